@@ -1,1 +1,15 @@
-//! Skeleton.
+//! Collectives as data: what moves where, in which order, for every rank of a group.
+//!
+//! A [`Program`] is what one rank does: operations on spans of its buffers, each naming the operations it follows.
+//! Frontends build programs with the pure functions of [`allgather`]; engines execute them; [`verify`] proves them.
+//! Programs are produced one rank at a time, so that a group of 4,096 ranks never exists in memory as a whole.
+//!
+//! Invariants: a program depends only on what MPI makes equal on both ends of each message (group size, collective,
+//! root, byte counts) and on the layout choice of [`Shape`], which the group agrees on. Operation ids are dense and
+//! every dependency points backwards. This crate never does IO, never looks at a clock, never sees payload.
+
+#![forbid(unsafe_code)]
+
+mod program;
+
+pub use program::{Buffer, Op, OpId, Program, Rank, Span, Step};

@@ -1,0 +1,116 @@
+/*
+ * outboard.h: the C interface of Outboard, an engine for offloaded collective communication.
+ *
+ * A rank attaches to the service process of its host, makes groups with the ranks it works with, and hands over
+ * collectives: posting returns at once, the service process carries the collective out, and the rank tests or waits.
+ *
+ * Threads: every function may be called from any thread. A request belongs to one thread at a time.
+ * Fork: the child of an attached process owns nothing of the parent's; every call on the parent's handles returns
+ * OUTBOARD_ERR_FORKED there.
+ * Errors: 0 is success, errors are negative and grouped by what failed. outboard_last_error() gives the sentence.
+ */
+#ifndef OUTBOARD_H
+#define OUTBOARD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OUTBOARD_ABI_VERSION 1
+
+/* Success. */
+#define OUTBOARD_OK 0
+/* -1 .. -19: the call was wrong; nothing happened. */
+#define OUTBOARD_ERR_ARGUMENT (-1)   /* an argument is out of range or NULL */
+#define OUTBOARD_ERR_FORKED (-2)     /* the handle belongs to the parent process */
+#define OUTBOARD_ERR_BUSY (-3)       /* the object still has requests in flight */
+/* -20 .. -39: this host: the service process, shared memory, access to memory. */
+#define OUTBOARD_ERR_NO_SERVICE (-20) /* no service process answers at the socket */
+#define OUTBOARD_ERR_VERSION (-21)    /* service process and library speak different versions */
+#define OUTBOARD_ERR_SERVICE_LOST (-22) /* the own service process died */
+#define OUTBOARD_ERR_RESOURCE (-23)   /* memory, descriptors or quota exhausted */
+#define OUTBOARD_ERR_MEMORY (-24)     /* a buffer cannot be accessed */
+/* -40 .. -59: another rank. */
+#define OUTBOARD_ERR_RANK_LOST (-40)  /* a rank of the group died or left */
+#define OUTBOARD_ERR_MISMATCH (-41)   /* ranks disagree on kind, size or configuration */
+/* -60 .. -79: another host. */
+#define OUTBOARD_ERR_PEER_LOST (-60)  /* a service process of the group died or its host stopped answering */
+/* -80 .. -99: the protocol. */
+#define OUTBOARD_ERR_PROTOCOL (-80)   /* a peer sent what the protocol does not allow */
+#define OUTBOARD_ERR_INTERNAL (-99)   /* a defect of Outboard; please report */
+
+/* Marks the contribution as already lying in its place of the receive buffer, as MPI_IN_PLACE does. */
+#define OUTBOARD_IN_PLACE ((const void *)-1)
+
+typedef struct outboard_context outboard_context;
+typedef struct outboard_group outboard_group;
+typedef struct outboard_request outboard_request;
+
+/* The version of the interface the library implements, OUTBOARD_ABI_VERSION at its build. */
+int outboard_abi_version(void);
+
+/*
+ * Attaches the calling process to the service process of its host. socket_path NULL means the environment variable
+ * OUTBOARD_SOCKET, else the default path. A process may attach once; attaching again returns the same context counted.
+ */
+int outboard_attach(const char *socket_path, outboard_context **context);
+/* Gives the attachment back. OUTBOARD_ERR_BUSY while groups exist. */
+int outboard_detach(outboard_context *context);
+
+/*
+ * Making a group takes two steps, with the program's own allgather between them: every member writes an offer,
+ * all members' offers are brought to all members in rank order, every member creates. Creation returns when the
+ * service processes of all members agree (collective, blocking). OUTBOARD_ERR_MISMATCH names the differing
+ * configurations. Offers have a fixed size.
+ */
+#define OUTBOARD_OFFER_BYTES 1024
+int outboard_group_offer(outboard_context *context, void *offer);
+int outboard_group_create(outboard_context *context, const void *offers, uint32_t ranks, uint32_t rank,
+                          outboard_group **group);
+/* As above with the ranks that `outboard run` started, found by the OUTBOARD_RANK, OUTBOARD_WORLD_SIZE and
+ * OUTBOARD_RENDEZVOUS environment variables. */
+int outboard_group_world(outboard_context *context, outboard_group **group);
+/* Local. Waits for the group's requests in flight. */
+int outboard_group_destroy(outboard_group *group);
+int outboard_group_rank(const outboard_group *group, uint32_t *rank);
+int outboard_group_size(const outboard_group *group, uint32_t *ranks);
+/* 1 when the group's configuration offloads an allgather of this size, 0 when the caller should run its own: a pure
+ * function of agreed configuration and of the argument, so equal on all ranks. */
+int outboard_group_offloads_allgather(const outboard_group *group, uint64_t bytes_per_rank);
+
+/*
+ * Posts an allgather: `send` holds bytes_per_rank bytes (or is OUTBOARD_IN_PLACE), `receive` bytes_per_rank * ranks.
+ * Never blocks. Both buffers belong to Outboard until the request completes.
+ */
+int outboard_iallgather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank,
+                        outboard_request **request);
+
+/* Sets *done to 1 when the request has completed; the return value is then its result. The request stays valid. */
+int outboard_test(outboard_request *request, int *done);
+/* Sleeps until the request completes and returns its result; timeout_ms < 0 waits for ever. On timeout *done is 0
+ * (done may be NULL when timeout_ms < 0). */
+int outboard_wait(outboard_request *request, int timeout_ms, int *done);
+/* Sleeps until at least one of the `count` requests (NULL entries skipped) has completed or timeout_ms has passed. */
+int outboard_wait_some(outboard_request *const *requests, size_t count, int timeout_ms);
+/* Frees the handle. The collective goes on; its buffers must stay valid until it has ended. */
+int outboard_request_free(outboard_request *request);
+
+/* Memory that the service process maps directly; fastest for send and receive buffers. */
+int outboard_alloc(outboard_context *context, size_t bytes, void **memory);
+int outboard_dealloc(outboard_context *context, void *memory);
+
+/* How the service process reaches this rank's memory now: "memfd", "cross-memory attach" or "staging". */
+const char *outboard_memory_tier(const outboard_context *context);
+
+/* What the code means, and the sentence of the calling thread's last failure (never NULL). */
+const char *outboard_strerror(int code);
+const char *outboard_last_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
