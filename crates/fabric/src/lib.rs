@@ -1,1 +1,256 @@
-//! Skeleton.
+//! What carries bytes between service processes (daemons), and nothing else.
+//!
+//! Two roles, two shapes:
+//! - **Unicast**, the trait [`Fabric`]: reliable messages in order per peer, owned by the one conductor thread of a
+//!   service process. Kinds: [`Loopback`] within a process, UCX between hosts.
+//! - **Multicast**, UDP datagrams that may be lost, sent and received by datapath threads of their own
+//!   (MC-9).
+//!
+//! Invariants: every queue and pool is bounded and refuses with [`SendError::Full`] instead of growing; an idle fabric
+//! that is armed uses no processor time; a peer that dies is an event, never a panic.
+//!
+//! Never done here: reading what a header means, choosing a peer, retrying a message for a lost peer, starting threads.
+#![warn(missing_docs)]
+
+mod buffer;
+mod loopback;
+
+pub use buffer::SendBuffer;
+pub use loopback::{Loopback, LoopbackHub};
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+/// Longest header of a message, in bytes.
+pub const MAX_HEADER: usize = 512;
+/// Longest payload of a message, in bytes.
+pub const MAX_PAYLOAD: usize = 256 * 1024;
+/// Longest address blob that [`Fabric::local_address`] returns, in bytes.
+pub const MAX_ADDRESS: usize = 512;
+
+/// Names one service process to all others; drawn by the daemons, opaque here.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PeerId(pub u64);
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "service process {:016x}", self.0)
+    }
+}
+
+/// Bounds of one fabric. Reached bounds refuse work; they never queue it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Messages to one peer that were accepted but have not left yet.
+    pub outstanding_messages: usize,
+    /// Payload bytes to one peer that were accepted but have not left yet; one message always fits.
+    pub outstanding_bytes: usize,
+    /// Bytes of all payload buffers together, free and in use.
+    pub pool_bytes: usize,
+    /// Peers connected at once.
+    pub peers: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            outstanding_messages: 64,
+            outstanding_bytes: 4 << 20,
+            pool_bytes: 64 << 20,
+            peers: 4096,
+        }
+    }
+}
+
+/// What a message carries beside its header.
+#[derive(Debug)]
+pub enum Payload<'a> {
+    /// No payload.
+    Empty,
+    /// Bytes that the fabric copies before [`Fabric::send`] returns: for small control messages.
+    Bytes(&'a [u8]),
+    /// A buffer from [`Fabric::payload_buffer`], sent without a copy and returned to its pool on completion.
+    Buffer(SendBuffer),
+}
+
+impl Payload<'_> {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Empty => 0,
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Buffer(buffer) => buffer.len(),
+        }
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What [`Fabric::progress`] reports. Borrowed bytes are valid during the call of the sink only.
+#[derive(Debug)]
+pub enum FabricEvent<'a> {
+    /// A whole message arrived, in the order in which `from` sent it. `from` need not be connected: a peer that knows
+    /// our address may speak first.
+    Message {
+        /// Who sent it.
+        from: PeerId,
+        /// At most [`MAX_HEADER`] bytes.
+        header: &'a [u8],
+        /// At most [`MAX_PAYLOAD`] bytes.
+        payload: &'a [u8],
+    },
+    /// The path to a connected peer broke. Reported once; the peer is unknown from then on and may be connected anew.
+    /// Messages accepted for it and not yet delivered are gone.
+    PeerLost {
+        /// Which peer.
+        peer: PeerId,
+        /// What was seen.
+        why: PeerLoss,
+    },
+    /// Something refused as full since the last such event (a send, a payload buffer) may succeed now.
+    Room,
+}
+
+/// Evidence that a peer cannot be reached any more.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PeerLoss {
+    /// The other end closed or reset the connection: its process ended.
+    #[error(
+        "the connection was reset: the service process there has ended; see its log and restart it"
+    )]
+    Reset,
+    /// No service process answers at the address.
+    #[error(
+        "no service process answers at its address; start outboardd on that host and check the network"
+    )]
+    Unreachable,
+    /// The transport gave up waiting.
+    #[error("the transport timed out; check the link to that host")]
+    TimedOut,
+    /// A message was missing or repeated, or its prefix was malformed.
+    #[error("the stream of messages broke: {0}; both ends must run the same version")]
+    Protocol(String),
+    /// Anything else that the transport says.
+    #[error("the transport failed: {0}")]
+    Transport(String),
+}
+
+/// Why [`Fabric::connect`] refused.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The address does not parse or belongs to another kind of fabric.
+    #[error(
+        "the address of {peer} ({length} bytes) is not one of this fabric; all daemons must use the same fabric"
+    )]
+    Address {
+        /// Whose address.
+        peer: PeerId,
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// The peer is connected already, by a different address.
+    #[error("{0} is connected by another address; disconnect it first")]
+    AddressChanged(PeerId),
+    /// [`Limits::peers`] is reached.
+    #[error("no room for {peer}: {limit} peers are connected; raise the fabric's limit of peers")]
+    TooManyPeers {
+        /// Who was to be connected.
+        peer: PeerId,
+        /// The bound that is reached.
+        limit: usize,
+    },
+    /// The transport refused.
+    #[error("cannot connect {peer}: {why}")]
+    Transport {
+        /// Who was to be connected.
+        peer: PeerId,
+        /// What the transport says.
+        why: PeerLoss,
+    },
+}
+
+/// Why [`Fabric::send`] refused; the message was not sent and its buffer is back in the pool.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SendError {
+    /// Too much is on its way to this peer, or the pool is empty: try again after [`FabricEvent::Room`].
+    #[error("too much is on its way to {0}; send again when there is room")]
+    Full(PeerId),
+    /// The peer is not connected.
+    #[error("{0} is not connected; connect it first")]
+    Unknown(PeerId),
+    /// The path to the peer is broken; [`FabricEvent::PeerLost`] follows or was reported.
+    #[error("the path to {0} is lost")]
+    Lost(PeerId),
+    /// Header or payload is longer than the fabric carries.
+    #[error(
+        "a message of {header} + {payload} bytes is longer than {MAX_HEADER} + {MAX_PAYLOAD}; cut it"
+    )]
+    TooLong {
+        /// Header bytes.
+        header: usize,
+        /// Payload bytes.
+        payload: usize,
+    },
+}
+
+/// Result of [`Fabric::arm`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "sleeping while the fabric is busy loses the wake-up"]
+pub enum Armed {
+    /// Whatever happens next makes [`Fabric::event_fd`] readable: look at the other queues once more, then sleep.
+    Armed,
+    /// Something is pending: call [`Fabric::progress`] and arm again.
+    Busy,
+}
+
+/// Reliable messages in order per peer.
+///
+/// Owned and called by one thread. The wake rule of that thread: [`progress`](Fabric::progress) until nothing is left,
+/// [`arm`](Fabric::arm), look at all other queues, then wait for [`event_fd`](Fabric::event_fd).
+pub trait Fabric {
+    /// Who we are to the peers.
+    fn local_id(&self) -> PeerId;
+
+    /// Where peers reach us: at most [`MAX_ADDRESS`] bytes, opaque, constant for the life of the fabric.
+    fn local_address(&self) -> &[u8];
+
+    /// Makes `peer` known. Returns before the path is up; sends may follow at once. Connecting a connected peer by the
+    /// same address does nothing.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]. That nobody answers is found out later and reported as [`FabricEvent::PeerLost`].
+    fn connect(&mut self, peer: PeerId, address: &[u8]) -> Result<(), ConnectError>;
+
+    /// Forgets `peer`; messages on their way are delivered if the peer takes them within a bounded time. Does nothing
+    /// for an unknown peer. The other end may report us as lost.
+    fn disconnect(&mut self, peer: PeerId);
+
+    /// A buffer of `length` bytes to fill and send, or none when the pool is used up or `length` exceeds
+    /// [`MAX_PAYLOAD`]. Its bytes are those of its last use.
+    fn payload_buffer(&mut self, length: usize) -> Option<SendBuffer>;
+
+    /// Whether a payload of `length` bytes would be accepted for `peer` now: asked before reading rank memory.
+    ///
+    /// # Errors
+    /// What [`send`](Fabric::send) would say.
+    fn ready(&mut self, peer: PeerId, length: usize) -> Result<(), SendError>;
+
+    /// Accepts one message for `peer`.
+    ///
+    /// # Errors
+    /// See [`SendError`].
+    fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError>;
+
+    /// Moves what can be moved and reports each event to `sink`; never blocks, bounded work per call. Returns how much
+    /// was done; zero means that there is nothing to do now.
+    fn progress(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize;
+
+    /// Readable when an armed fabric has something to do. Valid for poll and epoll; never read by the caller.
+    fn event_fd(&self) -> BorrowedFd<'_>;
+
+    /// Asks for a wake-up by [`event_fd`](Fabric::event_fd).
+    fn arm(&mut self) -> Armed;
+}

@@ -1,0 +1,371 @@
+//! The fabric within one process: endpoints that share a [`LoopbackHub`], for tests and for a single host.
+//!
+//! Invariant: what a sender has on its way to a peer lies in that peer's inbox, so the sender's bound bounds the inbox.
+//! A dropped endpoint is lost to all who had connected it. Never does system calls unless the receiver sleeps.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::buffer::BufferPool;
+use crate::{
+    Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId,
+    PeerLoss, SendBuffer, SendError,
+};
+
+/// First bytes of every loopback address; the endpoint's id follows.
+const ADDRESS_TAG: [u8; 8] = *b"loopback";
+/// Events reported by one call of `progress`.
+const BATCH: usize = 256;
+
+/// Where the endpoints of one process meet.
+#[derive(Clone, Debug, Default)]
+pub struct LoopbackHub(Arc<Mutex<Registry>>);
+
+#[derive(Debug, Default)]
+struct Registry {
+    inboxes: HashMap<PeerId, Arc<Inbox>>,
+}
+
+/// What waits for one endpoint.
+#[derive(Debug)]
+struct Inbox {
+    state: Mutex<InboxState>,
+    wake: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct InboxState {
+    queue: VecDeque<Arrival>,
+    /// The owner sleeps or is about to: write to its eventfd.
+    armed: bool,
+    /// The owner is gone.
+    closed: bool,
+    /// The eventfd holds a wake-up that nobody consumed.
+    rung: bool,
+}
+
+#[derive(Debug)]
+enum Arrival {
+    Message {
+        from: PeerId,
+        header: Vec<u8>,
+        payload: Option<SendBuffer>,
+        path: Arc<Path>,
+    },
+    Lost(PeerId),
+    Room,
+}
+
+/// What is on its way from one endpoint to one other.
+#[derive(Debug)]
+struct Path {
+    load: Mutex<Load>,
+    sender: Arc<Inbox>,
+}
+
+#[derive(Debug, Default)]
+struct Load {
+    messages: usize,
+    bytes: usize,
+    /// The sender was refused and waits for room.
+    starved: bool,
+}
+
+#[derive(Debug)]
+struct Peer {
+    inbox: Arc<Inbox>,
+    path: Arc<Path>,
+}
+
+/// One endpoint of the in-process fabric.
+#[derive(Debug)]
+pub struct Loopback {
+    id: PeerId,
+    address: [u8; 16],
+    hub: LoopbackHub,
+    inbox: Arc<Inbox>,
+    peers: HashMap<PeerId, Peer>,
+    limits: Limits,
+    pool: BufferPool,
+}
+
+/// No code here panics half way through a change, so a poisoned lock guards a whole state.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LoopbackHub {
+    /// A hub without endpoints.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an endpoint.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left, or `id` is taken (`EEXIST`).
+    pub fn endpoint(&self, id: PeerId, limits: Limits) -> std::io::Result<Loopback> {
+        let inbox = Arc::new(Inbox {
+            state: Mutex::default(),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        });
+        let mut registry = lock(&self.0);
+        if registry.inboxes.contains_key(&id) {
+            return Err(std::io::ErrorKind::AlreadyExists.into());
+        }
+        registry.inboxes.insert(id, Arc::clone(&inbox));
+        drop(registry);
+        let mut address = [0; 16];
+        address[..8].copy_from_slice(&ADDRESS_TAG);
+        address[8..].copy_from_slice(&id.0.to_le_bytes());
+        Ok(Loopback {
+            id,
+            address,
+            hub: self.clone(),
+            inbox,
+            peers: HashMap::new(),
+            pool: BufferPool::new(limits.pool_bytes),
+            limits,
+        })
+    }
+}
+
+impl Inbox {
+    /// Adds an arrival and wakes the owner if it sleeps; false if the owner is gone.
+    fn deliver(&self, arrival: Arrival) -> bool {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return false;
+        }
+        state.queue.push_back(arrival);
+        if state.armed && !state.rung {
+            state.rung = true;
+            // A full counter would mean an unread wake-up, which `rung` rules out.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+        true
+    }
+}
+
+impl Loopback {
+    /// Gives the sender of a delivered message its room back.
+    fn release(path: &Path, bytes: usize) {
+        let starved = {
+            let mut load = lock(&path.load);
+            load.messages -= 1;
+            load.bytes -= bytes;
+            std::mem::take(&mut load.starved)
+        };
+        if starved {
+            // A sender that is gone needs no room.
+            let _ = path.sender.deliver(Arrival::Room);
+        }
+    }
+
+    fn pass_on(&mut self, arrival: Arrival, sink: &mut dyn FnMut(FabricEvent<'_>)) {
+        match arrival {
+            Arrival::Message {
+                from,
+                header,
+                payload,
+                path,
+            } => {
+                let bytes = payload.as_deref().unwrap_or_default();
+                sink(FabricEvent::Message {
+                    from,
+                    header: &header,
+                    payload: bytes,
+                });
+                let length = bytes.len();
+                drop(payload);
+                Self::release(&path, length);
+            }
+            Arrival::Lost(peer) => {
+                if self.peers.remove(&peer).is_some() {
+                    sink(FabricEvent::PeerLost {
+                        peer,
+                        why: PeerLoss::Reset,
+                    });
+                }
+            }
+            Arrival::Room => sink(FabricEvent::Room),
+        }
+    }
+}
+
+impl Fabric for Loopback {
+    fn local_id(&self) -> PeerId {
+        self.id
+    }
+
+    fn local_address(&self) -> &[u8] {
+        &self.address
+    }
+
+    fn connect(&mut self, peer: PeerId, address: &[u8]) -> Result<(), ConnectError> {
+        let named = address
+            .strip_prefix(&ADDRESS_TAG)
+            .and_then(|id| id.try_into().ok())
+            .map(u64::from_le_bytes);
+        let wrong = ConnectError::Address {
+            peer,
+            length: address.len(),
+        };
+        let target = PeerId(named.ok_or(wrong)?);
+        if target != peer {
+            return match self.peers.contains_key(&peer) {
+                true => Err(ConnectError::AddressChanged(peer)),
+                false => Err(ConnectError::Address {
+                    peer,
+                    length: address.len(),
+                }),
+            };
+        }
+        if self.peers.contains_key(&peer) {
+            return Ok(());
+        }
+        if self.peers.len() >= self.limits.peers {
+            return Err(ConnectError::TooManyPeers {
+                peer,
+                limit: self.limits.peers,
+            });
+        }
+        let Some(inbox) = lock(&self.hub.0).inboxes.get(&target).cloned() else {
+            return Err(ConnectError::Transport {
+                peer,
+                why: PeerLoss::Unreachable,
+            });
+        };
+        let path = Arc::new(Path {
+            load: Mutex::default(),
+            sender: Arc::clone(&self.inbox),
+        });
+        self.peers.insert(peer, Peer { inbox, path });
+        Ok(())
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        self.peers.remove(&peer);
+    }
+
+    fn payload_buffer(&mut self, length: usize) -> Option<SendBuffer> {
+        let buffer = self.pool.buffer(length);
+        if buffer.is_none() && length <= MAX_PAYLOAD {
+            for peer in self.peers.values() {
+                let mut load = lock(&peer.path.load);
+                load.starved = load.messages > 0;
+            }
+        }
+        buffer
+    }
+
+    fn ready(&mut self, peer: PeerId, length: usize) -> Result<(), SendError> {
+        let target = self.peers.get(&peer).ok_or(SendError::Unknown(peer))?;
+        if lock(&target.inbox.state).closed {
+            return Err(SendError::Lost(peer));
+        }
+        let mut load = lock(&target.path.load);
+        let crowded = load.messages > 0 && load.bytes + length > self.limits.outstanding_bytes;
+        if crowded || load.messages >= self.limits.outstanding_messages {
+            load.starved = true;
+            return Err(SendError::Full(peer));
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError> {
+        let length = payload.len();
+        if header.len() > MAX_HEADER || length > MAX_PAYLOAD {
+            return Err(SendError::TooLong {
+                header: header.len(),
+                payload: length,
+            });
+        }
+        self.ready(peer, length)?;
+        let payload = match payload {
+            Payload::Empty => None,
+            Payload::Bytes(bytes) => {
+                let mut buffer = self.payload_buffer(length).ok_or(SendError::Full(peer))?;
+                buffer.copy_from_slice(bytes);
+                Some(buffer)
+            }
+            Payload::Buffer(buffer) => Some(buffer),
+        };
+        let target = self.peers.get(&peer).ok_or(SendError::Unknown(peer))?;
+        {
+            let mut load = lock(&target.path.load);
+            load.messages += 1;
+            load.bytes += length;
+        }
+        let path = Arc::clone(&target.path);
+        let message = Arrival::Message {
+            from: self.id,
+            header: header.to_vec(),
+            payload,
+            path,
+        };
+        match target.inbox.deliver(message) {
+            true => Ok(()),
+            false => Err(SendError::Lost(peer)),
+        }
+    }
+
+    fn progress(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize {
+        let mut done = 0;
+        while done < BATCH {
+            let arrival = {
+                let mut state = lock(&self.inbox.state);
+                state.armed = false;
+                if std::mem::take(&mut state.rung) {
+                    // Reading resets the eventfd; that it was written is known, so it cannot fail.
+                    let _ = rustix::io::read(&self.inbox.wake, &mut [0; 8]);
+                }
+                state.queue.pop_front()
+            };
+            let Some(arrival) = arrival else { break };
+            self.pass_on(arrival, sink);
+            done += 1;
+        }
+        done
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.inbox.wake.as_fd()
+    }
+
+    fn arm(&mut self) -> Armed {
+        let mut state = lock(&self.inbox.state);
+        if !state.queue.is_empty() {
+            return Armed::Busy;
+        }
+        state.armed = true;
+        Armed::Armed
+    }
+}
+
+impl Drop for Loopback {
+    fn drop(&mut self) {
+        let others: Vec<_> = {
+            let mut registry = lock(&self.hub.0);
+            registry.inboxes.remove(&self.id);
+            registry.inboxes.values().cloned().collect()
+        };
+        let undelivered = {
+            let mut state = lock(&self.inbox.state);
+            state.closed = true;
+            std::mem::take(&mut state.queue)
+        };
+        for arrival in undelivered {
+            if let Arrival::Message { payload, path, .. } = arrival {
+                Self::release(&path, payload.map_or(0, |buffer| buffer.len()));
+            }
+        }
+        for other in others {
+            // One that is closing needs no notice.
+            let _ = other.deliver(Arrival::Lost(self.id));
+        }
+    }
+}
