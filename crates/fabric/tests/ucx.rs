@@ -7,10 +7,7 @@ use outboard_fabric::{Ucx, UcxSettings, conformance, ucx_version};
 /// UCX over the loopback device, or none with the reason printed.
 fn settings() -> Option<UcxSettings> {
     match ucx_version() {
-        Ok(_) => Some(UcxSettings {
-            devices: Some("lo".to_owned()),
-            ..UcxSettings::default()
-        }),
+        Ok(_) => Some(UcxSettings { devices: Some("lo".to_owned()), ..UcxSettings::default() }),
         Err(error) => {
             eprintln!("skipped: {error}");
             None
@@ -22,15 +19,6 @@ fn settings() -> Option<UcxSettings> {
 fn ucx_conforms() {
     let Some(settings) = settings() else { return };
     conformance::all(&mut |id, limits| {
-        Box::new(
-            Ucx::new(
-                id,
-                &UcxSettings {
-                    limits,
-                    ..settings.clone()
-                },
-            )
-            .expect("UCX starts on lo"),
-        )
+        Box::new(Ucx::new(id, &UcxSettings { limits, ..settings.clone() }).expect("UCX starts on lo"))
     });
 }

@@ -64,8 +64,7 @@ pub(super) type AmRecvCallback = unsafe extern "C" fn(
     length: usize,
     param: *const AmRecvParam,
 ) -> Status;
-pub(super) type SendCallback =
-    unsafe extern "C" fn(request: *mut c_void, status: Status, user_data: *mut c_void);
+pub(super) type SendCallback = unsafe extern "C" fn(request: *mut c_void, status: Status, user_data: *mut c_void);
 pub(super) type ErrorCallback = unsafe extern "C" fn(arg: *mut c_void, ep: *mut Ep, status: Status);
 
 /// `ucp_params_t`.
@@ -229,21 +228,14 @@ impl Ucx {
     pub(super) fn load() -> Result<Self, libloading::Error> {
         // SAFETY: the constructors of libucs and libucp read the environment and set up tables; they have no other
         // precondition. The libraries are never unloaded (forgotten below), so that no code of theirs vanishes.
-        let libraries = unsafe {
-            Libraries {
-                ucs: Library::new("libucs.so.0")?,
-                ucp: Library::new("libucp.so.0")?,
-            }
-        };
+        let libraries = unsafe { Libraries { ucs: Library::new("libucs.so.0")?, ucp: Library::new("libucp.so.0")? } };
         let functions = Functions::resolve(&libraries)?;
         std::mem::forget(libraries);
         // SAFETY: restores the handlers that the constructor replaced; called once per load, harmless when repeated.
         unsafe { (functions.ucs_debug_disable_signals)() };
         if std::env::var_os("UCX_LOG_LEVEL").is_none() {
             // SAFETY: both strings are NUL-terminated and copied by the callee.
-            unsafe {
-                (functions.ucs_global_opts_set_value)(c"LOG_LEVEL".as_ptr(), c"fatal".as_ptr())
-            };
+            unsafe { (functions.ucs_global_opts_set_value)(c"LOG_LEVEL".as_ptr(), c"fatal".as_ptr()) };
         }
         Ok(Self { functions })
     }
@@ -259,27 +251,16 @@ impl Ucx {
     /// What UCX calls a status.
     pub(super) fn describe(&self, status: Status) -> String {
         // SAFETY: returns a static NUL-terminated string for every value.
-        unsafe { CStr::from_ptr((self.ucs_status_string)(status)) }
-            .to_string_lossy()
-            .into_owned()
+        unsafe { CStr::from_ptr((self.ucs_status_string)(status)) }.to_string_lossy().into_owned()
     }
 
     /// Sets one configuration variable, without its prefix `UCX_`.
-    pub(super) fn configure(
-        &self,
-        config: *mut Config,
-        name: &CStr,
-        value: &str,
-    ) -> Result<(), String> {
+    pub(super) fn configure(&self, config: *mut Config, name: &CStr, value: &str) -> Result<(), String> {
         let text = CString::new(value).map_err(|_| format!("{name:?} holds a NUL byte"))?;
         // SAFETY: `config` was returned by ucp_config_read; both strings are NUL-terminated and copied.
         match unsafe { (self.ucp_config_modify)(config, name.as_ptr(), text.as_ptr()) } {
             UCS_OK => Ok(()),
-            status => Err(format!(
-                "UCX_{}={value}: {}",
-                name.to_string_lossy(),
-                self.describe(status)
-            )),
+            status => Err(format!("UCX_{}={value}: {}", name.to_string_lossy(), self.describe(status))),
         }
     }
 }

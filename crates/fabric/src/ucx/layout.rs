@@ -74,22 +74,12 @@ fn layouts_equal_the_installed_header() {
     values(&mut facts);
     let mut source = String::from("#include <stddef.h>\n#include <ucp/api/ucp.h>\n");
     for Fact(expression, value) in &facts {
-        source += &format!(
-            "_Static_assert(({expression}) == ({value}), \"{expression} is not {value}\");\n"
-        );
+        source += &format!("_Static_assert(({expression}) == ({value}), \"{expression} is not {value}\");\n");
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("layout.c");
     std::fs::write(&file, source).expect("a writable temporary folder");
-    let compiled = Command::new("cc")
-        .arg("-fsyntax-only")
-        .arg(&file)
-        .output()
-        .expect("a C compiler (cc)");
-    assert!(
-        compiled.status.success(),
-        "{}",
-        String::from_utf8_lossy(&compiled.stderr)
-    );
+    let compiled = Command::new("cc").arg("-fsyntax-only").arg(&file).output().expect("a C compiler (cc)");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     assert!(facts.len() > 60);
 }

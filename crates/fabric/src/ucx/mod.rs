@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 use crate::buffer::BufferPool;
 use crate::{
-    Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId,
-    PeerLoss, SendBuffer, SendError,
+    Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendBuffer,
+    SendError,
 };
 use wiring::Wiring;
 pub use wiring::{UcxError, UcxSettings, ucx_version};
@@ -127,17 +127,9 @@ struct Peer {
 /// An endpoint on its way out.
 enum Leaving {
     /// What was accepted still leaves.
-    Flushing {
-        ep: NonNull<ffi::Ep>,
-        request: *mut c_void,
-        until: Instant,
-        origin: Box<Origin>,
-    },
+    Flushing { ep: NonNull<ffi::Ep>, request: *mut c_void, until: Instant, origin: Box<Origin> },
     /// UCX releases the endpoint.
-    Closing {
-        request: *mut c_void,
-        origin: Box<Origin>,
-    },
+    Closing { request: *mut c_void, origin: Box<Origin> },
 }
 
 /// Messages between hosts over UCX. Created and used by one thread.
@@ -160,9 +152,7 @@ unsafe extern "C" fn sent(request: *mut c_void, status: ffi::Status, user_data: 
     // SAFETY: the request of this callback, not used afterwards.
     unsafe { (outgoing.shared.ucx.ucp_request_free)(request) };
     if status != ffi::UCS_OK {
-        outgoing
-            .shared
-            .fail(outgoing.peer, outgoing.connection, status);
+        outgoing.shared.fail(outgoing.peer, outgoing.connection, status);
     }
 }
 
@@ -188,11 +178,7 @@ unsafe extern "C" fn arrived(
     // rendezvous descriptor is not payload and is not read.
     let (header, payload, rendezvous) = unsafe {
         let rendezvous = (*param).recv_attr & ffi::UCP_AM_RECV_ATTR_FLAG_RNDV != 0;
-        (
-            bytes(header, header_length),
-            bytes(data, if rendezvous { 0 } else { length }),
-            rendezvous,
-        )
+        (bytes(header, header_length), bytes(data, if rendezvous { 0 } else { length }), rendezvous)
     };
     shared.accept(header, payload, rendezvous);
     ffi::UCS_OK
@@ -212,11 +198,7 @@ unsafe fn bytes<'a>(start: *const c_void, length: usize) -> &'a [u8] {
 
 impl Shared {
     fn fail(&self, peer: PeerId, connection: u32, status: ffi::Status) {
-        let failure = Failure {
-            peer,
-            connection: Some(connection),
-            evidence: Evidence::Status(status),
-        };
+        let failure = Failure { peer, connection: Some(connection), evidence: Evidence::Status(status) };
         self.lost.borrow_mut().push(failure);
     }
 
@@ -226,21 +208,12 @@ impl Shared {
             tracing::warn!(length = message.len(), "dropped a message without a prefix");
             return;
         };
-        let word = |at: usize| {
-            u32::from_le_bytes([prefix[at], prefix[at + 1], prefix[at + 2], prefix[at + 3]])
-        };
+        let word = |at: usize| u32::from_le_bytes([prefix[at], prefix[at + 1], prefix[at + 2], prefix[at + 3]]);
         let from = PeerId(u64::from(word(0)) | u64::from(word(4)) << 32);
         let fits = header.len() <= MAX_HEADER && payload.len() <= MAX_PAYLOAD && !rendezvous;
         match self.follow(from, word(8), word(12)) {
-            Ok(true) if fits => self.pass_on(FabricEvent::Message {
-                from,
-                header,
-                payload,
-            }),
-            Ok(true) => self.break_stream(
-                from,
-                "a message is longer than the fabric carries".to_owned(),
-            ),
+            Ok(true) if fits => self.pass_on(FabricEvent::Message { from, header, payload }),
+            Ok(true) => self.break_stream(from, "a message is longer than the fabric carries".to_owned()),
             Ok(false) => tracing::debug!(%from, "dropped a message of an earlier connection"),
             Err(why) => self.break_stream(from, why),
         }
@@ -259,18 +232,9 @@ impl Shared {
                 Ok(true)
             }
             Some(_) | None if sequence != 0 => Ok(false),
-            None if full => Err(format!(
-                "more than {} processes send to this one",
-                self.stream_limit
-            )),
+            None if full => Err(format!("more than {} processes send to this one", self.stream_limit)),
             Some(_) | None => {
-                streams.insert(
-                    from,
-                    Stream {
-                        connection,
-                        next: 1,
-                    },
-                );
+                streams.insert(from, Stream { connection, next: 1 });
                 Ok(true)
             }
         }
@@ -279,11 +243,7 @@ impl Shared {
     fn break_stream(&self, peer: PeerId, why: String) {
         tracing::warn!(%peer, why, "an arriving stream broke");
         self.streams.borrow_mut().remove(&peer);
-        self.lost.borrow_mut().push(Failure {
-            peer,
-            connection: None,
-            evidence: Evidence::Protocol(why),
-        });
+        self.lost.borrow_mut().push(Failure { peer, connection: None, evidence: Evidence::Protocol(why) });
     }
 
     /// Calls the sink of the running `progress`, holding its panics back until the C frames are gone.
@@ -334,12 +294,7 @@ impl Ucx {
     }
 
     /// Hands a message to UCX, which keeps it until it has left.
-    fn post(
-        &mut self,
-        outgoing: Box<Outgoing>,
-        header: usize,
-        ep: NonNull<ffi::Ep>,
-    ) -> Result<(), SendError> {
+    fn post(&mut self, outgoing: Box<Outgoing>, header: usize, ep: NonNull<ffi::Ep>) -> Result<(), SendError> {
         let (peer, connection) = (outgoing.peer, outgoing.connection);
         let payload = outgoing.payload.as_deref().unwrap_or_default();
         let (start, length) = (payload.as_ptr(), payload.len());
@@ -352,15 +307,7 @@ impl Ucx {
         let request = unsafe {
             let prefixed = (&raw const (*raw).header).cast();
             let send = self.shared.ucx.ucp_am_send_nbx;
-            send(
-                ep.as_ptr(),
-                MESSAGE_ID,
-                prefixed,
-                PREFIX + header,
-                start.cast(),
-                length,
-                &param,
-            )
+            send(ep.as_ptr(), MESSAGE_ID, prefixed, PREFIX + header, start.cast(), length, &param)
         };
         let error = ffi::pointer_error(request);
         if request.is_null() || error.is_some() {
@@ -379,9 +326,7 @@ impl Ucx {
     /// Lets UCX work, with its callbacks calling `sink`.
     fn rounds(&mut self, sink: &mut Sink<'_>) -> usize {
         // SAFETY: only the lifetime changes; the pointer is removed before this function returns.
-        let sink = unsafe {
-            std::mem::transmute::<NonNull<Sink<'_>>, NonNull<Sink<'static>>>(NonNull::from(sink))
-        };
+        let sink = unsafe { std::mem::transmute::<NonNull<Sink<'_>>, NonNull<Sink<'static>>>(NonNull::from(sink)) };
         self.shared.sink.set(Some(sink));
         let mut done = 0;
         for _ in 0..ROUNDS {
@@ -402,12 +347,7 @@ impl Ucx {
     fn report_lost(&mut self, sink: &mut Sink<'_>) -> usize {
         let failures = self.shared.lost.take();
         let mut reported = 0;
-        for Failure {
-            peer,
-            connection,
-            evidence,
-        } in failures
-        {
+        for Failure { peer, connection, evidence } in failures {
             let current = self.peers.get(&peer).map(|known| known.connection);
             if current.is_none() || connection.is_some_and(|failed| Some(failed) != current) {
                 continue;
@@ -442,19 +382,9 @@ impl Ucx {
     fn see_off(&mut self) {
         for leaving in std::mem::take(&mut self.leaving) {
             match leaving {
-                Leaving::Flushing {
-                    ep,
-                    request,
-                    until,
-                    origin,
-                } => {
+                Leaving::Flushing { ep, request, until, origin } => {
                     if self.pending(request) && Instant::now() < until {
-                        self.leaving.push(Leaving::Flushing {
-                            ep,
-                            request,
-                            until,
-                            origin,
-                        });
+                        self.leaving.push(Leaving::Flushing { ep, request, until, origin });
                         continue;
                     }
                     // SAFETY: a request that UCX returned; one still pending completes by the forced close.
@@ -465,9 +395,7 @@ impl Ucx {
                     self.leaving.push(Leaving::Closing { request, origin });
                 }
                 // SAFETY: a completed request, freed once.
-                Leaving::Closing { request, .. } => unsafe {
-                    (self.shared.ucx.ucp_request_free)(request)
-                },
+                Leaving::Closing { request, .. } => unsafe { (self.shared.ucx.ucp_request_free)(request) },
             }
         }
     }
@@ -495,46 +423,17 @@ impl Fabric for Ucx {
             };
         }
         if self.peers.len() >= self.limits.peers {
-            return Err(ConnectError::TooManyPeers {
-                peer,
-                limit: self.limits.peers,
-            });
+            return Err(ConnectError::TooManyPeers { peer, limit: self.limits.peers });
         }
-        let worker_address = wiring::unframe(address).ok_or(ConnectError::Address {
-            peer,
-            length: address.len(),
-        })?;
+        let worker_address = wiring::unframe(address).ok_or(ConnectError::Address { peer, length: address.len() })?;
         let connection = self.next_connection;
         self.next_connection = connection.wrapping_add(1);
-        let origin = Box::new(Origin {
-            peer,
-            connection,
-            shared: Rc::clone(&self.shared),
-        });
+        let origin = Box::new(Origin { peer, connection, shared: Rc::clone(&self.shared) });
         // SAFETY: the origin is kept until the endpoint is closed; its address does not change with the box.
-        let opened = unsafe {
-            self.wiring.open(
-                worker_address,
-                broke,
-                ptr::from_ref(&*origin).cast_mut().cast(),
-            )
-        };
-        let ep = opened.map_err(|status| ConnectError::Transport {
-            peer,
-            why: self.wiring.loss(status),
-        })?;
+        let opened = unsafe { self.wiring.open(worker_address, broke, ptr::from_ref(&*origin).cast_mut().cast()) };
+        let ep = opened.map_err(|status| ConnectError::Transport { peer, why: self.wiring.loss(status) })?;
         let load = Rc::default();
-        self.peers.insert(
-            peer,
-            Peer {
-                ep,
-                address: address.to_vec(),
-                connection,
-                sequence: 0,
-                load,
-                origin,
-            },
-        );
+        self.peers.insert(peer, Peer { ep, address: address.to_vec(), connection, sequence: 0, load, origin });
         Ok(())
     }
 
@@ -542,12 +441,7 @@ impl Fabric for Ucx {
         let Some(known) = self.peers.remove(&peer) else {
             return;
         };
-        let Peer {
-            ep,
-            origin,
-            sequence,
-            ..
-        } = known;
+        let Peer { ep, origin, sequence, .. } = known;
         if sequence == 0 {
             // Nothing was ever sent, and a flush would wait for a peer that may not be there.
             self.close(ep, origin);
@@ -560,12 +454,7 @@ impl Fabric for Ucx {
             self.close(ep, origin);
             return;
         }
-        self.leaving.push(Leaving::Flushing {
-            ep,
-            request,
-            until: Instant::now() + FLUSH_TIME,
-            origin,
-        });
+        self.leaving.push(Leaving::Flushing { ep, request, until: Instant::now() + FLUSH_TIME, origin });
     }
 
     fn payload_buffer(&mut self, length: usize) -> Option<SendBuffer> {
@@ -578,8 +467,7 @@ impl Fabric for Ucx {
 
     fn ready(&mut self, peer: PeerId, length: usize) -> Result<(), SendError> {
         let load = &self.peers.get(&peer).ok_or(SendError::Unknown(peer))?.load;
-        let crowded =
-            load.messages.get() > 0 && load.bytes.get() + length > self.limits.outstanding_bytes;
+        let crowded = load.messages.get() > 0 && load.bytes.get() + length > self.limits.outstanding_bytes;
         if crowded || load.messages.get() >= self.limits.outstanding_messages {
             self.shared.starved.set(true);
             return Err(SendError::Full(peer));
@@ -590,10 +478,7 @@ impl Fabric for Ucx {
     fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError> {
         let length = payload.len();
         if header.len() > MAX_HEADER || length > MAX_PAYLOAD {
-            return Err(SendError::TooLong {
-                header: header.len(),
-                payload: length,
-            });
+            return Err(SendError::TooLong { header: header.len(), payload: length });
         }
         self.ready(peer, length)?;
         let payload = match payload {
@@ -616,15 +501,7 @@ impl Fabric for Ucx {
         load.messages.set(load.messages.get() + 1);
         load.bytes.set(load.bytes.get() + length);
         let shared = Rc::clone(&self.shared);
-        let outgoing = Outgoing {
-            header: prefixed,
-            payload,
-            length,
-            peer,
-            connection,
-            load,
-            shared,
-        };
+        let outgoing = Outgoing { header: prefixed, payload, length, peer, connection, load, shared };
         self.post(Box::new(outgoing), header.len(), ep)
     }
 

@@ -43,9 +43,7 @@ pub enum UcxError {
     #[error("UCX refuses a setting: {0}")]
     Setting(String),
     /// A step of the start failed.
-    #[error(
-        "UCX fails in {step}: {why}; do the network devices ({devices}) exist, and have they an IPv4 address?"
-    )]
+    #[error("UCX fails in {step}: {why}; do the network devices ({devices}) exist, and have they an IPv4 address?")]
     Start {
         /// The function that failed.
         step: &'static str,
@@ -92,9 +90,7 @@ pub(super) fn random() -> u32 {
 
 /// FNV-1a: guards UCX, which trusts addresses, against blobs that are not.
 fn checksum(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, &byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    })
+    bytes.iter().fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 /// UCX's address within one of ours.
@@ -135,51 +131,32 @@ impl Wiring {
     pub(super) fn start(settings: &UcxSettings) -> Result<(Self, Rc<ffi::Ucx>), UcxError> {
         let ucx = Rc::new(load()?);
         let devices = settings.devices.as_deref().unwrap_or("all");
-        let failed = |step, status| UcxError::Start {
-            step,
-            why: ucx.describe(status),
-            devices: devices.to_owned(),
-        };
+        let failed = |step, status| UcxError::Start { step, why: ucx.describe(status), devices: devices.to_owned() };
         let context = open_context(&ucx, devices, &failed)?;
-        let mut wiring = Self {
-            ucx: Rc::clone(&ucx),
-            context,
-            worker: ptr::null_mut(),
-            address: Vec::new(),
-            event_fd: -1,
-        };
+        let mut wiring =
+            Self { ucx: Rc::clone(&ucx), context, worker: ptr::null_mut(), address: Vec::new(), event_fd: -1 };
         wiring.open_worker(&failed)?;
         Ok((wiring, ucx))
     }
 
-    fn open_worker(
-        &mut self,
-        failed: &dyn Fn(&'static str, Status) -> UcxError,
-    ) -> Result<(), UcxError> {
+    fn open_worker(&mut self, failed: &dyn Fn(&'static str, Status) -> UcxError) -> Result<(), UcxError> {
         let check = |step, status| {
-            if status == ffi::UCS_OK {
-                Ok(())
-            } else {
-                Err(failed(step, status))
-            }
+            if status == ffi::UCS_OK { Ok(()) } else { Err(failed(step, status)) }
         };
         // SAFETY: all-zero bytes are a valid value: integers, null pointers, empty Option.
         let mut params: ffi::WorkerParams = unsafe { std::mem::zeroed() };
-        params.field_mask =
-            ffi::UCP_WORKER_PARAM_FIELD_THREAD_MODE | ffi::UCP_WORKER_PARAM_FIELD_FLAGS;
+        params.field_mask = ffi::UCP_WORKER_PARAM_FIELD_THREAD_MODE | ffi::UCP_WORKER_PARAM_FIELD_FLAGS;
         params.thread_mode = ffi::UCS_THREAD_MODE_SINGLE;
         params.flags = ffi::UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK;
         // SAFETY: the context is valid; parameters and results are valid places.
-        let status =
-            unsafe { (self.ucx.ucp_worker_create)(self.context, &params, &mut self.worker) };
+        let status = unsafe { (self.ucx.ucp_worker_create)(self.context, &params, &mut self.worker) };
         check("ucp_worker_create", status)?;
         // SAFETY: the worker is valid.
         let status = unsafe { (self.ucx.ucp_worker_get_efd)(self.worker, &mut self.event_fd) };
         check("ucp_worker_get_efd", status)?;
         let (mut address, mut length) = (ptr::null_mut(), 0);
         // SAFETY: the worker is valid; both results are valid places.
-        let status =
-            unsafe { (self.ucx.ucp_worker_get_address)(self.worker, &mut address, &mut length) };
+        let status = unsafe { (self.ucx.ucp_worker_get_address)(self.worker, &mut address, &mut length) };
         check("ucp_worker_get_address", status)?;
         // SAFETY: UCX returned `length` bytes there.
         let inner = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) };
@@ -220,10 +197,7 @@ impl Wiring {
         // SAFETY: the worker is valid, and the caller vouches for callback and argument.
         match unsafe { (self.ucx.ucp_worker_set_am_recv_handler)(self.worker, &param) } {
             ffi::UCS_OK => Ok(()),
-            status => Err(UcxError::Setting(format!(
-                "active message {id}: {}",
-                self.ucx.describe(status)
-            ))),
+            status => Err(UcxError::Setting(format!("active message {id}: {}", self.ucx.describe(status)))),
         }
     }
 
@@ -272,10 +246,7 @@ impl Wiring {
         match unsafe { (self.ucx.ucp_worker_arm)(self.worker) } {
             ffi::UCS_OK => Armed::Armed,
             ffi::UCS_ERR_BUSY => Armed::Busy,
-            status => panic!(
-                "UCX cannot arm its own descriptors: {}",
-                self.ucx.describe(status)
-            ),
+            status => panic!("UCX cannot arm its own descriptors: {}", self.ucx.describe(status)),
         }
     }
 
@@ -284,10 +255,7 @@ impl Wiring {
         let limit = Timespec::try_from(limit).ok();
         let fd = self.event_fd();
         // Interrupted or not, the caller looks for itself.
-        let _ = poll(
-            &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
-            limit.as_ref(),
-        );
+        let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref());
     }
 
     /// What a status says about a peer.
@@ -338,10 +306,7 @@ fn open_context(
         (c"TCP_TX_SEG_SIZE", "64K"),
     ]
     .iter()
-    .try_for_each(|&(name, value)| {
-        ucx.configure(config, name, value)
-            .map_err(UcxError::Setting)
-    });
+    .try_for_each(|&(name, value)| ucx.configure(config, name, value).map_err(UcxError::Setting));
     // SAFETY: all-zero bytes are a valid value: integers and null pointers.
     let mut params: ffi::Params = unsafe { std::mem::zeroed() };
     params.field_mask = ffi::UCP_PARAM_FIELD_FEATURES;
