@@ -46,23 +46,14 @@ pub(crate) struct BufferPool(Arc<Mutex<Shelf>>);
 impl BufferPool {
     /// A pool whose slabs never exceed `bound` bytes together.
     pub(crate) fn new(bound: usize) -> Self {
-        Self(Arc::new(Mutex::new(Shelf {
-            free: Default::default(),
-            bytes: 0,
-            bound,
-        })))
+        Self(Arc::new(Mutex::new(Shelf { free: Default::default(), bytes: 0, bound })))
     }
 
     /// A buffer of `length` bytes with arbitrary content, or none if the bound is reached or `length` is too long.
     pub(crate) fn buffer(&self, length: usize) -> Option<SendBuffer> {
         let class = CLASSES.iter().position(|&size| length <= size)?;
         let slab = lock(&self.0).take(class)?;
-        Some(SendBuffer {
-            slab: Some(slab),
-            length,
-            class,
-            home: Arc::clone(&self.0),
-        })
+        Some(SendBuffer { slab: Some(slab), length, class, home: Arc::clone(&self.0) })
     }
 }
 
@@ -84,17 +75,13 @@ impl Deref for SendBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.slab
-            .as_deref()
-            .map_or(&[], |slab| &slab[..self.length])
+        self.slab.as_deref().map_or(&[], |slab| &slab[..self.length])
     }
 }
 
 impl DerefMut for SendBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.slab
-            .as_deref_mut()
-            .map_or(&mut [], |slab| &mut slab[..self.length])
+        self.slab.as_deref_mut().map_or(&mut [], |slab| &mut slab[..self.length])
     }
 }
 
@@ -123,9 +110,7 @@ mod tests {
         let second = pool.buffer(MAX_PAYLOAD).expect("within the bound");
         assert!(pool.buffer(1).is_none());
         drop(first);
-        let small = pool
-            .buffer(1)
-            .expect("a free large slab makes way for a small one");
+        let small = pool.buffer(1).expect("a free large slab makes way for a small one");
         assert_eq!(small.len(), 1);
         assert!(pool.buffer(MAX_PAYLOAD).is_none());
         drop((small, second));

@@ -53,12 +53,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            outstanding_messages: 64,
-            outstanding_bytes: 4 << 20,
-            pool_bytes: 64 << 20,
-            peers: 4096,
-        }
+        Self { outstanding_messages: 64, outstanding_bytes: 4 << 20, pool_bytes: 64 << 20, peers: 4096 }
     }
 }
 
@@ -118,14 +113,10 @@ pub enum FabricEvent<'a> {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PeerLoss {
     /// The other end closed or reset the connection: its process ended.
-    #[error(
-        "the connection was reset: the service process there has ended; see its log and restart it"
-    )]
+    #[error("the connection was reset: the service process there has ended; see its log and restart it")]
     Reset,
     /// No service process answers at the address.
-    #[error(
-        "no service process answers at its address; start outboardd on that host and check the network"
-    )]
+    #[error("no service process answers at its address; start outboardd on that host and check the network")]
     Unreachable,
     /// The transport gave up waiting.
     #[error("the transport timed out; check the link to that host")]
@@ -142,9 +133,7 @@ pub enum PeerLoss {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The address does not parse or belongs to another kind of fabric.
-    #[error(
-        "the address of {peer} ({length} bytes) is not one of this fabric; all daemons must use the same fabric"
-    )]
+    #[error("the address of {peer} ({length} bytes) is not one of this fabric; all daemons must use the same fabric")]
     Address {
         /// Whose address.
         peer: PeerId,
@@ -185,9 +174,7 @@ pub enum SendError {
     #[error("the path to {0} is lost")]
     Lost(PeerId),
     /// Header or payload is longer than the fabric carries.
-    #[error(
-        "a message of {header} + {payload} bytes is longer than {MAX_HEADER} + {MAX_PAYLOAD}; cut it"
-    )]
+    #[error("a message of {header} + {payload} bytes is longer than {MAX_HEADER} + {MAX_PAYLOAD}; cut it")]
     TooLong {
         /// Header bytes.
         header: usize,

@@ -11,8 +11,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::buffer::BufferPool;
 use crate::{
-    Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId,
-    PeerLoss, SendBuffer, SendError,
+    Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendBuffer,
+    SendError,
 };
 
 /// First bytes of every loopback address; the endpoint's id follows.
@@ -49,12 +49,7 @@ struct InboxState {
 
 #[derive(Debug)]
 enum Arrival {
-    Message {
-        from: PeerId,
-        header: Vec<u8>,
-        payload: Option<SendBuffer>,
-        path: Arc<Path>,
-    },
+    Message { from: PeerId, header: Vec<u8>, payload: Option<SendBuffer>, path: Arc<Path> },
     Lost(PeerId),
     Room,
 }
@@ -167,28 +162,16 @@ impl Loopback {
 
     fn pass_on(&mut self, arrival: Arrival, sink: &mut dyn FnMut(FabricEvent<'_>)) {
         match arrival {
-            Arrival::Message {
-                from,
-                header,
-                payload,
-                path,
-            } => {
+            Arrival::Message { from, header, payload, path } => {
                 let bytes = payload.as_deref().unwrap_or_default();
-                sink(FabricEvent::Message {
-                    from,
-                    header: &header,
-                    payload: bytes,
-                });
+                sink(FabricEvent::Message { from, header: &header, payload: bytes });
                 let length = bytes.len();
                 drop(payload);
                 Self::release(&path, length);
             }
             Arrival::Lost(peer) => {
                 if self.peers.remove(&peer).is_some() {
-                    sink(FabricEvent::PeerLost {
-                        peer,
-                        why: PeerLoss::Reset,
-                    });
+                    sink(FabricEvent::PeerLost { peer, why: PeerLoss::Reset });
                 }
             }
             Arrival::Room => sink(FabricEvent::Room),
@@ -206,43 +189,25 @@ impl Fabric for Loopback {
     }
 
     fn connect(&mut self, peer: PeerId, address: &[u8]) -> Result<(), ConnectError> {
-        let named = address
-            .strip_prefix(&ADDRESS_TAG)
-            .and_then(|id| id.try_into().ok())
-            .map(u64::from_le_bytes);
-        let wrong = ConnectError::Address {
-            peer,
-            length: address.len(),
-        };
+        let named = address.strip_prefix(&ADDRESS_TAG).and_then(|id| id.try_into().ok()).map(u64::from_le_bytes);
+        let wrong = ConnectError::Address { peer, length: address.len() };
         let target = PeerId(named.ok_or(wrong)?);
         if target != peer {
             return match self.peers.contains_key(&peer) {
                 true => Err(ConnectError::AddressChanged(peer)),
-                false => Err(ConnectError::Address {
-                    peer,
-                    length: address.len(),
-                }),
+                false => Err(ConnectError::Address { peer, length: address.len() }),
             };
         }
         if self.peers.contains_key(&peer) {
             return Ok(());
         }
         if self.peers.len() >= self.limits.peers {
-            return Err(ConnectError::TooManyPeers {
-                peer,
-                limit: self.limits.peers,
-            });
+            return Err(ConnectError::TooManyPeers { peer, limit: self.limits.peers });
         }
         let Some(inbox) = lock(&self.hub.0).inboxes.get(&target).cloned() else {
-            return Err(ConnectError::Transport {
-                peer,
-                why: PeerLoss::Unreachable,
-            });
+            return Err(ConnectError::Transport { peer, why: PeerLoss::Unreachable });
         };
-        let path = Arc::new(Path {
-            load: Mutex::default(),
-            sender: Arc::clone(&self.inbox),
-        });
+        let path = Arc::new(Path { load: Mutex::default(), sender: Arc::clone(&self.inbox) });
         self.peers.insert(peer, Peer { inbox, path });
         Ok(())
     }
@@ -279,10 +244,7 @@ impl Fabric for Loopback {
     fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError> {
         let length = payload.len();
         if header.len() > MAX_HEADER || length > MAX_PAYLOAD {
-            return Err(SendError::TooLong {
-                header: header.len(),
-                payload: length,
-            });
+            return Err(SendError::TooLong { header: header.len(), payload: length });
         }
         self.ready(peer, length)?;
         let payload = match payload {
@@ -301,12 +263,7 @@ impl Fabric for Loopback {
             load.bytes += length;
         }
         let path = Arc::clone(&target.path);
-        let message = Arrival::Message {
-            from: self.id,
-            header: header.to_vec(),
-            payload,
-            path,
-        };
+        let message = Arrival::Message { from: self.id, header: header.to_vec(), payload, path };
         match target.inbox.deliver(message) {
             true => Ok(()),
             false => Err(SendError::Lost(peer)),
