@@ -1,0 +1,93 @@
+//! What a service process is told at its start.
+//!
+//! The fields that shape what goes over the wire are part of the agreed configuration: [`Config::digest`] is compared
+//! when a group is made, and service processes that differ refuse the group with an error that names both.
+
+use std::hash::Hasher;
+use std::time::Duration;
+
+use siphasher::sip::SipHasher13;
+
+/// Which plan an allgather runs by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllgatherAlgorithm {
+    /// Ring over unicast.
+    Ring,
+    /// Reliable multicast (MC-8).
+    Multicast,
+}
+
+/// Settings of one service process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Link rate in bit/s on the wire; senders are paced so that the receive links of the group stay just full.
+    pub link_rate: u64,
+    /// Payload bytes of one datagram: MTU - 28 (IPv4 + UDP) - 24 (our header).
+    pub chunk_bytes: u32,
+    /// Bytes a datagram occupies on the link beside its payload: 14 (Ethernet) + 28 + 24.
+    pub datagram_overhead: u32,
+    /// Plan of allgathers between hosts. Agreed.
+    pub allgather: AllgatherAlgorithm,
+    /// `M` of MC-8; 0 means as many chains as ranks. Agreed.
+    pub chains: u32,
+    /// `S` of MC-10: multicast addresses a block is spread over. Agreed.
+    pub subgroups: u16,
+    /// Smallest block (bytes per rank) that is offloaded. Agreed.
+    pub offload_from: u64,
+    /// Bytes of staging for ranks that have not called (SP-6) and messages that came early.
+    pub staging_quota: u64,
+    /// Silence after which a neighbour is sent a heartbeat.
+    pub heartbeat: Duration,
+    /// Silence after which a neighbour is declared dead.
+    pub dead_after: Duration,
+    /// Floor of every adaptive timer (MC-5's alpha, retransmission).
+    pub timer_floor: Duration,
+    /// Chunks of reordering tolerated before a gap counts as a loss.
+    pub reorder_chunks: u32,
+    /// Most datagrams of one multicast batch.
+    pub batch_chunks: u32,
+    /// Time one multicast batch should fill at the paced rate; shorter is smoother, longer is cheaper.
+    pub batch_time: Duration,
+    /// Payload bytes of one unicast fragment.
+    pub fragment_bytes: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            link_rate: 1_000_000_000,
+            chunk_bytes: 1448,
+            datagram_overhead: 66,
+            allgather: AllgatherAlgorithm::Multicast,
+            chains: 0,
+            subgroups: 1,
+            offload_from: 4096,
+            staging_quota: 512 << 20,
+            heartbeat: Duration::from_secs(1),
+            dead_after: Duration::from_millis(3500),
+            timer_floor: Duration::from_millis(4),
+            reorder_chunks: 64,
+            batch_chunks: 32,
+            batch_time: Duration::from_micros(1500),
+            fragment_bytes: 64 << 10,
+        }
+    }
+}
+
+impl Config {
+    /// Fingerprint of the agreed fields and of the protocol version.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let mut h = SipHasher13::new_with_keys(0x6f75_7462, 0x6f61_7264);
+        h.write_u8(crate::wire::VERSION);
+        h.write_u32(self.chunk_bytes);
+        h.write_u8(match self.allgather {
+            AllgatherAlgorithm::Ring => 0,
+            AllgatherAlgorithm::Multicast => 1,
+        });
+        h.write_u32(self.chains);
+        h.write_u16(self.subgroups);
+        h.write_u64(self.offload_from);
+        h.finish()
+    }
+}

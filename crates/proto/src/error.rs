@@ -1,0 +1,76 @@
+//! Why a collective or the making of a group failed, on whichever rank it is reported.
+//!
+//! The same values travel between service processes, so that every rank names the same culprit.
+
+use outboard_plan::Rank;
+
+use crate::ids::{GroupHandle, SpId};
+use crate::interface::Signature;
+
+/// Why a collective ended without its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CollectiveError {
+    /// A rank's process died or detached while the group needs it.
+    #[error("{0} of the group died or left; end the program or make a group without it")]
+    RankLost(Rank),
+    /// A service process died or its host stopped answering.
+    #[error(
+        "{sp} (of {rank} and its host neighbours) died or its host stopped answering; restart it and the ranks it served"
+    )]
+    PeerLost {
+        /// Who.
+        sp: SpId,
+        /// The lowest of the ranks it served.
+        rank: Rank,
+    },
+    /// Two ranks called the same instance of the group differently.
+    #[error(
+        "ranks disagree: {a_rank} called {a}, {b_rank} called {b}; all ranks of a group must make the same calls in the same order"
+    )]
+    Mismatch {
+        /// One rank.
+        a_rank: Rank,
+        /// What it called.
+        a: Signature,
+        /// The other.
+        b_rank: Rank,
+        /// What that called.
+        b: Signature,
+    },
+    /// A buffer that a rank handed over cannot be read or written.
+    #[error(
+        "a buffer of {0} cannot be accessed; it must stay mapped, writable where received, until the request completes"
+    )]
+    Memory(Rank),
+    /// A service process broke the protocol.
+    #[error("{0} sent what the protocol does not allow; check that all hosts run the same version")]
+    Protocol(SpId),
+}
+
+/// Why a group could not be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// The specification is unusable.
+    #[error("group refused: {0}")]
+    Invalid(&'static str),
+    /// The handle is in use here by another group.
+    #[error("{0} exists already with other members; make the group again, it draws a new handle")]
+    HandleTaken(GroupHandle),
+    /// Two service processes are configured differently.
+    #[error(
+        "{a} and {b} are configured differently (digests {a_digest:016x}, {b_digest:016x}); give all daemons the same settings"
+    )]
+    Configuration {
+        /// One service process.
+        a: SpId,
+        /// Its digest.
+        a_digest: u64,
+        /// The other.
+        b: SpId,
+        /// Its digest.
+        b_digest: u64,
+    },
+    /// A member was lost on the way.
+    #[error(transparent)]
+    Lost(#[from] CollectiveError),
+}

@@ -1,0 +1,261 @@
+//! What passes between the machine and its driver.
+//!
+//! The driver owns memory and sockets; the machine names them: a [`Region`] is a buffer, a [`MemRef`] a piece of one,
+//! an [`Order`] work on memory that the driver does at once and in order, a [`Transmit`] something to send, an
+//! [`Event`] something the driver acts on or reports.
+
+use std::fmt;
+use std::sync::Arc;
+
+use outboard_plan::Rank;
+
+use crate::error::{CollectiveError, GroupError};
+use crate::ids::{CallId, Channel, GroupHandle, InstanceId, SpId, StagingId};
+
+/// Which collective is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CallKind {
+    /// Every rank contributes a block and receives all blocks.
+    Allgather,
+}
+
+/// What all ranks of a call must agree on; carried by the first control message of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Signature {
+    /// Which collective.
+    pub kind: CallKind,
+    /// Bytes that each rank contributes.
+    pub bytes_per_rank: u64,
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            CallKind::Allgather => write!(f, "allgather of {} bytes per rank", self.bytes_per_rank),
+        }
+    }
+}
+
+/// One rank's call, as the driver hands it in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// The driver's name of the call and of its buffers.
+    pub id: CallId,
+    /// The group.
+    pub group: GroupHandle,
+    /// The caller's rank in the group.
+    pub rank: Rank,
+    /// The caller's count of its calls on this group, from 1.
+    pub instance: InstanceId,
+    /// What is called.
+    pub signature: Signature,
+    /// The contribution lies in its place of the output already.
+    pub in_place: bool,
+}
+
+/// One rank of a group and who serves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// The service process of the rank.
+    pub sp: SpId,
+    /// Its unicast address, opaque.
+    pub address: Arc<[u8]>,
+}
+
+/// A group to be made. Equal on all members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupSpec {
+    /// The handle that the lowest rank drew.
+    pub handle: GroupHandle,
+    /// The key of the datagram tags, drawn by the lowest rank.
+    pub key: [u64; 2],
+    /// The job, part of the names of multicast channels.
+    pub job: u64,
+    /// By rank.
+    pub members: Vec<Member>,
+}
+
+/// A buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Region {
+    /// The send buffer of a call.
+    Input(CallId),
+    /// The receive buffer of a call.
+    Output(CallId),
+    /// Memory of the service process.
+    Staging(StagingId),
+}
+
+/// A piece of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MemRef {
+    /// The buffer.
+    pub region: Region,
+    /// Bytes from its start.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Work on memory. The driver drains [`crate::ServiceProcess::poll_order`] after every `handle_*` and does each order
+/// before it takes the next and before it gives up what it passed in (the payload of a frame, the batch of datagrams).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Provide `bytes` of memory under this name. Contents are undefined.
+    Stage {
+        /// The name.
+        id: StagingId,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// The memory is not needed any more.
+    Unstage {
+        /// The name.
+        id: StagingId,
+    },
+    /// Copy `from` to `to` (equal lengths, never overlapping).
+    Copy {
+        /// Source.
+        from: MemRef,
+        /// Destination.
+        to: MemRef,
+    },
+    /// Copy received payload to memory: `to.len` bytes from `offset` of payload `payload` (the index within the batch
+    /// given to [`crate::ServiceProcess::handle_datagrams`], 0 for [`crate::ServiceProcess::handle_frame`]).
+    Deliver {
+        /// Index within the batch.
+        payload: u32,
+        /// Bytes from the start of that payload.
+        offset: u32,
+        /// Destination.
+        to: MemRef,
+    },
+}
+
+/// A run of chunks to multicast: chunk `first_chunk + i` of block `source` carries bytes
+/// `i * chunk_bytes ..` of `memory`; only the last may be short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MulticastBatch {
+    /// To be handed back in [`crate::ServiceProcess::handle_multicast_done`] when the memory has been read.
+    pub token: u64,
+    /// Where to.
+    pub channel: Channel,
+    /// The header of the first datagram; that of datagram `i` has `chunk` greater by `i` ([`crate::wire`]).
+    pub header: crate::wire::DatagramHeader,
+    /// The key of the header tags.
+    pub key: [u64; 2],
+    /// Datagrams, at least 1. A block of no bytes is never multicast.
+    pub chunks: u32,
+    /// Payload bytes of each but the last.
+    pub chunk_bytes: u32,
+    /// The payload.
+    pub memory: MemRef,
+}
+
+/// Something to send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transmit {
+    /// A frame to a service process over the unicast fabric. The driver reads `payload` before its next call into the
+    /// machine. The machine copes with a lossy fabric; over a reliable one its retransmissions stay silent.
+    Frame {
+        /// To whom.
+        to: SpId,
+        /// The frame without payload.
+        header: Vec<u8>,
+        /// What follows it.
+        payload: Option<MemRef>,
+    },
+    /// Datagrams to a multicast channel; the memory may be read later, until `handle_multicast_done`.
+    Multicast(MulticastBatch),
+}
+
+/// Something the driver acts on or reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A peer will be sent to: have a connection.
+    Connect {
+        /// Who.
+        peer: SpId,
+        /// Where.
+        address: Arc<[u8]>,
+    },
+    /// No group with this peer is left.
+    Disconnect {
+        /// Who.
+        peer: SpId,
+    },
+    /// Receive this channel.
+    Join(Channel),
+    /// Stop receiving this channel.
+    Leave(Channel),
+    /// The group that a local rank asked for is made, or cannot be.
+    GroupReady {
+        /// The group.
+        group: GroupHandle,
+        /// The local rank that asked.
+        rank: Rank,
+        /// How it ended.
+        result: Result<(), GroupError>,
+    },
+    /// A call has ended; its buffers belong to the rank again and the machine names them no more.
+    Completed {
+        /// The call.
+        call: CallId,
+        /// How it ended.
+        result: Result<(), CollectiveError>,
+    },
+    /// A local rank called `by_ns` after the instance had begun elsewhere (SP-9).
+    Late {
+        /// The group.
+        group: GroupHandle,
+        /// The rank.
+        rank: Rank,
+        /// The instance.
+        instance: InstanceId,
+        /// How late, in nanoseconds.
+        by_ns: u64,
+    },
+    /// Somebody sent what the protocol does not allow. Already counted.
+    Violation {
+        /// Who, when known.
+        peer: Option<SpId>,
+        /// What.
+        what: &'static str,
+    },
+}
+
+/// One datagram of a received batch: its header and payload length.
+#[derive(Debug, Clone, Copy)]
+pub struct ReceivedDatagram<'a> {
+    /// The first bytes of the datagram, [`crate::wire::DATAGRAM_HEADER_BYTES`] or fewer when it was too short.
+    pub header: &'a [u8],
+    /// Bytes behind the header.
+    pub payload_len: u32,
+}
+
+/// What a service process has counted since its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Collectives completed on local ranks.
+    pub completed: u64,
+    /// Collectives that ended with an error on local ranks.
+    pub failed: u64,
+    /// Calls that came after their instance had begun elsewhere (SP-9).
+    pub late_arrivals: u64,
+    /// Sum of how late they were, nanoseconds.
+    pub late_ns: u64,
+    /// Multicast payload bytes sent, first time.
+    pub multicast_bytes: u64,
+    /// Payload bytes sent again, by repair or re-multicast.
+    pub retransmitted_bytes: u64,
+    /// Datagrams received that brought something new.
+    pub datagrams_new: u64,
+    /// Datagrams received that were known or not wanted any more.
+    pub datagrams_stale: u64,
+    /// Frames or datagrams refused: malformed, wrong tag, not allowed.
+    pub violations: u64,
+    /// Frames sent again by a link.
+    pub link_retransmissions: u64,
+    /// Most bytes of staging ever held at once.
+    pub staging_peak: u64,
+}

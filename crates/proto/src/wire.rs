@@ -1,0 +1,19 @@
+//! The wire codec: datagram headers, link frames and the messages in them. docs/wire.md describes every byte.
+//!
+//! All integers are little-endian. Every field is checked on decoding; a decoder never panics and never allocates
+//! more than the input's own size allows. It never does IO.
+
+mod datagram;
+mod frame;
+mod message;
+mod reader;
+
+pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader};
+pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
+pub use message::{MAX_RANGES, MAX_SOURCES, Message};
+pub use reader::DecodeError;
+
+/// Version of everything on the wire. Service processes of different versions refuse each other's groups.
+pub const VERSION: u8 = 1;
+/// Largest frame without payload, bytes.
+pub const MAX_FRAME_HEADER: usize = 512;

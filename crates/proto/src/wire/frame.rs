@@ -1,0 +1,93 @@
+//! The header of a link frame: sequence, acknowledgement and the clock echo that measures round trips.
+
+use super::reader::{DecodeError, Reader};
+
+/// Bytes of a frame header.
+pub const FRAME_HEADER_BYTES: usize = 28;
+const MAGIC: u8 = 0x6f;
+const ACK_NOW: u8 = 1;
+
+/// Whether a frame carries a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameKind {
+    /// Carries the message number `seq`.
+    Message,
+    /// Carries nothing but its header: acknowledgement and heartbeat. `seq` is the number of the next message.
+    Bare,
+}
+
+/// What precedes every message between two service processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Whether a message follows.
+    pub kind: FrameKind,
+    /// The sender wants the acknowledgement without delay.
+    pub ack_now: bool,
+    /// Low 32 bits of this message's number on this link.
+    pub seq: u32,
+    /// Low 32 bits of the number of the message expected next from the other end.
+    pub ack: u32,
+    /// Bytes of payload behind the message.
+    pub payload_len: u32,
+    /// Sender's clock in microseconds, low 32 bits.
+    pub clock: u32,
+    /// Last clock heard from the other end.
+    pub echo: u32,
+    /// Microseconds between hearing that clock and sending this frame; `u32::MAX` when none was heard.
+    pub echo_age: u32,
+}
+
+impl FrameHeader {
+    /// Appends the header to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(MAGIC);
+        out.push(super::VERSION);
+        out.push(match self.kind {
+            FrameKind::Message => 0,
+            FrameKind::Bare => 1,
+        });
+        out.push(if self.ack_now { ACK_NOW } else { 0 });
+        for field in [self.seq, self.ack, self.payload_len, self.clock, self.echo, self.echo_age] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+    }
+
+    /// Splits a frame into its header and the message bytes.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the bytes; `payload_len` must be the length that really arrived.
+    pub fn decode(bytes: &[u8], payload_len: u32) -> Result<(FrameHeader, &[u8]), DecodeError> {
+        let mut r = Reader::new(bytes);
+        if r.u8()? != MAGIC || r.u8()? != super::VERSION {
+            return Err(DecodeError::Foreign);
+        }
+        let kind = match r.u8()? {
+            0 => FrameKind::Message,
+            1 => FrameKind::Bare,
+            _ => return Err(DecodeError::Value("frame kind")),
+        };
+        let ack_now = match r.u8()? {
+            0 => false,
+            ACK_NOW => true,
+            _ => return Err(DecodeError::Value("frame flags")),
+        };
+        let header = FrameHeader {
+            kind,
+            ack_now,
+            seq: r.u32()?,
+            ack: r.u32()?,
+            payload_len: r.u32()?,
+            clock: r.u32()?,
+            echo: r.u32()?,
+            echo_age: r.u32()?,
+        };
+        if header.payload_len != payload_len {
+            return Err(DecodeError::Value("payload length"));
+        }
+        let body = r.rest();
+        if kind == FrameKind::Bare && (!body.is_empty() || payload_len != 0) {
+            return Err(DecodeError::Trailing);
+        }
+        Ok((header, body))
+    }
+}

@@ -1,0 +1,370 @@
+//! The messages between service processes.
+//!
+//! Every message names its group; those of a collective name its instance. `Data` and `Repair` are followed by
+//! payload, the others are whole.
+
+use outboard_plan::Rank;
+
+use super::reader::{DecodeError, Reader};
+use crate::error::CollectiveError;
+use crate::ids::{GroupHandle, InstanceId, SpId};
+use crate::interface::{CallKind, Signature};
+
+/// Most chunk ranges in one `Want`.
+pub const MAX_RANGES: usize = 48;
+/// Most sources in one `Have`.
+pub const MAX_SOURCES: usize = 96;
+
+/// A message between service processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// Nothing: takes the place of a message whose collective has ended before the link delivered it.
+    Void,
+    /// One step of the barrier by which a group is made (instance 0).
+    Create {
+        /// The group.
+        group: GroupHandle,
+        /// Step of the barrier.
+        step: u8,
+        /// Whose configuration `digest` is: the lowest service process heard of so far.
+        sp: SpId,
+        /// Its fingerprint.
+        digest: u64,
+    },
+    /// One step of the ready barrier (MC-4). Carries the whole call signature.
+    Ready {
+        /// The group.
+        group: GroupHandle,
+        /// The collective.
+        instance: InstanceId,
+        /// Step of the barrier.
+        step: u8,
+        /// What is called.
+        signature: Signature,
+        /// A rank that called it so.
+        rank: Rank,
+    },
+    /// A fragment of a unicast message of the plan, named (source, destination, index). Payload follows.
+    Data {
+        /// The group.
+        group: GroupHandle,
+        /// The collective.
+        instance: InstanceId,
+        /// Sender.
+        source: Rank,
+        /// Receiver.
+        destination: Rank,
+        /// Index in the plan.
+        index: u32,
+        /// Bytes of the whole message.
+        total: u64,
+        /// Where this fragment lies in it.
+        offset: u64,
+    },
+    /// Right to left neighbour: chunks of `source`'s block that are missing (MC-6), as (first, count).
+    Want {
+        /// The group.
+        group: GroupHandle,
+        /// The collective.
+        instance: InstanceId,
+        /// Whose block.
+        source: Rank,
+        /// Ascending, disjoint, none empty, at most [`MAX_RANGES`].
+        ranges: Vec<(u32, u32)>,
+    },
+    /// To the service process of `source`: these chunks are missing here and at the right neighbour too, so that
+    /// multicasting them again may be cheaper.
+    Miss {
+        /// The group.
+        group: GroupHandle,
+        /// The collective.
+        instance: InstanceId,
+        /// Whose block.
+        source: Rank,
+        /// As in `Want`.
+        ranges: Vec<(u32, u32)>,
+    },
+    /// Left to right neighbour: `count` chunks from `first` (MC-6). Payload follows.
+    Repair {
+        /// The group.
+        group: GroupHandle,
+        /// The collective.
+        instance: InstanceId,
+        /// Whose block.
+        source: Rank,
+        /// First chunk.
+        first: u32,
+        /// Number of chunks, at least 1.
+        count: u32,
+    },
+    /// Left to right neighbour: these blocks lie here whole; what is missing of them can be had.
+    Have {
+        /// The group.
+        group: GroupHandle,
+        /// The collective.
+        instance: InstanceId,
+        /// Whose blocks, at most [`MAX_SOURCES`].
+        sources: Vec<Rank>,
+    },
+    /// Right to left neighbour: nothing is missing here any more (MC-7).
+    Complete {
+        /// The group.
+        group: GroupHandle,
+        /// The collective.
+        instance: InstanceId,
+    },
+    /// A rank takes part in nothing after instance `after`: it left or died.
+    Lost {
+        /// The group.
+        group: GroupHandle,
+        /// Who.
+        rank: Rank,
+        /// The last instance it completed.
+        after: InstanceId,
+    },
+    /// The group is broken.
+    Abort {
+        /// The group.
+        group: GroupHandle,
+        /// Why.
+        error: CollectiveError,
+    },
+}
+
+impl Message {
+    /// Appends the message to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut w = Writer { out };
+        match self {
+            Message::Void => w.u8(0),
+            Message::Create { group, step, sp, digest } => {
+                w.head(1, *group);
+                w.u8(*step);
+                w.u64(sp.0);
+                w.u64(*digest);
+            }
+            Message::Ready { group, instance, step, signature, rank } => {
+                w.call(2, *group, *instance);
+                w.u8(*step);
+                w.signature(signature);
+                w.u32(rank.0);
+            }
+            Message::Data { group, instance, source, destination, index, total, offset } => {
+                w.call(3, *group, *instance);
+                w.u32(source.0);
+                w.u32(destination.0);
+                w.u32(*index);
+                w.u64(*total);
+                w.u64(*offset);
+            }
+            Message::Want { group, instance, source, ranges } => {
+                w.call(4, *group, *instance);
+                w.ranges(*source, ranges);
+            }
+            Message::Miss { group, instance, source, ranges } => {
+                w.call(5, *group, *instance);
+                w.ranges(*source, ranges);
+            }
+            Message::Repair { group, instance, source, first, count } => {
+                w.call(6, *group, *instance);
+                w.u32(source.0);
+                w.u32(*first);
+                w.u32(*count);
+            }
+            Message::Have { group, instance, sources } => {
+                assert!(sources.len() <= MAX_SOURCES, "caller splits long lists");
+                w.call(7, *group, *instance);
+                w.u16(sources.len() as u16);
+                sources.iter().for_each(|s| w.u32(s.0));
+            }
+            Message::Complete { group, instance } => w.call(8, *group, *instance),
+            Message::Lost { group, rank, after } => {
+                w.call(9, *group, *after);
+                w.u32(rank.0);
+            }
+            Message::Abort { group, error } => {
+                w.head(10, *group);
+                w.error(error);
+            }
+        }
+    }
+
+    /// Reads one message that fills `bytes`.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
+        let mut r = Reader::new(bytes);
+        let kind = r.u8()?;
+        if kind == 0 {
+            r.end()?;
+            return Ok(Message::Void);
+        }
+        let group = GroupHandle(r.u32()?);
+        let message = match kind {
+            1 => Message::Create { group, step: r.u8()?, sp: SpId(r.u64()?), digest: r.u64()? },
+            10 => Message::Abort { group, error: read_error(&mut r)? },
+            2..=9 => Self::decode_call(kind, group, InstanceId(r.u64()?), &mut r)?,
+            _ => return Err(DecodeError::Value("message kind")),
+        };
+        r.end()?;
+        Ok(message)
+    }
+
+    fn decode_call(
+        kind: u8,
+        group: GroupHandle,
+        instance: InstanceId,
+        r: &mut Reader<'_>,
+    ) -> Result<Message, DecodeError> {
+        if instance.0 == 0 && kind != 9 {
+            return Err(DecodeError::Value("instance"));
+        }
+        Ok(match kind {
+            2 => {
+                let step = r.u8()?;
+                Message::Ready { group, instance, step, signature: read_signature(r)?, rank: Rank(r.u32()?) }
+            }
+            3 => {
+                let (source, destination, index) = (Rank(r.u32()?), Rank(r.u32()?), r.u32()?);
+                let (total, offset) = (r.u64()?, r.u64()?);
+                if offset > total {
+                    return Err(DecodeError::Value("offset"));
+                }
+                Message::Data { group, instance, source, destination, index, total, offset }
+            }
+            4 => Message::Want { group, instance, source: Rank(r.u32()?), ranges: read_ranges(r)? },
+            5 => Message::Miss { group, instance, source: Rank(r.u32()?), ranges: read_ranges(r)? },
+            6 => {
+                let (source, first, count) = (Rank(r.u32()?), r.u32()?, r.u32()?);
+                if count == 0 || first.checked_add(count).is_none() {
+                    return Err(DecodeError::Value("count"));
+                }
+                Message::Repair { group, instance, source, first, count }
+            }
+            7 => {
+                let n = usize::from(r.u16()?);
+                if n == 0 || n > MAX_SOURCES {
+                    return Err(DecodeError::Value("number of sources"));
+                }
+                let sources = (0..n).map(|_| r.u32().map(Rank)).collect::<Result<_, _>>()?;
+                Message::Have { group, instance, sources }
+            }
+            8 => Message::Complete { group, instance },
+            9 => Message::Lost { group, rank: Rank(r.u32()?), after: instance },
+            _ => return Err(DecodeError::Value("message kind")),
+        })
+    }
+}
+
+struct Writer<'a> {
+    out: &'a mut Vec<u8>,
+}
+
+impl Writer<'_> {
+    fn u8(&mut self, v: u8) {
+        self.out.push(v);
+    }
+    fn u16(&mut self, v: u16) {
+        self.out.extend_from_slice(&v.to_le_bytes());
+    }
+    fn u32(&mut self, v: u32) {
+        self.out.extend_from_slice(&v.to_le_bytes());
+    }
+    fn u64(&mut self, v: u64) {
+        self.out.extend_from_slice(&v.to_le_bytes());
+    }
+    fn head(&mut self, kind: u8, group: GroupHandle) {
+        self.u8(kind);
+        self.u32(group.0);
+    }
+    fn call(&mut self, kind: u8, group: GroupHandle, instance: InstanceId) {
+        self.head(kind, group);
+        self.u64(instance.0);
+    }
+    fn signature(&mut self, s: &Signature) {
+        self.u8(match s.kind {
+            CallKind::Allgather => 1,
+        });
+        self.u64(s.bytes_per_rank);
+    }
+    fn ranges(&mut self, source: Rank, ranges: &[(u32, u32)]) {
+        assert!(ranges.len() <= MAX_RANGES, "caller splits long lists");
+        self.u32(source.0);
+        self.u16(ranges.len() as u16);
+        for (first, count) in ranges {
+            self.u32(*first);
+            self.u32(*count);
+        }
+    }
+    fn error(&mut self, error: &CollectiveError) {
+        match error {
+            CollectiveError::RankLost(rank) => {
+                self.u8(1);
+                self.u32(rank.0);
+            }
+            CollectiveError::PeerLost { sp, rank } => {
+                self.u8(2);
+                self.u64(sp.0);
+                self.u32(rank.0);
+            }
+            CollectiveError::Mismatch { a_rank, a, b_rank, b } => {
+                self.u8(3);
+                self.u32(a_rank.0);
+                self.signature(a);
+                self.u32(b_rank.0);
+                self.signature(b);
+            }
+            CollectiveError::Memory(rank) => {
+                self.u8(4);
+                self.u32(rank.0);
+            }
+            CollectiveError::Protocol(sp) => {
+                self.u8(5);
+                self.u64(sp.0);
+            }
+        }
+    }
+}
+
+fn read_signature(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
+    let kind = match r.u8()? {
+        1 => CallKind::Allgather,
+        _ => return Err(DecodeError::Value("call kind")),
+    };
+    Ok(Signature { kind, bytes_per_rank: r.u64()? })
+}
+
+fn read_ranges(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, DecodeError> {
+    let n = usize::from(r.u16()?);
+    if n == 0 || n > MAX_RANGES {
+        return Err(DecodeError::Value("number of ranges"));
+    }
+    let mut ranges = Vec::with_capacity(n);
+    let mut free_from = 0u64;
+    for _ in 0..n {
+        let (first, count) = (r.u32()?, r.u32()?);
+        let end = u64::from(first) + u64::from(count);
+        if count == 0 || u64::from(first) < free_from || end > u64::from(u32::MAX) {
+            return Err(DecodeError::Value("range"));
+        }
+        free_from = end;
+        ranges.push((first, count));
+    }
+    Ok(ranges)
+}
+
+fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
+    Ok(match r.u8()? {
+        1 => CollectiveError::RankLost(Rank(r.u32()?)),
+        2 => CollectiveError::PeerLost { sp: SpId(r.u64()?), rank: Rank(r.u32()?) },
+        3 => {
+            let (a_rank, a) = (Rank(r.u32()?), read_signature(r)?);
+            let (b_rank, b) = (Rank(r.u32()?), read_signature(r)?);
+            CollectiveError::Mismatch { a_rank, a, b_rank, b }
+        }
+        4 => CollectiveError::Memory(Rank(r.u32()?)),
+        5 => CollectiveError::Protocol(SpId(r.u64()?)),
+        _ => return Err(DecodeError::Value("error kind")),
+    })
+}
