@@ -142,7 +142,8 @@ impl<'a> Ring<'a> {
     /// Consumer: raises the sleeping flag and looks at the ring once more. `true`: sleep, a push will ring. `false`: an
     /// entry is there, the flag is down again.
     pub fn prepare_sleep(&self, head: u64) -> bool {
-        self.state.sleeping.0.store(1, Ordering::Relaxed);
+        // A swap, not a store: it has its place among the producers' swaps, on which the proof rests.
+        self.state.sleeping.0.swap(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let (slot, free) = self.place(head);
         if slot.turn.load(Ordering::Acquire) == free + 1 {
