@@ -133,10 +133,7 @@ impl ServiceSide {
     /// # Errors
     /// [`ControlError::Region`] or [`ControlError::Doorbell`] when memory or descriptors are exhausted.
     pub fn create() -> Result<ServiceSide, ControlError> {
-        let region = Region::create(
-            "outboard-control",
-            region_bytes(RING_CAPACITY, COMPLETION_WORDS),
-        )?;
+        let region = Region::create("outboard-control", region_bytes(RING_CAPACITY, COMPLETION_WORDS))?;
         let mut header = [0; 20];
         header[..8].copy_from_slice(&MAGIC.to_le_bytes());
         header[8..12].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
@@ -145,16 +142,8 @@ impl ServiceSide {
         region.write(0, &header);
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let doorbell = Doorbell(rustix::event::eventfd(0, flags).map_err(ControlError::Doorbell)?);
-        let control = Arc::new(Control {
-            region,
-            capacity: RING_CAPACITY,
-            words: COMPLETION_WORDS,
-        });
-        Ok(ServiceSide {
-            control,
-            doorbell,
-            head: 0,
-        })
+        let control = Arc::new(Control { region, capacity: RING_CAPACITY, words: COMPLETION_WORDS });
+        Ok(ServiceSide { control, doorbell, head: 0 })
     }
 
     /// The two descriptors that the rank gets with its welcome: control region, doorbell.
@@ -215,9 +204,7 @@ impl RankSide {
     /// [`ControlError::Version`] when the two come from different releases, [`ControlError::Malformed`] or
     /// [`ControlError::Region`] when the descriptor is not what it should be.
     pub fn attach(region: OwnedFd, doorbell: OwnedFd) -> Result<RankSide, ControlError> {
-        let size = rustix::fs::fstat(&region)
-            .map_err(|_| ControlError::Malformed("size"))?
-            .st_size;
+        let size = rustix::fs::fstat(&region).map_err(|_| ControlError::Malformed("size"))?.st_size;
         let size = usize::try_from(size).map_err(|_| ControlError::Malformed("size"))?;
         if size < SLOTS_AT {
             return Err(ControlError::Malformed("size"));
@@ -244,14 +231,7 @@ impl RankSide {
         if words == 0 || words > MOST_SLOTS || region_bytes(capacity, words) != size {
             return Err(ControlError::Malformed("number of completion words"));
         }
-        Ok(RankSide {
-            control: Control {
-                region,
-                capacity,
-                words,
-            },
-            doorbell: Doorbell(doorbell),
-        })
+        Ok(RankSide { control: Control { region, capacity, words }, doorbell: Doorbell(doorbell) })
     }
 
     /// Number of completion words: requests that can be in flight.
@@ -295,9 +275,7 @@ mod tests {
 
     fn both() -> (ServiceSide, RankSide) {
         let service = ServiceSide::create().unwrap();
-        let [region, doorbell] = service
-            .descriptors()
-            .map(|fd| fd.try_clone_to_owned().unwrap());
+        let [region, doorbell] = service.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
         let rank = RankSide::attach(region, doorbell).unwrap();
         (service, rank)
     }
@@ -364,17 +342,10 @@ mod tests {
 
     #[test]
     fn another_layout_is_refused_by_name() {
-        for (at, what) in [
-            (0, "magic number"),
-            (8, "layout"),
-            (12, "ring capacity"),
-            (16, "completion words"),
-        ] {
+        for (at, what) in [(0, "magic number"), (8, "layout"), (12, "ring capacity"), (16, "completion words")] {
             let service = ServiceSide::create().unwrap();
             service.control.region.write(at, &[3]);
-            let [region, doorbell] = service
-                .descriptors()
-                .map(|fd| fd.try_clone_to_owned().unwrap());
+            let [region, doorbell] = service.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
             let error = RankSide::attach(region, doorbell).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
         }

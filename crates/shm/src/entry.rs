@@ -68,11 +68,7 @@ impl Entry {
     /// [`BadEntry`] names the first field that cannot be.
     pub fn decode(words: &Words, slots: u32) -> Result<Entry, BadEntry> {
         let check = |ok: bool, field, value| {
-            if ok {
-                Ok(())
-            } else {
-                Err(BadEntry { field, value })
-            }
+            if ok { Ok(()) } else { Err(BadEntry { field, value }) }
         };
         check(words[0] == KIND_ALLGATHER, "kind", words[0])?;
         check(words[2] != 0, "instance", words[2])?;
@@ -114,10 +110,7 @@ mod tests {
         for (word, field) in [(0, "kind"), (4, "flags"), (14, "spare word")] {
             let mut bad = words;
             bad[word] = 0x80;
-            assert_eq!(
-                Entry::decode(&bad, 10),
-                Err(BadEntry { field, value: 0x80 })
-            );
+            assert_eq!(Entry::decode(&bad, 10), Err(BadEntry { field, value: 0x80 }));
         }
     }
 }

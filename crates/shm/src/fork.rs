@@ -35,9 +35,7 @@ impl ForkGuard {
                 MapFlags::PRIVATE,
             )
         }?;
-        let guard = ForkGuard {
-            page: NonNull::new(page.cast()).ok_or(rustix::io::Errno::NOMEM)?,
-        };
+        let guard = ForkGuard { page: NonNull::new(page.cast()).ok_or(rustix::io::Errno::NOMEM)? };
         // SAFETY: the page is ours and private; the advice concerns children only.
         unsafe { rustix::mm::madvise(page, PAGE, Advice::LinuxWipeOnFork) }?;
         guard.word().store(MARK, Ordering::Relaxed);

@@ -20,9 +20,7 @@ fn size_seals() -> SealFlags {
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     /// The kernel refused.
-    #[error(
-        "cannot {what} a shared memory region of {bytes} bytes: {errno}; check limits on memory and descriptors"
-    )]
+    #[error("cannot {what} a shared memory region of {bytes} bytes: {errno}; check limits on memory and descriptors")]
     Kernel {
         /// The step that failed.
         what: &'static str,
@@ -65,13 +63,7 @@ impl Region {
     /// # Errors
     /// [`RegionError::Kernel`] when memory, descriptors or address space are exhausted or `len` is 0.
     pub fn create(name: &str, len: usize) -> Result<Region, RegionError> {
-        let kernel = |what| {
-            move |errno| RegionError::Kernel {
-                what,
-                bytes: len as u64,
-                errno,
-            }
-        };
+        let kernel = |what| move |errno| RegionError::Kernel { what, bytes: len as u64, errno };
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(kernel("create"))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(kernel("size"))?;
@@ -89,21 +81,10 @@ impl Region {
     }
 
     fn map(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
-        let kernel = |errno| RegionError::Kernel {
-            what: "map",
-            bytes: len as u64,
-            errno,
-        };
+        let kernel = |errno| RegionError::Kernel { what: "map", bytes: len as u64, errno };
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that Rust knows of.
         let start = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &fd,
-                0,
-            )
+            rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)
         }
         .map_err(kernel)?;
         let start = NonNull::new(start.cast()).ok_or(kernel(rustix::io::Errno::NOMEM))?;
@@ -117,11 +98,7 @@ impl Region {
     pub fn keep_from_children(&self) -> Result<(), RegionError> {
         // SAFETY: the range is the whole of our own mapping, and the advice leaves its content alone.
         unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
-            .map_err(|errno| RegionError::Kernel {
-                what: "keep from children",
-                bytes: self.len as u64,
-                errno,
-            })
+            .map_err(|errno| RegionError::Kernel { what: "keep from children", bytes: self.len as u64, errno })
     }
 
     /// First byte of the mapping in this process.
@@ -165,14 +142,8 @@ impl Region {
     /// # Panics
     /// If the range is not within the region.
     pub(crate) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
-        let end = offset
-            .checked_add(len)
-            .expect("range within the address space");
-        assert!(
-            end <= self.len,
-            "bytes {offset}..{end} of a region of {}",
-            self.len
-        );
+        let end = offset.checked_add(len).expect("range within the address space");
+        assert!(end <= self.len, "bytes {offset}..{end} of a region of {}", self.len);
         // SAFETY: `offset` is within the mapping, which is one allocation.
         unsafe { self.start.add(offset) }
     }
@@ -186,29 +157,19 @@ impl Drop for Region {
 }
 
 fn check_seals(fd: BorrowedFd<'_>, len: u64, wanted: SealFlags) -> Result<(), RegionError> {
-    let seals =
-        rustix::fs::fcntl_get_seals(fd).map_err(|_| RegionError::Untrusted("it has no seals"))?;
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| RegionError::Untrusted("it has no seals"))?;
     if !seals.contains(wanted) {
         return Err(RegionError::Untrusted("seals are missing"));
     }
-    let file_system =
-        rustix::fs::fstatfs(fd).map_err(|_| RegionError::Untrusted("it has no file system"))?;
+    let file_system = rustix::fs::fstatfs(fd).map_err(|_| RegionError::Untrusted("it has no file system"))?;
     // Huge page files can run out of pages under a mapping, which raises SIGBUS.
-    #[allow(
-        clippy::unnecessary_cast,
-        reason = "the field's type differs between architectures"
-    )]
+    #[allow(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
     if file_system.f_type as i64 != TMPFS_MAGIC {
         return Err(RegionError::Untrusted("it is not in tmpfs"));
     }
-    let actual = rustix::fs::fstat(fd)
-        .map_err(|_| RegionError::Untrusted("it has no size"))?
-        .st_size as u64;
+    let actual = rustix::fs::fstat(fd).map_err(|_| RegionError::Untrusted("it has no size"))?.st_size as u64;
     if actual != len {
-        return Err(RegionError::Size {
-            expected: len,
-            actual,
-        });
+        return Err(RegionError::Size { expected: len, actual });
     }
     Ok(())
 }
@@ -218,22 +179,14 @@ fn check_seals(fd: BorrowedFd<'_>, len: u64, wanted: SealFlags) -> Result<(), Re
 /// # Errors
 /// [`RegionError::Kernel`] when memory or descriptors are exhausted.
 pub fn seal_bytes(name: &str, content: &[u8]) -> Result<OwnedFd, RegionError> {
-    let kernel = |what| {
-        move |errno| RegionError::Kernel {
-            what,
-            bytes: content.len() as u64,
-            errno,
-        }
-    };
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-        .map_err(kernel("create"))?;
+    let kernel = |what| move |errno| RegionError::Kernel { what, bytes: content.len() as u64, errno };
+    let fd =
+        rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(kernel("create"))?;
     let mut written = 0;
     while written < content.len() {
-        written +=
-            rustix::io::pwrite(&fd, &content[written..], written as u64).map_err(kernel("fill"))?;
+        written += rustix::io::pwrite(&fd, &content[written..], written as u64).map_err(kernel("fill"))?;
     }
-    rustix::fs::fcntl_add_seals(&fd, size_seals() | SealFlags::WRITE | SealFlags::SEAL)
-        .map_err(kernel("seal"))?;
+    rustix::fs::fcntl_add_seals(&fd, size_seals() | SealFlags::WRITE | SealFlags::SEAL).map_err(kernel("seal"))?;
     Ok(fd)
 }
 
@@ -248,18 +201,11 @@ pub fn read_sealed(fd: BorrowedFd<'_>, len: usize) -> Result<Vec<u8>, RegionErro
     while filled < len {
         match rustix::io::pread(fd, &mut content[filled..], filled as u64) {
             Ok(0) => {
-                return Err(RegionError::Size {
-                    expected: len as u64,
-                    actual: filled as u64,
-                });
+                return Err(RegionError::Size { expected: len as u64, actual: filled as u64 });
             }
             Ok(count) => filled += count,
             Err(errno) => {
-                return Err(RegionError::Kernel {
-                    what: "read",
-                    bytes: len as u64,
-                    errno,
-                });
+                return Err(RegionError::Kernel { what: "read", bytes: len as u64, errno });
             }
         }
     }
@@ -279,43 +225,24 @@ mod tests {
         let mut bytes = [0; 5];
         theirs.read(5000, &mut bytes);
         assert_eq!(&bytes, b"hello");
-        assert!(
-            rustix::fs::ftruncate(mine.fd(), 0).is_err(),
-            "sealed against shrinking"
-        );
+        assert!(rustix::fs::ftruncate(mine.fd(), 0).is_err(), "sealed against shrinking");
     }
 
     #[test]
     fn unsealed_foreign_and_short_files_are_refused() {
         let unsealed = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&unsealed, 4096).unwrap();
-        assert!(matches!(
-            Region::attach(unsealed, 4096),
-            Err(RegionError::Untrusted(_))
-        ));
+        assert!(matches!(Region::attach(unsealed, 4096), Err(RegionError::Untrusted(_))));
 
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[0; 4096]).unwrap();
-        assert!(matches!(
-            Region::attach(file.into(), 4096),
-            Err(RegionError::Untrusted(_))
-        ));
+        assert!(matches!(Region::attach(file.into(), 4096), Err(RegionError::Untrusted(_))));
 
         let (pipe, _end) = rustix::pipe::pipe().unwrap();
-        assert!(matches!(
-            Region::attach(pipe, 4096),
-            Err(RegionError::Untrusted(_))
-        ));
+        assert!(matches!(Region::attach(pipe, 4096), Err(RegionError::Untrusted(_))));
 
-        let short = Region::create("test", 4096)
-            .unwrap()
-            .fd()
-            .try_clone_to_owned()
-            .unwrap();
-        assert!(matches!(
-            Region::attach(short, 8192),
-            Err(RegionError::Size { actual: 4096, .. })
-        ));
+        let short = Region::create("test", 4096).unwrap().fd().try_clone_to_owned().unwrap();
+        assert!(matches!(Region::attach(short, 8192), Err(RegionError::Size { actual: 4096, .. })));
     }
 
     #[test]
@@ -324,14 +251,8 @@ mod tests {
         let fd = seal_bytes("test", &content).unwrap();
         assert!(rustix::io::pwrite(&fd, b"x", 0).is_err());
         assert_eq!(read_sealed(fd.as_fd(), content.len()).unwrap(), content);
-        assert!(matches!(
-            read_sealed(fd.as_fd(), 9_999),
-            Err(RegionError::Size { .. })
-        ));
+        assert!(matches!(read_sealed(fd.as_fd(), 9_999), Err(RegionError::Size { .. })));
         let writable = Region::create("test", 4096).unwrap();
-        assert!(matches!(
-            read_sealed(writable.fd(), 4096),
-            Err(RegionError::Untrusted(_))
-        ));
+        assert!(matches!(read_sealed(writable.fd(), 4096), Err(RegionError::Untrusted(_))));
     }
 }

@@ -42,9 +42,7 @@ pub struct RingState {
 
 /// The ring is full: the service process has not yet taken what lies in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "submission ring full: the service process has not taken its {capacity} entries; test or wait for requests"
-)]
+#[error("submission ring full: the service process has not taken its {capacity} entries; test or wait for requests")]
 pub struct Full {
     /// Entries that the ring holds.
     pub capacity: usize,
@@ -80,10 +78,7 @@ impl<'a> Ring<'a> {
     fn place(&self, position: u64) -> (&'a Slot, u64) {
         let capacity = self.slots.len() as u64;
         let round = position / capacity;
-        (
-            &self.slots[(position % capacity) as usize],
-            round.wrapping_mul(2),
-        )
+        (&self.slots[(position % capacity) as usize], round.wrapping_mul(2))
     }
 
     /// Producer: appends an entry. Never blocks; lock-free among producers.
@@ -96,9 +91,7 @@ impl<'a> Ring<'a> {
             let (slot, free) = self.place(position);
             match slot.turn.load(Ordering::Acquire).cmp(&free) {
                 Less => {
-                    return Err(Full {
-                        capacity: self.slots.len(),
-                    });
+                    return Err(Full { capacity: self.slots.len() });
                 }
                 Greater => position = self.state.ticket.0.load(Ordering::Relaxed),
                 Equal => match self.state.ticket.0.compare_exchange_weak(
@@ -164,10 +157,7 @@ mod tests {
     use super::*;
 
     fn ring(capacity: usize) -> (RingState, Vec<Slot>) {
-        (
-            RingState::default(),
-            (0..capacity).map(|_| Slot::default()).collect(),
-        )
+        (RingState::default(), (0..capacity).map(|_| Slot::default()).collect())
     }
 
     fn entry(value: u64) -> Words {

@@ -26,22 +26,13 @@ impl Futex {
     pub(crate) fn wait(&self, expected: u32, timeout: Option<Duration>) {
         let timeout = timeout.and_then(|limit| rustix::thread::Timespec::try_from(limit).ok());
         // Every outcome (woken, changed, interrupted, timed out) sends the caller back to its condition.
-        let _ = rustix::thread::futex::wait(
-            &self.0,
-            rustix::thread::futex::Flags::empty(),
-            expected,
-            timeout.as_ref(),
-        );
+        let _ = rustix::thread::futex::wait(&self.0, rustix::thread::futex::Flags::empty(), expected, timeout.as_ref());
     }
 
     /// Wakes every sleeper.
     pub(crate) fn wake_all(&self) {
         // The word is mapped and aligned, the only reasons for which a wake can fail.
-        let _ = rustix::thread::futex::wake(
-            &self.0,
-            rustix::thread::futex::Flags::empty(),
-            i32::MAX as u32,
-        );
+        let _ = rustix::thread::futex::wake(&self.0, rustix::thread::futex::Flags::empty(), i32::MAX as u32);
     }
 }
 

@@ -8,8 +8,8 @@ use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -101,12 +101,8 @@ impl Channel {
     /// # Errors
     /// The kernel's reason.
     pub fn pair() -> Result<(Channel, Channel), Errno> {
-        let (one, two) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (one, two) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Channel(one), Channel(two)))
     }
 
@@ -131,19 +127,12 @@ impl Channel {
         message: &M,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), ChannelError> {
-        assert_eq!(
-            descriptors.len(),
-            message.descriptors(),
-            "descriptors of the message"
-        );
+        assert_eq!(descriptors.len(), message.descriptors(), "descriptors of the message");
         let bytes = message.encode(token);
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
-            assert!(
-                control.push(SendAncillaryMessage::ScmRights(descriptors)),
-                "room for two descriptors"
-            );
+            assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "room for two descriptors");
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         loop {
@@ -179,10 +168,7 @@ impl Channel {
         if received.bytes == 0 {
             return Err(ChannelError::Closed);
         }
-        if received
-            .flags
-            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-        {
+        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
             return Err(DecodeError::Field("length").into());
         }
         let (token, message) = M::decode(&bytes[..received.bytes])?;
@@ -190,11 +176,7 @@ impl Channel {
         if expected != actual {
             return Err(DecodeError::Descriptors { expected, actual }.into());
         }
-        Ok(Some(Received {
-            token,
-            message,
-            descriptors,
-        }))
+        Ok(Some(Received { token, message, descriptors }))
     }
 
     /// Sleeps until a message or the end of the connection is there to be received, at most `limit`.
@@ -245,14 +227,8 @@ mod tests {
         assert_eq!((request.token, request.message), (4, Request::Offer));
 
         let side = ServiceSide::create().unwrap();
-        let welcome = Welcome {
-            service_version: "x".into(),
-            tier: Tier::CrossMemory,
-            config_digest: 1,
-        };
-        service
-            .send(5, &Reply::Welcome(welcome), &side.descriptors())
-            .unwrap();
+        let welcome = Welcome { service_version: "x".into(), tier: Tier::CrossMemory, config_digest: 1 };
+        service.send(5, &Reply::Welcome(welcome), &side.descriptors()).unwrap();
         assert!(rank.wait(Duration::from_secs(10)).unwrap());
         let mut reply = rank.receive::<Reply>().unwrap().unwrap();
         let doorbell = reply.descriptors.pop().unwrap();
@@ -266,42 +242,26 @@ mod tests {
         drop(service);
         assert!(rank.hung_up());
         assert!(matches!(rank.receive::<Reply>(), Err(ChannelError::Closed)));
-        assert!(matches!(
-            rank.send(1, &Request::Offer, &[]),
-            Err(ChannelError::Closed)
-        ));
+        assert!(matches!(rank.send(1, &Request::Offer, &[]), Err(ChannelError::Closed)));
     }
 
     #[test]
     fn garbage_and_missing_descriptors_are_errors() {
         let (service, rank) = Channel::pair().unwrap();
         rustix::net::send(&rank.0, b"garbage", SendFlags::empty()).unwrap();
-        assert!(matches!(
-            service.receive::<Request>(),
-            Err(ChannelError::Decode(DecodeError::Field(_)))
-        ));
+        assert!(matches!(service.receive::<Request>(), Err(ChannelError::Decode(DecodeError::Field(_)))));
         let lonely = Request::CreateGroup { ranks: 1, rank: 0 }.encode(1);
         rustix::net::send(&rank.0, &lonely, SendFlags::empty()).unwrap();
         let error = service.receive::<Request>().unwrap_err();
-        assert!(matches!(
-            error,
-            ChannelError::Decode(DecodeError::Descriptors {
-                expected: 1,
-                actual: 0
-            })
-        ));
+        assert!(matches!(error, ChannelError::Decode(DecodeError::Descriptors { expected: 1, actual: 0 })));
         rustix::net::send(&rank.0, &[0; MESSAGE_BYTES + 1], SendFlags::empty()).unwrap();
-        assert!(matches!(
-            service.receive::<Request>(),
-            Err(ChannelError::Decode(DecodeError::Field("length")))
-        ));
+        assert!(matches!(service.receive::<Request>(), Err(ChannelError::Decode(DecodeError::Field("length")))));
     }
 
     #[test]
     fn a_peer_that_does_not_read_is_an_error() {
         let (_service, rank) = Channel::pair().unwrap();
-        let backlogged =
-            (0..1_000_000).find_map(|token| rank.send(token, &Request::Offer, &[]).err());
+        let backlogged = (0..1_000_000).find_map(|token| rank.send(token, &Request::Offer, &[]).err());
         assert!(matches!(backlogged, Some(ChannelError::Backlogged)));
     }
 }

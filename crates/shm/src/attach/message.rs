@@ -209,18 +209,13 @@ impl<'a> Reader<'a> {
     }
 
     fn take(&mut self, count: usize, field: &'static str) -> Result<&'a [u8], DecodeError> {
-        let (taken, rest) = self
-            .0
-            .split_at_checked(count)
-            .ok_or(DecodeError::Field(field))?;
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(DecodeError::Field(field))?;
         self.0 = rest;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
-        self.take(N, field)?
-            .try_into()
-            .map_err(|_| DecodeError::Field(field))
+        self.take(N, field)?.try_into().map_err(|_| DecodeError::Field(field))
     }
 
     fn u16(&mut self, field: &'static str) -> Result<u16, DecodeError> {
@@ -240,8 +235,7 @@ impl<'a> Reader<'a> {
         if length > TEXT_BYTES {
             return Err(DecodeError::Field(field));
         }
-        let text = std::str::from_utf8(self.take(length, field)?)
-            .map_err(|_| DecodeError::Field(field))?;
+        let text = std::str::from_utf8(self.take(length, field)?).map_err(|_| DecodeError::Field(field))?;
         Ok(text.to_owned())
     }
 
@@ -253,11 +247,7 @@ impl<'a> Reader<'a> {
     }
 
     fn end(self) -> Result<(), DecodeError> {
-        if self.0.is_empty() {
-            Ok(())
-        } else {
-            Err(DecodeError::Field("length"))
-        }
+        if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Field("length")) }
     }
 }
 
@@ -301,11 +291,7 @@ impl Message for Request {
                 writer.u64(*group);
                 writer
             }
-            Request::RegisterMemory {
-                address,
-                bytes,
-                purpose,
-            } => {
+            Request::RegisterMemory { address, bytes, purpose } => {
                 let mut writer = start(5);
                 writer.u64(*address);
                 writer.u64(*bytes);
@@ -348,9 +334,7 @@ impl Message for Request {
                 }
                 Request::CreateGroup { ranks, rank }
             }
-            4 => Request::DestroyGroup {
-                group: reader.u64("group")?,
-            },
+            4 => Request::DestroyGroup { group: reader.u64("group")? },
             5 => Request::RegisterMemory {
                 address: reader.u64("address")?,
                 bytes: reader.u64("bytes")?,
@@ -360,12 +344,8 @@ impl Message for Request {
                     _ => return Err(DecodeError::Field("purpose")),
                 },
             },
-            6 => Request::UnregisterMemory {
-                address: reader.u64("address")?,
-            },
-            7 => Request::ErrorText {
-                slot: reader.u32("slot")?,
-            },
+            6 => Request::UnregisterMemory { address: reader.u64("address")? },
+            7 => Request::ErrorText { slot: reader.u32("slot")? },
             8 => Request::Detach,
             _ => return Err(DecodeError::Field("kind")),
         };
@@ -416,11 +396,7 @@ impl Message for Reply {
             }
             Reply::Done => start(104),
             Reply::ErrorText { status, text } | Reply::Error { status, text } => {
-                let mut writer = start(if matches!(self, Reply::Error { .. }) {
-                    106
-                } else {
-                    105
-                });
+                let mut writer = start(if matches!(self, Reply::Error { .. }) { 106 } else { 105 });
                 writer.u32(status.code() as u32);
                 writer.text(text);
                 writer
@@ -449,14 +425,8 @@ impl Message for Reply {
                 allgather_most: reader.u64("largest size")?,
             }),
             104 => Reply::Done,
-            105 => Reply::ErrorText {
-                status: reader.status()?,
-                text: reader.text("text")?,
-            },
-            106 => Reply::Error {
-                status: reader.status()?,
-                text: reader.text("text")?,
-            },
+            105 => Reply::ErrorText { status: reader.status()?, text: reader.text("text")? },
+            106 => Reply::Error { status: reader.status()?, text: reader.text("text")? },
             _ => return Err(DecodeError::Field("kind")),
         };
         reader.end()?;
@@ -466,11 +436,7 @@ impl Message for Reply {
     fn descriptors(&self) -> usize {
         match self {
             Reply::Welcome(_) => 2,
-            Reply::Offer(_)
-            | Reply::GroupReady(_)
-            | Reply::Done
-            | Reply::ErrorText { .. }
-            | Reply::Error { .. } => 0,
+            Reply::Offer(_) | Reply::GroupReady(_) | Reply::Done | Reply::ErrorText { .. } | Reply::Error { .. } => 0,
         }
     }
 }
@@ -489,16 +455,9 @@ mod tests {
                 nonce: [9; 16],
             }),
             Request::Offer,
-            Request::CreateGroup {
-                ranks: 4096,
-                rank: 4095,
-            },
+            Request::CreateGroup { ranks: 4096, rank: 4095 },
             Request::DestroyGroup { group: 5 },
-            Request::RegisterMemory {
-                address: 1 << 40,
-                bytes: 1 << 30,
-                purpose: Purpose::Staging,
-            },
+            Request::RegisterMemory { address: 1 << 40, bytes: 1 << 30, purpose: Purpose::Staging },
             Request::UnregisterMemory { address: 1 << 40 },
             Request::ErrorText { slot: 3 },
             Request::Detach,
@@ -507,27 +466,12 @@ mod tests {
 
     fn replies() -> Vec<Reply> {
         vec![
-            Reply::Welcome(Welcome {
-                service_version: "0.1.0".into(),
-                tier: Tier::Staging,
-                config_digest: u64::MAX,
-            }),
+            Reply::Welcome(Welcome { service_version: "0.1.0".into(), tier: Tier::Staging, config_digest: u64::MAX }),
             Reply::Offer(Box::new([7; OFFER_BYTES])),
-            Reply::GroupReady(GroupReady {
-                group: 1,
-                handle: 2,
-                allgather_least: 3,
-                allgather_most: u64::MAX,
-            }),
+            Reply::GroupReady(GroupReady { group: 1, handle: 2, allgather_least: 3, allgather_most: u64::MAX }),
             Reply::Done,
-            Reply::ErrorText {
-                status: Status::RankLost,
-                text: "rank 3 died".into(),
-            },
-            Reply::Error {
-                status: Status::Mismatch,
-                text: "größer".into(),
-            },
+            Reply::ErrorText { status: Status::RankLost, text: "rank 3 died".into() },
+            Reply::Error { status: Status::Mismatch, text: "größer".into() },
         ]
     }
 
@@ -555,34 +499,19 @@ mod tests {
     fn bad_fields_are_named() {
         let mut other = Request::Offer.encode(1);
         other[4] = 9;
-        assert_eq!(
-            Request::decode(&other),
-            Err(DecodeError::Version { theirs: 9 })
-        );
+        assert_eq!(Request::decode(&other), Err(DecodeError::Version { theirs: 9 }));
         other[0] = 0;
-        assert_eq!(
-            Request::decode(&other),
-            Err(DecodeError::Field("magic number"))
-        );
+        assert_eq!(Request::decode(&other), Err(DecodeError::Field("magic number")));
         let rank = Request::CreateGroup { ranks: 2, rank: 2 }.encode(1);
         assert_eq!(Request::decode(&rank), Err(DecodeError::Field("rank")));
-        assert_eq!(
-            Reply::decode(&Request::Offer.encode(1)),
-            Err(DecodeError::Field("kind"))
-        );
+        assert_eq!(Reply::decode(&Request::Offer.encode(1)), Err(DecodeError::Field("kind")));
     }
 
     #[test]
     fn long_texts_are_cut_at_a_character() {
         let text = "ü".repeat(TEXT_BYTES);
-        let bytes = Reply::Error {
-            status: Status::Internal,
-            text,
-        }
-        .encode(1);
-        let Ok((1, Reply::Error { text, .. })) = Reply::decode(&bytes) else {
-            panic!("not an error reply")
-        };
+        let bytes = Reply::Error { status: Status::Internal, text }.encode(1);
+        let Ok((1, Reply::Error { text, .. })) = Reply::decode(&bytes) else { panic!("not an error reply") };
         assert_eq!(text, "ü".repeat(TEXT_BYTES / 2));
     }
 }

@@ -34,10 +34,7 @@ impl CrossMemory {
     /// # Errors
     /// The kernel's reason: no such process, or descriptors exhausted.
     pub fn open(pid: Pid) -> rustix::io::Result<CrossMemory> {
-        Ok(CrossMemory {
-            pid,
-            pidfd: pidfd_open(pid, PidfdFlags::empty())?,
-        })
+        Ok(CrossMemory { pid, pidfd: pidfd_open(pid, PidfdFlags::empty())? })
     }
 
     /// Becomes readable when the process ends: evidence of death.
@@ -55,9 +52,7 @@ impl CrossMemory {
     }
 
     fn gone(&self) -> AccessError {
-        AccessError::Gone {
-            pid: self.pid.as_raw_nonzero().get(),
-        }
+        AccessError::Gone { pid: self.pid.as_raw_nonzero().get() }
     }
 
     /// Moves whole batches, in calls of at most [`IOV_MAX`] pieces, going on where a call stopped short.
@@ -90,37 +85,17 @@ impl CrossMemory {
         }
     }
 
-    fn call(
-        &self,
-        direction: Direction,
-        local: &[libc::iovec],
-        remote: &[libc::iovec],
-    ) -> Result<usize, AccessError> {
-        let (pid, count) = (
-            self.pid.as_raw_nonzero().get(),
-            local.len() as libc::c_ulong,
-        );
+    fn call(&self, direction: Direction, local: &[libc::iovec], remote: &[libc::iovec]) -> Result<usize, AccessError> {
+        let (pid, count) = (self.pid.as_raw_nonzero().get(), local.len() as libc::c_ulong);
         loop {
             // SAFETY: the local pieces were made from slices that the caller of `transfer` holds, mutably where the
             // kernel writes; the kernel checks the remote ones.
             let moved = unsafe {
                 match direction {
-                    Direction::FromRank => libc::process_vm_readv(
-                        pid,
-                        local.as_ptr(),
-                        count,
-                        remote.as_ptr(),
-                        count,
-                        0,
-                    ),
-                    Direction::ToRank => libc::process_vm_writev(
-                        pid,
-                        local.as_ptr(),
-                        count,
-                        remote.as_ptr(),
-                        count,
-                        0,
-                    ),
+                    Direction::FromRank => {
+                        libc::process_vm_readv(pid, local.as_ptr(), count, remote.as_ptr(), count, 0)
+                    }
+                    Direction::ToRank => libc::process_vm_writev(pid, local.as_ptr(), count, remote.as_ptr(), count, 0),
                 }
             };
             if let Ok(moved) = usize::try_from(moved) {
@@ -139,10 +114,7 @@ impl CrossMemory {
 }
 
 fn fault(remote: &libc::iovec) -> AccessError {
-    AccessError::Fault {
-        address: remote.iov_base as u64,
-        bytes: remote.iov_len as u64,
-    }
+    AccessError::Fault { address: remote.iov_base as u64, bytes: remote.iov_len as u64 }
 }
 
 fn advance(piece: &mut libc::iovec, bytes: usize) {
@@ -151,40 +123,27 @@ fn advance(piece: &mut libc::iovec, bytes: usize) {
 }
 
 fn remote(address: u64, len: usize) -> libc::iovec {
-    libc::iovec {
-        iov_base: address as *mut libc::c_void,
-        iov_len: len,
-    }
+    libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len }
 }
 
 impl RankMemory for CrossMemory {
     fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
         // Empty pieces would look like a call that moved nothing.
         let pieces = || batch.iter().filter(|piece| !piece.local.is_empty());
-        let mut there: Vec<_> = pieces()
-            .map(|piece| remote(piece.address, piece.local.len()))
-            .collect();
+        let mut there: Vec<_> = pieces().map(|piece| remote(piece.address, piece.local.len())).collect();
         let mut here: Vec<_> = batch
             .iter_mut()
             .filter(|piece| !piece.local.is_empty())
-            .map(|piece| libc::iovec {
-                iov_base: piece.local.as_mut_ptr().cast(),
-                iov_len: piece.local.len(),
-            })
+            .map(|piece| libc::iovec { iov_base: piece.local.as_mut_ptr().cast(), iov_len: piece.local.len() })
             .collect();
         self.transfer(Direction::FromRank, &mut here, &mut there)
     }
 
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError> {
         let pieces = || batch.iter().filter(|piece| !piece.local.is_empty());
-        let mut there: Vec<_> = pieces()
-            .map(|piece| remote(piece.address, piece.local.len()))
-            .collect();
+        let mut there: Vec<_> = pieces().map(|piece| remote(piece.address, piece.local.len())).collect();
         let mut here: Vec<_> = pieces()
-            .map(|piece| libc::iovec {
-                iov_base: piece.local.as_ptr().cast_mut().cast(),
-                iov_len: piece.local.len(),
-            })
+            .map(|piece| libc::iovec { iov_base: piece.local.as_ptr().cast_mut().cast(), iov_len: piece.local.len() })
             .collect();
         self.transfer(Direction::ToRank, &mut here, &mut there)
     }
@@ -216,12 +175,7 @@ mod tests {
                 MapFlags::PRIVATE,
             )
             .unwrap();
-            mprotect(
-                start.byte_add((count - 1) * PAGE),
-                PAGE,
-                MprotectFlags::empty(),
-            )
-            .unwrap();
+            mprotect(start.byte_add((count - 1) * PAGE), PAGE, MprotectFlags::empty()).unwrap();
             start as u64
         }
     }
@@ -231,26 +185,18 @@ mod tests {
     fn batches_beyond_the_kernels_limit_arrive_whole() {
         let memory = own();
         let target = vec![0u8; 5 * 3000];
-        let chunks: Vec<Vec<u8>> = (0..3000usize)
-            .map(|at| vec![at as u8; if at % 7 == 0 { 0 } else { 5 }])
-            .collect();
+        let chunks: Vec<Vec<u8>> = (0..3000usize).map(|at| vec![at as u8; if at % 7 == 0 { 0 } else { 5 }]).collect();
         let batch: Vec<_> = chunks
             .iter()
             .enumerate()
-            .map(|(at, chunk)| WritePiece {
-                local: chunk,
-                address: target.as_ptr() as u64 + 5 * at as u64,
-            })
+            .map(|(at, chunk)| WritePiece { local: chunk, address: target.as_ptr() as u64 + 5 * at as u64 })
             .collect();
         memory.writev(&batch).unwrap();
         let mut back = vec![vec![0u8; 5]; 3000];
         let mut batch: Vec<_> = back
             .iter_mut()
             .enumerate()
-            .map(|(at, local)| ReadPiece {
-                local,
-                address: target.as_ptr() as u64 + 5 * at as u64,
-            })
+            .map(|(at, local)| ReadPiece { local, address: target.as_ptr() as u64 + 5 * at as u64 })
             .collect();
         memory.readv(&mut batch).unwrap();
         for (at, bytes) in back.iter().enumerate() {
@@ -266,51 +212,28 @@ mod tests {
         let guard = start + 2 * PAGE as u64;
         let bytes = [7; 64];
         let batch = [
-            WritePiece {
-                local: &bytes,
-                address: start,
-            },
-            WritePiece {
-                local: &bytes,
-                address: guard,
-            },
-            WritePiece {
-                local: &bytes,
-                address: start + 64,
-            },
+            WritePiece { local: &bytes, address: start },
+            WritePiece { local: &bytes, address: guard },
+            WritePiece { local: &bytes, address: start + 64 },
         ];
-        assert_eq!(
-            memory.writev(&batch),
-            Err(AccessError::Fault {
-                address: guard,
-                bytes: 64
-            })
-        );
+        assert_eq!(memory.writev(&batch), Err(AccessError::Fault { address: guard, bytes: 64 }));
         let mut back = [0; 64];
         memory.read(start, &mut back).unwrap();
         assert_eq!(back, bytes);
         // A piece that begins well and runs into the guard page is moved up to it.
         let across = memory.write(guard - 32, &bytes);
-        assert!(
-            matches!(across, Err(AccessError::Fault { address, .. }) if (guard - 32..=guard).contains(&address))
-        );
+        assert!(matches!(across, Err(AccessError::Fault { address, .. }) if (guard - 32..=guard).contains(&address)));
     }
 
     #[test]
     fn a_process_that_ended_is_gone_and_not_its_successor() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let memory = CrossMemory::open(Pid::from_child(&child)).unwrap();
         memory.alive().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         let pid = child.id() as i32;
-        assert_eq!(
-            memory.read(4096, &mut [0; 8]),
-            Err(AccessError::Gone { pid })
-        );
+        assert_eq!(memory.read(4096, &mut [0; 8]), Err(AccessError::Gone { pid }));
         assert_eq!(memory.write(4096, &[0; 8]), Err(AccessError::Gone { pid }));
     }
 }

@@ -20,9 +20,7 @@ pub enum RangeError {
     #[error(transparent)]
     Region(#[from] RegionError),
     /// Empty, wrapping round the address space, or overlapping another.
-    #[error(
-        "the range of {bytes} bytes at {address:#x} is empty, wraps round or overlaps a registered one"
-    )]
+    #[error("the range of {bytes} bytes at {address:#x} is empty, wraps round or overlaps a registered one")]
     Range {
         /// First address.
         address: u64,
@@ -100,16 +98,12 @@ impl MemfdRanges {
         let (Some(end), Ok(len)) = (address.checked_add(bytes), usize::try_from(bytes)) else {
             return Err(range);
         };
-        let mut by_start = self
-            .by_start
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut by_start = self.by_start.write().unwrap_or_else(PoisonError::into_inner);
         if by_start.len() >= MOST_RANGES {
             return Err(RangeError::TooMany);
         }
         let before = by_start.range(..end).next_back();
-        if len == 0 || before.is_some_and(|(start, region)| start + region.bytes() as u64 > address)
-        {
+        if len == 0 || before.is_some_and(|(start, region)| start + region.bytes() as u64 > address) {
             return Err(range);
         }
         by_start.insert(address, Arc::new(Region::attach(memfd, len)?));
@@ -121,11 +115,7 @@ impl MemfdRanges {
     /// # Errors
     /// [`RangeError::Unknown`].
     pub fn unregister(&self, address: u64) -> Result<(), RangeError> {
-        let removed = self
-            .by_start
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&address);
+        let removed = self.by_start.write().unwrap_or_else(PoisonError::into_inner).remove(&address);
         removed.map(drop).ok_or(RangeError::Unknown { address })
     }
 
@@ -139,17 +129,12 @@ impl MemfdRanges {
         }
         // Both fit, as the region is mapped.
         let (offset, len) = (offset as usize, bytes as usize);
-        Some(Resident {
-            start: region.at(offset, len),
-            len,
-            _region: region.clone(),
-        })
+        Some(Resident { start: region.at(offset, len), len, _region: region.clone() })
     }
 
     fn find_or_fail(&self, address: u64, bytes: usize) -> Result<Resident, AccessError> {
         let bytes = bytes as u64;
-        self.find(address, bytes)
-            .ok_or(AccessError::Unreachable { address, bytes })
+        self.find(address, bytes).ok_or(AccessError::Unreachable { address, bytes })
     }
 }
 
@@ -170,16 +155,14 @@ impl Resident {
 impl RankMemory for MemfdRanges {
     fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
         for piece in batch {
-            self.find_or_fail(piece.address, piece.local.len())?
-                .copy_out(piece.local);
+            self.find_or_fail(piece.address, piece.local.len())?.copy_out(piece.local);
         }
         Ok(())
     }
 
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError> {
         for piece in batch {
-            self.find_or_fail(piece.address, piece.local.len())?
-                .copy_in(piece.local);
+            self.find_or_fail(piece.address, piece.local.len())?.copy_in(piece.local);
         }
         Ok(())
     }
@@ -212,10 +195,7 @@ mod tests {
         ranges.read(0x10_0000 + 8188, &mut bytes).unwrap();
         assert_eq!(&bytes, b"last");
         for address in [0x10_0000 - 1, 0x10_0000 + 8189, u64::MAX, 0] {
-            assert_eq!(
-                ranges.read(address, &mut bytes),
-                Err(AccessError::Unreachable { address, bytes: 4 })
-            );
+            assert_eq!(ranges.read(address, &mut bytes), Err(AccessError::Unreachable { address, bytes: 4 }));
         }
     }
 
@@ -223,31 +203,14 @@ mod tests {
     fn hostile_ranges_are_refused() {
         let ranges = MemfdRanges::new();
         ranges.register(0x10_0000, 8192, memfd(8192).1).unwrap();
-        for (address, bytes) in [
-            (0x10_0000, 8192),
-            (0xf_f000, 8192),
-            (0x10_1000, 8192),
-            (u64::MAX - 100, 8192),
-        ] {
+        for (address, bytes) in [(0x10_0000, 8192), (0xf_f000, 8192), (0x10_1000, 8192), (u64::MAX - 100, 8192)] {
             let refused = ranges.register(address, bytes, memfd(8192).1);
-            assert!(
-                matches!(refused, Err(RangeError::Range { .. })),
-                "{address:#x}: {refused:?}"
-            );
+            assert!(matches!(refused, Err(RangeError::Range { .. })), "{address:#x}: {refused:?}");
         }
-        assert!(matches!(
-            ranges.register(0x20_0000, 0, memfd(8192).1),
-            Err(RangeError::Range { .. })
-        ));
-        assert!(matches!(
-            ranges.register(0x20_0000, 1 << 40, memfd(8192).1),
-            Err(RangeError::Region(_))
-        ));
+        assert!(matches!(ranges.register(0x20_0000, 0, memfd(8192).1), Err(RangeError::Range { .. })));
+        assert!(matches!(ranges.register(0x20_0000, 1 << 40, memfd(8192).1), Err(RangeError::Region(_))));
         ranges.register(0x10_2000, 8192, memfd(8192).1).unwrap();
-        assert!(
-            ranges.find(0x10_0000, 16384).is_none(),
-            "neighbours are separate mappings"
-        );
+        assert!(ranges.find(0x10_0000, 16384).is_none(), "neighbours are separate mappings");
     }
 
     #[test]
@@ -257,10 +220,7 @@ mod tests {
         ranges.register(0x1000, 4096, fd).unwrap();
         let resident = ranges.find(0x1000, 5).unwrap();
         ranges.unregister(0x1000).unwrap();
-        assert!(matches!(
-            ranges.unregister(0x1000),
-            Err(RangeError::Unknown { address: 0x1000 })
-        ));
+        assert!(matches!(ranges.unregister(0x1000), Err(RangeError::Unknown { address: 0x1000 })));
         rank.write(0, b"still");
         // SAFETY: compared once, and nobody writes meanwhile.
         assert_eq!(unsafe { resident.bytes() }, b"still");

@@ -135,10 +135,7 @@ pub trait RankMemory: Send + Sync {
     /// # Errors
     /// [`AccessError`].
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        self.readv(&mut [ReadPiece {
-            local: into,
-            address,
-        }])
+        self.readv(&mut [ReadPiece { local: into, address }])
     }
 
     /// Writes `from` to `address`.
@@ -146,10 +143,7 @@ pub trait RankMemory: Send + Sync {
     /// # Errors
     /// [`AccessError`].
     fn write(&self, address: u64, from: &[u8]) -> Result<(), AccessError> {
-        self.writev(&[WritePiece {
-            local: from,
-            address,
-        }])
+        self.writev(&[WritePiece { local: from, address }])
     }
 }
 

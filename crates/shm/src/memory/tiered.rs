@@ -1,8 +1,6 @@
 //! A rank's memory by the best tier that reaches each range, and the probe that decides at attach.
 
-use super::{
-    AccessError, CrossMemory, MemfdRanges, RankMemory, ReadPiece, Resident, Tier, WritePiece,
-};
+use super::{AccessError, CrossMemory, MemfdRanges, RankMemory, ReadPiece, Resident, Tier, WritePiece};
 
 /// The rank's buffer that proves access: a nonce that it drew, then room for the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,10 +21,7 @@ impl Probe {
     pub fn new() -> rustix::io::Result<Probe> {
         let mut nonce = [0; Probe::NONCE];
         rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
-        Ok(Probe {
-            nonce,
-            answer: [0; Probe::NONCE],
-        })
+        Ok(Probe { nonce, answer: [0; Probe::NONCE] })
     }
 
     /// What is sent to the service process beside the buffer's address.
@@ -66,10 +61,7 @@ pub fn probe(memory: &dyn RankMemory, address: u64, nonce: [u8; Probe::NONCE]) -
     if found != nonce {
         return ProbeOutcome::OtherBytes;
     }
-    match memory.write(
-        address.wrapping_add(Probe::NONCE as u64),
-        &complement(nonce),
-    ) {
+    match memory.write(address.wrapping_add(Probe::NONCE as u64), &complement(nonce)) {
         Ok(()) => ProbeOutcome::Reached,
         Err(error) => ProbeOutcome::Failed(error),
     }
@@ -85,10 +77,7 @@ pub struct TieredMemory {
 impl TieredMemory {
     /// `cross` is what a probe reached, or `None`: then the rank stages.
     pub fn new(cross: Option<CrossMemory>) -> Self {
-        TieredMemory {
-            ranges: MemfdRanges::new(),
-            cross,
-        }
+        TieredMemory { ranges: MemfdRanges::new(), cross }
     }
 
     /// Registers and unregisters memfd ranges, at any time.
@@ -106,10 +95,7 @@ impl TieredMemory {
 }
 
 fn unreachable(address: u64, bytes: usize) -> AccessError {
-    AccessError::Unreachable {
-        address,
-        bytes: bytes as u64,
-    }
+    AccessError::Unreachable { address, bytes: bytes as u64 }
 }
 
 impl RankMemory for TieredMemory {
@@ -118,10 +104,7 @@ impl RankMemory for TieredMemory {
         for piece in batch {
             match self.ranges.find(piece.address, piece.local.len() as u64) {
                 Some(resident) => resident.copy_out(piece.local),
-                None => rest.push(ReadPiece {
-                    local: &mut *piece.local,
-                    address: piece.address,
-                }),
+                None => rest.push(ReadPiece { local: &mut *piece.local, address: piece.address }),
             }
         }
         match (&self.cross, rest.first()) {
@@ -167,10 +150,7 @@ mod tests {
         let (address, nonce) = (&raw const *buffer as u64, buffer.nonce());
         assert!(!buffer.answered());
         assert_eq!(probe(&own(), address + 1, nonce), ProbeOutcome::OtherBytes);
-        assert!(matches!(
-            probe(&own(), 8, nonce),
-            ProbeOutcome::Failed(AccessError::Fault { address: 8, .. })
-        ));
+        assert!(matches!(probe(&own(), 8, nonce), ProbeOutcome::Failed(AccessError::Fault { address: 8, .. })));
         assert!(!buffer.answered());
         assert_eq!(probe(&own(), address, nonce), ProbeOutcome::Reached);
         assert!(buffer.answered());
@@ -180,32 +160,17 @@ mod tests {
     fn each_piece_takes_the_best_tier() {
         let memory = TieredMemory::new(Some(own()));
         let region = Region::create("test", 4096).unwrap();
-        memory
-            .ranges()
-            .register(0x5000, 4096, region.fd().try_clone_to_owned().unwrap())
-            .unwrap();
+        memory.ranges().register(0x5000, 4096, region.fd().try_clone_to_owned().unwrap()).unwrap();
         let private = [0u8; 4];
         let batch = [
-            WritePiece {
-                local: b"priv",
-                address: private.as_ptr() as u64,
-            },
-            WritePiece {
-                local: b"shared",
-                address: 0x5800,
-            },
+            WritePiece { local: b"priv", address: private.as_ptr() as u64 },
+            WritePiece { local: b"shared", address: 0x5800 },
         ];
         memory.writev(&batch).unwrap();
         let (mut one, mut two) = ([0; 4], [0; 6]);
         let mut batch = [
-            ReadPiece {
-                local: &mut one,
-                address: private.as_ptr() as u64,
-            },
-            ReadPiece {
-                local: &mut two,
-                address: 0x5800,
-            },
+            ReadPiece { local: &mut one, address: private.as_ptr() as u64 },
+            ReadPiece { local: &mut two, address: 0x5800 },
         ];
         memory.readv(&mut batch).unwrap();
         assert_eq!((&one, &two), (b"priv", b"shared"));
@@ -218,15 +183,9 @@ mod tests {
         assert_eq!(memory.tier(), Tier::Staging);
         let private = [0u8; 4];
         let address = private.as_ptr() as u64;
-        assert_eq!(
-            memory.write(address, b"priv"),
-            Err(AccessError::Unreachable { address, bytes: 4 })
-        );
+        assert_eq!(memory.write(address, b"priv"), Err(AccessError::Unreachable { address, bytes: 4 }));
         let region = Region::create("test", 4096).unwrap();
-        memory
-            .ranges()
-            .register(0x5000, 4096, region.fd().try_clone_to_owned().unwrap())
-            .unwrap();
+        memory.ranges().register(0x5000, 4096, region.fd().try_clone_to_owned().unwrap()).unwrap();
         memory.write(0x5000, b"seen").unwrap();
     }
 
@@ -236,23 +195,14 @@ mod tests {
         let target = vec![0u8; source.len()];
         let bytes = source.len() as u64;
         let cross = own();
-        copy_between(
-            &cross,
-            source.as_ptr() as u64,
-            &cross,
-            target.as_ptr() as u64,
-            bytes,
-        )
-        .unwrap();
+        copy_between(&cross, source.as_ptr() as u64, &cross, target.as_ptr() as u64, bytes).unwrap();
         let mut seen = vec![0; source.len()];
         cross.read(target.as_ptr() as u64, &mut seen).unwrap();
         assert!(seen == source);
 
         let region = Region::create("test", source.len()).unwrap();
         let ranges = MemfdRanges::new();
-        ranges
-            .register(0x7000, bytes, region.fd().try_clone_to_owned().unwrap())
-            .unwrap();
+        ranges.register(0x7000, bytes, region.fd().try_clone_to_owned().unwrap()).unwrap();
         copy_between(&cross, source.as_ptr() as u64, &ranges, 0x7000, bytes).unwrap();
         let back = vec![0u8; source.len()];
         copy_between(&ranges, 0x7000, &cross, back.as_ptr() as u64, bytes).unwrap();
