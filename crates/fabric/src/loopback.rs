@@ -45,6 +45,8 @@ struct InboxState {
     closed: bool,
     /// The eventfd holds a wake-up that nobody consumed.
     rung: bool,
+    /// The owner was refused as full and waits for room.
+    starved: bool,
 }
 
 #[derive(Debug)]
@@ -65,8 +67,6 @@ struct Path {
 struct Load {
     messages: usize,
     bytes: usize,
-    /// The sender was refused and waits for room.
-    starved: bool,
 }
 
 #[derive(Debug)]
@@ -135,29 +135,36 @@ impl Inbox {
         if state.closed {
             return false;
         }
+        self.enqueue(&mut state, arrival);
+        true
+    }
+
+    /// Tells the owner that there is room, if it waits for some.
+    fn make_room(&self) {
+        let mut state = lock(&self.state);
+        if std::mem::take(&mut state.starved) && !state.closed {
+            self.enqueue(&mut state, Arrival::Room);
+        }
+    }
+
+    fn enqueue(&self, state: &mut InboxState, arrival: Arrival) {
         state.queue.push_back(arrival);
         if state.armed && !state.rung {
             state.rung = true;
             // A full counter would mean an unread wake-up, which `rung` rules out.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
-        true
     }
 }
 
 impl Loopback {
     /// Gives the sender of a delivered message its room back.
     fn release(path: &Path, bytes: usize) {
-        let starved = {
-            let mut load = lock(&path.load);
-            load.messages -= 1;
-            load.bytes -= bytes;
-            std::mem::take(&mut load.starved)
-        };
-        if starved {
-            // A sender that is gone needs no room.
-            let _ = path.sender.deliver(Arrival::Room);
-        }
+        let mut load = lock(&path.load);
+        load.messages -= 1;
+        load.bytes -= bytes;
+        drop(load);
+        path.sender.make_room();
     }
 
     fn pass_on(&mut self, arrival: Arrival, sink: &mut dyn FnMut(FabricEvent<'_>)) {
@@ -218,10 +225,7 @@ impl Fabric for Loopback {
     fn payload_buffer(&mut self, length: usize) -> Option<SendBuffer> {
         let buffer = self.pool.buffer(length);
         if buffer.is_none() && length <= MAX_PAYLOAD {
-            for peer in self.peers.values() {
-                let mut load = lock(&peer.path.load);
-                load.starved = load.messages > 0;
-            }
+            lock(&self.inbox.state).starved = true;
         }
         buffer
     }
@@ -231,10 +235,12 @@ impl Fabric for Loopback {
         if lock(&target.inbox.state).closed {
             return Err(SendError::Lost(peer));
         }
-        let mut load = lock(&target.path.load);
+        let load = lock(&target.path.load);
         let crowded = load.messages > 0 && load.bytes + length > self.limits.outstanding_bytes;
-        if crowded || load.messages >= self.limits.outstanding_messages {
-            load.starved = true;
+        let full = crowded || load.messages >= self.limits.outstanding_messages;
+        drop(load);
+        if full {
+            lock(&self.inbox.state).starved = true;
             return Err(SendError::Full(peer));
         }
         Ok(())

@@ -2,7 +2,22 @@
 //!
 //! Skipped, with the reason printed, only where UCX is not installed.
 
-use outboard_fabric::{Ucx, UcxSettings, conformance, ucx_version};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use outboard_fabric::{
+    Armed, Fabric, FabricEvent, Limits, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendError, Ucx, UcxSettings,
+    conformance, ucx_version,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
+
+const HERE: PeerId = PeerId(1);
+const THERE: PeerId = PeerId(2);
+/// How long nothing may happen before a test fails, and a peer process lives at most.
+const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
 /// UCX over the loopback device, or none with the reason printed.
 fn settings() -> Option<UcxSettings> {
@@ -21,4 +36,202 @@ fn ucx_conforms() {
     conformance::all(&mut |id, limits| {
         Box::new(Ucx::new(id, &UcxSettings { limits, ..settings.clone() }).expect("UCX starts on lo"))
     });
+}
+
+/// Sleeps until the fabric has something to do; false when nothing came.
+fn sleep(fabric: &mut Ucx) -> bool {
+    if fabric.arm() == Armed::Busy {
+        return true;
+    }
+    let fd = fabric.event_fd();
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&PATIENCE)).expect("poll works") > 0
+}
+
+/// Progresses until `found` accepts an event.
+fn until<T>(fabric: &mut Ucx, what: &str, mut found: impl FnMut(FabricEvent<'_>) -> Option<T>) -> T {
+    loop {
+        let mut result = None;
+        let moved = fabric.progress(&mut |event| result = result.take().or_else(|| found(event)));
+        if let Some(result) = result {
+            return result;
+        }
+        assert!(moved > 0 || sleep(fabric), "nothing happens while waiting for {what}");
+    }
+}
+
+fn loss(fabric: &mut Ucx) -> PeerLoss {
+    until(fabric, "the loss of the peer", |event| match event {
+        FabricEvent::PeerLost { peer: THERE, why } => Some(why),
+        _ => None,
+    })
+}
+
+/// Body of the other process: greets whoever's address comes on standard input, then takes messages until killed.
+#[test]
+#[ignore = "started by the other tests as their peer process"]
+fn peer_process() {
+    let mut fabric = Ucx::new(THERE, &settings().expect("the other process found UCX")).expect("UCX starts on lo");
+    println!("\naddress {}", hex(fabric.local_address()));
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("an address");
+    fabric.connect(HERE, &unhex(line.trim())).expect("the address is good");
+    fabric.send(HERE, b"hello", Payload::Empty).expect("a fresh path has room");
+    loop {
+        if fabric.progress(&mut |_| ()) == 0 && !sleep(&mut fabric) {
+            return;
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("hex digits")).collect()
+}
+
+/// A process that runs `peer_process`; killed when dropped.
+struct PeerProcess {
+    child: Child,
+    address: Vec<u8>,
+}
+
+impl PeerProcess {
+    /// Starts it, connects both ways and takes its greeting.
+    fn greet(fabric: &mut Ucx) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", "peer_process", "--ignored", "--nocapture"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the test starts again");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let address = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("address ").map(unhex));
+        let peer = Self { address: address.expect("the peer tells its address"), child };
+        let mut input = peer.child.stdin.as_ref().expect("piped");
+        writeln!(input, "{}", hex(fabric.local_address())).expect("the peer reads");
+        fabric.connect(THERE, &peer.address).expect("the address is good");
+        until(fabric, "the peer's greeting", |event| match event {
+            FabricEvent::Message { from: THERE, header: b"hello", payload: b"" } => Some(()),
+            _ => None,
+        });
+        peer
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("our own child");
+    }
+}
+
+impl Drop for PeerProcess {
+    fn drop(&mut self) {
+        // One that has ended already needs no signal.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A killed peer is found by the reset of its connection, whether or not anything was ever sent to it.
+#[test]
+fn a_killed_peer_is_lost() {
+    let Some(settings) = settings() else { return };
+    for spoken_to in [false, true] {
+        let mut fabric = Ucx::new(HERE, &settings).expect("UCX starts on lo");
+        let peer = PeerProcess::greet(&mut fabric);
+        if spoken_to {
+            fabric.send(THERE, b"hello to you", Payload::Empty).expect("an idle path has room");
+        }
+        while fabric.progress(&mut |_| ()) > 0 || fabric.arm() == Armed::Busy {}
+        peer.signal(Signal::KILL);
+        let why = loss(&mut fabric);
+        assert_eq!(why, PeerLoss::Reset, "spoken to: {spoken_to}");
+        assert_eq!(fabric.send(THERE, b"", Payload::Empty), Err(SendError::Unknown(THERE)));
+    }
+}
+
+/// A stopped peer holds its sender up within bounds; killed, it gives all buffers back.
+#[test]
+fn a_peer_killed_under_load_frees_the_buffers() {
+    let Some(settings) = settings() else { return };
+    let limits = Limits { pool_bytes: 16 * MAX_PAYLOAD, outstanding_bytes: 64 * MAX_PAYLOAD, ..Limits::default() };
+    let mut fabric = Ucx::new(HERE, &UcxSettings { limits, ..settings }).expect("UCX starts on lo");
+    let peer = PeerProcess::greet(&mut fabric);
+    peer.signal(Signal::STOP);
+    // The kernel's socket buffers take some; then nothing moves and the pool stays empty.
+    let mut sent = 0;
+    loop {
+        match fabric.payload_buffer(MAX_PAYLOAD) {
+            Some(buffer) => {
+                fabric.send(THERE, b"load", Payload::Buffer(buffer)).expect("the path has room");
+                sent += 1;
+            }
+            None if fabric.progress(&mut |_| ()) == 0 && fabric.arm() == Armed::Armed => break,
+            None => {}
+        }
+        assert!(sent < 10_000, "a stopped peer takes everything");
+    }
+    peer.signal(Signal::KILL);
+    assert_eq!(loss(&mut fabric), PeerLoss::Reset);
+    let buffers: Vec<_> = (0..16).map(|_| fabric.payload_buffer(MAX_PAYLOAD)).collect();
+    assert!(buffers.iter().all(Option::is_some), "a lost peer keeps buffers");
+}
+
+/// The address of a process that is gone leads to a loss, not to a hang.
+#[test]
+fn an_absent_peer_is_lost() {
+    let Some(settings) = settings() else { return };
+    let mut fabric = Ucx::new(HERE, &settings).expect("UCX starts on lo");
+    let peer = PeerProcess::greet(&mut fabric);
+    let address = peer.address.clone();
+    drop(peer);
+    loss(&mut fabric);
+    let gone = fabric.connect(THERE, &address).is_err() || {
+        // The refusal may come before or after this.
+        let _ = fabric.send(THERE, b"anyone?", Payload::Empty);
+        loss(&mut fabric);
+        true
+    };
+    assert!(gone);
+}
+
+/// Times that any thread of a process was put to run, and its processor time in clock ticks.
+fn activity(pid: u32) -> (u64, u64) {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a live process");
+    let switches = tasks
+        .flat_map(|task| fs::read_to_string(task.expect("a live thread").path().join("status")))
+        .map(|status| {
+            let counts = status.lines().filter_map(|line| line.split_once("ctxt_switches:"));
+            counts.map(|(_, count)| count.trim().parse::<u64>().expect("a number")).sum::<u64>()
+        })
+        .sum();
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a live process");
+    let fields: Vec<_> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    let ticks = |at: usize| fields[at].parse::<u64>().expect("a number");
+    (switches, ticks(11) + ticks(12))
+}
+
+/// No thread of an armed process runs while nothing comes: neither ours nor UCX's own.
+#[test]
+fn an_idle_peer_sleeps() {
+    let Some(settings) = settings() else { return };
+    let mut fabric = Ucx::new(HERE, &settings).expect("UCX starts on lo");
+    let peer = PeerProcess::greet(&mut fabric);
+    let pid = peer.child.id();
+    let spell =
+        Duration::from_secs(std::env::var("OUTBOARD_IDLE_SECONDS").map_or(2, |text| text.parse().expect("seconds")));
+    // The greeting may still be settling in the first spells.
+    let mut before = activity(pid);
+    let slept = (0..5).any(|_| {
+        std::thread::sleep(spell);
+        let after = activity(pid);
+        let quiet = after == before;
+        if !quiet {
+            eprintln!("{before:?} -> {after:?} (switches, ticks)");
+        }
+        before = after;
+        quiet
+    });
+    assert!(slept, "an idle process keeps running");
 }

@@ -38,8 +38,9 @@ const MESSAGE_ID: u32 = 0;
 const PREFIX: usize = 16;
 /// Calls of UCX's progress within one of ours.
 const ROUNDS: usize = 64;
-/// How long what is on its way to a disconnected peer may take to leave.
-const FLUSH_TIME: Duration = Duration::from_millis(500);
+/// How long a disconnected peer's UCX may take to acknowledge what is on its way: many round trips, yet a shutdown that
+/// nobody notices.
+const FLUSH_TIME: Duration = Duration::from_millis(250);
 
 type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
 

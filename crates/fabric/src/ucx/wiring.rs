@@ -261,9 +261,12 @@ impl Wiring {
     /// What a status says about a peer.
     pub(super) fn loss(&self, status: Status) -> PeerLoss {
         match status {
-            ffi::UCS_ERR_CONNECTION_RESET | ffi::UCS_ERR_NOT_CONNECTED => PeerLoss::Reset,
+            // Its TCP transport calls a reset connection an endpoint timeout.
+            ffi::UCS_ERR_CONNECTION_RESET | ffi::UCS_ERR_NOT_CONNECTED | ffi::UCS_ERR_ENDPOINT_TIMEOUT => {
+                PeerLoss::Reset
+            }
             ffi::UCS_ERR_UNREACHABLE | ffi::UCS_ERR_REJECTED => PeerLoss::Unreachable,
-            ffi::UCS_ERR_TIMED_OUT | ffi::UCS_ERR_ENDPOINT_TIMEOUT => PeerLoss::TimedOut,
+            ffi::UCS_ERR_TIMED_OUT => PeerLoss::TimedOut,
             other => PeerLoss::Transport(self.ucx.describe(other)),
         }
     }

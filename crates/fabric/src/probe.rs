@@ -1,0 +1,168 @@
+//! What of the fabrics works on this host, with the remedy where something does not: the fabric's part of
+//! `outboard doctor`. Never changes a setting of the host.
+
+use std::time::Duration;
+
+use crate::multicast::{
+    IP_UDP_HEADERS, Interface, MulticastReceiver, MulticastSender, MulticastSettings, ReceiveBatch, Wake,
+    channel_address,
+};
+use crate::{Fabric, PeerId, Ucx, UcxSettings, ucx_version};
+
+/// One finding.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Check {
+    /// What was looked at.
+    pub what: &'static str,
+    /// Whether it works fully.
+    pub ok: bool,
+    /// What was found.
+    pub detail: String,
+    /// What to do about it, where it does not work fully.
+    pub remedy: Option<String>,
+}
+
+impl Check {
+    fn good(what: &'static str, detail: String) -> Self {
+        Self { what, ok: true, detail, remedy: None }
+    }
+
+    fn bad(what: &'static str, detail: String, remedy: &str) -> Self {
+        Self { what, ok: false, detail, remedy: Some(remedy.to_owned()) }
+    }
+}
+
+/// Looks at UCX with `ucx` and at multicast with `multicast`. Takes under a second; its test datagram (time to live 0)
+/// stays on this host.
+pub fn probe(ucx: &UcxSettings, multicast: &MulticastSettings) -> Vec<Check> {
+    vec![
+        library(),
+        worker(ucx),
+        packet_size(&multicast.interface),
+        segmentation(multicast),
+        receive_buffer(multicast),
+        round_trip(multicast),
+    ]
+}
+
+fn library() -> Check {
+    let what = "UCX library";
+    match ucx_version() {
+        Ok((major, minor, release)) => Check::good(what, format!("{major}.{minor}.{release}")),
+        Err(error) => Check::bad(what, error.to_string(), "apt install libucx0"),
+    }
+}
+
+fn worker(settings: &UcxSettings) -> Check {
+    let what = "UCX over TCP";
+    let devices = settings.devices.as_deref().unwrap_or("all devices");
+    match Ucx::new(PeerId(0), settings) {
+        Ok(ucx) => Check::good(what, format!("{devices}, address of {} bytes", ucx.local_address().len())),
+        Err(error) => Check::bad(what, error.to_string(), "name a network device that is up and has an IPv4 address"),
+    }
+}
+
+fn packet_size(interface: &Interface) -> Check {
+    let what = "packet size";
+    match interface.mtu() {
+        Ok(mtu) if mtu >= 1500 => {
+            Check::good(what, format!("{}: {} bytes per datagram", interface.name(), mtu - IP_UDP_HEADERS))
+        }
+        Ok(mtu) => {
+            let detail = format!("{}: MTU {mtu}, headers take more of the link than usual", interface.name());
+            Check::bad(what, detail, "raise the MTU to 1500 or more (ip link set DEVICE mtu 1500)")
+        }
+        Err(error) => Check::bad(what, error.to_string(), "name a network device that exists (ip link)"),
+    }
+}
+
+fn segmentation(settings: &MulticastSettings) -> Check {
+    let what = "UDP segmentation offload";
+    match MulticastSender::new(settings) {
+        Ok(sender) if sender.segments() => Check::good(what, "offered by the kernel".to_owned()),
+        Ok(_) => {
+            Check::bad(what, "not offered: sending takes more processor time".to_owned(), "use Linux 4.18 or newer")
+        }
+        Err(error) => Check::bad(what, error.to_string(), "check that the network device is up"),
+    }
+}
+
+fn receive_buffer(settings: &MulticastSettings) -> Check {
+    let what = "multicast receive buffer";
+    match MulticastReceiver::new(settings) {
+        Ok(receiver) if receiver.buffer_bytes() >= settings.buffer_bytes => {
+            Check::good(what, format!("{} bytes", receiver.buffer_bytes()))
+        }
+        Ok(receiver) => {
+            let detail = format!("{} of {} bytes", receiver.buffer_bytes(), settings.buffer_bytes);
+            let remedy = format!("sysctl net.core.rmem_max={} or give outboardd CAP_NET_ADMIN", settings.buffer_bytes);
+            Check::bad(what, detail, &remedy)
+        }
+        Err(error) => Check::bad(what, error.to_string(), "free the UDP port or set another"),
+    }
+}
+
+/// Sends one datagram to a group and takes it back on this host.
+fn round_trip(settings: &MulticastSettings) -> Check {
+    let what = "multicast on this host";
+    let settings = MulticastSettings { ttl: 0, loop_back: true, ..settings.clone() };
+    match send_and_receive(&settings) {
+        Ok(true) => Check::good(what, format!("a datagram came back through {}", settings.interface.name())),
+        Ok(false) => {
+            let detail = format!("a datagram by {} was lost on the way", settings.interface.name());
+            Check::bad(what, detail, "allow UDP to 239.192.0.0/14 in the firewall (nft list ruleset)")
+        }
+        Err(error) => Check::bad(what, error.to_string(), "check that the device is up and takes multicast (ip link)"),
+    }
+}
+
+fn send_and_receive(settings: &MulticastSettings) -> std::io::Result<bool> {
+    // Process ids differ, so probes that run side by side rarely share a group, and the mark tells them apart if they do.
+    let mark = u64::from(std::process::id()).to_le_bytes();
+    let group = channel_address(u64::from_le_bytes(mark));
+    let mut receiver = MulticastReceiver::new(settings)?;
+    receiver.join(group)?;
+    let sent = MulticastSender::new(settings)?.send(group, 1, &[mark], &[])?;
+    if sent.congested {
+        return Ok(false);
+    }
+    let mut batch = ReceiveBatch::new(4);
+    // A bound on foreign datagrams, not on time.
+    for _ in 0..16 {
+        if receiver.wait(Some(Duration::from_millis(300)))? != Wake::Readable {
+            return Ok(false);
+        }
+        receiver.receive(&mut batch)?;
+        if batch.datagrams().any(|datagram| datagram.bytes == mark) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_fit_the_host() {
+        let lo = Interface::named("lo").expect("every host has lo");
+        let multicast = MulticastSettings { port: 24_798, ..MulticastSettings::new(lo) };
+        let here = UcxSettings { devices: Some("lo".to_owned()), ..UcxSettings::default() };
+        let checks = probe(&here, &multicast);
+        for check in &checks {
+            assert_eq!(check.ok, check.remedy.is_none(), "{check:?}");
+        }
+        let ok = |what| checks.iter().any(|check| check.what == what && check.ok);
+        assert!(ok("multicast on this host") && ok("packet size") && ok("UDP segmentation offload"), "{checks:?}");
+        assert_eq!(ok("UCX over TCP"), ucx_version().is_ok(), "{checks:?}");
+    }
+
+    #[test]
+    fn a_missing_device_is_named() {
+        let nowhere = UcxSettings { devices: Some("nosuch0".to_owned()), ..UcxSettings::default() };
+        let check = worker(&nowhere);
+        assert!(!check.ok);
+        assert!(ucx_version().is_err() || check.detail.contains("nosuch0"), "{}", check.detail);
+    }
+}
