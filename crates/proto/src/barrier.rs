@@ -65,9 +65,7 @@ impl Barrier {
         let known = match step {
             FOLD => self.me + self.pow2 == from && self.me < self.pow2,
             RELEASE => from + self.pow2 == self.me,
-            k => {
-                u32::from(k) < self.pow2.ilog2() && self.me < self.pow2 && from == self.me ^ (1 << k)
-            }
+            k => u32::from(k) < self.pow2.ilog2() && self.me < self.pow2 && from == self.me ^ (1 << k),
         };
         if !known {
             return false;

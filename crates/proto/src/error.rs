@@ -60,7 +60,9 @@ pub enum CollectiveError {
         b_digest: u64,
     },
     /// The group's handle is in use by another group on a host of it.
-    #[error("{0} exists already with other members on a host of the group; make the group again, it draws a new handle")]
+    #[error(
+        "{0} exists already with other members on a host of the group; make the group again, it draws a new handle"
+    )]
     HandleTaken(GroupHandle),
 }
 

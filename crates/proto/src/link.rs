@@ -76,6 +76,8 @@ pub struct Link {
     srtt: Option<Duration>,
     rttvar: Duration,
     last_heard: Instant,
+    /// When the other end last owed nothing.
+    owed_since: Instant,
     last_sent: Instant,
     heartbeat: Option<Duration>,
     retransmissions: u64,
@@ -100,6 +102,7 @@ impl Link {
             srtt: None,
             rttvar: Duration::ZERO,
             last_heard: now,
+            owed_since: now,
             last_sent: now,
             heartbeat: None,
             retransmissions: 0,
@@ -130,16 +133,22 @@ impl Link {
         self.retransmissions
     }
 
-    /// When the other end was last heard of.
+    /// Whether the other end was ever heard.
     #[must_use]
-    pub fn last_heard(&self) -> Instant {
-        self.last_heard
+    pub fn heard(&self) -> bool {
+        self.clock_heard.is_some()
     }
 
-    /// Heartbeats every `period` of silence, or none. Starting counts as having heard the other end.
+    /// Since when the other end has been silent although it owed a sign of life.
+    #[must_use]
+    pub fn last_owed(&self) -> Instant {
+        self.last_heard.max(self.owed_since)
+    }
+
+    /// Heartbeats every `period` of silence, or none. The other end owes them from now on.
     pub fn set_heartbeat(&mut self, now: Instant, period: Option<Duration>) {
         if self.heartbeat.is_none() && period.is_some() {
-            self.last_heard = self.last_heard.max(now);
+            self.owed_since = now;
         }
         self.heartbeat = period;
     }
@@ -147,11 +156,15 @@ impl Link {
     /// Queues a message. `owner` names the collective whose end makes the message void.
     pub fn push(
         &mut self,
+        now: Instant,
         message: &Message,
         payload: Option<MemRef>,
         owner: Option<(GroupHandle, InstanceId)>,
         tag: Option<SendTag>,
     ) {
+        if self.entries.is_empty() && self.heartbeat.is_none() {
+            self.owed_since = now;
+        }
         let mut body = Vec::with_capacity(48);
         message.encode(&mut body);
         self.entries.push_back(Entry { body, payload, owner, tag });
@@ -341,7 +354,7 @@ mod tests {
             let sent: Vec<Message> = (0..4)
                 .map(|i| Message::Complete { group: GroupHandle(i), instance: InstanceId(u64::from(i) + 1) })
                 .collect();
-            sent.iter().for_each(|m| a.push(m, None, None, None));
+            sent.iter().for_each(|m| a.push(Instant(0), m, None, None, None));
             let (mut got, mut frames, mut now) = (Vec::new(), 0, Instant(0));
             for _ in 0..200 {
                 a.handle_timeout(now);
@@ -370,8 +383,8 @@ mod tests {
     fn round_trip_is_measured_without_the_holding_time() {
         let (mut a, mut b) =
             (Link::new(Instant(0), Duration::from_millis(2)), Link::new(Instant(0), Duration::from_millis(2)));
-        a.push(&Message::Void, None, None, None);
-        let ms = |n| Instant(n * 1_000_000);
+        a.push(Instant(0), &Message::Void, None, None, None);
+        let ms = |n: u64| Instant(n * 1_000_000);
         let f = drain(&mut a, ms(0));
         feed(&mut b, ms(3), &f[0], &mut Vec::new());
         let f = drain(&mut b, ms(40));
