@@ -48,7 +48,7 @@ pub enum AllgatherError {
         ranks: u32,
     },
     /// The rank is not in the group.
-    #[error("an allgather program for {rank} of {ranks}: ranks count from 0 to {}", ranks - 1)]
+    #[error("an allgather program for {rank} of {ranks}: ranks count from 0")]
     Rank {
         /// The rank asked for.
         rank: Rank,
@@ -308,7 +308,7 @@ mod tests {
                 ranks: 3
             }
             .to_string(),
-            "an allgather program for rank 3 of 3: ranks count from 0 to 2"
+            "an allgather program for rank 3 of 3: ranks count from 0"
         );
     }
 
