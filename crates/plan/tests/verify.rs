@@ -5,6 +5,7 @@ use outboard_plan::{
 };
 
 const OURS: Span = Span::output(0, 8);
+const OURS_HALF: Span = Span::output(0, 4);
 const THEIRS: Span = Span::output(8, 8);
 
 /// Two ranks with 16 B of output and scratch each; `build` fills the program of each rank, given the other rank.
@@ -209,6 +210,31 @@ fn unordered_writes_are_refused_and_unordered_reads_are_not() {
         builder.copy(half(4), Span::scratch(3, 4), &[]);
     });
     let VerifyError::Conflict { shared, .. } = refused(&programs, nothing) else {
+        panic!("no conflict")
+    };
+    assert_eq!(shared, Span::scratch(3, 1));
+}
+
+/// Accesses conflict when they share one byte, and do not when they only adjoin.
+#[test]
+fn unordered_read_and_write_conflict_from_one_shared_byte() {
+    let read_then_write_at = |offset| {
+        pair(move |builder, _, _| {
+            let filled = builder.copy(Span::input(0, 8), Span::scratch(0, 8), &[]);
+            builder.copy(Span::scratch(0, 4), OURS_HALF, &[filled]);
+            builder.copy(Span::input(0, 4), Span::scratch(offset, 4), &[filled]);
+        })
+    };
+    let half = |rank| Contract {
+        after: vec![Piece {
+            span: OURS_HALF,
+            source: rank,
+            from: 0,
+        }],
+        ..exchange(rank)
+    };
+    assert_eq!(verify(&read_then_write_at(4), half), Ok(()));
+    let VerifyError::Conflict { shared, .. } = refused(&read_then_write_at(3), half) else {
         panic!("no conflict")
     };
     assert_eq!(shared, Span::scratch(3, 1));
