@@ -56,9 +56,7 @@ pub enum AllgatherError {
         ranks: u32,
     },
     /// No chain, or more chains than ranks.
-    #[error(
-        "{chains} chains for {ranks} ranks: choose 1 to {ranks} (`chains` of Shape::Multicast)"
-    )]
+    #[error("{chains} chains for {ranks} ranks: choose 1 to {ranks} (`chains` of Shape::Multicast)")]
     Chains {
         /// The chains asked for.
         chains: u32,
@@ -69,9 +67,7 @@ pub enum AllgatherError {
     #[error("0 subgroups: choose at least 1 (`subgroups` of Shape::Multicast)")]
     Subgroups,
     /// The output cannot be addressed.
-    #[error(
-        "{ranks} blocks of {bytes_per_rank} bytes do not fit a 64-bit address: lower the byte count"
-    )]
+    #[error("{ranks} blocks of {bytes_per_rank} bytes do not fit a 64-bit address: lower the byte count")]
     Bytes {
         /// The bytes per rank asked for.
         bytes_per_rank: u64,
@@ -96,12 +92,7 @@ pub fn allgather(
 ) -> Result<Program, AllgatherError> {
     check(shape, ranks, rank, bytes_per_rank)?;
     let mut builder = ProgramBuilder::new(rank, ranks);
-    let blocks = Blocks {
-        ranks,
-        rank: rank.0,
-        bytes: bytes_per_rank,
-        in_place,
-    };
+    let blocks = Blocks { ranks, rank: rank.0, bytes: bytes_per_rank, in_place };
     builder.buffers(blocks.input_bytes(), bytes_per_rank * u64::from(ranks), 0);
     if let Shape::Multicast { chains, subgroups } = shape {
         builder.multicast_layout(chains, subgroups);
@@ -120,28 +111,13 @@ pub fn allgather(
 /// # Panics
 /// Where [`allgather`] refuses the byte counts.
 pub fn contract(ranks: u32, rank: Rank, bytes_per_rank: u64, in_place: bool) -> Contract {
-    let output_bytes = bytes_per_rank
-        .checked_mul(ranks.into())
-        .expect("the output fits 64 bits");
-    let blocks = Blocks {
-        ranks,
-        rank: rank.0,
-        bytes: bytes_per_rank,
-        in_place,
-    };
-    let block = |q| Piece {
-        span: blocks.of(q),
-        source: Rank(q),
-        from: 0,
-    };
+    let output_bytes = bytes_per_rank.checked_mul(ranks.into()).expect("the output fits 64 bits");
+    let blocks = Blocks { ranks, rank: rank.0, bytes: bytes_per_rank, in_place };
+    let block = |q| Piece { span: blocks.of(q), source: Rank(q), from: 0 };
     Contract {
         input_bytes: blocks.input_bytes(),
         output_bytes,
-        before: vec![Piece {
-            span: blocks.contribution(),
-            source: rank,
-            from: 0,
-        }],
+        before: vec![Piece { span: blocks.contribution(), source: rank, from: 0 }],
         after: (0..ranks).map(block).collect(),
     }
 }
@@ -162,10 +138,7 @@ fn check(shape: Shape, ranks: u32, rank: Rank, bytes_per_rank: u64) -> Result<()
         }
     }
     if bytes_per_rank.checked_mul(ranks.into()).is_none() {
-        return Err(AllgatherError::Bytes {
-            bytes_per_rank,
-            ranks,
-        });
+        return Err(AllgatherError::Bytes { bytes_per_rank, ranks });
     }
     Ok(())
 }
@@ -187,11 +160,7 @@ impl Blocks {
 
     /// Where this rank's own block lies before the call.
     fn contribution(self) -> Span {
-        if self.in_place {
-            self.of(self.rank)
-        } else {
-            Span::input(0, self.bytes)
-        }
+        if self.in_place { self.of(self.rank) } else { Span::input(0, self.bytes) }
     }
 
     fn input_bytes(self) -> u64 {
@@ -252,75 +221,30 @@ mod tests {
     use super::*;
     use crate::program::Op;
 
-    const MULTICAST: Shape = Shape::Multicast {
-        chains: 1,
-        subgroups: 1,
-    };
+    const MULTICAST: Shape = Shape::Multicast { chains: 1, subgroups: 1 };
 
     #[test]
     fn nonsense_is_refused_by_name() {
-        let refused = |shape, ranks, rank, bytes| {
-            allgather(shape, ranks, Rank(rank), bytes, false).unwrap_err()
-        };
+        let refused = |shape, ranks, rank, bytes| allgather(shape, ranks, Rank(rank), bytes, false).unwrap_err();
         let multicast = |chains, subgroups| Shape::Multicast { chains, subgroups };
-        assert_eq!(
-            refused(Shape::Ring, 0, 0, 1),
-            AllgatherError::Ranks { ranks: 0 }
-        );
-        assert_eq!(
-            refused(Shape::Ring, 65_536, 0, 1),
-            AllgatherError::Ranks { ranks: 65_536 }
-        );
-        assert_eq!(
-            refused(Shape::Ring, 3, 3, 1),
-            AllgatherError::Rank {
-                rank: Rank(3),
-                ranks: 3
-            }
-        );
-        assert_eq!(
-            refused(multicast(0, 1), 3, 0, 1),
-            AllgatherError::Chains {
-                chains: 0,
-                ranks: 3
-            }
-        );
-        assert_eq!(
-            refused(multicast(4, 1), 3, 0, 1),
-            AllgatherError::Chains {
-                chains: 4,
-                ranks: 3
-            }
-        );
+        assert_eq!(refused(Shape::Ring, 0, 0, 1), AllgatherError::Ranks { ranks: 0 });
+        assert_eq!(refused(Shape::Ring, 65_536, 0, 1), AllgatherError::Ranks { ranks: 65_536 });
+        assert_eq!(refused(Shape::Ring, 3, 3, 1), AllgatherError::Rank { rank: Rank(3), ranks: 3 });
+        assert_eq!(refused(multicast(0, 1), 3, 0, 1), AllgatherError::Chains { chains: 0, ranks: 3 });
+        assert_eq!(refused(multicast(4, 1), 3, 0, 1), AllgatherError::Chains { chains: 4, ranks: 3 });
         assert_eq!(refused(multicast(1, 0), 3, 0, 1), AllgatherError::Subgroups);
         let bytes_per_rank = u64::MAX / 3 + 1;
-        assert_eq!(
-            refused(Shape::Ring, 3, 0, bytes_per_rank),
-            AllgatherError::Bytes {
-                bytes_per_rank,
-                ranks: 3
-            }
-        );
+        assert_eq!(refused(Shape::Ring, 3, 0, bytes_per_rank), AllgatherError::Bytes { bytes_per_rank, ranks: 3 });
         assert!(allgather(Shape::Ring, 3, Rank(2), u64::MAX / 3, false).is_ok());
         assert_eq!(
-            AllgatherError::Rank {
-                rank: Rank(3),
-                ranks: 3
-            }
-            .to_string(),
+            AllgatherError::Rank { rank: Rank(3), ranks: 3 }.to_string(),
             "an allgather program for rank 3 of 3: ranks count from 0"
         );
     }
 
     #[test]
     fn nothing_to_move_is_an_empty_program() {
-        for shape in [
-            Shape::Ring,
-            Shape::Multicast {
-                chains: 5,
-                subgroups: 3,
-            },
-        ] {
+        for shape in [Shape::Ring, Shape::Multicast { chains: 5, subgroups: 3 }] {
             let program = allgather(shape, 9, Rank(4), 0, false).unwrap();
             assert!(program.steps.is_empty());
         }
@@ -330,14 +254,8 @@ mod tests {
     fn group_of_one_only_copies() {
         for shape in [Shape::Ring, MULTICAST] {
             let ops = |in_place| allgather(shape, 1, Rank(0), 8, in_place).unwrap().steps;
-            let copy = Op::Copy {
-                from: Span::input(0, 8),
-                to: Span::output(0, 8),
-            };
-            assert_eq!(
-                ops(false).iter().map(|step| step.op).collect::<Vec<_>>(),
-                [copy]
-            );
+            let copy = Op::Copy { from: Span::input(0, 8), to: Span::output(0, 8) };
+            assert_eq!(ops(false).iter().map(|step| step.op).collect::<Vec<_>>(), [copy]);
             assert!(ops(true).is_empty());
         }
     }
@@ -345,16 +263,9 @@ mod tests {
     /// The largest group with blocks far beyond memory: steps and dependencies grow with the ranks alone.
     #[test]
     fn program_size_is_linear_in_the_ranks() {
-        for shape in [
-            Shape::Ring,
-            Shape::Multicast {
-                chains: 100,
-                subgroups: 4,
-            },
-        ] {
+        for shape in [Shape::Ring, Shape::Multicast { chains: 100, subgroups: 4 }] {
             for rank in [0, 1, MAX_RANKS - 1] {
-                let program =
-                    allgather(shape, MAX_RANKS, Rank(rank), u64::MAX / 65_535, false).unwrap();
+                let program = allgather(shape, MAX_RANKS, Rank(rank), u64::MAX / 65_535, false).unwrap();
                 assert!(program.steps.len() <= 2 * MAX_RANKS as usize + 1);
                 assert!(program.steps.iter().all(|step| step.after.len() <= 1));
             }
@@ -373,12 +284,6 @@ mod tests {
             sends.sum::<u64>()
         };
         assert_eq!(sent(Shape::Ring), 9000);
-        assert_eq!(
-            sent(Shape::Multicast {
-                chains: 3,
-                subgroups: 1
-            }),
-            1000
-        );
+        assert_eq!(sent(Shape::Multicast { chains: 3, subgroups: 1 }), 1000);
     }
 }

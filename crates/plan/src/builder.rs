@@ -43,12 +43,7 @@ impl ProgramBuilder {
             subgroups: 1,
             chains: 1,
         };
-        Self {
-            program,
-            followed: Vec::new(),
-            barrier: 0,
-            frontier: Vec::new(),
-        }
+        Self { program, followed: Vec::new(), barrier: 0, frontier: Vec::new() }
     }
 
     /// Sets the bytes of the three buffers.
@@ -77,17 +72,9 @@ impl ProgramBuilder {
         if !after.iter().any(|id| id.0 as usize >= self.barrier) {
             follows.extend_from_slice(&self.frontier);
         }
-        follows.extend(
-            after
-                .iter()
-                .copied()
-                .filter(|id| id.0 as usize >= self.barrier),
-        );
+        follows.extend(after.iter().copied().filter(|id| id.0 as usize >= self.barrier));
         for earlier in &follows {
-            assert!(
-                (earlier.0 as usize) < id,
-                "step {id} follows {earlier}, which does not exist yet"
-            );
+            assert!((earlier.0 as usize) < id, "step {id} follows {earlier}, which does not exist yet");
             self.followed[earlier.0 as usize] = true;
         }
         self.program.steps.push(Step { op, after: follows });
@@ -116,10 +103,7 @@ impl ProgramBuilder {
     /// # Panics
     /// Behind a barrier, for the same reason.
     pub fn multicast_recv(&mut self, root: Rank, span: Span) -> OpId {
-        assert!(
-            self.barrier == 0,
-            "a multicast is received from the start, not behind a barrier"
-        );
+        assert!(self.barrier == 0, "a multicast is received from the start, not behind a barrier");
         self.push(Op::MulticastRecv { root, span }, &[])
     }
 
@@ -130,14 +114,8 @@ impl ProgramBuilder {
 
     /// A local barrier (GP-2): every step appended later starts when every step so far is complete.
     pub fn barrier(&mut self) {
-        let unfollowed = self
-            .followed
-            .iter()
-            .enumerate()
-            .filter(|(_, followed)| !**followed);
-        self.frontier = unfollowed
-            .map(|(id, _)| OpId(u32::try_from(id).expect("ids fit 32 bits")))
-            .collect();
+        let unfollowed = self.followed.iter().enumerate().filter(|(_, followed)| !**followed);
+        self.frontier = unfollowed.map(|(id, _)| OpId(u32::try_from(id).expect("ids fit 32 bits"))).collect();
         self.barrier = self.program.steps.len();
     }
 
@@ -153,9 +131,7 @@ mod tests {
 
     /// Appends signals to rank 1 that follow nothing.
     fn signals(builder: &mut ProgramBuilder, indices: std::ops::Range<u32>) -> Vec<OpId> {
-        indices
-            .map(|index| builder.send(Rank(1), index, Span::signal(), &[]))
-            .collect()
+        indices.map(|index| builder.send(Rank(1), index, Span::signal(), &[])).collect()
     }
 
     /// GP-2: what follows a barrier follows everything before it, directly or through other steps.

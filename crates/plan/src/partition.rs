@@ -21,11 +21,7 @@ fn part_of(total: u64, parts: u64, item: u64) -> u64 {
     assert!(item < total, "item {item} of {total}");
     let (size, longer) = (total / parts, total % parts);
     let in_longer = longer * (size + 1);
-    if item < in_longer {
-        item / (size + 1)
-    } else {
-        longer + (item - in_longer) / size
-    }
+    if item < in_longer { item / (size + 1) } else { longer + (item - in_longer) / size }
 }
 
 /// The chunks that travel in `subgroup` when a span of `chunks` chunks is spread over `subgroups` multicast addresses

@@ -43,29 +43,17 @@ pub struct Span {
 impl Span {
     /// `len` bytes from `offset` of `Input`.
     pub const fn input(offset: u64, len: u64) -> Self {
-        Self {
-            buffer: Buffer::Input,
-            offset,
-            len,
-        }
+        Self { buffer: Buffer::Input, offset, len }
     }
 
     /// `len` bytes from `offset` of `Output`.
     pub const fn output(offset: u64, len: u64) -> Self {
-        Self {
-            buffer: Buffer::Output,
-            offset,
-            len,
-        }
+        Self { buffer: Buffer::Output, offset, len }
     }
 
     /// `len` bytes from `offset` of `Scratch`.
     pub const fn scratch(offset: u64, len: u64) -> Self {
-        Self {
-            buffer: Buffer::Scratch,
-            offset,
-            len,
-        }
+        Self { buffer: Buffer::Scratch, offset, len }
     }
 
     /// The span of a signal: no bytes, of a buffer that every rank has.
@@ -135,9 +123,7 @@ impl Op {
     /// The span of this rank's memory that the operation reads.
     pub const fn reads(&self) -> Option<Span> {
         match *self {
-            Op::Send { span, .. } | Op::Multicast { span } | Op::Copy { from: span, .. } => {
-                Some(span)
-            }
+            Op::Send { span, .. } | Op::Multicast { span } | Op::Copy { from: span, .. } => Some(span),
             Op::Recv { .. } | Op::MulticastRecv { .. } => None,
         }
     }
@@ -145,9 +131,7 @@ impl Op {
     /// The span of this rank's memory that the operation writes.
     pub const fn writes(&self) -> Option<Span> {
         match *self {
-            Op::Recv { span, .. } | Op::MulticastRecv { span, .. } | Op::Copy { to: span, .. } => {
-                Some(span)
-            }
+            Op::Recv { span, .. } | Op::MulticastRecv { span, .. } | Op::Copy { to: span, .. } => Some(span),
             Op::Send { .. } | Op::Multicast { .. } => None,
         }
     }

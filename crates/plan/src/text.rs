@@ -69,13 +69,7 @@ impl fmt::Display for Program {
         writeln!(
             f,
             "{} of {}: input {} B, output {} B, scratch {} B, chains {}, subgroups {}",
-            self.rank,
-            self.ranks,
-            self.input_bytes,
-            self.output_bytes,
-            self.scratch_bytes,
-            self.chains,
-            self.subgroups
+            self.rank, self.ranks, self.input_bytes, self.output_bytes, self.scratch_bytes, self.chains, self.subgroups
         )?;
         for (id, step) in self.steps.iter().enumerate() {
             writeln!(f, "{id:>5}  {step}")?;
@@ -105,10 +99,7 @@ mod tests {
 
     #[test]
     fn multicast_program_reads_like_this() {
-        let shape = Shape::Multicast {
-            chains: 1,
-            subgroups: 2,
-        };
+        let shape = Shape::Multicast { chains: 1, subgroups: 2 };
         let program = allgather(shape, 3, Rank(1), 8, true).unwrap();
         assert_eq!(
             program.to_string(),
@@ -123,9 +114,6 @@ mod tests {
 
     #[test]
     fn span_beyond_64_bits_is_shown_not_wrapped() {
-        assert_eq!(
-            Span::input(u64::MAX, 2).to_string(),
-            "input[18446744073709551615..18446744073709551617]"
-        );
+        assert_eq!(Span::input(u64::MAX, 2).to_string(), "input[18446744073709551615..18446744073709551617]");
     }
 }

@@ -1,9 +1,7 @@
 //! Allgather plans are proven for every group size, layout and byte count (MC-8), and damaged ones are refused.
 
 use outboard_plan::allgather::contract;
-use outboard_plan::{
-    Buffer, Op, OpId, Program, Rank, Shape, Span, Step, VerifyError, allgather, verify,
-};
+use outboard_plan::{Buffer, Op, OpId, Program, Rank, Shape, Span, Step, VerifyError, allgather, verify};
 use proptest::prelude::*;
 
 fn programs(shape: Shape, ranks: u32, bytes: u64, in_place: impl Fn(Rank) -> bool) -> Vec<Program> {
@@ -11,22 +9,12 @@ fn programs(shape: Shape, ranks: u32, bytes: u64, in_place: impl Fn(Rank) -> boo
     (0..ranks).map(Rank).map(program).collect()
 }
 
-fn prove(
-    shape: Shape,
-    ranks: u32,
-    bytes: u64,
-    in_place: impl Fn(Rank) -> bool + Copy,
-) -> Result<(), VerifyError> {
-    verify(&programs(shape, ranks, bytes, in_place), |rank| {
-        contract(ranks, rank, bytes, in_place(rank))
-    })
+fn prove(shape: Shape, ranks: u32, bytes: u64, in_place: impl Fn(Rank) -> bool + Copy) -> Result<(), VerifyError> {
+    verify(&programs(shape, ranks, bytes, in_place), |rank| contract(ranks, rank, bytes, in_place(rank)))
 }
 
 fn multicast(chains: u32) -> Shape {
-    Shape::Multicast {
-        chains,
-        subgroups: 1,
-    }
+    Shape::Multicast { chains, subgroups: 1 }
 }
 
 #[test]
@@ -89,10 +77,7 @@ proptest! {
 #[test]
 fn receives_of_data_wait_for_nothing() {
     for shape in [Shape::Ring, multicast(3)] {
-        for step in programs(shape, 10, 8, |_| false)
-            .iter()
-            .flat_map(|program| &program.steps)
-        {
+        for step in programs(shape, 10, 8, |_| false).iter().flat_map(|program| &program.steps) {
             if let Op::Recv { span, .. } | Op::MulticastRecv { span, .. } = step.op {
                 assert!(span.is_empty() || step.after.is_empty(), "{step}");
             }
@@ -105,39 +90,15 @@ fn receives_of_data_wait_for_nothing() {
 fn activation_passes_along_the_chain() {
     let turns = |rank| {
         let program = allgather(multicast(2), 5, Rank(rank), 8, false).unwrap();
-        let step =
-            |op: &dyn Fn(&Op) -> bool| program.steps.iter().find(|step| op(&step.op)).cloned();
-        let before = |step: &Step| {
-            step.after
-                .iter()
-                .map(|id| program.steps[id.0 as usize].op)
-                .collect::<Vec<_>>()
-        };
+        let step = |op: &dyn Fn(&Op) -> bool| program.steps.iter().find(|step| op(&step.op)).cloned();
+        let before = |step: &Step| step.after.iter().map(|id| program.steps[id.0 as usize].op).collect::<Vec<_>>();
         let multicast = step(&|op| matches!(op, Op::Multicast { .. })).unwrap();
         let signal = step(&|op| matches!(op, Op::Send { .. }));
-        (
-            before(&multicast),
-            signal.map(|signal| (signal.op, before(&signal))),
-        )
+        (before(&multicast), signal.map(|signal| (signal.op, before(&signal))))
     };
     let (from_input, span) = (Span::input(0, 8), Span::signal());
-    let told = |to| {
-        Some((
-            Op::Send {
-                to: Rank(to),
-                index: 0,
-                span,
-            },
-            vec![Op::Multicast { span: from_input }],
-        ))
-    };
-    let tells = |from| {
-        vec![Op::Recv {
-            from: Rank(from),
-            index: 0,
-            span,
-        }]
-    };
+    let told = |to| Some((Op::Send { to: Rank(to), index: 0, span }, vec![Op::Multicast { span: from_input }]));
+    let tells = |from| vec![Op::Recv { from: Rank(from), index: 0, span }];
     assert_eq!(turns(0), (vec![], told(1)));
     assert_eq!(turns(1), (tells(0), told(2)));
     assert_eq!(turns(2), (tells(1), None));
@@ -146,31 +107,13 @@ fn activation_passes_along_the_chain() {
 }
 
 fn resized(span: Span) -> Vec<Span> {
-    let Span {
-        buffer,
-        offset,
-        len,
-    } = span;
-    let mut spans = vec![
-        Span {
-            offset: offset + 1,
-            ..span
-        },
-        Span {
-            len: len + 1,
-            ..span
-        },
-    ];
+    let Span { buffer, offset, len } = span;
+    let mut spans = vec![Span { offset: offset + 1, ..span }, Span { len: len + 1, ..span }];
     spans.extend(offset.checked_sub(1).map(|offset| Span { offset, ..span }));
     spans.extend(len.checked_sub(1).map(|len| Span { len, ..span }));
     if len > 0 {
         let buffers = [Buffer::Input, Buffer::Output, Buffer::Scratch];
-        spans.extend(
-            buffers
-                .into_iter()
-                .filter(|other| *other != buffer)
-                .map(|buffer| Span { buffer, ..span }),
-        );
+        spans.extend(buffers.into_iter().filter(|other| *other != buffer).map(|buffer| Span { buffer, ..span }));
     }
     spans
 }
@@ -182,52 +125,24 @@ fn altered(op: Op, ranks: u32) -> Vec<Op> {
     match op {
         Op::Send { to, index, span } => {
             ops.extend(others(to).map(|to| Op::Send { to, index, span }));
-            ops.extend(
-                (0..=ranks)
-                    .filter(|other| *other != index)
-                    .map(|index| Op::Send { to, index, span }),
-            );
-            ops.extend(
-                resized(span)
-                    .into_iter()
-                    .map(|span| Op::Send { to, index, span }),
-            );
+            ops.extend((0..=ranks).filter(|other| *other != index).map(|index| Op::Send { to, index, span }));
+            ops.extend(resized(span).into_iter().map(|span| Op::Send { to, index, span }));
             ops.push(Op::Multicast { span });
         }
         Op::Recv { from, index, span } => {
             ops.extend(others(from).map(|from| Op::Recv { from, index, span }));
-            ops.extend(
-                (0..=ranks)
-                    .filter(|other| *other != index)
-                    .map(|index| Op::Recv { from, index, span }),
-            );
-            ops.extend(
-                resized(span)
-                    .into_iter()
-                    .map(|span| Op::Recv { from, index, span }),
-            );
+            ops.extend((0..=ranks).filter(|other| *other != index).map(|index| Op::Recv { from, index, span }));
+            ops.extend(resized(span).into_iter().map(|span| Op::Recv { from, index, span }));
             ops.push(Op::MulticastRecv { root: from, span });
         }
         Op::Multicast { span } => {
             ops.extend(resized(span).into_iter().map(|span| Op::Multicast { span }));
-            ops.push(Op::Send {
-                to: Rank(0),
-                index: 0,
-                span,
-            });
+            ops.push(Op::Send { to: Rank(0), index: 0, span });
         }
         Op::MulticastRecv { root, span } => {
             ops.extend(others(root).map(|root| Op::MulticastRecv { root, span }));
-            ops.extend(
-                resized(span)
-                    .into_iter()
-                    .map(|span| Op::MulticastRecv { root, span }),
-            );
-            ops.push(Op::Recv {
-                from: root,
-                index: 0,
-                span,
-            });
+            ops.extend(resized(span).into_iter().map(|span| Op::MulticastRecv { root, span }));
+            ops.push(Op::Recv { from: root, index: 0, span });
         }
         Op::Copy { from, to } => {
             ops.extend(resized(from).into_iter().map(|from| Op::Copy { from, to }));
@@ -244,11 +159,7 @@ fn without(program: &Program, id: usize) -> Program {
     program.steps.remove(id);
     for step in &mut program.steps {
         step.after.retain(|earlier| earlier.0 as usize != id);
-        for earlier in step
-            .after
-            .iter_mut()
-            .filter(|earlier| earlier.0 as usize > id)
-        {
+        for earlier in step.after.iter_mut().filter(|earlier| earlier.0 as usize > id) {
             earlier.0 -= 1;
         }
     }
@@ -307,9 +218,7 @@ fn damaged(program: &Program) -> Vec<Program> {
 
 fn set_destination(op: &mut Op, destination: Span) {
     match op {
-        Op::Recv { span, .. } | Op::MulticastRecv { span, .. } | Op::Copy { to: span, .. } => {
-            *span = destination
-        }
+        Op::Recv { span, .. } | Op::MulticastRecv { span, .. } | Op::Copy { to: span, .. } => *span = destination,
         Op::Send { .. } | Op::Multicast { .. } => panic!("{op} has no destination"),
     }
 }
@@ -328,11 +237,7 @@ fn every_single_damage_is_refused() {
                     for program in damaged(&valid) {
                         group[rank] = program;
                         let verdict = verify(&group, |rank| contract(ranks, rank, bytes, in_place));
-                        assert!(
-                            verdict.is_err(),
-                            "accepted in place of\n{valid}\n{}",
-                            group[rank]
-                        );
+                        assert!(verdict.is_err(), "accepted in place of\n{valid}\n{}", group[rank]);
                         refused += 1;
                     }
                     group[rank] = valid;
@@ -351,8 +256,5 @@ fn too_many_roots_at_once_are_refused() {
         program.chains = 2;
     }
     let verdict = verify(&group, |rank| contract(7, rank, 8, false));
-    assert!(
-        matches!(verdict, Err(VerifyError::Roots { chains: 2, .. })),
-        "{verdict:?}"
-    );
+    assert!(matches!(verdict, Err(VerifyError::Roots { chains: 2, .. })), "{verdict:?}");
 }

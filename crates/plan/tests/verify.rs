@@ -1,8 +1,6 @@
 //! The verifier on small plans made by hand: each defect is found, named and placed; sound orders are accepted.
 
-use outboard_plan::{
-    Contract, Op, OpId, Piece, Program, ProgramBuilder, Rank, Span, VerifyError, verify,
-};
+use outboard_plan::{Contract, Op, OpId, Piece, Program, ProgramBuilder, Rank, Span, VerifyError, verify};
 
 const OURS: Span = Span::output(0, 8);
 const OURS_HALF: Span = Span::output(0, 4);
@@ -21,11 +19,7 @@ fn pair(build: impl Fn(&mut ProgramBuilder, u32, Rank)) -> Vec<Program> {
 
 /// Rank contributes its input; its output ends with its own bytes, then those of the other rank.
 fn exchange(rank: Rank) -> Contract {
-    let piece = |span, source| Piece {
-        span,
-        source,
-        from: 0,
-    };
+    let piece = |span, source| Piece { span, source, from: 0 };
     Contract {
         input_bytes: 8,
         output_bytes: 16,
@@ -36,10 +30,7 @@ fn exchange(rank: Rank) -> Contract {
 
 /// As [`exchange`], but promises nothing.
 fn nothing(rank: Rank) -> Contract {
-    Contract {
-        after: Vec::new(),
-        ..exchange(rank)
-    }
+    Contract { after: Vec::new(), ..exchange(rank) }
 }
 
 fn refused(programs: &[Program], contract: fn(Rank) -> Contract) -> VerifyError {
@@ -85,35 +76,16 @@ fn wrong_missing_and_stray_output_are_told_apart() {
     let missing = pair(|builder, _, _| {
         builder.copy(Span::input(0, 5), Span::output(0, 5), &[]);
     });
-    assert!(matches!(
-        refused(&missing, exchange),
-        VerifyError::Missing {
-            rank: Rank(0),
-            offset: 5,
-            ..
-        }
-    ));
-    assert!(matches!(
-        refused(&missing, nothing),
-        VerifyError::Stray {
-            rank: Rank(0),
-            offset: 0
-        }
-    ));
+    assert!(matches!(refused(&missing, exchange), VerifyError::Missing { rank: Rank(0), offset: 5, .. }));
+    assert!(matches!(refused(&missing, nothing), VerifyError::Stray { rank: Rank(0), offset: 0 }));
     let shifted = pair(|builder, _, other| {
         builder.recv(other, 0, THEIRS, &[]);
         builder.send(other, 0, Span::input(0, 8), &[]);
         builder.copy(Span::input(0, 4), Span::output(0, 4), &[]);
         builder.copy(Span::input(3, 4), Span::output(4, 4), &[]);
     });
-    let found = Piece {
-        span: Span::output(4, 4),
-        source: Rank(0),
-        from: 3,
-    };
-    assert!(
-        matches!(refused(&shifted, exchange), VerifyError::Wrong { found: f, .. } if f == found)
-    );
+    let found = Piece { span: Span::output(4, 4), source: Rank(0), from: 3 };
+    assert!(matches!(refused(&shifted, exchange), VerifyError::Wrong { found: f, .. } if f == found));
 }
 
 #[test]
@@ -121,10 +93,7 @@ fn reading_what_nobody_wrote_is_refused() {
     let programs = pair(|builder, _, _| {
         builder.copy(Span::scratch(0, 8), OURS, &[]);
     });
-    assert!(matches!(
-        refused(&programs, nothing),
-        VerifyError::ReadsNothing { offset: 0, .. }
-    ));
+    assert!(matches!(refused(&programs, nothing), VerifyError::ReadsNothing { offset: 0, .. }));
 }
 
 #[test]
@@ -133,9 +102,7 @@ fn circle_of_signals_is_a_deadlock() {
         let told = builder.recv(other, 0, Span::signal(), &[]);
         builder.send(other, 0, Span::signal(), &[told]);
     });
-    let VerifyError::Deadlock { at, other } = refused(&programs, nothing) else {
-        panic!("not a deadlock")
-    };
+    let VerifyError::Deadlock { at, other } = refused(&programs, nothing) else { panic!("not a deadlock") };
     assert_ne!((at.rank, at.step), (other.rank, other.step));
 }
 
@@ -146,10 +113,7 @@ fn sends_that_wait_for_late_receives_are_a_deadlock() {
         let sent = builder.send(other, 0, Span::signal(), &[]);
         builder.recv(other, 0, Span::signal(), &[sent]);
     });
-    assert!(matches!(
-        refused(&programs, nothing),
-        VerifyError::Deadlock { .. }
-    ));
+    assert!(matches!(refused(&programs, nothing), VerifyError::Deadlock { .. }));
 }
 
 /// Rank 1 sends its block, hears of it, and gets the answer into the same memory.
@@ -162,11 +126,7 @@ fn answer_into_sent_memory(follow_own_send: bool) -> Vec<Program> {
         } else {
             let filled = builder.copy(Span::input(0, 8), Span::scratch(0, 8), &[]);
             let sent = builder.send(other, 0, Span::scratch(0, 8), &[filled]);
-            let after = if follow_own_send {
-                vec![sent]
-            } else {
-                vec![filled]
-            };
+            let after = if follow_own_send { vec![sent] } else { vec![filled] };
             builder.send(other, 1, Span::signal(), &after);
             builder.recv(other, 2, Span::scratch(0, 8), &[]);
         }
@@ -182,19 +142,9 @@ fn order_through_another_rank_is_accepted() {
 #[test]
 fn memory_reused_before_the_own_send_completes_is_refused() {
     let error = refused(&answer_into_sent_memory(false), nothing);
-    let VerifyError::Conflict { at, other, shared } = &error else {
-        panic!("{error}")
-    };
-    assert_eq!(
-        (at.rank, other.rank, *shared),
-        (Rank(1), Rank(1), Span::scratch(0, 8))
-    );
-    assert!(
-        [at.op, other.op]
-            .iter()
-            .any(|op| matches!(op, Op::Send { index: 0, .. })),
-        "{error}"
-    );
+    let VerifyError::Conflict { at, other, shared } = &error else { panic!("{error}") };
+    assert_eq!((at.rank, other.rank, *shared), (Rank(1), Rank(1), Span::scratch(0, 8)));
+    assert!([at.op, other.op].iter().any(|op| matches!(op, Op::Send { index: 0, .. })), "{error}");
 }
 
 #[test]
@@ -209,9 +159,7 @@ fn unordered_writes_are_refused_and_unordered_reads_are_not() {
         builder.copy(half(0), Span::scratch(0, 4), &[]);
         builder.copy(half(4), Span::scratch(3, 4), &[]);
     });
-    let VerifyError::Conflict { shared, .. } = refused(&programs, nothing) else {
-        panic!("no conflict")
-    };
+    let VerifyError::Conflict { shared, .. } = refused(&programs, nothing) else { panic!("no conflict") };
     assert_eq!(shared, Span::scratch(3, 1));
 }
 
@@ -225,18 +173,9 @@ fn unordered_read_and_write_conflict_from_one_shared_byte() {
             builder.copy(Span::input(0, 4), Span::scratch(offset, 4), &[filled]);
         })
     };
-    let half = |rank| Contract {
-        after: vec![Piece {
-            span: OURS_HALF,
-            source: rank,
-            from: 0,
-        }],
-        ..exchange(rank)
-    };
+    let half = |rank| Contract { after: vec![Piece { span: OURS_HALF, source: rank, from: 0 }], ..exchange(rank) };
     assert_eq!(verify(&read_then_write_at(4), half), Ok(()));
-    let VerifyError::Conflict { shared, .. } = refused(&read_then_write_at(3), half) else {
-        panic!("no conflict")
-    };
+    let VerifyError::Conflict { shared, .. } = refused(&read_then_write_at(3), half) else { panic!("no conflict") };
     assert_eq!(shared, Span::scratch(3, 1));
 }
 
@@ -247,9 +186,7 @@ fn receive_of_data_that_waits_is_refused() {
         let sent = builder.send(other, 0, Span::input(0, 8), &[]);
         builder.recv(other, 0, THEIRS, &[sent]);
     });
-    let VerifyError::Waits { at } = refused(&programs, nothing) else {
-        panic!("accepted a late receive")
-    };
+    let VerifyError::Waits { at } = refused(&programs, nothing) else { panic!("accepted a late receive") };
     assert_eq!((at.rank, at.step), (Rank(0), OpId(1)));
 }
 
@@ -273,10 +210,7 @@ fn messages_that_do_not_match_are_refused() {
             }
         }
     });
-    assert!(matches!(
-        refused(&twice, nothing),
-        VerifyError::SameName { .. }
-    ));
+    assert!(matches!(refused(&twice, nothing), VerifyError::SameName { .. }));
     let short = pair(|builder, rank, other| {
         if rank == 0 {
             builder.send(other, 0, Span::input(0, 8), &[]);
@@ -284,10 +218,7 @@ fn messages_that_do_not_match_are_refused() {
             builder.recv(other, 0, Span::scratch(0, 7), &[]);
         }
     });
-    assert!(matches!(
-        refused(&short, nothing),
-        VerifyError::Lengths { .. }
-    ));
+    assert!(matches!(refused(&short, nothing), VerifyError::Lengths { .. }));
 }
 
 /// MC-1: a multicast goes to all other ranks, once per rank.
@@ -298,19 +229,13 @@ fn multicasts_that_do_not_match_are_refused() {
             builder.multicast(Span::input(0, 8), &[]);
         }
     });
-    assert!(matches!(
-        refused(&missed, nothing),
-        VerifyError::MulticastMissed { by: Rank(1), .. }
-    ));
+    assert!(matches!(refused(&missed, nothing), VerifyError::MulticastMissed { by: Rank(1), .. }));
     let unsent = pair(|builder, rank, other| {
         if rank == 0 {
             builder.multicast_recv(other, THEIRS);
         }
     });
-    assert!(matches!(
-        refused(&unsent, nothing),
-        VerifyError::Unmatched { .. }
-    ));
+    assert!(matches!(refused(&unsent, nothing), VerifyError::Unmatched { .. }));
     let twice = pair(|builder, rank, other| {
         for _ in 0..2 {
             if rank == 0 {
@@ -320,10 +245,7 @@ fn multicasts_that_do_not_match_are_refused() {
             }
         }
     });
-    assert!(matches!(
-        refused(&twice, nothing),
-        VerifyError::SameName { .. }
-    ));
+    assert!(matches!(refused(&twice, nothing), VerifyError::SameName { .. }));
 }
 
 #[test]
@@ -333,51 +255,23 @@ fn malformed_steps_are_refused() {
             builder.push(op, &[]);
         })
     };
-    let outside = [
-        Span::output(9, 8),
-        Span::scratch(u64::MAX, 2),
-        Span::input(0, 9),
-    ];
+    let outside = [Span::output(9, 8), Span::scratch(u64::MAX, 2), Span::input(0, 9)];
     for span in outside {
         let programs = one(Op::Multicast { span });
-        assert!(
-            matches!(refused(&programs, nothing), VerifyError::SpanOutside { span: s, .. } if s == span)
-        );
+        assert!(matches!(refused(&programs, nothing), VerifyError::SpanOutside { span: s, .. } if s == span));
     }
-    let writes_input = one(Op::Copy {
-        from: OURS,
-        to: Span::input(0, 8),
-    });
-    assert!(matches!(
-        refused(&writes_input, nothing),
-        VerifyError::WritesInput { .. }
-    ));
+    let writes_input = one(Op::Copy { from: OURS, to: Span::input(0, 8) });
+    assert!(matches!(refused(&writes_input, nothing), VerifyError::WritesInput { .. }));
     for to in [Span::output(4, 8), Span::scratch(0, 7)] {
-        assert!(matches!(
-            refused(&one(Op::Copy { from: OURS, to }), nothing),
-            VerifyError::Copy { .. }
-        ));
+        assert!(matches!(refused(&one(Op::Copy { from: OURS, to }), nothing), VerifyError::Copy { .. }));
     }
     for to in [Rank(0), Rank(2)] {
-        let programs = one(Op::Send {
-            to,
-            index: 0,
-            span: Span::signal(),
-        });
-        assert!(matches!(
-            refused(&programs, nothing),
-            VerifyError::Peer { ranks: 2, .. }
-        ));
+        let programs = one(Op::Send { to, index: 0, span: Span::signal() });
+        assert!(matches!(refused(&programs, nothing), VerifyError::Peer { ranks: 2, .. }));
     }
-    let mut forward = one(Op::Copy {
-        from: Span::input(0, 8),
-        to: OURS,
-    });
+    let mut forward = one(Op::Copy { from: Span::input(0, 8), to: OURS });
     forward[1].steps[0].after.push(OpId(0));
-    assert!(matches!(
-        refused(&forward, nothing),
-        VerifyError::Dependency { on: OpId(0), .. }
-    ));
+    assert!(matches!(refused(&forward, nothing), VerifyError::Dependency { on: OpId(0), .. }));
 }
 
 #[test]
@@ -385,34 +279,10 @@ fn programs_that_are_no_group_are_refused() {
     let programs = pair(|_, _, _| {});
     assert_eq!(verify(&programs, nothing), Ok(()));
     let swapped = [programs[1].clone(), programs[0].clone()];
-    assert!(matches!(
-        refused(&swapped, nothing),
-        VerifyError::Group {
-            position: 0,
-            rank: Rank(1),
-            ..
-        }
-    ));
-    assert!(matches!(
-        refused(&programs[..1], nothing),
-        VerifyError::Group {
-            programs: 1,
-            ranks: 2,
-            ..
-        }
-    ));
+    assert!(matches!(refused(&swapped, nothing), VerifyError::Group { position: 0, rank: Rank(1), .. }));
+    assert!(matches!(refused(&programs[..1], nothing), VerifyError::Group { programs: 1, ranks: 2, .. }));
     for (chains, subgroups) in [(0, 1), (3, 1), (1, 0)] {
-        let layout: Vec<_> = programs
-            .iter()
-            .map(|program| Program {
-                chains,
-                subgroups,
-                ..program.clone()
-            })
-            .collect();
-        assert!(matches!(
-            refused(&layout, nothing),
-            VerifyError::Layout { rank: Rank(0), .. }
-        ));
+        let layout: Vec<_> = programs.iter().map(|program| Program { chains, subgroups, ..program.clone() }).collect();
+        assert!(matches!(refused(&layout, nothing), VerifyError::Layout { rank: Rank(0), .. }));
     }
 }

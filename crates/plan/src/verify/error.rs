@@ -20,11 +20,7 @@ pub struct At {
 
 impl At {
     pub(super) fn new(program: &Program, step: OpId) -> Self {
-        Self {
-            rank: program.rank,
-            step,
-            op: program.steps[step.0 as usize].op,
-        }
+        Self { rank: program.rank, step, op: program.steps[step.0 as usize].op }
     }
 
     /// Boxed, to keep the error small.
@@ -41,11 +37,7 @@ impl fmt::Display for At {
 
 impl fmt::Display for Piece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} from byte {} of what {} contributes",
-            self.span, self.from, self.source
-        )
+        write!(f, "{} from byte {} of what {} contributes", self.span, self.from, self.source)
     }
 }
 
@@ -53,9 +45,7 @@ impl fmt::Display for Piece {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum VerifyError {
     /// The programs are not those of ranks 0 to n - 1 of a group of n.
-    #[error(
-        "program {position} of {programs} is that of {rank} of {ranks}: pass one program per rank, in order"
-    )]
+    #[error("program {position} of {programs} is that of {rank} of {ranks}: pass one program per rank, in order")]
     Group {
         /// Which of the programs.
         position: usize,
@@ -168,9 +158,7 @@ pub enum VerifyError {
         other: Box<At>,
     },
     /// Steps that wait for each other in a circle.
-    #[error(
-        "{at} never completes: it waits, directly or through others, for {other}, which waits for it"
-    )]
+    #[error("{at} never completes: it waits, directly or through others, for {other}, which waits for it")]
     Deadlock {
         /// A step of the circle.
         at: Box<At>,
@@ -188,9 +176,7 @@ pub enum VerifyError {
         shared: Span,
     },
     /// More roots may multicast at once than the program says (MC-8).
-    #[error(
-        "{at} may run beside {chains} other multicasts, and {chains} chains allow no more at once"
-    )]
+    #[error("{at} may run beside {chains} other multicasts, and {chains} chains allow no more at once")]
     Roots {
         /// A multicast that is one too many.
         at: Box<At>,
@@ -226,9 +212,7 @@ pub enum VerifyError {
         found: Piece,
     },
     /// Output that the contract leaves alone was written to.
-    #[error(
-        "{rank} ends with something at byte {offset} of its output, where its contract says nothing"
-    )]
+    #[error("{rank} ends with something at byte {offset} of its output, where its contract says nothing")]
     Stray {
         /// Whose output.
         rank: Rank,

@@ -38,11 +38,7 @@ impl Event {
     }
 
     fn from_index(index: usize) -> Self {
-        if index.is_multiple_of(2) {
-            Event::Start(index / 2)
-        } else {
-            Event::Complete(index / 2)
-        }
+        if index.is_multiple_of(2) { Event::Start(index / 2) } else { Event::Complete(index / 2) }
     }
 
     fn node(self) -> Node {
@@ -145,10 +141,7 @@ impl<'a> Graph<'a> {
         // A rank without steps shares its base with the next one; the last of equals owns the node.
         let rank = self.base.partition_point(|base| *base <= node) - 1;
         let step = node - self.base[rank];
-        At::new(
-            &self.programs[rank],
-            OpId(u32::try_from(step).expect("a step id has 32 bits")),
-        )
+        At::new(&self.programs[rank], OpId(u32::try_from(step).expect("a step id has 32 bits")))
     }
 
     /// The operation of a node.
@@ -175,10 +168,7 @@ impl<'a> Graph<'a> {
     pub(super) fn after(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
         let rank = self.base.partition_point(|base| *base <= node) - 1;
         let (program, base) = (&self.programs[rank], self.base[rank]);
-        program.steps[node - base]
-            .after
-            .iter()
-            .map(move |id| base + id.0 as usize)
+        program.steps[node - base].after.iter().map(move |id| base + id.0 as usize)
     }
 
     /// Whether `first` is complete before `second` touches memory, on every transport.
@@ -206,8 +196,7 @@ impl<'a> Graph<'a> {
             let sent = self.source[later].filter(|sent| seen_started.insert(*sent));
             started.extend(sent);
             for earlier in self.after(later) {
-                if seen_complete.insert(earlier) && beyond(earlier) && seen_started.insert(earlier)
-                {
+                if seen_complete.insert(earlier) && beyond(earlier) && seen_started.insert(earlier) {
                     started.push(earlier);
                 }
             }
@@ -226,24 +215,17 @@ impl<'a> Graph<'a> {
                 Op::Multicast { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } => None,
             };
             if let Some(earlier) = earlier {
-                return Err(VerifyError::SameName {
-                    at: self.at(node).boxed(),
-                    other: self.at(earlier).boxed(),
-                });
+                return Err(VerifyError::SameName { at: self.at(node).boxed(), other: self.at(earlier).boxed() });
             }
         }
         for (name, receive) in receives {
             let Some(send) = sends.remove(&name) else {
-                return Err(VerifyError::Unmatched {
-                    at: self.at(receive).boxed(),
-                });
+                return Err(VerifyError::Unmatched { at: self.at(receive).boxed() });
             };
             self.join(send, receive)?;
         }
         match sends.values().min() {
-            Some(send) => Err(VerifyError::Unmatched {
-                at: self.at(*send).boxed(),
-            }),
+            Some(send) => Err(VerifyError::Unmatched { at: self.at(*send).boxed() }),
             None => Ok(()),
         }
     }
@@ -258,10 +240,7 @@ impl<'a> Graph<'a> {
                 Op::Send { .. } | Op::Recv { .. } | Op::Copy { .. } => None,
             };
             if let Some(earlier) = earlier {
-                return Err(VerifyError::SameName {
-                    at: self.at(node).boxed(),
-                    other: self.at(earlier).boxed(),
-                });
+                return Err(VerifyError::SameName { at: self.at(node).boxed(), other: self.at(earlier).boxed() });
             }
         }
         for (root, multicast) in sent.iter().enumerate() {
@@ -271,18 +250,13 @@ impl<'a> Graph<'a> {
             for rank in (0..self.programs.len()).filter(|rank| *rank != root) {
                 let Some(receive) = receives.remove(&(root, rank)) else {
                     let by = self.programs[rank].rank;
-                    return Err(VerifyError::MulticastMissed {
-                        at: self.at(multicast).boxed(),
-                        by,
-                    });
+                    return Err(VerifyError::MulticastMissed { at: self.at(multicast).boxed(), by });
                 };
                 self.join(multicast, receive)?;
             }
         }
         match receives.values().min() {
-            Some(receive) => Err(VerifyError::Unmatched {
-                at: self.at(*receive).boxed(),
-            }),
+            Some(receive) => Err(VerifyError::Unmatched { at: self.at(*receive).boxed() }),
             None => Ok(()),
         }
     }
@@ -291,10 +265,7 @@ impl<'a> Graph<'a> {
         let sent = self.op(send).reads().map(|span| span.len);
         let received = self.op(receive).writes().map(|span| span.len);
         if sent != received {
-            return Err(VerifyError::Lengths {
-                at: self.at(send).boxed(),
-                other: self.at(receive).boxed(),
-            });
+            return Err(VerifyError::Lengths { at: self.at(send).boxed(), other: self.at(receive).boxed() });
         }
         self.source[receive] = Some(send);
         Ok(())
@@ -302,22 +273,13 @@ impl<'a> Graph<'a> {
 
     /// Rank, step and node of every step.
     fn steps(&self) -> impl Iterator<Item = (usize, usize, Node)> + use<'a> {
-        let each = |(rank, program): (usize, &'a Program)| {
-            (0..program.steps.len()).map(move |id| (rank, id))
-        };
-        self.programs
-            .iter()
-            .enumerate()
-            .flat_map(each)
-            .enumerate()
-            .map(|(node, (rank, id))| (rank, id, node))
+        let each = |(rank, program): (usize, &'a Program)| (0..program.steps.len()).map(move |id| (rank, id));
+        self.programs.iter().enumerate().flat_map(each).enumerate().map(|(node, (rank, id))| (rank, id, node))
     }
 
     /// Orders the events, or finds those that wait for each other.
     fn sort(&mut self) -> Result<(), VerifyError> {
-        let mut waits: Vec<usize> = (0..2 * self.nodes())
-            .map(|i| self.before(Event::from_index(i)).len())
-            .collect();
+        let mut waits: Vec<usize> = (0..2 * self.nodes()).map(|i| self.before(Event::from_index(i)).len()).collect();
         let ready = (0..waits.len()).filter(|i| waits[*i] == 0);
         let mut order: Vec<Event> = ready.map(Event::from_index).collect();
         let mut next = 0;
@@ -363,13 +325,7 @@ impl<'a> Graph<'a> {
                 behind.extend(self.receivers(node).iter().copied().map(Event::Complete));
                 behind
             }
-            Event::Complete(node) => self
-                .followers
-                .of(node)
-                .iter()
-                .copied()
-                .map(Event::Start)
-                .collect(),
+            Event::Complete(node) => self.followers.of(node).iter().copied().map(Event::Start).collect(),
         }
     }
 
@@ -377,10 +333,7 @@ impl<'a> Graph<'a> {
     fn deadlock(&self, waits: &[usize], stuck: Event) -> VerifyError {
         let cause = |event| {
             let stuck = |earlier: &Event| waits[earlier.index()] > 0;
-            self.before(event)
-                .into_iter()
-                .find(stuck)
-                .expect("a stuck event waits for a stuck one")
+            self.before(event).into_iter().find(stuck).expect("a stuck event waits for a stuck one")
         };
         let mut seen = vec![false; waits.len()];
         let mut event = stuck;
@@ -391,10 +344,7 @@ impl<'a> Graph<'a> {
         while other.node() == event.node() {
             other = cause(other);
         }
-        VerifyError::Deadlock {
-            at: self.at(event.node()).boxed(),
-            other: self.at(other.node()).boxed(),
-        }
+        VerifyError::Deadlock { at: self.at(event.node()).boxed(), other: self.at(other.node()).boxed() }
     }
 }
 
@@ -413,22 +363,12 @@ mod tests {
 
     /// Programs of signals; bit `i` of a mask makes a step follow the `i`-th last step of its rank.
     fn programs(signals: &[Signal]) -> Vec<Program> {
-        let mut builders: Vec<_> = (0..RANKS)
-            .map(|rank| ProgramBuilder::new(Rank(rank), RANKS))
-            .collect();
+        let mut builders: Vec<_> = (0..RANKS).map(|rank| ProgramBuilder::new(Rank(rank), RANKS)).collect();
         let mut steps = [0u32; RANKS as usize];
         for (index, (from, distance, after_send, after_recv)) in signals.iter().enumerate() {
             let (index, to) = (index as u32, (from + distance) % RANKS);
-            let send = Op::Send {
-                to: Rank(to),
-                index,
-                span: Span::signal(),
-            };
-            let recv = Op::Recv {
-                from: Rank(*from),
-                index,
-                span: Span::signal(),
-            };
+            let send = Op::Send { to: Rank(to), index, span: Span::signal() };
+            let recv = Op::Recv { from: Rank(*from), index, span: Span::signal() };
             for (rank, op, mask) in [(*from, send, after_send), (to, recv, after_recv)] {
                 let count = &mut steps[rank as usize];
                 let near = (0..16.min(*count)).filter(|back| mask >> back & 1 == 1);
@@ -455,9 +395,7 @@ mod tests {
                     }
                 }
                 for other in 0..nodes {
-                    let sent = graph
-                        .source(node)
-                        .is_some_and(|send| before[2 * send][other]);
+                    let sent = graph.source(node).is_some_and(|send| before[2 * send][other]);
                     reached[2 * node][other] |= sent;
                     reached[2 * node + 1][other] |= before[2 * node][other] || other == node;
                 }

@@ -19,11 +19,7 @@ pub(super) struct Run {
 impl Run {
     /// The run without its first `skip` bytes and at most `len` long.
     fn part(self, skip: u64, len: u64) -> Run {
-        Run {
-            source: self.source,
-            from: self.from + skip,
-            len: (self.len - skip).min(len),
-        }
+        Run { source: self.source, from: self.from + skip, len: (self.len - skip).min(len) }
     }
 
     fn continues_with(self, next: Run) -> bool {
@@ -63,30 +59,19 @@ impl Memory {
         if range.is_empty() {
             return;
         }
-        let reaching = self
-            .runs
-            .range(..range.start)
-            .next_back()
-            .map(|(offset, run)| (*offset, *run));
+        let reaching = self.runs.range(..range.start).next_back().map(|(offset, run)| (*offset, *run));
         if let Some((offset, run)) = reaching
             && offset + run.len > range.start
         {
             self.runs.insert(offset, run.part(0, range.start - offset));
             if offset + run.len > range.end {
-                self.runs
-                    .insert(range.end, run.part(range.end - offset, u64::MAX));
+                self.runs.insert(range.end, run.part(range.end - offset, u64::MAX));
             }
         }
-        while let Some((offset, run)) = self
-            .runs
-            .range(range.clone())
-            .next()
-            .map(|(offset, run)| (*offset, *run))
-        {
+        while let Some((offset, run)) = self.runs.range(range.clone()).next().map(|(offset, run)| (*offset, *run)) {
             self.runs.remove(&offset);
             if offset + run.len > range.end {
-                self.runs
-                    .insert(range.end, run.part(range.end - offset, u64::MAX));
+                self.runs.insert(range.end, run.part(range.end - offset, u64::MAX));
             }
         }
     }
@@ -120,17 +105,10 @@ mod tests {
     }
 
     fn action() -> impl Strategy<Value = Action> {
-        let write =
-            (0..40u64, 0..3u32, 0..40u64, 1..12u64).prop_map(|(offset, source, from, len)| {
-                Action::Write {
-                    offset,
-                    run: Run {
-                        source: Rank(source),
-                        from,
-                        len,
-                    },
-                }
-            });
+        let write = (0..40u64, 0..3u32, 0..40u64, 1..12u64).prop_map(|(offset, source, from, len)| Action::Write {
+            offset,
+            run: Run { source: Rank(source), from, len },
+        });
         let erase = (0..50u64, 0..20u64).prop_map(|(start, len)| Action::Erase(start..start + len));
         prop_oneof![3 => write, 1 => erase]
     }

@@ -58,10 +58,7 @@ pub struct Contract {
 ///
 /// # Panics
 /// When a piece of a contract does not lie within the contract's own buffers.
-pub fn verify(
-    programs: &[Program],
-    contract: impl Fn(Rank) -> Contract,
-) -> Result<(), VerifyError> {
+pub fn verify(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> Result<(), VerifyError> {
     check::group(programs)?;
     for program in programs {
         check::program(program, &contract(program.rank))?;
@@ -96,12 +93,7 @@ fn conflicts(graph: &Graph<'_>, program: &Program) -> Result<(), VerifyError> {
             for (span, writes) in [(step.op.reads(), false), (step.op.writes(), true)] {
                 if let Some(span) = span.filter(|span| span.buffer == buffer && !span.is_empty()) {
                     let end = check::end_of(span);
-                    accesses.push(Access {
-                        start: span.offset,
-                        end,
-                        writes,
-                        node,
-                    });
+                    accesses.push(Access { start: span.offset, end, writes, node });
                 }
             }
         }
@@ -112,26 +104,16 @@ fn conflicts(graph: &Graph<'_>, program: &Program) -> Result<(), VerifyError> {
             writes.retain(|earlier| earlier.end > access.start);
             let readers = reads.iter().filter(|_| access.writes);
             for other in writes.iter().chain(readers) {
-                if !graph.precedes(other.node, access.node)
-                    && !graph.precedes(access.node, other.node)
-                {
+                if !graph.precedes(other.node, access.node) && !graph.precedes(access.node, other.node) {
                     let shared = access.end.min(other.end) - access.start;
                     return Err(VerifyError::Conflict {
                         at: graph.at(other.node).boxed(),
                         other: graph.at(access.node).boxed(),
-                        shared: Span {
-                            buffer,
-                            offset: access.start,
-                            len: shared,
-                        },
+                        shared: Span { buffer, offset: access.start, len: shared },
                     });
                 }
             }
-            if access.writes {
-                writes.push(access)
-            } else {
-                reads.push(access)
-            }
+            if access.writes { writes.push(access) } else { reads.push(access) }
         }
     }
     Ok(())
@@ -157,17 +139,11 @@ fn roots_at_once(graph: &Graph<'_>, programs: &[Program]) -> Result<(), VerifyEr
             directly_before.extend(multicast.then_some(earlier));
             !multicast
         });
-        if !directly_before
-            .into_iter()
-            .any(|earlier| continued.insert(earlier))
-        {
+        if !directly_before.into_iter().any(|earlier| continued.insert(earlier)) {
             chains += 1;
         }
         if chains > programs[0].chains {
-            return Err(VerifyError::Roots {
-                at: graph.at(node).boxed(),
-                chains: programs[0].chains,
-            });
+            return Err(VerifyError::Roots { at: graph.at(node).boxed(), chains: programs[0].chains });
         }
     }
     Ok(())
@@ -191,13 +167,8 @@ impl Memories {
     }
 
     fn read(&mut self, graph: &Graph<'_>, node: Node, span: Span) -> Result<Vec<Run>, VerifyError> {
-        let contents = self
-            .buffer(span.buffer)
-            .read(span.offset..check::end_of(span));
-        contents.map_err(|offset| VerifyError::ReadsNothing {
-            at: graph.at(node).boxed(),
-            offset,
-        })
+        let contents = self.buffer(span.buffer).read(span.offset..check::end_of(span));
+        contents.map_err(|offset| VerifyError::ReadsNothing { at: graph.at(node).boxed(), offset })
     }
 
     fn write(&mut self, span: Span, runs: &[Run]) {
@@ -215,14 +186,7 @@ fn execute(
     for (program, memory) in programs.iter().zip(&mut memories) {
         for Piece { span, source, from } in contract(program.rank).before {
             if !span.is_empty() {
-                memory.write(
-                    span,
-                    &[Run {
-                        source,
-                        from,
-                        len: span.len,
-                    }],
-                );
+                memory.write(span, &[Run { source, from, len: span.len }]);
             }
         }
     }
@@ -234,10 +198,7 @@ fn execute(
         let memory = &mut memories[at.rank.0 as usize];
         match (*event, at.op) {
             (Event::Start(_), Op::Send { span, .. } | Op::Multicast { span }) => {
-                sent.insert(
-                    node,
-                    (memory.read(graph, node, span)?, graph.receivers(node).len()),
-                );
+                sent.insert(node, (memory.read(graph, node, span)?, graph.receivers(node).len()));
             }
             (Event::Start(_), Op::Copy { from, to }) => {
                 let runs = memory.read(graph, node, from)?;
@@ -245,9 +206,7 @@ fn execute(
             }
             (Event::Complete(_), Op::Recv { span, .. } | Op::MulticastRecv { span, .. }) => {
                 let send = graph.source(node).expect("every receive is matched");
-                let (runs, waiting) = sent
-                    .get_mut(&send)
-                    .expect("a receive completes after its send starts");
+                let (runs, waiting) = sent.get_mut(&send).expect("a receive completes after its send starts");
                 memory.write(span, runs);
                 *waiting -= 1;
                 if *waiting == 0 {
@@ -266,24 +225,12 @@ fn outcome(rank: Rank, output: &mut Memory, contract: &Contract) -> Result<(), V
     let promised = || contract.after.iter().filter(|piece| !piece.span.is_empty());
     for expected in promised() {
         let range = expected.span.offset..check::end_of(expected.span);
-        let runs = output.read(range).map_err(|offset| VerifyError::Missing {
-            rank,
-            expected: *expected,
-            offset,
-        })?;
+        let runs = output.read(range).map_err(|offset| VerifyError::Missing { rank, expected: *expected, offset })?;
         let mut passed = 0;
         for Run { source, from, len } in runs {
             if source != expected.source || from != expected.from + passed {
-                let found = Piece {
-                    span: Span::output(expected.span.offset + passed, len),
-                    source,
-                    from,
-                };
-                return Err(VerifyError::Wrong {
-                    rank,
-                    expected: *expected,
-                    found,
-                });
+                let found = Piece { span: Span::output(expected.span.offset + passed, len), source, from };
+                return Err(VerifyError::Wrong { rank, expected: *expected, found });
             }
             passed += len;
         }
@@ -291,7 +238,5 @@ fn outcome(rank: Rank, output: &mut Memory, contract: &Contract) -> Result<(), V
     for expected in promised() {
         output.erase(expected.span.offset..check::end_of(expected.span));
     }
-    output
-        .first()
-        .map_or(Ok(()), |offset| Err(VerifyError::Stray { rank, offset }))
+    output.first().map_or(Ok(()), |offset| Err(VerifyError::Stray { rank, offset }))
 }
