@@ -13,10 +13,13 @@
 #![warn(missing_docs)]
 
 mod buffer;
+pub mod conformance;
 mod loopback;
+mod ucx;
 
 pub use buffer::SendBuffer;
 pub use loopback::{Loopback, LoopbackHub};
+pub use ucx::{Ucx, UcxError, UcxSettings, ucx_version};
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

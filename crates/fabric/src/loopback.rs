@@ -189,22 +189,21 @@ impl Fabric for Loopback {
     }
 
     fn connect(&mut self, peer: PeerId, address: &[u8]) -> Result<(), ConnectError> {
-        let named = address.strip_prefix(&ADDRESS_TAG).and_then(|id| id.try_into().ok()).map(u64::from_le_bytes);
-        let wrong = ConnectError::Address { peer, length: address.len() };
-        let target = PeerId(named.ok_or(wrong)?);
-        if target != peer {
-            return match self.peers.contains_key(&peer) {
-                true => Err(ConnectError::AddressChanged(peer)),
-                false => Err(ConnectError::Address { peer, length: address.len() }),
-            };
-        }
+        let named = address
+            .strip_prefix(&ADDRESS_TAG)
+            .and_then(|id| id.try_into().ok())
+            .map(|id| PeerId(u64::from_le_bytes(id)));
+        let right = named == Some(peer);
         if self.peers.contains_key(&peer) {
-            return Ok(());
+            return if right { Ok(()) } else { Err(ConnectError::AddressChanged(peer)) };
         }
         if self.peers.len() >= self.limits.peers {
             return Err(ConnectError::TooManyPeers { peer, limit: self.limits.peers });
         }
-        let Some(inbox) = lock(&self.hub.0).inboxes.get(&target).cloned() else {
+        if !right {
+            return Err(ConnectError::Address { peer, length: address.len() });
+        }
+        let Some(inbox) = lock(&self.hub.0).inboxes.get(&peer).cloned() else {
             return Err(ConnectError::Transport { peer, why: PeerLoss::Unreachable });
         };
         let path = Arc::new(Path { load: Mutex::default(), sender: Arc::clone(&self.inbox) });

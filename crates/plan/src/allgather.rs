@@ -48,7 +48,7 @@ pub enum AllgatherError {
         ranks: u32,
     },
     /// The rank is not in the group.
-    #[error("an allgather program for {rank} of {ranks}: ranks count from 0 to {}", ranks - 1)]
+    #[error("an allgather program for {rank} of {ranks}: ranks count from 0")]
     Rank {
         /// The rank asked for.
         rank: Rank,
@@ -238,7 +238,7 @@ mod tests {
         assert!(allgather(Shape::Ring, 3, Rank(2), u64::MAX / 3, false).is_ok());
         assert_eq!(
             AllgatherError::Rank { rank: Rank(3), ranks: 3 }.to_string(),
-            "an allgather program for rank 3 of 3: ranks count from 0 to 2"
+            "an allgather program for rank 3 of 3: ranks count from 0"
         );
     }
 

@@ -129,7 +129,7 @@ impl ProgramBuilder {
 mod tests {
     use super::*;
 
-    /// Sets `n` signals to rank 1 without order.
+    /// Appends signals to rank 1 that follow nothing.
     fn signals(builder: &mut ProgramBuilder, indices: std::ops::Range<u32>) -> Vec<OpId> {
         indices.map(|index| builder.send(Rank(1), index, Span::signal(), &[])).collect()
     }

@@ -1,1 +1,32 @@
-//! Skeleton.
+//! Shared memory between ranks and the service process of their host, and access to a rank's own memory.
+//!
+//! - [`region`]: memfd regions, sealed so that a mapping can never fault.
+//! - [`ring`]: the submission ring, rank to service process.
+//! - [`completion`]: completion words and their futex, service process to rank.
+//! - [`control`]: both in one region with a versioned header, as each side sees it.
+//! - [`entry`]: what a rank submits.
+//! - [`memory`]: reading and writing a rank's memory without its CPU (SP-4), in tiers.
+//! - [`attach`]: the messages of the attach socket, their codec and their transport.
+//! - [`status`]: the result codes shared by the C interface, completion words and attach replies.
+//!
+//! This is the only crate with atomics; their protocols are checked by loom (`cfg(loom)`), the rest by unit tests.
+//! A rank may write anything into memory that it shares: the service process copies out before it looks, keeps its own
+//! position, and never reads back what it wrote. Nothing here knows what a collective does.
+
+pub mod completion;
+pub mod ring;
+pub mod status;
+mod sync;
+
+#[cfg(not(loom))]
+pub mod attach;
+#[cfg(not(loom))]
+pub mod control;
+#[cfg(not(loom))]
+pub mod entry;
+#[cfg(not(loom))]
+pub mod fork;
+#[cfg(not(loom))]
+pub mod memory;
+#[cfg(not(loom))]
+pub mod region;

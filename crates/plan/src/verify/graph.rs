@@ -347,3 +347,80 @@ impl<'a> Graph<'a> {
         VerifyError::Deadlock { at: self.at(event.node()).boxed(), other: self.at(other.node()).boxed() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::builder::ProgramBuilder;
+    use crate::program::Span;
+
+    const RANKS: u32 = 3;
+
+    /// What a random plan is made of: a signal from one rank to another, each end after some of the steps before it.
+    type Signal = (u32, u32, u16, u16);
+
+    /// Programs of signals; bit `i` of a mask makes a step follow the `i`-th last step of its rank.
+    fn programs(signals: &[Signal]) -> Vec<Program> {
+        let mut builders: Vec<_> = (0..RANKS).map(|rank| ProgramBuilder::new(Rank(rank), RANKS)).collect();
+        let mut steps = [0u32; RANKS as usize];
+        for (index, (from, distance, after_send, after_recv)) in signals.iter().enumerate() {
+            let (index, to) = (index as u32, (from + distance) % RANKS);
+            let send = Op::Send { to: Rank(to), index, span: Span::signal() };
+            let recv = Op::Recv { from: Rank(*from), index, span: Span::signal() };
+            for (rank, op, mask) in [(*from, send, after_send), (to, recv, after_recv)] {
+                let count = &mut steps[rank as usize];
+                let near = (0..16.min(*count)).filter(|back| mask >> back & 1 == 1);
+                let after: Vec<_> = near.map(|back| OpId(*count - 1 - back)).collect();
+                builders[rank as usize].push(op, &after);
+                *count += 1;
+            }
+        }
+        builders.into_iter().map(ProgramBuilder::build).collect()
+    }
+
+    /// For every pair of nodes whether the first is complete before the second touches memory, by repeating the table
+    /// of this module until nothing changes.
+    fn closure(graph: &Graph<'_>) -> Vec<Vec<bool>> {
+        let nodes = graph.nodes();
+        // reached[event][node]: node is complete at the event; the event of a step's first access has index 2 * node.
+        let mut reached = vec![vec![false; nodes]; 2 * nodes];
+        loop {
+            let before = reached.clone();
+            for node in 0..nodes {
+                for earlier in graph.after(node) {
+                    for other in 0..nodes {
+                        reached[2 * node][other] |= before[2 * earlier + 1][other];
+                    }
+                }
+                for other in 0..nodes {
+                    let sent = graph.source(node).is_some_and(|send| before[2 * send][other]);
+                    reached[2 * node][other] |= sent;
+                    reached[2 * node + 1][other] |= before[2 * node][other] || other == node;
+                }
+            }
+            if reached == before {
+                return (0..nodes).map(|node| reached[2 * node].clone()).collect();
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn precedes_is_the_transitive_closure(
+            signals in prop::collection::vec((0..RANKS, 1..RANKS, any::<u16>(), any::<u16>()), 1..14),
+            sparse: u16,
+        ) {
+            let thin = |(from, distance, a, b): Signal| (from, distance, a & sparse, b & sparse);
+            let programs = programs(&signals.into_iter().map(thin).collect::<Vec<_>>());
+            let graph = Graph::new(&programs).expect("signals in the order of their index cannot deadlock");
+            let closure = closure(&graph);
+            for (second, complete) in closure.iter().enumerate() {
+                for (first, expected) in complete.iter().enumerate() {
+                    prop_assert_eq!(graph.precedes(first, second), *expected, "{} {}", first, second);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! What every kind of [`Fabric`] must do, as functions that panic where one does not.
+//!
+//! A kind's test passes a factory of endpoints that can reach each other to [`all`]. Endpoints are driven from one
+//! thread; when none has anything to do, all are armed and their descriptors polled, so each check also exercises the
+//! wake rule: a wake-up that gets lost ends in a panic that says so. Never looks inside a kind.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_ADDRESS, MAX_HEADER, MAX_PAYLOAD};
+use crate::{Payload, PeerId, PeerLoss, SendError};
+
+/// Makes an endpoint with the given id and limits that can reach those made before.
+pub type Factory<'a> = dyn FnMut(PeerId, Limits) -> Box<dyn Fabric> + 'a;
+
+/// How long nothing may happen before a wake-up counts as lost: generous, as it passes only where a check fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Rounds of progress after which a check is stuck in a livelock.
+const ROUNDS: usize = 10_000_000;
+
+/// Runs every check.
+///
+/// # Panics
+/// When a check fails.
+pub fn all(make: &mut Factory<'_>) {
+    addresses_and_refusals(make);
+    sizes_in_order(make);
+    flood_both_ways(make);
+    everyone_to_everyone(make);
+    wake_up(make);
+    pool_is_bounded(make);
+    loss_is_reported_once(make);
+    disconnected_peer_comes_back(make);
+}
+
+/// An event with its bytes owned.
+#[derive(PartialEq, Eq, Debug)]
+enum Seen {
+    Message { from: PeerId, header: Vec<u8>, payload: Vec<u8> },
+    Lost(PeerId, PeerLoss),
+    Room,
+}
+
+/// Endpoints and what they reported.
+struct World {
+    ends: Vec<Box<dyn Fabric>>,
+    seen: Vec<VecDeque<Seen>>,
+}
+
+impl World {
+    /// `count` endpoints with ids from 1, each connected to all others.
+    fn new(make: &mut Factory<'_>, count: u64, limits: Limits) -> Self {
+        let ends: Vec<_> = (1..=count).map(|id| make(PeerId(id), limits)).collect();
+        let seen = ends.iter().map(|_| VecDeque::new()).collect();
+        let mut world = Self { ends, seen };
+        for from in 0..world.ends.len() {
+            for to in (0..world.ends.len()).filter(|&to| to != from) {
+                world.connect(from, to).expect("a fresh endpoint connects");
+            }
+        }
+        world
+    }
+
+    fn id(&self, end: usize) -> PeerId {
+        self.ends[end].local_id()
+    }
+
+    fn connect(&mut self, from: usize, to: usize) -> Result<(), ConnectError> {
+        let (peer, address) = (self.id(to), self.ends[to].local_address().to_vec());
+        self.ends[from].connect(peer, &address)
+    }
+
+    fn send(&mut self, from: usize, to: usize, header: &[u8], payload: &[u8]) -> Result<(), SendError> {
+        let peer = self.id(to);
+        self.ends[from].send(peer, header, Payload::Bytes(payload))
+    }
+
+    /// Progresses every endpoint once.
+    fn step(&mut self) -> usize {
+        let mut done = 0;
+        for (end, seen) in self.ends.iter_mut().zip(&mut self.seen) {
+            done += end.progress(&mut |event| {
+                seen.push_back(match event {
+                    FabricEvent::Message { from, header, payload } => {
+                        Seen::Message { from, header: header.to_vec(), payload: payload.to_vec() }
+                    }
+                    FabricEvent::PeerLost { peer, why } => Seen::Lost(peer, why),
+                    FabricEvent::Room => Seen::Room,
+                });
+            });
+        }
+        done
+    }
+
+    /// Sleeps until an endpoint has something to do.
+    fn sleep(&mut self, what: &str) {
+        if self.ends.iter_mut().any(|end| end.arm() == Armed::Busy) {
+            return;
+        }
+        assert!(self.readable(PATIENCE), "lost wake-up: nothing happens while waiting for {what}");
+    }
+
+    fn readable(&self, patience: Duration) -> bool {
+        let descriptors: Vec<_> = self.ends.iter().map(|end| end.event_fd()).collect();
+        let mut polled: Vec<_> = descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        let patience = Timespec::try_from(patience).expect("a short time");
+        poll(&mut polled, Some(&patience)).expect("poll of valid descriptors") > 0
+    }
+
+    /// Progresses and sleeps until `done`.
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..ROUNDS {
+            let moved = self.step();
+            if done(self) {
+                return;
+            }
+            if moved == 0 {
+                self.sleep(what);
+            }
+        }
+        panic!("livelock while waiting for {what}");
+    }
+
+    /// Waits for the next event of `end` other than `Room`.
+    fn next(&mut self, end: usize, what: &str) -> Seen {
+        let mut found = None;
+        self.until(what, |world| {
+            found = std::iter::from_fn(|| world.seen[end].pop_front()).find(|seen| *seen != Seen::Room);
+            found.is_some()
+        });
+        found.unwrap_or_else(|| unreachable!("until returns when something is found"))
+    }
+}
+
+/// Bytes that tell message `index` from its neighbours.
+fn pattern(index: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at.wrapping_mul(31) ^ index.wrapping_mul(131) ^ (at >> 8)) as u8).collect()
+}
+
+fn message(from: u64, header: &[u8], payload: &[u8]) -> Seen {
+    Seen::Message { from: PeerId(from), header: header.to_vec(), payload: payload.to_vec() }
+}
+
+fn addresses_and_refusals(make: &mut Factory<'_>) {
+    let mut world = World::new(make, 2, Limits { peers: 1, ..Limits::default() });
+    assert_eq!(world.id(0), PeerId(1));
+    let address = world.ends[1].local_address().to_vec();
+    assert!(!address.is_empty() && address.len() <= MAX_ADDRESS);
+    let end = &mut world.ends[0];
+    assert_eq!(end.connect(PeerId(2), &address), Ok(()), "connecting twice does nothing");
+    assert_eq!(end.connect(PeerId(2), b"elsewhere"), Err(ConnectError::AddressChanged(PeerId(2))));
+    let crowded = ConnectError::TooManyPeers { peer: PeerId(3), limit: 1 };
+    assert_eq!(end.connect(PeerId(3), &address), Err(crowded));
+    let unknown = PeerId(99);
+    assert_eq!(end.send(unknown, b"h", Payload::Empty), Err(SendError::Unknown(unknown)));
+    assert_eq!(end.ready(unknown, 0), Err(SendError::Unknown(unknown)));
+    let long = end.send(PeerId(2), &[0; MAX_HEADER + 1], Payload::Empty);
+    assert_eq!(long, Err(SendError::TooLong { header: MAX_HEADER + 1, payload: 0 }));
+    assert!(end.payload_buffer(MAX_PAYLOAD + 1).is_none());
+    end.disconnect(unknown);
+    end.disconnect(PeerId(2));
+    assert_eq!(end.send(PeerId(2), b"h", Payload::Empty), Err(SendError::Unknown(PeerId(2))));
+    for wrong in [&b""[..], b"x", &[0; 64], &address[..address.len() - 1], &[&address[..], &[0]].concat()] {
+        let refused = ConnectError::Address { peer: PeerId(2), length: wrong.len() };
+        assert_eq!(end.connect(PeerId(2), wrong), Err(refused));
+    }
+}
+
+fn sizes_in_order(make: &mut Factory<'_>) {
+    let mut world = World::new(make, 2, Limits::default());
+    let sizes = [0, 1, 7, 4095, 4096, 4097, 8191, 65_535, 65_536, 65_537, 131_071, 262_143, MAX_PAYLOAD, 3, 0];
+    for (index, &size) in sizes.iter().enumerate() {
+        let header = pattern(index, [0, 1, 24, 511, MAX_HEADER][index % 5]);
+        let mut buffer = world.ends[0].payload_buffer(size).expect("the pool holds one of each");
+        buffer.copy_from_slice(&pattern(index, size));
+        world.ends[0].send(PeerId(2), &header, Payload::Buffer(buffer)).expect("few messages fit");
+    }
+    for (index, &size) in sizes.iter().enumerate() {
+        let header = pattern(index, [0, 1, 24, 511, MAX_HEADER][index % 5]);
+        let seen = world.next(1, "a message of each size");
+        assert!(seen == message(1, &header, &pattern(index, size)), "message {index} of {size} bytes differs");
+    }
+}
+
+/// Two ends send as fast as they are let; every refusal is followed by room, no bound is exceeded.
+fn flood_both_ways(make: &mut Factory<'_>) {
+    const COUNT: usize = 400;
+    let limits = Limits { outstanding_messages: 8, outstanding_bytes: 300_000, ..Limits::default() };
+    let mut world = World::new(make, 2, limits);
+    let size = |index: usize| [100, 50_000, 0, MAX_PAYLOAD, 9000][index % 5];
+    let mut sent = [0_usize; 2];
+    let mut received = [0_usize; 2];
+    let mut refused = 0;
+    let mut blocked = [false; 2];
+    world.until("a flood to end", |world| {
+        for end in 0..2 {
+            while let Some(seen) = world.seen[end].pop_front() {
+                match seen {
+                    Seen::Room => blocked[end] = false,
+                    other => {
+                        let index = received[end];
+                        let due = message(2 - end as u64, &index.to_le_bytes(), &pattern(index, size(index)));
+                        assert!(other == due, "message {index} of the flood differs");
+                        received[end] += 1;
+                    }
+                }
+            }
+            while sent[end] < COUNT && !blocked[end] {
+                let index = sent[end];
+                match world.send(end, 1 - end, &index.to_le_bytes(), &pattern(index, size(index))) {
+                    Ok(()) => sent[end] += 1,
+                    Err(SendError::Full(peer)) => {
+                        assert_eq!(peer, PeerId(2 - end as u64));
+                        (blocked[end], refused) = (true, refused + 1);
+                    }
+                    Err(other) => panic!("the flood broke: {other}"),
+                }
+            }
+        }
+        received == [COUNT; 2]
+    });
+    assert!(refused > 0, "400 messages never met the bound of 8");
+}
+
+fn everyone_to_everyone(make: &mut Factory<'_>) {
+    const ENDS: usize = 6;
+    const EACH: usize = 20;
+    let mut world = World::new(make, ENDS as u64, Limits::default());
+    for index in 0..EACH {
+        for from in 0..ENDS {
+            for to in (0..ENDS).filter(|&to| to != from) {
+                world.send(from, to, &[index as u8], &pattern(index, 3000)).expect("few messages fit");
+            }
+        }
+    }
+    let mut next = vec![[0; ENDS]; ENDS];
+    for (end, next) in next.iter_mut().enumerate() {
+        for _ in 0..EACH * (ENDS - 1) {
+            let Seen::Message { from, header, payload } = world.next(end, "messages of all peers") else {
+                panic!("a peer was lost without cause");
+            };
+            let index = &mut next[from.0 as usize - 1];
+            assert_eq!((header, payload), (vec![*index as u8], pattern(*index, 3000)));
+            *index += 1;
+        }
+    }
+}
+
+/// A message that comes before, while or after the receiver arms wakes it.
+fn wake_up(make: &mut Factory<'_>) {
+    let mut world = World::new(make, 2, Limits::default());
+    world.send(0, 1, b"first", b"").expect("an idle path has room");
+    assert_eq!(world.next(1, "a first message"), message(1, b"first", b""));
+    for round in 0..100_u8 {
+        // Whether the receiver arms before the send or after it has left.
+        let early = round % 2 == 0;
+        let mut armed = Armed::Busy;
+        while early && armed == Armed::Busy {
+            world.step();
+            armed = world.ends[1].arm();
+        }
+        world.send(0, 1, &[round], b"x").expect("an idle path has room");
+        world.ends[0].progress(&mut |_| ());
+        if world.ends[1].arm() == Armed::Armed {
+            let fd = world.ends[1].event_fd();
+            let patience = Timespec::try_from(PATIENCE).expect("a short time");
+            let polled = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&patience));
+            assert_eq!(polled, Ok(1), "a sleeper missed message {round}");
+        }
+        assert_eq!(world.next(1, "a message that woke"), message(1, &[round], b"x"));
+    }
+}
+
+fn pool_is_bounded(make: &mut Factory<'_>) {
+    let mut world = World::new(make, 2, Limits { pool_bytes: 2 * MAX_PAYLOAD, ..Limits::default() });
+    let first = world.ends[0].payload_buffer(MAX_PAYLOAD).expect("two fit");
+    let second = world.ends[0].payload_buffer(MAX_PAYLOAD).expect("two fit");
+    for buffer in [first, second] {
+        world.ends[0].send(PeerId(2), b"", Payload::Buffer(buffer)).expect("the path has room");
+    }
+    let mut third = world.ends[0].payload_buffer(MAX_PAYLOAD);
+    let refused = third.is_none();
+    world.until("a buffer to come back", |world| {
+        let room = std::iter::from_fn(|| world.seen[0].pop_front()).any(|seen| seen == Seen::Room);
+        if room {
+            third = world.ends[0].payload_buffer(MAX_PAYLOAD);
+        }
+        third.is_some()
+    });
+    assert!(refused || third.is_some());
+    for _ in 0..2 {
+        assert!(matches!(world.next(1, "both messages"), Seen::Message { .. }));
+    }
+}
+
+fn loss_is_reported_once(make: &mut Factory<'_>) {
+    let mut world = World::new(make, 3, Limits::default());
+    world.send(0, 2, b"hello", b"").expect("an idle path has room");
+    world.send(2, 0, b"hello", b"").expect("an idle path has room");
+    assert_eq!(world.next(2, "a message"), message(1, b"hello", b""));
+    assert_eq!(world.next(0, "a message"), message(3, b"hello", b""));
+    drop(world.ends.pop());
+    assert!(matches!(world.next(0, "the loss"), Seen::Lost(PeerId(3), _)));
+    let gone = world.ends[0].send(PeerId(3), b"", Payload::Empty);
+    assert_eq!(gone, Err(SendError::Unknown(PeerId(3))));
+    world.send(1, 0, b"alive", b"").expect("the others are not concerned");
+    assert_eq!(world.next(0, "a message after a loss"), message(2, b"alive", b""));
+    world.ends.push(make(PeerId(3), Limits::default()));
+    for (from, to) in [(0, 2), (2, 0)] {
+        world.connect(from, to).expect("its successor connects");
+    }
+    world.send(0, 2, b"again", b"").expect("its successor has room");
+    world.send(2, 0, b"again", b"").expect("its successor has room");
+    assert_eq!(world.next(2, "a message to the successor"), message(1, b"again", b""));
+    assert_eq!(world.next(0, "a message of the successor"), message(3, b"again", b""));
+}
+
+/// What was accepted before a disconnect still arrives; a new connection starts a new stream.
+fn disconnected_peer_comes_back(make: &mut Factory<'_>) {
+    let mut world = World::new(make, 2, Limits::default());
+    for round in 0..5_u8 {
+        world.send(0, 1, &[round], &pattern(round.into(), 70_000)).expect("an idle path has room");
+        if round > 0 {
+            let seen = world.next(1, "a message before the disconnect");
+            assert_eq!(seen, message(1, &[round], &pattern(round.into(), 70_000)));
+        }
+        world.ends[0].disconnect(PeerId(2));
+        if round == 0 {
+            let seen = world.next(1, "a message accepted before the disconnect");
+            assert_eq!(seen, message(1, &[0], &pattern(0, 70_000)));
+        }
+        world.connect(0, 1).expect("a disconnected peer connects again");
+        world.seen[1].clear();
+    }
+}

@@ -1,0 +1,550 @@
+//! The fabric between hosts: UCP active messages over TCP, by a UCX that is loaded at run time.
+//!
+//! - Messages go eagerly, in fragments, so that order needs no matching and a receiver needs no buffers: a receiver that
+//!   does not progress holds its senders up by TCP's own flow control.
+//! - Each message starts with a prefix of ours: sender (8 bytes), connection (4, random start), sequence (4), all little
+//!   endian. A gap or a repetition breaks the stream instead of going unnoticed.
+//! - Endpoints run in UCX's peer error mode: a reset connection is reported at once. UCX's keepalive rounds and signal
+//!   handlers are off; liveness by silence is the daemon's own heartbeat.
+//!
+//! Invariant: UCX keeps pointers to [`Outgoing`] until its completion, to [`Origin`] until its endpoint is closed, and to
+//! [`Shared`] until the worker is destroyed; each lives at least that long. Never blocks except, for a bounded time, on
+//! drop.
+
+mod ffi;
+mod wiring;
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::{self, NonNull};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use crate::buffer::BufferPool;
+use crate::{
+    Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendBuffer,
+    SendError,
+};
+use wiring::Wiring;
+pub use wiring::{UcxError, UcxSettings, ucx_version};
+
+/// Active message id of all our messages.
+const MESSAGE_ID: u32 = 0;
+/// Bytes before the header of each message.
+const PREFIX: usize = 16;
+/// Calls of UCX's progress within one of ours.
+const ROUNDS: usize = 64;
+/// How long what is on its way to a disconnected peer may take to leave.
+const FLUSH_TIME: Duration = Duration::from_millis(500);
+
+type Sink<'a> = dyn FnMut(FabricEvent<'_>) + 'a;
+
+/// What UCX's callbacks and the fabric share.
+struct Shared {
+    ucx: Rc<ffi::Ucx>,
+    /// Set while `progress` runs.
+    sink: Cell<Option<NonNull<Sink<'static>>>>,
+    /// What a sink's panic left, carried across the C frames.
+    panic: Cell<Option<Box<dyn Any + Send>>>,
+    /// Arriving streams by sender.
+    streams: RefCell<HashMap<PeerId, Stream>>,
+    /// Most entries of `streams`.
+    stream_limit: usize,
+    /// Broken paths that are not reported yet.
+    lost: RefCell<Vec<Failure>>,
+    delivered: Cell<usize>,
+    starved: Cell<bool>,
+    room: Cell<bool>,
+}
+
+/// Where an arriving stream of messages stands.
+#[derive(Clone, Copy)]
+struct Stream {
+    connection: u32,
+    next: u32,
+}
+
+struct Failure {
+    peer: PeerId,
+    /// The connection that failed; none when the arriving stream did.
+    connection: Option<u32>,
+    evidence: Evidence,
+}
+
+enum Evidence {
+    Status(ffi::Status),
+    Protocol(String),
+}
+
+/// Accepted and not yet completed sends to one peer.
+#[derive(Default)]
+struct Load {
+    messages: Cell<usize>,
+    bytes: Cell<usize>,
+}
+
+/// A message that UCX reads from until its callback; gives its room back when dropped.
+struct Outgoing {
+    header: [u8; PREFIX + MAX_HEADER],
+    payload: Option<SendBuffer>,
+    length: usize,
+    peer: PeerId,
+    connection: u32,
+    load: Rc<Load>,
+    shared: Rc<Shared>,
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.load.messages.set(self.load.messages.get() - 1);
+        self.load.bytes.set(self.load.bytes.get() - self.length);
+        if self.shared.starved.take() {
+            self.shared.room.set(true);
+        }
+    }
+}
+
+/// What an endpoint's error handler is given.
+struct Origin {
+    peer: PeerId,
+    connection: u32,
+    shared: Rc<Shared>,
+}
+
+struct Peer {
+    ep: NonNull<ffi::Ep>,
+    address: Vec<u8>,
+    connection: u32,
+    sequence: u32,
+    load: Rc<Load>,
+    origin: Box<Origin>,
+}
+
+/// An endpoint on its way out.
+enum Leaving {
+    /// What was accepted still leaves.
+    Flushing { ep: NonNull<ffi::Ep>, request: *mut c_void, until: Instant, origin: Box<Origin> },
+    /// UCX releases the endpoint.
+    Closing { request: *mut c_void, origin: Box<Origin> },
+}
+
+/// Messages between hosts over UCX. Created and used by one thread.
+pub struct Ucx {
+    id: PeerId,
+    /// Dropped before the fields that follow, which UCX may point to until then.
+    wiring: Wiring,
+    shared: Rc<Shared>,
+    peers: HashMap<PeerId, Peer>,
+    leaving: Vec<Leaving>,
+    next_connection: u32,
+    limits: Limits,
+    pool: BufferPool,
+}
+
+/// Completion of a send: the message and UCX's request are released.
+unsafe extern "C" fn sent(request: *mut c_void, status: ffi::Status, user_data: *mut c_void) {
+    // SAFETY: `user_data` came from Box::into_raw in `post`; UCX calls back exactly once per request.
+    let outgoing = unsafe { Box::from_raw(user_data.cast::<Outgoing>()) };
+    // SAFETY: the request of this callback, not used afterwards.
+    unsafe { (outgoing.shared.ucx.ucp_request_free)(request) };
+    if status != ffi::UCS_OK {
+        outgoing.shared.fail(outgoing.peer, outgoing.connection, status);
+    }
+}
+
+/// UCX found the path of an endpoint broken.
+unsafe extern "C" fn broke(arg: *mut c_void, _ep: *mut ffi::Ep, status: ffi::Status) {
+    // SAFETY: the Origin lives until its endpoint is closed.
+    let origin = unsafe { &*arg.cast::<Origin>() };
+    origin.shared.fail(origin.peer, origin.connection, status);
+}
+
+/// A whole message arrived.
+unsafe extern "C" fn arrived(
+    arg: *mut c_void,
+    header: *const c_void,
+    header_length: usize,
+    data: *mut c_void,
+    length: usize,
+    param: *const ffi::AmRecvParam,
+) -> ffi::Status {
+    // SAFETY: `arg` is the Shared that lives until the worker is destroyed.
+    let shared = unsafe { &*arg.cast::<Shared>() };
+    // SAFETY: UCX passes valid parameters, and `header_length` and `length` bytes that live during this call; a
+    // rendezvous descriptor is not payload and is not read.
+    let (header, payload, rendezvous) = unsafe {
+        let rendezvous = (*param).recv_attr & ffi::UCP_AM_RECV_ATTR_FLAG_RNDV != 0;
+        (bytes(header, header_length), bytes(data, if rendezvous { 0 } else { length }), rendezvous)
+    };
+    shared.accept(header, payload, rendezvous);
+    ffi::UCS_OK
+}
+
+/// The bytes at `start`, which may be null when there are none.
+///
+/// # Safety
+/// `length` bytes at `start` are valid for `'a`.
+unsafe fn bytes<'a>(start: *const c_void, length: usize) -> &'a [u8] {
+    if start.is_null() || length == 0 {
+        return &[];
+    }
+    // SAFETY: not null, and valid by the contract of this function.
+    unsafe { std::slice::from_raw_parts(start.cast(), length) }
+}
+
+impl Shared {
+    fn fail(&self, peer: PeerId, connection: u32, status: ffi::Status) {
+        let failure = Failure { peer, connection: Some(connection), evidence: Evidence::Status(status) };
+        self.lost.borrow_mut().push(failure);
+    }
+
+    /// Checks the prefix of an arriving message and hands it to the sink.
+    fn accept(&self, message: &[u8], payload: &[u8], rendezvous: bool) {
+        let Some((prefix, header)) = message.split_first_chunk::<PREFIX>() else {
+            tracing::warn!(length = message.len(), "dropped a message without a prefix");
+            return;
+        };
+        let word = |at: usize| u32::from_le_bytes([prefix[at], prefix[at + 1], prefix[at + 2], prefix[at + 3]]);
+        let from = PeerId(u64::from(word(0)) | u64::from(word(4)) << 32);
+        let fits = header.len() <= MAX_HEADER && payload.len() <= MAX_PAYLOAD && !rendezvous;
+        match self.follow(from, word(8), word(12)) {
+            Ok(true) if fits => self.pass_on(FabricEvent::Message { from, header, payload }),
+            Ok(true) => self.break_stream(from, "a message is longer than the fabric carries".to_owned()),
+            Ok(false) => tracing::debug!(%from, "dropped a message of an earlier connection"),
+            Err(why) => self.break_stream(from, why),
+        }
+    }
+
+    /// Whether the message continues the stream of its sender; false for one of a connection that is over.
+    fn follow(&self, from: PeerId, connection: u32, sequence: u32) -> Result<bool, String> {
+        let mut streams = self.streams.borrow_mut();
+        let full = streams.len() >= self.stream_limit;
+        match streams.get_mut(&from) {
+            Some(stream) if stream.connection == connection => {
+                if stream.next != sequence {
+                    return Err(format!("message {sequence} where {} was due", stream.next));
+                }
+                stream.next = sequence.wrapping_add(1);
+                Ok(true)
+            }
+            Some(_) | None if sequence != 0 => Ok(false),
+            None if full => Err(format!("more than {} processes send to this one", self.stream_limit)),
+            Some(_) | None => {
+                streams.insert(from, Stream { connection, next: 1 });
+                Ok(true)
+            }
+        }
+    }
+
+    fn break_stream(&self, peer: PeerId, why: String) {
+        tracing::warn!(%peer, why, "an arriving stream broke");
+        self.streams.borrow_mut().remove(&peer);
+        self.lost.borrow_mut().push(Failure { peer, connection: None, evidence: Evidence::Protocol(why) });
+    }
+
+    /// Calls the sink of the running `progress`, holding its panics back until the C frames are gone.
+    fn pass_on(&self, event: FabricEvent<'_>) {
+        let Some(mut sink) = self.sink.get() else {
+            unreachable!("UCX delivers messages within progress only");
+        };
+        self.delivered.set(self.delivered.get() + 1);
+        // SAFETY: the pointer is set by `rounds` for the duration of its call, and nobody else uses the sink meanwhile.
+        let call = AssertUnwindSafe(|| unsafe { sink.as_mut() }(event));
+        if let Err(panic) = catch_unwind(call) {
+            self.panic.set(Some(panic));
+        }
+    }
+}
+
+impl Ucx {
+    /// Starts UCX on the network devices of `settings`. `id` is what peers will know us by.
+    ///
+    /// # Errors
+    /// [`UcxError`] says whether UCX is missing, too old, or refuses the devices.
+    pub fn new(id: PeerId, settings: &UcxSettings) -> Result<Self, UcxError> {
+        let (wiring, ucx) = Wiring::start(settings)?;
+        let limits = settings.limits;
+        let shared = Rc::new(Shared {
+            ucx,
+            sink: Cell::new(None),
+            panic: Cell::new(None),
+            streams: RefCell::default(),
+            stream_limit: 2 * limits.peers,
+            lost: RefCell::default(),
+            delivered: Cell::new(0),
+            starved: Cell::new(false),
+            room: Cell::new(false),
+        });
+        // SAFETY: `shared` outlives the worker: `wiring` is dropped before it.
+        unsafe { wiring.receive(MESSAGE_ID, arrived, Rc::as_ptr(&shared).cast_mut().cast())? };
+        Ok(Self {
+            id,
+            wiring,
+            shared,
+            peers: HashMap::new(),
+            leaving: Vec::new(),
+            next_connection: wiring::random(),
+            limits,
+            pool: BufferPool::new(limits.pool_bytes),
+        })
+    }
+
+    /// Hands a message to UCX, which keeps it until it has left.
+    fn post(&mut self, outgoing: Box<Outgoing>, header: usize, ep: NonNull<ffi::Ep>) -> Result<(), SendError> {
+        let (peer, connection) = (outgoing.peer, outgoing.connection);
+        let payload = outgoing.payload.as_deref().unwrap_or_default();
+        let (start, length) = (payload.as_ptr(), payload.len());
+        let raw = Box::into_raw(outgoing);
+        let mut param = ffi::RequestParam::with_callback(sent, raw.cast());
+        param.op_attr_mask |= ffi::UCP_OP_ATTR_FIELD_FLAGS;
+        param.flags = ffi::UCP_AM_SEND_FLAG_EAGER;
+        // SAFETY: the endpoint is open; header and payload lie in `raw` and its slab, which stay until `sent` is called
+        // or, when the call completes or fails at once, until they are released below.
+        let request = unsafe {
+            let prefixed = (&raw const (*raw).header).cast();
+            let send = self.shared.ucx.ucp_am_send_nbx;
+            send(ep.as_ptr(), MESSAGE_ID, prefixed, PREFIX + header, start.cast(), length, &param)
+        };
+        let error = ffi::pointer_error(request);
+        if request.is_null() || error.is_some() {
+            // SAFETY: UCX is done with the message and will not call back.
+            drop(unsafe { Box::from_raw(raw) });
+        }
+        match error {
+            None => Ok(()),
+            Some(status) => {
+                self.shared.fail(peer, connection, status);
+                Err(SendError::Lost(peer))
+            }
+        }
+    }
+
+    /// Lets UCX work, with its callbacks calling `sink`.
+    fn rounds(&mut self, sink: &mut Sink<'_>) -> usize {
+        // SAFETY: only the lifetime changes; the pointer is removed before this function returns.
+        let sink = unsafe { std::mem::transmute::<NonNull<Sink<'_>>, NonNull<Sink<'static>>>(NonNull::from(sink)) };
+        self.shared.sink.set(Some(sink));
+        let mut done = 0;
+        for _ in 0..ROUNDS {
+            let step = self.wiring.progress();
+            if step == 0 {
+                break;
+            }
+            done += step;
+        }
+        self.shared.sink.set(None);
+        if let Some(panic) = self.shared.panic.take() {
+            resume_unwind(panic);
+        }
+        done
+    }
+
+    /// Reports each broken path once and closes its endpoint.
+    fn report_lost(&mut self, sink: &mut Sink<'_>) -> usize {
+        let failures = self.shared.lost.take();
+        let mut reported = 0;
+        for Failure { peer, connection, evidence } in failures {
+            let current = self.peers.get(&peer).map(|known| known.connection);
+            if current.is_none() || connection.is_some_and(|failed| Some(failed) != current) {
+                continue;
+            }
+            let Some(known) = self.peers.remove(&peer) else {
+                continue;
+            };
+            self.close(known.ep, known.origin);
+            let why = match evidence {
+                Evidence::Status(status) => self.wiring.loss(status),
+                Evidence::Protocol(why) => PeerLoss::Protocol(why),
+            };
+            sink(FabricEvent::PeerLost { peer, why });
+            reported += 1;
+        }
+        reported
+    }
+
+    /// Closes an endpoint at once; UCX cancels what it still holds.
+    fn close(&mut self, ep: NonNull<ffi::Ep>, origin: Box<Origin>) {
+        let mut param = ffi::RequestParam::empty();
+        param.op_attr_mask = ffi::UCP_OP_ATTR_FIELD_FLAGS;
+        param.flags = ffi::UCP_EP_CLOSE_FLAG_FORCE;
+        // SAFETY: the endpoint is open, and is not used after this call.
+        let request = unsafe { (self.shared.ucx.ucp_ep_close_nbx)(ep.as_ptr(), &param) };
+        if !request.is_null() && ffi::pointer_error(request).is_none() {
+            self.leaving.push(Leaving::Closing { request, origin });
+        }
+    }
+
+    /// Takes leaving endpoints a step further.
+    fn see_off(&mut self) {
+        for leaving in std::mem::take(&mut self.leaving) {
+            match leaving {
+                Leaving::Flushing { ep, request, until, origin } => {
+                    if self.pending(request) && Instant::now() < until {
+                        self.leaving.push(Leaving::Flushing { ep, request, until, origin });
+                        continue;
+                    }
+                    // SAFETY: a request that UCX returned; one still pending completes by the forced close.
+                    unsafe { (self.shared.ucx.ucp_request_free)(request) };
+                    self.close(ep, origin);
+                }
+                Leaving::Closing { request, origin } if self.pending(request) => {
+                    self.leaving.push(Leaving::Closing { request, origin });
+                }
+                // SAFETY: a completed request, freed once.
+                Leaving::Closing { request, .. } => unsafe { (self.shared.ucx.ucp_request_free)(request) },
+            }
+        }
+    }
+
+    fn pending(&self, request: *mut c_void) -> bool {
+        // SAFETY: a request that UCX returned and that is not freed.
+        unsafe { (self.shared.ucx.ucp_request_check_status)(request) == ffi::UCS_INPROGRESS }
+    }
+}
+
+impl Fabric for Ucx {
+    fn local_id(&self) -> PeerId {
+        self.id
+    }
+
+    fn local_address(&self) -> &[u8] {
+        self.wiring.address()
+    }
+
+    fn connect(&mut self, peer: PeerId, address: &[u8]) -> Result<(), ConnectError> {
+        if let Some(known) = self.peers.get(&peer) {
+            return match known.address == address {
+                true => Ok(()),
+                false => Err(ConnectError::AddressChanged(peer)),
+            };
+        }
+        if self.peers.len() >= self.limits.peers {
+            return Err(ConnectError::TooManyPeers { peer, limit: self.limits.peers });
+        }
+        let worker_address = wiring::unframe(address).ok_or(ConnectError::Address { peer, length: address.len() })?;
+        let connection = self.next_connection;
+        self.next_connection = connection.wrapping_add(1);
+        let origin = Box::new(Origin { peer, connection, shared: Rc::clone(&self.shared) });
+        // SAFETY: the origin is kept until the endpoint is closed; its address does not change with the box.
+        let opened = unsafe { self.wiring.open(worker_address, broke, ptr::from_ref(&*origin).cast_mut().cast()) };
+        let ep = opened.map_err(|status| ConnectError::Transport { peer, why: self.wiring.loss(status) })?;
+        let load = Rc::default();
+        self.peers.insert(peer, Peer { ep, address: address.to_vec(), connection, sequence: 0, load, origin });
+        Ok(())
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        let Some(known) = self.peers.remove(&peer) else {
+            return;
+        };
+        let Peer { ep, origin, sequence, .. } = known;
+        if sequence == 0 {
+            // Nothing was ever sent, and a flush would wait for a peer that may not be there.
+            self.close(ep, origin);
+            return;
+        }
+        let param = ffi::RequestParam::empty();
+        // SAFETY: the endpoint is open.
+        let request = unsafe { (self.shared.ucx.ucp_ep_flush_nbx)(ep.as_ptr(), &param) };
+        if request.is_null() || ffi::pointer_error(request).is_some() {
+            self.close(ep, origin);
+            return;
+        }
+        self.leaving.push(Leaving::Flushing { ep, request, until: Instant::now() + FLUSH_TIME, origin });
+    }
+
+    fn payload_buffer(&mut self, length: usize) -> Option<SendBuffer> {
+        let buffer = self.pool.buffer(length);
+        if buffer.is_none() && length <= MAX_PAYLOAD {
+            self.shared.starved.set(true);
+        }
+        buffer
+    }
+
+    fn ready(&mut self, peer: PeerId, length: usize) -> Result<(), SendError> {
+        let load = &self.peers.get(&peer).ok_or(SendError::Unknown(peer))?.load;
+        let crowded = load.messages.get() > 0 && load.bytes.get() + length > self.limits.outstanding_bytes;
+        if crowded || load.messages.get() >= self.limits.outstanding_messages {
+            self.shared.starved.set(true);
+            return Err(SendError::Full(peer));
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError> {
+        let length = payload.len();
+        if header.len() > MAX_HEADER || length > MAX_PAYLOAD {
+            return Err(SendError::TooLong { header: header.len(), payload: length });
+        }
+        self.ready(peer, length)?;
+        let payload = match payload {
+            Payload::Empty => None,
+            Payload::Bytes(bytes) => {
+                let mut buffer = self.payload_buffer(length).ok_or(SendError::Full(peer))?;
+                buffer.copy_from_slice(bytes);
+                Some(buffer)
+            }
+            Payload::Buffer(buffer) => Some(buffer),
+        };
+        let known = self.peers.get_mut(&peer).ok_or(SendError::Unknown(peer))?;
+        let (ep, connection, load) = (known.ep, known.connection, Rc::clone(&known.load));
+        let mut prefixed = [0; PREFIX + MAX_HEADER];
+        prefixed[..8].copy_from_slice(&self.id.0.to_le_bytes());
+        prefixed[8..12].copy_from_slice(&connection.to_le_bytes());
+        prefixed[12..PREFIX].copy_from_slice(&known.sequence.to_le_bytes());
+        prefixed[PREFIX..PREFIX + header.len()].copy_from_slice(header);
+        known.sequence = known.sequence.wrapping_add(1);
+        load.messages.set(load.messages.get() + 1);
+        load.bytes.set(load.bytes.get() + length);
+        let shared = Rc::clone(&self.shared);
+        let outgoing = Outgoing { header: prefixed, payload, length, peer, connection, load, shared };
+        self.post(Box::new(outgoing), header.len(), ep)
+    }
+
+    fn progress(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize {
+        let mut done = self.rounds(sink);
+        self.see_off();
+        done += self.report_lost(sink);
+        if self.shared.room.take() {
+            sink(FabricEvent::Room);
+            done += 1;
+        }
+        done + self.shared.delivered.take()
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.wiring.event_fd()
+    }
+
+    fn arm(&mut self) -> Armed {
+        if self.shared.room.get() || !self.shared.lost.borrow().is_empty() {
+            return Armed::Busy;
+        }
+        self.wiring.arm()
+    }
+}
+
+impl Drop for Ucx {
+    /// Lets what was accepted leave, for a bounded time.
+    fn drop(&mut self) {
+        for peer in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.disconnect(peer);
+        }
+        let until = Instant::now() + 2 * FLUSH_TIME;
+        loop {
+            let moved = self.rounds(&mut |_| ());
+            self.see_off();
+            let left = until.saturating_duration_since(Instant::now());
+            if self.leaving.is_empty() || left.is_zero() {
+                break;
+            }
+            if moved == 0 && self.wiring.arm() == Armed::Armed {
+                self.wiring.sleep(left.min(FLUSH_TIME / 4));
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Starting and stopping UCX, its worker and its endpoints.
+//!
+//! Invariant: context and worker are valid as long as the [`Wiring`] is. Never holds state about peers.
+
+use std::ffi::{c_int, c_void};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::ffi::{self, Status};
+use crate::{Armed, Limits, MAX_ADDRESS, PeerLoss};
+
+/// First bytes of every address of ours: kind and version of the framing.
+const ADDRESS_TAG: [u8; 4] = *b"UCX1";
+/// Tag and checksum before UCX's own address.
+const ADDRESS_FRAME: usize = 8;
+/// Oldest UCX whose structures these are.
+const OLDEST: (u32, u32) = (1, 13);
+
+/// What of UCX is used.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct UcxSettings {
+    /// Network devices as UCX names them, separated by commas (`eth0`); all when absent.
+    pub devices: Option<String>,
+    /// Bounds of the fabric.
+    pub limits: Limits,
+}
+
+/// Why UCX cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum UcxError {
+    /// The libraries cannot be loaded.
+    #[error("cannot load UCX: {0}; install it (Debian: apt install libucx0)")]
+    Missing(String),
+    /// The library is older than what this is written for.
+    #[error("UCX {0}.{1} is too old; install 1.13 or newer")]
+    TooOld(u32, u32),
+    /// A setting was refused.
+    #[error("UCX refuses a setting: {0}")]
+    Setting(String),
+    /// A step of the start failed.
+    #[error("UCX fails in {step}: {why}; do the network devices ({devices}) exist, and have they an IPv4 address?")]
+    Start {
+        /// The function that failed.
+        step: &'static str,
+        /// What UCX says.
+        why: String,
+        /// The devices of the settings.
+        devices: String,
+    },
+    /// UCX's own address does not fit a group offer.
+    #[error("UCX's address takes {0} bytes of {MAX_ADDRESS}; name fewer network devices")]
+    AddressTooLong(usize),
+}
+
+/// A running UCX context with one worker.
+pub(super) struct Wiring {
+    ucx: Rc<ffi::Ucx>,
+    context: *mut ffi::Context,
+    worker: *mut ffi::Worker,
+    address: Vec<u8>,
+    event_fd: c_int,
+}
+
+/// Version of the UCX that would be used.
+///
+/// # Errors
+/// When none can be loaded.
+pub fn ucx_version() -> Result<(u32, u32, u32), UcxError> {
+    load().map(|ucx| ucx.version())
+}
+
+fn load() -> Result<ffi::Ucx, UcxError> {
+    let ucx = ffi::Ucx::load().map_err(|error| UcxError::Missing(error.to_string()))?;
+    let (major, minor, _) = ucx.version();
+    match (major, minor) >= OLDEST {
+        true => Ok(ucx),
+        false => Err(UcxError::TooOld(major, minor)),
+    }
+}
+
+/// A number that differs from process to process.
+pub(super) fn random() -> u32 {
+    RandomState::new().build_hasher().finish() as u32
+}
+
+/// FNV-1a: guards UCX, which trusts addresses, against blobs that are not.
+fn checksum(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// UCX's address within one of ours.
+pub(super) fn unframe(address: &[u8]) -> Option<&[u8]> {
+    let (sum, inner) = address.strip_prefix(&ADDRESS_TAG)?.split_first_chunk()?;
+    (address.len() <= MAX_ADDRESS && u32::from_le_bytes(*sum) == checksum(inner)).then_some(inner)
+}
+
+impl ffi::RequestParam {
+    /// No attribute set.
+    pub(super) const fn empty() -> Self {
+        Self {
+            op_attr_mask: 0,
+            flags: 0,
+            request: ptr::null_mut(),
+            cb: None,
+            datatype: 0,
+            user_data: ptr::null_mut(),
+            reply_buffer: ptr::null_mut(),
+            memory_type: 0,
+            recv_info: ptr::null_mut(),
+            memh: ptr::null_mut(),
+        }
+    }
+
+    /// Calls `callback` with `user_data` on completion.
+    pub(super) const fn with_callback(callback: ffi::SendCallback, user_data: *mut c_void) -> Self {
+        let mut param = Self::empty();
+        param.op_attr_mask = ffi::UCP_OP_ATTR_FIELD_CALLBACK | ffi::UCP_OP_ATTR_FIELD_USER_DATA;
+        param.cb = Some(callback);
+        param.user_data = user_data;
+        param
+    }
+}
+
+impl Wiring {
+    /// Loads UCX and starts a worker.
+    pub(super) fn start(settings: &UcxSettings) -> Result<(Self, Rc<ffi::Ucx>), UcxError> {
+        let ucx = Rc::new(load()?);
+        let devices = settings.devices.as_deref().unwrap_or("all");
+        let failed = |step, status| UcxError::Start { step, why: ucx.describe(status), devices: devices.to_owned() };
+        let context = open_context(&ucx, devices, &failed)?;
+        let mut wiring =
+            Self { ucx: Rc::clone(&ucx), context, worker: ptr::null_mut(), address: Vec::new(), event_fd: -1 };
+        wiring.open_worker(&failed)?;
+        Ok((wiring, ucx))
+    }
+
+    fn open_worker(&mut self, failed: &dyn Fn(&'static str, Status) -> UcxError) -> Result<(), UcxError> {
+        let check = |step, status| {
+            if status == ffi::UCS_OK { Ok(()) } else { Err(failed(step, status)) }
+        };
+        // SAFETY: all-zero bytes are a valid value: integers, null pointers, empty Option.
+        let mut params: ffi::WorkerParams = unsafe { std::mem::zeroed() };
+        params.field_mask = ffi::UCP_WORKER_PARAM_FIELD_THREAD_MODE | ffi::UCP_WORKER_PARAM_FIELD_FLAGS;
+        params.thread_mode = ffi::UCS_THREAD_MODE_SINGLE;
+        params.flags = ffi::UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK;
+        // SAFETY: the context is valid; parameters and results are valid places.
+        let status = unsafe { (self.ucx.ucp_worker_create)(self.context, &params, &mut self.worker) };
+        check("ucp_worker_create", status)?;
+        // SAFETY: the worker is valid.
+        let status = unsafe { (self.ucx.ucp_worker_get_efd)(self.worker, &mut self.event_fd) };
+        check("ucp_worker_get_efd", status)?;
+        let (mut address, mut length) = (ptr::null_mut(), 0);
+        // SAFETY: the worker is valid; both results are valid places.
+        let status = unsafe { (self.ucx.ucp_worker_get_address)(self.worker, &mut address, &mut length) };
+        check("ucp_worker_get_address", status)?;
+        // SAFETY: UCX returned `length` bytes there.
+        let inner = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) };
+        self.address = [&ADDRESS_TAG, &checksum(inner).to_le_bytes(), inner].concat();
+        // SAFETY: returned by ucp_worker_get_address, released once.
+        unsafe { (self.ucx.ucp_worker_release_address)(self.worker, address) };
+        match length + ADDRESS_FRAME <= MAX_ADDRESS {
+            true => Ok(()),
+            false => Err(UcxError::AddressTooLong(length + ADDRESS_FRAME)),
+        }
+    }
+
+    /// Where peers reach this worker.
+    pub(super) fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// Has UCX call `callback` with `arg` for each whole active message `id`.
+    ///
+    /// # Safety
+    /// `callback` may be called with `arg` until this is dropped.
+    pub(super) unsafe fn receive(
+        &self,
+        id: u32,
+        callback: ffi::AmRecvCallback,
+        arg: *mut c_void,
+    ) -> Result<(), UcxError> {
+        let param = ffi::AmHandlerParam {
+            field_mask: ffi::UCP_AM_HANDLER_PARAM_FIELD_ID
+                | ffi::UCP_AM_HANDLER_PARAM_FIELD_FLAGS
+                | ffi::UCP_AM_HANDLER_PARAM_FIELD_CB
+                | ffi::UCP_AM_HANDLER_PARAM_FIELD_ARG,
+            id,
+            flags: ffi::UCP_AM_FLAG_WHOLE_MSG,
+            cb: Some(callback),
+            arg,
+        };
+        // SAFETY: the worker is valid, and the caller vouches for callback and argument.
+        match unsafe { (self.ucx.ucp_worker_set_am_recv_handler)(self.worker, &param) } {
+            ffi::UCS_OK => Ok(()),
+            status => Err(UcxError::Setting(format!("active message {id}: {}", self.ucx.describe(status)))),
+        }
+    }
+
+    /// Opens an endpoint to UCX's own `address`.
+    ///
+    /// # Safety
+    /// `callback` may be called with `arg` until the endpoint is closed.
+    pub(super) unsafe fn open(
+        &self,
+        address: &[u8],
+        callback: ffi::ErrorCallback,
+        arg: *mut c_void,
+    ) -> Result<NonNull<ffi::Ep>, Status> {
+        // SAFETY: all-zero bytes are a valid value: integers, null pointers, empty Option.
+        let mut params: ffi::EpParams = unsafe { std::mem::zeroed() };
+        params.field_mask = ffi::UCP_EP_PARAM_FIELD_REMOTE_ADDRESS
+            | ffi::UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE
+            | ffi::UCP_EP_PARAM_FIELD_ERR_HANDLER;
+        params.address = address.as_ptr().cast();
+        params.err_mode = ffi::UCP_ERR_HANDLING_MODE_PEER;
+        params.err_handler_cb = Some(callback);
+        params.err_handler_arg = arg;
+        let mut ep = ptr::null_mut();
+        // SAFETY: the worker is valid; the address was made by a worker (checksum) and is copied by the call.
+        match unsafe { (self.ucx.ucp_ep_create)(self.worker, &params, &mut ep) } {
+            ffi::UCS_OK => NonNull::new(ep).ok_or(ffi::UCS_ERR_UNREACHABLE),
+            status => Err(status),
+        }
+    }
+
+    /// One round of UCX's progress; callbacks run within.
+    pub(super) fn progress(&self) -> usize {
+        // SAFETY: the worker is valid and used by one thread.
+        unsafe { (self.ucx.ucp_worker_progress)(self.worker) as usize }
+    }
+
+    /// Readable when the armed worker has something to do.
+    pub(super) fn event_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the worker keeps its descriptor open until it is destroyed.
+        unsafe { BorrowedFd::borrow_raw(self.event_fd) }
+    }
+
+    /// Asks for a wake-up.
+    pub(super) fn arm(&self) -> Armed {
+        // SAFETY: the worker is valid.
+        match unsafe { (self.ucx.ucp_worker_arm)(self.worker) } {
+            ffi::UCS_OK => Armed::Armed,
+            ffi::UCS_ERR_BUSY => Armed::Busy,
+            status => panic!("UCX cannot arm its own descriptors: {}", self.ucx.describe(status)),
+        }
+    }
+
+    /// Sleeps until the armed worker has something to do or `limit` has passed.
+    pub(super) fn sleep(&self, limit: Duration) {
+        let limit = Timespec::try_from(limit).ok();
+        let fd = self.event_fd();
+        // Interrupted or not, the caller looks for itself.
+        let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref());
+    }
+
+    /// What a status says about a peer.
+    pub(super) fn loss(&self, status: Status) -> PeerLoss {
+        match status {
+            ffi::UCS_ERR_CONNECTION_RESET | ffi::UCS_ERR_NOT_CONNECTED => PeerLoss::Reset,
+            ffi::UCS_ERR_UNREACHABLE | ffi::UCS_ERR_REJECTED => PeerLoss::Unreachable,
+            ffi::UCS_ERR_TIMED_OUT | ffi::UCS_ERR_ENDPOINT_TIMEOUT => PeerLoss::TimedOut,
+            other => PeerLoss::Transport(self.ucx.describe(other)),
+        }
+    }
+}
+
+impl Drop for Wiring {
+    /// Destroys worker and context; UCX completes what it still holds with callbacks, so that what was given to them is
+    /// dropped later.
+    fn drop(&mut self) {
+        // SAFETY: valid until here, by the invariant; each is destroyed once.
+        unsafe {
+            if !self.worker.is_null() {
+                (self.ucx.ucp_worker_destroy)(self.worker);
+            }
+            (self.ucx.ucp_cleanup)(self.context);
+        }
+    }
+}
+
+/// Reads UCX's configuration, sets what this fabric relies on and opens a context.
+fn open_context(
+    ucx: &ffi::Ucx,
+    devices: &str,
+    failed: &dyn Fn(&'static str, Status) -> UcxError,
+) -> Result<*mut ffi::Context, UcxError> {
+    let mut config = ptr::null_mut();
+    // SAFETY: no prefix and no file name are allowed; the result is a valid place.
+    let status = unsafe { (ucx.ucp_config_read)(ptr::null(), ptr::null(), &mut config) };
+    if status != ffi::UCS_OK {
+        return Err(failed("ucp_config_read", status));
+    }
+    let configured = [
+        (c"TLS", "tcp"),
+        (c"NET_DEVICES", devices),
+        // Liveness by silence is the daemon's own heartbeat; UCX's rounds would wake an idle process.
+        (c"KEEPALIVE_INTERVAL", "inf"),
+        // A conductor must not block in connect(2) while a host is down.
+        (c"TCP_CONN_NB", "y"),
+        // Fewer, larger fragments of eager messages.
+        (c"TCP_TX_SEG_SIZE", "64K"),
+    ]
+    .iter()
+    .try_for_each(|&(name, value)| ucx.configure(config, name, value).map_err(UcxError::Setting));
+    // SAFETY: all-zero bytes are a valid value: integers and null pointers.
+    let mut params: ffi::Params = unsafe { std::mem::zeroed() };
+    params.field_mask = ffi::UCP_PARAM_FIELD_FEATURES;
+    params.features = ffi::UCP_FEATURE_AM | ffi::UCP_FEATURE_WAKEUP;
+    let mut context = ptr::null_mut();
+    let opened = configured.and_then(|()| {
+        // SAFETY: parameters and configuration are valid; the result is a valid place.
+        match unsafe { (ucx.ucp_init_version)(OLDEST.0, OLDEST.1, &params, config, &mut context) } {
+            ffi::UCS_OK => Ok(context),
+            status => Err(failed("ucp_init", status)),
+        }
+    });
+    // SAFETY: read above, released once; the context keeps its own copy.
+    unsafe { (ucx.ucp_config_release)(config) };
+    opened
+}

@@ -1,0 +1,267 @@
+//! One connection of the attach socket: whole messages with their descriptors, either way.
+//!
+//! Invariants: sending never blocks, a peer that does not read is an error; a received message carries exactly the
+//! descriptors that its kind has, others are closed on arrival; all are close-on-exec.
+
+use super::message::{DecodeError, MESSAGE_BYTES, Message};
+use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Why a message was not sent or not received.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The other process closed the connection or ended.
+    #[error("the other process closed the attach socket or ended")]
+    Closed,
+    /// The other process does not read.
+    #[error("the other process does not read the attach socket")]
+    Backlogged,
+    /// What came makes no sense.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The kernel.
+    #[error("attach socket: {0}")]
+    Kernel(Errno),
+}
+
+impl From<Errno> for ChannelError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => ChannelError::Closed,
+            Errno::AGAIN | Errno::NOBUFS => ChannelError::Backlogged,
+            errno => ChannelError::Kernel(errno),
+        }
+    }
+}
+
+/// A message that came.
+#[derive(Debug)]
+pub struct Received<M> {
+    /// The token that a reply repeats.
+    pub token: u64,
+    /// The message.
+    pub message: M,
+    /// As many descriptors as the message's kind has.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// A connected attach socket.
+#[derive(Debug)]
+pub struct Channel(OwnedFd);
+
+impl Channel {
+    /// Connects to the service process that listens at `path`.
+    ///
+    /// # Errors
+    /// The kernel's reason, such as `NOENT` or `CONNREFUSED` when nobody listens.
+    pub fn connect(path: &Path) -> Result<Channel, Errno> {
+        let socket = seqpacket(SocketFlags::CLOEXEC)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Channel(socket))
+    }
+
+    /// A socket that listens at `path`, which must not exist; nonblocking.
+    ///
+    /// # Errors
+    /// The kernel's reason.
+    pub fn listen(path: &Path) -> Result<OwnedFd, Errno> {
+        let socket = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        Ok(socket)
+    }
+
+    /// The next connection of a listening socket, or `None` when there is none.
+    ///
+    /// # Errors
+    /// The kernel's reason, descriptors exhausted for instance.
+    pub fn accept(listener: BorrowedFd<'_>) -> Result<Option<Channel>, Errno> {
+        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(socket) => Ok(Some(Channel(socket))),
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Two connected ends, for tests.
+    ///
+    /// # Errors
+    /// The kernel's reason.
+    pub fn pair() -> Result<(Channel, Channel), Errno> {
+        let (one, two) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Channel(one), Channel(two)))
+    }
+
+    /// The process at the other end when it connected, as the kernel knows it.
+    ///
+    /// # Errors
+    /// The kernel's reason.
+    pub fn peer(&self) -> Result<rustix::net::UCred, Errno> {
+        rustix::net::sockopt::socket_peercred(&self.0)
+    }
+
+    /// Sends a message with its descriptors, whole or not at all; never blocks.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`] or [`ChannelError::Backlogged`].
+    ///
+    /// # Panics
+    /// If the number of descriptors is not that of the message's kind.
+    pub fn send<M: Message>(
+        &self,
+        token: u64,
+        message: &M,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
+        assert_eq!(descriptors.len(), message.descriptors(), "descriptors of the message");
+        let bytes = message.encode(token);
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "room for two descriptors");
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        loop {
+            match rustix::net::sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, flags) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// The next message, or `None` when there is none yet; never blocks.
+    ///
+    /// # Errors
+    /// [`ChannelError`]; after any of them the connection is of no more use.
+    pub fn receive<M: Message>(&self) -> Result<Option<Received<M>>, ChannelError> {
+        let mut bytes = [0; MESSAGE_BYTES];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut into = [IoSliceMut::new(&mut bytes)];
+        let received = match rustix::net::recvmsg(&self.0, &mut into, &mut control, flags) {
+            Ok(received) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+        let mut descriptors = Vec::new();
+        for ancillary in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = ancillary {
+                descriptors.extend(rights);
+            }
+        }
+        if received.bytes == 0 {
+            return Err(ChannelError::Closed);
+        }
+        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(DecodeError::Field("length").into());
+        }
+        let (token, message) = M::decode(&bytes[..received.bytes])?;
+        let (expected, actual) = (message.descriptors(), descriptors.len());
+        if expected != actual {
+            return Err(DecodeError::Descriptors { expected, actual }.into());
+        }
+        Ok(Some(Received { token, message, descriptors }))
+    }
+
+    /// Sleeps until a message or the end of the connection is there to be received, at most `limit`.
+    ///
+    /// # Errors
+    /// [`ChannelError::Kernel`].
+    pub fn wait(&self, limit: Duration) -> Result<bool, ChannelError> {
+        let mut watched = [PollFd::new(&self.0, PollFlags::IN)];
+        let limit = Timespec::try_from(limit).map_err(|_| ChannelError::Kernel(Errno::INVAL))?;
+        match poll(&mut watched, Some(&limit)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(ChannelError::Kernel(errno)),
+        }
+    }
+
+    /// Whether the other process closed its end or ended; messages may be left to receive.
+    pub fn hung_up(&self) -> bool {
+        let mut watched = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let ended = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
+        matches!(poll(&mut watched, Some(&Timespec::default())), Ok(1) if watched[0].revents().intersects(ended))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{Reply, Request, Welcome};
+    use super::*;
+    use crate::control::{RankSide, ServiceSide};
+    use crate::memory::Tier;
+
+    #[test]
+    fn a_welcome_carries_the_control_region() {
+        let (service, rank) = Channel::pair().unwrap();
+        assert!(rank.receive::<Reply>().unwrap().is_none());
+        rank.send(4, &Request::Offer, &[]).unwrap();
+        let request = service.receive::<Request>().unwrap().unwrap();
+        assert_eq!((request.token, request.message), (4, Request::Offer));
+
+        let side = ServiceSide::create().unwrap();
+        let welcome = Welcome { service_version: "x".into(), tier: Tier::CrossMemory, config_digest: 1 };
+        service.send(5, &Reply::Welcome(welcome), &side.descriptors()).unwrap();
+        assert!(rank.wait(Duration::from_secs(10)).unwrap());
+        let mut reply = rank.receive::<Reply>().unwrap().unwrap();
+        let doorbell = reply.descriptors.pop().unwrap();
+        RankSide::attach(reply.descriptors.pop().unwrap(), doorbell).unwrap();
+    }
+
+    #[test]
+    fn the_end_of_the_other_process_is_seen_both_ways() {
+        let (service, rank) = Channel::pair().unwrap();
+        assert!(!rank.hung_up());
+        drop(service);
+        assert!(rank.hung_up());
+        assert!(matches!(rank.receive::<Reply>(), Err(ChannelError::Closed)));
+        assert!(matches!(rank.send(1, &Request::Offer, &[]), Err(ChannelError::Closed)));
+    }
+
+    #[test]
+    fn garbage_and_missing_descriptors_are_errors() {
+        let (service, rank) = Channel::pair().unwrap();
+        rustix::net::send(&rank.0, b"garbage", SendFlags::empty()).unwrap();
+        assert!(matches!(service.receive::<Request>(), Err(ChannelError::Decode(DecodeError::Field(_)))));
+        let lonely = Request::CreateGroup { ranks: 1, rank: 0 }.encode(1);
+        rustix::net::send(&rank.0, &lonely, SendFlags::empty()).unwrap();
+        let error = service.receive::<Request>().unwrap_err();
+        assert!(matches!(error, ChannelError::Decode(DecodeError::Descriptors { expected: 1, actual: 0 })));
+        rustix::net::send(&rank.0, &[0; MESSAGE_BYTES + 1], SendFlags::empty()).unwrap();
+        assert!(matches!(service.receive::<Request>(), Err(ChannelError::Decode(DecodeError::Field("length")))));
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_is_an_error() {
+        let (_service, rank) = Channel::pair().unwrap();
+        let backlogged = (0..1_000_000).find_map(|token| rank.send(token, &Request::Offer, &[]).err());
+        assert!(matches!(backlogged, Some(ChannelError::Backlogged)));
+    }
+}

@@ -1,0 +1,517 @@
+//! Messages of the attach socket and their codec.
+//!
+//! A message is `magic (u32), version (u16), kind (u16), token (u64), body`, little-endian; a text is its length (u16)
+//! and UTF-8. A decoder accepts a message only if every field is in range and nothing is left over.
+
+use crate::memory::{Probe, Tier};
+use crate::status::Status;
+
+/// Version of the messages; both ends must have the same.
+pub const ATTACH_VERSION: u16 = 1;
+/// Bytes of a group offer, as in `outboard.h`.
+pub const OFFER_BYTES: usize = 1024;
+/// Longest text in a message; longer ones are cut.
+pub const TEXT_BYTES: usize = 2048;
+/// Longest message.
+pub(super) const MESSAGE_BYTES: usize = 4096;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"OBAT");
+
+/// From rank to service process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// First message of a connection. Reply: [`Reply::Welcome`].
+    Hello(Hello),
+    /// What this rank contributes to making a group. Reply: [`Reply::Offer`].
+    Offer,
+    /// Make a group; collective, so the reply may take long. One descriptor: the offers of all ranks in rank order,
+    /// as [`crate::region::seal_bytes`] makes it. Reply: [`Reply::GroupReady`].
+    CreateGroup {
+        /// Ranks in the group.
+        ranks: u32,
+        /// This rank's number, less than `ranks`.
+        rank: u32,
+    },
+    /// Forget a group, which has no requests in flight. Reply: [`Reply::Done`].
+    DestroyGroup {
+        /// The identifier in [`GroupReady`].
+        group: u64,
+    },
+    /// A range of the rank's memory lies in a memfd. One descriptor: the memfd, sealed. Reply: [`Reply::Done`].
+    RegisterMemory {
+        /// First address in the rank.
+        address: u64,
+        /// Bytes, all of the memfd.
+        bytes: u64,
+        /// What the range serves.
+        purpose: Purpose,
+    },
+    /// Forget a range. Reply: [`Reply::Done`].
+    UnregisterMemory {
+        /// First address in the rank.
+        address: u64,
+    },
+    /// The sentence to the failed request whose result lies in `slot`. Reply: [`Reply::ErrorText`].
+    ErrorText {
+        /// The completion word.
+        slot: u32,
+    },
+    /// Last message of a connection that ends in good order. Reply: [`Reply::Done`].
+    Detach,
+}
+
+/// Who the rank is, and how to prove that its memory can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// `OUTBOARD_ABI_VERSION` of the library.
+    pub abi_version: u32,
+    /// [`crate::control::LAYOUT_VERSION`] of the library.
+    pub layout_version: u32,
+    /// The rank's process as it sees itself; the socket's credentials are what counts.
+    pub pid: u32,
+    /// Address of a [`Probe`].
+    pub probe_address: u64,
+    /// The nonce in it.
+    pub nonce: [u8; Probe::NONCE],
+}
+
+/// What memory is registered for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// The program's buffers.
+    Allocation,
+    /// Copies of the program's buffers, which the service process cannot reach.
+    Staging,
+}
+
+/// From service process to rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// The rank is attached. Two descriptors: control region, doorbell.
+    Welcome(Welcome),
+    /// The rank's contribution to making a group; opaque to it.
+    Offer(Box<[u8; OFFER_BYTES]>),
+    /// The group is made.
+    GroupReady(GroupReady),
+    /// The request was carried out.
+    Done,
+    /// Why a collective failed.
+    ErrorText {
+        /// The result that the sentence belongs to.
+        status: Status,
+        /// The sentence.
+        text: String,
+    },
+    /// The request failed.
+    Error {
+        /// The kind of failure; never [`Status::Ok`].
+        status: Status,
+        /// The sentence.
+        text: String,
+    },
+}
+
+/// What the service process tells about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Welcome {
+    /// Its release.
+    pub service_version: String,
+    /// How it reaches memory of this rank that is not registered: never [`Tier::Memfd`].
+    pub tier: Tier,
+    /// Digest of its configuration, which the ranks of a group compare.
+    pub config_digest: u64,
+}
+
+/// A group as its ranks use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupReady {
+    /// Identifies the group between this rank and its service process.
+    pub group: u64,
+    /// Identifies the group among the service processes, for messages to users.
+    pub handle: u32,
+    /// Smallest contribution, in bytes, of an allgather that is offloaded.
+    pub allgather_least: u64,
+    /// Largest contribution, in bytes, of an allgather that is offloaded.
+    pub allgather_most: u64,
+}
+
+/// A message that no release of ours of this version writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Another version.
+    #[error(
+        "the other side speaks version {theirs} of the attach protocol, this side {ATTACH_VERSION}; install both from one release"
+    )]
+    Version {
+        /// The version of the message.
+        theirs: u16,
+    },
+    /// A field out of range, cut off, or bytes left over.
+    #[error("malformed attach message: bad {0}")]
+    Field(&'static str),
+    /// Descriptors missing or too many.
+    #[error("attach message came with {actual} descriptors instead of {expected}")]
+    Descriptors {
+        /// As many as the kind has.
+        expected: usize,
+        /// As many as came.
+        actual: usize,
+    },
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn start(kind: u16, token: u64) -> Writer {
+        let mut writer = Writer(Vec::with_capacity(64));
+        writer.put(&MAGIC.to_le_bytes());
+        writer.put(&ATTACH_VERSION.to_le_bytes());
+        writer.put(&kind.to_le_bytes());
+        writer.u64(token);
+        writer
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.put(&value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.put(&value.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        let longest = TEXT_BYTES.min(text.len());
+        let cut = (0..=longest).rev().find(|&at| text.is_char_boundary(at));
+        let text = &text[..cut.unwrap_or(0)];
+        self.put(&(text.len() as u16).to_le_bytes());
+        self.put(text.as_bytes());
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// Checks the header; returns kind, token and a reader of the body.
+    fn start(message: &'a [u8]) -> Result<(u16, u64, Reader<'a>), DecodeError> {
+        let mut reader = Reader(message);
+        if reader.u32("magic number")? != MAGIC {
+            return Err(DecodeError::Field("magic number"));
+        }
+        let theirs = reader.u16("version")?;
+        if theirs != ATTACH_VERSION {
+            return Err(DecodeError::Version { theirs });
+        }
+        Ok((reader.u16("kind")?, reader.u64("token")?, reader))
+    }
+
+    fn take(&mut self, count: usize, field: &'static str) -> Result<&'a [u8], DecodeError> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(DecodeError::Field(field))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
+        self.take(N, field)?.try_into().map_err(|_| DecodeError::Field(field))
+    }
+
+    fn u16(&mut self, field: &'static str) -> Result<u16, DecodeError> {
+        self.array(field).map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
+        self.array(field).map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self, field: &'static str) -> Result<u64, DecodeError> {
+        self.array(field).map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self, field: &'static str) -> Result<String, DecodeError> {
+        let length = usize::from(self.u16(field)?);
+        if length > TEXT_BYTES {
+            return Err(DecodeError::Field(field));
+        }
+        let text = std::str::from_utf8(self.take(length, field)?).map_err(|_| DecodeError::Field(field))?;
+        Ok(text.to_owned())
+    }
+
+    fn status(&mut self) -> Result<Status, DecodeError> {
+        match Status::from_code(self.u32("status")? as i32) {
+            Some(Status::Ok) | None => Err(DecodeError::Field("status")),
+            Some(failure) => Ok(failure),
+        }
+    }
+
+    fn end(self) -> Result<(), DecodeError> {
+        if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Field("length")) }
+    }
+}
+
+/// A message of one direction: what a [`super::Channel`] carries.
+pub trait Message: Sized {
+    /// The message as bytes.
+    fn encode(&self, token: u64) -> Vec<u8>;
+
+    /// Token and message.
+    ///
+    /// # Errors
+    /// [`DecodeError`] names the first field that cannot be.
+    fn decode(bytes: &[u8]) -> Result<(u64, Self), DecodeError>;
+
+    /// Number of descriptors that go with the message.
+    fn descriptors(&self) -> usize;
+}
+
+impl Message for Request {
+    fn encode(&self, token: u64) -> Vec<u8> {
+        let start = |kind| Writer::start(kind, token);
+        let writer = match self {
+            Request::Hello(hello) => {
+                let mut writer = start(1);
+                writer.u32(hello.abi_version);
+                writer.u32(hello.layout_version);
+                writer.u32(hello.pid);
+                writer.u64(hello.probe_address);
+                writer.put(&hello.nonce);
+                writer
+            }
+            Request::Offer => start(2),
+            Request::CreateGroup { ranks, rank } => {
+                let mut writer = start(3);
+                writer.u32(*ranks);
+                writer.u32(*rank);
+                writer
+            }
+            Request::DestroyGroup { group } => {
+                let mut writer = start(4);
+                writer.u64(*group);
+                writer
+            }
+            Request::RegisterMemory { address, bytes, purpose } => {
+                let mut writer = start(5);
+                writer.u64(*address);
+                writer.u64(*bytes);
+                writer.u32(match purpose {
+                    Purpose::Allocation => 1,
+                    Purpose::Staging => 2,
+                });
+                writer
+            }
+            Request::UnregisterMemory { address } => {
+                let mut writer = start(6);
+                writer.u64(*address);
+                writer
+            }
+            Request::ErrorText { slot } => {
+                let mut writer = start(7);
+                writer.u32(*slot);
+                writer
+            }
+            Request::Detach => start(8),
+        };
+        writer.0
+    }
+
+    fn decode(bytes: &[u8]) -> Result<(u64, Self), DecodeError> {
+        let (kind, token, mut reader) = Reader::start(bytes)?;
+        let request = match kind {
+            1 => Request::Hello(Hello {
+                abi_version: reader.u32("interface version")?,
+                layout_version: reader.u32("layout version")?,
+                pid: reader.u32("process")?,
+                probe_address: reader.u64("probe address")?,
+                nonce: reader.array("nonce")?,
+            }),
+            2 => Request::Offer,
+            3 => {
+                let (ranks, rank) = (reader.u32("ranks")?, reader.u32("rank")?);
+                if rank >= ranks {
+                    return Err(DecodeError::Field("rank"));
+                }
+                Request::CreateGroup { ranks, rank }
+            }
+            4 => Request::DestroyGroup { group: reader.u64("group")? },
+            5 => Request::RegisterMemory {
+                address: reader.u64("address")?,
+                bytes: reader.u64("bytes")?,
+                purpose: match reader.u32("purpose")? {
+                    1 => Purpose::Allocation,
+                    2 => Purpose::Staging,
+                    _ => return Err(DecodeError::Field("purpose")),
+                },
+            },
+            6 => Request::UnregisterMemory { address: reader.u64("address")? },
+            7 => Request::ErrorText { slot: reader.u32("slot")? },
+            8 => Request::Detach,
+            _ => return Err(DecodeError::Field("kind")),
+        };
+        reader.end()?;
+        Ok((token, request))
+    }
+
+    fn descriptors(&self) -> usize {
+        match self {
+            Request::CreateGroup { .. } | Request::RegisterMemory { .. } => 1,
+            Request::Hello(_)
+            | Request::Offer
+            | Request::DestroyGroup { .. }
+            | Request::UnregisterMemory { .. }
+            | Request::ErrorText { .. }
+            | Request::Detach => 0,
+        }
+    }
+}
+
+impl Message for Reply {
+    fn encode(&self, token: u64) -> Vec<u8> {
+        let start = |kind| Writer::start(kind, token);
+        let writer = match self {
+            Reply::Welcome(welcome) => {
+                let mut writer = start(101);
+                writer.text(&welcome.service_version);
+                writer.u32(match welcome.tier {
+                    Tier::Memfd => 1,
+                    Tier::CrossMemory => 2,
+                    Tier::Staging => 3,
+                });
+                writer.u64(welcome.config_digest);
+                writer
+            }
+            Reply::Offer(offer) => {
+                let mut writer = start(102);
+                writer.put(&offer[..]);
+                writer
+            }
+            Reply::GroupReady(ready) => {
+                let mut writer = start(103);
+                writer.u64(ready.group);
+                writer.u32(ready.handle);
+                writer.u64(ready.allgather_least);
+                writer.u64(ready.allgather_most);
+                writer
+            }
+            Reply::Done => start(104),
+            Reply::ErrorText { status, text } | Reply::Error { status, text } => {
+                let mut writer = start(if matches!(self, Reply::Error { .. }) { 106 } else { 105 });
+                writer.u32(status.code() as u32);
+                writer.text(text);
+                writer
+            }
+        };
+        writer.0
+    }
+
+    fn decode(bytes: &[u8]) -> Result<(u64, Self), DecodeError> {
+        let (kind, token, mut reader) = Reader::start(bytes)?;
+        let reply = match kind {
+            101 => Reply::Welcome(Welcome {
+                service_version: reader.text("service version")?,
+                tier: match reader.u32("tier")? {
+                    2 => Tier::CrossMemory,
+                    3 => Tier::Staging,
+                    _ => return Err(DecodeError::Field("tier")),
+                },
+                config_digest: reader.u64("digest")?,
+            }),
+            102 => Reply::Offer(Box::new(reader.array("offer")?)),
+            103 => Reply::GroupReady(GroupReady {
+                group: reader.u64("group")?,
+                handle: reader.u32("handle")?,
+                allgather_least: reader.u64("least size")?,
+                allgather_most: reader.u64("largest size")?,
+            }),
+            104 => Reply::Done,
+            105 => Reply::ErrorText { status: reader.status()?, text: reader.text("text")? },
+            106 => Reply::Error { status: reader.status()?, text: reader.text("text")? },
+            _ => return Err(DecodeError::Field("kind")),
+        };
+        reader.end()?;
+        Ok((token, reply))
+    }
+
+    fn descriptors(&self) -> usize {
+        match self {
+            Reply::Welcome(_) => 2,
+            Reply::Offer(_) | Reply::GroupReady(_) | Reply::Done | Reply::ErrorText { .. } | Reply::Error { .. } => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests() -> Vec<Request> {
+        vec![
+            Request::Hello(Hello {
+                abi_version: 1,
+                layout_version: 1,
+                pid: 77,
+                probe_address: 1 << 46,
+                nonce: [9; 16],
+            }),
+            Request::Offer,
+            Request::CreateGroup { ranks: 4096, rank: 4095 },
+            Request::DestroyGroup { group: 5 },
+            Request::RegisterMemory { address: 1 << 40, bytes: 1 << 30, purpose: Purpose::Staging },
+            Request::UnregisterMemory { address: 1 << 40 },
+            Request::ErrorText { slot: 3 },
+            Request::Detach,
+        ]
+    }
+
+    fn replies() -> Vec<Reply> {
+        vec![
+            Reply::Welcome(Welcome { service_version: "0.1.0".into(), tier: Tier::Staging, config_digest: u64::MAX }),
+            Reply::Offer(Box::new([7; OFFER_BYTES])),
+            Reply::GroupReady(GroupReady { group: 1, handle: 2, allgather_least: 3, allgather_most: u64::MAX }),
+            Reply::Done,
+            Reply::ErrorText { status: Status::RankLost, text: "rank 3 died".into() },
+            Reply::Error { status: Status::Mismatch, text: "größer".into() },
+        ]
+    }
+
+    /// Every message survives; cut anywhere or with a byte too many it is an error, never a panic.
+    fn check<M: Message + PartialEq + std::fmt::Debug>(messages: Vec<M>) {
+        for (token, message) in messages.into_iter().enumerate() {
+            let mut bytes = message.encode(token as u64);
+            assert!(bytes.len() <= MESSAGE_BYTES);
+            assert_eq!(M::decode(&bytes), Ok((token as u64, message)));
+            for cut in 0..bytes.len() {
+                assert!(M::decode(&bytes[..cut]).is_err(), "cut at {cut}");
+            }
+            bytes.push(0);
+            assert_eq!(M::decode(&bytes), Err(DecodeError::Field("length")));
+        }
+    }
+
+    #[test]
+    fn messages_survive_and_cut_ones_are_errors() {
+        check(requests());
+        check(replies());
+    }
+
+    #[test]
+    fn bad_fields_are_named() {
+        let mut other = Request::Offer.encode(1);
+        other[4] = 9;
+        assert_eq!(Request::decode(&other), Err(DecodeError::Version { theirs: 9 }));
+        other[0] = 0;
+        assert_eq!(Request::decode(&other), Err(DecodeError::Field("magic number")));
+        let rank = Request::CreateGroup { ranks: 2, rank: 2 }.encode(1);
+        assert_eq!(Request::decode(&rank), Err(DecodeError::Field("rank")));
+        assert_eq!(Reply::decode(&Request::Offer.encode(1)), Err(DecodeError::Field("kind")));
+    }
+
+    #[test]
+    fn long_texts_are_cut_at_a_character() {
+        let text = "ü".repeat(TEXT_BYTES);
+        let bytes = Reply::Error { status: Status::Internal, text }.encode(1);
+        let Ok((1, Reply::Error { text, .. })) = Reply::decode(&bytes) else { panic!("not an error reply") };
+        assert_eq!(text, "ü".repeat(TEXT_BYTES / 2));
+    }
+}

@@ -1,0 +1,180 @@
+//! Completion words: how a rank learns that a request has ended, without a system call while it looks.
+//!
+//! Each request in flight owns a word; the service process stores its result there (GP-7), advances the epoch all
+//! words share, and wakes the futex on the epoch only if somebody sleeps. The service process stores the word, advances
+//! the epoch, fences, loads the waiters; a rank counts itself among the waiters, fences, loads the epoch, then looks at
+//! its words. One of the two sees the other (loom: `loom_no_completion_is_slept_through`).
+//! The service process never reads a word: what a rank writes there misleads that rank alone.
+
+use crate::status::Status;
+use crate::sync::{AtomicU32, Futex, Lines, Ordering, fence};
+use std::time::{Duration, Instant};
+
+/// What all completion words of a rank share.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Epoch {
+    value: Lines<Futex>,
+    waiters: Lines<AtomicU32>,
+}
+
+/// One completion word: 0 while pending, else a [`Status`].
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Word(AtomicU32);
+
+/// A view of a rank's completion words, for either side.
+#[derive(Debug, Clone, Copy)]
+pub struct Board<'a> {
+    epoch: &'a Epoch,
+    words: &'a [Word],
+}
+
+impl<'a> Board<'a> {
+    /// A view of the board made of these parts.
+    pub fn new(epoch: &'a Epoch, words: &'a [Word]) -> Self {
+        Board { epoch, words }
+    }
+
+    /// Service process: stores the result of the request that owns `slot` and wakes the rank if it sleeps.
+    /// Everything written to the rank's memory before is visible to the rank that sees the result.
+    ///
+    /// # Panics
+    /// If `slot` is out of range: submissions are checked before they get this far.
+    pub fn complete(&self, slot: u32, status: Status) {
+        self.words[slot as usize].0.store(status.to_word(), Ordering::Release);
+        self.epoch.value.0.word().fetch_add(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.epoch.waiters.0.load(Ordering::Relaxed) != 0 {
+            self.epoch.value.0.wake_all();
+        }
+    }
+
+    /// Rank: makes the word of `slot` pending, before the request is submitted.
+    pub fn arm(&self, slot: u32) {
+        self.words[slot as usize].0.store(0, Ordering::Relaxed);
+    }
+
+    /// Rank: the result in `slot`, or `None` while pending.
+    pub fn result(&self, slot: u32) -> Option<Status> {
+        match self.words[slot as usize].0.load(Ordering::Acquire) {
+            0 => None,
+            word => Some(Status::from_word(word)),
+        }
+    }
+
+    /// Rank: sleeps until `done` holds or `limit` has passed; returns what `done` said last. `done` looks at words of
+    /// this board and is asked again whenever one completes.
+    pub fn wait(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        self.epoch.waiters.0.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let outcome = loop {
+            let epoch = self.epoch.value.0.word().load(Ordering::Acquire);
+            if done() {
+                break true;
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break false;
+            }
+            self.epoch.value.0.wait(epoch, left);
+        };
+        self.epoch.waiters.0.fetch_sub(1, Ordering::Relaxed);
+        outcome
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn words(count: usize) -> Vec<Word> {
+        (0..count).map(|_| Word::default()).collect()
+    }
+
+    #[test]
+    fn words_are_four_bytes_and_the_epoch_has_lines_of_its_own() {
+        assert_eq!(size_of::<Word>(), 4);
+        assert_eq!(size_of::<Epoch>(), 256);
+    }
+
+    #[test]
+    fn a_result_is_seen_once_stored_and_gone_once_armed() {
+        let (epoch, words) = (Epoch::default(), words(2));
+        let board = Board::new(&epoch, &words);
+        assert_eq!(board.result(1), None);
+        board.complete(1, Status::RankLost);
+        assert_eq!(board.result(1), Some(Status::RankLost));
+        assert_eq!(board.result(0), None);
+        board.arm(1);
+        assert_eq!(board.result(1), None);
+    }
+
+    #[test]
+    fn a_wait_ends_at_its_limit() {
+        let (epoch, words) = (Epoch::default(), words(1));
+        let board = Board::new(&epoch, &words);
+        assert!(!board.wait(Some(Duration::from_millis(1)), || board.result(0).is_some()));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "futex by a raw system call")]
+    fn sleepers_wake_when_their_word_completes() {
+        let (epoch, words) = (Epoch::default(), words(3));
+        let board = Board::new(&epoch, &words);
+        std::thread::scope(|scope| {
+            for slot in 0..3 {
+                scope.spawn(move || assert!(board.wait(None, || board.result(slot).is_some())));
+            }
+            for slot in 0..3 {
+                board.complete(slot, Status::Ok);
+            }
+        });
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+
+    #[derive(Default)]
+    struct Shared {
+        epoch: Epoch,
+        words: [Word; 2],
+    }
+
+    fn slept_through(sleepers: u32) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let shared = Arc::new(Shared::default());
+            let threads: Vec<_> = (0..sleepers)
+                .map(|slot| {
+                    let shared = shared.clone();
+                    loom::thread::spawn(move || {
+                        let board = Board::new(&shared.epoch, &shared.words);
+                        assert!(board.wait(None, || board.result(slot).is_some()));
+                    })
+                })
+                .collect();
+            for slot in 0..sleepers {
+                Board::new(&shared.epoch, &shared.words).complete(slot, Status::Ok);
+            }
+            for thread in threads {
+                thread.join().unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn loom_no_completion_is_slept_through() {
+        slept_through(1);
+    }
+
+    #[test]
+    fn loom_no_completion_is_slept_through_by_two_threads() {
+        slept_through(2);
+    }
+}

@@ -1,0 +1,353 @@
+//! The control region of an attached rank: header, submission ring and completion words in one memfd.
+//!
+//! The service process makes the region and hands its descriptor over at attach. Layout, version
+//! [`LAYOUT_VERSION`], little-endian, offsets in bytes:
+//!
+//! | at | what |
+//! |---|---|
+//! | 0 | magic (u64), layout version (u32), ring capacity (u32), completion words (u32) |
+//! | 4096 | [`RingState`] |
+//! | 4352 | [`Epoch`] |
+//! | 4608 | ring slots, 128 bytes each |
+//! | after these | completion words, 4 bytes each |
+//!
+//! Invariant: the service process reads the header never again after writing it; sizes are its own.
+
+use crate::completion::{Board, Epoch, Word};
+use crate::entry::{BadEntry, Entry};
+use crate::region::{Region, RegionError};
+use crate::ring::{Full, Ring, RingState, Slot, Wake};
+use crate::status::Status;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Version of everything that the two sides share in memory: control region and entries.
+pub const LAYOUT_VERSION: u32 = 1;
+/// Entries of the submission ring.
+pub const RING_CAPACITY: u32 = 256;
+/// Completion words, and with them requests in flight, per rank.
+pub const COMPLETION_WORDS: u32 = 1024;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"OUTBOARD");
+const RING_STATE_AT: usize = 4096;
+const EPOCH_AT: usize = RING_STATE_AT + size_of::<RingState>();
+const SLOTS_AT: usize = EPOCH_AT + size_of::<Epoch>();
+const MOST_SLOTS: u32 = 1 << 16;
+
+/// Why a control region cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The memory itself.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The other side speaks another layout.
+    #[error(
+        "the service process shares memory in layout {theirs}, this library in layout {LAYOUT_VERSION}; install both from one release"
+    )]
+    Version {
+        /// The layout version of the region.
+        theirs: u32,
+    },
+    /// Not a control region.
+    #[error("the control region's {0} cannot be")]
+    Malformed(&'static str),
+    /// No doorbell.
+    #[error("cannot make an eventfd: {0}; check the limit on descriptors")]
+    Doorbell(rustix::io::Errno),
+}
+
+/// The mapped region with its sizes, which views are cut from.
+#[derive(Debug)]
+struct Control {
+    region: Region,
+    capacity: u32,
+    words: u32,
+}
+
+fn region_bytes(capacity: u32, words: u32) -> usize {
+    SLOTS_AT + capacity as usize * size_of::<Slot>() + words as usize * size_of::<Word>()
+}
+
+impl Control {
+    fn ring(&self) -> Ring<'_> {
+        let (state, slots) = (self.region.start().as_ptr(), self.capacity as usize);
+        // SAFETY: both ranges lie in the mapping, whose size was checked against `capacity`; the types are made of
+        // atomics, valid for any bits, and their alignment divides the offsets.
+        unsafe {
+            Ring::new(
+                &*state.add(RING_STATE_AT).cast::<RingState>(),
+                std::slice::from_raw_parts(state.add(SLOTS_AT).cast::<Slot>(), slots),
+            )
+        }
+    }
+
+    fn board(&self) -> Board<'_> {
+        let start = self.region.start().as_ptr();
+        let words_at = SLOTS_AT + self.capacity as usize * size_of::<Slot>();
+        // SAFETY: as for the ring.
+        unsafe {
+            Board::new(
+                &*start.add(EPOCH_AT).cast::<Epoch>(),
+                std::slice::from_raw_parts(start.add(words_at).cast::<Word>(), self.words as usize),
+            )
+        }
+    }
+}
+
+/// The eventfd that wakes a sleeping service process.
+///
+/// The rank holds it too and may do with it whatever an eventfd allows. So the service process watches it
+/// edge-triggered (`EPOLLET`) and never reads or writes it: a read could be made to block.
+#[derive(Debug)]
+pub struct Doorbell(OwnedFd);
+
+impl Doorbell {
+    fn ring(&self) {
+        // Fails only when the counter is at its end, and then the bell is ringing.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The service process's end of a rank's control region. One owner: it holds the ring's position.
+#[derive(Debug)]
+pub struct ServiceSide {
+    control: Arc<Control>,
+    doorbell: Doorbell,
+    head: u64,
+}
+
+/// Completes a rank's requests; for any thread of the service process.
+#[derive(Debug, Clone)]
+pub struct Completions(Arc<Control>);
+
+impl ServiceSide {
+    /// Makes the control region and the doorbell for one rank.
+    ///
+    /// # Errors
+    /// [`ControlError::Region`] or [`ControlError::Doorbell`] when memory or descriptors are exhausted.
+    pub fn create() -> Result<ServiceSide, ControlError> {
+        let region = Region::create("outboard-control", region_bytes(RING_CAPACITY, COMPLETION_WORDS))?;
+        let mut header = [0; 20];
+        header[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        header[8..12].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
+        header[12..16].copy_from_slice(&RING_CAPACITY.to_le_bytes());
+        header[16..].copy_from_slice(&COMPLETION_WORDS.to_le_bytes());
+        region.write(0, &header);
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let doorbell = Doorbell(rustix::event::eventfd(0, flags).map_err(ControlError::Doorbell)?);
+        let control = Arc::new(Control { region, capacity: RING_CAPACITY, words: COMPLETION_WORDS });
+        Ok(ServiceSide { control, doorbell, head: 0 })
+    }
+
+    /// The two descriptors that the rank gets with its welcome: control region, doorbell.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.control.region.fd(), self.doorbell.as_fd()]
+    }
+
+    /// To be watched edge-triggered; never to be read.
+    pub fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
+    }
+
+    /// The next submission, or `None` when there is none. A malformed one is an error once and gone.
+    pub fn take(&mut self) -> Option<Result<Entry, BadEntry>> {
+        let words = self.control.ring().take(&mut self.head)?;
+        Some(Entry::decode(&words, self.control.words))
+    }
+
+    /// Raises the sleeping flag. `true`: nothing waits, the doorbell will ring. `false`: [`take`](Self::take) again.
+    #[must_use]
+    pub fn prepare_sleep(&self) -> bool {
+        self.control.ring().prepare_sleep(self.head)
+    }
+
+    /// Takes the sleeping flag down, after every wake-up.
+    pub fn stay_awake(&self) {
+        self.control.ring().stay_awake();
+    }
+
+    /// A handle that completes this rank's requests.
+    pub fn completions(&self) -> Completions {
+        Completions(self.control.clone())
+    }
+}
+
+impl Completions {
+    /// Stores the result of the request that owns `slot` and wakes the rank if it sleeps. Everything written to the
+    /// rank's memory before is visible to the rank that sees the result.
+    ///
+    /// # Panics
+    /// If `slot` did not come from a decoded entry of this rank.
+    pub fn complete(&self, slot: u32, status: Status) {
+        self.0.board().complete(slot, status);
+    }
+}
+
+/// A rank's end of its control region; for any of its threads.
+#[derive(Debug)]
+pub struct RankSide {
+    control: Control,
+    doorbell: Doorbell,
+}
+
+impl RankSide {
+    /// Maps the region that the service process made.
+    ///
+    /// # Errors
+    /// [`ControlError::Version`] when the two come from different releases, [`ControlError::Malformed`] or
+    /// [`ControlError::Region`] when the descriptor is not what it should be.
+    pub fn attach(region: OwnedFd, doorbell: OwnedFd) -> Result<RankSide, ControlError> {
+        let size = rustix::fs::fstat(&region).map_err(|_| ControlError::Malformed("size"))?.st_size;
+        let size = usize::try_from(size).map_err(|_| ControlError::Malformed("size"))?;
+        if size < SLOTS_AT {
+            return Err(ControlError::Malformed("size"));
+        }
+        let region = Region::attach(region, size)?;
+        region.keep_from_children()?;
+        let word = |at| {
+            let mut bytes = [0; 4];
+            region.read(at, &mut bytes);
+            u32::from_le_bytes(bytes)
+        };
+        let mut magic = [0; 8];
+        region.read(0, &mut magic);
+        if u64::from_le_bytes(magic) != MAGIC {
+            return Err(ControlError::Malformed("magic number"));
+        }
+        if word(8) != LAYOUT_VERSION {
+            return Err(ControlError::Version { theirs: word(8) });
+        }
+        let (capacity, words) = (word(12), word(16));
+        if !capacity.is_power_of_two() || capacity > MOST_SLOTS {
+            return Err(ControlError::Malformed("ring capacity"));
+        }
+        if words == 0 || words > MOST_SLOTS || region_bytes(capacity, words) != size {
+            return Err(ControlError::Malformed("number of completion words"));
+        }
+        Ok(RankSide { control: Control { region, capacity, words }, doorbell: Doorbell(doorbell) })
+    }
+
+    /// Number of completion words: requests that can be in flight.
+    pub fn slots(&self) -> u32 {
+        self.control.words
+    }
+
+    /// Submits an entry; makes a system call only if the service process sleeps. The entry's completion word must have
+    /// been made pending by [`arm`](Self::arm).
+    ///
+    /// # Errors
+    /// [`Full`] when the service process is a whole ring behind.
+    pub fn post(&self, entry: &Entry) -> Result<(), Full> {
+        if self.control.ring().push(&entry.encode())? == Wake::Ring {
+            self.doorbell.ring();
+        }
+        Ok(())
+    }
+
+    /// Makes the completion word of `slot` pending.
+    pub fn arm(&self, slot: u32) {
+        self.control.board().arm(slot);
+    }
+
+    /// The result in `slot`, or `None` while pending.
+    pub fn result(&self, slot: u32) -> Option<Status> {
+        self.control.board().result(slot)
+    }
+
+    /// Sleeps until `done` holds or `limit` has passed; returns what `done` said last.
+    pub fn wait(&self, limit: Option<Duration>, done: impl FnMut() -> bool) -> bool {
+        self.control.board().wait(limit, done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::AllgatherEntry;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    fn both() -> (ServiceSide, RankSide) {
+        let service = ServiceSide::create().unwrap();
+        let [region, doorbell] = service.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
+        let rank = RankSide::attach(region, doorbell).unwrap();
+        (service, rank)
+    }
+
+    fn entry(slot: u32) -> Entry {
+        Entry::Allgather(AllgatherEntry {
+            group: 1,
+            instance: 1,
+            slot,
+            in_place: false,
+            send: 4096,
+            receive: 8192,
+            bytes_per_rank: 16,
+        })
+    }
+
+    fn rung(service: &ServiceSide) -> bool {
+        let mut watched = [PollFd::new(service.doorbell(), PollFlags::IN)];
+        poll(&mut watched, Some(&Timespec::default())).unwrap() == 1
+    }
+
+    #[test]
+    fn offsets_are_aligned_and_as_documented() {
+        assert_eq!((RING_STATE_AT, EPOCH_AT, SLOTS_AT), (4096, 4352, 4608));
+        assert_eq!(region_bytes(256, 1024), 4608 + 32768 + 4096);
+        for at in [RING_STATE_AT, EPOCH_AT, SLOTS_AT] {
+            assert_eq!(at % align_of::<Slot>(), 0);
+        }
+    }
+
+    #[test]
+    fn a_submission_and_its_completion_cross_the_region() {
+        let (mut service, rank) = both();
+        rank.arm(7);
+        rank.post(&entry(7)).unwrap();
+        assert!(!rung(&service), "an awake service process is not rung");
+        assert_eq!(service.take(), Some(Ok(entry(7))));
+        assert_eq!(service.take(), None);
+        assert!(service.prepare_sleep());
+        rank.post(&entry(8)).unwrap();
+        assert!(rung(&service));
+        service.stay_awake();
+        assert_eq!(service.take(), Some(Ok(entry(8))));
+        assert_eq!(rank.result(7), None);
+        let completions = service.completions();
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(rank.wait(None, || rank.result(7) == Some(Status::Ok))));
+            completions.complete(7, Status::Ok);
+        });
+    }
+
+    #[test]
+    fn garbage_from_a_rank_is_an_error_and_then_gone() {
+        let (mut service, rank) = both();
+        rank.post(&entry(COMPLETION_WORDS)).unwrap();
+        rank.post(&entry(0)).unwrap();
+        assert_eq!(service.take().unwrap().unwrap_err().field, "slot");
+        assert_eq!(service.take(), Some(Ok(entry(0))));
+        let size = rank.control.region.bytes();
+        rank.control.region.write(0, &vec![0xff; size]);
+        assert_eq!(service.take(), None);
+        service.completions().complete(0, Status::Ok);
+    }
+
+    #[test]
+    fn another_layout_is_refused_by_name() {
+        for (at, what) in [(0, "magic number"), (8, "layout"), (12, "ring capacity"), (16, "completion words")] {
+            let service = ServiceSide::create().unwrap();
+            service.control.region.write(at, &[3]);
+            let [region, doorbell] = service.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
+            let error = RankSide::attach(region, doorbell).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The cross-memory tier: system calls that copy between this process and the rank's.
+//!
+//! The process is known by a pidfd. Its number could be given to another process once it has been reaped, so every batch
+//! asks the pidfd first, and a read asks again afterwards: bytes of a stranger are never returned. A write can hit a
+//! stranger only if the rank dies and the kernel goes round all process numbers between two consecutive system calls.
+//! A call can take as long as the rank's page faults do, which is up to the rank where it handles them itself.
+
+use super::{AccessError, RankMemory, ReadPiece, Resident, WritePiece};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Pieces per system call: UIO_MAXIOV of the kernel.
+const IOV_MAX: usize = 1024;
+
+/// Memory of another process that this one may trace.
+#[derive(Debug)]
+pub struct CrossMemory {
+    pid: Pid,
+    pidfd: OwnedFd,
+}
+
+/// Which way a batch goes.
+#[derive(Debug, Clone, Copy)]
+enum Direction {
+    FromRank,
+    ToRank,
+}
+
+impl CrossMemory {
+    /// Pins the process `pid`. The caller knows by other means that the number is right, at best by [`super::probe`].
+    ///
+    /// # Errors
+    /// The kernel's reason: no such process, or descriptors exhausted.
+    pub fn open(pid: Pid) -> rustix::io::Result<CrossMemory> {
+        Ok(CrossMemory { pid, pidfd: pidfd_open(pid, PidfdFlags::empty())? })
+    }
+
+    /// Becomes readable when the process ends: evidence of death.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    fn alive(&self) -> Result<(), AccessError> {
+        let mut watched = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        match poll(&mut watched, Some(&Timespec::default())) {
+            Ok(0) | Err(Errno::INTR) => Ok(()),
+            Ok(_) => Err(self.gone()),
+            Err(errno) => Err(AccessError::Kernel { address: 0, errno }),
+        }
+    }
+
+    fn gone(&self) -> AccessError {
+        AccessError::Gone { pid: self.pid.as_raw_nonzero().get() }
+    }
+
+    /// Moves whole batches, in calls of at most [`IOV_MAX`] pieces, going on where a call stopped short.
+    fn transfer(
+        &self,
+        direction: Direction,
+        local: &mut [libc::iovec],
+        remote: &mut [libc::iovec],
+    ) -> Result<(), AccessError> {
+        self.alive()?;
+        let mut at = 0;
+        while at < local.len() {
+            let end = local.len().min(at + IOV_MAX);
+            let moved = self.call(direction, &local[at..end], &remote[at..end])?;
+            let mut left = moved;
+            while at < end && left >= local[at].iov_len {
+                left -= local[at].iov_len;
+                at += 1;
+            }
+            if left > 0 {
+                advance(&mut local[at], left);
+                advance(&mut remote[at], left);
+            } else if moved == 0 && at < end {
+                return Err(fault(&remote[at]));
+            }
+        }
+        match direction {
+            Direction::FromRank => self.alive(),
+            Direction::ToRank => Ok(()),
+        }
+    }
+
+    fn call(&self, direction: Direction, local: &[libc::iovec], remote: &[libc::iovec]) -> Result<usize, AccessError> {
+        let (pid, count) = (self.pid.as_raw_nonzero().get(), local.len() as libc::c_ulong);
+        loop {
+            // SAFETY: the local pieces were made from slices that the caller of `transfer` holds, mutably where the
+            // kernel writes; the kernel checks the remote ones.
+            let moved = unsafe {
+                match direction {
+                    Direction::FromRank => {
+                        libc::process_vm_readv(pid, local.as_ptr(), count, remote.as_ptr(), count, 0)
+                    }
+                    Direction::ToRank => libc::process_vm_writev(pid, local.as_ptr(), count, remote.as_ptr(), count, 0),
+                }
+            };
+            if let Ok(moved) = usize::try_from(moved) {
+                return Ok(moved);
+            }
+            let address = remote[0].iov_base as u64;
+            match Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO) {
+                Errno::INTR => {}
+                Errno::FAULT => return Err(fault(&remote[0])),
+                Errno::PERM => return Err(AccessError::Refused { address }),
+                Errno::SRCH => return Err(self.gone()),
+                errno => return Err(AccessError::Kernel { address, errno }),
+            }
+        }
+    }
+}
+
+fn fault(remote: &libc::iovec) -> AccessError {
+    AccessError::Fault { address: remote.iov_base as u64, bytes: remote.iov_len as u64 }
+}
+
+fn advance(piece: &mut libc::iovec, bytes: usize) {
+    piece.iov_base = piece.iov_base.wrapping_byte_add(bytes);
+    piece.iov_len -= bytes;
+}
+
+fn remote(address: u64, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len }
+}
+
+impl RankMemory for CrossMemory {
+    fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
+        // Empty pieces would look like a call that moved nothing.
+        let pieces = || batch.iter().filter(|piece| !piece.local.is_empty());
+        let mut there: Vec<_> = pieces().map(|piece| remote(piece.address, piece.local.len())).collect();
+        let mut here: Vec<_> = batch
+            .iter_mut()
+            .filter(|piece| !piece.local.is_empty())
+            .map(|piece| libc::iovec { iov_base: piece.local.as_mut_ptr().cast(), iov_len: piece.local.len() })
+            .collect();
+        self.transfer(Direction::FromRank, &mut here, &mut there)
+    }
+
+    fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError> {
+        let pieces = || batch.iter().filter(|piece| !piece.local.is_empty());
+        let mut there: Vec<_> = pieces().map(|piece| remote(piece.address, piece.local.len())).collect();
+        let mut here: Vec<_> = pieces()
+            .map(|piece| libc::iovec { iov_base: piece.local.as_ptr().cast_mut().cast(), iov_len: piece.local.len() })
+            .collect();
+        self.transfer(Direction::ToRank, &mut here, &mut there)
+    }
+
+    fn resident(&self, _address: u64, _bytes: u64) -> Option<Resident> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+
+    const PAGE: usize = 4096;
+
+    fn own() -> CrossMemory {
+        CrossMemory::open(rustix::process::getpid()).unwrap()
+    }
+
+    /// Pages of our own, the last of which cannot be accessed; left mapped until the test process ends.
+    fn pages(count: usize) -> u64 {
+        // SAFETY: a fresh mapping, of which only addresses are used.
+        unsafe {
+            let start = mmap_anonymous(
+                std::ptr::null_mut(),
+                count * PAGE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+            .unwrap();
+            mprotect(start.byte_add((count - 1) * PAGE), PAGE, MprotectFlags::empty()).unwrap();
+            start as u64
+        }
+    }
+
+    /// SP-4: more pieces than one system call takes, empty ones among them.
+    #[test]
+    fn batches_beyond_the_kernels_limit_arrive_whole() {
+        let memory = own();
+        let target = vec![0u8; 5 * 3000];
+        let chunks: Vec<Vec<u8>> = (0..3000usize).map(|at| vec![at as u8; if at % 7 == 0 { 0 } else { 5 }]).collect();
+        let batch: Vec<_> = chunks
+            .iter()
+            .enumerate()
+            .map(|(at, chunk)| WritePiece { local: chunk, address: target.as_ptr() as u64 + 5 * at as u64 })
+            .collect();
+        memory.writev(&batch).unwrap();
+        let mut back = vec![vec![0u8; 5]; 3000];
+        let mut batch: Vec<_> = back
+            .iter_mut()
+            .enumerate()
+            .map(|(at, local)| ReadPiece { local, address: target.as_ptr() as u64 + 5 * at as u64 })
+            .collect();
+        memory.readv(&mut batch).unwrap();
+        for (at, bytes) in back.iter().enumerate() {
+            let expected = if at % 7 == 0 { 0 } else { at as u8 };
+            assert_eq!(bytes, &[expected; 5]);
+        }
+    }
+
+    #[test]
+    fn a_fault_names_the_piece_and_what_lies_before_is_moved() {
+        let memory = own();
+        let start = pages(3);
+        let guard = start + 2 * PAGE as u64;
+        let bytes = [7; 64];
+        let batch = [
+            WritePiece { local: &bytes, address: start },
+            WritePiece { local: &bytes, address: guard },
+            WritePiece { local: &bytes, address: start + 64 },
+        ];
+        assert_eq!(memory.writev(&batch), Err(AccessError::Fault { address: guard, bytes: 64 }));
+        let mut back = [0; 64];
+        memory.read(start, &mut back).unwrap();
+        assert_eq!(back, bytes);
+        // A piece that begins well and runs into the guard page is moved up to it.
+        let across = memory.write(guard - 32, &bytes);
+        assert!(matches!(across, Err(AccessError::Fault { address, .. }) if (guard - 32..=guard).contains(&address)));
+    }
+
+    #[test]
+    fn a_process_that_ended_is_gone_and_not_its_successor() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let memory = CrossMemory::open(Pid::from_child(&child)).unwrap();
+        memory.alive().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let pid = child.id() as i32;
+        assert_eq!(memory.read(4096, &mut [0; 8]), Err(AccessError::Gone { pid }));
+        assert_eq!(memory.write(4096, &[0; 8]), Err(AccessError::Gone { pid }));
+    }
+}

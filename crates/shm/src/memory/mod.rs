@@ -1,0 +1,183 @@
+//! Access to a rank's memory from the service process, without the rank's CPU (SP-4), in tiers.
+//!
+//! | tier | how | when |
+//! |---|---|---|
+//! | [`Tier::Memfd`] | the range lies in a memfd that is mapped here too ([`MemfdRanges`]) | the rank allocated it through us |
+//! | [`Tier::CrossMemory`] | `process_vm_readv` and `process_vm_writev` ([`CrossMemory`]) | the kernel lets us trace the rank |
+//! | [`Tier::Staging`] | the rank copies through a memfd while it is inside our library (GP-9) | everything else |
+//!
+//! [`TieredMemory`] picks per range. Staging needs no code on this side: its segments are registered memfd ranges.
+//! Addresses are the rank's and not to be trusted: an access that fails is a typed [`AccessError`] and harms the rank
+//! alone. Nothing here remembers what it moved.
+
+mod cross;
+mod memfd;
+mod tiered;
+
+pub use cross::CrossMemory;
+pub use memfd::{MemfdRanges, RangeError, Resident};
+pub use tiered::{Probe, ProbeOutcome, TieredMemory, probe};
+
+use std::fmt;
+
+/// How the service process reaches memory of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tier {
+    /// Mapped here too.
+    Memfd,
+    /// By system calls on the other process.
+    CrossMemory,
+    /// Through a memfd to which the rank copies.
+    Staging,
+}
+
+impl Tier {
+    /// The name that users see.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Tier::Memfd => "memfd",
+            Tier::CrossMemory => "cross-memory attach",
+            Tier::Staging => "staging",
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+/// Why memory of a rank could not be read or written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AccessError {
+    /// The rank has no such memory, or not with this right.
+    #[error(
+        "the rank's {bytes} bytes at {address:#x} cannot be accessed (EFAULT): not mapped, or read-only where a result goes"
+    )]
+    Fault {
+        /// First address of the piece that failed.
+        address: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The kernel does not let this process reach into that one.
+    #[error(
+        "the kernel refuses access to the rank's memory at {address:#x} (EPERM); see kernel.yama.ptrace_scope, or let staging do"
+    )]
+    Refused {
+        /// First address of the piece that failed.
+        address: u64,
+    },
+    /// The process has ended.
+    #[error("the rank's process {pid} has ended")]
+    Gone {
+        /// Its process identifier.
+        pid: i32,
+    },
+    /// No tier reaches the range.
+    #[error(
+        "the rank's {bytes} bytes at {address:#x} lie outside the memory shared with the service process, which can reach no other"
+    )]
+    Unreachable {
+        /// First address.
+        address: u64,
+        /// Length.
+        bytes: u64,
+    },
+    /// Anything else the kernel says.
+    #[error("access to the rank's memory at {address:#x} failed: {errno}")]
+    Kernel {
+        /// First address of the piece that failed.
+        address: u64,
+        /// The kernel's reason.
+        errno: rustix::io::Errno,
+    },
+}
+
+/// One piece of a batch to be read: from `address` in the rank into `local`.
+#[derive(Debug)]
+pub struct ReadPiece<'a> {
+    /// Where the bytes go.
+    pub local: &'a mut [u8],
+    /// Where they lie in the rank.
+    pub address: u64,
+}
+
+/// One piece of a batch to be written: from `local` to `address` in the rank.
+#[derive(Debug, Clone, Copy)]
+pub struct WritePiece<'a> {
+    /// The bytes.
+    pub local: &'a [u8],
+    /// Where they go in the rank.
+    pub address: u64,
+}
+
+/// Memory of a rank. A batch that fails may have been carried out in part.
+pub trait RankMemory: Send + Sync {
+    /// Reads a batch of pieces.
+    ///
+    /// # Errors
+    /// [`AccessError`] of the first piece that failed.
+    fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError>;
+
+    /// Writes a batch of pieces.
+    ///
+    /// # Errors
+    /// [`AccessError`] of the first piece that failed.
+    fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError>;
+
+    /// The range in this process's address space, if it is mapped here: spares a copy.
+    fn resident(&self, address: u64, bytes: u64) -> Option<Resident>;
+
+    /// Reads `into.len()` bytes at `address`.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        self.readv(&mut [ReadPiece { local: into, address }])
+    }
+
+    /// Writes `from` to `address`.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), AccessError> {
+        self.writev(&[WritePiece { local: from, address }])
+    }
+}
+
+/// Bytes moved at a time between two memories neither of which is mapped here: fits the second-level cache.
+const BOUNCE: usize = 256 << 10;
+
+/// Copies `bytes` bytes from `source` at `from` to `target` at `to`: between two ranks of a host, or within one.
+/// The ranges must not overlap.
+///
+/// # Errors
+/// [`AccessError`] of the side that failed.
+pub fn copy_between(
+    source: &dyn RankMemory,
+    from: u64,
+    target: &dyn RankMemory,
+    to: u64,
+    bytes: u64,
+) -> Result<(), AccessError> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    if let Some(resident) = source.resident(from, bytes) {
+        // SAFETY: the bytes may be changed by the rank while they are copied, and then garbage is copied, as MPI allows;
+        // the slice goes straight to `copy` or to the kernel and nobody draws conclusions from what it holds.
+        return target.write(to, unsafe { resident.bytes() });
+    }
+    let mut bounce = vec![0; BOUNCE.min(usize::try_from(bytes).unwrap_or(BOUNCE))];
+    let mut moved = 0;
+    while moved < bytes {
+        let count = (bytes - moved).min(bounce.len() as u64);
+        let piece = &mut bounce[..count as usize];
+        source.read(from + moved, piece)?;
+        target.write(to + moved, piece)?;
+        moved += count;
+    }
+    Ok(())
+}

@@ -1,0 +1,258 @@
+//! Shared memory regions: memfds that are sealed, so that nobody can take pages away from under a mapping.
+//!
+//! Invariants: a [`Region`] maps exactly `len` bytes of a file that can neither shrink nor grow and that lies in the
+//! kernel's own tmpfs, so no access to the mapping raises SIGBUS. Its bytes may change at any moment by another process's
+//! hand: they are reached through raw pointers, never as references, except for atomics.
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// The seals without which a mapping could be pulled away.
+fn size_seals() -> SealFlags {
+    SealFlags::SHRINK | SealFlags::GROW
+}
+
+/// Why a region could not be made or mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum RegionError {
+    /// The kernel refused.
+    #[error("cannot {what} a shared memory region of {bytes} bytes: {errno}; check limits on memory and descriptors")]
+    Kernel {
+        /// The step that failed.
+        what: &'static str,
+        /// The size asked for.
+        bytes: u64,
+        /// The kernel's reason.
+        errno: rustix::io::Errno,
+    },
+    /// The other side's descriptor is not a memfd with both size seals.
+    #[error(
+        "the descriptor received is not a memory region that we can trust ({0}); it must be a memfd sealed against shrinking and growing"
+    )]
+    Untrusted(&'static str),
+    /// The size differs from what the other side said.
+    #[error("the region has {actual} bytes where {expected} were announced")]
+    Size {
+        /// Bytes announced.
+        expected: u64,
+        /// Bytes of the file.
+        actual: u64,
+    },
+}
+
+/// A mapped, sealed memfd.
+#[derive(Debug)]
+pub struct Region {
+    start: NonNull<u8>,
+    len: usize,
+    fd: OwnedFd,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and is reached through raw pointers and atomics only.
+unsafe impl Send for Region {}
+// SAFETY: as above; methods that copy bytes take raw addresses and never form references.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Makes a zeroed region of `len` bytes, seals its size and maps it.
+    ///
+    /// # Errors
+    /// [`RegionError::Kernel`] when memory, descriptors or address space are exhausted or `len` is 0.
+    pub fn create(name: &str, len: usize) -> Result<Region, RegionError> {
+        let kernel = |what| move |errno| RegionError::Kernel { what, bytes: len as u64, errno };
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(kernel("create"))?;
+        rustix::fs::ftruncate(&fd, len as u64).map_err(kernel("size"))?;
+        rustix::fs::fcntl_add_seals(&fd, size_seals() | SealFlags::SEAL).map_err(kernel("seal"))?;
+        Region::map(fd, len)
+    }
+
+    /// Maps a region that another process made, after checking that it cannot be pulled away and has `len` bytes.
+    ///
+    /// # Errors
+    /// [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats, [`RegionError::Kernel`] as above.
+    pub fn attach(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
+        check_seals(fd.as_fd(), len as u64, size_seals())?;
+        Region::map(fd, len)
+    }
+
+    fn map(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
+        let kernel = |errno| RegionError::Kernel { what: "map", bytes: len as u64, errno };
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that Rust knows of.
+        let start = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)
+        }
+        .map_err(kernel)?;
+        let start = NonNull::new(start.cast()).ok_or(kernel(rustix::io::Errno::NOMEM))?;
+        Ok(Region { start, len, fd })
+    }
+
+    /// Keeps the mapping out of children that this process forks.
+    ///
+    /// # Errors
+    /// [`RegionError::Kernel`] when the kernel does not know the advice.
+    pub fn keep_from_children(&self) -> Result<(), RegionError> {
+        // SAFETY: the range is the whole of our own mapping, and the advice leaves its content alone.
+        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
+            .map_err(|errno| RegionError::Kernel { what: "keep from children", bytes: self.len as u64, errno })
+    }
+
+    /// First byte of the mapping in this process.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Bytes mapped.
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+
+    /// The descriptor to pass to another process.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Copies out of the region, from `offset`.
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        let from = self.at(offset, into.len());
+        // SAFETY: the range was checked to be mapped; `into` is ours alone, so the two cannot overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) }
+    }
+
+    /// Copies into the region, at `offset`.
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub fn write(&self, offset: usize, from: &[u8]) {
+        let to = self.at(offset, from.len());
+        // SAFETY: the range was checked to be mapped. `from` may lie in a mapping of the same file only if it was made
+        // from a raw pointer elsewhere; `copy` allows the overlap.
+        unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), from.len()) }
+    }
+
+    /// The address of `len` bytes at `offset`.
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub(crate) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
+        let end = offset.checked_add(len).expect("range within the address space");
+        assert!(end <= self.len, "bytes {offset}..{end} of a region of {}", self.len);
+        // SAFETY: `offset` is within the mapping, which is one allocation.
+        unsafe { self.start.add(offset) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nobody borrows from it: views take a reference to the region.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+fn check_seals(fd: BorrowedFd<'_>, len: u64, wanted: SealFlags) -> Result<(), RegionError> {
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| RegionError::Untrusted("it has no seals"))?;
+    if !seals.contains(wanted) {
+        return Err(RegionError::Untrusted("seals are missing"));
+    }
+    let file_system = rustix::fs::fstatfs(fd).map_err(|_| RegionError::Untrusted("it has no file system"))?;
+    // Huge page files can run out of pages under a mapping, which raises SIGBUS.
+    #[allow(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
+    if file_system.f_type as i64 != TMPFS_MAGIC {
+        return Err(RegionError::Untrusted("it is not in tmpfs"));
+    }
+    let actual = rustix::fs::fstat(fd).map_err(|_| RegionError::Untrusted("it has no size"))?.st_size as u64;
+    if actual != len {
+        return Err(RegionError::Size { expected: len, actual });
+    }
+    Ok(())
+}
+
+/// Puts `content` into an unmapped memfd that nobody can change any more: how large arguments cross the attach socket.
+///
+/// # Errors
+/// [`RegionError::Kernel`] when memory or descriptors are exhausted.
+pub fn seal_bytes(name: &str, content: &[u8]) -> Result<OwnedFd, RegionError> {
+    let kernel = |what| move |errno| RegionError::Kernel { what, bytes: content.len() as u64, errno };
+    let fd =
+        rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(kernel("create"))?;
+    let mut written = 0;
+    while written < content.len() {
+        written += rustix::io::pwrite(&fd, &content[written..], written as u64).map_err(kernel("fill"))?;
+    }
+    rustix::fs::fcntl_add_seals(&fd, size_seals() | SealFlags::WRITE | SealFlags::SEAL).map_err(kernel("seal"))?;
+    Ok(fd)
+}
+
+/// Reads what [`seal_bytes`] made in another process, `len` bytes of it.
+///
+/// # Errors
+/// [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats, [`RegionError::Kernel`] otherwise.
+pub fn read_sealed(fd: BorrowedFd<'_>, len: usize) -> Result<Vec<u8>, RegionError> {
+    check_seals(fd, len as u64, size_seals() | SealFlags::WRITE)?;
+    let mut content = vec![0; len];
+    let mut filled = 0;
+    while filled < len {
+        match rustix::io::pread(fd, &mut content[filled..], filled as u64) {
+            Ok(0) => {
+                return Err(RegionError::Size { expected: len as u64, actual: filled as u64 });
+            }
+            Ok(count) => filled += count,
+            Err(errno) => {
+                return Err(RegionError::Kernel { what: "read", bytes: len as u64, errno });
+            }
+        }
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn two_mappings_share_bytes() {
+        let mine = Region::create("test", 8192).unwrap();
+        let theirs = Region::attach(mine.fd().try_clone_to_owned().unwrap(), 8192).unwrap();
+        mine.write(5000, b"hello");
+        let mut bytes = [0; 5];
+        theirs.read(5000, &mut bytes);
+        assert_eq!(&bytes, b"hello");
+        assert!(rustix::fs::ftruncate(mine.fd(), 0).is_err(), "sealed against shrinking");
+    }
+
+    #[test]
+    fn unsealed_foreign_and_short_files_are_refused() {
+        let unsealed = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&unsealed, 4096).unwrap();
+        assert!(matches!(Region::attach(unsealed, 4096), Err(RegionError::Untrusted(_))));
+
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[0; 4096]).unwrap();
+        assert!(matches!(Region::attach(file.into(), 4096), Err(RegionError::Untrusted(_))));
+
+        let (pipe, _end) = rustix::pipe::pipe().unwrap();
+        assert!(matches!(Region::attach(pipe, 4096), Err(RegionError::Untrusted(_))));
+
+        let short = Region::create("test", 4096).unwrap().fd().try_clone_to_owned().unwrap();
+        assert!(matches!(Region::attach(short, 8192), Err(RegionError::Size { actual: 4096, .. })));
+    }
+
+    #[test]
+    fn sealed_bytes_arrive_whole_and_cannot_change() {
+        let content: Vec<u8> = (0..10_000u32).map(|at| at as u8).collect();
+        let fd = seal_bytes("test", &content).unwrap();
+        assert!(rustix::io::pwrite(&fd, b"x", 0).is_err());
+        assert_eq!(read_sealed(fd.as_fd(), content.len()).unwrap(), content);
+        assert!(matches!(read_sealed(fd.as_fd(), 9_999), Err(RegionError::Size { .. })));
+        let writable = Region::create("test", 4096).unwrap();
+        assert!(matches!(read_sealed(writable.fd(), 4096), Err(RegionError::Untrusted(_))));
+    }
+}

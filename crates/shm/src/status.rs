@@ -1,0 +1,123 @@
+//! Result codes: one list for the C interface, completion words and attach replies.
+//!
+//! Negative codes are grouped by what failed, as `outboard.h` documents them; a test of the client crate compares the
+//! two. As a completion word a status is never 0, which means pending.
+
+/// How a call or a collective ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum Status {
+    /// Success.
+    Ok = 0,
+    /// An argument is out of range or NULL.
+    Argument = -1,
+    /// The handle belongs to the parent process.
+    Forked = -2,
+    /// The object still has requests in flight.
+    Busy = -3,
+    /// No service process answers at the socket.
+    NoService = -20,
+    /// Service process and library speak different versions.
+    Version = -21,
+    /// The own service process died.
+    ServiceLost = -22,
+    /// Memory, descriptors or quota exhausted.
+    Resource = -23,
+    /// A buffer cannot be accessed.
+    Memory = -24,
+    /// A rank of the group died or left.
+    RankLost = -40,
+    /// Ranks disagree on kind, size or configuration.
+    Mismatch = -41,
+    /// A service process of the group died or its host stopped answering.
+    PeerLost = -60,
+    /// A peer sent what the protocol does not allow.
+    Protocol = -80,
+    /// A defect of Outboard.
+    Internal = -99,
+}
+
+/// The completion word of [`Status::Ok`]: 0 is taken by "pending".
+const OK_WORD: u32 = 1;
+
+impl Status {
+    /// Every status, in the order of the header.
+    pub const ALL: [Status; 14] = [
+        Status::Ok,
+        Status::Argument,
+        Status::Forked,
+        Status::Busy,
+        Status::NoService,
+        Status::Version,
+        Status::ServiceLost,
+        Status::Resource,
+        Status::Memory,
+        Status::RankLost,
+        Status::Mismatch,
+        Status::PeerLost,
+        Status::Protocol,
+        Status::Internal,
+    ];
+
+    /// The code of the C interface.
+    pub const fn code(self) -> i32 {
+        self as i32
+    }
+
+    /// The status with this code of the C interface.
+    pub fn from_code(code: i32) -> Option<Status> {
+        Status::ALL.into_iter().find(|status| status.code() == code)
+    }
+
+    /// The completion word that says this; never 0.
+    pub(crate) fn to_word(self) -> u32 {
+        match self {
+            Status::Ok => OK_WORD,
+            error => error.code() as u32,
+        }
+    }
+
+    /// What a completion word other than 0 says; a word that no status has is a defect.
+    pub(crate) fn from_word(word: u32) -> Status {
+        match word {
+            OK_WORD => Status::Ok,
+            error => Status::from_code(error as i32).unwrap_or(Status::Internal),
+        }
+    }
+
+    /// What the code means, without the particulars of a failure.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Status::Ok => "success",
+            Status::Argument => "an argument is out of range or NULL",
+            Status::Forked => "the handle belongs to the parent process",
+            Status::Busy => "the object still has requests in flight or groups",
+            Status::NoService => "no service process answers at the socket",
+            Status::Version => "service process and library speak different versions",
+            Status::ServiceLost => "the service process of this host died",
+            Status::Resource => "memory, descriptors or quota exhausted",
+            Status::Memory => "a buffer cannot be accessed",
+            Status::RankLost => "a rank of the group died or left",
+            Status::Mismatch => "ranks disagree on kind, size or configuration",
+            Status::PeerLost => "a service process of the group died or its host stopped answering",
+            Status::Protocol => "a peer sent what the protocol does not allow",
+            Status::Internal => "a defect of Outboard; please report it",
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_codes_go_both_ways() {
+        for status in Status::ALL {
+            assert_ne!(status.to_word(), 0);
+            assert_eq!(Status::from_word(status.to_word()), status);
+            assert_eq!(Status::from_code(status.code()), Some(status));
+        }
+        assert_eq!(Status::from_code(7), None);
+        assert_eq!(Status::from_word(0xdead), Status::Internal);
+    }
+}

@@ -1,0 +1,71 @@
+//! The atomics and the futex that the protocols of this crate are written against: the real ones, or loom's models.
+//!
+//! Invariant: nothing outside this module names `std::sync::atomic` or `loom` in code that loom checks.
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use std::time::Duration;
+
+/// A 32-bit word that threads of several processes can sleep on.
+#[cfg(not(loom))]
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub(crate) struct Futex(AtomicU32);
+
+#[cfg(not(loom))]
+impl Futex {
+    pub(crate) fn word(&self) -> &AtomicU32 {
+        &self.0
+    }
+
+    /// Sleeps while the word holds `expected`, at most `timeout`; may return early.
+    pub(crate) fn wait(&self, expected: u32, timeout: Option<Duration>) {
+        let timeout = timeout.and_then(|limit| rustix::thread::Timespec::try_from(limit).ok());
+        // Every outcome (woken, changed, interrupted, timed out) sends the caller back to its condition.
+        let _ = rustix::thread::futex::wait(&self.0, rustix::thread::futex::Flags::empty(), expected, timeout.as_ref());
+    }
+
+    /// Wakes every sleeper.
+    pub(crate) fn wake_all(&self) {
+        // The word is mapped and aligned, the only reasons for which a wake can fail.
+        let _ = rustix::thread::futex::wake(&self.0, rustix::thread::futex::Flags::empty(), i32::MAX as u32);
+    }
+}
+
+/// Loom's model of a futex: compare and sleep are one step under a lock, as in the kernel.
+#[cfg(loom)]
+#[derive(Debug, Default)]
+pub(crate) struct Futex {
+    word: AtomicU32,
+    bucket: loom::sync::Mutex<()>,
+    sleepers: loom::sync::Condvar,
+}
+
+#[cfg(loom)]
+impl Futex {
+    pub(crate) fn word(&self) -> &AtomicU32 {
+        &self.word
+    }
+
+    /// The model never times out, so that a lost wake-up shows as a deadlock.
+    pub(crate) fn wait(&self, expected: u32, _timeout: Option<Duration>) {
+        let bucket = self.bucket.lock().expect("model lock");
+        if self.word.load(Ordering::Relaxed) == expected {
+            drop(self.sleepers.wait(bucket).expect("model lock"));
+        }
+    }
+
+    pub(crate) fn wake_all(&self) {
+        drop(self.bucket.lock().expect("model lock"));
+        self.sleepers.notify_all();
+    }
+}
+
+/// Keeps what it holds on cache lines of its own (two, since prefetchers fetch pairs).
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub(crate) struct Lines<T>(pub(crate) T);
