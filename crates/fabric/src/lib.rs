@@ -15,6 +15,7 @@
 mod buffer;
 pub mod conformance;
 mod loopback;
+pub mod multicast;
 mod ucx;
 
 pub use buffer::SendBuffer;

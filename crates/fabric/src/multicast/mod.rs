@@ -1,0 +1,96 @@
+//! UDP over IPv4 multicast for datapath threads (MC-1, MC-9, MC-10, MC-11): many datagrams per system call both ways.
+//!
+//! A [`MulticastSender`] and a [`MulticastReceiver`] are independent and can each move to a thread of their own. Datagrams
+//! may be lost, repeated or reordered: recovery is the protocol's. Never joins a group by itself, never reads a header,
+//! never allocates per datagram.
+
+mod interface;
+mod receiver;
+mod sender;
+
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+pub use interface::{Interface, InterfaceError};
+pub use receiver::{Datagram, MulticastReceiver, ReceiveBatch, Received, Wake, Waker};
+pub use sender::{MulticastSender, Sent};
+
+/// UDP port of all multicast datagrams unless set otherwise; unassigned by IANA.
+pub const DEFAULT_PORT: u16 = 4793;
+/// Bytes of the IPv4 and UDP headers before each datagram.
+pub const IP_UDP_HEADERS: usize = 28;
+/// Longest UDP datagram over IPv4, and longest burst of one segmented send, in bytes.
+pub const MAX_DATAGRAM: usize = 65_507;
+
+/// How multicast sockets are set up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MulticastSettings {
+    /// Interface of all datagrams.
+    pub interface: Interface,
+    /// UDP port, the same on all hosts.
+    pub port: u16,
+    /// Routers that a datagram may pass, plus one.
+    pub ttl: u8,
+    /// Whether receivers on the sender's own host get its datagrams.
+    pub loop_back: bool,
+    /// Wanted socket buffer of each receiver and sender, in bytes; the kernel may give less.
+    pub buffer_bytes: usize,
+}
+
+impl MulticastSettings {
+    /// The defaults for `interface`: port [`DEFAULT_PORT`], no routers, no loop, 8 MiB of buffer.
+    pub fn new(interface: Interface) -> Self {
+        Self { interface, port: DEFAULT_PORT, ttl: 1, loop_back: false, buffer_bytes: 8 << 20 }
+    }
+}
+
+/// Address of a multicast channel: one of the 262,144 in 239.192.0.0/14, the organization-local scope of RFC 2365.
+///
+/// Channels are spread by a bijective mix of their bits; two of them may still share an address, so datagrams must say
+/// which channel they belong to.
+pub fn channel_address(channel: u64) -> Ipv4Addr {
+    // The finalizer of SplitMix64 (Steele, Lea, Flood 2014): every input bit moves every output bit.
+    let mut mixed = channel.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^= mixed >> 31;
+    let host = (mixed >> 46) as u32;
+    Ipv4Addr::from_bits(Ipv4Addr::new(239, 192, 0, 0).to_bits() | host)
+}
+
+/// Largest chunk in bytes whose datagram, with a header of `header` bytes, passes links of `mtu` bytes unfragmented
+/// (MC-1); none if nothing is left.
+pub fn chunk_bytes(mtu: usize, header: usize) -> Option<usize> {
+    mtu.min(MAX_DATAGRAM + IP_UDP_HEADERS).checked_sub(IP_UDP_HEADERS + header).filter(|&chunk| chunk > 0)
+}
+
+/// Sets a socket option that rustix does not know.
+fn set_option<T: Copy>(fd: BorrowedFd<'_>, level: i32, name: i32, value: T) -> std::io::Result<()> {
+    let length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes of `value`, which lives during the call.
+    let status = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), length) };
+    if status == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_stay_in_scope_and_spread() {
+        let addresses: std::collections::HashSet<_> = (0..1000).map(channel_address).collect();
+        assert!(addresses.len() > 990, "{} of 1000 addresses differ", addresses.len());
+        for address in addresses {
+            let [a, b, ..] = address.octets();
+            assert!(a == 239 && (192..196).contains(&b), "{address} is outside 239.192.0.0/14");
+        }
+    }
+
+    #[test]
+    fn chunks_fill_the_link() {
+        assert_eq!(chunk_bytes(1500, 24), Some(1448));
+        assert_eq!(chunk_bytes(9000, 24), Some(8948));
+        assert_eq!(chunk_bytes(65_536, 24), Some(MAX_DATAGRAM - 24));
+        assert_eq!(chunk_bytes(52, 24), None);
+    }
+}

@@ -1,0 +1,285 @@
+//! Receiving the datagrams of joined multicast groups, many per system call (MC-2, MC-9, MC-11).
+//!
+//! One `recvmmsg` fills up to a batch of slabs, each with one burst that the kernel coalesced (UDP_GRO); the batch then
+//! hands out the single datagrams. A receiver gets the groups that it joined and no others, however many sockets share
+//! the port (MC-10). Never blocks except in [`MulticastReceiver::wait`].
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+
+use super::{MulticastSettings, set_option};
+
+/// Bytes of a slab: the longest coalesced burst.
+const SLAB: usize = 65_536;
+/// Most slabs of a batch.
+const MAX_SLABS: usize = 32;
+/// Room for the control messages of one burst: segment size, drop counter.
+const CONTROL: usize = 64;
+
+/// Memory that [`MulticastReceiver::receive`] fills; reused from call to call.
+#[derive(Debug)]
+pub struct ReceiveBatch {
+    slabs: Box<[u8]>,
+    bursts: Vec<Burst>,
+}
+
+/// What lies in one slab.
+#[derive(Clone, Copy, Debug)]
+struct Burst {
+    length: usize,
+    segment: usize,
+    source: SocketAddrV4,
+}
+
+/// One datagram of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Datagram<'a> {
+    /// Header and chunk.
+    pub bytes: &'a [u8],
+    /// Who sent it.
+    pub source: SocketAddrV4,
+}
+
+/// What one [`MulticastReceiver::receive`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Received {
+    /// Datagrams in the batch; zero when none wait.
+    pub datagrams: usize,
+    /// Bursts that were dropped since the last call as the socket buffer was full. A burst is one datagram or more.
+    pub overflowed: u32,
+    /// Bursts that were dropped as longer than a slab; only a foreign sender makes those.
+    pub truncated: u32,
+}
+
+/// Why [`MulticastReceiver::wait`] returned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wake {
+    /// Datagrams wait.
+    Readable,
+    /// A [`Waker`] woke the thread; datagrams may wait as well.
+    Woken,
+    /// The time is over.
+    TimedOut,
+}
+
+/// Ends a [`MulticastReceiver::wait`] from another thread.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<OwnedFd>);
+
+/// Receives the datagrams of joined groups; a thread of its own may own it (MC-9).
+#[derive(Debug)]
+pub struct MulticastReceiver {
+    socket: OwnedFd,
+    interface: u32,
+    wake: Waker,
+    overflows: u32,
+    buffer_bytes: usize,
+}
+
+impl ReceiveBatch {
+    /// A batch of `slabs` times 64 KiB, 1 to 32 of them.
+    pub fn new(slabs: usize) -> Self {
+        let slabs = slabs.clamp(1, MAX_SLABS);
+        Self { slabs: vec![0; slabs * SLAB].into_boxed_slice(), bursts: Vec::with_capacity(slabs) }
+    }
+
+    /// The datagrams of the last receive, in the order of arrival.
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+        self.bursts.iter().zip(self.slabs.chunks_exact(SLAB)).flat_map(|(burst, slab)| {
+            let source = burst.source;
+            slab[..burst.length].chunks(burst.segment).map(move |bytes| Datagram { bytes, source })
+        })
+    }
+}
+
+impl Waker {
+    /// Wakes the receiver's thread, now or when it next waits.
+    pub fn wake(&self) {
+        // It fails only when the counter is full, which means that a wake-up is pending.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl MulticastReceiver {
+    /// A receiver at the interface of `settings`, in no group yet.
+    ///
+    /// # Errors
+    /// When the port is taken by a socket that does not share it, or a socket option is refused.
+    pub fn new(settings: &MulticastSettings) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
+        let fd = socket.as_fd();
+        sockopt::set_socket_reuseaddr(fd, true)?;
+        // A socket otherwise gets the groups that any other socket of the host joined.
+        set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0_i32)?;
+        set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1_i32)?;
+        if let Err(error) = set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1_i32) {
+            tracing::info!(%error, "the kernel does not coalesce datagrams");
+        }
+        if sockopt::set_socket_recv_buffer_size_force(fd, settings.buffer_bytes).is_err() {
+            sockopt::set_socket_recv_buffer_size(fd, settings.buffer_bytes)?;
+        }
+        // Linux reports twice the usable size.
+        let buffer_bytes = sockopt::socket_recv_buffer_size(fd)? / 2;
+        bind(fd, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, settings.port))?;
+        let wake = Waker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
+        Ok(Self { socket, interface: settings.interface.index(), wake, overflows: 0, buffer_bytes })
+    }
+
+    /// Bytes of the socket buffer that the kernel granted.
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes
+    }
+
+    /// Receives `group` from now on.
+    ///
+    /// # Errors
+    /// When it is joined already (`EADDRINUSE`), or too many are (`net.ipv4.igmp_max_memberships`, `ENOBUFS`).
+    pub fn join(&mut self, group: Ipv4Addr) -> io::Result<()> {
+        let any = Ipv4Addr::UNSPECIFIED;
+        Ok(sockopt::set_ip_add_membership_with_ifindex(&self.socket, &group, &any, self.interface)?)
+    }
+
+    /// Receives `group` no more; what waits already is still received.
+    ///
+    /// # Errors
+    /// When it is not joined (`EADDRNOTAVAIL`).
+    pub fn leave(&mut self, group: Ipv4Addr) -> io::Result<()> {
+        let any = Ipv4Addr::UNSPECIFIED;
+        Ok(sockopt::set_ip_drop_membership_with_ifindex(&self.socket, &group, &any, self.interface)?)
+    }
+
+    /// What wakes [`wait`](Self::wait) from other threads.
+    pub fn waker(&self) -> Waker {
+        self.wake.clone()
+    }
+
+    /// Readable when datagrams wait.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Sleeps until datagrams wait, the waker wakes, or `limit` has passed.
+    ///
+    /// # Errors
+    /// When the kernel refuses to poll.
+    pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<Wake> {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let mut polled = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&*self.wake.0, PollFlags::IN)];
+        match poll(&mut polled, limit.as_ref()) {
+            Ok(0) => return Ok(Wake::TimedOut),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Wake::TimedOut),
+            Err(error) => return Err(error.into()),
+        }
+        if polled[1].revents().is_empty() {
+            return Ok(Wake::Readable);
+        }
+        // Resets the eventfd, which poll said is readable.
+        let _ = rustix::io::read(&*self.wake.0, &mut [0; 8]);
+        Ok(Wake::Woken)
+    }
+
+    /// Replaces the content of `batch` by datagrams that wait.
+    ///
+    /// # Errors
+    /// What the kernel says, other than that none wait.
+    pub fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
+        batch.bursts.clear();
+        let mut arguments = Arguments::new();
+        let filled = match arguments.receive(&self.socket, &mut batch.slabs) {
+            Ok(filled) => filled,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            Err(error) => return Err(error),
+        };
+        let mut received = Received::default();
+        let mut overflows = self.overflows;
+        for at in 0..filled {
+            let (burst, truncated) = arguments.burst(at, &mut overflows);
+            received.truncated += u32::from(truncated);
+            received.datagrams += if truncated { 0 } else { burst.length.div_ceil(burst.segment) };
+            // A truncated burst stays as an empty one, so that bursts and slabs keep step.
+            batch.bursts.push(if truncated { Burst { length: 0, ..burst } } else { burst });
+        }
+        received.overflowed = overflows.wrapping_sub(self.overflows);
+        self.overflows = overflows;
+        Ok(received)
+    }
+}
+
+/// Room for one burst's control messages, aligned as the kernel wants it.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; CONTROL]);
+
+/// The arguments of one `recvmmsg`.
+struct Arguments {
+    messages: [libc::mmsghdr; MAX_SLABS],
+    pieces: [libc::iovec; MAX_SLABS],
+    sources: [libc::sockaddr_in; MAX_SLABS],
+    controls: [Control; MAX_SLABS],
+}
+
+impl Arguments {
+    fn new() -> Self {
+        // SAFETY: all-zero bytes are valid for all members: integers, null pointers, byte arrays.
+        unsafe { std::mem::zeroed() }
+    }
+
+    /// Receives up to one burst per slab; returns how many.
+    fn receive(&mut self, socket: &OwnedFd, slabs: &mut [u8]) -> io::Result<usize> {
+        let count = slabs.len() / SLAB;
+        for (at, slab) in slabs.chunks_exact_mut(SLAB).enumerate() {
+            self.pieces[at] = libc::iovec { iov_base: slab.as_mut_ptr().cast(), iov_len: SLAB };
+            let header = &mut self.messages[at].msg_hdr;
+            header.msg_name = (&raw mut self.sources[at]).cast();
+            header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+            header.msg_iov = &raw mut self.pieces[at];
+            header.msg_iovlen = 1;
+            header.msg_control = (&raw mut self.controls[at]).cast();
+            header.msg_controllen = CONTROL;
+        }
+        let none = std::ptr::null_mut();
+        let messages = self.messages.as_mut_ptr();
+        // SAFETY: the first `count` messages point to memory of `self` and `slabs`, of the lengths given, borrowed mutably
+        // during the call.
+        let filled =
+            unsafe { libc::recvmmsg(socket.as_raw_fd(), messages, count as u32, libc::MSG_DONTWAIT as _, none) };
+        usize::try_from(filled).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Burst `at` of a receive and whether it was cut; `overflows` becomes the socket's count of drops, if it tells.
+    fn burst(&self, at: usize, overflows: &mut u32) -> (Burst, bool) {
+        let message = &self.messages[at];
+        let length = message.msg_len as usize;
+        let mut segment = length;
+        // SAFETY: the kernel filled the header and its control messages in, and both are alive; each value is read
+        // unaligned and has the type that udp(7) and socket(7) give.
+        unsafe {
+            let mut control = libc::CMSG_FIRSTHDR(&message.msg_hdr);
+            while !control.is_null() {
+                match ((*control).cmsg_level, (*control).cmsg_type) {
+                    (libc::SOL_UDP, libc::UDP_GRO) => {
+                        segment = libc::CMSG_DATA(control).cast::<libc::c_int>().read_unaligned() as usize;
+                    }
+                    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                        *overflows = libc::CMSG_DATA(control).cast::<u32>().read_unaligned();
+                    }
+                    _ => {}
+                }
+                control = libc::CMSG_NXTHDR(&message.msg_hdr, control);
+            }
+        }
+        let from = self.sources[at];
+        let address = Ipv4Addr::from(from.sin_addr.s_addr.to_ne_bytes());
+        let source = SocketAddrV4::new(address, u16::from_be(from.sin_port));
+        let truncated = message.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
+        (Burst { length, segment: segment.max(1), source }, truncated)
+    }
+}

@@ -1,0 +1,149 @@
+//! Multicast datagrams over the loopback device: content, batching, separation of groups, wake-up.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use outboard_fabric::multicast::{
+    Interface, MulticastReceiver, MulticastSender, MulticastSettings, ReceiveBatch, Wake, channel_address,
+};
+
+const HEADER: usize = 24;
+/// How long nothing may arrive before a test fails.
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
+
+/// Settings on lo with a port of the test's own, as tests run side by side.
+fn settings(port: u16) -> MulticastSettings {
+    let lo = Interface::named("lo").expect("every host has lo");
+    MulticastSettings { port, loop_back: true, ..MulticastSettings::new(lo) }
+}
+
+fn payload(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect()
+}
+
+fn headers(count: usize) -> Vec<[u8; HEADER]> {
+    (0..count as u64)
+        .map(|index| {
+            let mut header = [0; HEADER];
+            header[..8].copy_from_slice(&index.to_le_bytes());
+            header
+        })
+        .collect()
+}
+
+/// Receives until `count` datagrams are there: chunk by index.
+fn collect(receiver: &mut MulticastReceiver, count: usize) -> BTreeMap<u64, Vec<u8>> {
+    let mut batch = ReceiveBatch::new(32);
+    let mut chunks = BTreeMap::new();
+    while chunks.len() < count {
+        assert_eq!(receiver.wait(PATIENCE).expect("poll works"), Wake::Readable, "{} of {count}", chunks.len());
+        let received = receiver.receive(&mut batch).expect("receiving works");
+        assert_eq!((received.overflowed, received.truncated), (0, 0));
+        assert_eq!(batch.datagrams().count(), received.datagrams);
+        for datagram in batch.datagrams() {
+            let (header, chunk) = datagram.bytes.split_first_chunk::<HEADER>().expect("a header");
+            let index = u64::from_le_bytes(*header.first_chunk().expect("an index"));
+            assert!(chunks.insert(index, chunk.to_vec()).is_none(), "datagram {index} came twice");
+        }
+    }
+    chunks
+}
+
+/// MC-1, MC-11: chunks arrive whole, at their place, short last ones included, in few system calls.
+#[test]
+fn chunks_arrive_in_few_calls() {
+    let settings = settings(24_793);
+    let group = channel_address(1);
+    let mut receiver = MulticastReceiver::new(&settings).expect("a receiver on lo");
+    receiver.join(group).expect("lo takes multicast");
+    let mut sender = MulticastSender::new(&settings).expect("a sender on lo");
+    for (length, chunk) in [(0, 1448), (1, 1448), (1448, 1448), (1449, 1448), (300_000, 1448), (200_000, 60_000)] {
+        let bytes = payload(length);
+        let headers = headers(length.div_ceil(chunk).max(1));
+        let before = sender.calls();
+        let sent = sender.send(group, chunk, &headers, &bytes).expect("sending on lo works");
+        assert_eq!((sent.datagrams, sent.congested), (headers.len(), false));
+        let calls = sender.calls() - before;
+        assert!(calls <= 2, "{} datagrams took {calls} calls", headers.len());
+        let chunks = collect(&mut receiver, headers.len());
+        assert_eq!(chunks.into_values().flatten().collect::<Vec<_>>(), bytes, "{length} bytes by {chunk}");
+    }
+}
+
+/// MC-10: sockets that share a port get their own groups alone, and nothing after leaving.
+#[test]
+fn groups_do_not_mix() {
+    let settings = settings(24_794);
+    let groups = [channel_address(10), channel_address(11)];
+    let mut receivers = groups.map(|group| {
+        let mut receiver = MulticastReceiver::new(&settings).expect("receivers share the port");
+        receiver.join(group).expect("lo takes multicast");
+        receiver
+    });
+    let mut sender = MulticastSender::new(&settings).expect("a sender on lo");
+    let mut send = |group, mark: u8| {
+        let sent = sender.send(group, 100, &headers(2), &[mark; 150]).expect("sending on lo works");
+        assert_eq!(sent.datagrams, 2);
+    };
+    for (mark, group) in [(1, groups[0]), (2, groups[1])] {
+        send(group, mark);
+    }
+    for (mark, receiver) in [1_u8, 2].iter().zip(&mut receivers) {
+        let chunks = collect(receiver, 2);
+        assert!(chunks.into_values().flatten().all(|byte| byte == *mark), "a datagram of the other group");
+    }
+    let [left, other] = &mut receivers;
+    left.leave(groups[0]).expect("it is joined");
+    left.join(groups[1]).expect("a second group");
+    send(groups[0], 3);
+    send(groups[1], 4);
+    for receiver in [left, other] {
+        assert!(collect(receiver, 2).into_values().flatten().all(|byte| byte == 4));
+    }
+}
+
+#[test]
+fn a_waker_ends_the_wait_of_another_thread() {
+    let mut receiver = MulticastReceiver::new(&settings(24_795)).expect("a receiver on lo");
+    let waker = receiver.waker();
+    let thread = std::thread::spawn(move || receiver.wait(PATIENCE).map(|wake| (wake, receiver)));
+    waker.wake();
+    let (wake, mut receiver) = thread.join().expect("no panic").expect("poll works");
+    assert_eq!(wake, Wake::Woken);
+    assert_eq!(receiver.wait(Some(Duration::ZERO)).expect("poll works"), Wake::TimedOut);
+}
+
+/// What does not fit the socket buffer is counted, not waited for.
+#[test]
+fn overflow_is_counted() {
+    let settings = MulticastSettings { buffer_bytes: 4096, ..settings(24_796) };
+    let group = channel_address(20);
+    let mut receiver = MulticastReceiver::new(&settings).expect("a receiver on lo");
+    receiver.join(group).expect("lo takes multicast");
+    let mut sender = MulticastSender::new(&settings).expect("a sender on lo");
+    let bytes = payload(1448 * 200);
+    for _ in 0..4 {
+        let sent = sender.send(group, 1448, &headers(200), &bytes).expect("sending on lo works");
+        assert_eq!(sent.datagrams, 200);
+    }
+    let mut batch = ReceiveBatch::new(4);
+    while receiver.receive(&mut batch).expect("receiving works").datagrams > 0 {}
+    // The counter travels with the first datagram that fits after the drops.
+    let sent = sender.send(group, 8, &headers(1), b"after").expect("sending on lo works");
+    assert_eq!(sent.datagrams, 1);
+    assert_eq!(receiver.wait(PATIENCE).expect("poll works"), Wake::Readable);
+    assert!(receiver.receive(&mut batch).expect("receiving works").overflowed > 0);
+}
+
+#[test]
+fn refusals_say_what_is_wrong() {
+    let mut receiver = MulticastReceiver::new(&settings(24_797)).expect("a receiver on lo");
+    let unicast = receiver.join(Ipv4Addr::LOCALHOST).expect_err("not a multicast address");
+    assert_eq!(unicast.kind(), std::io::ErrorKind::InvalidInput);
+    let absent = receiver.leave(channel_address(30)).expect_err("not joined");
+    assert_eq!(absent.kind(), std::io::ErrorKind::AddrNotAvailable);
+    receiver.join(channel_address(30)).expect("lo takes multicast");
+    let again = receiver.join(channel_address(30)).expect_err("joined already");
+    assert_eq!(again.kind(), std::io::ErrorKind::AddrInUse);
+}
