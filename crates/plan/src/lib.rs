@@ -1,8 +1,9 @@
 //! Collectives as data: what moves where, in which order, for every rank of a group.
 //!
 //! A [`Program`] is what one rank does: operations on spans of its buffers, each naming the operations it follows.
-//! Frontends build programs with the pure functions of [`allgather`]; engines execute them; [`verify`] proves them.
-//! Programs are produced one rank at a time, so that a group of 4,096 ranks never exists in memory as a whole.
+//! Frontends build programs with the pure functions of [`mod@allgather`] or with a [`ProgramBuilder`]; engines execute
+//! them; [`verify()`] proves them; `Display` shows them. Programs are produced one rank at a time, so that a group of
+//! 4,096 ranks never exists in memory as a whole.
 //!
 //! Invariants: a program depends only on what MPI makes equal on both ends of each message (group size, collective,
 //! root, byte counts) and on the layout choice of [`Shape`], which the group agrees on. Operation ids are dense and
@@ -10,6 +11,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod allgather;
+mod builder;
+mod partition;
 mod program;
+mod text;
+mod verify;
 
-pub use program::{Buffer, Op, OpId, Program, Rank, Span, Step};
+pub use allgather::{AllgatherError, Shape, allgather};
+pub use builder::ProgramBuilder;
+pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};
+pub use program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
+pub use verify::{At, Contract, Piece, VerifyError, verify};

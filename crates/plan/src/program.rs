@@ -5,7 +5,10 @@
 
 use std::fmt;
 
-/// A rank within its group, `0 .. ranks`. At most 65,535 because the datagram header carries 16 bits of source.
+/// The most ranks a group may have, because the datagram header carries 16 bits of source.
+pub const MAX_RANKS: u32 = 65_535;
+
+/// A rank within its group, `0 .. ranks`, where `ranks` is at most [`MAX_RANKS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(pub u32);
 
@@ -35,6 +38,38 @@ pub struct Span {
     pub offset: u64,
     /// Bytes. May be 0: a message of no bytes is a signal.
     pub len: u64,
+}
+
+impl Span {
+    /// `len` bytes from `offset` of `Input`.
+    pub const fn input(offset: u64, len: u64) -> Self {
+        Self { buffer: Buffer::Input, offset, len }
+    }
+
+    /// `len` bytes from `offset` of `Output`.
+    pub const fn output(offset: u64, len: u64) -> Self {
+        Self { buffer: Buffer::Output, offset, len }
+    }
+
+    /// `len` bytes from `offset` of `Scratch`.
+    pub const fn scratch(offset: u64, len: u64) -> Self {
+        Self { buffer: Buffer::Scratch, offset, len }
+    }
+
+    /// The span of a signal: no bytes, of a buffer that every rank has.
+    pub const fn signal() -> Self {
+        Self::scratch(0, 0)
+    }
+
+    /// Whether the span has no bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The offset behind the last byte, or `None` where that exceeds 64 bits.
+    pub const fn end(&self) -> Option<u64> {
+        self.offset.checked_add(self.len)
+    }
 }
 
 /// The number of a step within its rank's program, dense from 0.
@@ -82,6 +117,24 @@ pub enum Op {
         /// Destination.
         to: Span,
     },
+}
+
+impl Op {
+    /// The span of this rank's memory that the operation reads.
+    pub const fn reads(&self) -> Option<Span> {
+        match *self {
+            Op::Send { span, .. } | Op::Multicast { span } | Op::Copy { from: span, .. } => Some(span),
+            Op::Recv { .. } | Op::MulticastRecv { .. } => None,
+        }
+    }
+
+    /// The span of this rank's memory that the operation writes.
+    pub const fn writes(&self) -> Option<Span> {
+        match *self {
+            Op::Recv { span, .. } | Op::MulticastRecv { span, .. } | Op::Copy { to: span, .. } => Some(span),
+            Op::Send { .. } | Op::Multicast { .. } => None,
+        }
+    }
 }
 
 /// An operation and what it follows.

@@ -1,1 +1,471 @@
-//! Being written.
+//! One collective at one service process: the local ranks' programs, the ready barrier and the blocks in flight.
+//!
+//! | phase | event | next |
+//! |---|---|---|
+//! | Gathering | every local rank has called or is stood in for | Barrier |
+//! | Barrier | all service processes are ready (MC-4) | Running |
+//! | Running | programs done, right neighbour complete (MC-7), nothing of ours on its way to the wire | Ended |
+//! | Gathering, Barrier, Running | [`Collective::fail`] | Failed, and Ended when nothing of ours is on its way |
+//!
+//! A rank is absent, stood in for (its output is staging, SP-6), or has called. News of the collective from another
+//! host starts the clock after which the service process stands in. In place means that the input is an alias of the
+//! rank's part of the output, so one program serves both forms.
+//!
+//! Invariants: every call completes once, in Ended; no buffer is named after that. Never sees payload.
+
+use std::collections::VecDeque;
+
+use outboard_plan::{Buffer, Op, OpId, Rank, Shape, Span, allgather};
+
+use crate::barrier::Barrier;
+use crate::config::{AllgatherAlgorithm, Config};
+use crate::error::CollectiveError;
+use crate::executor::Run;
+use crate::group::Members;
+use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
+use crate::interface::{Call, CallKind, Event, MemRef, Region, Signature};
+use crate::multicast::{Block, chunks_of};
+use crate::outbox::{Outbox, Staging};
+use crate::pacing::transfer_time;
+use crate::wire::Message;
+
+mod recovery;
+mod unicast;
+
+/// What a collective works with while it handles something.
+pub(crate) struct Context<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) members: &'a mut Members,
+    pub(crate) out: &'a mut Outbox,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Gathering,
+    Barrier,
+    Running,
+    Failed(CollectiveError),
+    Ended,
+}
+
+#[derive(Debug)]
+enum Presence {
+    Absent,
+    StoodIn(Staging),
+    /// The staging of the time before the call is kept, since frames may still name it.
+    Called(Call, Option<Staging>),
+}
+
+#[derive(Debug)]
+struct Local {
+    rank: Rank,
+    presence: Presence,
+    run: Run,
+    /// Steps that wait for this rank's own call, or for another local rank.
+    blocked: Vec<OpId>,
+}
+
+/// One collective at one service process.
+#[derive(Debug)]
+pub(crate) struct Collective {
+    instance: InstanceId,
+    signature: Signature,
+    /// Somebody who called it so.
+    signer: Rank,
+    phase: Phase,
+    barrier: Barrier,
+    locals: Vec<Local>,
+    /// By rank. Empty when nothing is multicast between hosts.
+    blocks: Vec<Block>,
+    subgroups: u16,
+    chains: u32,
+    /// Blocks of other hosts that are not whole here.
+    leaves_missing: u32,
+    complete_sent: bool,
+    right_complete: bool,
+    have_pending: Vec<Rank>,
+    have_at: Option<Instant>,
+    check_at: Option<Instant>,
+    /// When news of it came while a local rank was absent.
+    began: Option<Instant>,
+    stand_in_at: Option<Instant>,
+    sends: VecDeque<unicast::Sending>,
+    /// Multicast batches handed to the driver and not yet done.
+    outstanding: u32,
+}
+
+impl Collective {
+    /// A collective of which `signer`'s call is the first news. Fails when its sizes cannot be.
+    pub(crate) fn new(
+        cx: &Context<'_>,
+        instance: InstanceId,
+        signature: Signature,
+        signer: Rank,
+    ) -> Result<Self, &'static str> {
+        let Signature { kind: CallKind::Allgather, bytes_per_rank } = signature;
+        let ranks = cx.members.ranks();
+        let one_host = cx.members.sps.len() == 1;
+        let chains = if cx.config.chains == 0 || one_host { ranks } else { cx.config.chains.min(ranks) };
+        let shape = match cx.config.allgather {
+            AllgatherAlgorithm::Ring if !one_host => Shape::Ring,
+            AllgatherAlgorithm::Ring | AllgatherAlgorithm::Multicast => {
+                Shape::Multicast { chains, subgroups: cx.config.subgroups }
+            }
+        };
+        if chunks_of(bytes_per_rank, cx.config.chunk_bytes) >= u64::from(u32::MAX) {
+            return Err("a block of more than 2^32 chunks");
+        }
+        let local = |rank: &Rank| -> Result<Local, &'static str> {
+            let program =
+                allgather(shape, ranks, *rank, bytes_per_rank, false).map_err(|_| "an allgather of these sizes")?;
+            Ok(Local { rank: *rank, presence: Presence::Absent, run: Run::new(program), blocked: Vec::new() })
+        };
+        let locals = cx.members.locals.iter().map(local).collect::<Result<Vec<_>, _>>()?;
+        let multicast = matches!(shape, Shape::Multicast { .. }) && !one_host && bytes_per_rank > 0;
+        let root = |r: u32| cx.members.of_rank[r as usize] == cx.members.me;
+        let block = |r: u32| Block::new(bytes_per_rank, cx.config.chunk_bytes, root(r));
+        let blocks: Vec<Block> = if multicast { (0..ranks).map(block).collect() } else { Vec::new() };
+        Ok(Collective {
+            instance,
+            signature,
+            signer,
+            phase: Phase::Gathering,
+            barrier: Barrier::new(cx.members.me, cx.members.sps.len() as u32),
+            locals,
+            leaves_missing: blocks.iter().filter(|b| !b.is_root()).count() as u32,
+            complete_sent: blocks.is_empty(),
+            right_complete: blocks.is_empty(),
+            blocks,
+            subgroups: cx.config.subgroups,
+            chains,
+            have_pending: Vec::new(),
+            have_at: None,
+            check_at: None,
+            began: None,
+            stand_in_at: None,
+            sends: VecDeque::new(),
+            outstanding: 0,
+        })
+    }
+
+    pub(crate) fn ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended)
+    }
+
+    /// Neither ended nor failed: takes part in the protocol.
+    pub(crate) fn alive(&self) -> bool {
+        match self.phase {
+            Phase::Gathering | Phase::Barrier | Phase::Running => true,
+            Phase::Failed(_) | Phase::Ended => false,
+        }
+    }
+
+    fn running(&self) -> bool {
+        matches!(self.phase, Phase::Running)
+    }
+
+    /// Ranks that multicast at the same time.
+    pub(crate) fn chains(&self) -> u32 {
+        self.chains
+    }
+
+    pub(crate) fn signature(&self) -> (Rank, Signature) {
+        (self.signer, self.signature)
+    }
+
+    /// The calls of `rank` that are in flight here.
+    pub(crate) fn in_flight(&self, rank: Rank) -> bool {
+        self.locals.iter().any(|l| l.rank == rank && matches!(l.presence, Presence::Called(..)))
+    }
+
+    pub(crate) fn has_call(&self, id: CallId) -> Option<Rank> {
+        self.locals.iter().find(|l| matches!(&l.presence, Presence::Called(c, _) if c.id == id)).map(|l| l.rank)
+    }
+
+    /// A local rank calls. The caller has compared the signatures.
+    pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: Call) {
+        let i = cx.members.local(call.rank).expect("the caller checks that the rank is local");
+        let presence = std::mem::replace(&mut self.locals[i].presence, Presence::Absent);
+        let staging = match presence {
+            Presence::Absent => None,
+            Presence::StoodIn(staging) => Some(staging),
+            Presence::Called(..) => unreachable!("the group counts the calls of a rank"),
+        };
+        if let (Some(began), Some(_)) = (self.began, &staging) {
+            let by_ns = cx.out.now.0 - began.0;
+            cx.out.counters.late_arrivals += 1;
+            cx.out.counters.late_ns += by_ns;
+            let (group, instance) = (cx.members.handle, self.instance);
+            cx.out.events.push_back(Event::Late { group, rank: call.rank, instance, by_ns });
+        }
+        let stood_in = staging.as_ref().map(|s| s.id);
+        self.locals[i].presence = Presence::Called(call, staging);
+        if let Some(id) = stood_in {
+            self.hand_over(cx, i, Region::Staging(id));
+        }
+        self.local_is_ready(cx);
+    }
+
+    /// What came while the rank was absent goes from staging to its own buffer.
+    fn hand_over(&mut self, cx: &mut Context<'_>, i: usize, staging: Region) {
+        let local = &self.locals[i];
+        let copy = |cx: &mut Context<'_>, span: Span| {
+            let to = local.memory(self.signature, span).expect("the rank has called");
+            cx.out.copy(MemRef { region: staging, offset: span.offset, len: span.len }, to);
+        };
+        for (root, span) in local.run.multicast_receives() {
+            let (op, _) = local.run.multicast_receive(root).expect("just listed");
+            if local.run.is_done(op) {
+                copy(cx, span);
+            } else if let Some(block) = self.blocks.get(root.0 as usize).filter(|b| !b.is_root()) {
+                for r in block.present_bytes() {
+                    copy(cx, Span { offset: span.offset + r.start, len: r.end - r.start, ..span });
+                }
+            }
+        }
+        for r in local.run.receives().filter(|r| r.got > 0) {
+            copy(cx, Span { len: r.got, ..r.span });
+        }
+    }
+
+    /// News of the collective from another host: absent ranks have until the stand-in.
+    pub(crate) fn heard_of(&mut self, cx: &mut Context<'_>) {
+        if matches!(self.phase, Phase::Gathering) && self.began.is_none() {
+            self.began = Some(cx.out.now);
+            self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after);
+        }
+    }
+
+    /// Stands in for ranks that have not called (SP-6), as far as the staging quota allows; others are waited for.
+    fn stand_in(&mut self, cx: &mut Context<'_>) {
+        self.stand_in_at = None;
+        for local in self.locals.iter_mut().filter(|l| matches!(l.presence, Presence::Absent)) {
+            match cx.out.stage(local.run.program().output_bytes) {
+                Some(staging) => local.presence = Presence::StoodIn(staging),
+                // Looked at again at the next chance: staging of another collective may have been given back.
+                None => self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4),
+            }
+        }
+        self.local_is_ready(cx);
+    }
+
+    fn local_is_ready(&mut self, cx: &mut Context<'_>) {
+        for local in &mut self.locals {
+            let blocked = std::mem::take(&mut local.blocked);
+            local.run.retry(blocked);
+        }
+        if matches!(self.phase, Phase::Gathering) && self.locals.iter().all(|l| !matches!(l.presence, Presence::Absent))
+        {
+            self.phase = Phase::Barrier;
+            self.stand_in_at = None;
+            let mut out = Vec::new();
+            self.barrier.enter(&mut out);
+            self.send_ready(cx, out);
+        }
+        self.advance(cx);
+    }
+
+    /// A step of the ready barrier. The caller has compared the signatures. False when no such step can be.
+    pub(crate) fn handle_ready(&mut self, cx: &mut Context<'_>, from: u32, step: u8) -> bool {
+        let mut out = Vec::new();
+        let known = self.barrier.handle(from, step, &mut out);
+        self.send_ready(cx, out);
+        self.advance(cx);
+        known
+    }
+
+    fn send_ready(&mut self, cx: &mut Context<'_>, steps: Vec<(u32, u8)>) {
+        for (to, step) in steps {
+            let (signature, rank) = (self.signature, self.signer);
+            let message = Message::Ready { group: cx.members.handle, instance: self.instance, step, signature, rank };
+            cx.out.messages.push_back((cx.members.sps[to as usize], message));
+        }
+        if self.barrier.done() && matches!(self.phase, Phase::Barrier) {
+            self.phase = Phase::Running;
+            if !self.blocks.is_empty() {
+                // MC-5: the cutoff, N/B + alpha; gaps seen earlier bring the check forward.
+                let bytes = self.signature.bytes_per_rank * u64::from(cx.members.ranks());
+                let cutoff = cx.out.now + transfer_time(bytes, cx.config.link_rate) + cx.members.patience;
+                self.check_at = Some(self.check_at.map_or(cutoff, |c| c.min(cutoff)));
+            }
+        }
+    }
+
+    /// Starts every step that can start, and ends the collective when nothing is left.
+    fn advance(&mut self, cx: &mut Context<'_>) {
+        if !self.alive() {
+            return self.try_end(cx);
+        }
+        for i in 0..self.locals.len() {
+            while let Some(op) = self.locals[i].run.next_ready() {
+                self.start(cx, i, op);
+            }
+        }
+        self.try_end(cx);
+    }
+
+    fn start(&mut self, cx: &mut Context<'_>, i: usize, id: OpId) {
+        let signature = self.signature;
+        match self.locals[i].run.op(id) {
+            // Receives are posted with the program: nothing to start (MC-4).
+            Op::Recv { .. } | Op::MulticastRecv { .. } => {}
+            Op::Copy { from, to } => {
+                let local = &mut self.locals[i];
+                match (local.memory(signature, from), local.memory(signature, to)) {
+                    (Some(from), Some(to)) => {
+                        cx.out.copy(from, to);
+                        local.run.complete(id);
+                    }
+                    _ => local.blocked.push(id),
+                }
+            }
+            Op::Send { to, index, span } => self.start_send(cx, i, id, (to, index, span)),
+            Op::Multicast { span } => self.start_multicast(cx, i, id, span),
+        }
+    }
+
+    /// Gives the block to the other local ranks and, between hosts, to the wire.
+    fn start_multicast(&mut self, cx: &mut Context<'_>, i: usize, id: OpId, span: Span) {
+        let source = self.locals[i].rank;
+        let Some(from) = self.locals[i].memory(self.signature, span) else {
+            self.locals[i].blocked.push(id);
+            return;
+        };
+        if let Some(block) = self.blocks.get_mut(source.0 as usize) {
+            block.start();
+        }
+        let mut all = true;
+        for other in &mut self.locals {
+            let Some((op, to)) = other.run.multicast_receive(source).filter(|(op, _)| !other.run.is_done(*op)) else {
+                continue;
+            };
+            match other.memory(self.signature, to) {
+                Some(to) => {
+                    cx.out.copy(from, to);
+                    other.run.complete(op);
+                }
+                None => all = false,
+            }
+        }
+        if !all {
+            // Comes back when the missing local rank is ready.
+            self.locals[i].blocked.push(id);
+        } else if self.blocks.is_empty() {
+            self.locals[i].run.complete(id);
+        } else {
+            self.finish_root(source);
+        }
+    }
+
+    /// The multicast step of a local rank is done when its block is on the wire and with all local ranks.
+    fn finish_root(&mut self, source: Rank) {
+        let Some(i) = self.locals.iter().position(|l| l.rank == source) else { return };
+        if !self.blocks[source.0 as usize].is_full() || !self.locals.iter().all(|l| l.has_block_of(source)) {
+            return;
+        }
+        let steps = &self.locals[i].run.program().steps;
+        let id = steps.iter().position(|s| matches!(s.op, Op::Multicast { .. })).map(|p| OpId(p as u32));
+        if let Some(id) = id.filter(|id| !self.locals[i].run.is_done(*id)) {
+            self.locals[i].run.complete(id);
+            self.locals[i].blocked.retain(|b| *b != id);
+        }
+    }
+
+    fn try_end(&mut self, cx: &mut Context<'_>) {
+        let result = match &self.phase {
+            Phase::Running => {
+                let called = |l: &Local| matches!(l.presence, Presence::Called(..)) && l.run.finished();
+                if !self.right_complete || !self.complete_sent || !self.locals.iter().all(called) {
+                    return;
+                }
+                Ok(())
+            }
+            Phase::Failed(e) => Err(e.clone()),
+            Phase::Gathering | Phase::Barrier | Phase::Ended => return,
+        };
+        if self.outstanding > 0 {
+            return;
+        }
+        self.phase = Phase::Ended;
+        self.check_at = None;
+        cx.out.forgotten.push((cx.members.handle, self.instance));
+        for local in &mut self.locals {
+            let staging = match std::mem::replace(&mut local.presence, Presence::Absent) {
+                Presence::Absent => None,
+                Presence::StoodIn(staging) => Some(staging),
+                Presence::Called(call, staging) => {
+                    match &result {
+                        Ok(()) => cx.out.counters.completed += 1,
+                        Err(_) => cx.out.counters.failed += 1,
+                    }
+                    cx.out.events.push_back(Event::Completed { call: call.id, result: result.clone() });
+                    staging
+                }
+            };
+            if let Some(staging) = staging {
+                cx.out.unstage(staging);
+            }
+        }
+    }
+
+    /// Ends the collective with an error, as soon as the driver has given back what it was handed.
+    pub(crate) fn fail(&mut self, cx: &mut Context<'_>, error: CollectiveError) {
+        if matches!(self.phase, Phase::Ended | Phase::Failed(_)) {
+            return;
+        }
+        self.phase = Phase::Failed(error);
+        self.sends.clear();
+        (self.check_at, self.have_at, self.stand_in_at) = (None, None, None);
+        self.try_end(cx);
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        [self.check_at, self.have_at, self.stand_in_at].into_iter().flatten().min()
+    }
+
+    /// Time has passed.
+    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
+        let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
+        let (check, have, stand_in) = (due(self.check_at), due(self.have_at), due(self.stand_in_at));
+        if stand_in {
+            self.stand_in(cx);
+        }
+        if have {
+            self.tell_have(cx);
+        }
+        if check {
+            self.check(cx);
+        }
+    }
+
+    /// Where another service process of the group is in the ring.
+    fn is_right(cx: &Context<'_>, from: SpId) -> bool {
+        cx.members.right() == from
+    }
+}
+
+impl Local {
+    /// Where a span of this rank lies, if it can be used now.
+    fn memory(&self, signature: Signature, span: Span) -> Option<MemRef> {
+        let Span { buffer, offset, len } = span;
+        if len == 0 {
+            // A signal needs no memory; nothing is ever done with this piece.
+            return Some(MemRef { region: Region::Staging(StagingId(0)), offset: 0, len: 0 });
+        }
+        let own = u64::from(self.rank.0) * signature.bytes_per_rank;
+        let (region, offset) = match (&self.presence, buffer) {
+            (Presence::Called(call, _), Buffer::Input) if call.in_place => (Region::Output(call.id), own + offset),
+            (Presence::Called(call, _), Buffer::Input) => (Region::Input(call.id), offset),
+            (Presence::Called(call, _), Buffer::Output) => (Region::Output(call.id), offset),
+            (Presence::StoodIn(staging), Buffer::Output) => (Region::Staging(staging.id), offset),
+            // No allgather uses scratch; an absent rank has nothing, one stood in for has no input.
+            (_, Buffer::Scratch) | (Presence::Absent, _) | (Presence::StoodIn(_), Buffer::Input) => return None,
+        };
+        Some(MemRef { region, offset, len })
+    }
+
+    fn has_block_of(&self, source: Rank) -> bool {
+        self.run.multicast_receive(source).is_none_or(|(op, _)| self.run.is_done(op))
+    }
+}

@@ -40,8 +40,14 @@ pub struct Config {
     pub heartbeat: Duration,
     /// Silence after which a neighbour is declared dead.
     pub dead_after: Duration,
-    /// Floor of every adaptive timer (MC-5's alpha, retransmission).
+    /// Floor of the adaptive timers of recovery (MC-5's alpha, MC-6).
     pub timer_floor: Duration,
+    /// Floor of a link's retransmission timer. Long where the fabric is reliable by itself.
+    pub retransmit_floor: Duration,
+    /// How long a rank may be later than the first news of a collective before its service process stands in for it.
+    pub stand_in_after: Duration,
+    /// Bytes that every switch port can be trusted to queue; bounds how much a sender may catch up at once.
+    pub switch_queue: u64,
     /// Chunks of reordering tolerated before a gap counts as a loss.
     pub reorder_chunks: u32,
     /// Most datagrams of one multicast batch.
@@ -66,6 +72,9 @@ impl Default for Config {
             heartbeat: Duration::from_secs(1),
             dead_after: Duration::from_millis(3500),
             timer_floor: Duration::from_millis(4),
+            retransmit_floor: Duration::from_millis(200),
+            stand_in_after: Duration::from_millis(2),
+            switch_queue: 512 << 10,
             reorder_chunks: 64,
             batch_chunks: 32,
             batch_time: Duration::from_micros(1500),

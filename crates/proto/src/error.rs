@@ -45,17 +45,6 @@ pub enum CollectiveError {
     /// A service process broke the protocol.
     #[error("{0} sent what the protocol does not allow; check that all hosts run the same version")]
     Protocol(SpId),
-}
-
-/// Why a group could not be made.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum GroupError {
-    /// The specification is unusable.
-    #[error("group refused: {0}")]
-    Invalid(&'static str),
-    /// The handle is in use here by another group.
-    #[error("{0} exists already with other members; make the group again, it draws a new handle")]
-    HandleTaken(GroupHandle),
     /// Two service processes are configured differently.
     #[error(
         "{a} and {b} are configured differently (digests {a_digest:016x}, {b_digest:016x}); give all daemons the same settings"
@@ -70,7 +59,20 @@ pub enum GroupError {
         /// Its digest.
         b_digest: u64,
     },
-    /// A member was lost on the way.
+    /// The group's handle is in use by another group on a host of it.
+    #[error(
+        "{0} exists already with other members on a host of the group; make the group again, it draws a new handle"
+    )]
+    HandleTaken(GroupHandle),
+}
+
+/// Why a group could not be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// The specification is unusable.
+    #[error("group refused: {0}")]
+    Invalid(&'static str),
+    /// The members could not agree, or one was lost on the way.
     #[error(transparent)]
-    Lost(#[from] CollectiveError),
+    Failed(#[from] CollectiveError),
 }

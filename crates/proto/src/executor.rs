@@ -1,1 +1,137 @@
-//! Being written.
+//! Runs one rank's program: which steps may start, which are done.
+//!
+//! | state of a step | event | next |
+//! |---|---|---|
+//! | waiting for `n` others | one of them is done | waiting for `n - 1`; with 0 ready |
+//! | ready | [`Run::next_ready`] | started |
+//! | started | [`Run::retry`] | ready |
+//! | started | [`Run::complete`] | done |
+//!
+//! Invariant: a step completes once. What a step does is the collective's affair; this machine never
+//! sees memory or messages.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use outboard_plan::{Op, OpId, Program, Rank, Span};
+
+/// The execution of one program.
+#[derive(Debug)]
+pub(crate) struct Run {
+    program: Program,
+    /// Steps that each step still waits for.
+    waits: Vec<u32>,
+    done: Vec<bool>,
+    dependents: Vec<Vec<OpId>>,
+    ready: VecDeque<OpId>,
+    remaining: usize,
+    receives: BTreeMap<(Rank, u32), Receive>,
+    multicasts: BTreeMap<Rank, (OpId, Span)>,
+    own: Option<Span>,
+}
+
+/// A receive of the program and how much of it has come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Receive {
+    pub(crate) op: OpId,
+    pub(crate) span: Span,
+    pub(crate) got: u64,
+    /// Whole, zero bytes included.
+    pub(crate) done: bool,
+}
+
+impl Run {
+    pub(crate) fn new(program: Program) -> Self {
+        let n = program.steps.len();
+        let mut run = Run {
+            waits: Vec::with_capacity(n),
+            done: vec![false; n],
+            dependents: vec![Vec::new(); n],
+            ready: VecDeque::new(),
+            remaining: n,
+            receives: BTreeMap::new(),
+            multicasts: BTreeMap::new(),
+            own: None,
+            program,
+        };
+        for (i, step) in run.program.steps.iter().enumerate() {
+            let id = OpId(i as u32);
+            run.waits.push(step.after.len() as u32);
+            step.after.iter().for_each(|a| run.dependents[a.0 as usize].push(id));
+            if step.after.is_empty() {
+                run.ready.push_back(id);
+            }
+            match step.op {
+                Op::Recv { from, index, span } => {
+                    run.receives.insert((from, index), Receive { op: id, span, got: 0, done: false });
+                }
+                Op::MulticastRecv { root, span } => {
+                    run.multicasts.insert(root, (id, span));
+                }
+                Op::Multicast { span } => run.own = Some(span),
+                Op::Send { .. } | Op::Copy { .. } => {}
+            }
+        }
+        run
+    }
+
+    pub(crate) fn program(&self) -> &Program {
+        &self.program
+    }
+
+    pub(crate) fn op(&self, id: OpId) -> Op {
+        self.program.steps[id.0 as usize].op
+    }
+
+    pub(crate) fn next_ready(&mut self) -> Option<OpId> {
+        self.ready.pop_front()
+    }
+
+    /// Started steps that could not be done yet are ready again.
+    pub(crate) fn retry(&mut self, steps: Vec<OpId>) {
+        self.ready.extend(steps.into_iter().filter(|s| !self.done[s.0 as usize]));
+    }
+
+    pub(crate) fn complete(&mut self, id: OpId) {
+        let i = id.0 as usize;
+        assert!(!self.done[i] && self.waits[i] == 0, "a step completes once, after those it follows");
+        self.done[i] = true;
+        self.remaining -= 1;
+        for d in std::mem::take(&mut self.dependents[i]) {
+            let waits = &mut self.waits[d.0 as usize];
+            *waits -= 1;
+            if *waits == 0 {
+                self.ready.push_back(d);
+            }
+        }
+    }
+
+    pub(crate) fn is_done(&self, id: OpId) -> bool {
+        self.done[id.0 as usize]
+    }
+
+    pub(crate) fn finished(&self) -> bool {
+        self.remaining == 0
+    }
+
+    pub(crate) fn receive(&mut self, from: Rank, index: u32) -> Option<&mut Receive> {
+        self.receives.get_mut(&(from, index))
+    }
+
+    pub(crate) fn receives(&self) -> impl Iterator<Item = &Receive> {
+        self.receives.values()
+    }
+
+    /// The step that receives what `root` multicasts, and where to.
+    pub(crate) fn multicast_receive(&self, root: Rank) -> Option<(OpId, Span)> {
+        self.multicasts.get(&root).copied()
+    }
+
+    pub(crate) fn multicast_receives(&self) -> impl Iterator<Item = (Rank, Span)> + '_ {
+        self.multicasts.iter().map(|(r, (_, s))| (*r, *s))
+    }
+
+    /// What this rank multicasts.
+    pub(crate) fn own_multicast(&self) -> Option<Span> {
+        self.own
+    }
+}

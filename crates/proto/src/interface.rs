@@ -5,9 +5,11 @@
 //! [`Event`] something the driver acts on or reports.
 
 use std::fmt;
+use std::hash::Hasher;
 use std::sync::Arc;
 
 use outboard_plan::Rank;
+use siphasher::sip::SipHasher13;
 
 use crate::error::{CollectiveError, GroupError};
 use crate::ids::{CallId, Channel, GroupHandle, InstanceId, SpId, StagingId};
@@ -73,6 +75,19 @@ pub struct GroupSpec {
     pub job: u64,
     /// By rank.
     pub members: Vec<Member>,
+}
+
+impl GroupSpec {
+    /// Tells two groups apart whose handles collide.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        let mut h = SipHasher13::new_with_keys(self.key[0], self.key[1]);
+        h.write_u64(self.job);
+        for m in &self.members {
+            h.write_u64(m.sp.0);
+        }
+        h.finish()
+    }
 }
 
 /// A buffer.

@@ -26,6 +26,8 @@ mod executor;
 mod group;
 mod interface;
 mod multicast;
+mod outbox;
+mod pacing;
 mod service_process;
 
 pub use config::Config;

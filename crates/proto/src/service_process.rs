@@ -1,25 +1,83 @@
 //! The machine of one service process: its groups, its links, and everything in flight.
+//!
+//! Who does what: [`groups`] makes, breaks and ends groups and routes calls and messages to their collectives;
+//! [`peers`] keeps the links; this module is the surface the driver sees and the order in which things go out:
+//! control messages first, then bulk where links have room, then multicast as fast as the pacer allows.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use outboard_plan::Rank;
 
+use crate::collective::Context;
 use crate::config::Config;
-use crate::ids::{CallId, GroupHandle, Instant, SpId};
-use crate::interface::{Call, Counters, Event, GroupSpec, Order, ReceivedDatagram, Transmit};
+use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
+use crate::interface::{Call, Counters, Event, GroupSpec, MulticastBatch, Order, ReceivedDatagram, Transmit};
+use crate::link::Received;
+use crate::outbox::Outbox;
+use crate::pacing::{Pacer, root_rate};
+use crate::wire::{FrameHeader, Message};
+
+mod datagrams;
+mod groups;
+mod peers;
+
+use groups::Group;
+use peers::Peer;
+
+/// Multicast batches in the hands of the driver at once.
+const MAX_BATCHES: usize = 16;
+/// Messages kept for groups that no local rank has asked for yet.
+const MAX_STRANGERS: usize = 4096;
+/// Handles of ended groups that are remembered, so that late messages for them are not kept.
+const MAX_RETIRED: usize = 4096;
 
 /// The protocol of one service process. See the crate's documentation for how it is driven.
 #[derive(Debug)]
 pub struct ServiceProcess {
     id: SpId,
     config: Config,
-    counters: Counters,
+    out: Outbox,
+    groups: BTreeMap<GroupHandle, Group>,
+    peers: BTreeMap<SpId, Peer>,
+    channels: BTreeMap<Channel, u32>,
+    /// Messages for groups that are not known here yet, in order.
+    strangers: VecDeque<(SpId, Message)>,
+    retired: VecDeque<GroupHandle>,
+    /// Collectives that have something to do, the next to be served first.
+    active: VecDeque<(GroupHandle, InstanceId)>,
+    batches: BTreeMap<u64, Batch>,
+    next_token: u64,
+    pacer: Pacer,
+}
+
+/// A multicast batch in the hands of the driver.
+#[derive(Debug)]
+struct Batch {
+    group: GroupHandle,
+    instance: InstanceId,
+    source: Rank,
+    run: Range<u64>,
 }
 
 impl ServiceProcess {
-    /// A service process without groups. `seed` feeds the jitter of its timers.
+    /// A service process without groups. `seed` makes its timers differ from those of others.
     #[must_use]
     pub fn new(id: SpId, config: Config, seed: u64) -> Self {
-        let _ = seed;
-        ServiceProcess { id, config, counters: Counters::default() }
+        ServiceProcess {
+            id,
+            out: Outbox::new(config.staging_quota),
+            groups: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            strangers: VecDeque::new(),
+            retired: VecDeque::new(),
+            active: VecDeque::new(),
+            batches: BTreeMap::new(),
+            next_token: seed | 1,
+            pacer: Pacer::new(config.link_rate, config.switch_queue),
+            config,
+        }
     }
 
     /// Who this is.
@@ -37,74 +95,197 @@ impl ServiceProcess {
     /// What it has counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.counters
+        let retransmissions = self.peers.values().map(|p| p.link.retransmissions()).sum();
+        Counters { link_retransmissions: retransmissions, ..self.out.counters }
+    }
+
+    /// Groups, collectives in flight, and messages queued on links: what a test of bounds looks at.
+    #[must_use]
+    pub fn load(&self) -> (usize, usize, usize) {
+        let collectives = self.groups.values().map(Group::in_flight).sum();
+        (self.groups.len(), collectives, self.peers.values().map(|p| p.link.backlog()).sum())
     }
 
     /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks.
     pub fn handle_create_group(&mut self, now: Instant, spec: &GroupSpec, rank: Rank) {
-        let _ = (now, spec, rank);
+        self.out.now = now;
+        self.create_group(spec, rank);
+        self.settle();
     }
 
     /// A local rank leaves a group in order (it has no call in flight there) or because its process died. Its calls in
     /// flight end with an error on all ranks that need it; `Completed` is still reported for each of them.
     pub fn handle_leave(&mut self, now: Instant, group: GroupHandle, rank: Rank) {
-        let _ = (now, group, rank);
+        self.out.now = now;
+        self.leave_group(group, rank);
+        self.settle();
     }
 
     /// A local rank calls a collective. Answered by exactly one [`Event::Completed`].
     pub fn handle_call(&mut self, now: Instant, call: Call) {
-        let _ = (now, call);
+        self.out.now = now;
+        self.route_call(call);
+        self.settle();
     }
 
     /// A frame has arrived: `header` without payload, and how many payload bytes came with it.
     pub fn handle_frame(&mut self, now: Instant, from: SpId, header: &[u8], payload_len: u32) {
-        let _ = (now, from, header, payload_len);
+        self.out.now = now;
+        let (frame, body) = match FrameHeader::decode(header, payload_len) {
+            Ok(decoded) => decoded,
+            Err(_) => return self.out.violation(Some(from), "a malformed frame"),
+        };
+        let peer = self.peers.entry(from).or_insert_with(|| Peer::unknown(now, &self.config));
+        let mut acked = Vec::new();
+        let received = peer.link.handle(now, &frame, body, &mut acked);
+        let message = match received {
+            Received::Nothing => None,
+            Received::Message(body) => Some(Message::decode(body)),
+        };
+        for tag in acked {
+            self.with_collective(tag.group, tag.instance, |c, cx| c.handle_acked(cx, tag));
+        }
+        match message {
+            None => {}
+            Some(Ok(message)) => self.route_message(from, message, payload_len),
+            Some(Err(_)) => self.out.violation(Some(from), "a malformed message"),
+        }
+        self.settle();
     }
 
     /// Datagrams have arrived. Allocates nothing per datagram.
     pub fn handle_datagrams(&mut self, now: Instant, batch: &[ReceivedDatagram<'_>]) {
-        let _ = (now, batch);
+        self.out.now = now;
+        self.route_datagrams(batch);
+        self.settle();
     }
 
     /// The memory of a multicast batch has been read.
     pub fn handle_multicast_done(&mut self, now: Instant, token: u64) {
-        let _ = (now, token);
+        self.out.now = now;
+        let b = self.batches.remove(&token).expect("the driver hands back tokens that it was given");
+        self.with_collective(b.group, b.instance, |c, cx| c.handle_sent(cx, b.source, b.run));
+        self.settle();
     }
 
     /// The buffers of a call cannot be accessed.
     pub fn handle_memory_fault(&mut self, now: Instant, call: CallId) {
-        let _ = (now, call);
+        self.out.now = now;
+        self.route_memory_fault(call);
+        self.settle();
     }
 
     /// The fabric knows that a peer is gone.
     pub fn handle_peer_lost(&mut self, now: Instant, peer: SpId) {
-        let _ = (now, peer);
+        self.out.now = now;
+        self.lose_peer(peer);
+        self.settle();
     }
 
     /// Time has passed. Harmless when called early.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let _ = now;
+        self.out.now = now;
+        self.time_peers();
+        for (group, instance) in self.active.clone() {
+            let due = |g: &Group| g.collective(instance).and_then(|c| c.poll_timeout()).is_some_and(|t| t <= now);
+            if self.groups.get(&group).is_some_and(due) {
+                self.with_collective(group, instance, |c, cx| c.handle_timeout(cx));
+            }
+        }
+        self.settle();
     }
 
     /// The next work on memory, to be done before anything else. See [`Order`].
     pub fn poll_order(&mut self) -> Option<Order> {
-        None
+        self.out.orders.pop_front()
     }
 
     /// The next thing to send at `now`. Not polled while the fabric is full.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
-        let _ = now;
-        None
+        self.out.now = now;
+        let frame = self.poll_frame(now);
+        let transmit = frame.or_else(|| {
+            self.fill_links();
+            self.poll_frame(now)
+        });
+        let transmit = transmit.or_else(|| self.next_batch(now));
+        self.settle();
+        transmit
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        None
+        self.out.events.pop_front()
     }
 
     /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
+        let collectives = self.active.iter().filter_map(|(g, i)| self.groups.get(g)?.collective(*i)?.poll_timeout());
+        let peers = self.peers.values().filter_map(Peer::poll_timeout);
+        let pacer = self.wants_to_multicast().then(|| self.pacer.next());
+        collectives.chain(peers).chain(pacer).min()
+    }
+
+    fn wants_to_multicast(&self) -> bool {
+        let wants = |(g, i): &(GroupHandle, InstanceId)| {
+            self.groups.get(g).and_then(|g| g.collective(*i)).is_some_and(crate::collective::Collective::has_batch)
+        };
+        self.batches.len() < MAX_BATCHES && self.active.iter().any(wants)
+    }
+
+    /// The next multicast batch, when the pacer allows one: round-robin over the collectives in flight.
+    fn next_batch(&mut self, now: Instant) -> Option<Transmit> {
+        if now < self.pacer.next() || self.batches.len() >= MAX_BATCHES {
+            return None;
+        }
+        for _ in 0..self.active.len() {
+            self.active.rotate_left(1);
+            let (group, instance) = *self.active.back().expect("the loop runs over its entries");
+            let Some(g) = self.groups.get_mut(&group) else { continue };
+            let sps = g.members.sps.len() as u64;
+            let (members, collective) = g.parts(instance);
+            let Some(collective) = collective else { continue };
+            let rate = root_rate(self.config.link_rate, sps, u64::from(collective.chains()));
+            let datagram = u64::from(self.config.chunk_bytes + self.config.datagram_overhead);
+            let fill = u128::from(rate) * self.config.batch_time.as_nanos() / (8_000_000_000 * u128::from(datagram));
+            let most = (fill as u64).clamp(1, self.config.batch_chunks.into());
+            let key = members.key;
+            let mut cx = Context { config: &self.config, members, out: &mut self.out };
+            let Some(batch) = collective.next_batch(&mut cx, most) else { continue };
+            let chunks = (batch.run.end - batch.run.start) as u32;
+            let bytes = batch.memory.len;
+            self.pacer.sent(now, bytes + u64::from(chunks * self.config.datagram_overhead), rate);
+            if batch.again {
+                self.out.counters.retransmitted_bytes += bytes;
+            } else {
+                self.out.counters.multicast_bytes += bytes;
+            }
+            let token = self.next_token;
+            self.next_token = self.next_token.wrapping_add(1);
+            self.batches.insert(token, Batch { group, instance, source: batch.source, run: batch.run });
+            return Some(Transmit::Multicast(MulticastBatch {
+                token,
+                channel: batch.channel,
+                header: batch.header,
+                key,
+                chunks,
+                chunk_bytes: self.config.chunk_bytes,
+                memory: batch.memory,
+            }));
+        }
         None
+    }
+
+    /// After every input: messages go to their links, what has ended is cleared away.
+    fn settle(&mut self) {
+        while let Some((to, message)) = self.out.messages.pop_front() {
+            self.push_message(to, &message);
+        }
+        for (group, instance) in std::mem::take(&mut self.out.forgotten) {
+            self.active.retain(|a| *a != (group, instance));
+            self.peers.values_mut().for_each(|p| p.link.forget(group, instance));
+            self.end_collective(group, instance);
+        }
     }
 }

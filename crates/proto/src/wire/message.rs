@@ -126,12 +126,32 @@ pub enum Message {
     Abort {
         /// The group.
         group: GroupHandle,
+        /// Which group of that handle, see [`crate::GroupSpec::fingerprint`].
+        fingerprint: u64,
         /// Why.
         error: CollectiveError,
     },
 }
 
 impl Message {
+    /// The group that the message belongs to.
+    #[must_use]
+    pub fn group(&self) -> Option<GroupHandle> {
+        match self {
+            Message::Void => None,
+            Message::Create { group, .. }
+            | Message::Ready { group, .. }
+            | Message::Data { group, .. }
+            | Message::Want { group, .. }
+            | Message::Miss { group, .. }
+            | Message::Repair { group, .. }
+            | Message::Have { group, .. }
+            | Message::Complete { group, .. }
+            | Message::Lost { group, .. }
+            | Message::Abort { group, .. } => Some(*group),
+        }
+    }
+
     /// Appends the message to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut w = Writer { out };
@@ -182,8 +202,9 @@ impl Message {
                 w.call(9, *group, *after);
                 w.u32(rank.0);
             }
-            Message::Abort { group, error } => {
+            Message::Abort { group, fingerprint, error } => {
                 w.head(10, *group);
+                w.u64(*fingerprint);
                 w.error(error);
             }
         }
@@ -203,7 +224,7 @@ impl Message {
         let group = GroupHandle(r.u32()?);
         let message = match kind {
             1 => Message::Create { group, step: r.u8()?, sp: SpId(r.u64()?), digest: r.u64()? },
-            10 => Message::Abort { group, error: read_error(&mut r)? },
+            10 => Message::Abort { group, fingerprint: r.u64()?, error: read_error(&mut r)? },
             2..=9 => Self::decode_call(kind, group, InstanceId(r.u64()?), &mut r)?,
             _ => return Err(DecodeError::Value("message kind")),
         };
@@ -323,6 +344,17 @@ impl Writer<'_> {
                 self.u8(5);
                 self.u64(sp.0);
             }
+            CollectiveError::Configuration { a, a_digest, b, b_digest } => {
+                self.u8(6);
+                self.u64(a.0);
+                self.u64(*a_digest);
+                self.u64(b.0);
+                self.u64(*b_digest);
+            }
+            CollectiveError::HandleTaken(group) => {
+                self.u8(7);
+                self.u32(group.0);
+            }
         }
     }
 }
@@ -365,6 +397,11 @@ fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
         }
         4 => CollectiveError::Memory(Rank(r.u32()?)),
         5 => CollectiveError::Protocol(SpId(r.u64()?)),
+        6 => {
+            let (a, a_digest) = (SpId(r.u64()?), r.u64()?);
+            CollectiveError::Configuration { a, a_digest, b: SpId(r.u64()?), b_digest: r.u64()? }
+        }
+        7 => CollectiveError::HandleTaken(GroupHandle(r.u32()?)),
         _ => return Err(DecodeError::Value("error kind")),
     })
 }

@@ -1,0 +1,289 @@
+//! Allgather: every rank ends with the blocks of all ranks, in rank order.
+//!
+//! `Output` holds `ranks` blocks of `bytes_per_rank` bytes, block `q` from rank `q`. A rank contributes `Input`, or,
+//! in place, its own block of `Output`, where it already lies; MPI asks all ranks for the same choice, the plan does
+//! not depend on it.
+//!
+//! Invariants: receives of message data follow nothing, so an engine posts them all at once (MC-4); each block is
+//! written once on every rank; `Input` is only read. A rank's program takes time and memory in the order of `ranks`,
+//! whatever the byte counts.
+
+use thiserror::Error;
+
+use crate::builder::ProgramBuilder;
+use crate::partition::{chain_of, chain_ranks};
+use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
+use crate::verify::{Contract, Piece};
+
+/// How the blocks travel. The group agrees on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Shape {
+    /// Blocks go from neighbour to neighbour round a ring.
+    ///
+    /// `ranks - 1` rounds; each rank sends and receives `(ranks - 1) * bytes_per_rank` bytes, to its right neighbour
+    /// `rank + 1` and from its left one. In round `r` a rank passes on block `rank - r` as message `r`, the first
+    /// straight from where it contributes it. (CD-2; the point-to-point algorithm that MC-R compares with.)
+    Ring,
+    /// Every rank multicasts its block to all others (MC-8): one Broadcast per rank.
+    ///
+    /// Each rank sends `bytes_per_rank` bytes and receives `(ranks - 1) * bytes_per_rank`. `chains` ranks multicast at
+    /// the same time; the ranks of one chain, contiguous as of [`chain_ranks`], take turns, which makes
+    /// `ceil(ranks / chains)` rounds. A rank's turn comes with a signal from its predecessor in the chain, sent once
+    /// the predecessor's multicast is complete on the sending side.
+    Multicast {
+        /// Roots that multicast at the same time, `1 ..= ranks`; need not divide the ranks. `ranks` means no turns.
+        chains: u32,
+        /// Multicast addresses each block is spread over (MC-10), at least 1; see [`crate::subgroup_chunks`].
+        subgroups: u16,
+    },
+}
+
+/// Why there is no such allgather.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum AllgatherError {
+    /// A group of 0, or of more than [`MAX_RANKS`].
+    #[error("an allgather of {ranks} ranks: a group has 1 to {MAX_RANKS} ranks")]
+    Ranks {
+        /// The ranks asked for.
+        ranks: u32,
+    },
+    /// The rank is not in the group.
+    #[error("an allgather program for {rank} of {ranks}: ranks count from 0")]
+    Rank {
+        /// The rank asked for.
+        rank: Rank,
+        /// The ranks of the group.
+        ranks: u32,
+    },
+    /// No chain, or more chains than ranks.
+    #[error("{chains} chains for {ranks} ranks: choose 1 to {ranks} (`chains` of Shape::Multicast)")]
+    Chains {
+        /// The chains asked for.
+        chains: u32,
+        /// The ranks of the group.
+        ranks: u32,
+    },
+    /// No multicast address to send to.
+    #[error("0 subgroups: choose at least 1 (`subgroups` of Shape::Multicast)")]
+    Subgroups,
+    /// The output cannot be addressed.
+    #[error("{ranks} blocks of {bytes_per_rank} bytes do not fit a 64-bit address: lower the byte count")]
+    Bytes {
+        /// The bytes per rank asked for.
+        bytes_per_rank: u64,
+        /// The ranks of the group.
+        ranks: u32,
+    },
+}
+
+/// What `rank` does in an allgather of `ranks` ranks.
+///
+/// With 0 bytes per rank nothing moves and the program is empty. A group of one copies its block, or in place does
+/// nothing.
+///
+/// # Errors
+/// When an argument is out of range; see [`AllgatherError`].
+pub fn allgather(
+    shape: Shape,
+    ranks: u32,
+    rank: Rank,
+    bytes_per_rank: u64,
+    in_place: bool,
+) -> Result<Program, AllgatherError> {
+    check(shape, ranks, rank, bytes_per_rank)?;
+    let mut builder = ProgramBuilder::new(rank, ranks);
+    let blocks = Blocks { ranks, rank: rank.0, bytes: bytes_per_rank, in_place };
+    builder.buffers(blocks.input_bytes(), bytes_per_rank * u64::from(ranks), 0);
+    if let Shape::Multicast { chains, subgroups } = shape {
+        builder.multicast_layout(chains, subgroups);
+    }
+    if bytes_per_rank > 0 {
+        match shape {
+            Shape::Ring => ring(&mut builder, blocks),
+            Shape::Multicast { chains, .. } => multicast(&mut builder, blocks, chains),
+        }
+    }
+    Ok(builder.build())
+}
+
+/// What an allgather promises to `rank`, for [`crate::verify()`].
+///
+/// # Panics
+/// Where [`allgather`] refuses the byte counts.
+pub fn contract(ranks: u32, rank: Rank, bytes_per_rank: u64, in_place: bool) -> Contract {
+    let output_bytes = bytes_per_rank.checked_mul(ranks.into()).expect("the output fits 64 bits");
+    let blocks = Blocks { ranks, rank: rank.0, bytes: bytes_per_rank, in_place };
+    let block = |q| Piece { span: blocks.of(q), source: Rank(q), from: 0 };
+    Contract {
+        input_bytes: blocks.input_bytes(),
+        output_bytes,
+        before: vec![Piece { span: blocks.contribution(), source: rank, from: 0 }],
+        after: (0..ranks).map(block).collect(),
+    }
+}
+
+fn check(shape: Shape, ranks: u32, rank: Rank, bytes_per_rank: u64) -> Result<(), AllgatherError> {
+    if ranks == 0 || ranks > MAX_RANKS {
+        return Err(AllgatherError::Ranks { ranks });
+    }
+    if rank.0 >= ranks {
+        return Err(AllgatherError::Rank { rank, ranks });
+    }
+    if let Shape::Multicast { chains, subgroups } = shape {
+        if chains == 0 || chains > ranks {
+            return Err(AllgatherError::Chains { chains, ranks });
+        }
+        if subgroups == 0 {
+            return Err(AllgatherError::Subgroups);
+        }
+    }
+    if bytes_per_rank.checked_mul(ranks.into()).is_none() {
+        return Err(AllgatherError::Bytes { bytes_per_rank, ranks });
+    }
+    Ok(())
+}
+
+/// Where the blocks lie on one rank. Offsets do not overflow once [`check`] has passed.
+#[derive(Clone, Copy)]
+struct Blocks {
+    ranks: u32,
+    rank: u32,
+    bytes: u64,
+    in_place: bool,
+}
+
+impl Blocks {
+    /// Block `q` of `Output`.
+    fn of(self, q: u32) -> Span {
+        Span::output(u64::from(q) * self.bytes, self.bytes)
+    }
+
+    /// Where this rank's own block lies before the call.
+    fn contribution(self) -> Span {
+        if self.in_place { self.of(self.rank) } else { Span::input(0, self.bytes) }
+    }
+
+    fn input_bytes(self) -> u64 {
+        if self.in_place { 0 } else { self.bytes }
+    }
+
+    /// The rank `steps <= ranks` to the left, round the ring.
+    fn left(self, steps: u32) -> u32 {
+        (self.rank + self.ranks - steps) % self.ranks
+    }
+
+    fn copy_own(self, builder: &mut ProgramBuilder) {
+        if !self.in_place {
+            builder.copy(self.contribution(), self.of(self.rank), &[]);
+        }
+    }
+}
+
+fn ring(builder: &mut ProgramBuilder, blocks: Blocks) {
+    let rounds = blocks.ranks - 1;
+    let from = Rank(blocks.left(1));
+    let receive = |round| builder.recv(from, round, blocks.of(blocks.left(round + 1)), &[]);
+    let received: Vec<OpId> = (0..rounds).map(receive).collect();
+    blocks.copy_own(builder);
+    let to = Rank((blocks.rank + 1) % blocks.ranks);
+    for round in 0..rounds {
+        if round == 0 {
+            builder.send(to, round, blocks.contribution(), &[]);
+        } else {
+            let arrived = received[round as usize - 1];
+            builder.send(to, round, blocks.of(blocks.left(round)), &[arrived]);
+        }
+    }
+}
+
+fn multicast(builder: &mut ProgramBuilder, blocks: Blocks, chains: u32) {
+    for root in (0..blocks.ranks).filter(|root| *root != blocks.rank) {
+        builder.multicast_recv(Rank(root), blocks.of(root));
+    }
+    blocks.copy_own(builder);
+    if blocks.ranks == 1 {
+        return;
+    }
+    let chain = chain_of(Rank(blocks.rank), blocks.ranks, chains);
+    let turns = chain_ranks(blocks.ranks, chains, chain);
+    let mut activated = Vec::new();
+    if blocks.rank > turns.start {
+        activated.push(builder.recv(Rank(blocks.rank - 1), 0, Span::signal(), &[]));
+    }
+    let sent = builder.multicast(blocks.contribution(), &activated);
+    if blocks.rank + 1 < turns.end {
+        builder.send(Rank(blocks.rank + 1), 0, Span::signal(), &[sent]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::Op;
+
+    const MULTICAST: Shape = Shape::Multicast { chains: 1, subgroups: 1 };
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        let refused = |shape, ranks, rank, bytes| allgather(shape, ranks, Rank(rank), bytes, false).unwrap_err();
+        let multicast = |chains, subgroups| Shape::Multicast { chains, subgroups };
+        assert_eq!(refused(Shape::Ring, 0, 0, 1), AllgatherError::Ranks { ranks: 0 });
+        assert_eq!(refused(Shape::Ring, 65_536, 0, 1), AllgatherError::Ranks { ranks: 65_536 });
+        assert_eq!(refused(Shape::Ring, 3, 3, 1), AllgatherError::Rank { rank: Rank(3), ranks: 3 });
+        assert_eq!(refused(multicast(0, 1), 3, 0, 1), AllgatherError::Chains { chains: 0, ranks: 3 });
+        assert_eq!(refused(multicast(4, 1), 3, 0, 1), AllgatherError::Chains { chains: 4, ranks: 3 });
+        assert_eq!(refused(multicast(1, 0), 3, 0, 1), AllgatherError::Subgroups);
+        let bytes_per_rank = u64::MAX / 3 + 1;
+        assert_eq!(refused(Shape::Ring, 3, 0, bytes_per_rank), AllgatherError::Bytes { bytes_per_rank, ranks: 3 });
+        assert!(allgather(Shape::Ring, 3, Rank(2), u64::MAX / 3, false).is_ok());
+        assert_eq!(
+            AllgatherError::Rank { rank: Rank(3), ranks: 3 }.to_string(),
+            "an allgather program for rank 3 of 3: ranks count from 0"
+        );
+    }
+
+    #[test]
+    fn nothing_to_move_is_an_empty_program() {
+        for shape in [Shape::Ring, Shape::Multicast { chains: 5, subgroups: 3 }] {
+            let program = allgather(shape, 9, Rank(4), 0, false).unwrap();
+            assert!(program.steps.is_empty());
+        }
+    }
+
+    #[test]
+    fn group_of_one_only_copies() {
+        for shape in [Shape::Ring, MULTICAST] {
+            let ops = |in_place| allgather(shape, 1, Rank(0), 8, in_place).unwrap().steps;
+            let copy = Op::Copy { from: Span::input(0, 8), to: Span::output(0, 8) };
+            assert_eq!(ops(false).iter().map(|step| step.op).collect::<Vec<_>>(), [copy]);
+            assert!(ops(true).is_empty());
+        }
+    }
+
+    /// The largest group with blocks far beyond memory: steps and dependencies grow with the ranks alone.
+    #[test]
+    fn program_size_is_linear_in_the_ranks() {
+        for shape in [Shape::Ring, Shape::Multicast { chains: 100, subgroups: 4 }] {
+            for rank in [0, 1, MAX_RANKS - 1] {
+                let program = allgather(shape, MAX_RANKS, Rank(rank), u64::MAX / 65_535, false).unwrap();
+                assert!(program.steps.len() <= 2 * MAX_RANKS as usize + 1);
+                assert!(program.steps.iter().all(|step| step.after.len() <= 1));
+            }
+        }
+    }
+
+    /// MC-8: bytes on the sending side are one block with multicast, all but one with the ring.
+    #[test]
+    fn sent_bytes_are_as_documented() {
+        let sent = |shape| {
+            let program = allgather(shape, 10, Rank(6), 1000, false).unwrap();
+            let sends = program.steps.iter().map(|step| match step.op {
+                Op::Send { span, .. } | Op::Multicast { span } => span.len,
+                Op::Recv { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } => 0,
+            });
+            sends.sum::<u64>()
+        };
+        assert_eq!(sent(Shape::Ring), 9000);
+        assert_eq!(sent(Shape::Multicast { chains: 3, subgroups: 1 }), 1000);
+    }
+}

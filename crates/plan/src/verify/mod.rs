@@ -1,0 +1,242 @@
+//! Proves a plan by symbolic execution over the programs of all ranks.
+//!
+//! What is proven, for every timing and every transport that delivers messages once and intact:
+//! - every rank ends with what its [`Contract`] promises and with nothing else in `Output`;
+//! - nobody waits for ever, not even where a send completes only when its receive is posted;
+//! - no two operations of a rank touch the same bytes unless both read or one is complete before the other starts;
+//! - messages have unique names and equal lengths on both ends; a multicast is received by all other ranks;
+//! - receives of message data wait for nothing (MC-4), and no more roots multicast at once than `chains` says (MC-8).
+//!
+//! Because unordered operations never conflict, the outcome does not depend on the order of execution, and executing
+//! one order proves them all. Bytes are followed as ranges with provenance; cost grows with steps and ranges, not with
+//! bytes. Needs the programs of the whole group at once, so it is for tests and tools, not for the path of a call.
+//!
+//! When a rank may reuse memory that it sent is decided by its own send's completion; that the receiver has the data
+//! is not enough, because a transport may still read the memory to repeat it.
+
+mod check;
+mod error;
+mod graph;
+mod memory;
+
+pub use error::{At, VerifyError};
+
+use std::collections::{HashMap, HashSet};
+
+use crate::program::{Buffer, Op, Program, Rank, Span};
+use graph::{Event, Graph, Node};
+use memory::{Memory, Run};
+
+/// A span that holds part of what a rank contributes to the collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Where.
+    pub span: Span,
+    /// Whose contribution it is.
+    pub source: Rank,
+    /// The byte of the contribution that the span begins with.
+    pub from: u64,
+}
+
+/// What a collective demands of and promises to one rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contract {
+    /// Bytes of `Input`.
+    pub input_bytes: u64,
+    /// Bytes of `Output`.
+    pub output_bytes: u64,
+    /// What its buffers hold before the call.
+    pub before: Vec<Piece>,
+    /// What `Output` holds after the call. No two pieces overlap.
+    pub after: Vec<Piece>,
+}
+
+/// Proves that `programs`, those of ranks `0 ..` in order, fulfil the contracts of all ranks.
+///
+/// # Errors
+/// The first defect found, naming rank and step.
+///
+/// # Panics
+/// When a piece of a contract does not lie within the contract's own buffers.
+pub fn verify(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> Result<(), VerifyError> {
+    check::group(programs)?;
+    for program in programs {
+        check::program(program, &contract(program.rank))?;
+    }
+    let graph = Graph::new(programs)?;
+    for program in programs {
+        conflicts(&graph, program)?;
+    }
+    roots_at_once(&graph, programs)?;
+    let memories = execute(&graph, programs, &contract)?;
+    for (program, mut memory) in programs.iter().zip(memories) {
+        outcome(program.rank, &mut memory.output, &contract(program.rank))?;
+    }
+    Ok(())
+}
+
+/// One access to a buffer.
+#[derive(Clone, Copy)]
+struct Access {
+    start: u64,
+    end: u64,
+    writes: bool,
+    node: Node,
+}
+
+/// Refuses accesses of `program` that share bytes, of which one writes and neither precedes the other.
+fn conflicts(graph: &Graph<'_>, program: &Program) -> Result<(), VerifyError> {
+    for buffer in [Buffer::Input, Buffer::Output, Buffer::Scratch] {
+        let mut accesses = Vec::new();
+        for (id, step) in program.steps.iter().enumerate() {
+            let node = graph.node(program.rank, id);
+            for (span, writes) in [(step.op.reads(), false), (step.op.writes(), true)] {
+                if let Some(span) = span.filter(|span| span.buffer == buffer && !span.is_empty()) {
+                    let end = check::end_of(span);
+                    accesses.push(Access { start: span.offset, end, writes, node });
+                }
+            }
+        }
+        accesses.sort_by_key(|access| access.start);
+        let (mut reads, mut writes): (Vec<Access>, Vec<Access>) = (Vec::new(), Vec::new());
+        for access in accesses {
+            reads.retain(|earlier| earlier.end > access.start);
+            writes.retain(|earlier| earlier.end > access.start);
+            let readers = reads.iter().filter(|_| access.writes);
+            for other in writes.iter().chain(readers) {
+                if !graph.precedes(other.node, access.node) && !graph.precedes(access.node, other.node) {
+                    let shared = access.end.min(other.end) - access.start;
+                    return Err(VerifyError::Conflict {
+                        at: graph.at(other.node).boxed(),
+                        other: graph.at(access.node).boxed(),
+                        shared: Span { buffer, offset: access.start, len: shared },
+                    });
+                }
+            }
+            if access.writes { writes.push(access) } else { reads.push(access) }
+        }
+    }
+    Ok(())
+}
+
+/// Proves that at most `chains` roots multicast at once (MC-8) by laying the multicasts out in so many chains, in each
+/// of which one is complete before the next starts.
+///
+/// Each multicast continues the chain of a multicast directly before it that no other continues yet. This never
+/// accepts too many roots; it could refuse an order that is not made of chains.
+fn roots_at_once(graph: &Graph<'_>, programs: &[Program]) -> Result<(), VerifyError> {
+    let is_multicast = |node: Node| matches!(graph.op(node), Op::Multicast { .. });
+    let mut continued = HashSet::new();
+    let mut chains = 0;
+    for event in graph.order() {
+        let Event::Start(node) = *event else { continue };
+        if !is_multicast(node) {
+            continue;
+        }
+        let mut directly_before = Vec::new();
+        graph.walk_back(node, |earlier| {
+            let multicast = is_multicast(earlier);
+            directly_before.extend(multicast.then_some(earlier));
+            !multicast
+        });
+        if !directly_before.into_iter().any(|earlier| continued.insert(earlier)) {
+            chains += 1;
+        }
+        if chains > programs[0].chains {
+            return Err(VerifyError::Roots { at: graph.at(node).boxed(), chains: programs[0].chains });
+        }
+    }
+    Ok(())
+}
+
+/// The contents of the buffers of one rank.
+#[derive(Default)]
+struct Memories {
+    input: Memory,
+    output: Memory,
+    scratch: Memory,
+}
+
+impl Memories {
+    fn buffer(&mut self, buffer: Buffer) -> &mut Memory {
+        match buffer {
+            Buffer::Input => &mut self.input,
+            Buffer::Output => &mut self.output,
+            Buffer::Scratch => &mut self.scratch,
+        }
+    }
+
+    fn read(&mut self, graph: &Graph<'_>, node: Node, span: Span) -> Result<Vec<Run>, VerifyError> {
+        let contents = self.buffer(span.buffer).read(span.offset..check::end_of(span));
+        contents.map_err(|offset| VerifyError::ReadsNothing { at: graph.at(node).boxed(), offset })
+    }
+
+    fn write(&mut self, span: Span, runs: &[Run]) {
+        self.buffer(span.buffer).write(span.offset, runs);
+    }
+}
+
+/// Executes all steps in one order: data leaves when a send starts and lies in place when its receive completes.
+fn execute(
+    graph: &Graph<'_>,
+    programs: &[Program],
+    contract: impl Fn(Rank) -> Contract,
+) -> Result<Vec<Memories>, VerifyError> {
+    let mut memories: Vec<Memories> = programs.iter().map(|_| Memories::default()).collect();
+    for (program, memory) in programs.iter().zip(&mut memories) {
+        for Piece { span, source, from } in contract(program.rank).before {
+            if !span.is_empty() {
+                memory.write(span, &[Run { source, from, len: span.len }]);
+            }
+        }
+    }
+    // Messages on their way, with the number of ranks that have yet to receive them.
+    let mut sent: HashMap<Node, (Vec<Run>, usize)> = HashMap::new();
+    for event in graph.order() {
+        let (Event::Start(node) | Event::Complete(node)) = *event;
+        let at = graph.at(node);
+        let memory = &mut memories[at.rank.0 as usize];
+        match (*event, at.op) {
+            (Event::Start(_), Op::Send { span, .. } | Op::Multicast { span }) => {
+                sent.insert(node, (memory.read(graph, node, span)?, graph.receivers(node).len()));
+            }
+            (Event::Start(_), Op::Copy { from, to }) => {
+                let runs = memory.read(graph, node, from)?;
+                memory.write(to, &runs);
+            }
+            (Event::Complete(_), Op::Recv { span, .. } | Op::MulticastRecv { span, .. }) => {
+                let send = graph.source(node).expect("every receive is matched");
+                let (runs, waiting) = sent.get_mut(&send).expect("a receive completes after its send starts");
+                memory.write(span, runs);
+                *waiting -= 1;
+                if *waiting == 0 {
+                    sent.remove(&send);
+                }
+            }
+            (Event::Start(_), Op::Recv { .. } | Op::MulticastRecv { .. })
+            | (Event::Complete(_), Op::Send { .. } | Op::Multicast { .. } | Op::Copy { .. }) => {}
+        }
+    }
+    Ok(memories)
+}
+
+/// Compares what `output` holds with what the contract promises.
+fn outcome(rank: Rank, output: &mut Memory, contract: &Contract) -> Result<(), VerifyError> {
+    let promised = || contract.after.iter().filter(|piece| !piece.span.is_empty());
+    for expected in promised() {
+        let range = expected.span.offset..check::end_of(expected.span);
+        let runs = output.read(range).map_err(|offset| VerifyError::Missing { rank, expected: *expected, offset })?;
+        let mut passed = 0;
+        for Run { source, from, len } in runs {
+            if source != expected.source || from != expected.from + passed {
+                let found = Piece { span: Span::output(expected.span.offset + passed, len), source, from };
+                return Err(VerifyError::Wrong { rank, expected: *expected, found });
+            }
+            passed += len;
+        }
+    }
+    for expected in promised() {
+        output.erase(expected.span.offset..check::end_of(expected.span));
+    }
+    output.first().map_or(Ok(()), |offset| Err(VerifyError::Stray { rank, offset }))
+}

@@ -1,0 +1,260 @@
+//! Allgather plans are proven for every group size, layout and byte count (MC-8), and damaged ones are refused.
+
+use outboard_plan::allgather::contract;
+use outboard_plan::{Buffer, Op, OpId, Program, Rank, Shape, Span, Step, VerifyError, allgather, verify};
+use proptest::prelude::*;
+
+fn programs(shape: Shape, ranks: u32, bytes: u64, in_place: impl Fn(Rank) -> bool) -> Vec<Program> {
+    let program = |rank| allgather(shape, ranks, rank, bytes, in_place(rank)).unwrap();
+    (0..ranks).map(Rank).map(program).collect()
+}
+
+fn prove(shape: Shape, ranks: u32, bytes: u64, in_place: impl Fn(Rank) -> bool + Copy) -> Result<(), VerifyError> {
+    verify(&programs(shape, ranks, bytes, in_place), |rank| contract(ranks, rank, bytes, in_place(rank)))
+}
+
+fn multicast(chains: u32) -> Shape {
+    Shape::Multicast { chains, subgroups: 1 }
+}
+
+#[test]
+fn ring_is_right_for_every_group_up_to_64() {
+    for ranks in 1..=64 {
+        for in_place in [false, true] {
+            prove(Shape::Ring, ranks, 1, |_| in_place).unwrap();
+        }
+    }
+}
+
+/// MC-8, with and without the paper's condition that the chains divide the ranks.
+#[test]
+fn multicast_is_right_for_every_group_up_to_64() {
+    for ranks in 1..=64u32 {
+        for chains in [1, 2, 3, 5, ranks.div_ceil(2), ranks - 1, ranks] {
+            if (1..=ranks).contains(&chains) {
+                prove(multicast(chains), ranks, 1500, |_| chains % 2 == 0).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn multicast_is_right_for_every_number_of_chains() {
+    for ranks in 1..=20 {
+        for chains in 1..=ranks {
+            prove(multicast(chains), ranks, 7, |_| false).unwrap();
+        }
+    }
+}
+
+#[test]
+fn extreme_byte_counts_are_right() {
+    for ranks in [1, 2, 3, 10] {
+        for bytes in [0, 1, u64::MAX / u64::from(ranks)] {
+            for shape in [Shape::Ring, multicast(1), multicast(ranks)] {
+                for in_place in [false, true] {
+                    prove(shape, ranks, bytes, |_| in_place).unwrap();
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Groups up to a few hundred, in place on some ranks and not on others.
+    #[test]
+    fn random_groups_are_right(ranks in 1..=300u32, pick: u32, subgroups in 1..=u16::MAX, bytes in 0..=1u64 << 50,
+                               ring: bool, places: u64) {
+        let chains = 1 + pick % ranks;
+        let shape = if ring { Shape::Ring } else { Shape::Multicast { chains, subgroups } };
+        prove(shape, ranks, bytes, |rank| places >> (rank.0 % 64) & 1 == 1).unwrap();
+    }
+}
+
+/// MC-4: receives of message data are posted at once.
+#[test]
+fn receives_of_data_wait_for_nothing() {
+    for shape in [Shape::Ring, multicast(3)] {
+        for step in programs(shape, 10, 8, |_| false).iter().flat_map(|program| &program.steps) {
+            if let Op::Recv { span, .. } | Op::MulticastRecv { span, .. } = step.op {
+                assert!(span.is_empty() || step.after.is_empty(), "{step}");
+            }
+        }
+    }
+}
+
+/// MC-8: a rank multicasts when its predecessor in the chain has, and tells its successor once it has itself.
+#[test]
+fn activation_passes_along_the_chain() {
+    let turns = |rank| {
+        let program = allgather(multicast(2), 5, Rank(rank), 8, false).unwrap();
+        let step = |op: &dyn Fn(&Op) -> bool| program.steps.iter().find(|step| op(&step.op)).cloned();
+        let before = |step: &Step| step.after.iter().map(|id| program.steps[id.0 as usize].op).collect::<Vec<_>>();
+        let multicast = step(&|op| matches!(op, Op::Multicast { .. })).unwrap();
+        let signal = step(&|op| matches!(op, Op::Send { .. }));
+        (before(&multicast), signal.map(|signal| (signal.op, before(&signal))))
+    };
+    let (from_input, span) = (Span::input(0, 8), Span::signal());
+    let told = |to| Some((Op::Send { to: Rank(to), index: 0, span }, vec![Op::Multicast { span: from_input }]));
+    let tells = |from| vec![Op::Recv { from: Rank(from), index: 0, span }];
+    assert_eq!(turns(0), (vec![], told(1)));
+    assert_eq!(turns(1), (tells(0), told(2)));
+    assert_eq!(turns(2), (tells(1), None));
+    assert_eq!(turns(3), (vec![], told(4)));
+    assert_eq!(turns(4), (tells(3), None));
+}
+
+fn resized(span: Span) -> Vec<Span> {
+    let Span { buffer, offset, len } = span;
+    let mut spans = vec![Span { offset: offset + 1, ..span }, Span { len: len + 1, ..span }];
+    spans.extend(offset.checked_sub(1).map(|offset| Span { offset, ..span }));
+    spans.extend(len.checked_sub(1).map(|len| Span { len, ..span }));
+    if len > 0 {
+        let buffers = [Buffer::Input, Buffer::Output, Buffer::Scratch];
+        spans.extend(buffers.into_iter().filter(|other| *other != buffer).map(|buffer| Span { buffer, ..span }));
+    }
+    spans
+}
+
+/// Every operation that differs from `op` in one field.
+fn altered(op: Op, ranks: u32) -> Vec<Op> {
+    let others = |rank: Rank| (0..=ranks).map(Rank).filter(move |other| *other != rank);
+    let mut ops = Vec::new();
+    match op {
+        Op::Send { to, index, span } => {
+            ops.extend(others(to).map(|to| Op::Send { to, index, span }));
+            ops.extend((0..=ranks).filter(|other| *other != index).map(|index| Op::Send { to, index, span }));
+            ops.extend(resized(span).into_iter().map(|span| Op::Send { to, index, span }));
+            ops.push(Op::Multicast { span });
+        }
+        Op::Recv { from, index, span } => {
+            ops.extend(others(from).map(|from| Op::Recv { from, index, span }));
+            ops.extend((0..=ranks).filter(|other| *other != index).map(|index| Op::Recv { from, index, span }));
+            ops.extend(resized(span).into_iter().map(|span| Op::Recv { from, index, span }));
+            ops.push(Op::MulticastRecv { root: from, span });
+        }
+        Op::Multicast { span } => {
+            ops.extend(resized(span).into_iter().map(|span| Op::Multicast { span }));
+            ops.push(Op::Send { to: Rank(0), index: 0, span });
+        }
+        Op::MulticastRecv { root, span } => {
+            ops.extend(others(root).map(|root| Op::MulticastRecv { root, span }));
+            ops.extend(resized(span).into_iter().map(|span| Op::MulticastRecv { root, span }));
+            ops.push(Op::Recv { from: root, index: 0, span });
+        }
+        Op::Copy { from, to } => {
+            ops.extend(resized(from).into_iter().map(|from| Op::Copy { from, to }));
+            ops.extend(resized(to).into_iter().map(|to| Op::Copy { from, to }));
+            ops.push(Op::Copy { from: to, to: from });
+        }
+    }
+    ops
+}
+
+/// `program` without step `id`; what followed it follows nothing in its place.
+fn without(program: &Program, id: usize) -> Program {
+    let mut program = program.clone();
+    program.steps.remove(id);
+    for step in &mut program.steps {
+        step.after.retain(|earlier| earlier.0 as usize != id);
+        for earlier in step.after.iter_mut().filter(|earlier| earlier.0 as usize > id) {
+            earlier.0 -= 1;
+        }
+    }
+    program
+}
+
+/// Every program that differs from `program` in one step, dependency or number.
+fn damaged(program: &Program) -> Vec<Program> {
+    let mut all = Vec::new();
+    let mut with = |damage: &dyn Fn(&mut Program)| {
+        let mut program = program.clone();
+        damage(&mut program);
+        all.push(program);
+    };
+    with(&|program| program.output_bytes += 1);
+    with(&|program| program.output_bytes -= 1);
+    with(&|program| program.input_bytes += 1);
+    with(&|program| program.chains += 1);
+    if program.ranks > 1 {
+        // A group of one agrees with itself on any number.
+        with(&|program| program.subgroups += 1);
+    }
+    with(&|program| program.ranks += 1);
+    with(&|program| program.rank.0 += 1);
+    for (id, step) in program.steps.iter().enumerate() {
+        with(&|program| *program = without(program, id));
+        with(&|program| program.steps.push(step.clone()));
+        with(&|program| program.steps[id].after.push(OpId(id as u32)));
+        for dependency in 0..step.after.len() {
+            with(&|program| {
+                program.steps[id].after.remove(dependency);
+            });
+        }
+        for op in altered(step.op, program.ranks) {
+            with(&|program| program.steps[id].op = op);
+        }
+        let data = step.op.writes().is_some_and(|span| !span.is_empty());
+        if id > 0 && data && !matches!(step.op, Op::Copy { .. }) {
+            with(&|program| program.steps[id].after.push(OpId(0)));
+        }
+        for other in 0..id {
+            if let (Some(a), Some(b)) = (step.op.writes(), program.steps[other].op.writes())
+                && !a.is_empty()
+                && !b.is_empty()
+            {
+                with(&|program| set_destination(&mut program.steps[id].op, b));
+                with(&|program| {
+                    set_destination(&mut program.steps[id].op, b);
+                    set_destination(&mut program.steps[other].op, a);
+                });
+            }
+        }
+    }
+    all
+}
+
+fn set_destination(op: &mut Op, destination: Span) {
+    match op {
+        Op::Recv { span, .. } | Op::MulticastRecv { span, .. } | Op::Copy { to: span, .. } => *span = destination,
+        Op::Send { .. } | Op::Multicast { .. } => panic!("{op} has no destination"),
+    }
+}
+
+/// Drops and alters every step, dependency and field of valid plans, one at a time: no such plan is valid.
+#[test]
+fn every_single_damage_is_refused() {
+    let mut refused = 0;
+    for ranks in 1..=6 {
+        let shapes = [Shape::Ring].into_iter().chain((1..=ranks).map(multicast));
+        for shape in shapes {
+            for (in_place, bytes) in [(false, 8), (true, 8), (false, 1)] {
+                let mut group = programs(shape, ranks, bytes, |_| in_place);
+                for rank in 0..ranks as usize {
+                    let valid = group[rank].clone();
+                    for program in damaged(&valid) {
+                        group[rank] = program;
+                        let verdict = verify(&group, |rank| contract(ranks, rank, bytes, in_place));
+                        assert!(verdict.is_err(), "accepted in place of\n{valid}\n{}", group[rank]);
+                        refused += 1;
+                    }
+                    group[rank] = valid;
+                }
+            }
+        }
+    }
+    assert!(refused > 10_000, "only {refused} damaged plans were tried");
+}
+
+/// MC-8: fewer chains than roots at once are refused, whatever the programs agree on.
+#[test]
+fn too_many_roots_at_once_are_refused() {
+    let mut group = programs(multicast(3), 7, 8, |_| false);
+    for program in &mut group {
+        program.chains = 2;
+    }
+    let verdict = verify(&group, |rank| contract(7, rank, 8, false));
+    assert!(matches!(verdict, Err(VerifyError::Roots { chains: 2, .. })), "{verdict:?}");
+}

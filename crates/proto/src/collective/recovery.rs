@@ -1,0 +1,314 @@
+//! The multicast blocks of a collective: batches out, datagrams in, and the ring of recovery (MC-5 to MC-7).
+
+use std::ops::Range;
+use std::time::Duration;
+
+use outboard_plan::{Rank, Span, subgroup_of};
+
+use super::unicast::Bulk;
+use super::{Collective, Context, Phase};
+use crate::ids::{Channel, SpId};
+use crate::interface::{MemRef, Order};
+use crate::multicast::Patience;
+use crate::wire::{DatagramHeader, MAX_RANGES, MAX_SOURCES, Message};
+
+/// Longest patience: a host that is this slow is taken as it is.
+const MAX_PATIENCE: Duration = Duration::from_millis(64);
+
+/// A run of chunks to multicast.
+pub(crate) struct Batch {
+    pub(crate) source: Rank,
+    pub(crate) run: Range<u64>,
+    pub(crate) again: bool,
+    pub(crate) channel: Channel,
+    pub(crate) header: DatagramHeader,
+    pub(crate) memory: MemRef,
+}
+
+impl Collective {
+    /// Whether [`Self::next_batch`] has something.
+    pub(crate) fn has_batch(&self) -> bool {
+        self.running() && self.blocks.iter().any(|b| b.is_root() && b.has_batch())
+    }
+
+    /// Hands out the next run of at most `most` chunks to multicast.
+    pub(crate) fn next_batch(&mut self, cx: &mut Context<'_>, most: u64) -> Option<Batch> {
+        if !self.running() {
+            return None;
+        }
+        for local in &self.locals {
+            let Some(block) = self.blocks.get_mut(local.rank.0 as usize) else { continue };
+            let Some((run, again)) = block.next_batch(most, self.subgroups) else { continue };
+            let span = local.run.own_multicast().expect("a root multicasts");
+            let bytes = block.byte_range(run.clone());
+            let piece = Span { offset: span.offset + bytes.start, len: bytes.end - bytes.start, ..span };
+            let memory = local.memory(self.signature, piece).expect("a block starts when its memory is at hand");
+            let subgroup = subgroup_of(run.start, block.chunks(), self.subgroups);
+            let header = DatagramHeader {
+                group: cx.members.handle,
+                epoch: self.instance.0 as u16,
+                source: local.rank.0 as u16,
+                chunk: run.start as u32,
+            };
+            self.outstanding += 1;
+            let channel = cx.members.channels[usize::from(subgroup)];
+            return Some(Batch { source: local.rank, run, again, channel, header, memory });
+        }
+        None
+    }
+
+    /// A batch is on the wire.
+    pub(crate) fn handle_sent(&mut self, cx: &mut Context<'_>, source: Rank, run: Range<u64>) {
+        self.outstanding -= 1;
+        if self.running() && self.blocks[source.0 as usize].handle_sent(run) {
+            self.finish_root(source);
+            self.block_is_full(cx, source);
+        }
+        self.advance(cx);
+    }
+
+    /// A datagram, its tag checked. False when it cannot belong here.
+    pub(crate) fn handle_datagram(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: Rank,
+        chunk: u64,
+        (payload, len): (u32, u32),
+    ) -> bool {
+        if matches!(self.phase, Phase::Gathering) {
+            // Nobody may send before this service process has entered the barrier.
+            return false;
+        }
+        let Some(block) = self.blocks.get_mut(source.0 as usize).filter(|b| !b.is_root()) else { return false };
+        if chunk >= block.chunks() {
+            return false;
+        }
+        let bytes = block.byte_range(chunk..chunk + 1);
+        if bytes.end - bytes.start != u64::from(len) {
+            return false;
+        }
+        if !block.handle_chunk(cx.out.now, chunk) {
+            cx.out.counters.datagrams_stale += 1;
+            return true;
+        }
+        cx.out.counters.datagrams_new += 1;
+        let (full, gap) = (block.is_full(), block.has_gap());
+        self.deliver(cx, source, payload, 0, bytes);
+        if full {
+            self.leaf_is_full(cx, source);
+        } else if gap {
+            let at = cx.out.now + cx.members.patience;
+            self.check_at = Some(self.check_at.map_or(at, |c| c.min(at)));
+        }
+        true
+    }
+
+    /// Orders bytes of a payload into the output of every local rank.
+    fn deliver(&mut self, cx: &mut Context<'_>, source: Rank, payload: u32, offset: u32, bytes: Range<u64>) {
+        for local in &self.locals {
+            let Some((_, span)) = local.run.multicast_receive(source) else { continue };
+            let piece = Span { offset: span.offset + bytes.start, len: bytes.end - bytes.start, ..span };
+            let to = local.memory(self.signature, piece).expect("behind the barrier every rank has an output");
+            cx.out.orders.push_back(Order::Deliver { payload, offset, to });
+        }
+    }
+
+    fn leaf_is_full(&mut self, cx: &mut Context<'_>, source: Rank) {
+        for local in &mut self.locals {
+            if let Some((op, _)) = local.run.multicast_receive(source) {
+                local.run.complete(op);
+            }
+        }
+        self.leaves_missing -= 1;
+        self.block_is_full(cx, source);
+        if self.leaves_missing == 0 {
+            self.check_at = None;
+            self.complete_sent = true;
+            let message = Message::Complete { group: cx.members.handle, instance: self.instance };
+            cx.out.messages.push_back((cx.members.left(), message));
+        }
+        self.advance(cx);
+    }
+
+    /// The right neighbour will be told, unless it needs nothing by then.
+    fn block_is_full(&mut self, cx: &mut Context<'_>, source: Rank) {
+        if !self.right_complete {
+            self.have_pending.push(source);
+            let at = cx.out.now + cx.members.patience / 2;
+            self.have_at = Some(self.have_at.map_or(at, |t| t.min(at)));
+        }
+    }
+
+    pub(super) fn tell_have(&mut self, cx: &mut Context<'_>) {
+        self.have_at = None;
+        let pending = std::mem::take(&mut self.have_pending);
+        for sources in pending.chunks(MAX_SOURCES) {
+            let (group, instance, sources) = (cx.members.handle, self.instance, sources.to_vec());
+            cx.out.messages.push_back((cx.members.right(), Message::Have { group, instance, sources }));
+        }
+    }
+
+    /// Asks the left neighbour for what is missing by now, and sets the next check.
+    pub(super) fn check(&mut self, cx: &mut Context<'_>) {
+        let patience = cx.members.patience;
+        let batch = cx.config.batch_time.max(patience / 2);
+        let limits =
+            Patience { quiet: patience + batch * 2, again: patience * 6, reorder: cx.config.reorder_chunks.into() };
+        self.check_at = None;
+        let (group, instance) = (cx.members.handle, self.instance);
+        for (rank, block) in self.blocks.iter_mut().enumerate() {
+            if !block.needs_check() {
+                continue;
+            }
+            self.check_at = Some(cx.out.now + patience);
+            let ranges = block.ask(cx.out.now, limits);
+            for ranges in ranges.chunks(MAX_RANGES) {
+                let (source, ranges) = (Rank(rank as u32), ranges.to_vec());
+                cx.out.messages.push_back((cx.members.left(), Message::Want { group, instance, source, ranges }));
+            }
+        }
+    }
+
+    fn valid_ranges(&self, source: Rank, ranges: &[(u32, u32)]) -> bool {
+        // The decoder has checked order and overflow of the ranges.
+        self.blocks
+            .get(source.0 as usize)
+            .is_some_and(|b| ranges.iter().all(|(f, n)| u64::from(*f) + u64::from(*n) <= b.chunks()))
+    }
+
+    /// The right neighbour lacks chunks. False when it cannot ask that.
+    pub(crate) fn handle_want(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: SpId,
+        source: Rank,
+        ranges: &[(u32, u32)],
+    ) -> bool {
+        if !Self::is_right(cx, from) || !self.valid_ranges(source, ranges) {
+            return false;
+        }
+        if self.right_complete {
+            return true;
+        }
+        let mut lacking = Vec::new();
+        let block = &mut self.blocks[source.0 as usize];
+        for (first, count) in ranges {
+            let first = u64::from(*first);
+            block.handle_want(first..first + u64::from(*count), &mut lacking);
+        }
+        let root = cx.members.sp_of(source);
+        for ranges in lacking.chunks(MAX_RANGES) {
+            let (group, instance, ranges) = (cx.members.handle, self.instance, ranges.to_vec());
+            cx.out.messages.push_back((root, Message::Miss { group, instance, source, ranges }));
+        }
+        true
+    }
+
+    /// A leaf and its right neighbour lack chunks of a local rank. False when that cannot be.
+    pub(crate) fn handle_miss(&mut self, cx: &mut Context<'_>, source: Rank, ranges: &[(u32, u32)]) -> bool {
+        if cx.members.local(source).is_none() || !self.valid_ranges(source, ranges) {
+            return false;
+        }
+        let enough = (cx.members.sps.len() as u32 - 1).div_ceil(2).max(2);
+        for (first, count) in ranges {
+            let first = u64::from(*first);
+            self.blocks[source.0 as usize].handle_miss(first..first + u64::from(*count), enough);
+        }
+        true
+    }
+
+    /// Chunks of the left neighbour. False when they cannot be.
+    pub(crate) fn handle_repair(
+        &mut self,
+        cx: &mut Context<'_>,
+        (source, first, count): (Rank, u32, u32),
+        payload_len: u32,
+    ) -> bool {
+        if !self.valid_ranges(source, &[(first, count)]) || self.blocks[source.0 as usize].is_root() {
+            return false;
+        }
+        let block = &mut self.blocks[source.0 as usize];
+        let run = u64::from(first)..u64::from(first) + u64::from(count);
+        let all = block.byte_range(run.clone());
+        if all.end - all.start != u64::from(payload_len) {
+            return false;
+        }
+        let was_full = block.is_full();
+        let mut new = Vec::new();
+        block.handle_repair(run, &mut new);
+        let full = block.is_full() && !was_full;
+        let pieces: Vec<Range<u64>> = new.into_iter().map(|r| block.byte_range(r)).collect();
+        let members = &mut *cx.members;
+        if pieces.is_empty() {
+            // Asked for too early: it came by itself.
+            members.patience = (members.patience * 5 / 4).min(MAX_PATIENCE.max(cx.config.timer_floor));
+        } else {
+            members.patience = (members.patience * 63 / 64).max(cx.config.timer_floor);
+        }
+        for bytes in pieces {
+            let offset = (bytes.start - all.start) as u32;
+            self.deliver(cx, source, 0, offset, bytes);
+        }
+        if full {
+            self.leaf_is_full(cx, source);
+        }
+        true
+    }
+
+    /// Blocks that lie whole at the left neighbour. False when it cannot tell that.
+    pub(crate) fn handle_have(&mut self, cx: &mut Context<'_>, from: SpId, sources: &[Rank]) -> bool {
+        if cx.members.left() != from || sources.iter().any(|s| s.0 as usize >= self.blocks.len()) {
+            return false;
+        }
+        for s in sources {
+            self.blocks[s.0 as usize].handle_have();
+        }
+        if self.blocks.iter().any(super::Block::needs_check) {
+            let at = cx.out.now + cx.members.patience / 2;
+            self.check_at = Some(self.check_at.map_or(at, |c| c.min(at)));
+        }
+        true
+    }
+
+    /// The right neighbour lacks nothing (MC-7). False when it cannot tell that.
+    pub(crate) fn handle_complete(&mut self, cx: &mut Context<'_>, from: SpId) -> bool {
+        if !Self::is_right(cx, from) || self.blocks.is_empty() {
+            return false;
+        }
+        self.right_complete = true;
+        self.have_at = None;
+        self.have_pending.clear();
+        self.blocks.iter_mut().for_each(super::Block::stop_serving);
+        self.advance(cx);
+        true
+    }
+
+    pub(super) fn next_repair(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
+        if self.right_complete || !Self::is_right(cx, to) {
+            return None;
+        }
+        let most = u64::from(cx.config.fragment_bytes / cx.config.chunk_bytes);
+        for (rank, block) in self.blocks.iter_mut().enumerate() {
+            let Some(run) = block.next_repair(most) else { continue };
+            let source = Rank(rank as u32);
+            let (first, count) = (run.start as u32, (run.end - run.start) as u32);
+            let bytes = block.byte_range(run);
+            let payload = self.whereabouts(cx, source, bytes.clone());
+            cx.out.counters.retransmitted_bytes += bytes.end - bytes.start;
+            let message = Message::Repair { group: cx.members.handle, instance: self.instance, source, first, count };
+            return Some(Bulk { message, payload: Some(payload), tag: None });
+        }
+        None
+    }
+
+    /// Where bytes of a block that is served lie here: at the root's own rank, else in the output of any local rank.
+    fn whereabouts(&self, cx: &Context<'_>, source: Rank, bytes: Range<u64>) -> MemRef {
+        let part = |span: Span| Span { offset: span.offset + bytes.start, len: bytes.end - bytes.start, ..span };
+        let place = match cx.members.local(source) {
+            Some(i) => self.locals[i].run.own_multicast().map(|s| (i, s)),
+            None => self.locals.first().and_then(|l| l.run.multicast_receive(source)).map(|(_, s)| (0, s)),
+        };
+        let (i, span) = place.expect("every rank multicasts its own block and receives the others");
+        self.locals[i].memory(self.signature, part(span)).expect("what is served lies in memory at hand")
+    }
+}

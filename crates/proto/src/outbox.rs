@@ -1,0 +1,81 @@
+//! What the machines of one service process want done, collected until the driver polls for it.
+//!
+//! Invariant: orders keep the order in which they were given. Staging never exceeds the quota.
+
+use std::collections::VecDeque;
+
+use crate::ids::{GroupHandle, InstanceId, Instant, SpId, StagingId};
+use crate::interface::{Counters, Event, MemRef, Order};
+use crate::wire::Message;
+
+/// Collected wishes of one service process.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    pub(crate) now: Instant,
+    pub(crate) orders: VecDeque<Order>,
+    pub(crate) events: VecDeque<Event>,
+    /// Messages without payload, in order, for the links.
+    pub(crate) messages: VecDeque<(SpId, Message)>,
+    /// Collectives that have ended: their payload must not be read any more.
+    pub(crate) forgotten: Vec<(GroupHandle, InstanceId)>,
+    pub(crate) counters: Counters,
+    staging_quota: u64,
+    staging_used: u64,
+    next_staging: u64,
+}
+
+impl Outbox {
+    pub(crate) fn new(staging_quota: u64) -> Self {
+        Outbox {
+            now: Instant(0),
+            orders: VecDeque::new(),
+            events: VecDeque::new(),
+            messages: VecDeque::new(),
+            forgotten: Vec::new(),
+            counters: Counters::default(),
+            staging_quota,
+            staging_used: 0,
+            next_staging: 1,
+        }
+    }
+
+    /// Memory of the service process, or none when the quota is used up.
+    pub(crate) fn stage(&mut self, bytes: u64) -> Option<Staging> {
+        if bytes > self.staging_quota - self.staging_used {
+            return None;
+        }
+        self.staging_used += bytes;
+        self.counters.staging_peak = self.counters.staging_peak.max(self.staging_used);
+        let id = StagingId(self.next_staging);
+        self.next_staging += 1;
+        self.orders.push_back(Order::Stage { id, bytes });
+        Some(Staging { id, bytes })
+    }
+
+    pub(crate) fn unstage(&mut self, staging: Staging) {
+        self.staging_used -= staging.bytes;
+        self.orders.push_back(Order::Unstage { id: staging.id });
+    }
+
+    pub(crate) fn copy(&mut self, from: MemRef, to: MemRef) {
+        assert_eq!(from.len, to.len, "copies keep lengths");
+        if from != to && from.len > 0 {
+            self.orders.push_back(Order::Copy { from, to });
+        }
+    }
+
+    pub(crate) fn violation(&mut self, peer: Option<SpId>, what: &'static str) {
+        self.counters.violations += 1;
+        // The counter tells all; the driver needs no more than a sample of a flood.
+        if self.events.len() < 1024 {
+            self.events.push_back(Event::Violation { peer, what });
+        }
+    }
+}
+
+/// Staging in use. Given back with [`Outbox::unstage`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Staging {
+    pub(crate) id: StagingId,
+    pub(crate) bytes: u64,
+}

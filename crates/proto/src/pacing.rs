@@ -1,0 +1,64 @@
+//! How fast a service process may multicast: so that the receive links of the group stay just full.
+//!
+//! With `M` active roots and every rank receiving, a root sends at `B / (M - 1)` when all ranks are roots, else at
+//! `B / M`. The schedule is absolute: time lost is caught up, but never by more than the switch ports can queue.
+
+use std::time::Duration;
+
+use crate::ids::Instant;
+
+/// When the next datagrams may go out.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    next: Instant,
+    credit: Duration,
+}
+
+impl Pacer {
+    /// `switch_queue` bytes at `link_rate` bit/s are the most that is caught up.
+    pub(crate) fn new(link_rate: u64, switch_queue: u64) -> Self {
+        Pacer { next: Instant(0), credit: transfer_time(switch_queue, link_rate) }
+    }
+
+    pub(crate) fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// Accounts for `wire_bytes` that go out at `now` at `rate` bit/s.
+    pub(crate) fn sent(&mut self, now: Instant, wire_bytes: u64, rate: u64) {
+        self.next = self.next.max(now - self.credit) + transfer_time(wire_bytes, rate);
+    }
+}
+
+/// Time that `bytes` take at `rate` bit/s.
+pub(crate) fn transfer_time(bytes: u64, rate: u64) -> Duration {
+    let nanos = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// The rate of one service process among `sps`, of which `active` multicast at the same time.
+pub(crate) fn root_rate(link_rate: u64, sps: u64, active: u64) -> u64 {
+    let others = if active >= sps { sps.saturating_sub(1) } else { active };
+    link_rate / others.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mc_8_all_roots_share_the_receive_links() {
+        assert_eq!(root_rate(1000, 5, 5), 250, "all active: a receiver hears all but itself");
+        assert_eq!(root_rate(1000, 5, 2), 500, "some receiver hears both");
+        assert_eq!(root_rate(1000, 1, 1), 1000);
+    }
+
+    #[test]
+    fn lost_time_is_caught_up_within_the_credit() {
+        let mut p = Pacer::new(8_000_000_000, 1_000_000);
+        p.sent(Instant(10_000_000), 1000, 8_000_000);
+        assert_eq!(p.next(), Instant(10_000_000 - 1_000_000 + 1_000_000));
+        p.sent(Instant(10_000_000), 1000, 8_000_000);
+        assert_eq!(p.next(), Instant(11_000_000));
+    }
+}

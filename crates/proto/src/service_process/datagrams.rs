@@ -1,0 +1,41 @@
+//! The way of a received datagram to its block. Per datagram: two look-ups, a keyed tag, one bit; no allocation.
+
+use outboard_plan::Rank;
+
+use super::ServiceProcess;
+use crate::collective::Context;
+use crate::interface::ReceivedDatagram;
+use crate::wire::DatagramHeader;
+
+impl ServiceProcess {
+    pub(super) fn route_datagrams(&mut self, batch: &[ReceivedDatagram<'_>]) {
+        for (payload, datagram) in batch.iter().enumerate() {
+            if let Err(what) = self.route_datagram(payload as u32, datagram) {
+                self.out.violation(None, what);
+            }
+        }
+    }
+
+    fn route_datagram(&mut self, payload: u32, datagram: &ReceivedDatagram<'_>) -> Result<(), &'static str> {
+        let header = DatagramHeader::parse(datagram.header).map_err(|_| "a malformed datagram")?;
+        let Some(group) = self.groups.get_mut(&header.group) else {
+            // Another job on the same address, or a group that has ended.
+            self.out.counters.datagrams_stale += 1;
+            return Ok(());
+        };
+        DatagramHeader::check(datagram.header, group.members.key).map_err(|_| "a datagram with a wrong tag")?;
+        let source = Rank(header.source.into());
+        if !group.members.has_rank(source) {
+            return Err("a datagram of a rank that is not in the group");
+        }
+        let instance = group.expand_epoch(header.epoch);
+        let (members, collective) = group.parts(instance);
+        let Some(collective) = collective.filter(|c| c.alive()) else {
+            self.out.counters.datagrams_stale += 1;
+            return Ok(());
+        };
+        let mut cx = Context { config: &self.config, members, out: &mut self.out };
+        let known = collective.handle_datagram(&mut cx, source, header.chunk.into(), (payload, datagram.payload_len));
+        if known { Ok(()) } else { Err("a datagram that cannot belong to its collective") }
+    }
+}

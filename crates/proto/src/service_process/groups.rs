@@ -1,0 +1,516 @@
+//! Groups: made by a barrier that compares configurations, broken by deaths and disagreement, ended by leaving.
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | Creating | barrier done | Ready, the ranks that asked are told |
+//! | Creating, Ready | [`ServiceProcess::break_group`] | Broken: every collective in flight and to come fails |
+//! | Ready, Broken | the last local rank leaves | retired |
+//!
+//! A rank that leaves or dies takes part in nothing after the last instance it completed: later ones fail on all.
+//! Invariant: the instances of a rank's calls are 1, 2, 3, ...
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outboard_plan::Rank;
+
+use crate::barrier::Barrier;
+use crate::collective::{Collective, Context};
+use crate::error::{CollectiveError, GroupError};
+use crate::group::Members;
+use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
+use crate::interface::{Call, Event, GroupSpec, Signature};
+use crate::serial::expand16;
+use crate::wire::Message;
+
+use super::{MAX_RETIRED, MAX_STRANGERS, ServiceProcess};
+
+/// Collectives of one group in flight at one service process.
+const MAX_IN_FLIGHT: u64 = 1024;
+
+#[derive(Debug)]
+enum State {
+    Creating { barrier: Barrier, askers: Vec<Rank> },
+    Ready,
+    Broken(CollectiveError),
+}
+
+/// One group at one of its service processes.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) members: Members,
+    state: State,
+    collectives: BTreeMap<InstanceId, Collective>,
+    /// Instances `<= ended` have ended here, and those in `ended_early`.
+    ended: u64,
+    ended_early: BTreeSet<u64>,
+    /// By local rank: how many calls it has made.
+    calls: Vec<u64>,
+    /// The ring neighbours owe heartbeats: from the group's making on, since a member may come late to that.
+    watching: bool,
+    /// Local ranks that have left.
+    left: BTreeSet<Rank>,
+    /// Ranks that take part in nothing after an instance.
+    lost: BTreeMap<Rank, InstanceId>,
+}
+
+impl Group {
+    pub(super) fn in_flight(&self) -> usize {
+        self.collectives.len()
+    }
+
+    pub(super) fn collective(&self, instance: InstanceId) -> Option<&Collective> {
+        self.collectives.get(&instance)
+    }
+
+    pub(super) fn parts(&mut self, instance: InstanceId) -> (&mut Members, Option<&mut Collective>) {
+        (&mut self.members, self.collectives.get_mut(&instance))
+    }
+
+    /// The instance that a datagram's 16 bits mean: the nearest to the newest known.
+    pub(super) fn expand_epoch(&self, epoch: u16) -> InstanceId {
+        let newest = self.collectives.keys().next_back().map_or(self.ended, |i| i.0);
+        InstanceId(expand16(epoch, newest))
+    }
+
+    fn has_ended(&self, instance: InstanceId) -> bool {
+        instance.0 <= self.ended || self.ended_early.contains(&instance.0)
+    }
+
+    fn note_ended(&mut self, instance: InstanceId) {
+        self.ended_early.insert(instance.0);
+        while self.ended_early.remove(&(self.ended + 1)) {
+            self.ended += 1;
+        }
+    }
+
+    /// Why an instance cannot succeed.
+    fn doom(&self, instance: InstanceId) -> Option<CollectiveError> {
+        match &self.state {
+            State::Broken(e) => Some(e.clone()),
+            State::Creating { .. } | State::Ready => {
+                let lost = self.lost.iter().find(|(_, after)| **after < instance);
+                lost.map(|(rank, _)| CollectiveError::RankLost(*rank))
+            }
+        }
+    }
+}
+
+impl ServiceProcess {
+    pub(super) fn with_collective(
+        &mut self,
+        group: GroupHandle,
+        instance: InstanceId,
+        f: impl FnOnce(&mut Collective, &mut Context<'_>),
+    ) {
+        let Some(g) = self.groups.get_mut(&group) else { return };
+        let (members, Some(collective)) = g.parts(instance) else { return };
+        f(collective, &mut Context { config: &self.config, members, out: &mut self.out });
+    }
+
+    pub(super) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
+        if let Err(error) = self.try_create_group(spec, rank) {
+            self.out.events.push_back(Event::GroupReady { group: spec.handle, rank, result: Err(error) });
+        }
+    }
+
+    fn try_create_group(&mut self, spec: &GroupSpec, rank: Rank) -> Result<(), GroupError> {
+        let members =
+            Members::new(spec, self.id, self.config.subgroups, self.config.timer_floor).map_err(GroupError::Invalid)?;
+        if members.local(rank).is_none() {
+            return Err(GroupError::Invalid("the rank that asks is not served here"));
+        }
+        let handle = spec.handle;
+        if let Some(g) = self.groups.get_mut(&handle) {
+            if g.members.fingerprint == members.fingerprint {
+                return self.join_group(handle, rank);
+            }
+            let error = CollectiveError::HandleTaken(handle);
+            self.introduce(spec, &members);
+            self.tell_others(&members, error.clone());
+            return Err(error.into());
+        }
+        self.retired.retain(|h| *h != handle);
+        self.introduce(spec, &members);
+        for channel in members.channels.clone() {
+            let users = self.channels.entry(channel).or_insert(0);
+            *users += 1;
+            if *users == 1 {
+                self.out.events.push_back(Event::Join(channel));
+            }
+        }
+        let mut barrier = Barrier::new(members.me, members.sps.len() as u32);
+        let mut steps = Vec::new();
+        barrier.enter(&mut steps);
+        let calls = vec![0; members.locals.len()];
+        let group = Group {
+            members,
+            state: State::Creating { barrier, askers: vec![rank] },
+            collectives: BTreeMap::new(),
+            ended: 0,
+            ended_early: BTreeSet::new(),
+            calls,
+            watching: false,
+            left: BTreeSet::new(),
+            lost: BTreeMap::new(),
+        };
+        self.groups.insert(handle, group);
+        self.send_create(handle, steps);
+        self.replay_strangers(handle);
+        Ok(())
+    }
+
+    /// One more local rank asks for a group that is known here.
+    fn join_group(&mut self, handle: GroupHandle, rank: Rank) -> Result<(), GroupError> {
+        let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        match &mut g.state {
+            State::Creating { askers, .. } => askers.push(rank),
+            State::Ready => self.out.events.push_back(Event::GroupReady { group: handle, rank, result: Ok(()) }),
+            State::Broken(e) => return Err(GroupError::Failed(e.clone())),
+        }
+        Ok(())
+    }
+
+    fn introduce(&mut self, spec: &GroupSpec, members: &Members) {
+        let mut seen = BTreeSet::from([self.id]);
+        for m in spec.members.iter().filter(|m| members.index_of(m.sp).is_some()) {
+            if seen.insert(m.sp) {
+                self.meet_peer(m.sp, &m.address);
+            }
+        }
+    }
+
+    fn tell_others(&mut self, members: &Members, error: CollectiveError) {
+        let (group, fingerprint) = (members.handle, members.fingerprint);
+        let message = Message::Abort { group, fingerprint, error };
+        self.out.messages.extend(members.others().map(|sp| (sp, message.clone())));
+    }
+
+    fn send_create(&mut self, handle: GroupHandle, steps: Vec<(u32, u8)>) {
+        let (sp, digest) = (self.id, self.config.digest());
+        let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        for (to, step) in steps {
+            let to = g.members.sps[to as usize];
+            self.out.messages.push_back((to, Message::Create { group: handle, step, sp, digest }));
+        }
+        if let State::Creating { barrier, askers } = &mut g.state
+            && barrier.done()
+        {
+            for rank in std::mem::take(askers) {
+                self.out.events.push_back(Event::GroupReady { group: handle, rank, result: Ok(()) });
+            }
+            g.state = State::Ready;
+            if g.members.sps.len() > 1 {
+                g.watching = true;
+                let (left, right) = (g.members.left(), g.members.right());
+                self.watch_peer(left, true);
+                self.watch_peer(right, true);
+            }
+        }
+    }
+
+    /// Messages that came before the group was asked for here.
+    fn replay_strangers(&mut self, handle: GroupHandle) {
+        let all = std::mem::take(&mut self.strangers);
+        let (mine, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, m)| m.group() == Some(handle));
+        self.strangers = rest.into();
+        for (from, message) in mine {
+            self.route_message(from, message, 0);
+        }
+    }
+
+    pub(super) fn route_call(&mut self, call: Call) {
+        let Err(error) = self.try_call(&call) else { return };
+        self.out.counters.failed += 1;
+        self.out.events.push_back(Event::Completed { call: call.id, result: Err(error) });
+    }
+
+    fn try_call(&mut self, call: &Call) -> Result<(), CollectiveError> {
+        let protocol = CollectiveError::Protocol(self.id);
+        let g = self.groups.get_mut(&call.group).ok_or(protocol.clone())?;
+        let local = g.members.local(call.rank).ok_or(protocol.clone())?;
+        if call.instance.0 != g.calls[local] + 1 || g.left.contains(&call.rank) {
+            return Err(protocol);
+        }
+        g.calls[local] += 1;
+        if let Some(doom) = g.doom(call.instance) {
+            return Err(doom);
+        }
+        if matches!(g.state, State::Creating { .. }) {
+            return Err(protocol);
+        }
+        self.know_collective(call.group, call.instance, call.signature, call.rank)?;
+        let call = *call;
+        self.with_collective(call.group, call.instance, |c, cx| c.handle_call(cx, call));
+        Ok(())
+    }
+
+    /// Makes the collective known, or compares its signature with what is known.
+    fn know_collective(
+        &mut self,
+        group: GroupHandle,
+        instance: InstanceId,
+        signature: Signature,
+        rank: Rank,
+    ) -> Result<(), CollectiveError> {
+        let g = self.groups.get_mut(&group).expect("the caller has found it");
+        if let Some(c) = g.collectives.get(&instance) {
+            let (a_rank, a) = c.signature();
+            if a == signature {
+                return Ok(());
+            }
+            let error = CollectiveError::Mismatch { a_rank, a, b_rank: rank, b: signature };
+            self.break_group(group, error.clone(), true);
+            return Err(error);
+        }
+        let cx = Context { config: &self.config, members: &mut g.members, out: &mut self.out };
+        match Collective::new(&cx, instance, signature, rank) {
+            Ok(c) => {
+                g.collectives.insert(instance, c);
+                self.active.push_back((group, instance));
+                Ok(())
+            }
+            Err(what) => {
+                self.out.violation(None, what);
+                let error = CollectiveError::Protocol(self.id);
+                self.break_group(group, error.clone(), true);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn route_message(&mut self, from: SpId, message: Message, payload_len: u32) {
+        let Some(handle) = message.group() else { return };
+        let carries = matches!(message, Message::Data { .. } | Message::Repair { .. });
+        if payload_len > 0 && !carries {
+            return self.out.violation(Some(from), "payload with a message that has none");
+        }
+        let Some(g) = self.groups.get_mut(&handle) else {
+            if self.retired.contains(&handle) {
+                return;
+            }
+            if carries || self.strangers.len() >= MAX_STRANGERS {
+                return self.out.violation(Some(from), "a message for a group that is not known");
+            }
+            return self.strangers.push_back((from, message));
+        };
+        let Some(from_index) = g.members.index_of(from) else {
+            return self.out.violation(Some(from), "a message for a group it is not in");
+        };
+        let known = match message {
+            Message::Void => true,
+            Message::Create { step, sp, digest, .. } => self.handle_create(handle, (from_index, step), (sp, digest)),
+            Message::Lost { rank, after, .. } => self.handle_lost(handle, from, rank, after),
+            Message::Abort { fingerprint, error, .. } => {
+                if fingerprint == g.members.fingerprint {
+                    self.break_group(handle, error, false);
+                }
+                true
+            }
+            Message::Ready { instance, step, signature, rank, .. } => {
+                self.handle_ready(handle, instance, (from_index, step), (signature, rank))
+            }
+            Message::Data { instance, .. }
+            | Message::Want { instance, .. }
+            | Message::Miss { instance, .. }
+            | Message::Repair { instance, .. }
+            | Message::Have { instance, .. }
+            | Message::Complete { instance, .. } => {
+                self.route_to_collective(handle, instance, from, &message, payload_len)
+            }
+        };
+        if !known {
+            self.out.violation(Some(from), "a message that cannot come now");
+        }
+    }
+
+    fn handle_create(&mut self, handle: GroupHandle, (from, step): (u32, u8), theirs: (SpId, u64)) -> bool {
+        let digest = self.config.digest();
+        let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        if theirs.1 != digest {
+            let error =
+                CollectiveError::Configuration { a: self.id, a_digest: digest, b: theirs.0, b_digest: theirs.1 };
+            self.break_group(handle, error, true);
+            return true;
+        }
+        let mut steps = Vec::new();
+        let known = match &mut g.state {
+            State::Creating { barrier, .. } => barrier.handle(from, step, &mut steps),
+            State::Broken(_) => true,
+            State::Ready => false,
+        };
+        self.send_create(handle, steps);
+        known
+    }
+
+    fn handle_ready(
+        &mut self,
+        handle: GroupHandle,
+        instance: InstanceId,
+        (from, step): (u32, u8),
+        (signature, rank): (Signature, Rank),
+    ) -> bool {
+        let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        if !g.members.has_rank(rank) || instance.0 > g.ended + MAX_IN_FLIGHT {
+            return false;
+        }
+        if g.has_ended(instance) || g.doom(instance).is_some() {
+            return true;
+        }
+        if self.know_collective(handle, instance, signature, rank).is_err() {
+            return true;
+        }
+        let mut known = true;
+        self.with_collective(handle, instance, |c, cx| {
+            if c.alive() {
+                c.heard_of(cx);
+                known = c.handle_ready(cx, from, step);
+            }
+        });
+        known
+    }
+
+    fn route_to_collective(
+        &mut self,
+        handle: GroupHandle,
+        instance: InstanceId,
+        from: SpId,
+        message: &Message,
+        payload_len: u32,
+    ) -> bool {
+        let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        let ended = g.has_ended(instance) || g.doom(instance).is_some();
+        let (members, collective) = g.parts(instance);
+        let Some(c) = collective.filter(|c| c.alive()) else {
+            // Behind the barrier everybody knows the instance: what is not known any more has ended.
+            return ended;
+        };
+        let mut cx = Context { config: &self.config, members, out: &mut self.out };
+        match message {
+            Message::Data { source, destination, index, total, offset, .. } => {
+                cx.members.has_rank(*source)
+                    && cx.members.sp_of(*source) == from
+                    && c.handle_data(&mut cx, (*source, *destination, *index), (*total, *offset), payload_len)
+            }
+            Message::Want { source, ranges, .. } => c.handle_want(&mut cx, from, *source, ranges),
+            Message::Miss { source, ranges, .. } => c.handle_miss(&mut cx, *source, ranges),
+            Message::Repair { source, first, count, .. } => {
+                cx.members.left() == from && c.handle_repair(&mut cx, (*source, *first, *count), payload_len)
+            }
+            Message::Have { sources, .. } => c.handle_have(&mut cx, from, sources),
+            Message::Complete { .. } => c.handle_complete(&mut cx, from),
+            Message::Void
+            | Message::Create { .. }
+            | Message::Ready { .. }
+            | Message::Lost { .. }
+            | Message::Abort { .. } => unreachable!("routed by the caller"),
+        }
+    }
+
+    fn handle_lost(&mut self, handle: GroupHandle, from: SpId, rank: Rank, after: InstanceId) -> bool {
+        let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        if !g.members.has_rank(rank) || g.members.sp_of(rank) != from {
+            return false;
+        }
+        self.lose_rank(handle, rank, after);
+        true
+    }
+
+    /// Instances after `after` fail: they need `rank`.
+    fn lose_rank(&mut self, handle: GroupHandle, rank: Rank, after: InstanceId) {
+        let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        g.lost.insert(rank, after);
+        let error = CollectiveError::RankLost(rank);
+        for (_, c) in g.collectives.range_mut(InstanceId(after.0 + 1)..) {
+            c.fail(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, error.clone());
+        }
+    }
+
+    pub(super) fn leave_group(&mut self, handle: GroupHandle, rank: Rank) {
+        let Some(g) = self.groups.get_mut(&handle) else { return };
+        let Some(local) = g.members.local(rank) else { return };
+        if !g.left.insert(rank) {
+            return;
+        }
+        let first = g.collectives.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| i.0 - 1);
+        let after = InstanceId(first.unwrap_or(g.calls[local]));
+        let creating = matches!(g.state, State::Creating { .. });
+        let others: Vec<SpId> = g.members.others().collect();
+        if creating {
+            self.break_group(handle, CollectiveError::RankLost(rank), true);
+        } else {
+            let message = Message::Lost { group: handle, rank, after };
+            self.out.messages.extend(others.into_iter().map(|sp| (sp, message.clone())));
+            self.lose_rank(handle, rank, after);
+        }
+        self.retire_if_left(handle);
+    }
+
+    /// Every collective of the group fails, those in flight and those to come.
+    pub(super) fn break_group(&mut self, handle: GroupHandle, error: CollectiveError, tell: bool) {
+        let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        let askers = match &mut g.state {
+            State::Broken(_) => return,
+            State::Creating { askers, .. } => std::mem::take(askers),
+            State::Ready => Vec::new(),
+        };
+        g.state = State::Broken(error.clone());
+        for rank in askers {
+            let result = Err(GroupError::Failed(error.clone()));
+            self.out.events.push_back(Event::GroupReady { group: handle, rank, result });
+        }
+        for c in g.collectives.values_mut() {
+            c.fail(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, error.clone());
+        }
+        if tell {
+            let (group, fingerprint) = (handle, g.members.fingerprint);
+            let message = Message::Abort { group, fingerprint, error };
+            self.out.messages.extend(g.members.others().map(|sp| (sp, message.clone())));
+        }
+    }
+
+    pub(super) fn route_memory_fault(&mut self, call: CallId) {
+        let found = self.groups.iter().find_map(|(h, g)| {
+            g.collectives.values().filter(|c| c.alive()).find_map(|c| c.has_call(call)).map(|r| (*h, r))
+        });
+        if let Some((handle, rank)) = found {
+            self.break_group(handle, CollectiveError::Memory(rank), true);
+        }
+    }
+
+    /// Clears away a collective that has ended.
+    pub(super) fn end_collective(&mut self, handle: GroupHandle, instance: InstanceId) {
+        let g = self.groups.get_mut(&handle).expect("a group outlives its collectives");
+        let c = g.collectives.remove(&instance).expect("a collective ends once");
+        assert!(c.ended(), "only what has ended is cleared away");
+        g.note_ended(instance);
+        self.retire_if_left(handle);
+    }
+
+    fn retire_if_left(&mut self, handle: GroupHandle) {
+        let done = |g: &Group| g.left.len() == g.members.locals.len() && g.collectives.is_empty();
+        if self.groups.get(&handle).is_some_and(done) {
+            let g = self.groups.remove(&handle).expect("just found");
+            self.retire(handle, &g);
+        }
+    }
+
+    fn retire(&mut self, handle: GroupHandle, group: &Group) {
+        let members = &group.members;
+        if self.retired.len() >= MAX_RETIRED {
+            self.retired.pop_front();
+        }
+        self.retired.push_back(handle);
+        if group.watching {
+            self.watch_peer(members.left(), false);
+            self.watch_peer(members.right(), false);
+        }
+        for channel in &members.channels {
+            let users = self.channels.get_mut(channel).expect("joined with the group");
+            *users -= 1;
+            if *users == 0 {
+                self.channels.remove(channel);
+                self.out.events.push_back(Event::Leave(*channel));
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The links to other service processes, and the evidence that one of them is dead.
+//!
+//! A link lives as long as its peer: both ends count from the same start, so neither may forget it alone. Neighbours
+//! in the ring of a group beat; a peer that owes an acknowledgement, or a beat, for too long is dead.
+
+use std::sync::Arc;
+
+use crate::collective::Context;
+use crate::config::Config;
+use crate::error::CollectiveError;
+use crate::ids::{GroupHandle, InstanceId, Instant, SpId};
+use crate::interface::{Event, Transmit};
+use crate::link::Link;
+use crate::wire::Message;
+
+use super::ServiceProcess;
+
+/// Another service process.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) link: Link,
+    /// Known once a group with it is asked for here; nothing can be sent before.
+    address: Option<Arc<[u8]>>,
+    /// Groups in whose ring it is a neighbour.
+    watched_by: u32,
+    dead_after: std::time::Duration,
+}
+
+impl Peer {
+    /// A peer that was heard before a group with it was asked for here.
+    pub(super) fn unknown(now: Instant, config: &Config) -> Self {
+        let link = Link::new(now, config.retransmit_floor);
+        Peer { link, address: None, watched_by: 0, dead_after: config.dead_after }
+    }
+
+    fn dies_at(&self) -> Option<Instant> {
+        // Whoever was never heard may not have been asked for the group yet: it owes nothing.
+        let owes = self.watched_by > 0 || (self.link.backlog() > 0 && self.link.heard());
+        (owes && self.address.is_some()).then(|| self.link.last_owed() + self.dead_after)
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let link = self.address.as_ref().and_then(|_| self.link.poll_timeout());
+        [link, self.dies_at()].into_iter().flatten().min()
+    }
+}
+
+impl ServiceProcess {
+    /// A group with `peer` is asked for.
+    pub(super) fn meet_peer(&mut self, peer: SpId, address: &Arc<[u8]>) {
+        let now = self.out.now;
+        let entry = self.peers.entry(peer).or_insert_with(|| Peer::unknown(now, &self.config));
+        if entry.address.is_none() {
+            entry.address = Some(Arc::clone(address));
+            self.out.events.push_back(Event::Connect { peer, address: Arc::clone(address) });
+        }
+    }
+
+    /// Starts (or stops) to exchange heartbeats with a neighbour of a group.
+    pub(super) fn watch_peer(&mut self, peer: SpId, start: bool) {
+        let (now, period) = (self.out.now, self.config.heartbeat);
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        entry.watched_by = if start { entry.watched_by + 1 } else { entry.watched_by - 1 };
+        entry.link.set_heartbeat(now, (entry.watched_by > 0).then_some(period));
+    }
+
+    pub(super) fn push_message(&mut self, to: SpId, message: &Message) {
+        // A peer that was lost has no link any more: its groups are broken, nobody waits for the message.
+        if let Some(peer) = self.peers.get_mut(&to) {
+            peer.link.push(self.out.now, message, None, None, None);
+        }
+    }
+
+    pub(super) fn time_peers(&mut self) {
+        let now = self.out.now;
+        let dead: Vec<SpId> =
+            self.peers.iter().filter(|(_, p)| p.dies_at().is_some_and(|t| t <= now)).map(|(id, _)| *id).collect();
+        for id in dead {
+            self.lose_peer(id);
+        }
+        self.peers.values_mut().for_each(|p| p.link.handle_timeout(now));
+    }
+
+    /// A peer is dead: its groups are broken.
+    pub(super) fn lose_peer(&mut self, peer: SpId) {
+        let known = self.peers.remove(&peer).is_some_and(|p| p.address.is_some());
+        let hit: Vec<GroupHandle> =
+            self.groups.iter().filter(|(_, g)| g.members.index_of(peer).is_some()).map(|(h, _)| *h).collect();
+        for handle in hit {
+            let members = &self.groups[&handle].members;
+            let at = members.index_of(peer).expect("just found");
+            let error = CollectiveError::PeerLost { sp: peer, rank: members.lowest_rank(at) };
+            self.break_group(handle, error, true);
+        }
+        self.strangers.retain(|(from, _)| *from != peer);
+        if known {
+            self.out.events.push_back(Event::Disconnect { peer });
+        }
+    }
+
+    pub(super) fn poll_frame(&mut self, now: Instant) -> Option<Transmit> {
+        for (to, peer) in self.peers.iter_mut().filter(|(_, p)| p.address.is_some()) {
+            if let Some((header, payload)) = peer.link.poll(now) {
+                return Some(Transmit::Frame { to: *to, header, payload });
+            }
+        }
+        None
+    }
+
+    /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room.
+    pub(super) fn fill_links(&mut self) {
+        let peers: Vec<SpId> = self.peers.iter().filter(|(_, p)| p.address.is_some()).map(|(id, _)| *id).collect();
+        for to in peers {
+            for (group, instance) in self.active.clone() {
+                self.fill_link(to, group, instance);
+            }
+        }
+    }
+
+    fn fill_link(&mut self, to: SpId, group: GroupHandle, instance: InstanceId) {
+        let (Some(peer), Some(g)) = (self.peers.get_mut(&to), self.groups.get_mut(&group)) else { return };
+        if g.members.index_of(to).is_none() {
+            return;
+        }
+        let (members, Some(collective)) = g.parts(instance) else { return };
+        let mut cx = Context { config: &self.config, members, out: &mut self.out };
+        while peer.link.has_room() {
+            let Some(bulk) = collective.next_bulk(&mut cx, to) else { return };
+            peer.link.push(cx.out.now, &bulk.message, bulk.payload, Some((group, instance)), bulk.tag);
+        }
+    }
+}
