@@ -18,6 +18,7 @@ use crate::{SetupFailure, counters, session, switch, tools};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
+use rustix::net::SocketFlags;
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::fmt::Write as _;
 use std::fs;
@@ -221,7 +222,7 @@ impl Agent {
     }
 
     fn accept(&mut self) {
-        let Ok(socket) = rustix::net::accept_with(&self.listener, rustix::net::SocketFlags::CLOEXEC) else { return };
+        let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) else { return };
         if self.connections.len() < MAX_CONNECTIONS {
             self.connections.push(Connection { socket, state: ConnectionState::Accepted });
         } else {

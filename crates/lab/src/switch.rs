@@ -18,6 +18,7 @@ use crate::{PortCounters, SetupFailure, host, tools};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountPropagationFlags;
+use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use rustix::thread::UnshareFlags;
 use std::collections::HashMap;
@@ -33,6 +34,8 @@ use std::time::{Duration, Instant};
 pub(crate) const SHARED_DIR: &str = "/run/outboard-lab";
 /// Names and addresses of the lab's hosts.
 pub(crate) const HOSTS_FILE: &str = "/run/outboard-lab/hosts";
+/// Connections served at a time; more wait.
+const MAX_CLIENTS: usize = 64;
 const PLACE: &str = "switch";
 /// How long a host may take to answer a membership query, in 1/100 s. Until this time after its start a bridge floods
 /// multicast to every port, because it does not know yet who wants it.
@@ -153,6 +156,13 @@ struct UpHost {
     routing: Option<OwnedFd>,
 }
 
+/// A connection that asks for things.
+struct Client {
+    socket: OwnedFd,
+    /// Whether the lab ends with it: so it is with the lifeline until the lab is detached.
+    is_owner: bool,
+}
+
 struct Switch {
     spec: LabSpec,
     slots: Vec<Slot>,
@@ -209,12 +219,11 @@ impl Switch {
 
     /// Answers until the lab is over, then ends every host.
     fn serve(mut self, lifeline: OwnedFd, listener: &OwnedFd) {
-        let mut clients = vec![lifeline];
-        let mut owned = true;
+        let mut clients = vec![Client { socket: lifeline, is_owner: true }];
         while !self.over && self.up_hosts().next().is_some() {
-            let mut fds: Vec<PollFd<'_>> = std::iter::once(listener)
-                .chain(&clients)
+            let mut fds: Vec<PollFd<'_>> = (clients.iter().map(|client| &client.socket))
                 .chain(self.up_hosts().map(|host| &host.pidfd))
+                .chain((clients.len() < MAX_CLIENTS).then_some(listener))
                 .map(|fd| PollFd::new(fd, PollFlags::IN))
                 .collect();
             if rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None)).is_err() {
@@ -222,35 +231,31 @@ impl Switch {
             }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             drop(fds);
-            let client_ready = &ready[1..=clients.len()];
-            let lifeline_was = clients.first().map(std::os::fd::AsRawFd::as_raw_fd);
-            let mut kept = Vec::new();
-            for (client, ready) in clients.into_iter().zip(client_ready) {
-                if !*ready || self.answer(&client, &mut owned) {
-                    kept.push(client);
-                }
-            }
-            let lifeline_is = kept.first().map(std::os::fd::AsRawFd::as_raw_fd);
-            self.over |= owned && lifeline_is != lifeline_was;
-            clients = kept;
+            let listener_ready = clients.len() < MAX_CLIENTS && ready.last() == Some(&true);
+            clients = std::mem::take(&mut clients)
+                .into_iter()
+                .zip(&ready)
+                .filter_map(|(client, ready)| if *ready { self.answer(client) } else { Some(client) })
+                .collect();
             self.bury();
-            if ready[0]
-                && let Ok(client) = rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC)
-            {
-                clients.push(client);
+            if listener_ready && let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+                clients.push(Client { socket, is_owner: false });
             }
         }
         // Clients learn the end of the lab by the end of their connections, so hosts end first.
         self.end();
     }
 
-    /// Serves one request; whether the client stays.
-    fn answer(&mut self, client: &OwnedFd, owned: &mut bool) -> bool {
-        let Ok(Some((request, _))) = message::receive(client) else { return false };
+    /// Serves one request; the client is kept unless it is gone. With its owner the lab is over.
+    fn answer(&mut self, mut client: Client) -> Option<Client> {
+        let Ok(Some((request, _))) = message::receive(&client.socket) else {
+            self.over |= client.is_owner;
+            return None;
+        };
         let reply = match request {
             SwitchRequest::Build(_) => SwitchReply::Refused("this lab is built already".into()),
             SwitchRequest::Detach => {
-                *owned = false;
+                client.is_owner = false;
                 SwitchReply::Done
             }
             SwitchRequest::Describe => self.describe(),
@@ -263,10 +268,14 @@ impl Switch {
             },
             SwitchRequest::End => {
                 self.over = true;
-                return true;
+                return Some(client);
             }
         };
-        message::send(client, &reply, &[]).is_ok()
+        if message::send(&client.socket, &reply, &[]).is_ok() {
+            return Some(client);
+        }
+        self.over |= client.is_owner;
+        None
     }
 
     fn counters(&self) -> io::Result<Vec<PortCounters>> {

@@ -105,7 +105,7 @@ fn send(to: &str, own: &str, count: u32, size: u32, burst: u32, receivers: &[&st
             bytes.resize(start + size as usize, 0);
         }
         socket.send_to(&bytes, to).expect("send");
-        if (first + burst) % WINDOW == 0 {
+        if (first + burst).is_multiple_of(WINDOW) {
             receivers.iter().for_each(|receiver| sync(receiver, first));
         }
     }
