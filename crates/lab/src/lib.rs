@@ -1,1 +1,49 @@
-//! Skeleton.
+//! Emulated clusters on one Linux machine.
+//!
+//! A [`Lab`] is a star of hosts around one switch. Each host is a process tree in namespaces of its own (network, PID,
+//! mount, IPC, UTS), the switch a Linux bridge with IGMP snooping in another network namespace, each link a veth pair
+//! with a token bucket at both ends.
+//!
+//! ```text
+//!  owner --lifeline--> switch process ---------------- one pidfd and one control socket per host
+//!                      (bridge, ports p1..pN)               |                |
+//!                                                       host process h1  host process h2 ...   (PID 1 of its host)
+//!                                                       eth0, agent      eth0, agent
+//! ```
+//!
+//! Invariants:
+//! - Nothing has a name outside the lab's namespaces: no `ip netns`, no interface, no firewall rule of the machine. A
+//!   lab ends with its processes, and those end with the switch process, which ends with its owner (see `switch`).
+//! - Hosts reach each other through the switch and through files, never through shared memory, abstract sockets,
+//!   process ids or cross-memory attach.
+//! - As on real networks, joining a multicast group takes effect a little after the call returns: when the membership
+//!   report reaches the switch.
+//! - Counters are the queueing disciplines' own, never corrected.
+//!
+//! The switch and host processes are the calling program, executed again: its `main` starts with
+//! [`holder_main_if_requested`].
+//!
+//! Never does: changing anything of the machine's own network, raising privileges (unprivileged callers get a user
+//! namespace), keeping state other than the state file of a detached lab.
+
+mod counters;
+mod error;
+mod exec;
+mod holder;
+mod host;
+mod lab;
+mod message;
+mod probe;
+mod session;
+mod spec;
+mod state;
+mod switch;
+mod tools;
+
+pub use counters::PortCounters;
+pub use error::{LabError, SetupFailure};
+pub use exec::exit_like;
+pub use holder::holder_main_if_requested;
+pub use lab::{Lab, LabSummary, list};
+pub use probe::{Check, probe};
+pub use spec::{LabSpec, LinkLimits, Loss, LossOf, SpecError};

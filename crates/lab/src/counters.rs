@@ -1,0 +1,127 @@
+//! Wire counters of every port, read from the token buckets at both ends of its link by rtnetlink.
+//!
+//! The queueing disciplines count a segmented burst as the packets that it becomes; device counters do not. A routing
+//! socket belongs for ever to the network namespace it was made in, so that the switch process reads the hosts' ends
+//! without entering them.
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::tc::{TcAttribute, TcMessage, TcStats2};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Room for one datagram of a dump; the kernel fills at most 32 KiB.
+const DUMP_BYTES: usize = 64 * 1024;
+
+/// What went over one host's link since the lab started, Ethernet headers included, preamble and frame check sequence
+/// not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PortCounters {
+    /// The host, from 1.
+    pub host: u16,
+    /// Bytes that left the host.
+    pub tx_bytes: u64,
+    /// Packets that left the host.
+    pub tx_packets: u64,
+    /// Packets that the host's end of the link dropped, its queue being full.
+    pub tx_drops: u64,
+    /// Bytes that left the switch for the host; what the lab's random loss took is not among them.
+    pub rx_bytes: u64,
+    /// Packets that left the switch for the host.
+    pub rx_packets: u64,
+    /// Packets that the switch's end of the link dropped, its queue being full.
+    pub rx_drops: u64,
+}
+
+impl PortCounters {
+    /// What was counted after `earlier`, a reading of the same port.
+    ///
+    /// # Panics
+    /// If `earlier` is of another port or later than `self`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        assert_eq!(self.host, earlier.host, "counters of different ports");
+        let diff = |now: u64, then: u64| now.checked_sub(then).expect("counters never decrease");
+        Self {
+            host: self.host,
+            tx_bytes: diff(self.tx_bytes, earlier.tx_bytes),
+            tx_packets: diff(self.tx_packets, earlier.tx_packets),
+            tx_drops: diff(self.tx_drops, earlier.tx_drops),
+            rx_bytes: diff(self.rx_bytes, earlier.rx_bytes),
+            rx_packets: diff(self.rx_packets, earlier.rx_packets),
+            rx_drops: diff(self.rx_drops, earlier.rx_drops),
+        }
+    }
+}
+
+/// One end of a link.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EndCounters {
+    pub(crate) interface: i32,
+    pub(crate) bytes: u64,
+    pub(crate) packets: u64,
+    pub(crate) drops: u64,
+}
+
+/// A routing socket of the calling thread's network namespace.
+pub(crate) fn routing_socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Counters of every token bucket in the socket's network namespace.
+pub(crate) fn read(socket: impl AsFd) -> io::Result<Vec<EndCounters>> {
+    request_dump(&socket)?;
+    let mut ends = Vec::new();
+    let mut datagram = vec![0; DUMP_BYTES];
+    loop {
+        let (length, _) =
+            rustix::io::retry_on_intr(|| rustix::net::recv(&socket, datagram.as_mut_slice(), RecvFlags::empty()))?;
+        let mut rest = &datagram[..length];
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
+            match message.payload {
+                NetlinkPayload::Done(_) => return Ok(ends),
+                NetlinkPayload::Error(error) => return Err(error.to_io()),
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewQueueDiscipline(tc)) => {
+                    ends.extend(token_bucket(&tc));
+                }
+                _ => {}
+            }
+            let aligned = (message.header.length as usize).next_multiple_of(4);
+            rest = rest.get(aligned..).unwrap_or_default();
+        }
+    }
+}
+
+fn request_dump(socket: impl AsFd) -> io::Result<()> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+    let payload = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());
+    let mut message = NetlinkMessage::new(header, payload.into());
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    rustix::net::send(socket, &bytes, SendFlags::empty())?;
+    Ok(())
+}
+
+fn token_bucket(message: &TcMessage) -> Option<EndCounters> {
+    let is_bucket = |attribute: &TcAttribute| matches!(attribute, TcAttribute::Kind(kind) if kind == "tbf");
+    if !message.attributes.iter().any(is_bucket) {
+        return None;
+    }
+    let mut end = EndCounters { interface: message.header.index, ..EndCounters::default() };
+    let statistics = message.attributes.iter().filter_map(|attribute| match attribute {
+        TcAttribute::Stats2(statistics) => Some(statistics),
+        _ => None,
+    });
+    for statistic in statistics.flatten() {
+        match statistic {
+            TcStats2::Basic(basic) => (end.bytes, end.packets) = (basic.bytes, u64::from(basic.packets)),
+            TcStats2::Queue(queue) => end.drops = u64::from(queue.drops),
+            _ => {}
+        }
+    }
+    Some(end)
+}

@@ -1,0 +1,155 @@
+//! What can go wrong with a lab, and what to do about it.
+
+use crate::SpecError;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// A lab operation that failed. [`LabError::remedy`] says what to do about it.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LabError {
+    /// The lab asked for cannot be.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// A step of building the lab failed.
+    #[error(transparent)]
+    Setup(#[from] SetupFailure),
+    /// The program that was started as switch process did not become one.
+    #[error("{} did not become a lab's switch process", program.display())]
+    NoHolder {
+        /// The program started.
+        program: PathBuf,
+    },
+    /// The lab has no host of this name.
+    #[error("the lab has no host '{host}', its hosts are h1 to h{hosts}")]
+    NoSuchHost {
+        /// What was given.
+        host: String,
+        /// Hosts in the lab.
+        hosts: u16,
+    },
+    /// No answer from a host or from the switch: its process is gone.
+    #[error("{place} of the lab does not answer")]
+    Gone {
+        /// `h3`, or `the switch`.
+        place: String,
+        /// What the socket said.
+        #[source]
+        source: io::Error,
+    },
+    /// A program could not be started inside a host.
+    #[error("{host} cannot run '{program}': {reason}")]
+    Exec {
+        /// The host.
+        host: String,
+        /// The program.
+        program: String,
+        /// What the system said there.
+        reason: String,
+    },
+    /// The switch process could not do what it was asked.
+    #[error("the switch of the lab cannot {what}: {reason}")]
+    Switch {
+        /// The request.
+        what: &'static str,
+        /// What the system said there.
+        reason: String,
+    },
+    /// A detached lab of this name runs already.
+    #[error("lab '{name}' is up already ({spec}, process {pid})")]
+    AlreadyUp {
+        /// Name of the lab.
+        name: String,
+        /// Its shape.
+        spec: String,
+        /// Its switch process.
+        pid: i32,
+    },
+    /// No detached lab of this name runs.
+    #[error("no lab '{name}' is up")]
+    NotUp {
+        /// Name of the lab.
+        name: String,
+    },
+    /// A name that cannot be a file name.
+    #[error("a lab's name consists of letters, digits, '-' and '_', not '{name}'")]
+    Name {
+        /// What was given.
+        name: String,
+    },
+    /// The directory or file that remembers detached labs cannot be used.
+    #[error("lab state {} cannot be used", path.display())]
+    State {
+        /// The directory or file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A system call of this process failed.
+    #[error("cannot {what}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl LabError {
+    /// What to do about it, in one sentence.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Spec(_) | Self::Name { .. } => "correct the argument".into(),
+            Self::Setup(failure) => failure.remedy(),
+            Self::NoHolder { .. } => {
+                "call outboard_lab::holder_main_if_requested() first in that program's main".into()
+            }
+            Self::NoSuchHost { .. } => "name one of the lab's hosts".into(),
+            Self::Gone { .. } => "end the lab (outboard lab down) and start it again".into(),
+            Self::Exec { .. } => "check the program, its path and the current directory".into(),
+            Self::Switch { .. } => "end the lab (outboard lab down) and start it again".into(),
+            Self::AlreadyUp { name, .. } => format!("use it, or end it: outboard lab down --lab {name}"),
+            Self::NotUp { name } => format!("start it: outboard lab up 4x1gbit --lab {name}"),
+            Self::State { .. } => "set XDG_RUNTIME_DIR to a directory that you own".into(),
+            Self::System { .. } => "see the cause: a limit on processes or open files may be too low".into(),
+        }
+    }
+}
+
+/// A step of building a lab that failed, where, and what the system or the command said.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("lab setup on {place}: {step}: {reason}")]
+pub struct SetupFailure {
+    /// `switch` or the host's name.
+    pub place: String,
+    /// What was tried: a system call or a command line.
+    pub step: String,
+    /// What the system said, or the command on its standard error.
+    pub reason: String,
+}
+
+impl SetupFailure {
+    pub(crate) fn new(place: &str, step: impl Into<String>, reason: impl ToString) -> Self {
+        Self { place: place.to_owned(), step: step.into(), reason: reason.to_string() }
+    }
+
+    fn remedy(&self) -> String {
+        if self.step.starts_with("unshare") {
+            return "run as root, or allow user namespaces: sysctl user.max_user_namespaces=10000 and, where they \
+                    exist, kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0"
+                .into();
+        }
+        match self.step.split(' ').next() {
+            Some("ip" | "tc" | "bridge") => "install iproute2; the kernel needs veth, bridge and sch_tbf".into(),
+            Some("nft") => "install nftables; the kernel needs nf_tables for bridges and nft_numgen".into(),
+            Some("mount") => {
+                "run where /proc and /sys are not masked: outside a container, or in a privileged one".into()
+            }
+            _ => "see the cause".into(),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The client of a host's agent: runs a program inside a host as if it were here, with this process's standard streams,
+//! environment and directory; forwards signals; ends as the program ends.
+//!
+//! When the client dies, however, the agent kills the program's session.
+
+use crate::holder::{EXEC_VERB, SHELL_VERB};
+use crate::message::{self, AgentReply, AgentRequest, ExecRequest};
+use crate::{Lab, LabError, host, spec, switch};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::MemfdFlags;
+use rustix::process::{Resource, Rlimit};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+/// Signals that end or poke programs and that a terminal, a launcher or a person sends.
+const FORWARDED: [i32; 6] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+/// What ssh exits with when it is ssh that failed.
+const CLIENT_FAILED: i32 = 255;
+/// Options of ssh that take a value and that launchers pass.
+const SSH_OPTIONS_WITH_VALUE: [&str; 5] = ["-l", "-p", "-o", "-i", "-F"];
+
+/// Runs `argv` inside the host `place` whose agent listens at `socket`, and waits for its end.
+pub(crate) fn run(place: &str, socket: &Path, argv: Vec<OsString>) -> Result<ExitStatus, LabError> {
+    let gone = |source| LabError::Gone { place: place.to_owned(), source };
+    let failed = |what| move |source| LabError::System { what, source };
+    let program = argv.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+    let cwd = std::env::current_dir().map_err(failed("find the current directory"))?;
+    let request = ExecRequest { argv, env: std::env::vars_os().collect(), cwd };
+    let request = memory_file(&request).map_err(failed("write the request"))?;
+    let connection = message::connect(socket).map_err(gone)?;
+    // Blocked before the program exists, so that no signal is lost between.
+    let signals = host::block_signals(&FORWARDED).map_err(failed("block signals"))?;
+    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+    let fds = [request.as_fd(), stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    message::send(&connection, &AgentRequest::Exec, &fds).map_err(gone)?;
+    match wait(&connection, &signals).map_err(gone)? {
+        AgentReply::Exited(status) => Ok(ExitStatus::from_raw(status)),
+        AgentReply::Failed(reason) => Err(LabError::Exec { host: place.to_owned(), program, reason }),
+    }
+}
+
+fn memory_file(request: &ExecRequest) -> io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create("outboard-exec", MemfdFlags::CLOEXEC)?);
+    file.write_all(&serde_json::to_vec(request)?)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+fn wait(connection: &OwnedFd, signals: &OwnedFd) -> io::Result<AgentReply> {
+    loop {
+        let mut fds = [PollFd::new(connection, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
+        if !fds[0].revents().is_empty() {
+            return message::expect(connection);
+        }
+        for signal in host::drain(signals) {
+            message::send(connection, &AgentRequest::Signal(signal), &[])?;
+        }
+    }
+}
+
+/// Ends this process the way `status` says: with its exit code or by its signal.
+pub fn exit_like(status: ExitStatus) -> ! {
+    if let Some(signal) = status.signal() {
+        // The program wrote a core file if one was wanted.
+        let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+        // SAFETY: no handler is installed; the set is initialised by sigemptyset before use.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, signal);
+            libc::signal(signal, libc::SIG_DFL);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+            libc::raise(signal);
+        }
+        std::process::exit(128 + signal);
+    }
+    std::process::exit(status.code().unwrap_or(CLIENT_FAILED))
+}
+
+/// `SOCKET PROGRAM ARGS..`
+pub(crate) fn client_main(args: &[OsString]) -> ! {
+    let [socket, argv @ ..] = args else { usage(EXEC_VERB, "SOCKET PROGRAM ARGS..") };
+    let socket = PathBuf::from(socket);
+    let place = socket.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    finish(run(&place, &socket, argv.to_vec()))
+}
+
+/// `[OPTIONS] [USER@]HOST WORDS..`: the words, joined by blanks, are a command line for the shell, as ssh has it.
+pub(crate) fn shell_main(args: &[OsString]) -> ! {
+    let mut words = args.iter();
+    let mut host = words.next();
+    while let Some(option) = host.filter(|word| word.as_encoded_bytes().starts_with(b"-")) {
+        let takes_value = option.to_str().is_some_and(|option| SSH_OPTIONS_WITH_VALUE.contains(&option));
+        host = words.nth(usize::from(takes_value));
+    }
+    let words: Vec<&OsStr> = words.map(OsString::as_os_str).collect();
+    let Some(host) = host.and_then(|host| host.to_str()).filter(|_| !words.is_empty()) else {
+        usage(SHELL_VERB, "[OPTIONS] HOST COMMAND..")
+    };
+    let name = host.rsplit_once('@').map_or(host, |(_, name)| name);
+    let line = words.join(OsStr::new(" "));
+    let argv = vec![OsString::from("/bin/sh"), OsString::from("-c"), line];
+    finish(agent_socket(name).and_then(|(place, socket)| run(&place, &socket, argv)))
+}
+
+/// The agent of host `name`, of the lab that this process is in or, outside any, of the default detached lab.
+fn agent_socket(name: &str) -> Result<(String, PathBuf), LabError> {
+    if !switch::inside() {
+        return Lab::attach(None)?.agent(name);
+    }
+    match spec::host_number(name).map(|number| format!("h{number}")) {
+        Some(place) => {
+            let socket = Path::new(switch::SHARED_DIR).join(format!("{place}.sock"));
+            Ok((place, socket))
+        }
+        None => Lab::attach(None)?.agent(name),
+    }
+}
+
+fn finish(outcome: Result<ExitStatus, LabError>) -> ! {
+    match outcome {
+        Ok(status) => exit_like(status),
+        Err(error) => {
+            eprintln!("outboard lab: {error}; {}", error.remedy());
+            std::process::exit(CLIENT_FAILED)
+        }
+    }
+}
+
+fn usage(verb: &str, args: &str) -> ! {
+    eprintln!("outboard lab: usage: {verb} {args}");
+    std::process::exit(CLIENT_FAILED)
+}

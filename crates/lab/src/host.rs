@@ -1,0 +1,323 @@
+//! A host: PID 1 of its namespaces. Builds the host's view of the machine, configures its end of the link, then serves
+//! as its agent: starts programs that clients ask for, reaps them, and reports how they ended.
+//!
+//! ```text
+//!  connection:  (accepted) --Exec, started--> Running --program ended--> reply, closed
+//!                   |                            |---Signal-----------> Running
+//!                   |--Exec, not started--> reply, closed
+//!                   |                            |---closed by client-> session killed
+//!                   '--anything else, closed--> closed
+//! ```
+//!
+//! Ends when the switch process does: by the parent-death signal, or by the end of the control socket where the switch
+//! process died before that signal was armed. Its end kills every process of the host.
+
+use crate::message::{self, AgentReply, AgentRequest, ExecRequest, HostOrder, HostReport};
+use crate::spec::{self, LabSpec};
+use crate::{SetupFailure, counters, session, switch, tools};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::MountFlags;
+use rustix::net::SocketFlags;
+use rustix::process::{Pid, Signal, WaitOptions};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Programs that one host runs for clients at a time.
+const MAX_CONNECTIONS: usize = 512;
+/// Largest argument list and environment; the kernel's own default limit is 2 MiB.
+const MAX_REQUEST_BYTES: u64 = 8 * 1024 * 1024;
+const CONTROL_FD: i32 = 3;
+
+/// Runs host `number` of a lab until the lab ends.
+pub(crate) fn main(spec: &LabSpec, number: u16, control: OwnedFd) -> ! {
+    let status = match keep_only(control) {
+        Ok(control) => run(spec, number, control),
+        Err(_) => 1,
+    };
+    std::process::exit(status)
+}
+
+/// Closes everything that came from the switch process but `control`: a copy of another host's socket would keep it open
+/// after the switch process died.
+fn keep_only(control: OwnedFd) -> io::Result<OwnedFd> {
+    // SAFETY: dup2 and close_range touch descriptors only. Every descriptor that they close belongs to values of the
+    // switch process's copy of memory, which this process never uses nor drops: `main` does not return.
+    unsafe {
+        if control.as_raw_fd() != CONTROL_FD && libc::dup3(control.as_raw_fd(), CONTROL_FD, libc::O_CLOEXEC) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        std::mem::forget(control);
+        if libc::close_range(CONTROL_FD as u32 + 1, u32::MAX, 0) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(CONTROL_FD))
+    }
+}
+
+fn run(spec: &LabSpec, number: u16, control: OwnedFd) -> i32 {
+    let place = format!("h{number}");
+    match build(spec, number, &place, &control) {
+        Ok((agent, routing)) => {
+            if message::send(&control, &HostReport::Ready, &[routing.as_fd()]).is_err() {
+                return 1;
+            }
+            drop(routing);
+            agent.serve(&control);
+            0
+        }
+        Err(failure) => {
+            // Nobody is left to tell if this fails.
+            let _ = message::send(&control, &HostReport::Failed(failure), &[]);
+            1
+        }
+    }
+}
+
+fn build(spec: &LabSpec, number: u16, place: &str, control: &OwnedFd) -> Result<(Agent, OwnedFd), SetupFailure> {
+    let failure = |step: &str, e: io::Error| SetupFailure::new(place, step, e);
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|e| failure("prctl PR_SET_PDEATHSIG", e.into()))?;
+    rustix::system::sethostname(place.as_bytes()).map_err(|e| failure("sethostname", e.into()))?;
+    mount_all(place)?;
+    switch::silence_ipv6(place)?;
+    match message::expect(control) {
+        Ok(HostOrder::Configure) => {}
+        Err(e) => return Err(failure("wait for the switch process", e)),
+    }
+    configure_link(spec, number, place)?;
+    let routing = counters::routing_socket().map_err(|e| failure("open a routing socket", e))?;
+    let socket = Path::new(switch::SHARED_DIR).join(format!("{place}.sock"));
+    let listener = message::listen(&socket).map_err(|e| failure("listen for programs to run", e))?;
+    let agent = Agent::new(listener).map_err(|e| failure("signalfd", e))?;
+    Ok((agent, routing))
+}
+
+/// Gives the host a `/proc`, `/sys`, `/run` and `/dev/shm` of its own, names for the lab's hosts and a boot id, by which
+/// communication libraries tell machines apart.
+fn mount_all(place: &str) -> Result<(), SetupFailure> {
+    let shared = rustix::fs::open(switch::SHARED_DIR, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| SetupFailure::new(place, "open the lab's directory", io::Error::from(e)))?;
+    mount(place, "proc", "/proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC)?;
+    mount(place, "sysfs", "/sys", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC)?;
+    private_tmpfs(place, "/dev/shm", 0o1777)?;
+    switch::private_run(place)?;
+    bind(place, &format!("/proc/self/fd/{}", shared.as_raw_fd()), switch::SHARED_DIR)?;
+    bind(place, switch::HOSTS_FILE, "/etc/hosts")?;
+    let boot_id = "/proc/sys/kernel/random/boot_id";
+    let own_boot_id = "/run/outboard/boot_id";
+    fs::copy("/proc/sys/kernel/random/uuid", own_boot_id).map_err(|e| SetupFailure::new(place, "draw a boot id", e))?;
+    bind(place, own_boot_id, boot_id)
+}
+
+/// Mounts an empty memory file system on `target`.
+pub(crate) fn private_tmpfs(place: &str, target: &str, mode: u32) -> Result<(), SetupFailure> {
+    mount(place, "tmpfs", target, MountFlags::NOSUID | MountFlags::NODEV)?;
+    fs::set_permissions(target, fs::Permissions::from_mode(mode))
+        .map_err(|e| SetupFailure::new(place, format!("set the mode of {target}"), e))
+}
+
+fn mount(place: &str, kind: &str, target: &str, flags: MountFlags) -> Result<(), SetupFailure> {
+    rustix::mount::mount(kind, target, kind, flags, None)
+        .map_err(|e| SetupFailure::new(place, format!("mount {kind} on {target}"), io::Error::from(e)))
+}
+
+fn bind(place: &str, source: &str, target: &str) -> Result<(), SetupFailure> {
+    rustix::mount::mount_bind(source, target)
+        .map_err(|e| SetupFailure::new(place, format!("mount {source} on {target}"), io::Error::from(e)))
+}
+
+/// Makes the directory `path` and its parents, for the owner alone.
+pub(crate) fn make_dir(place: &str, path: &Path) -> Result<(), SetupFailure> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|e| SetupFailure::new(place, format!("create {}", path.display()), e))
+}
+
+/// Addresses, the multicast route, every neighbour (so that no ARP disturbs the counters) and the token bucket.
+fn configure_link(spec: &LabSpec, number: u16, place: &str) -> Result<(), SetupFailure> {
+    let mut script = String::from("link set lo up\n");
+    if spec.loss().is_some() {
+        // Every packet takes its own chance: a burst that crosses the switch whole would be lost whole.
+        script.push_str("link set eth0 gso_max_segs 1\n");
+    }
+    let address = spec.address(number);
+    let _ = writeln!(script, "address add {address}/24 brd + dev eth0\nlink set eth0 up");
+    script.push_str("route add 224.0.0.0/4 dev eth0\n");
+    for peer in (1..=spec.hosts()).filter(|peer| *peer != number) {
+        let (address, mac) = (spec::address(peer), switch::mac_address(peer));
+        let _ = writeln!(script, "neigh replace {address} lladdr {mac} dev eth0 nud permanent");
+    }
+    tools::run(place, "ip", &["-batch", "-"], &script)?;
+    tools::run(place, "tc", &["-batch", "-"], &switch::token_bucket(spec, "eth0"))
+}
+
+/// A client's connection.
+struct Connection {
+    socket: OwnedFd,
+    state: ConnectionState,
+}
+
+enum ConnectionState {
+    /// Nothing was asked for yet.
+    Accepted,
+    /// The leader of the session that the client asked for.
+    Running(Pid),
+}
+
+/// What a connection does next.
+enum Next {
+    Keep(ConnectionState),
+    Close,
+}
+
+struct Agent {
+    listener: OwnedFd,
+    /// Tells that a child ended.
+    children: OwnedFd,
+    connections: Vec<Connection>,
+}
+
+impl Agent {
+    fn new(listener: OwnedFd) -> io::Result<Self> {
+        let children = block_signals(&[libc::SIGCHLD])?;
+        Ok(Self { listener, children, connections: Vec::new() })
+    }
+
+    /// Serves until the control socket ends.
+    fn serve(mut self, control: &OwnedFd) {
+        loop {
+            let mut fds: Vec<PollFd<'_>> = [control, &self.children, &self.listener]
+                .into_iter()
+                .chain(self.connections.iter().map(|c| &c.socket))
+                .map(|fd| PollFd::new(fd, PollFlags::IN))
+                .collect();
+            if rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None)).is_err() {
+                return;
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            drop(fds);
+            if ready[0] {
+                return;
+            }
+            self.connections = std::mem::take(&mut self.connections)
+                .into_iter()
+                .zip(&ready[3..])
+                .filter_map(|(connection, ready)| if *ready { connection.advance() } else { Some(connection) })
+                .collect();
+            if ready[1] {
+                drain(&self.children);
+                self.reap();
+            }
+            if ready[2] {
+                self.accept();
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) else { return };
+        if self.connections.len() < MAX_CONNECTIONS {
+            self.connections.push(Connection { socket, state: ConnectionState::Accepted });
+        } else {
+            let reason = format!("the host runs {MAX_CONNECTIONS} programs already");
+            // The client sees the end of the connection if this fails.
+            let _ = message::send(&socket, &AgentReply::Failed(reason), &[]);
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            let ended = |c: &Connection| matches!(c.state, ConnectionState::Running(leader) if leader == pid);
+            if let Some(position) = self.connections.iter().position(ended) {
+                let connection = self.connections.swap_remove(position);
+                // A client that left meanwhile needs no answer.
+                let _ = message::send(&connection.socket, &AgentReply::Exited(status.as_raw()), &[]);
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn advance(self) -> Option<Self> {
+        let received = message::receive(&self.socket);
+        let next = match (self.state, received) {
+            (ConnectionState::Accepted, Ok(Some((AgentRequest::Exec, fds)))) => match start(fds) {
+                Ok(leader) => Next::Keep(ConnectionState::Running(leader)),
+                Err(reason) => {
+                    // The client sees the end of the connection if this fails.
+                    let _ = message::send(&self.socket, &AgentReply::Failed(reason), &[]);
+                    Next::Close
+                }
+            },
+            (ConnectionState::Running(leader), Ok(Some((AgentRequest::Signal(signal), _)))) => {
+                if let Some(signal) = Signal::from_named_raw(signal) {
+                    // The group may have ended meanwhile.
+                    let _ = rustix::process::kill_process_group(leader, signal);
+                }
+                Next::Keep(ConnectionState::Running(leader))
+            }
+            (ConnectionState::Running(leader), Ok(None | Some((AgentRequest::Exec, _))) | Err(_)) => {
+                session::kill(leader);
+                Next::Close
+            }
+            (ConnectionState::Accepted, Ok(None | Some((AgentRequest::Signal(_), _))) | Err(_)) => Next::Close,
+        };
+        match next {
+            Next::Keep(state) => Some(Self { socket: self.socket, state }),
+            Next::Close => None,
+        }
+    }
+}
+
+fn start(fds: Vec<OwnedFd>) -> Result<Pid, String> {
+    let [request, stdin, stdout, stderr] =
+        <[OwnedFd; 4]>::try_from(fds).map_err(|fds| format!("{} descriptors came with the request", fds.len()))?;
+    let mut text = Vec::new();
+    fs::File::from(request).take(MAX_REQUEST_BYTES).read_to_end(&mut text).map_err(|e| e.to_string())?;
+    let request: ExecRequest = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
+    session::start(&request, [stdin, stdout, stderr])
+}
+
+/// Blocks `signals` in the calling thread; the descriptor returned reports them instead.
+pub(crate) fn block_signals(signals: &[i32]) -> io::Result<OwnedFd> {
+    // SAFETY: an all-zero sigset_t is a valid object, filled by sigemptyset before use; signalfd returns a descriptor
+    // that nobody else owns.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in signals {
+            libc::sigaddset(&mut set, *signal);
+        }
+        let error = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        match libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// Reads pending signals from a descriptor of [`block_signals`].
+pub(crate) fn drain(signals: &OwnedFd) -> Vec<i32> {
+    let mut pending = Vec::new();
+    let mut record = [0_u8; size_of::<libc::signalfd_siginfo>()];
+    while rustix::io::read(signals, &mut record).is_ok_and(|length| length == record.len()) {
+        let number = u32::from_ne_bytes([record[0], record[1], record[2], record[3]]);
+        pending.push(number as i32);
+    }
+    pending
+}
+
+/// The directory that stands for the session directory of the user inside `/run`, where there is one.
+pub(crate) fn runtime_dir() -> Option<PathBuf> {
+    std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.starts_with("/run"))
+}

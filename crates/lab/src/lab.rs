@@ -1,0 +1,310 @@
+//! A lab from outside: starting, using and ending it.
+
+use crate::holder::{self, EXEC_VERB, SHELL_VERB, SWITCH_VERB};
+use crate::message::{self, SwitchReply, SwitchRequest};
+use crate::state::{Registry, State};
+use crate::{LabError, LabSpec, LinkLimits, PortCounters, exec, switch};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+const DEFAULT_NAME: &str = "default";
+/// How long a switch process may take to end its hosts before it is killed, which ends them too.
+const END_PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+/// An emulated cluster.
+///
+/// One made by [`Lab::start`] ends when the value is dropped or its process ends, however that happens. One made by
+/// [`Lab::up`] or found by [`Lab::attach`] lives until [`Lab::down`].
+#[derive(Debug)]
+pub struct Lab {
+    spec: LabSpec,
+    /// The switch process; 0 from inside the lab, where it has no id.
+    pid: i32,
+    host_pids: Vec<i32>,
+    /// Directory of the agents' sockets as this process sees it.
+    sockets: PathBuf,
+    /// The program that serves as client of the agents.
+    program: PathBuf,
+    control: Mutex<OwnedFd>,
+    /// The switch process if this value owns the lab.
+    owned: Option<Child>,
+}
+
+/// A detached lab in [`list`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct LabSummary {
+    /// Its name.
+    pub name: String,
+    /// Its shape.
+    pub spec: LabSpec,
+    /// Its switch process.
+    pub pid: i32,
+}
+
+/// The detached labs of this user.
+pub fn list() -> Result<Vec<LabSummary>, LabError> {
+    let labs = Registry::open()?.all()?;
+    let summary = |(name, state): (String, State)| {
+        let lab = Lab::connect(state.pid, &Lab::outside_sockets(state.pid)).ok()?;
+        Some(LabSummary { name, spec: lab.spec.clone(), pid: state.pid })
+    };
+    // A lab that ends at this moment is none.
+    Ok(labs.into_iter().filter_map(summary).collect())
+}
+
+impl Lab {
+    /// Starts a lab that ends with the value returned or with this process.
+    ///
+    /// The calling program's `main` must begin with [`holder_main_if_requested`](crate::holder_main_if_requested).
+    pub fn start(spec: &LabSpec) -> Result<Self, LabError> {
+        Self::start_by(spec, Path::new("/proc/self/exe"))
+    }
+
+    /// The same from a program that has no hook: `program`, which has, becomes the lab's processes.
+    pub fn start_by(spec: &LabSpec, program: &Path) -> Result<Self, LabError> {
+        if holder::hook_was_missed() {
+            return Err(LabError::NoHolder { program: program.to_owned() });
+        }
+        let system = |what| move |source| LabError::System { what, source };
+        let (ours, theirs) = message::pair().map_err(system("make the lab's lifeline"))?;
+        let child = Command::new(program)
+            .arg(SWITCH_VERB)
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(system("start the switch process"))?;
+        // From here on every way out ends the child: by Drop, or by the end of the lifeline.
+        let pid = i32::try_from(child.id()).expect("process ids fit");
+        let mut lab = Self {
+            spec: spec.clone(),
+            pid,
+            host_pids: Vec::new(),
+            sockets: Self::outside_sockets(pid),
+            program: program.to_owned(),
+            control: Mutex::new(ours),
+            owned: Some(child),
+        };
+        match lab.ask(&SwitchRequest::Build(spec.clone())) {
+            Ok(SwitchReply::Up { hosts, .. }) => {
+                lab.host_pids = hosts;
+                Ok(lab)
+            }
+            Ok(SwitchReply::Failed(failure)) => Err(failure.into()),
+            _ => Err(LabError::NoHolder { program: program.to_owned() }),
+        }
+    }
+
+    /// Starts a lab that outlives this process, called `name` (`default` if `None`).
+    pub fn up(name: Option<&str>, spec: &LabSpec) -> Result<Self, LabError> {
+        Self::up_by(name, spec, Path::new("/proc/self/exe"))
+    }
+
+    /// The same from a program that has no hook, see [`Lab::start_by`].
+    pub fn up_by(name: Option<&str>, spec: &LabSpec, program: &Path) -> Result<Self, LabError> {
+        let name = name.unwrap_or(DEFAULT_NAME);
+        let registry = Registry::open()?;
+        if let Some(state) = registry.find(name)? {
+            let spec = Self::connect(state.pid, &Self::outside_sockets(state.pid)).map(|lab| lab.spec.to_string());
+            let spec = spec.unwrap_or_else(|_| "not answering".into());
+            return Err(LabError::AlreadyUp { name: name.to_owned(), spec, pid: state.pid });
+        }
+        let mut lab = Self::start_by(spec, program)?;
+        let state = State::of(lab.pid).map_err(|source| LabError::System { what: "see the switch process", source })?;
+        registry.save(name, &state)?;
+        match lab.ask(&SwitchRequest::Detach)? {
+            SwitchReply::Done => lab.owned = None,
+            reply => return Err(unexpected("detach", reply)),
+        }
+        Ok(lab)
+    }
+
+    /// The running lab called `name`; if `None`, the one that this process is in, or else the default one.
+    pub fn attach(name: Option<&str>) -> Result<Self, LabError> {
+        if name.is_none() && switch::inside() {
+            return Self::connect(0, Path::new(switch::SHARED_DIR));
+        }
+        let name = name.unwrap_or(DEFAULT_NAME);
+        let state = Registry::open()?.find(name)?.ok_or_else(|| LabError::NotUp { name: name.to_owned() })?;
+        Self::connect(state.pid, &Self::outside_sockets(state.pid))
+    }
+
+    /// Ends the detached lab called `name` (`default` if `None`); returns when its last process is gone.
+    pub fn down(name: Option<&str>) -> Result<(), LabError> {
+        let name = name.unwrap_or(DEFAULT_NAME);
+        let registry = Registry::open()?;
+        let state = registry.find(name)?.ok_or_else(|| LabError::NotUp { name: name.to_owned() })?;
+        let end = |pid| -> io::Result<()> {
+            let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+            // A lab that cannot be asked is killed.
+            let asked = Self::connect(state.pid, &Self::outside_sockets(state.pid))
+                .is_ok_and(|lab| lab.tell(&SwitchRequest::End).is_ok());
+            await_end(&pidfd, asked)
+        };
+        if let Some(pid) = Pid::from_raw(state.pid) {
+            match end(pid) {
+                Err(e) if e.raw_os_error() != Some(libc::ESRCH) => {
+                    return Err(LabError::System { what: "end the switch process", source: e });
+                }
+                _ => {}
+            }
+        }
+        registry.remove(name)
+    }
+
+    fn connect(pid: i32, sockets: &Path) -> Result<Self, LabError> {
+        let gone = |source| LabError::Gone { place: "the switch".into(), source };
+        let control = message::connect(&sockets.join("switch.sock")).map_err(gone)?;
+        message::send(&control, &SwitchRequest::Describe, &[]).map_err(gone)?;
+        match message::expect(&control).map_err(gone)? {
+            SwitchReply::Up { spec, hosts } => Ok(Self {
+                spec,
+                pid,
+                host_pids: hosts,
+                sockets: sockets.to_owned(),
+                program: PathBuf::from("/proc/self/exe"),
+                control: Mutex::new(control),
+                owned: None,
+            }),
+            reply => Err(unexpected("describe itself", reply)),
+        }
+    }
+
+    fn outside_sockets(pid: i32) -> PathBuf {
+        PathBuf::from(format!("/proc/{pid}/root{}", switch::SHARED_DIR))
+    }
+
+    fn tell(&self, request: &SwitchRequest) -> Result<(), LabError> {
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        message::send(&*control, request, &[]).map_err(|source| LabError::Gone { place: "the switch".into(), source })
+    }
+
+    fn ask(&self, request: &SwitchRequest) -> Result<SwitchReply, LabError> {
+        let gone = |source| LabError::Gone { place: "the switch".into(), source };
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        message::send(&*control, request, &[]).map_err(gone)?;
+        message::expect(&*control).map_err(gone)
+    }
+
+    /// The lab's shape.
+    pub fn spec(&self) -> &LabSpec {
+        &self.spec
+    }
+
+    /// The limits of every link.
+    pub fn link(&self) -> LinkLimits {
+        self.spec.link()
+    }
+
+    /// IPv4 address of `host` (from 1).
+    ///
+    /// # Panics
+    /// If the lab has no such host.
+    pub fn address(&self, host: u16) -> Ipv4Addr {
+        self.spec.address(host)
+    }
+
+    /// Process id of the switch process; 0 seen from inside the lab.
+    pub fn switch_pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Process ids of the hosts' first processes as the switch process sees them; 0 for a host that is down.
+    pub fn host_pids(&self) -> &[i32] {
+        &self.host_pids
+    }
+
+    /// Counters of every port, in the order of the hosts. Takes well under a millisecond per host.
+    pub fn counters(&self) -> Result<Vec<PortCounters>, LabError> {
+        match self.ask(&SwitchRequest::Counters)? {
+            SwitchReply::Counters(counters) => Ok(counters),
+            reply => Err(unexpected("read its counters", reply)),
+        }
+    }
+
+    /// Ends `host` (from 1) at once, as if its machine had lost power.
+    pub fn crash(&self, host: u16) -> Result<(), LabError> {
+        match self.ask(&SwitchRequest::Crash(host))? {
+            SwitchReply::Done => Ok(()),
+            reply => Err(unexpected("crash a host", reply)),
+        }
+    }
+
+    /// A command that runs `program` inside `host` (`h1` or an address).
+    ///
+    /// It takes the standard streams, environment and directory that the command is given, exits with the program's exit
+    /// code or by the signal that ended it, passes on SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2, and takes the
+    /// program's session with it when killed.
+    pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
+        let (_, socket) = self.agent(host)?;
+        let mut command = Command::new(&self.program);
+        command.arg(EXEC_VERB).arg(socket).arg(program);
+        Ok(command)
+    }
+
+    /// Runs `argv` inside `host` with this process's streams, environment and directory until it ends.
+    ///
+    /// Blocks the signals that [`Lab::command`] passes on in the calling thread, for good: meant for a process that does
+    /// nothing else.
+    pub fn exec(&self, host: &str, argv: &[OsString]) -> Result<ExitStatus, LabError> {
+        let (place, socket) = self.agent(host)?;
+        exec::run(&place, &socket, argv.to_vec())
+    }
+
+    /// The words of a command that stands in for ssh inside the lab: called with a host and a command line.
+    pub fn remote_shell(&self) -> Result<[OsString; 2], LabError> {
+        let program = self
+            .program
+            .canonicalize()
+            .map_err(|source| LabError::System { what: "find the path of the running program", source })?;
+        Ok([program.into_os_string(), OsString::from(SHELL_VERB)])
+    }
+
+    pub(crate) fn agent(&self, host: &str) -> Result<(String, PathBuf), LabError> {
+        let number = self
+            .spec
+            .host_number(host)
+            .ok_or_else(|| LabError::NoSuchHost { host: host.to_owned(), hosts: self.spec.hosts() })?;
+        let place = format!("h{number}");
+        let socket = self.sockets.join(format!("{place}.sock"));
+        Ok((place, socket))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let Some(mut child) = self.owned.take() else { return };
+        let asked = self.tell(&SwitchRequest::End).is_ok();
+        let ended = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+            .map_err(io::Error::from)
+            .and_then(|pidfd| await_end(&pidfd, asked));
+        if let Err(error) = ended.and_then(|()| child.wait()) {
+            tracing::warn!(%error, pid = child.id(), "the switch process of a lab could not be awaited");
+        }
+    }
+}
+
+/// Waits for the end of a switch process, which is killed if nobody could ask it to end or if it does not.
+fn await_end(pidfd: &OwnedFd, asked: bool) -> io::Result<()> {
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    if asked && rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&END_PATIENCE)))? > 0 {
+        return Ok(());
+    }
+    rustix::process::pidfd_send_signal(pidfd, Signal::KILL)?;
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
+    Ok(())
+}
+
+fn unexpected(what: &'static str, reply: SwitchReply) -> LabError {
+    let reason = match reply {
+        SwitchReply::Refused(reason) => reason,
+        reply => format!("unexpected answer {reply:?}"),
+    };
+    LabError::Switch { what, reason }
+}

@@ -1,0 +1,168 @@
+//! Messages between the processes of a lab: one JSON value per packet of a Unix `SOCK_SEQPACKET` socket, file
+//! descriptors beside it.
+//!
+//! Both ends are the same program, so that the format has no version. Bounded by [`MAX_PACKET`]; what may be larger (the
+//! environment of a program) travels in a memory file.
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::ffi::OsString;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use crate::{LabSpec, PortCounters, SetupFailure};
+
+/// Largest packet: well below the kernel's default socket buffer, well above the counters of 250 hosts.
+const MAX_PACKET: usize = 128 * 1024;
+/// Most file descriptors beside one packet: a program's request and its three standard streams.
+const MAX_FDS: usize = 4;
+
+/// From the owner, or any client, to the switch process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum SwitchRequest {
+    /// First message on the lifeline: build this lab.
+    Build(LabSpec),
+    /// The lab shall outlive its lifeline.
+    Detach,
+    /// Report the lab's shape and processes.
+    Describe,
+    /// Report the counters of every port.
+    Counters,
+    /// End one host as a crash of its machine would.
+    Crash(u16),
+    /// End the lab.
+    End,
+}
+
+/// From the switch process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum SwitchReply {
+    /// To `Build` and `Describe`.
+    Up { spec: LabSpec, hosts: Vec<i32> },
+    /// To `Build`.
+    Failed(SetupFailure),
+    /// To `Counters`.
+    Counters(Vec<PortCounters>),
+    /// To `Detach` and `Crash`; `End` is answered by the end of the connection.
+    Done,
+    /// To anything that could not be done.
+    Refused(String),
+}
+
+/// From the switch process to a host process while the lab is built.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum HostOrder {
+    /// The host's link exists: configure it.
+    Configure,
+}
+
+/// From a host process to the switch process while the lab is built.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum HostReport {
+    /// The host is up; a routing socket of its network namespace comes along.
+    Ready,
+    /// The host cannot be built.
+    Failed(SetupFailure),
+}
+
+/// A program to run inside a host; lies in a memory file.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ExecRequest {
+    pub(crate) argv: Vec<OsString>,
+    pub(crate) env: Vec<(OsString, OsString)>,
+    pub(crate) cwd: PathBuf,
+}
+
+/// From a client to a host's agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum AgentRequest {
+    /// Run the program in the memory file that comes along with the three standard streams.
+    Exec,
+    /// Signal the program that this connection started.
+    Signal(i32),
+}
+
+/// From a host's agent to a client.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum AgentReply {
+    /// The program ended with this wait status.
+    Exited(i32),
+    /// The program could not be started.
+    Failed(String),
+}
+
+/// A pair of connected message sockets.
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// A socket that listens at `path`.
+pub(crate) fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket)
+}
+
+/// A connection to the socket at `path`.
+pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Sends one message and file descriptors beside it.
+pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let packet = serde_json::to_vec(message)?;
+    if packet.len() > MAX_PACKET {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "message too large"));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many file descriptors"));
+    }
+    rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(&socket, &[IoSlice::new(&packet)], &mut ancillary, SendFlags::NOSIGNAL)
+    })?;
+    Ok(())
+}
+
+/// Receives one message and the file descriptors beside it; `None` when the other end is closed.
+pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut packet = vec![0; MAX_PACKET];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut packet)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let fds = ancillary
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    Ok(Some((serde_json::from_slice(&packet[..received.bytes])?, fds)))
+}
+
+/// Receives one message; the end of the connection is an error.
+pub(crate) fn expect<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<T> {
+    match receive(socket)? {
+        Some((message, _)) => Ok(message),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}

@@ -1,0 +1,486 @@
+//! The switch process: owns the lab's bridge, starts the hosts, answers for the lab.
+//!
+//! ```text
+//!  Building --all hosts ready--> Owned --Detach--> Detached
+//!      |                           |                  |
+//!      |--a step failed            |--lifeline ended, End,      --End, last host gone--> hosts killed and waited for,
+//!      '--> told, ended            '--last host gone                                     ended
+//! ```
+//!
+//! Invariants: single-threaded, so that the hosts' parent-death signals mean the whole process; in a session of its own,
+//! so that a terminal's Ctrl-C reaches the owner alone; holds no descriptor of the owner but the lifeline and, until the
+//! lab is built, standard error.
+
+use crate::counters::{self, EndCounters};
+use crate::message::{self, HostOrder, HostReport, SwitchReply, SwitchRequest};
+use crate::spec::{BURST_BYTES, LabSpec, Loss, LossOf, QUEUE_LIMIT_BYTES};
+use crate::{PortCounters, SetupFailure, host, tools};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::MountPropagationFlags;
+use rustix::net::SocketFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use rustix::thread::UnshareFlags;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Directory of the lab's sockets, the same in every host of a lab.
+pub(crate) const SHARED_DIR: &str = "/run/outboard-lab";
+/// Names and addresses of the lab's hosts.
+pub(crate) const HOSTS_FILE: &str = "/run/outboard-lab/hosts";
+/// Connections served at a time; more wait.
+const MAX_CLIENTS: usize = 64;
+const PLACE: &str = "switch";
+/// How long a host may take to answer a membership query, in 1/100 s. Until this time after its start a bridge floods
+/// multicast to every port, because it does not know yet who wants it.
+const QUERY_RESPONSE_CENTISECONDS: u64 = 20;
+/// The kernel counts that time in ticks of up to 10 ms.
+const TICKS: Duration = Duration::from_millis(20);
+
+/// Path of the switch process's socket as seen from the lab.
+fn control_socket() -> PathBuf {
+    Path::new(SHARED_DIR).join("switch.sock")
+}
+
+/// Whether this process is inside a lab.
+pub(crate) fn inside() -> bool {
+    control_socket().exists()
+}
+
+/// A deterministic, locally administered address.
+pub(crate) fn mac_address(host: u16) -> String {
+    let [high, low] = host.to_be_bytes();
+    format!("02:0b:0a:4d:{high:02x}:{low:02x}")
+}
+
+/// The `tc` command for either end of a link.
+pub(crate) fn token_bucket(spec: &LabSpec, device: &str) -> String {
+    let rate = spec.link().rate_bits_per_s();
+    format!("qdisc replace dev {device} root tbf rate {rate}bit burst {BURST_BYTES} limit {QUEUE_LIMIT_BYTES}\n")
+}
+
+/// Keeps IPv6 from talking on links whose every byte is counted.
+pub(crate) fn silence_ipv6(place: &str) -> Result<(), SetupFailure> {
+    for scope in ["all", "default"] {
+        let path = format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6");
+        match fs::write(&path, "1") {
+            Ok(()) => {}
+            // A kernel without IPv6 is silent already.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(SetupFailure::new(place, format!("write {path}"), e)),
+        }
+    }
+    Ok(())
+}
+
+/// Gives the calling process's mount namespace an empty `/run` with the lab's directory, and the user's session
+/// directory where it lies there.
+pub(crate) fn private_run(place: &str) -> Result<(), SetupFailure> {
+    // Some distributions find their programs through links in /run.
+    let links: Vec<_> = fs::read_dir("/run")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some((entry.as_ref().ok()?.path(), fs::read_link(entry.ok()?.path()).ok()?)))
+        .collect();
+    host::private_tmpfs(place, "/run", 0o755)?;
+    for (link, target) in links {
+        symlink(&target, &link).map_err(|e| SetupFailure::new(place, format!("link {}", link.display()), e))?;
+    }
+    host::make_dir(place, Path::new(SHARED_DIR))?;
+    host::make_dir(place, Path::new("/run/outboard"))?;
+    host::runtime_dir().map_or(Ok(()), |dir| host::make_dir(place, &dir))
+}
+
+/// Runs a lab; standard input is the lifeline.
+pub(crate) fn main() -> ! {
+    let status = match take_lifeline() {
+        Ok(lifeline) => run(lifeline),
+        Err(_) => 2,
+    };
+    std::process::exit(status)
+}
+
+/// Leaves the owner's session and descriptors.
+fn take_lifeline() -> io::Result<OwnedFd> {
+    // SAFETY: first thing in `main`: nothing in this process owns a descriptor above the standard streams.
+    if unsafe { libc::close_range(3, u32::MAX, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let lifeline = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::process::setsid()?;
+    Ok(lifeline)
+}
+
+fn run(lifeline: OwnedFd) -> i32 {
+    let Ok(SwitchRequest::Build(spec)) = message::expect(&lifeline) else { return 2 };
+    match Switch::build(spec) {
+        Ok((switch, listener)) => {
+            let quiet = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+                .and_then(|null| rustix::stdio::dup2_stderr(&null));
+            if quiet.is_err() || message::send(&lifeline, &switch.describe(), &[]).is_err() {
+                switch.end();
+                return 1;
+            }
+            switch.serve(lifeline, &listener);
+            0
+        }
+        Err(failure) => {
+            // An owner that is gone needs no answer.
+            let _ = message::send(&lifeline, &SwitchReply::Failed(failure), &[]);
+            1
+        }
+    }
+}
+
+/// A host as the switch process sees it.
+enum Slot {
+    Up(UpHost),
+    Down,
+}
+
+struct UpHost {
+    pid: Pid,
+    pidfd: OwnedFd,
+    /// Open as long as this process lives; its end ends the host.
+    control: OwnedFd,
+    /// Reads the token bucket at the host's end of the link.
+    routing: Option<OwnedFd>,
+}
+
+/// A connection that asks for things.
+struct Client {
+    socket: OwnedFd,
+    /// Whether the lab ends with it: so it is with the lifeline until the lab is detached.
+    is_owner: bool,
+}
+
+struct Switch {
+    spec: LabSpec,
+    slots: Vec<Slot>,
+    routing: OwnedFd,
+    /// Host number by interface index of its port.
+    ports: HashMap<i32, u16>,
+    over: bool,
+}
+
+impl Switch {
+    fn build(spec: LabSpec) -> Result<(Self, OwnedFd), SetupFailure> {
+        let failed = |step: &'static str| move |e: io::Error| SetupFailure::new(PLACE, step, e);
+        enter_namespaces()?;
+        std::env::set_current_dir("/").map_err(failed("chdir /"))?;
+        rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+            .map_err(|e| failed("mount / privately")(e.into()))?;
+        private_run(PLACE)?;
+        fs::write(HOSTS_FILE, hosts_file(&spec)).map_err(failed("write the hosts file"))?;
+        silence_ipv6(PLACE)?;
+        let mut hosts = Vec::new();
+        for number in 1..=spec.hosts() {
+            hosts.push(start_host(&spec, number).map_err(failed("clone a host process"))?);
+        }
+        let floods_until = configure(&spec, &hosts)?;
+        for host in &hosts {
+            message::send(&host.control, &HostOrder::Configure, &[]).map_err(failed("tell a host"))?;
+        }
+        for (number, host) in (1..).zip(&mut hosts) {
+            host.routing = Some(await_ready(number, &host.control)?);
+        }
+        let routing = counters::routing_socket().map_err(failed("open a routing socket"))?;
+        let ports = port_numbers(&spec).map_err(failed("find the ports"))?;
+        let listener = message::listen(&control_socket()).map_err(failed("listen for requests"))?;
+        // The kernel reports this moment to nobody.
+        std::thread::sleep(floods_until.saturating_duration_since(Instant::now()));
+        let slots = hosts.into_iter().map(Slot::Up).collect();
+        Ok((Self { spec, slots, routing, ports, over: false }, listener))
+    }
+
+    fn up_hosts(&self) -> impl Iterator<Item = &UpHost> {
+        self.slots.iter().filter_map(|slot| match slot {
+            Slot::Up(host) => Some(host),
+            Slot::Down => None,
+        })
+    }
+
+    fn describe(&self) -> SwitchReply {
+        let pid = |slot: &Slot| match slot {
+            Slot::Up(host) => host.pid.as_raw_nonzero().get(),
+            Slot::Down => 0,
+        };
+        SwitchReply::Up { spec: self.spec.clone(), hosts: self.slots.iter().map(pid).collect() }
+    }
+
+    /// Answers until the lab is over, then ends every host.
+    fn serve(mut self, lifeline: OwnedFd, listener: &OwnedFd) {
+        let mut clients = vec![Client { socket: lifeline, is_owner: true }];
+        while !self.over && self.up_hosts().next().is_some() {
+            let mut fds: Vec<PollFd<'_>> = (clients.iter().map(|client| &client.socket))
+                .chain(self.up_hosts().map(|host| &host.pidfd))
+                .chain((clients.len() < MAX_CLIENTS).then_some(listener))
+                .map(|fd| PollFd::new(fd, PollFlags::IN))
+                .collect();
+            if rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None)).is_err() {
+                break;
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            drop(fds);
+            let listener_ready = clients.len() < MAX_CLIENTS && ready.last() == Some(&true);
+            clients = std::mem::take(&mut clients)
+                .into_iter()
+                .zip(&ready)
+                .filter_map(|(client, ready)| if *ready { self.answer(client) } else { Some(client) })
+                .collect();
+            self.bury();
+            if listener_ready && let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+                clients.push(Client { socket, is_owner: false });
+            }
+        }
+        // Clients learn the end of the lab by the end of their connections, so hosts end first.
+        self.end();
+    }
+
+    /// Serves one request; the client is kept unless it is gone. With its owner the lab is over.
+    fn answer(&mut self, mut client: Client) -> Option<Client> {
+        let Ok(Some((request, _))) = message::receive(&client.socket) else {
+            self.over |= client.is_owner;
+            return None;
+        };
+        let reply = match request {
+            SwitchRequest::Build(_) => SwitchReply::Refused("this lab is built already".into()),
+            SwitchRequest::Detach => {
+                client.is_owner = false;
+                SwitchReply::Done
+            }
+            SwitchRequest::Describe => self.describe(),
+            SwitchRequest::Counters => {
+                self.counters().map_or_else(|e| SwitchReply::Refused(e.to_string()), SwitchReply::Counters)
+            }
+            SwitchRequest::Crash(number) => match self.crash(number) {
+                Ok(()) => SwitchReply::Done,
+                Err(e) => SwitchReply::Refused(e.to_string()),
+            },
+            SwitchRequest::End => {
+                self.over = true;
+                return Some(client);
+            }
+        };
+        if message::send(&client.socket, &reply, &[]).is_ok() {
+            return Some(client);
+        }
+        self.over |= client.is_owner;
+        None
+    }
+
+    fn counters(&self) -> io::Result<Vec<PortCounters>> {
+        let mut ports: Vec<PortCounters> =
+            (1..=self.spec.hosts()).map(|host| PortCounters { host, ..PortCounters::default() }).collect();
+        for end in counters::read(&self.routing)? {
+            if let Some(number) = self.ports.get(&end.interface) {
+                let port = &mut ports[usize::from(*number) - 1];
+                (port.rx_bytes, port.rx_packets, port.rx_drops) = (end.bytes, end.packets, end.drops);
+            }
+        }
+        for (port, slot) in ports.iter_mut().zip(&self.slots) {
+            let Slot::Up(UpHost { routing: Some(routing), .. }) = slot else {
+                return Err(io::Error::other(format!("h{} is down and its counters with it", port.host)));
+            };
+            let end: EndCounters = counters::read(routing)?.first().copied().unwrap_or_default();
+            (port.tx_bytes, port.tx_packets, port.tx_drops) = (end.bytes, end.packets, end.drops);
+        }
+        Ok(ports)
+    }
+
+    fn crash(&mut self, number: u16) -> io::Result<()> {
+        let slot = usize::from(number).checked_sub(1).and_then(|index| self.slots.get_mut(index));
+        match slot {
+            Some(slot @ Slot::Up(_)) => {
+                if let Slot::Up(host) = std::mem::replace(slot, Slot::Down) {
+                    host.end();
+                }
+                Ok(())
+            }
+            Some(Slot::Down) => Err(io::Error::other(format!("h{number} is down already"))),
+            None => Err(io::Error::other(format!("there is no host {number}"))),
+        }
+    }
+
+    /// Notices hosts that were killed from outside.
+    fn bury(&mut self) {
+        for slot in &mut self.slots {
+            if matches!(slot, Slot::Up(host) if host.has_ended()) {
+                *slot = Slot::Down;
+            }
+        }
+    }
+
+    fn end(self) {
+        for host in self.up_hosts() {
+            // Already gone is as good as killed.
+            let _ = rustix::process::pidfd_send_signal(&host.pidfd, Signal::KILL);
+        }
+        for slot in self.slots {
+            match slot {
+                Slot::Up(host) => host.end(),
+                Slot::Down => {}
+            }
+        }
+    }
+}
+
+impl UpHost {
+    /// Kills the host with all its processes and waits for their end.
+    fn end(self) {
+        // Already gone is as good as killed.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = rustix::io::retry_on_intr(|| {
+            rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)
+        });
+    }
+
+    fn has_ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        matches!(rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options), Ok(Some(_)))
+    }
+}
+
+/// Enters new mount and network namespaces, inside a new user namespace where that needs one.
+fn enter_namespaces() -> Result<(), SetupFailure> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let wanted = UnshareFlags::NEWNS | UnshareFlags::NEWNET;
+    // SAFETY: single-threaded, and none of these flags unshares descriptors.
+    match unsafe { rustix::thread::unshare_unsafe(wanted) } {
+        Ok(()) => return Ok(()),
+        Err(rustix::io::Errno::PERM) => {}
+        Err(e) => return Err(SetupFailure::new(PLACE, "unshare namespaces", io::Error::from(e))),
+    }
+    // SAFETY: as above.
+    unsafe { rustix::thread::unshare_unsafe(wanted | UnshareFlags::NEWUSER) }
+        .map_err(|e| SetupFailure::new(PLACE, "unshare a user namespace", io::Error::from(e)))?;
+    let maps = [("setgroups", "deny".to_owned()), ("uid_map", format!("0 {uid} 1")), ("gid_map", format!("0 {gid} 1"))];
+    for (file, text) in maps {
+        let path = format!("/proc/self/{file}");
+        fs::write(&path, text).map_err(|e| SetupFailure::new(PLACE, format!("write {path}"), e))?;
+    }
+    Ok(())
+}
+
+fn hosts_file(spec: &LabSpec) -> String {
+    let mut text = String::from("127.0.0.1 localhost\n");
+    for number in 1..=spec.hosts() {
+        let _ = writeln!(text, "{} h{number}", spec.address(number));
+    }
+    text
+}
+
+/// The part of the kernel's `struct clone_args` that every version knows (CLONE_ARGS_SIZE_VER0), see clone3(2).
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+}
+
+/// Forks a host process into namespaces of its own.
+fn start_host(spec: &LabSpec, number: u16) -> io::Result<UpHost> {
+    let (ours, theirs) = message::pair()?;
+    let namespaces =
+        libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let args = CloneArgs { flags: namespaces as u64, exit_signal: libc::SIGCHLD as u64, ..CloneArgs::default() };
+    // SAFETY: without CLONE_VM this is a fork: the child runs on in a copy of this single-threaded process, whose locks
+    // are therefore all free. `args` outlives the call and has the size given.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
+    match i32::try_from(pid).ok() {
+        Some(0) => {
+            // A panic must not run on into the switch process's part of the stack.
+            let _ = std::panic::catch_unwind(|| host::main(spec, number, theirs));
+            std::process::exit(101)
+        }
+        Some(pid) if pid > 0 => {
+            let pid = Pid::from_raw(pid).expect("checked to be positive");
+            let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+            Ok(UpHost { pid, pidfd, control: ours, routing: None })
+        }
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Builds the bridge, the links and the loss; returns until when the bridge floods.
+fn configure(spec: &LabSpec, hosts: &[UpHost]) -> Result<Instant, SetupFailure> {
+    let mut links = format!(
+        "link set lo up\n\
+         link add name sw type bridge stp_state 0 forward_delay 0 mcast_snooping 1 \
+         mcast_query_response_interval {QUERY_RESPONSE_CENTISECONDS}\n\
+         link set sw type bridge mcast_querier 1\n\
+         link set sw up\n"
+    );
+    let (mut buckets, mut addresses) = (String::new(), String::new());
+    let mtu = spec.link().mtu();
+    for (number, host) in (1_u16..).zip(hosts) {
+        let (mac, pid) = (mac_address(number), host.pid.as_raw_nonzero());
+        let _ = writeln!(
+            links,
+            "link add name p{number} mtu {mtu} type veth peer name eth0 mtu {mtu} address {mac} netns {pid}\n\
+             link set p{number} master sw up"
+        );
+        buckets.push_str(&token_bucket(spec, &format!("p{number}")));
+        // A switch floods what is for a host that it has not heard yet.
+        let _ = writeln!(addresses, "fdb replace {mac} dev p{number} master static");
+    }
+    tools::run(PLACE, "ip", &["-batch", "-"], &links)?;
+    let floods_until = Instant::now() + Duration::from_millis(10 * QUERY_RESPONSE_CENTISECONDS) + TICKS;
+    tools::run(PLACE, "bridge", &["-batch", "-"], &addresses)?;
+    tools::run(PLACE, "tc", &["-batch", "-"], &buckets)?;
+    spec.loss().map_or(Ok(()), lose)?;
+    Ok(floods_until)
+}
+
+/// Drops packets at random, once per receiving port, so that every receiver loses packets of its own.
+fn lose(loss: Loss) -> Result<(), SetupFailure> {
+    let destination = match loss.of() {
+        LossOf::Multicast => "ip daddr 224.0.0.0/4 ",
+        LossOf::All => "",
+    };
+    let share = loss.parts_per_million();
+    let rules = format!(
+        "table bridge lab {{\n chain loss {{\n  type filter hook forward priority 0; policy accept;\n  \
+         {destination}ip protocol != igmp numgen random mod 1000000 < {share} drop\n }}\n}}\n"
+    );
+    tools::run(PLACE, "nft", &["-f", "-"], &rules)
+}
+
+fn await_ready(number: u16, control: &OwnedFd) -> Result<OwnedFd, SetupFailure> {
+    let place = format!("h{number}");
+    let ended = |reason: String| SetupFailure::new(&place, "start", reason);
+    match message::receive(control).map_err(|e| ended(e.to_string()))? {
+        Some((HostReport::Ready, mut fds)) => fds.pop().ok_or_else(|| ended("no routing socket came".into())),
+        Some((HostReport::Failed(failure), _)) => Err(failure),
+        None => Err(ended("the host process ended".into())),
+    }
+}
+
+fn port_numbers(spec: &LabSpec) -> io::Result<HashMap<i32, u16>> {
+    (1..=spec.hosts())
+        .map(|number| {
+            let name = std::ffi::CString::new(format!("p{number}"))?;
+            // SAFETY: `name` is a C string that outlives the call.
+            let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+            match i32::try_from(index) {
+                Ok(index) if index > 0 => Ok((index, number)),
+                _ => Err(io::Error::last_os_error()),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,51 @@
+//! Emulated clusters, started for real: namespaces, links, counters, loss, and that nothing is ever left behind.
+//!
+//! A main of its own, because a lab's processes are the program that starts the lab, executed again.
+
+mod life;
+mod network;
+mod programs;
+mod traffic;
+
+use libtest_mimic::{Arguments, Trial};
+use outboard_lab::{Lab, LabSpec};
+use std::process::{Command, ExitCode, Stdio};
+
+fn main() -> ExitCode {
+    outboard_lab::holder_main_if_requested();
+    traffic::run_if_requested();
+    life::run_if_requested();
+    let state = tempfile::tempdir().expect("a directory for the state of detached labs");
+    // SAFETY: no other thread runs yet.
+    unsafe { std::env::set_var("XDG_RUNTIME_DIR", state.path()) };
+    let test = |(name, body): (&'static str, fn())| {
+        Trial::test(name, move || {
+            body();
+            Ok(())
+        })
+    };
+    let trials = programs::TESTS.iter().chain(network::TESTS).chain(life::TESTS).copied().map(test).collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn start(shape: &str) -> Lab {
+    start_spec(&shape.parse().expect("a lab's shape"))
+}
+
+fn start_spec(spec: &LabSpec) -> Lab {
+    Lab::start(spec).unwrap_or_else(|error| panic!("{error}; {}", error.remedy()))
+}
+
+/// A shell command line inside a host.
+fn shell(lab: &Lab, host: &str, line: &str) -> Command {
+    let mut command = lab.command(host, "sh").expect("a host of the lab");
+    command.arg("-c").arg(line).stdin(Stdio::null());
+    command
+}
+
+/// What a shell command line inside a host prints; it must succeed.
+fn output(lab: &Lab, host: &str, line: &str) -> String {
+    let output = shell(lab, host, line).output().expect("run the client");
+    assert!(output.status.success(), "{line} in {host}: {output:?}");
+    String::from_utf8(output.stdout).expect("text").trim_end().to_owned()
+}
