@@ -44,7 +44,7 @@ impl Connection {
 
     /// The process at the other end, if the kernel tells.
     pub(crate) fn service_pid(&self) -> Option<rustix::process::Pid> {
-        self.channel.peer().ok().map(|peer| peer.pid)
+        self.channel.peer().ok()?.pid
     }
 
     pub(crate) fn lost(&self) -> Error {

@@ -158,7 +158,7 @@ impl Service {
         let rank = self.ranks[connection].as_mut().unwrap();
         let reply = match message {
             Request::Hello(hello) => {
-                let pid = rank.channel.peer().unwrap().pid;
+                let pid = rank.channel.peer().unwrap().pid.unwrap();
                 let cross = CrossMemory::open(pid).unwrap();
                 let reached = !self.behaviour.unreaching
                     && probe(&cross, hello.probe_address, hello.nonce) == ProbeOutcome::Reached;
