@@ -214,13 +214,12 @@ fn a_panic_of_the_sink_reaches_its_caller() {
     let address = fabric.local_address().to_vec();
     other.connect(HERE, &address).expect("the address is good");
     other.send(HERE, b"first", Payload::Empty).expect("a fresh path has room");
-    let panic = loop {
+    let step = |_| {
         other.progress(&mut |_| ());
         let step = AssertUnwindSafe(|| fabric.progress(&mut |_| panic!("a sink that fails")));
-        if let Err(panic) = catch_unwind(step) {
-            break panic;
-        }
+        catch_unwind(step).err()
     };
+    let panic = (0..10_000_000).find_map(step).expect("the message reaches the sink");
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"a sink that fails"));
     other.send(HERE, b"second", Payload::Empty).expect("an idle path has room");
     other.progress(&mut |_| ());
