@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn findings_fit_the_host() {
         let lo = Interface::named("lo").expect("every host has lo");
-        let multicast = MulticastSettings { port: 24_798, ..MulticastSettings::new(lo) };
+        let multicast = MulticastSettings::new(lo);
         let here = UcxSettings { devices: Some("lo".to_owned()), ..UcxSettings::default() };
         let checks = probe(&here, &multicast);
         for check in &checks {

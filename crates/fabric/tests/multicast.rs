@@ -12,8 +12,9 @@ const HEADER: usize = 24;
 /// How long nothing may arrive before a test fails.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 
-/// Settings on lo with a port of the test's own, as tests run side by side.
-fn settings(port: u16) -> MulticastSettings {
+/// Settings on lo with a port of this test and process, as tests and their runs go side by side.
+fn settings(test: u16) -> MulticastSettings {
+    let port = 10_000 + (std::process::id() % 5000) as u16 * 8 + test;
     let lo = Interface::named("lo").expect("every host has lo");
     MulticastSettings { port, loop_back: true, ..MulticastSettings::new(lo) }
 }
@@ -53,7 +54,7 @@ fn collect(receiver: &mut MulticastReceiver, count: usize) -> BTreeMap<u64, Vec<
 /// MC-1, MC-11: chunks arrive whole, at their place, short last ones included, in few system calls.
 #[test]
 fn chunks_arrive_in_few_calls() {
-    let settings = settings(24_793);
+    let settings = settings(0);
     let group = channel_address(1);
     let mut receiver = MulticastReceiver::new(&settings).expect("a receiver on lo");
     receiver.join(group).expect("lo takes multicast");
@@ -74,7 +75,7 @@ fn chunks_arrive_in_few_calls() {
 /// MC-10: sockets that share a port get their own groups alone, and nothing after leaving.
 #[test]
 fn groups_do_not_mix() {
-    let settings = settings(24_794);
+    let settings = settings(1);
     let groups = [channel_address(10), channel_address(11)];
     let mut receivers = groups.map(|group| {
         let mut receiver = MulticastReceiver::new(&settings).expect("receivers share the port");
@@ -105,7 +106,7 @@ fn groups_do_not_mix() {
 
 #[test]
 fn a_waker_ends_the_wait_of_another_thread() {
-    let mut receiver = MulticastReceiver::new(&settings(24_795)).expect("a receiver on lo");
+    let mut receiver = MulticastReceiver::new(&settings(2)).expect("a receiver on lo");
     let waker = receiver.waker();
     let thread = std::thread::spawn(move || receiver.wait(PATIENCE).map(|wake| (wake, receiver)));
     waker.wake();
@@ -117,7 +118,7 @@ fn a_waker_ends_the_wait_of_another_thread() {
 /// What does not fit the socket buffer is counted, not waited for.
 #[test]
 fn overflow_is_counted() {
-    let settings = MulticastSettings { buffer_bytes: 4096, ..settings(24_796) };
+    let settings = MulticastSettings { buffer_bytes: 4096, ..settings(3) };
     let group = channel_address(20);
     let mut receiver = MulticastReceiver::new(&settings).expect("a receiver on lo");
     receiver.join(group).expect("lo takes multicast");
@@ -138,7 +139,7 @@ fn overflow_is_counted() {
 
 #[test]
 fn refusals_say_what_is_wrong() {
-    let mut receiver = MulticastReceiver::new(&settings(24_797)).expect("a receiver on lo");
+    let mut receiver = MulticastReceiver::new(&settings(4)).expect("a receiver on lo");
     let unicast = receiver.join(Ipv4Addr::LOCALHOST).expect_err("not a multicast address");
     assert_eq!(unicast.kind(), std::io::ErrorKind::InvalidInput);
     let absent = receiver.leave(channel_address(30)).expect_err("not joined");

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -70,7 +71,9 @@ fn loss(fabric: &mut Ucx) -> PeerLoss {
 #[test]
 #[ignore = "started by the other tests as their peer process"]
 fn peer_process() {
+    let handlers = signal_handlers();
     let mut fabric = Ucx::new(THERE, &settings().expect("the other process found UCX")).expect("UCX starts on lo");
+    assert_eq!(signal_handlers(), handlers, "UCX left signal handlers behind");
     println!("\naddress {}", hex(fabric.local_address()));
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("an address");
@@ -81,6 +84,12 @@ fn peer_process() {
             return;
         }
     }
+}
+
+/// The signals that this process handles, as the kernel's mask.
+fn signal_handlers() -> String {
+    let status = fs::read_to_string("/proc/self/status").expect("a process of its own");
+    status.lines().find(|line| line.starts_with("SigCgt")).expect("Linux tells").to_owned()
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -194,6 +203,30 @@ fn an_absent_peer_is_lost() {
         true
     };
     assert!(gone);
+}
+
+/// A panic of the sink passes through UCX's frames and leaves the fabric usable.
+#[test]
+fn a_panic_of_the_sink_reaches_its_caller() {
+    let Some(settings) = settings() else { return };
+    let mut fabric = Ucx::new(HERE, &settings).expect("UCX starts on lo");
+    let mut other = Ucx::new(THERE, &settings).expect("UCX starts on lo");
+    let address = fabric.local_address().to_vec();
+    other.connect(HERE, &address).expect("the address is good");
+    other.send(HERE, b"first", Payload::Empty).expect("a fresh path has room");
+    let step = |_| {
+        other.progress(&mut |_| ());
+        let step = AssertUnwindSafe(|| fabric.progress(&mut |_| panic!("a sink that fails")));
+        catch_unwind(step).err()
+    };
+    let panic = (0..10_000_000).find_map(step).expect("the message reaches the sink");
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"a sink that fails"));
+    other.send(HERE, b"second", Payload::Empty).expect("an idle path has room");
+    other.progress(&mut |_| ());
+    until(&mut fabric, "a message after the panic", |event| match event {
+        FabricEvent::Message { from: THERE, header: b"second", .. } => Some(()),
+        _ => None,
+    });
 }
 
 /// Times that any thread of a process was put to run, and its processor time in clock ticks.

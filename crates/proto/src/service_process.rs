@@ -44,6 +44,7 @@ pub struct ServiceProcess {
     /// Messages for groups that are not known here yet, in order.
     strangers: VecDeque<(SpId, Message)>,
     retired: VecDeque<GroupHandle>,
+    lost_peers: VecDeque<SpId>,
     /// Collectives that have something to do, the next to be served first.
     active: VecDeque<(GroupHandle, InstanceId)>,
     batches: BTreeMap<u64, Batch>,
@@ -72,6 +73,7 @@ impl ServiceProcess {
             channels: BTreeMap::new(),
             strangers: VecDeque::new(),
             retired: VecDeque::new(),
+            lost_peers: VecDeque::new(),
             active: VecDeque::new(),
             batches: BTreeMap::new(),
             next_token: seed | 1,
@@ -135,6 +137,9 @@ impl ServiceProcess {
             Ok(decoded) => decoded,
             Err(_) => return self.out.violation(Some(from), "a malformed frame"),
         };
+        if self.is_lost(from) {
+            return;
+        }
         let peer = self.peers.entry(from).or_insert_with(|| Peer::unknown(now, &self.config));
         let mut acked = Vec::new();
         let received = peer.link.handle(now, &frame, body, &mut acked);

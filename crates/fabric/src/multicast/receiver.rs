@@ -2,7 +2,7 @@
 //!
 //! One `recvmmsg` fills up to a batch of slabs, each with one burst that the kernel coalesced (UDP_GRO); the batch then
 //! hands out the single datagrams. A receiver gets the groups that it joined and no others, however many sockets share
-//! the port (MC-10). Never blocks except in [`MulticastReceiver::wait`].
+//! the port (MC-10); what is sent to the port by unicast may arrive as well, so datagrams must prove where they belong. Never blocks except in [`MulticastReceiver::wait`].
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};

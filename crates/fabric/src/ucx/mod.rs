@@ -2,8 +2,8 @@
 //!
 //! - Messages go eagerly, in fragments, so that order needs no matching and a receiver needs no buffers: a receiver that
 //!   does not progress holds its senders up by TCP's own flow control.
-//! - Each message starts with a prefix of ours: sender (8 bytes), connection (4, random start), sequence (4), all little
-//!   endian. A gap or a repetition breaks the stream instead of going unnoticed.
+//! - Each message starts with a prefix of ours ([`stream`]): a gap or a repetition breaks the stream instead of going
+//!   unnoticed.
 //! - Endpoints run in UCX's peer error mode: a reset connection is reported at once. UCX's keepalive rounds and signal
 //!   handlers are off; liveness by silence is the daemon's own heartbeat.
 //!
@@ -12,6 +12,7 @@
 //! drop.
 
 mod ffi;
+mod stream;
 mod wiring;
 
 use std::any::Any;
@@ -29,13 +30,12 @@ use crate::{
     Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendBuffer,
     SendError,
 };
+use stream::{PREFIX, Place, Prefix, Streams};
 use wiring::Wiring;
 pub use wiring::{UcxError, UcxSettings, ucx_version};
 
 /// Active message id of all our messages.
 const MESSAGE_ID: u32 = 0;
-/// Bytes before the header of each message.
-const PREFIX: usize = 16;
 /// Calls of UCX's progress within one of ours.
 const ROUNDS: usize = 64;
 /// How long a disconnected peer's UCX may take to acknowledge what is on its way: many round trips, yet a shutdown that
@@ -51,22 +51,12 @@ struct Shared {
     sink: Cell<Option<NonNull<Sink<'static>>>>,
     /// What a sink's panic left, carried across the C frames.
     panic: Cell<Option<Box<dyn Any + Send>>>,
-    /// Arriving streams by sender.
-    streams: RefCell<HashMap<PeerId, Stream>>,
-    /// Most entries of `streams`.
-    stream_limit: usize,
+    streams: RefCell<Streams>,
     /// Broken paths that are not reported yet.
     lost: RefCell<Vec<Failure>>,
     delivered: Cell<usize>,
     starved: Cell<bool>,
     room: Cell<bool>,
-}
-
-/// Where an arriving stream of messages stands.
-#[derive(Clone, Copy)]
-struct Stream {
-    connection: u32,
-    next: u32,
 }
 
 struct Failure {
@@ -205,58 +195,37 @@ impl Shared {
 
     /// Checks the prefix of an arriving message and hands it to the sink.
     fn accept(&self, message: &[u8], payload: &[u8], rendezvous: bool) {
-        let Some((prefix, header)) = message.split_first_chunk::<PREFIX>() else {
+        let Some((prefix, header)) = Prefix::split(message) else {
             tracing::warn!(length = message.len(), "dropped a message without a prefix");
             return;
         };
-        let word = |at: usize| u32::from_le_bytes([prefix[at], prefix[at + 1], prefix[at + 2], prefix[at + 3]]);
-        let from = PeerId(u64::from(word(0)) | u64::from(word(4)) << 32);
+        let from = prefix.from;
         let fits = header.len() <= MAX_HEADER && payload.len() <= MAX_PAYLOAD && !rendezvous;
-        match self.follow(from, word(8), word(12)) {
-            Ok(true) if fits => self.pass_on(FabricEvent::Message { from, header, payload }),
-            Ok(true) => self.break_stream(from, "a message is longer than the fabric carries".to_owned()),
-            Ok(false) => tracing::debug!(%from, "dropped a message of an earlier connection"),
+        let place = self.streams.borrow_mut().follow(prefix);
+        match place {
+            Ok(Place::Next) if fits => self.pass_on(FabricEvent::Message { from, header, payload }),
+            Ok(Place::Next) => self.break_stream(from, "a message is longer than the fabric carries".to_owned()),
+            Ok(Place::Stale) => tracing::debug!(%from, "dropped a message of an earlier connection"),
             Err(why) => self.break_stream(from, why),
-        }
-    }
-
-    /// Whether the message continues the stream of its sender; false for one of a connection that is over.
-    fn follow(&self, from: PeerId, connection: u32, sequence: u32) -> Result<bool, String> {
-        let mut streams = self.streams.borrow_mut();
-        let full = streams.len() >= self.stream_limit;
-        match streams.get_mut(&from) {
-            Some(stream) if stream.connection == connection => {
-                if stream.next != sequence {
-                    return Err(format!("message {sequence} where {} was due", stream.next));
-                }
-                stream.next = sequence.wrapping_add(1);
-                Ok(true)
-            }
-            Some(_) | None if sequence != 0 => Ok(false),
-            None if full => Err(format!("more than {} processes send to this one", self.stream_limit)),
-            Some(_) | None => {
-                streams.insert(from, Stream { connection, next: 1 });
-                Ok(true)
-            }
         }
     }
 
     fn break_stream(&self, peer: PeerId, why: String) {
         tracing::warn!(%peer, why, "an arriving stream broke");
-        self.streams.borrow_mut().remove(&peer);
+        self.streams.borrow_mut().forget(peer);
         self.lost.borrow_mut().push(Failure { peer, connection: None, evidence: Evidence::Protocol(why) });
     }
 
     /// Calls the sink of the running `progress`, holding its panics back until the C frames are gone.
     fn pass_on(&self, event: FabricEvent<'_>) {
-        let Some(mut sink) = self.sink.get() else {
-            unreachable!("UCX delivers messages within progress only");
-        };
+        // After a panic of the sink, and while the worker is destroyed, nobody takes messages any more.
+        let Some(mut sink) = self.sink.get() else { return };
         self.delivered.set(self.delivered.get() + 1);
         // SAFETY: the pointer is set by `rounds` for the duration of its call, and nobody else uses the sink meanwhile.
         let call = AssertUnwindSafe(|| unsafe { sink.as_mut() }(event));
         if let Err(panic) = catch_unwind(call) {
             self.panic.set(Some(panic));
+            self.sink.set(None);
         }
     }
 }
@@ -273,8 +242,8 @@ impl Ucx {
             ucx,
             sink: Cell::new(None),
             panic: Cell::new(None),
-            streams: RefCell::default(),
-            stream_limit: 2 * limits.peers,
+            // Peers that are gone leave their streams behind.
+            streams: RefCell::new(Streams::new(2 * limits.peers)),
             lost: RefCell::default(),
             delivered: Cell::new(0),
             starved: Cell::new(false),
@@ -494,9 +463,8 @@ impl Fabric for Ucx {
         let known = self.peers.get_mut(&peer).ok_or(SendError::Unknown(peer))?;
         let (ep, connection, load) = (known.ep, known.connection, Rc::clone(&known.load));
         let mut prefixed = [0; PREFIX + MAX_HEADER];
-        prefixed[..8].copy_from_slice(&self.id.0.to_le_bytes());
-        prefixed[8..12].copy_from_slice(&connection.to_le_bytes());
-        prefixed[12..PREFIX].copy_from_slice(&known.sequence.to_le_bytes());
+        let prefix = Prefix { from: self.id, connection, sequence: known.sequence };
+        prefixed[..PREFIX].copy_from_slice(&prefix.encode());
         prefixed[PREFIX..PREFIX + header.len()].copy_from_slice(header);
         known.sequence = known.sequence.wrapping_add(1);
         load.messages.set(load.messages.get() + 1);

@@ -124,10 +124,11 @@ impl ServiceProcess {
             if g.members.fingerprint == members.fingerprint {
                 return self.join_group(handle, rank);
             }
-            let error = CollectiveError::HandleTaken(handle);
-            self.introduce(spec, &members);
-            self.tell_others(&members, error.clone());
-            return Err(error.into());
+            return Err(self.refuse(spec, &members, CollectiveError::HandleTaken(handle)));
+        }
+        if let Some(at) = members.sps.iter().position(|sp| self.is_lost(*sp)) {
+            let error = CollectiveError::PeerLost { sp: members.sps[at], rank: members.lowest_rank(at as u32) };
+            return Err(self.refuse(spec, &members, error));
         }
         self.retired.retain(|h| *h != handle);
         self.introduce(spec, &members);
@@ -173,16 +174,19 @@ impl ServiceProcess {
     fn introduce(&mut self, spec: &GroupSpec, members: &Members) {
         let mut seen = BTreeSet::from([self.id]);
         for m in spec.members.iter().filter(|m| members.index_of(m.sp).is_some()) {
-            if seen.insert(m.sp) {
+            if seen.insert(m.sp) && !self.is_lost(m.sp) {
                 self.meet_peer(m.sp, &m.address);
             }
         }
     }
 
-    fn tell_others(&mut self, members: &Members, error: CollectiveError) {
+    /// The group cannot be made: all its service processes are told, so that nobody waits.
+    fn refuse(&mut self, spec: &GroupSpec, members: &Members, error: CollectiveError) -> GroupError {
+        self.introduce(spec, members);
         let (group, fingerprint) = (members.handle, members.fingerprint);
-        let message = Message::Abort { group, fingerprint, error };
+        let message = Message::Abort { group, fingerprint, error: error.clone() };
         self.out.messages.extend(members.others().map(|sp| (sp, message.clone())));
+        error.into()
     }
 
     fn send_create(&mut self, handle: GroupHandle, steps: Vec<(u32, u8)>) {

@@ -15,6 +15,9 @@ use crate::wire::Message;
 
 use super::ServiceProcess;
 
+/// Dead peers that are remembered.
+const MAX_LOST: usize = 4096;
+
 /// Another service process.
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -56,6 +59,11 @@ impl ServiceProcess {
         }
     }
 
+    /// Whether the peer was declared dead. It stays dead: its links and groups are gone, a restarted one is another.
+    pub(super) fn is_lost(&self, peer: SpId) -> bool {
+        self.lost_peers.contains(&peer)
+    }
+
     /// Starts (or stops) to exchange heartbeats with a neighbour of a group.
     pub(super) fn watch_peer(&mut self, peer: SpId, start: bool) {
         let (now, period) = (self.out.now, self.config.heartbeat);
@@ -84,6 +92,12 @@ impl ServiceProcess {
     /// A peer is dead: its groups are broken.
     pub(super) fn lose_peer(&mut self, peer: SpId) {
         let known = self.peers.remove(&peer).is_some_and(|p| p.address.is_some());
+        if !self.is_lost(peer) {
+            if self.lost_peers.len() >= MAX_LOST {
+                self.lost_peers.pop_front();
+            }
+            self.lost_peers.push_back(peer);
+        }
         let hit: Vec<GroupHandle> =
             self.groups.iter().filter(|(_, g)| g.members.index_of(peer).is_some()).map(|(h, _)| *h).collect();
         for handle in hit {

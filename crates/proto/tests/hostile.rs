@@ -1,0 +1,247 @@
+//! Operation-sequence fuzzing: a service process fed with arbitrary calls, frames and datagrams of a hostile peer
+//! never panics, keeps its bounds, and answers every call at most once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_plan::Rank;
+use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message};
+use outboard_proto::{
+    Call, CallId, CallKind, Config, Event, GroupHandle, GroupSpec, InstanceId, Instant, Member, ReceivedDatagram,
+    ServiceProcess, Signature, SpId, Transmit,
+};
+use proptest::prelude::*;
+
+const KEY: [u64; 2] = [3, 4];
+
+#[derive(Debug, Clone)]
+enum Step {
+    Create(u8),
+    Leave(u8),
+    Call { rank: u8, instance: u8, bytes: u16 },
+    Frame { from: u8, message: Message, payload: u16 },
+    Datagram { epoch: u8, source: u8, chunk: u8, len: u16 },
+    Fault(u8),
+    PeerLost(u8),
+    Wait(u32),
+}
+
+fn hostile_message() -> impl Strategy<Value = Message> {
+    let group = GroupHandle(7);
+    let rank = (0u32..5).prop_map(Rank);
+    let instance = (1u64..4).prop_map(InstanceId);
+    let ranges = (0u32..6, 1u32..4).prop_map(|r| vec![r]);
+    let signature = (0u64..3)
+        .prop_map(|n| Signature { kind: CallKind::Allgather, bytes_per_rank: [0, 2000, u64::MAX][n as usize] });
+    prop_oneof![
+        (barrier_step(), any::<bool>()).prop_map(move |(step, good)| Message::Create {
+            group,
+            step,
+            sp: SpId(1),
+            digest: if good { config().digest() } else { 9 }
+        }),
+        (instance.clone(), barrier_step(), signature, rank.clone()).prop_map(
+            move |(instance, step, signature, rank)| { Message::Ready { group, instance, step, signature, rank } }
+        ),
+        (instance.clone(), rank.clone(), rank.clone(), 0u32..3, 0u64..2000).prop_map(
+            move |(instance, source, destination, index, offset)| Message::Data {
+                group,
+                instance,
+                source,
+                destination,
+                index,
+                total: 2000,
+                offset
+            }
+        ),
+        (instance.clone(), rank.clone(), ranges.clone()).prop_map(move |(instance, source, ranges)| Message::Want {
+            group,
+            instance,
+            source,
+            ranges
+        }),
+        (instance.clone(), rank.clone(), ranges).prop_map(move |(instance, source, ranges)| Message::Miss {
+            group,
+            instance,
+            source,
+            ranges
+        }),
+        (instance.clone(), rank.clone(), 0u32..4, 1u32..4).prop_map(move |(instance, source, first, count)| {
+            Message::Repair { group, instance, source, first, count }
+        }),
+        (instance.clone(), rank.clone()).prop_map(move |(instance, s)| Message::Have {
+            group,
+            instance,
+            sources: vec![s]
+        }),
+        instance.clone().prop_map(move |instance| Message::Complete { group, instance }),
+        (rank, 0u64..3).prop_map(move |(rank, after)| Message::Lost { group, rank, after: InstanceId(after) }),
+    ]
+}
+
+fn barrier_step() -> impl Strategy<Value = u8> {
+    prop_oneof![Just(0u8), Just(1), Just(0xfe), Just(0xff)]
+}
+
+/// What brings the group, and then the first collective, behind their barriers.
+fn opening() -> Vec<Step> {
+    let group = GroupHandle(7);
+    let signature = Signature { kind: CallKind::Allgather, bytes_per_rank: 2000 };
+    let create = |from, step| Step::Frame {
+        from,
+        message: Message::Create { group, step, sp: SpId(1), digest: config().digest() },
+        payload: 0,
+    };
+    let ready = |from, step| Step::Frame {
+        from,
+        message: Message::Ready { group, instance: InstanceId(1), step, signature, rank: Rank(2) },
+        payload: 0,
+    };
+    let call = |rank| Step::Call { rank, instance: 1, bytes: 2000 };
+    vec![Step::Create(0), Step::Create(1), create(1, 0xfe), create(0, 0), call(0), call(1), ready(1, 0xfe), ready(0, 0)]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0u8..2).prop_map(Step::Create),
+        (0u8..2).prop_map(Step::Leave),
+        (0u8..3, 1u8..4, prop_oneof![Just(0u16), Just(2000)]).prop_map(|(rank, instance, bytes)| Step::Call {
+            rank,
+            instance,
+            bytes
+        }),
+        (0u8..3, hostile_message(), prop_oneof![Just(0u16), Just(500), Just(1000), Just(2000)])
+            .prop_map(|(from, message, payload)| Step::Frame { from, message, payload }),
+        (0u8..3, 0u8..5, 0u8..4, prop_oneof![Just(500u16), Just(1000)])
+            .prop_map(|(epoch, source, chunk, len)| Step::Datagram { epoch, source, chunk, len }),
+        any::<u8>().prop_map(Step::Fault),
+        (1u8..3).prop_map(Step::PeerLost),
+        (0u32..10_000_000).prop_map(Step::Wait),
+    ]
+}
+
+fn config() -> Config {
+    Config { chunk_bytes: 1000, staging_quota: 20_000, ..Config::default() }
+}
+
+fn spec() -> GroupSpec {
+    let member = |sp| Member { sp: SpId(sp), address: Arc::from([sp as u8]) };
+    // Ranks 0 and 1 here, 2 and 3 at two others.
+    GroupSpec {
+        handle: GroupHandle(7),
+        key: KEY,
+        job: 1,
+        members: vec![member(10), member(10), member(11), member(12)],
+    }
+}
+
+struct Driver {
+    sp: ServiceProcess,
+    now: Instant,
+    seq: [u32; 3],
+    next_call: u64,
+    called: BTreeSet<CallId>,
+    batches: Vec<u64>,
+}
+
+impl Driver {
+    fn drain(&mut self) {
+        while self.sp.poll_order().is_some() {}
+        for _ in 0..10_000 {
+            match self.sp.poll_transmit(self.now) {
+                None => break,
+                Some(Transmit::Frame { .. }) => {}
+                Some(Transmit::Multicast(b)) => self.batches.push(b.token),
+            }
+        }
+        while let Some(event) = self.sp.poll_event() {
+            if let Event::Completed { call, .. } = event {
+                assert!(self.called.remove(&call), "{call:?} completes although it is not in flight");
+            }
+        }
+        let (groups, collectives, backlog) = self.sp.load();
+        assert!(groups <= 1 && collectives <= 1024 && backlog <= 8192, "bounds: {:?}", self.sp.load());
+        assert!(self.sp.counters().staging_peak <= 20_000, "the staging quota holds");
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match step {
+            Step::Create(rank) => self.sp.handle_create_group(self.now, &spec(), Rank((*rank).into())),
+            Step::Leave(rank) => self.sp.handle_leave(self.now, GroupHandle(7), Rank((*rank).into())),
+            Step::Call { rank, instance, bytes } => {
+                let id = CallId(self.next_call);
+                self.next_call += 1;
+                self.called.insert(id);
+                let signature = Signature { kind: CallKind::Allgather, bytes_per_rank: (*bytes).into() };
+                let (rank, instance) = (Rank((*rank).into()), InstanceId((*instance).into()));
+                let call = Call { id, group: GroupHandle(7), rank, instance, signature, in_place: id.0 % 2 == 0 };
+                self.sp.handle_call(self.now, call);
+            }
+            Step::Frame { from, message, payload } => {
+                let seq = self.seq[usize::from(*from)];
+                self.seq[usize::from(*from)] += 1;
+                let (kind, payload_len) = (FrameKind::Message, (*payload).into());
+                let header =
+                    FrameHeader { kind, ack_now: false, seq, ack: seq, payload_len, clock: 1, echo: 2, echo_age: 3 };
+                let mut bytes = Vec::new();
+                header.encode(&mut bytes);
+                message.encode(&mut bytes);
+                self.sp.handle_frame(self.now, SpId(11 + u64::from(*from)), &bytes, payload_len);
+            }
+            Step::Datagram { epoch, source, chunk, len } => {
+                let header = DatagramHeader {
+                    group: GroupHandle(7),
+                    epoch: (*epoch).into(),
+                    source: (*source).into(),
+                    chunk: (*chunk).into(),
+                };
+                let bytes = header.encode(KEY);
+                let datagram = ReceivedDatagram { header: &bytes, payload_len: (*len).into() };
+                self.sp.handle_datagrams(self.now, &[datagram]);
+            }
+            Step::Fault(n) => self.sp.handle_memory_fault(self.now, CallId((*n).into())),
+            Step::PeerLost(n) => self.sp.handle_peer_lost(self.now, SpId(10 + u64::from(*n))),
+            Step::Wait(ns) => {
+                self.now = self.now + Duration::from_nanos((*ns).into());
+                for token in std::mem::take(&mut self.batches) {
+                    self.sp.handle_multicast_done(self.now, token);
+                    self.drain();
+                }
+                self.sp.handle_timeout(self.now);
+            }
+        }
+        self.drain();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #[test]
+    fn nothing_a_peer_does_breaks_a_service_process(
+        opened in 0usize..12, steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let mut d = Driver {
+            sp: ServiceProcess::new(SpId(10), config(), 1),
+            now: Instant(1),
+            seq: [0; 3],
+            next_call: 0,
+            called: BTreeSet::new(),
+            batches: Vec::new(),
+        };
+        for s in opening().iter().take(opened).chain(&steps) {
+            d.apply(s);
+        }
+        // Everybody else dies: what is in flight ends, with an error.
+        for peer in [11, 12] {
+            d.sp.handle_peer_lost(d.now, SpId(peer));
+            d.drain();
+        }
+        d.apply(&Step::Wait(1));
+        for rank in [0, 1] {
+            d.apply(&Step::Leave(rank));
+        }
+        d.apply(&Step::Wait(1));
+        prop_assert!(d.called.is_empty(), "calls never answered: {:?}", d.called);
+    }
+}

@@ -1,0 +1,166 @@
+//! The wire codec: what is written is read back, and no bytes whatever make a decoder panic or over-read.
+
+use outboard_plan::Rank;
+use outboard_proto::wire::{
+    DatagramHeader, FrameHeader, FrameKind, MAX_FRAME_HEADER, MAX_RANGES, MAX_SOURCES, Message,
+};
+use outboard_proto::{CallKind, CollectiveError, GroupHandle, InstanceId, Signature, SpId};
+use proptest::prelude::*;
+
+fn signature() -> impl Strategy<Value = Signature> {
+    any::<u64>().prop_map(|bytes_per_rank| Signature { kind: CallKind::Allgather, bytes_per_rank })
+}
+
+fn rank() -> impl Strategy<Value = Rank> {
+    any::<u32>().prop_map(Rank)
+}
+
+fn group() -> impl Strategy<Value = GroupHandle> {
+    any::<u32>().prop_map(GroupHandle)
+}
+
+fn instance() -> impl Strategy<Value = InstanceId> {
+    (1..u64::MAX).prop_map(InstanceId)
+}
+
+fn ranges() -> impl Strategy<Value = Vec<(u32, u32)>> {
+    prop::collection::vec((1u32..1000, 1u32..1000), 1..=MAX_RANGES).prop_map(|steps| {
+        let mut at = 0;
+        steps
+            .into_iter()
+            .map(|(gap, len)| {
+                let first = at + gap;
+                at = first + len;
+                (first, len)
+            })
+            .collect()
+    })
+}
+
+fn error() -> impl Strategy<Value = CollectiveError> {
+    prop_oneof![
+        rank().prop_map(CollectiveError::RankLost),
+        (any::<u64>(), rank()).prop_map(|(sp, rank)| CollectiveError::PeerLost { sp: SpId(sp), rank }),
+        (rank(), signature(), rank(), signature()).prop_map(|(a_rank, a, b_rank, b)| CollectiveError::Mismatch {
+            a_rank,
+            a,
+            b_rank,
+            b
+        }),
+        rank().prop_map(CollectiveError::Memory),
+        any::<u64>().prop_map(|sp| CollectiveError::Protocol(SpId(sp))),
+        any::<[u64; 4]>().prop_map(|[a, a_digest, b, b_digest]| CollectiveError::Configuration {
+            a: SpId(a),
+            a_digest,
+            b: SpId(b),
+            b_digest
+        }),
+        group().prop_map(CollectiveError::HandleTaken),
+    ]
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    prop_oneof![
+        Just(Message::Void),
+        (group(), any::<u8>(), any::<u64>(), any::<u64>()).prop_map(|(group, step, sp, digest)| Message::Create {
+            group,
+            step,
+            sp: SpId(sp),
+            digest
+        }),
+        (group(), instance(), any::<u8>(), signature(), rank()).prop_map(|(group, instance, step, signature, rank)| {
+            Message::Ready { group, instance, step, signature, rank }
+        }),
+        (group(), instance(), rank(), rank(), any::<u32>(), any::<u32>(), any::<u32>()).prop_map(
+            |(group, instance, source, destination, index, offset, more)| Message::Data {
+                group,
+                instance,
+                source,
+                destination,
+                index,
+                total: u64::from(offset) + u64::from(more),
+                offset: offset.into(),
+            }
+        ),
+        (group(), instance(), rank(), ranges()).prop_map(|(group, instance, source, ranges)| Message::Want {
+            group,
+            instance,
+            source,
+            ranges
+        }),
+        (group(), instance(), rank(), ranges()).prop_map(|(group, instance, source, ranges)| Message::Miss {
+            group,
+            instance,
+            source,
+            ranges
+        }),
+        (group(), instance(), rank(), 0u32..1 << 31, 1u32..1 << 31).prop_map(
+            |(group, instance, source, first, count)| Message::Repair { group, instance, source, first, count }
+        ),
+        (group(), instance(), prop::collection::vec(rank(), 1..=MAX_SOURCES))
+            .prop_map(|(group, instance, sources)| Message::Have { group, instance, sources }),
+        (group(), instance()).prop_map(|(group, instance)| Message::Complete { group, instance }),
+        (group(), any::<u64>(), rank()).prop_map(|(group, after, rank)| Message::Lost {
+            group,
+            rank,
+            after: InstanceId(after)
+        }),
+        (group(), any::<u64>(), error()).prop_map(|(group, fingerprint, error)| Message::Abort {
+            group,
+            fingerprint,
+            error
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_message_round_trips_and_fits_a_frame(message in message()) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        prop_assert!(bytes.len() + outboard_proto::wire::FRAME_HEADER_BYTES <= MAX_FRAME_HEADER);
+        prop_assert_eq!(Message::decode(&bytes), Ok(message));
+        for cut in 0..bytes.len() {
+            prop_assert!(Message::decode(&bytes[..cut]).is_err(), "cut to {} bytes it is still read", cut);
+        }
+        bytes.push(0);
+        prop_assert!(Message::decode(&bytes).is_err(), "a trailing byte goes unnoticed");
+    }
+
+    #[test]
+    fn every_frame_header_round_trips(
+        bare in any::<bool>(), ack_now in any::<bool>(), fields in any::<[u32; 6]>(), body in any::<Vec<u8>>(),
+    ) {
+        let kind = if bare { FrameKind::Bare } else { FrameKind::Message };
+        let [seq, ack, len, clock, echo, echo_age] = fields;
+        let payload_len = if bare { 0 } else { len };
+        let body = if bare { Vec::new() } else { body };
+        let header = FrameHeader { kind, ack_now, seq, ack, payload_len, clock, echo, echo_age };
+        let mut bytes = Vec::new();
+        header.encode(&mut bytes);
+        bytes.extend_from_slice(&body);
+        prop_assert_eq!(FrameHeader::decode(&bytes, payload_len), Ok((header, &body[..])));
+        prop_assert!(FrameHeader::decode(&bytes, payload_len.wrapping_add(1)).is_err());
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_refused_or_read_but_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        let _ = Message::decode(&bytes);
+        let _ = FrameHeader::decode(&bytes, 0);
+        let _ = DatagramHeader::parse(&bytes);
+        let _ = DatagramHeader::check(&bytes, [1, 2]);
+    }
+
+    #[test]
+    fn damaged_messages_never_panic(message in message(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        if let Ok(read) = Message::decode(&bytes) {
+            let mut again = Vec::new();
+            read.encode(&mut again);
+            prop_assert_eq!(again, bytes, "what is read means just these bytes");
+        }
+    }
+}
