@@ -9,10 +9,9 @@ use std::sync::Arc;
 
 use outboard_proto::wire;
 use outboard_proto::{GroupHandle, GroupSpec, Member, SpId};
+use outboard_shm::attach::OFFER_BYTES;
 use siphasher::sip::SipHasher13;
 
-/// Bytes of an offer, `OUTBOARD_OFFER_BYTES`.
-pub const OFFER_BYTES: usize = 1024;
 /// Longest fabric address in an offer.
 pub const MAX_ADDRESS: usize = outboard_fabric::MAX_ADDRESS;
 const MAGIC: [u8; 8] = *b"outboard";
@@ -137,7 +136,7 @@ impl Offer {
     }
 
     /// Reads one offer of exactly [`OFFER_BYTES`] bytes; `rank` is for the error.
-    fn decode(b: &[u8], rank: u32) -> Result<Offer, OfferError> {
+    pub(crate) fn decode(b: &[u8], rank: u32) -> Result<Offer, OfferError> {
         let damaged = |what| OfferError::Damaged { rank, what };
         if b.len() != OFFER_BYTES || b[..8] != MAGIC {
             return Err(damaged("not an offer"));
