@@ -209,7 +209,8 @@ impl Desk<'_> {
             }
         };
         let memory = TieredMemory::new(cross);
-        let side = ServiceSide::create().map_err(|error| Refused { status: Status::Resource, text: error.to_string() })?;
+        let side =
+            ServiceSide::create().map_err(|error| Refused { status: Status::Resource, text: error.to_string() })?;
         self.poller.watch(&pidfd, Token::Process(id), Trigger::Level).map_err(|errno| kernel("watch", errno))?;
         if let Err(errno) = self.poller.watch(side.doorbell(), Token::Doorbell(id), Trigger::Edge) {
             self.poller.unwatch(&pidfd);

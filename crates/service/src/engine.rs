@@ -25,11 +25,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(id: SpId, config: Config, seed: u64) -> Self {
-        Engine {
-            machine: ServiceProcess::new(id, config, seed),
-            memory: Memory::default(),
-            origin: WallInstant::now(),
-        }
+        Engine { machine: ServiceProcess::new(id, config, seed), memory: Memory::default(), origin: WallInstant::now() }
     }
 
     /// Nanoseconds since the start.

@@ -107,7 +107,10 @@ impl Place {
     fn copy_to(&self, to: &Place, bytes: u64) -> Result<(), Fault> {
         let length = usize::try_from(bytes).expect("staging lies in memory");
         match (self, to) {
-            (Place::Rank { call, memory, address }, Place::Rank { call: to_call, memory: to_memory, address: to_address }) => {
+            (
+                Place::Rank { call, memory, address },
+                Place::Rank { call: to_call, memory: to_memory, address: to_address },
+            ) => {
                 copy_between(&**memory, *address, &**to_memory, *to_address, bytes).map_err(|error| {
                     // The error does not say which side: a source that still reads is innocent.
                     let source = memory.read(*address, &mut [0]).is_err() && bytes > 0;
@@ -207,11 +210,6 @@ impl Memory {
                 Ok(Place::Staging { buffer: Arc::clone(buffer), offset: piece.offset })
             }
         }
-    }
-
-    /// Copies a piece out.
-    pub(crate) fn read(&mut self, piece: MemRef, into: &mut [u8]) -> Result<(), Fault> {
-        self.place(piece)?.read(into)
     }
 
     /// Does all work on memory that the machine has ordered, in order.

@@ -41,7 +41,9 @@ pub struct Offer {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OfferError {
     /// The blob is not as long as ranks times [`OFFER_BYTES`], or there are no ranks.
-    #[error("offers of {bytes} bytes do not fit {ranks} ranks of {OFFER_BYTES} bytes each; bring all offers in rank order")]
+    #[error(
+        "offers of {bytes} bytes do not fit {ranks} ranks of {OFFER_BYTES} bytes each; bring all offers in rank order"
+    )]
     Length {
         /// Bytes given.
         bytes: usize,
@@ -197,7 +199,7 @@ pub fn group_spec(
         if offer.digest != first.digest {
             return Err(OfferError::Configuration { rank: r, ours: first.digest, found: offer.digest });
         }
-        if **addresses.entry(offer.sp).or_insert(&offer.address) != *offer.address {
+        if *addresses.entry(offer.sp).or_insert(&offer.address) != &offer.address {
             return Err(OfferError::Address { rank: r, sp: offer.sp });
         }
     }

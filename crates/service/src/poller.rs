@@ -72,7 +72,6 @@ pub(crate) enum Trigger {
 }
 
 /// See the module.
-#[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
     woken: Vec<epoll::Event>,

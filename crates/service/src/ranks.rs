@@ -337,12 +337,7 @@ impl Ranks {
             Ok(()) => {
                 tracing::info!(pid = rank.pid, group = %handle, rank = me.0, ranks, "a group is made");
                 let most = MOST_BYTES / u64::from(ranks);
-                Reply::GroupReady(GroupReady {
-                    group,
-                    handle: handle.0,
-                    allgather_least: least,
-                    allgather_most: most,
-                })
+                Reply::GroupReady(GroupReady { group, handle: handle.0, allgather_least: least, allgather_most: most })
             }
             Err(error) => {
                 tracing::warn!(pid = rank.pid, group = %handle, rank = me.0, %error, "a group cannot be made");

@@ -78,8 +78,11 @@ pub struct Settings {
     #[arg(long, env = "OUTBOARD_MTU", default_value = "auto")]
     pub mtu: Auto<u32>,
     /// UDP port of multicast datagrams
-    #[arg(long, env = "OUTBOARD_MULTICAST_PORT", default_value_t = 14_700)]
+    #[arg(long, env = "OUTBOARD_MULTICAST_PORT", default_value_t = outboard_fabric::multicast::DEFAULT_PORT)]
     pub multicast_port: u16,
+    /// Other daemons on this very host receive our multicast too
+    #[arg(long, env = "OUTBOARD_MULTICAST_LOOP")]
+    pub multicast_loop: bool,
     /// Number of the job: daemons of different jobs never share a group or a multicast address
     #[arg(long, env = "OUTBOARD_JOB", default_value_t = 0)]
     pub job: u64,
@@ -158,7 +161,11 @@ impl Settings {
     /// The plan of allgathers.
     #[must_use]
     pub fn algorithm(&self) -> AlgorithmChoice {
-        self.algorithm.unwrap_or(if self.interface.is_some() { AlgorithmChoice::Multicast } else { AlgorithmChoice::Ring })
+        self.algorithm.unwrap_or(if self.interface.is_some() {
+            AlgorithmChoice::Multicast
+        } else {
+            AlgorithmChoice::Ring
+        })
     }
 
     /// The protocol's configuration, completed from the interface.
@@ -259,7 +266,9 @@ impl FromStr for Rate {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let units = [("", 1), ("bit", 1), ("kbit", 1_000), ("mbit", 1_000_000), ("gbit", 1_000_000_000)];
-        scaled(text, &units).map(Rate).ok_or_else(|| format!("`{text}` is not a rate; write for instance 250mbit or 1gbit"))
+        scaled(text, &units)
+            .map(Rate)
+            .ok_or_else(|| format!("`{text}` is not a rate; write for instance 250mbit or 1gbit"))
     }
 }
 

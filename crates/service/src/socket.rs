@@ -35,6 +35,8 @@ pub(crate) struct NamedSocket {
     path: PathBuf,
     /// Device and inode of the file that we made.
     identity: (u64, u64),
+    /// Given up for a moment to take a connection when no other descriptor is left.
+    spare: Option<OwnedFd>,
 }
 
 impl NamedSocket {
@@ -67,7 +69,7 @@ impl NamedSocket {
         let fd = socket()?;
         rustix::net::bind(&fd, &address).map_err(kernel("bind"))?;
         let made = rustix::fs::lstat(path).map_err(kernel("look at"))?;
-        let socket = NamedSocket { fd, path: path.to_owned(), identity: (made.st_dev, made.st_ino) };
+        let socket = NamedSocket { fd, path: path.to_owned(), identity: (made.st_dev, made.st_ino), spare: spare() };
         rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(kernel("set the mode of"))?;
         rustix::net::listen(&socket.fd, BACKLOG).map_err(kernel("listen at"))?;
         Ok(socket)
@@ -84,6 +86,19 @@ impl NamedSocket {
             Err(errno) => Err(errno),
         }
     }
+
+    /// Takes the next connection and closes it: where descriptors are exhausted it would wake us for ever.
+    pub(crate) fn turn_away(&mut self) {
+        self.spare = None;
+        if let Err(errno) = self.accept() {
+            tracing::debug!(%errno, "no connection to turn away");
+        }
+        self.spare = spare();
+    }
+}
+
+fn spare() -> Option<OwnedFd> {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
 }
 
 impl AsFd for NamedSocket {

@@ -50,8 +50,10 @@ pub struct Datapath {
     pub bytes_sent: u64,
     /// Datagrams received.
     pub datagrams_received: u64,
-    /// System calls that received them, or slabs handed over.
-    pub slabs_received: u64,
+    /// Batches that brought them.
+    pub batches_received: u64,
+    /// Bursts that socket buffers had no room for.
+    pub overflowed: u64,
     /// Multicast sends that the kernel refused.
     pub send_failures: u64,
     /// Frames sent over unicast.
@@ -140,7 +142,8 @@ impl Statistics {
         if self.late.len() >= MOST_LATE && !self.late.contains_key(&(group, rank)) {
             return;
         }
-        let entry = self.late.entry((group, rank)).or_insert(Lateness { group: group.0, rank: rank.0, ..Lateness::default() });
+        let entry =
+            self.late.entry((group, rank)).or_insert(Lateness { group: group.0, rank: rank.0, ..Lateness::default() });
         entry.calls += 1;
         entry.total_ns = entry.total_ns.saturating_add(by_ns);
         entry.most_ns = entry.most_ns.max(by_ns);
