@@ -6,8 +6,8 @@ use std::time::Instant as WallInstant;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Call, CallId, Config, Counters, Event, GroupHandle, GroupSpec, Instant, ReceivedDatagram, ServiceProcess, SpId,
-    Transmit,
+    Call, CallId, Config, Counters, Event, GroupHandle, GroupSpec, Instant, MemRef, ReceivedDatagram, ServiceProcess,
+    SpId, Transmit,
 };
 
 use crate::memory::{Buffers, Fault, FramePayload, Memory, NoPayload, Payloads, Place};
@@ -132,13 +132,19 @@ impl Engine {
         self.machine.poll_event()
     }
 
+    /// The next thing to send; its payload is to be read before [`Self::transmitted`].
     pub(crate) fn poll_transmit(&mut self) -> Option<Transmit> {
         let now = self.now();
         self.machine.poll_transmit(now)
     }
 
+    /// What was polled has been read: work on memory that follows it may be done.
+    pub(crate) fn transmitted(&mut self) {
+        self.settle(&NoPayload);
+    }
+
     /// Where a piece lies, for reading.
-    pub(crate) fn place(&self, piece: outboard_proto::MemRef) -> Result<Place, Fault> {
+    pub(crate) fn place(&self, piece: MemRef) -> Result<Place, Fault> {
         self.memory.place(piece)
     }
 

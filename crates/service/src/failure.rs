@@ -10,7 +10,10 @@ pub(crate) fn collective(error: &CollectiveError) -> Status {
     match error {
         CollectiveError::RankLost(_) => Status::RankLost,
         CollectiveError::PeerLost { .. } => Status::PeerLost,
-        CollectiveError::Mismatch { .. } => Status::Mismatch,
+        // The handle comes from a member's own offer: two groups disagree on what it names.
+        CollectiveError::Mismatch { .. } | CollectiveError::Configuration { .. } | CollectiveError::HandleTaken(_) => {
+            Status::Mismatch
+        }
         CollectiveError::Memory(_) => Status::Memory,
         CollectiveError::Protocol(_) => Status::Protocol,
     }
@@ -20,9 +23,7 @@ pub(crate) fn collective(error: &CollectiveError) -> Status {
 pub(crate) fn group(error: &GroupError) -> Status {
     match error {
         GroupError::Invalid(_) => Status::Argument,
-        // The names come from the members' own offers: two of them disagree.
-        GroupError::HandleTaken(_) | GroupError::Configuration { .. } => Status::Mismatch,
-        GroupError::Lost(lost) => collective(lost),
+        GroupError::Failed(failed) => collective(failed),
     }
 }
 

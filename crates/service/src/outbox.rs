@@ -88,6 +88,7 @@ impl Outbox {
                     Err(fault) => engine.multicast_done(batch.token, Err(fault)),
                 },
             }
+            engine.transmitted();
             moved = true;
         }
         moved
