@@ -5,12 +5,12 @@
 //! with it no more than itself.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use outboard_plan::Rank;
 use outboard_proto::{GroupHandle, SpId};
-use outboard_shm::attach::{ChannelError, Hello, OFFER_BYTES, Purpose, Received, Reply, Request, Welcome};
+use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Purpose, Received, Reply, Request, Welcome};
 use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
 use outboard_shm::memory::{CrossMemory, ProbeOutcome, TieredMemory, probe};
 use outboard_shm::region::read_sealed;
@@ -188,40 +188,25 @@ impl Desk<'_> {
             let most = self.host.max_ranks;
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
-        let channel = self.ranks.connections[&id].channel();
-        let peer = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
-        let own = rustix::process::geteuid();
-        if peer.uid != own && !peer.uid.is_root() {
-            let text = format!("user {} may not attach to a service process of user {}", peer.uid, own);
-            return refuse(Status::NoService, text);
-        }
-        let pidfd = pidfd_open(peer.pid, PidfdFlags::empty()).map_err(|errno| kernel("pin the process", errno))?;
-        // Still connected, so the number pinned is that of the process that connected.
-        if channel.hung_up() {
-            return refuse(Status::NoService, "the process has ended");
-        }
-        let cross = CrossMemory::open(peer.pid).map_err(|errno| kernel("pin the process", errno))?;
-        let cross = match probe(&cross, hello.probe_address, hello.nonce) {
-            ProbeOutcome::Reached => Some(cross),
-            outcome => {
-                tracing::info!(pid = peer.pid.as_raw_nonzero(), ?outcome, "a rank's memory is staged");
-                None
-            }
-        };
-        let memory = TieredMemory::new(cross);
+        let process = pin(self.ranks.connections[&id].channel(), hello)?;
         let side =
             ServiceSide::create().map_err(|error| Refused { status: Status::Resource, text: error.to_string() })?;
-        self.poller.watch(&pidfd, Token::Process(id), Trigger::Level).map_err(|errno| kernel("watch", errno))?;
-        if let Err(errno) = self.poller.watch(side.doorbell(), Token::Doorbell(id), Trigger::Edge) {
-            self.poller.unwatch(&pidfd);
-            return Err(kernel("watch", errno));
+        let watch = |fd: BorrowedFd<'_>, token, trigger| {
+            self.poller.watch(fd, token, trigger).map_err(|errno| kernel("watch the process", errno))
+        };
+        watch(side.doorbell().as_fd(), Token::Doorbell(id), Trigger::Edge)?;
+        if let Some(pidfd) = &process.pidfd
+            && let Err(refused) = watch(pidfd.as_fd(), Token::Process(id), Trigger::Level)
+        {
+            self.poller.unwatch(side.doorbell());
+            return Err(refused);
         }
         let welcome = Welcome {
             service_version: env!("CARGO_PKG_VERSION").to_owned(),
-            tier: memory.tier(),
+            tier: process.memory.tier(),
             config_digest: self.host.digest,
         };
-        Ok((side, welcome, Process { pid: peer.pid.as_raw_nonzero().get(), pidfd, memory }))
+        Ok((side, welcome, process))
     }
 
     fn offer(&mut self, id: ConnectionId) -> Result<Reply, Refused> {
@@ -345,11 +330,42 @@ impl Desk<'_> {
     }
 }
 
-/// The process of a rank, pinned.
+/// The process of a rank.
 struct Process {
-    pid: i32,
-    pidfd: OwnedFd,
+    pid: u32,
+    /// Pins it and tells of its end; none where it is in a process namespace that we do not see.
+    pidfd: Option<OwnedFd>,
     memory: TieredMemory,
+}
+
+/// Finds out by the kernel's word who greets, pins the process and probes its memory.
+fn pin(channel: &Channel, hello: &Hello) -> Result<Process, Refused> {
+    let peer = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
+    let own = rustix::process::geteuid().as_raw();
+    if peer.uid != own && peer.uid != 0 {
+        let text = format!("user {} may not attach to a service process of user {own}", peer.uid);
+        return refuse(Status::NoService, text);
+    }
+    let Some(pid) = peer.pid else {
+        tracing::info!(pid = hello.pid, "a rank of another process namespace: its memory is staged");
+        return Ok(Process { pid: hello.pid, pidfd: None, memory: TieredMemory::new(None) });
+    };
+    let pinned = pidfd_open(pid, PidfdFlags::empty());
+    let pidfd = pinned.map_err(|errno| kernel("pin the process", errno))?;
+    let cross = CrossMemory::open(pid).map_err(|errno| kernel("pin the process", errno))?;
+    // Still connected, so the number pinned is that of the process that connected.
+    if channel.hung_up() {
+        return refuse(Status::NoService, "the process has ended");
+    }
+    let pid = pid.as_raw_nonzero().get().unsigned_abs();
+    let cross = match probe(&cross, hello.probe_address, hello.nonce) {
+        ProbeOutcome::Reached => Some(cross),
+        outcome => {
+            tracing::info!(pid, ?outcome, "a rank's memory is staged");
+            None
+        }
+    };
+    Ok(Process { pid, pidfd: Some(pidfd), memory: TieredMemory::new(cross) })
 }
 
 fn kernel(what: &'static str, errno: rustix::io::Errno) -> Refused {

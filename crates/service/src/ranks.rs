@@ -70,8 +70,9 @@ pub(crate) struct Membership {
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) channel: Channel,
-    pub(crate) pid: i32,
-    pub(crate) pidfd: OwnedFd,
+    pub(crate) pid: u32,
+    /// None where the rank is in a process namespace that we do not see: then the socket alone tells of its end.
+    pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) side: ServiceSide,
     pub(crate) completions: Completions,
     pub(crate) memory: Arc<TieredMemory>,
@@ -217,7 +218,9 @@ impl Ranks {
         poller.unwatch(connection.channel());
         let mut groups = Vec::new();
         if let Connection::Attached(rank) = connection {
-            poller.unwatch(&rank.pidfd);
+            if let Some(pidfd) = &rank.pidfd {
+                poller.unwatch(pidfd);
+            }
             poller.unwatch(rank.side.doorbell());
             groups.extend(rank.groups.keys().copied());
             tracing::info!(pid = rank.pid, groups = groups.len(), "a rank is gone");
