@@ -1,1 +1,30 @@
-//! Skeleton.
+//! How a rank hands collectives over: the Rust interface, and the C interface of `outboard.h` on top of it.
+//!
+//! A [`Context`] attaches to the service process of the host, a [`Group`] is made with other ranks, posting on it gives a
+//! [`Request`] that is tested or waited for. [`rendezvous`] brings ranks together that have no MPI to do so.
+//!
+//! Invariants: posting never blocks and makes no system call while the service process is awake (staging may, the first
+//! time a size is seen); a request ends with the right bytes or with an [`Error`] that says who is to blame; when the
+//! service process dies every call returns; a forked child gets [`Error::Forked`] from everything that it inherited; no
+//! panic crosses the C interface. This library starts no thread, installs no signal handler and never loads UCX.
+
+mod c_interface;
+mod connection;
+mod context;
+mod error;
+mod group;
+pub mod rendezvous;
+mod request;
+mod slots;
+mod staging;
+
+pub use context::Context;
+pub use error::Error;
+pub use group::{Contribution, Group};
+pub use outboard_shm::attach::OFFER_BYTES;
+pub use outboard_shm::memory::Tier;
+pub use outboard_shm::status::Status;
+pub use request::{Request, wait_some};
+
+/// Version of the C interface, as in `outboard.h`.
+pub const ABI_VERSION: u32 = 1;

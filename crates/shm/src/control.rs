@@ -24,8 +24,8 @@ use std::time::Duration;
 
 /// Version of everything that the two sides share in memory: control region and entries.
 pub const LAYOUT_VERSION: u32 = 1;
-/// Entries of the submission ring.
-pub const RING_CAPACITY: u32 = 256;
+/// Entries of the submission ring: an entry owns a completion word until it ends, so the ring is never full of them.
+pub const RING_CAPACITY: u32 = COMPLETION_WORDS;
 /// Completion words, and with them requests in flight, per rank.
 pub const COMPLETION_WORDS: u32 = 1024;
 
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn offsets_are_aligned_and_as_documented() {
         assert_eq!((RING_STATE_AT, EPOCH_AT, SLOTS_AT), (4096, 4352, 4608));
-        assert_eq!(region_bytes(256, 1024), 4608 + 32768 + 4096);
+        assert_eq!(region_bytes(1024, 1024), 4608 + 131_072 + 4096);
         for at in [RING_STATE_AT, EPOCH_AT, SLOTS_AT] {
             assert_eq!(at % align_of::<Slot>(), 0);
         }

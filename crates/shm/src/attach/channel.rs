@@ -11,9 +11,10 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use std::io::{IoSlice, IoSliceMut};
+use rustix::process::Pid;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -45,6 +46,15 @@ impl From<Errno> for ChannelError {
             errno => ChannelError::Kernel(errno),
         }
     }
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// The process; `None` if it lives in a process namespace that this one does not see.
+    pub pid: Option<Pid>,
+    /// Its user.
+    pub uid: u32,
 }
 
 /// A message that came.
@@ -106,12 +116,28 @@ impl Channel {
         Ok((Channel(one), Channel(two)))
     }
 
-    /// The process at the other end when it connected, as the kernel knows it.
+    /// The process at the other end as the kernel knows it: who connected, or who listens.
     ///
     /// # Errors
     /// The kernel's reason.
-    pub fn peer(&self) -> Result<rustix::net::UCred, Errno> {
-        rustix::net::sockopt::socket_peercred(&self.0)
+    pub fn peer(&self) -> Result<Peer, Errno> {
+        let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes of a structure that any bits make valid. (rustix would make a
+        // process number of the 0 that stands for a process of a foreign namespace.)
+        let answer = unsafe {
+            libc::getsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut found).cast(),
+                &raw mut length,
+            )
+        };
+        if answer != 0 {
+            return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
+        }
+        Ok(Peer { pid: Pid::from_raw(found.pid), uid: found.uid })
     }
 
     /// Sends a message with its descriptors, whole or not at all; never blocks.
@@ -222,6 +248,7 @@ mod tests {
     fn a_welcome_carries_the_control_region() {
         let (service, rank) = Channel::pair().unwrap();
         assert!(rank.receive::<Reply>().unwrap().is_none());
+        assert_eq!(service.peer().unwrap().pid, Some(rustix::process::getpid()));
         rank.send(4, &Request::Offer, &[]).unwrap();
         let request = service.receive::<Request>().unwrap().unwrap();
         assert_eq!((request.token, request.message), (4, Request::Offer));

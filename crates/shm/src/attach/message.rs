@@ -481,8 +481,15 @@ mod tests {
             let mut bytes = message.encode(token as u64);
             assert!(bytes.len() <= MESSAGE_BYTES);
             assert_eq!(M::decode(&bytes), Ok((token as u64, message)));
-            for cut in 0..bytes.len() {
-                assert!(M::decode(&bytes[..cut]).is_err(), "cut at {cut}");
+            for at in 0..bytes.len() {
+                assert!(M::decode(&bytes[..at]).is_err(), "cut at {at}");
+                for flip in [1, 0x80, 0xff] {
+                    let mut flipped = bytes.clone();
+                    flipped[at] ^= flip;
+                    if let Ok((token, message)) = M::decode(&flipped) {
+                        assert_eq!(message.encode(token), flipped, "flipped at {at}");
+                    }
+                }
             }
             bytes.push(0);
             assert_eq!(M::decode(&bytes), Err(DecodeError::Field("length")));

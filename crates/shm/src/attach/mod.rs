@@ -10,7 +10,7 @@
 pub mod channel;
 pub mod message;
 
-pub use channel::{Channel, ChannelError, Received};
+pub use channel::{Channel, ChannelError, Peer, Received};
 pub use message::{
     ATTACH_VERSION, DecodeError, GroupReady, Hello, OFFER_BYTES, Purpose, Reply, Request, TEXT_BYTES, Welcome,
 };

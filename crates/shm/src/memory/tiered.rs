@@ -94,39 +94,46 @@ impl TieredMemory {
     }
 }
 
-fn unreachable(address: u64, bytes: usize) -> AccessError {
-    AccessError::Unreachable { address, bytes: bytes as u64 }
+impl TieredMemory {
+    /// The cross-memory tier for a run of pieces that begins with this one.
+    fn beyond(&self, address: u64, bytes: usize) -> Result<&CrossMemory, AccessError> {
+        self.cross.as_ref().ok_or(AccessError::Unreachable { address, bytes: bytes as u64 })
+    }
+
+    fn read_run(&self, run: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
+        let Some(first) = run.first() else { return Ok(()) };
+        self.beyond(first.address, first.local.len())?.readv(run)
+    }
+
+    fn write_run(&self, run: &[WritePiece<'_>]) -> Result<(), AccessError> {
+        let Some(first) = run.first() else { return Ok(()) };
+        self.beyond(first.address, first.local.len())?.writev(run)
+    }
 }
 
+/// Pieces that no memfd range holds are handed on in runs, so that a run is one system call.
 impl RankMemory for TieredMemory {
     fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
-        let mut rest = Vec::new();
-        for piece in batch {
-            match self.ranges.find(piece.address, piece.local.len() as u64) {
-                Some(resident) => resident.copy_out(piece.local),
-                None => rest.push(ReadPiece { local: &mut *piece.local, address: piece.address }),
-            }
+        let mut run = 0;
+        for at in 0..batch.len() {
+            let piece = &mut batch[at];
+            let Some(resident) = self.ranges.find(piece.address, piece.local.len() as u64) else { continue };
+            resident.copy_out(piece.local);
+            self.read_run(&mut batch[run..at])?;
+            run = at + 1;
         }
-        match (&self.cross, rest.first()) {
-            (_, None) => Ok(()),
-            (Some(cross), Some(_)) => cross.readv(&mut rest),
-            (None, Some(piece)) => Err(unreachable(piece.address, piece.local.len())),
-        }
+        self.read_run(&mut batch[run..])
     }
 
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError> {
-        let mut rest = Vec::new();
-        for piece in batch {
-            match self.ranges.find(piece.address, piece.local.len() as u64) {
-                Some(resident) => resident.copy_in(piece.local),
-                None => rest.push(*piece),
-            }
+        let mut run = 0;
+        for (at, piece) in batch.iter().enumerate() {
+            let Some(resident) = self.ranges.find(piece.address, piece.local.len() as u64) else { continue };
+            resident.copy_in(piece.local);
+            self.write_run(&batch[run..at])?;
+            run = at + 1;
         }
-        match (&self.cross, rest.first()) {
-            (_, None) => Ok(()),
-            (Some(cross), Some(_)) => cross.writev(&rest),
-            (None, Some(piece)) => Err(unreachable(piece.address, piece.local.len())),
-        }
+        self.write_run(&batch[run..])
     }
 
     fn resident(&self, address: u64, bytes: u64) -> Option<Resident> {
@@ -163,8 +170,9 @@ mod tests {
         memory.ranges().register(0x5000, 4096, region.fd().try_clone_to_owned().unwrap()).unwrap();
         let private = [0u8; 4];
         let batch = [
-            WritePiece { local: b"priv", address: private.as_ptr() as u64 },
+            WritePiece { local: b"pr", address: private.as_ptr() as u64 },
             WritePiece { local: b"shared", address: 0x5800 },
+            WritePiece { local: b"iv", address: private.as_ptr() as u64 + 2 },
         ];
         memory.writev(&batch).unwrap();
         let (mut one, mut two) = ([0; 4], [0; 6]);

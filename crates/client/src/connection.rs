@@ -1,0 +1,150 @@
+//! The attach socket as all threads of a rank share it.
+//!
+//! Requests carry tokens and replies come in any order, since making a group waits for other hosts. Of the threads that
+//! wait for a reply one reads the socket and hands the others what is theirs; there is no thread of our own.
+//!
+//! Invariant: once the connection has ended every call returns the reason, those under way too.
+
+use crate::error::Error;
+use outboard_shm::attach::{Channel, ChannelError, DecodeError, Received, Reply, Request};
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long the reading thread sleeps before it looks at its deadline again.
+const SLICE: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    path: PathBuf,
+    channel: Channel,
+    exchange: Mutex<Exchange>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Exchange {
+    last_token: u64,
+    /// A reply, or none yet, for each request under way.
+    replies: HashMap<u64, Option<Received<Reply>>>,
+    reading: bool,
+    ended: Option<Error>,
+}
+
+impl Connection {
+    /// Connects; [`Error::NoService`] when nobody listens.
+    pub(crate) fn open(path: &Path) -> Result<Connection, Error> {
+        let no_service =
+            |errno: rustix::io::Errno| Error::NoService { path: path.to_owned(), reason: errno.to_string() };
+        let channel = Channel::connect(path).map_err(no_service)?;
+        Ok(Connection { path: path.to_owned(), channel, exchange: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// The process at the other end, if the kernel tells.
+    pub(crate) fn service_pid(&self) -> Option<rustix::process::Pid> {
+        self.channel.peer().ok()?.pid
+    }
+
+    pub(crate) fn lost(&self) -> Error {
+        Error::ServiceLost { path: self.path.clone() }
+    }
+
+    pub(crate) fn hung_up(&self) -> bool {
+        self.channel.hung_up()
+    }
+
+    fn exchange(&self) -> MutexGuard<'_, Exchange> {
+        self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a request and waits for its reply, for ever or until `limit`, when the result is [`Error::NoService`].
+    /// A reply that says what failed is an error.
+    pub(crate) fn call(
+        &self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+        limit: Option<Duration>,
+    ) -> Result<Received<Reply>, Error> {
+        let token = {
+            let mut exchange = self.exchange();
+            exchange.last_token += 1;
+            let token = exchange.last_token;
+            exchange.replies.insert(token, None);
+            token
+        };
+        let reply = match self.channel.send(token, request, descriptors) {
+            Ok(()) => self.reply_to(token, limit.map(|limit| Instant::now() + limit)),
+            Err(error) => Err(self.failure(error)),
+        };
+        self.exchange().replies.remove(&token);
+        let reply = reply?;
+        match reply.message {
+            Reply::Error { status, text } => Err(Error::Service { status, text }),
+            _ => Ok(reply),
+        }
+    }
+
+    fn reply_to(&self, token: u64, deadline: Option<Instant>) -> Result<Received<Reply>, Error> {
+        let mut exchange = self.exchange();
+        loop {
+            if let Some(reply) = exchange.replies.get_mut(&token).and_then(Option::take) {
+                return Ok(reply);
+            }
+            if let Some(reason) = &exchange.ended {
+                return Err(reason.clone());
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let reason = "it does not answer in time".to_owned();
+                return Err(Error::NoService { path: self.path.clone(), reason });
+            }
+            if exchange.reading {
+                exchange = self.changed.wait(exchange).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            exchange.reading = true;
+            drop(exchange);
+            let received = self.channel.wait(SLICE).and_then(|_| self.channel.receive());
+            exchange = self.exchange();
+            exchange.reading = false;
+            self.hand_out(&mut exchange, received);
+            self.changed.notify_all();
+        }
+    }
+
+    fn hand_out(&self, exchange: &mut Exchange, received: Result<Option<Received<Reply>>, ChannelError>) {
+        match received {
+            Ok(None) => {}
+            Ok(Some(reply)) => match exchange.replies.get_mut(&reply.token) {
+                Some(place) if place.is_none() => *place = Some(reply),
+                Some(_) => exchange.ended = Some(Error::Protocol("two replies to one request".to_owned())),
+                // The caller has given up on it.
+                None => {}
+            },
+            Err(error) => exchange.ended = Some(self.failure(error)),
+        }
+    }
+
+    fn failure(&self, error: ChannelError) -> Error {
+        match error {
+            ChannelError::Closed => self.lost(),
+            ChannelError::Decode(DecodeError::Version { .. }) => Error::Version(error.to_string()),
+            ChannelError::Decode(_) => Error::Protocol(error.to_string()),
+            ChannelError::Backlogged | ChannelError::Kernel(_) => Error::Resource(error.to_string()),
+        }
+    }
+
+    /// The error for a reply of the wrong kind.
+    pub(crate) fn unexpected(reply: &Reply) -> Error {
+        Error::Protocol(format!("unexpected reply {reply:?}"))
+    }
+
+    /// A call whose reply says only that it was done.
+    pub(crate) fn order(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        match self.call(request, descriptors, None)?.message {
+            Reply::Done => Ok(()),
+            other => Err(Connection::unexpected(&other)),
+        }
+    }
+}

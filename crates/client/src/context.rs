@@ -1,0 +1,325 @@
+//! The attachment of a process to the service process of its host.
+
+use crate::ABI_VERSION;
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::group::Group;
+use crate::rendezvous;
+use crate::slots::Slots;
+use crate::staging::StagingPool;
+use outboard_shm::attach::{self, Hello, OFFER_BYTES, Purpose, Reply, Request};
+use outboard_shm::control::{LAYOUT_VERSION, RankSide};
+use outboard_shm::fork::ForkGuard;
+use outboard_shm::memory::{Probe, Tier};
+use outboard_shm::region::{Region, seal_bytes};
+use outboard_shm::status::Status;
+use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A service process that accepts and then says nothing is as good as none.
+const ATTACH_LIMIT: Duration = Duration::from_secs(10);
+/// How long a wait sleeps before it asks whether the service process still lives.
+const SLICE: Duration = Duration::from_millis(100);
+/// How long a wait looks before it sleeps: about what going to sleep and waking cost.
+const SPIN: Duration = Duration::from_micros(5);
+
+/// An attachment. Clones share it; each [`Context::attach`] is a rank of its own to the service process.
+#[derive(Debug, Clone)]
+pub struct Context(pub(crate) Arc<Attachment>);
+
+/// The attachment, which in a forked child must not even be dropped: its mappings are not there.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    guard: ForkGuard,
+    parts: ManuallyDrop<Parts>,
+}
+
+/// What belongs to the process that attached.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) connection: Connection,
+    pub(crate) control: RankSide,
+    pub(crate) tier: Tier,
+    pub(crate) config_digest: u64,
+    pub(crate) slots: Mutex<Slots>,
+    pub(crate) staging: Mutex<StagingPool>,
+    allocations: Mutex<BTreeMap<usize, Region>>,
+    pub(crate) groups: Mutex<usize>,
+    lost: OnceLock<()>,
+    spins: bool,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        if !self.guard.forked() {
+            // SAFETY: dropped once, here, and not used after.
+            unsafe { ManuallyDrop::drop(&mut self.parts) }
+        }
+    }
+}
+
+impl Attachment {
+    /// The parts, in the process that attached.
+    pub(crate) fn parts(&self) -> Result<&Parts, Error> {
+        if self.guard.forked() { Err(Error::Forked) } else { Ok(&self.parts) }
+    }
+}
+
+/// The socket to attach to: the argument, else the environment, else the default.
+fn socket_path(socket: Option<&Path>) -> PathBuf {
+    let named = || std::env::var_os(attach::SOCKET_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
+    socket.map(Path::to_owned).or_else(named).unwrap_or_else(|| attach::DEFAULT_SOCKET.into())
+}
+
+impl Context {
+    /// Attaches to the service process at `socket`, else at that of `OUTBOARD_SOCKET`, else at the default (SP-3).
+    ///
+    /// # Errors
+    /// [`Error::NoService`], [`Error::Version`], [`Error::Resource`]; nothing is left behind.
+    pub fn attach(socket: Option<&Path>) -> Result<Context, Error> {
+        let kernel = |what: &str, errno| Error::Resource(format!("cannot {what}: {errno}"));
+        let guard = ForkGuard::new().map_err(|errno| kernel("guard against forks", errno))?;
+        let connection = Connection::open(&socket_path(socket))?;
+        // Where the Yama module restricts tracing to ancestors, this names one more; elsewhere it fails harmlessly.
+        if let Some(service) = connection.service_pid() {
+            let _ = rustix::process::set_ptracer(rustix::process::PTracer::ProcessID(service));
+        }
+        let mut probe = Box::new(Probe::new().map_err(|errno| kernel("draw random bytes", errno))?);
+        let hello = Request::Hello(Hello {
+            abi_version: ABI_VERSION,
+            layout_version: LAYOUT_VERSION,
+            pid: std::process::id(),
+            probe_address: &raw mut *probe as u64,
+            nonce: probe.nonce(),
+        });
+        let reply = connection.call(&hello, &[], Some(ATTACH_LIMIT))?;
+        let Reply::Welcome(welcome) = reply.message else { return Err(Connection::unexpected(&reply.message)) };
+        let Ok([region, doorbell]) = <[OwnedFd; 2]>::try_from(reply.descriptors) else {
+            return Err(Error::Protocol("welcome without two descriptors".to_owned()));
+        };
+        let control = RankSide::attach(region, doorbell)?;
+        // Staging works whatever the service process believes, so a missing answer decides.
+        let tier =
+            if welcome.tier == Tier::CrossMemory && probe.answered() { Tier::CrossMemory } else { Tier::Staging };
+        let parts = Parts {
+            slots: Mutex::new(Slots::new(control.slots())),
+            connection,
+            control,
+            tier,
+            config_digest: welcome.config_digest,
+            staging: Mutex::default(),
+            allocations: Mutex::default(),
+            groups: Mutex::default(),
+            lost: OnceLock::new(),
+            spins: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
+        };
+        Ok(Context(Arc::new(Attachment { guard, parts: ManuallyDrop::new(parts) })))
+    }
+
+    /// Ends the attachment in good order, for all clones.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while groups exist, when nothing happens; [`Error::Forked`].
+    pub fn detach(self) -> Result<(), Error> {
+        self.detachable()?;
+        match self.0.parts()?.connection.order(&Request::Detach, &[]) {
+            // It is gone, which is what was wanted.
+            Err(Error::ServiceLost { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Whether this process is the one that attached.
+    pub(crate) fn owned(&self) -> Result<(), Error> {
+        self.0.parts().map(drop)
+    }
+
+    /// Whether [`detach`](Self::detach) would be refused.
+    pub(crate) fn detachable(&self) -> Result<(), Error> {
+        match *lock(&self.0.parts()?.groups) {
+            0 => Ok(()),
+            count => Err(Error::Busy { action: "detach", count, what: "groups" }),
+        }
+    }
+
+    /// What this rank contributes to making a group, to be brought to all members in rank order.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::ServiceLost`], or what the service process says.
+    pub fn offer(&self) -> Result<Box<[u8; OFFER_BYTES]>, Error> {
+        match self.0.parts()?.connection.call(&Request::Offer, &[], None)?.message {
+            Reply::Offer(offer) => Ok(offer),
+            other => Err(Connection::unexpected(&other)),
+        }
+    }
+
+    /// Makes a group with `ranks` members, of which this is `rank`, from all members' offers in rank order. Collective:
+    /// returns when the service processes of all members agree.
+    ///
+    /// # Errors
+    /// [`Error::Argument`]; [`Error::Service`] with [`Status::Mismatch`] when configurations differ, among others.
+    pub fn create_group(&self, offers: &[u8], ranks: u32, rank: u32) -> Result<Group, Error> {
+        let parts = self.0.parts()?;
+        if ranks == 0 || rank >= ranks {
+            return Err(Error::argument("rank", format!("is {rank} in a group of {ranks}")));
+        }
+        if offers.len() != ranks as usize * OFFER_BYTES {
+            let problem = format!("has {} bytes instead of {OFFER_BYTES} for each of {ranks} ranks", offers.len());
+            return Err(Error::argument("offers", problem));
+        }
+        let sealed = seal_bytes("outboard-offers", offers)?;
+        // Counted before, so that nobody detaches meanwhile.
+        *lock(&parts.groups) += 1;
+        let made = parts.connection.call(&Request::CreateGroup { ranks, rank }, &[sealed.as_fd()], None);
+        let failure = match made {
+            Ok(reply) => match reply.message {
+                Reply::GroupReady(ready) => return Ok(Group::new(self.0.clone(), ready, ranks, rank)),
+                other => Connection::unexpected(&other),
+            },
+            Err(error) => error,
+        };
+        *lock(&parts.groups) -= 1;
+        Err(failure)
+    }
+
+    /// Makes the group of all ranks that `outboard run` started, by `OUTBOARD_RANK`, `OUTBOARD_WORLD_SIZE` and
+    /// `OUTBOARD_RENDEZVOUS`. Collective.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a missing variable, [`Error::Rendezvous`], and as [`create_group`](Self::create_group).
+    pub fn world(&self) -> Result<Group, Error> {
+        let world = rendezvous::World::from_environment()?;
+        let offers = world.exchange(&self.offer()?[..])?;
+        self.create_group(&offers.concat(), world.ranks, world.rank)
+    }
+
+    /// Memory that the service process maps too: the fastest buffers. Zeroed, page-aligned.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for no bytes, [`Error::Resource`], or what the service process says.
+    pub fn allocate(&self, bytes: usize) -> Result<NonNull<u8>, Error> {
+        let parts = self.0.parts()?;
+        if bytes == 0 {
+            return Err(Error::argument("bytes", "is 0"));
+        }
+        let region = Region::create("outboard-buffer", bytes)?;
+        region.keep_from_children()?;
+        let start = region.start();
+        let address = start.as_ptr() as u64;
+        let request = Request::RegisterMemory { address, bytes: bytes as u64, purpose: Purpose::Allocation };
+        parts.connection.order(&request, &[region.fd()])?;
+        lock(&parts.allocations).insert(start.as_ptr() as usize, region);
+        Ok(start)
+    }
+
+    /// Gives memory of [`allocate`](Self::allocate) back.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when no allocation starts there.
+    ///
+    /// # Safety
+    /// Nothing uses the memory any more, requests in flight included.
+    pub unsafe fn deallocate(&self, memory: *const u8) -> Result<(), Error> {
+        let parts = self.0.parts()?;
+        let Some(region) = lock(&parts.allocations).remove(&(memory as usize)) else {
+            return Err(Error::argument("memory", format!("{memory:p} does not come from outboard_alloc")));
+        };
+        let ordered = parts.connection.order(&Request::UnregisterMemory { address: memory as u64 }, &[]);
+        drop(region);
+        ordered
+    }
+
+    /// How the service process reaches buffers of this rank that do not come from [`allocate`](Self::allocate).
+    pub fn memory_tier(&self) -> Tier {
+        self.0.parts().map_or(Tier::Staging, |parts| parts.tier)
+    }
+
+    /// Digest of the service process's configuration.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn config_digest(&self) -> Result<u64, Error> {
+        self.0.parts().map(|parts| parts.config_digest)
+    }
+}
+
+impl Parts {
+    /// Whether `bytes` bytes at `start` lie in memory that the service process maps.
+    pub(crate) fn shared(&self, start: *const u8, bytes: usize) -> bool {
+        let start = start as usize;
+        let allocations = lock(&self.allocations);
+        let before = allocations.range(..=start).next_back();
+        before.is_some_and(|(at, region)| start.checked_add(bytes).is_some_and(|end| end <= at + region.bytes()))
+    }
+
+    /// Whether the service process is gone; costs a system call until it is.
+    pub(crate) fn lost(&self) -> bool {
+        let lost = self.known_lost() || self.connection.hung_up();
+        if lost {
+            let _ = self.lost.set(());
+        }
+        lost
+    }
+
+    /// Whether the service process is known to be gone; costs nothing.
+    pub(crate) fn known_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+
+    /// Waits until `done` holds: looks for a moment, then sleeps in slices between which it asks whether the service
+    /// process lives. `Ok(false)` when `limit` has passed.
+    pub(crate) fn wait_until(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> Result<bool, Error> {
+        let start = Instant::now();
+        while self.spins && start.elapsed() < SPIN {
+            if done() {
+                return Ok(true);
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+            if self.control.wait(Some(left.map_or(SLICE, |left| left.min(SLICE))), &mut done) {
+                return Ok(true);
+            }
+            if self.lost() {
+                // What it completed before it went counts.
+                return if done() { Ok(true) } else { Err(self.connection.lost()) };
+            }
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Ends what is left of requests that were freed early and have completed.
+    pub(crate) fn drain_orphans(&self) {
+        let ended = lock(&self.slots).ended_orphans(|slot| self.control.result(slot).is_some());
+        for orphan in ended {
+            let delivered = self.control.result(orphan.slot) == Some(Status::Ok);
+            if let Some(staged) = orphan.staged {
+                if delivered {
+                    staged.deliver();
+                }
+                lock(&self.staging).give_back(staged);
+            }
+            lock(&self.slots).give_back(orphan.slot);
+        }
+    }
+
+    /// The error of a request that failed, in the service process's words.
+    pub(crate) fn explain(&self, slot: u32, status: Status) -> Error {
+        match self.connection.call(&Request::ErrorText { slot }, &[], None).map(|reply| reply.message) {
+            Ok(Reply::ErrorText { status: said, text }) if said == status => Error::Service { status, text },
+            _ => Error::Service { status, text: status.meaning().to_owned() },
+        }
+    }
+}

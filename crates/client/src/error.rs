@@ -1,0 +1,123 @@
+//! What can go wrong for a rank, in sentences.
+
+use crate::rendezvous::RendezvousError;
+use outboard_shm::control::ControlError;
+use outboard_shm::region::RegionError;
+use outboard_shm::status::Status;
+use std::path::PathBuf;
+
+/// Why a call or a collective failed. [`Error::status`] gives the code of the C interface.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The caller's argument.
+    #[error("argument `{argument}` {problem}")]
+    Argument {
+        /// Its name in `outboard.h`.
+        argument: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The process is a child of the one that attached.
+    #[error("this handle belongs to the parent process; a child attaches anew")]
+    Forked,
+    /// Something still uses the object.
+    #[error("cannot {action}: {count} {what} still exist; destroy them first")]
+    Busy {
+        /// What was asked for.
+        action: &'static str,
+        /// How many uses there are.
+        count: usize,
+        /// Of which kind.
+        what: &'static str,
+    },
+    /// Nobody answers at the socket.
+    #[error("no service process answers at {}: {reason}; start outboardd, or name its socket in OUTBOARD_SOCKET", path.display())]
+    NoService {
+        /// The socket.
+        path: PathBuf,
+        /// The kernel's reason, or ours.
+        reason: String,
+    },
+    /// Releases differ.
+    #[error("{0}")]
+    Version(String),
+    /// The service process is gone.
+    #[error("the service process of this host (socket {}) ended or closed the connection; its requests cannot complete", path.display())]
+    ServiceLost {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something is exhausted.
+    #[error("{0}")]
+    Resource(String),
+    /// What the service process said, about a request to it or a collective.
+    #[error("{text}")]
+    Service {
+        /// The kind of failure.
+        status: Status,
+        /// Its sentence.
+        text: String,
+    },
+    /// The service process broke the protocol.
+    #[error("the service process broke the attach protocol: {0}")]
+    Protocol(String),
+    /// The ranks did not find each other.
+    #[error("{text}")]
+    Rendezvous {
+        /// The kind of failure.
+        status: Status,
+        /// The sentence.
+        text: String,
+    },
+    /// A defect of ours.
+    #[error("defect in Outboard, please report it: {0}")]
+    Internal(String),
+}
+
+impl Error {
+    /// The code of the C interface; never [`Status::Ok`].
+    pub fn status(&self) -> Status {
+        match self {
+            Error::Argument { .. } => Status::Argument,
+            Error::Forked => Status::Forked,
+            Error::Busy { .. } => Status::Busy,
+            Error::NoService { .. } => Status::NoService,
+            Error::Version(_) => Status::Version,
+            Error::ServiceLost { .. } => Status::ServiceLost,
+            Error::Resource(_) => Status::Resource,
+            Error::Service { status, .. } | Error::Rendezvous { status, .. } => *status,
+            Error::Protocol(_) => Status::Protocol,
+            Error::Internal(_) => Status::Internal,
+        }
+    }
+
+    pub(crate) fn argument(argument: &'static str, problem: impl Into<String>) -> Error {
+        Error::Argument { argument, problem: problem.into() }
+    }
+}
+
+impl From<RegionError> for Error {
+    fn from(error: RegionError) -> Self {
+        match error {
+            RegionError::Kernel { .. } => Error::Resource(error.to_string()),
+            RegionError::Untrusted(_) | RegionError::Size { .. } => Error::Protocol(error.to_string()),
+        }
+    }
+}
+
+impl From<ControlError> for Error {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::Region(error) => error.into(),
+            ControlError::Version { .. } => Error::Version(error.to_string()),
+            ControlError::Malformed(_) => Error::Protocol(error.to_string()),
+            ControlError::Doorbell(_) => Error::Resource(error.to_string()),
+        }
+    }
+}
+
+impl From<RendezvousError> for Error {
+    fn from(error: RendezvousError) -> Self {
+        Error::Rendezvous { status: error.status(), text: error.to_string() }
+    }
+}

@@ -1,0 +1,192 @@
+//! Groups of ranks, and posting collectives on them.
+
+use crate::context::{Attachment, Parts, lock};
+use crate::error::Error;
+use crate::request::Request;
+use crate::staging::{Buffers, Staged};
+use outboard_shm::attach::{self, GroupReady};
+use outboard_shm::entry::{AllgatherEntry, Entry};
+use outboard_shm::memory::Tier;
+use std::sync::{Arc, Mutex};
+
+/// A group of ranks, as one of them holds it.
+#[derive(Debug)]
+pub struct Group {
+    attachment: Arc<Attachment>,
+    ready: GroupReady,
+    ranks: u32,
+    rank: u32,
+    /// Offloaded calls posted so far: equal on all ranks, as all post in the same order.
+    instance: Mutex<u64>,
+    destroyed: bool,
+}
+
+/// Where a rank's contribution to an allgather lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contribution {
+    /// In a buffer of its own.
+    At(*const u8),
+    /// In its place of the receive buffer, as with `MPI_IN_PLACE`.
+    InPlace,
+}
+
+impl Group {
+    pub(crate) fn new(attachment: Arc<Attachment>, ready: GroupReady, ranks: u32, rank: u32) -> Group {
+        Group { attachment, ready, ranks, rank, instance: Mutex::default(), destroyed: false }
+    }
+
+    /// This rank's number in the group.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn rank(&self) -> Result<u32, Error> {
+        self.attachment.parts().map(|_| self.rank)
+    }
+
+    /// Number of ranks.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn size(&self) -> Result<u32, Error> {
+        self.attachment.parts().map(|_| self.ranks)
+    }
+
+    /// What the service processes call the group.
+    pub fn handle(&self) -> u32 {
+        self.ready.handle
+    }
+
+    /// Whether the group's agreed configuration offloads an allgather of this size: equal on all ranks.
+    pub fn offloads_allgather(&self, bytes_per_rank: u64) -> bool {
+        (self.ready.allgather_least..=self.ready.allgather_most).contains(&bytes_per_rank)
+    }
+
+    /// Posts an allgather of `bytes_per_rank` bytes from each rank into `bytes_per_rank * ranks` bytes at `receive`.
+    /// Never blocks on other ranks (MC-9).
+    ///
+    /// # Errors
+    /// [`Error::Argument`], [`Error::Forked`], [`Error::ServiceLost`], [`Error::Resource`] when too many requests are in
+    /// flight; nothing was posted then.
+    ///
+    /// # Safety
+    /// Both buffers are valid and left alone until the request has completed, also when it is dropped before.
+    pub unsafe fn iallgather(
+        &self,
+        contribution: Contribution,
+        receive: *mut u8,
+        bytes_per_rank: u64,
+    ) -> Result<Request, Error> {
+        let parts = self.attachment.parts()?;
+        let buffers = self.buffers(contribution, receive, bytes_per_rank)?;
+        if parts.known_lost() {
+            return Err(parts.connection.lost());
+        }
+        parts.drain_orphans();
+        // SAFETY: the caller's promise about the buffers.
+        let staged = unsafe { stage(parts, buffers) }?;
+        let (send, receive) = match &staged {
+            Some(staged) => (staged.send_address(), staged.receive_address()),
+            None => (buffers.contribution as u64, buffers.receive as u64),
+        };
+        let mut instance = lock(&self.instance);
+        let Some(slot) = lock(&parts.slots).take(self.ready.group) else {
+            staged.into_iter().for_each(|staged| lock(&parts.staging).give_back(staged));
+            return Err(in_flight_limit(parts));
+        };
+        parts.control.arm(slot);
+        let entry = Entry::Allgather(AllgatherEntry {
+            group: self.ready.group,
+            instance: *instance + 1,
+            slot,
+            in_place: buffers.in_place_at.is_some(),
+            send: if buffers.in_place_at.is_some() { 0 } else { send },
+            receive,
+            bytes_per_rank,
+        });
+        if let Err(full) = parts.control.post(&entry) {
+            lock(&parts.slots).give_back(slot);
+            staged.into_iter().for_each(|staged| lock(&parts.staging).give_back(staged));
+            return Err(Error::Resource(full.to_string()));
+        }
+        *instance += 1;
+        Ok(Request::new(self.attachment.clone(), slot, staged))
+    }
+
+    /// Checks the arguments of an allgather.
+    fn buffers(&self, contribution: Contribution, receive: *mut u8, bytes_per_rank: u64) -> Result<Buffers, Error> {
+        let total = bytes_per_rank.checked_mul(u64::from(self.ranks)).and_then(|total| isize::try_from(total).ok());
+        let Some(receive_bytes) = total.map(isize::unsigned_abs) else {
+            let problem = format!("is {bytes_per_rank}: {} ranks would need more than the address space", self.ranks);
+            return Err(Error::argument("bytes_per_rank", problem));
+        };
+        // No larger than `receive_bytes`, which fits.
+        let bytes_per_rank = bytes_per_rank as usize;
+        if receive.is_null() && receive_bytes > 0 {
+            return Err(Error::argument("receive", "is NULL"));
+        }
+        let own_place = bytes_per_rank * self.rank as usize;
+        let (contribution, in_place_at) = match contribution {
+            Contribution::At(send) if send.is_null() && bytes_per_rank > 0 => {
+                return Err(Error::argument("send", "is NULL"));
+            }
+            Contribution::At(send) => (send, None),
+            Contribution::InPlace => (receive.wrapping_add(own_place).cast_const(), Some(own_place)),
+        };
+        Ok(Buffers { contribution, bytes_per_rank, receive, receive_bytes, in_place_at })
+    }
+
+    /// Forgets the group, after waiting for its requests in flight. Local.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::ServiceLost`]; the group is gone all the same.
+    pub fn destroy(mut self) -> Result<(), Error> {
+        self.close()
+    }
+
+    fn close(&mut self) -> Result<(), Error> {
+        if std::mem::replace(&mut self.destroyed, true) {
+            return Ok(());
+        }
+        let parts = self.attachment.parts()?;
+        let ended = || {
+            let in_flight = lock(&parts.slots).of_group(self.ready.group);
+            in_flight.iter().all(|&slot| parts.control.result(slot).is_some())
+        };
+        let waited = parts.wait_until(None, ended).map(drop);
+        parts.drain_orphans();
+        *lock(&parts.groups) -= 1;
+        waited?;
+        parts.connection.order(&attach::Request::DestroyGroup { group: self.ready.group }, &[])
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Whoever wants to know destroys.
+        let _ = self.close();
+    }
+}
+
+fn in_flight_limit(parts: &Parts) -> Error {
+    let limit = lock(&parts.slots).count();
+    Error::Resource(format!("{limit} requests of this rank are in flight, the limit; test or wait for some"))
+}
+
+/// Stages the buffers if the service process cannot reach them where they are.
+///
+/// # Safety
+/// As for [`Group::iallgather`].
+unsafe fn stage(parts: &Parts, buffers: Buffers) -> Result<Option<Staged>, Error> {
+    let reached = match parts.tier {
+        Tier::Memfd | Tier::CrossMemory => true,
+        Tier::Staging => {
+            parts.shared(buffers.receive, buffers.receive_bytes)
+                && parts.shared(buffers.contribution, buffers.bytes_per_rank)
+        }
+    };
+    if reached {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { lock(&parts.staging).stage(&parts.connection, buffers) }.map(Some)
+}

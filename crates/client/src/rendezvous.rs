@@ -1,0 +1,381 @@
+//! Bringing the ranks of a job together where no MPI does: everybody's blob to everybody, over one TCP server.
+//!
+//! `outboard run` serves, its ranks are clients. Little-endian; a blob is at most [`MOST_BYTES`] long.
+//!
+//! | from | message |
+//! |---|---|
+//! | client | magic (u32), version (u32), rank (u32), ranks (u32), length (u32), blob |
+//! | server, when all came | 0 (u32), ranks (u32), then length (u32) and blob of each rank in order |
+//! | server, when some did not | 1 (u32), length (u32), the sentence that names them |
+//!
+//! Invariants: every wait has a deadline; what a stranger sends costs the server one connection and bounded memory.
+
+use crate::error::Error;
+use outboard_shm::status::Status;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Longest blob of a rank.
+pub const MOST_BYTES: u32 = 64 << 10;
+/// How long a client tries to reach the server and then waits for the others.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+const MAGIC: u32 = u32::from_le_bytes(*b"OBRV");
+const VERSION: u32 = 1;
+const HEADER: usize = 20;
+const MOST_RANKS: u32 = 1 << 20;
+/// Connections beyond the ranks' own that the server holds at a time.
+const STRANGERS: usize = 64;
+
+/// Why the ranks did not find each other.
+#[derive(Debug, thiserror::Error)]
+pub enum RendezvousError {
+    /// Nobody listens.
+    #[error("rank {rank} cannot reach the rendezvous at {address} within {}s: {reason}; is `outboard run` alive?", LIMIT.as_secs())]
+    Unreachable {
+        /// The rank that tried.
+        rank: u32,
+        /// Where.
+        address: String,
+        /// The last reason.
+        reason: io::Error,
+    },
+    /// Not all ranks came.
+    #[error("ranks {} of {ranks} did not come to the rendezvous in time", list(missing))]
+    Missing {
+        /// Those that did not.
+        missing: Vec<u32>,
+        /// How many should have.
+        ranks: u32,
+    },
+    /// The server says so.
+    #[error("{0}")]
+    Refused(String),
+    /// The connection broke or carried nonsense.
+    #[error("rendezvous of rank {rank}: {reason}")]
+    Broken {
+        /// The rank.
+        rank: u32,
+        /// What happened.
+        reason: io::Error,
+    },
+    /// The server's own socket.
+    #[error("rendezvous server: {0}")]
+    Server(io::Error),
+}
+
+impl RendezvousError {
+    /// The kind of failure.
+    pub fn status(&self) -> Status {
+        match self {
+            RendezvousError::Unreachable { .. } => Status::PeerLost,
+            RendezvousError::Missing { .. } | RendezvousError::Refused(_) => Status::RankLost,
+            RendezvousError::Broken { .. } => Status::Protocol,
+            RendezvousError::Server(_) => Status::Resource,
+        }
+    }
+}
+
+/// Ranks in a sentence; long lists are cut.
+fn list(ranks: &[u32]) -> String {
+    let named: Vec<_> = ranks.iter().take(16).map(u32::to_string).collect();
+    let more = ranks.len().saturating_sub(named.len());
+    if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") }
+}
+
+/// This rank's place among those that `outboard run` started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct World {
+    /// Where the server listens: host and port.
+    pub address: String,
+    /// This rank.
+    pub rank: u32,
+    /// All ranks.
+    pub ranks: u32,
+}
+
+impl World {
+    /// From `OUTBOARD_RENDEZVOUS`, `OUTBOARD_RANK` and `OUTBOARD_WORLD_SIZE`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] names the variable that is missing or wrong.
+    pub fn from_environment() -> Result<World, Error> {
+        let text = |name: &'static str| {
+            std::env::var(name).map_err(|_| Error::argument(name, "is not set; start the program by `outboard run`"))
+        };
+        let number = |name: &'static str| {
+            let value = text(name)?;
+            value.parse().map_err(|_| Error::argument(name, format!("is `{value}`, not a number")))
+        };
+        let (rank, ranks) = (number("OUTBOARD_RANK")?, number("OUTBOARD_WORLD_SIZE")?);
+        if rank >= ranks {
+            return Err(Error::argument("OUTBOARD_RANK", format!("is {rank} in a world of {ranks}")));
+        }
+        Ok(World { address: text("OUTBOARD_RENDEZVOUS")?, rank, ranks })
+    }
+
+    /// Brings `blob` to all ranks and all ranks' blobs here, in rank order. Collective.
+    ///
+    /// # Errors
+    /// [`RendezvousError`]; every wait ends after [`LIMIT`].
+    pub fn exchange(&self, blob: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
+        let deadline = Instant::now() + LIMIT;
+        let mut server = self.connect(deadline)?;
+        let broken = |reason| RendezvousError::Broken { rank: self.rank, reason };
+        let length = u32::try_from(blob.len()).ok().filter(|length| *length <= MOST_BYTES);
+        let length = length.ok_or_else(|| broken(nonsense("blob too long")))?;
+        let mut message: Vec<u8> =
+            [MAGIC, VERSION, self.rank, self.ranks, length].iter().flat_map(|word| word.to_le_bytes()).collect();
+        message.extend_from_slice(blob);
+        server.write_all(&message).map_err(broken)?;
+        // The server has a deadline of its own and says who is missing: it must be first.
+        server.set_read_timeout(Some(2 * LIMIT)).map_err(broken)?;
+        self.answer(&mut server)
+    }
+
+    fn connect(&self, deadline: Instant) -> Result<TcpStream, RendezvousError> {
+        let mut pause = Duration::from_millis(5);
+        loop {
+            match TcpStream::connect(&self.address) {
+                Ok(server) => return Ok(server),
+                Err(_) if Instant::now() + pause < deadline => std::thread::sleep(pause),
+                Err(reason) => {
+                    let (rank, address) = (self.rank, self.address.clone());
+                    return Err(RendezvousError::Unreachable { rank, address, reason });
+                }
+            }
+            pause = (2 * pause).min(Duration::from_millis(500));
+        }
+    }
+
+    fn answer(&self, server: &mut TcpStream) -> Result<Vec<Vec<u8>>, RendezvousError> {
+        let broken = |reason| RendezvousError::Broken { rank: self.rank, reason };
+        if read_u32(server).map_err(broken)? != 0 {
+            let sentence = read_bytes(server).map_err(broken)?;
+            return Err(RendezvousError::Refused(String::from_utf8_lossy(&sentence).into_owned()));
+        }
+        if read_u32(server).map_err(broken)? != self.ranks {
+            return Err(broken(nonsense("number of ranks differs")));
+        }
+        (0..self.ranks).map(|_| read_bytes(server).map_err(broken)).collect()
+    }
+}
+
+fn nonsense(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
+}
+
+fn read_u32(from: &mut impl Read) -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    from.read_exact(&mut bytes)?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+fn read_bytes(from: &mut impl Read) -> io::Result<Vec<u8>> {
+    let length = read_u32(from)?;
+    if length > MOST_BYTES {
+        return Err(nonsense("length out of range"));
+    }
+    let mut bytes = vec![0; length as usize];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A connection that has not yet said everything.
+struct Arriving {
+    stream: TcpStream,
+    bytes: Vec<u8>,
+}
+
+/// A rank that has come.
+struct Member {
+    stream: TcpStream,
+    blob: Vec<u8>,
+}
+
+/// Serves one exchange among `ranks` ranks; done when all have come and been answered. Those that came are told who did
+/// not.
+///
+/// # Errors
+/// [`RendezvousError::Missing`] at the deadline, [`RendezvousError::Server`], [`RendezvousError::Broken`] for a rank that
+/// came and then could not be answered.
+pub fn serve(listener: &TcpListener, ranks: u32, deadline: Instant) -> Result<(), RendezvousError> {
+    assert!((1..=MOST_RANKS).contains(&ranks), "{ranks} ranks");
+    listener.set_nonblocking(true).map_err(RendezvousError::Server)?;
+    let mut members: Vec<Option<Member>> = (0..ranks).map(|_| None).collect();
+    let mut arriving: Vec<Arriving> = Vec::new();
+    let mut missing = ranks as usize;
+    while missing > 0 {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(dismiss(members));
+        }
+        await_any(listener, &arriving, left).map_err(RendezvousError::Server)?;
+        accept(listener, &mut arriving, missing + STRANGERS)?;
+        for mut one in std::mem::take(&mut arriving) {
+            match one.progress(ranks) {
+                Ok(None) => arriving.push(one),
+                Ok(Some((rank, blob))) if members[rank as usize].is_none() => {
+                    members[rank as usize] = Some(Member { stream: one.stream, blob });
+                    missing -= 1;
+                }
+                // A stranger, or a rank that came twice: its connection closes.
+                Ok(Some(_)) | Err(_) => {}
+            }
+        }
+    }
+    let members: Vec<Member> = members.into_iter().flatten().collect();
+    answer_all(&members)
+}
+
+/// Sleeps until a connection or bytes of one are there.
+fn await_any(listener: &TcpListener, arriving: &[Arriving], left: Duration) -> io::Result<()> {
+    let mut watched = vec![PollFd::new(listener, PollFlags::IN)];
+    watched.extend(arriving.iter().map(|one| PollFd::new(&one.stream, PollFlags::IN)));
+    let left = Timespec::try_from(left).map_err(|_| nonsense("deadline"))?;
+    match poll(&mut watched, Some(&left)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn accept(listener: &TcpListener, arriving: &mut Vec<Arriving>, most: usize) -> Result<(), RendezvousError> {
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                if arriving.len() < most && stream.set_nonblocking(true).is_ok() {
+                    arriving.push(Arriving { stream, bytes: Vec::new() });
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => return Err(RendezvousError::Server(error)),
+        }
+    }
+}
+
+impl Arriving {
+    /// Reads what is there; rank and blob once they are whole.
+    fn progress(&mut self, ranks: u32) -> io::Result<Option<(u32, Vec<u8>)>> {
+        loop {
+            let wanted = self.wanted(ranks)?;
+            if self.bytes.len() == wanted && wanted >= HEADER && self.bytes.len() == HEADER + self.word(4) as usize {
+                return Ok(Some((self.word(2), self.bytes.split_off(HEADER))));
+            }
+            let have = self.bytes.len();
+            self.bytes.resize(wanted, 0);
+            let read = self.stream.read(&mut self.bytes[have..]);
+            self.bytes.truncate(have + read.as_ref().map_or(0, |count| *count));
+            match read {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        let bytes: [u8; 4] = std::array::from_fn(|byte| self.bytes[4 * at + byte]);
+        u32::from_le_bytes(bytes)
+    }
+
+    /// Length of the message as far as it is known; checks the header once that is there.
+    fn wanted(&self, ranks: u32) -> io::Result<usize> {
+        if self.bytes.len() < HEADER {
+            return Ok(HEADER);
+        }
+        let ours = self.word(0) == MAGIC && self.word(1) == VERSION;
+        if !ours || self.word(2) >= ranks || self.word(3) != ranks || self.word(4) > MOST_BYTES {
+            return Err(nonsense("header"));
+        }
+        Ok(HEADER + self.word(4) as usize)
+    }
+}
+
+/// Tells those that came who did not.
+fn dismiss(members: Vec<Option<Member>>) -> RendezvousError {
+    let ranks = members.len() as u32;
+    let missing = members.iter().zip(0..).filter(|(member, _)| member.is_none()).map(|(_, rank)| rank).collect();
+    let error = RendezvousError::Missing { missing, ranks };
+    let sentence = error.to_string();
+    let mut answer = [1, sentence.len() as u32].iter().flat_map(|word: &u32| word.to_le_bytes()).collect::<Vec<_>>();
+    answer.extend_from_slice(sentence.as_bytes());
+    for member in members.into_iter().flatten() {
+        // Who cannot be told sees the connection close.
+        let _ = member.tell(&answer);
+    }
+    error
+}
+
+fn answer_all(members: &[Member]) -> Result<(), RendezvousError> {
+    let mut answer: Vec<u8> = Vec::new();
+    answer.extend_from_slice(&0u32.to_le_bytes());
+    answer.extend_from_slice(&(members.len() as u32).to_le_bytes());
+    for member in members {
+        answer.extend_from_slice(&(member.blob.len() as u32).to_le_bytes());
+        answer.extend_from_slice(&member.blob);
+    }
+    let told = members
+        .iter()
+        .zip(0..)
+        .map(|(member, rank)| member.tell(&answer).map_err(|reason| RendezvousError::Broken { rank, reason }));
+    // All are told what can be told before the first failure counts.
+    told.fold(Ok(()), Result::and)
+}
+
+impl Member {
+    fn tell(&self, answer: &[u8]) -> io::Result<()> {
+        self.stream.set_nonblocking(false)?;
+        self.stream.set_write_timeout(Some(LIMIT))?;
+        (&self.stream).write_all(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server() -> (TcpListener, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        (listener, address)
+    }
+
+    #[test]
+    fn all_blobs_reach_all_ranks_in_order_whatever_strangers_send() {
+        let (listener, address) = server();
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| serve(&listener, 3, Instant::now() + LIMIT));
+            let mut stranger = TcpStream::connect(&address).unwrap();
+            stranger.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let ranks: Vec<_> = [2, 0, 1]
+                .map(|rank| {
+                    let world = World { address: address.clone(), rank, ranks: 3 };
+                    scope.spawn(move || world.exchange(&vec![rank as u8; 1000 * rank as usize]))
+                })
+                .into_iter()
+                .collect();
+            for rank in ranks {
+                let blobs = rank.join().unwrap().unwrap();
+                assert_eq!(blobs, [vec![], vec![1; 1000], vec![2; 2000]]);
+            }
+            serving.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn missing_ranks_are_named_to_the_server_and_to_those_that_came() {
+        let (listener, address) = server();
+        std::thread::scope(|scope| {
+            let came = scope.spawn(|| World { address: address.clone(), rank: 1, ranks: 4 }.exchange(b"x"));
+            let served = serve(&listener, 4, Instant::now() + Duration::from_millis(500));
+            let sentence = "ranks 0, 2, 3 of 4 did not come to the rendezvous in time";
+            assert_eq!(served.unwrap_err().to_string(), sentence);
+            assert_eq!(came.join().unwrap().unwrap_err().to_string(), sentence);
+        });
+    }
+}

@@ -1,0 +1,142 @@
+//! Requests: collectives in flight, as the rank that posted them sees them.
+//!
+//! | state | holds | next |
+//! |---|---|---|
+//! | pending | a completion word, perhaps a staging segment | ended, by the test or wait that sees the result or the loss of the service process |
+//! | ended | the result | - |
+//!
+//! A pending request that is dropped leaves its word and segment behind as an orphan.
+
+use crate::context::{Attachment, Parts, lock};
+use crate::error::Error;
+use crate::slots::Orphan;
+use crate::staging::Staged;
+use outboard_shm::status::Status;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A test that finds nothing asks every so often whether the service process lives, which costs a system call.
+const TESTS_PER_LOOK: u32 = 256;
+
+/// A collective that was posted. Used by one thread at a time.
+#[derive(Debug)]
+pub struct Request {
+    attachment: Arc<Attachment>,
+    state: State,
+    tests: u32,
+}
+
+#[derive(Debug)]
+enum State {
+    Pending { slot: u32, staged: Option<Staged> },
+    Ended(Result<(), Error>),
+}
+
+impl Request {
+    pub(crate) fn new(attachment: Arc<Attachment>, slot: u32, staged: Option<Staged>) -> Request {
+        Request { attachment, state: State::Pending { slot, staged }, tests: 0 }
+    }
+
+    /// The result if the collective has ended, and `None` if not. Stays valid. In a forked child the result is
+    /// [`Error::Forked`].
+    pub fn test(&mut self) -> Option<Result<(), Error>> {
+        let attachment = self.attachment.clone();
+        let parts = match attachment.parts() {
+            Ok(parts) => parts,
+            Err(forked) => return Some(Err(forked)),
+        };
+        parts.drain_orphans();
+        self.tests = self.tests.wrapping_add(1);
+        let look = self.tests.is_multiple_of(TESTS_PER_LOOK);
+        if !self.completed_in(parts) && (parts.known_lost() || (look && parts.lost())) && !self.completed_in(parts) {
+            self.lose(parts);
+        }
+        self.end_if_completed(parts)
+    }
+
+    /// Sleeps until the collective has ended or `limit` has passed, when the result is `None`; else as
+    /// [`test`](Self::test).
+    pub fn wait(&mut self, limit: Option<Duration>) -> Option<Result<(), Error>> {
+        let attachment = self.attachment.clone();
+        let parts = match attachment.parts() {
+            Ok(parts) => parts,
+            Err(forked) => return Some(Err(forked)),
+        };
+        parts.drain_orphans();
+        if parts.wait_until(limit, || self.completed_in(parts)).is_err() {
+            self.lose(parts);
+        }
+        self.end_if_completed(parts)
+    }
+
+    /// Whether this process is the one that posted.
+    pub(crate) fn owned(&self) -> Result<(), Error> {
+        self.attachment.parts().map(drop)
+    }
+
+    fn completed_in(&self, parts: &Parts) -> bool {
+        match &self.state {
+            State::Pending { slot, .. } => parts.control.result(*slot).is_some(),
+            State::Ended(_) => true,
+        }
+    }
+
+    /// Ends with the loss of the service process. The word and the segment are never used again: nothing is.
+    fn lose(&mut self, parts: &Parts) {
+        self.state = State::Ended(Err(parts.connection.lost()));
+    }
+
+    fn end_if_completed(&mut self, parts: &Parts) -> Option<Result<(), Error>> {
+        if let State::Pending { slot, staged } = &mut self.state {
+            let status = parts.control.result(*slot)?;
+            let result = match status {
+                Status::Ok => Ok(()),
+                failure => Err(parts.explain(*slot, failure)),
+            };
+            if let Some(staged) = staged.take() {
+                if result.is_ok() {
+                    staged.deliver();
+                }
+                lock(&parts.staging).give_back(staged);
+            }
+            lock(&parts.slots).give_back(*slot);
+            self.state = State::Ended(result);
+        }
+        match &self.state {
+            State::Ended(result) => Some(result.clone()),
+            State::Pending { .. } => None,
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        let Ok(parts) = self.attachment.parts() else {
+            // In a child even the segment's mapping is not ours to undo.
+            std::mem::forget(std::mem::replace(&mut self.state, State::Ended(Ok(()))));
+            return;
+        };
+        if let State::Pending { slot, staged } = &mut self.state {
+            lock(&parts.slots).orphan(Orphan { slot: *slot, staged: staged.take() });
+            parts.drain_orphans();
+        }
+    }
+}
+
+/// Sleeps until at least one of the requests has ended, or `limit` has passed, or the service process is gone: then
+/// testing them tells.
+///
+/// # Errors
+/// [`Error::Forked`], [`Error::Argument`] when the requests come from different attachments.
+pub fn wait_some(requests: &[&Request], limit: Option<Duration>) -> Result<(), Error> {
+    let Some(first) = requests.first() else { return Ok(()) };
+    if requests.iter().any(|request| !Arc::ptr_eq(&request.attachment, &first.attachment)) {
+        return Err(Error::argument("requests", "belong to different contexts"));
+    }
+    let parts = first.attachment.parts()?;
+    parts.drain_orphans();
+    match parts.wait_until(limit, || requests.iter().any(|request| request.completed_in(parts))) {
+        Ok(_) | Err(Error::ServiceLost { .. }) => Ok(()),
+        Err(other) => Err(other),
+    }
+}

@@ -1,0 +1,99 @@
+/* A rank in C: everything in outboard.h once, with the results that are expected. Exits with the failing line. */
+#define _POSIX_C_SOURCE 200809L
+#include "outboard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define EXPECT(condition)                                                                                    \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition,                   \
+                    outboard_last_error());                                                                  \
+            exit(1);                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+enum { BYTES = 5000 };
+
+static void child_is_refused(outboard_context *context, outboard_group *group) {
+    pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        uint32_t rank;
+        outboard_context *own;
+        EXPECT(outboard_group_rank(group, &rank) == OUTBOARD_ERR_FORKED);
+        EXPECT(outboard_group_destroy(group) == OUTBOARD_ERR_FORKED);
+        EXPECT(outboard_detach(context) == OUTBOARD_ERR_FORKED);
+        EXPECT(strstr(outboard_last_error(), "parent process") != NULL);
+        EXPECT(outboard_attach(NULL, &own) == OUTBOARD_OK);
+        EXPECT(own != context);
+        EXPECT(outboard_detach(own) == OUTBOARD_OK);
+        _exit(0);
+    }
+    int status;
+    EXPECT(waitpid(child, &status, 0) == child);
+    EXPECT(status == 0);
+}
+
+int main(void) {
+    outboard_context *context, *again;
+    outboard_group *group, *alone;
+    outboard_request *requests[3] = {NULL, NULL, NULL};
+    uint32_t rank, ranks;
+    int done;
+
+    EXPECT(outboard_abi_version() == OUTBOARD_ABI_VERSION);
+    EXPECT(outboard_attach("/nonexistent", &context) == OUTBOARD_ERR_NO_SERVICE);
+    EXPECT(outboard_attach(NULL, NULL) == OUTBOARD_ERR_ARGUMENT);
+    EXPECT(outboard_attach(NULL, &context) == OUTBOARD_OK);
+    EXPECT(outboard_attach(NULL, &again) == OUTBOARD_OK && again == context);
+    EXPECT(outboard_detach(again) == OUTBOARD_OK);
+    EXPECT(strcmp(outboard_memory_tier(context), "cross-memory attach") == 0);
+
+    EXPECT(outboard_group_world(context, &group) == OUTBOARD_OK);
+    EXPECT(outboard_group_rank(group, &rank) == OUTBOARD_OK);
+    EXPECT(outboard_group_size(group, &ranks) == OUTBOARD_OK && ranks == 2 && rank < 2);
+    EXPECT(outboard_group_offloads_allgather(group, BYTES) == 1);
+    EXPECT(outboard_group_offloads_allgather(group, UINT64_MAX) == 0);
+    EXPECT(outboard_detach(context) == OUTBOARD_ERR_BUSY);
+
+    unsigned char *send = malloc(BYTES), *receive = malloc(2 * BYTES), *in_place;
+    EXPECT(outboard_alloc(context, 2 * BYTES, (void **)&in_place) == OUTBOARD_OK);
+    memset(send, 'a' + (int)rank, BYTES);
+    memset(in_place + rank * BYTES, 'A' + (int)rank, BYTES);
+    EXPECT(outboard_iallgather(group, NULL, receive, BYTES, &requests[0]) == OUTBOARD_ERR_ARGUMENT);
+    EXPECT(outboard_iallgather(group, send, receive, BYTES, &requests[0]) == OUTBOARD_OK);
+    EXPECT(outboard_iallgather(group, OUTBOARD_IN_PLACE, in_place, BYTES, &requests[2]) == OUTBOARD_OK);
+    EXPECT(outboard_wait_some(requests, 3, 60000) == OUTBOARD_OK);
+    do {
+        EXPECT(outboard_test(requests[0], &done) == OUTBOARD_OK);
+    } while (!done);
+    EXPECT(outboard_wait(requests[2], 60000, &done) == OUTBOARD_OK && done == 1);
+    for (uint32_t at = 0; at < 2 * BYTES; at++) {
+        EXPECT(receive[at] == 'a' + at / BYTES);
+        EXPECT(in_place[at] == 'A' + at / BYTES);
+    }
+    EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);
+    EXPECT(outboard_request_free(requests[2]) == OUTBOARD_OK);
+    EXPECT(outboard_dealloc(context, in_place) == OUTBOARD_OK);
+
+    unsigned char offer[OUTBOARD_OFFER_BYTES];
+    EXPECT(outboard_group_offer(context, offer) == OUTBOARD_OK);
+    EXPECT(outboard_group_create(context, offer, 1, 0, &alone) == OUTBOARD_OK);
+    child_is_refused(context, alone);
+    EXPECT(outboard_iallgather(alone, send, receive, BYTES, &requests[0]) == OUTBOARD_OK);
+    EXPECT(outboard_wait(requests[0], -1, NULL) == OUTBOARD_OK);
+    EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);
+    EXPECT(outboard_group_destroy(alone) == OUTBOARD_OK);
+
+    EXPECT(outboard_group_destroy(group) == OUTBOARD_OK);
+    EXPECT(outboard_detach(context) == OUTBOARD_OK);
+    EXPECT(strcmp(outboard_strerror(OUTBOARD_OK), "success") == 0);
+    free(send);
+    free(receive);
+    return 0;
+}

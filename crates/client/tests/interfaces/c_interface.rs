@@ -1,0 +1,144 @@
+//! `outboard.h` against the library: same codes, same functions, and a C program that uses them all.
+
+use crate::service::{Behaviour, FakeService};
+use outboard::rendezvous;
+use outboard_shm::status::Status;
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Instant;
+
+fn header() -> String {
+    std::fs::read_to_string(include_folder().join("outboard.h")).unwrap()
+}
+
+fn include_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
+}
+
+/// Where cargo put `liboutboard.so` for this test.
+fn library_folder() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().unwrap();
+    assert!(folder.join("liboutboard.so").exists(), "no liboutboard.so in {}", folder.display());
+    folder.to_owned()
+}
+
+/// The number that the header defines for `name`.
+fn constant(header: &str, name: &str) -> i64 {
+    let defines = header.lines().filter_map(|line| line.strip_prefix("#define "));
+    let value = defines.filter_map(|define| define.strip_prefix(name)?.strip_prefix(' ')).next();
+    let value = value.unwrap_or_else(|| panic!("{name} is not in outboard.h"));
+    value.split_whitespace().next().unwrap().trim_matches(['(', ')']).parse().unwrap()
+}
+
+/// `RankLost` as the header writes it: `RANK_LOST`.
+fn shouted(name: &str) -> String {
+    let mut shouted = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !shouted.is_empty() {
+            shouted.push('_');
+        }
+        shouted.extend(letter.to_uppercase());
+    }
+    shouted
+}
+
+#[test]
+fn codes_and_sizes_are_those_of_the_header() {
+    let header = header();
+    for status in Status::ALL {
+        let name = match status {
+            Status::Ok => "OUTBOARD_OK".to_owned(),
+            error => format!("OUTBOARD_ERR_{}", shouted(&format!("{error:?}"))),
+        };
+        assert_eq!(constant(&header, &name), i64::from(status.code()), "{name}");
+    }
+    assert_eq!(header.matches("#define OUTBOARD_ERR_").count() + 1, Status::ALL.len());
+    assert_eq!(constant(&header, "OUTBOARD_ABI_VERSION"), i64::from(outboard::ABI_VERSION));
+    assert_eq!(constant(&header, "OUTBOARD_OFFER_BYTES"), outboard::OFFER_BYTES as i64);
+}
+
+fn compile(folder: &Path, source: &Path) -> PathBuf {
+    let program = folder.join(source.file_stem().unwrap());
+    let library = library_folder();
+    let status = Command::new("cc")
+        .args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(include_folder())
+        .arg(source)
+        .arg("-o")
+        .arg(&program)
+        .arg("-L")
+        .arg(&library)
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg("-loutboard")
+        .status()
+        .expect("a C compiler as `cc`; install gcc");
+    assert!(status.success(), "{} does not compile", source.display());
+    program
+}
+
+/// Names of functions of ours that `text` mentions with an argument list.
+fn functions(text: &str) -> BTreeSet<String> {
+    let mentions = text.match_indices("outboard_").filter_map(|(at, _)| text[at..].split_once('('));
+    let name = |text: &str| text.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_');
+    mentions.map(|(mention, _)| mention.to_owned()).filter(|mention| name(mention)).collect()
+}
+
+/// Every function that the header declares is in the library, and every one in the library is declared.
+#[test]
+fn the_header_declares_what_the_library_has() {
+    let source = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/c_interface.rs")).unwrap();
+    let exported = source.split("extern \"C\" fn ").skip(1).filter_map(|rest| rest.split_once('('));
+    let exported: BTreeSet<String> = exported.map(|(name, _)| name.to_owned()).collect();
+    assert!(exported.contains("outboard_iallgather"));
+    assert_eq!(functions(&header()), exported);
+
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("table.c");
+    let uses: String = exported.iter().map(|name| format!("    (void (*)(void)){name},\n")).collect();
+    let program = format!(
+        "#include \"outboard.h\"\nstatic void (*const table[])(void) = {{\n{uses}}};\n\
+         int main(void) {{ return table[0] == 0; }}\n"
+    );
+    std::fs::write(&table, program).unwrap();
+    compile(folder.path(), &table);
+}
+
+/// Programs that are ended with the test, however it ends.
+struct Programs(Vec<Child>);
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        for program in &mut self.0 {
+            // Has ended unless the test failed.
+            let _ = program.kill();
+            let _ = program.wait();
+        }
+    }
+}
+
+/// Two C programs find each other by the rendezvous, gather, fork, fail where they should.
+#[test]
+fn c_programs_gather() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interfaces/c/allgather.c");
+    let program = compile(folder.path(), &source);
+    let service = FakeService::start(Behaviour::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let start = |rank: u32| {
+        Command::new(&program)
+            .env("OUTBOARD_SOCKET", service.socket())
+            .env("OUTBOARD_RENDEZVOUS", listener.local_addr().unwrap().to_string())
+            .env("OUTBOARD_RANK", rank.to_string())
+            .env("OUTBOARD_WORLD_SIZE", "2")
+            .spawn()
+            .unwrap()
+    };
+    let mut programs = Programs((0..2).map(start).collect());
+    rendezvous::serve(&listener, 2, Instant::now() + rendezvous::LIMIT).unwrap();
+    for program in &mut programs.0 {
+        assert!(program.wait().unwrap().success());
+    }
+}

@@ -1,0 +1,5 @@
+//! The Rust and the C interface against a service process that lives in the test.
+
+mod c_interface;
+mod rank;
+mod service;

@@ -1,0 +1,310 @@
+//! The Rust interface against a service process that carries allgathers out among the ranks of this test process.
+
+use crate::service::{Behaviour, FakeService};
+use outboard::{Context, Contribution, Error, Group, Request, Status, Tier, wait_some};
+use std::time::Duration;
+
+/// Attaches `ranks` ranks and makes one group of them.
+fn world(service: &FakeService, ranks: u32) -> Vec<(Context, Group)> {
+    let contexts: Vec<Context> = (0..ranks).map(|_| Context::attach(Some(service.socket())).unwrap()).collect();
+    let offers: Vec<u8> = contexts.iter().flat_map(|context| *context.offer().unwrap()).collect();
+    std::thread::scope(|scope| {
+        let create = |(context, rank): (Context, u32)| {
+            let offers = &offers;
+            scope.spawn(move || {
+                let group = context.create_group(offers, ranks, rank).unwrap();
+                (context, group)
+            })
+        };
+        let joining: Vec<_> = contexts.into_iter().zip(0..).map(create).collect();
+        joining.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn contribution(rank: u32, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 7 + rank as usize * 31) as u8).collect()
+}
+
+fn gathered(ranks: u32, bytes: usize) -> Vec<u8> {
+    (0..ranks).flat_map(|rank| contribution(rank, bytes)).collect()
+}
+
+fn post(group: &Group, send: &[u8], receive: &mut [u8]) -> Result<Request, Error> {
+    // SAFETY: every test keeps its buffers until its requests have ended.
+    unsafe { group.iallgather(Contribution::At(send.as_ptr()), receive.as_mut_ptr(), send.len() as u64) }
+}
+
+/// Posts on all ranks, out of place on the even and in place on the odd, and compares.
+fn allgather(world: &[(Context, Group)], bytes: usize) {
+    let ranks = world.len() as u32;
+    let sends: Vec<_> = (0..ranks).map(|rank| contribution(rank, bytes)).collect();
+    let mut receives: Vec<_> = (0..ranks).map(|_| vec![0; bytes * ranks as usize]).collect();
+    let mut requests = Vec::new();
+    for ((at, (_, group)), receive) in world.iter().enumerate().zip(&mut receives) {
+        let in_place = at % 2 == 1;
+        let from = if in_place {
+            receive[at * bytes..(at + 1) * bytes].copy_from_slice(&sends[at]);
+            Contribution::InPlace
+        } else {
+            Contribution::At(sends[at].as_ptr())
+        };
+        // SAFETY: the buffers outlive the loop below.
+        requests.push(unsafe { group.iallgather(from, receive.as_mut_ptr(), bytes as u64) }.unwrap());
+    }
+    for request in &mut requests {
+        assert_eq!(request.wait(None), Some(Ok(())));
+        assert_eq!(request.test(), Some(Ok(())), "the request stays valid");
+    }
+    for receive in receives {
+        assert!(receive == gathered(ranks, bytes), "{bytes} bytes");
+    }
+}
+
+/// SP-4: buffers wherever they are, of any size, in place and not.
+#[test]
+fn ranks_gather_by_cross_memory_attach() {
+    let service = FakeService::start(Behaviour::default());
+    let world = world(&service, 4);
+    assert_eq!(world[0].0.memory_tier(), Tier::CrossMemory);
+    assert_eq!((world[2].1.rank(), world[2].1.size()), (Ok(2), Ok(4)));
+    assert_eq!(world[0].0.config_digest(), Ok(5));
+    for bytes in [0, 1, 1000, 300_000] {
+        allgather(&world, bytes);
+    }
+}
+
+/// GP-9: the same where the service process reaches nothing.
+#[test]
+fn ranks_gather_by_staging() {
+    let service = FakeService::start(Behaviour { unreaching: true, ..Behaviour::default() });
+    let world = world(&service, 3);
+    assert_eq!(world[0].0.memory_tier(), Tier::Staging);
+    for bytes in [0, 1, 1000, 300_000, 1000] {
+        allgather(&world, bytes);
+    }
+}
+
+#[test]
+fn allocated_memory_is_shared_and_needs_no_staging() {
+    let service = FakeService::start(Behaviour { unreaching: true, ..Behaviour::default() });
+    let world = world(&service, 1);
+    let (context, group) = &world[0];
+    let memory = context.allocate(8192).unwrap();
+    // SAFETY: 8192 bytes were allocated, and the request ends before they are given back.
+    unsafe {
+        memory.write_bytes(9, 4096);
+        let (send, receive) = (memory.as_ptr(), memory.as_ptr().add(4096));
+        let mut request = group.iallgather(Contribution::At(send), receive, 4096).unwrap();
+        assert_eq!(request.wait(None), Some(Ok(())));
+        assert_eq!(receive.add(4095).read_volatile(), 9);
+        context.deallocate(memory.as_ptr()).unwrap();
+        assert_eq!(context.deallocate(memory.as_ptr()).unwrap_err().status(), Status::Argument);
+    }
+    assert_eq!(context.allocate(0).unwrap_err().status(), Status::Argument);
+}
+
+#[test]
+fn a_wait_may_end_before_the_collective() {
+    let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
+    let world = world(&service, 1);
+    let (send, mut receive) = (contribution(0, 64), vec![0; 64]);
+    let mut request = post(&world[0].1, &send, &mut receive).unwrap();
+    assert_eq!(request.test(), None);
+    assert_eq!(request.wait(Some(Duration::from_millis(3))), None);
+    wait_some(&[&request], Some(Duration::from_millis(3))).unwrap();
+    service.release();
+    wait_some(&[&request], None).unwrap();
+    assert_eq!(request.test(), Some(Ok(())));
+    assert_eq!(receive, send);
+}
+
+#[test]
+fn a_failed_collective_has_the_service_process_s_sentence() {
+    let sentence = "rank 3 on host c died during allgather 1";
+    let failing = Some((Status::RankLost, sentence));
+    let service = FakeService::start(Behaviour { failing, ..Behaviour::default() });
+    let world = world(&service, 1);
+    let (send, mut receive) = (contribution(0, 64), vec![0; 64]);
+    let mut request = post(&world[0].1, &send, &mut receive).unwrap();
+    let error = request.wait(None).unwrap().unwrap_err();
+    assert_eq!((error.status(), error.to_string().as_str()), (Status::RankLost, sentence));
+}
+
+/// The collective of a request that was freed goes on and fills its buffer; destroying the group waits for it.
+#[test]
+fn a_request_freed_early_still_delivers() {
+    for unreaching in [false, true] {
+        let service = FakeService::start(Behaviour { unreaching, holding: true, ..Behaviour::default() });
+        let mut world = world(&service, 1);
+        let (context, group) = world.pop().unwrap();
+        let (send, mut receive) = (contribution(0, 64), vec![0; 64]);
+        drop(post(&group, &send, &mut receive).unwrap());
+        service.release();
+        group.destroy().unwrap();
+        assert_eq!(receive, send);
+        context.detach().unwrap();
+    }
+}
+
+#[test]
+fn requests_in_flight_are_bounded_and_the_error_names_the_bound() {
+    let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
+    let world = world(&service, 1);
+    let (send, mut receive) = (contribution(0, 8), vec![0; 8]);
+    let mut requests: Vec<_> = (0..1024).map(|_| post(&world[0].1, &send, &mut receive).unwrap()).collect();
+    let error = post(&world[0].1, &send, &mut receive).unwrap_err();
+    assert_eq!(error.status(), Status::Resource);
+    assert!(error.to_string().contains("1024"), "{error}");
+    service.release();
+    for request in &mut requests {
+        assert_eq!(request.wait(None), Some(Ok(())));
+    }
+    // The refused post has used no instance up: the next one still meets the service process's count.
+    let mut request = post(&world[0].1, &send, &mut receive).unwrap();
+    assert_eq!(request.wait(None), Some(Ok(())));
+}
+
+#[test]
+fn the_death_of_the_service_process_ends_every_call() {
+    let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
+    let mut world = world(&service, 1);
+    let (context, group) = world.pop().unwrap();
+    let (send, mut receive) = (contribution(0, 64), vec![0; 64]);
+    let mut waited = post(&group, &send, &mut receive).unwrap();
+    let mut tested = post(&group, &send, &mut receive).unwrap();
+    let lost = |result: Option<Result<(), Error>>| result.map(|result| result.unwrap_err().status());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| waited.wait(None));
+        drop(service);
+        assert_eq!(lost(waiting.join().unwrap()), Some(Status::ServiceLost));
+    });
+    assert_eq!(lost(tested.test()), Some(Status::ServiceLost));
+    assert_eq!(post(&group, &send, &mut receive).unwrap_err().status(), Status::ServiceLost);
+    assert_eq!(context.offer().unwrap_err().status(), Status::ServiceLost);
+    assert_eq!(group.destroy().unwrap_err().status(), Status::ServiceLost);
+    context.detach().unwrap();
+}
+
+/// Tests alone, without a wait, notice the death too.
+#[test]
+fn testing_notices_the_death_of_the_service_process() {
+    let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
+    let world = world(&service, 1);
+    let (send, mut receive) = (contribution(0, 64), vec![0; 64]);
+    let mut request = post(&world[0].1, &send, &mut receive).unwrap();
+    drop(service);
+    let error = (0..10_000).find_map(|_| request.test()).unwrap().unwrap_err();
+    assert_eq!(error.status(), Status::ServiceLost);
+}
+
+#[test]
+fn a_child_is_refused_and_the_parent_goes_on() {
+    let service = FakeService::start(Behaviour { unreaching: true, holding: true, ..Behaviour::default() });
+    let mut world = world(&service, 1);
+    let (send, mut receive) = (contribution(0, 64), vec![0; 64]);
+    let mut request = post(&world[0].1, &send, &mut receive).unwrap();
+    let mut other = vec![0; 64];
+    let spare = post(&world[0].1, &send, &mut other).unwrap();
+    // SAFETY: the child calls what must refuse it, drops what it inherited and leaves by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let (context, group) = world.pop().unwrap();
+        let forked = |result: Result<(), Error>| result == Err(Error::Forked);
+        let refused = [
+            forked(context.offer().map(drop)),
+            forked(context.allocate(1).map(drop)),
+            forked(post(&group, &send, &mut receive).map(drop)),
+            request.test() == Some(Err(Error::Forked)),
+            request.wait(None) == Some(Err(Error::Forked)),
+            forked(wait_some(&[&request], None)),
+            forked(group.destroy()),
+            forked(context.clone().detach()),
+        ];
+        drop((request, spare, context));
+        let accepted = refused.iter().filter(|refused| !**refused).count();
+        // SAFETY: ends the child without running the parent's destructors.
+        unsafe { libc::_exit(accepted as i32) };
+    }
+    let mut status = 0;
+    // SAFETY: `child` is our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "so many calls were not refused, or a signal");
+    service.release();
+    for (mut request, receive) in [(request, receive), (spare, other)] {
+        assert_eq!(request.wait(None), Some(Ok(())));
+        assert_eq!(receive, send);
+    }
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    let service = FakeService::start(Behaviour::default());
+    let mut world = world(&service, 1);
+    let (context, group) = world.pop().unwrap();
+    let mut receive = [0; 8];
+    let error = |send: *const u8, receive: *mut u8, bytes| {
+        // SAFETY: refused before any buffer is touched.
+        let posted = unsafe { group.iallgather(Contribution::At(send), receive, bytes) };
+        posted.unwrap_err().to_string()
+    };
+    let null = std::ptr::null_mut();
+    assert!(error(null, receive.as_mut_ptr(), 8).contains("`send` is NULL"));
+    assert!(error(receive.as_ptr(), null, 8).contains("`receive` is NULL"));
+    assert!(error(receive.as_ptr(), receive.as_mut_ptr(), u64::MAX).contains("`bytes_per_rank`"));
+    assert_eq!(context.create_group(&[0; 1024], 1, 1).unwrap_err().status(), Status::Argument);
+    assert_eq!(context.create_group(&[0; 1023], 1, 0).unwrap_err().status(), Status::Argument);
+    assert!(!group.offloads_allgather(0) && group.offloads_allgather(1 << 20));
+    let busy = context.clone().detach().unwrap_err();
+    assert_eq!(busy.status(), Status::Busy);
+    drop(group);
+    context.detach().unwrap();
+}
+
+#[test]
+fn nobody_at_the_socket_is_an_error_that_names_it() {
+    let error = Context::attach(Some("/nonexistent/outboard.sock".as_ref())).unwrap_err();
+    assert_eq!(error.status(), Status::NoService);
+    assert!(error.to_string().contains("/nonexistent/outboard.sock"), "{error}");
+}
+
+/// Making a group takes as long as its slowest member; meanwhile other threads make theirs.
+#[test]
+fn groups_form_at_once_whatever_the_order() {
+    let service = FakeService::start(Behaviour::default());
+    let attach = || Context::attach(Some(service.socket())).unwrap();
+    let contexts = [attach(), attach()];
+    let offers: Vec<Vec<u8>> =
+        (0..4).map(|_| contexts.iter().flat_map(|context| *context.offer().unwrap()).collect()).collect();
+    std::thread::scope(|scope| {
+        let mut joining = Vec::new();
+        for (rank, context) in contexts.iter().enumerate() {
+            for at in 0..offers.len() {
+                let offers = &offers[if rank == 0 { at } else { offers.len() - 1 - at }];
+                joining.push(scope.spawn(move || context.create_group(offers, 2, rank as u32).unwrap()));
+            }
+        }
+        let groups: Vec<_> = joining.into_iter().map(|one| one.join().unwrap()).collect();
+        assert_eq!(groups.len(), 8);
+    });
+}
+
+/// MC-9: threads of a rank post at once, each on a group of its own.
+#[test]
+fn threads_post_at_once() {
+    let service = FakeService::start(Behaviour::default());
+    let context = Context::attach(Some(service.socket())).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let context = &context;
+            scope.spawn(move || {
+                let group = context.create_group(&context.offer().unwrap()[..], 1, 0).unwrap();
+                for _ in 0..200 {
+                    let (send, mut receive) = (contribution(thread, 100), vec![0; 100]);
+                    let mut request = post(&group, &send, &mut receive).unwrap();
+                    assert_eq!(request.wait(None), Some(Ok(())));
+                    assert_eq!(receive, send);
+                }
+            });
+        }
+    });
+}
