@@ -1,0 +1,385 @@
+//! Requests at the attach socket: who a rank is, its groups, its memory (SP-3).
+//!
+//! Ranks are taken as hostile-capable: identity comes from the kernel (socket credentials, pidfd), access to memory is
+//! proven by a real read and write, every number is bounded. A rank that breaks the protocol loses its connection, and
+//! with it no more than itself.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use outboard_plan::Rank;
+use outboard_proto::{GroupHandle, SpId};
+use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Purpose, Received, Reply, Request, Welcome};
+use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
+use outboard_shm::memory::{CrossMemory, ProbeOutcome, TieredMemory, probe};
+use outboard_shm::region::read_sealed;
+use outboard_shm::status::Status;
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use crate::engine::Engine;
+use crate::failure;
+use crate::offers::{Offer, group_spec};
+use crate::poller::{Poller, Token, Trigger};
+use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
+
+/// Messages taken from one connection per wake-up; the rest wake again.
+const MESSAGES: usize = 16;
+/// Offers that a rank may have unused; the oldest goes first.
+const MOST_OFFERS: usize = 256;
+/// Memory ranges that a rank may have registered; each holds a descriptor.
+const MOST_RANGES: u32 = 256;
+
+/// What all ranks of this host are told.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) id: SpId,
+    pub(crate) job: u64,
+    pub(crate) digest: u64,
+    /// Of the unicast fabric.
+    pub(crate) address: Arc<[u8]>,
+    pub(crate) max_ranks: usize,
+    pub(crate) max_groups: usize,
+}
+
+/// A request that was refused: the reply, in words.
+struct Refused {
+    status: Status,
+    text: String,
+}
+
+fn refuse<T>(status: Status, text: impl ToString) -> Result<T, Refused> {
+    Err(Refused { status, text: text.to_string() })
+}
+
+/// What becomes of the connection after a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Stay,
+    Close,
+}
+
+/// What the request handlers work on.
+pub(crate) struct Desk<'a> {
+    pub(crate) ranks: &'a mut Ranks,
+    pub(crate) engine: &'a mut Engine,
+    pub(crate) poller: &'a Poller,
+    pub(crate) host: &'a Host,
+}
+
+impl Desk<'_> {
+    /// Takes the messages of one connection.
+    pub(crate) fn serve(&mut self, id: ConnectionId) {
+        for _ in 0..MESSAGES {
+            let Some(connection) = self.ranks.connections.get(&id) else { return };
+            match connection.channel().receive::<Request>() {
+                Ok(None) => return,
+                Ok(Some(received)) => match self.answer(id, received) {
+                    Ok(Next::Stay) => {}
+                    Ok(Next::Close) => return self.ranks.remove(id, self.poller, self.engine),
+                    Err(error) => return self.drop_connection(id, &error),
+                },
+                Err(error) => {
+                    if let ChannelError::Decode(decode) = &error {
+                        let reply = Reply::Error { status: Status::Version, text: decode.to_string() };
+                        // The connection goes either way.
+                        let _ = self.ranks.reply(id, 0, &reply);
+                    }
+                    return self.drop_connection(id, &error);
+                }
+            }
+        }
+    }
+
+    fn drop_connection(&mut self, id: ConnectionId, error: &ChannelError) {
+        if !matches!(error, ChannelError::Closed) {
+            tracing::warn!(connection = id, %error, "a connection is given up");
+            self.ranks.refused += 1;
+        }
+        self.ranks.remove(id, self.poller, self.engine);
+    }
+
+    fn answer(&mut self, id: ConnectionId, received: Received<Request>) -> Result<Next, ChannelError> {
+        let Received { token, message, descriptors } = received;
+        if let Request::Hello(hello) = message {
+            return self.hello(id, token, &hello);
+        }
+        if self.ranks.rank(id).is_none() {
+            let text = "the first message of a connection is a greeting".to_owned();
+            self.ranks.reply(id, token, &Reply::Error { status: Status::Protocol, text })?;
+            return Ok(Next::Close);
+        }
+        let closes = message == Request::Detach;
+        let outcome = match message {
+            Request::Hello(_) => unreachable!("answered above"),
+            Request::Offer => self.offer(id).map(Some),
+            Request::CreateGroup { ranks, rank } => {
+                self.create_group(id, token, descriptors, (ranks, rank)).map(|()| None)
+            }
+            Request::DestroyGroup { group } => self.destroy_group(id, group).map(Some),
+            Request::RegisterMemory { address, bytes, purpose } => {
+                self.register(id, descriptors, address, bytes, purpose).map(Some)
+            }
+            Request::UnregisterMemory { address } => self.unregister(id, address).map(Some),
+            Request::ErrorText { slot } => self.error_text(id, slot).map(Some),
+            Request::Detach => self.detach(id).map(Some),
+        };
+        let closes = closes && outcome.is_ok();
+        let reply = match outcome {
+            Ok(reply) => reply,
+            Err(Refused { status, text }) => {
+                tracing::debug!(connection = id, ?status, text, "a request is refused");
+                Some(Reply::Error { status, text })
+            }
+        };
+        if let Some(reply) = reply {
+            self.ranks.reply(id, token, &reply)?;
+        }
+        Ok(if closes { Next::Close } else { Next::Stay })
+    }
+
+    fn hello(&mut self, id: ConnectionId, token: u64, hello: &Hello) -> Result<Next, ChannelError> {
+        let attached = match self.ranks.connections.get(&id) {
+            Some(Connection::Greeting(_)) => self.attach(id, hello),
+            Some(Connection::Attached(_)) | None => refuse(Status::Protocol, "this connection is attached already"),
+        };
+        let (side, welcome, rank) = match attached {
+            Ok(attached) => attached,
+            Err(Refused { status, text }) => {
+                tracing::warn!(pid = hello.pid, text, "a process may not attach");
+                self.ranks.reply(id, token, &Reply::Error { status, text })?;
+                return Ok(Next::Close);
+            }
+        };
+        let Some(Connection::Greeting(channel)) = self.ranks.connections.remove(&id) else {
+            unreachable!("it was greeting a moment ago")
+        };
+        let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
+        let completions = side.completions();
+        let rank = Attached {
+            channel,
+            pid: rank.pid,
+            pidfd: rank.pidfd,
+            side,
+            completions,
+            memory: Arc::new(rank.memory),
+            ranges: 0,
+            groups: BTreeMap::new(),
+            next_group: 0,
+            offers: VecDeque::new(),
+            failures: HashMap::new(),
+            busy: HashMap::new(),
+        };
+        tracing::info!(pid = rank.pid, tier = %rank.memory.tier(), "a rank attached");
+        self.ranks.connections.insert(id, Connection::Attached(Box::new(rank)));
+        sent.map(|()| Next::Stay)
+    }
+
+    /// Checks who greets, pins the process and finds out how its memory is reached.
+    fn attach(&self, id: ConnectionId, hello: &Hello) -> Result<(ServiceSide, Welcome, Process), Refused> {
+        if hello.layout_version != LAYOUT_VERSION {
+            let text = format!(
+                "the library shares memory in layout {}, the service process in layout {LAYOUT_VERSION}; install both from one release",
+                hello.layout_version
+            );
+            return refuse(Status::Version, text);
+        }
+        if self.ranks.attached().count() >= self.host.max_ranks {
+            let most = self.host.max_ranks;
+            return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
+        }
+        let process = pin(self.ranks.connections[&id].channel(), hello)?;
+        let side =
+            ServiceSide::create().map_err(|error| Refused { status: Status::Resource, text: error.to_string() })?;
+        let watch = |fd: BorrowedFd<'_>, token, trigger| {
+            self.poller.watch(fd, token, trigger).map_err(|errno| kernel("watch the process", errno))
+        };
+        watch(side.doorbell().as_fd(), Token::Doorbell(id), Trigger::Edge)?;
+        if let Some(pidfd) = &process.pidfd
+            && let Err(refused) = watch(pidfd.as_fd(), Token::Process(id), Trigger::Level)
+        {
+            self.poller.unwatch(side.doorbell());
+            return Err(refused);
+        }
+        let welcome = Welcome {
+            service_version: env!("CARGO_PKG_VERSION").to_owned(),
+            tier: process.memory.tier(),
+            config_digest: self.host.digest,
+        };
+        Ok((side, welcome, process))
+    }
+
+    fn offer(&mut self, id: ConnectionId) -> Result<Reply, Refused> {
+        let drawn: [u64; 3] = random().map_err(|errno| kernel("draw random numbers", errno))?;
+        let (handle, key) = (GroupHandle(drawn[0] as u32), [drawn[1], drawn[2]]);
+        let host = self.host;
+        let offer =
+            Offer { sp: host.id, job: host.job, handle, key, digest: host.digest, address: Arc::clone(&host.address) };
+        let rank = self.attached(id)?;
+        if rank.offers.len() >= MOST_OFFERS {
+            rank.offers.pop_front();
+        }
+        rank.offers.push_back((handle, key));
+        Ok(Reply::Offer(Box::new(offer.encode())))
+    }
+
+    fn create_group(
+        &mut self,
+        id: ConnectionId,
+        token: u64,
+        descriptors: Vec<OwnedFd>,
+        (ranks, me): (u32, u32),
+    ) -> Result<(), Refused> {
+        let (own, most) = (self.host.id, self.host.max_groups);
+        let rank = self.attached(id)?;
+        if rank.groups.len() >= most {
+            return refuse(Status::Resource, format!("this rank is in {most} groups already; destroy some"));
+        }
+        let bytes = (ranks as usize).saturating_mul(OFFER_BYTES);
+        if ranks > u32::from(u16::MAX) {
+            return refuse(Status::Argument, format!("{ranks} ranks exceed the {} of a group", u16::MAX));
+        }
+        let [offers] = &descriptors[..] else { unreachable!("the message has one descriptor") };
+        let offers = match read_sealed(offers.as_fd(), bytes) {
+            Ok(offers) => offers,
+            Err(error) => return refuse(Status::Argument, error),
+        };
+        let drawn = &rank.offers;
+        let ours = |offer: &Offer| offer.sp == own && drawn.contains(&(offer.handle, offer.key));
+        let spec = group_spec(&offers, ranks, me, ours)
+            .map_err(|error| Refused { status: failure::offer(&error), text: error.to_string() })?;
+        // Each offer makes one group.
+        if let Ok(used) = Offer::decode(&offers[me as usize * OFFER_BYTES..][..OFFER_BYTES], me) {
+            rank.offers.retain(|drawn| *drawn != (used.handle, used.key));
+        }
+        if self.ranks.is_member(spec.handle, Rank(me)) {
+            let text = format!("rank {me} of {} is served already; make new offers for a new group", spec.handle);
+            return refuse(Status::Argument, text);
+        }
+        let membership = Membership { handle: spec.handle, rank: Rank(me), ranks, stage: Stage::Making { token } };
+        self.ranks.join(id, membership);
+        self.engine.create_group(&spec, Rank(me));
+        Ok(())
+    }
+
+    fn destroy_group(&mut self, id: ConnectionId, group: u64) -> Result<Reply, Refused> {
+        let rank = self.attached(id)?;
+        match rank.groups.get(&group).map(|membership| &membership.stage) {
+            None => refuse(Status::Argument, format!("group {group} is not one of this rank's")),
+            Some(Stage::Making { .. }) => refuse(Status::Busy, "the group is being made"),
+            Some(Stage::Made { in_flight: 1.., .. }) => refuse(Status::Busy, "requests of the group are in flight"),
+            Some(Stage::Made { in_flight: 0, .. }) => {
+                self.ranks.leave(id, group, self.engine);
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    fn register(
+        &mut self,
+        id: ConnectionId,
+        descriptors: Vec<OwnedFd>,
+        address: u64,
+        bytes: u64,
+        purpose: Purpose,
+    ) -> Result<Reply, Refused> {
+        let rank = self.attached(id)?;
+        if rank.ranges >= MOST_RANGES {
+            return refuse(Status::Resource, format!("{MOST_RANGES} memory ranges are registered already; free some"));
+        }
+        let memfd = descriptors.into_iter().next().expect("the message has one descriptor");
+        if let Err(error) = rank.memory.ranges().register(address, bytes, memfd) {
+            return refuse(Status::Argument, error);
+        }
+        rank.ranges += 1;
+        tracing::debug!(pid = rank.pid, address, bytes, ?purpose, "a rank shares memory");
+        Ok(Reply::Done)
+    }
+
+    fn unregister(&mut self, id: ConnectionId, address: u64) -> Result<Reply, Refused> {
+        let rank = self.attached(id)?;
+        match rank.memory.ranges().unregister(address) {
+            Ok(()) => {
+                rank.ranges -= 1;
+                Ok(Reply::Done)
+            }
+            Err(error) => refuse(Status::Argument, error),
+        }
+    }
+
+    fn error_text(&mut self, id: ConnectionId, slot: u32) -> Result<Reply, Refused> {
+        match self.attached(id)?.failures.get(&slot) {
+            Some((status, text)) => Ok(Reply::ErrorText { status: *status, text: text.clone() }),
+            None => refuse(Status::Argument, format!("no failed request owns completion word {slot}")),
+        }
+    }
+
+    fn detach(&mut self, id: ConnectionId) -> Result<Reply, Refused> {
+        if self.attached(id)?.busy.is_empty() {
+            Ok(Reply::Done)
+        } else {
+            refuse(Status::Busy, "requests are in flight; wait for them")
+        }
+    }
+
+    fn attached(&mut self, id: ConnectionId) -> Result<&mut Attached, Refused> {
+        match self.ranks.rank(id) {
+            Some(rank) => Ok(rank),
+            None => refuse(Status::Protocol, "attach first"),
+        }
+    }
+}
+
+/// The process of a rank.
+struct Process {
+    pid: u32,
+    /// Pins it and tells of its end; none where it is in a process namespace that we do not see.
+    pidfd: Option<OwnedFd>,
+    memory: TieredMemory,
+}
+
+/// Finds out by the kernel's word who greets, pins the process and probes its memory.
+fn pin(channel: &Channel, hello: &Hello) -> Result<Process, Refused> {
+    let peer = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
+    let own = rustix::process::geteuid().as_raw();
+    if peer.uid != own && peer.uid != 0 {
+        let text = format!("user {} may not attach to a service process of user {own}", peer.uid);
+        return refuse(Status::NoService, text);
+    }
+    let Some(pid) = peer.pid else {
+        tracing::info!(pid = hello.pid, "a rank of another process namespace: its memory is staged");
+        return Ok(Process { pid: hello.pid, pidfd: None, memory: TieredMemory::new(None) });
+    };
+    let pinned = pidfd_open(pid, PidfdFlags::empty());
+    let pidfd = pinned.map_err(|errno| kernel("pin the process", errno))?;
+    let cross = CrossMemory::open(pid).map_err(|errno| kernel("pin the process", errno))?;
+    // Still connected, so the number pinned is that of the process that connected.
+    if channel.hung_up() {
+        return refuse(Status::NoService, "the process has ended");
+    }
+    let pid = pid.as_raw_nonzero().get().unsigned_abs();
+    let cross = match probe(&cross, hello.probe_address, hello.nonce) {
+        ProbeOutcome::Reached => Some(cross),
+        outcome => {
+            tracing::info!(pid, ?outcome, "a rank's memory is staged");
+            None
+        }
+    };
+    Ok(Process { pid, pidfd: Some(pidfd), memory: TieredMemory::new(cross) })
+}
+
+fn kernel(what: &'static str, errno: rustix::io::Errno) -> Refused {
+    Refused { status: Status::Resource, text: format!("the service process cannot {what}: {errno}") }
+}
+
+/// Random words from the kernel.
+pub(crate) fn random<const N: usize>() -> Result<[u64; N], rustix::io::Errno> {
+    let mut words = [0; N];
+    for word in &mut words {
+        let mut bytes = [0; 8];
+        // Eight bytes come whole once the kernel's generator is seeded, and the call waits for that.
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+        *word = u64::from_ne_bytes(bytes);
+    }
+    Ok(words)
+}

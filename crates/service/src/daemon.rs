@@ -1,0 +1,143 @@
+//! Start and end of a service process: from [`Settings`] to a conductor that runs, and back to nothing.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use outboard_fabric::multicast::{Interface, InterfaceError, MulticastSettings};
+use outboard_fabric::{Fabric, Limits, LoopbackHub, PeerId, Ucx, UcxError, UcxSettings};
+use outboard_proto::SpId;
+use outboard_proto::config::AllgatherAlgorithm;
+use rustix::net::SocketType;
+
+use crate::attach::{Host, random};
+use crate::conductor::Conductor;
+use crate::datapath::Datapath;
+use crate::engine::Engine;
+use crate::outbox::Outbox;
+use crate::poller::Poller;
+use crate::ranks::Ranks;
+use crate::settings::{FabricChoice, Settings, SettingsError};
+use crate::socket::{NamedSocket, SocketError};
+use crate::statistics::Statistics;
+
+/// Why a service process does not start, or had to end.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The settings.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// A socket with a name.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// UCX.
+    #[error(transparent)]
+    Ucx(#[from] UcxError),
+    /// The network interface.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// Anything else that the kernel refuses.
+    #[error("cannot {what}: {source}")]
+    Kernel {
+        /// The step that failed.
+        what: &'static str,
+        /// The kernel's reason.
+        source: std::io::Error,
+    },
+}
+
+fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> StartError {
+    move |source| StartError::Kernel { what, source: source.into() }
+}
+
+/// Runs a service process on this thread. `ready` is called once ranks may attach. Whenever `stop` is readable `stopped`
+/// is called: it reads the descriptor and says whether to end; the first time calls in flight may end first, the second
+/// time not. Threads of this process must not have signals pending for `stop` that they would take themselves.
+///
+/// # Errors
+/// [`StartError`].
+pub fn run(
+    settings: &Settings,
+    stop: BorrowedFd<'_>,
+    stopped: impl FnMut() -> bool,
+    ready: impl FnOnce(),
+) -> Result<(), StartError> {
+    let mut conductor = build(settings)?;
+    conductor.watch(stop).map_err(kernel("watch the daemon's descriptors"))?;
+    ready();
+    let ended = conductor.run(stopped);
+    ended.map_err(kernel("sleep"))
+}
+
+fn build(settings: &Settings) -> Result<Conductor, StartError> {
+    let config = settings.resolve()?;
+    raise_descriptor_limit();
+    let [id, seed] = random().map_err(kernel("draw random numbers"))?;
+    let attach = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET)?;
+    let stats = settings.stats.as_deref();
+    let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM)).transpose()?;
+    let fabric = fabric(settings, PeerId(id))?;
+    let receivers = usize::from(settings.receivers);
+    let mailbox = Datapath::mailbox(receivers).map_err(kernel("make a mailbox"))?;
+    let datapath = match (config.allgather, &settings.interface) {
+        (AllgatherAlgorithm::Multicast, Some(interface)) => {
+            let multicast = MulticastSettings {
+                port: settings.multicast_port,
+                loop_back: settings.multicast_loop,
+                ..MulticastSettings::new(Interface::named(interface)?)
+            };
+            let started = Datapath::start(&multicast, receivers, &mailbox.poster());
+            Some(started.map_err(kernel("start the multicast threads"))?)
+        }
+        (AllgatherAlgorithm::Multicast | AllgatherAlgorithm::Ring, _) => None,
+    };
+    let host = Host {
+        id: SpId(id),
+        job: settings.job,
+        digest: config.digest(),
+        address: Arc::from(fabric.local_address()),
+        max_ranks: settings.max_ranks as usize,
+        max_groups: settings.max_groups as usize,
+    };
+    tracing::info!(
+        service_process = format!("{id:016x}"),
+        socket = %settings.socket.display(),
+        fabric = ?settings.fabric(),
+        ?config,
+        "serving"
+    );
+    Ok(Conductor {
+        engine: Engine::new(host.id, config, seed),
+        outbox: Outbox::new(fabric),
+        ranks: Ranks::default(),
+        host,
+        poller: Poller::new().map_err(kernel("make an epoll descriptor"))?,
+        attach,
+        statistics_socket,
+        mailbox,
+        datapath,
+        statistics: Statistics::new(),
+    })
+}
+
+fn fabric(settings: &Settings, id: PeerId) -> Result<Box<dyn Fabric>, StartError> {
+    Ok(match settings.fabric() {
+        FabricChoice::Loopback => {
+            let endpoint = LoopbackHub::new().endpoint(id, Limits::default());
+            Box::new(endpoint.map_err(kernel("make the loopback fabric"))?)
+        }
+        FabricChoice::Ucx => {
+            let ucx = UcxSettings { devices: settings.interface.clone(), ..UcxSettings::default() };
+            Box::new(Ucx::new(id, &ucx)?)
+        }
+    })
+}
+
+/// Ranks and their memory take descriptors: as many as the administrator allows.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(errno) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%errno, "cannot raise the limit on descriptors");
+    }
+}

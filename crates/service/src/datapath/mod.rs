@@ -1,0 +1,166 @@
+//! The datapath: one thread that sends multicast and several that receive it, apart from the conductor (MC-9, MC-10).
+//!
+//! ```text
+//! conductor -- SendJob, bounded --> sender     conductor -- Command, bounded --> receiver
+//!           <-- Report, mailbox --                       <-- Report, mailbox --
+//! ```
+//!
+//! Invariants: the mailbox has room for all reports that can be on their way (send jobs and batches are counted), so a
+//! datapath thread never waits for a conductor that waits for it; an address is received by one thread only, and as long
+//! as one channel needs it. Never looks into a header.
+
+mod receiver;
+mod sender;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::mpsc::{SyncSender, TrySendError};
+
+use outboard_fabric::multicast::{MulticastSettings, ReceiveBatch, channel_address};
+use outboard_proto::{Channel, MulticastBatch};
+
+use crate::mailbox::{Mailbox, Poster};
+use crate::memory::{Fault, Place};
+use receiver::Receiver;
+
+/// Send jobs that wait for the sender.
+const SEND_JOBS: usize = 64;
+/// Batches of each receiver, in its hands or the conductor's.
+const BATCHES: usize = 8;
+/// Bursts of one batch, 64 KiB each: a batch fits the second-level cache.
+const BURSTS: usize = 4;
+
+/// A batch to be sent and where its memory lies.
+#[derive(Debug)]
+pub(crate) struct SendJob {
+    pub(crate) batch: MulticastBatch,
+    pub(crate) place: Place,
+}
+
+/// What datapath threads tell the conductor.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// A job is done: its memory is not read any more.
+    Sent {
+        /// Of the batch.
+        token: u64,
+        /// Whether the memory could be read.
+        read: Result<(), Fault>,
+        /// Datagrams that the kernel took, and their bytes.
+        datagrams: u64,
+        /// Bytes of these.
+        bytes: u64,
+        /// Datagrams that it did not take; recovery repairs them.
+        failures: u64,
+    },
+    /// Datagrams have come.
+    Received {
+        /// The number of the receiver, to which the batch goes back.
+        receiver: usize,
+        /// The datagrams.
+        batch: ReceiveBatch,
+        /// Bursts that the socket buffer had no room for.
+        overflowed: u64,
+    },
+}
+
+/// The conductor's handle on all datapath threads; they end when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Datapath {
+    jobs: Option<SyncSender<SendJob>>,
+    sender: Option<std::thread::JoinHandle<()>>,
+    receivers: Vec<Receiver>,
+    /// Channels that need each address.
+    joined: HashMap<Ipv4Addr, u32>,
+}
+
+impl Datapath {
+    /// A mailbox with room for everything that the threads can have on their way.
+    ///
+    /// # Errors
+    /// When descriptors are exhausted.
+    pub(crate) fn mailbox(receivers: usize) -> io::Result<Mailbox<Report>> {
+        // One job beyond the queue is in the sender's hands.
+        Mailbox::new(SEND_JOBS + 1 + receivers * BATCHES)
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// When a socket option is refused or threads are exhausted.
+    pub(crate) fn start(settings: &MulticastSettings, receivers: usize, poster: &Poster<Report>) -> io::Result<Self> {
+        let (jobs, sender) = sender::start(settings, SEND_JOBS, poster.clone())?;
+        let receivers = (0..receivers)
+            .map(|number| Receiver::start(settings, number, (BATCHES, BURSTS), poster.clone()))
+            .collect::<io::Result<_>>()?;
+        Ok(Datapath { jobs: Some(jobs), sender: Some(sender), receivers, joined: HashMap::new() })
+    }
+
+    /// Hands a job to the sender, or gives it back when the queue is full.
+    ///
+    /// # Panics
+    /// When the sender has ended, which it does on a panic of its own only.
+    pub(crate) fn submit(&self, job: SendJob) -> Result<(), SendJob> {
+        let jobs = self.jobs.as_ref().expect("open until dropped");
+        match jobs.try_send(job) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(job)) => Err(job),
+            Err(TrySendError::Disconnected(_)) => panic!("the multicast sender has ended"),
+        }
+    }
+
+    /// Receives a channel; effective on return.
+    ///
+    /// # Errors
+    /// What the kernel says, too many memberships for instance.
+    pub(crate) fn join(&mut self, channel: Channel) -> io::Result<()> {
+        let address = channel_address(channel.0);
+        let count = self.joined.entry(address).or_insert(0);
+        *count += 1;
+        if *count > 1 {
+            return Ok(());
+        }
+        let joined = self.receiver(address).join(address);
+        if joined.is_err() {
+            self.joined.remove(&address);
+        }
+        joined
+    }
+
+    /// Stops receiving a channel.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn leave(&mut self, channel: Channel) -> io::Result<()> {
+        let address = channel_address(channel.0);
+        let Some(count) = self.joined.get_mut(&address) else { return Ok(()) };
+        *count -= 1;
+        if *count > 0 {
+            return Ok(());
+        }
+        self.joined.remove(&address);
+        self.receiver(address).leave(address)
+    }
+
+    /// Gives a batch back to its receiver.
+    pub(crate) fn give_back(&self, receiver: usize, batch: ReceiveBatch) {
+        self.receivers[receiver].give_back(batch);
+    }
+
+    /// Addresses are spread over the receivers by their lowest bits, which are mixed already.
+    fn receiver(&self, address: Ipv4Addr) -> &Receiver {
+        &self.receivers[address.to_bits() as usize % self.receivers.len()]
+    }
+}
+
+impl Drop for Datapath {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(sender) = self.sender.take()
+            && sender.join().is_err()
+        {
+            tracing::error!("the multicast sender panicked");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The machine with its memory and its clock: whatever is handed in, the orders that follow are carried out at once.
+//!
+//! Invariant: between two calls of this module no order is left undone and no memory fault unreported.
+
+use std::time::Instant as WallInstant;
+
+use outboard_plan::Rank;
+use outboard_proto::{
+    Call, CallId, Config, Counters, Event, GroupHandle, GroupSpec, Instant, MemRef, ReceivedDatagram, ServiceProcess,
+    SpId, Transmit,
+};
+
+use crate::memory::{Buffers, Fault, FramePayload, Memory, NoPayload, Payloads, Place};
+
+/// Faults are reported in rounds, since the report of one may order work that meets another.
+const FAULT_ROUNDS: u32 = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    machine: ServiceProcess,
+    memory: Memory,
+    origin: WallInstant,
+}
+
+impl Engine {
+    pub(crate) fn new(id: SpId, config: Config, seed: u64) -> Self {
+        Engine { machine: ServiceProcess::new(id, config, seed), memory: Memory::default(), origin: WallInstant::now() }
+    }
+
+    /// Nanoseconds since the start.
+    pub(crate) fn now(&self) -> Instant {
+        Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn id(&self) -> SpId {
+        self.machine.id()
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        self.machine.config()
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.machine.counters()
+    }
+
+    fn settle(&mut self, payloads: &dyn Payloads) {
+        self.memory.perform(&mut self.machine, payloads);
+        for _ in 0..FAULT_ROUNDS {
+            let faults = self.memory.take_faults();
+            if faults.is_empty() {
+                return;
+            }
+            let now = self.now();
+            for call in faults {
+                self.machine.handle_memory_fault(now, call);
+                self.memory.perform(&mut self.machine, &NoPayload);
+            }
+        }
+    }
+
+    fn tell(&mut self, what: impl FnOnce(&mut ServiceProcess, Instant)) {
+        let now = self.now();
+        what(&mut self.machine, now);
+        self.settle(&NoPayload);
+    }
+
+    pub(crate) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
+        self.tell(|machine, now| machine.handle_create_group(now, spec, rank));
+    }
+
+    pub(crate) fn leave(&mut self, group: GroupHandle, rank: Rank) {
+        self.tell(|machine, now| machine.handle_leave(now, group, rank));
+    }
+
+    pub(crate) fn call(&mut self, call: Call, buffers: Buffers) {
+        self.memory.insert(call.id, buffers);
+        self.tell(|machine, now| machine.handle_call(now, call));
+    }
+
+    /// The call has ended: its buffers belong to the rank again.
+    pub(crate) fn forget_call(&mut self, call: CallId) {
+        self.memory.remove(call);
+    }
+
+    /// The rank of this call is gone: its memory is not touched any more.
+    pub(crate) fn forget_memory(&mut self, call: CallId) {
+        self.memory.forget_rank(call);
+    }
+
+    pub(crate) fn frame(&mut self, from: SpId, header: &[u8], payload: &[u8]) {
+        let length = u32::try_from(payload.len()).expect("the fabric bounds payloads");
+        let now = self.now();
+        self.machine.handle_frame(now, from, header, length);
+        self.settle(&FramePayload(payload));
+    }
+
+    pub(crate) fn datagrams(&mut self, batch: &[ReceivedDatagram<'_>], payloads: &dyn Payloads) {
+        let now = self.now();
+        self.machine.handle_datagrams(now, batch);
+        self.settle(payloads);
+    }
+
+    /// The memory of a multicast batch has been read, or could not be.
+    pub(crate) fn multicast_done(&mut self, token: u64, read: Result<(), Fault>) {
+        if let Err(fault) = read {
+            self.memory.note(fault);
+        }
+        self.tell(|machine, now| machine.handle_multicast_done(now, token));
+    }
+
+    pub(crate) fn peer_lost(&mut self, peer: SpId) {
+        self.tell(|machine, now| machine.handle_peer_lost(now, peer));
+    }
+
+    /// Calls the machine's timers if they are due; returns whether they were.
+    pub(crate) fn timeout(&mut self) -> bool {
+        let now = self.now();
+        let due = self.machine.poll_timeout().is_some_and(|at| at <= now);
+        if due {
+            self.tell(ServiceProcess::handle_timeout);
+        }
+        due
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.machine.poll_timeout()
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.machine.poll_event()
+    }
+
+    /// The next thing to send; its payload is to be read before [`Self::transmitted`].
+    pub(crate) fn poll_transmit(&mut self) -> Option<Transmit> {
+        let now = self.now();
+        self.machine.poll_transmit(now)
+    }
+
+    /// What was polled has been read: work on memory that follows it may be done.
+    pub(crate) fn transmitted(&mut self) {
+        self.settle(&NoPayload);
+    }
+
+    /// Where a piece lies, for reading.
+    pub(crate) fn place(&self, piece: MemRef) -> Result<Place, Fault> {
+        self.memory.place(piece)
+    }
+
+    /// A read failed: reported to the machine at once.
+    pub(crate) fn fault(&mut self, fault: Fault) {
+        self.memory.note(fault);
+        self.settle(&NoPayload);
+    }
+}

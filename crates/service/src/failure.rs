@@ -1,0 +1,41 @@
+//! The one table from the protocol's errors to the codes that ranks see (`outboard.h`).
+
+use outboard_proto::{CollectiveError, GroupError};
+use outboard_shm::status::Status;
+
+use crate::offers::OfferError;
+
+/// The code of a collective's error.
+pub(crate) fn collective(error: &CollectiveError) -> Status {
+    match error {
+        CollectiveError::RankLost(_) => Status::RankLost,
+        CollectiveError::PeerLost { .. } => Status::PeerLost,
+        // The handle comes from a member's own offer: two groups disagree on what it names.
+        CollectiveError::Mismatch { .. } | CollectiveError::Configuration { .. } | CollectiveError::HandleTaken(_) => {
+            Status::Mismatch
+        }
+        CollectiveError::Memory(_) => Status::Memory,
+        CollectiveError::Protocol(_) => Status::Protocol,
+    }
+}
+
+/// The code of a group that could not be made.
+pub(crate) fn group(error: &GroupError) -> Status {
+    match error {
+        GroupError::Invalid(_) => Status::Argument,
+        GroupError::Failed(failed) => collective(failed),
+    }
+}
+
+/// The code of offers that do not make a group.
+pub(crate) fn offer(error: &OfferError) -> Status {
+    match error {
+        OfferError::Length { .. }
+        | OfferError::Rank { .. }
+        | OfferError::Damaged { .. }
+        | OfferError::Address { .. }
+        | OfferError::NotOurs { .. } => Status::Argument,
+        OfferError::Version { .. } => Status::Version,
+        OfferError::Job { .. } | OfferError::Configuration { .. } => Status::Mismatch,
+    }
+}

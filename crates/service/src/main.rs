@@ -1,0 +1,115 @@
+//! `outboardd`, the service process: command line, signals, log.
+
+use std::io::Write;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser};
+use outboard_service::{Settings, settings};
+use rustix::process::Signal;
+
+/// Carries out the collectives of this host's ranks.
+///
+/// Settings come from flags, else from the environment (OUTBOARD_*), else from defaults.
+#[derive(Debug, Parser)]
+#[command(name = "outboardd", version)]
+struct CommandLine {
+    #[command(flatten)]
+    settings: Settings,
+    /// Print every setting with where it comes from, and end
+    #[arg(long)]
+    print_settings: bool,
+}
+
+/// Why the daemon ended badly.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Start(#[from] outboard_service::StartError),
+    #[error("cannot {what}: {source}")]
+    Kernel { what: &'static str, source: std::io::Error },
+    #[error("`{0}` is no filter for the log: {1}")]
+    Log(String, tracing_subscriber::filter::ParseError),
+}
+
+fn main() -> ExitCode {
+    let matches = CommandLine::command().get_matches();
+    let line = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if line.print_settings {
+        // A reader that does not want all of it is no failure.
+        let _ = writeln!(std::io::stdout(), "{}", settings::print(&matches));
+        return ExitCode::SUCCESS;
+    }
+    match serve(&line.settings) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("outboardd: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(settings: &Settings) -> Result<(), Failure> {
+    let kernel = |what| move |source: std::io::Error| Failure::Kernel { what, source };
+    let filter = tracing_subscriber::EnvFilter::try_new(&settings.log);
+    let filter = filter.map_err(|error| Failure::Log(settings.log.clone(), error))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    if settings.die_with_parent {
+        let parent = rustix::process::getppid();
+        let asked = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+        asked.map_err(|errno| kernel("ask for a signal at the parent's end")(errno.into()))?;
+        if rustix::process::getppid() != parent {
+            return Ok(());
+        }
+    }
+    if let Some(core) = settings.pin_core {
+        let mut cores = rustix::thread::CpuSet::new();
+        if core >= rustix::thread::CpuSet::MAX_CPU {
+            return Err(kernel("pin to that processor")(std::io::ErrorKind::InvalidInput.into()));
+        }
+        cores.set(core);
+        // Threads started later inherit it.
+        let pinned = rustix::thread::sched_setaffinity(None, &cores);
+        pinned.map_err(|errno| kernel("pin to that processor")(errno.into()))?;
+    }
+    let ready = settings.ready_fd.map(descriptor).transpose().map_err(kernel("use the ready descriptor"))?;
+    let signals = signals().map_err(kernel("take signals"))?;
+    let stopped = || {
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        rustix::io::read(&signals, &mut record).is_ok_and(|bytes| bytes == record.len())
+    };
+    let announce = || {
+        if let Some(ready) = ready
+            && let Err(errno) = rustix::io::write(&ready, b"1")
+        {
+            tracing::warn!(%errno, "nobody hears that we are ready");
+        }
+    };
+    Ok(outboard_service::run(settings, signals.as_fd(), stopped, announce)?)
+}
+
+/// The descriptor that our parent left open for us.
+fn descriptor(number: i32) -> std::io::Result<OwnedFd> {
+    // SAFETY: `fcntl` on any number is harmless.
+    if number <= 2 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: it is open, and nobody but us was told its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// SIGTERM and SIGINT as a descriptor, blocked everywhere else: threads started later inherit the mask.
+fn signals() -> std::io::Result<OwnedFd> {
+    // SAFETY: the set is initialised before its use and outlives the calls; the descriptor is fresh and ours.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        if libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 { Err(std::io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}

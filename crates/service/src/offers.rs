@@ -1,0 +1,285 @@
+//! Offers: what a rank hands to the other members of a group to be, 1,024 bytes each (`outboard_group_offer`).
+//!
+//! An offer names the service process that serves the rank, how to reach it, and a handle and key drawn for the case
+//! that this rank becomes the lowest of the group. Offers travel through the program, so they are checked like anything
+//! that comes from outside: fixed size, magic, version, checksum, bounds. Never holds state; never does IO.
+
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use outboard_proto::wire;
+use outboard_proto::{GroupHandle, GroupSpec, Member, SpId};
+use outboard_shm::attach::OFFER_BYTES;
+use siphasher::sip::SipHasher13;
+
+/// Longest fabric address in an offer.
+pub const MAX_ADDRESS: usize = outboard_fabric::MAX_ADDRESS;
+const MAGIC: [u8; 8] = *b"outboard";
+/// Layout of the offer itself; the wire version is carried beside it.
+const LAYOUT: u8 = 1;
+const ADDRESS_AT: usize = 64;
+const CHECKSUM_AT: usize = OFFER_BYTES - 8;
+
+/// One rank's offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// Who serves the rank.
+    pub sp: SpId,
+    /// Its job.
+    pub job: u64,
+    /// Drawn for the group.
+    pub handle: GroupHandle,
+    /// Drawn for the group's datagram tags.
+    pub key: [u64; 2],
+    /// [`outboard_proto::Config::digest`] of the service process.
+    pub digest: u64,
+    /// Unicast address of the service process, opaque.
+    pub address: Arc<[u8]>,
+}
+
+/// Why offers do not make a group.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OfferError {
+    /// The blob is not as long as ranks times [`OFFER_BYTES`], or there are no ranks.
+    #[error(
+        "offers of {bytes} bytes do not fit {ranks} ranks of {OFFER_BYTES} bytes each; bring all offers in rank order"
+    )]
+    Length {
+        /// Bytes given.
+        bytes: usize,
+        /// Ranks named.
+        ranks: u32,
+    },
+    /// The rank is not one of the group.
+    #[error("rank {rank} is not one of {ranks} ranks")]
+    Rank {
+        /// The rank given.
+        rank: u32,
+        /// Ranks named.
+        ranks: u32,
+    },
+    /// One offer is damaged.
+    #[error("the offer of rank {rank} is damaged ({what}); pass offers on byte by byte")]
+    Damaged {
+        /// Whose.
+        rank: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// One offer comes from another version.
+    #[error("the offer of rank {rank} is of version {found}, ours is {ours}; install the same version on all hosts")]
+    Version {
+        /// Whose.
+        rank: u32,
+        /// Its version.
+        found: u8,
+        /// Ours.
+        ours: u8,
+    },
+    /// The offer at the caller's rank is not the caller's.
+    #[error("the offer at rank {rank} was not made by this process; bring offers in rank order and use each once")]
+    NotOurs {
+        /// The rank given.
+        rank: u32,
+    },
+    /// Two service processes of different jobs.
+    #[error("rank {rank} belongs to job {found}, this rank to job {ours}; start all daemons with the same --job")]
+    Job {
+        /// Whose.
+        rank: u32,
+        /// Its job.
+        found: u64,
+        /// Ours.
+        ours: u64,
+    },
+    /// One service process gives two addresses.
+    #[error("rank {rank} gives another address for {sp} than a lower rank; one of both offers is stale")]
+    Address {
+        /// Whose.
+        rank: u32,
+        /// The service process.
+        sp: SpId,
+    },
+    /// Two service processes are configured differently.
+    #[error(
+        "rank 0 and rank {rank} are served by differently configured daemons (digests {ours:016x}, {found:016x}); give all the same settings"
+    )]
+    Configuration {
+        /// The first rank that differs.
+        rank: u32,
+        /// Digest of rank 0's.
+        ours: u64,
+        /// Digest of that rank's.
+        found: u64,
+    },
+}
+
+impl Offer {
+    /// The bytes to hand out.
+    ///
+    /// # Panics
+    /// When the address is longer than [`MAX_ADDRESS`]: the fabric promises that it is not.
+    #[must_use]
+    pub fn encode(&self) -> [u8; OFFER_BYTES] {
+        assert!(self.address.len() <= MAX_ADDRESS, "a fabric address has at most {MAX_ADDRESS} bytes");
+        let mut b = [0u8; OFFER_BYTES];
+        b[..8].copy_from_slice(&MAGIC);
+        b[8] = LAYOUT;
+        b[9] = wire::VERSION;
+        b[10..12].copy_from_slice(&(self.address.len() as u16).to_le_bytes());
+        b[12..16].copy_from_slice(&self.handle.0.to_le_bytes());
+        for (at, word) in [(16, self.sp.0), (24, self.job), (32, self.key[0]), (40, self.key[1]), (48, self.digest)] {
+            b[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        b[ADDRESS_AT..ADDRESS_AT + self.address.len()].copy_from_slice(&self.address);
+        let sum = checksum(&b[..CHECKSUM_AT]);
+        b[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        b
+    }
+
+    /// Reads one offer of exactly [`OFFER_BYTES`] bytes; `rank` is for the error.
+    pub(crate) fn decode(b: &[u8], rank: u32) -> Result<Offer, OfferError> {
+        let damaged = |what| OfferError::Damaged { rank, what };
+        if b.len() != OFFER_BYTES || b[..8] != MAGIC {
+            return Err(damaged("not an offer"));
+        }
+        if (b[8], b[9]) != (LAYOUT, wire::VERSION) {
+            let (found, ours) = if b[8] == LAYOUT { (b[9], wire::VERSION) } else { (b[8], LAYOUT) };
+            return Err(OfferError::Version { rank, found, ours });
+        }
+        if word(b, CHECKSUM_AT) != checksum(&b[..CHECKSUM_AT]) {
+            return Err(damaged("checksum"));
+        }
+        let length = usize::from(u16::from_le_bytes([b[10], b[11]]));
+        if length > MAX_ADDRESS {
+            return Err(damaged("address too long"));
+        }
+        Ok(Offer {
+            sp: SpId(word(b, 16)),
+            job: word(b, 24),
+            handle: GroupHandle(u32::from_le_bytes([b[12], b[13], b[14], b[15]])),
+            key: [word(b, 32), word(b, 40)],
+            digest: word(b, 48),
+            address: b[ADDRESS_AT..ADDRESS_AT + length].into(),
+        })
+    }
+}
+
+/// Reads the offers of all `ranks`, checks that they fit together and that `rank`'s is one that `ours` accepts, and
+/// returns the group that they make. Handle and key are those of rank 0's offer.
+///
+/// # Errors
+/// See [`OfferError`]. Every member that is given the same offers fails alike, but for `NotOurs`.
+pub fn group_spec(
+    offers: &[u8],
+    ranks: u32,
+    rank: u32,
+    ours: impl FnOnce(&Offer) -> bool,
+) -> Result<GroupSpec, OfferError> {
+    let expected = (ranks as usize).checked_mul(OFFER_BYTES);
+    if ranks == 0 || ranks > u32::from(u16::MAX) || expected != Some(offers.len()) {
+        return Err(OfferError::Length { bytes: offers.len(), ranks });
+    }
+    if rank >= ranks {
+        return Err(OfferError::Rank { rank, ranks });
+    }
+    let parsed: Vec<Offer> = (0..ranks)
+        .zip(offers.chunks_exact(OFFER_BYTES))
+        .map(|(r, bytes)| Offer::decode(bytes, r))
+        .collect::<Result<_, _>>()?;
+    if !ours(&parsed[rank as usize]) {
+        return Err(OfferError::NotOurs { rank });
+    }
+    let first = &parsed[0];
+    let mut addresses = std::collections::HashMap::new();
+    for (r, offer) in (0..ranks).zip(&parsed) {
+        if offer.job != first.job {
+            return Err(OfferError::Job { rank: r, found: offer.job, ours: first.job });
+        }
+        if offer.digest != first.digest {
+            return Err(OfferError::Configuration { rank: r, ours: first.digest, found: offer.digest });
+        }
+        if *addresses.entry(offer.sp).or_insert(&offer.address) != &offer.address {
+            return Err(OfferError::Address { rank: r, sp: offer.sp });
+        }
+    }
+    // One copy of each address, however many ranks a service process serves.
+    let members =
+        parsed.iter().map(|offer| Member { sp: offer.sp, address: Arc::clone(addresses[&offer.sp]) }).collect();
+    Ok(GroupSpec { handle: first.handle, key: first.key, job: first.job, members })
+}
+
+fn word(b: &[u8], at: usize) -> u64 {
+    let mut bytes = [0u8; 8];
+    bytes.copy_from_slice(&b[at..at + 8]);
+    u64::from_le_bytes(bytes)
+}
+
+/// Against accidents, not against attackers: offers carry no authority beyond their own process.
+fn checksum(bytes: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(0x6f66_6665, 0x7273);
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn offer(sp: u64) -> Offer {
+        Offer {
+            sp: SpId(sp),
+            job: 3,
+            handle: GroupHandle(100 + sp as u32),
+            key: [sp, 7],
+            digest: 9,
+            address: sp.to_le_bytes().as_slice().into(),
+        }
+    }
+
+    fn blob(offers: &[Offer]) -> Vec<u8> {
+        offers.iter().flat_map(Offer::encode).collect()
+    }
+
+    #[test]
+    fn the_lowest_rank_names_the_group() {
+        let all = [offer(5), offer(6), offer(5)];
+        let spec = group_spec(&blob(&all), 3, 1, |o| o.sp == SpId(6)).expect("they fit");
+        assert_eq!((spec.handle, spec.key, spec.job), (GroupHandle(105), [5, 7], 3));
+        assert_eq!(spec.members.iter().map(|m| m.sp.0).collect::<Vec<_>>(), [5, 6, 5]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_rank() {
+        let good = blob(&[offer(1), offer(2)]);
+        let group = |bytes: &[u8], ranks, rank| group_spec(bytes, ranks, rank, |_| true).expect_err("refused");
+        assert!(matches!(group(&good, 3, 0), OfferError::Length { .. }));
+        assert!(matches!(group(&[], 0, 0), OfferError::Length { .. }));
+        assert!(matches!(group(&good, 2, 2), OfferError::Rank { .. }));
+        assert!(matches!(group_spec(&good, 2, 0, |_| false), Err(OfferError::NotOurs { rank: 0 })));
+        let other_job = blob(&[offer(1), Offer { job: 4, ..offer(2) }]);
+        assert!(matches!(group(&other_job, 2, 0), OfferError::Job { rank: 1, .. }));
+        let other_settings = blob(&[offer(1), Offer { digest: 4, ..offer(2) }]);
+        assert!(matches!(group(&other_settings, 2, 0), OfferError::Configuration { rank: 1, .. }));
+        let two_addresses = blob(&[offer(1), Offer { address: [1u8].as_slice().into(), ..offer(1) }]);
+        assert!(matches!(group(&two_addresses, 2, 0), OfferError::Address { rank: 1, .. }));
+        let mut old = good.clone();
+        old[OFFER_BYTES + 9] = 0;
+        assert!(matches!(group(&old, 2, 0), OfferError::Version { rank: 1, found: 0, .. }));
+    }
+
+    proptest! {
+        #[test]
+        fn every_damaged_byte_is_noticed(at in 0..OFFER_BYTES, flip in 1u8..) {
+            let mut bytes = blob(&[offer(1)]);
+            bytes[at] ^= flip;
+            prop_assert!(group_spec(&bytes, 1, 0, |_| true).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..3000), ranks in 0u32..4) {
+            prop_assert!(group_spec(&bytes, ranks, 0, |_| true).is_err());
+        }
+    }
+}

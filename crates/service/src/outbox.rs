@@ -1,0 +1,179 @@
+//! What the machine wants sent: frames to the unicast fabric, batches to the multicast sender.
+//!
+//! Invariants: frames to one peer leave in the order in which the machine gave them; at most [`MOST_WAITING`] frames wait
+//! for room in the fabric, then the machine is not asked for more. A frame's payload is read before the machine is called
+//! again, so what waits holds a copy.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use outboard_fabric::{ConnectError, Fabric, Payload, PeerId, SendError};
+use outboard_proto::{MemRef, SpId, Transmit};
+
+use crate::datapath::{Datapath, SendJob};
+use crate::engine::Engine;
+use crate::memory::Place;
+
+/// Frames that wait for room, all peers together.
+const MOST_WAITING: usize = 256;
+/// Transmissions per turn, so that arrivals are looked at in between.
+const TURN: usize = 256;
+
+#[derive(Debug)]
+struct Frame {
+    header: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+/// See the module.
+pub(crate) struct Outbox {
+    fabric: Box<dyn Fabric>,
+    waiting: BTreeMap<SpId, VecDeque<Frame>>,
+    frames: usize,
+    /// A batch that found the sender's queue full.
+    held: Option<SendJob>,
+    frames_sent: u64,
+}
+
+impl Outbox {
+    pub(crate) fn new(fabric: Box<dyn Fabric>) -> Self {
+        Outbox { fabric, waiting: BTreeMap::new(), frames: 0, held: None, frames_sent: 0 }
+    }
+
+    pub(crate) fn fabric(&mut self) -> &mut dyn Fabric {
+        &mut *self.fabric
+    }
+
+    /// Frames given to the fabric since the start.
+    pub(crate) fn frames_sent(&self) -> u64 {
+        self.frames_sent
+    }
+
+    /// Whether everything that was given out has been accepted by fabric and sender.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames == 0 && self.held.is_none()
+    }
+
+    pub(crate) fn connect(&mut self, peer: SpId, address: &[u8]) -> Result<(), ConnectError> {
+        self.fabric.connect(PeerId(peer.0), address)
+    }
+
+    pub(crate) fn disconnect(&mut self, peer: SpId) {
+        self.forget(peer);
+        self.fabric.disconnect(PeerId(peer.0));
+    }
+
+    /// Frames that wait for a peer that is gone are gone too.
+    pub(crate) fn forget(&mut self, peer: SpId) {
+        self.frames -= self.waiting.remove(&peer).map_or(0, |queue| queue.len());
+    }
+
+    /// Sends what waits and what the machine has, as far as there is room; returns whether anything moved.
+    pub(crate) fn pump(&mut self, engine: &mut Engine, datapath: Option<&Datapath>) -> bool {
+        let mut moved = self.flush();
+        if let Some(job) = self.held.take() {
+            match submit(datapath, job) {
+                Ok(()) => moved = true,
+                Err(job) => self.held = Some(job),
+            }
+        }
+        for _ in 0..TURN {
+            if self.held.is_some() || self.frames >= MOST_WAITING {
+                break;
+            }
+            match engine.poll_transmit() {
+                None => break,
+                Some(Transmit::Frame { to, header, payload }) => self.frame(engine, to, header, payload),
+                Some(Transmit::Multicast(batch)) => match engine.place(batch.memory) {
+                    Ok(place) => self.held = submit(datapath, SendJob { batch, place }).err(),
+                    Err(fault) => engine.multicast_done(batch.token, Err(fault)),
+                },
+            }
+            engine.transmitted();
+            moved = true;
+        }
+        moved
+    }
+
+    /// Gives waiting frames to the fabric as far as it takes them.
+    fn flush(&mut self) -> bool {
+        let mut moved = false;
+        let fabric = &mut *self.fabric;
+        self.waiting.retain(|&peer, queue| {
+            while let Some(frame) = queue.front() {
+                if let Err(SendError::Full(_)) = fabric.ready(PeerId(peer.0), frame.payload.len()) {
+                    break;
+                }
+                if let Err(error @ SendError::Full(_)) = send(fabric, peer, &frame.header, &frame.payload) {
+                    tracing::trace!(%error, "no room after all");
+                    break;
+                }
+                queue.pop_front();
+                self.frames -= 1;
+                self.frames_sent += 1;
+                moved = true;
+            }
+            !queue.is_empty()
+        });
+        moved
+    }
+
+    fn frame(&mut self, engine: &mut Engine, to: SpId, header: Vec<u8>, payload: Option<MemRef>) {
+        let length = payload.map_or(0, |piece| usize::try_from(piece.len).expect("fragments lie in memory"));
+        let peer = PeerId(to.0);
+        let place = match payload.map(|piece| engine.place(piece)).transpose() {
+            Ok(place) => place,
+            Err(fault) => return engine.fault(fault),
+        };
+        let ready = match self.waiting.contains_key(&to) {
+            true => Err(SendError::Full(peer)),
+            false => self.fabric.ready(peer, length),
+        };
+        match ready {
+            Ok(()) => {}
+            Err(SendError::Full(_)) => return self.wait(engine, to, header, place, length),
+            Err(error) => return note(to, Err(error)),
+        }
+        let payload = match place {
+            None => Payload::Empty,
+            Some(place) => match self.fabric.payload_buffer(length) {
+                None => return self.wait(engine, to, header, Some(place), length),
+                Some(mut buffer) => match place.read(&mut buffer) {
+                    Ok(()) => Payload::Buffer(buffer),
+                    Err(fault) => return engine.fault(fault),
+                },
+            },
+        };
+        self.frames_sent += 1;
+        note(to, self.fabric.send(peer, &header, payload));
+    }
+
+    /// Keeps a frame until the fabric has room.
+    fn wait(&mut self, engine: &mut Engine, to: SpId, header: Vec<u8>, place: Option<Place>, length: usize) {
+        let mut payload = vec![0; length];
+        if let Some(Err(fault)) = place.map(|place| place.read(&mut payload)) {
+            return engine.fault(fault);
+        }
+        self.waiting.entry(to).or_default().push_back(Frame { header, payload });
+        self.frames += 1;
+    }
+}
+
+fn send(fabric: &mut dyn Fabric, to: SpId, header: &[u8], payload: &[u8]) -> Result<(), SendError> {
+    let payload = if payload.is_empty() { Payload::Empty } else { Payload::Bytes(payload) };
+    fabric.send(PeerId(to.0), header, payload)
+}
+
+/// A frame that the fabric refuses for good is lost; the machine copes, or learns of the lost peer in a moment.
+fn note(to: SpId, sent: Result<(), SendError>) {
+    if let Err(error) = sent {
+        tracing::debug!(peer = %to, %error, "a frame was not sent");
+    }
+}
+
+/// Hands a batch to the sender; gives it back when its queue is full.
+fn submit(datapath: Option<&Datapath>, job: SendJob) -> Result<(), SendJob> {
+    match datapath {
+        Some(datapath) => datapath.submit(job),
+        None => unreachable!("the settings allow multicast only where there is a datapath"),
+    }
+}

@@ -1,0 +1,383 @@
+//! The ranks of this host: who is attached, their groups and calls, and what they submit.
+//!
+//! A connection goes through these states:
+//!
+//! | state | on | goes to |
+//! |---|---|---|
+//! | greeting | `Hello` accepted | attached |
+//! | greeting | anything else, hang-up | gone |
+//! | attached | `Detach`, hang-up, malformed message, end of the process | gone |
+//!
+//! A membership is *making* until the machine reports the group ready, then *made*, and ends by `DestroyGroup`, by a
+//! failure to make it, or with the connection.
+//!
+//! Invariants: everything a rank says is checked against what it owns before the machine hears of it; connection numbers
+//! are never used twice; when a connection goes, its memory is forgotten before the machine is told.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use outboard_plan::Rank;
+use outboard_proto::{Call, CallId, CallKind, CollectiveError, GroupError, GroupHandle, InstanceId, Signature};
+use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
+use outboard_shm::control::{Completions, ServiceSide};
+use outboard_shm::entry::{AllgatherEntry, Entry};
+use outboard_shm::memory::{Tier, TieredMemory};
+use outboard_shm::status::Status;
+
+use crate::engine::Engine;
+use crate::failure;
+use crate::memory::Buffers;
+use crate::poller::{Poller, Token, Trigger};
+use crate::statistics::Tiers;
+
+/// Submissions taken from one rank per turn, so that one rank does not starve the others.
+const SUBMISSIONS: usize = 64;
+/// Largest receive buffer that an address space can hold.
+const MOST_BYTES: u64 = i64::MAX as u64;
+
+/// Number of a connection.
+pub(crate) type ConnectionId = u64;
+
+/// Where a rank stands with a group.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// Asked for; the request with this token waits for its reply.
+    Making {
+        /// Repeated in the reply.
+        token: u64,
+    },
+    /// Usable.
+    Made {
+        /// Calls taken so far; the next is one more.
+        calls: u64,
+        /// Calls that have not ended.
+        in_flight: u32,
+    },
+}
+
+/// A rank's place in a group.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    pub(crate) handle: GroupHandle,
+    pub(crate) rank: Rank,
+    pub(crate) ranks: u32,
+    pub(crate) stage: Stage,
+}
+
+/// An attached rank.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) channel: Channel,
+    pub(crate) pid: u32,
+    /// None where the rank is in a process namespace that we do not see: then the socket alone tells of its end.
+    pub(crate) pidfd: Option<OwnedFd>,
+    pub(crate) side: ServiceSide,
+    pub(crate) completions: Completions,
+    pub(crate) memory: Arc<TieredMemory>,
+    /// Ranges of memory that the rank has registered.
+    pub(crate) ranges: u32,
+    /// By the identifier that the rank knows.
+    pub(crate) groups: BTreeMap<u64, Membership>,
+    pub(crate) next_group: u64,
+    /// Handle and key of offers that have not been used, oldest first.
+    pub(crate) offers: VecDeque<(GroupHandle, [u64; 2])>,
+    /// Result and sentence of failed requests, by completion word.
+    pub(crate) failures: HashMap<u32, (Status, String)>,
+    /// Completion words that requests in flight own.
+    pub(crate) busy: HashMap<u32, CallId>,
+}
+
+/// One connection of the attach socket.
+#[derive(Debug)]
+pub(crate) enum Connection {
+    /// Has not said who it is.
+    Greeting(Channel),
+    /// A rank.
+    Attached(Box<Attached>),
+}
+
+impl Connection {
+    pub(crate) fn channel(&self) -> &Channel {
+        match self {
+            Connection::Greeting(channel) => channel,
+            Connection::Attached(rank) => &rank.channel,
+        }
+    }
+}
+
+/// A call in flight.
+#[derive(Debug)]
+struct InFlight {
+    connection: ConnectionId,
+    group: u64,
+    slot: u32,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Ranks {
+    pub(crate) connections: BTreeMap<ConnectionId, Connection>,
+    next_connection: ConnectionId,
+    members: HashMap<(GroupHandle, Rank), (ConnectionId, u64)>,
+    calls: HashMap<CallId, InFlight>,
+    next_call: u64,
+    /// Submissions and messages refused.
+    pub(crate) refused: u64,
+}
+
+/// A submission that a rank may not make.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("group {0} is not one of this rank's; use a group between its creation and its destruction")]
+    Group(u64),
+    #[error("call {found} of the group came where {expected} was due; a group's calls are posted in order")]
+    Instance { found: u64, expected: u64 },
+    #[error("{bytes} bytes per rank at {send:#x} and {receive:#x} exceed the address space")]
+    Range { bytes: u64, send: u64, receive: u64 },
+}
+
+impl Ranks {
+    /// Takes a new connection in.
+    pub(crate) fn greet(&mut self, channel: Channel, poller: &Poller) {
+        self.next_connection += 1;
+        let id = self.next_connection;
+        match poller.watch(&channel, Token::Channel(id), Trigger::Level) {
+            Ok(()) => {
+                self.connections.insert(id, Connection::Greeting(channel));
+            }
+            Err(errno) => tracing::warn!(%errno, "cannot watch a new connection"),
+        }
+    }
+
+    /// Attached ranks.
+    pub(crate) fn attached(&self) -> impl Iterator<Item = &Attached> {
+        self.connections.values().filter_map(|connection| match connection {
+            Connection::Greeting(_) => None,
+            Connection::Attached(rank) => Some(&**rank),
+        })
+    }
+
+    /// The rank of this connection, if it is attached.
+    pub(crate) fn rank(&mut self, id: ConnectionId) -> Option<&mut Attached> {
+        match self.connections.get_mut(&id)? {
+            Connection::Greeting(_) => None,
+            Connection::Attached(rank) => Some(rank),
+        }
+    }
+
+    pub(crate) fn calls_in_flight(&self) -> usize {
+        self.calls.len()
+    }
+
+    pub(crate) fn memberships(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(crate) fn tiers(&self) -> Tiers {
+        let mut tiers = Tiers::default();
+        for rank in self.attached() {
+            match rank.memory.tier() {
+                Tier::Memfd => tiers.memfd += 1,
+                Tier::CrossMemory => tiers.cross_memory_attach += 1,
+                Tier::Staging => tiers.staging += 1,
+            }
+        }
+        tiers
+    }
+
+    /// Whether this rank of the group is served here already.
+    pub(crate) fn is_member(&self, handle: GroupHandle, rank: Rank) -> bool {
+        self.members.contains_key(&(handle, rank))
+    }
+
+    /// Notes a membership that the machine is about to be asked for.
+    pub(crate) fn join(&mut self, id: ConnectionId, membership: Membership) {
+        let key = (membership.handle, membership.rank);
+        let Some(rank) = self.rank(id) else { return };
+        rank.next_group += 1;
+        let group = rank.next_group;
+        rank.groups.insert(group, membership);
+        self.members.insert(key, (id, group));
+    }
+
+    /// Ends a membership in good order or not; the machine is told.
+    pub(crate) fn leave(&mut self, id: ConnectionId, group: u64, engine: &mut Engine) {
+        let Some(membership) = self.rank(id).and_then(|rank| rank.groups.remove(&group)) else { return };
+        self.members.remove(&(membership.handle, membership.rank));
+        engine.leave(membership.handle, membership.rank);
+    }
+
+    /// The connection is over: its memory is forgotten, then its groups are left.
+    pub(crate) fn remove(&mut self, id: ConnectionId, poller: &Poller, engine: &mut Engine) {
+        for (&call, _) in self.calls.iter().filter(|(_, in_flight)| in_flight.connection == id) {
+            engine.forget_memory(call);
+        }
+        let Some(connection) = self.connections.get(&id) else { return };
+        poller.unwatch(connection.channel());
+        let mut groups = Vec::new();
+        if let Connection::Attached(rank) = connection {
+            if let Some(pidfd) = &rank.pidfd {
+                poller.unwatch(pidfd);
+            }
+            poller.unwatch(rank.side.doorbell());
+            groups.extend(rank.groups.keys().copied());
+            tracing::info!(pid = rank.pid, groups = groups.len(), "a rank is gone");
+        }
+        for group in groups {
+            self.leave(id, group, engine);
+        }
+        self.connections.remove(&id);
+    }
+
+    /// Sends a reply; a rank that does not take it is removed.
+    pub(crate) fn reply(&mut self, id: ConnectionId, token: u64, reply: &Reply) -> Result<(), ChannelError> {
+        match self.connections.get(&id) {
+            None => Ok(()),
+            Some(connection) => connection.channel().send(token, reply, &[]),
+        }
+    }
+
+    /// Takes what ranks have submitted; returns whether there was anything.
+    pub(crate) fn take_submissions(&mut self, engine: &mut Engine) -> bool {
+        let mut taken = Vec::new();
+        for (&id, connection) in &mut self.connections {
+            let Connection::Attached(rank) = connection else { continue };
+            for _ in 0..SUBMISSIONS {
+                match rank.side.take() {
+                    None => break,
+                    Some(Ok(Entry::Allgather(entry))) => taken.push((id, entry)),
+                    Some(Err(error)) => {
+                        tracing::warn!(pid = rank.pid, %error, "a submission is refused");
+                        self.refused += 1;
+                    }
+                }
+            }
+        }
+        for (id, entry) in &taken {
+            self.submit(*id, entry, engine);
+        }
+        !taken.is_empty()
+    }
+
+    /// Raises the sleeping flags of all submission rings; false when one has an entry.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        let asleep = self.attached().take_while(|rank| rank.side.prepare_sleep()).count();
+        asleep == self.attached().count()
+    }
+
+    /// Takes all sleeping flags down.
+    pub(crate) fn stay_awake(&self) {
+        for rank in self.attached() {
+            rank.side.stay_awake();
+        }
+    }
+
+    fn submit(&mut self, id: ConnectionId, entry: &AllgatherEntry, engine: &mut Engine) {
+        self.next_call += 1;
+        let call_id = CallId(self.next_call);
+        let Some(rank) = self.rank(id) else { return };
+        if rank.busy.contains_key(&entry.slot) {
+            tracing::warn!(pid = rank.pid, slot = entry.slot, "a completion word is used twice at once");
+            self.refused += 1;
+            return;
+        }
+        match rank.admit(entry) {
+            Ok((group, me, in_place, buffers)) => {
+                rank.failures.remove(&entry.slot);
+                rank.busy.insert(entry.slot, call_id);
+                self.calls.insert(call_id, InFlight { connection: id, group: entry.group, slot: entry.slot });
+                let signature = Signature { kind: CallKind::Allgather, bytes_per_rank: entry.bytes_per_rank };
+                let instance = InstanceId(entry.instance);
+                engine.call(Call { id: call_id, group, rank: me, instance, signature, in_place }, buffers);
+            }
+            Err(refusal) => {
+                tracing::warn!(pid = rank.pid, %refusal, "a submission is refused");
+                rank.failures.insert(entry.slot, (Status::Argument, refusal.to_string()));
+                rank.completions.complete(entry.slot, Status::Argument);
+                self.refused += 1;
+            }
+        }
+    }
+
+    /// The machine reports a call's end.
+    pub(crate) fn completed(&mut self, call: CallId, result: &Result<(), CollectiveError>, engine: &mut Engine) {
+        engine.forget_call(call);
+        let Some(InFlight { connection, group, slot }) = self.calls.remove(&call) else { return };
+        let Some(rank) = self.rank(connection) else { return };
+        rank.busy.remove(&slot);
+        if let Some(Membership { stage: Stage::Made { in_flight, .. }, .. }) = rank.groups.get_mut(&group) {
+            *in_flight -= 1;
+        }
+        let status = match result {
+            Ok(()) => Status::Ok,
+            Err(error) => {
+                tracing::info!(pid = rank.pid, %error, "a collective failed");
+                let status = failure::collective(error);
+                rank.failures.insert(slot, (status, error.to_string()));
+                status
+            }
+        };
+        rank.completions.complete(slot, status);
+    }
+
+    /// The machine reports that a group is made or cannot be; returns the connection that did not take the reply.
+    pub(crate) fn group_ready(
+        &mut self,
+        handle: GroupHandle,
+        me: Rank,
+        result: Result<(), GroupError>,
+        least: u64,
+    ) -> Option<ConnectionId> {
+        let &(id, group) = self.members.get(&(handle, me))?;
+        let rank = self.rank(id)?;
+        let membership = rank.groups.get_mut(&group)?;
+        let made = Stage::Made { calls: 0, in_flight: 0 };
+        let Stage::Making { token } = std::mem::replace(&mut membership.stage, made) else { return None };
+        let ranks = membership.ranks;
+        let reply = match result {
+            Ok(()) => {
+                tracing::info!(pid = rank.pid, group = %handle, rank = me.0, ranks, "a group is made");
+                let most = MOST_BYTES / u64::from(ranks);
+                Reply::GroupReady(GroupReady { group, handle: handle.0, allgather_least: least, allgather_most: most })
+            }
+            Err(error) => {
+                tracing::warn!(pid = rank.pid, group = %handle, rank = me.0, %error, "a group cannot be made");
+                rank.groups.remove(&group);
+                self.members.remove(&(handle, me));
+                Reply::Error { status: failure::group(&error), text: error.to_string() }
+            }
+        };
+        self.reply(id, token, &reply).is_err().then_some(id)
+    }
+}
+
+impl Attached {
+    /// Checks a submission against what this rank owns and counts it.
+    fn admit(&mut self, entry: &AllgatherEntry) -> Result<(GroupHandle, Rank, bool, Buffers), Refusal> {
+        let membership = self.groups.get_mut(&entry.group).ok_or(Refusal::Group(entry.group))?;
+        let Stage::Made { calls, in_flight } = &mut membership.stage else {
+            return Err(Refusal::Group(entry.group));
+        };
+        let expected = *calls + 1;
+        if entry.instance != expected {
+            return Err(Refusal::Instance { found: entry.instance, expected });
+        }
+        let bytes = entry.bytes_per_rank;
+        let range = Refusal::Range { bytes, send: entry.send, receive: entry.receive };
+        let Some(total) = bytes.checked_mul(u64::from(membership.ranks)).filter(|&total| total <= MOST_BYTES) else {
+            return Err(range);
+        };
+        let own = entry.receive.checked_add(u64::from(membership.rank.0) * bytes);
+        let send = if entry.in_place { own } else { Some(entry.send) };
+        let (Some(send), Some(_)) = (send, entry.receive.checked_add(total)) else { return Err(range) };
+        if send.checked_add(bytes).is_none() {
+            return Err(range);
+        }
+        *calls = expected;
+        *in_flight += 1;
+        let buffers = Buffers::new(Arc::clone(&self.memory), (send, bytes), (entry.receive, total));
+        Ok((membership.handle, membership.rank, entry.in_place, buffers))
+    }
+}

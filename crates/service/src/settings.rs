@@ -1,0 +1,354 @@
+//! What the daemon is told: one typed structure with sources, default < environment `OUTBOARD_*` < flag.
+//!
+//! [`Settings`] is what the user says, [`Settings::resolve`] completes it from the machine it runs on (MTU and link rate
+//! of the interface). [`print`] shows every value with where it came from. Never changed after the start.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, ValueEnum};
+use outboard_proto::Config;
+use outboard_proto::config::AllgatherAlgorithm;
+use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
+
+/// IPv4 and UDP headers.
+const IP_UDP_BYTES: u32 = 28;
+/// Ethernet header.
+const ETHERNET_BYTES: u32 = 14;
+/// The smallest MTU that IPv4 hosts must take.
+const SMALLEST_MTU: u32 = 576;
+/// The largest datagram that UDP over IPv4 can name.
+const LARGEST_MTU: u32 = 65_535;
+/// Link rate assumed where the interface does not say.
+const FALLBACK_RATE: Rate = Rate(1_000_000_000);
+
+/// What carries unicast between service processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FabricChoice {
+    /// Messages stay within the process: one host only.
+    Loopback,
+    /// UCX over whatever the host has (TCP, RDMA).
+    Ucx,
+}
+
+/// Which plan an allgather runs by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AlgorithmChoice {
+    /// Ring over unicast.
+    Ring,
+    /// Reliable multicast (MC-8).
+    Multicast,
+}
+
+/// Bits per second, written `1gbit`, `250mbit`, `64kbit` or a plain number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate(pub u64);
+
+/// Bytes, written `512M`, `64K`, `1G` (powers of two) or a plain number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+/// A number, or what the interface says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Auto<T> {
+    /// Ask the interface.
+    Auto,
+    /// As given.
+    Given(T),
+}
+
+/// Everything `outboardd` is told. See the crate's `--help` for each field in the user's words.
+#[derive(Debug, Clone, Args)]
+pub struct Settings {
+    /// Socket at which ranks attach
+    #[arg(long, env = "OUTBOARD_SOCKET", default_value = outboard_shm::attach::DEFAULT_SOCKET)]
+    pub socket: PathBuf,
+    /// Network interface towards the other hosts; none means a single host
+    #[arg(long, env = "OUTBOARD_INTERFACE")]
+    pub interface: Option<String>,
+    /// What carries unicast; by default ucx with an interface, loopback without
+    #[arg(long, env = "OUTBOARD_FABRIC", value_enum)]
+    pub fabric: Option<FabricChoice>,
+    /// Rate of the link in bit/s (`1gbit`), or `auto`
+    #[arg(long, env = "OUTBOARD_LINK_RATE", default_value = "auto")]
+    pub link_rate: Auto<Rate>,
+    /// MTU of the link in bytes, or `auto`
+    #[arg(long, env = "OUTBOARD_MTU", default_value = "auto")]
+    pub mtu: Auto<u32>,
+    /// UDP port of multicast datagrams
+    #[arg(long, env = "OUTBOARD_MULTICAST_PORT", default_value_t = outboard_fabric::multicast::DEFAULT_PORT)]
+    pub multicast_port: u16,
+    /// Other daemons on this very host receive our multicast too
+    #[arg(long, env = "OUTBOARD_MULTICAST_LOOP")]
+    pub multicast_loop: bool,
+    /// Number of the job: daemons of different jobs never share a group or a multicast address
+    #[arg(long, env = "OUTBOARD_JOB", default_value_t = 0)]
+    pub job: u64,
+    /// Plan of allgathers between hosts; by default multicast with an interface, ring without
+    #[arg(long, env = "OUTBOARD_ALGORITHM", value_enum)]
+    pub algorithm: Option<AlgorithmChoice>,
+    /// Roots that multicast at the same time (M of MC-8); 0 means all ranks
+    #[arg(long, env = "OUTBOARD_CHAINS", default_value_t = 0)]
+    pub chains: u32,
+    /// Multicast addresses that a block is spread over (S of MC-10)
+    #[arg(long, env = "OUTBOARD_SUBGROUPS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub subgroups: u16,
+    /// Smallest block in bytes that is offloaded
+    #[arg(long, env = "OUTBOARD_OFFLOAD_FROM", default_value = "4K")]
+    pub offload_from: Bytes,
+    /// Memory for ranks that have not called yet
+    #[arg(long, env = "OUTBOARD_STAGING_QUOTA", default_value = "512M")]
+    pub staging_quota: Bytes,
+    /// Threads that receive multicast (MC-10)
+    #[arg(long, env = "OUTBOARD_RECEIVERS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub receivers: u16,
+    /// Ranks that may be attached at once
+    #[arg(long, env = "OUTBOARD_MAX_RANKS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub max_ranks: u32,
+    /// Groups that one rank may hold at once
+    #[arg(long, env = "OUTBOARD_MAX_GROUPS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_groups: u32,
+    /// What is logged: a level or a filter such as `outboard_service=debug`
+    #[arg(long, env = "OUTBOARD_LOG", default_value = "info")]
+    pub log: String,
+    /// Processor that the daemon's threads run on; any by default
+    #[arg(long, env = "OUTBOARD_PIN_CORE")]
+    pub pin_core: Option<usize>,
+    /// Unix socket that answers each connection with the statistics as one line of JSON
+    #[arg(long, env = "OUTBOARD_STATS")]
+    pub stats: Option<PathBuf>,
+    /// Descriptor that gets one byte when ranks may attach
+    #[arg(long, env = "OUTBOARD_READY_FD")]
+    pub ready_fd: Option<i32>,
+    /// End when the process that started the daemon ends
+    #[arg(long, env = "OUTBOARD_DIE_WITH_PARENT")]
+    pub die_with_parent: bool,
+}
+
+/// Why settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The interface does not exist or hides a property.
+    #[error("interface {interface}: cannot read its {property}: {source}; give an existing one (`ip link`)")]
+    Interface {
+        /// The name given.
+        interface: String,
+        /// What was asked.
+        property: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The MTU is out of range.
+    #[error("an MTU of {0} bytes is not one of {SMALLEST_MTU} to {LARGEST_MTU}")]
+    Mtu(u32),
+    /// The rate is zero.
+    #[error("a link rate of 0 bit/s carries nothing; give the rate of the slowest link")]
+    Rate,
+    /// Multicast needs a network interface.
+    #[error("the multicast algorithm needs --interface; give it, or use --algorithm ring")]
+    MulticastNowhere,
+}
+
+impl Settings {
+    /// What carries unicast.
+    #[must_use]
+    pub fn fabric(&self) -> FabricChoice {
+        self.fabric.unwrap_or(if self.interface.is_some() { FabricChoice::Ucx } else { FabricChoice::Loopback })
+    }
+
+    /// The plan of allgathers.
+    #[must_use]
+    pub fn algorithm(&self) -> AlgorithmChoice {
+        self.algorithm.unwrap_or(if self.interface.is_some() {
+            AlgorithmChoice::Multicast
+        } else {
+            AlgorithmChoice::Ring
+        })
+    }
+
+    /// The protocol's configuration, completed from the interface.
+    ///
+    /// # Errors
+    /// See [`SettingsError`].
+    pub fn resolve(&self) -> Result<Config, SettingsError> {
+        if self.algorithm() == AlgorithmChoice::Multicast && self.interface.is_none() {
+            return Err(SettingsError::MulticastNowhere);
+        }
+        let mtu = match (self.mtu, &self.interface) {
+            (Auto::Given(mtu), _) => mtu,
+            (Auto::Auto, Some(interface)) => interface_mtu(interface)?,
+            (Auto::Auto, None) => 1500,
+        };
+        if !(SMALLEST_MTU..=LARGEST_MTU).contains(&mtu) {
+            return Err(SettingsError::Mtu(mtu));
+        }
+        let rate = match (self.link_rate, &self.interface) {
+            (Auto::Given(rate), _) => rate,
+            (Auto::Auto, Some(interface)) => interface_rate(interface),
+            (Auto::Auto, None) => FALLBACK_RATE,
+        };
+        if rate.0 == 0 {
+            return Err(SettingsError::Rate);
+        }
+        let header = u32::try_from(DATAGRAM_HEADER_BYTES).unwrap_or(u32::MAX);
+        Ok(Config {
+            link_rate: rate.0,
+            chunk_bytes: mtu - IP_UDP_BYTES - header,
+            datagram_overhead: ETHERNET_BYTES + IP_UDP_BYTES + header,
+            allgather: match self.algorithm() {
+                AlgorithmChoice::Ring => AllgatherAlgorithm::Ring,
+                AlgorithmChoice::Multicast => AllgatherAlgorithm::Multicast,
+            },
+            chains: self.chains,
+            subgroups: self.subgroups,
+            offload_from: self.offload_from.0,
+            staging_quota: self.staging_quota.0,
+            ..Config::default()
+        })
+    }
+}
+
+/// One line per setting: name, value and where it came from.
+#[must_use]
+pub fn print(matches: &ArgMatches) -> String {
+    let mut lines: Vec<String> = matches
+        .ids()
+        .filter_map(|id| {
+            let source = match matches.value_source(id.as_str())? {
+                ValueSource::DefaultValue => "default",
+                ValueSource::EnvVariable => "environment",
+                ValueSource::CommandLine => "flag",
+                _ => "other",
+            };
+            let raw = matches.get_raw(id.as_str())?;
+            let value = raw.map(|v| v.to_string_lossy()).collect::<Vec<_>>().join(" ");
+            Some(format!("{} = {value} ({source})", id.as_str().replace('_', "-")))
+        })
+        .collect();
+    lines.sort();
+    lines.join("\n")
+}
+
+fn interface_file(interface: &str, property: &str) -> std::io::Result<String> {
+    if interface.contains('/') || interface.is_empty() || interface.starts_with('.') {
+        return Err(std::io::ErrorKind::NotFound.into());
+    }
+    std::fs::read_to_string(Path::new("/sys/class/net").join(interface).join(property))
+}
+
+fn interface_mtu(interface: &str) -> Result<u32, SettingsError> {
+    let failed = |source| SettingsError::Interface { interface: interface.to_owned(), property: "mtu", source };
+    let text = interface_file(interface, "mtu").map_err(failed)?;
+    let mtu: u32 = text.trim().parse().map_err(|_| failed(std::io::ErrorKind::InvalidData.into()))?;
+    // lo says 65,536, which no IPv4 packet can fill.
+    Ok(mtu.min(LARGEST_MTU))
+}
+
+/// The speed that the driver reports in Mbit/s; virtual interfaces report none or -1.
+fn interface_rate(interface: &str) -> Rate {
+    let mbit = interface_file(interface, "speed").ok().and_then(|text| text.trim().parse::<u64>().ok());
+    mbit.filter(|&mbit| mbit > 0).map_or(FALLBACK_RATE, |mbit| Rate(mbit.saturating_mul(1_000_000)))
+}
+
+/// Splits `12.5mbit` into number and lower-case unit and scales by the unit.
+fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let text = text.trim().to_ascii_lowercase();
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale = units.iter().find(|(name, _)| *name == unit)?.1;
+    number.parse::<u64>().ok()?.checked_mul(scale)
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let units = [("", 1), ("bit", 1), ("kbit", 1_000), ("mbit", 1_000_000), ("gbit", 1_000_000_000)];
+        scaled(text, &units)
+            .map(Rate)
+            .ok_or_else(|| format!("`{text}` is not a rate; write for instance 250mbit or 1gbit"))
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}bit", self.0)
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let units = [("", 1), ("b", 1), ("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30)];
+        scaled(text, &units).map(Bytes).ok_or_else(|| format!("`{text}` is not a size; write for instance 64K or 512M"))
+    }
+}
+
+impl<T: FromStr> FromStr for Auto<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        if text == "auto" { Ok(Auto::Auto) } else { text.parse().map(Auto::Given) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory, FromArgMatches, Parser};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        settings: Settings,
+    }
+
+    fn parse(words: &[&str]) -> (Settings, ArgMatches) {
+        let matches = Line::command().try_get_matches_from(words).expect("valid words");
+        (Line::from_arg_matches(&matches).expect("valid words").settings, matches)
+    }
+
+    #[test]
+    fn units_are_understood() {
+        assert_eq!("1gbit".parse(), Ok(Rate(1_000_000_000)));
+        assert_eq!("250MBIT".parse(), Ok(Rate(250_000_000)));
+        assert_eq!("64k".parse(), Ok(Bytes(65_536)));
+        assert_eq!("77".parse(), Ok(Bytes(77)));
+        for wrong in ["", "gbit", "-1", "1parsec", "99999999999999999999", "18446744073709551615g"] {
+            assert!(wrong.parse::<Rate>().is_err(), "{wrong} is accepted");
+            assert!(wrong.parse::<Bytes>().is_err(), "{wrong} is accepted");
+        }
+    }
+
+    #[test]
+    fn a_single_host_needs_no_network() {
+        let (settings, matches) = parse(&["outboardd", "--mtu", "1500", "--chains", "2"]);
+        assert_eq!(settings.fabric(), FabricChoice::Loopback);
+        let config = settings.resolve().expect("usable");
+        assert_eq!((config.chunk_bytes, config.datagram_overhead), (1448, 66));
+        assert_eq!(config.allgather, AllgatherAlgorithm::Ring);
+        let printed = print(&matches);
+        assert!(printed.contains("chains = 2 (flag)"), "{printed}");
+        assert!(printed.contains("subgroups = 1 (default)"), "{printed}");
+    }
+
+    #[test]
+    fn impossible_settings_are_refused_by_name() {
+        let refused = |words: &[&str]| parse(words).0.resolve().expect_err("unusable").to_string();
+        assert!(refused(&["outboardd", "--algorithm", "multicast"]).contains("--interface"));
+        assert!(refused(&["outboardd", "--mtu", "100"]).contains("100"));
+        assert!(refused(&["outboardd", "--link-rate", "0"]).contains("0 bit/s"));
+        assert!(refused(&["outboardd", "--interface", "../lo"]).contains("../lo"));
+    }
+
+    #[test]
+    fn an_interface_brings_ucx_and_multicast() {
+        let (settings, _) = parse(&["outboardd", "--interface", "lo"]);
+        assert_eq!(settings.fabric(), FabricChoice::Ucx);
+        let config = settings.resolve().expect("lo exists everywhere");
+        assert_eq!(config.allgather, AllgatherAlgorithm::Multicast);
+    }
+}

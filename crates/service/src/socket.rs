@@ -1,0 +1,155 @@
+//! Unix sockets with a name: replaced when their daemon is dead, refused when it lives, removed when it ends.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Why a socket cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another daemon answers there.
+    #[error("another daemon listens at {0}; stop it or give another path")]
+    Live(PathBuf),
+    /// The kernel refused.
+    #[error("cannot {what} {path}: {errno}; give a path in a directory that exists and that you may write to")]
+    Kernel {
+        /// The step that failed.
+        what: &'static str,
+        /// The path given.
+        path: PathBuf,
+        /// The kernel's reason.
+        errno: Errno,
+    },
+}
+
+/// A listening socket; its file goes with it.
+#[derive(Debug)]
+pub(crate) struct NamedSocket {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// Device and inode of the file that we made.
+    identity: (u64, u64),
+    /// Given up for a moment to take a connection when no other descriptor is left.
+    spare: Option<OwnedFd>,
+}
+
+impl NamedSocket {
+    /// Listens at `path`, which only this user and root may open.
+    ///
+    /// # Errors
+    /// See [`SocketError`].
+    pub(crate) fn listen(path: &Path, kind: SocketType) -> Result<NamedSocket, SocketError> {
+        let kernel = |what| move |errno| SocketError::Kernel { what, path: path.to_owned(), errno };
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(directory, flags, Mode::empty()).map_err(kernel("open the directory of"))?;
+        // Two daemons that start at once must not take each other's fresh file for a stale one.
+        rustix::fs::flock(&directory, FlockOperation::LockExclusive).map_err(kernel("lock the directory of"))?;
+        let address = SocketAddrUnix::new(path).map_err(kernel("name"))?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).map_err(kernel("open"));
+        match rustix::net::connect(&socket()?, &address) {
+            Err(Errno::NOENT) => {}
+            Err(Errno::CONNREFUSED) => {
+                let file = rustix::fs::lstat(path).map_err(kernel("look at"))?;
+                if !rustix::fs::FileType::from_raw_mode(file.st_mode).is_socket() {
+                    return Err(kernel("replace what is no socket at")(Errno::EXIST));
+                }
+                rustix::fs::unlink(path).map_err(kernel("replace"))?;
+            }
+            Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => return Err(SocketError::Live(path.to_owned())),
+            Err(errno) => return Err(kernel("probe")(errno)),
+        }
+        let fd = socket()?;
+        rustix::net::bind(&fd, &address).map_err(kernel("bind"))?;
+        let made = rustix::fs::lstat(path).map_err(kernel("look at"))?;
+        let socket = NamedSocket { fd, path: path.to_owned(), identity: (made.st_dev, made.st_ino), spare: spare() };
+        rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(kernel("set the mode of"))?;
+        rustix::net::listen(&socket.fd, BACKLOG).map_err(kernel("listen at"))?;
+        Ok(socket)
+    }
+
+    /// The next connection that waits, if any.
+    ///
+    /// # Errors
+    /// Descriptors are exhausted, mostly.
+    pub(crate) fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
+        match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(fd) => Ok(Some(fd)),
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Takes the next connection and closes it: where descriptors are exhausted it would wake us for ever.
+    pub(crate) fn turn_away(&mut self) {
+        self.spare = None;
+        if let Err(errno) = self.accept() {
+            tracing::debug!(%errno, "no connection to turn away");
+        }
+        self.spare = spare();
+    }
+}
+
+fn spare() -> Option<OwnedFd> {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
+}
+
+impl AsFd for NamedSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for NamedSocket {
+    fn drop(&mut self) {
+        // Somebody may have replaced the file meanwhile: theirs stays.
+        let ours = rustix::fs::lstat(&self.path).is_ok_and(|file| (file.st_dev, file.st_ino) == self.identity);
+        if ours && let Err(errno) = rustix::fs::unlink(&self.path) {
+            tracing::warn!(path = %self.path.display(), %errno, "cannot remove the socket");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_daemons_socket_is_replaced_and_a_live_ones_is_not() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("socket");
+        let first = NamedSocket::listen(&path, SocketType::SEQPACKET).expect("free");
+        assert!(matches!(NamedSocket::listen(&path, SocketType::SEQPACKET), Err(SocketError::Live(_))));
+        assert!(matches!(NamedSocket::listen(&path, SocketType::STREAM), Err(SocketError::Live(_))));
+        // What a killed daemon leaves: the file without a listener.
+        let (fd, identity) = (first.fd.try_clone().expect("descriptor"), first.identity);
+        std::mem::forget(first);
+        drop(fd);
+        assert!(matches!(NamedSocket::listen(&path, SocketType::SEQPACKET), Err(SocketError::Live(_))));
+        std::fs::remove_file(&path).expect("there");
+        let stale = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("socket");
+        rustix::net::bind(&stale, &SocketAddrUnix::new(&path).expect("short")).expect("free");
+        drop(stale);
+        let second = NamedSocket::listen(&path, SocketType::SEQPACKET).expect("the stale file is replaced");
+        assert_ne!(second.identity, identity);
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn other_files_are_left_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        std::fs::write(&path, "precious").expect("written");
+        assert!(NamedSocket::listen(&path, SocketType::SEQPACKET).is_err());
+        assert_eq!(std::fs::read_to_string(&path).expect("there"), "precious");
+        assert!(NamedSocket::listen(&directory.path().join("no/such"), SocketType::SEQPACKET).is_err());
+    }
+}

@@ -1,0 +1,139 @@
+//! Memory of the service process itself: for ranks that have not called yet (SP-6) and ranks whose memory cannot be
+//! accessed (GP-9).
+//!
+//! Invariants: a [`Staging`] is reached through raw copies only, so that the conductor and a datapath thread may touch
+//! different parts of it at once; what the machine names is never read beyond its length. Freed buffers are kept for the
+//! next use up to [`KEPT_BYTES`], so that a repeated collective does not fault its pages in again.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Freed bytes kept for reuse.
+const KEPT_BYTES: usize = 64 << 20;
+/// Buffers start on cache lines.
+const ALIGN: usize = 64;
+/// Smallest buffer: lengths are rounded up to a power of two, so that buffers of similar length are interchangeable.
+const SMALLEST: usize = 256;
+
+/// A buffer that threads share.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the allocation belongs to no thread, and it is reached through raw copies only.
+unsafe impl Send for Staging {}
+// SAFETY: as above; who writes while who reads is the protocol's order (a batch is done before its memory changes).
+unsafe impl Sync for Staging {}
+
+impl Staging {
+    fn allocate(bytes: usize) -> Option<Staging> {
+        let layout = Layout::from_size_align(bytes.max(SMALLEST).checked_next_power_of_two()?, ALIGN).ok()?;
+        // SAFETY: the layout has a size above zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Staging { start, layout })
+    }
+
+    /// Bytes that may be used: what was asked for, rounded up.
+    pub(crate) fn len(&self) -> u64 {
+        self.layout.size() as u64
+    }
+
+    /// Where `len` bytes at `offset` lie.
+    ///
+    /// # Panics
+    /// When they do not lie within.
+    fn at(&self, offset: u64, len: usize) -> *mut u8 {
+        let start = usize::try_from(offset).expect("offset within memory");
+        let end = start.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.layout.size()), "{len} bytes at {offset} of {}", self.layout.size());
+        // SAFETY: `start` is within the allocation.
+        unsafe { self.start.as_ptr().add(start) }
+    }
+
+    /// Copies out.
+    pub(crate) fn copy_out(&self, offset: u64, into: &mut [u8]) {
+        // SAFETY: `at` checked the source; `into` is a unique borrow, which no raw allocation of ours is.
+        unsafe { std::ptr::copy_nonoverlapping(self.at(offset, into.len()), into.as_mut_ptr(), into.len()) }
+    }
+
+    /// Copies in. `from` may lie in this buffer.
+    pub(crate) fn copy_in(&self, offset: u64, from: &[u8]) {
+        // SAFETY: `at` checked the destination, which the machine lets nobody else name now; `copy` allows overlaps.
+        unsafe { std::ptr::copy(from.as_ptr(), self.at(offset, from.len()), from.len()) }
+    }
+
+    /// Lets `write` fill `len` bytes at `offset`.
+    pub(crate) fn fill<T>(&self, offset: u64, len: usize, write: impl FnOnce(&mut [u8]) -> T) -> T {
+        // SAFETY: `at` checked the range, initialised since its allocation; the machine lets nobody else name it now.
+        write(unsafe { std::slice::from_raw_parts_mut(self.at(offset, len), len) })
+    }
+
+    /// Lets `read` see `len` bytes at `offset`.
+    pub(crate) fn lend<T>(&self, offset: u64, len: usize, read: impl FnOnce(&[u8]) -> T) -> T {
+        // SAFETY: `at` checked the range, initialised since its allocation; nobody writes there while a copy is ordered.
+        read(unsafe { std::slice::from_raw_parts(self.at(offset, len), len) })
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout and freed once; borrowers hold the `Arc`.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+/// Freed buffers that wait for their next use.
+#[derive(Debug, Default)]
+pub(crate) struct StagingPool {
+    free: Vec<Arc<Staging>>,
+    kept: usize,
+}
+
+impl StagingPool {
+    /// A buffer of at least `bytes` bytes with arbitrary content; none when memory is exhausted.
+    pub(crate) fn take(&mut self, bytes: u64) -> Option<Arc<Staging>> {
+        let bytes = usize::try_from(bytes).ok()?;
+        let size = bytes.max(SMALLEST).checked_next_power_of_two()?;
+        if let Some(at) = self.free.iter().position(|buffer| buffer.layout.size() == size) {
+            self.kept -= size;
+            return Some(self.free.swap_remove(at));
+        }
+        Staging::allocate(bytes).map(Arc::new)
+    }
+
+    /// Takes a buffer back. One that a datapath thread still reads is not reused: it goes when that thread lets go.
+    pub(crate) fn give_back(&mut self, buffer: Arc<Staging>) {
+        let size = buffer.layout.size();
+        if Arc::strong_count(&buffer) == 1 && self.kept + size <= KEPT_BYTES {
+            self.kept += size;
+            self.free.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_hold_and_buffers_are_reused() {
+        let mut pool = StagingPool::default();
+        let buffer = pool.take(1000).expect("memory");
+        buffer.copy_in(900, &[7; 100]);
+        let mut back = [0; 100];
+        buffer.copy_out(900, &mut back);
+        assert_eq!(back, [7; 100]);
+        assert!(std::panic::catch_unwind(|| buffer.at(1000, 25)).is_err());
+        let address = buffer.start;
+        pool.give_back(buffer);
+        let again = pool.take(600).expect("memory");
+        assert_eq!(again.start, address);
+        let reader = Arc::clone(&again);
+        pool.give_back(again);
+        assert_ne!(pool.take(600).expect("memory").start, reader.start, "a buffer that is read is not reused");
+        assert!(pool.take(u64::MAX).is_none());
+    }
+}

@@ -1,0 +1,242 @@
+//! What the daemon counts and how it is asked for: one line of JSON per connection to the statistics socket.
+//!
+//! Counts only, never payload, never blocks: a reader that does not take its line at once loses it.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use outboard_plan::Rank;
+use outboard_proto::{Counters, GroupHandle, SpId};
+use serde::Serialize;
+
+/// Ranks whose lateness is kept; more are summed in the counters alone.
+const MOST_LATE: usize = 4096;
+/// Ranks whose lateness is reported, the latest first, so that a line always fits the socket's buffer.
+const REPORTED_LATE: usize = 256;
+
+/// How late one rank of a group was (SP-9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Lateness {
+    /// Group handle.
+    pub group: u32,
+    /// Rank in the group.
+    pub rank: u32,
+    /// Calls that came after their collective had begun elsewhere.
+    pub calls: u64,
+    /// Sum of how late, nanoseconds.
+    pub total_ns: u64,
+    /// The latest, nanoseconds.
+    pub most_ns: u64,
+}
+
+/// Attached ranks by how their memory is reached (SP-4, GP-9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Tiers {
+    /// Only memory that we share.
+    pub memfd: u32,
+    /// Cross-memory attach.
+    pub cross_memory_attach: u32,
+    /// Copies through our memory by the rank's help.
+    pub staging: u32,
+}
+
+/// What the datapath threads and the conductor saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Datapath {
+    /// Datagrams handed to the kernel.
+    pub datagrams_sent: u64,
+    /// Bytes of these, with our header, without UDP and IP.
+    pub bytes_sent: u64,
+    /// Datagrams received.
+    pub datagrams_received: u64,
+    /// Batches that brought them.
+    pub batches_received: u64,
+    /// Bursts that socket buffers had no room for.
+    pub overflowed: u64,
+    /// Multicast sends that the kernel refused.
+    pub send_failures: u64,
+    /// Frames sent over unicast.
+    pub frames_sent: u64,
+    /// Frames received over unicast.
+    pub frames_received: u64,
+    /// Times the conductor slept.
+    pub sleeps: u64,
+    /// Submissions or messages of ranks that were refused.
+    pub refused: u64,
+}
+
+/// Everything, as reported.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Process.
+    pub pid: u32,
+    /// Name among the service processes.
+    pub service_process: String,
+    /// Seconds since the start.
+    pub uptime_s: f64,
+    /// Processor seconds in user mode, all threads.
+    pub cpu_user_s: f64,
+    /// Processor seconds in the kernel, all threads.
+    pub cpu_system_s: f64,
+    /// Collectives completed on local ranks.
+    pub completed: u64,
+    /// Collectives that ended with an error on local ranks.
+    pub failed: u64,
+    /// Calls that came after their instance had begun elsewhere (SP-9).
+    pub late_arrivals: u64,
+    /// Sum of how late, nanoseconds.
+    pub late_ns: u64,
+    /// Multicast payload bytes sent, first time.
+    pub multicast_bytes: u64,
+    /// Payload bytes sent again.
+    pub retransmitted_bytes: u64,
+    /// Datagrams that brought something new.
+    pub datagrams_new: u64,
+    /// Datagrams that were known or not wanted.
+    pub datagrams_stale: u64,
+    /// Frames or datagrams refused.
+    pub violations: u64,
+    /// Frames sent again by a link.
+    pub link_retransmissions: u64,
+    /// Most bytes of staging ever held at once.
+    pub staging_peak: u64,
+    /// Ranks attached now.
+    pub ranks: u32,
+    /// Memberships of these ranks in groups.
+    pub memberships: u32,
+    /// Calls in flight.
+    pub calls: u32,
+    /// Ranks by tier.
+    pub memory_tiers: Tiers,
+    /// Datapath counts.
+    pub datapath: Datapath,
+    /// Lateness by rank.
+    pub late: Vec<Lateness>,
+}
+
+/// The state of now that a report adds to the counts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Present {
+    pub(crate) ranks: u32,
+    pub(crate) memberships: u32,
+    pub(crate) calls: u32,
+    pub(crate) tiers: Tiers,
+}
+
+/// The counts that the daemon keeps itself.
+#[derive(Debug)]
+pub(crate) struct Statistics {
+    started: Instant,
+    pub(crate) datapath: Datapath,
+    late: HashMap<(GroupHandle, Rank), Lateness>,
+}
+
+impl Statistics {
+    pub(crate) fn new() -> Self {
+        Statistics { started: Instant::now(), datapath: Datapath::default(), late: HashMap::new() }
+    }
+
+    /// A rank called late (SP-9).
+    pub(crate) fn late(&mut self, group: GroupHandle, rank: Rank, by_ns: u64) {
+        if self.late.len() >= MOST_LATE && !self.late.contains_key(&(group, rank)) {
+            return;
+        }
+        let entry =
+            self.late.entry((group, rank)).or_insert(Lateness { group: group.0, rank: rank.0, ..Lateness::default() });
+        entry.calls += 1;
+        entry.total_ns = entry.total_ns.saturating_add(by_ns);
+        entry.most_ns = entry.most_ns.max(by_ns);
+    }
+
+    pub(crate) fn report(&self, sp: SpId, counters: &Counters, present: Present) -> Report {
+        let (user, system) = cpu_time();
+        let mut late: Vec<Lateness> = self.late.values().copied().collect();
+        late.sort_unstable_by_key(|entry| (std::cmp::Reverse(entry.total_ns), entry.group, entry.rank));
+        late.truncate(REPORTED_LATE);
+        Report {
+            pid: std::process::id(),
+            service_process: format!("{:016x}", sp.0),
+            uptime_s: self.started.elapsed().as_secs_f64(),
+            cpu_user_s: user.as_secs_f64(),
+            cpu_system_s: system.as_secs_f64(),
+            completed: counters.completed,
+            failed: counters.failed,
+            late_arrivals: counters.late_arrivals,
+            late_ns: counters.late_ns,
+            multicast_bytes: counters.multicast_bytes,
+            retransmitted_bytes: counters.retransmitted_bytes,
+            datagrams_new: counters.datagrams_new,
+            datagrams_stale: counters.datagrams_stale,
+            violations: counters.violations,
+            link_retransmissions: counters.link_retransmissions,
+            staging_peak: counters.staging_peak,
+            ranks: present.ranks,
+            memberships: present.memberships,
+            calls: present.calls,
+            memory_tiers: present.tiers,
+            datapath: self.datapath,
+            late,
+        }
+    }
+}
+
+/// Answers one connection to the statistics socket.
+pub(crate) fn answer(connection: &OwnedFd, report: &Report) {
+    let mut line = match serde_json::to_vec(report) {
+        Ok(line) => line,
+        Err(error) => {
+            tracing::warn!(%error, "cannot write the statistics as JSON");
+            return;
+        }
+    };
+    line.push(b'\n');
+    match rustix::io::write(connection, &line) {
+        Ok(written) if written == line.len() => {}
+        other => tracing::warn!(?other, bytes = line.len(), "the reader of the statistics did not take them"),
+    }
+}
+
+/// Processor time of all threads of this process: in user mode, in the kernel.
+fn cpu_time() -> (Duration, Duration) {
+    // SAFETY: `getrusage` writes the structure that it is given, which any bits are valid for.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let duration = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())
+    };
+    (duration(usage.ru_utime), duration(usage.ru_stime))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sp_9_lateness_is_kept_by_rank_within_bounds() {
+        let mut statistics = Statistics::new();
+        for rank in 0..=MOST_LATE as u32 {
+            statistics.late(GroupHandle(1), Rank(rank), 5);
+        }
+        statistics.late(GroupHandle(1), Rank(7), 100);
+        assert_eq!(statistics.late.len(), MOST_LATE);
+        let present = Present { ranks: 0, memberships: 0, calls: 0, tiers: Tiers::default() };
+        let report = statistics.report(SpId(1), &Counters::default(), present);
+        assert_eq!(report.late.len(), REPORTED_LATE);
+        assert_eq!(report.late[0], Lateness { group: 1, rank: 7, calls: 2, total_ns: 105, most_ns: 100 });
+    }
+
+    #[test]
+    fn a_report_crosses_the_socket_as_one_line_of_json() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        let present = Present { ranks: 2, memberships: 0, calls: 0, tiers: Tiers::default() };
+        answer(&ours.into(), &Statistics::new().report(SpId(1), &Counters::default(), present));
+        let text = std::io::read_to_string(theirs).expect("text");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(value["ranks"], 2);
+        assert!(text.ends_with('\n'));
+    }
+}
