@@ -2,9 +2,10 @@
  * fortran.c: the same functions by their Fortran names.
  *
  * Open MPI 4.1 and 5.0 give each Fortran function one address under five names: the four manglings that mpif.h and
- * `use mpi` link to, and ompi_NAME_f, which the wrappers of `use mpi_f08` call. They in turn call PMPI_ names, so the C
- * functions of interpose.c never see a Fortran program. Each function here does the shim's part and lets the one that
- * it hides do the rest, conversions of statuses, logicals and arrays included.
+ * `use mpi` link to, and ompi_NAME_f, which the wrappers of `use mpi_f08` call (but for those with logical arguments:
+ * mpi_NAME_f08_ calls pmpi_NAME_, and is interposed itself). They in turn call PMPI_ names, so the C functions of
+ * interpose.c never see a Fortran program. Each function here does the shim's part and lets the one that it hides do
+ * the rest, conversions of statuses, logicals and arrays included.
  *
  * Errors of offloaded requests are raised by MPI itself here, on the handler of MPI_COMM_WORLD.
  */
@@ -15,12 +16,13 @@
 
 #include "shim.h"
 
-/* The function that the shim hides; where Fortran's library was opened privately (a module of Python), there. */
+/* The function that the shim hides; where Fortran's libraries were opened privately (a module of Python), there. */
 static void *hidden(const char *name)
 {
+    static const char *const libraries[] = {"libmpi_mpifh.so.40", "libmpi_usempif08.so.40"};
     void *found = dlsym(RTLD_NEXT, name);
-    if (found == NULL) {
-        void *library = dlopen("libmpi_mpifh.so.40", RTLD_LAZY | RTLD_NOLOAD);
+    for (int i = 0; found == NULL && i < 2; i++) {
+        void *library = dlopen(libraries[i], RTLD_LAZY | RTLD_NOLOAD);
         found = library == NULL ? NULL : dlsym(library, name);
     }
     if (found == NULL) {
@@ -39,10 +41,11 @@ static void *hidden(const char *name)
     void MPI_##upper parameters __attribute__((alias("ompi_" #lower "_f")));                                           \
     void ompi_##lower##_f parameters
 
-#define HIDDEN(lower)                                                                                                  \
-    static __typeof__(&ompi_##lower##_f) volatile next;                                                                \
+#define HIDDEN(lower) HIDDEN_NAME(ompi_##lower##_f)
+#define HIDDEN_NAME(name)                                                                                              \
+    static __typeof__(&name) volatile next;                                                                            \
     if (next == NULL)                                                                                                  \
-    *(void *volatile *)&next = hidden("ompi_" #lower "_f")
+    *(void *volatile *)&next = hidden(#name)
 
 static bool succeeded(const MPI_Fint *ierr)
 {
@@ -174,63 +177,78 @@ FORTRAN(waitsome, WAITSOME,
 /* ---- communicators ---- */
 
 /* A constructor: the hidden one makes the communicator, the shim gives it a group. */
-#define CONSTRUCTOR(lower, upper, parameters, arguments, made)                                                         \
+#define CONSTRUCTOR(lower, upper, parameters, arguments)                                                               \
     FORTRAN(lower, upper, parameters)                                                                                  \
     {                                                                                                                  \
         HIDDEN(lower);                                                                                                 \
-        next arguments;                                                                                                \
-        if (succeeded(ierr))                                                                                           \
-            group_attach(PMPI_Comm_f2c(*made));                                                                        \
+        ATTACH_AFTER(arguments);                                                                                       \
     }
 
-CONSTRUCTOR(comm_dup, COMM_DUP, (MPI_Fint * comm, MPI_Fint *made, MPI_Fint *ierr), (comm, made, ierr), made)
+/* As above for a function with logical arguments, which `use mpi_f08` calls by a name of its own. */
+#define CONSTRUCTOR_F08(lower, upper, parameters, arguments)                                                           \
+    CONSTRUCTOR(lower, upper, parameters, arguments)                                                                   \
+    void mpi_##lower##_f08_ parameters;                                                                                \
+    void mpi_##lower##_f08_ parameters                                                                                 \
+    {                                                                                                                  \
+        HIDDEN_NAME(mpi_##lower##_f08_);                                                                               \
+        ATTACH_AFTER(arguments);                                                                                       \
+    }
+
+/* `ierr` is optional in mpi_f08. */
+#define ATTACH_AFTER(arguments)                                                                                        \
+    MPI_Fint unasked;                                                                                                  \
+    ierr = ierr == NULL ? &unasked : ierr;                                                                             \
+    next arguments;                                                                                                    \
+    if (*ierr == MPI_SUCCESS)                                                                                          \
+    group_attach(PMPI_Comm_f2c(*made))
+
+CONSTRUCTOR(comm_dup, COMM_DUP, (MPI_Fint * comm, MPI_Fint *made, MPI_Fint *ierr), (comm, made, ierr))
 
 CONSTRUCTOR(comm_dup_with_info, COMM_DUP_WITH_INFO,
-            (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *made, MPI_Fint *ierr), (comm, info, made, ierr), made)
+            (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *made, MPI_Fint *ierr), (comm, info, made, ierr))
 
 CONSTRUCTOR(comm_split, COMM_SPLIT,
             (MPI_Fint * comm, MPI_Fint *color, MPI_Fint *key, MPI_Fint *made, MPI_Fint *ierr),
-            (comm, color, key, made, ierr), made)
+            (comm, color, key, made, ierr))
 
 CONSTRUCTOR(comm_split_type, COMM_SPLIT_TYPE,
             (MPI_Fint * comm, MPI_Fint *type, MPI_Fint *key, MPI_Fint *info, MPI_Fint *made, MPI_Fint *ierr),
-            (comm, type, key, info, made, ierr), made)
+            (comm, type, key, info, made, ierr))
 
 CONSTRUCTOR(comm_create, COMM_CREATE, (MPI_Fint * comm, MPI_Fint *group, MPI_Fint *made, MPI_Fint *ierr),
-            (comm, group, made, ierr), made)
+            (comm, group, made, ierr))
 
 CONSTRUCTOR(comm_create_group, COMM_CREATE_GROUP,
             (MPI_Fint * comm, MPI_Fint *group, MPI_Fint *tag, MPI_Fint *made, MPI_Fint *ierr),
-            (comm, group, tag, made, ierr), made)
+            (comm, group, tag, made, ierr))
 
-CONSTRUCTOR(cart_create, CART_CREATE,
+CONSTRUCTOR_F08(cart_create, CART_CREATE,
             (MPI_Fint * comm, MPI_Fint *ndims, MPI_Fint *dims, MPI_Fint *periods, MPI_Fint *reorder, MPI_Fint *made,
              MPI_Fint *ierr),
-            (comm, ndims, dims, periods, reorder, made, ierr), made)
+            (comm, ndims, dims, periods, reorder, made, ierr))
 
-CONSTRUCTOR(cart_sub, CART_SUB, (MPI_Fint * comm, MPI_Fint *remain, MPI_Fint *made, MPI_Fint *ierr),
-            (comm, remain, made, ierr), made)
+CONSTRUCTOR_F08(cart_sub, CART_SUB, (MPI_Fint * comm, MPI_Fint *remain, MPI_Fint *made, MPI_Fint *ierr),
+            (comm, remain, made, ierr))
 
-CONSTRUCTOR(graph_create, GRAPH_CREATE,
+CONSTRUCTOR_F08(graph_create, GRAPH_CREATE,
             (MPI_Fint * comm, MPI_Fint *nnodes, MPI_Fint *index, MPI_Fint *edges, MPI_Fint *reorder, MPI_Fint *made,
              MPI_Fint *ierr),
-            (comm, nnodes, index, edges, reorder, made, ierr), made)
+            (comm, nnodes, index, edges, reorder, made, ierr))
 
-CONSTRUCTOR(dist_graph_create, DIST_GRAPH_CREATE,
+CONSTRUCTOR_F08(dist_graph_create, DIST_GRAPH_CREATE,
             (MPI_Fint * comm, MPI_Fint *n, MPI_Fint *sources, MPI_Fint *degrees, MPI_Fint *destinations,
              MPI_Fint *weights, MPI_Fint *info, MPI_Fint *reorder, MPI_Fint *made, MPI_Fint *ierr),
-            (comm, n, sources, degrees, destinations, weights, info, reorder, made, ierr), made)
+            (comm, n, sources, degrees, destinations, weights, info, reorder, made, ierr))
 
-CONSTRUCTOR(dist_graph_create_adjacent, DIST_GRAPH_CREATE_ADJACENT,
+CONSTRUCTOR_F08(dist_graph_create_adjacent, DIST_GRAPH_CREATE_ADJACENT,
             (MPI_Fint * comm, MPI_Fint *indegree, MPI_Fint *sources, MPI_Fint *source_weights, MPI_Fint *outdegree,
              MPI_Fint *destinations, MPI_Fint *destination_weights, MPI_Fint *info, MPI_Fint *reorder, MPI_Fint *made,
              MPI_Fint *ierr),
             (comm, indegree, sources, source_weights, outdegree, destinations, destination_weights, info, reorder,
-             made, ierr),
-            made)
+             made, ierr))
 
-CONSTRUCTOR(intercomm_merge, INTERCOMM_MERGE, (MPI_Fint * inter, MPI_Fint *high, MPI_Fint *made, MPI_Fint *ierr),
-            (inter, high, made, ierr), made)
+CONSTRUCTOR_F08(intercomm_merge, INTERCOMM_MERGE, (MPI_Fint * inter, MPI_Fint *high, MPI_Fint *made, MPI_Fint *ierr),
+            (inter, high, made, ierr))
 
 FORTRAN(comm_free, COMM_FREE, (MPI_Fint * comm, MPI_Fint *ierr))
 {

@@ -8,7 +8,7 @@
  *   OUTBOARD_FAKE_DELAY_US   how long after all contributions are there a collective ends (500)
  *   OUTBOARD_FAKE_MIN_BYTES  smaller contributions are not offloaded (1)
  *   OUTBOARD_FAKE_ABSENT     the rank (of mpirun) that finds no service process; -1: none
- *   OUTBOARD_FAKE_FAIL       the collective of the process that fails on this rank, from 1; 0: none
+ *   OUTBOARD_FAKE_FAIL       set: every second collective of a group fails
  *   OUTBOARD_FAKE_LOG        where a process appends what it leaves behind when it detaches
  */
 #define _GNU_SOURCE
@@ -217,7 +217,8 @@ static void *carry_out(void *argument)
                   (off_t)request->bytes);
         pthread_mutex_lock(&lock);
         group->queue = request->next;
-        if (++collectives == setting("OUTBOARD_FAKE_FAIL", 0))
+        collectives++;
+        if (instance % 2 == 0 && getenv("OUTBOARD_FAKE_FAIL") != NULL)
             request->outcome = OUTBOARD_ERR_RANK_LOST;
         request->done = true;
         if (request->freed)
