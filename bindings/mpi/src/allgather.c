@@ -1,0 +1,160 @@
+/*
+ * allgather.c: MPI_Allgather and MPI_Iallgather handed to the service process.
+ *
+ * Whether a call is offloaded depends on the group and on the bytes each rank contributes, which MPI makes equal on
+ * all ranks. How the bytes get from and into the program's datatypes is this rank's own affair.
+ */
+#include <string.h>
+
+#include "shim.h"
+
+struct posting {
+    struct group *group;
+    uint64_t bytes; /* of each rank */
+    struct shape receive_shape;
+    const void *from;
+    void *into;
+    struct landing landing;
+};
+
+/* Arguments that MPI would refuse are left to MPI. */
+static bool decide(const struct allgather *call, struct posting *posting)
+{
+    posting->group = group_of(call->comm);
+    if (posting->group == NULL || call->receive_count < 0 || call->receive_type == MPI_DATATYPE_NULL)
+        return false;
+    if (call->send != MPI_IN_PLACE && (call->send_count < 0 || call->send_type == MPI_DATATYPE_NULL))
+        return false;
+    MPI_Count size;
+    if (PMPI_Type_size_x(call->receive_type, &size) != MPI_SUCCESS ||
+        __builtin_mul_overflow((uint64_t)size, (uint64_t)call->receive_count, &posting->bytes))
+        return false;
+    return outboard.group_offloads_allgather(posting->group->members, posting->bytes) == 1;
+}
+
+/* The receive buffer as plain memory: itself, or a bounce buffer that is unpacked when all has arrived. */
+static int prepare_receive(const struct allgather *call, struct posting *posting)
+{
+    int code = shape_of(call->receive_type, &posting->receive_shape);
+    if (code != MPI_SUCCESS)
+        return code;
+    struct landing *landing = &posting->landing;
+    memset(landing, 0, sizeof *landing);
+    if (posting->receive_shape.stackable) {
+        posting->into = moved(call->receive, posting->receive_shape.true_lb);
+        return MPI_SUCCESS;
+    }
+    /* The program may free its datatype before the collective ends. */
+    code = PMPI_Type_contiguous(1, call->receive_type, &landing->type);
+    if (code == MPI_SUCCESS)
+        code = PMPI_Type_commit(&landing->type);
+    if (code != MPI_SUCCESS)
+        return code;
+    landing->bounce = bounce_take(posting->bytes * (uint64_t)posting->group->ranks);
+    if (landing->bounce == NULL) {
+        PMPI_Type_free(&landing->type);
+        return MPI_ERR_NO_MEM;
+    }
+    landing->receive = call->receive;
+    landing->elements = (uint64_t)call->receive_count * (uint64_t)posting->group->ranks;
+    landing->shape = posting->receive_shape;
+    posting->into = landing->bounce;
+    return MPI_SUCCESS;
+}
+
+/* This rank's contribution, as it lies or packed straight into its place among the received. */
+static int prepare_send(const struct allgather *call, struct posting *posting)
+{
+    const struct landing *landing = &posting->landing;
+    uint64_t place = (uint64_t)posting->group->rank;
+    void *own = moved(posting->into, (int64_t)(place * posting->bytes));
+    posting->from = OUTBOARD_IN_PLACE;
+    if (call->send == MPI_IN_PLACE) {
+        if (landing->bounce == NULL)
+            return MPI_SUCCESS;
+        MPI_Count lb, extent;
+        int code = PMPI_Type_get_extent_x(call->receive_type, &lb, &extent);
+        if (code != MPI_SUCCESS)
+            return code;
+        const void *lies = moved(call->receive, (int64_t)place * call->receive_count * extent);
+        return pack_elements(lies, (uint64_t)call->receive_count, call->receive_type, &landing->shape, own);
+    }
+    struct shape shape;
+    int code = shape_of(call->send_type, &shape);
+    if (code != MPI_SUCCESS)
+        return code;
+    if ((uint64_t)call->send_count * shape.size != posting->bytes)
+        return MPI_ERR_TRUNCATE; /* what this rank sends is not what it says it receives from each */
+    if (shape.stackable || (shape.solid && call->send_count == 1)) {
+        posting->from = moved(call->send, shape.true_lb);
+        return MPI_SUCCESS;
+    }
+    return pack_elements(call->send, (uint64_t)call->send_count, call->send_type, &shape, own);
+}
+
+/* Returns an MPI error code; after success `*posted` is in flight. */
+static int post(const struct allgather *call, struct posting *posting, outboard_request **posted)
+{
+    static unsigned char nothing[1];
+    int code = prepare_receive(call, posting);
+    if (code != MPI_SUCCESS)
+        return code;
+    code = prepare_send(call, posting);
+    if (code == MPI_SUCCESS) {
+        if (posting->bytes == 0) {
+            posting->into = nothing;
+            posting->from = OUTBOARD_IN_PLACE;
+        }
+        int outcome =
+            outboard.iallgather(posting->group->members, posting->from, posting->into, posting->bytes, posted);
+        if (outcome == OUTBOARD_OK)
+            return MPI_SUCCESS;
+        char sentence[MPI_MAX_ERROR_STRING];
+        library_sentence(outcome, sentence, sizeof sentence);
+        code = error_code(outcome, sentence);
+    }
+    landing_finish(&posting->landing, false);
+    report_failed();
+    return code;
+}
+
+static bool is_packed(const struct posting *posting)
+{
+    return posting->landing.bounce != NULL;
+}
+
+bool iallgather_offload(const struct allgather *call, MPI_Request *request, int *outcome)
+{
+    struct posting posting;
+    outboard_request *posted;
+    double began = PMPI_Wtime();
+    if (!decide(call, &posting))
+        return false;
+    int code = post(call, &posting, &posted);
+    if (code == MPI_SUCCESS)
+        code = request_make(call->comm, posting.group, posted, &posting.landing, request);
+    report_posted(COUNT_IALLGATHER, posting.bytes, is_packed(&posting), PMPI_Wtime() - began);
+    *outcome = code == MPI_SUCCESS ? code : error_raise(call->comm, code);
+    return true;
+}
+
+bool allgather_offload(const struct allgather *call, int *outcome)
+{
+    struct posting posting;
+    outboard_request *posted;
+    double began = PMPI_Wtime();
+    if (!decide(call, &posting))
+        return false;
+    int code = post(call, &posting, &posted);
+    bool packed = code == MPI_SUCCESS && is_packed(&posting);
+    report_posted(COUNT_ALLGATHER, posting.bytes, packed, PMPI_Wtime() - began);
+    if (code == MPI_SUCCESS) {
+        began = PMPI_Wtime();
+        code = request_wait_blocking(posted, &posting.landing);
+        report_waited(PMPI_Wtime() - began);
+        if (code != MPI_SUCCESS)
+            report_failed();
+    }
+    *outcome = code == MPI_SUCCESS ? code : error_raise(call->comm, code);
+    return true;
+}

@@ -1,0 +1,44 @@
+/*
+ * errors.c: outcomes of liboutboard as MPI error codes.
+ *
+ * One error class holds all of them and each outcome has one code in it, made when it first occurs; the code's string
+ * is the sentence of the latest failure, as MPI_Error_string has no other way to carry it.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shim.h"
+
+#define OUTCOMES 100 /* outboard.h: -1 .. -99 */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int class_of_all;
+static int codes[OUTCOMES];
+
+int error_code(int outcome, const char *sentence)
+{
+    if (outcome == OUTBOARD_OK)
+        return MPI_SUCCESS;
+    int slot = outcome < 0 && outcome > -OUTCOMES ? -outcome : -OUTBOARD_ERR_INTERNAL;
+    int code = MPI_ERR_OTHER;
+    pthread_mutex_lock(&lock);
+    if (class_of_all == 0 && PMPI_Add_error_class(&class_of_all) == MPI_SUCCESS)
+        PMPI_Add_error_string(class_of_all, "the offloaded collective failed");
+    if (class_of_all != 0 && codes[slot] == 0 && PMPI_Add_error_code(class_of_all, &codes[slot]) != MPI_SUCCESS)
+        codes[slot] = 0;
+    if (codes[slot] != 0) {
+        char text[MPI_MAX_ERROR_STRING];
+        snprintf(text, sizeof text, "outboard: %s", sentence);
+        PMPI_Add_error_string(codes[slot], text);
+        code = codes[slot];
+    }
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int error_raise(MPI_Comm comm, int code)
+{
+    PMPI_Comm_call_errhandler(comm == MPI_COMM_NULL ? MPI_COMM_WORLD : comm, code);
+    return code;
+}

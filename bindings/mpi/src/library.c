@@ -1,0 +1,63 @@
+/*
+ * library.c: finds liboutboard and Open MPI's progress engine at run time.
+ *
+ * Both are looked up, never linked: a program under the shim must run natively where either is missing.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "shim.h"
+
+struct outboard_library outboard;
+struct progress_engine engine;
+
+bool library_load(char *why, size_t why_bytes)
+{
+    const char *path = getenv("OUTBOARD_LIBRARY");
+    if (path == NULL || path[0] == '\0')
+        path = "liboutboard.so";
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL) {
+        snprintf(why, why_bytes, "%s; set OUTBOARD_LIBRARY to the path of liboutboard.so", dlerror());
+        return false;
+    }
+#define FIND(name)                                                                                                     \
+    *(void **)&outboard.name = dlsym(handle, "outboard_" #name);                                                       \
+    if (outboard.name == NULL) {                                                                                       \
+        snprintf(why, why_bytes, "%s lacks outboard_%s; install the liboutboard.so of this release", path, #name);     \
+        return false;                                                                                                  \
+    }
+    OUTBOARD_FUNCTIONS(FIND)
+#undef FIND
+    int version = outboard.abi_version();
+    if (version != OUTBOARD_ABI_VERSION) {
+        snprintf(why, why_bytes, "%s speaks interface version %d, this shim %d; install both from one release", path,
+                 version, OUTBOARD_ABI_VERSION);
+        return false;
+    }
+    return true;
+}
+
+void library_sentence(int outcome, char *sentence, size_t bytes)
+{
+    const char *said = outboard.last_error();
+    if (said != NULL && said[0] != '\0')
+        snprintf(sentence, bytes, "%s", said);
+    else
+        snprintf(sentence, bytes, "%s", outboard.strerror(outcome));
+}
+
+bool progress_engine_find(char *why, size_t why_bytes)
+{
+    /* libmpi brings libopen-pal into the scope of this object even where a program opened libmpi privately. */
+    *(void **)&engine.progress = dlsym(RTLD_DEFAULT, "opal_progress");
+    *(void **)&engine.attach = dlsym(RTLD_DEFAULT, "opal_progress_register");
+    *(void **)&engine.remove = dlsym(RTLD_DEFAULT, "opal_progress_unregister");
+    if (engine.progress == NULL || engine.attach == NULL || engine.remove == NULL) {
+        snprintf(why, why_bytes, "this Open MPI does not export opal_progress_register; use Open MPI 4.1 or 5.0");
+        return false;
+    }
+    return true;
+}

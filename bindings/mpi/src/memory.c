@@ -1,0 +1,246 @@
+/*
+ * memory.c: datatypes as bytes, and buffers for those that are not plain memory.
+ *
+ * liboutboard moves bytes. A datatype whose elements are plain memory is handed over as it lies; any other is packed
+ * into a bounce buffer and unpacked from one. Which of the two it is stays a local matter.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shim.h"
+
+/* MPI_Pack counts bytes in an int. */
+#define PACK_LIMIT ((uint64_t)1 << 30)
+/* Above this, proving that a constructed type is plain memory costs more than it is worth: it is packed. */
+#define PROOF_LIMIT ((uint64_t)16 << 20)
+#define BOUNCES_KEPT 4
+
+static int solid_keyval = MPI_KEYVAL_INVALID;
+static char known_solid, known_scattered;
+
+void *moved(const void *address, int64_t by)
+{
+    return (void *)((uintptr_t)address + (uintptr_t)by);
+}
+
+/*
+ * Packs one element whose byte at each position holds part of that position's number; the packed bytes read the same
+ * if and only if packing moves nothing. (A type may fill its extent and yet list its parts in another order.)
+ */
+static bool packs_as_it_lies(MPI_Datatype type, uint64_t size, int64_t true_lb)
+{
+    unsigned char *lies = malloc(2 * size);
+    if (lies == NULL)
+        return false;
+    unsigned char *packed = lies + size;
+    bool same = true;
+    for (unsigned shift = 0; same && (shift == 0 || (size - 1) >> shift != 0); shift += 8) {
+        for (uint64_t at = 0; at < size; at++)
+            lies[at] = (unsigned char)(at >> shift);
+        int position = 0;
+        same = PMPI_Pack(moved(lies, -true_lb), 1, type, packed, (int)size, &position, MPI_COMM_SELF) == MPI_SUCCESS &&
+               (uint64_t)position == size && memcmp(lies, packed, size) == 0;
+    }
+    free(lies);
+    return same;
+}
+
+static bool type_is_solid(MPI_Datatype type);
+
+static bool inner_is_solid(MPI_Datatype type, int integers, int addresses, int types)
+{
+    int integer[2];
+    MPI_Datatype inner;
+    if (integers > 2 || addresses != 0 || types != 1 ||
+        PMPI_Type_get_contents(type, integers, 0, 1, integer, NULL, &inner) != MPI_SUCCESS)
+        return false;
+    bool solid = type_is_solid(inner);
+    int combiner;
+    if (PMPI_Type_get_envelope(inner, &integers, &addresses, &types, &combiner) == MPI_SUCCESS &&
+        combiner != MPI_COMBINER_NAMED)
+        PMPI_Type_free(&inner);
+    return solid;
+}
+
+static bool type_is_solid(MPI_Datatype type)
+{
+    MPI_Count size, true_lb, true_extent;
+    if (PMPI_Type_size_x(type, &size) != MPI_SUCCESS ||
+        PMPI_Type_get_true_extent_x(type, &true_lb, &true_extent) != MPI_SUCCESS || size != true_extent)
+        return false;
+    int integers, addresses, types, combiner;
+    if (PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) != MPI_SUCCESS)
+        return false;
+    switch (combiner) {
+    case MPI_COMBINER_NAMED:
+        return true;
+    case MPI_COMBINER_DUP:
+    case MPI_COMBINER_CONTIGUOUS:
+        return inner_is_solid(type, integers, addresses, types);
+    default:
+        return size == 0 || ((uint64_t)size <= PROOF_LIMIT && packs_as_it_lies(type, (uint64_t)size, true_lb));
+    }
+}
+
+/* As above, remembered with the type. */
+static bool solid_cached(MPI_Datatype type)
+{
+    int integers, addresses, types, combiner, found = 0;
+    if (PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) != MPI_SUCCESS)
+        return false;
+    if (combiner == MPI_COMBINER_NAMED)
+        return type_is_solid(type);
+    void *known = NULL;
+    if (PMPI_Type_get_attr(type, solid_keyval, &known, &found) == MPI_SUCCESS && found)
+        return known == &known_solid;
+    bool solid = type_is_solid(type);
+    PMPI_Type_set_attr(type, solid_keyval, solid ? &known_solid : &known_scattered);
+    return solid;
+}
+
+int shape_of(MPI_Datatype type, struct shape *shape)
+{
+    MPI_Count size, lb, extent, true_lb, true_extent;
+    int outcome = PMPI_Type_size_x(type, &size);
+    if (outcome == MPI_SUCCESS)
+        outcome = PMPI_Type_get_extent_x(type, &lb, &extent);
+    if (outcome == MPI_SUCCESS)
+        outcome = PMPI_Type_get_true_extent_x(type, &true_lb, &true_extent);
+    if (outcome != MPI_SUCCESS)
+        return outcome;
+    shape->size = (uint64_t)size;
+    shape->true_lb = true_lb;
+    shape->solid = size == true_extent && solid_cached(type);
+    shape->stackable = shape->solid && extent == size;
+    return MPI_SUCCESS;
+}
+
+/* How many of the elements left go into one MPI_Pack. */
+static uint64_t piece_elements(uint64_t left, uint64_t size)
+{
+    uint64_t most = PACK_LIMIT / (size == 0 ? 1 : size);
+    return most == 0 || left < most ? left : most;
+}
+
+int pack_elements(const void *from, uint64_t count, MPI_Datatype type, const struct shape *shape, void *packed)
+{
+    MPI_Count lb, extent;
+    int outcome = PMPI_Type_get_extent_x(type, &lb, &extent);
+    if (shape->size > PACK_LIMIT)
+        return MPI_ERR_COUNT;
+    for (uint64_t done = 0, part; outcome == MPI_SUCCESS && done < count; done += part) {
+        part = piece_elements(count - done, shape->size);
+        int position = 0;
+        outcome = PMPI_Pack(moved(from, (int64_t)done * extent), (int)part, type,
+                            moved(packed, (int64_t)(done * shape->size)), (int)(part * shape->size), &position,
+                            MPI_COMM_SELF);
+    }
+    return outcome;
+}
+
+int unpack_elements(const void *packed, uint64_t count, MPI_Datatype type, const struct shape *shape, void *to)
+{
+    MPI_Count lb, extent;
+    int outcome = PMPI_Type_get_extent_x(type, &lb, &extent);
+    if (shape->size > PACK_LIMIT)
+        return MPI_ERR_COUNT;
+    for (uint64_t done = 0, part; outcome == MPI_SUCCESS && done < count; done += part) {
+        part = piece_elements(count - done, shape->size);
+        int position = 0;
+        outcome = PMPI_Unpack(moved(packed, (int64_t)(done * shape->size)), (int)(part * shape->size), &position,
+                              moved(to, (int64_t)done * extent), (int)part, type, MPI_COMM_SELF);
+    }
+    return outcome;
+}
+
+/* ---- bounce buffers: a few are kept, since a program that needs one needs it at every call ---- */
+
+struct bounce {
+    size_t bytes;
+    bool mapped; /* from outboard_alloc, else from malloc */
+    struct bounce *next;
+    _Alignas(64) unsigned char memory[];
+};
+
+static pthread_mutex_t bounce_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct bounce *kept;
+static int kept_count;
+
+static void bounce_release(struct bounce *bounce)
+{
+    if (bounce->mapped)
+        outboard.dealloc(shim_context(), bounce);
+    else
+        free(bounce);
+}
+
+void *bounce_take(size_t bytes)
+{
+    struct bounce *fit = NULL;
+    pthread_mutex_lock(&bounce_lock);
+    for (struct bounce **at = &kept; *at != NULL; at = &(*at)->next) {
+        if ((*at)->bytes >= bytes) {
+            fit = *at;
+            *at = fit->next;
+            kept_count--;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&bounce_lock);
+    if (fit != NULL)
+        return fit->memory;
+    void *fresh = NULL;
+    bool mapped = outboard.alloc(shim_context(), sizeof(struct bounce) + bytes, &fresh) == OUTBOARD_OK;
+    if (!mapped)
+        fresh = aligned_alloc(64, (sizeof(struct bounce) + bytes + 63) / 64 * 64);
+    if (fresh == NULL)
+        return NULL;
+    struct bounce *made = fresh;
+    made->bytes = bytes;
+    made->mapped = mapped;
+    return made->memory;
+}
+
+/* Takes the smallest of those kept out of the list. */
+static struct bounce *smallest_kept(void)
+{
+    struct bounce **least = &kept;
+    for (struct bounce **at = &kept; *at != NULL; at = &(*at)->next)
+        if ((*at)->bytes < (*least)->bytes)
+            least = at;
+    struct bounce *taken = *least;
+    *least = taken->next;
+    kept_count--;
+    return taken;
+}
+
+void bounce_give(void *memory)
+{
+    struct bounce *bounce = moved(memory, -(int64_t)offsetof(struct bounce, memory)), *surplus = NULL;
+    pthread_mutex_lock(&bounce_lock);
+    bounce->next = kept;
+    kept = bounce;
+    kept_count++;
+    if (kept_count > BOUNCES_KEPT)
+        surplus = smallest_kept();
+    pthread_mutex_unlock(&bounce_lock);
+    if (surplus != NULL)
+        bounce_release(surplus);
+}
+
+int memory_start(void)
+{
+    return PMPI_Type_create_keyval(MPI_TYPE_NULL_COPY_FN, MPI_TYPE_NULL_DELETE_FN, &solid_keyval, NULL);
+}
+
+void memory_stop(void)
+{
+    while (kept != NULL) {
+        struct bounce *bounce = kept;
+        kept = bounce->next;
+        kept_count--;
+        bounce_release(bounce);
+    }
+    PMPI_Type_free_keyval(&solid_keyval);
+}

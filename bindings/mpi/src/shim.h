@@ -1,0 +1,193 @@
+/*
+ * shim.h: what the parts of the MPI shim share.
+ *
+ * The shim is loaded before the MPI library (LD_PRELOAD), takes MPI_Allgather and MPI_Iallgather of communicators whose
+ * members all agreed to it, and hands them to the service process through liboutboard. Everything below it is called
+ * by the PMPI_ names alone, so other profiling tools may stand above it.
+ *
+ * Invariants: whether a call is offloaded depends on what was agreed when the communicator was made and on arguments
+ * that MPI makes equal on all members, never on local state. Nothing collective happens inside a nonblocking call.
+ */
+#ifndef OUTBOARD_MPI_SHIM_H
+#define OUTBOARD_MPI_SHIM_H
+
+#include <mpi.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "outboard.h"
+
+#define SHIM_SENTENCE 512
+
+/* ---- library.c: liboutboard, loaded at run time ---- */
+
+#define OUTBOARD_FUNCTIONS(X)                                                                                          \
+    X(abi_version)                                                                                                     \
+    X(attach)                                                                                                          \
+    X(detach)                                                                                                          \
+    X(group_offer)                                                                                                     \
+    X(group_create)                                                                                                    \
+    X(group_destroy)                                                                                                   \
+    X(group_offloads_allgather)                                                                                        \
+    X(iallgather)                                                                                                      \
+    X(test)                                                                                                            \
+    X(wait)                                                                                                            \
+    X(wait_some)                                                                                                       \
+    X(request_free)                                                                                                    \
+    X(alloc)                                                                                                           \
+    X(dealloc)                                                                                                         \
+    X(strerror)                                                                                                        \
+    X(last_error)
+
+struct outboard_library {
+#define FIELD(name) __typeof__(outboard_##name) *name;
+    OUTBOARD_FUNCTIONS(FIELD)
+#undef FIELD
+};
+
+/* Valid after library_load() returned true. */
+extern struct outboard_library outboard;
+/* False leaves the sentence in `why`. */
+bool library_load(char *why, size_t why_bytes);
+/* Writes what the last failing call of this thread said, after its meaning. */
+void library_sentence(int outcome, char *sentence, size_t bytes);
+
+/* Open MPI's own progress engine: exported by libopen-pal, not declared by mpi.h. */
+struct progress_engine {
+    void (*progress)(void);
+    int (*attach)(int (*hook)(void));
+    int (*remove)(int (*hook)(void));
+};
+extern struct progress_engine engine;
+bool progress_engine_find(char *why, size_t why_bytes);
+
+/* ---- groups.c: attachment of the process and groups of communicators ---- */
+
+struct group {
+    outboard_group *members;
+    int ranks;
+    int rank;
+    struct group *next;
+};
+
+/* After MPI_Init (collective over MPI_COMM_WORLD) and before MPI_Finalize. */
+void shim_start(void);
+void shim_stop(void);
+/* The attachment, NULL while everything passes through. */
+outboard_context *shim_context(void);
+/* Collective over the new communicator; leaves it without group where any member cannot offer. */
+void group_attach(MPI_Comm comm);
+/* NULL when calls on this communicator pass through. */
+struct group *group_of(MPI_Comm comm);
+/* Before the communicator goes: ends what is in flight on it. */
+void group_drain_comm(MPI_Comm comm);
+
+/* ---- memory.c: datatypes as bytes, bounce buffers ---- */
+
+struct shape {
+    uint64_t size;    /* bytes of data of one element */
+    int64_t true_lb;  /* where its first byte lies from the buffer address */
+    bool solid;       /* its bytes lie in memory without gaps and in the order in which MPI_Pack takes them */
+    bool stackable;   /* solid, and elements follow one another without gaps */
+};
+
+int shape_of(MPI_Datatype type, struct shape *shape);
+/* Both return an MPI error code. `packed` holds count * shape->size bytes. */
+int pack_elements(const void *from, uint64_t count, MPI_Datatype type, const struct shape *shape, void *packed);
+int unpack_elements(const void *packed, uint64_t count, MPI_Datatype type, const struct shape *shape, void *to);
+/* Pointer arithmetic that may leave the object, as MPI_BOTTOM and negative lower bounds do. */
+void *moved(const void *address, int64_t by);
+int memory_start(void);
+void memory_stop(void);
+/* A buffer of at least this many bytes, NULL when there is none to be had. */
+void *bounce_take(size_t bytes);
+void bounce_give(void *bounce);
+
+/* ---- requests.c: collectives in flight ---- */
+
+/* Where the bytes of a collective go when it has ended: `bounce` is NULL when they were received in place. */
+struct landing {
+    void *bounce;
+    void *receive;
+    uint64_t elements;
+    MPI_Datatype type;
+    struct shape shape;
+};
+
+/* Ends the landing: moves the bytes if `arrived`, releases the bounce buffer. */
+int landing_finish(struct landing *landing, bool arrived);
+
+int requests_start(void);
+void requests_stop(void);
+/* Makes the MPI request of a collective just posted; takes over `posted` and `landing`, also when it fails. */
+int request_make(MPI_Comm comm, struct group *group, outboard_request *posted, const struct landing *landing,
+                 MPI_Request *request);
+/* Waits for a collective that no MPI request stands for, MPI's own progress going on. Returns an MPI error code. */
+int request_wait_blocking(outboard_request *posted, struct landing *landing);
+/* Ends what is in flight on the group, or on all groups (NULL), and forgets `comm` where it is named. */
+void requests_drain(const struct group *group);
+
+enum patience { TEST, WAIT_ANY, WAIT_ALL };
+
+/* One call of the MPI_Wait and MPI_Test families that names offloaded requests. */
+#define COMPLETION_INLINE 8
+struct completion {
+    int count;
+    MPI_Request *before; /* the handles as they were, to find failed ones again */
+    int *codes;          /* error code by position */
+    int failures;
+    int first;           /* code of the first failure */
+    MPI_Comm comm;       /* whose error handler hears of it */
+    double began;
+    struct completion *outer;
+    MPI_Request few_before[COMPLETION_INLINE];
+    int few_codes[COMPLETION_INLINE];
+};
+
+/* False when none of the requests is offloaded: the call is MPI's alone. Sleeps where all of them are. */
+bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum patience patience);
+/* Turns the outcome of the PMPI_ call into that of the MPI_ call. */
+int completion_end_one(struct completion *completion, int outcome, MPI_Status *status);
+int completion_end_all(struct completion *completion, int outcome, MPI_Status *statuses);
+int completion_end_some(struct completion *completion, int outcome, int count, const int *indices,
+                        MPI_Status *statuses);
+/* The sleeping alone, for the Fortran names. */
+void completion_sleep(int count, const MPI_Fint *requests, enum patience patience);
+
+/* ---- allgather.c ---- */
+
+struct allgather {
+    const void *send;
+    int send_count;
+    MPI_Datatype send_type;
+    void *receive;
+    int receive_count;
+    MPI_Datatype receive_type;
+    MPI_Comm comm;
+};
+
+/* Both return false when the call passes through; else *outcome is what the MPI function returns. */
+bool allgather_offload(const struct allgather *call, int *outcome);
+bool iallgather_offload(const struct allgather *call, MPI_Request *request, int *outcome);
+
+/* ---- errors.c ---- */
+
+/* The MPI error code that stands for an outcome of liboutboard, with this sentence as its string. */
+int error_code(int outcome, const char *sentence);
+/* Raises the code on the communicator's error handler and returns it. */
+int error_raise(MPI_Comm comm, int code);
+
+/* ---- report.c: what was done, for OUTBOARD_MPI_REPORT ---- */
+
+enum counted { COUNT_ALLGATHER, COUNT_IALLGATHER, COUNTED };
+
+void report_start(const char *why_native);
+void report_passed(enum counted kind, double seconds);
+void report_posted(enum counted kind, uint64_t bytes_per_rank, bool packed, double seconds);
+void report_waited(double seconds);
+void report_failed(void);
+/* Collective over MPI_COMM_WORLD. */
+void report_write(void);
+
+#endif

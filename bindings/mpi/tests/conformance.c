@@ -1,0 +1,583 @@
+/*
+ * conformance.c: what an MPI program may do with MPI_Allgather and MPI_Iallgather and their requests.
+ *
+ * Knows nothing of Outboard: it passes natively too, told by the argument "native" to leave out the freeing of requests
+ * in flight, which MPI calls erroneous for collectives and Open MPI refuses. With "single" it asks for no threads.
+ * Prints TAP on rank 0; exits 1 when a test failed. Run with an even number of ranks, at least 2.
+ */
+#include <mpi.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "# rank %d: %s:%d: %s\n", rank, __FILE__, __LINE__, #condition);                           \
+            failures++;                                                                                                \
+        }                                                                                                              \
+    } while (0)
+
+static int rank, ranks, provided, native;
+static _Thread_local int failures;
+
+/* What rank `of` contributes at position `at` of call `call`. */
+static int value(int of, int at, int call)
+{
+    return of * 1000003 + at * 17 + call;
+}
+
+static void fill(int *send, int count, int of, int call)
+{
+    for (int at = 0; at < count; at++)
+        send[at] = value(of, at, call);
+}
+
+static int wrong(const int *received, int count, int members, int call)
+{
+    int bad = 0;
+    for (int of = 0; of < members; of++)
+        for (int at = 0; at < count; at++)
+            bad += received[of * count + at] != value(of, at, call);
+    return bad;
+}
+
+static void *fresh(size_t bytes)
+{
+    void *memory = malloc(bytes == 0 ? 1 : bytes);
+    memset(memory, 0xee, bytes == 0 ? 1 : bytes);
+    return memory;
+}
+
+/* ---- plain calls ---- */
+
+static void gather_on(MPI_Comm comm, int count, int in_place, int blocking)
+{
+    int me, members;
+    MPI_Comm_rank(comm, &me);
+    MPI_Comm_size(comm, &members);
+    int *send = fresh((size_t)count * sizeof(int)), *receive = fresh((size_t)count * (size_t)members * sizeof(int));
+    fill(in_place ? receive + me * count : send, count, me, count);
+    const void *from = in_place ? MPI_IN_PLACE : send;
+    if (blocking) {
+        CHECK(MPI_Allgather(from, count, MPI_INT, receive, count, MPI_INT, comm) == MPI_SUCCESS);
+    } else {
+        MPI_Request request;
+        CHECK(MPI_Iallgather(from, count, MPI_INT, receive, count, MPI_INT, comm, &request) == MPI_SUCCESS);
+        CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
+        CHECK(request == MPI_REQUEST_NULL);
+    }
+    CHECK(wrong(receive, count, members, count) == 0);
+    free(send);
+    free(receive);
+}
+
+static void sizes(void)
+{
+    static const int counts[] = {0, 1, 2, 7, 255, 4096, 65537};
+    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (int form = 0; form < 4; form++)
+            gather_on(MPI_COMM_WORLD, counts[i], form & 1, form >> 1);
+}
+
+/* ---- requests ---- */
+
+#define CALLS 6
+
+struct flight {
+    int *send[CALLS], *receive[CALLS];
+    MPI_Request requests[2 * CALLS]; /* ours at even places, native ones at odd */
+    int token[CALLS], heard[CALLS];
+};
+
+static void take_off(struct flight *flight, int mixed)
+{
+    for (int call = 0; call < CALLS; call++) {
+        int count = 100 + call;
+        flight->send[call] = fresh((size_t)count * sizeof(int));
+        flight->receive[call] = fresh((size_t)count * (size_t)ranks * sizeof(int));
+        fill(flight->send[call], count, rank, call);
+        MPI_Iallgather(flight->send[call], count, MPI_INT, flight->receive[call], count, MPI_INT, MPI_COMM_WORLD,
+                       &flight->requests[2 * call]);
+        flight->requests[2 * call + 1] = MPI_REQUEST_NULL;
+        if (mixed)
+            MPI_Irecv(&flight->heard[call], 1, MPI_INT, (rank + ranks - 1) % ranks, call, MPI_COMM_WORLD,
+                      &flight->requests[2 * call + 1]);
+    }
+}
+
+static void send_tokens(struct flight *flight)
+{
+    for (int call = 0; call < CALLS; call++) {
+        flight->token[call] = rank * 100 + call;
+        MPI_Send(&flight->token[call], 1, MPI_INT, (rank + 1) % ranks, call, MPI_COMM_WORLD);
+    }
+}
+
+static void land(struct flight *flight, int mixed)
+{
+    for (int call = 0; call < CALLS; call++) {
+        CHECK(flight->requests[2 * call] == MPI_REQUEST_NULL && flight->requests[2 * call + 1] == MPI_REQUEST_NULL);
+        CHECK(wrong(flight->receive[call], 100 + call, ranks, call) == 0);
+        if (mixed)
+            CHECK(flight->heard[call] == (rank + ranks - 1) % ranks * 100 + call);
+        free(flight->send[call]);
+        free(flight->receive[call]);
+    }
+}
+
+static void waitall(int mixed)
+{
+    struct flight flight;
+    MPI_Status statuses[2 * CALLS];
+    take_off(&flight, mixed);
+    if (mixed)
+        send_tokens(&flight);
+    CHECK(MPI_Waitall(2 * CALLS, flight.requests, statuses) == MPI_SUCCESS);
+    for (int call = 0; call < CALLS; call++) {
+        int cancelled = 1;
+        MPI_Test_cancelled(&statuses[2 * call], &cancelled);
+        CHECK(!cancelled);
+    }
+    land(&flight, mixed);
+}
+
+static void waitany(int mixed)
+{
+    struct flight flight;
+    int seen[2 * CALLS] = {0}, index;
+    MPI_Status status;
+    take_off(&flight, mixed);
+    if (mixed)
+        send_tokens(&flight);
+    for (int i = 0; i < (mixed ? 2 * CALLS : CALLS); i++) {
+        CHECK(MPI_Waitany(2 * CALLS, flight.requests, &index, &status) == MPI_SUCCESS);
+        CHECK(index >= 0 && index < 2 * CALLS && !seen[index]);
+        seen[index] = 1;
+    }
+    CHECK(MPI_Waitany(2 * CALLS, flight.requests, &index, &status) == MPI_SUCCESS && index == MPI_UNDEFINED);
+    land(&flight, mixed);
+}
+
+static void some(int mixed, int waiting)
+{
+    struct flight flight;
+    int indices[2 * CALLS], left = mixed ? 2 * CALLS : CALLS, outcount;
+    MPI_Status statuses[2 * CALLS];
+    take_off(&flight, mixed);
+    if (mixed)
+        send_tokens(&flight);
+    while (left > 0) {
+        int outcome = waiting ? MPI_Waitsome(2 * CALLS, flight.requests, &outcount, indices, statuses)
+                              : MPI_Testsome(2 * CALLS, flight.requests, &outcount, indices, statuses);
+        CHECK(outcome == MPI_SUCCESS && outcount != MPI_UNDEFINED && (!waiting || outcount > 0));
+        if (outcount == MPI_UNDEFINED)
+            break;
+        left -= outcount;
+    }
+    CHECK(left == 0);
+    land(&flight, mixed);
+}
+
+static void testing(int mixed, int form)
+{
+    struct flight flight;
+    int flag, index, left = mixed ? 2 * CALLS : CALLS;
+    MPI_Status statuses[2 * CALLS];
+    take_off(&flight, mixed);
+    if (mixed)
+        send_tokens(&flight);
+    for (flag = 0; form == 0 && !flag;)
+        CHECK(MPI_Testall(2 * CALLS, flight.requests, &flag, statuses) == MPI_SUCCESS);
+    while (form == 1 && left > 0) {
+        CHECK(MPI_Testany(2 * CALLS, flight.requests, &index, &flag, statuses) == MPI_SUCCESS);
+        left -= flag && index != MPI_UNDEFINED;
+    }
+    for (int i = 0; form == 2 && i < 2 * CALLS; i++)
+        for (flag = 0; !flag;)
+            CHECK(MPI_Test(&flight.requests[i], &flag, statuses) == MPI_SUCCESS);
+    for (int i = 0; form == 3 && i < 2 * CALLS; i++) {
+        for (flag = 0; !flag;)
+            CHECK(MPI_Request_get_status(flight.requests[i], &flag, statuses) == MPI_SUCCESS);
+        CHECK(MPI_Wait(&flight.requests[i], MPI_STATUS_IGNORE) == MPI_SUCCESS);
+    }
+    land(&flight, mixed);
+}
+
+static void request_forms(void)
+{
+    for (int mixed = 0; mixed < 2; mixed++) {
+        waitall(mixed);
+        waitany(mixed);
+        some(mixed, 0);
+        some(mixed, 1);
+        for (int form = 0; form < 4; form++)
+            testing(mixed, form);
+    }
+}
+
+/* Freed while in flight: ends by itself; the data is there after something that orders behind it. */
+static void freed_early(void)
+{
+    enum { COUNT = 5000 };
+    if (native)
+        return;
+    int *send = fresh(COUNT * sizeof(int)), *receive = fresh((size_t)COUNT * (size_t)ranks * sizeof(int));
+    int *spread = fresh((size_t)COUNT * (size_t)ranks * 2 * sizeof(int));
+    MPI_Datatype gaps;
+    MPI_Request request;
+    fill(send, COUNT, rank, 1);
+    MPI_Iallgather(send, COUNT, MPI_INT, receive, COUNT, MPI_INT, MPI_COMM_WORLD, &request);
+    MPI_Request_free(&request);
+    CHECK(request == MPI_REQUEST_NULL);
+    MPI_Type_create_resized(MPI_INT, 0, 2 * sizeof(int), &gaps);
+    MPI_Type_commit(&gaps);
+    MPI_Iallgather(send, COUNT, MPI_INT, spread, COUNT, gaps, MPI_COMM_WORLD, &request);
+    MPI_Type_free(&gaps);
+    MPI_Request_free(&request);
+    for (int last = (ranks - 1) * COUNT + COUNT - 1, flag; ; ) {
+        MPI_Iprobe(MPI_ANY_SOURCE, 4711, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
+        volatile int *end = spread + 2 * last, *plain = receive + last;
+        if (*end == value(ranks - 1, COUNT - 1, 1) && *plain == *end)
+            break;
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    gather_on(MPI_COMM_WORLD, 10, 0, 0); /* behind both */
+    CHECK(wrong(receive, COUNT, ranks, 1) == 0);
+    for (int i = 0; i < COUNT * ranks; i++)
+        CHECK(spread[2 * i] == value(i / COUNT, i % COUNT, 1) && spread[2 * i + 1] == (int)0xeeeeeeee);
+    free(send);
+    free(receive);
+    free(spread);
+}
+
+/* ---- datatypes: elements are gathered as type pairs and read back through MPI_Pack ---- */
+
+static void as_type(MPI_Datatype send_type, MPI_Datatype receive_type, int count, int in_place)
+{
+    MPI_Aint lb, extent, send_lb, send_extent;
+    int size;
+    MPI_Type_commit(&send_type);
+    MPI_Type_commit(&receive_type);
+    MPI_Type_get_extent(receive_type, &lb, &extent);
+    MPI_Type_get_extent(send_type, &send_lb, &send_extent);
+    MPI_Type_size(receive_type, &size);
+    size_t block = (size_t)size * (size_t)count, room = 65536;
+    unsigned char *packed = fresh(block * (size_t)ranks), *expected = fresh(block * (size_t)ranks);
+    unsigned char *send = fresh(room), *receive = fresh(room);
+    unsigned char *send_at = send + room / 2, *receive_at = receive + room / 2;
+    int position = 0;
+    for (size_t at = 0; at < block * (size_t)ranks; at++)
+        expected[at] = (unsigned char)(at * 7 + at / 251);
+    unsigned char *mine = expected + block * (size_t)rank;
+    if (in_place)
+        MPI_Unpack(mine, (int)block, &position, receive_at + (MPI_Aint)rank * count * extent, count, receive_type,
+                   MPI_COMM_SELF);
+    else
+        MPI_Unpack(mine, (int)block, &position, send_at, count, send_type, MPI_COMM_SELF);
+    MPI_Request request;
+    MPI_Iallgather(in_place ? MPI_IN_PLACE : send_at, count, send_type, receive_at, count, receive_type,
+                   MPI_COMM_WORLD, &request);
+    MPI_Datatype freed = receive_type;
+    MPI_Type_dup(receive_type, &receive_type);
+    MPI_Type_free(&freed);
+    CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
+    position = 0;
+    MPI_Pack(receive_at, count * ranks, receive_type, packed, (int)block * ranks, &position, MPI_COMM_SELF);
+    CHECK(memcmp(packed, expected, block * (size_t)ranks) == 0);
+    MPI_Type_free(&receive_type);
+    MPI_Type_free(&send_type);
+    free(packed);
+    free(expected);
+    free(send);
+    free(receive);
+}
+
+static MPI_Datatype make_type(int kind)
+{
+    MPI_Datatype type, inner;
+    int blocks[3] = {2, 1, 1}, places[4] = {3, 0, 2, 1};
+    MPI_Aint offsets[3] = {0, 12, 24};
+    MPI_Datatype parts[3] = {MPI_INT, MPI_INT, MPI_INT};
+    switch (kind) {
+    case 0:
+        MPI_Type_contiguous(4, MPI_INT, &type);
+        break;
+    case 1:
+        MPI_Type_vector(2, 2, 3, MPI_INT, &type);
+        break;
+    case 2:
+        MPI_Type_create_struct(3, blocks, offsets, parts, &type);
+        break;
+    case 3: /* fills its extent, in another order */
+        MPI_Type_create_indexed_block(4, 1, places, MPI_INT, &type);
+        break;
+    case 4:
+        MPI_Type_contiguous(4, MPI_INT, &inner);
+        MPI_Type_create_resized(inner, -8, 40, &type);
+        MPI_Type_free(&inner);
+        break;
+    case 5:
+        MPI_Type_create_hvector(4, 1, -4, MPI_INT, &type);
+        break;
+    case 6:
+        MPI_Type_contiguous(4, MPI_INT, &inner);
+        MPI_Type_dup(inner, &type);
+        MPI_Type_free(&inner);
+        break;
+    case 7: /* starts away from its buffer address, without gaps */
+        offsets[0] = 20;
+        blocks[0] = 4;
+        MPI_Type_create_struct(1, blocks, offsets, parts, &type);
+        break;
+    default: /* elements overlap when several are sent side by side: sent only */
+        MPI_Type_contiguous(4, MPI_INT, &inner);
+        MPI_Type_create_resized(inner, 0, 16, &type);
+        MPI_Type_free(&inner);
+    }
+    return type;
+}
+
+static void datatypes(void)
+{
+    for (int from = 0; from < 9; from++)
+        for (int into = 0; into < 9; into++)
+            for (int count = 1; count < 8; count += 3)
+                as_type(make_type(from), make_type(into), count, 0);
+    for (int into = 0; into < 9; into++)
+        as_type(make_type(0), make_type(into), 3, 1);
+}
+
+static void absolute_addresses(void)
+{
+    int *send = fresh(8 * sizeof(int)), *receive = fresh(8 * (size_t)ranks * sizeof(int)), length = 8;
+    MPI_Aint at;
+    MPI_Datatype from, into;
+    fill(send, 8, rank, 3);
+    MPI_Get_address(send, &at);
+    MPI_Type_create_hindexed(1, &length, &at, MPI_INT, &from);
+    MPI_Get_address(receive, &at);
+    MPI_Type_create_hindexed(1, &length, &at, MPI_INT, &into);
+    MPI_Type_commit(&from);
+    MPI_Type_commit(&into);
+    CHECK(MPI_Allgather(MPI_BOTTOM, 1, from, MPI_BOTTOM, 1, into, MPI_COMM_WORLD) == MPI_SUCCESS);
+    CHECK(wrong(receive, 8, ranks, 3) == 0);
+    MPI_Type_free(&from);
+    MPI_Type_free(&into);
+    free(send);
+    free(receive);
+}
+
+/* ---- communicators ---- */
+
+static void use_and_free(MPI_Comm comm)
+{
+    if (comm == MPI_COMM_NULL)
+        return;
+    for (int form = 0; form < 4; form++)
+        gather_on(comm, 321, form & 1, form >> 1);
+    MPI_Comm_free(&comm);
+    CHECK(comm == MPI_COMM_NULL);
+}
+
+static void plain_constructors(void)
+{
+    MPI_Comm made;
+    MPI_Group all, part;
+    MPI_Comm_dup(MPI_COMM_WORLD, &made);
+    use_and_free(made);
+    MPI_Comm_dup_with_info(MPI_COMM_WORLD, MPI_INFO_NULL, &made);
+    use_and_free(made);
+    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &made);
+    use_and_free(made);
+    MPI_Comm_split(MPI_COMM_WORLD, rank == 0 ? MPI_UNDEFINED : 1, rank, &made);
+    use_and_free(made);
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &made);
+    use_and_free(made);
+    int range[1][3] = {{0, ranks / 2, 1}};
+    MPI_Comm_group(MPI_COMM_WORLD, &all);
+    MPI_Group_range_incl(all, 1, range, &part);
+    MPI_Comm_create(MPI_COMM_WORLD, part, &made);
+    use_and_free(made);
+    if (rank <= ranks / 2) {
+        MPI_Comm_create_group(MPI_COMM_WORLD, part, 5, &made);
+        use_and_free(made);
+    }
+    MPI_Group_free(&all);
+    MPI_Group_free(&part);
+}
+
+static void topologies(void)
+{
+    MPI_Comm grid, row, made;
+    int dims[2] = {2, ranks / 2}, periods[2] = {1, 0}, remain[2] = {0, 1}, index[2] = {1, 2}, edges[2] = {1, 0};
+    int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks, one = 1;
+    MPI_Cart_create(MPI_COMM_WORLD, 2, dims, periods, 1, &grid);
+    MPI_Cart_sub(grid, remain, &row);
+    use_and_free(row);
+    use_and_free(grid);
+    MPI_Graph_create(MPI_COMM_WORLD, 2, index, edges, 0, &made);
+    use_and_free(made);
+    MPI_Dist_graph_create(MPI_COMM_WORLD, 1, &rank, &one, &next, &one, MPI_INFO_NULL, 0, &made);
+    use_and_free(made);
+    MPI_Dist_graph_create_adjacent(MPI_COMM_WORLD, 1, &before, &one, 1, &next, &one, MPI_INFO_NULL, 0, &made);
+    use_and_free(made);
+}
+
+static void others_pass_through(void)
+{
+    MPI_Comm half, inter, merged, dup;
+    MPI_Request request;
+    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
+    MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - rank % 2, 7, &inter);
+    int mine = rank, *far = fresh((size_t)ranks * sizeof(int));
+    CHECK(MPI_Allgather(&mine, 1, MPI_INT, far, 1, MPI_INT, inter) == MPI_SUCCESS);
+    for (int i = 0; i < ranks / 2; i++)
+        CHECK(far[i] == 2 * i + 1 - rank % 2);
+    MPI_Intercomm_merge(inter, rank % 2, &merged);
+    use_and_free(merged);
+    MPI_Comm_free(&inter);
+    MPI_Comm_free(&half);
+    MPI_Comm_idup(MPI_COMM_WORLD, &dup, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    use_and_free(dup);
+    gather_on(MPI_COMM_SELF, 10, 0, 0);
+    free(far);
+}
+
+/* MPI allows it: the communicator goes, the collective on it still ends. */
+static void freed_communicator(void)
+{
+    int send[50], *receive = fresh(50 * (size_t)ranks * sizeof(int));
+    MPI_Comm dup;
+    MPI_Request request;
+    fill(send, 50, rank, 9);
+    MPI_Comm_dup(MPI_COMM_WORLD, &dup);
+    MPI_Iallgather(send, 50, MPI_INT, receive, 50, MPI_INT, dup, &request);
+    MPI_Comm_free(&dup);
+    CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
+    CHECK(wrong(receive, 50, ranks, 9) == 0);
+    free(receive);
+}
+
+/* ---- threads ---- */
+
+static void *thread_body(void *comm)
+{
+    failures = 0;
+    for (int turn = 0; turn < 40; turn++) {
+        MPI_Request requests[3];
+        int send[64], *first = fresh(64 * (size_t)ranks * sizeof(int)), heard = -1;
+        int *second = fresh(64 * (size_t)ranks * sizeof(int)), me, members;
+        MPI_Comm_rank(*(MPI_Comm *)comm, &me);
+        MPI_Comm_size(*(MPI_Comm *)comm, &members);
+        fill(send, 64, me, turn);
+        MPI_Irecv(&heard, 1, MPI_INT, (me + members - 1) % members, turn, *(MPI_Comm *)comm, &requests[1]);
+        MPI_Iallgather(send, 64, MPI_INT, first, 64, MPI_INT, *(MPI_Comm *)comm, &requests[0]);
+        MPI_Iallgather(send, 64, MPI_INT, second, 64, MPI_INT, *(MPI_Comm *)comm, &requests[2]);
+        if (turn % 3 == 0)
+            CHECK(MPI_Wait(&requests[0], MPI_STATUS_IGNORE) == MPI_SUCCESS);
+        if (turn % 3 == 1 && !native)
+            MPI_Request_free(&requests[0]);
+        MPI_Send(&me, 1, MPI_INT, (me + 1) % members, turn, *(MPI_Comm *)comm);
+        CHECK(MPI_Waitall(3, requests, MPI_STATUSES_IGNORE) == MPI_SUCCESS);
+        gather_on(*(MPI_Comm *)comm, 33, 0, 1); /* ordered behind the request freed early */
+        CHECK(wrong(second, 64, members, turn) == 0 && heard == (me + members - 1) % members);
+        if (turn % 3 != 1 || native) {
+            CHECK(wrong(first, 64, members, turn) == 0);
+            free(first);
+        } /* else MPI gives no sign that the buffer is free before MPI_Finalize */
+        free(second);
+    }
+    int *count = malloc(sizeof *count);
+    *count = failures;
+    return count;
+}
+
+static void two_threads(void)
+{
+    MPI_Comm comms[2];
+    pthread_t threads[2];
+    if (provided < MPI_THREAD_MULTIPLE)
+        return;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comms[0]);
+    MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &comms[1]);
+    for (int i = 0; i < 2; i++)
+        pthread_create(&threads[i], NULL, thread_body, &comms[i]);
+    for (int i = 0; i < 2; i++) {
+        void *count;
+        pthread_join(threads[i], &count);
+        failures += *(int *)count;
+        free(count);
+        MPI_Comm_free(&comms[i]);
+    }
+}
+
+/* Left in flight when MPI_Finalize comes. */
+static void leave_in_flight(void)
+{
+    int *send = fresh(100 * sizeof(int)), *receive = fresh(100 * (size_t)ranks * sizeof(int));
+    MPI_Comm *kept = fresh(sizeof *kept);
+    MPI_Request request;
+    if (native)
+        return;
+    MPI_Comm_dup(MPI_COMM_WORLD, kept);
+    fill(send, 100, rank, 1);
+    MPI_Iallgather(send, 100, MPI_INT, receive, 100, MPI_INT, *kept, &request);
+    MPI_Request_free(&request);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} tests[] = {
+    {"every size, in place and not, blocking and not", sizes},
+    {"every MPI_Wait and MPI_Test form, alone and mixed with native requests", request_forms},
+    {"requests freed early", freed_early},
+    {"datatypes, every pair", datatypes},
+    {"absolute addresses", absolute_addresses},
+    {"communicators from plain constructors", plain_constructors},
+    {"communicators with topologies", topologies},
+    {"intercommunicators, idup and one rank", others_pass_through},
+    {"communicator freed before its request", freed_communicator},
+    {"two threads on two communicators", two_threads},
+    {"left in flight at the end", leave_in_flight},
+};
+
+int main(int argc, char **argv)
+{
+    int count = sizeof tests / sizeof *tests, bad = 0;
+    int single = 0;
+    for (int i = 1; i < argc; i++) {
+        single |= strcmp(argv[i], "single") == 0;
+        native |= strcmp(argv[i], "native") == 0;
+    }
+    if (single) {
+        MPI_Init(&argc, &argv);
+        MPI_Query_thread(&provided);
+    } else {
+        MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    }
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (ranks < 2 || ranks % 2 != 0) {
+        fprintf(stderr, "conformance: run with an even number of ranks, not %d\n", ranks);
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    }
+    if (rank == 0)
+        printf("1..%d\n", count);
+    for (int i = 0; i < count; i++) {
+        int mine, all;
+        failures = 0;
+        tests[i].run();
+        mine = failures;
+        MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+        bad += all != 0;
+        if (rank == 0)
+            printf("%s %d - %s\n", all == 0 ? "ok" : "not ok", i + 1, tests[i].name);
+        fflush(stdout);
+    }
+    MPI_Finalize();
+    return bad != 0;
+}

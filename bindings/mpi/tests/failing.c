@@ -1,0 +1,109 @@
+/*
+ * failing.c: errors of offloaded collectives reach the communicator's error handler, the return codes and the statuses.
+ *
+ * Run with the fake liboutboard and OUTBOARD_FAKE_FAIL=1: every second collective of a communicator fails, on all
+ * ranks alike. Prints TAP on rank 0.
+ */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int rank, ranks, handled, handled_code, bad, number;
+static MPI_Comm handled_comm;
+
+static void handler(MPI_Comm *comm, int *code, ...)
+{
+    handled++;
+    handled_code = *code;
+    handled_comm = *comm;
+}
+
+static void tell(int good, const char *name)
+{
+    int all;
+    MPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    bad += !all;
+    if (rank == 0)
+        printf("%s %d - %s\n", all ? "ok" : "not ok", ++number, name);
+}
+
+static int explains(int code)
+{
+    char text[MPI_MAX_ERROR_STRING];
+    int length, class = MPI_SUCCESS;
+    MPI_Error_string(code, text, &length);
+    MPI_Error_class(code, &class);
+    return code != MPI_SUCCESS && class != MPI_SUCCESS && strstr(text, "rank 3 of the fake died") != NULL;
+}
+
+/* Two collectives on `comm`: the first ends well, the second fails. */
+static void post(MPI_Comm comm, int *receive, MPI_Request *requests)
+{
+    static int mine;
+    mine = rank;
+    for (int i = 0; i < 2; i++)
+        MPI_Iallgather(&mine, 1, MPI_INT, receive + i * ranks, 1, MPI_INT, comm, &requests[i]);
+}
+
+int main(int argc, char **argv)
+{
+    MPI_Comm comm;
+    MPI_Errhandler errhandler;
+    MPI_Request requests[3];
+    MPI_Status statuses[3];
+    int indices[3], count, index, flag, outcome, heard = -1;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_create_errhandler(handler, &errhandler);
+    MPI_Comm_set_errhandler(comm, errhandler);
+    int *receive = malloc(3 * (size_t)ranks * sizeof(int));
+    if (rank == 0)
+        printf("1..6\n");
+
+    post(comm, receive, requests);
+    outcome = MPI_Wait(&requests[0], &statuses[0]);
+    outcome = outcome == MPI_SUCCESS && handled == 0 ? MPI_Wait(&requests[1], &statuses[1]) : MPI_SUCCESS;
+    tell(explains(outcome) && handled == 1 && handled_code == outcome && handled_comm == comm &&
+             requests[1] == MPI_REQUEST_NULL,
+         "MPI_Wait returns the code after the communicator's handler");
+
+    post(comm, receive, requests);
+    MPI_Irecv(&heard, 1, MPI_INT, (rank + 1) % ranks, 1, MPI_COMM_WORLD, &requests[2]);
+    MPI_Send(&rank, 1, MPI_INT, (rank + ranks - 1) % ranks, 1, MPI_COMM_WORLD);
+    outcome = MPI_Waitall(3, requests, statuses);
+    tell(outcome == MPI_ERR_IN_STATUS && handled == 2 && statuses[0].MPI_ERROR == MPI_SUCCESS &&
+             explains(statuses[1].MPI_ERROR) && statuses[2].MPI_ERROR == MPI_SUCCESS && heard == (rank + 1) % ranks,
+         "MPI_Waitall names the failed one in its status");
+
+    post(comm, receive, requests);
+    MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
+    requests[2] = MPI_REQUEST_NULL;
+    outcome = MPI_Waitany(3, requests, &index, &statuses[0]);
+    tell(explains(outcome) && index == 1 && handled == 3, "MPI_Waitany returns the code and the index");
+
+    post(comm, receive, requests);
+    MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
+    outcome = MPI_Waitsome(3, requests, &count, indices, statuses);
+    tell(outcome == MPI_ERR_IN_STATUS && count == 1 && indices[0] == 1 && explains(statuses[0].MPI_ERROR) &&
+             handled == 4,
+         "MPI_Waitsome names the failed one in its status");
+
+    post(comm, receive, requests);
+    MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
+    for (flag = 0, outcome = MPI_SUCCESS; outcome == MPI_SUCCESS && !flag;)
+        outcome = MPI_Test(&requests[1], &flag, MPI_STATUS_IGNORE);
+    tell(explains(outcome) && flag && handled == 5, "MPI_Test returns the code");
+
+    outcome = MPI_Allgather(&rank, 1, MPI_INT, receive, 1, MPI_INT, comm);
+    outcome = outcome == MPI_SUCCESS ? MPI_Allgather(&rank, 1, MPI_INT, receive, 1, MPI_INT, comm) : MPI_SUCCESS;
+    tell(explains(outcome) && handled == 6 && handled_comm == comm, "MPI_Allgather returns the code");
+
+    MPI_Errhandler_free(&errhandler);
+    MPI_Comm_free(&comm);
+    free(receive);
+    MPI_Finalize();
+    return bad != 0;
+}

@@ -1,0 +1,107 @@
+! fortran.f90: the same calls through `use mpi`; compiled with -DF08 through `use mpi_f08`.
+! Prints TAP on rank 0.
+program fortran_allgather
+#ifdef F08
+  use mpi_f08
+#define COMM_HANDLE type(MPI_Comm)
+#define REQUEST_HANDLE type(MPI_Request)
+#define TYPE_HANDLE type(MPI_Datatype)
+#else
+  use mpi
+#define COMM_HANDLE integer
+#define REQUEST_HANDLE integer
+#define TYPE_HANDLE integer
+#endif
+  implicit none
+  integer, parameter :: n = 1000
+  integer :: rank, ranks, ierr, i, test, bad, provided
+  COMM_HANDLE :: half, row, grid
+  logical :: remain(2), periods(2)
+
+  call MPI_Init_thread(MPI_THREAD_MULTIPLE, provided, ierr)
+  call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierr)
+  call MPI_Comm_size(MPI_COMM_WORLD, ranks, ierr)
+  test = 0
+  bad = 0
+  if (rank == 0) print '(a)', '1..7'
+
+  call tell(gathered(MPI_COMM_WORLD, 0), 'allgather')
+  call tell(gathered(MPI_COMM_WORLD, 1), 'iallgather and wait')
+  call tell(gathered(MPI_COMM_WORLD, 2), 'iallgather in place and waitany')
+  call tell(gathered(MPI_COMM_WORLD, 3), 'iallgather, waitall mixed with a native request')
+  call tell(gathered(MPI_COMM_WORLD, 4), 'iallgather of a vector type from MPI_BOTTOM, waitsome')
+  call MPI_Comm_split(MPI_COMM_WORLD, mod(rank, 2), rank, half, ierr)
+  call tell(gathered(half, 1), 'communicator from comm_split')
+  periods = .false.
+  remain = [.false., .true.]
+  call MPI_Cart_create(half, 2, [1, ranks / 2], periods, .false., grid, ierr)
+  call MPI_Cart_sub(grid, remain, row, ierr)
+  call tell(gathered(row, 3), 'communicator from cart_sub')
+  call MPI_Comm_free(row, ierr)
+  call MPI_Comm_free(grid, ierr)
+  call MPI_Comm_free(half, ierr)
+  call MPI_Finalize(ierr)
+  if (bad > 0) stop 1
+
+contains
+
+  subroutine tell(good, name)
+    logical, intent(in) :: good
+    character(*), intent(in) :: name
+    integer :: mine, all
+    mine = merge(1, 0, good)
+    call MPI_Allreduce(mine, all, 1, MPI_INTEGER, MPI_MIN, MPI_COMM_WORLD, ierr)
+    test = test + 1
+    if (all == 0) bad = bad + 1
+    if (rank == 0) print '(a,i0,a,a)', trim(merge('ok    ', 'not ok', all == 1)) // ' ', test, ' - ', name
+  end subroutine
+
+  logical function gathered(comm, form)
+    COMM_HANDLE, intent(in) :: comm
+    integer, intent(in) :: form
+    integer, asynchronous :: send(n), heard
+    integer, allocatable, asynchronous, target :: receive(:)
+    integer :: me, members, of, outcount, which(2), token
+    integer(MPI_ADDRESS_KIND) :: at(1)
+    REQUEST_HANDLE :: requests(2)
+    TYPE_HANDLE :: absolute
+    call MPI_Comm_rank(comm, me, ierr)
+    call MPI_Comm_size(comm, members, ierr)
+    allocate(receive(n * members))
+    receive = -1
+    send = [(me * 10007 + i, i = 1, n)]
+    requests = MPI_REQUEST_NULL
+    heard = -1
+    token = me
+    select case (form)
+    case (0)
+      call MPI_Allgather(send, n, MPI_INTEGER, receive, n, MPI_INTEGER, comm, ierr)
+    case (1)
+      call MPI_Iallgather(send, n, MPI_INTEGER, receive, n, MPI_INTEGER, comm, requests(1), ierr)
+      call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+    case (2)
+      receive(me * n + 1:me * n + n) = send
+      call MPI_Iallgather(MPI_IN_PLACE, 0, MPI_INTEGER, receive, n, MPI_INTEGER, comm, requests(2), ierr)
+      call MPI_Waitany(2, requests, of, MPI_STATUS_IGNORE, ierr)
+      if (of /= 2) receive = -2
+    case (3)
+      call MPI_Irecv(heard, 1, MPI_INTEGER, mod(me + 1, members), 1, comm, requests(1), ierr)
+      call MPI_Iallgather(send, n, MPI_INTEGER, receive, n, MPI_INTEGER, comm, requests(2), ierr)
+      call MPI_Send(token, 1, MPI_INTEGER, mod(me + members - 1, members), 1, comm, ierr)
+      call MPI_Waitall(2, requests, MPI_STATUSES_IGNORE, ierr)
+      if (heard /= mod(me + 1, members)) receive = -2
+    case (4)
+      call MPI_Get_address(receive, at(1), ierr)
+      call MPI_Type_create_hindexed(1, [n], at, MPI_INTEGER, absolute, ierr)
+      call MPI_Type_commit(absolute, ierr)
+      call MPI_Iallgather(send, n, MPI_INTEGER, MPI_BOTTOM, 1, absolute, comm, requests(1), ierr)
+      call MPI_Type_free(absolute, ierr)
+      call MPI_Waitsome(2, requests, outcount, which, MPI_STATUSES_IGNORE, ierr)
+      if (outcount /= 1 .or. which(1) /= 1) receive = -2
+    end select
+    gathered = ierr == MPI_SUCCESS
+    do of = 0, members - 1
+      gathered = gathered .and. all(receive(of * n + 1:of * n + n) == [(of * 10007 + i, i = 1, n)])
+    end do
+  end function
+end program
