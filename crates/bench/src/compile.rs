@@ -2,8 +2,12 @@
 //! loop; only the library differs.
 
 use crate::BenchError;
+use crate::job::run_tool;
+use rustix::fs::FlockOperation;
+use rustix::time::Timespec;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -21,6 +25,10 @@ const SOURCES: [(&str, &str); 9] = [
 ];
 const FLAGS: [&str; 4] = ["-std=gnu11", "-O2", "-Wall", "-Wextra"];
 const PLAIN_COMPILER: &str = "cc";
+const COMPILE_LIMIT: Timespec = Timespec { tv_sec: 300, tv_nsec: 0 };
+/// How the directories of runs are called.
+const PREFIX: &str = "outboard-bench-";
+const LOCK: &str = "lock";
 
 /// How the measuring program is built for a system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,15 +70,20 @@ fn linked(include: &Path, lib: &Path, name: &str) -> Vec<OsString> {
 #[derive(Debug)]
 pub(crate) struct Workshop {
     directory: TempDir,
+    /// Held as long as the directory is in use.
+    _lock: File,
 }
 
 impl Workshop {
     pub(crate) fn open() -> Result<Self, BenchError> {
-        let directory = TempDir::with_prefix("outboard-bench-").map_err(BenchError::system("make a directory"))?;
+        let parent = std::env::temp_dir();
+        sweep(&parent);
+        let directory = TempDir::with_prefix_in(PREFIX, &parent).map_err(BenchError::system("make a directory"))?;
+        let lock = lock_file(directory.path()).map_err(BenchError::system("lock the directory"))?;
         for (name, text) in SOURCES {
             fs::write(directory.path().join(name), text).map_err(BenchError::system(format!("write {name}")))?;
         }
-        let workshop = Self { directory };
+        let workshop = Self { directory, _lock: lock };
         let arguments = ["-c", "compute.c", "-o", "compute.o"].map(OsString::from);
         workshop.compile("every system", Path::new(PLAIN_COMPILER), &arguments)?;
         Ok(workshop)
@@ -102,15 +115,32 @@ impl Workshop {
     fn compile(&self, system: &str, compiler: &Path, arguments: &[OsString]) -> Result<(), BenchError> {
         let mut command = Command::new(compiler);
         command.args(FLAGS).args(arguments).current_dir(self.path());
-        let output = command.output();
-        let failed =
-            |output: String| BenchError::Compile { system: system.to_owned(), command: format!("{command:?}"), output };
-        match output {
-            Ok(output) if output.status.success() => Ok(()),
-            Ok(output) => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
-            Err(error) => Err(failed(error.to_string())),
+        run_tool(command, &COMPILE_LIMIT).map_err(|reason| BenchError::Compile { system: system.to_owned(), reason })
+    }
+}
+
+/// Removes what runs that were killed have left: directories whose lock nobody holds.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        if ours && File::open(entry.path().join(LOCK)).is_ok_and(|lock| try_lock(&lock)) {
+            // Somebody else's directory, or one that is being removed, stays as it is.
+            let _ = fs::remove_dir_all(entry.path());
         }
     }
+}
+
+/// A file that is locked before it has the name that [`sweep`] looks for.
+fn lock_file(directory: &Path) -> io::Result<File> {
+    let unnamed = directory.join("lock-to-be");
+    let lock = File::create(&unnamed)?;
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+    fs::rename(&unnamed, directory.join(LOCK))?;
+    Ok(lock)
+}
+
+fn try_lock(lock: &File) -> bool {
+    rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 #[cfg(test)]
@@ -126,6 +156,21 @@ mod tests {
             let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);
             workshop.compile("outboard", Path::new(PLAIN_COMPILER), &arguments).unwrap();
         }
+    }
+
+    #[test]
+    fn what_killed_runs_left_is_swept_and_what_is_in_use_is_not() {
+        let parent = tempfile::tempdir().unwrap();
+        let [left, used, other] =
+            [format!("{PREFIX}left"), format!("{PREFIX}used"), "other".to_owned()].map(|name| parent.path().join(name));
+        for directory in [&left, &used, &other] {
+            fs::create_dir(directory).unwrap();
+        }
+        drop(lock_file(&left).unwrap());
+        drop(lock_file(&other).unwrap());
+        let _in_use = lock_file(&used).unwrap();
+        sweep(parent.path());
+        assert!(!left.exists() && used.exists() && other.exists());
     }
 
     #[test]

@@ -30,16 +30,14 @@ pub enum BenchError {
     },
     /// The measuring program could not be built for a system.
     #[error(
-        "the measuring program cannot be built for {system}: {command}: {output}; a C compiler is needed (apt-get \
-             install gcc libc6-dev)"
+        "the measuring program cannot be built for {system}: {reason}; a C compiler is needed (apt-get install gcc \
+             libc6-dev)"
     )]
     Compile {
         /// Name of the system.
         system: String,
-        /// The command line.
-        command: String,
-        /// What the compiler said.
-        output: String,
+        /// The command line, and what the compiler said.
+        reason: String,
     },
     /// A system could not be started.
     #[error("{system} cannot be started: {source}")]

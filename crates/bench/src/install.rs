@@ -3,14 +3,19 @@
 //! A package lies in `PEERS_DIR/NAME-VERSION`, a virtual environment; a file inside says that it is complete. Two runs at
 //! once take turns by a lock file. Nothing outside that directory is touched.
 
+use crate::job::run_tool;
 use crate::{BenchError, Peer};
 use rustix::fs::FlockOperation;
+use rustix::time::Timespec;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const COMPLETE: &str = ".outboard-complete";
+const VENV_LIMIT: Timespec = Timespec { tv_sec: 300, tv_nsec: 0 };
+/// The largest peer is 100 MB.
+const DOWNLOAD_LIMIT: Timespec = Timespec { tv_sec: 1800, tv_nsec: 0 };
 const PIP_REMEDY: &str = "python3 with venv and pip are needed (apt-get install python3-venv) and a way to a Python package \
                           index (pip's own settings and proxies apply); or leave this peer out of --peers";
 const DEBIAN_REMEDY: &str = "apt-get install openmpi-bin libopenmpi-dev; or leave this peer out of --peers";
@@ -60,21 +65,14 @@ fn install(prefix: &Path, packages: &[&str]) -> Result<(), String> {
         // What an interrupted installation left.
         fs::remove_dir_all(prefix).map_err(told)?;
     }
-    run(Command::new("python3").args(["-m", "venv"]).arg(prefix))?;
+    let mut venv = Command::new("python3");
+    venv.args(["-m", "venv"]).arg(prefix);
+    run_tool(venv, &VENV_LIMIT)?;
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--timeout", "30"];
-    run(Command::new(prefix.join("bin/python3")).args(pip).args(["--only-binary", ":all:"]).args(packages))?;
+    let mut install = Command::new(prefix.join("bin/python3"));
+    install.args(pip).args(["--only-binary", ":all:"]).args(packages);
+    run_tool(install, &DOWNLOAD_LIMIT)?;
     fs::write(prefix.join(COMPLETE), packages.join("\n")).map_err(told)
-}
-
-fn run(command: &mut Command) -> Result<(), String> {
-    match command.output() {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            let said = [output.stdout, output.stderr].concat();
-            Err(format!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&said).trim()))
-        }
-        Err(error) => Err(format!("{command:?}: {error}")),
-    }
 }
 
 #[cfg(test)]

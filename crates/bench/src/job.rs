@@ -7,6 +7,7 @@ use crate::Toolchain;
 use outboard_lab::Lab;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::time::Timespec;
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -17,7 +18,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// How long a process may take to end when asked, before it is killed.
-const GRACE: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 5, tv_nsec: 0 };
+const GRACE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// How much of a program's output an error shows.
 const OUTPUT_SHOWN: u64 = 4096;
 
@@ -176,15 +177,19 @@ impl Process {
         }
     }
 
+    /// Waits for the end, at most for `limit`; true when it came.
+    fn await_end(&self, limit: &Timespec) -> bool {
+        let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(limit))) == Ok(1)
+    }
+
     fn end(&mut self) {
         if self.status.is_some() {
             return;
         }
         // A process that has ended meanwhile needs no signal.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::TERM);
-        let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        let in_time = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(&GRACE)));
-        if in_time != Ok(1) {
+        if !self.await_end(&GRACE) {
             tracing::warn!(process = self.name, "does not end when asked, is killed");
             let _ = self.child.kill();
         }
@@ -196,6 +201,23 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Runs a tool that nobody talks to; what it said is the error when it fails or takes longer than `limit`.
+pub(crate) fn run_tool(command: Command, limit: &Timespec) -> Result<(), String> {
+    let line = format!("{command:?}");
+    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let mut process = Process::start("tool", command, directory.path()).map_err(|error| format!("{line}: {error}"))?;
+    let how = if process.await_end(limit) {
+        match process.status() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(status) => status.map_or_else(String::new, |status| status.to_string()),
+            Err(error) => error.to_string(),
+        }
+    } else {
+        format!("not done after {} s", limit.tv_sec)
+    };
+    Err(format!("{line}: {how}: {}", process.output_end()))
 }
 
 /// Processor time that all threads of a process have used, from the scheduler's nanoseconds.
@@ -241,6 +263,18 @@ mod tests {
         assert_eq!(rustix::event::poll(&mut ended, Some(&GRACE)), Ok(1));
         assert_eq!(process.status().unwrap().unwrap().code(), Some(3));
         assert_eq!(process.output_end(), "on stdout\non stderr");
+    }
+
+    #[test]
+    fn a_tool_that_fails_or_hangs_is_an_error() {
+        let tool = |script| {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", script]);
+            run_tool(command, &Timespec { tv_sec: 1, tv_nsec: 0 })
+        };
+        assert_eq!(tool("exit 0"), Ok(()));
+        assert!(tool("echo because >&2; exit 1").unwrap_err().ends_with("because"));
+        assert!(tool("exec sleep 1000").unwrap_err().contains("not done after 1 s"));
     }
 
     #[test]

@@ -195,8 +195,8 @@ impl System for InstalledPeer {
 fn on_first_host(job: &Job<'_>, launcher: &Path) -> Result<Command, LaunchError> {
     let mut command =
         job.lab.command("h1", launcher).map_err(|error| LaunchError::new(launcher.display().to_string(), error))?;
-    // Every host has this directory, and the launchers pass it on.
-    command.current_dir(job.directory);
+    // Every host has this directory; what the launchers leave behind there goes with it.
+    command.current_dir(job.directory).env("TMPDIR", job.directory);
     Ok(command)
 }
 

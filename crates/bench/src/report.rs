@@ -1,14 +1,24 @@
 //! The rows of a run, as they go into the JSON file.
 
-use crate::limit;
+use crate::{BenchError, limit};
 use outboard_lab::{LinkLimits, Loss};
 use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
 
 /// Everything that one run found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// One row per system and size, systems in the order they were measured.
     pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// Writes the report as JSON: an object with `rows`.
+    pub fn write_json(&self, path: &Path) -> Result<(), BenchError> {
+        let text = serde_json::to_string_pretty(self).expect("rows are plain data");
+        fs::write(path, text + "\n").map_err(BenchError::system(format!("write {}", path.display())))
+    }
 }
 
 /// One system at one size.
@@ -203,7 +213,10 @@ pub(crate) mod tests {
     #[test]
     fn rows_have_the_documented_fields_and_survive_json() {
         let report = Report { rows: vec![row("mpich", 1 << 20, 27.0)] };
-        let text = serde_json::to_string(&report).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("report.json");
+        report.write_json(&path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let row = value["rows"][0].as_object().unwrap();
