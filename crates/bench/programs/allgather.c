@@ -1,0 +1,354 @@
+/*
+ * allgather.c: measures a nonblocking allgather, with every byte of every result checked.
+ *
+ * Three phases, in the manner of the OSU overlap benchmarks: barriers; pure communication (post and wait); overall (post,
+ * compute loop, wait), the last two for each size. A repetition begins at an instant that all ranks agree on, far enough
+ * ahead for the token buckets of the links to be full again. Samples are exchanged after a phase, never within one.
+ *
+ * Rank 0 talks to the harness: "begin" and "end" around each phase, each answered when the counters have been read; then
+ * the samples, as JSON on one line.
+ */
+#include "compute.h"
+#include "control.h"
+#include "transport.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SIZES_MAX = 32, WARM_UP = 2 };
+
+struct options {
+    const char *control;         /* socket of the harness */
+    int sizes;
+    size_t bytes[SIZES_MAX];     /* per rank */
+    uint64_t units[SIZES_MAX];   /* of the compute loop, worth 1.15 of the limit for that size */
+    int repetitions;
+    int tests;                   /* calls of transport_test spread over the compute loop */
+    int64_t refill_ns;           /* what the token buckets need to be full again */
+    int late_rank;               /* -1: none */
+    int64_t late_ns;
+    int main_core;               /* -1: not bound */
+    int others_core;             /* -1: progress threads not bound */
+};
+
+/* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
+struct sample {
+    double elapsed_ms; /* from the agreed start to the result */
+    double own_ms;     /* from the own post to the result */
+    double cpu_s;      /* processor time of all threads meanwhile */
+    double wrong;      /* 1 when a byte of the result was wrong */
+};
+enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
+
+struct buffers {
+    uint64_t *send;
+    uint64_t *receive;
+};
+
+static int harness = -1;
+
+/* ---- options ------------------------------------------------------------------------------------------------------ */
+
+static int64_t parse_number(const char *text, char **end)
+{
+    const int64_t value = strtoll(text, end, 10);
+    if (*end == text)
+        transport_fail("not a number: %s", text);
+    return value;
+}
+
+/* One "BYTES:UNITS" after another, separated by commas. */
+static void parse_sizes(struct options *options, const char *text)
+{
+    char *at = NULL;
+    for (options->sizes = 0; *text != '\0'; text = *at == ',' ? at + 1 : at) {
+        if (options->sizes == SIZES_MAX)
+            transport_fail("more than %d sizes", SIZES_MAX);
+        options->bytes[options->sizes] = (size_t)parse_number(text, &at);
+        if (*at != ':')
+            transport_fail("not BYTES:UNITS: %s", text);
+        options->units[options->sizes++] = (uint64_t)parse_number(at + 1, &at);
+        if (*at != ',' && *at != '\0')
+            transport_fail("not BYTES:UNITS: %s", text);
+    }
+}
+
+static struct options parse_options(int argc, char **argv)
+{
+    struct options options = {.repetitions = 1, .late_rank = -1, .main_core = -1, .others_core = -1};
+    for (int at = 1; at < argc; at++) {
+        char *value = strchr(argv[at], '=');
+        char *end = NULL;
+        if (value == NULL)
+            transport_fail("not NAME=VALUE: %s", argv[at]);
+        *value++ = '\0';
+        if (strcmp(argv[at], "control") == 0)
+            options.control = value;
+        else if (strcmp(argv[at], "sizes") == 0)
+            parse_sizes(&options, value);
+        else if (strcmp(argv[at], "repetitions") == 0)
+            options.repetitions = (int)parse_number(value, &end);
+        else if (strcmp(argv[at], "tests") == 0)
+            options.tests = (int)parse_number(value, &end);
+        else if (strcmp(argv[at], "refill-ns") == 0)
+            options.refill_ns = parse_number(value, &end);
+        else if (strcmp(argv[at], "late-rank") == 0)
+            options.late_rank = (int)parse_number(value, &end);
+        else if (strcmp(argv[at], "late-ns") == 0)
+            options.late_ns = parse_number(value, &end);
+        else if (strcmp(argv[at], "main-core") == 0)
+            options.main_core = (int)parse_number(value, &end);
+        else if (strcmp(argv[at], "others-core") == 0)
+            options.others_core = (int)parse_number(value, &end);
+        else
+            transport_fail("unknown option %s", argv[at]);
+    }
+    if (options.control == NULL || options.sizes == 0 || options.repetitions < 1)
+        transport_fail("control, sizes and repetitions are needed");
+    return options;
+}
+
+/* ---- what is sent, and what must arrive --------------------------------------------------------------------------- */
+
+/* Word `index` of what `rank` contributes to a call: differs by rank, place and call, so that no stale or misplaced
+ * byte passes for the right one. */
+static uint64_t pattern(uint32_t rank, uint64_t call, uint64_t index)
+{
+    uint64_t word = index + call * 0x100000001b3u + ((uint64_t)rank << 48);
+    word = (word ^ (word >> 29)) * 0x9e3779b97f4a7c15u;
+    return word ^ (word >> 32);
+}
+
+static void fill(uint64_t *words, size_t bytes, uint64_t call)
+{
+    const size_t whole = bytes / sizeof *words;
+    for (size_t index = 0; index < whole; index++)
+        words[index] = pattern(transport_rank(), call, index);
+    if (bytes % sizeof *words != 0) {
+        const uint64_t last = pattern(transport_rank(), call, whole);
+        memcpy(words + whole, &last, bytes % sizeof *words);
+    }
+}
+
+/* Looks at every byte; the first wrong one is named on stderr. 1 when there is one. */
+static int wrong(const unsigned char *received, size_t bytes, uint64_t call)
+{
+    for (uint32_t source = 0; source < transport_ranks(); source++) {
+        for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+            const unsigned char *got = received + source * bytes + at;
+            const uint64_t expected = pattern(source, call, at / sizeof expected);
+            const size_t length = bytes - at < sizeof expected ? bytes - at : sizeof expected;
+            if (memcmp(got, &expected, length) != 0) {
+                fprintf(stderr, "rank %u: call %" PRIu64 ", %zu bytes per rank: wrong bytes from rank %u at offset %zu\n",
+                        transport_rank(), call, bytes, source, at);
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+/* ---- repetitions -------------------------------------------------------------------------------------------------- */
+
+static void *allocate(size_t bytes)
+{
+    void *memory = calloc(1, bytes);
+    if (memory == NULL)
+        transport_fail("no memory for %zu bytes", bytes);
+    return memory;
+}
+
+/* The instant at which all ranks begin: the latest rank's now, and the time that the buckets need after this very
+ * exchange. Hosts share the clock, so nothing is on the links when it strikes. */
+static int64_t agree_start(const struct options *options)
+{
+    static double *all;
+    const double mine = (double)clock_now_ns();
+    double latest = mine;
+    if (all == NULL)
+        all = allocate(sizeof *all * transport_ranks());
+    transport_exchange(&mine, all, 1);
+    for (uint32_t rank = 0; rank < transport_ranks(); rank++)
+        latest = all[rank] > latest ? all[rank] : latest;
+    return (int64_t)latest + options->refill_ns;
+}
+
+static void compute(uint64_t units, int tests)
+{
+    const uint64_t pieces = (uint64_t)tests + 1;
+    for (uint64_t piece = 0; piece < pieces; piece++) {
+        compute_units(units * (piece + 1) / pieces - units * piece / pieces);
+        if (piece + 1 < pieces)
+            (void)transport_test();
+    }
+}
+
+static struct sample repeat(const struct options *options, const struct buffers *buffers, size_t bytes, uint64_t units)
+{
+    static uint64_t call;
+    call++;
+    fill(buffers->send, bytes, call);
+    clock_sleep_until_ns(agree_start(options));
+    const int64_t cpu = process_cpu_ns();
+    const int64_t start = clock_now_ns();
+    if ((int)transport_rank() == options->late_rank)
+        clock_sleep_until_ns(start + options->late_ns);
+    const int64_t posted = clock_now_ns();
+    transport_post(buffers->send, buffers->receive, bytes);
+    if (units > 0)
+        compute(units, options->tests);
+    transport_wait();
+    const int64_t end = clock_now_ns();
+    const int64_t cpu_end = process_cpu_ns();
+    return (struct sample){
+        .elapsed_ms = (double)(end - start) / 1e6,
+        .own_ms = (double)(end - posted) / 1e6,
+        .cpu_s = (double)(cpu_end - cpu) / 1e9,
+        .wrong = wrong((const unsigned char *)buffers->receive, bytes, call),
+    };
+}
+
+static struct sample repeat_barrier(const struct options *options)
+{
+    clock_sleep_until_ns(agree_start(options));
+    const int64_t cpu = process_cpu_ns();
+    const int64_t start = clock_now_ns();
+    transport_barrier();
+    const double elapsed = (double)(clock_now_ns() - start) / 1e6;
+    return (struct sample){elapsed, elapsed, (double)(process_cpu_ns() - cpu) / 1e9, 0};
+}
+
+/* ---- phases and their report -------------------------------------------------------------------------------------- */
+
+/* Tells the harness and goes on, on all ranks, when it has answered. */
+static void mark(const char *what)
+{
+    char answer[16];
+    transport_barrier();
+    if (harness >= 0 && (control_send(harness, "%s\n", what) != 0 ||
+                         control_receive(harness, answer, sizeof answer) != 0 || strcmp(answer, "ok") != 0))
+        transport_fail("the harness is gone");
+    transport_barrier();
+}
+
+/* All ranks' samples: repetition after repetition within rank after rank. `bytes` 0 stands for the barrier phase. */
+static struct sample *run_phase(const struct options *options, const struct buffers *buffers, size_t bytes,
+                                uint64_t units)
+{
+    const int repetitions = options->repetitions;
+    struct sample *mine = allocate(sizeof *mine * (size_t)repetitions);
+    struct sample *all = allocate(sizeof *all * (size_t)repetitions * transport_ranks());
+    double wrong_warm_up = 0;
+    for (int at = 0; at < WARM_UP; at++)
+        wrong_warm_up += (buffers == NULL ? repeat_barrier(options) : repeat(options, buffers, bytes, units)).wrong;
+    mark("begin");
+    for (int at = 0; at < repetitions; at++)
+        mine[at] = buffers == NULL ? repeat_barrier(options) : repeat(options, buffers, bytes, units);
+    mark("end");
+    mine[0].wrong += wrong_warm_up;
+    transport_exchange((const double *)mine, (double *)all, repetitions * SAMPLE_DOUBLES);
+    free(mine);
+    return all;
+}
+
+/* Writes `"NAME":[slowest rank of each repetition]`, and the sum of processor time and of wrong results. */
+static void report_phase(FILE *row, const char *phase, const struct options *options, const struct sample *all)
+{
+    const int repetitions = options->repetitions;
+    double cpu_s = 0;
+    double wrongs = 0;
+    fprintf(row, "\"%s\":{\"slowest_ms\":[", phase);
+    for (int at = 0; at < repetitions; at++) {
+        double slowest = 0;
+        for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
+            const struct sample *sample = &all[rank * (size_t)repetitions + (size_t)at];
+            slowest = sample->elapsed_ms > slowest ? sample->elapsed_ms : slowest;
+            cpu_s += sample->cpu_s;
+            wrongs += sample->wrong;
+        }
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest);
+    }
+    fprintf(row, "],\"late_own_ms\":[");
+    for (int at = 0; at < repetitions && options->late_rank >= 0; at++)
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", all[options->late_rank * repetitions + at].own_ms);
+    fprintf(row, "],\"cpu_s\":%.9f,\"wrong\":%.0f}", cpu_s, wrongs);
+}
+
+static void send_row(FILE *row, char **text)
+{
+    fclose(row);
+    if (harness >= 0 && control_send(harness, "row %s\n", *text) != 0)
+        transport_fail("the harness is gone");
+    free(*text);
+}
+
+static void measure_barrier(const struct options *options)
+{
+    char *text = NULL;
+    size_t length = 0;
+    struct sample *barriers = run_phase(options, NULL, 0, 0);
+    FILE *row = open_memstream(&text, &length);
+    if (row == NULL)
+        transport_fail("no memory for the report");
+    fputc('{', row);
+    report_phase(row, "barrier", options, barriers);
+    fputc('}', row);
+    send_row(row, &text);
+    free(barriers);
+}
+
+static void measure_size(const struct options *options, const struct buffers *buffers, int index)
+{
+    char *text = NULL;
+    size_t length = 0;
+    struct sample *pure = run_phase(options, buffers, options->bytes[index], 0);
+    struct sample *overall = run_phase(options, buffers, options->bytes[index], options->units[index]);
+    FILE *row = open_memstream(&text, &length);
+    if (row == NULL)
+        transport_fail("no memory for the report");
+    fprintf(row, "{\"bytes_per_rank\":%zu,", options->bytes[index]);
+    report_phase(row, "pure", options, pure);
+    fputc(',', row);
+    report_phase(row, "overall", options, overall);
+    fputc('}', row);
+    send_row(row, &text);
+    free(pure);
+    free(overall);
+}
+
+/* After the library has started its threads, so that they are not born on the ranks' core. */
+static void bind_cores(const struct options *options)
+{
+    if (options->others_core >= 0 && core_bind_others(options->others_core) < 0)
+        transport_fail("progress threads cannot be bound to core %d", options->others_core);
+    if (options->main_core >= 0 && core_bind(0, options->main_core) != 0)
+        transport_fail("the rank cannot be bound to core %d", options->main_core);
+}
+
+int main(int argc, char **argv)
+{
+    transport_start(&argc, &argv);
+    const struct options options = parse_options(argc, argv);
+    if (options.late_rank >= (int)transport_ranks())
+        transport_fail("rank %d cannot be late: there are %u ranks", options.late_rank, transport_ranks());
+    size_t largest = 0;
+    for (int at = 0; at < options.sizes; at++)
+        largest = options.bytes[at] > largest ? options.bytes[at] : largest;
+    const struct buffers buffers = {
+        .send = transport_alloc(largest + sizeof(uint64_t)),
+        .receive = transport_alloc(largest * transport_ranks() + sizeof(uint64_t)),
+    };
+    if (transport_rank() == 0 && (harness = control_connect(options.control)) < 0)
+        transport_fail("no line to the harness");
+    bind_cores(&options);
+    if (harness >= 0 && control_send(harness, "library %s\n", transport_library()) != 0)
+        transport_fail("the harness is gone");
+    measure_barrier(&options);
+    for (int at = 0; at < options.sizes; at++)
+        measure_size(&options, &buffers, at);
+    transport_stop();
+    return 0;
+}

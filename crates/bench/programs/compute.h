@@ -1,0 +1,13 @@
+/*
+ * compute.h: the one compute loop of a run. Its object file is built once and linked into the calibrating program and into
+ * the measuring program of every system, so that a number of units means the same work everywhere.
+ */
+#ifndef COMPUTE_H
+#define COMPUTE_H
+
+#include <stdint.h>
+
+/* Does `units` units of floating-point work in the first-level cache: no memory traffic, no system call. */
+void compute_units(uint64_t units);
+
+#endif

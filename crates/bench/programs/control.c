@@ -1,0 +1,114 @@
+/* control.c: see control.h. */
+#define _GNU_SOURCE
+#include "control.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+static const int64_t NS_PER_SECOND = 1000000000;
+
+int control_connect(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof address.sun_path) {
+        fprintf(stderr, "control socket path is too long: %s\n", path);
+        return -1;
+    }
+    strcpy(address.sun_path, path);
+    const int line = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (line < 0 || connect(line, (const struct sockaddr *)&address, sizeof address) != 0) {
+        fprintf(stderr, "control socket %s: %s\n", path, strerror(errno));
+        return -1;
+    }
+    return line;
+}
+
+int control_send(int line, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    const int written = vdprintf(line, format, arguments);
+    va_end(arguments);
+    return written >= 0 ? 0 : -1;
+}
+
+int control_receive(int line, char *text, size_t capacity)
+{
+    /* A byte at a time: lines are short and rare, and nothing of the next line is taken from the socket. */
+    for (size_t at = 0; at < capacity; at++) {
+        ssize_t got;
+        do
+            got = read(line, &text[at], 1);
+        while (got < 0 && errno == EINTR);
+        if (got != 1)
+            return -1;
+        if (text[at] == '\n') {
+            text[at] = '\0';
+            return 0;
+        }
+    }
+    return -1;
+}
+
+static int64_t read_clock(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * NS_PER_SECOND + now.tv_nsec;
+}
+
+int64_t clock_now_ns(void)
+{
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+int64_t process_cpu_ns(void)
+{
+    return read_clock(CLOCK_PROCESS_CPUTIME_ID);
+}
+
+void clock_sleep_until_ns(int64_t instant_ns)
+{
+    const struct timespec until = {.tv_sec = instant_ns / NS_PER_SECOND, .tv_nsec = instant_ns % NS_PER_SECOND};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+        ;
+}
+
+int core_bind(int thread, int core)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(core, &set);
+    if (sched_setaffinity(thread, sizeof set, &set) != 0) {
+        fprintf(stderr, "binding thread %d to core %d: %s\n", thread, core, strerror(errno));
+        return -1;
+    }
+    return 0;
+}
+
+int core_bind_others(int core)
+{
+    DIR *threads = opendir("/proc/self/task");
+    const int own = (int)syscall(SYS_gettid);
+    int bound = 0;
+    if (threads == NULL)
+        return -1;
+    for (struct dirent *entry = readdir(threads); entry != NULL && bound >= 0; entry = readdir(threads)) {
+        const int thread = atoi(entry->d_name);
+        if (thread <= 0 || thread == own)
+            continue;
+        bound = core_bind(thread, core) == 0 ? bound + 1 : -1;
+    }
+    closedir(threads);
+    return bound;
+}

@@ -1,0 +1,31 @@
+/*
+ * control.h: the line to the harness, the clock and the cores; shared by the measuring and the calibrating program.
+ *
+ * The line is a Unix socket that carries text lines both ways. What the harness has to do at a certain point of the
+ * program (read counters) it does between a line it receives and the line it answers, so no time is guessed.
+ */
+#ifndef CONTROL_H
+#define CONTROL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Connects to the harness and returns the descriptor; prints the reason and returns -1 when it cannot. */
+int control_connect(const char *path);
+/* Sends a line made as printf does; the format ends in a newline. 0, or -1 when the harness is gone. */
+int control_send(int line, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Waits for a line of the harness, its newline removed; 0, or -1 when the harness is gone or the line too long. */
+int control_receive(int line, char *text, size_t capacity);
+
+/* The monotonic clock of the machine in nanoseconds; the emulated hosts share it. */
+int64_t clock_now_ns(void);
+void clock_sleep_until_ns(int64_t instant_ns);
+/* Processor time of all threads of this process, in nanoseconds. */
+int64_t process_cpu_ns(void);
+
+/* Binds a thread (0: the calling one) to one core; prints the reason and returns -1 when it cannot. */
+int core_bind(int thread, int core);
+/* Binds every thread of the process but the calling one, so a library's progress threads; number bound, or -1. */
+int core_bind_others(int core);
+
+#endif

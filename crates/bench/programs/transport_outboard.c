@@ -1,0 +1,118 @@
+/* transport_outboard.c: the measuring program on Outboard's C interface, without any MPI library. */
+#include "transport.h"
+
+#include <outboard.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static outboard_context *context;
+static outboard_group *world;
+static outboard_request *in_flight;
+static uint32_t own_rank;
+static uint32_t all_ranks;
+
+static void check(int code, const char *call)
+{
+    if (code != OUTBOARD_OK)
+        transport_fail("%s: %s: %s", call, outboard_strerror(code), outboard_last_error());
+}
+
+void transport_start(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    check(outboard_attach(NULL, &context), "outboard_attach");
+    check(outboard_group_world(context, &world), "outboard_group_world");
+    check(outboard_group_rank(world, &own_rank), "outboard_group_rank");
+    check(outboard_group_size(world, &all_ranks), "outboard_group_size");
+}
+
+void transport_stop(void)
+{
+    check(outboard_group_destroy(world), "outboard_group_destroy");
+    check(outboard_detach(context), "outboard_detach");
+}
+
+uint32_t transport_rank(void)
+{
+    return own_rank;
+}
+
+uint32_t transport_ranks(void)
+{
+    return all_ranks;
+}
+
+const char *transport_library(void)
+{
+    static char text[128];
+    snprintf(text, sizeof text, "Outboard C interface %d, memory by %s", outboard_abi_version(),
+             outboard_memory_tier(context));
+    return text;
+}
+
+void *transport_alloc(size_t bytes)
+{
+    void *memory = NULL;
+    check(outboard_alloc(context, bytes > 0 ? bytes : 1, &memory), "outboard_alloc");
+    return memory;
+}
+
+void transport_post(const void *send, void *receive, size_t bytes_per_rank)
+{
+    check(outboard_iallgather(world, send, receive, bytes_per_rank, &in_flight), "outboard_iallgather");
+}
+
+int transport_test(void)
+{
+    int done = 0;
+    if (in_flight == NULL)
+        return 1;
+    check(outboard_test(in_flight, &done), "outboard_test");
+    if (done) {
+        check(outboard_request_free(in_flight), "outboard_request_free");
+        in_flight = NULL;
+    }
+    return done;
+}
+
+void transport_wait(void)
+{
+    if (in_flight == NULL)
+        return;
+    check(outboard_wait(in_flight, -1, NULL), "outboard_wait");
+    check(outboard_request_free(in_flight), "outboard_request_free");
+    in_flight = NULL;
+}
+
+void transport_barrier(void)
+{
+    /* The interface has no barrier of its own yet; an allgather of one double per rank does what one does. */
+    static double *scratch;
+    const double mine = 0;
+    if (scratch == NULL) {
+        scratch = malloc(sizeof *scratch * all_ranks);
+        if (scratch == NULL)
+            transport_fail("no memory for a barrier of %u ranks", all_ranks);
+    }
+    transport_exchange(&mine, scratch, 1);
+}
+
+void transport_exchange(const double *mine, double *all, int count)
+{
+    transport_post(mine, all, (size_t)count * sizeof *mine);
+    transport_wait();
+}
+
+_Noreturn void transport_fail(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "rank %u: ", own_rank);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    fflush(stderr);
+    _Exit(1);
+}

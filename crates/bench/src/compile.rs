@@ -1,0 +1,183 @@
+//! Builds the measuring program for each system: the same sources, the same flags, the same object file of the compute
+//! loop; only the library differs.
+
+use crate::BenchError;
+use crate::job::run_tool;
+use rustix::fs::FlockOperation;
+use rustix::time::Timespec;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+const SOURCES: [(&str, &str); 9] = [
+    ("allgather.c", include_str!("../programs/allgather.c")),
+    ("calibrate.c", include_str!("../programs/calibrate.c")),
+    ("compute.c", include_str!("../programs/compute.c")),
+    ("compute.h", include_str!("../programs/compute.h")),
+    ("control.c", include_str!("../programs/control.c")),
+    ("control.h", include_str!("../programs/control.h")),
+    ("transport.h", include_str!("../programs/transport.h")),
+    ("transport_mpi.c", include_str!("../programs/transport_mpi.c")),
+    ("transport_outboard.c", include_str!("../programs/transport_outboard.c")),
+];
+const FLAGS: [&str; 4] = ["-std=gnu11", "-O2", "-Wall", "-Wextra"];
+const PLAIN_COMPILER: &str = "cc";
+const COMPILE_LIMIT: Timespec = Timespec { tv_sec: 300, tv_nsec: 0 };
+/// How the directories of runs are called.
+const PREFIX: &str = "outboard-bench-";
+const LOCK: &str = "lock";
+
+/// How the measuring program is built for a system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Toolchain {
+    compiler: PathBuf,
+    transport: &'static str,
+    library: Vec<OsString>,
+}
+
+impl Toolchain {
+    /// An MPI library with a compiler wrapper that works.
+    pub(crate) fn mpi_wrapper(mpicc: PathBuf) -> Self {
+        Self { compiler: mpicc, transport: "transport_mpi.c", library: Vec::new() }
+    }
+
+    /// An MPI library whose headers and libraries lie in `include` and `lib` of a directory.
+    pub(crate) fn mpi_prefix(prefix: &Path) -> Self {
+        let library = linked(&prefix.join("include"), &prefix.join("lib"), "mpi");
+        Self { compiler: PLAIN_COMPILER.into(), transport: "transport_mpi.c", library }
+    }
+
+    /// Outboard's C interface: the directories of `outboard.h` and of `liboutboard.so`.
+    pub(crate) fn outboard(include: &Path, lib: &Path) -> Self {
+        let library = linked(include, lib, "outboard");
+        Self { compiler: PLAIN_COMPILER.into(), transport: "transport_outboard.c", library }
+    }
+}
+
+fn linked(include: &Path, lib: &Path, name: &str) -> Vec<OsString> {
+    let option = |option: &str, path: &Path| {
+        let mut text = OsString::from(option);
+        text.push(path);
+        text
+    };
+    vec![option("-I", include), option("-L", lib), option("-Wl,-rpath,", lib), format!("-l{name}").into()]
+}
+
+/// A directory with the sources and what was built from them; gone when dropped.
+#[derive(Debug)]
+pub(crate) struct Workshop {
+    directory: TempDir,
+    /// Held as long as the directory is in use.
+    _lock: File,
+}
+
+impl Workshop {
+    pub(crate) fn open() -> Result<Self, BenchError> {
+        let parent = std::env::temp_dir();
+        sweep(&parent);
+        let directory = TempDir::with_prefix_in(PREFIX, &parent).map_err(BenchError::system("make a directory"))?;
+        let lock = lock_file(directory.path()).map_err(BenchError::system("lock the directory"))?;
+        for (name, text) in SOURCES {
+            fs::write(directory.path().join(name), text).map_err(BenchError::system(format!("write {name}")))?;
+        }
+        let workshop = Self { directory, _lock: lock };
+        let arguments = ["-c", "compute.c", "-o", "compute.o"].map(OsString::from);
+        workshop.compile("every system", Path::new(PLAIN_COMPILER), &arguments)?;
+        Ok(workshop)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The program that runs the compute loop alone.
+    pub(crate) fn calibrator(&self) -> Result<PathBuf, BenchError> {
+        let arguments = ["calibrate.c", "control.c", "compute.o", "-o", "calibrate"].map(OsString::from);
+        self.compile("calibration", Path::new(PLAIN_COMPILER), &arguments)?;
+        Ok(self.path().join("calibrate"))
+    }
+
+    /// The measuring program for one system, called `name` in the error.
+    pub(crate) fn measuring_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
+        let program = format!("allgather-{}", name.replace([' ', '/'], "-"));
+        let mut arguments = vec!["allgather.c", "control.c", toolchain.transport, "compute.o", "-o", &program]
+            .into_iter()
+            .map(OsString::from)
+            .collect::<Vec<_>>();
+        arguments.extend(toolchain.library.iter().cloned());
+        self.compile(name, &toolchain.compiler, &arguments)?;
+        Ok(self.path().join(program))
+    }
+
+    fn compile(&self, system: &str, compiler: &Path, arguments: &[OsString]) -> Result<(), BenchError> {
+        let mut command = Command::new(compiler);
+        command.args(FLAGS).args(arguments).current_dir(self.path());
+        run_tool(command, &COMPILE_LIMIT).map_err(|reason| BenchError::Compile { system: system.to_owned(), reason })
+    }
+}
+
+/// Removes what runs that were killed have left: directories whose lock nobody holds.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        if ours && File::open(entry.path().join(LOCK)).is_ok_and(|lock| try_lock(&lock)) {
+            // Somebody else's directory, or one that is being removed, stays as it is.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// A file that is locked before it has the name that [`sweep`] looks for.
+fn lock_file(directory: &Path) -> io::Result<File> {
+    let unnamed = directory.join("lock-to-be");
+    let lock = File::create(&unnamed)?;
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+    fs::rename(&unnamed, directory.join(LOCK))?;
+    Ok(lock)
+}
+
+fn try_lock(lock: &File) -> bool {
+    rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_compile_without_warnings() {
+        let workshop = Workshop::open().unwrap();
+        assert!(workshop.calibrator().unwrap().is_file());
+        let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/include");
+        for source in ["allgather.c", "transport_outboard.c"] {
+            let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);
+            workshop.compile("outboard", Path::new(PLAIN_COMPILER), &arguments).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_killed_runs_left_is_swept_and_what_is_in_use_is_not() {
+        let parent = tempfile::tempdir().unwrap();
+        let [left, used, other] =
+            [format!("{PREFIX}left"), format!("{PREFIX}used"), "other".to_owned()].map(|name| parent.path().join(name));
+        for directory in [&left, &used, &other] {
+            fs::create_dir(directory).unwrap();
+        }
+        drop(lock_file(&left).unwrap());
+        drop(lock_file(&other).unwrap());
+        let _in_use = lock_file(&used).unwrap();
+        sweep(parent.path());
+        assert!(!left.exists() && used.exists() && other.exists());
+    }
+
+    #[test]
+    fn a_missing_compiler_is_named() {
+        let workshop = Workshop::open().unwrap();
+        let toolchain = Toolchain::mpi_wrapper("/nowhere/mpicc".into());
+        let error = workshop.measuring_program("mpich", &toolchain).unwrap_err().to_string();
+        assert!(error.contains("mpich") && error.contains("/nowhere/mpicc"), "{error}");
+    }
+}

@@ -1,0 +1,290 @@
+//! The control lines to the measuring and calibrating programs: text lines over Unix sockets, each waited for together
+//! with the processes that may end instead and with the time limit.
+
+use crate::BenchError;
+use crate::job::{Process, Running};
+use rustix::event::{PollFd, PollFlags};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+/// The longest line of a program: samples of very many repetitions.
+const MAX_LINE: usize = 64 << 20;
+
+/// Where programs call in.
+#[derive(Debug)]
+pub(crate) struct ControlSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl ControlSocket {
+    pub(crate) fn listen(directory: &Path, name: &str) -> Result<Self, BenchError> {
+        let path = directory.join(name);
+        let listen = || -> io::Result<UnixListener> {
+            if path.exists() {
+                std::fs::remove_file(&path)?;
+            }
+            let listener = UnixListener::bind(&path)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        let listener = listen().map_err(BenchError::system(format!("listen at {}", path.display())))?;
+        Ok(Self { listener, path })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits for the next program to call in.
+    pub(crate) fn accept(&self, watch: &mut Watch<'_>) -> Result<ControlLine, BenchError> {
+        loop {
+            watch.wait_readable(self.listener.as_fd(), "waiting for its ranks to start")?;
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(true).map_err(BenchError::system("set up the control line"))?;
+                    return Ok(ControlLine { stream, pending: Vec::new() });
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(BenchError::system("accept a control line")(error)),
+            }
+        }
+    }
+}
+
+/// A line to one program.
+#[derive(Debug)]
+pub(crate) struct ControlLine {
+    stream: UnixStream,
+    pending: Vec<u8>,
+}
+
+impl ControlLine {
+    /// Sends one line. Lines to programs are short and answered one by one, so that they always fit the socket.
+    pub(crate) fn send(&mut self, text: &str) -> Result<(), BenchError> {
+        self.stream.write_all(format!("{text}\n").as_bytes()).map_err(BenchError::system("write to the control line"))
+    }
+
+    /// Waits for a line; `None` when the program has closed its end.
+    pub(crate) fn receive(&mut self, watch: &mut Watch<'_>, during: &str) -> Result<Option<String>, BenchError> {
+        let mut searched = 0;
+        loop {
+            if let Some(at) = self.pending[searched..].iter().position(|byte| *byte == b'\n') {
+                let rest = self.pending.split_off(searched + at + 1);
+                let line = std::mem::replace(&mut self.pending, rest);
+                return Ok(Some(String::from_utf8_lossy(&line).trim_end().to_owned()));
+            }
+            searched = self.pending.len();
+            let mut bytes = [0; 64 * 1024];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Ok(None),
+                Ok(read) if searched + read <= MAX_LINE => self.pending.extend_from_slice(&bytes[..read]),
+                Ok(_) => return Err(watch.nonsense("a line without end")),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    watch.wait_readable(self.stream.as_fd(), during)?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(BenchError::system("read the control line")(error)),
+            }
+        }
+    }
+}
+
+/// The processes and the time limit of one launch, minded while something is waited for.
+#[derive(Debug)]
+pub(crate) struct Watch<'a> {
+    system: &'a str,
+    running: &'a mut Running,
+    started: Instant,
+    limit: Duration,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(system: &'a str, running: &'a mut Running, limit: Duration) -> Self {
+        Self { system, running, started: Instant::now(), limit }
+    }
+
+    pub(crate) fn running(&mut self) -> &mut Running {
+        self.running
+    }
+
+    pub(crate) fn system(&self) -> &str {
+        self.system
+    }
+
+    /// A line that the program never sends.
+    pub(crate) fn nonsense(&self, line: &str) -> BenchError {
+        BenchError::Protocol { system: self.system.to_owned(), line: line.to_owned() }
+    }
+
+    /// Returns when `fd` has something to read, or with the error of the process that ended instead.
+    pub(crate) fn wait_readable(&mut self, fd: BorrowedFd<'_>, during: &str) -> Result<(), BenchError> {
+        loop {
+            if self.poll(Some(fd), during)? {
+                return Ok(());
+            }
+            if self.reap()? {
+                // The line may hold what the last rank said before its end.
+                return if self.readable_now(fd)? { Ok(()) } else { Err(self.ended_silently()) };
+            }
+        }
+    }
+
+    /// Waits until all ranks have ended, with success.
+    pub(crate) fn wait_end(&mut self) -> Result<(), BenchError> {
+        while !self.reap()? {
+            self.poll(None, "waiting for its ranks to end")?;
+        }
+        Ok(())
+    }
+
+    /// Waits for `fd`, the end of a process or the time limit; true when it is `fd`.
+    fn poll(&mut self, fd: Option<BorrowedFd<'_>>, during: &str) -> Result<bool, BenchError> {
+        let left = self.limit.checked_sub(self.started.elapsed()).ok_or_else(|| self.timed_out(during))?;
+        let left = left.try_into().map_err(|_| self.timed_out(during))?;
+        let ranks = self.running.ranks.iter_mut().chain(&mut self.running.services);
+        let mut alive = Vec::new();
+        for process in ranks {
+            if process.status().map_err(BenchError::system("wait for a process"))?.is_none() {
+                alive.push(&*process);
+            }
+        }
+        let mut fds: Vec<PollFd<'_>> = fd.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        fds.extend(alive.iter().map(|process| PollFd::from_borrowed_fd(process.ended_fd(), PollFlags::IN)));
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&left)))
+            .map_err(|error| BenchError::system("wait for the control line")(error.into()))?;
+        Ok(fd.is_some() && !fds[0].revents().is_empty())
+    }
+
+    fn readable_now(&self, fd: BorrowedFd<'_>) -> Result<bool, BenchError> {
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)))
+            .map(|ready| ready > 0)
+            .map_err(|error| BenchError::system("look at the control line")(error.into()))
+    }
+
+    /// True when all ranks have ended with success; an error when one failed, or a service ended.
+    fn reap(&mut self) -> Result<bool, BenchError> {
+        let mut all = true;
+        let wait = || BenchError::system("wait for a process");
+        for service in &mut self.running.services {
+            if let Some(status) = service.status().map_err(wait())? {
+                return Err(ended(self.system, service, status));
+            }
+        }
+        for rank in &mut self.running.ranks {
+            match rank.status().map_err(wait())? {
+                Some(status) if !status.success() => return Err(ended(self.system, rank, status)),
+                Some(_) => {}
+                None => all = false,
+            }
+        }
+        Ok(all)
+    }
+
+    fn ended_silently(&self) -> BenchError {
+        BenchError::Ended {
+            system: self.system.to_owned(),
+            process: "the measuring program".into(),
+            how: "ended without its report".into(),
+            output: self.outputs(),
+        }
+    }
+
+    fn timed_out(&self, during: &str) -> BenchError {
+        BenchError::TimedOut {
+            system: self.system.to_owned(),
+            seconds: self.limit.as_secs(),
+            during: during.to_owned(),
+            output: self.outputs(),
+        }
+    }
+
+    fn outputs(&self) -> String {
+        let all = self.running.ranks.iter().chain(&self.running.services);
+        let lines: Vec<String> = all.map(|process| format!("{}: {}", process.name(), process.output_end())).collect();
+        lines.join("\n")
+    }
+}
+
+fn ended(system: &str, process: &Process, status: ExitStatus) -> BenchError {
+    BenchError::Ended {
+        system: system.to_owned(),
+        process: process.name().to_owned(),
+        how: format!("ended early ({status})"),
+        output: process.output_end(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn running(script: &str, directory: &Path) -> Running {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        let process = Process::start("a shell on h1", command, directory).unwrap();
+        Running { ranks: vec![process], services: Vec::new(), stats: None }
+    }
+
+    #[test]
+    fn a_program_that_never_calls_is_a_timeout_that_shows_its_output() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = ControlSocket::listen(directory.path(), "control").unwrap();
+        let mut running = running("echo busy; exec sleep 1000", directory.path());
+        let mut watch = Watch::new("mpich", &mut running, Duration::from_millis(300));
+        let error = socket.accept(&mut watch).unwrap_err();
+        assert!(
+            matches!(&error, BenchError::TimedOut { system, output, .. }
+            if system == "mpich" && output.contains("busy")),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_program_that_fails_is_named_with_its_output() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = ControlSocket::listen(directory.path(), "control").unwrap();
+        let mut running = running("echo no such fabric >&2; exit 7", directory.path());
+        let error = socket.accept(&mut Watch::new("mpich", &mut running, LONG)).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("a shell on h1") && text.contains("no such fabric") && text.contains('7'), "{text}");
+    }
+
+    #[test]
+    fn a_program_that_says_nothing_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = ControlSocket::listen(directory.path(), "control").unwrap();
+        let mut running = running("exit 0", directory.path());
+        let error = socket.accept(&mut Watch::new("mpich", &mut running, LONG)).unwrap_err();
+        assert!(error.to_string().contains("without its report"), "{error}");
+    }
+
+    #[test]
+    fn lines_arrive_whole_and_in_order() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = ControlSocket::listen(directory.path(), "control").unwrap();
+        let mut running = running("exec sleep 1000", directory.path());
+        let mut watch = Watch::new("mpich", &mut running, LONG);
+        let mut program = UnixStream::connect(socket.path()).unwrap();
+        let mut line = socket.accept(&mut watch).unwrap();
+        program.write_all(b"first\nsec").unwrap();
+        assert_eq!(line.receive(&mut watch, "a test").unwrap().as_deref(), Some("first"));
+        program.write_all(b"ond\n").unwrap();
+        assert_eq!(line.receive(&mut watch, "a test").unwrap().as_deref(), Some("second"));
+        line.send("ok").unwrap();
+        let mut answer = [0; 3];
+        program.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"ok\n");
+        drop(program);
+        assert_eq!(line.receive(&mut watch, "a test").unwrap(), None);
+    }
+}

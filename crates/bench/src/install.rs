@@ -1,0 +1,101 @@
+//! Puts the peers' packages into a directory of the user's, once.
+//!
+//! A package lies in `PEERS_DIR/NAME-VERSION`, a virtual environment; a file inside says that it is complete. Two runs at
+//! once take turns by a lock file. Nothing outside that directory is touched.
+
+use crate::job::run_tool;
+use crate::{BenchError, Peer};
+use rustix::fs::FlockOperation;
+use rustix::time::Timespec;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const COMPLETE: &str = ".outboard-complete";
+const VENV_LIMIT: Timespec = Timespec { tv_sec: 300, tv_nsec: 0 };
+/// The largest peer is 100 MB.
+const DOWNLOAD_LIMIT: Timespec = Timespec { tv_sec: 1800, tv_nsec: 0 };
+const PIP_REMEDY: &str = "python3 with venv and pip are needed (apt-get install python3-venv) and a way to a Python package \
+                          index (pip's own settings and proxies apply); or leave this peer out of --peers";
+const DEBIAN_REMEDY: &str = "apt-get install openmpi-bin libopenmpi-dev; or leave this peer out of --peers";
+
+/// Debian's Open MPI, under the names that stay its own beside another MPI.
+pub(crate) const DEBIAN_MPICC: &str = "/usr/bin/mpicc.openmpi";
+pub(crate) const DEBIAN_MPIRUN: &str = "/usr/bin/mpirun.openmpi";
+
+/// Makes sure that `peer` is there.
+pub(crate) fn ensure(peer: Peer, peers_dir: &Path) -> Result<(), BenchError> {
+    let prefix = prefix(peer, peers_dir);
+    let failed =
+        |reason: String, remedy| BenchError::Install { peer: peer.name(), directory: prefix.clone(), reason, remedy };
+    let packages = peer.packages();
+    if packages.is_empty() {
+        return match [DEBIAN_MPICC, DEBIAN_MPIRUN].iter().find(|program| !Path::new(program).exists()) {
+            Some(missing) => Err(failed(format!("{missing} is missing"), DEBIAN_REMEDY)),
+            None => Ok(()),
+        };
+    }
+    // The lock ends with the file.
+    let _lock = lock(peers_dir).map_err(|error| failed(error.to_string(), "choose another directory"))?;
+    if prefix.join(COMPLETE).exists() {
+        return Ok(());
+    }
+    install(&prefix, packages).map_err(|reason| failed(reason, PIP_REMEDY))
+}
+
+/// Where the packages of `peer` lie, once installed.
+pub(crate) fn prefix(peer: Peer, peers_dir: &Path) -> PathBuf {
+    match peer.packages().first().and_then(|package| package.split_once("==")) {
+        Some((_, version)) => peers_dir.join(format!("{}-{version}", peer.name())),
+        None => PathBuf::from("/usr"),
+    }
+}
+
+fn lock(peers_dir: &Path) -> io::Result<File> {
+    fs::create_dir_all(peers_dir)?;
+    let file = File::create(peers_dir.join("lock"))?;
+    rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))?;
+    Ok(file)
+}
+
+fn install(prefix: &Path, packages: &[&str]) -> Result<(), String> {
+    let told = |error: io::Error| error.to_string();
+    if prefix.exists() {
+        // What an interrupted installation left.
+        fs::remove_dir_all(prefix).map_err(told)?;
+    }
+    let mut venv = Command::new("python3");
+    venv.args(["-m", "venv"]).arg(prefix);
+    run_tool(venv, &VENV_LIMIT)?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--timeout", "30"];
+    let mut install = Command::new(prefix.join("bin/python3"));
+    install.args(pip).args(["--only-binary", ":all:"]).args(packages);
+    run_tool(install, &DOWNLOAD_LIMIT)?;
+    fs::write(prefix.join(COMPLETE), packages.join("\n")).map_err(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_installation_that_fails_says_what_and_is_not_complete() {
+        let directory = tempfile::tempdir().unwrap();
+        let prefix = directory.path().join("peer-1.0");
+        let missing = directory.path().join("nowhere").display().to_string();
+        let error = install(&prefix, &[&missing]).unwrap_err();
+        assert!(error.contains("nowhere") || error.contains("venv"), "{error}");
+        assert!(!prefix.join(COMPLETE).exists());
+    }
+
+    #[test]
+    fn what_is_complete_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let prefix = prefix(Peer::Mpich, directory.path());
+        fs::create_dir_all(&prefix).unwrap();
+        fs::write(prefix.join(COMPLETE), "").unwrap();
+        ensure(Peer::Mpich, directory.path()).unwrap();
+        assert_eq!(fs::read_dir(&prefix).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,293 @@
+//! A system under measurement, and what runs while it is measured.
+//!
+//! Invariant: a [`Process`] that is dropped has ended. Programs that launchers start on other hosts end with the cluster
+//! at the latest.
+
+use crate::Toolchain;
+use outboard_lab::Lab;
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::time::Timespec;
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+use thiserror::Error;
+
+/// How long a process may take to end when asked, before it is killed.
+const GRACE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// How much of a program's output an error shows.
+const OUTPUT_SHOWN: u64 = 4096;
+
+/// A system that can be measured: an MPI library, or one of our own ways in.
+pub trait System {
+    /// Name in the report.
+    fn name(&self) -> String;
+    /// Algorithm asked for; `auto` where the system chooses.
+    fn algorithm(&self) -> String;
+    /// How the measuring program is built for it.
+    fn toolchain(&self) -> Toolchain;
+    /// With the communication core: where the measuring program binds threads other than the rank's own; `None` leaves
+    /// them as the system placed them.
+    fn progress_core(&self) -> Option<u32>;
+    /// Starts the program on every host of the job's cluster, rank r on host r + 1, and returns at once.
+    fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError>;
+}
+
+/// What is to be started.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// The cluster.
+    pub lab: &'a Lab,
+    /// Number of ranks, one per host.
+    pub ranks: u32,
+    /// The measuring program, built with the system's toolchain.
+    pub program: &'a Path,
+    /// Its arguments.
+    pub arguments: &'a [String],
+    /// Service processes and progress threads belong on core 1, ranks on core 0 (where the program puts itself).
+    pub comm_core: bool,
+    /// A directory for the outputs of the programs, and for what else the launch needs; gone after the run.
+    pub directory: &'a Path,
+}
+
+/// What a launch started. Dropping it ends everything: ranks first, then services.
+#[derive(Debug)]
+pub struct Running {
+    /// The ranks, or the launcher that stands for them: all must end with success.
+    pub ranks: Vec<Process>,
+    /// What must outlive the ranks, such as `outboardd` on every host.
+    pub services: Vec<Process>,
+    /// Where the services' counters are read, if they have any.
+    pub stats: Option<Box<dyn ServiceStats>>,
+}
+
+/// Reads the counters of a system's service processes.
+pub trait ServiceStats: std::fmt::Debug {
+    /// Sums over all service processes since they started.
+    fn read(&mut self) -> Result<ServiceCounters, LaunchError>;
+}
+
+/// Counters of service processes, growing for ever; `None` where the system does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ServiceCounters {
+    /// Processor time in seconds ([`process_cpu_seconds`]).
+    pub cpu_s: Option<f64>,
+    /// Payload bytes sent again.
+    pub retransmitted_bytes: Option<u64>,
+    /// Messages that came for ranks that had not called yet (SP-9).
+    pub late_arrivals: Option<u64>,
+}
+
+impl ServiceCounters {
+    /// What was counted after `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let whole = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
+        Self {
+            cpu_s: self.cpu_s.zip(earlier.cpu_s).map(|(now, then)| now - then),
+            retransmitted_bytes: whole(self.retransmitted_bytes, earlier.retransmitted_bytes),
+            late_arrivals: whole(self.late_arrivals, earlier.late_arrivals),
+        }
+    }
+}
+
+/// Something that could not be started or asked.
+#[derive(Debug, Error)]
+#[error("{what}: {source}")]
+pub struct LaunchError {
+    what: String,
+    source: Box<dyn Error + Send + Sync>,
+}
+
+impl LaunchError {
+    /// `what` names the program and the host.
+    pub fn new(what: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { what: what.into(), source: source.into() }
+    }
+}
+
+/// A program that runs, its output in a file.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    pidfd: OwnedFd,
+    output: PathBuf,
+    status: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Starts `command` without input and with its output in a file of `directory`. `name` says what and where:
+    /// "outboardd on h2".
+    pub fn start(name: impl Into<String>, mut command: Command, directory: &Path) -> Result<Self, LaunchError> {
+        let name = name.into();
+        let output = directory.join(format!("{}.log", name.replace(['/', ' '], "-")));
+        let mut start = || -> io::Result<(Child, OwnedFd)> {
+            let file = File::create(&output)?;
+            command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+            let child = command.spawn()?;
+            let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+            Ok((child, pidfd))
+        };
+        match start() {
+            Ok((child, pidfd)) => Ok(Self { name, child, pidfd, output, status: None }),
+            Err(source) => Err(LaunchError::new(name, source)),
+        }
+    }
+
+    /// What runs, and where.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Process id here; inside a host, the program has another one.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Readable when the process has ended.
+    pub(crate) fn ended_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// How the process ended, if it has.
+    pub(crate) fn status(&mut self) -> io::Result<Option<ExitStatus>> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait()?;
+        }
+        Ok(self.status)
+    }
+
+    /// The end of what the program wrote.
+    pub(crate) fn output_end(&self) -> String {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = File::open(&self.output)?;
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(length.saturating_sub(OUTPUT_SHOWN)))?;
+            let mut bytes = Vec::new();
+            file.take(OUTPUT_SHOWN).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        match read() {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
+            Err(error) => format!("({} cannot be read: {error})", self.output.display()),
+        }
+    }
+
+    /// Waits for the end, at most for `limit`; true when it came.
+    fn await_end(&self, limit: &Timespec) -> bool {
+        let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(limit))) == Ok(1)
+    }
+
+    fn end(&mut self) {
+        if self.status.is_some() {
+            return;
+        }
+        // A process that has ended meanwhile needs no signal.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::TERM);
+        if !self.await_end(&GRACE) {
+            tracing::warn!(process = self.name, "does not end when asked, is killed");
+            let _ = self.child.kill();
+        }
+        self.status = self.child.wait().ok();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Runs a tool that nobody talks to; what it said is the error when it fails or takes longer than `limit`.
+pub(crate) fn run_tool(command: Command, limit: &Timespec) -> Result<(), String> {
+    let line = format!("{command:?}");
+    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let mut process = Process::start("tool", command, directory.path()).map_err(|error| format!("{line}: {error}"))?;
+    let how = if process.await_end(limit) {
+        match process.status() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(status) => status.map_or_else(String::new, |status| status.to_string()),
+            Err(error) => error.to_string(),
+        }
+    } else {
+        format!("not done after {} s", limit.tv_sec)
+    };
+    Err(format!("{line}: {how}: {}", process.output_end()))
+}
+
+/// Processor time that all threads of a process have used, from the scheduler's nanoseconds.
+pub fn process_cpu_seconds(pid: u32) -> io::Result<f64> {
+    let mut total = Duration::ZERO;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = match fs::read_to_string(thread?.path().join("schedstat")) {
+            Ok(text) => text,
+            // The thread ended between the two readings.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let first = text.split(' ').next().unwrap_or_default();
+        total += Duration::from_nanos(first.parse().map_err(io::Error::other)?);
+    }
+    Ok(total.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, directory: &Path) -> Process {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        Process::start("shell on h1", command, directory).unwrap()
+    }
+
+    #[test]
+    fn a_dropped_process_has_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let process = shell("exec sleep 1000", directory.path());
+        let id = process.id();
+        drop(process);
+        assert!(!Path::new(&format!("/proc/{id}")).exists());
+    }
+
+    #[test]
+    fn output_is_kept_for_the_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut process = shell("echo on stdout; echo on stderr >&2; exit 3", directory.path());
+        let mut ended = [PollFd::from_borrowed_fd(process.ended_fd(), PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut ended, Some(&GRACE)), Ok(1));
+        assert_eq!(process.status().unwrap().unwrap().code(), Some(3));
+        assert_eq!(process.output_end(), "on stdout\non stderr");
+    }
+
+    #[test]
+    fn a_tool_that_fails_or_hangs_is_an_error() {
+        let tool = |script| {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", script]);
+            run_tool(command, &Timespec { tv_sec: 1, tv_nsec: 0 })
+        };
+        assert_eq!(tool("exit 0"), Ok(()));
+        assert!(tool("echo because >&2; exit 1").unwrap_err().ends_with("because"));
+        assert!(tool("exec sleep 1000").unwrap_err().contains("not done after 1 s"));
+    }
+
+    #[test]
+    fn own_processor_time_is_read() {
+        assert!(process_cpu_seconds(std::process::id()).unwrap() > 0.0);
+        assert!(process_cpu_seconds(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn counters_that_nobody_tells_stay_unknown() {
+        let now = ServiceCounters { cpu_s: Some(2.0), retransmitted_bytes: Some(10), late_arrivals: None };
+        let then = ServiceCounters { cpu_s: Some(0.5), retransmitted_bytes: Some(4), late_arrivals: None };
+        let since = ServiceCounters { cpu_s: Some(1.5), retransmitted_bytes: Some(6), late_arrivals: None };
+        assert_eq!(now.since(&then), since);
+    }
+}

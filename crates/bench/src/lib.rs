@@ -1,0 +1,46 @@
+//! Measures a collective of several systems beside one another on an emulated cluster.
+//!
+//! ```text
+//!  options --> installation of the peers --> one measuring program per system (one C source, one compute loop)
+//!                                                   |
+//!     emulated cluster (outboard-lab) <-- launch of each system in turn, `rounds` times
+//!            | wire counters                        | samples, by the control line
+//!            +----------------> report <------------+-- rows (JSON), table, charts
+//! ```
+//!
+//! Invariants:
+//! - Every system is measured by the same code, on the same links, with the same compute loop, in the same run, and
+//!   with every byte of every result checked.
+//! - Wire bytes are what the queueing disciplines counted, both ways, never corrected. Counters are read while the
+//!   program waits for the word that they were, never at a guessed time.
+//! - Whatever is started has a time limit, and ends with the cluster at the latest.
+//!
+//! Never does: judging a system by its defaults (see [`Peer`] for the settings), changing anything of the machine outside
+//! the cluster and the peers' directory, knowing how Outboard's own daemons are started (see [`System`]).
+
+mod calibration;
+mod compile;
+mod control;
+mod error;
+mod install;
+mod job;
+mod limit;
+mod measurement;
+mod options;
+mod ours;
+mod peers;
+mod plot;
+mod report;
+mod run;
+mod table;
+
+pub use compile::Toolchain;
+pub use error::BenchError;
+pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System, process_cpu_seconds};
+pub use limit::{COMPUTE_WORTH, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
+pub use options::{BenchOptions, Lateness, OptionError, default_peers_dir, format_size, parse_size, parse_sizes};
+pub use ours::{Outboard, OutboardBelowMpi, Services};
+pub use peers::Peer;
+pub use report::{LateRow, LossRow, Overlap, Report, Row, Spread};
+pub use run::run;
+pub use table::render as render_table;

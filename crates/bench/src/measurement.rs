@@ -1,0 +1,213 @@
+//! One launch of one system, from the first rank to the last sample.
+//!
+//! ```text
+//!  line of the program   what the harness does
+//!  library TEXT          remembers it
+//!  begin                 reads all counters, then answers ok
+//!  end                   reads all counters again, then answers ok: one more phase is done
+//!  row JSON              takes the samples of the phases since the last row
+//!  (closed)              waits for all ranks to end with success
+//! ```
+
+use crate::calibration::{ComputeLoop, RANKS_CORE};
+use crate::control::{ControlLine, ControlSocket, Watch};
+use crate::job::{Job, ServiceCounters, System};
+use crate::limit::refill_time;
+use crate::{BenchError, BenchOptions, limit};
+use outboard_lab::Lab;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::path::Path;
+use std::time::Duration;
+
+/// What one launch found.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    pub(crate) library: String,
+    pub(crate) barrier: Phase,
+    /// In the order of the options' sizes.
+    pub(crate) sizes: Vec<SizeSamples>,
+}
+
+/// What one launch found for one size.
+#[derive(Clone, Debug)]
+pub(crate) struct SizeSamples {
+    pub(crate) pure: Phase,
+    pub(crate) overall: Phase,
+    /// Wire bytes of all pure repetitions.
+    pub(crate) wire_bytes: u64,
+    /// Counters of the services over all pure repetitions.
+    pub(crate) services: Option<ServiceCounters>,
+}
+
+/// The samples of one phase as the program sends them.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Phase {
+    /// The slowest rank of each repetition.
+    pub(crate) slowest_ms: Vec<f64>,
+    /// The late rank's time from its own post, of each repetition; empty where no rank is late.
+    pub(crate) late_own_ms: Vec<f64>,
+    /// Processor time of all ranks in all repetitions.
+    pub(crate) cpu_s: f64,
+    /// Results with wrong bytes.
+    pub(crate) wrong: u64,
+}
+
+#[derive(Deserialize)]
+struct BarrierLine {
+    barrier: Phase,
+}
+
+#[derive(Deserialize)]
+struct SizeLine {
+    bytes_per_rank: u64,
+    pure: Phase,
+    overall: Phase,
+}
+
+/// What was counted in one phase.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    wire_bytes: u64,
+    services: Option<ServiceCounters>,
+}
+
+/// Launches `system` with the program built for it, and measures all sizes.
+pub(crate) fn measure(
+    options: &BenchOptions,
+    lab: &Lab,
+    system: &dyn System,
+    program: &Path,
+    loops: &[ComputeLoop],
+    directory: &Path,
+    tick: &dyn Fn(),
+) -> Result<Launch, BenchError> {
+    let name = system.name();
+    let socket = ControlSocket::listen(directory, "control")?;
+    let arguments = arguments(options, system, loops, socket.path());
+    let job =
+        Job { lab, ranks: options.ranks(), program, arguments: &arguments, comm_core: options.comm_core, directory };
+    let mut running = system.launch(&job).map_err(|source| BenchError::Launch { system: name.clone(), source })?;
+    let limit = options.launch_timeout.unwrap_or_else(|| time_limit(options, loops));
+    let mut watch = Watch::new(&name, &mut running, limit);
+    let mut line = socket.accept(&mut watch)?;
+    let launch = converse(options, lab, &mut line, &mut watch, tick)?;
+    drop(line);
+    watch.wait_end()?;
+    Ok(launch)
+}
+
+fn converse(
+    options: &BenchOptions,
+    lab: &Lab,
+    line: &mut ControlLine,
+    watch: &mut Watch<'_>,
+    tick: &dyn Fn(),
+) -> Result<Launch, BenchError> {
+    let mut library = String::new();
+    let mut barrier = None;
+    let mut sizes = Vec::new();
+    let mut begun = None;
+    let mut phases: Vec<Counted> = Vec::new();
+    while sizes.len() < options.sizes.len() {
+        let during = format!("measuring, {} of {} sizes done", sizes.len(), options.sizes.len());
+        let text = line.receive(watch, &during)?.ok_or_else(|| watch.nonsense("the end of the line"))?;
+        let (word, rest) = text.split_once(' ').unwrap_or((&text, ""));
+        match (word, begun) {
+            ("library", None) => library = rest.to_owned(),
+            ("begin", None) => {
+                begun = Some(read_counters(lab, watch)?);
+                line.send("ok")?;
+            }
+            ("end", Some(before)) => {
+                phases.push(counted(read_counters(lab, watch)?, before));
+                begun = None;
+                line.send("ok")?;
+                tick();
+            }
+            ("row", None) if barrier.is_none() => {
+                barrier = Some(parse::<BarrierLine>(rest, watch)?.barrier);
+                phases.clear();
+            }
+            ("row", None) => {
+                sizes.push(size_samples(options.sizes[sizes.len()], rest, &phases, watch)?);
+                phases.clear();
+            }
+            _ => return Err(watch.nonsense(&text)),
+        }
+    }
+    let barrier = barrier.ok_or_else(|| watch.nonsense("no barriers"))?;
+    Ok(Launch { library, barrier, sizes })
+}
+
+fn size_samples(bytes: u64, text: &str, phases: &[Counted], watch: &Watch<'_>) -> Result<SizeSamples, BenchError> {
+    let line: SizeLine = parse(text, watch)?;
+    match phases {
+        [pure, _overall] if line.bytes_per_rank == bytes => Ok(SizeSamples {
+            pure: line.pure,
+            overall: line.overall,
+            wire_bytes: pure.wire_bytes,
+            services: pure.services,
+        }),
+        _ => Err(watch.nonsense(text)),
+    }
+}
+
+fn parse<T: DeserializeOwned>(text: &str, watch: &Watch<'_>) -> Result<T, BenchError> {
+    serde_json::from_str(text).map_err(|_| watch.nonsense(text))
+}
+
+fn read_counters(lab: &Lab, watch: &mut Watch<'_>) -> Result<Counted, BenchError> {
+    let wire_bytes = lab.counters()?.iter().map(|port| port.tx_bytes + port.rx_bytes).sum();
+    let name = watch.system().to_owned();
+    let services = match &mut watch.running().stats {
+        Some(stats) => Some(stats.read().map_err(|source| BenchError::Launch { system: name, source })?),
+        None => None,
+    };
+    Ok(Counted { wire_bytes, services })
+}
+
+fn counted(now: Counted, before: Counted) -> Counted {
+    let services = now.services.zip(before.services).map(|(now, before)| now.since(&before));
+    Counted { wire_bytes: now.wire_bytes - before.wire_bytes, services }
+}
+
+fn arguments(options: &BenchOptions, system: &dyn System, loops: &[ComputeLoop], control: &Path) -> Vec<String> {
+    let sizes: Vec<String> =
+        options.sizes.iter().zip(loops).map(|(bytes, compute)| format!("{bytes}:{}", compute.units)).collect();
+    let mut arguments = vec![
+        format!("control={}", control.display()),
+        format!("sizes={}", sizes.join(",")),
+        format!("repetitions={}", options.repetitions),
+        format!("tests={}", options.test_calls),
+        format!("refill-ns={}", refill_time(&options.lab.link()).as_nanos()),
+    ];
+    if let Some(late) = options.late {
+        arguments.push(format!("late-rank={}", late.rank));
+        arguments.push(format!("late-ns={}", late.by.as_nanos()));
+    }
+    if options.comm_core {
+        arguments.push(format!("main-core={RANKS_CORE}"));
+        arguments.extend(system.progress_core().map(|core| format!("others-core={core}")));
+    }
+    arguments
+}
+
+/// Far beyond what any system that works needs: starting, and for each repetition fifty times the limit and the checking
+/// of every byte at a modest 50 MB/s.
+fn time_limit(options: &BenchOptions, loops: &[ComputeLoop]) -> Duration {
+    const STARTING_S: f64 = 60.0;
+    const SLOWNESS: f64 = 50.0;
+    const CHECKED_PER_S: f64 = 50e6;
+    const EVERY_REPETITION_S: f64 = 0.2;
+    let ranks = f64::from(options.ranks());
+    let late = options.late.map_or(0.0, |late| late.by.as_secs_f64());
+    let repetition = |bytes: u64, compute: &ComputeLoop| {
+        let raw = limit::raw_limit_ms(options.ranks(), bytes, &options.lab.link()) / 1e3;
+        let checked = ranks * ranks * bytes as f64 / CHECKED_PER_S;
+        SLOWNESS * raw + compute.alone_ms / 1e3 + checked + late + EVERY_REPETITION_S
+    };
+    let all: f64 = options.sizes.iter().zip(loops).map(|(bytes, compute)| repetition(*bytes, compute)).sum();
+    let phases = 2.0 * f64::from(options.repetitions + 2);
+    Duration::from_secs_f64(STARTING_S + phases * (all + EVERY_REPETITION_S))
+}

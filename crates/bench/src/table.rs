@@ -1,0 +1,103 @@
+//! The report as a table for people.
+
+use crate::{Row, format_size};
+
+const HEADINGS: [&str; 11] = [
+    "system",
+    "algorithm",
+    "ranks",
+    "bytes/rank",
+    "time ms [min..max]",
+    "limit ms",
+    "ratio",
+    "wire MB/call",
+    "overlap %",
+    "overall ms (compute)",
+    "cpu ms/call",
+];
+/// These columns hold names, the others numbers.
+const LEFT_ALIGNED: usize = 2;
+
+/// Renders rows as lines of text, grouped by size, fastest first.
+///
+/// A `!` behind the system's name says that it delivered wrong bytes.
+pub fn render(rows: &[Row]) -> String {
+    let mut sorted: Vec<&Row> = rows.iter().collect();
+    sorted.sort_by(|a, b| {
+        (a.bytes_per_rank, a.time_ms.median)
+            .partial_cmp(&(b.bytes_per_rank, b.time_ms.median))
+            .expect("times are numbers")
+    });
+    let mut lines = vec![HEADINGS.map(str::to_owned)];
+    lines.extend(sorted.into_iter().map(cells));
+    let widths: [usize; HEADINGS.len()] =
+        std::array::from_fn(|at| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0));
+    lines.iter().map(|line| render_line(line, &widths)).collect()
+}
+
+fn render_line(cells: &[String; HEADINGS.len()], widths: &[usize; HEADINGS.len()]) -> String {
+    let mut line = String::new();
+    for (at, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        let padded = if at < LEFT_ALIGNED { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
+        line += if at == 0 { "" } else { "  " };
+        line += &padded;
+    }
+    line.truncate(line.trim_end().len());
+    line + "\n"
+}
+
+fn cells(row: &Row) -> [String; HEADINGS.len()] {
+    let cpu = match row.service_cpu_s {
+        Some(service) => format!("{:.2} + {:.2} service", row.host_cpu_s * 1e3, service * 1e3),
+        None => format!("{:.2}", row.host_cpu_s * 1e3),
+    };
+    let time = row.time_ms;
+    [
+        if row.verified { row.system.clone() } else { format!("{}!", row.system) },
+        row.algorithm.clone(),
+        row.ranks.to_string(),
+        format_size(row.bytes_per_rank),
+        format!("{:.2} [{:.2}..{:.2}]", time.median, time.min, time.max),
+        match row.limit_and_barriers_ms {
+            Some(with_barriers) => format!("{:.2} ({with_barriers:.2} with barriers)", row.limit_ms),
+            None => format!("{:.2}", row.limit_ms),
+        },
+        row.ratio_to_limit.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
+        format!("{:.3}", row.wire_bytes / 1e6),
+        format!("{:.0}", row.overlap.percent),
+        format!("{:.2} ({:.2})", row.overlap.overall_ms, row.overlap.compute_ms),
+        cpu,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::row;
+
+    #[test]
+    fn rows_are_grouped_by_size_and_sorted_by_time() {
+        let mut wrong = row("broken", 1 << 20, 20.0);
+        wrong.verified = false;
+        let text =
+            render(&[row("mpich", 4 << 20, 110.0), row("slow", 1 << 20, 40.0), wrong, row("fast", 1 << 20, 26.0)]);
+        let systems: Vec<&str> = text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(systems, ["broken!", "fast", "slow", "mpich"]);
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let text = render(&[row("a", 1 << 20, 7.0), row("a much longer name", 4 << 20, 1234.5)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines.iter().all(|line| line.chars().count() == lines[0].chars().count()), "{text}");
+        assert!(lines[2].contains("1234.50 [1233.50..1236.50]"), "{text}");
+    }
+
+    #[test]
+    fn service_time_is_shown_beside_the_ranks() {
+        let mut ours = row("outboard", 1 << 20, 26.0);
+        ours.service_cpu_s = Some(0.025);
+        assert!(render(&[ours]).contains("1.00 + 25.00 service"));
+    }
+}

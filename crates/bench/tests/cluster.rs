@@ -1,0 +1,106 @@
+//! The whole way on a small emulated cluster: Debian's Open MPI, which the tree's MPI shim is built with anyway.
+//!
+//! Has a main of its own because the cluster's processes are this program, executed again.
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use outboard_bench::{BenchError, BenchOptions, Lateness, Peer, Report, run};
+use outboard_lab::{LabSpec, Loss, LossOf};
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+fn main() -> ExitCode {
+    outboard_lab::holder_main_if_requested();
+    let mut arguments = Arguments::from_args();
+    // Links and cores are what is measured.
+    arguments.test_threads = Some(1);
+    let trials = vec![
+        Trial::test("debian_on_two_hosts", debian_on_two_hosts),
+        Trial::test("late_rank_and_loss", late_rank_and_loss),
+        Trial::test("a_launch_out_of_time_leaves_nothing_running", a_launch_out_of_time_leaves_nothing_running),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn options(sizes: &[u64]) -> BenchOptions {
+    let lab: LabSpec = "2x1gbit".parse().expect("a lab");
+    let mut options = BenchOptions::new(lab, sizes.to_vec());
+    options.peers = vec![Peer::Debian];
+    options.repetitions = 3;
+    options.progress = false;
+    options
+}
+
+fn measured(options: &BenchOptions) -> Result<Report, Failed> {
+    run(options, &[]).map_err(|error| Failed::from(error.to_string()))
+}
+
+fn debian_on_two_hosts() -> Result<(), Failed> {
+    let sizes = [0, 1, 65_536];
+    let mut options = options(&sizes);
+    options.comm_core = true;
+    options.rounds = 2;
+    let charts = tempfile::tempdir()?;
+    options.plot = Some(charts.path().to_owned());
+    let report = measured(&options)?;
+    assert_eq!(report.rows.iter().map(|row| row.bytes_per_rank).collect::<Vec<_>>(), sizes);
+    for row in &report.rows {
+        assert!(row.verified && row.wrong_results == 0, "{row:?}");
+        assert_eq!((row.system.as_str(), row.ranks, row.repetitions), ("debian", 2, 6));
+        assert!(row.library.contains("Open MPI"), "{}", row.library);
+        assert!(
+            row.time_ms.min > 0.0 && row.time_ms.median >= row.time_ms.min && row.time_ms.max >= row.time_ms.median
+        );
+        assert!(row.overlap.compute_ms > 0.0 && row.host_cpu_s > 0.0);
+        assert_eq!((row.service_cpu_s, row.retransmitted_bytes), (None, None));
+    }
+    let large = &report.rows[2];
+    // Each rank's contribution leaves one host and enters the other: the ranks did talk over the links.
+    assert!(large.wire_bytes >= 4.0 * 65_536.0, "{}", large.wire_bytes);
+    assert!(large.wire_bytes <= 8.0 * 65_536.0, "{}", large.wire_bytes);
+    assert!(large.limit_and_barriers_ms.is_some());
+    assert_eq!(fs::read_dir(charts.path())?.count(), 3);
+    Ok(())
+}
+
+/// SP-9: a rank that posts late delays the others, and loss is injected for real; the bytes stay right.
+fn late_rank_and_loss() -> Result<(), Failed> {
+    let mut options = options(&[100_000]);
+    let late = Lateness { rank: 1, by: Duration::from_millis(20) };
+    options.late = Some(late);
+    options.lab = options.lab.with_loss(Some(Loss::new(1.0, LossOf::All)?));
+    let report = measured(&options)?;
+    let [row] = report.rows.as_slice() else { panic!("{report:?}") };
+    assert!(row.verified);
+    assert!(row.time_ms.min >= 20.0, "the late rank counts from the start: {:?}", row.time_ms);
+    let late = row.late.as_ref().expect("a late rank");
+    assert_eq!((late.rank, late.ms), (1, 20.0));
+    assert!(late.own_ms > 0.0 && late.own_ms < row.time_ms.max);
+    assert_eq!(row.loss.as_ref().map(|loss| (loss.percent, loss.of.as_str())), Some((1.0, "all")));
+    Ok(())
+}
+
+fn a_launch_out_of_time_leaves_nothing_running() -> Result<(), Failed> {
+    let mut options = options(&[1 << 20]);
+    options.launch_timeout = Some(Duration::from_millis(1));
+    match run(&options, &[]) {
+        Err(BenchError::TimedOut { system, .. }) => assert_eq!(system, "debian"),
+        other => return Err(Failed::from(format!("{other:?}"))),
+    }
+    let own = std::process::id();
+    let left: Vec<String> = fs::read_dir("/proc")?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.parse().ok())
+        .filter(|pid| is_child(*pid, own))
+        .map(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default())
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    Ok(())
+}
+
+fn is_child(pid: u32, parent: u32) -> bool {
+    let path = format!("/proc/{pid}/stat");
+    let stat = fs::read_to_string(Path::new(&path)).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map(|(_, fields)| fields).unwrap_or_default();
+    fields.split(' ').nth(1).and_then(|field| field.parse().ok()) == Some(parent)
+}
