@@ -4,7 +4,7 @@
 #   bindings/mpi/tests/run.sh              with the liboutboard of tests/fake
 #   bindings/mpi/tests/run.sh --install    fetches Open MPI 5.0 and builds mpi4py for each Open MPI first
 #   OUTBOARD_LIBRARY=.../liboutboard.so bindings/mpi/tests/run.sh
-#                                          with that one, a service process running (OUTBOARD_SOCKET names its socket)
+#                                          with that one; needs `outboardd --offload-from 1` at OUTBOARD_SOCKET
 #
 # MPICCS lists the compilers to use instead of those found. What cannot run here (no mpi4py, no Fortran) is named as
 # skipped. Ends with the line "N passed, N failed, N skipped"; exits 1 when a test failed.
@@ -32,6 +32,10 @@ note() { # outcome, test: counts it
   esac
 }
 
+quote() { # files: as TAP comments
+  awk '{ print "# " $0 }' "$@" 2>/dev/null
+}
+
 check() { # test, command...
   local name=$1
   shift
@@ -50,7 +54,7 @@ under_shim() { # program, arguments...: passes when the program does, and some c
   preload=$built/liboutboard-mpi.so ranks "$@" >"$work/out" 2>"$work/err" &&
     grep -q '"offloading":true' "$work/report.json" && grep -q '"i\?allgather_offloaded":[1-9]' "$work/report.json" &&
     grep -q "\"failed\":${failing:-0}[,}]" "$work/report.json" && left_nothing && return 0
-  sed 's/^/# /' "$work/out" "$work/err" "$work/report.json" "$work/left" 2>/dev/null
+  quote "$work/out" "$work/err" "$work/report.json" "$work/left"
   return 1
 }
 
@@ -61,7 +65,7 @@ left_nothing() { # the fake counts what ranks leave behind
 
 natively() { # program, arguments...
   preload='' ranks "$@" >"$work/out" 2>"$work/err" && return 0
-  sed 's/^/# /' "$work/out" "$work/err"
+  quote "$work/out" "$work/err"
   return 1
 }
 
@@ -72,7 +76,7 @@ warned_once() { # sentence, program...: the program runs natively and the senten
   preload=$built/liboutboard-mpi.so ranks "$@" >"$work/out" 2>"$work/err" &&
     grep -q '"offloading":false' "$work/report.json" && [ "$(grep -c "$sentence" "$work/err")" = 1 ] &&
     [ "$(grep -c '^outboard:' "$work/err")" = 1 ] && return 0
-  sed 's/^/# /' "$work/out" "$work/err" "$work/report.json"
+  quote "$work/out" "$work/err" "$work/report.json"
   return 1
 }
 
@@ -106,7 +110,7 @@ refuses() { # sentence, matrix lines...: both programs say so
   printf '%s\n' "$@" >"$work/bad.mtx"
   local settings=() preload=
   n=2 ranks "$built/pagerank" "$work/bad.mtx" --vectors 1 >"$work/out" 2>&1 && return 1
-  grep -q "bad.mtx:$sentence" "$work/out" || { sed 's/^/# /' "$work/out"; return 1; }
+  grep -q "bad.mtx:$sentence" "$work/out" || { quote "$work/out"; return 1; }
 }
 
 build() { # mpicc: everything this Open MPI runs, in $built
