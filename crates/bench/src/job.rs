@@ -148,8 +148,23 @@ impl Process {
         self.child.id()
     }
 
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// If the system cannot tell.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        match self.status {
+            Some(status) => Ok(status),
+            None => {
+                let status = self.child.wait()?;
+                self.status = Some(status);
+                Ok(status)
+            }
+        }
+    }
+
     /// Readable when the process has ended.
-    pub(crate) fn ended_fd(&self) -> BorrowedFd<'_> {
+    pub fn ended_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
@@ -162,7 +177,7 @@ impl Process {
     }
 
     /// The end of what the program wrote.
-    pub(crate) fn output_end(&self) -> String {
+    pub fn output_end(&self) -> String {
         let read = || -> io::Result<Vec<u8>> {
             let mut file = File::open(&self.output)?;
             let length = file.metadata()?.len();

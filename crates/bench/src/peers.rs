@@ -91,7 +91,7 @@ impl InstalledPeer {
         let mut command = on_first_host(job, &launcher)?;
         let agent_option = if debian { ["--mca", "plm_rsh_agent"] } else { ["--prtemca", "plm_ssh_agent"] };
         command.args(agent_option).arg(agent);
-        command.args(["--allow-run-as-root", "--host", &hosts(job), "--map-by", "node", "--bind-to", "none"]);
+        command.args(["--allow-run-as-root", "--host", &hosts(job, true), "--map-by", "node", "--bind-to", "none"]);
         let thread = if thread == ProgressThread::Yes { "1" } else { "0" };
         for (name, value) in [
             ("pml", "ob1"),
@@ -117,7 +117,7 @@ impl InstalledPeer {
         let agent = remote_shell_script(job)?;
         let mut command = on_first_host(job, &self.program("mpiexec.hydra"))?;
         command.args(["-launcher", "ssh", "-launcher-exec"]).arg(agent);
-        command.args(["-hosts", &hosts(job), "-ppn", "1", "-iface", "eth0", "-n", &job.ranks.to_string()]);
+        command.args(["-hosts", &hosts(job, false), "-ppn", "1", "-iface", "eth0", "-n", &job.ranks.to_string()]);
         command.arg(job.program).args(job.arguments);
         Ok(command)
     }
@@ -200,9 +200,43 @@ fn on_first_host(job: &Job<'_>, launcher: &Path) -> Result<Command, LaunchError>
     Ok(command)
 }
 
-fn hosts(job: &Job<'_>) -> String {
-    let names: Vec<String> = (1..=job.ranks).map(|host| format!("h{host}")).collect();
-    names.join(",")
+/// The hosts that the ranks are dealt to in turn, each with its number of them when the launcher counts.
+fn hosts(job: &Job<'_>, counted: bool) -> String {
+    let hosts = u32::from(job.lab.spec().hosts()).min(job.ranks);
+    let name = |host: u32| {
+        let ranks = (job.ranks - (host - 1)).div_ceil(hosts);
+        if counted { format!("h{host}:{ranks}") } else { format!("h{host}") }
+    };
+    (1..=hosts).map(name).collect::<Vec<_>>().join(",")
+}
+
+/// The command that runs a program of Open MPI (PyPI's or Debian's) on the job's cluster, its ranks dealt to the hosts
+/// in turn; `environment` reaches every rank. `progress` is the library's own progress thread.
+///
+/// # Errors
+/// If the library cannot be installed, is no Open MPI, or a host cannot be entered.
+pub fn open_mpi_launcher(
+    peer: Peer,
+    peers_dir: &Path,
+    job: &Job<'_>,
+    progress: bool,
+    environment: &[(String, String)],
+) -> Result<Command, LaunchError> {
+    match peer {
+        Peer::OpenMpi | Peer::Debian => {}
+        Peer::Mpich | Peer::IntelMpi => return Err(LaunchError::new(peer.name(), "is no Open MPI")),
+    }
+    install::ensure(peer, peers_dir).map_err(|error| LaunchError::new(peer.name(), error))?;
+    let thread = if progress { ProgressThread::Yes } else { ProgressThread::No };
+    InstalledPeer::new(peer, peers_dir).open_mpi_command(job, thread, environment)
+}
+
+/// The compiler wrapper of an installed Open MPI.
+pub fn open_mpi_compiler(peer: Peer, peers_dir: &Path) -> PathBuf {
+    match peer {
+        Peer::Debian => PathBuf::from(install::DEBIAN_MPICC),
+        Peer::OpenMpi | Peer::Mpich | Peer::IntelMpi => InstalledPeer::new(peer, peers_dir).program("mpicc"),
+    }
 }
 
 /// Hydra takes one word for its remote shell, the lab's has two: a script joins them.

@@ -1,2 +1,75 @@
-//! The `outboard` command.
-fn main() {}
+//! The `outboard` command: one file per subcommand, [`launch`] for what several of them start.
+
+mod bench;
+mod demo;
+mod doctor;
+mod error;
+mod explain;
+mod lab;
+mod launch;
+mod places;
+mod run;
+mod sim;
+mod work;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Offloaded collective communication: run programs under it, measure it, look into it.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run an MPI program, or one that uses outboard.h, with its collectives offloaded
+    Run(run::RunArgs),
+    /// Run a real MPI program twice, natively and offloaded, and compare
+    Demo(demo::DemoArgs),
+    /// Measure a collective beside other libraries on an emulated cluster
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// Emulated clusters
+    #[command(subcommand)]
+    Lab(lab::LabCommand),
+    /// Play the protocol on a faulty virtual network
+    #[command(subcommand)]
+    Sim(sim::SimCommand),
+    /// What works on this machine, and the remedy where something does not
+    Doctor(doctor::DoctorArgs),
+    /// What Outboard would do, and why
+    #[command(subcommand)]
+    Explain(explain::ExplainCommand),
+    #[command(name = "__rendezvous", hide = true)]
+    Rendezvous(launch::RendezvousArgs),
+}
+
+fn main() -> ExitCode {
+    // The hosts and the switch of a lab are this program, executed again.
+    outboard_lab::holder_main_if_requested();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("OUTBOARD_LOG")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(args),
+        Command::Demo(args) => demo::demo(&args),
+        Command::Bench(command) => bench::bench(command),
+        Command::Lab(command) => lab::lab(command),
+        Command::Sim(command) => sim::sim(command),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Explain(command) => explain::explain(command),
+        Command::Rendezvous(args) => launch::rendezvous(&args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("outboard: {error}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,126 @@
+//! `outboard bench`: our ways in beside the peers, on one emulated cluster, in one run.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+use outboard_bench::{
+    BenchOptions, Lateness, Outboard, OutboardBelowMpi, Peer, Services, System, default_peers_dir, parse_sizes,
+    render_table,
+};
+use outboard_lab::LabSpec;
+
+use crate::error::CliError;
+use crate::lab::LinkArgs;
+use crate::launch::{self, DaemonArgs, Daemons};
+use crate::places;
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Nonblocking allgather
+    Allgather(AllgatherArgs),
+}
+
+/// The way into Outboard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Via {
+    /// The C interface
+    C,
+    /// An unmodified MPI program below the preloaded shim
+    Mpi,
+    /// Both
+    Both,
+    /// Only the peers
+    None,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AllgatherArgs {
+    /// HOSTSxRATE; one rank per host
+    #[arg(long, default_value = "4x1gbit")]
+    lab: LabSpec,
+    #[command(flatten)]
+    links: LinkArgs,
+    /// Bytes per rank, separated by commas
+    #[arg(long, default_value = "256K,1M,4M")]
+    sizes: String,
+    /// open-mpi, mpich, intel-mpi, debian, separated by commas
+    #[arg(long, value_delimiter = ',')]
+    peers: Vec<Peer>,
+    /// Which way into Outboard
+    #[arg(long, value_enum, default_value = "c")]
+    via: Via,
+    /// The Open MPI that `--via mpi` runs on: debian or open-mpi
+    #[arg(long, default_value = "debian")]
+    mpi: Peer,
+    /// Ranks share core 0; service processes and progress threads have core 1
+    #[arg(long)]
+    comm_core: bool,
+    /// A rank that posts late: RANK:MILLISECONDS
+    #[arg(long)]
+    late: Option<Lateness>,
+    /// Repetitions of each phase
+    #[arg(long, default_value_t = 20)]
+    repetitions: u32,
+    /// How often all systems are gone through
+    #[arg(long, default_value_t = 1)]
+    rounds: u32,
+    /// Where the rows go
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Where charts go
+    #[arg(long)]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    daemons: DaemonArgs,
+}
+
+pub(crate) fn bench(BenchCommand::Allgather(args): BenchCommand) -> Result<ExitCode, CliError> {
+    let sizes = parse_sizes(&args.sizes).map_err(|e| CliError::Failed(e.to_string()))?;
+    let mut options = BenchOptions::new(args.links.apply(args.lab)?, sizes);
+    options.peers = args.peers;
+    options.comm_core = args.comm_core;
+    options.late = args.late;
+    options.repetitions = args.repetitions;
+    options.rounds = args.rounds;
+    options.plot = args.plot;
+    let mut daemons = args.daemons;
+    if options.comm_core && daemons.service_core.is_none() {
+        daemons.service_core = Some(1);
+    }
+    let mut ours: Vec<Box<dyn System>> = Vec::new();
+    let algorithm = daemons.algorithm.clone();
+    if matches!(args.via, Via::C | Via::Both) {
+        let (daemons, include) = (daemons.clone(), places::include()?);
+        let library = places::library()?;
+        let library = library.parent().expect("a file lies in a directory").to_owned();
+        let launch = move |job: &outboard_bench::Job<'_>| launch::launch_ranks(job, &daemons);
+        ours.push(Box::new(Outboard::new(&algorithm, &include, &library, launch)));
+    }
+    if matches!(args.via, Via::Mpi | Via::Both) {
+        let start = move |job: &outboard_bench::Job<'_>| {
+            let library = places::library().map_err(|e| outboard_bench::LaunchError::new("liboutboard.so", e))?;
+            let d = Daemons::on_lab(job.lab, job.directory, &daemons)?;
+            let mut environment = d.environment();
+            environment.push(("OUTBOARD_LIBRARY".to_owned(), library.display().to_string()));
+            Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })
+        };
+        let shim = places::shim(args.mpi)?;
+        ours.push(Box::new(OutboardBelowMpi::new(&algorithm, args.mpi, &default_peers_dir(), &shim, start)?));
+    }
+    let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
+    let report = outboard_bench::run(&options, &systems)?;
+    print!("{}", render_table(&report.rows));
+    if let Some(path) = args.json {
+        report.write_json(&path)?;
+    }
+    let wrong = report.rows.iter().any(|row| !row.verified);
+    Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The launcher of an installed Open MPI, for ranks on this machine.
+pub(crate) fn launcher_of(mpi: Peer) -> PathBuf {
+    let compiler = outboard_bench::open_mpi_compiler(mpi, &default_peers_dir());
+    compiler.with_file_name(if mpi == Peer::Debian { "mpirun.openmpi" } else { "mpirun" })
+}

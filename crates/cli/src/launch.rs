@@ -1,0 +1,303 @@
+//! Starts what several subcommands need: daemons on every host, ranks of programs that use outboard.h, their rendezvous.
+//!
+//! Invariant: everything started here ends with its [`Process`], daemons after ranks.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use outboard_bench::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats};
+use outboard_lab::Lab;
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::Timespec;
+use serde::Deserialize;
+
+use crate::error::CliError;
+use crate::places;
+
+/// Where the daemon of an emulated host listens; `/run` is each host's own.
+const HOST_SOCKET: &str = "/run/outboard/outboardd.sock";
+const RENDEZVOUS_PORT: u16 = 4790;
+/// How long ranks may take to come to the rendezvous.
+const RENDEZVOUS_LIMIT: Duration = Duration::from_secs(60);
+const READY_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+const STATS_LIMIT: Duration = Duration::from_secs(5);
+
+/// How the daemons work.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct DaemonArgs {
+    /// Plan of allgathers between hosts: ring or multicast
+    #[arg(long, default_value = "multicast")]
+    pub(crate) algorithm: String,
+    /// Roots that multicast at the same time (M of MC-8); 0 means all ranks
+    #[arg(long, default_value_t = 0)]
+    pub(crate) chains: u32,
+    /// Multicast addresses that a block is spread over (S of MC-10)
+    #[arg(long, default_value_t = 1)]
+    pub(crate) subgroups: u16,
+    /// Processor that the daemons run on; any by default
+    #[arg(long)]
+    pub(crate) service_core: Option<usize>,
+}
+
+/// The daemons of a job.
+#[derive(Debug)]
+pub(crate) struct Daemons {
+    pub(crate) processes: Vec<Process>,
+    pub(crate) socket: PathBuf,
+    stats: Vec<PathBuf>,
+}
+
+impl Daemons {
+    /// One daemon on every host of the lab.
+    pub(crate) fn on_lab(lab: &Lab, directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
+        let mut daemons = Daemons { processes: Vec::new(), socket: HOST_SOCKET.into(), stats: Vec::new() };
+        for host in 1..=lab.spec().hosts() {
+            let name = format!("h{host}");
+            let enter = |p: &str| lab.command(&name, p).map_err(|e| LaunchError::new(format!("entering {name}"), e));
+            let mut command = daemon_command(enter("/bin/sh")?, &daemons.socket, directory, &name)?;
+            command.args(["--interface", "eth0", "--algorithm", &args.algorithm]);
+            command.arg("--link-rate").arg(lab.link().rate_bits_per_s().to_string());
+            command.arg("--chains").arg(args.chains.to_string());
+            command.arg("--subgroups").arg(args.subgroups.to_string());
+            if let Some(core) = args.service_core {
+                command.arg("--pin-core").arg(core.to_string());
+            }
+            daemons.processes.push(Process::start(format!("outboardd on {name}"), command, directory)?);
+            daemons.stats.push(stats_socket(directory, &name));
+        }
+        for (host, process) in daemons.processes.iter_mut().enumerate() {
+            await_ready(process, &ready_fifo(directory, &format!("h{}", host + 1)))?;
+        }
+        Ok(daemons)
+    }
+
+    /// One daemon on this machine, for ranks that share it.
+    pub(crate) fn here(directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
+        let socket = directory.join("outboardd.sock");
+        let mut command = daemon_command(Command::new("/bin/sh"), &socket, directory, "here")?;
+        if let Some(core) = args.service_core {
+            command.arg("--pin-core").arg(core.to_string());
+        }
+        let mut process = Process::start("outboardd on this machine", command, directory)?;
+        await_ready(&mut process, &ready_fifo(directory, "here"))?;
+        Ok(Daemons { processes: vec![process], socket, stats: vec![stats_socket(directory, "here")] })
+    }
+
+    /// What ranks need in their environment.
+    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+        vec![("OUTBOARD_SOCKET".to_owned(), self.socket.display().to_string())]
+    }
+
+    /// Where their counters are read.
+    pub(crate) fn stats(&self) -> DaemonStats {
+        DaemonStats { sockets: self.stats.clone(), rendezvous: None }
+    }
+}
+
+fn ready_fifo(directory: &Path, host: &str) -> PathBuf {
+    directory.join(format!("ready-{host}"))
+}
+
+fn stats_socket(directory: &Path, host: &str) -> PathBuf {
+    directory.join(format!("stats-{host}"))
+}
+
+/// `shell` runs the daemon, with descriptor 3 open to tell that it is ready: a lab passes on just the standard ones.
+fn daemon_command(mut shell: Command, socket: &Path, directory: &Path, host: &str) -> Result<Command, LaunchError> {
+    let daemon = places::daemon().map_err(|e| LaunchError::new("outboardd", e))?;
+    let fifo = ready_fifo(directory, host);
+    match rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(error) => return Err(LaunchError::new(format!("the pipe {}", fifo.display()), error)),
+    }
+    shell.arg("-c").arg("fifo=$1; shift; exec \"$0\" \"$@\" --ready-fd 3 3>\"$fifo\"").arg(daemon).arg(&fifo);
+    shell.arg("--socket").arg(socket).arg("--stats").arg(stats_socket(directory, host));
+    Ok(shell)
+}
+
+fn await_ready(process: &mut Process, fifo: &Path) -> Result<(), LaunchError> {
+    let name = process.name().to_owned();
+    let failed = |why: String| LaunchError::new(name.clone(), why);
+    let mut options = File::options();
+    options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    let mut pipe = options.open(fifo).map_err(|e| failed(e.to_string()))?;
+    let (ready, ended) = {
+        let mut fds = [PollFd::new(&pipe, PollFlags::IN), PollFd::from_borrowed_fd(process.ended_fd(), PollFlags::IN)];
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&READY_LIMIT)))
+            .map_err(|e| failed(e.to_string()))?;
+        (fds[0].revents(), fds[1].revents())
+    };
+    let mut byte = [0];
+    if ready.contains(PollFlags::IN) && matches!(pipe.read(&mut byte), Ok(1)) {
+        return Ok(());
+    }
+    let how = if ended.is_empty() { "is not ready after 20 s" } else { "ended at its start" };
+    Err(failed(format!("{how}: {}", process.output_end())))
+}
+
+/// Reads the counters of all daemons of a job.
+#[derive(Debug)]
+pub(crate) struct DaemonStats {
+    sockets: Vec<PathBuf>,
+    /// Ends by itself when the ranks have met, but with the job at the latest.
+    rendezvous: Option<Process>,
+}
+
+/// The part of a daemon's report that is summed.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+pub(crate) struct DaemonReport {
+    pub(crate) cpu_user_s: f64,
+    pub(crate) cpu_system_s: f64,
+    pub(crate) completed: u64,
+    pub(crate) failed: u64,
+    pub(crate) late_arrivals: u64,
+    pub(crate) retransmitted_bytes: u64,
+}
+
+impl DaemonStats {
+    /// The sums over all daemons.
+    pub(crate) fn sum(&self) -> Result<DaemonReport, LaunchError> {
+        let mut sum = DaemonReport::default();
+        for socket in &self.sockets {
+            let read = || -> std::io::Result<DaemonReport> {
+                let mut stream = UnixStream::connect(socket)?;
+                stream.set_read_timeout(Some(STATS_LIMIT))?;
+                let mut text = String::new();
+                stream.read_to_string(&mut text)?;
+                serde_json::from_str(&text).map_err(std::io::Error::other)
+            };
+            let one = read().map_err(|e| LaunchError::new(format!("statistics at {}", socket.display()), e))?;
+            sum.cpu_user_s += one.cpu_user_s;
+            sum.cpu_system_s += one.cpu_system_s;
+            sum.completed += one.completed;
+            sum.failed += one.failed;
+            sum.late_arrivals += one.late_arrivals;
+            sum.retransmitted_bytes += one.retransmitted_bytes;
+        }
+        Ok(sum)
+    }
+}
+
+impl ServiceStats for DaemonStats {
+    fn read(&mut self) -> Result<ServiceCounters, LaunchError> {
+        let sum = self.sum()?;
+        Ok(ServiceCounters {
+            cpu_s: Some(sum.cpu_user_s + sum.cpu_system_s),
+            retransmitted_bytes: Some(sum.retransmitted_bytes),
+            late_arrivals: Some(sum.late_arrivals),
+        })
+    }
+}
+
+/// Arguments of the hidden rendezvous server.
+#[derive(Debug, Args)]
+pub(crate) struct RendezvousArgs {
+    ranks: u32,
+    address: SocketAddr,
+    ready: PathBuf,
+}
+
+/// Serves the rendezvous of one job on the host where the first rank runs.
+pub(crate) fn rendezvous(args: &RendezvousArgs) -> Result<ExitCode, CliError> {
+    let listener = TcpListener::bind(args.address).map_err(CliError::system(format!("listen at {}", args.address)))?;
+    let address = listener.local_addr().map_err(CliError::system("the rendezvous' address"))?;
+    let mut ready = File::options()
+        .write(true)
+        .open(&args.ready)
+        .map_err(CliError::system(format!("open {}", args.ready.display())))?;
+    // One write, so that the reader gets all of it or nothing.
+    ready.write_all(format!("{address}\n").as_bytes()).map_err(CliError::system("tell the rendezvous' address"))?;
+    drop(ready);
+    outboard::rendezvous::serve(&listener, args.ranks, Instant::now() + RENDEZVOUS_LIMIT)
+        .map_err(|e| CliError::Failed(e.to_string()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A rendezvous server and the address that ranks find it at.
+fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<(Process, String), LaunchError> {
+    let own = std::env::current_exe().map_err(|e| LaunchError::new("this program", e))?;
+    let (mut command, address) = match lab {
+        Some(lab) => {
+            let command = lab.command("h1", own).map_err(|e| LaunchError::new("entering h1", e))?;
+            (command, format!("{}:{RENDEZVOUS_PORT}", lab.address(1)))
+        }
+        None => (Command::new(own), "127.0.0.1:0".to_owned()),
+    };
+    let fifo = ready_fifo(directory, "rendezvous");
+    match rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(error) => return Err(LaunchError::new(format!("the pipe {}", fifo.display()), error)),
+    }
+    command.arg("__rendezvous").arg(ranks.to_string()).arg(&address).arg(&fifo);
+    let process = Process::start("rendezvous", command, directory)?;
+    let failed = |why: String| LaunchError::new("rendezvous", why);
+    let mut options = File::options();
+    options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    let mut pipe = options.open(&fifo).map_err(|e| failed(e.to_string()))?;
+    let mut fds = [
+        PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(process.ended_fd(), PollFlags::IN),
+    ];
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&READY_LIMIT)))
+        .map_err(|e| failed(e.to_string()))?;
+    let mut text = String::new();
+    // A line is far shorter than what a pipe takes at once.
+    let mut bytes = [0; 64];
+    if let Ok(n) = pipe.read(&mut bytes) {
+        text.push_str(String::from_utf8_lossy(&bytes[..n]).trim());
+    }
+    if text.is_empty() {
+        return Err(failed(format!("did not start: {}", process.output_end())));
+    }
+    Ok((process, text))
+}
+
+/// Commands of the ranks of a program that uses outboard.h, with the rendezvous they need.
+pub(crate) fn rank_commands(
+    lab: Option<&Lab>,
+    program: &Path,
+    arguments: &[String],
+    (ranks, directory): (u32, &Path),
+    environment: &[(String, String)],
+) -> Result<(Process, Vec<(String, Command)>), LaunchError> {
+    let (rendezvous, address) = start_rendezvous(lab, ranks, directory)?;
+    let mut commands = Vec::new();
+    for rank in 0..ranks {
+        let (place, mut command) = match lab {
+            Some(lab) => {
+                let host = format!("h{}", rank % u32::from(lab.spec().hosts()) + 1);
+                let command =
+                    lab.command(&host, program).map_err(|e| LaunchError::new(format!("entering {host}"), e))?;
+                (host, command)
+            }
+            None => ("this machine".to_owned(), Command::new(program)),
+        };
+        command.args(arguments).envs(environment.iter().cloned());
+        command.env("OUTBOARD_RANK", rank.to_string()).env("OUTBOARD_WORLD_SIZE", ranks.to_string());
+        command.env("OUTBOARD_RENDEZVOUS", &address);
+        commands.push((format!("rank {rank} on {place}"), command));
+    }
+    Ok((rendezvous, commands))
+}
+
+/// Starts daemons and ranks of a bench job through the C interface.
+pub(crate) fn launch_ranks(job: &Job<'_>, args: &DaemonArgs) -> Result<Running, LaunchError> {
+    let daemons = Daemons::on_lab(job.lab, job.directory, args)?;
+    let mut stats = daemons.stats();
+    let (rendezvous, commands) =
+        rank_commands(Some(job.lab), job.program, job.arguments, (job.ranks, job.directory), &daemons.environment())?;
+    let mut ranks = Vec::new();
+    for (name, command) in commands {
+        ranks.push(Process::start(name, command, job.directory)?);
+    }
+    stats.rendezvous = Some(rendezvous);
+    Ok(Running { ranks, services: daemons.processes, stats: Some(Box::new(stats)) })
+}

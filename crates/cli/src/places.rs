@@ -1,0 +1,58 @@
+//! Where the parts of Outboard lie: beside this program, unless `OUTBOARD_HOME` names another directory.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use outboard_bench::{Peer, default_peers_dir, open_mpi_compiler};
+
+use crate::error::CliError;
+
+/// The directory of the built programs and libraries.
+pub(crate) fn home() -> Result<PathBuf, CliError> {
+    if let Some(home) = std::env::var_os("OUTBOARD_HOME") {
+        return Ok(home.into());
+    }
+    let program = std::env::current_exe().map_err(CliError::system("find this program"))?;
+    Ok(program.parent().unwrap_or(Path::new("/")).to_owned())
+}
+
+fn part(what: &'static str, name: &str) -> Result<PathBuf, CliError> {
+    let place = home()?.join(name);
+    if place.exists() { Ok(place) } else { Err(CliError::Missing { what, place: place.display().to_string() }) }
+}
+
+/// The daemon.
+pub(crate) fn daemon() -> Result<PathBuf, CliError> {
+    part("the daemon", "outboardd")
+}
+
+/// The C library.
+pub(crate) fn library() -> Result<PathBuf, CliError> {
+    part("the C library", "liboutboard.so")
+}
+
+/// The source tree this program was built from.
+pub(crate) fn sources() -> Result<PathBuf, CliError> {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    root.canonicalize().map_err(CliError::system(format!("find the sources at {}", root.display())))
+}
+
+/// The directory of `outboard.h`.
+pub(crate) fn include() -> Result<PathBuf, CliError> {
+    Ok(sources()?.join("crates/client/include"))
+}
+
+/// The MPI shim for an Open MPI, built when it is missing or older than its sources.
+pub(crate) fn shim(mpi: Peer) -> Result<PathBuf, CliError> {
+    let out = home()?.join("mpi").join(mpi.name());
+    let mut make = Command::new("make");
+    make.arg("-s").arg("-C").arg(sources()?.join("bindings/mpi"));
+    make.arg(format!("OUT={}", out.display()));
+    make.arg(format!("MPICC={}", open_mpi_compiler(mpi, &default_peers_dir()).display()));
+    let done = make.output().map_err(CliError::system("start make"))?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+        return Err(CliError::Failed(format!("the MPI shim for {} cannot be built: {said}", mpi.name())));
+    }
+    Ok(out.join("liboutboard-mpi.so"))
+}

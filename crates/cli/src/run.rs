@@ -1,0 +1,216 @@
+//! `outboard run`: a program with its collectives offloaded, on an emulated cluster or on this machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode};
+
+use clap::{Args, ValueEnum};
+use outboard_bench::{Job, Peer, default_peers_dir, open_mpi_launcher};
+use outboard_lab::{Lab, LabSpec};
+
+use crate::error::CliError;
+use crate::lab::LinkArgs;
+use crate::launch::{self, DaemonArgs, Daemons};
+use crate::work::{self, WorkDirectory};
+use crate::{bench, places};
+
+/// What kind of program it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// MPI when the program is linked to an MPI library or imports mpi4py, else plain
+    Auto,
+    /// An MPI program, started by mpirun below the shim
+    Mpi,
+    /// A program that uses outboard.h, started directly
+    Plain,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// HOSTSxRATE of an emulated cluster; without it the ranks share this machine
+    #[arg(long)]
+    lab: Option<LabSpec>,
+    #[command(flatten)]
+    links: LinkArgs,
+    /// Number of ranks, dealt to the hosts in turn
+    #[arg(short = 'n', long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    ranks: u32,
+    /// What kind of program it is
+    #[arg(long, value_enum, default_value = "auto")]
+    kind: Kind,
+    /// The Open MPI that an MPI program runs on: debian or open-mpi
+    #[arg(long, default_value = "debian")]
+    mpi: Peer,
+    /// Run without Outboard, for comparison
+    #[arg(long)]
+    native: bool,
+    /// Print what the daemons counted
+    #[arg(long)]
+    report: bool,
+    #[command(flatten)]
+    daemons: DaemonArgs,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    command: Vec<String>,
+}
+
+pub(crate) fn run(args: RunArgs) -> Result<ExitCode, CliError> {
+    let program = find_program(&args.command[0])?;
+    let mpi = match args.kind {
+        Kind::Auto => speaks_mpi(&program, &args.command[1..]),
+        Kind::Mpi => true,
+        Kind::Plain => false,
+    };
+    work::end_on_signals()?;
+    let directory = WorkDirectory::make()?;
+    let lab = match args.lab.clone() {
+        Some(spec) => Some(Lab::start(&args.links.apply(spec)?)?),
+        None => None,
+    };
+    let daemons = match (&lab, args.native) {
+        (_, true) => None,
+        (Some(lab), false) => Some(Daemons::on_lab(lab, directory.path(), &args.daemons)?),
+        (None, false) => Some(Daemons::here(directory.path(), &args.daemons)?),
+    };
+    let outcome = if mpi {
+        run_mpi(&args, &program, lab.as_ref(), daemons.as_ref(), directory.path())
+    } else {
+        run_plain(&args, &program, lab.as_ref(), daemons.as_ref(), directory.path())
+    };
+    if let (Some(daemons), true) = (&daemons, args.report) {
+        report(daemons)?;
+    }
+    outcome
+}
+
+fn report(daemons: &Daemons) -> Result<(), CliError> {
+    let sum = daemons.stats().sum()?;
+    eprintln!(
+        "outboard: {} collectives completed, {} failed, {} late calls, {} bytes sent again, {:.3} s of daemons' CPU",
+        sum.completed,
+        sum.failed,
+        sum.late_arrivals,
+        sum.retransmitted_bytes,
+        sum.cpu_user_s + sum.cpu_system_s
+    );
+    Ok(())
+}
+
+/// As a shell finds it.
+fn find_program(name: &str) -> Result<PathBuf, CliError> {
+    let found = if name.contains('/') {
+        Some(PathBuf::from(name)).filter(|p| p.is_file())
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).map(|d| d.join(name)).find(|p| p.is_file())
+    };
+    let found = found.ok_or_else(|| CliError::Failed(format!("the program {name} is not found; give its path")))?;
+    found.canonicalize().map_err(CliError::system(name.to_owned()))
+}
+
+/// Whether the program, or the script it is given, mentions an MPI library.
+fn speaks_mpi(program: &Path, arguments: &[String]) -> bool {
+    let mentions = |path: &Path, word: &[u8]| {
+        fs::read(path).is_ok_and(|bytes| bytes.windows(word.len()).any(|window| window == word))
+    };
+    let script = |a: &String| a.ends_with(".py") && mentions(Path::new(a), b"mpi4py");
+    mentions(program, b"libmpi") || mentions(program, b"mpi4py") || arguments.iter().any(script)
+}
+
+fn run_mpi(
+    args: &RunArgs,
+    program: &Path,
+    lab: Option<&Lab>,
+    daemons: Option<&Daemons>,
+    directory: &Path,
+) -> Result<ExitCode, CliError> {
+    let mut environment = Vec::new();
+    if let Some(daemons) = daemons {
+        environment = mpi_environment(daemons, args.mpi)?;
+    }
+    let mut command = match lab {
+        Some(lab) => {
+            let job =
+                Job { lab, ranks: args.ranks, program, arguments: &args.command[1..], comm_core: false, directory };
+            let mut command = open_mpi_launcher(args.mpi, &default_peers_dir(), &job, daemons.is_none(), &environment)?;
+            command.current_dir(std::env::current_dir().map_err(CliError::system("the current directory"))?);
+            command
+        }
+        None => {
+            let mut command = Command::new(bench::launcher_of(args.mpi));
+            command.args(["--allow-run-as-root", "--oversubscribe", "-n", &args.ranks.to_string()]);
+            for (name, value) in &environment {
+                command.arg("-x").arg(format!("{name}={value}"));
+            }
+            command.arg(program).args(&args.command[1..]);
+            command
+        }
+    };
+    let child = command.spawn().map_err(CliError::system("start mpirun"))?;
+    await_all(vec![("mpirun".to_owned(), child)])
+}
+
+/// What the ranks of an MPI program need in their environment to be offloaded.
+pub(crate) fn mpi_environment(daemons: &Daemons, mpi: Peer) -> Result<Vec<(String, String)>, CliError> {
+    let mut environment = daemons.environment();
+    environment.push(("OUTBOARD_LIBRARY".to_owned(), places::library()?.display().to_string()));
+    environment.push(("LD_PRELOAD".to_owned(), places::shim(mpi)?.display().to_string()));
+    Ok(environment)
+}
+
+fn run_plain(
+    args: &RunArgs,
+    program: &Path,
+    lab: Option<&Lab>,
+    daemons: Option<&Daemons>,
+    directory: &Path,
+) -> Result<ExitCode, CliError> {
+    let mut environment = daemons.map(Daemons::environment).unwrap_or_default();
+    if let Some(home) = places::library()?.parent() {
+        let mut path = home.display().to_string();
+        if let Ok(more) = std::env::var("LD_LIBRARY_PATH") {
+            path = format!("{path}:{more}");
+        }
+        environment.push(("LD_LIBRARY_PATH".to_owned(), path));
+    }
+    let (_rendezvous, commands) =
+        launch::rank_commands(lab, program, &args.command[1..], (args.ranks, directory), &environment)?;
+    let mut children = Vec::new();
+    for (name, mut command) in commands {
+        match command.spawn() {
+            Ok(child) => children.push((name, child)),
+            Err(source) => {
+                end(&mut children);
+                return Err(CliError::System { what: name, source });
+            }
+        }
+    }
+    await_all(children)
+}
+
+fn end(children: &mut [(String, Child)]) {
+    for (_, child) in children {
+        // One that has ended needs no signal.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// Waits for all; the exit code is that of the first that failed, which is named.
+fn await_all(mut children: Vec<(String, Child)>) -> Result<ExitCode, CliError> {
+    let mut code = ExitCode::SUCCESS;
+    let mut failed = false;
+    for at in 0..children.len() {
+        let (name, child) = &mut children[at];
+        work::set_foreground(Some(child.id()));
+        let status = child.wait().map_err(CliError::system(name.clone()))?;
+        work::set_foreground(None);
+        if !status.success() && !failed {
+            failed = true;
+            eprintln!("outboard: {name}: {status}");
+            let byte = status.code().and_then(|c| u8::try_from(c).ok()).filter(|c| *c != 0).unwrap_or(1);
+            code = ExitCode::from(byte);
+        }
+    }
+    Ok(code)
+}
