@@ -53,7 +53,8 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
     let kernel = |what| move |source: std::io::Error| Failure::Kernel { what, source };
     let filter = tracing_subscriber::EnvFilter::try_new(&settings.log);
     let filter = filter.map_err(|error| Failure::Log(settings.log.clone(), error))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
     if settings.die_with_parent {
         let parent = rustix::process::getppid();
         let asked = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));

@@ -78,7 +78,8 @@ fn ranks_learn_of_the_daemons_death() {
 #[test]
 fn a_buffer_that_is_nowhere_is_blamed_on_its_rank() {
     let daemon = Daemon::start(&[]);
-    ranks("fault", &daemon, 3).into_iter().for_each(support::Rank::finish);
+    ranks("send-fault", &daemon, 3).into_iter().for_each(support::Rank::finish);
+    ranks("receive-fault", &daemon, 3).into_iter().for_each(support::Rank::finish);
     ranks("in-flight", &daemon, 2).into_iter().for_each(support::Rank::finish);
 }
 
@@ -86,6 +87,8 @@ fn a_buffer_that_is_nowhere_is_blamed_on_its_rank() {
 #[test]
 fn nothing_is_left_of_ranks_that_are_gone() {
     let daemon = Daemon::start(&[]);
+    // Its answer comes after its start is over.
+    daemon.statistics();
     let before = daemon.descriptors();
     for round in 0..3 {
         let mut ranks = ranks("attached", &daemon, 2);

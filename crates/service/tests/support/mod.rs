@@ -42,7 +42,7 @@ impl Daemon {
             .arg(directory.path().join("socket"))
             .arg("--stats")
             .arg(directory.path().join("stats"))
-            .args(["--ready-fd", &writer.as_raw_fd().to_string()])
+            .args(["--log", "warn", "--ready-fd", &writer.as_raw_fd().to_string()])
             .args(flags)
             .spawn()
             .expect("the daemon starts");

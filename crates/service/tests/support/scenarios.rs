@@ -30,7 +30,8 @@ pub fn run(name: &str) {
         "one-dies" => one_dies(&group),
         "mismatch" => mismatch(&group),
         "daemon-dies" => daemon_dies(&group),
-        "fault" => fault(&group),
+        "send-fault" => fault(&group, Nowhere::Send),
+        "receive-fault" => fault(&group, Nowhere::Receive),
         "attached" => {
             say("ready");
             wait_for_line();
@@ -124,8 +125,10 @@ fn one_dies(group: &Group) {
 }
 
 fn mismatch(group: &Group) {
-    let (rank, _) = me(group);
-    let error = failed(post(group, 0, if rank == 1 { 5_000 } else { 6_000 }, false));
+    let (rank, ranks) = me(group);
+    // Nobody is still making the group.
+    check(post(group, 0, 1, false), ranks);
+    let error = failed(post(group, 1, if rank == 1 { 5_000 } else { 6_000 }, false));
     assert_eq!(error.status(), Status::Mismatch, "{error}");
     let text = error.to_string();
     assert!(text.contains("5000 bytes") && text.contains("6000 bytes"), "{text}");
@@ -144,22 +147,38 @@ fn daemon_dies(group: &Group) {
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
 }
 
-fn fault(group: &Group) {
+/// Which buffer of rank 1 is nowhere.
+#[derive(Clone, Copy)]
+enum Nowhere {
+    Send,
+    Receive,
+}
+
+fn fault(group: &Group, which: Nowhere) {
     let (rank, ranks) = me(group);
+    check(post(group, 0, 1, false), ranks);
     let bytes = 8_192_usize;
-    let send = block(rank, 0, bytes);
-    let mut receive = vec![0; bytes * ranks];
-    let target = if rank == 1 { NOWHERE } else { receive.as_mut_ptr() };
+    let contribution = block(rank, 1, bytes);
+    let mut gathered = vec![0; bytes * ranks];
+    let (mut send, mut receive) = (contribution.as_ptr(), gathered.as_mut_ptr());
+    match (rank, which) {
+        (1, Nowhere::Send) => send = NOWHERE,
+        (1, Nowhere::Receive) => receive = NOWHERE,
+        (_, Nowhere::Send | Nowhere::Receive) => {}
+    }
     // SAFETY: the buffers outlive the request; the address that is none is never accessed by this process.
-    let request = unsafe { group.iallgather(Contribution::At(send.as_ptr()), target, bytes as u64) };
-    let mut request = request.expect("posted");
+    let mut request = unsafe { group.iallgather(Contribution::At(send), receive, bytes as u64) }.expect("posted");
     let ended = request.wait(Some(LIMIT)).expect("within the limit");
-    // Whether the others have their bytes by then or not, the rank to blame is told.
-    match ended {
-        Ok(()) => assert_ne!(rank, 1, "a buffer that is nowhere cannot be filled"),
-        Err(error) => {
+    match (ended, which) {
+        (Err(error), _) => {
             assert_eq!(error.status(), Status::Memory, "{error}");
             assert!(error.to_string().contains("rank 1"), "{error}");
         }
+        // The others may have had all bytes when the failure came to light, unless it was at the source.
+        (Ok(()), Nowhere::Receive) if rank != 1 => {
+            let expected: Vec<u8> = (0..ranks).flat_map(|rank| block(rank, 1, bytes)).collect();
+            assert!(gathered == expected, "success with wrong bytes");
+        }
+        (Ok(()), Nowhere::Send | Nowhere::Receive) => panic!("success without a buffer to blame rank 1 for"),
     }
 }
