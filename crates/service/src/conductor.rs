@@ -131,7 +131,7 @@ impl Conductor {
                 engine.frame(SpId(from.0), header, payload);
             }
             FabricEvent::PeerLost { peer, why } => {
-                tracing::warn!(%peer, %why, "a service process is lost");
+                tracing::info!(%peer, %why, "a service process is lost");
                 lost.push(SpId(peer.0));
             }
             // What waits is tried again each turn.

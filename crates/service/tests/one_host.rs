@@ -2,7 +2,10 @@
 
 mod support;
 
-use support::{Daemon, SCENARIO, again, scenarios, start_ranks};
+use std::net::TcpListener;
+use std::process::Command;
+
+use support::{DAEMON, Daemon, SCENARIO, scenarios, serve_rendezvous, start_ranks};
 
 /// The ranks of the tests below; nothing when started as a test.
 #[test]
@@ -13,7 +16,15 @@ fn rank_process() {
 }
 
 fn ranks(scenario: &str, daemon: &Daemon, ranks: usize) -> Vec<support::Rank> {
-    start_ranks(scenario, &vec![daemon; ranks], |_| again())
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let started = start_ranks(scenario, &vec![daemon; ranks], &address, |_| {
+        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        command.args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"]);
+        command
+    });
+    serve_rendezvous(&listener, ranks);
+    started
 }
 
 #[test]
@@ -131,11 +142,7 @@ fn an_idle_daemon_with_ranks_sleeps() {
 #[test]
 fn a_second_daemon_at_the_same_socket_is_refused() {
     let daemon = Daemon::start(&[]);
-    let second = std::process::Command::new(env!("CARGO_BIN_EXE_outboardd"))
-        .arg("--socket")
-        .arg(daemon.socket())
-        .output()
-        .expect("it starts");
+    let second = Command::new(DAEMON).arg("--socket").arg(daemon.socket()).output().expect("it starts");
     assert!(!second.status.success());
     let text = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(text.contains("another daemon listens"), "{text}");

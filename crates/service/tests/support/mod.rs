@@ -1,15 +1,14 @@
 //! Daemons and ranks as processes of their own, for the tests of this crate.
 //!
-//! A rank is this very test program, started anew for its test `rank_process` with the scenario in the environment. It
+//! A rank is this very test program, started anew with the scenario in the environment. It
 //! reports by lines that start with `@` and goes on when it gets a line. Nothing outlives its handle.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
-pub mod scenarios;
+pub(crate) mod scenarios;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -17,74 +16,72 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Names the scenario to a rank.
-pub const SCENARIO: &str = "OUTBOARD_TEST_SCENARIO";
+/// Names the scenario to a rank; see [`scenarios`].
+pub(crate) const SCENARIO: &str = "OUTBOARD_TEST_SCENARIO";
+
+/// The daemon's program.
+pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_outboardd");
 
 /// A running `outboardd` in a directory of its own.
-pub struct Daemon {
+pub(crate) struct Daemon {
     child: Child,
     directory: tempfile::TempDir,
 }
 
 impl Daemon {
     /// Starts a daemon and waits until ranks may attach.
-    pub fn start(flags: &[&str]) -> Daemon {
-        Daemon::start_by(Command::new(env!("CARGO_BIN_EXE_outboardd")), flags)
+    pub(crate) fn start(flags: &[&str]) -> Daemon {
+        Daemon::start_by(Command::new(DAEMON), flags)
     }
 
-    /// As above with a command that ends with the daemon's path.
-    pub fn start_by(mut command: Command, flags: &[&str]) -> Daemon {
+    /// As above with a command whose last word so far is the daemon's path.
+    pub(crate) fn start_by(mut command: Command, flags: &[&str]) -> Daemon {
         let directory = tempfile::tempdir().expect("a directory");
-        // Inherited by design: the daemon is told the number of the writing end.
-        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
-        let child = command
+        let mut child = command
             .arg("--socket")
             .arg(directory.path().join("socket"))
             .arg("--stats")
             .arg(directory.path().join("stats"))
-            .args(["--log", "warn", "--ready-fd", &writer.as_raw_fd().to_string()])
+            .args(["--log", "warn", "--ready-fd", "1"])
             .args(flags)
+            .stdout(Stdio::piped())
             .spawn()
             .expect("the daemon starts");
-        drop(writer);
         let mut byte = [0];
-        std::fs::File::from(reader).read_exact(&mut byte).expect("the daemon says that it is ready");
+        let mut output = child.stdout.take().expect("piped");
+        output.read_exact(&mut byte).expect("the daemon says that it is ready");
         Daemon { child, directory }
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join("socket")
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// The statistics of now.
-    pub fn statistics(&self) -> serde_json::Value {
+    pub(crate) fn statistics(&self) -> serde_json::Value {
         let stream = UnixStream::connect(self.directory.path().join("stats")).expect("the statistics socket");
         serde_json::from_reader(stream).expect("JSON")
     }
 
     /// Processor seconds of all its threads.
-    pub fn cpu_seconds(&self) -> f64 {
+    pub(crate) fn cpu_seconds(&self) -> f64 {
         let statistics = self.statistics();
         ["cpu_user_s", "cpu_system_s"].iter().map(|name| statistics[name].as_f64().expect("a number")).sum()
     }
 
     /// Descriptors that it has open.
-    pub fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it lives").count()
+    pub(crate) fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it lives").count()
     }
 
     /// As `kill -9`.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it lives");
         self.child.wait().expect("it was ours");
     }
 
     /// Ends it in good order and returns how it ended.
-    pub fn stop(&mut self) -> ExitStatus {
+    pub(crate) fn stop(&mut self) -> ExitStatus {
         // Waited for by nobody else, so the number is still its own.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         self.child.wait().expect("it was ours")
@@ -100,15 +97,24 @@ impl Drop for Daemon {
 }
 
 /// A rank.
-pub struct Rank {
+pub(crate) struct Rank {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Rank {
+    /// Starts one; the environment names its scenario.
+    pub(crate) fn spawn(command: &mut Command) -> Rank {
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = started.expect("this program starts again");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Rank { child, input, output }
+    }
+
     /// The rest of the next line that starts with `@`.
-    pub fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         while self.output.read_line(&mut line).expect("the rank writes text") > 0 {
             // The test harness writes to the same line before us.
@@ -121,18 +127,18 @@ impl Rank {
     }
 
     /// Lets it go on.
-    pub fn go_on(&mut self) {
+    pub(crate) fn go_on(&mut self) {
         writeln!(self.input).expect("it waits");
     }
 
     /// As `kill -9`.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it lives");
         self.child.wait().expect("it was ours");
     }
 
     /// Waits for its end, which is to be a good one.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         drop(self.input);
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).expect("text");
@@ -141,36 +147,30 @@ impl Rank {
     }
 }
 
-/// Starts ranks of `scenario`, rank `i` at the daemon `daemons[i]`; `command` makes the start of each command line.
-pub fn start_ranks(scenario: &str, daemons: &[&Daemon], command: impl Fn(usize) -> Command) -> Vec<Rank> {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("bound").to_string();
+/// Starts ranks of `scenario`, rank `i` at the daemon `daemons[i]` by `command(i)`; they meet at `rendezvous`.
+pub(crate) fn start_ranks(
+    scenario: &str,
+    daemons: &[&Daemon],
+    rendezvous: &str,
+    command: impl Fn(usize) -> Command,
+) -> Vec<Rank> {
     let ranks = daemons.len();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let server = std::thread::spawn(move || outboard::rendezvous::serve(&listener, ranks as u32, deadline));
-    let started = (0..ranks)
+    (0..ranks)
         .map(|rank| {
-            let mut child = command(rank)
-                .args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"])
-                .env(SCENARIO, scenario)
-                .env("OUTBOARD_SOCKET", daemons[rank].socket())
-                .env("OUTBOARD_RENDEZVOUS", &address)
-                .env("OUTBOARD_RANK", rank.to_string())
-                .env("OUTBOARD_WORLD_SIZE", ranks.to_string())
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .expect("this program starts again");
-            let input = child.stdin.take().expect("piped");
-            let output = BufReader::new(child.stdout.take().expect("piped"));
-            Rank { child, input, output }
+            Rank::spawn(
+                command(rank)
+                    .env(SCENARIO, scenario)
+                    .env("OUTBOARD_SOCKET", daemons[rank].socket())
+                    .env("OUTBOARD_RENDEZVOUS", rendezvous)
+                    .env("OUTBOARD_RANK", rank.to_string())
+                    .env("OUTBOARD_WORLD_SIZE", ranks.to_string()),
+            )
         })
-        .collect();
-    server.join().expect("no panic").expect("all ranks met");
-    started
+        .collect()
 }
 
-/// This program again.
-pub fn again() -> Command {
-    Command::new(std::env::current_exe().expect("a path"))
+/// Serves the rendezvous of `ranks` ranks at `listener`.
+pub(crate) fn serve_rendezvous(listener: &TcpListener, ranks: usize) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    outboard::rendezvous::serve(listener, ranks as u32, deadline).expect("all ranks met");
 }

@@ -1,6 +1,7 @@
 //! What ranks do in the tests: each scenario runs in every rank of a world.
 
 use std::io::Write;
+use std::net::TcpListener;
 use std::time::Duration;
 
 use outboard::{Context, Contribution, Error, Group, Request, Status};
@@ -21,7 +22,10 @@ fn wait_for_line() {
 }
 
 /// Runs the scenario that the environment names, as the rank that the environment names.
-pub fn run(name: &str) {
+pub(crate) fn run(name: &str) {
+    if name == "rendezvous" {
+        return rendezvous();
+    }
     let context = Context::attach(None).expect("the daemon answers");
     let group = context.world().expect("the group is made");
     match name {
@@ -30,6 +34,7 @@ pub fn run(name: &str) {
         "one-dies" => one_dies(&group),
         "mismatch" => mismatch(&group),
         "daemon-dies" => daemon_dies(&group),
+        "a-daemon-dies" => a_daemon_dies(&group),
         "send-fault" => fault(&group, Nowhere::Send),
         "receive-fault" => fault(&group, Nowhere::Receive),
         "attached" => {
@@ -39,10 +44,18 @@ pub fn run(name: &str) {
         other => panic!("no scenario {other}"),
     }
     // A lost daemon takes no leave.
-    if name != "daemon-dies" {
+    if !name.ends_with("daemon-dies") {
         group.destroy().expect("no request is in flight");
         context.detach().expect("no group is left");
     }
+}
+
+/// Not a rank: brings the ranks of other hosts together, at the address and for the world of the environment.
+fn rendezvous() {
+    let variable = |name| std::env::var(name).expect("set by the test");
+    let listener = TcpListener::bind(variable("OUTBOARD_RENDEZVOUS")).expect("the address is free");
+    say("ready");
+    super::serve_rendezvous(&listener, variable("OUTBOARD_WORLD_SIZE").parse().expect("a number"));
 }
 
 fn me(group: &Group) -> (usize, usize) {
@@ -145,6 +158,21 @@ fn daemon_dies(group: &Group) {
     say("posted");
     let error = failed(posted);
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
+}
+
+/// Two ranks on each of two hosts; the second host's daemon dies while rank 0 has not called.
+fn a_daemon_dies(group: &Group) {
+    let (rank, ranks) = me(group);
+    check(post(group, 0, 10_000, false), ranks);
+    if rank == 0 {
+        say("posted");
+        return;
+    }
+    let posted = post(group, 1, 10_000, false);
+    say("posted");
+    let error = failed(posted);
+    let expected = if rank == 1 { Status::PeerLost } else { Status::ServiceLost };
+    assert_eq!(error.status(), expected, "{error}");
 }
 
 /// Which buffer of rank 1 is nowhere.
