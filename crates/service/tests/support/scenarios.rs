@@ -166,6 +166,8 @@ fn a_daemon_dies(group: &Group) {
     check(post(group, 0, 10_000, false), ranks);
     if rank == 0 {
         say("posted");
+        // Its own end would be a reason of its own.
+        wait_for_line();
         return;
     }
     let posted = post(group, 1, 10_000, false);
