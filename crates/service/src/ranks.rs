@@ -254,7 +254,7 @@ impl Ranks {
                     None => break,
                     Some(Ok(Entry::Allgather(entry))) => taken.push((id, entry)),
                     Some(Err(error)) => {
-                        tracing::warn!(pid = rank.pid, %error, "a submission is refused");
+                        tracing::debug!(pid = rank.pid, %error, "a submission is refused");
                         self.refused += 1;
                     }
                 }
@@ -284,7 +284,7 @@ impl Ranks {
         let call_id = CallId(self.next_call);
         let Some(rank) = self.rank(id) else { return };
         if rank.busy.contains_key(&entry.slot) {
-            tracing::warn!(pid = rank.pid, slot = entry.slot, "a completion word is used twice at once");
+            tracing::debug!(pid = rank.pid, slot = entry.slot, "a completion word is used twice at once");
             self.refused += 1;
             return;
         }
@@ -305,7 +305,7 @@ impl Ranks {
                 engine.call(Call { id: call_id, group, rank: me, instance, signature, in_place }, buffers);
             }
             Err(refusal) => {
-                tracing::warn!(pid = rank.pid, %refusal, "a submission is refused");
+                tracing::debug!(pid = rank.pid, %refusal, "a submission is refused");
                 rank.failures.insert(entry.slot, (Status::Argument, refusal.to_string()));
                 rank.completions.complete(entry.slot, Status::Argument);
                 self.refused += 1;
