@@ -131,7 +131,7 @@ impl Conductor {
                 engine.frame(SpId(from.0), header, payload);
             }
             FabricEvent::PeerLost { peer, why } => {
-                tracing::warn!(%peer, %why, "a service process is lost");
+                tracing::info!(%peer, %why, "a service process is lost");
                 lost.push(SpId(peer.0));
             }
             // What waits is tried again each turn.
@@ -177,6 +177,9 @@ impl Conductor {
         let mut worked = false;
         while let Some(event) = self.engine.poll_event() {
             worked = true;
+            for call in self.engine.take_faulted() {
+                self.ranks.faulted(call);
+            }
             match event {
                 Event::Connect { peer, address } => {
                     if let Err(error) = self.outbox.connect(peer, &address) {
@@ -201,7 +204,7 @@ impl Conductor {
                         self.ranks.remove(id, &self.poller, &mut self.engine);
                     }
                 }
-                Event::Completed { call, result } => self.ranks.completed(call, &result, &mut self.engine),
+                Event::Completed { call, result } => self.ranks.completed(call, result, &mut self.engine),
                 Event::Late { group, rank, instance, by_ns } => {
                     tracing::debug!(%group, %rank, instance = instance.0, by_ns, "a rank called late");
                     self.statistics.late(group, rank, by_ns);

@@ -21,11 +21,18 @@ pub(crate) struct Engine {
     machine: ServiceProcess,
     memory: Memory,
     origin: WallInstant,
+    /// Calls whose buffers could not be accessed, for [`Self::take_faulted`].
+    faulted: Vec<CallId>,
 }
 
 impl Engine {
     pub(crate) fn new(id: SpId, config: Config, seed: u64) -> Self {
-        Engine { machine: ServiceProcess::new(id, config, seed), memory: Memory::default(), origin: WallInstant::now() }
+        Engine {
+            machine: ServiceProcess::new(id, config, seed),
+            memory: Memory::default(),
+            origin: WallInstant::now(),
+            faulted: Vec::new(),
+        }
     }
 
     /// Nanoseconds since the start.
@@ -54,6 +61,7 @@ impl Engine {
             }
             let now = self.now();
             for call in faults {
+                self.faulted.push(call);
                 self.machine.handle_memory_fault(now, call);
                 self.memory.perform(&mut self.machine, &NoPayload);
             }
@@ -102,10 +110,18 @@ impl Engine {
         self.settle(payloads);
     }
 
+    /// Calls whose buffers could not be accessed since the last time. The machine takes orders for done when it gives
+    /// them, so it may have reported the success of a collective whose last copies failed: whoever takes its events asks
+    /// here first.
+    pub(crate) fn take_faulted(&mut self) -> Vec<CallId> {
+        std::mem::take(&mut self.faulted)
+    }
+
     /// The memory of a multicast batch has been read, or could not be.
     pub(crate) fn multicast_done(&mut self, token: u64, read: Result<(), Fault>) {
+        // First the fault: the batch may be the last that its collective waits for.
         if let Err(fault) = read {
-            self.memory.note(fault);
+            self.fault(fault);
         }
         self.tell(|machine, now| machine.handle_multicast_done(now, token));
     }

@@ -53,7 +53,8 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
     let kernel = |what| move |source: std::io::Error| Failure::Kernel { what, source };
     let filter = tracing_subscriber::EnvFilter::try_new(&settings.log);
     let filter = filter.map_err(|error| Failure::Log(settings.log.clone(), error))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
     if settings.die_with_parent {
         let parent = rustix::process::getppid();
         let asked = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
@@ -88,11 +89,15 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
     Ok(outboard_service::run(settings, signals.as_fd(), stopped, announce)?)
 }
 
-/// The descriptor that our parent left open for us.
+/// The descriptor that our parent left open for us; a standard stream stays open beside it.
 fn descriptor(number: i32) -> std::io::Result<OwnedFd> {
     // SAFETY: `fcntl` on any number is harmless.
-    if number <= 2 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+    if number <= 0 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    if number <= 2 {
+        // SAFETY: just seen to be open; nobody closes the standard streams.
+        return unsafe { std::os::fd::BorrowedFd::borrow_raw(number) }.try_clone_to_owned();
     }
     // SAFETY: it is open, and nobody but us was told its number.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })

@@ -12,6 +12,9 @@ use outboard_shm::memory::{AccessError, RankMemory, TieredMemory, WritePiece, co
 
 use crate::staging::{Staging, StagingPool};
 
+/// Bytes moved at a time between two ranks neither of which is mapped here: fits the second-level cache.
+const BOUNCE: usize = 256 << 10;
+
 /// Received payloads that orders deliver from.
 pub(crate) trait Payloads {
     /// The payload with this index within what was handed to the machine.
@@ -104,18 +107,29 @@ impl Place {
         }
     }
 
-    fn copy_to(&self, to: &Place, bytes: u64) -> Result<(), Fault> {
+    fn copy_to(&self, to: &Place, bytes: u64, bounce: &mut Vec<u8>) -> Result<(), Fault> {
         let length = usize::try_from(bytes).expect("staging lies in memory");
         match (self, to) {
+            (Place::Rank { memory, address, .. }, Place::Rank { call, memory: to_memory, address: to_address })
+                if memory.resident(*address, bytes).is_some() =>
+            {
+                // Mapped here, so what fails is the write.
+                copy_between(&**memory, *address, &**to_memory, *to_address, bytes)
+                    .map_err(|error| Fault::Call { call: *call, error })
+            }
             (
                 Place::Rank { call, memory, address },
-                Place::Rank { call: to_call, memory: to_memory, address: to_address },
+                Place::Rank { call: to_call, memory: to_memory, address: start },
             ) => {
-                copy_between(&**memory, *address, &**to_memory, *to_address, bytes).map_err(|error| {
-                    // The error does not say which side: a source that still reads is innocent.
-                    let source = memory.read(*address, &mut [0]).is_err() && bytes > 0;
-                    Fault::Call { call: if source { *call } else { *to_call }, error }
-                })
+                bounce.resize(BOUNCE, 0);
+                let mut moved = 0;
+                while moved < bytes {
+                    let piece = &mut bounce[..(length - moved as usize).min(BOUNCE)];
+                    memory.read(address + moved, piece).map_err(|error| Fault::Call { call: *call, error })?;
+                    to_memory.write(start + moved, piece).map_err(|error| Fault::Call { call: *to_call, error })?;
+                    moved += piece.len() as u64;
+                }
+                Ok(())
             }
             (Place::Rank { call, memory, address }, Place::Staging { buffer, offset }) => {
                 let read = |into: &mut [u8]| memory.read(*address, into);
@@ -149,6 +163,8 @@ pub(crate) struct Memory {
     pool: StagingPool,
     gathered: Vec<Delivery>,
     faults: Vec<CallId>,
+    /// Grows once, with the first copy between ranks that needs it.
+    bounce: Vec<u8>,
 }
 
 impl Memory {
@@ -240,7 +256,10 @@ impl Memory {
 
     fn copy(&mut self, from: MemRef, to: MemRef) {
         assert_eq!(from.len, to.len, "copies have equal lengths");
-        let copied = self.place(from).and_then(|from_place| from_place.copy_to(&self.place(to)?, from.len));
+        let mut bounce = std::mem::take(&mut self.bounce);
+        let places = self.place(from).and_then(|source| Ok((source, self.place(to)?)));
+        let copied = places.and_then(|(source, target)| source.copy_to(&target, from.len, &mut bounce));
+        self.bounce = bounce;
         if let Err(fault) = copied {
             self.note(fault);
         }

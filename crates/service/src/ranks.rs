@@ -113,6 +113,9 @@ struct InFlight {
     connection: ConnectionId,
     group: u64,
     slot: u32,
+    /// Handle and instance: which collective it is a call of.
+    collective: (GroupHandle, InstanceId),
+    rank: Rank,
 }
 
 /// See the module.
@@ -123,6 +126,8 @@ pub(crate) struct Ranks {
     members: HashMap<(GroupHandle, Rank), (ConnectionId, u64)>,
     calls: HashMap<CallId, InFlight>,
     next_call: u64,
+    /// Collectives in flight some of whose copies failed, and the rank to blame.
+    faulted: HashMap<(GroupHandle, InstanceId), Rank>,
     /// Submissions and messages refused.
     pub(crate) refused: u64,
 }
@@ -249,7 +254,7 @@ impl Ranks {
                     None => break,
                     Some(Ok(Entry::Allgather(entry))) => taken.push((id, entry)),
                     Some(Err(error)) => {
-                        tracing::warn!(pid = rank.pid, %error, "a submission is refused");
+                        tracing::debug!(pid = rank.pid, %error, "a submission is refused");
                         self.refused += 1;
                     }
                 }
@@ -279,7 +284,7 @@ impl Ranks {
         let call_id = CallId(self.next_call);
         let Some(rank) = self.rank(id) else { return };
         if rank.busy.contains_key(&entry.slot) {
-            tracing::warn!(pid = rank.pid, slot = entry.slot, "a completion word is used twice at once");
+            tracing::debug!(pid = rank.pid, slot = entry.slot, "a completion word is used twice at once");
             self.refused += 1;
             return;
         }
@@ -287,13 +292,20 @@ impl Ranks {
             Ok((group, me, in_place, buffers)) => {
                 rank.failures.remove(&entry.slot);
                 rank.busy.insert(entry.slot, call_id);
-                self.calls.insert(call_id, InFlight { connection: id, group: entry.group, slot: entry.slot });
-                let signature = Signature { kind: CallKind::Allgather, bytes_per_rank: entry.bytes_per_rank };
                 let instance = InstanceId(entry.instance);
+                let in_flight = InFlight {
+                    connection: id,
+                    group: entry.group,
+                    slot: entry.slot,
+                    collective: (group, instance),
+                    rank: me,
+                };
+                self.calls.insert(call_id, in_flight);
+                let signature = Signature { kind: CallKind::Allgather, bytes_per_rank: entry.bytes_per_rank };
                 engine.call(Call { id: call_id, group, rank: me, instance, signature, in_place }, buffers);
             }
             Err(refusal) => {
-                tracing::warn!(pid = rank.pid, %refusal, "a submission is refused");
+                tracing::debug!(pid = rank.pid, %refusal, "a submission is refused");
                 rank.failures.insert(entry.slot, (Status::Argument, refusal.to_string()));
                 rank.completions.complete(entry.slot, Status::Argument);
                 self.refused += 1;
@@ -301,10 +313,23 @@ impl Ranks {
         }
     }
 
+    /// Buffers of a call could not be accessed: no call of its collective that is in flight here ends well.
+    pub(crate) fn faulted(&mut self, call: CallId) {
+        if let Some(in_flight) = self.calls.get(&call) {
+            self.faulted.entry(in_flight.collective).or_insert(in_flight.rank);
+        }
+    }
+
     /// The machine reports a call's end.
-    pub(crate) fn completed(&mut self, call: CallId, result: &Result<(), CollectiveError>, engine: &mut Engine) {
+    pub(crate) fn completed(&mut self, call: CallId, mut result: Result<(), CollectiveError>, engine: &mut Engine) {
         engine.forget_call(call);
-        let Some(InFlight { connection, group, slot }) = self.calls.remove(&call) else { return };
+        let Some(InFlight { connection, group, slot, collective, .. }) = self.calls.remove(&call) else { return };
+        if let Some(&culprit) = self.faulted.get(&collective) {
+            result = result.and(Err(CollectiveError::Memory(culprit)));
+            if !self.calls.values().any(|other| other.collective == collective) {
+                self.faulted.remove(&collective);
+            }
+        }
         let Some(rank) = self.rank(connection) else { return };
         rank.busy.remove(&slot);
         if let Some(Membership { stage: Stage::Made { in_flight, .. }, .. }) = rank.groups.get_mut(&group) {
@@ -314,7 +339,7 @@ impl Ranks {
             Ok(()) => Status::Ok,
             Err(error) => {
                 tracing::info!(pid = rank.pid, %error, "a collective failed");
-                let status = failure::collective(error);
+                let status = failure::collective(&error);
                 rank.failures.insert(slot, (status, error.to_string()));
                 status
             }

@@ -1,7 +1,7 @@
 //! What the daemon is told: one typed structure with sources, default < environment `OUTBOARD_*` < flag.
 //!
 //! [`Settings`] is what the user says, [`Settings::resolve`] completes it from the machine it runs on (MTU and link rate
-//! of the interface). [`print`] shows every value with where it came from. Never changed after the start.
+//! of the interface). [`print()`] shows every value with where it came from. Never changed after the start.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,140 @@
+//! What no library of ours sends: a rank that misbehaves costs itself its connection, never the daemon.
+
+mod support;
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use outboard::Status;
+use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Purpose, Received, Reply, Request};
+use outboard_shm::control::{LAYOUT_VERSION, RankSide};
+use outboard_shm::entry::{AllgatherEntry, Entry};
+use outboard_shm::memory::Tier;
+use outboard_shm::region::{Region, seal_bytes};
+use support::Daemon;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A hand-made rank.
+struct Stranger(Channel);
+
+impl Stranger {
+    fn connect(daemon: &Daemon) -> Stranger {
+        Stranger(Channel::connect(&daemon.socket()).expect("the daemon listens"))
+    }
+
+    fn receive(&self) -> Result<Received<Reply>, ChannelError> {
+        assert!(self.0.wait(LIMIT).expect("poll"), "no reply");
+        self.0.receive().map(|received| received.expect("it waits"))
+    }
+
+    fn ask(&self, request: &Request, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Reply {
+        self.0.send(7, request, descriptors).expect("sent");
+        let received = self.receive().expect("a reply");
+        assert_eq!(received.token, 7);
+        received.message
+    }
+
+    fn refused(&self, request: &Request, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Status {
+        match self.ask(request, descriptors) {
+            Reply::Error { status, .. } => status,
+            other => panic!("{request:?} got {other:?}"),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        matches!(self.receive(), Err(ChannelError::Closed))
+    }
+
+    /// Greets with memory that is not what it says.
+    fn attach(daemon: &Daemon) -> (Stranger, RankSide) {
+        let stranger = Stranger::connect(daemon);
+        stranger.0.send(1, &Request::Hello(hello(LAYOUT_VERSION)), &[]).expect("sent");
+        let mut received = stranger.receive().expect("a welcome");
+        let Reply::Welcome(welcome) = received.message else { panic!("{:?}", received.message) };
+        assert_eq!(welcome.tier, Tier::Staging, "a probe that fails is believed to have failed");
+        let doorbell = received.descriptors.pop().expect("two descriptors");
+        let region = received.descriptors.pop().expect("two descriptors");
+        (stranger, RankSide::attach(region, doorbell).expect("a control region"))
+    }
+
+    /// A group of this rank alone.
+    fn group(&self) -> u64 {
+        let Reply::Offer(offer) = self.ask(&Request::Offer, &[]) else { panic!("no offer") };
+        let offers = seal_bytes("offers", &offer[..]).expect("memory");
+        match self.ask(&Request::CreateGroup { ranks: 1, rank: 0 }, &[offers.as_fd()]) {
+            Reply::GroupReady(ready) => ready.group,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn hello(layout_version: u32) -> Hello {
+    Hello { abi_version: 1, layout_version, pid: 1, probe_address: 8, nonce: [1; 16] }
+}
+
+fn entry(group: u64, instance: u64, slot: u32) -> AllgatherEntry {
+    AllgatherEntry { group, instance, slot, in_place: false, send: 0x5000, receive: 0x6000, bytes_per_rank: 16 }
+}
+
+fn result(rank: &RankSide, entry: AllgatherEntry) -> Status {
+    rank.arm(entry.slot);
+    rank.post(&Entry::Allgather(entry)).expect("room");
+    assert!(rank.wait(Some(LIMIT), || rank.result(entry.slot).is_some()), "no result");
+    rank.result(entry.slot).expect("just seen")
+}
+
+#[test]
+fn those_that_do_not_greet_are_closed() {
+    let daemon = Daemon::start(&[]);
+    let early = Stranger::connect(&daemon);
+    assert_eq!(early.refused(&Request::Offer, &[]), Status::Protocol);
+    assert!(early.is_closed());
+    let old = Stranger::connect(&daemon);
+    assert_eq!(old.refused(&Request::Hello(hello(LAYOUT_VERSION + 1)), &[]), Status::Version);
+    assert!(old.is_closed());
+    let garbage = Stranger::connect(&daemon);
+    rustix::net::send(&garbage.0, b"garbage", rustix::net::SendFlags::empty()).expect("sent");
+    assert!(matches!(garbage.receive().map(|r| r.message), Ok(Reply::Error { status: Status::Version, .. })));
+    assert!(garbage.is_closed());
+    assert_eq!(daemon.statistics()["ranks"], 0);
+}
+
+#[test]
+fn requests_are_checked_against_what_the_rank_owns() {
+    let daemon = Daemon::start(&[]);
+    let (one, _) = Stranger::attach(&daemon);
+    let (other, _) = Stranger::attach(&daemon);
+    let group = one.group();
+    assert_eq!(other.refused(&Request::DestroyGroup { group: group + 1 }, &[]), Status::Argument);
+    assert_eq!(other.refused(&Request::ErrorText { slot: u32::MAX }, &[]), Status::Argument);
+    // Another's offer makes no group for us, nor does our own twice, nor bytes that may still change.
+    let Reply::Offer(offer) = one.ask(&Request::Offer, &[]) else { panic!("no offer") };
+    let offers = seal_bytes("offers", &offer[..]).expect("memory");
+    let create = Request::CreateGroup { ranks: 1, rank: 0 };
+    assert_eq!(other.refused(&create, &[offers.as_fd()]), Status::Argument);
+    assert!(matches!(one.ask(&create, &[offers.as_fd()]), Reply::GroupReady(_)));
+    assert_eq!(one.refused(&create, &[offers.as_fd()]), Status::Argument);
+    let writable = Region::create("offers", OFFER_BYTES).expect("memory");
+    assert_eq!(one.refused(&create, &[writable.fd()]), Status::Argument);
+    assert_eq!(one.refused(&Request::CreateGroup { ranks: u32::MAX, rank: 0 }, &[writable.fd()]), Status::Argument);
+    let wraps = Request::RegisterMemory { address: u64::MAX, bytes: OFFER_BYTES as u64, purpose: Purpose::Staging };
+    assert_eq!(one.refused(&wraps, &[writable.fd()]), Status::Argument);
+    assert_eq!(daemon.statistics()["ranks"], 2);
+}
+
+#[test]
+fn submissions_are_checked_against_what_the_rank_owns() {
+    let daemon = Daemon::start(&[]);
+    let (stranger, rank) = Stranger::attach(&daemon);
+    let group = stranger.group();
+    assert_eq!(result(&rank, entry(group + 1, 1, 0)), Status::Argument);
+    assert_eq!(result(&rank, entry(group, 2, 0)), Status::Argument);
+    assert_eq!(result(&rank, AllgatherEntry { bytes_per_rank: u64::MAX, ..entry(group, 1, 1) }), Status::Argument);
+    assert_eq!(result(&rank, AllgatherEntry { receive: u64::MAX - 3, ..entry(group, 1, 2) }), Status::Argument);
+    let Reply::ErrorText { text, .. } = stranger.ask(&Request::ErrorText { slot: 2 }, &[]) else { panic!("no text") };
+    assert!(text.contains("address space"), "{text}");
+    // Memory that no tier reaches is the fault of the rank that names it.
+    assert_eq!(result(&rank, entry(group, 1, 3)), Status::Memory);
+    assert_eq!(daemon.statistics()["datapath"]["refused"], 4);
+}

@@ -1,0 +1,136 @@
+//! One daemon per host of an emulated cluster: UCX between them, multicast through the switch.
+//!
+//! This program is also the lab's processes and the ranks, so it has a `main` of its own.
+
+mod support;
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use outboard_lab::{Lab, LabSpec, Loss, LossOf};
+use support::{DAEMON, Daemon, Rank, SCENARIO, scenarios, start_ranks};
+
+const RATE: u64 = 500_000_000;
+const PORT: u16 = 7000;
+
+fn main() -> ExitCode {
+    outboard_lab::holder_main_if_requested();
+    if let Ok(scenario) = std::env::var(SCENARIO) {
+        scenarios::run(&scenario);
+        return ExitCode::SUCCESS;
+    }
+    let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
+    let tests: [(&str, fn()); 5] = [
+        ("multicast_moves_each_block_once", multicast_moves_each_block_once),
+        ("ring_gathers_without_multicast", ring_gathers_without_multicast),
+        ("lost_datagrams_are_repaired", lost_datagrams_are_repaired),
+        ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
+        ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
+    ];
+    for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
+        test();
+        println!("test {name} ... ok");
+    }
+    ExitCode::SUCCESS
+}
+
+/// A lab whose hosts run a daemon each.
+struct Cluster {
+    daemons: Vec<Daemon>,
+    lab: Lab,
+}
+
+impl Cluster {
+    fn start(hosts: u16, loss: Option<Loss>, flags: &[&str]) -> Cluster {
+        let spec = LabSpec::new(hosts, RATE).expect("a valid lab").with_loss(loss);
+        let lab = Lab::start(&spec).expect("the lab starts");
+        let daemons = (1..=hosts)
+            .map(|host| {
+                let rate = format!("{RATE}bit");
+                let flags = [&["--interface", "eth0", "--link-rate", &rate], flags].concat();
+                Daemon::start_by(lab.command(&format!("h{host}"), Path::new(DAEMON)).expect("the host is up"), &flags)
+            })
+            .collect();
+        Cluster { daemons, lab }
+    }
+
+    fn again(&self, host: usize) -> Command {
+        let program = std::env::current_exe().expect("a path");
+        self.lab.command(&format!("h{}", host + 1), program).expect("the host is up")
+    }
+
+    /// `each` ranks per host, neighbours in the same host.
+    fn ranks(&self, scenario: &str, each: usize) -> Vec<Rank> {
+        let daemons: Vec<&Daemon> = self.daemons.iter().flat_map(|daemon| vec![daemon; each]).collect();
+        let address: Ipv4Addr = self.lab.address(1);
+        let rendezvous = format!("{address}:{PORT}");
+        let mut server = Rank::spawn(
+            self.again(0)
+                .env(SCENARIO, "rendezvous")
+                .env("OUTBOARD_RENDEZVOUS", &rendezvous)
+                .env("OUTBOARD_WORLD_SIZE", daemons.len().to_string()),
+        );
+        assert_eq!(server.line(), "ready");
+        let ranks = start_ranks(scenario, &daemons, &rendezvous, |rank| self.again(rank / each));
+        server.finish();
+        ranks
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.daemons.iter().map(|daemon| daemon.statistics()[name].as_u64().expect("a number")).sum()
+    }
+}
+
+/// Runs the scenario of all sizes and ends its ranks.
+fn gather(cluster: &Cluster, each: usize) {
+    let mut ranks = cluster.ranks("allgather", each);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+    assert_eq!(cluster.count("failed"), 0);
+}
+
+/// MC-8: each block is multicast once, by its root.
+fn multicast_moves_each_block_once() {
+    let cluster = Cluster::start(3, None, &[]);
+    gather(&cluster, 2);
+    let blocks: u64 = [0, 1, 1447, 1448, 4096, 100_003, 1 << 20].iter().sum();
+    // Twice, in place and not, from each of six ranks.
+    assert_eq!(cluster.count("multicast_bytes"), 12 * blocks);
+}
+
+fn ring_gathers_without_multicast() {
+    let cluster = Cluster::start(3, None, &["--algorithm", "ring"]);
+    gather(&cluster, 1);
+    assert_eq!(cluster.count("multicast_bytes"), 0);
+}
+
+/// MC-6, in the daemon.
+fn lost_datagrams_are_repaired() {
+    let loss = Loss::new(5.0, LossOf::Multicast).expect("a percentage");
+    let cluster = Cluster::start(3, Some(loss), &[]);
+    gather(&cluster, 1);
+    assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");
+}
+
+fn a_killed_rank_is_named_on_all_hosts() {
+    let cluster = Cluster::start(2, None, &[]);
+    let mut ranks = cluster.ranks("one-dies", 2);
+    let mut last = ranks.pop().expect("four");
+    assert_eq!(last.line(), "ready");
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
+    last.kill();
+    ranks.into_iter().for_each(Rank::finish);
+}
+
+/// Ranks of other hosts learn which service process is gone, its own ranks that it is their own.
+fn a_killed_daemon_is_named_on_all_hosts() {
+    let mut cluster = Cluster::start(2, None, &[]);
+    let mut ranks = cluster.ranks("a-daemon-dies", 2);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
+    cluster.daemons[1].kill();
+    ranks.drain(1..).for_each(Rank::finish);
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+}

@@ -1,0 +1,176 @@
+//! Daemons and ranks as processes of their own, for the tests of this crate.
+//!
+//! A rank is this very test program, started anew with the scenario in the environment. It
+//! reports by lines that start with `@` and goes on when it gets a line. Nothing outlives its handle.
+
+#![allow(dead_code, reason = "each test program uses its part")]
+
+pub(crate) mod scenarios;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Names the scenario to a rank; see [`scenarios`].
+pub(crate) const SCENARIO: &str = "OUTBOARD_TEST_SCENARIO";
+
+/// The daemon's program.
+pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_outboardd");
+
+/// A running `outboardd` in a directory of its own.
+pub(crate) struct Daemon {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Daemon {
+    /// Starts a daemon and waits until ranks may attach.
+    pub(crate) fn start(flags: &[&str]) -> Daemon {
+        Daemon::start_by(Command::new(DAEMON), flags)
+    }
+
+    /// As above with a command whose last word so far is the daemon's path.
+    pub(crate) fn start_by(mut command: Command, flags: &[&str]) -> Daemon {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut child = command
+            .arg("--socket")
+            .arg(directory.path().join("socket"))
+            .arg("--stats")
+            .arg(directory.path().join("stats"))
+            .args(["--log", "warn", "--ready-fd", "1"])
+            .args(flags)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the daemon starts");
+        let mut byte = [0];
+        let mut output = child.stdout.take().expect("piped");
+        output.read_exact(&mut byte).expect("the daemon says that it is ready");
+        Daemon { child, directory }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    /// The statistics of now.
+    pub(crate) fn statistics(&self) -> serde_json::Value {
+        let stream = UnixStream::connect(self.directory.path().join("stats")).expect("the statistics socket");
+        serde_json::from_reader(stream).expect("JSON")
+    }
+
+    /// Processor seconds of all its threads.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        let statistics = self.statistics();
+        ["cpu_user_s", "cpu_system_s"].iter().map(|name| statistics[name].as_f64().expect("a number")).sum()
+    }
+
+    /// Descriptors that it has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it lives").count()
+    }
+
+    /// As `kill -9`.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it lives");
+        self.child.wait().expect("it was ours");
+    }
+
+    /// Ends it in good order and returns how it ended.
+    pub(crate) fn stop(&mut self) -> ExitStatus {
+        // Waited for by nobody else, so the number is still its own.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        self.child.wait().expect("it was ours")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.stop();
+        }
+    }
+}
+
+/// A rank.
+pub(crate) struct Rank {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Rank {
+    /// Starts one; the environment names its scenario.
+    pub(crate) fn spawn(command: &mut Command) -> Rank {
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = started.expect("this program starts again");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Rank { child, input, output }
+    }
+
+    /// The rest of the next line that starts with `@`.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        while self.output.read_line(&mut line).expect("the rank writes text") > 0 {
+            // The test harness writes to the same line before us.
+            if let Some(at) = line.find('@') {
+                return line[at + 1..].trim_end().to_owned();
+            }
+            line.clear();
+        }
+        panic!("the rank ended without saying more");
+    }
+
+    /// Lets it go on.
+    pub(crate) fn go_on(&mut self) {
+        writeln!(self.input).expect("it waits");
+    }
+
+    /// As `kill -9`.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it lives");
+        self.child.wait().expect("it was ours");
+    }
+
+    /// Waits for its end, which is to be a good one.
+    pub(crate) fn finish(mut self) {
+        drop(self.input);
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).expect("text");
+        let status = self.child.wait().expect("it was ours");
+        assert!(status.success(), "a rank ended with {status}: {rest}");
+    }
+}
+
+/// Starts ranks of `scenario`, rank `i` at the daemon `daemons[i]` by `command(i)`; they meet at `rendezvous`.
+pub(crate) fn start_ranks(
+    scenario: &str,
+    daemons: &[&Daemon],
+    rendezvous: &str,
+    command: impl Fn(usize) -> Command,
+) -> Vec<Rank> {
+    let ranks = daemons.len();
+    (0..ranks)
+        .map(|rank| {
+            Rank::spawn(
+                command(rank)
+                    .env(SCENARIO, scenario)
+                    .env("OUTBOARD_SOCKET", daemons[rank].socket())
+                    .env("OUTBOARD_RENDEZVOUS", rendezvous)
+                    .env("OUTBOARD_RANK", rank.to_string())
+                    .env("OUTBOARD_WORLD_SIZE", ranks.to_string()),
+            )
+        })
+        .collect()
+}
+
+/// Serves the rendezvous of `ranks` ranks at `listener`.
+pub(crate) fn serve_rendezvous(listener: &TcpListener, ranks: usize) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    outboard::rendezvous::serve(listener, ranks as u32, deadline).expect("all ranks met");
+}

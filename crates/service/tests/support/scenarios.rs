@@ -1,0 +1,214 @@
+//! What ranks do in the tests: each scenario runs in every rank of a world.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use outboard::{Context, Contribution, Error, Group, Request, Status};
+
+/// No wait of a test ends by this unless something is broken.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Not a place of any buffer.
+const NOWHERE: *mut u8 = 8 as *mut u8;
+
+fn say(what: &str) {
+    println!("\n@{what}");
+    std::io::stdout().flush().expect("the test reads");
+}
+
+fn wait_for_line() {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("the test writes");
+}
+
+/// Runs the scenario that the environment names, as the rank that the environment names.
+pub(crate) fn run(name: &str) {
+    if name == "rendezvous" {
+        return rendezvous();
+    }
+    let context = Context::attach(None).expect("the daemon answers");
+    let group = context.world().expect("the group is made");
+    match name {
+        "allgather" => allgather(&group),
+        "in-flight" => in_flight(&group),
+        "one-dies" => one_dies(&group),
+        "mismatch" => mismatch(&group),
+        "daemon-dies" => daemon_dies(&group),
+        "a-daemon-dies" => a_daemon_dies(&group),
+        "send-fault" => fault(&group, Nowhere::Send),
+        "receive-fault" => fault(&group, Nowhere::Receive),
+        "attached" => {
+            say("ready");
+            wait_for_line();
+        }
+        other => panic!("no scenario {other}"),
+    }
+    // A lost daemon takes no leave.
+    if !name.ends_with("daemon-dies") {
+        group.destroy().expect("no request is in flight");
+        context.detach().expect("no group is left");
+    }
+}
+
+/// Not a rank: brings the ranks of other hosts together, at the address and for the world of the environment.
+fn rendezvous() {
+    let variable = |name| std::env::var(name).expect("set by the test");
+    let listener = TcpListener::bind(variable("OUTBOARD_RENDEZVOUS")).expect("the address is free");
+    say("ready");
+    super::serve_rendezvous(&listener, variable("OUTBOARD_WORLD_SIZE").parse().expect("a number"));
+}
+
+fn me(group: &Group) -> (usize, usize) {
+    (group.rank().expect("not forked") as usize, group.size().expect("not forked") as usize)
+}
+
+/// What `rank` contributes to call `call`.
+fn block(rank: usize, call: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 31 + at / 251 + rank * 101 + call * 17) as u8).collect()
+}
+
+/// A posted call with its buffers.
+struct Posted {
+    _send: Vec<u8>,
+    receive: Vec<u8>,
+    request: Request,
+    call: usize,
+    bytes: usize,
+}
+
+fn post(group: &Group, call: usize, bytes: usize, in_place: bool) -> Posted {
+    let (rank, ranks) = me(group);
+    let send = block(rank, call, bytes);
+    let mut receive = vec![0xee; bytes * ranks];
+    let contribution = if in_place {
+        receive[rank * bytes..][..bytes].copy_from_slice(&send);
+        Contribution::InPlace
+    } else {
+        Contribution::At(send.as_ptr())
+    };
+    // SAFETY: the buffers live in the result and are looked at after the request has ended.
+    let request = unsafe { group.iallgather(contribution, receive.as_mut_ptr(), bytes as u64) }.expect("posted");
+    Posted { _send: send, receive, request, call, bytes }
+}
+
+fn check(mut posted: Posted, ranks: usize) {
+    posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");
+    for rank in 0..ranks {
+        let expected = block(rank, posted.call, posted.bytes);
+        let found = &posted.receive[rank * posted.bytes..][..posted.bytes];
+        assert!(found == expected, "block of rank {rank} in call {} of {} bytes", posted.call, posted.bytes);
+    }
+}
+
+fn allgather(group: &Group) {
+    let (_, ranks) = me(group);
+    let sizes = [0, 1, 1447, 1448, 4096, 100_003, 1 << 20];
+    for (at, bytes) in sizes.into_iter().enumerate() {
+        check(post(group, 2 * at, bytes, false), ranks);
+        check(post(group, 2 * at + 1, bytes, true), ranks);
+    }
+    say("done");
+    wait_for_line();
+}
+
+fn in_flight(group: &Group) {
+    let (_, ranks) = me(group);
+    let posted: Vec<_> = (0..40).map(|call| post(group, call, 1 + call * 2_000, call % 2 == 0)).collect();
+    // Ended in another order than posted.
+    posted.into_iter().rev().for_each(|posted| check(posted, ranks));
+}
+
+fn failed(mut posted: Posted) -> Error {
+    posted.request.wait(Some(LIMIT)).expect("within the limit").expect_err("a failure")
+}
+
+fn one_dies(group: &Group) {
+    let (rank, ranks) = me(group);
+    check(post(group, 0, 10_000, false), ranks);
+    if rank == ranks - 1 {
+        say("ready");
+        wait_for_line();
+        unreachable!("it is killed");
+    }
+    let posted = post(group, 1, 10_000, false);
+    say("posted");
+    let error = failed(posted);
+    assert_eq!(error.status(), Status::RankLost, "{error}");
+    assert!(error.to_string().contains(&format!("rank {}", ranks - 1)), "{error}");
+}
+
+fn mismatch(group: &Group) {
+    let (rank, ranks) = me(group);
+    // Nobody is still making the group.
+    check(post(group, 0, 1, false), ranks);
+    let error = failed(post(group, 1, if rank == 1 { 5_000 } else { 6_000 }, false));
+    assert_eq!(error.status(), Status::Mismatch, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("5000 bytes") && text.contains("6000 bytes"), "{text}");
+}
+
+fn daemon_dies(group: &Group) {
+    let (rank, _) = me(group);
+    if rank == 0 {
+        say("ready");
+        wait_for_line();
+        return;
+    }
+    let posted = post(group, 0, 10_000, false);
+    say("posted");
+    let error = failed(posted);
+    assert_eq!(error.status(), Status::ServiceLost, "{error}");
+}
+
+/// Two ranks on each of two hosts; the second host's daemon dies while rank 0 has not called.
+fn a_daemon_dies(group: &Group) {
+    let (rank, ranks) = me(group);
+    check(post(group, 0, 10_000, false), ranks);
+    if rank == 0 {
+        say("posted");
+        // Its own end would be a reason of its own.
+        wait_for_line();
+        return;
+    }
+    let posted = post(group, 1, 10_000, false);
+    say("posted");
+    let error = failed(posted);
+    let expected = if rank == 1 { Status::PeerLost } else { Status::ServiceLost };
+    assert_eq!(error.status(), expected, "{error}");
+}
+
+/// Which buffer of rank 1 is nowhere.
+#[derive(Clone, Copy)]
+enum Nowhere {
+    Send,
+    Receive,
+}
+
+fn fault(group: &Group, which: Nowhere) {
+    let (rank, ranks) = me(group);
+    check(post(group, 0, 1, false), ranks);
+    let bytes = 8_192_usize;
+    let contribution = block(rank, 1, bytes);
+    let mut gathered = vec![0; bytes * ranks];
+    let (mut send, mut receive) = (contribution.as_ptr(), gathered.as_mut_ptr());
+    match (rank, which) {
+        (1, Nowhere::Send) => send = NOWHERE,
+        (1, Nowhere::Receive) => receive = NOWHERE,
+        (_, Nowhere::Send | Nowhere::Receive) => {}
+    }
+    // SAFETY: the buffers outlive the request; the address that is none is never accessed by this process.
+    let mut request = unsafe { group.iallgather(Contribution::At(send), receive, bytes as u64) }.expect("posted");
+    let ended = request.wait(Some(LIMIT)).expect("within the limit");
+    match (ended, which) {
+        (Err(error), _) => {
+            assert_eq!(error.status(), Status::Memory, "{error}");
+            assert!(error.to_string().contains("rank 1"), "{error}");
+        }
+        // The others may have had all bytes when the failure came to light, unless it was at the source.
+        (Ok(()), Nowhere::Receive) if rank != 1 => {
+            let expected: Vec<u8> = (0..ranks).flat_map(|rank| block(rank, 1, bytes)).collect();
+            assert!(gathered == expected, "success with wrong bytes");
+        }
+        (Ok(()), Nowhere::Send | Nowhere::Receive) => panic!("success without a buffer to blame rank 1 for"),
+    }
+}
