@@ -15,7 +15,7 @@ static uint32_t all_ranks;
 static void check(int code, const char *call)
 {
     if (code != OUTBOARD_OK)
-        transport_fail("%s: %s: %s", call, outboard_strerror(code), outboard_last_error());
+        transport_fail("%s: %s (%d)", call, outboard_last_error(), code);
 }
 
 void transport_start(int *argc, char ***argv)

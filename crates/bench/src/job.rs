@@ -30,8 +30,8 @@ pub trait System {
     fn algorithm(&self) -> String;
     /// How the measuring program is built for it.
     fn toolchain(&self) -> Toolchain;
-    /// With the communication core: where the measuring program binds threads other than the rank's own; `None` leaves
-    /// them as the system placed them.
+    /// With the communication core and progress threads to be bound: where the measuring program binds threads other
+    /// than the rank's own; `None` leaves them as the system placed them.
     fn progress_core(&self) -> Option<u32>;
     /// Starts the program on every host of the job's cluster, rank r on host r + 1, and returns at once.
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError>;

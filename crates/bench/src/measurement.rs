@@ -188,7 +188,8 @@ fn arguments(options: &BenchOptions, system: &dyn System, loops: &[ComputeLoop],
     }
     if options.comm_core {
         arguments.push(format!("main-core={RANKS_CORE}"));
-        arguments.extend(system.progress_core().map(|core| format!("others-core={core}")));
+        let core = system.progress_core().filter(|_| options.pin_progress);
+        arguments.extend(core.map(|core| format!("others-core={core}")));
     }
     arguments
 }

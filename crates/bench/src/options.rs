@@ -27,6 +27,9 @@ pub struct BenchOptions {
     pub rounds: u32,
     /// Ranks share core 0, service processes and progress threads have core 1.
     pub comm_core: bool,
+    /// With the communication core: bind the progress threads of peers that cannot do so themselves to core 1. Free
+    /// threads served MPICH better and Open MPI as well while the machine had other work, so that is the default.
+    pub pin_progress: bool,
     /// A rank that posts late in every repetition (SP-9).
     pub late: Option<Lateness>,
     /// Test calls spread over the compute loop, the same number for every system.
@@ -51,6 +54,7 @@ impl BenchOptions {
             repetitions: 20,
             rounds: 1,
             comm_core: false,
+            pin_progress: false,
             late: None,
             test_calls: 0,
             peers_dir: default_peers_dir(),

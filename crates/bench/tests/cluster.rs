@@ -40,6 +40,7 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
     let sizes = [0, 1, 65_536];
     let mut options = options(&sizes);
     options.comm_core = true;
+    options.pin_progress = true;
     options.rounds = 2;
     let charts = tempfile::tempdir()?;
     options.plot = Some(charts.path().to_owned());
