@@ -13,7 +13,7 @@
 //!
 //! Invariants: every call completes once, in Ended; no buffer is named after that. Never sees payload.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use outboard_plan::{Buffer, Op, OpId, Rank, Shape, Span, allgather};
 
@@ -25,7 +25,7 @@ use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
 use crate::interface::{Call, CallKind, Event, MemRef, Region, Signature};
 use crate::multicast::{Block, chunks_of};
-use crate::outbox::{Outbox, Staging};
+use crate::outbox::{Completion, Outbox, Staging};
 use crate::pacing::transfer_time;
 use crate::wire::Message;
 
@@ -83,6 +83,10 @@ pub(crate) struct Collective {
     leaves_missing: u32,
     complete_sent: bool,
     right_complete: bool,
+    /// Blocks that may have chunks to serve to the right neighbour.
+    serving: BTreeSet<u32>,
+    /// `Want`s and `Miss`es that the links have not delivered: no more are made meanwhile.
+    asks_unanswered: u32,
     have_pending: Vec<Rank>,
     have_at: Option<Instant>,
     check_at: Option<Instant>,
@@ -138,6 +142,8 @@ impl Collective {
             blocks,
             subgroups: cx.config.subgroups,
             chains,
+            serving: BTreeSet::new(),
+            asks_unanswered: 0,
             have_pending: Vec::new(),
             have_at: None,
             check_at: None,
@@ -394,11 +400,8 @@ impl Collective {
                 Presence::Absent => None,
                 Presence::StoodIn(staging) => Some(staging),
                 Presence::Called(call, staging) => {
-                    match &result {
-                        Ok(()) => cx.out.counters.completed += 1,
-                        Err(_) => cx.out.counters.failed += 1,
-                    }
-                    cx.out.events.push_back(Event::Completed { call: call.id, result: result.clone() });
+                    let completion = Completion { call: call.id, group: call.group, rank: call.rank };
+                    cx.out.complete(completion, result.clone());
                     staging
                 }
             };

@@ -203,7 +203,8 @@ pub enum Event {
     Join(Channel),
     /// Stop receiving this channel.
     Leave(Channel),
-    /// The group that a local rank asked for is made, or cannot be.
+    /// The group that a local rank asked for is made, or cannot be. A rank that is told an error is not in the group and
+    /// has nothing to leave.
     GroupReady {
         /// The group.
         group: GroupHandle,

@@ -31,15 +31,27 @@ const MAX_RTO: Duration = Duration::from_secs(1);
 
 /// What is told when a message has been acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SendTag {
+pub struct Tag {
     /// The group.
     pub group: GroupHandle,
     /// The collective.
     pub instance: InstanceId,
-    /// Position of the sending rank among the local ranks.
-    pub local: u32,
-    /// The step of its program.
-    pub op: OpId,
+    /// What the message was to the collective.
+    pub what: Tagged,
+}
+
+/// Messages whose acknowledgement a collective waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tagged {
+    /// The last fragment of a send.
+    Send {
+        /// Position of the sending rank among the local ranks.
+        local: u32,
+        /// The step of its program.
+        op: OpId,
+    },
+    /// A `Want` or a `Miss`.
+    Ask,
 }
 
 #[derive(Debug)]
@@ -47,7 +59,7 @@ struct Entry {
     body: Vec<u8>,
     payload: Option<MemRef>,
     owner: Option<(GroupHandle, InstanceId)>,
-    tag: Option<SendTag>,
+    tag: Option<Tag>,
 }
 
 /// What a received frame turned out to be.
@@ -133,6 +145,11 @@ impl Link {
         self.retransmissions
     }
 
+    /// The other end owes an acknowledgement of everything from `now` on.
+    pub fn expect_answer(&mut self, now: Instant) {
+        self.owed_since = now;
+    }
+
     /// Whether the other end was ever heard.
     #[must_use]
     pub fn heard(&self) -> bool {
@@ -145,11 +162,8 @@ impl Link {
         self.last_heard.max(self.owed_since)
     }
 
-    /// Heartbeats every `period` of silence, or none. The other end owes them from now on.
-    pub fn set_heartbeat(&mut self, now: Instant, period: Option<Duration>) {
-        if self.heartbeat.is_none() && period.is_some() {
-            self.owed_since = now;
-        }
+    /// Heartbeats every `period` of silence, or none.
+    pub fn set_heartbeat(&mut self, period: Option<Duration>) {
         self.heartbeat = period;
     }
 
@@ -160,9 +174,9 @@ impl Link {
         message: &Message,
         payload: Option<MemRef>,
         owner: Option<(GroupHandle, InstanceId)>,
-        tag: Option<SendTag>,
+        tag: Option<Tag>,
     ) {
-        if self.entries.is_empty() && self.heartbeat.is_none() {
+        if self.entries.is_empty() {
             self.owed_since = now;
         }
         let mut body = Vec::with_capacity(48);
@@ -189,7 +203,7 @@ impl Link {
         now: Instant,
         header: &FrameHeader,
         body: &'a [u8],
-        acked: &mut Vec<SendTag>,
+        acked: &mut Vec<Tag>,
     ) -> Received<'a> {
         self.last_heard = now;
         self.measure(now, header);
@@ -197,12 +211,8 @@ impl Link {
         self.handle_ack(now, expand32(header.ack, self.una), acked);
         let seq = expand32(header.seq, self.expected);
         match header.kind {
-            FrameKind::Bare => {
-                if seq > self.expected {
-                    self.ack_due = Some(now);
-                }
-                Received::Nothing
-            }
+            // Never answered by another bare frame: two ends with gaps would answer each other without end.
+            FrameKind::Bare => Received::Nothing,
             FrameKind::Message if seq == self.expected => {
                 self.expected += 1;
                 self.unacked_frames += 1;
@@ -236,7 +246,7 @@ impl Link {
         }
     }
 
-    fn handle_ack(&mut self, now: Instant, ack: u64, acked: &mut Vec<SendTag>) {
+    fn handle_ack(&mut self, now: Instant, ack: u64, acked: &mut Vec<Tag>) {
         if ack <= self.una || ack > self.highest_sent {
             return;
         }
@@ -395,7 +405,7 @@ mod tests {
     #[test]
     fn a_silent_link_beats() {
         let mut a = Link::new(Instant(0), Duration::from_millis(2));
-        a.set_heartbeat(Instant(0), Some(Duration::from_secs(1)));
+        a.set_heartbeat(Some(Duration::from_secs(1)));
         assert_eq!(a.poll_timeout(), Some(Instant(1_000_000_000)));
         assert_eq!(drain(&mut a, Instant(999_999_999)).len(), 0);
         assert_eq!(drain(&mut a, Instant(1_000_000_000)).len(), 1);

@@ -310,6 +310,11 @@ impl Block {
         }
     }
 
+    /// Whether [`Self::next_repair`] has something.
+    pub(crate) fn has_repair(&self) -> bool {
+        self.serving.as_ref().is_some_and(|s| !s.to_serve.is_empty())
+    }
+
     /// Hands out the next run of at most `most` chunks to send to the right neighbour.
     pub(crate) fn next_repair(&mut self, most: u64) -> Option<Range<u64>> {
         let s = self.serving.as_mut()?;

@@ -4,7 +4,10 @@
 
 use std::collections::VecDeque;
 
-use crate::ids::{GroupHandle, InstanceId, Instant, SpId, StagingId};
+use outboard_plan::Rank;
+
+use crate::error::CollectiveError;
+use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
 use crate::interface::{Counters, Event, MemRef, Order};
 use crate::wire::Message;
 
@@ -14,6 +17,8 @@ pub(crate) struct Outbox {
     pub(crate) now: Instant,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) events: VecDeque<Event>,
+    /// The calls whose ends wait among the events.
+    pub(crate) completions: VecDeque<Completion>,
     /// Messages without payload, in order, for the links.
     pub(crate) messages: VecDeque<(SpId, Message)>,
     /// Collectives that have ended: their payload must not be read any more.
@@ -30,6 +35,7 @@ impl Outbox {
             now: Instant(0),
             orders: VecDeque::new(),
             events: VecDeque::new(),
+            completions: VecDeque::new(),
             messages: VecDeque::new(),
             forgotten: Vec::new(),
             counters: Counters::default(),
@@ -64,6 +70,24 @@ impl Outbox {
         }
     }
 
+    /// A call has ended.
+    pub(crate) fn complete(&mut self, completion: Completion, result: Result<(), CollectiveError>) {
+        match &result {
+            Ok(()) => self.counters.completed += 1,
+            Err(_) => self.counters.failed += 1,
+        }
+        self.events.push_back(Event::Completed { call: completion.call, result });
+        self.completions.push_back(completion);
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front();
+        if let Some(Event::Completed { .. }) = event {
+            self.completions.pop_front();
+        }
+        event
+    }
+
     pub(crate) fn violation(&mut self, peer: Option<SpId>, what: &'static str) {
         self.counters.violations += 1;
         // The counter tells all; the driver needs no more than a sample of a flood.
@@ -71,6 +95,14 @@ impl Outbox {
             self.events.push_back(Event::Violation { peer, what });
         }
     }
+}
+
+/// A call that has ended.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    pub(crate) call: CallId,
+    pub(crate) group: GroupHandle,
+    pub(crate) rank: Rank,
 }
 
 /// Staging in use. Given back with [`Outbox::unstage`].

@@ -218,12 +218,13 @@ impl ServiceProcess {
         transmit
     }
 
-    /// The next event.
+    /// The next event. Drained after the orders, before [`Self::poll_transmit`]: a connection precedes its first frame.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.out.events.pop_front()
+        self.out.poll_event()
     }
 
-    /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call.
+    /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call. While the
+    /// fabric is full and nothing is polled, it stays in the past: the driver waits for room instead.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let collectives = self.active.iter().filter_map(|(g, i)| self.groups.get(g)?.collective(*i)?.poll_timeout());

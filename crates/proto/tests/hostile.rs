@@ -175,7 +175,8 @@ impl Driver {
                 self.called.insert(id);
                 let signature = Signature { kind: CallKind::Allgather, bytes_per_rank: (*bytes).into() };
                 let (rank, instance) = (Rank((*rank).into()), InstanceId((*instance).into()));
-                let call = Call { id, group: GroupHandle(7), rank, instance, signature, in_place: id.0 % 2 == 0 };
+                let call =
+                    Call { id, group: GroupHandle(7), rank, instance, signature, in_place: id.0.is_multiple_of(2) };
                 self.sp.handle_call(self.now, call);
             }
             Step::Frame { from, message, payload } => {

@@ -28,7 +28,8 @@ pub(crate) struct Batch {
 impl Collective {
     /// Whether [`Self::next_batch`] has something.
     pub(crate) fn has_batch(&self) -> bool {
-        self.running() && self.blocks.iter().any(|b| b.is_root() && b.has_batch())
+        let root = |l: &super::Local| self.blocks.get(l.rank.0 as usize).is_some_and(super::Block::has_batch);
+        self.running() && self.locals.iter().any(root)
     }
 
     /// Hands out the next run of at most `most` chunks to multicast.
@@ -156,17 +157,24 @@ impl Collective {
             Patience { quiet: patience + batch * 2, again: patience * 6, reorder: cx.config.reorder_chunks.into() };
         self.check_at = None;
         let (group, instance) = (cx.members.handle, self.instance);
+        let mut asked = 0;
         for (rank, block) in self.blocks.iter_mut().enumerate() {
             if !block.needs_check() {
                 continue;
             }
             self.check_at = Some(cx.out.now + patience);
+            if self.asks_unanswered > 0 {
+                // Links lose nothing: asking again before the last asking has arrived only makes them slower.
+                break;
+            }
             let ranges = block.ask(cx.out.now, limits);
             for ranges in ranges.chunks(MAX_RANGES) {
                 let (source, ranges) = (Rank(rank as u32), ranges.to_vec());
                 cx.out.messages.push_back((cx.members.left(), Message::Want { group, instance, source, ranges }));
+                asked += 1;
             }
         }
+        self.asks_unanswered += asked;
     }
 
     fn valid_ranges(&self, source: Rank, ranges: &[(u32, u32)]) -> bool {
@@ -196,8 +204,16 @@ impl Collective {
             let first = u64::from(*first);
             block.handle_want(first..first + u64::from(*count), &mut lacking);
         }
+        if block.has_repair() {
+            self.serving.insert(source.0);
+        }
         let root = cx.members.sp_of(source);
+        if self.asks_unanswered > 0 {
+            // A report is a hint: what it would spare comes by repair all the same.
+            return true;
+        }
         for ranges in lacking.chunks(MAX_RANGES) {
+            self.asks_unanswered += 1;
             let (group, instance, ranges) = (cx.members.handle, self.instance, ranges.to_vec());
             cx.out.messages.push_back((root, Message::Miss { group, instance, source, ranges }));
         }
@@ -237,6 +253,9 @@ impl Collective {
         let mut new = Vec::new();
         block.handle_repair(run, &mut new);
         let full = block.is_full() && !was_full;
+        if block.has_repair() {
+            self.serving.insert(source.0);
+        }
         let pieces: Vec<Range<u64>> = new.into_iter().map(|r| block.byte_range(r)).collect();
         let members = &mut *cx.members;
         if pieces.is_empty() {
@@ -278,6 +297,7 @@ impl Collective {
         self.right_complete = true;
         self.have_at = None;
         self.have_pending.clear();
+        self.serving.clear();
         self.blocks.iter_mut().for_each(super::Block::stop_serving);
         self.advance(cx);
         true
@@ -288,9 +308,12 @@ impl Collective {
             return None;
         }
         let most = u64::from(cx.config.fragment_bytes / cx.config.chunk_bytes);
-        for (rank, block) in self.blocks.iter_mut().enumerate() {
-            let Some(run) = block.next_repair(most) else { continue };
-            let source = Rank(rank as u32);
+        while let Some(source) = self.serving.first().copied().map(Rank) {
+            let block = &mut self.blocks[source.0 as usize];
+            let Some(run) = block.next_repair(most) else {
+                self.serving.remove(&source.0);
+                continue;
+            };
             let (first, count) = (run.start as u32, (run.end - run.start) as u32);
             let bytes = block.byte_range(run);
             let payload = self.whereabouts(cx, source, bytes.clone());

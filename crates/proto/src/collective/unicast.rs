@@ -8,7 +8,7 @@ use outboard_plan::{OpId, Rank, Span};
 use super::{Collective, Context};
 use crate::ids::SpId;
 use crate::interface::{MemRef, Order};
-use crate::link::SendTag;
+use crate::link::{Tag, Tagged};
 use crate::wire::Message;
 
 /// A message on its way out.
@@ -26,7 +26,7 @@ pub(super) struct Sending {
 pub(crate) struct Bulk {
     pub(crate) message: Message,
     pub(crate) payload: Option<MemRef>,
-    pub(crate) tag: Option<SendTag>,
+    pub(crate) tag: Option<Tag>,
 }
 
 impl Collective {
@@ -60,6 +60,23 @@ impl Collective {
         }
     }
 
+    /// Whom there may be bulk for.
+    pub(crate) fn bulk_targets(&self, cx: &Context<'_>) -> Vec<SpId> {
+        let mut targets: Vec<SpId> = Vec::new();
+        if !self.running() {
+            return targets;
+        }
+        for to in self.sends.iter().map(|s| cx.members.sp_of(s.to)) {
+            if !targets.contains(&to) {
+                targets.push(to);
+            }
+        }
+        if !self.serving.is_empty() && !targets.contains(&cx.members.right()) {
+            targets.push(cx.members.right());
+        }
+        targets
+    }
+
     /// The next fragment or repair for `to`, when it has any. Asked while its link has room.
     pub(crate) fn next_bulk(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
         if !self.running() {
@@ -90,15 +107,20 @@ impl Collective {
         let piece = Span { offset: span.offset + offset, len, ..span };
         let payload = self.locals[local].memory(self.signature, piece);
         assert!(payload.is_some(), "a send started with its memory at hand, and keeps it");
-        let tag = last.then_some(SendTag { group, instance, local: local as u32, op });
+        let what = Tagged::Send { local: local as u32, op };
+        let tag = last.then_some(Tag { group, instance, what });
         Some(Bulk { message, payload, tag })
     }
 
-    /// A send has been acknowledged.
-    pub(crate) fn handle_acked(&mut self, cx: &mut Context<'_>, tag: SendTag) {
-        if self.running() {
-            self.locals[tag.local as usize].run.complete(tag.op);
-            self.advance(cx);
+    /// A message has been acknowledged.
+    pub(crate) fn handle_acked(&mut self, cx: &mut Context<'_>, tag: Tag) {
+        match tag.what {
+            Tagged::Ask => self.asks_unanswered -= 1,
+            Tagged::Send { local, op } if self.running() => {
+                self.locals[local as usize].run.complete(op);
+                self.advance(cx);
+            }
+            Tagged::Send { .. } => {}
         }
     }
 

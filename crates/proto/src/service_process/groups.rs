@@ -19,6 +19,7 @@ use crate::error::{CollectiveError, GroupError};
 use crate::group::Members;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::interface::{Call, Event, GroupSpec, Signature};
+use crate::outbox::Completion;
 use crate::serial::expand16;
 use crate::wire::Message;
 
@@ -45,8 +46,8 @@ pub(super) struct Group {
     ended_early: BTreeSet<u64>,
     /// By local rank: how many calls it has made.
     calls: Vec<u64>,
-    /// The ring neighbours owe heartbeats: from the group's making on, since a member may come late to that.
-    watching: bool,
+    /// Ring neighbours that owe heartbeats: from the group's making on, until all ranks there have left.
+    watched: Vec<SpId>,
     /// Local ranks that have left.
     left: BTreeSet<Rank>,
     /// Ranks that take part in nothing after an instance.
@@ -139,34 +140,51 @@ impl ServiceProcess {
                 self.out.events.push_back(Event::Join(channel));
             }
         }
-        let mut barrier = Barrier::new(members.me, members.sps.len() as u32);
-        let mut steps = Vec::new();
-        barrier.enter(&mut steps);
+        if members.sps.len() > 1 {
+            [members.left(), members.right()].into_iter().for_each(|sp| self.beat_peer(sp, true));
+        }
+        members.others().for_each(|sp| self.count_group(sp, true));
+        let barrier = Barrier::new(members.me, members.sps.len() as u32);
         let calls = vec![0; members.locals.len()];
         let group = Group {
             members,
-            state: State::Creating { barrier, askers: vec![rank] },
+            state: State::Creating { barrier, askers: Vec::new() },
             collectives: BTreeMap::new(),
             ended: 0,
             ended_early: BTreeSet::new(),
             calls,
-            watching: false,
+            watched: Vec::new(),
             left: BTreeSet::new(),
             lost: BTreeMap::new(),
         };
         self.groups.insert(handle, group);
-        self.send_create(handle, steps);
+        self.join_group(handle, rank)?;
         self.replay_strangers(handle);
         Ok(())
     }
 
-    /// One more local rank asks for a group that is known here.
+    /// One more local rank asks; the last one brings the service process into the barrier.
     fn join_group(&mut self, handle: GroupHandle, rank: Rank) -> Result<(), GroupError> {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
         match &mut g.state {
-            State::Creating { askers, .. } => askers.push(rank),
+            State::Creating { askers, .. } if askers.contains(&rank) => {
+                return Err(GroupError::Invalid("the rank has asked for it already"));
+            }
+            State::Creating { barrier, askers } => {
+                askers.push(rank);
+                if askers.len() == g.members.locals.len() {
+                    let mut steps = Vec::new();
+                    barrier.enter(&mut steps);
+                    self.send_create(handle, steps);
+                }
+            }
             State::Ready => self.out.events.push_back(Event::GroupReady { group: handle, rank, result: Ok(()) }),
-            State::Broken(e) => return Err(GroupError::Failed(e.clone())),
+            State::Broken(e) => {
+                let error = e.clone();
+                g.left.insert(rank);
+                self.retire_if_left(handle);
+                return Err(GroupError::Failed(error));
+            }
         }
         Ok(())
     }
@@ -204,10 +222,10 @@ impl ServiceProcess {
             }
             g.state = State::Ready;
             if g.members.sps.len() > 1 {
-                g.watching = true;
-                let (left, right) = (g.members.left(), g.members.right());
-                self.watch_peer(left, true);
-                self.watch_peer(right, true);
+                let neighbours = [g.members.left(), g.members.right()];
+                g.watched = neighbours.to_vec();
+                neighbours.into_iter().for_each(|sp| self.watch_peer(sp, true));
+                self.unwatch_left(handle);
             }
         }
     }
@@ -224,8 +242,8 @@ impl ServiceProcess {
 
     pub(super) fn route_call(&mut self, call: Call) {
         let Err(error) = self.try_call(&call) else { return };
-        self.out.counters.failed += 1;
-        self.out.events.push_back(Event::Completed { call: call.id, result: Err(error) });
+        let completion = Completion { call: call.id, group: call.group, rank: call.rank };
+        self.out.complete(completion, Err(error));
     }
 
     fn try_call(&mut self, call: &Call) -> Result<(), CollectiveError> {
@@ -416,7 +434,21 @@ impl ServiceProcess {
             return false;
         }
         self.lose_rank(handle, rank, after);
+        self.unwatch_left(handle);
         true
+    }
+
+    /// A neighbour all of whose ranks have left owes the group no heartbeat.
+    fn unwatch_left(&mut self, handle: GroupHandle) {
+        let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        let (members, lost) = (&g.members, &g.lost);
+        let gone = |sp: &SpId| {
+            let mut ranks = (0..members.ranks()).map(Rank).filter(|r| members.sp_of(*r) == *sp);
+            ranks.all(|r| lost.contains_key(&r))
+        };
+        let (gone, stay) = std::mem::take(&mut g.watched).into_iter().partition::<Vec<_>, _>(gone);
+        g.watched = stay;
+        gone.into_iter().for_each(|sp| self.watch_peer(sp, false));
     }
 
     /// Instances after `after` fail: they need `rank`.
@@ -438,11 +470,20 @@ impl ServiceProcess {
         let first = g.collectives.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| i.0 - 1);
         let after = InstanceId(first.unwrap_or(g.calls[local]));
         let creating = matches!(g.state, State::Creating { .. });
+        if let State::Creating { askers, .. } = &mut g.state {
+            askers.retain(|asker| *asker != rank);
+        }
         let others: Vec<SpId> = g.members.others().collect();
         if creating {
             self.break_group(handle, CollectiveError::RankLost(rank), true);
         } else {
-            let message = Message::Lost { group: handle, rank, after };
+            let message = match &g.state {
+                // Whoever has not heard yet why the group broke must not take the leaving for the reason.
+                State::Broken(error) => {
+                    Message::Abort { group: handle, fingerprint: g.members.fingerprint, error: error.clone() }
+                }
+                State::Creating { .. } | State::Ready => Message::Lost { group: handle, rank, after },
+            };
             self.out.messages.extend(others.into_iter().map(|sp| (sp, message.clone())));
             self.lose_rank(handle, rank, after);
         }
@@ -459,6 +500,7 @@ impl ServiceProcess {
         };
         g.state = State::Broken(error.clone());
         for rank in askers {
+            g.left.insert(rank);
             let result = Err(GroupError::Failed(error.clone()));
             self.out.events.push_back(Event::GroupReady { group: handle, rank, result });
         }
@@ -470,14 +512,26 @@ impl ServiceProcess {
             let message = Message::Abort { group, fingerprint, error };
             self.out.messages.extend(g.members.others().map(|sp| (sp, message.clone())));
         }
+        self.retire_if_left(handle);
     }
 
     pub(super) fn route_memory_fault(&mut self, call: CallId) {
         let found = self.groups.iter().find_map(|(h, g)| {
             g.collectives.values().filter(|c| c.alive()).find_map(|c| c.has_call(call)).map(|r| (*h, r))
         });
-        if let Some((handle, rank)) = found {
-            self.break_group(handle, CollectiveError::Memory(rank), true);
+        let ended = || self.out.completions.iter().find(|c| c.call == call).map(|c| (c.group, c.rank));
+        let Some((handle, rank)) = found.or_else(ended) else { return };
+        let error = CollectiveError::Memory(rank);
+        // The order that failed may belong to a call whose end has not been told yet.
+        for event in &mut self.out.events {
+            if let Event::Completed { call: told, result } = event
+                && *told == call
+            {
+                *result = Err(error.clone());
+            }
+        }
+        if self.groups.contains_key(&handle) {
+            self.break_group(handle, error, true);
         }
     }
 
@@ -504,10 +558,11 @@ impl ServiceProcess {
             self.retired.pop_front();
         }
         self.retired.push_back(handle);
-        if group.watching {
-            self.watch_peer(members.left(), false);
-            self.watch_peer(members.right(), false);
+        group.watched.iter().for_each(|sp| self.watch_peer(*sp, false));
+        if members.sps.len() > 1 {
+            [members.left(), members.right()].into_iter().for_each(|sp| self.beat_peer(sp, false));
         }
+        members.others().for_each(|sp| self.count_group(sp, false));
         for channel in &members.channels {
             let users = self.channels.get_mut(channel).expect("joined with the group");
             *users -= 1;

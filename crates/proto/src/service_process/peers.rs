@@ -8,9 +8,9 @@ use std::sync::Arc;
 use crate::collective::Context;
 use crate::config::Config;
 use crate::error::CollectiveError;
-use crate::ids::{GroupHandle, InstanceId, Instant, SpId};
+use crate::ids::{GroupHandle, Instant, SpId};
 use crate::interface::{Event, Transmit};
-use crate::link::Link;
+use crate::link::{Link, Tag, Tagged};
 use crate::wire::Message;
 
 use super::ServiceProcess;
@@ -24,8 +24,12 @@ pub(super) struct Peer {
     pub(super) link: Link,
     /// Known once a group with it is asked for here; nothing can be sent before.
     address: Option<Arc<[u8]>>,
-    /// Groups in whose ring it is a neighbour.
+    /// Groups in whose ring it is a neighbour: it gets heartbeats from the asking for the group on.
+    beaten_by: u32,
+    /// Those that are made: it owes heartbeats too.
     watched_by: u32,
+    /// Groups with it.
+    groups: u32,
     dead_after: std::time::Duration,
 }
 
@@ -33,12 +37,13 @@ impl Peer {
     /// A peer that was heard before a group with it was asked for here.
     pub(super) fn unknown(now: Instant, config: &Config) -> Self {
         let link = Link::new(now, config.retransmit_floor);
-        Peer { link, address: None, watched_by: 0, dead_after: config.dead_after }
+        Peer { link, address: None, beaten_by: 0, watched_by: 0, groups: 0, dead_after: config.dead_after }
     }
 
     fn dies_at(&self) -> Option<Instant> {
-        // Whoever was never heard may not have been asked for the group yet: it owes nothing.
-        let owes = self.watched_by > 0 || (self.link.backlog() > 0 && self.link.heard());
+        // Whoever was never heard may not have been asked for the group yet: it owes nothing while the group is there.
+        let answers = self.link.heard() || self.groups == 0;
+        let owes = self.watched_by > 0 || (self.link.backlog() > 0 && answers);
         (owes && self.address.is_some()).then(|| self.link.last_owed() + self.dead_after)
     }
 
@@ -59,23 +64,50 @@ impl ServiceProcess {
         }
     }
 
+    /// A group with `peer` is there, or is gone.
+    pub(super) fn count_group(&mut self, peer: SpId, there: bool) {
+        let now = self.out.now;
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        entry.groups = if there { entry.groups + 1 } else { entry.groups - 1 };
+        if entry.groups == 0 {
+            entry.link.expect_answer(now);
+        }
+    }
+
+    /// Starts (or stops) to send heartbeats to a neighbour of a group.
+    pub(super) fn beat_peer(&mut self, peer: SpId, start: bool) {
+        let period = self.config.heartbeat;
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        entry.beaten_by = if start { entry.beaten_by + 1 } else { entry.beaten_by - 1 };
+        entry.link.set_heartbeat((entry.beaten_by > 0).then_some(period));
+    }
+
     /// Whether the peer was declared dead. It stays dead: its links and groups are gone, a restarted one is another.
     pub(super) fn is_lost(&self, peer: SpId) -> bool {
         self.lost_peers.contains(&peer)
     }
 
-    /// Starts (or stops) to exchange heartbeats with a neighbour of a group.
+    /// Starts (or stops) to expect heartbeats of a neighbour of a group.
     pub(super) fn watch_peer(&mut self, peer: SpId, start: bool) {
-        let (now, period) = (self.out.now, self.config.heartbeat);
+        let now = self.out.now;
         let Some(entry) = self.peers.get_mut(&peer) else { return };
+        if start && entry.watched_by == 0 {
+            entry.link.expect_answer(now);
+        }
         entry.watched_by = if start { entry.watched_by + 1 } else { entry.watched_by - 1 };
-        entry.link.set_heartbeat(now, (entry.watched_by > 0).then_some(period));
     }
 
     pub(super) fn push_message(&mut self, to: SpId, message: &Message) {
         // A peer that was lost has no link any more: its groups are broken, nobody waits for the message.
         if let Some(peer) = self.peers.get_mut(&to) {
-            peer.link.push(self.out.now, message, None, None, None);
+            let ask = match message {
+                Message::Want { group, instance, .. } | Message::Miss { group, instance, .. } => {
+                    Some((*group, *instance))
+                }
+                _ => None,
+            };
+            let tag = ask.map(|(group, instance)| Tag { group, instance, what: Tagged::Ask });
+            peer.link.push(self.out.now, message, None, ask, tag);
         }
     }
 
@@ -123,24 +155,17 @@ impl ServiceProcess {
 
     /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room.
     pub(super) fn fill_links(&mut self) {
-        let peers: Vec<SpId> = self.peers.iter().filter(|(_, p)| p.address.is_some()).map(|(id, _)| *id).collect();
-        for to in peers {
-            for (group, instance) in self.active.clone() {
-                self.fill_link(to, group, instance);
+        for (group, instance) in &self.active {
+            let Some(g) = self.groups.get_mut(group) else { continue };
+            let (members, Some(collective)) = g.parts(*instance) else { continue };
+            let mut cx = Context { config: &self.config, members, out: &mut self.out };
+            for to in collective.bulk_targets(&cx) {
+                let Some(peer) = self.peers.get_mut(&to).filter(|p| p.address.is_some()) else { continue };
+                while peer.link.has_room() {
+                    let Some(bulk) = collective.next_bulk(&mut cx, to) else { break };
+                    peer.link.push(cx.out.now, &bulk.message, bulk.payload, Some((*group, *instance)), bulk.tag);
+                }
             }
-        }
-    }
-
-    fn fill_link(&mut self, to: SpId, group: GroupHandle, instance: InstanceId) {
-        let (Some(peer), Some(g)) = (self.peers.get_mut(&to), self.groups.get_mut(&group)) else { return };
-        if g.members.index_of(to).is_none() {
-            return;
-        }
-        let (members, Some(collective)) = g.parts(instance) else { return };
-        let mut cx = Context { config: &self.config, members, out: &mut self.out };
-        while peer.link.has_room() {
-            let Some(bulk) = collective.next_bulk(&mut cx, to) else { return };
-            peer.link.push(cx.out.now, &bulk.message, bulk.payload, Some((group, instance)), bulk.tag);
         }
     }
 }
