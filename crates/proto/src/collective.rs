@@ -302,7 +302,8 @@ impl Collective {
         if !self.alive() {
             return self.try_end(cx);
         }
-        for i in 0..self.locals.len() {
+        // What one local rank does may make a step of another ready that was looked at before.
+        while let Some(i) = self.locals.iter().position(|l| l.run.has_ready()) {
             while let Some(op) = self.locals[i].run.next_ready() {
                 self.start(cx, i, op);
             }
@@ -400,7 +401,8 @@ impl Collective {
                 Presence::Absent => None,
                 Presence::StoodIn(staging) => Some(staging),
                 Presence::Called(call, staging) => {
-                    let completion = Completion { call: call.id, group: call.group, rank: call.rank };
+                    let completion =
+                        Completion { call: call.id, group: call.group, instance: call.instance, rank: call.rank };
                     cx.out.complete(completion, result.clone());
                     staging
                 }

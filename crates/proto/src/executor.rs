@@ -82,6 +82,10 @@ impl Run {
         self.program.steps[id.0 as usize].op
     }
 
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     pub(crate) fn next_ready(&mut self) -> Option<OpId> {
         self.ready.pop_front()
     }

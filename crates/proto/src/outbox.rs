@@ -80,6 +80,26 @@ impl Outbox {
         self.completions.push_back(completion);
     }
 
+    /// An order of `call` failed although its collective has ended: no rank here is told success over missing bytes.
+    /// Returns whose buffers they were, when the end waits to be told.
+    pub(crate) fn fail_late(&mut self, call: CallId) -> Option<(GroupHandle, Rank)> {
+        let &Completion { group, instance, rank, .. } = self.completions.iter().find(|c| c.call == call)?;
+        let hit = |told: &CallId| {
+            self.completions.iter().any(|c| c.call == *told && (c.group, c.instance) == (group, instance))
+        };
+        for event in &mut self.events {
+            if let Event::Completed { call, result } = event
+                && result.is_ok()
+                && hit(call)
+            {
+                self.counters.completed -= 1;
+                self.counters.failed += 1;
+                *result = Err(CollectiveError::Memory(rank));
+            }
+        }
+        Some((group, rank))
+    }
+
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         if let Some(Event::Completed { .. }) = event {
@@ -98,10 +118,11 @@ impl Outbox {
 }
 
 /// A call that has ended.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Completion {
     pub(crate) call: CallId,
     pub(crate) group: GroupHandle,
+    pub(crate) instance: InstanceId,
     pub(crate) rank: Rank,
 }
 

@@ -242,7 +242,7 @@ impl ServiceProcess {
 
     pub(super) fn route_call(&mut self, call: Call) {
         let Err(error) = self.try_call(&call) else { return };
-        let completion = Completion { call: call.id, group: call.group, rank: call.rank };
+        let completion = Completion { call: call.id, group: call.group, instance: call.instance, rank: call.rank };
         self.out.complete(completion, Err(error));
     }
 
@@ -519,17 +519,8 @@ impl ServiceProcess {
         let found = self.groups.iter().find_map(|(h, g)| {
             g.collectives.values().filter(|c| c.alive()).find_map(|c| c.has_call(call)).map(|r| (*h, r))
         });
-        let ended = || self.out.completions.iter().find(|c| c.call == call).map(|c| (c.group, c.rank));
-        let Some((handle, rank)) = found.or_else(ended) else { return };
+        let Some((handle, rank)) = found.or_else(|| self.out.fail_late(call)) else { return };
         let error = CollectiveError::Memory(rank);
-        // The order that failed may belong to a call whose end has not been told yet.
-        for event in &mut self.out.events {
-            if let Event::Completed { call: told, result } = event
-                && *told == call
-            {
-                *result = Err(error.clone());
-            }
-        }
         if self.groups.contains_key(&handle) {
             self.break_group(handle, error, true);
         }
