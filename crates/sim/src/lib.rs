@@ -1,1 +1,77 @@
-//! Skeleton.
+//! Seeded simulator: drives the protocol machines of `outboard-proto`, unchanged, over a faulty virtual network.
+//!
+//! A [`Scenario`] says which hosts, ranks, groups and calls there are and what goes wrong; [`run`] plays it from one
+//! seed in virtual time and judges everything the machines do: every rank ends with exactly the right bytes, or with an
+//! error that names a true culprit; every call ends once; memory is used by the rules and given back; when faults stop,
+//! everything ends.
+//!
+//! Invariants: a run is a function of scenario and seed, on every machine; nothing waits for real time. Never does IO.
+
+#![forbid(unsafe_code)]
+
+mod breach;
+mod clock;
+mod exhaustive;
+mod faults;
+mod host;
+mod mixed;
+mod network;
+mod oracle;
+mod report;
+mod sabotage;
+mod scenario;
+mod store;
+mod sweep;
+mod world;
+
+pub use breach::Breach;
+pub use exhaustive::{Losses, exhaust_losses};
+pub use faults::{Faults, HostDeath, HostPause, RankFault};
+pub use mixed::mixed_faults;
+pub use network::{LinkBytes, NetworkPlan};
+pub use report::{Failure, Outcome};
+pub use sabotage::Sabotage;
+pub use scenario::{CallPlan, GroupPlan, Scenario};
+pub use store::StoreKind;
+pub use sweep::{AllgatherSweep, Progress, Spread, Summary, allgather, mixed, sweep};
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use world::World;
+
+/// Plays a scenario from a seed.
+///
+/// # Errors
+/// What the first oracle that failed has found, with an account of the run.
+pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Failure> {
+    run_sabotaged(scenario, seed, None)
+}
+
+/// Plays a scenario with a driver that does one thing wrong on purpose, to show that an oracle notices.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_sabotaged(scenario: &Scenario, seed: u64, sabotage: Option<Sabotage>) -> Result<Outcome, Failure> {
+    let (result, _) = play(scenario, seed, sabotage, false);
+    result.map_err(|breach| {
+        // The same run once more, now written down.
+        let (again, account) = play(scenario, seed, sabotage, true);
+        let breach = again.err().unwrap_or(breach);
+        Failure { seed, breach, scenario: Box::new(scenario.clone()), account }
+    })
+}
+
+fn play(scenario: &Scenario, seed: u64, sabotage: Option<Sabotage>, trace: bool) -> (Result<Outcome, Breach>, String) {
+    let mut world = World::new(scenario, seed, sabotage, trace);
+    let result = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let result = match result {
+        Ok(result) => result.map(|()| world.outcome()),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+            Err(Breach::Panic(text.unwrap_or_else(|| "without a message".into())))
+        }
+    };
+    let account = if trace { world.account() } else { String::new() };
+    (result, account)
+}

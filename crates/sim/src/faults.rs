@@ -1,0 +1,287 @@
+//! What goes wrong in a run, and the dice that decide each case.
+//!
+//! Invariants: every decision comes from the run's seed; dice are thrown in the order of events, so that equal seeds
+//! give equal runs; chances are compared in integers. Faults hit the world around the machines, never the machines.
+
+use std::time::Duration;
+
+use outboard_proto::Instant;
+use rand::{Rng, RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// What goes wrong. All times are virtual, since the start of the run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Faults {
+    /// When random faults stop, so that everything must end soon; `None`: never.
+    pub until: Option<Duration>,
+    /// Chance that a datagram is lost on the way to one of its receivers, independently of the others.
+    pub datagram_loss: f64,
+    /// Chance that a datagram is lost before the switch, for all receivers alike.
+    pub uplink_loss: f64,
+    /// Chance that a frame is lost.
+    pub frame_loss: f64,
+    /// Chance that a datagram or a frame arrives twice.
+    pub duplicate: f64,
+    /// Chance that a datagram or a frame comes later than those behind it.
+    pub reorder: f64,
+    /// Most by which a delivery is delayed, evenly drawn. Frames of one pair stay in order.
+    pub jitter: Duration,
+    /// Numbers of deliveries (a datagram to one receiver, or a frame; counted from 0) that are lost whatever the time.
+    pub drop: Vec<u64>,
+    /// Times in which nothing reaches a host.
+    pub blackouts: Vec<HostPause>,
+    /// Times in which a service process handles nothing; what comes in waits, datagrams in a bounded buffer.
+    pub stalls: Vec<HostPause>,
+    /// Ranks whose processes die. One dies only after it has asked for all its groups.
+    pub dead_ranks: Vec<RankFault>,
+    /// Ranks whose buffers cannot be accessed any more.
+    pub bad_memory: Vec<RankFault>,
+    /// Service processes that die.
+    pub dead_hosts: Vec<HostDeath>,
+    /// A host whose service process is configured differently.
+    pub misconfigured: Option<usize>,
+}
+
+/// A span of time of one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostPause {
+    /// The host.
+    pub host: usize,
+    /// Since when.
+    pub at: Duration,
+    /// How long.
+    pub lasting: Duration,
+}
+
+/// Something that happens to one rank (counted over all hosts).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RankFault {
+    /// The rank.
+    pub rank: usize,
+    /// When.
+    pub at: Duration,
+}
+
+/// The end of one service process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostDeath {
+    /// The host.
+    pub host: usize,
+    /// When.
+    pub at: Duration,
+    /// How long after it the fabric of the others reports it; `None`: silence.
+    pub reported_after: Option<Duration>,
+}
+
+impl Faults {
+    /// Nothing goes wrong.
+    #[must_use]
+    pub fn none() -> Self {
+        Faults {
+            until: None,
+            datagram_loss: 0.0,
+            uplink_loss: 0.0,
+            frame_loss: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+            jitter: Duration::ZERO,
+            drop: Vec::new(),
+            blackouts: Vec::new(),
+            stalls: Vec::new(),
+            dead_ranks: Vec::new(),
+            bad_memory: Vec::new(),
+            dead_hosts: Vec::new(),
+            misconfigured: None,
+        }
+    }
+
+    /// When the last fault with a time of its own is over.
+    pub(crate) fn last_scripted(&self) -> Duration {
+        let pauses = self.blackouts.iter().chain(&self.stalls).map(|p| p.at + p.lasting);
+        let ranks = self.dead_ranks.iter().chain(&self.bad_memory).map(|r| r.at);
+        let hosts = self.dead_hosts.iter().map(|h| h.at + h.reported_after.unwrap_or_default());
+        pauses.chain(ranks).chain(hosts).max().unwrap_or_default()
+    }
+}
+
+/// A chance in 65,536ths.
+#[derive(Debug, Clone, Copy)]
+struct Chance(u32);
+
+impl Chance {
+    const ONE: u32 = 1 << 16;
+
+    fn new(p: f64) -> Self {
+        assert!((0.0..=1.0).contains(&p), "a chance lies between 0 and 1");
+        Chance((p * f64::from(Self::ONE)).round() as u32)
+    }
+}
+
+/// What the dice decide about one delivery of up to 64 datagrams, as sets of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fate {
+    /// Arrive in time.
+    pub(crate) pass: u64,
+    /// Arrive later, after `late_by`.
+    pub(crate) late: u64,
+    /// Arrive once more, after `late_by`.
+    pub(crate) again: u64,
+    /// Delay of what arrives in time.
+    pub(crate) jitter: Duration,
+    /// Further delay of what arrives later.
+    pub(crate) late_by: Duration,
+}
+
+/// Decides what goes wrong, by seed.
+#[derive(Debug)]
+pub(crate) struct Dice {
+    rng: ChaCha8Rng,
+    until: Option<Instant>,
+    datagram_loss: Chance,
+    uplink_loss: Chance,
+    frame_loss: Chance,
+    duplicate: Chance,
+    reorder: Chance,
+    jitter: u64,
+    drop: Vec<u64>,
+    deliveries: u64,
+    dropped: u64,
+}
+
+impl Dice {
+    pub(crate) fn new(faults: &Faults, seed: u64) -> Self {
+        let mut drop = faults.drop.clone();
+        drop.sort_unstable();
+        Dice {
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            until: faults.until.map(|d| Instant(0) + d),
+            datagram_loss: Chance::new(faults.datagram_loss),
+            uplink_loss: Chance::new(faults.uplink_loss),
+            frame_loss: Chance::new(faults.frame_loss),
+            duplicate: Chance::new(faults.duplicate),
+            reorder: Chance::new(faults.reorder),
+            jitter: faults.jitter.as_nanos() as u64,
+            drop,
+            deliveries: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Deliveries tried so far, and how many of them were lost to chance or script.
+    pub(crate) fn counted(&self) -> (u64, u64) {
+        (self.deliveries, self.dropped)
+    }
+
+    /// A number for purposes that are no faults.
+    pub(crate) fn draw(&mut self) -> u64 {
+        self.rng.next_u64()
+    }
+
+    /// Evenly up to `most`.
+    pub(crate) fn up_to(&mut self, most: Duration) -> Duration {
+        Duration::from_nanos(match most.as_nanos() as u64 {
+            0 => 0,
+            most => self.rng.random_range(0..=most),
+        })
+    }
+
+    /// Which of `among` get past the sender's uplink.
+    pub(crate) fn past_uplink(&mut self, now: Instant, among: u64) -> u64 {
+        if self.raging(now) { among & !self.mask(self.uplink_loss) } else { among }
+    }
+
+    /// What becomes of the datagrams `among` on the way to one receiver.
+    pub(crate) fn datagrams(&mut self, now: Instant, among: u64) -> Fate {
+        self.decide(now, among, self.datagram_loss)
+    }
+
+    /// What becomes of a frame: as of one datagram, bit 0.
+    pub(crate) fn frame(&mut self, now: Instant) -> Fate {
+        self.decide(now, 1, self.frame_loss)
+    }
+
+    fn raging(&self, now: Instant) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+
+    fn decide(&mut self, now: Instant, among: u64, loss: Chance) -> Fate {
+        let mut pass = among & !self.scripted(among);
+        let mut fate = Fate { pass, late: 0, again: 0, jitter: Duration::ZERO, late_by: Duration::ZERO };
+        if self.raging(now) {
+            pass &= !self.mask(loss);
+            fate.late = pass & self.mask(self.reorder);
+            fate.again = pass & self.mask(self.duplicate);
+            fate.pass = pass & !fate.late;
+            fate.jitter = self.up_to(Duration::from_nanos(self.jitter));
+            if fate.late | fate.again != 0 {
+                fate.late_by = self.up_to(Duration::from_nanos(2 * self.jitter + 300_000));
+            }
+        }
+        self.dropped += u64::from((among & !pass).count_ones());
+        fate
+    }
+
+    /// Numbers the deliveries of `among` and returns those that the script drops.
+    fn scripted(&mut self, among: u64) -> u64 {
+        let first = self.deliveries;
+        self.deliveries += u64::from(among.count_ones());
+        let from = self.drop.partition_point(|n| *n < first);
+        let mut hit = 0;
+        for n in self.drop[from..].iter().take_while(|n| **n < self.deliveries) {
+            let mut rest = among;
+            for _ in 0..n - first {
+                rest &= rest - 1;
+            }
+            hit |= rest & rest.wrapping_neg();
+        }
+        hit
+    }
+
+    /// 64 throws at once: each bit is set with the chance, in integers only. From the lowest digit of the chance
+    /// upwards, a digit 1 makes a half plus half of what was, a digit 0 half of what was.
+    fn mask(&mut self, Chance(chance): Chance) -> u64 {
+        match chance {
+            0 => return 0,
+            Chance::ONE.. => return u64::MAX,
+            _ => {}
+        }
+        let mut mask = 0;
+        for digit in chance.trailing_zeros()..16 {
+            let random = self.rng.next_u64();
+            mask = if chance >> digit & 1 == 1 { mask | random } else { mask & random };
+        }
+        mask
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chances_come_out_right() {
+        for p in [0.0, 0.01, 0.05, 0.3, 0.5, 1.0] {
+            let mut dice = Dice::new(&Faults { datagram_loss: p, ..Faults::none() }, 3);
+            let lost: u32 = (0..10_000).map(|_| 64 - dice.datagrams(Instant(0), u64::MAX).pass.count_ones()).sum();
+            let seen = f64::from(lost) / 640_000.0;
+            assert!((seen - p).abs() < 0.005, "{p} came out as {seen}");
+            assert_eq!(dice.counted(), (640_000, u64::from(lost)));
+        }
+    }
+
+    #[test]
+    fn scripted_drops_hit_the_numbered_delivery() {
+        let mut dice = Dice::new(&Faults { drop: vec![4, 0, 2], ..Faults::none() }, 1);
+        assert_eq!(dice.datagrams(Instant(0), 0b1011_0000).pass, 0b0010_0000);
+        assert_eq!(dice.frame(Instant(0)).pass, 1);
+        assert_eq!(dice.frame(Instant(0)).pass, 0);
+    }
+
+    #[test]
+    fn faults_stop_when_told() {
+        let faults = Faults { datagram_loss: 1.0, until: Some(Duration::from_nanos(10)), ..Faults::none() };
+        let mut dice = Dice::new(&faults, 1);
+        assert_eq!(dice.datagrams(Instant(9), 1).pass, 0);
+        assert_eq!(dice.datagrams(Instant(10), 1).pass, 1);
+    }
+}

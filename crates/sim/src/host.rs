@@ -1,0 +1,394 @@
+//! The driver of one service process: feeds the machine and does what it asks for.
+//!
+//! Follows the contract of [`outboard_proto::Order`] and [`outboard_proto::Transmit`] to the letter: after every
+//! `handle_*` the orders are done in turn before anything else, then events are taken (so that `Connect` precedes the
+//! first frame), then what is to be sent, while the fabric has room. Checks every order on the way. Knows nothing of
+//! other hosts or of links; what leaves the host goes to the outbox.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use outboard_plan::Rank;
+use outboard_proto::{
+    Call, CallId, Channel, CollectiveError, Config, Event, GroupHandle, GroupSpec, Instant, MulticastBatch, Order,
+    ReceivedDatagram, Region, ServiceProcess, SpId, Transmit, wire,
+};
+
+use crate::breach::Breach;
+use crate::network::{Frame, NetworkPlan, Train};
+use crate::sabotage::{Sabotage, Saboteur};
+use crate::store::{Access, CallOutput, Memory, Payload, StoreKind};
+
+/// Something that reaches a service process.
+#[derive(Debug, Clone)]
+pub(crate) enum Input {
+    CreateGroup {
+        spec: Rc<GroupSpec>,
+        rank: Rank,
+    },
+    Leave {
+        group: GroupHandle,
+        rank: Rank,
+    },
+    Call(Call),
+    Frame(Rc<Frame>, SpId),
+    Datagrams(Rc<Train>, u64),
+    MulticastDone {
+        token: u64,
+    },
+    PeerLost(SpId),
+    /// The fabric has room again.
+    Room,
+    Timeout,
+}
+
+/// Something that leaves a service process.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Frame { to: SpId, header: Vec<u8>, payload: Payload, payload_len: u32 },
+    Batch(MulticastBatch),
+    Join(Channel),
+    Leave(Channel),
+    GroupReady { group: GroupHandle, rank: Rank, result: Result<(), outboard_proto::GroupError> },
+    Completed { call: CallId, result: Result<(), CollectiveError>, output: CallOutput },
+    Late { group: GroupHandle, rank: Rank },
+}
+
+/// Times that one instant may see the timer due.
+const TIMER_SPINS: u32 = 1000;
+
+/// One host with its service process and memory.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) sp: ServiceProcess,
+    pub(crate) memory: Memory,
+    /// Set when the service process has died.
+    pub(crate) dead: bool,
+    /// The service process handles nothing before.
+    pub(crate) stalled_until: Instant,
+    /// What came in the meantime.
+    pub(crate) inbox: VecDeque<Input>,
+    pub(crate) inbox_datagram_bytes: u64,
+    /// The earliest timer event that is under way.
+    pub(crate) timer: Option<Instant>,
+    pub(crate) outbox: Vec<Action>,
+    pub(crate) connected: BTreeSet<SpId>,
+    pub(crate) joined: BTreeSet<Channel>,
+    pub(crate) batches: BTreeMap<u64, MulticastBatch>,
+    /// Calls and group requests of its ranks that failed or ended, for the check of its counters.
+    pub(crate) completed: u64,
+    pub(crate) failed: u64,
+    frames_outstanding: usize,
+    frame_limit: usize,
+    batch_limit: usize,
+    faulted: BTreeSet<CallId>,
+    spins: (Instant, u32),
+    saboteur: Saboteur,
+}
+
+/// The payloads of what is being handled, for `Order::Deliver`.
+enum Payloads<'a> {
+    None,
+    Frame(&'a Frame),
+    /// Each datagram is (train, number within it).
+    Datagrams(&'a [(Rc<Train>, u32)]),
+}
+
+impl Host {
+    pub(crate) fn new(
+        id: SpId,
+        config: Config,
+        seed: u64,
+        store: StoreKind,
+        plan: &NetworkPlan,
+        sabotage: Option<Sabotage>,
+    ) -> Self {
+        let memory = Memory::new(store, config.staging_quota);
+        Host {
+            sp: ServiceProcess::new(id, config, seed),
+            memory,
+            dead: false,
+            stalled_until: Instant(0),
+            inbox: VecDeque::new(),
+            inbox_datagram_bytes: 0,
+            timer: None,
+            outbox: Vec::new(),
+            connected: BTreeSet::new(),
+            joined: BTreeSet::new(),
+            batches: BTreeMap::new(),
+            completed: 0,
+            failed: 0,
+            frames_outstanding: 0,
+            frame_limit: plan.outstanding_frames,
+            batch_limit: plan.outstanding_batches,
+            faulted: BTreeSet::new(),
+            spins: (Instant(0), 0),
+            saboteur: Saboteur::new(sabotage),
+        }
+    }
+
+    /// A frame has left the host. Whether the fabric was full before, so that its `Room` is due.
+    pub(crate) fn frame_left(&mut self) -> bool {
+        self.frames_outstanding -= 1;
+        self.frames_outstanding + 1 == self.frame_limit
+    }
+
+    /// Puts what comes in to what waits; datagrams beyond `buffer` bytes are lost. A timer does not wait: it is looked
+    /// at again when all else has been handled, as a daemon does.
+    pub(crate) fn enqueue(&mut self, input: Input, buffer: u64) {
+        match &input {
+            Input::Timeout => return,
+            Input::Datagrams(train, mask) => {
+                let bytes = train.wire_bytes(*mask);
+                if self.inbox_datagram_bytes + bytes > buffer {
+                    return;
+                }
+                self.inbox_datagram_bytes += bytes;
+            }
+            _ => {}
+        }
+        self.inbox.push_back(input);
+    }
+
+    /// A multicast batch could not be read because of its rank.
+    pub(crate) fn memory_fault(&mut self, now: Instant, call: CallId) -> Result<(), Breach> {
+        self.sp.handle_memory_fault(now, call);
+        self.drain(now, &Payloads::None)
+    }
+
+    /// Handles everything that waits; neighbouring datagrams in one batch.
+    pub(crate) fn wake(&mut self, now: Instant) -> Result<(), Breach> {
+        self.inbox_datagram_bytes = 0;
+        while let Some(input) = self.inbox.pop_front() {
+            let Input::Datagrams(train, mask) = input else {
+                self.handle(now, input)?;
+                continue;
+            };
+            let mut batch = Vec::new();
+            push_datagrams(&mut batch, &train, mask);
+            while let Some(Input::Datagrams(train, mask)) = self.inbox.front() {
+                push_datagrams(&mut batch, train, *mask);
+                self.inbox.pop_front();
+            }
+            self.handle_datagrams(now, &batch)?;
+        }
+        Ok(())
+    }
+
+    /// Feeds one thing to the machine and does what it asks for.
+    pub(crate) fn handle(&mut self, now: Instant, input: Input) -> Result<(), Breach> {
+        match input {
+            Input::CreateGroup { spec, rank } => self.sp.handle_create_group(now, &spec, rank),
+            Input::Leave { group, rank } => self.sp.handle_leave(now, group, rank),
+            Input::Call(call) => self.sp.handle_call(now, call),
+            Input::Frame(frame, from) => {
+                self.sp.handle_frame(now, from, &frame.header, frame.payload_len);
+                return self.drain(now, &Payloads::Frame(&frame));
+            }
+            Input::Datagrams(train, mask) => {
+                let mut batch = Vec::with_capacity(mask.count_ones() as usize);
+                push_datagrams(&mut batch, &train, mask);
+                return self.handle_datagrams(now, &batch);
+            }
+            Input::MulticastDone { token } => {
+                self.batches.remove(&token);
+                self.sp.handle_multicast_done(now, token);
+            }
+            Input::PeerLost(peer) => self.sp.handle_peer_lost(now, peer),
+            Input::Room => {}
+            Input::Timeout => {
+                self.spins = if self.spins.0 == now { (now, self.spins.1 + 1) } else { (now, 1) };
+                if self.spins.1 > TIMER_SPINS {
+                    return Err(Breach::TimerSpins(self.spins.1));
+                }
+                self.sp.handle_timeout(now);
+            }
+        }
+        self.drain(now, &Payloads::None)
+    }
+
+    fn handle_datagrams(&mut self, now: Instant, batch: &[(Rc<Train>, u32)]) -> Result<(), Breach> {
+        let headers: Vec<ReceivedDatagram<'_>> = batch
+            .iter()
+            .map(|(train, n)| ReceivedDatagram { header: &train.headers[*n as usize], payload_len: train.len_of(*n) })
+            .collect();
+        self.sp.handle_datagrams(now, &headers);
+        self.drain(now, &Payloads::Datagrams(batch))
+    }
+
+    fn drain(&mut self, now: Instant, payloads: &Payloads<'_>) -> Result<(), Breach> {
+        loop {
+            while let Some(order) = self.sp.poll_order() {
+                self.obey(order, payloads)?;
+            }
+            if let Some(event) = self.sp.poll_event() {
+                self.note(event)?;
+                continue;
+            }
+            if let Some(call) = self.faulted.pop_first() {
+                self.sp.handle_memory_fault(now, call);
+                continue;
+            }
+            let full = self.frames_outstanding >= self.frame_limit || self.batches.len() >= self.batch_limit;
+            let transmit = if full { None } else { self.sp.poll_transmit(now) };
+            match transmit {
+                Some(transmit) => self.accept(transmit)?,
+                None if self.settled(payloads)? => return Ok(()),
+                None => {}
+            }
+        }
+    }
+
+    /// After the last transmit: no further order or event has come up. `poll_*` take out, so what has come is done.
+    fn settled(&mut self, payloads: &Payloads<'_>) -> Result<bool, Breach> {
+        let mut settled = true;
+        if let Some(order) = self.sp.poll_order() {
+            self.obey(order, payloads)?;
+            settled = false;
+        }
+        if let Some(event) = self.sp.poll_event() {
+            self.note(event)?;
+            settled = false;
+        }
+        Ok(settled)
+    }
+
+    fn obey(&mut self, order: Order, payloads: &Payloads<'_>) -> Result<(), Breach> {
+        let Some(order) = self.saboteur.order(order) else { return Ok(()) };
+        let access = match order {
+            Order::Stage { id, bytes } => Access::Done(self.memory.stage(id, bytes)?),
+            Order::Unstage { id } => {
+                self.check_not_read(|region| region == Region::Staging(id))?;
+                Access::Done(self.memory.unstage(id)?)
+            }
+            Order::Copy { from, to } => self.memory.copy(from, to)?,
+            Order::Deliver { payload, offset, to } => {
+                let missing = Breach::BadDeliver { payload, offset, len: to.len };
+                let (bytes, start, len) = match payloads {
+                    Payloads::None => return Err(missing),
+                    Payloads::Frame(frame) if payload == 0 => (&frame.payload, 0, frame.payload_len),
+                    Payloads::Frame(_) => return Err(missing),
+                    Payloads::Datagrams(batch) => {
+                        let (train, n) = batch.get(payload as usize).ok_or(missing.clone())?;
+                        (&train.payload, u64::from(*n) * u64::from(train.chunk_bytes), train.len_of(*n))
+                    }
+                };
+                if u64::from(offset).saturating_add(to.len) > u64::from(len) {
+                    return Err(missing);
+                }
+                self.memory.write(to, bytes, start + u64::from(offset))?
+            }
+        };
+        if let Access::Fault(call) = access {
+            self.faulted.insert(call);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, transmit: Transmit) -> Result<(), Breach> {
+        match transmit {
+            Transmit::Frame { to, header, payload } => {
+                if !self.connected.contains(&to) {
+                    return Err(Breach::NotConnected(to));
+                }
+                if header.len() > wire::MAX_FRAME_HEADER {
+                    return Err(Breach::LongHeader(header.len()));
+                }
+                let payload_len = payload.map_or(0, |p| p.len) as u32;
+                let payload = match payload.map(|at| self.memory.read(at)).transpose()? {
+                    None => Payload::Provenance(Vec::new()),
+                    Some(Access::Done(payload)) => payload,
+                    // What cannot be read is not sent; the machine is told.
+                    Some(Access::Fault(call)) => {
+                        self.faulted.insert(call);
+                        return Ok(());
+                    }
+                };
+                self.frames_outstanding += 1;
+                self.outbox.push(Action::Frame { to, header, payload, payload_len });
+            }
+            Transmit::Multicast(batch) => {
+                self.check_batch(&batch)?;
+                self.batches.insert(batch.token, batch);
+                self.outbox.push(Action::Batch(batch));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_batch(&self, batch: &MulticastBatch) -> Result<(), Breach> {
+        let config = self.sp.config();
+        let (chunks, size) = (u64::from(batch.chunks), u64::from(batch.chunk_bytes));
+        let what = if self.batches.contains_key(&batch.token) {
+            "its token is in use"
+        } else if chunks == 0 || chunks > u64::from(config.batch_chunks) {
+            "number of chunks"
+        } else if size == 0 || size > u64::from(config.chunk_bytes) {
+            "size of chunks"
+        } else if batch.memory.len > chunks * size || batch.memory.len <= (chunks - 1) * size {
+            "length of its memory"
+        } else {
+            return Ok(());
+        };
+        Err(Breach::BadBatch { token: batch.token, what })
+    }
+
+    fn note(&mut self, event: Event) -> Result<(), Breach> {
+        match event {
+            Event::Connect { peer, .. } => {
+                if !self.connected.insert(peer) {
+                    return Err(Breach::ConnectTurn(peer));
+                }
+            }
+            Event::Disconnect { peer } => {
+                if !self.connected.remove(&peer) {
+                    return Err(Breach::ConnectTurn(peer));
+                }
+            }
+            Event::Join(channel) => {
+                if !self.joined.insert(channel) {
+                    return Err(Breach::JoinTurn(channel));
+                }
+                self.outbox.push(Action::Join(channel));
+            }
+            Event::Leave(channel) => {
+                if !self.joined.remove(&channel) {
+                    return Err(Breach::JoinTurn(channel));
+                }
+                self.outbox.push(Action::Leave(channel));
+            }
+            Event::GroupReady { group, rank, result } => {
+                self.outbox.push(Action::GroupReady { group, rank, result });
+            }
+            Event::Completed { call, result } => {
+                let Some(result) = self.saboteur.completed(result) else { return Ok(()) };
+                self.check_not_read(|region| region == Region::Input(call) || region == Region::Output(call))?;
+                let output = self.memory.end_call(call).ok_or(Breach::CompletedTwice(call))?;
+                match result {
+                    Ok(()) => self.completed += 1,
+                    Err(_) => self.failed += 1,
+                }
+                self.outbox.push(Action::Completed { call, result, output });
+            }
+            Event::Late { group, rank, .. } => self.outbox.push(Action::Late { group, rank }),
+            Event::Violation { what, .. } => return Err(Breach::FalseViolation(what)),
+        }
+        Ok(())
+    }
+
+    /// No batch under way reads a region that goes away now.
+    fn check_not_read(&self, goes: impl Fn(Region) -> bool) -> Result<(), Breach> {
+        match self.batches.values().find(|b| goes(b.memory.region)) {
+            Some(batch) => Err(Breach::StillRead { token: batch.token, memory: batch.memory }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn push_datagrams(batch: &mut Vec<(Rc<Train>, u32)>, train: &Rc<Train>, mask: u64) {
+    let mut rest = mask;
+    while rest != 0 {
+        batch.push((Rc::clone(train), rest.trailing_zeros()));
+        rest &= rest - 1;
+    }
+}

@@ -1,0 +1,231 @@
+//! Scenarios drawn by seed: everything that can vary varies, everything that can go wrong sometimes does.
+//!
+//! Invariant: what is drawn leaves every run an end that the oracles accept: chances of false alarms of the heartbeat are
+//! negligible, and whoever dies is a true culprit.
+
+use std::time::Duration;
+
+use outboard_proto::Config;
+use outboard_proto::config::AllgatherAlgorithm;
+use rand::seq::{IndexedRandom, SliceRandom};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::faults::{Faults, HostDeath, HostPause, RankFault};
+use crate::network::NetworkPlan;
+use crate::scenario::{CallPlan, GroupPlan, Scenario};
+use crate::store::StoreKind;
+
+/// Draws everything from the seed: 1 to 12 ranks, 1 to 3 on a host, several groups with several calls in flight, blocks
+/// of 0 bytes to about 200 KB, ring or multicast, loss up to 30 %, and who dies, stalls or disagrees.
+#[must_use]
+pub fn mixed_faults(seed: u64) -> Scenario {
+    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6d69_7865_6400) };
+    let host_of = draw.hosts();
+    let network = draw.network();
+    let config = draw.config(&network, host_of.len());
+    let groups = draw.groups(host_of.len(), &config);
+    let store = if draw.one_in(2) { StoreKind::Bytes } else { StoreKind::Provenance };
+    let mut scenario = Scenario { host_of, network, config, groups, faults: Faults::none(), store };
+    scenario.faults = draw.faults(&scenario);
+    scenario
+}
+
+struct Draw {
+    rng: ChaCha8Rng,
+}
+
+impl Draw {
+    fn one_in(&mut self, n: u32) -> bool {
+        self.rng.random_range(0..n) == 0
+    }
+
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        *choices.choose(&mut self.rng).expect("there is a choice")
+    }
+
+    fn micros(&mut self, most: u64) -> Duration {
+        Duration::from_micros(self.rng.random_range(0..=most))
+    }
+
+    /// The host of each rank: neighbours together, or dealt like cards.
+    fn hosts(&mut self) -> Vec<usize> {
+        let ranks = self.rng.random_range(1..=12usize);
+        let per_host = self.rng.random_range(1..=3usize);
+        let hosts = ranks.div_ceil(per_host);
+        let strided = self.one_in(2);
+        (0..ranks).map(|rank| if strided { rank % hosts } else { rank / per_host }).collect()
+    }
+
+    fn network(&mut self) -> NetworkPlan {
+        NetworkPlan {
+            rate: self.of(&[100_000_000, 1_000_000_000, 10_000_000_000]),
+            latency: self.micros(200),
+            queue_bytes: self.of(&[256 << 10, 1 << 20]),
+            join_delay: self.micros(2000),
+            outstanding_frames: self.of(&[1, 4, 64]),
+            outstanding_batches: self.of(&[1, 2, 8]),
+            train: self.of(&[1, 8, 32, 64]),
+            receive_buffer: self.of(&[64 << 10, 4 << 20]),
+        }
+    }
+
+    fn config(&mut self, network: &NetworkPlan, ranks: usize) -> Config {
+        let multicast = !self.one_in(3);
+        let wrong_rate = self.of(&[10, 10, 10, 5, 12]);
+        Config {
+            link_rate: network.rate / 10 * wrong_rate,
+            chunk_bytes: self.of(&[64, 200, 512, 1448]),
+            allgather: if multicast { AllgatherAlgorithm::Multicast } else { AllgatherAlgorithm::Ring },
+            chains: self.rng.random_range(0..=ranks as u32),
+            subgroups: self.rng.random_range(1..=4),
+            offload_from: 0,
+            staging_quota: self.of(&[256 << 10, 64 << 20, 64 << 20]),
+            heartbeat: Duration::from_millis(200),
+            dead_after: Duration::from_secs(4),
+            timer_floor: Duration::from_micros(self.of(&[1000, 4000])),
+            reorder_chunks: self.of(&[0, 8, 64]),
+            batch_chunks: self.of(&[1, 4, 32]),
+            fragment_bytes: self.of(&[256, 1000, 4096, 64 << 10]),
+            ..Config::default()
+        }
+    }
+
+    fn groups(&mut self, ranks: usize, config: &Config) -> Vec<GroupPlan> {
+        let count = self.of(&[1, 1, 2, 3]);
+        (0..count).map(|number| self.group(ranks, number, config)).collect()
+    }
+
+    /// The first group has all ranks in order, the others some in any order.
+    fn group(&mut self, ranks: usize, number: usize, config: &Config) -> GroupPlan {
+        let mut members: Vec<usize> = (0..ranks).collect();
+        if number > 0 {
+            members.shuffle(&mut self.rng);
+            members.truncate(self.rng.random_range(1..=ranks));
+        }
+        let calls = self.rng.random_range(1..=4);
+        let calls = (0..calls).map(|i| self.call(members.len(), i, config)).collect();
+        GroupPlan {
+            members,
+            create: self.micros(2000),
+            create_spread: self.micros(5000),
+            window: self.rng.random_range(1..=3),
+            leave_on_error: self.one_in(2),
+            calls,
+        }
+    }
+
+    fn call(&mut self, members: usize, number: u64, config: &Config) -> CallPlan {
+        let mut call = CallPlan::new(self.bytes(u64::from(config.chunk_bytes)));
+        call.at = Duration::from_millis(5 * number) + self.micros(5000);
+        call.in_place = (0..members).filter(|_| self.one_in(3)).collect();
+        if self.one_in(3) {
+            let most = self.of(&[1_000, 50_000, 1_500_000]);
+            call.late.push((self.rng.random_range(0..members), self.micros(most)));
+        }
+        if members > 1 && self.one_in(40) {
+            let bytes = self.bytes(u64::from(config.chunk_bytes));
+            call.disagrees = Some((self.rng.random_range(0..members), bytes));
+        }
+        call
+    }
+
+    fn bytes(&mut self, chunk: u64) -> u64 {
+        let chunks = self.rng.random_range(1..=40);
+        match self.rng.random_range(0..10) {
+            0 => 0,
+            1 => 1,
+            2 => self.rng.random_range(2..=chunk),
+            3 => chunks * chunk,
+            4 => chunks * chunk - 1,
+            5 => chunks * chunk + 1,
+            6..9 => self.rng.random_range(0..=40 * chunk),
+            _ => self.rng.random_range(0..=200_000.min(400 * chunk)),
+        }
+    }
+
+    fn faults(&mut self, scenario: &Scenario) -> Faults {
+        let mut faults = Faults::none();
+        if !self.one_in(8) {
+            self.random_faults(&mut faults);
+        }
+        let hosts = scenario.hosts();
+        for _ in 0..self.of(&[0, 0, 0, 1, 3]) {
+            faults.stalls.push(self.pause(hosts));
+        }
+        for _ in 0..self.of(&[0, 0, 0, 1, 2]) {
+            faults.blackouts.push(self.pause(hosts));
+        }
+        let ranks = scenario.host_of.len();
+        if self.one_in(7) {
+            faults.dead_ranks.push(self.rank_fault(ranks));
+        }
+        if self.one_in(20) {
+            faults.bad_memory.push(self.rank_fault(ranks));
+        }
+        if self.one_in(8) {
+            let reported_after = if self.one_in(2) { Some(self.micros(20_000)) } else { None };
+            let host = self.rng.random_range(0..hosts);
+            faults.dead_hosts.push(HostDeath { host, at: self.micros(40_000), reported_after });
+        }
+        if self.one_in(25) {
+            faults.misconfigured = Some(self.rng.random_range(0..hosts));
+        }
+        faults
+    }
+
+    fn random_faults(&mut self, faults: &mut Faults) {
+        let unending = self.one_in(4);
+        let until = self.micros(500_000);
+        faults.until = if unending { None } else { Some(until) };
+        let worst = if unending { 0.1 } else { 0.3 };
+        let mut chance = |likely: u32| if self.one_in(likely) { self.rng.random_range(0.0..worst) } else { 0.0 };
+        faults.datagram_loss = chance(1);
+        faults.uplink_loss = chance(4) / 2.0;
+        faults.frame_loss = chance(2);
+        faults.duplicate = chance(2);
+        faults.reorder = chance(2);
+        let jitter = self.of(&[0, 10, 300, 3000]);
+        faults.jitter = self.micros(jitter);
+    }
+
+    /// Shorter than any silence that means death.
+    fn pause(&mut self, hosts: usize) -> HostPause {
+        let most = self.of(&[1_000, 20_000, 700_000]);
+        HostPause { host: self.rng.random_range(0..hosts), at: self.micros(50_000), lasting: self.micros(most) }
+    }
+
+    fn rank_fault(&mut self, ranks: usize) -> RankFault {
+        RankFault { rank: self.rng.random_range(0..ranks), at: self.micros(40_000) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scenarios_are_a_function_of_the_seed_and_cover_what_they_promise() {
+        let all: Vec<Scenario> = (0..500).map(mixed_faults).collect();
+        assert!(all.iter().zip(0..).all(|(s, seed)| *s == mixed_faults(seed)));
+        all.iter().for_each(Scenario::check);
+        for ranks in 1..=12 {
+            assert!(all.iter().any(|s| s.host_of.len() == ranks), "{ranks} ranks");
+        }
+        type Trait = (&'static str, fn(&Scenario) -> bool);
+        let traits: [Trait; 9] = [
+            ("ring", |s| s.config.allgather == AllgatherAlgorithm::Ring),
+            ("several ranks on a host", |s| s.hosts() < s.host_of.len()),
+            ("a dead rank", |s| !s.faults.dead_ranks.is_empty()),
+            ("a host that dies in silence", |s| s.faults.dead_hosts.iter().any(|h| h.reported_after.is_none())),
+            ("a host whose death is reported", |s| s.faults.dead_hosts.iter().any(|h| h.reported_after.is_some())),
+            ("a dispute", |s| s.groups.iter().any(|g| g.calls.iter().any(CallPlan::is_disputed))),
+            ("faults without end", |s| s.faults.until.is_none() && s.faults.datagram_loss > 0.0),
+            ("a large block", |s| s.groups.iter().any(|g| g.calls.iter().any(|c| c.bytes > 100_000))),
+            ("an empty block", |s| s.groups.iter().any(|g| g.calls.iter().any(|c| c.bytes == 0))),
+        ];
+        for (name, holds) in traits {
+            assert!(all.iter().filter(|s| holds(s)).count() >= 5, "{name} is drawn too seldom");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The network: every host has an uplink and a downlink to one switch, which copies multicasts to those who joined.
+//!
+//! A link is a serial line with a queue before it: what does not fit is dropped at the tail. Datagrams travel in
+//! trains of up to 64 that share their bookkeeping, never their fate: loss and the queue decide for each datagram.
+//! Invariant: bytes are counted once per link and only when they really go over it. Never looks into payload.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
+use outboard_proto::{Channel, Instant};
+
+use crate::store::Payload;
+
+/// The links and the fabric of every host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkPlan {
+    /// bit/s of every link, each way.
+    pub rate: u64,
+    /// Time over one link beside the rate's.
+    pub latency: Duration,
+    /// Bytes that fit in the queue before a link.
+    pub queue_bytes: u64,
+    /// Most time between asking to join a channel and receiving it.
+    pub join_delay: Duration,
+    /// Frames that a host may have accepted and not yet sent before its fabric counts as full.
+    pub outstanding_frames: usize,
+    /// Multicast batches likewise.
+    pub outstanding_batches: usize,
+    /// Most datagrams that travel together, 1 ..= 64.
+    pub train: u32,
+    /// Bytes of datagrams that wait for a stalled service process.
+    pub receive_buffer: u64,
+}
+
+impl Default for NetworkPlan {
+    fn default() -> Self {
+        NetworkPlan {
+            rate: 1_000_000_000,
+            latency: Duration::from_micros(10),
+            queue_bytes: 1 << 20,
+            join_delay: Duration::from_micros(100),
+            outstanding_frames: 64,
+            outstanding_batches: 8,
+            train: 32,
+            receive_buffer: 4 << 20,
+        }
+    }
+}
+
+/// When something goes over a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Passage {
+    pub(crate) start: Instant,
+    pub(crate) end: Instant,
+}
+
+/// One direction of one cable, with the queue before it.
+#[derive(Debug, Clone)]
+pub(crate) struct Link {
+    rate: u64,
+    queue_bytes: u64,
+    free_at: Instant,
+    wire_bytes: u64,
+    dropped_bytes: u64,
+}
+
+impl Link {
+    fn new(plan: &NetworkPlan) -> Self {
+        Link { rate: plan.rate, queue_bytes: plan.queue_bytes, free_at: Instant(0), wire_bytes: 0, dropped_bytes: 0 }
+    }
+
+    /// Time that `bytes` take.
+    pub(crate) fn duration(&self, bytes: u64) -> Duration {
+        Duration::from_nanos((u128::from(bytes) * 8_000_000_000 / u128::from(self.rate)) as u64)
+    }
+
+    /// Bytes that the queue has room for at `now`.
+    pub(crate) fn room(&self, now: Instant) -> u64 {
+        let waiting = u128::from(self.free_at.0.saturating_sub(now.0)) * u128::from(self.rate) / 8_000_000_000;
+        self.queue_bytes.saturating_sub(waiting as u64)
+    }
+
+    /// Sends `bytes`, which are all there from `ready` on. The caller has looked for room.
+    pub(crate) fn pass(&mut self, now: Instant, bytes: u64, ready: Instant) -> Passage {
+        let start = self.free_at.max(now);
+        let end = (start + self.duration(bytes)).max(ready);
+        self.free_at = end;
+        self.wire_bytes += bytes;
+        Passage { start, end }
+    }
+
+    pub(crate) fn drop_tail(&mut self, bytes: u64) {
+        self.dropped_bytes += bytes;
+    }
+}
+
+/// What went over the links of one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkBytes {
+    /// Bytes from the host to the switch.
+    pub up: u64,
+    /// Bytes from the switch to the host.
+    pub down: u64,
+    /// Bytes that did not fit into a queue, both ways.
+    pub dropped: u64,
+}
+
+/// Consecutive datagrams of one multicast batch.
+#[derive(Debug)]
+pub(crate) struct Train {
+    pub(crate) from: usize,
+    pub(crate) channel: Channel,
+    pub(crate) headers: Vec<[u8; DATAGRAM_HEADER_BYTES]>,
+    pub(crate) payload: Payload,
+    pub(crate) payload_len: u64,
+    pub(crate) chunk_bytes: u32,
+    /// Bytes on the wire of each datagram beside its payload.
+    pub(crate) overhead: u32,
+    /// All of it is at the switch.
+    pub(crate) ready: Instant,
+}
+
+impl Train {
+    /// All of its datagrams.
+    pub(crate) fn all(&self) -> u64 {
+        u64::MAX >> (64 - self.headers.len())
+    }
+
+    /// Payload bytes of one datagram.
+    pub(crate) fn len_of(&self, datagram: u32) -> u32 {
+        let start = u64::from(datagram) * u64::from(self.chunk_bytes);
+        (self.payload_len - start).min(u64::from(self.chunk_bytes)) as u32
+    }
+
+    /// Bytes on the wire of some of its datagrams.
+    pub(crate) fn wire_bytes(&self, among: u64) -> u64 {
+        let n = u64::from(among.count_ones());
+        let last = self.headers.len() as u32 - 1;
+        let short = if among >> last & 1 == 1 { u64::from(self.chunk_bytes - self.len_of(last)) } else { 0 };
+        n * u64::from(self.chunk_bytes + self.overhead) - short
+    }
+}
+
+/// A frame of the unicast fabric.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) header: Vec<u8>,
+    pub(crate) payload: Payload,
+    pub(crate) payload_len: u32,
+    pub(crate) wire_bytes: u64,
+}
+
+/// All links and the switch.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) up: Vec<Link>,
+    pub(crate) down: Vec<Link>,
+    joined: BTreeMap<Channel, Vec<usize>>,
+}
+
+impl Network {
+    pub(crate) fn new(plan: &NetworkPlan, hosts: usize) -> Self {
+        assert!((1..=64).contains(&plan.train), "a train has 1 to 64 datagrams");
+        let links = vec![Link::new(plan); hosts];
+        Network { up: links.clone(), down: links, joined: BTreeMap::new() }
+    }
+
+    pub(crate) fn join(&mut self, channel: Channel, host: usize) {
+        let hosts = self.joined.entry(channel).or_default();
+        if let Err(at) = hosts.binary_search(&host) {
+            hosts.insert(at, host);
+        }
+    }
+
+    pub(crate) fn leave(&mut self, channel: Channel, host: usize) {
+        if let Some(hosts) = self.joined.get_mut(&channel) {
+            hosts.retain(|h| *h != host);
+        }
+    }
+
+    /// Who receives a channel, beside `from`.
+    pub(crate) fn receivers(&self, channel: Channel, from: usize) -> Vec<usize> {
+        let hosts = self.joined.get(&channel).map_or(&[][..], Vec::as_slice);
+        hosts.iter().copied().filter(|h| *h != from).collect()
+    }
+
+    /// Puts the datagrams `among` of a train on the downlink of `host`: which of them fit, and when they are there.
+    pub(crate) fn train_down(&mut self, now: Instant, host: usize, train: &Train, among: u64) -> (u64, Instant) {
+        let link = &mut self.down[host];
+        let mut fit = among;
+        let room = link.room(now);
+        while train.wire_bytes(fit) > room {
+            fit &= !(1 << (63 - fit.leading_zeros()));
+        }
+        link.drop_tail(train.wire_bytes(among) - train.wire_bytes(fit));
+        if fit == 0 {
+            return (0, now);
+        }
+        (fit, link.pass(now, train.wire_bytes(fit), train.ready).end)
+    }
+
+    /// Puts a frame on the downlink of its receiver: when it is there, `None` when the queue is full.
+    pub(crate) fn frame_down(&mut self, now: Instant, frame: &Frame) -> Option<Instant> {
+        let link = &mut self.down[frame.to];
+        if link.room(now) < frame.wire_bytes {
+            link.drop_tail(frame.wire_bytes);
+            return None;
+        }
+        Some(link.pass(now, frame.wire_bytes, now).end)
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<LinkBytes> {
+        let both = self.up.iter().zip(&self.down);
+        both.map(|(u, d)| LinkBytes {
+            up: u.wire_bytes,
+            down: d.wire_bytes,
+            dropped: u.dropped_bytes + d.dropped_bytes,
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn train(datagrams: usize, payload_len: u64) -> Train {
+        Train {
+            from: 0,
+            channel: Channel(1),
+            headers: vec![[0; DATAGRAM_HEADER_BYTES]; datagrams],
+            payload: Payload::Bytes(vec![0; payload_len as usize]),
+            payload_len,
+            chunk_bytes: 100,
+            overhead: 25,
+            ready: Instant(0),
+        }
+    }
+
+    fn plan(queue_bytes: u64) -> NetworkPlan {
+        NetworkPlan { rate: 8_000_000_000, queue_bytes, ..NetworkPlan::default() }
+    }
+
+    #[test]
+    fn a_link_is_serial_and_drops_at_the_tail_of_its_queue() {
+        let mut n = Network::new(&plan(300), 2);
+        let t = train(3, 250);
+        assert_eq!(t.wire_bytes(t.all()), 325);
+        assert_eq!(n.train_down(Instant(0), 1, &t, t.all()), (0b011, Instant(250)), "the third does not fit");
+        assert_eq!(n.train_down(Instant(0), 1, &t, 0b100), (0, Instant(0)), "75 do not fit into 50");
+        assert_eq!(n.train_down(Instant(100), 1, &t, 0b100), (0b100, Instant(325)), "waits its turn");
+        assert_eq!(n.bytes()[1], LinkBytes { up: 0, down: 325, dropped: 150 });
+    }
+
+    #[test]
+    fn the_switch_copies_to_those_who_joined() {
+        let mut n = Network::new(&plan(300), 3);
+        for host in [2, 0, 1, 2] {
+            n.join(Channel(1), host);
+        }
+        assert_eq!(n.receivers(Channel(1), 1), [0, 2]);
+        n.leave(Channel(1), 2);
+        assert_eq!(n.receivers(Channel(1), 1), [0]);
+        assert!(n.receivers(Channel(2), 1).is_empty());
+    }
+}

@@ -1,0 +1,151 @@
+//! What is true in a run, and the judgement of what the machines say against it.
+//!
+//! A call must end well with the right bytes, or with an error, and then the error must be so: the rank did die, the
+//! service process did die, the signatures do differ. Invariant: truth is recorded when it happens, before any machine
+//! can know it.
+
+use std::collections::BTreeSet;
+
+use outboard_plan::Rank;
+use outboard_proto::{CallKind, CollectiveError, GroupError, GroupHandle, InstanceId, Signature, SpId};
+
+use crate::breach::Breach;
+use crate::scenario::{GroupPlan, Scenario};
+use crate::store::{CallOutput, Origin};
+
+/// The name of the service process on a host.
+pub(crate) fn sp_id(host: usize) -> SpId {
+    SpId(0x5e00 + host as u64)
+}
+
+/// The handle of a group, by its number in the scenario.
+pub(crate) fn handle(group: usize) -> GroupHandle {
+    GroupHandle(0x6000 + group as u32)
+}
+
+/// The number in the scenario of a group.
+pub(crate) fn group_number(scenario: &Scenario, group: GroupHandle) -> Option<usize> {
+    let number = group.0.checked_sub(0x6000)? as usize;
+    (number < scenario.groups.len()).then_some(number)
+}
+
+/// One rank's call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CallName {
+    pub(crate) group: usize,
+    pub(crate) member: usize,
+    pub(crate) instance: u64,
+}
+
+impl CallName {
+    /// The contribution of this call.
+    pub(crate) fn origin(&self) -> Origin {
+        Origin { group: self.group as u32, instance: self.instance as u32, rank: self.member as u32 }
+    }
+}
+
+/// What has happened so far that can excuse an error.
+#[derive(Debug, Default)]
+pub(crate) struct Truth {
+    pub(crate) dead_hosts: BTreeSet<usize>,
+    pub(crate) bad_memory: BTreeSet<usize>,
+    /// (group, member) that died or left early.
+    pub(crate) gone: BTreeSet<(usize, usize)>,
+    /// (group, member, instance) that ended well.
+    done: BTreeSet<(usize, usize, u64)>,
+    /// (group, member, instance) that was called.
+    called: BTreeSet<(usize, usize, u64)>,
+}
+
+impl Truth {
+    /// A rank calls.
+    pub(crate) fn call(&mut self, name: CallName) {
+        self.called.insert((name.group, name.member, name.instance));
+    }
+
+    /// Judges the end of a call.
+    pub(crate) fn judge(
+        &mut self,
+        scenario: &Scenario,
+        name: CallName,
+        result: &Result<(), CollectiveError>,
+        output: CallOutput,
+    ) -> Result<(), Breach> {
+        let plan = &scenario.groups[name.group];
+        let call = &plan.calls[name.instance as usize - 1];
+        let (group, rank, instance) = (handle(name.group), Rank(name.member as u32), InstanceId(name.instance));
+        match result {
+            Ok(()) => {
+                if call.is_disputed() {
+                    return Err(Breach::MissedMismatch { group, rank, instance });
+                }
+                let origins = (0..plan.members.len()).map(|member| CallName { member, ..name }.origin());
+                if let Some(what) = output.difference(call.bytes, origins) {
+                    return Err(Breach::WrongBytes { group, rank, instance, what });
+                }
+                self.done.insert((name.group, name.member, name.instance));
+                Ok(())
+            }
+            Err(error) if self.is_so(scenario, name.group, Some(name.instance), error) => Ok(()),
+            Err(error) => Err(Breach::FalseError { group, rank, instance, reason: error.to_string() }),
+        }
+    }
+
+    /// Judges the answer to a request for a group.
+    pub(crate) fn judge_group(
+        &self,
+        scenario: &Scenario,
+        number: usize,
+        member: usize,
+        result: &Result<(), GroupError>,
+    ) -> Result<(), Breach> {
+        let plan = &scenario.groups[number];
+        let odd_one = scenario.faults.misconfigured;
+        let serves = |host: usize| plan.members.iter().any(|rank| scenario.host_of[*rank] == host);
+        let one_host = plan.members.iter().all(|rank| scenario.host_of[*rank] == scenario.host_of[plan.members[0]]);
+        let differ = odd_one.is_some_and(serves) && !one_host;
+        let so = match result {
+            Ok(()) if differ => return Err(Breach::MissedConfiguration { group: handle(number) }),
+            Ok(()) => true,
+            Err(GroupError::Configuration { a, b, a_digest, b_digest }) => {
+                let odd = odd_one.map(sp_id);
+                differ && a != b && a_digest != b_digest && (Some(*a) == odd || Some(*b) == odd)
+            }
+            Err(GroupError::Lost(error)) => self.is_so(scenario, number, None, error),
+            Err(GroupError::Invalid(_) | GroupError::HandleTaken(_)) => false,
+        };
+        if so {
+            return Ok(());
+        }
+        let reason = result.as_ref().err().map_or(String::new(), ToString::to_string);
+        Err(Breach::FalseGroupError { group: handle(number), rank: Rank(member as u32), reason })
+    }
+
+    fn is_so(&self, scenario: &Scenario, group: usize, instance: Option<u64>, error: &CollectiveError) -> bool {
+        let plan = &scenario.groups[group];
+        let member = |rank: &Rank| ((rank.0 as usize) < plan.members.len()).then_some(rank.0 as usize);
+        match error {
+            CollectiveError::RankLost(rank) => member(rank).is_some_and(|m| {
+                self.gone.contains(&(group, m)) && !instance.is_some_and(|i| self.done.contains(&(group, m, i)))
+            }),
+            CollectiveError::PeerLost { sp, rank } => {
+                let lowest = plan.members.iter().position(|r| sp_id(scenario.host_of[*r]) == *sp);
+                lowest == member(rank)
+                    && lowest.is_some_and(|m| self.dead_hosts.contains(&scenario.host_of[plan.members[m]]))
+            }
+            CollectiveError::Mismatch { a_rank, a, b_rank, b } => (1..=plan.calls.len() as u64).any(|i| {
+                a != b && self.called_so(plan, group, i, a_rank, a) && self.called_so(plan, group, i, b_rank, b)
+            }),
+            CollectiveError::Memory(rank) => member(rank).is_some_and(|m| self.bad_memory.contains(&plan.members[m])),
+            CollectiveError::Protocol(_) => false,
+        }
+    }
+
+    /// Whether `rank` has called `instance` of the group as the signature says.
+    fn called_so(&self, plan: &GroupPlan, group: usize, instance: u64, rank: &Rank, signature: &Signature) -> bool {
+        let member = rank.0 as usize;
+        let bytes = plan.calls[instance as usize - 1].bytes_of(member);
+        self.called.contains(&(group, member, instance))
+            && *signature == Signature { kind: CallKind::Allgather, bytes_per_rank: bytes }
+    }
+}

@@ -1,0 +1,87 @@
+//! Drivers that do one thing wrong on purpose, to show that the oracles can fail.
+//!
+//! Invariant: without a sabotage this changes nothing.
+
+use outboard_proto::{CollectiveError, Order};
+
+/// What the driver does wrong; `nth` counts from 0 on each host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Skips a `Deliver`.
+    SkipDeliver {
+        /// Which.
+        nth: u64,
+    },
+    /// Delivers to a place one byte too low, or too high at the start of a buffer.
+    ShiftDeliver {
+        /// Which.
+        nth: u64,
+    },
+    /// Skips a `Copy`.
+    SkipCopy {
+        /// Which.
+        nth: u64,
+    },
+    /// Keeps staging that was to be given back.
+    KeepStaging {
+        /// Which.
+        nth: u64,
+    },
+    /// Does not tell a rank that its call has ended.
+    LoseCompletion {
+        /// Which.
+        nth: u64,
+    },
+    /// Tells a rank that its call has failed although it has not.
+    InventError {
+        /// Which.
+        nth: u64,
+        /// With which error.
+        rank: outboard_plan::Rank,
+    },
+}
+
+/// Does the one thing wrong.
+#[derive(Debug)]
+pub(crate) struct Saboteur {
+    sabotage: Option<Sabotage>,
+    seen: u64,
+}
+
+impl Saboteur {
+    pub(crate) fn new(sabotage: Option<Sabotage>) -> Self {
+        Saboteur { sabotage, seen: 0 }
+    }
+
+    /// Counts and says whether this is the one.
+    fn hit(&mut self, nth: u64) -> bool {
+        self.seen += 1;
+        self.seen == nth + 1
+    }
+
+    /// The order to obey, if any.
+    pub(crate) fn order(&mut self, order: Order) -> Option<Order> {
+        let Some(sabotage) = self.sabotage else { return Some(order) };
+        match (sabotage, order) {
+            (Sabotage::SkipDeliver { nth }, Order::Deliver { .. })
+            | (Sabotage::SkipCopy { nth }, Order::Copy { .. })
+            | (Sabotage::KeepStaging { nth }, Order::Unstage { .. }) => (!self.hit(nth)).then_some(order),
+            (Sabotage::ShiftDeliver { nth }, Order::Deliver { payload, offset, mut to }) if self.hit(nth) => {
+                to.offset = if to.offset == 0 { 1 } else { to.offset - 1 };
+                Some(Order::Deliver { payload, offset, to })
+            }
+            _ => Some(order),
+        }
+    }
+
+    /// How a call ends, if the rank hears of it.
+    pub(crate) fn completed(&mut self, result: Result<(), CollectiveError>) -> Option<Result<(), CollectiveError>> {
+        match self.sabotage {
+            Some(Sabotage::LoseCompletion { nth }) => (!self.hit(nth)).then_some(result),
+            Some(Sabotage::InventError { nth, rank }) => {
+                Some(if self.hit(nth) { Err(CollectiveError::RankLost(rank)) } else { result })
+            }
+            _ => Some(result),
+        }
+    }
+}

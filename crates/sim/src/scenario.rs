@@ -1,0 +1,199 @@
+//! What is simulated: hosts, ranks, groups, their calls, and what goes wrong.
+//!
+//! A [`Scenario`] is data; together with a seed it determines a run. Invariants are checked by [`Scenario::check`], at
+//! the start of every run. Never runs anything.
+
+use std::time::Duration;
+
+use outboard_proto::Config;
+use outboard_proto::config::AllgatherAlgorithm;
+
+use crate::faults::Faults;
+use crate::network::NetworkPlan;
+use crate::store::StoreKind;
+
+/// A whole run, but for its seed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    /// The host of each rank of the job.
+    pub host_of: Vec<usize>,
+    /// The links.
+    pub network: NetworkPlan,
+    /// What all service processes are told.
+    pub config: Config,
+    /// The groups and their calls.
+    pub groups: Vec<GroupPlan>,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// What the buffers hold.
+    pub store: StoreKind,
+}
+
+/// A group and what its ranks call on it, each rank in the order of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupPlan {
+    /// The ranks of the job that are its members, in the order of their ranks in the group.
+    pub members: Vec<usize>,
+    /// When its members ask for it.
+    pub create: Duration,
+    /// Most by which a member asks later, drawn by seed.
+    pub create_spread: Duration,
+    /// Calls that a rank may have in flight at once.
+    pub window: usize,
+    /// A rank leaves after its first failed call, instead of making the remaining ones.
+    pub leave_on_error: bool,
+    /// The calls.
+    pub calls: Vec<CallPlan>,
+}
+
+/// One collective of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallPlan {
+    /// Bytes that each rank contributes.
+    pub bytes: u64,
+    /// When the ranks call, at the earliest.
+    pub at: Duration,
+    /// Members (by rank in the group) that call so much later.
+    pub late: Vec<(usize, Duration)>,
+    /// Members that call in place.
+    pub in_place: Vec<usize>,
+    /// A member that calls with another number of bytes.
+    pub disagrees: Option<(usize, u64)>,
+}
+
+impl CallPlan {
+    /// A call by all members at the same time.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        CallPlan { bytes, at: Duration::ZERO, late: Vec::new(), in_place: Vec::new(), disagrees: None }
+    }
+
+    /// What `member` contributes.
+    #[must_use]
+    pub fn bytes_of(&self, member: usize) -> u64 {
+        match self.disagrees {
+            Some((rank, bytes)) if rank == member => bytes,
+            _ => self.bytes,
+        }
+    }
+
+    /// Whether the members disagree.
+    #[must_use]
+    pub fn is_disputed(&self) -> bool {
+        self.disagrees.is_some_and(|(_, bytes)| bytes != self.bytes)
+    }
+
+    /// When `member` calls.
+    #[must_use]
+    pub fn due(&self, member: usize) -> Duration {
+        self.at + self.late.iter().filter(|(m, _)| *m == member).map(|(_, by)| *by).sum::<Duration>()
+    }
+}
+
+impl GroupPlan {
+    /// A group of these members without calls, made at the start.
+    #[must_use]
+    pub fn new(members: impl Into<Vec<usize>>) -> Self {
+        GroupPlan {
+            members: members.into(),
+            create: Duration::ZERO,
+            create_spread: Duration::ZERO,
+            window: 1,
+            leave_on_error: false,
+            calls: Vec::new(),
+        }
+    }
+
+    /// The group with one call more.
+    #[must_use]
+    pub fn calling(mut self, call: CallPlan) -> Self {
+        self.calls.push(call);
+        self
+    }
+}
+
+impl Scenario {
+    /// One allgather of `bytes` per rank among `ranks`, one on each host, without faults; real bytes up to 1 MiB of
+    /// receive buffers altogether, provenance beyond.
+    #[must_use]
+    pub fn allgather(ranks: usize, bytes: u64) -> Self {
+        let small = bytes.saturating_mul((ranks * ranks) as u64) <= 1 << 20;
+        let network = NetworkPlan::default();
+        let config = Config { link_rate: network.rate, offload_from: 0, ..Config::default() };
+        Scenario {
+            host_of: (0..ranks).collect(),
+            network,
+            config,
+            groups: vec![GroupPlan::new((0..ranks).collect::<Vec<_>>()).calling(CallPlan::new(bytes))],
+            faults: Faults::none(),
+            store: if small { StoreKind::Bytes } else { StoreKind::Provenance },
+        }
+    }
+
+    /// The same by another plan.
+    #[must_use]
+    pub fn by(mut self, algorithm: AllgatherAlgorithm) -> Self {
+        self.config.allgather = algorithm;
+        self
+    }
+
+    /// The same with `per_host` neighbouring ranks on each host.
+    #[must_use]
+    pub fn ranks_per_host(mut self, per_host: usize) -> Self {
+        for (rank, host) in self.host_of.iter_mut().enumerate() {
+            *host = rank / per_host;
+        }
+        self
+    }
+
+    /// The same with other faults.
+    #[must_use]
+    pub fn with_faults(mut self, faults: Faults) -> Self {
+        self.faults = faults;
+        self
+    }
+
+    /// How many hosts there are.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.host_of.iter().max().map_or(0, |h| h + 1)
+    }
+
+    /// Payload bytes that all ranks together receive when all goes well.
+    #[must_use]
+    pub fn received_bytes(&self) -> u64 {
+        let calls = self.groups.iter().flat_map(|g| g.calls.iter().map(move |c| (g.members.len() as u64, c)));
+        calls.map(|(p, c)| p * p * c.bytes).sum()
+    }
+
+    /// When the last thing that has a time of its own is over.
+    pub(crate) fn last_scripted(&self) -> Duration {
+        let calls = self.groups.iter().flat_map(|g| {
+            let late = g.calls.iter().map(|c| c.at + c.late.iter().map(|(_, by)| *by).sum::<Duration>());
+            late.chain([g.create + g.create_spread])
+        });
+        calls.max().unwrap_or_default().max(self.faults.last_scripted()).max(self.faults.until.unwrap_or_default())
+    }
+
+    /// Virtual time within which everything must have ended after [`Self::last_scripted`]: the dead found, and every
+    /// byte moved at a small fraction of the links' rate.
+    pub(crate) fn patience(&self) -> Duration {
+        let moved = Duration::from_secs_f64(self.received_bytes() as f64 * 8.0 / self.network.rate as f64);
+        let calls = self.groups.iter().map(|g| g.calls.len() as u32 + 1).sum::<u32>();
+        let unending = if self.faults.until.is_none() { 4 } else { 1 };
+        (self.config.dead_after * 4 + Duration::from_secs(5) + moved * 10 + Duration::from_secs(1) * calls) * unending
+    }
+
+    /// Panics on a scenario that makes no sense: a mistake of who wrote it.
+    pub(crate) fn check(&self) {
+        for group in &self.groups {
+            let mut seen = vec![false; self.host_of.len()];
+            for member in &group.members {
+                assert!(!std::mem::replace(&mut seen[*member], true), "a rank is a member once");
+            }
+            assert!(group.window > 0 && !group.members.is_empty());
+        }
+        let largest = u64::from(self.config.fragment_bytes.max(self.config.chunk_bytes * self.network.train));
+        assert!(self.network.queue_bytes > 2 * largest, "a queue must hold what is sent in one piece");
+    }
+}

@@ -1,0 +1,317 @@
+//! The memory of one host: the buffers of calls and staging, behind the names that the machine uses for them.
+//!
+//! Two kinds of contents answer the same questions: real bytes for small runs, provenance (which source and offset lies
+//! where) for large ones. Invariant: every access is checked (region known, in bounds, send buffers never written), so
+//! that a wrong order is found where it is given. Never repairs an order.
+
+mod provenance;
+
+use std::collections::BTreeMap;
+
+use outboard_proto::{CallId, MemRef, Region, StagingId};
+
+use crate::breach::Breach;
+use provenance::IntervalMap;
+pub(crate) use provenance::{Origin, Piece};
+
+/// Which contents a run keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreKind {
+    /// Every byte.
+    Bytes,
+    /// Intervals with their sources; finds reads of memory that nobody wrote, too.
+    Provenance,
+}
+
+/// Bytes on their way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Payload {
+    Bytes(Vec<u8>),
+    Provenance(Vec<Piece>),
+}
+
+/// What lies in one buffer.
+#[derive(Debug)]
+enum Contents {
+    Bytes(Vec<u8>),
+    Provenance { map: IntervalMap, len: u64 },
+}
+
+/// What fills memory that nobody has written.
+const POISON: u8 = 0xa5;
+
+impl Contents {
+    fn undefined(kind: StoreKind, len: u64) -> Self {
+        match kind {
+            StoreKind::Bytes => Contents::Bytes(vec![POISON; len as usize]),
+            StoreKind::Provenance => Contents::Provenance { map: IntervalMap::default(), len },
+        }
+    }
+
+    fn len(&self) -> u64 {
+        match self {
+            Contents::Bytes(b) => b.len() as u64,
+            Contents::Provenance { len, .. } => *len,
+        }
+    }
+
+    fn fill(&mut self, start: u64, len: u64, origin: Origin) {
+        match self {
+            Contents::Bytes(b) => {
+                for (i, byte) in b[start as usize..(start + len) as usize].iter_mut().enumerate() {
+                    *byte = origin.byte(i as u64);
+                }
+            }
+            Contents::Provenance { map, .. } => map.write(start, Piece { len, origin, offset: 0 }),
+        }
+    }
+
+    fn write(&mut self, start: u64, payload: &Payload, offset: u64, len: u64) {
+        match (self, payload) {
+            _ if len == 0 => {}
+            (Contents::Bytes(b), Payload::Bytes(p)) => {
+                b[start as usize..(start + len) as usize].copy_from_slice(&p[offset as usize..(offset + len) as usize]);
+            }
+            (Contents::Provenance { map, .. }, Payload::Provenance(pieces)) => {
+                let mut at = start;
+                provenance::for_each_piece(pieces, offset, len, |piece| {
+                    map.write(at, piece);
+                    at += piece.len;
+                });
+            }
+            _ => unreachable!("one run has one kind of store"),
+        }
+    }
+
+    fn read(&mut self, start: u64, len: u64) -> Payload {
+        match self {
+            Contents::Bytes(b) => Payload::Bytes(b[start as usize..(start + len) as usize].to_vec()),
+            Contents::Provenance { map, .. } => Payload::Provenance(map.read(start, len)),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct CallBuffers {
+    input: Contents,
+    output: Contents,
+    /// The rank's memory cannot be accessed any more.
+    faulty: bool,
+}
+
+/// The buffers of one host.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    kind: StoreKind,
+    calls: BTreeMap<CallId, CallBuffers>,
+    staging: BTreeMap<StagingId, Contents>,
+    staged: u64,
+    quota: u64,
+}
+
+/// How an access ended that is within the rules.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Access<T> {
+    Done(T),
+    /// The buffers of this call cannot be accessed: a fault of the rank, not of the machine.
+    Fault(CallId),
+}
+
+impl Memory {
+    pub(crate) fn new(kind: StoreKind, quota: u64) -> Self {
+        Memory { kind, calls: BTreeMap::new(), staging: BTreeMap::new(), staged: 0, quota }
+    }
+
+    /// Brings in the buffers of a call: `origin` is its contribution of `bytes`, `output` the size of the receive
+    /// buffer, `place` where the contribution lies in it when the call is in place.
+    pub(crate) fn add_call(&mut self, id: CallId, origin: Origin, bytes: u64, output: u64, place: Option<u64>) {
+        let mut input = Contents::undefined(self.kind, if place.is_some() { 0 } else { bytes });
+        let mut out = Contents::undefined(self.kind, output);
+        match place {
+            Some(at) => out.fill(at, bytes, origin),
+            None => input.fill(0, bytes, origin),
+        }
+        let old = self.calls.insert(id, CallBuffers { input, output: out, faulty: false });
+        assert!(old.is_none(), "call ids are drawn once");
+    }
+
+    /// Gives the buffers of a call back to its rank: what the receive buffer holds, `None` for a call that is not there.
+    pub(crate) fn end_call(&mut self, id: CallId) -> Option<CallOutput> {
+        self.calls.remove(&id).map(|c| CallOutput { output: c.output })
+    }
+
+    /// From now on every access to the buffers of this call faults.
+    pub(crate) fn make_faulty(&mut self, id: CallId) {
+        if let Some(call) = self.calls.get_mut(&id) {
+            call.faulty = true;
+        }
+    }
+
+    pub(crate) fn stage(&mut self, id: StagingId, bytes: u64) -> Result<(), Breach> {
+        if self.staging.contains_key(&id) {
+            return Err(Breach::StagedTwice(id));
+        }
+        self.staged += bytes;
+        if self.staged > self.quota {
+            return Err(Breach::StagingQuota { held: self.staged, quota: self.quota });
+        }
+        self.staging.insert(id, Contents::undefined(self.kind, bytes));
+        Ok(())
+    }
+
+    pub(crate) fn unstage(&mut self, id: StagingId) -> Result<(), Breach> {
+        let contents = self.staging.remove(&id).ok_or(Breach::UnstagedTwice(id))?;
+        self.staged -= contents.len();
+        Ok(())
+    }
+
+    /// Bytes of staging held, and in how many pieces.
+    pub(crate) fn staged(&self) -> (u64, usize) {
+        (self.staged, self.staging.len())
+    }
+
+    pub(crate) fn read(&mut self, at: MemRef) -> Result<Access<Payload>, Breach> {
+        let contents = match self.find(at)? {
+            Access::Done(contents) => contents,
+            Access::Fault(call) => return Ok(Access::Fault(call)),
+        };
+        let payload = contents.read(at.offset, at.len);
+        if let Payload::Provenance(pieces) = &payload {
+            let holes = pieces.iter().filter(|p| p.origin.is_undefined()).map(|p| p.len).sum();
+            if holes > 0 {
+                return Err(Breach::ReadsUndefined { at, holes });
+            }
+        }
+        Ok(Access::Done(payload))
+    }
+
+    /// Writes `to.len` bytes from `offset` of `payload`. The caller has checked that they are there.
+    pub(crate) fn write(&mut self, to: MemRef, payload: &Payload, offset: u64) -> Result<Access<()>, Breach> {
+        if matches!(to.region, Region::Input(_)) {
+            return Err(Breach::WritesInput { at: to });
+        }
+        Ok(match self.find(to)? {
+            Access::Done(contents) => {
+                contents.write(to.offset, payload, offset, to.len);
+                Access::Done(())
+            }
+            Access::Fault(call) => Access::Fault(call),
+        })
+    }
+
+    pub(crate) fn copy(&mut self, from: MemRef, to: MemRef) -> Result<Access<()>, Breach> {
+        let overlap =
+            from.region == to.region && from.offset < to.offset + to.len && to.offset < from.offset + from.len;
+        if from.len != to.len || overlap {
+            return Err(Breach::BadCopy { from, to });
+        }
+        match self.read(from)? {
+            Access::Done(payload) => self.write(to, &payload, 0),
+            Access::Fault(call) => Ok(Access::Fault(call)),
+        }
+    }
+
+    fn find(&mut self, at: MemRef) -> Result<Access<&mut Contents>, Breach> {
+        let contents = match at.region {
+            Region::Staging(id) => self.staging.get_mut(&id).ok_or(Breach::StagingGone { at })?,
+            Region::Input(id) | Region::Output(id) => {
+                let call = self.calls.get_mut(&id).ok_or(Breach::RegionGone { at })?;
+                if call.faulty {
+                    return Ok(Access::Fault(id));
+                }
+                if matches!(at.region, Region::Input(_)) { &mut call.input } else { &mut call.output }
+            }
+        };
+        let size = contents.len();
+        match at.offset.checked_add(at.len) {
+            Some(end) if end <= size => Ok(Access::Done(contents)),
+            _ => Err(Breach::OutOfBounds { at, size }),
+        }
+    }
+}
+
+/// The receive buffer of a call that has ended.
+#[derive(Debug)]
+pub(crate) struct CallOutput {
+    output: Contents,
+}
+
+impl CallOutput {
+    /// Where the buffer differs from the blocks of `bytes` each, contributed by `origins` in order.
+    pub(crate) fn difference(mut self, bytes: u64, origins: impl Iterator<Item = Origin>) -> Option<String> {
+        for (block, origin) in origins.enumerate() {
+            let start = block as u64 * bytes;
+            let wrong = match self.output.read(start, bytes) {
+                Payload::Bytes(b) => b
+                    .iter()
+                    .enumerate()
+                    .find(|(i, byte)| **byte != origin.byte(*i as u64))
+                    .map(|(i, byte)| format!("byte {i} of block {block} is {byte:#04x}")),
+                Payload::Provenance(pieces) => provenance::difference(&pieces, bytes, origin)
+                    .map(|(at, piece)| format!("from byte {at} of block {block} lies {piece}")),
+            };
+            if wrong.is_some() {
+                return wrong;
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: CallId = CallId(1);
+
+    fn origin(rank: u32) -> Origin {
+        Origin { group: 0, instance: 1, rank }
+    }
+
+    fn output(offset: u64, len: u64) -> MemRef {
+        MemRef { region: Region::Output(CALL), offset, len }
+    }
+
+    #[test]
+    fn both_stores_agree_on_right_and_wrong_bytes() {
+        for kind in [StoreKind::Bytes, StoreKind::Provenance] {
+            for place in [None, Some(0)] {
+                let mut m = Memory::new(kind, 100);
+                m.add_call(CALL, origin(0), 10, 20, place);
+                m.add_call(CallId(2), origin(1), 10, 20, None);
+                if place.is_none() {
+                    let from = MemRef { region: Region::Input(CALL), offset: 0, len: 10 };
+                    assert_eq!(m.copy(from, output(0, 10)), Ok(Access::Done(())));
+                }
+                let theirs = MemRef { region: Region::Input(CallId(2)), offset: 0, len: 10 };
+                let Ok(Access::Done(payload)) = m.read(theirs) else { panic!("reads") };
+                for first in [5, 0] {
+                    assert_eq!(m.write(output(10 + first, 5), &payload, first), Ok(Access::Done(())));
+                }
+                let end = m.end_call(CALL).expect("is there");
+                assert_eq!(end.difference(10, [0, 1].map(origin).into_iter()), None);
+            }
+            let mut m = Memory::new(kind, 100);
+            m.add_call(CALL, origin(0), 10, 20, Some(0));
+            let end = m.end_call(CALL).expect("is there");
+            assert!(end.difference(10, [0, 1].map(origin).into_iter()).is_some());
+        }
+    }
+
+    #[test]
+    fn refuses_what_breaks_the_rules() {
+        let mut m = Memory::new(StoreKind::Provenance, 100);
+        m.add_call(CALL, origin(0), 10, 20, None);
+        assert!(matches!(m.read(output(15, 6)), Err(Breach::OutOfBounds { size: 20, .. })));
+        assert!(matches!(m.read(output(0, 1)), Err(Breach::ReadsUndefined { holes: 1, .. })));
+        let input = MemRef { region: Region::Input(CALL), offset: 0, len: 1 };
+        assert!(matches!(m.write(input, &Payload::Provenance(vec![]), 0), Err(Breach::WritesInput { .. })));
+        assert_eq!(m.stage(StagingId(1), 60), Ok(()));
+        assert!(matches!(m.stage(StagingId(1), 1), Err(Breach::StagedTwice(_))));
+        assert!(matches!(m.stage(StagingId(2), 41), Err(Breach::StagingQuota { held: 101, quota: 100 })));
+        assert_eq!(m.unstage(StagingId(1)), Ok(()));
+        assert!(matches!(m.unstage(StagingId(1)), Err(Breach::UnstagedTwice(_))));
+        assert!(m.end_call(CALL).is_some());
+        assert!(matches!(m.read(input), Err(Breach::RegionGone { .. })));
+    }
+}

@@ -1,0 +1,176 @@
+//! Many seeds at once: a scenario for each, spread over threads, with what they came to.
+//!
+//! Invariant: the summary does not depend on how many threads there are. Runs share nothing.
+
+use std::ops::Range;
+use std::sync::{Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use outboard_proto::config::AllgatherAlgorithm;
+
+use crate::faults::Faults;
+use crate::mixed::mixed_faults;
+use crate::report::{Failure, Outcome};
+use crate::run;
+use crate::scenario::Scenario;
+
+/// Failures of which the whole account is kept.
+const KEPT: usize = 16;
+
+/// How far a sweep is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Runs ended.
+    pub done: u64,
+    /// Runs altogether.
+    pub total: u64,
+    /// Runs in which an oracle found something.
+    pub failed: u64,
+}
+
+/// Smallest, middle and largest of many values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spread<T> {
+    /// Smallest.
+    pub min: T,
+    /// Middle.
+    pub median: T,
+    /// Largest.
+    pub max: T,
+}
+
+impl<T: Copy + Ord + Default> Spread<T> {
+    fn of(mut values: Vec<T>) -> Self {
+        values.sort_unstable();
+        match values.as_slice() {
+            [] => Self::default(),
+            [min, .., max] => Spread { min: *min, median: values[values.len() / 2], max: *max },
+            [one] => Spread { min: *one, median: *one, max: *one },
+        }
+    }
+}
+
+/// What a sweep came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// Runs.
+    pub runs: u64,
+    /// Seeds that failed, ascending.
+    pub failed_seeds: Vec<u64>,
+    /// The accounts of the first of them.
+    pub failures: Vec<Failure>,
+    /// Virtual time from the first call to the last completion.
+    pub in_collectives: Spread<Duration>,
+    /// Bytes on all links of a run, both ways.
+    pub wire_bytes: Spread<u64>,
+    /// Payload bytes that a run sent again.
+    pub retransmitted_bytes: Spread<u64>,
+    /// Deliveries tried in all runs.
+    pub deliveries: u64,
+    /// How many of them were lost to chance or script.
+    pub dropped: u64,
+    /// Calls in all runs.
+    pub calls: u64,
+    /// How many of them ended with an error, rightly.
+    pub errors: u64,
+    /// Calls reported as late (SP-9).
+    pub late: u64,
+}
+
+impl Summary {
+    fn of(mut results: Vec<(u64, Result<Outcome, Failure>)>) -> Self {
+        results.sort_by_key(|(seed, _)| *seed);
+        let runs = results.len() as u64;
+        let failed_seeds = results.iter().filter(|(_, r)| r.is_err()).map(|(seed, _)| *seed).collect();
+        let (mut outcomes, mut failures) = (Vec::new(), Vec::new());
+        for (_, result) in results {
+            match result {
+                Ok(outcome) => outcomes.push(outcome),
+                Err(failure) if failures.len() < KEPT => failures.push(failure),
+                Err(_) => {}
+            }
+        }
+        Summary {
+            runs,
+            failed_seeds,
+            failures,
+            in_collectives: Spread::of(outcomes.iter().map(|o| o.in_collectives).collect()),
+            wire_bytes: Spread::of(outcomes.iter().map(Outcome::wire_bytes).collect()),
+            retransmitted_bytes: Spread::of(outcomes.iter().map(Outcome::retransmitted_bytes).collect()),
+            deliveries: outcomes.iter().map(|o| o.deliveries).sum(),
+            dropped: outcomes.iter().map(|o| o.dropped).sum(),
+            calls: outcomes.iter().map(|o| o.calls).sum(),
+            errors: outcomes.iter().map(|o| o.errors).sum(),
+            late: outcomes.iter().map(|o| o.late).sum(),
+        }
+    }
+}
+
+/// Plays the scenario of every seed on `threads` threads (at least one). `progress` is called on this thread after
+/// every run.
+pub fn sweep(
+    seeds: Range<u64>,
+    threads: usize,
+    scenario: impl Fn(u64) -> Scenario + Sync,
+    mut progress: impl FnMut(Progress),
+) -> Summary {
+    let total = seeds.end.saturating_sub(seeds.start);
+    let left = Mutex::new(seeds);
+    let next = || left.lock().expect("nobody panics while holding it").next();
+    let (report, reports) = mpsc::channel();
+    let mut results = Vec::new();
+    thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            let (report, next, scenario) = (report.clone(), &next, &scenario);
+            scope.spawn(move || {
+                while let Some(seed) = next() {
+                    let result = run(&scenario(seed), seed);
+                    report.send((seed, result)).expect("the receiver outlives the scope");
+                }
+            });
+        }
+        drop(report);
+        let mut failed = 0;
+        for (seed, result) in reports {
+            failed += u64::from(result.is_err());
+            results.push((seed, result));
+            progress(Progress { done: results.len() as u64, total, failed });
+        }
+    });
+    Summary::of(results)
+}
+
+/// One allgather, played from many seeds: `outboard sim allgather`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AllgatherSweep {
+    /// Ranks.
+    pub ranks: usize,
+    /// Ranks on each host.
+    pub ranks_per_host: usize,
+    /// Bytes that each rank contributes.
+    pub bytes: u64,
+    /// Chance that a datagram is lost on the way to one receiver, throughout.
+    pub loss: f64,
+    /// The plan.
+    pub algorithm: AllgatherAlgorithm,
+    /// The seeds.
+    pub seeds: Range<u64>,
+    /// Threads that play them.
+    pub threads: usize,
+}
+
+/// Plays [`AllgatherSweep`].
+pub fn allgather(plan: &AllgatherSweep, progress: impl FnMut(Progress)) -> Summary {
+    let faults = Faults { datagram_loss: plan.loss, ..Faults::none() };
+    let scenario = Scenario::allgather(plan.ranks, plan.bytes)
+        .by(plan.algorithm)
+        .ranks_per_host(plan.ranks_per_host)
+        .with_faults(faults);
+    sweep(plan.seeds.clone(), plan.threads, |_| scenario.clone(), progress)
+}
+
+/// Plays [`mixed_faults`] of every seed: `outboard sim mixed`.
+pub fn mixed(seeds: Range<u64>, threads: usize, progress: impl FnMut(Progress)) -> Summary {
+    sweep(seeds, threads, mixed_faults, progress)
+}

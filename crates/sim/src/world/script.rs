@@ -1,0 +1,222 @@
+//! The ranks of a run: what their scripts make them do, how they and their service processes die, and when all is over.
+
+use super::*;
+
+impl World<'_> {
+    /// Does what a member's script says is due.
+    pub(super) fn pump(&mut self, now: Instant, group: usize, member: usize) -> Result<(), Breach> {
+        let plan = &self.scenario.groups[group];
+        let rank = plan.members[member];
+        let host = self.scenario.host_of[rank];
+        if self.hosts[host].dead || self.truth.gone.contains(&(group, member)) {
+            return Ok(());
+        }
+        match self.progress[group][member] {
+            Progress::Before if now >= self.create_at[group][member] => {
+                self.progress[group][member] = Progress::Asked;
+                let input = Input::CreateGroup { spec: Rc::clone(&self.specs[group]), rank: Rank(member as u32) };
+                self.deliver(now, host, input)?;
+                if self.dying[rank] {
+                    self.queue.put(now, Happening::RankDies { rank });
+                }
+                Ok(())
+            }
+            Progress::Before | Progress::Asked | Progress::Over => Ok(()),
+            Progress::Calling { next, open, failed } => {
+                let ended = next > plan.calls.len() as u64 || (failed && plan.leave_on_error);
+                if ended && open == 0 {
+                    if next <= plan.calls.len() as u64 {
+                        self.truth.gone.insert((group, member));
+                    }
+                    self.progress[group][member] = Progress::Over;
+                    return self.deliver(now, host, Input::Leave { group: handle(group), rank: Rank(member as u32) });
+                }
+                if ended || open >= plan.window {
+                    return Ok(());
+                }
+                let due = Instant(0) + plan.calls[next as usize - 1].due(member);
+                if now < due {
+                    self.queue.put(due, Happening::Script { group, member });
+                    return Ok(());
+                }
+                self.call(now, CallName { group, member, instance: next }, host)
+            }
+        }
+    }
+
+    fn call(&mut self, now: Instant, name: CallName, host: usize) -> Result<(), Breach> {
+        let CallName { group, member, instance } = name;
+        let plan = &self.scenario.groups[group];
+        let call = &plan.calls[instance as usize - 1];
+        let bytes = call.bytes_of(member);
+        let in_place = call.in_place.contains(&member);
+        self.calls_made += 1;
+        let id = CallId(self.calls_made);
+        let place = in_place.then_some(member as u64 * bytes);
+        let memory = &mut self.hosts[host].memory;
+        memory.add_call(id, name.origin(), bytes, bytes * plan.members.len() as u64, place);
+        if self.truth.bad_memory.contains(&plan.members[member]) {
+            memory.make_faulty(id);
+        }
+        self.open.insert(id, name);
+        self.truth.call(name);
+        self.first_call.get_or_insert(now);
+        if let Progress::Calling { next, open, .. } = &mut self.progress[group][member] {
+            *next += 1;
+            *open += 1;
+        }
+        self.queue.put(now, Happening::Script { group, member });
+        let call = Call {
+            id,
+            group: handle(group),
+            rank: Rank(member as u32),
+            instance: InstanceId(instance),
+            signature: Signature { kind: CallKind::Allgather, bytes_per_rank: bytes },
+            in_place,
+        };
+        self.deliver(now, host, Input::Call(call))
+    }
+
+    /// A rank's process ends: its service process sees it leave all groups that it has asked for. One that has not
+    /// asked for all of them dies when it has.
+    pub(super) fn rank_dies(&mut self, now: Instant, rank: usize) -> Result<(), Breach> {
+        self.dying[rank] = true;
+        let scenario = self.scenario;
+        let places: Vec<(usize, usize)> = scenario
+            .groups
+            .iter()
+            .enumerate()
+            .filter_map(|(g, plan)| plan.members.iter().position(|r| *r == rank).map(|m| (g, m)))
+            .collect();
+        if places.iter().any(|(g, m)| self.progress[*g][*m] == Progress::Before) {
+            return Ok(());
+        }
+        let host = scenario.host_of[rank];
+        for (group, member) in places {
+            if self.progress[group][member] != Progress::Over && self.truth.gone.insert((group, member)) {
+                self.deliver(now, host, Input::Leave { group: handle(group), rank: Rank(member as u32) })?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn host_dies(&mut self, now: Instant, host: usize, reported_after: Option<Duration>) {
+        self.hosts[host].dead = true;
+        self.truth.dead_hosts.insert(host);
+        for channel in std::mem::take(&mut self.hosts[host].joined) {
+            self.network.leave(channel, host);
+        }
+        if let Some(after) = reported_after {
+            for other in 0..self.hosts.len() {
+                if other != host && self.hosts[other].connected.contains(&sp_id(host)) {
+                    let at = now + self.dice.up_to(after);
+                    self.queue.put(at, Happening::Input { host: other, input: Input::PeerLost(sp_id(host)) });
+                }
+            }
+        }
+    }
+
+    /// Whether a member will do nothing any more and is owed nothing.
+    fn member_is_over(&self, group: usize, member: usize) -> bool {
+        let host = self.scenario.host_of[self.scenario.groups[group].members[member]];
+        let gone = self.progress[group][member] == Progress::Over || self.truth.gone.contains(&(group, member));
+        self.hosts[host].dead || gone
+    }
+
+    /// Open calls that are still owed an end.
+    fn owed(&self) -> usize {
+        let lives =
+            |n: &&CallName| !self.hosts[self.scenario.host_of[self.scenario.groups[n.group].members[n.member]]].dead;
+        self.open.values().filter(lives).count()
+    }
+
+    /// Everything that had to end has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.unfinished() == 0
+    }
+
+    /// Calls that are open and members that are not through.
+    pub(super) fn unfinished(&self) -> usize {
+        let members =
+            self.progress.iter().enumerate().map(|(group, members)| {
+                (0..members.len()).filter(|member| !self.member_is_over(group, *member)).count()
+            });
+        self.owed() + members.sum::<usize>()
+    }
+
+    /// Nothing is left of any group on any living host, and what was counted is what was seen.
+    pub(super) fn check_quiet(&self) -> Result<(), Breach> {
+        for (number, host) in self.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
+            let sp = sp_id(number);
+            let (bytes, pieces) = host.memory.staged();
+            let what = if pieces > 0 {
+                format!("{pieces} pieces of staging, {bytes} bytes")
+            } else if !host.batches.is_empty() {
+                format!("{} multicast batches under way", host.batches.len())
+            } else if !host.joined.is_empty() {
+                format!("{} channels joined", host.joined.len())
+            } else if !host.connected.is_empty() {
+                format!("connections to {:?}", host.connected)
+            } else if let Some(due) = host.sp.poll_timeout() {
+                format!("a timer due at {} ns", due.0)
+            } else {
+                continue;
+            };
+            return Err(Breach::LeftOver { sp, what });
+        }
+        for (number, host) in self.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
+            let c = host.sp.counters();
+            if (c.completed, c.failed) != (host.completed, host.failed) || c.violations != 0 {
+                let what = format!("{c:?}, but {} calls ended well and {} did not", host.completed, host.failed);
+                return Err(Breach::WrongCounters { sp: sp_id(number), what });
+            }
+        }
+        Ok(())
+    }
+
+    /// The numbers of a run that ended as it should.
+    pub(crate) fn outcome(&self) -> Outcome {
+        let (deliveries, dropped) = self.dice.counted();
+        Outcome {
+            finished: self.last_completion.since(Instant(0)),
+            in_collectives: self.last_completion.since(self.first_call.unwrap_or_default()),
+            links: self.network.bytes(),
+            counters: self.hosts.iter().map(|h| h.sp.counters()).collect(),
+            deliveries,
+            dropped,
+            calls: self.calls_made,
+            errors: self.errors,
+            late: self.late_events,
+        }
+    }
+
+    /// What the run looks like now, for people.
+    pub(crate) fn account(&self) -> String {
+        use std::fmt::Write as _;
+        let mut out = String::new();
+        let now = self.queue.now();
+        let _ = writeln!(out, "virtual time {:.6} s", now.0 as f64 / 1e9);
+        for (group, members) in self.progress.iter().enumerate() {
+            let _ = writeln!(out, "group {group}: {members:?}");
+        }
+        for (id, name) in &self.open {
+            let _ = writeln!(out, "open: {id:?} {name:?}");
+        }
+        for (number, host) in self.hosts.iter().enumerate() {
+            let _ = writeln!(
+                out,
+                "host {number}{}: timer {:?}, staging {:?}, batches {}, inbox {}, {:?}",
+                if host.dead { " (dead)" } else { "" },
+                host.sp.poll_timeout().map(|t| t.0 as i128 - now.0 as i128),
+                host.memory.staged(),
+                host.batches.len(),
+                host.inbox.len(),
+                host.sp.counters(),
+            );
+        }
+        for line in self.trace.iter().flatten() {
+            let _ = writeln!(out, "{line}");
+        }
+        out
+    }
+}
