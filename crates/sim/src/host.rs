@@ -1,9 +1,9 @@
 //! The driver of one service process: feeds the machine and does what it asks for.
 //!
 //! Follows the contract of [`outboard_proto::Order`] and [`outboard_proto::Transmit`] to the letter: after every
-//! `handle_*` the orders are done in turn before anything else, then events are taken (so that `Connect` precedes the
-//! first frame), then what is to be sent, while the fabric has room. Checks every order on the way. Knows nothing of
-//! other hosts or of links; what leaves the host goes to the outbox.
+//! `handle_*` the orders are done in turn before anything else, then the machine hears of memory that faulted, then
+//! events are taken (so that `Connect` precedes the first frame), then what is to be sent, while the fabric has room.
+//! Checks every order on the way. Knows nothing of other hosts or of links; what leaves the host goes to the outbox.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -221,12 +221,13 @@ impl Host {
             while let Some(order) = self.sp.poll_order() {
                 self.obey(order, payloads)?;
             }
-            if let Some(event) = self.sp.poll_event() {
-                self.note(event)?;
-                continue;
-            }
+            // Before the events: the machine may have a `Completed` at hand that is not true any more.
             if let Some(call) = self.faulted.pop_first() {
                 self.sp.handle_memory_fault(now, call);
+                continue;
+            }
+            if let Some(event) = self.sp.poll_event() {
+                self.note(event)?;
                 continue;
             }
             let full = self.frames_outstanding >= self.frame_limit || self.batches.len() >= self.batch_limit;
@@ -239,18 +240,17 @@ impl Host {
         }
     }
 
-    /// After the last transmit: no further order or event has come up. `poll_*` take out, so what has come is done.
+    /// Whether the last `poll_transmit` has brought up nothing more to do.
     fn settled(&mut self, payloads: &Payloads<'_>) -> Result<bool, Breach> {
-        let mut settled = true;
         if let Some(order) = self.sp.poll_order() {
             self.obey(order, payloads)?;
-            settled = false;
+            return Ok(false);
         }
         if let Some(event) = self.sp.poll_event() {
             self.note(event)?;
-            settled = false;
+            return Ok(false);
         }
-        Ok(settled)
+        Ok(true)
     }
 
     fn obey(&mut self, order: Order, payloads: &Payloads<'_>) -> Result<(), Breach> {

@@ -208,7 +208,7 @@ impl<'a> World<'a> {
         while let Some(happening) = self.queue.take() {
             let now = self.queue.now();
             if self.trace.is_some() {
-                self.note(format!("{happening:?}"));
+                self.note(trace::happening(&happening));
             }
             self.happen(now, happening)?;
             steps += 1;
@@ -240,14 +240,21 @@ impl<'a> World<'a> {
         (1 << 28) + hosts * hosts * (4 << 20) + 100 * self.scenario.received_bytes()
     }
 
-    fn note(&mut self, line: String) {
+    /// Writes a line down, if this run is written down.
+    fn note(&mut self, line: Option<String>) {
         let at = self.queue.now().0;
-        if let Some(trace) = &mut self.trace {
+        if let (Some(trace), Some(line)) = (&mut self.trace, line) {
             if trace.len() == TRACE_LINES {
                 trace.pop_front();
             }
-            let line: String = line.chars().take(300).collect();
             trace.push_back(format!("{:>12.3} us  {line}", at as f64 / 1000.0));
+        }
+    }
+
+    /// Writes down what is lost on the way.
+    fn note_loss(&mut self, to: usize, what: impl FnOnce() -> String) {
+        if self.trace.is_some() {
+            self.note(Some(format!("LOST on the way to host {to}: {}", what())));
         }
     }
 
@@ -332,7 +339,7 @@ impl<'a> World<'a> {
         let mut actions = std::mem::take(&mut self.hosts[host].outbox);
         for action in actions.drain(..) {
             if self.trace.is_some() {
-                self.note(format!("host {host} {action:?}"));
+                self.note(trace::action(host, &action));
             }
             self.act(now, host, action)?;
         }
@@ -476,9 +483,15 @@ impl<'a> World<'a> {
         let among = self.dice.past_uplink(now, train.all());
         for host in self.network.receivers(train.channel, train.from) {
             let (fit, at) = self.network.train_down(now, host, train, among);
-            let fate = self.dice.datagrams(now, fit);
+            let mut fate = self.dice.datagrams(now, fit);
             if self.in_blackout(now, host) {
-                continue;
+                fate.pass = 0;
+                fate.late = 0;
+                fate.again = 0;
+            }
+            let lost = train.all() & !(fate.pass | fate.late);
+            if lost != 0 {
+                self.note_loss(host, || trace::train(train, lost));
             }
             let at = at + self.scenario.network.latency + fate.jitter;
             for (mask, at) in [(fate.pass, at), (fate.late, at + fate.late_by), (fate.again, at + fate.late_by)] {
@@ -491,10 +504,12 @@ impl<'a> World<'a> {
     }
 
     fn frame_at_switch(&mut self, now: Instant, frame: &Rc<Frame>) {
-        let Some(at) = self.network.frame_down(now, frame) else { return };
+        let Some(at) = self.network.frame_down(now, frame) else {
+            return self.note_loss(frame.to, || trace::frame(&frame.header, frame.payload_len));
+        };
         let fate = self.dice.frame(now);
-        if self.in_blackout(now, frame.to) {
-            return;
+        if self.in_blackout(now, frame.to) || fate.pass | fate.late == 0 {
+            return self.note_loss(frame.to, || trace::frame(&frame.header, frame.payload_len));
         }
         let in_order = self.in_order.entry((frame.from, frame.to)).or_default();
         let at = (at + self.scenario.network.latency + fate.jitter).max(*in_order);
@@ -516,3 +531,4 @@ impl<'a> World<'a> {
 }
 
 mod script;
+mod trace;

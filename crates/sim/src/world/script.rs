@@ -189,34 +189,4 @@ impl World<'_> {
             late: self.late_events,
         }
     }
-
-    /// What the run looks like now, for people.
-    pub(crate) fn account(&self) -> String {
-        use std::fmt::Write as _;
-        let mut out = String::new();
-        let now = self.queue.now();
-        let _ = writeln!(out, "virtual time {:.6} s", now.0 as f64 / 1e9);
-        for (group, members) in self.progress.iter().enumerate() {
-            let _ = writeln!(out, "group {group}: {members:?}");
-        }
-        for (id, name) in &self.open {
-            let _ = writeln!(out, "open: {id:?} {name:?}");
-        }
-        for (number, host) in self.hosts.iter().enumerate() {
-            let _ = writeln!(
-                out,
-                "host {number}{}: timer {:?}, staging {:?}, batches {}, inbox {}, {:?}",
-                if host.dead { " (dead)" } else { "" },
-                host.sp.poll_timeout().map(|t| t.0 as i128 - now.0 as i128),
-                host.memory.staged(),
-                host.batches.len(),
-                host.inbox.len(),
-                host.sp.counters(),
-            );
-        }
-        for line in self.trace.iter().flatten() {
-            let _ = writeln!(out, "{line}");
-        }
-        out
-    }
 }
