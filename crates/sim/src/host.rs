@@ -47,6 +47,7 @@ pub(crate) enum Input {
 pub(crate) enum Action {
     Frame { to: SpId, header: Vec<u8>, payload: Payload, payload_len: u32 },
     Batch(MulticastBatch),
+    Connect(SpId),
     Join(Channel),
     Leave(Channel),
     GroupReady { group: GroupHandle, rank: Rank, result: Result<(), outboard_proto::GroupError> },
@@ -230,14 +231,23 @@ impl Host {
                 self.note(event)?;
                 continue;
             }
-            let full = self.frames_outstanding >= self.frame_limit || self.batches.len() >= self.batch_limit;
-            let transmit = if full { None } else { self.sp.poll_transmit(now) };
+            let transmit = if self.is_full() { None } else { self.sp.poll_transmit(now) };
             match transmit {
                 Some(transmit) => self.accept(transmit)?,
                 None if self.settled(payloads)? => return Ok(()),
                 None => {}
             }
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.frames_outstanding >= self.frame_limit || self.batches.len() >= self.batch_limit
+    }
+
+    /// When the machine wants to be called. What is due already while the fabric is full waits for room: it is something
+    /// to send.
+    pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
+        self.sp.poll_timeout().filter(|due| *due > now || !self.is_full()).map(|due| due.max(now))
     }
 
     /// Whether the last `poll_transmit` has brought up nothing more to do.
@@ -339,6 +349,7 @@ impl Host {
                 if !self.connected.insert(peer) {
                     return Err(Breach::ConnectTurn(peer));
                 }
+                self.outbox.push(Action::Connect(peer));
             }
             Event::Disconnect { peer } => {
                 if !self.connected.remove(&peer) {

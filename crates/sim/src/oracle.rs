@@ -100,19 +100,13 @@ impl Truth {
         result: &Result<(), GroupError>,
     ) -> Result<(), Breach> {
         let plan = &scenario.groups[number];
-        let odd_one = scenario.faults.misconfigured;
-        let serves = |host: usize| plan.members.iter().any(|rank| scenario.host_of[*rank] == host);
-        let one_host = plan.members.iter().all(|rank| scenario.host_of[*rank] == scenario.host_of[plan.members[0]]);
-        let differ = odd_one.is_some_and(serves) && !one_host;
         let so = match result {
-            Ok(()) if differ => return Err(Breach::MissedConfiguration { group: handle(number) }),
-            Ok(()) => true,
-            Err(GroupError::Configuration { a, b, a_digest, b_digest }) => {
-                let odd = odd_one.map(sp_id);
-                differ && a != b && a_digest != b_digest && (Some(*a) == odd || Some(*b) == odd)
+            Ok(()) if self.misconfigured(scenario, number) => {
+                return Err(Breach::MissedConfiguration { group: handle(number) });
             }
-            Err(GroupError::Lost(error)) => self.is_so(scenario, number, None, error),
-            Err(GroupError::Invalid(_) | GroupError::HandleTaken(_)) => false,
+            Ok(()) => true,
+            Err(GroupError::Failed(error)) => self.is_so(scenario, number, None, error),
+            Err(GroupError::Invalid(_)) => false,
         };
         if so {
             return Ok(());
@@ -137,8 +131,19 @@ impl Truth {
                 a != b && self.called_so(plan, group, i, a_rank, a) && self.called_so(plan, group, i, b_rank, b)
             }),
             CollectiveError::Memory(rank) => member(rank).is_some_and(|m| self.bad_memory.contains(&plan.members[m])),
-            CollectiveError::Protocol(_) => false,
+            CollectiveError::Configuration { a, b, a_digest, b_digest } => {
+                let odd = scenario.faults.misconfigured.map(sp_id);
+                let named = Some(*a) == odd || Some(*b) == odd;
+                self.misconfigured(scenario, group) && named && a != b && a_digest != b_digest
+            }
+            CollectiveError::Protocol(_) | CollectiveError::HandleTaken(_) => false,
         }
+    }
+
+    /// Whether the service processes of the group are configured differently.
+    fn misconfigured(&self, scenario: &Scenario, group: usize) -> bool {
+        let hosts: BTreeSet<usize> = scenario.groups[group].members.iter().map(|r| scenario.host_of[*r]).collect();
+        hosts.len() > 1 && scenario.faults.misconfigured.is_some_and(|odd| hosts.contains(&odd))
     }
 
     /// Whether `rank` has called `instance` of the group as the signature says.

@@ -13,6 +13,7 @@ use outboard_plan::Rank;
 use outboard_proto::wire::DatagramHeader;
 use outboard_proto::{
     Call, CallId, CallKind, Channel, GroupHandle, GroupSpec, InstanceId, Instant, Member, MulticastBatch, Signature,
+    SpId,
 };
 
 use crate::breach::Breach;
@@ -88,7 +89,9 @@ enum Progress {
     Asked,
     /// Calls; `next` is the instance to call next, `open` counts the calls in flight.
     Calling { next: u64, open: usize, failed: bool },
-    /// Has left, or has no group to leave.
+    /// Was refused the group and has yet to leave what was made of it.
+    Refused,
+    /// Has left.
     Over,
 }
 
@@ -112,6 +115,8 @@ pub(crate) struct World<'a> {
     late_events: u64,
     errors: u64,
     dying: Vec<bool>,
+    /// Hosts that are dead or about to die, with how long after it the fabric reports it.
+    host_deaths: Vec<(usize, Option<Duration>)>,
     blackouts: Vec<(usize, Instant, Instant)>,
     /// When a frame of (from, to) is delivered at the earliest, so that jitter keeps the order.
     in_order: BTreeMap<(usize, usize), Instant>,
@@ -159,6 +164,7 @@ impl<'a> World<'a> {
             late_events: 0,
             errors: 0,
             dying: vec![false; scenario.host_of.len()],
+            host_deaths: Vec::new(),
             blackouts: Vec::new(),
             in_order: BTreeMap::new(),
             trace: trace.then(VecDeque::new),
@@ -264,7 +270,7 @@ impl<'a> World<'a> {
             Happening::Timer { host } => {
                 if self.hosts[host].timer == Some(now) && !self.hosts[host].dead {
                     self.hosts[host].timer = None;
-                    if self.hosts[host].sp.poll_timeout().is_some_and(|due| due <= now) {
+                    if self.hosts[host].due(now) == Some(now) {
                         self.deliver(now, host, Input::Timeout)?;
                     } else {
                         self.set_timer(host);
@@ -302,7 +308,11 @@ impl<'a> World<'a> {
                     }
                 }
             }
-            Happening::HostDies { host, reported_after } => self.host_dies(now, host, reported_after),
+            Happening::HostDies { host, reported_after } => {
+                self.host_deaths.push((host, reported_after));
+                self.let_hosts_die(now);
+            }
+            Happening::HostsMayDie => self.let_hosts_die(now),
             Happening::HostStalls { host, lasting } => {
                 let until = now + lasting;
                 self.hosts[host].stalled_until = self.hosts[host].stalled_until.max(until);
@@ -327,8 +337,7 @@ impl<'a> World<'a> {
 
     fn set_timer(&mut self, host: usize) {
         let h = &mut self.hosts[host];
-        let Some(due) = h.sp.poll_timeout() else { return };
-        let due = due.max(self.queue.now());
+        let Some(due) = h.due(self.queue.now()) else { return };
         if h.timer.is_none_or(|under_way| due < under_way) {
             h.timer = Some(due);
             self.queue.put(due, Happening::Timer { host });
@@ -369,6 +378,14 @@ impl<'a> World<'a> {
                 self.queue.put(end, Happening::FrameLeft { host });
             }
             Action::Batch(batch) => self.batch_out(now, host, batch),
+            Action::Connect(peer) => {
+                let dead = self.host_deaths.iter().find(|(h, _)| sp_id(*h) == peer);
+                if let Some((_, Some(after))) = dead.copied()
+                    && self.hosts[(peer.0 - sp_id(0).0) as usize].dead
+                {
+                    self.report_death(now, host, peer, after);
+                }
+            }
             Action::Join(channel) => {
                 let at = now + self.dice.up_to(self.scenario.network.join_delay);
                 self.queue.put(at, Happening::Joined { host, channel });
@@ -381,8 +398,9 @@ impl<'a> World<'a> {
                     return Err(Breach::UnaskedReady { group, rank });
                 }
                 let ready = Progress::Calling { next: 1, open: 0, failed: false };
-                *progress = if result.is_ok() { ready } else { Progress::Over };
+                *progress = if result.is_ok() { ready } else { Progress::Refused };
                 self.truth.judge_group(self.scenario, number, member, &result)?;
+                self.queue.put(now, Happening::HostsMayDie);
                 self.queue.put(now, Happening::Script { group: number, member });
             }
             Action::Completed { call, result, output } => {

@@ -19,9 +19,14 @@ impl World<'_> {
                 if self.dying[rank] {
                     self.queue.put(now, Happening::RankDies { rank });
                 }
+                self.queue.put(now, Happening::HostsMayDie);
                 Ok(())
             }
             Progress::Before | Progress::Asked | Progress::Over => Ok(()),
+            Progress::Refused => {
+                self.progress[group][member] = Progress::Over;
+                self.deliver(now, host, Input::Leave { group: handle(group), rank: Rank(member as u32) })
+            }
             Progress::Calling { next, open, failed } => {
                 let ended = next > plan.calls.len() as u64 || (failed && plan.leave_on_error);
                 if ended && open == 0 {
@@ -100,20 +105,43 @@ impl World<'_> {
         Ok(())
     }
 
-    pub(super) fn host_dies(&mut self, now: Instant, host: usize, reported_after: Option<Duration>) {
+    /// Service processes that are to die do, once others can know of it: a death that the fabric reports waits until the
+    /// local ranks have asked for all their groups, a silent one until these are made, because a service process that
+    /// was never heard owes nobody a sign of life.
+    pub(super) fn let_hosts_die(&mut self, now: Instant) {
+        for (host, reported_after) in self.host_deaths.clone() {
+            let local = |rank: usize| self.scenario.host_of[rank] == host;
+            let waits = self.scenario.groups.iter().zip(&self.progress).any(|(plan, progress)| {
+                plan.members.iter().zip(progress).filter(|(rank, _)| local(**rank)).any(|(_, p)| match p {
+                    Progress::Before => true,
+                    Progress::Asked => reported_after.is_none(),
+                    Progress::Calling { .. } | Progress::Refused | Progress::Over => false,
+                })
+            });
+            if !waits && !self.hosts[host].dead {
+                self.host_dies(now, host, reported_after);
+            }
+        }
+    }
+
+    fn host_dies(&mut self, now: Instant, host: usize, reported_after: Option<Duration>) {
         self.hosts[host].dead = true;
         self.truth.dead_hosts.insert(host);
         for channel in std::mem::take(&mut self.hosts[host].joined) {
             self.network.leave(channel, host);
         }
-        if let Some(after) = reported_after {
-            for other in 0..self.hosts.len() {
-                if other != host && self.hosts[other].connected.contains(&sp_id(host)) {
-                    let at = now + self.dice.up_to(after);
-                    self.queue.put(at, Happening::Input { host: other, input: Input::PeerLost(sp_id(host)) });
-                }
+        let Some(after) = reported_after else { return };
+        for other in 0..self.hosts.len() {
+            if other != host && self.hosts[other].connected.contains(&sp_id(host)) {
+                self.report_death(now, other, sp_id(host), after);
             }
         }
+    }
+
+    /// The fabric of `host` notices that `peer` is dead, within `after`.
+    pub(super) fn report_death(&mut self, now: Instant, host: usize, peer: SpId, after: Duration) {
+        let at = now + self.dice.up_to(after);
+        self.queue.put(at, Happening::Input { host, input: Input::PeerLost(peer) });
     }
 
     /// Whether a member will do nothing any more and is owed nothing.
@@ -155,8 +183,8 @@ impl World<'_> {
                 format!("{} multicast batches under way", host.batches.len())
             } else if !host.joined.is_empty() {
                 format!("{} channels joined", host.joined.len())
-            } else if !host.connected.is_empty() {
-                format!("connections to {:?}", host.connected)
+            } else if host.sp.load() != (0, 0, 0) {
+                format!("groups, collectives, messages: {:?}", host.sp.load())
             } else if let Some(due) = host.sp.poll_timeout() {
                 format!("a timer due at {} ns", due.0)
             } else {
