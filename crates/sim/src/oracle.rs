@@ -99,7 +99,6 @@ impl Truth {
         member: usize,
         result: &Result<(), GroupError>,
     ) -> Result<(), Breach> {
-        let plan = &scenario.groups[number];
         let so = match result {
             Ok(()) if self.misconfigured(scenario, number) => {
                 return Err(Breach::MissedConfiguration { group: handle(number) });

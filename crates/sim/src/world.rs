@@ -78,6 +78,8 @@ enum Happening {
         host: usize,
         lasting: Duration,
     },
+    /// Something has happened that dying hosts may have waited for.
+    HostsMayDie,
 }
 
 /// How far one member of a group is with its script.
