@@ -172,6 +172,16 @@ pub enum Breach {
     /// `poll_timeout` stays due whatever is done.
     #[error("the timer stays due: handled {0} times at one instant")]
     TimerSpins(u32),
+    /// More messages queued on links than what is in flight can explain.
+    #[error("{sp} has {messages} messages queued on its links, the bound is {bound}")]
+    Backlog {
+        /// Whose.
+        sp: SpId,
+        /// How many.
+        messages: usize,
+        /// The bound.
+        bound: usize,
+    },
     /// More on the wire than the work could ever need.
     #[error("{sent} bytes on the wire where {bound} bound any sensible run")]
     Storm {

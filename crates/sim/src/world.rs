@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_plan::Rank;
+use outboard_proto::link::WINDOW;
 use outboard_proto::wire::DatagramHeader;
 use outboard_proto::{
     Call, CallId, CallKind, Channel, GroupHandle, GroupSpec, InstanceId, Instant, Member, MulticastBatch, Signature,
@@ -125,6 +126,8 @@ pub(crate) struct World<'a> {
     trace: Option<VecDeque<String>>,
 }
 
+/// Control messages that one block of one collective may have queued on one link.
+const BACKLOG_PER_BLOCK: usize = 4;
 /// Lines of trace that are kept.
 const TRACE_LINES: usize = 300;
 
@@ -229,6 +232,9 @@ impl<'a> World<'a> {
             if quiet_by.is_none() && now > deadline {
                 return Err(Breach::NotLive { open: self.unfinished(), after: patience });
             }
+            if steps.is_multiple_of(256) {
+                self.check_backlog()?;
+            }
             if steps.is_multiple_of(4096) {
                 let sent = self.network.bytes().iter().map(|b| b.up + b.down).sum();
                 if sent > bytes_bound {
@@ -242,10 +248,24 @@ impl<'a> World<'a> {
         self.check_quiet()
     }
 
+    /// The queues of the machines are bounded: a window of bulk for each link, and control messages that grow with
+    /// what is in flight, never with how often something was tried.
+    fn check_backlog(&self) -> Result<(), Breach> {
+        for (number, host) in self.hosts.iter().enumerate() {
+            let (_, collectives, messages) = host.sp.load();
+            let ranks = self.scenario.host_of.len();
+            let bound = host.connected.len() * (WINDOW + BACKLOG_PER_BLOCK * collectives * ranks + 4 * ranks);
+            if messages > bound + 64 {
+                return Err(Breach::Backlog { sp: sp_id(number), messages, bound });
+            }
+        }
+        Ok(())
+    }
+
     /// Far more than any sensible run sends.
     fn bytes_bound(&self) -> u64 {
         let hosts = self.hosts.len() as u64;
-        (1 << 28) + hosts * hosts * (4 << 20) + 100 * self.scenario.received_bytes()
+        (1 << 26) + hosts * hosts * (1 << 20) + 100 * self.scenario.received_bytes()
     }
 
     /// Writes a line down, if this run is written down.
@@ -260,9 +280,9 @@ impl<'a> World<'a> {
     }
 
     /// Writes down what is lost on the way.
-    fn note_loss(&mut self, to: usize, what: impl FnOnce() -> String) {
+    fn note_loss(&mut self, from: usize, to: usize, what: impl FnOnce() -> String) {
         if self.trace.is_some() {
-            self.note(Some(format!("LOST on the way to host {to}: {}", what())));
+            self.note(Some(format!("LOST from host {from} to host {to}: {}", what())));
         }
     }
 
@@ -511,7 +531,7 @@ impl<'a> World<'a> {
             }
             let lost = train.all() & !(fate.pass | fate.late);
             if lost != 0 {
-                self.note_loss(host, || trace::train(train, lost));
+                self.note_loss(train.from, host, || trace::train(train, lost));
             }
             let at = at + self.scenario.network.latency + fate.jitter;
             for (mask, at) in [(fate.pass, at), (fate.late, at + fate.late_by), (fate.again, at + fate.late_by)] {
@@ -525,11 +545,11 @@ impl<'a> World<'a> {
 
     fn frame_at_switch(&mut self, now: Instant, frame: &Rc<Frame>) {
         let Some(at) = self.network.frame_down(now, frame) else {
-            return self.note_loss(frame.to, || trace::frame(&frame.header, frame.payload_len));
+            return self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
         };
         let fate = self.dice.frame(now);
         if self.in_blackout(now, frame.to) || fate.pass | fate.late == 0 {
-            return self.note_loss(frame.to, || trace::frame(&frame.header, frame.payload_len));
+            return self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
         }
         let in_order = self.in_order.entry((frame.from, frame.to)).or_default();
         let at = (at + self.scenario.network.latency + fate.jitter).max(*in_order);

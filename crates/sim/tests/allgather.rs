@@ -1,0 +1,38 @@
+//! One allgather as the daemon runs it: its time and traffic, and that large sweeps hold.
+
+use outboard_proto::config::AllgatherAlgorithm;
+use outboard_sim::{AllgatherSweep, Scenario, allgather, run};
+
+#[test]
+fn mc_r_multicast_sends_each_block_once_and_keeps_the_receive_links_full() {
+    let (ranks, bytes) = (8u64, 1 << 20);
+    let scenario = Scenario::allgather(ranks as usize, bytes);
+    let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+    let minimum = ranks * bytes + ranks * (ranks - 1) * bytes;
+    assert!(outcome.wire_bytes() < minimum * 110 / 100, "{} bytes on the wire", outcome.wire_bytes());
+    let limit = ((ranks - 1) * bytes * 8) as f64 / scenario.network.rate as f64;
+    let ratio = outcome.in_collectives.as_secs_f64() / limit;
+    assert!(ratio < 1.10, "{ratio} of the raw limit");
+    assert_eq!(outcome.retransmitted_bytes(), 0, "nothing is lost by its own pace");
+}
+
+#[test]
+fn mc_6_many_ranks_survive_loss_on_the_provenance_store() {
+    for algorithm in [AllgatherAlgorithm::Multicast, AllgatherAlgorithm::Ring] {
+        let plan = AllgatherSweep {
+            ranks: 32,
+            ranks_per_host: 1,
+            bytes: 64 << 10,
+            loss: 0.05,
+            algorithm,
+            seeds: 0..4,
+            threads: 2,
+        };
+        let summary = allgather(&plan, |_| {});
+        if let Some(failure) = summary.failures.first() {
+            panic!("{failure}");
+        }
+        let lossy = algorithm == AllgatherAlgorithm::Multicast;
+        assert_eq!(summary.retransmitted_bytes.min > 0, lossy, "datagrams alone are lost");
+    }
+}

@@ -1,0 +1,47 @@
+//! Every single and every double loss of a datagram or frame in short runs (P <= 4).
+
+use std::time::Duration;
+
+use outboard_proto::config::AllgatherAlgorithm;
+use outboard_sim::{Scenario, exhaust_losses};
+
+/// One short allgather, heartbeats too far apart to matter.
+fn short(ranks: usize, per_host: usize, chunks: u64, algorithm: AllgatherAlgorithm) -> Scenario {
+    let mut scenario = Scenario::allgather(ranks, chunks * 64).by(algorithm).ranks_per_host(per_host);
+    scenario.config.chunk_bytes = 64;
+    scenario.config.fragment_bytes = 64;
+    scenario.config.heartbeat = Duration::from_secs(10);
+    scenario.config.dead_after = Duration::from_secs(35);
+    scenario.network.train = 1;
+    scenario
+}
+
+fn exhaust(scenario: &Scenario) {
+    let tried = exhaust_losses(scenario, 1, true).unwrap_or_else(|failure| panic!("{failure}"));
+    assert_eq!(tried.singles, tried.deliveries, "every delivery was lost once");
+    assert!(tried.doubles > tried.deliveries * (tried.deliveries - 1) / 4, "and many pairs: {tried:?}");
+}
+
+#[test]
+fn mc_6_two_ranks_survive_every_double_loss() {
+    exhaust(&short(2, 1, 2, AllgatherAlgorithm::Multicast));
+    exhaust(&short(2, 1, 2, AllgatherAlgorithm::Ring));
+}
+
+#[test]
+fn mc_6_three_ranks_survive_every_double_loss() {
+    exhaust(&short(3, 1, 2, AllgatherAlgorithm::Multicast));
+    exhaust(&short(3, 1, 1, AllgatherAlgorithm::Ring));
+}
+
+#[test]
+fn mc_6_four_ranks_survive_every_double_loss() {
+    exhaust(&short(4, 1, 1, AllgatherAlgorithm::Multicast));
+    exhaust(&short(4, 1, 1, AllgatherAlgorithm::Ring));
+}
+
+#[test]
+fn sp_6_four_ranks_on_two_hosts_survive_every_double_loss() {
+    exhaust(&short(4, 2, 2, AllgatherAlgorithm::Multicast));
+    exhaust(&short(4, 2, 1, AllgatherAlgorithm::Ring));
+}

@@ -1,0 +1,80 @@
+//! The oracles can fail: a driver that does one thing wrong is found out, whichever thing and whichever store.
+
+use std::time::Duration;
+
+use outboard_plan::Rank;
+use outboard_proto::config::AllgatherAlgorithm;
+use outboard_sim::{Breach, Sabotage, Scenario, StoreKind, run, run_sabotaged};
+
+/// Two hosts with two ranks each, one of which comes late, so that staging is used.
+fn scenario(algorithm: AllgatherAlgorithm, store: StoreKind) -> Scenario {
+    let mut scenario = Scenario::allgather(4, 5000).by(algorithm).ranks_per_host(2);
+    scenario.groups[0].calls[0].late = vec![(3, Duration::from_millis(50))];
+    scenario.store = store;
+    scenario
+}
+
+fn breach(scenario: &Scenario, sabotage: Sabotage) -> Breach {
+    run_sabotaged(scenario, 1, Some(sabotage)).expect_err("the sabotage is found out").breach
+}
+
+fn everywhere(check: impl Fn(&Scenario)) {
+    for algorithm in [AllgatherAlgorithm::Ring, AllgatherAlgorithm::Multicast] {
+        for store in [StoreKind::Bytes, StoreKind::Provenance] {
+            let scenario = scenario(algorithm, store);
+            run(&scenario, 1).unwrap_or_else(|failure| panic!("without sabotage all is well: {failure}"));
+            check(&scenario);
+        }
+    }
+}
+
+#[test]
+fn a_skipped_delivery_is_found() {
+    everywhere(|s| {
+        let found = breach(s, Sabotage::SkipDeliver { nth: 1 });
+        assert!(matches!(found, Breach::WrongBytes { .. } | Breach::ReadsUndefined { .. }), "{found}");
+    });
+}
+
+#[test]
+fn a_misplaced_delivery_is_found() {
+    everywhere(|s| {
+        let found = breach(s, Sabotage::ShiftDeliver { nth: 0 });
+        assert!(
+            matches!(found, Breach::WrongBytes { .. } | Breach::ReadsUndefined { .. } | Breach::OutOfBounds { .. }),
+            "{found}"
+        );
+    });
+}
+
+#[test]
+fn a_skipped_copy_is_found() {
+    everywhere(|s| {
+        let found = breach(s, Sabotage::SkipCopy { nth: 0 });
+        assert!(matches!(found, Breach::WrongBytes { .. } | Breach::ReadsUndefined { .. }), "{found}");
+    });
+}
+
+#[test]
+fn kept_staging_is_found() {
+    everywhere(|s| {
+        let found = breach(s, Sabotage::KeepStaging { nth: 0 });
+        assert!(matches!(found, Breach::LeftOver { .. }), "{found}");
+    });
+}
+
+#[test]
+fn a_lost_completion_is_found() {
+    everywhere(|s| {
+        let found = breach(s, Sabotage::LoseCompletion { nth: 0 });
+        assert!(matches!(found, Breach::NotLive { .. }), "{found}");
+    });
+}
+
+#[test]
+fn a_wrong_culprit_is_found() {
+    everywhere(|s| {
+        let found = breach(s, Sabotage::InventError { nth: 0, rank: Rank(2) });
+        assert!(matches!(found, Breach::FalseError { .. }), "{found}");
+    });
+}
