@@ -67,6 +67,7 @@ impl Draw {
             outstanding_batches: self.of(&[1, 2, 8]),
             train: self.of(&[1, 8, 32, 64]),
             receive_buffer: self.of(&[64 << 10, 4 << 20]),
+            gather: Duration::from_micros(self.of(&[0, 0, 50, 500])),
         }
     }
 

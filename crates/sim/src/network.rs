@@ -31,6 +31,8 @@ pub struct NetworkPlan {
     pub train: u32,
     /// Bytes of datagrams that wait for a stalled service process.
     pub receive_buffer: u64,
+    /// How long a service process waits for more after a datagram, to handle them in one batch.
+    pub gather: Duration,
 }
 
 impl Default for NetworkPlan {
@@ -44,6 +46,7 @@ impl Default for NetworkPlan {
             outstanding_batches: 8,
             train: 32,
             receive_buffer: 4 << 20,
+            gather: Duration::ZERO,
         }
     }
 }

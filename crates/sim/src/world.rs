@@ -42,7 +42,7 @@ enum Happening {
     /// Reaches a service process.
     Input {
         host: usize,
-        input: Input,
+        input: Box<Input>,
     },
     /// Service process goes on after a stall.
     Wake {
@@ -81,6 +81,16 @@ enum Happening {
     },
     /// Something has happened that dying hosts may have waited for.
     HostsMayDie,
+}
+
+impl Happening {
+    /// Whether it can be the last thing that the ranks wait for.
+    fn may_end_all(&self) -> bool {
+        matches!(
+            self,
+            Happening::Script { .. } | Happening::RankDies { .. } | Happening::HostDies { .. } | Happening::HostsMayDie
+        )
+    }
 }
 
 /// How far one member of a group is with its script.
@@ -221,9 +231,10 @@ impl<'a> World<'a> {
             if self.trace.is_some() {
                 self.note(trace::happening(&happening));
             }
+            let may_end = happening.may_end_all();
             self.happen(now, happening)?;
             steps += 1;
-            if quiet_by.is_none() && self.is_over() {
+            if quiet_by.is_none() && may_end && self.is_over() {
                 quiet_by = Some(now + self.scenario.config.dead_after * 3 + Duration::from_secs(5));
             }
             if quiet_by.is_some_and(|by| now > by) {
@@ -232,7 +243,7 @@ impl<'a> World<'a> {
             if quiet_by.is_none() && now > deadline {
                 return Err(Breach::NotLive { open: self.unfinished(), after: patience });
             }
-            if steps.is_multiple_of(256) {
+            if steps.is_multiple_of(1024) {
                 self.check_backlog()?;
             }
             if steps.is_multiple_of(4096) {
@@ -299,7 +310,7 @@ impl<'a> World<'a> {
                     }
                 }
             }
-            Happening::Input { host, input } => self.deliver(now, host, input)?,
+            Happening::Input { host, input } => self.deliver(now, host, *input)?,
             Happening::Wake { host } => {
                 if now >= self.hosts[host].stalled_until && !self.hosts[host].dead {
                     self.hosts[host].wake(now)?;
@@ -349,8 +360,14 @@ impl<'a> World<'a> {
         if self.hosts[host].dead {
             return Ok(());
         }
-        if now < self.hosts[host].stalled_until {
-            self.hosts[host].enqueue(input, self.scenario.network.receive_buffer);
+        let plan = &self.scenario.network;
+        let h = &mut self.hosts[host];
+        let waits = now < h.stalled_until || !h.inbox.is_empty();
+        if waits || (plan.gather > Duration::ZERO && matches!(input, Input::Datagrams(..))) {
+            h.enqueue(input, plan.receive_buffer);
+            if !waits {
+                self.queue.put(now + plan.gather, Happening::Wake { host });
+            }
             return Ok(());
         }
         self.hosts[host].handle(now, input)?;
@@ -476,7 +493,7 @@ impl<'a> World<'a> {
             }
             first += count;
         }
-        self.queue.put(done, Happening::Input { host, input: Input::MulticastDone { token: batch.token } });
+        self.queue.put(done, Happening::Input { host, input: Box::new(Input::MulticastDone { token: batch.token }) });
     }
 
     fn train_starts(
@@ -536,7 +553,7 @@ impl<'a> World<'a> {
             let at = at + self.scenario.network.latency + fate.jitter;
             for (mask, at) in [(fate.pass, at), (fate.late, at + fate.late_by), (fate.again, at + fate.late_by)] {
                 if mask != 0 {
-                    let input = Input::Datagrams(Rc::clone(train), mask);
+                    let input = Box::new(Input::Datagrams(Rc::clone(train), mask));
                     self.queue.put(at, Happening::Input { host, input });
                 }
             }
@@ -559,7 +576,7 @@ impl<'a> World<'a> {
         let later = at + fate.late_by;
         for (mask, at) in [(fate.pass, at), (fate.late, later), (fate.again, later)] {
             if mask != 0 {
-                let input = Input::Frame(Rc::clone(frame), sp_id(frame.from));
+                let input = Box::new(Input::Frame(Rc::clone(frame), sp_id(frame.from)));
                 self.queue.put(at, Happening::Input { host: frame.to, input });
             }
         }

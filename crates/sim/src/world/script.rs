@@ -141,7 +141,7 @@ impl World<'_> {
     /// The fabric of `host` notices that `peer` is dead, within `after`.
     pub(super) fn report_death(&mut self, now: Instant, host: usize, peer: SpId, after: Duration) {
         let at = now + self.dice.up_to(after);
-        self.queue.put(at, Happening::Input { host, input: Input::PeerLost(peer) });
+        self.queue.put(at, Happening::Input { host, input: Box::new(Input::PeerLost(peer)) });
     }
 
     /// Whether a member will do nothing any more and is owed nothing.
