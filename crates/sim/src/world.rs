@@ -262,11 +262,11 @@ impl<'a> World<'a> {
     /// The queues of the machines are bounded: a window of bulk for each link, and control messages that grow with
     /// what is in flight, never with how often something was tried.
     fn check_backlog(&self) -> Result<(), Breach> {
+        let in_flight: usize = self.scenario.groups.iter().map(|g| (g.window + 1) * g.members.len()).sum();
         for (number, host) in self.hosts.iter().enumerate() {
-            let (_, collectives, messages) = host.sp.load();
-            let ranks = self.scenario.host_of.len();
-            let bound = host.connected.len() * (WINDOW + BACKLOG_PER_BLOCK * collectives * ranks + 4 * ranks);
-            if messages > bound + 64 {
+            let (_, _, messages) = host.sp.load();
+            let bound = host.connected.len().max(1) * (WINDOW + BACKLOG_PER_BLOCK * in_flight);
+            if messages > bound {
                 return Err(Breach::Backlog { sp: sp_id(number), messages, bound });
             }
         }
