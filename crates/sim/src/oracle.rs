@@ -76,11 +76,13 @@ impl Truth {
         let (group, rank, instance) = (handle(name.group), Rank(name.member as u32), InstanceId(name.instance));
         match result {
             Ok(()) => {
-                if call.is_disputed() {
+                // A rank that contributes nothing and receives nothing need not wait for those who will disagree.
+                if call.is_disputed() && call.bytes_of(name.member) > 0 {
                     return Err(Breach::MissedMismatch { group, rank, instance });
                 }
+                let call_bytes = call.bytes_of(name.member);
                 let origins = (0..plan.members.len()).map(|member| CallName { member, ..name }.origin());
-                if let Some(what) = output.difference(call.bytes, origins) {
+                if let Some(what) = output.difference(call_bytes, origins) {
                     return Err(Breach::WrongBytes { group, rank, instance, what });
                 }
                 self.done.insert((name.group, name.member, name.instance));
@@ -118,8 +120,10 @@ impl Truth {
         let plan = &scenario.groups[group];
         let member = |rank: &Rank| ((rank.0 as usize) < plan.members.len()).then_some(rank.0 as usize);
         match error {
+            // A rank that has gone takes all instances with it that come after one that it has not completed.
             CollectiveError::RankLost(rank) => member(rank).is_some_and(|m| {
-                self.gone.contains(&(group, m)) && !instance.is_some_and(|i| self.done.contains(&(group, m, i)))
+                let completed = |i: u64| (1..=i).all(|i| self.done.contains(&(group, m, i)));
+                self.gone.contains(&(group, m)) && !instance.is_some_and(completed)
             }),
             CollectiveError::PeerLost { sp, rank } => {
                 let lowest = plan.members.iter().position(|r| sp_id(scenario.host_of[*r]) == *sp);

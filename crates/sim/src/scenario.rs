@@ -180,8 +180,14 @@ impl Scenario {
     pub(crate) fn patience(&self) -> Duration {
         let moved = Duration::from_secs_f64(self.received_bytes() as f64 * 8.0 / self.network.rate as f64);
         let calls = self.groups.iter().map(|g| g.calls.len() as u32 + 1).sum::<u32>();
-        let unending = if self.faults.until.is_none() { 4 } else { 1 };
-        (self.config.dead_after * 4 + Duration::from_secs(5) + moved * 10 + Duration::from_secs(1) * calls) * unending
+        let ended = self.config.dead_after * 4 + Duration::from_secs(5) + moved * 10 + Duration::from_secs(1) * calls;
+        if self.faults.until.is_some() {
+            return ended;
+        }
+        // A link sends again from the lost frame on when its timer runs out: one loss costs one timer.
+        let frames = self.received_bytes() as f64 / f64::from(self.config.fragment_bytes);
+        let losses = frames * (self.faults.frame_loss + self.faults.reorder);
+        ended * 4 + self.config.retransmit_floor.mul_f64(2.0 * losses)
     }
 
     /// Panics on a scenario that makes no sense: a mistake of who wrote it.

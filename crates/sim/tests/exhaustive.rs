@@ -30,14 +30,14 @@ fn mc_6_two_ranks_survive_every_double_loss() {
 
 #[test]
 fn mc_6_three_ranks_survive_every_double_loss() {
-    exhaust(&short(3, 1, 2, AllgatherAlgorithm::Multicast));
-    exhaust(&short(3, 1, 1, AllgatherAlgorithm::Ring));
+    exhaust(&short(3, 1, 4, AllgatherAlgorithm::Multicast));
+    exhaust(&short(3, 1, 2, AllgatherAlgorithm::Ring));
 }
 
 #[test]
 fn mc_6_four_ranks_survive_every_double_loss() {
-    exhaust(&short(4, 1, 1, AllgatherAlgorithm::Multicast));
-    exhaust(&short(4, 1, 1, AllgatherAlgorithm::Ring));
+    exhaust(&short(4, 1, 3, AllgatherAlgorithm::Multicast));
+    exhaust(&short(4, 1, 2, AllgatherAlgorithm::Ring));
 }
 
 #[test]

@@ -29,9 +29,25 @@ fn a_run_is_a_function_of_scenario_and_seed() {
 /// Seeds that found something once.
 #[test]
 fn seeds_that_found_something_stay_quiet() {
-    // Storm of bare frames; a living peer declared dead; a memory fault after completion; asking without end; a peer
-    // that left declared dead; an innocent rank blamed; messages to the dead for ever.
-    for seed in [3, 7, 22, 54, 56, 70, 125, 149, 155, 158, 203, 229, 237, 271, 272, 282, 284, 299] {
+    let storms = [66, 126, 158];
+    let living_declared_dead = [131, 340, 446, 722, 751, 838, 877];
+    let faults_told_late = [94, 141, 678, 910, 1026, 1071, 1213, 1407, 1575, 1832];
+    let asking_without_end = [19, 61, 109, 217, 243, 273, 368, 391, 395, 452, 468];
+    let innocent_blamed = [13, 54, 291, 351, 363, 400, 403, 448, 467, 894];
+    let never_idle_again = [5, 99, 165, 221, 240, 272, 299, 361, 406];
+    let local_sends_stuck = [285, 396, 1495, 1567];
+    let slow_but_alive = [755, 1515];
+    let all = [
+        &storms[..],
+        &living_declared_dead,
+        &faults_told_late,
+        &asking_without_end,
+        &innocent_blamed,
+        &never_idle_again,
+        &local_sends_stuck,
+        &slow_but_alive,
+    ];
+    for seed in all.concat() {
         if let Err(failure) = run(&mixed_faults(seed), seed) {
             panic!("{failure}");
         }

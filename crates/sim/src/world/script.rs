@@ -106,17 +106,19 @@ impl World<'_> {
     }
 
     /// Service processes that are to die do, once others can know of it: a death that the fabric reports waits until the
-    /// local ranks have asked for all their groups, a silent one until these are made, because a service process that
-    /// was never heard owes nobody a sign of life.
+    /// local ranks have asked for all their groups, a silent one until these are made on all hosts, because before that
+    /// nobody is owed a sign of life.
     pub(super) fn let_hosts_die(&mut self, now: Instant) {
         for (host, reported_after) in self.host_deaths.clone() {
-            let local = |rank: usize| self.scenario.host_of[rank] == host;
+            let served = |rank: &usize| self.scenario.host_of[*rank] == host;
             let waits = self.scenario.groups.iter().zip(&self.progress).any(|(plan, progress)| {
-                plan.members.iter().zip(progress).filter(|(rank, _)| local(**rank)).any(|(_, p)| match p {
-                    Progress::Before => true,
-                    Progress::Asked => reported_after.is_none(),
-                    Progress::Calling { .. } | Progress::Refused | Progress::Over => false,
-                })
+                let members = plan.members.iter().zip(progress);
+                plan.members.iter().any(served)
+                    && members.into_iter().any(|(rank, p)| match p {
+                        Progress::Before => served(rank) || reported_after.is_none(),
+                        Progress::Asked => reported_after.is_none(),
+                        Progress::Calling { .. } | Progress::Refused | Progress::Over => false,
+                    })
             });
             if !waits && !self.hosts[host].dead {
                 self.host_dies(now, host, reported_after);
