@@ -1,8 +1,116 @@
-//! `outboard doctor`.
+//! `outboard doctor`: tries for real what Outboard needs here, and says what to do where something does not work.
+
+use std::process::{Command, ExitCode};
+
+use outboard_bench::{Peer, default_peers_dir, open_mpi_compiler};
+use outboard_fabric::multicast::{Interface, MulticastSettings};
+use outboard_fabric::{Limits, UcxSettings};
+use serde::Serialize;
+
 use crate::error::CliError;
-use std::process::ExitCode;
+use crate::places;
+
 #[derive(Debug, clap::Args)]
-pub(crate) struct DoctorArgs {}
-pub(crate) fn doctor(_: &DoctorArgs) -> Result<ExitCode, CliError> {
-    Err(CliError::Failed("".into()))
+pub(crate) struct DoctorArgs {
+    /// The interface towards the other hosts
+    #[arg(long, default_value = "lo")]
+    interface: String,
+    /// Findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One finding.
+#[derive(Debug, Serialize)]
+struct Finding {
+    what: String,
+    ok: bool,
+    /// Without it nothing works.
+    essential: bool,
+    detail: String,
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn of(what: &str, essential: bool, found: Result<String, String>, remedy: &str) -> Self {
+        let (ok, detail) = match found {
+            Ok(detail) => (true, detail),
+            Err(detail) => (false, detail),
+        };
+        let remedy = (!ok).then(|| remedy.to_owned());
+        Finding { what: what.to_owned(), ok, essential, detail, remedy }
+    }
+}
+
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
+    let mut findings = parts();
+    findings.push(cross_memory());
+    let interface = Interface::named(&args.interface)
+        .map_err(|e| CliError::Failed(format!("interface {}: {e}; name one of `ip link`", args.interface)))?;
+    let ucx = UcxSettings { devices: Some(args.interface.clone()), limits: Limits::default() };
+    for c in outboard_fabric::probe(&ucx, &MulticastSettings::new(interface)) {
+        let (what, detail, remedy) = (c.what.to_owned(), c.detail, c.remedy);
+        findings.push(Finding { what, ok: c.ok, essential: false, detail, remedy });
+    }
+    for c in outboard_lab::probe() {
+        let (remedy, detail) = ((!c.ok).then_some(c.remedy), String::new());
+        findings.push(Finding { what: c.what, ok: c.ok, essential: false, detail, remedy });
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&findings).expect("findings are plain data"));
+    } else {
+        for f in &findings {
+            println!("{} {:<34} {}", if f.ok { "ok " } else { "no " }, f.what, f.detail);
+            if let Some(remedy) = &f.remedy {
+                println!("      -> {remedy}");
+            }
+        }
+    }
+    let broken = findings.iter().any(|f| f.essential && !f.ok);
+    Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The parts of Outboard itself, and the MPI libraries it knows.
+fn parts() -> Vec<Finding> {
+    let place = |p: Result<std::path::PathBuf, CliError>| match p {
+        Ok(path) => Ok(path.display().to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    let mut findings = vec![
+        Finding::of("daemon", true, place(places::daemon()), "make build"),
+        Finding::of("C library", true, place(places::library()), "make build"),
+    ];
+    for mpi in [Peer::Debian, Peer::OpenMpi] {
+        let compiler = open_mpi_compiler(mpi, &default_peers_dir());
+        let what = format!("MPI shim for {}", mpi.name());
+        let found =
+            if compiler.exists() { place(places::shim(mpi)) } else { Err(format!("{} is not installed", mpi.name())) };
+        let remedy = match mpi {
+            Peer::Debian => "apt install openmpi-bin libopenmpi-dev make gcc",
+            Peer::OpenMpi | Peer::Mpich | Peer::IntelMpi => "outboard bench allgather --peers open-mpi installs it",
+        };
+        findings.push(Finding::of(&what, false, found, remedy));
+    }
+    findings
+}
+
+/// Reads memory of another process of this user, as the daemon does with its ranks'.
+fn cross_memory() -> Finding {
+    let probe = || -> std::io::Result<String> {
+        let mut child = Command::new("sleep").arg("10").spawn()?;
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.id()));
+        let address = maps.ok().and_then(|m| u64::from_str_radix(m.split('-').next()?, 16).ok());
+        let read = address.ok_or_else(|| std::io::Error::other("no mapping to read")).and_then(|address| {
+            let pid = i32::try_from(child.id()).map_err(std::io::Error::other)?;
+            let pid = rustix::process::Pid::from_raw(pid).ok_or_else(|| std::io::Error::other("no process"))?;
+            let memory = outboard_shm::memory::CrossMemory::open(pid).map_err(std::io::Error::other)?;
+            let mut bytes = [0; 16];
+            outboard_shm::memory::RankMemory::read(&memory, address, &mut bytes).map_err(std::io::Error::other)
+        });
+        child.kill()?;
+        child.wait()?;
+        read.map(|()| "cross-memory attach".to_owned())
+    };
+    let found = probe().map_err(|e| format!("{e}; staging works in its place, slower"));
+    Finding::of("access to rank memory", false, found, "allow ptrace of own processes: kernel.yama.ptrace_scope=0")
 }

@@ -197,11 +197,10 @@ fn end(children: &mut [(String, Child)]) {
 }
 
 /// Waits for all; the exit code is that of the first that failed, which is named.
-fn await_all(mut children: Vec<(String, Child)>) -> Result<ExitCode, CliError> {
+fn await_all(children: Vec<(String, Child)>) -> Result<ExitCode, CliError> {
     let mut code = ExitCode::SUCCESS;
     let mut failed = false;
-    for at in 0..children.len() {
-        let (name, child) = &mut children[at];
+    for (name, mut child) in children {
         work::set_foreground(Some(child.id()));
         let status = child.wait().map_err(CliError::system(name.clone()))?;
         work::set_foreground(None);

@@ -1,8 +1,119 @@
-//! `outboard sim`.
-use crate::error::CliError;
+//! `outboard sim`: the protocol on a virtual network that loses, duplicates, delays and kills, by seed.
+
 use std::process::ExitCode;
-#[derive(Debug, clap::Subcommand)]
-pub(crate) enum SimCommand {}
-pub(crate) fn sim(_: SimCommand) -> Result<ExitCode, CliError> {
-    Err(CliError::Failed("".into()))
+
+use clap::{Args, Subcommand, ValueEnum};
+use outboard_proto::config::AllgatherAlgorithm;
+use outboard_sim::{AllgatherSweep, Progress, Summary};
+
+use crate::error::CliError;
+
+/// What is played.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SimCommand {
+    /// One allgather with random loss
+    Allgather(AllgatherArgs),
+    /// Everything drawn by the seed: sizes, hosts, plans, loss, deaths, disagreement
+    Mixed(MixedArgs),
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Algorithm {
+    Ring,
+    Multicast,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AllgatherArgs {
+    /// Ranks
+    #[arg(long, default_value_t = 64)]
+    ranks: usize,
+    /// Ranks on each host
+    #[arg(long, default_value_t = 1)]
+    ranks_per_host: usize,
+    /// Bytes per rank
+    #[arg(long, default_value = "64K")]
+    size: String,
+    /// Chance that a datagram is lost on the way to one receiver, 0 to 1
+    #[arg(long, default_value_t = 0.05)]
+    loss: f64,
+    /// The plan
+    #[arg(long, value_enum, default_value = "multicast")]
+    algorithm: Algorithm,
+    #[command(flatten)]
+    seeds: MixedArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct MixedArgs {
+    /// How many seeds
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// The first of them
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Threads that play them; as many as processors by default
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+impl MixedArgs {
+    fn range(&self) -> std::ops::Range<u64> {
+        self.first..self.first.saturating_add(self.seeds)
+    }
+
+    fn threads(&self) -> usize {
+        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    }
+}
+
+pub(crate) fn sim(command: SimCommand) -> Result<ExitCode, CliError> {
+    let (name, seeds) = match &command {
+        SimCommand::Allgather(args) => (format!("allgather --ranks {} --loss {}", args.ranks, args.loss), &args.seeds),
+        SimCommand::Mixed(args) => ("mixed".to_owned(), args),
+    };
+    let bar = indicatif::ProgressBar::new(seeds.seeds);
+    let progress = |p: Progress| {
+        bar.set_position(p.done);
+        bar.set_message(format!("{} failed", p.failed));
+    };
+    let summary = match &command {
+        SimCommand::Allgather(args) => {
+            let bytes = outboard_bench::parse_size(&args.size).map_err(|e| CliError::Failed(e.to_string()))?;
+            if !(0.0..1.0).contains(&args.loss) {
+                return Err(CliError::Failed(format!("--loss {}: a chance from 0 to below 1", args.loss)));
+            }
+            let algorithm = match args.algorithm {
+                Algorithm::Ring => AllgatherAlgorithm::Ring,
+                Algorithm::Multicast => AllgatherAlgorithm::Multicast,
+            };
+            let (ranks, ranks_per_host, loss) = (args.ranks, args.ranks_per_host, args.loss);
+            if ranks == 0 || ranks_per_host == 0 {
+                return Err(CliError::Failed("--ranks and --ranks-per-host start at 1".to_owned()));
+            }
+            let (seeds, threads) = (args.seeds.range(), args.seeds.threads());
+            let plan = AllgatherSweep { ranks, ranks_per_host, bytes, loss, algorithm, seeds, threads };
+            outboard_sim::allgather(&plan, progress)
+        }
+        SimCommand::Mixed(args) => outboard_sim::mixed(args.range(), args.threads(), progress),
+    };
+    bar.finish_and_clear();
+    print(&summary, &name);
+    Ok(if summary.failed_seeds.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(s: &Summary, name: &str) {
+    println!("{} runs, {} calls, {} ended with a rightful error, {} late", s.runs, s.calls, s.errors, s.late);
+    println!("{} deliveries, {} of them lost", s.deliveries, s.dropped);
+    let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
+    let (time, wire, again) = (s.in_collectives, s.wire_bytes, s.retransmitted_bytes);
+    println!("virtual time  {:.3} ms [{:.3} .. {:.3}]", ms(time.median), ms(time.min), ms(time.max));
+    println!("wire bytes    {} [{} .. {}]", wire.median, wire.min, wire.max);
+    println!("sent again    {} [{} .. {}]", again.median, again.min, again.max);
+    for failure in &s.failures {
+        println!("{failure}");
+    }
+    for seed in &s.failed_seeds {
+        println!("failed: outboard sim {name} --first {seed} --seeds 1");
+    }
 }

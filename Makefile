@@ -1,0 +1,53 @@
+# Everything a person does with Outboard. Works on a fresh Debian 12 machine with rustup, and again after that.
+#
+#   make demo   build, then run a real MPI program natively and offloaded on an emulated cluster
+#   make test   all tests
+#   make bench  the figures of README.md: ours beside the peers (takes about 40 minutes)
+#   make soak   long runs: 10,000 simulator seeds, loom
+#   make lint   format, lints, documentation
+#   make clean  what was built here
+
+SHELL := /bin/bash
+CARGO ?= cargo
+OUTBOARD := target/release/outboard
+PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-dev openmpi-bin libopenmpi-dev \
+  python3-venv python3-dev
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+MISSING = $(shell for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)
+
+.PHONY: demo test lint bench soak clean build deps
+demo: build
+	$(OUTBOARD) demo
+
+deps:
+	@missing="$(MISSING)"; if [ -n "$$missing" ]; then echo "installing $$missing"; \
+	  $(SUDO) apt-get update -q && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -yq $$missing; fi
+
+build: deps
+	$(CARGO) build --release --workspace
+
+# The tests run programs beside the libraries they were built with, so those are built first.
+test: deps
+	$(CARGO) build --workspace
+	$(CARGO) test --workspace
+	bindings/mpi/tests/run.sh --install
+
+lint: deps
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	$(MAKE) -s -C bindings/mpi MPICC=/usr/bin/mpicc.openmpi OUT=$(CURDIR)/target/mpi-lint
+
+bench: build
+	$(OUTBOARD) bench allgather --lab 4x1gbit --sizes 256K,1M,4M --peers open-mpi,mpich,intel-mpi --json target/bench-4x1gbit.json
+	$(OUTBOARD) bench allgather --lab 8x1gbit --sizes 1M,4M --peers open-mpi,mpich,intel-mpi --json target/bench-8x1gbit.json
+	$(OUTBOARD) bench allgather --lab 16x500mbit --sizes 1M --peers open-mpi,mpich,intel-mpi --json target/bench-16x500mbit.json
+	$(OUTBOARD) bench allgather --lab 4x250mbit --sizes 256K,1M,4M --comm-core --via both --peers mpich,intel-mpi --json target/bench-comm-core.json
+
+soak: build
+	$(OUTBOARD) sim mixed --seeds 10000
+	$(OUTBOARD) sim allgather --ranks 64 --loss 0.05 --seeds 200
+	RUSTFLAGS="--cfg loom" $(CARGO) test -p outboard-shm --release --target-dir target/loom loom
+
+clean:
+	$(CARGO) clean
