@@ -117,14 +117,16 @@ fn python_program(args: &DemoArgs) -> Result<Vec<String>, CliError> {
         Err(CliError::Failed(format!("{what}: {said}; --program c does without Python")))
     };
     let ready = || {
-        let check = Command::new(&python).args(["-c", "import mpi4py, numpy"]).output();
+        let check = Command::new(&python).args(["-c", "import numpy; from mpi4py import MPI"]).output();
         check.is_ok_and(|done| done.status.success())
     };
     if !ready() {
         eprintln!("outboard: setting up mpi4py in {} (once)", cache.display());
         step("make a Python environment", Command::new("python3").args(["-m", "venv", "--clear"]).arg(&cache))?;
         let mut pip = Command::new(&python);
-        pip.args(["-m", "pip", "install", "--quiet", "--no-binary", "mpi4py", "mpi4py", "numpy"]);
+        // A wheel from pip's cache may have been built for another MPI library.
+        pip.args(["-m", "pip", "install", "--quiet", "--no-cache-dir", "--force-reinstall"]);
+        pip.args(["--no-binary", "mpi4py", "mpi4py", "numpy"]);
         pip.env("MPICC", open_mpi_compiler(args.mpi, &default_peers_dir()));
         step("install mpi4py", &mut pip)?;
     }
