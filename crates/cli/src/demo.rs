@@ -116,9 +116,13 @@ fn python_program(args: &DemoArgs) -> Result<Vec<String>, CliError> {
         let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
         Err(CliError::Failed(format!("{what}: {said}; --program c does without Python")))
     };
+    // Built for another MPI library it would load that one.
+    let version = if args.mpi == Peer::Debian { "Open MPI v4." } else { "Open MPI v5." };
     let ready = || {
-        let check = Command::new(&python).args(["-c", "import numpy; from mpi4py import MPI"]).output();
-        check.is_ok_and(|done| done.status.success())
+        let check = Command::new(&python)
+            .args(["-c", "import numpy; from mpi4py import MPI; print(MPI.Get_library_version())"])
+            .output();
+        check.is_ok_and(|done| done.status.success() && String::from_utf8_lossy(&done.stdout).starts_with(version))
     };
     if !ready() {
         eprintln!("outboard: setting up mpi4py in {} (once)", cache.display());
