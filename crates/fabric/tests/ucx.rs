@@ -19,6 +19,8 @@ const HERE: PeerId = PeerId(1);
 const THERE: PeerId = PeerId(2);
 /// How long nothing may happen before a test fails, and a peer process lives at most.
 const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
+/// Set for the process that is to be the peer of a test.
+const PEER_PROCESS: &str = "OUTBOARD_TEST_UCX_PEER";
 
 /// UCX over the loopback device, or none with the reason printed.
 fn settings() -> Option<UcxSettings> {
@@ -67,10 +69,13 @@ fn loss(fabric: &mut Ucx) -> PeerLoss {
     })
 }
 
-/// Body of the other process: greets whoever's address comes on standard input, then takes messages until killed.
+/// Body of the other process, which [`PeerProcess::greet`] asks for: greets whoever's address comes on standard input,
+/// then takes messages until killed.
 #[test]
-#[ignore = "started by the other tests as their peer process"]
 fn peer_process() {
+    if std::env::var_os(PEER_PROCESS).is_none() {
+        return;
+    }
     let handlers = signal_handlers();
     let mut fabric = Ucx::new(THERE, &settings().expect("the other process found UCX")).expect("UCX starts on lo");
     assert_eq!(signal_handlers(), handlers, "UCX left signal handlers behind");
@@ -110,7 +115,8 @@ impl PeerProcess {
     /// Starts it, connects both ways and takes its greeting.
     fn greet(fabric: &mut Ucx) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this test"))
-            .args(["--exact", "peer_process", "--ignored", "--nocapture"])
+            .args(["--exact", "peer_process", "--nocapture"])
+            .env(PEER_PROCESS, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

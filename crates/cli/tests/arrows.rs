@@ -1,0 +1,80 @@
+//! Crates depend on each other only as the architecture allows: arrows go down its table (ST-1 keeps protocol logic
+//! free of IO this way).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What every crate of ours may depend on, by directory under `crates`. Dependencies of tests are free.
+const ALLOWED: [(&str, &[&str]); 10] = [
+    ("plan", &[]),
+    ("proto", &["plan"]),
+    ("sim", &["plan", "proto"]),
+    ("shm", &[]),
+    ("fabric", &["proto", "shm"]),
+    ("service", &["plan", "proto", "shm", "fabric"]),
+    ("client", &["plan", "proto", "shm"]),
+    ("lab", &[]),
+    ("bench", &["lab"]),
+    ("cli", &["plan", "proto", "sim", "shm", "fabric", "service", "client", "lab", "bench"]),
+];
+
+/// The workspace as cargo sees it.
+fn workspace() -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml")])
+        .output()
+        .expect("cargo starts");
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo metadata writes JSON")
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a string")
+}
+
+/// The last directory of a path.
+fn directory(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The crates of ours that each crate depends on, normally or for its build; both by directory.
+fn arrows(workspace: &Value) -> BTreeMap<String, BTreeSet<String>> {
+    let packages = workspace["packages"].as_array().expect("packages");
+    let one = |package: &Value| {
+        let manifest = text(&package["manifest_path"]);
+        let from = directory(manifest.strip_suffix("/Cargo.toml").expect("a manifest"));
+        let dependencies = package["dependencies"].as_array().expect("dependencies").iter();
+        // Cargo writes null for a normal dependency; only those of ours have a path.
+        let to = dependencies
+            .filter(|dependency| dependency["kind"].as_str() != Some("dev"))
+            .filter_map(|dependency| dependency["path"].as_str())
+            .map(|path| directory(path).to_owned());
+        (from.to_owned(), to.collect())
+    };
+    packages.iter().map(one).collect()
+}
+
+#[test]
+fn arrows_go_down_the_table() {
+    let arrows = arrows(&workspace());
+    assert!(arrows["cli"].contains("service"), "the arrows of cli are found: {arrows:?}");
+    let mut wrong = Vec::new();
+    for (from, to) in &arrows {
+        match ALLOWED.iter().find(|(name, _)| name == from) {
+            None => wrong.push(format!("{from} is not in the table")),
+            Some((_, allowed)) => {
+                let up = to.iter().filter(|name| !allowed.contains(&name.as_str()));
+                wrong.extend(up.map(|name| format!("{from} -> {name}")));
+            }
+        }
+    }
+    for (name, _) in ALLOWED {
+        if !arrows.contains_key(name) {
+            wrong.push(format!("{name} is in the table and not in the workspace"));
+        }
+    }
+    assert!(wrong.is_empty(), "not allowed: {}", wrong.join(", "));
+}
