@@ -1,0 +1,193 @@
+//! `outboard run` from end to end: ranks of `programs/ranks.c` on emulated clusters and on this machine get every byte
+//! right, every failure ends on every rank with an error that names the culprit, and nothing is left behind.
+//!
+//! Needs the daemon and the C library beside the command: `cargo build --workspace` first. Nothing is skipped.
+
+#[path = "end_to_end/job.rs"]
+mod job;
+
+use std::time::Duration;
+
+use job::{Job, Outcome};
+use rustix::process::Signal;
+
+/// Within this every other rank hears of a killed rank or daemon (requirement of the C interface).
+const LOSS_LIMIT: Duration = Duration::from_secs(5);
+
+const SERVICE_LOST: i32 = -22;
+const RANK_LOST: i32 = -40;
+const MISMATCH: i32 = -41;
+const PEER_LOST: i32 = -60;
+
+/// Runs the `verify` part with these options of `outboard run` and checks that all of it was offloaded.
+fn verify(ranks: u32, options: &[&str]) -> Outcome {
+    let options = [options, &["--report"]].concat();
+    let outcome = Job::start(ranks, &options, "verify").finish();
+    outcome.assert_success();
+    for rank in 0..ranks {
+        assert!(outcome.says(&format!("@verified rank {rank} of {ranks}: 48 calls")), "rank {rank}: {outcome:?}");
+    }
+    assert!(outcome.counted("collectives completed") > 0, "the calls were offloaded: {outcome:?}");
+    assert_eq!(outcome.counted("failed"), 0, "{outcome:?}");
+    outcome
+}
+
+#[test]
+fn two_hosts_verify() {
+    verify(2, &["--lab", "2x1gbit"]);
+}
+
+#[test]
+fn four_hosts_verify_by_ring() {
+    verify(4, &["--lab", "4x1gbit", "--algorithm", "ring"]);
+}
+
+/// MC-8, MC-10.
+#[test]
+fn four_hosts_verify_by_chains_and_subgroups() {
+    verify(4, &["--lab", "4x1gbit", "--chains", "2", "--subgroups", "2"]);
+}
+
+#[test]
+fn one_machine_verifies() {
+    verify(3, &[]);
+}
+
+#[test]
+fn hosts_with_unequal_numbers_of_ranks_verify() {
+    verify(6, &["--lab", "4x1gbit"]);
+}
+
+/// MC-6: what the network loses is sent again.
+#[test]
+fn heavy_loss_of_multicast_is_repaired() {
+    let outcome = verify(4, &["--lab", "4x1gbit", "--loss", "30%", "--of", "multicast"]);
+    assert!(outcome.counted("bytes sent again") > 0, "the network loses: {outcome:?}");
+}
+
+#[test]
+fn loss_of_everything_is_repaired() {
+    verify(4, &["--lab", "4x1gbit", "--loss", "1%", "--of", "all"]);
+}
+
+/// Checks that ranks that disagree are told so, all of them, with both calls named.
+fn mismatch(ranks: u32, options: &[&str]) {
+    let outcome = Job::start(ranks, options, "mismatch").finish();
+    outcome.assert_success();
+    for rank in 0..ranks {
+        let end = outcome.end_of(rank);
+        assert_eq!(end.code, MISMATCH, "rank {rank}: {outcome:?}");
+        for named in ["rank 1 called allgather of 2000 bytes", "called allgather of 1000 bytes"] {
+            assert!(end.sentence.contains(named), "rank {rank} is told of `{named}`: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_mismatch_between_hosts_names_both_calls_on_all_ranks() {
+    mismatch(4, &["--lab", "4x1gbit"]);
+}
+
+#[test]
+fn a_mismatch_on_one_machine_names_both_calls_on_all_ranks() {
+    mismatch(3, &[]);
+}
+
+/// The rank that dies or loses its daemon, as in `ranks.c`; it runs on host h3.
+const VICTIM: u32 = 2;
+
+/// Checks that `ranks`, all but the victim, end within the limit with `code` and a sentence that has `named`.
+fn assert_others_lose(outcome: &Outcome, ranks: u32, code: i32, named: &str) {
+    for rank in (0..ranks).filter(|rank| *rank != VICTIM) {
+        let end = outcome.end_of(rank);
+        assert_eq!(end.code, code, "rank {rank}: {outcome:?}");
+        assert!(end.sentence.contains(named), "rank {rank} is told of {named}: {outcome:?}");
+        let after = end.at.saturating_sub(outcome.fatal_at());
+        assert!(after < LOSS_LIMIT, "rank {rank} hears of it after {after:?}: {outcome:?}");
+    }
+}
+
+fn lose_rank(ranks: u32, options: &[&str], place: &str) {
+    let outcome = Job::start(ranks, options, "victim").finish();
+    assert!(!outcome.succeeded(), "the victim's death is the job's failure: {outcome:?}");
+    assert!(outcome.complains(&format!("rank {VICTIM} on {place}: signal: 9")), "{outcome:?}");
+    assert_others_lose(&outcome, ranks, RANK_LOST, "rank 2 of the group died");
+}
+
+#[test]
+fn a_rank_killed_on_another_host_is_named() {
+    lose_rank(4, &["--lab", "4x1gbit"], "h3");
+}
+
+/// Ranks 2 and 6 share a host, as do the others in pairs.
+#[test]
+fn a_rank_killed_beside_others_is_named() {
+    lose_rank(8, &["--lab", "4x1gbit"], "h3");
+}
+
+#[test]
+fn a_rank_killed_on_the_same_machine_is_named() {
+    lose_rank(3, &[], "this machine");
+}
+
+#[test]
+fn a_killed_daemon_is_named_and_its_own_rank_told() {
+    let outcome = Job::start(4, &["--lab", "4x1gbit"], "victim-service").finish();
+    outcome.assert_success();
+    assert_others_lose(&outcome, 4, PEER_LOST, "of rank 2 and its host neighbours");
+    let own = outcome.end_of(VICTIM);
+    assert_eq!(own.code, SERVICE_LOST, "{outcome:?}");
+    let after = own.at.saturating_sub(outcome.fatal_at());
+    assert!(after < LOSS_LIMIT, "its own rank hears of it after {after:?}: {outcome:?}");
+}
+
+/// Stops a running job by `signal` and checks that no process of it is left.
+fn stop(ranks: u32, options: &[&str], signal: Signal) -> Job {
+    let mut job = Job::start(ranks, options, "forever");
+    for _ in 0..ranks {
+        job.await_line("@going");
+    }
+    let processes = job.processes();
+    let daemons = processes.iter().filter(|process| process.is_daemon()).count();
+    assert!(daemons > 0 && processes.len() > daemons + ranks as usize, "the job is seen: {processes:?}");
+    job.signal(signal);
+    let left: Vec<_> = processes.iter().filter(|process| !process.ends()).collect();
+    assert!(left.is_empty(), "left of the job: {left:?}");
+    let late = job.processes();
+    assert!(late.is_empty(), "started meanwhile and left: {late:?}");
+    job
+}
+
+#[test]
+fn an_interrupt_leaves_nothing() {
+    for (ranks, options) in [(2, ["--lab", "2x1gbit"].as_slice()), (2, &[])] {
+        let job = stop(ranks, options, Signal::INT);
+        assert_eq!(job.work_directories(), Vec::<String>::new(), "with {options:?}");
+        assert!(!job.finish().succeeded(), "an interrupted job is no success, with {options:?}");
+    }
+}
+
+/// The work directory of a killed run goes with the next run.
+fn kill(ranks: u32, options: &[&str]) {
+    let job = stop(ranks, options, Signal::KILL);
+    assert_eq!(job.work_directories().len(), 1, "the killed run's own, with {options:?}");
+    let next = job.next(&["--native"], &["/bin/true"]).finish();
+    next.assert_success();
+    assert_eq!(job.work_directories(), Vec::<String>::new(), "with {options:?}");
+}
+
+#[test]
+fn a_killed_run_on_hosts_leaves_nothing() {
+    kill(2, &["--lab", "2x1gbit"]);
+}
+
+#[test]
+fn a_killed_run_on_one_machine_leaves_nothing() {
+    kill(2, &[]);
+}
+
+#[test]
+fn the_exit_code_of_a_failed_rank_is_the_jobs() {
+    let outcome = Job::start(2, &[], "no such part").finish();
+    assert_eq!(outcome.exit_code(), Some(2), "{outcome:?}");
+}

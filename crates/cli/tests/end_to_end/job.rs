@@ -1,0 +1,308 @@
+//! One `outboard run` as a process of its own, what it wrote and which processes belong to it.
+//!
+//! Invariant: a job's processes carry its mark in their environment, or descend from one that does; a job that is
+//! dropped is killed. Every wait is bounded by [`LIMIT`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::rc::Rc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+/// How long a job, or the end of its processes, may take at most.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long processes may take to end once their job was told to.
+const END_LIMIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// Set to a word of its own for every job.
+const MARK: &str = "OUTBOARD_TEST_JOB";
+
+const OUTBOARD: &str = env!("CARGO_BIN_EXE_outboard");
+
+/// The program of the ranks, compiled once.
+fn ranks_program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let home = Path::new(OUTBOARD).parent().expect("a directory");
+        for part in ["outboardd", "liboutboard.so"] {
+            assert!(home.join(part).exists(), "{part} is not in {}: cargo build --workspace", home.display());
+        }
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ranks");
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let output = Command::new("gcc")
+            .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-I"])
+            .arg(sources.join("../client/include"))
+            .arg(sources.join("tests/programs/ranks.c"))
+            .arg("-o")
+            .arg(&program)
+            .arg("-L")
+            .arg(home)
+            .arg("-loutboard")
+            .output()
+            .expect("gcc is installed");
+        assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
+        program
+    })
+}
+
+/// A running `outboard run`.
+pub(crate) struct Job {
+    child: Child,
+    mark: String,
+    /// Shared with the jobs that follow.
+    temporary: Rc<tempfile::TempDir>,
+    lines: Receiver<String>,
+    read: Vec<String>,
+    errors: Option<thread::JoinHandle<String>>,
+    deadline: Instant,
+}
+
+impl Job {
+    /// Starts `ranks` ranks that play `part`, with further `options` of `outboard run`.
+    pub(crate) fn start(ranks: u32, options: &[&str], part: &str) -> Job {
+        let program = ranks_program().to_str().expect("a path of text");
+        let ranks = ranks.to_string();
+        let options = [&["-n", &ranks], options].concat();
+        Job::start_in(Rc::new(tempfile::tempdir().expect("a directory")), &options, &[program, part])
+    }
+
+    /// Starts another job where this one kept its work directory.
+    pub(crate) fn next(&self, options: &[&str], command: &[&str]) -> Job {
+        Job::start_in(Rc::clone(&self.temporary), options, command)
+    }
+
+    fn start_in(temporary: Rc<tempfile::TempDir>, options: &[&str], command: &[&str]) -> Job {
+        static JOBS: AtomicU32 = AtomicU32::new(0);
+        let mark = format!("{}-{}", std::process::id(), JOBS.fetch_add(1, Ordering::Relaxed));
+        let mut child = Command::new(OUTBOARD)
+            .arg("run")
+            .args(options)
+            .arg("--")
+            .args(command)
+            .env(MARK, &mark)
+            .env("TMPDIR", temporary.path())
+            .env_remove("OUTBOARD_HOME")
+            .env_remove("OUTBOARD_SOCKET")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command starts");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let (sender, lines) = channel();
+        // Ends with the last process that writes there; nobody reads on when the job is gone.
+        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let mut stderr = child.stderr.take().expect("piped");
+        let errors = thread::spawn(move || {
+            let mut bytes = Vec::new();
+            stderr.read_to_end(&mut bytes).expect("a pipe can be read");
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        Job { child, mark, temporary, lines, read: Vec::new(), errors: Some(errors), deadline: Instant::now() + LIMIT }
+    }
+
+    /// Waits for a line that starts with `start`.
+    pub(crate) fn await_line(&mut self, start: &str) {
+        loop {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                panic!("no line {start:?} comes; read so far: {:#?}", self.read);
+            };
+            let found = line.starts_with(start);
+            self.read.push(line);
+            if found {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("our own child");
+    }
+
+    /// Waits for the end and for all that was written.
+    pub(crate) fn finish(mut self) -> Outcome {
+        let pidfd = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).expect("our own child");
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let ended = ended(&pidfd, &Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: 0 });
+        if !ended {
+            self.signal(Signal::INT);
+            let processes = self.processes();
+            panic!("the job does not end: {processes:?} run on; read so far: {:#?}", self.rest());
+        }
+        let status = self.child.wait().expect("our own child");
+        let errors = self.errors.take().expect("finished once").join().expect("reading does not fail");
+        Outcome { status, lines: self.rest(), errors }
+    }
+
+    /// All that has been written.
+    fn rest(&mut self) -> Vec<String> {
+        // Ends when the last writer has gone, which `LIMIT` bounds.
+        while let Ok(line) = self.lines.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
+            self.read.push(line);
+        }
+        std::mem::take(&mut self.read)
+    }
+
+    /// The work directories of this job and those that it followed.
+    pub(crate) fn work_directories(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.temporary.path()).expect("a directory");
+        let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.starts_with("outboard-run-")).collect()
+    }
+
+    /// The processes of this job that have not ended.
+    pub(crate) fn processes(&self) -> Vec<Process> {
+        let mark = format!("{MARK}={}", self.mark);
+        let all: BTreeMap<i32, Process> =
+            fs::read_dir("/proc").expect("procfs").flatten().filter_map(|entry| Process::of(&entry.path())).collect();
+        let marked = |process: &Process| process.environment.split(|b| *b == 0).any(|v| v == mark.as_bytes());
+        let belongs = |process: &Process| {
+            // The parents of a process are fewer than all processes.
+            let line = std::iter::successors(Some(process), |process| all.get(&process.parent)).take(all.len());
+            line.into_iter().any(marked)
+        };
+        let ours: Vec<i32> = all.iter().filter(|(_, process)| belongs(process)).map(|(pid, _)| *pid).collect();
+        let mut all = all;
+        ours.iter().filter_map(|pid| all.remove(pid)).collect()
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // One that has ended already needs no signal.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for process in self.processes() {
+            if let Some(pid) = Pid::from_raw(process.pid) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Whether the process ends within `limit`.
+fn ended(pidfd: &OwnedFd, limit: &Timespec) -> bool {
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(limit)).expect("poll works") > 0
+}
+
+/// A process, held so that its number means no other one.
+pub(crate) struct Process {
+    pid: i32,
+    parent: i32,
+    name: String,
+    environment: Vec<u8>,
+    command: String,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// The live process that a directory of procfs shows, with its number.
+    fn of(directory: &Path) -> Option<(i32, Process)> {
+        let pid: i32 = directory.file_name()?.to_str()?.parse().ok()?;
+        let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+        let stat = fs::read_to_string(directory.join("stat")).ok()?;
+        let (before, after) = stat.rsplit_once(") ")?;
+        let mut fields = after.split(' ');
+        let state = fields.next()?;
+        let parent = fields.next()?.parse().ok()?;
+        let (_, name) = before.split_once('(')?;
+        let environment = fs::read(directory.join("environ")).unwrap_or_default();
+        let command = fs::read(directory.join("cmdline")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        let process = Process { pid, parent, name: name.to_owned(), environment, command, pidfd };
+        (!matches!(state, "Z" | "X")).then_some((pid, process))
+    }
+
+    pub(crate) fn is_daemon(&self) -> bool {
+        self.name == "outboardd"
+    }
+
+    /// Whether it ends within [`END_LIMIT`].
+    pub(crate) fn ends(&self) -> bool {
+        ended(&self.pidfd, &END_LIMIT)
+    }
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ({})", self.pid, self.name, self.command)
+    }
+}
+
+/// How the last call of a rank ended.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) code: i32,
+    /// On the machine's monotonic clock.
+    pub(crate) at: Duration,
+    pub(crate) sentence: String,
+}
+
+/// What a job that has ended wrote, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    status: ExitStatus,
+    lines: Vec<String>,
+    errors: String,
+}
+
+impl Outcome {
+    pub(crate) fn succeeded(&self) -> bool {
+        self.status.success()
+    }
+
+    pub(crate) fn exit_code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    pub(crate) fn assert_success(&self) {
+        assert!(self.succeeded(), "the job ends well: {self:?}");
+    }
+
+    /// Whether a rank wrote this line.
+    pub(crate) fn says(&self, line: &str) -> bool {
+        self.lines.iter().any(|l| l == line)
+    }
+
+    /// Whether `outboard run` wrote this to its standard error.
+    pub(crate) fn complains(&self, text: &str) -> bool {
+        self.errors.contains(text)
+    }
+
+    /// The number before `what` in the report of `outboard run`.
+    pub(crate) fn counted(&self, what: &str) -> u64 {
+        let counts = self.errors.lines().flat_map(|line| line.trim_start_matches("outboard: ").split(", "));
+        let count = counts.into_iter().find_map(|count| count.strip_suffix(what)?.trim().parse().ok());
+        count.unwrap_or_else(|| panic!("{what} is reported: {self:?}"))
+    }
+
+    /// How the last call of `rank` ended.
+    pub(crate) fn end_of(&self, rank: u32) -> End {
+        let start = format!("@ended rank {rank} code ");
+        let line = self.lines.iter().find_map(|line| line.strip_prefix(&start));
+        let parse = |line: &str| {
+            let (code, rest) = line.split_once(" at ")?;
+            let (at, sentence) = rest.split_once(": ")?;
+            let at = Duration::from_nanos(at.parse().ok()?);
+            Some(End { code: code.parse().ok()?, at, sentence: sentence.to_owned() })
+        };
+        line.and_then(parse).unwrap_or_else(|| panic!("rank {rank} says how it ended: {self:?}"))
+    }
+
+    /// When the victim died or killed, on the machine's monotonic clock.
+    pub(crate) fn fatal_at(&self) -> Duration {
+        let at = self.lines.iter().find_map(|line| line.strip_prefix("@fatal at ")?.parse().ok());
+        Duration::from_nanos(at.unwrap_or_else(|| panic!("the victim says when it strikes: {self:?}")))
+    }
+}
