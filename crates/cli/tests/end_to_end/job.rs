@@ -22,8 +22,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 /// How long a job, or the end of its processes, may take at most.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long processes may take to end once their job was told to.
-const END_LIMIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// How long the processes of a job may take to end once it was told to.
+const END_LIMIT: Duration = Duration::from_secs(10);
 /// Set to a word of its own for every job.
 const MARK: &str = "OUTBOARD_TEST_JOB";
 
@@ -130,17 +130,20 @@ impl Job {
         kill_process(Pid::from_child(&self.child), signal).expect("our own child");
     }
 
+    /// Takes note of the end of a job that has ended, as the shell that started it would.
+    pub(crate) fn reap(&mut self) -> ExitStatus {
+        self.child.wait().expect("our own child")
+    }
+
     /// Waits for the end and for all that was written.
     pub(crate) fn finish(mut self) -> Outcome {
         let pidfd = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).expect("our own child");
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        let ended = ended(&pidfd, &Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: 0 });
-        if !ended {
+        if !ended(&pidfd, self.deadline) {
             self.signal(Signal::INT);
             let processes = self.processes();
             panic!("the job does not end: {processes:?} run on; read so far: {:#?}", self.rest());
         }
-        let status = self.child.wait().expect("our own child");
+        let status = self.reap();
         let errors = self.errors.take().expect("finished once").join().expect("reading does not fail");
         Outcome { status, lines: self.rest(), errors }
     }
@@ -191,9 +194,17 @@ impl Drop for Job {
     }
 }
 
-/// Whether the process ends within `limit`.
-fn ended(pidfd: &OwnedFd, limit: &Timespec) -> bool {
-    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(limit)).expect("poll works") > 0
+/// Whether the process ends before the deadline.
+fn ended(pidfd: &OwnedFd, deadline: Instant) -> bool {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let left = Timespec::try_from(left).expect("deadlines are near");
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&left)).expect("poll works") > 0
+}
+
+/// Those of the processes that have not ended within [`END_LIMIT`].
+pub(crate) fn left_of(processes: Vec<Process>) -> Vec<Process> {
+    let deadline = Instant::now() + END_LIMIT;
+    processes.into_iter().filter(|process| !ended(&process.pidfd, deadline)).collect()
 }
 
 /// A process, held so that its number means no other one.
@@ -226,11 +237,6 @@ impl Process {
 
     pub(crate) fn is_daemon(&self) -> bool {
         self.name == "outboardd"
-    }
-
-    /// Whether it ends within [`END_LIMIT`].
-    pub(crate) fn ends(&self) -> bool {
-        ended(&self.pidfd, &END_LIMIT)
     }
 }
 
