@@ -145,9 +145,9 @@ fn a_killed_daemon_is_named_and_its_own_rank_told() {
     assert!(after < LOSS_LIMIT, "its own rank hears of it after {after:?}: {outcome:?}");
 }
 
-/// Stops a running job by `signal` and checks that no process of it is left.
-fn stop(ranks: u32, options: &[&str], signal: Signal) -> Job {
-    let mut job = Job::start(ranks, options, "forever");
+/// Stops a job whose ranks play `part` by `signal` and checks that no process of it is left.
+fn stop(ranks: u32, options: &[&str], part: &str, signal: Signal) -> Job {
+    let mut job = Job::start(ranks, options, part);
     for _ in 0..ranks {
         job.await_line("@going");
     }
@@ -164,17 +164,27 @@ fn stop(ranks: u32, options: &[&str], signal: Signal) -> Job {
     job
 }
 
-#[test]
-fn an_interrupt_leaves_nothing() {
-    for (ranks, options) in [(2, ["--lab", "2x1gbit"].as_slice()), (2, &[])] {
-        let job = stop(ranks, options, Signal::INT);
+fn interrupt(part: &str) {
+    for options in [["--lab", "2x1gbit"].as_slice(), &[]] {
+        let job = stop(2, options, part, Signal::INT);
         assert_eq!(job.work_directories(), Vec::<String>::new(), "with {options:?}");
     }
 }
 
+#[test]
+fn an_interrupt_amid_collectives_leaves_nothing() {
+    interrupt("forever");
+}
+
+/// No rank hears of another's end here.
+#[test]
+fn an_interrupt_between_collectives_leaves_nothing() {
+    interrupt("idle");
+}
+
 /// The work directory of a killed run goes with the next run.
 fn kill(ranks: u32, options: &[&str]) {
-    let job = stop(ranks, options, Signal::KILL);
+    let job = stop(ranks, options, "forever", Signal::KILL);
     assert_eq!(job.work_directories().len(), 1, "the killed run's own, with {options:?}");
     let next = job.next(&["--native"], &["/bin/true"]).finish();
     next.assert_success();

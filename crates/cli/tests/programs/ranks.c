@@ -239,6 +239,13 @@ static void until_failure(void (*meanwhile)(void))
     report(code);
 }
 
+/* Computes, as far as Outboard can tell; ends by a signal, or when it has waited too long. */
+static void idle(void)
+{
+    say("@going rank %u", rank);
+    sleep(PATIENCE_MS / 1000);
+}
+
 int main(int argc, char **argv)
 {
     const char *part = argc == 2 ? argv[1] : "";
@@ -256,6 +263,8 @@ int main(int argc, char **argv)
         until_failure(kill_service);
     else if (strcmp(part, "forever") == 0)
         until_failure(NULL);
+    else if (strcmp(part, "idle") == 0)
+        idle();
     else
         fail("the argument names no part");
     return 0;
