@@ -162,9 +162,9 @@ fn measure(args: &DemoArgs, command: &[String], directory: &Path, offloaded: boo
     let before = lab.counters()?;
     let name = if offloaded { "offloaded run" } else { "native run" };
     let mut process = Process::start(name, launcher, directory)?;
-    work::set_foreground(Some(process.id()));
+    work::set_foreground([process.id()]);
     let status = process.wait().map_err(CliError::system(name))?;
-    work::set_foreground(None);
+    work::set_foreground([]);
     let said = process.output_end();
     if !status.success() {
         return Err(CliError::Failed(format!("the {name} of {} failed ({status}): {said}", program.display())));

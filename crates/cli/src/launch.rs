@@ -83,6 +83,7 @@ impl Daemons {
     pub(crate) fn here(directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
         let socket = directory.join("outboardd.sock");
         let mut command = daemon_command(Command::new("/bin/sh"), &socket, directory, "here")?;
+        command.arg("--die-with-parent");
         if let Some(core) = args.service_core {
             command.arg("--pin-core").arg(core.to_string());
         }
@@ -100,6 +101,13 @@ impl Daemons {
     pub(crate) fn stats(&self) -> DaemonStats {
         DaemonStats { sockets: self.stats.clone(), rendezvous: None }
     }
+}
+
+/// A program of this machine that ends with this process, however that ends; on emulated hosts the lab sees to it.
+pub(crate) fn bound(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
 }
 
 fn ready_fifo(directory: &Path, host: &str) -> PathBuf {
@@ -229,7 +237,7 @@ fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<(
             let command = lab.command("h1", own).map_err(|e| LaunchError::new("entering h1", e))?;
             (command, format!("{}:{RENDEZVOUS_PORT}", lab.address(1)))
         }
-        None => (Command::new(own), "127.0.0.1:0".to_owned()),
+        None => (bound(&own), "127.0.0.1:0".to_owned()),
     };
     let fifo = ready_fifo(directory, "rendezvous");
     match rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR) {
@@ -278,7 +286,7 @@ pub(crate) fn rank_commands(
                     lab.command(&host, program).map_err(|e| LaunchError::new(format!("entering {host}"), e))?;
                 (host, command)
             }
-            None => ("this machine".to_owned(), Command::new(program)),
+            None => ("this machine".to_owned(), bound(program)),
         };
         command.args(arguments).envs(environment.iter().cloned());
         command.env("OUTBOARD_RANK", rank.to_string()).env("OUTBOARD_WORLD_SIZE", ranks.to_string());

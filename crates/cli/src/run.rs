@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode};
+use std::process::{Child, ExitCode};
 
 use clap::{Args, ValueEnum};
 use outboard_bench::{Job, Peer, default_peers_dir, open_mpi_launcher};
@@ -137,7 +137,7 @@ fn run_mpi(
             command
         }
         None => {
-            let mut command = Command::new(bench::launcher_of(args.mpi));
+            let mut command = launch::bound(&bench::launcher_of(args.mpi));
             command.args(["--allow-run-as-root", "--oversubscribe", "-n", &args.ranks.to_string()]);
             for (name, value) in &environment {
                 command.arg("-x").arg(format!("{name}={value}"));
@@ -200,10 +200,12 @@ fn end(children: &mut [(String, Child)]) {
 fn await_all(children: Vec<(String, Child)>) -> Result<ExitCode, CliError> {
     let mut code = ExitCode::SUCCESS;
     let mut failed = false;
+    let mut left: std::collections::BTreeSet<u32> = children.iter().map(|(_, child)| child.id()).collect();
+    work::set_foreground(left.iter().copied());
     for (name, mut child) in children {
-        work::set_foreground(Some(child.id()));
         let status = child.wait().map_err(CliError::system(name.clone()))?;
-        work::set_foreground(None);
+        left.remove(&child.id());
+        work::set_foreground(left.iter().copied());
         if !status.success() && !failed {
             failed = true;
             eprintln!("outboard: {name}: {status}");

@@ -12,8 +12,8 @@ use crate::error::CliError;
 
 const PREFIX: &str = "outboard-run-";
 
-/// The process to end when this one is told to.
-static FOREGROUND: Mutex<Option<Pid>> = Mutex::new(None);
+/// The processes to end when this one is told to.
+static FOREGROUND: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 /// A directory of this process.
 #[derive(Debug)]
@@ -55,24 +55,24 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP end the foreground process; what waits for it then cleans up and returns.
+/// From now on SIGINT, SIGTERM and SIGHUP end the foreground processes; what waits for them then cleans up and returns.
 pub(crate) fn end_on_signals() -> Result<(), CliError> {
     let handler = || {
-        let process = FOREGROUND.lock().map(|p| *p).unwrap_or_default();
-        match process {
-            Some(pid) => {
-                // It may have ended meanwhile.
-                let _ = rustix::process::kill_process(pid, Signal::TERM);
-            }
-            None => std::process::exit(130),
+        let processes = FOREGROUND.lock().map(|p| p.clone()).unwrap_or_default();
+        if processes.is_empty() {
+            std::process::exit(130);
+        }
+        for pid in processes {
+            // It may have ended meanwhile.
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
         }
     };
     ctrlc::set_handler(handler).map_err(|e| CliError::Failed(format!("signals cannot be handled: {e}")))
 }
 
-/// Names the process that signals end.
-pub(crate) fn set_foreground(pid: Option<u32>) {
+/// Names the processes that signals end, none of them reaped yet.
+pub(crate) fn set_foreground(pids: impl IntoIterator<Item = u32>) {
     if let Ok(mut foreground) = FOREGROUND.lock() {
-        *foreground = pid.and_then(|p| i32::try_from(p).ok()).and_then(Pid::from_raw);
+        *foreground = pids.into_iter().filter_map(|p| i32::try_from(p).ok()).filter_map(Pid::from_raw).collect();
     }
 }

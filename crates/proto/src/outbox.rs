@@ -82,7 +82,11 @@ impl Outbox {
 
     /// An order of `call` failed although its collective has ended: no rank here is told success over missing bytes.
     /// Returns whose buffers they were, when the end waits to be told.
-    pub(crate) fn fail_late(&mut self, call: CallId) -> Option<(GroupHandle, Rank)> {
+    pub(crate) fn fail_late(
+        &mut self,
+        call: CallId,
+        error: fn(Rank) -> CollectiveError,
+    ) -> Option<(GroupHandle, Rank)> {
         let &Completion { group, instance, rank, .. } = self.completions.iter().find(|c| c.call == call)?;
         let hit = |told: &CallId| {
             self.completions.iter().any(|c| c.call == *told && (c.group, c.instance) == (group, instance))
@@ -94,7 +98,7 @@ impl Outbox {
             {
                 self.counters.completed -= 1;
                 self.counters.failed += 1;
-                *result = Err(CollectiveError::Memory(rank));
+                *result = Err(error(rank));
             }
         }
         Some((group, rank))

@@ -11,6 +11,7 @@ use outboard_plan::Rank;
 
 use crate::collective::Context;
 use crate::config::Config;
+use crate::error::CollectiveError;
 use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
 use crate::interface::{Call, Counters, Event, GroupSpec, MulticastBatch, Order, ReceivedDatagram, Transmit};
 use crate::link::Received;
@@ -176,7 +177,14 @@ impl ServiceProcess {
     /// The buffers of a call cannot be accessed.
     pub fn handle_memory_fault(&mut self, now: Instant, call: CallId) {
         self.out.now = now;
-        self.route_memory_fault(call);
+        self.route_fault(call, CollectiveError::Memory);
+        self.settle();
+    }
+
+    /// The buffers of a call cannot be accessed because the rank's process has ended; `handle_leave` follows.
+    pub fn handle_rank_gone(&mut self, now: Instant, call: CallId) {
+        self.out.now = now;
+        self.route_fault(call, CollectiveError::RankLost);
         self.settle();
     }
 

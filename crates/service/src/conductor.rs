@@ -177,9 +177,6 @@ impl Conductor {
         let mut worked = false;
         while let Some(event) = self.engine.poll_event() {
             worked = true;
-            for call in self.engine.take_faulted() {
-                self.ranks.faulted(call);
-            }
             match event {
                 Event::Connect { peer, address } => {
                     if let Err(error) = self.outbox.connect(peer, &address) {

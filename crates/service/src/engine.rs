@@ -10,7 +10,7 @@ use outboard_proto::{
     SpId, Transmit,
 };
 
-use crate::memory::{Buffers, Fault, FramePayload, Memory, NoPayload, Payloads, Place};
+use crate::memory::{Buffers, Cause, Fault, FramePayload, Memory, NoPayload, Payloads, Place};
 
 /// Faults are reported in rounds, since the report of one may order work that meets another.
 const FAULT_ROUNDS: u32 = 64;
@@ -21,18 +21,11 @@ pub(crate) struct Engine {
     machine: ServiceProcess,
     memory: Memory,
     origin: WallInstant,
-    /// Calls whose buffers could not be accessed, for [`Self::take_faulted`].
-    faulted: Vec<CallId>,
 }
 
 impl Engine {
     pub(crate) fn new(id: SpId, config: Config, seed: u64) -> Self {
-        Engine {
-            machine: ServiceProcess::new(id, config, seed),
-            memory: Memory::default(),
-            origin: WallInstant::now(),
-            faulted: Vec::new(),
-        }
+        Engine { machine: ServiceProcess::new(id, config, seed), memory: Memory::default(), origin: WallInstant::now() }
     }
 
     /// Nanoseconds since the start.
@@ -60,9 +53,11 @@ impl Engine {
                 return;
             }
             let now = self.now();
-            for call in faults {
-                self.faulted.push(call);
-                self.machine.handle_memory_fault(now, call);
+            for (call, cause) in faults {
+                match cause {
+                    Cause::Buffer => self.machine.handle_memory_fault(now, call),
+                    Cause::RankGone => self.machine.handle_rank_gone(now, call),
+                }
                 self.memory.perform(&mut self.machine, &NoPayload);
             }
         }
@@ -108,13 +103,6 @@ impl Engine {
         let now = self.now();
         self.machine.handle_datagrams(now, batch);
         self.settle(payloads);
-    }
-
-    /// Calls whose buffers could not be accessed since the last time. The machine takes orders for done when it gives
-    /// them, so it may have reported the success of a collective whose last copies failed: whoever takes its events asks
-    /// here first.
-    pub(crate) fn take_faulted(&mut self) -> Vec<CallId> {
-        std::mem::take(&mut self.faulted)
     }
 
     /// The memory of a multicast batch has been read, or could not be.

@@ -72,6 +72,15 @@ pub(crate) enum Fault {
     Gone,
 }
 
+/// What a failed access shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The rank handed over a bad buffer.
+    Buffer,
+    /// The rank has died, which the access saw before the pidfd told.
+    RankGone,
+}
+
 /// A piece of memory, held so that any thread may read it.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
@@ -162,7 +171,7 @@ pub(crate) struct Memory {
     staging: HashMap<StagingId, Arc<Staging>>,
     pool: StagingPool,
     gathered: Vec<Delivery>,
-    faults: Vec<CallId>,
+    faults: Vec<(CallId, Cause)>,
     /// Grows once, with the first copy between ranks that needs it.
     bounce: Vec<u8>,
 }
@@ -185,7 +194,7 @@ impl Memory {
     }
 
     /// Calls whose buffers could not be accessed since the last time.
-    pub(crate) fn take_faults(&mut self) -> Vec<CallId> {
+    pub(crate) fn take_faults(&mut self) -> Vec<(CallId, Cause)> {
         std::mem::take(&mut self.faults)
     }
 
@@ -193,9 +202,10 @@ impl Memory {
     pub(crate) fn note(&mut self, fault: Fault) {
         match fault {
             Fault::Call { call, error } => {
-                if self.calls.contains_key(&call) && !self.faults.contains(&call) {
+                if self.calls.contains_key(&call) && !self.faults.iter().any(|(known, _)| *known == call) {
                     tracing::warn!(call = call.0, %error, "a rank's buffer cannot be accessed");
-                    self.faults.push(call);
+                    let gone = matches!(error, AccessError::Gone { .. });
+                    self.faults.push((call, if gone { Cause::RankGone } else { Cause::Buffer }));
                 }
             }
             Fault::Gone => {}

@@ -113,9 +113,6 @@ struct InFlight {
     connection: ConnectionId,
     group: u64,
     slot: u32,
-    /// Handle and instance: which collective it is a call of.
-    collective: (GroupHandle, InstanceId),
-    rank: Rank,
 }
 
 /// See the module.
@@ -126,8 +123,6 @@ pub(crate) struct Ranks {
     members: HashMap<(GroupHandle, Rank), (ConnectionId, u64)>,
     calls: HashMap<CallId, InFlight>,
     next_call: u64,
-    /// Collectives in flight some of whose copies failed, and the rank to blame.
-    faulted: HashMap<(GroupHandle, InstanceId), Rank>,
     /// Submissions and messages refused.
     pub(crate) refused: u64,
 }
@@ -293,13 +288,7 @@ impl Ranks {
                 rank.failures.remove(&entry.slot);
                 rank.busy.insert(entry.slot, call_id);
                 let instance = InstanceId(entry.instance);
-                let in_flight = InFlight {
-                    connection: id,
-                    group: entry.group,
-                    slot: entry.slot,
-                    collective: (group, instance),
-                    rank: me,
-                };
+                let in_flight = InFlight { connection: id, group: entry.group, slot: entry.slot };
                 self.calls.insert(call_id, in_flight);
                 let signature = Signature { kind: CallKind::Allgather, bytes_per_rank: entry.bytes_per_rank };
                 engine.call(Call { id: call_id, group, rank: me, instance, signature, in_place }, buffers);
@@ -313,23 +302,10 @@ impl Ranks {
         }
     }
 
-    /// Buffers of a call could not be accessed: no call of its collective that is in flight here ends well.
-    pub(crate) fn faulted(&mut self, call: CallId) {
-        if let Some(in_flight) = self.calls.get(&call) {
-            self.faulted.entry(in_flight.collective).or_insert(in_flight.rank);
-        }
-    }
-
     /// The machine reports a call's end.
-    pub(crate) fn completed(&mut self, call: CallId, mut result: Result<(), CollectiveError>, engine: &mut Engine) {
+    pub(crate) fn completed(&mut self, call: CallId, result: Result<(), CollectiveError>, engine: &mut Engine) {
         engine.forget_call(call);
-        let Some(InFlight { connection, group, slot, collective, .. }) = self.calls.remove(&call) else { return };
-        if let Some(&culprit) = self.faulted.get(&collective) {
-            result = result.and(Err(CollectiveError::Memory(culprit)));
-            if !self.calls.values().any(|other| other.collective == collective) {
-                self.faulted.remove(&collective);
-            }
-        }
+        let Some(InFlight { connection, group, slot }) = self.calls.remove(&call) else { return };
         let Some(rank) = self.rank(connection) else { return };
         rank.busy.remove(&slot);
         if let Some(Membership { stage: Stage::Made { in_flight, .. }, .. }) = rank.groups.get_mut(&group) {

@@ -515,12 +515,12 @@ impl ServiceProcess {
         self.retire_if_left(handle);
     }
 
-    pub(super) fn route_memory_fault(&mut self, call: CallId) {
+    pub(super) fn route_fault(&mut self, call: CallId, error: fn(Rank) -> CollectiveError) {
         let found = self.groups.iter().find_map(|(h, g)| {
             g.collectives.values().filter(|c| c.alive()).find_map(|c| c.has_call(call)).map(|r| (*h, r))
         });
-        let Some((handle, rank)) = found.or_else(|| self.out.fail_late(call)) else { return };
-        let error = CollectiveError::Memory(rank);
+        let Some((handle, rank)) = found.or_else(|| self.out.fail_late(call, error)) else { return };
+        let error = error(rank);
         if self.groups.contains_key(&handle) {
             self.break_group(handle, error, true);
         }
