@@ -5,7 +5,6 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -73,7 +72,7 @@ impl Daemons {
             daemons.processes.push(Process::start(format!("outboardd on {name}"), command, directory)?);
             daemons.stats.push(stats_socket(directory, &name));
         }
-        for (host, process) in daemons.processes.iter_mut().enumerate() {
+        for (host, process) in daemons.processes.iter().enumerate() {
             await_ready(process, &ready_fifo(directory, &format!("h{}", host + 1)))?;
         }
         Ok(daemons)
@@ -87,8 +86,8 @@ impl Daemons {
         if let Some(core) = args.service_core {
             command.arg("--pin-core").arg(core.to_string());
         }
-        let mut process = Process::start("outboardd on this machine", command, directory)?;
-        await_ready(&mut process, &ready_fifo(directory, "here"))?;
+        let process = Process::start("outboardd on this machine", command, directory)?;
+        await_ready(&process, &ready_fifo(directory, "here"))?;
         Ok(Daemons { processes: vec![process], socket, stats: vec![stats_socket(directory, "here")] })
     }
 
@@ -114,6 +113,15 @@ fn ready_fifo(directory: &Path, host: &str) -> PathBuf {
     directory.join(format!("ready-{host}"))
 }
 
+/// The pipe through which a program tells that it is ready; one of an earlier job in the directory does as well.
+fn make_ready_fifo(directory: &Path, host: &str) -> Result<PathBuf, LaunchError> {
+    let fifo = ready_fifo(directory, host);
+    match rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(fifo),
+        Err(error) => Err(LaunchError::new(format!("the pipe {}", fifo.display()), error)),
+    }
+}
+
 fn stats_socket(directory: &Path, host: &str) -> PathBuf {
     directory.join(format!("stats-{host}"))
 }
@@ -121,17 +129,14 @@ fn stats_socket(directory: &Path, host: &str) -> PathBuf {
 /// `shell` runs the daemon, with descriptor 3 open to tell that it is ready: a lab passes on just the standard ones.
 fn daemon_command(mut shell: Command, socket: &Path, directory: &Path, host: &str) -> Result<Command, LaunchError> {
     let daemon = places::daemon().map_err(|e| LaunchError::new("outboardd", e))?;
-    let fifo = ready_fifo(directory, host);
-    match rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-        Err(error) => return Err(LaunchError::new(format!("the pipe {}", fifo.display()), error)),
-    }
+    let fifo = make_ready_fifo(directory, host)?;
     shell.arg("-c").arg("fifo=$1; shift; exec \"$0\" \"$@\" --ready-fd 3 3>\"$fifo\"").arg(daemon).arg(&fifo);
     shell.arg("--socket").arg(socket).arg("--stats").arg(stats_socket(directory, host));
     Ok(shell)
 }
 
-fn await_ready(process: &mut Process, fifo: &Path) -> Result<(), LaunchError> {
+/// Waits until a program writes to its pipe, and returns what it wrote at once, at most 64 bytes.
+fn await_ready(process: &Process, fifo: &Path) -> Result<Vec<u8>, LaunchError> {
     let name = process.name().to_owned();
     let failed = |why: String| LaunchError::new(name.clone(), why);
     let mut options = File::options();
@@ -143,9 +148,11 @@ fn await_ready(process: &mut Process, fifo: &Path) -> Result<(), LaunchError> {
             .map_err(|e| failed(e.to_string()))?;
         (fds[0].revents(), fds[1].revents())
     };
-    let mut byte = [0];
-    if ready.contains(PollFlags::IN) && matches!(pipe.read(&mut byte), Ok(1)) {
-        return Ok(());
+    let mut bytes = [0; 64];
+    if ready.contains(PollFlags::IN)
+        && let Ok(n @ 1..) = pipe.read(&mut bytes)
+    {
+        return Ok(bytes[..n].to_vec());
     }
     let how = if ended.is_empty() { "is not ready after 20 s" } else { "ended at its start" };
     Err(failed(format!("{how}: {}", process.output_end())))
@@ -239,33 +246,11 @@ fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<(
         }
         None => (bound(&own), "127.0.0.1:0".to_owned()),
     };
-    let fifo = ready_fifo(directory, "rendezvous");
-    match rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-        Err(error) => return Err(LaunchError::new(format!("the pipe {}", fifo.display()), error)),
-    }
+    let fifo = make_ready_fifo(directory, "rendezvous")?;
     command.arg("__rendezvous").arg(ranks.to_string()).arg(&address).arg(&fifo);
     let process = Process::start("rendezvous", command, directory)?;
-    let failed = |why: String| LaunchError::new("rendezvous", why);
-    let mut options = File::options();
-    options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
-    let mut pipe = options.open(&fifo).map_err(|e| failed(e.to_string()))?;
-    let mut fds = [
-        PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN),
-        PollFd::from_borrowed_fd(process.ended_fd(), PollFlags::IN),
-    ];
-    rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&READY_LIMIT)))
-        .map_err(|e| failed(e.to_string()))?;
-    let mut text = String::new();
-    // A line is far shorter than what a pipe takes at once.
-    let mut bytes = [0; 64];
-    if let Ok(n) = pipe.read(&mut bytes) {
-        text.push_str(String::from_utf8_lossy(&bytes[..n]).trim());
-    }
-    if text.is_empty() {
-        return Err(failed(format!("did not start: {}", process.output_end())));
-    }
-    Ok((process, text))
+    let said = await_ready(&process, &fifo)?;
+    Ok((process, String::from_utf8_lossy(&said).trim().to_owned()))
 }
 
 /// Commands of the ranks of a program that uses outboard.h, with the rendezvous they need.
