@@ -9,7 +9,7 @@
 //!  (closed)              waits for all ranks to end with success
 //! ```
 
-use crate::calibration::{ComputeLoop, RANKS_CORE};
+use crate::calibration::RANKS_CORE;
 use crate::control::{ControlLine, ControlSocket, Watch};
 use crate::job::{Job, ServiceCounters, System};
 use crate::limit::refill_time;
@@ -38,6 +38,8 @@ pub(crate) struct SizeSamples {
     pub(crate) wire_bytes: u64,
     /// Counters of the services over all pure repetitions.
     pub(crate) services: Option<ServiceCounters>,
+    /// What the compute loop took alone just before and after the launch; the calibration adds it.
+    pub(crate) alone_ms: Vec<f64>,
 }
 
 /// The samples of one phase as the program sends them.
@@ -78,17 +80,17 @@ pub(crate) fn measure(
     lab: &Lab,
     system: &dyn System,
     program: &Path,
-    loops: &[ComputeLoop],
+    units: &[u64],
     directory: &Path,
     tick: &dyn Fn(),
 ) -> Result<Launch, BenchError> {
     let name = system.name();
     let socket = ControlSocket::listen(directory, "control")?;
-    let arguments = arguments(options, system, loops, socket.path());
+    let arguments = arguments(options, system, units, socket.path());
     let job =
         Job { lab, ranks: options.ranks(), program, arguments: &arguments, comm_core: options.comm_core, directory };
     let mut running = system.launch(&job).map_err(|source| BenchError::Launch { system: name.clone(), source })?;
-    let limit = options.launch_timeout.unwrap_or_else(|| time_limit(options, loops));
+    let limit = options.launch_timeout.unwrap_or_else(|| time_limit(options));
     let mut watch = Watch::new(&name, &mut running, limit);
     let mut line = socket.accept(&mut watch)?;
     let launch = converse(options, lab, &mut line, &mut watch, tick)?;
@@ -148,6 +150,7 @@ fn size_samples(bytes: u64, text: &str, phases: &[Counted], watch: &Watch<'_>) -
             overall: line.overall,
             wire_bytes: pure.wire_bytes,
             services: pure.services,
+            alone_ms: Vec::new(),
         }),
         _ => Err(watch.nonsense(text)),
     }
@@ -172,9 +175,8 @@ fn counted(now: Counted, before: Counted) -> Counted {
     Counted { wire_bytes: now.wire_bytes - before.wire_bytes, services }
 }
 
-fn arguments(options: &BenchOptions, system: &dyn System, loops: &[ComputeLoop], control: &Path) -> Vec<String> {
-    let sizes: Vec<String> =
-        options.sizes.iter().zip(loops).map(|(bytes, compute)| format!("{bytes}:{}", compute.units)).collect();
+fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64], control: &Path) -> Vec<String> {
+    let sizes: Vec<String> = options.sizes.iter().zip(units).map(|(bytes, units)| format!("{bytes}:{units}")).collect();
     let mut arguments = vec![
         format!("control={}", control.display()),
         format!("sizes={}", sizes.join(",")),
@@ -196,19 +198,19 @@ fn arguments(options: &BenchOptions, system: &dyn System, loops: &[ComputeLoop],
 
 /// Far beyond what any system that works needs: starting, and for each repetition fifty times the limit and the checking
 /// of every byte at a modest 50 MB/s.
-fn time_limit(options: &BenchOptions, loops: &[ComputeLoop]) -> Duration {
+fn time_limit(options: &BenchOptions) -> Duration {
     const STARTING_S: f64 = 60.0;
     const SLOWNESS: f64 = 50.0;
     const CHECKED_PER_S: f64 = 50e6;
     const EVERY_REPETITION_S: f64 = 0.2;
     let ranks = f64::from(options.ranks());
     let late = options.late.map_or(0.0, |late| late.by.as_secs_f64());
-    let repetition = |bytes: u64, compute: &ComputeLoop| {
+    let repetition = |bytes: u64| {
         let raw = limit::raw_limit_ms(options.ranks(), bytes, &options.lab.link()) / 1e3;
         let checked = ranks * ranks * bytes as f64 / CHECKED_PER_S;
-        SLOWNESS * raw + compute.alone_ms / 1e3 + checked + late + EVERY_REPETITION_S
+        SLOWNESS * raw + checked + late + EVERY_REPETITION_S
     };
-    let all: f64 = options.sizes.iter().zip(loops).map(|(bytes, compute)| repetition(*bytes, compute)).sum();
+    let all: f64 = options.sizes.iter().map(|bytes| repetition(*bytes)).sum();
     let phases = 2.0 * f64::from(options.repetitions + 2);
     Duration::from_secs_f64(STARTING_S + phases * (all + EVERY_REPETITION_S))
 }

@@ -1,6 +1,6 @@
 //! A whole run: install, build, calibrate, measure every system in turn, report.
 
-use crate::calibration::{self, ComputeLoop};
+use crate::calibration::Calibrator;
 use crate::compile::Workshop;
 use crate::job::{ServiceCounters, System};
 use crate::measurement::{self, Launch, SizeSamples};
@@ -41,10 +41,11 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, Bench
         .map(|system| workshop.measuring_program(&system.name(), &system.toolchain()))
         .collect::<Result<Vec<PathBuf>, BenchError>>()?;
     bar.set_message("calibrating the compute loop");
-    let loops = calibration::calibrate(options, &workshop)?;
-    let launches = measure_all(options, &systems, &programs, &loops, workshop.path(), &bar)?;
+    let mut calibrator = Calibrator::start(options, &workshop)?;
+    let launches = measure_all(options, &systems, &programs, &mut calibrator, workshop.path(), &bar)?;
+    drop(calibrator);
     bar.finish_and_clear();
-    let rows = systems.iter().zip(&launches).flat_map(|(system, launches)| rows(options, *system, launches, &loops));
+    let rows = systems.iter().zip(&launches).flat_map(|(system, launches)| rows(options, *system, launches));
     let report = Report { rows: rows.collect() };
     if let Some(directory) = &options.plot {
         plot::draw(&report, directory)?;
@@ -57,10 +58,12 @@ fn measure_all(
     options: &BenchOptions,
     systems: &[&dyn System],
     programs: &[PathBuf],
-    loops: &[ComputeLoop],
+    calibrator: &mut Calibrator,
     workshop: &Path,
     bar: &ProgressBar,
 ) -> Result<Vec<Vec<Launch>>, BenchError> {
+    let units = calibrator.units(options)?;
+    let mut alone = || units.iter().map(|units| calibrator.alone_ms(*units)).collect::<Result<Vec<_>, _>>();
     let lab = Lab::start(&options.lab)?;
     let mut launches: Vec<Vec<Launch>> = systems.iter().map(|_| Vec::new()).collect();
     for round in 1..=options.rounds {
@@ -69,7 +72,11 @@ fn measure_all(
             let directory = workshop.join(format!("launch-{round}-{at}"));
             fs::create_dir(&directory).map_err(BenchError::system(format!("make {}", directory.display())))?;
             let tick = || bar.inc(1);
-            let launch = measurement::measure(options, &lab, *system, &programs[at], loops, &directory, &tick)?;
+            let before = alone()?;
+            let mut launch = measurement::measure(options, &lab, *system, &programs[at], &units, &directory, &tick)?;
+            for (size, (before, after)) in launch.sizes.iter_mut().zip(before.into_iter().zip(alone()?)) {
+                size.alone_ms = [before, after].concat();
+            }
             launches[at].push(launch);
         }
     }
@@ -84,12 +91,12 @@ fn progress_bar(options: &BenchOptions, systems: usize) -> ProgressBar {
     ProgressBar::with_draw_target(Some(steps), target).with_style(style)
 }
 
-fn rows(options: &BenchOptions, system: &dyn System, launches: &[Launch], loops: &[ComputeLoop]) -> Vec<Row> {
-    let per_size = options.sizes.iter().zip(loops).enumerate();
+fn rows(options: &BenchOptions, system: &dyn System, launches: &[Launch]) -> Vec<Row> {
+    let per_size = options.sizes.iter().enumerate();
     per_size
-        .map(|(at, (bytes, compute))| {
+        .map(|(at, bytes)| {
             let samples: Vec<&SizeSamples> = launches.iter().map(|launch| &launch.sizes[at]).collect();
-            row(options, system, launches, *bytes, compute, &samples)
+            row(options, system, launches, *bytes, &samples)
         })
         .collect()
 }
@@ -99,7 +106,6 @@ fn row(
     system: &dyn System,
     launches: &[Launch],
     bytes_per_rank: u64,
-    compute: &ComputeLoop,
     samples: &[&SizeSamples],
 ) -> Row {
     let ranks = options.ranks();
@@ -110,6 +116,7 @@ fn row(
     let barriers: Vec<f64> = launches.iter().flat_map(|launch| launch.barrier.slowest_ms.iter().copied()).collect();
     let time_ms = Spread::of(&all(|sample| &sample.pure.slowest_ms));
     let overall_ms = Spread::of(&all(|sample| &sample.overall.slowest_ms)).median;
+    let compute_ms = Spread::of(&all(|sample| &sample.alone_ms)).median;
     let barrier_ms = Spread::of(&barriers);
     let limits = Limits::new(ranks, bytes_per_rank, &options.lab.link(), time_ms.median, barrier_ms.median);
     let services = sum_services(samples);
@@ -134,7 +141,7 @@ fn row(
         limit_and_barriers_ms: limits.limit_and_barriers_ms,
         wire_bytes: samples.iter().map(|sample| sample.wire_bytes as f64).sum::<f64>() / calls,
         multicast_minimum_bytes: limit::multicast_minimum_bytes(ranks, bytes_per_rank),
-        overlap: Overlap::new(compute.alone_ms, overall_ms, time_ms.median),
+        overlap: Overlap::new(compute_ms, overall_ms, time_ms.median),
         host_cpu_s: samples.iter().map(|sample| sample.pure.cpu_s).sum::<f64>() / calls,
         service_cpu_s: services.and_then(|counters| counters.cpu_s).map(|seconds| seconds / calls),
         retransmitted_bytes: services.and_then(|counters| counters.retransmitted_bytes),
