@@ -203,6 +203,8 @@ static struct sample repeat(const struct options *options, const struct buffers 
     transport_wait();
     const int64_t end = clock_now_ns();
     const int64_t cpu_end = process_cpu_ns();
+    /* Checking takes milliseconds of a core that another rank may still need to notice its own end. */
+    transport_barrier();
     return (struct sample){
         .elapsed_ms = (double)(end - start) / 1e6,
         .own_ms = (double)(end - posted) / 1e6,
