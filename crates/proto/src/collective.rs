@@ -85,7 +85,7 @@ pub(crate) struct Collective {
     right_complete: bool,
     /// Blocks that may have chunks to serve to the right neighbour.
     serving: BTreeSet<u32>,
-    /// `Want`s and `Miss`es that the links have not delivered: no more are made meanwhile.
+    /// `Want`s and `Miss`es that the links have not delivered.
     asks_unanswered: u32,
     have_pending: Vec<Rank>,
     have_at: Option<Instant>,

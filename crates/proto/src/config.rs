@@ -36,9 +36,9 @@ pub struct Config {
     pub offload_from: u64,
     /// Bytes of staging for ranks that have not called (SP-6) and messages that came early.
     pub staging_quota: u64,
-    /// Silence after which a neighbour is sent a heartbeat.
+    /// Silence after which a neighbour is asked for a sign of life.
     pub heartbeat: Duration,
-    /// Silence after which a neighbour is declared dead.
+    /// Time without an acknowledgement that is owed, after which a service process is declared dead.
     pub dead_after: Duration,
     /// Floor of the adaptive timers of recovery (MC-5's alpha, MC-6).
     pub timer_floor: Duration,
@@ -46,14 +46,10 @@ pub struct Config {
     pub retransmit_floor: Duration,
     /// How long a rank may be later than the first news of a collective before its service process stands in for it.
     pub stand_in_after: Duration,
-    /// Bytes that every switch port can be trusted to queue; bounds how much a sender may catch up at once.
+    /// Bytes that every switch port can be trusted to queue; bounds batches and how much a sender may catch up at once.
     pub switch_queue: u64,
-    /// Chunks of reordering tolerated before a gap counts as a loss.
-    pub reorder_chunks: u32,
     /// Most datagrams of one multicast batch.
     pub batch_chunks: u32,
-    /// Time one multicast batch should fill at the paced rate; shorter is smoother, longer is cheaper.
-    pub batch_time: Duration,
     /// Payload bytes of one unicast fragment.
     pub fragment_bytes: u32,
 }
@@ -75,9 +71,7 @@ impl Default for Config {
             retransmit_floor: Duration::from_millis(200),
             stand_in_after: Duration::from_millis(2),
             switch_queue: 512 << 10,
-            reorder_chunks: 64,
             batch_chunks: 32,
-            batch_time: Duration::from_micros(1500),
             fragment_bytes: 64 << 10,
         }
     }

@@ -177,8 +177,8 @@ pub enum Transmit {
         to: SpId,
         /// The frame without payload.
         header: Vec<u8>,
-        /// What follows it.
-        payload: Option<MemRef>,
+        /// What follows it, piece after piece.
+        payload: Vec<MemRef>,
     },
     /// Datagrams to a multicast channel; the memory may be read later, until `handle_multicast_done`.
     Multicast(MulticastBatch),

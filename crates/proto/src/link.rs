@@ -2,8 +2,8 @@
 //!
 //! Go-back-N: the receiver takes only the next message, the sender keeps what is not acknowledged and sends it again
 //! when its timer runs out. Over a fabric that loses nothing the timer stays silent. Frames echo clocks, which gives
-//! the round trip (RFC 7323 in spirit) and the timer (RFC 6298). Every frame heard is a sign of life; a silent link
-//! sends bare frames as heartbeat.
+//! the round trip (RFC 7323 in spirit) and the timer (RFC 6298). Every frame heard is a sign of life; a watched end that
+//! is silent is sent a message of no content, whose acknowledgement it owes.
 //!
 //! | state of a message | event | next |
 //! |---|---|---|
@@ -57,7 +57,7 @@ pub enum Tagged {
 #[derive(Debug)]
 struct Entry {
     body: Vec<u8>,
-    payload: Option<MemRef>,
+    payload: Vec<MemRef>,
     owner: Option<(GroupHandle, InstanceId)>,
     tag: Option<Tag>,
 }
@@ -90,7 +90,6 @@ pub struct Link {
     last_heard: Instant,
     /// When the other end last owed nothing.
     owed_since: Instant,
-    last_sent: Instant,
     heartbeat: Option<Duration>,
     retransmissions: u64,
 }
@@ -115,7 +114,6 @@ impl Link {
             rttvar: Duration::ZERO,
             last_heard: now,
             owed_since: now,
-            last_sent: now,
             heartbeat: None,
             retransmissions: 0,
         }
@@ -162,9 +160,14 @@ impl Link {
         self.last_heard.max(self.owed_since)
     }
 
-    /// Heartbeats every `period` of silence, or none.
+    /// The other end is asked for a sign of life after every `period` of silence, or never.
     pub fn set_heartbeat(&mut self, period: Option<Duration>) {
         self.heartbeat = period;
+    }
+
+    /// When a sign of life is to be asked for: not while the other end owes an acknowledgement anyway.
+    fn beat_at(&self) -> Option<Instant> {
+        self.heartbeat.filter(|_| self.entries.is_empty()).map(|period| self.last_owed() + period)
     }
 
     /// Queues a message. `owner` names the collective whose end makes the message void.
@@ -172,7 +175,7 @@ impl Link {
         &mut self,
         now: Instant,
         message: &Message,
-        payload: Option<MemRef>,
+        payload: Vec<MemRef>,
         owner: Option<(GroupHandle, InstanceId)>,
         tag: Option<Tag>,
     ) {
@@ -190,7 +193,7 @@ impl Link {
             if e.owner == Some((group, instance)) {
                 e.body.clear();
                 Message::Void.encode(&mut e.body);
-                e.payload = None;
+                e.payload = Vec::new();
                 e.owner = None;
                 e.tag = None;
             }
@@ -276,7 +279,10 @@ impl Link {
     }
 
     /// The next frame to send at `now`, as header with message, and payload.
-    pub fn poll(&mut self, now: Instant) -> Option<(Vec<u8>, Option<MemRef>)> {
+    pub fn poll(&mut self, now: Instant) -> Option<(Vec<u8>, Vec<MemRef>)> {
+        if self.beat_at().is_some_and(|t| t <= now) {
+            self.push(now, &Message::Void, Vec::new(), None, None);
+        }
         let in_flight = (self.cursor - self.una) as usize;
         if in_flight < self.entries.len() && in_flight < WINDOW {
             let seq = self.cursor;
@@ -286,26 +292,25 @@ impl Link {
                 self.timer = Some(now + self.rto());
             }
             let e = &self.entries[in_flight];
-            let payload = e.payload;
-            let header = self.header(now, FrameKind::Message, seq, e.tag.is_some(), payload);
+            let payload = e.payload.clone();
+            let header = self.header(now, FrameKind::Message, seq, e.tag.is_some(), &payload);
             let mut frame = Vec::with_capacity(crate::wire::FRAME_HEADER_BYTES + e.body.len());
             header.encode(&mut frame);
             frame.extend_from_slice(&e.body);
-            self.sent(now);
+            self.acknowledged();
             return Some((frame, payload));
         }
-        let beat = self.heartbeat.is_some_and(|p| self.last_sent + p <= now);
-        if self.ack_due.is_some_and(|t| t <= now) || beat {
-            let header = self.header(now, FrameKind::Bare, self.cursor, false, None);
+        if self.ack_due.is_some_and(|t| t <= now) {
+            let header = self.header(now, FrameKind::Bare, self.cursor, false, &[]);
             let mut frame = Vec::with_capacity(crate::wire::FRAME_HEADER_BYTES);
             header.encode(&mut frame);
-            self.sent(now);
-            return Some((frame, None));
+            self.acknowledged();
+            return Some((frame, Vec::new()));
         }
         None
     }
 
-    fn header(&self, now: Instant, kind: FrameKind, seq: u64, ack_now: bool, payload: Option<MemRef>) -> FrameHeader {
+    fn header(&self, now: Instant, kind: FrameKind, seq: u64, ack_now: bool, payload: &[MemRef]) -> FrameHeader {
         let (echo, echo_age) = match self.clock_heard {
             Some((clock, at)) => (clock, u32::try_from(now.since(at).as_micros()).unwrap_or(u32::MAX)),
             None => (0, u32::MAX),
@@ -315,15 +320,15 @@ impl Link {
             ack_now,
             seq: seq as u32,
             ack: self.expected as u32,
-            payload_len: payload.map_or(0, |p| p.len as u32),
+            payload_len: payload.iter().map(|p| p.len as u32).sum(),
             clock: micros(now),
             echo,
             echo_age,
         }
     }
 
-    fn sent(&mut self, now: Instant) {
-        self.last_sent = now;
+    /// Every frame that leaves acknowledges what has come.
+    fn acknowledged(&mut self) {
         self.ack_due = None;
         self.unacked_frames = 0;
     }
@@ -331,8 +336,7 @@ impl Link {
     /// When [`Self::handle_timeout`] and [`Self::poll`] are due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let beat = self.heartbeat.map(|p| self.last_sent + p);
-        [self.timer, self.ack_due, beat].into_iter().flatten().min()
+        [self.timer, self.ack_due, self.beat_at()].into_iter().flatten().min()
     }
 }
 
@@ -364,7 +368,7 @@ mod tests {
             let sent: Vec<Message> = (0..4)
                 .map(|i| Message::Complete { group: GroupHandle(i), instance: InstanceId(u64::from(i) + 1) })
                 .collect();
-            sent.iter().for_each(|m| a.push(Instant(0), m, None, None, None));
+            sent.iter().for_each(|m| a.push(Instant(0), m, Vec::new(), None, None));
             let (mut got, mut frames, mut now) = (Vec::new(), 0, Instant(0));
             for _ in 0..200 {
                 a.handle_timeout(now);
@@ -393,7 +397,7 @@ mod tests {
     fn round_trip_is_measured_without_the_holding_time() {
         let (mut a, mut b) =
             (Link::new(Instant(0), Duration::from_millis(2)), Link::new(Instant(0), Duration::from_millis(2)));
-        a.push(Instant(0), &Message::Void, None, None, None);
+        a.push(Instant(0), &Message::Void, Vec::new(), None, None);
         let ms = |n: u64| Instant(n * 1_000_000);
         let f = drain(&mut a, ms(0));
         feed(&mut b, ms(3), &f[0], &mut Vec::new());
@@ -403,11 +407,24 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_link_beats() {
-        let mut a = Link::new(Instant(0), Duration::from_millis(2));
+    fn a_watched_end_that_is_silent_owes_a_sign_of_life() {
+        let (mut a, mut b) =
+            (Link::new(Instant(0), Duration::from_millis(2)), Link::new(Instant(0), Duration::from_millis(2)));
         a.set_heartbeat(Some(Duration::from_secs(1)));
-        assert_eq!(a.poll_timeout(), Some(Instant(1_000_000_000)));
-        assert_eq!(drain(&mut a, Instant(999_999_999)).len(), 0);
-        assert_eq!(drain(&mut a, Instant(1_000_000_000)).len(), 1);
+        let ms = |n: u64| Instant(n * 1_000_000);
+        assert_eq!(a.poll_timeout(), Some(ms(1000)));
+        assert_eq!(drain(&mut a, ms(999)).len(), 0);
+        let beat = drain(&mut a, ms(1000));
+        assert_eq!(
+            (beat.len(), a.backlog(), a.last_owed()),
+            (1, 1, ms(1000)),
+            "an acknowledgement is owed from now on"
+        );
+        assert_eq!(drain(&mut b, ms(1001)).len(), 0, "nothing is to be answered yet");
+        feed(&mut b, ms(1001), &beat[0], &mut Vec::new());
+        let due = b.poll_timeout().expect("the acknowledgement is due");
+        let answer = drain(&mut b, due);
+        feed(&mut a, ms(1030), &answer[0], &mut Vec::new());
+        assert_eq!((a.backlog(), a.poll_timeout()), (0, Some(ms(2030))));
     }
 }

@@ -4,17 +4,19 @@
 //! are *leaves*. Recovery goes round the ring of service processes: a leaf asks its left neighbour, which serves what
 //! it has at once and the rest when its own repair has come (MC-6).
 //!
+//! Nothing is asked for while its stream flows: the receive link is full then, and a repair would only push datagrams
+//! out of the switch's queue.
+//!
 //! | a chunk at a leaf | event | next |
 //! |---|---|---|
 //! | missing | datagram or repair | here |
-//! | missing, below the horizon | check | asked |
-//! | asked | patience over, or the left neighbour tells it has the block | missing |
+//! | missing, the stream has ended or is silent | check | asked, once: links lose nothing |
+//! | asked | datagram or repair | here |
 //!
 //! | a chunk the right neighbour wants | event | next |
 //! |---|---|---|
-//! | not here | comes by multicast | forgotten: it comes to the neighbour too, which asks again otherwise |
-//! | not here | comes by repair | to serve |
-//! | to serve | link has room | served, never again: links lose nothing |
+//! | not here | comes | to serve: the neighbour's stream had ended when it asked |
+//! | to serve | link has room | served, never again |
 //!
 //! Invariant: `have` only grows. Never sees payload.
 
@@ -65,7 +67,6 @@ struct Leaf {
     highest: u64,
     heard: Option<Instant>,
     asked: ChunkSet,
-    asked_at: Instant,
     left_has: bool,
 }
 
@@ -77,15 +78,24 @@ struct Serving {
     served: ChunkSet,
 }
 
-/// How long to wait before something counts as lost.
+/// How long a stream may be silent before what is missing counts as lost (MC-5's alpha).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// Silence of a stream after which its end is asked for (MC-5's alpha).
-    pub(crate) quiet: Duration,
-    /// After which an unanswered request is made again.
-    pub(crate) again: Duration,
-    /// Chunks of reordering tolerated.
-    pub(crate) reorder: u64,
+    /// Anywhere: for chunks below the highest that was heard.
+    pub(crate) middle: Duration,
+    /// Within [`Self::last`] chunks of the end, or when the left neighbour has the block: for all chunks.
+    pub(crate) end: Duration,
+    /// Chunks of one batch.
+    pub(crate) last: u64,
+}
+
+/// What a check of a block found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Asking {
+    /// To be asked of the left neighbour, as (first, count).
+    pub(crate) ranges: Vec<(u32, u32)>,
+    /// When to look again, unless something happens before.
+    pub(crate) next: Option<Instant>,
 }
 
 impl Block {
@@ -95,8 +105,7 @@ impl Block {
         let role = if root {
             Role::Root(Root { started: false, cursor: 0, reports: BTreeMap::new(), again: ChunkSet::new(chunks) })
         } else {
-            let (asked, asked_at) = (ChunkSet::new(chunks), Instant(0));
-            Role::Leaf(Leaf { highest: 0, heard: None, asked, asked_at, left_has: false })
+            Role::Leaf(Leaf { highest: 0, heard: None, asked: ChunkSet::new(chunks), left_has: false })
         };
         Block { bytes, chunk_bytes: chunk_bytes.into(), have: ChunkSet::new(chunks), role, serving: None }
     }
@@ -171,8 +180,7 @@ impl Block {
     pub(crate) fn handle_sent(&mut self, run: Range<u64>) -> bool {
         let was_full = self.have.is_full();
         for c in run {
-            self.have.insert(c);
-            self.forget_want(c);
+            self.take_in(c);
         }
         !was_full && self.have.is_full()
     }
@@ -196,19 +204,17 @@ impl Block {
         let Role::Leaf(leaf) = &mut self.role else { return false };
         leaf.highest = leaf.highest.max(chunk + 1);
         leaf.heard = Some(now);
-        let new = self.have.insert(chunk);
-        if new {
-            self.forget_want(chunk);
-        }
-        new
+        self.take_in(chunk)
     }
 
-    /// Whether chunks below the highest heard are missing.
-    pub(crate) fn has_gap(&self) -> bool {
-        match &self.role {
-            Role::Root(_) => false,
-            Role::Leaf(leaf) => self.have.next_run(0..leaf.highest, false).is_some(),
+    /// A chunk lies here from now on. False when it did before.
+    fn take_in(&mut self, chunk: u64) -> bool {
+        if let Some(s) = &mut self.serving
+            && s.wanted.remove(chunk)
+        {
+            s.to_serve.insert(chunk);
         }
+        self.have.insert(chunk)
     }
 
     /// A repair of the left neighbour. The runs that are new are appended to `new`.
@@ -219,61 +225,57 @@ impl Block {
             new.push(r);
         }
         for c in new.iter().cloned().flatten() {
-            self.have.insert(c);
-            if let Some(s) = &mut self.serving
-                && s.wanted.remove(c)
-            {
-                s.to_serve.insert(c);
-            }
+            self.take_in(c);
         }
     }
 
-    /// The left neighbour has all of the block: what was asked before that and not answered may be asked again.
-    pub(crate) fn handle_have(&mut self) {
-        let chunks = self.have.len();
-        if let Role::Leaf(leaf) = &mut self.role
-            && !leaf.left_has
-        {
+    /// The left neighbour has all of the block: even a stream of which nothing was heard can be asked for.
+    pub(crate) fn handle_have(&mut self, now: Instant) {
+        if let Role::Leaf(leaf) = &mut self.role {
             leaf.left_has = true;
-            leaf.asked = ChunkSet::new(chunks);
+            leaf.heard.get_or_insert(now);
         }
     }
 
-    /// Whether recovery has anything to look after: the stream has begun, or the left neighbour can serve it.
-    pub(crate) fn needs_check(&self) -> bool {
+    /// When something that is missing counts as lost unless more is heard; `None` when nothing is missing, or nothing is
+    /// known of the stream.
+    pub(crate) fn next_check(&self, now: Instant, patience: Patience) -> Option<Instant> {
         match &self.role {
-            Role::Root(_) => false,
-            Role::Leaf(leaf) => !self.have.is_full() && (leaf.left_has || leaf.heard.is_some()),
+            Role::Leaf(leaf) if !self.have.is_full() => leaf.lost_at(now, self.have.len(), patience).map(|(at, _)| at),
+            Role::Root(_) | Role::Leaf(_) => None,
         }
     }
 
-    /// What to ask the left neighbour for now, as (first, count), at most a bounded number.
-    pub(crate) fn ask(&mut self, now: Instant, patience: Patience) -> Vec<(u32, u32)> {
+    /// What counts as lost now and was not asked for yet, at most a bounded number of ranges.
+    pub(crate) fn ask(&mut self, now: Instant, patience: Patience) -> Asking {
         let chunks = self.have.len();
-        let Role::Leaf(leaf) = &mut self.role else { return Vec::new() };
-        let quiet = leaf.heard.is_some_and(|h| now.since(h) >= patience.quiet);
-        let ended = leaf.highest == chunks;
-        let horizon =
-            if leaf.left_has || ended || quiet { chunks } else { leaf.highest.saturating_sub(patience.reorder) };
-        if !leaf.asked.is_empty() && now.since(leaf.asked_at) >= patience.again {
-            leaf.asked = ChunkSet::new(chunks);
+        let mut asking = Asking { ranges: Vec::new(), next: None };
+        let Role::Leaf(leaf) = &mut self.role else { return asking };
+        if self.have.is_full() {
+            return asking;
         }
-        let mut ranges = Vec::new();
+        let horizon = match leaf.lost_at(now, chunks, patience) {
+            Some((at, horizon)) if at <= now => horizon,
+            later => {
+                asking.next = later.map(|(at, _)| at);
+                return asking;
+            }
+        };
         let mut at = 0;
-        while ranges.len() < MAX_RANGES_PER_CHECK {
-            let Some(missing) = self.have.next_run(at..horizon, false) else { break };
+        while let Some(missing) = self.have.next_run(at..horizon, false) {
             at = missing.end;
             let Some(run) = leaf.asked.next_run(missing.clone(), false) else { continue };
+            if asking.ranges.len() == MAX_RANGES_PER_CHECK {
+                asking.next = Some(now);
+                break;
+            }
             at = run.end;
             run.clone().for_each(|c| {
                 leaf.asked.insert(c);
             });
-            ranges.push((run.start as u32, (run.end - run.start) as u32));
+            asking.ranges.push((run.start as u32, (run.end - run.start) as u32));
         }
-        if !ranges.is_empty() {
-            leaf.asked_at = now;
-        }
-        ranges
+        asking
     }
 
     // Serving the right neighbour.
@@ -304,35 +306,46 @@ impl Block {
         }
     }
 
-    fn forget_want(&mut self, chunk: u64) {
-        if let Some(s) = &mut self.serving {
-            s.wanted.remove(chunk);
-        }
-    }
-
     /// Whether [`Self::next_repair`] has something.
     pub(crate) fn has_repair(&self) -> bool {
         self.serving.as_ref().is_some_and(|s| !s.to_serve.is_empty())
     }
 
-    /// Hands out the next run of at most `most` chunks to send to the right neighbour.
-    pub(crate) fn next_repair(&mut self, most: u64) -> Option<Range<u64>> {
-        let s = self.serving.as_mut()?;
-        if s.to_serve.is_empty() {
-            return None;
+    /// Hands out runs of together at most `most` chunks to send to the right neighbour; empty when there are none.
+    pub(crate) fn next_repair(&mut self, most: u64) -> Vec<Range<u64>> {
+        let (chunks, mut left) = (self.have.len(), most.max(1));
+        let mut runs = Vec::new();
+        let Some(s) = self.serving.as_mut().filter(|s| !s.to_serve.is_empty()) else { return runs };
+        let mut at = 0;
+        while left > 0 && runs.len() < MAX_RANGES {
+            let Some(run) = s.to_serve.next_run(at..chunks, true) else { break };
+            let run = run.start..run.end.min(run.start + left);
+            for c in run.clone() {
+                s.to_serve.remove(c);
+                s.served.insert(c);
+            }
+            at = run.end;
+            left -= run.end - run.start;
+            runs.push(run);
         }
-        let run = s.to_serve.next_run(0..self.have.len(), true).expect("the set is not empty");
-        let run = run.start..run.end.min(run.start + most.max(1));
-        for c in run.clone() {
-            s.to_serve.remove(c);
-            s.served.insert(c);
-        }
-        Some(run)
+        runs
     }
 
     /// The right neighbour lacks nothing any more.
     pub(crate) fn stop_serving(&mut self) {
         self.serving = None;
+    }
+}
+
+impl Leaf {
+    /// When what is missing counts as lost, and below which chunk.
+    fn lost_at(&self, now: Instant, chunks: u64, patience: Patience) -> Option<(Instant, u64)> {
+        if self.highest == chunks {
+            return Some((now, chunks));
+        }
+        let heard = self.heard?;
+        let ending = self.left_has || self.highest + patience.last >= chunks;
+        Some(if ending { (heard + patience.end, chunks) } else { (heard + patience.middle, self.highest) })
     }
 }
 
@@ -345,44 +358,80 @@ pub(crate) fn chunks_of(bytes: u64, chunk_bytes: u32) -> u64 {
 mod tests {
     use super::*;
 
-    const PATIENCE: Patience =
-        Patience { quiet: Duration::from_millis(8), again: Duration::from_millis(40), reorder: 2 };
+    const PATIENCE: Patience = Patience { middle: Duration::from_millis(8), end: Duration::from_millis(2), last: 2 };
 
     fn ms(n: u64) -> Instant {
         Instant(n * 1_000_000)
     }
 
+    /// Ranges asked for, and in which millisecond to look again.
+    fn ask(b: &mut Block, at: u64) -> (Vec<(u32, u32)>, Option<u64>) {
+        let asking = b.ask(ms(at), PATIENCE);
+        (asking.ranges, asking.next.map(|n| n.0 / 1_000_000))
+    }
+
     #[test]
-    fn mc_6_asks_below_the_horizon_once_and_again_after_patience() {
+    fn mc_6_asks_for_nothing_while_the_stream_flows_and_for_all_at_its_end_once() {
         let mut b = Block::new(10_000, 1000, false);
         for c in [0, 1, 3, 6] {
             assert!(b.handle_chunk(ms(1), c));
         }
         assert!(!b.handle_chunk(ms(1), 3), "a duplicate brings nothing");
-        assert_eq!(b.ask(ms(2), PATIENCE), [(2, 1), (4, 1)], "chunk 5 may be reordered");
-        assert_eq!(b.ask(ms(3), PATIENCE), [], "asked once");
-        assert_eq!(b.ask(ms(10), PATIENCE), [(5, 1), (7, 3)], "MC-5: a quiet stream has ended");
-        assert_eq!(b.ask(ms(60), PATIENCE), [(2, 1), (4, 2), (7, 3)], "again");
+        assert_eq!(ask(&mut b, 2), (vec![], Some(9)));
+        b.handle_chunk(ms(5), 9);
+        assert_eq!(b.next_check(ms(5), PATIENCE), Some(ms(5)));
+        assert_eq!(ask(&mut b, 5), (vec![(2, 1), (4, 2), (7, 2)], None));
+        assert_eq!(ask(&mut b, 50), (vec![], None), "asked once");
     }
 
     #[test]
-    fn mc_6_a_want_is_served_when_the_repair_has_come_and_only_once() {
+    fn mc_5_silence_in_the_middle_shows_gaps_and_silence_near_the_end_shows_all() {
+        let mut b = Block::new(10_000, 1000, false);
+        assert_eq!(ask(&mut b, 100), (vec![], None), "nothing is known of the stream");
+        b.handle_chunk(ms(101), 0);
+        b.handle_chunk(ms(101), 4);
+        assert_eq!(ask(&mut b, 109), (vec![(1, 3)], None), "what comes after the highest may not have been sent");
+        b.handle_chunk(ms(110), 8);
+        assert_eq!(ask(&mut b, 111), (vec![], Some(112)));
+        assert_eq!(ask(&mut b, 112), (vec![(5, 3), (9, 1)], None));
+    }
+
+    #[test]
+    fn mc_6_a_block_that_the_left_neighbour_has_can_be_asked_for_unheard() {
+        let mut b = Block::new(10_000, 1000, false);
+        b.handle_have(ms(1));
+        assert_eq!(ask(&mut b, 2), (vec![], Some(3)));
+        assert_eq!(ask(&mut b, 3), (vec![(0, 10)], None));
+    }
+
+    #[test]
+    fn mc_6_a_want_is_served_when_the_chunk_has_come_and_only_once() {
         let mut b = Block::new(10_000, 1000, false);
         b.handle_chunk(ms(1), 0);
         b.handle_chunk(ms(1), 4);
         let mut lacking = Vec::new();
         b.handle_want(0..4, &mut lacking);
         assert_eq!(lacking, [(1, 3)], "missing here too");
-        assert_eq!(b.next_repair(9), Some(0..1));
-        assert_eq!(b.next_repair(9), None);
+        assert_eq!(b.next_repair(9), vec![0..1; 1]);
+        assert!(b.next_repair(9).is_empty());
         let mut new = Vec::new();
         b.handle_repair(1..3, &mut new);
         assert_eq!(new, vec![1..3; 1]);
-        assert_eq!(b.next_repair(9), Some(1..3));
         b.handle_chunk(ms(2), 3);
-        assert_eq!(b.next_repair(9), None, "what came by multicast is not served unasked");
+        assert_eq!(b.next_repair(9), vec![1..4; 1]);
         b.handle_want(0..4, &mut lacking);
-        assert_eq!(b.next_repair(9), Some(3..4), "what was served is not served again");
+        assert!(b.next_repair(9).is_empty(), "what was served is not served again");
+    }
+
+    #[test]
+    fn mc_6_one_repair_carries_many_runs_within_its_bound() {
+        let mut b = Block::new(10_000, 1000, false);
+        (0..10).for_each(|c| assert!(b.handle_chunk(ms(1), c)));
+        for run in [0..1, 3..6, 8..10] {
+            b.handle_want(run, &mut Vec::new());
+        }
+        assert_eq!(b.next_repair(5), [0..1, 3..6, 8..9]);
+        assert_eq!(b.next_repair(5), vec![9..10; 1]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::config::Config;
 use crate::ids::Instant;
 
 /// When the next datagrams may go out.
@@ -36,10 +37,27 @@ pub(crate) fn transfer_time(bytes: u64, rate: u64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// The rate of one service process among `sps`, of which `active` multicast at the same time.
-pub(crate) fn root_rate(link_rate: u64, sps: u64, active: u64) -> u64 {
-    let others = if active >= sps { sps.saturating_sub(1) } else { active };
-    link_rate / others.max(1)
+/// How one root multicasts among others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pace {
+    /// Its rate in bit/s on the wire.
+    pub(crate) rate: u64,
+    /// Datagrams of one batch: the more, the cheaper, as long as the batches of all roots, come together at one port,
+    /// fill half of its queue at most.
+    pub(crate) batch: u64,
+    /// From one batch to the next.
+    pub(crate) interval: Duration,
+}
+
+impl Pace {
+    /// For one service process among `sps`, of which `active` multicast at the same time.
+    pub(crate) fn new(config: &Config, sps: u64, active: u64) -> Self {
+        let others = if active >= sps { sps.saturating_sub(1) } else { active }.max(1);
+        let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
+        let rate = config.link_rate / others;
+        let batch = (config.switch_queue / 2 / others / datagram).clamp(1, config.batch_chunks.into());
+        Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
+    }
 }
 
 #[cfg(test)]
@@ -48,9 +66,22 @@ mod tests {
 
     #[test]
     fn mc_8_all_roots_share_the_receive_links() {
-        assert_eq!(root_rate(1000, 5, 5), 250, "all active: a receiver hears all but itself");
-        assert_eq!(root_rate(1000, 5, 2), 500, "some receiver hears both");
-        assert_eq!(root_rate(1000, 1, 1), 1000);
+        let config = Config { link_rate: 1000, ..Config::default() };
+        let rate = |sps, active| Pace::new(&config, sps, active).rate;
+        assert_eq!(rate(5, 5), 250, "all active: a receiver hears all but itself");
+        assert_eq!(rate(5, 2), 500, "some receiver hears both");
+        assert_eq!(rate(1, 1), 1000);
+    }
+
+    #[test]
+    fn batches_of_all_roots_fill_half_of_a_queue_at_most() {
+        let config = Config { switch_queue: 300_000, batch_chunks: 32, ..Config::default() };
+        let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
+        for sps in 2..200 {
+            let pace = Pace::new(&config, sps, sps);
+            assert!(pace.batch == 1 || pace.batch * (sps - 1) * datagram <= 150_000, "{sps}: {pace:?}");
+            assert!(pace.batch == 32 || (pace.batch + 1) * (sps - 1) * datagram > 150_000, "{sps}: {pace:?}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
 use crate::interface::{Call, Counters, Event, GroupSpec, MulticastBatch, Order, ReceivedDatagram, Transmit};
 use crate::link::Received;
 use crate::outbox::Outbox;
-use crate::pacing::{Pacer, root_rate};
+use crate::pacing::{Pace, Pacer};
 use crate::wire::{FrameHeader, Message};
 
 mod datagrams;
@@ -260,16 +260,13 @@ impl ServiceProcess {
             let sps = g.members.sps.len() as u64;
             let (members, collective) = g.parts(instance);
             let Some(collective) = collective else { continue };
-            let rate = root_rate(self.config.link_rate, sps, u64::from(collective.chains()));
-            let datagram = u64::from(self.config.chunk_bytes + self.config.datagram_overhead);
-            let fill = u128::from(rate) * self.config.batch_time.as_nanos() / (8_000_000_000 * u128::from(datagram));
-            let most = (fill as u64).clamp(1, self.config.batch_chunks.into());
+            let pace = Pace::new(&self.config, sps, u64::from(collective.chains()));
             let key = members.key;
             let mut cx = Context { config: &self.config, members, out: &mut self.out };
-            let Some(batch) = collective.next_batch(&mut cx, most) else { continue };
+            let Some(batch) = collective.next_batch(&mut cx, pace.batch) else { continue };
             let chunks = (batch.run.end - batch.run.start) as u32;
             let bytes = batch.memory.len;
-            self.pacer.sent(now, bytes + u64::from(chunks * self.config.datagram_overhead), rate);
+            self.pacer.sent(now, bytes + u64::from(chunks * self.config.datagram_overhead), pace.rate);
             if batch.again {
                 self.out.counters.retransmitted_bytes += bytes;
             } else {

@@ -61,14 +61,17 @@ fn hostile_message() -> impl Strategy<Value = Message> {
             source,
             ranges
         }),
-        (instance.clone(), rank.clone(), ranges).prop_map(move |(instance, source, ranges)| Message::Miss {
+        (instance.clone(), rank.clone(), ranges.clone()).prop_map(move |(instance, source, ranges)| Message::Miss {
             group,
             instance,
             source,
             ranges
         }),
-        (instance.clone(), rank.clone(), 0u32..4, 1u32..4).prop_map(move |(instance, source, first, count)| {
-            Message::Repair { group, instance, source, first, count }
+        (instance.clone(), rank.clone(), ranges).prop_map(move |(instance, source, ranges)| Message::Repair {
+            group,
+            instance,
+            source,
+            ranges
         }),
         (instance.clone(), rank.clone()).prop_map(move |(instance, s)| Message::Have {
             group,

@@ -94,9 +94,12 @@ fn message() -> impl Strategy<Value = Message> {
             source,
             ranges
         }),
-        (group(), instance(), rank(), 0u32..1 << 31, 1u32..1 << 31).prop_map(
-            |(group, instance, source, first, count)| Message::Repair { group, instance, source, first, count }
-        ),
+        (group(), instance(), rank(), ranges()).prop_map(|(group, instance, source, ranges)| Message::Repair {
+            group,
+            instance,
+            source,
+            ranges
+        }),
         (group(), instance(), prop::collection::vec(rank(), 1..=MAX_SOURCES))
             .prop_map(|(group, instance, sources)| Message::Have { group, instance, sources }),
         (group(), instance()).prop_map(|(group, instance)| Message::Complete { group, instance }),

@@ -11,7 +11,7 @@ use outboard_proto::{MemRef, SpId, Transmit};
 
 use crate::datapath::{Datapath, SendJob};
 use crate::engine::Engine;
-use crate::memory::Place;
+use crate::memory::{Fault, Place};
 
 /// Frames that wait for room, all peers together.
 const MOST_WAITING: usize = 256;
@@ -82,7 +82,7 @@ impl Outbox {
             }
             match engine.poll_transmit() {
                 None => break,
-                Some(Transmit::Frame { to, header, payload }) => self.frame(engine, to, header, payload),
+                Some(Transmit::Frame { to, header, payload }) => self.frame(engine, to, header, &payload),
                 Some(Transmit::Multicast(batch)) => match engine.place(batch.memory) {
                     Ok(place) => self.held = submit(datapath, SendJob { batch, place }).err(),
                     Err(fault) => engine.multicast_done(batch.token, Err(fault)),
@@ -117,27 +117,27 @@ impl Outbox {
         moved
     }
 
-    fn frame(&mut self, engine: &mut Engine, to: SpId, header: Vec<u8>, payload: Option<MemRef>) {
-        let length = payload.map_or(0, |piece| usize::try_from(piece.len).expect("fragments lie in memory"));
+    fn frame(&mut self, engine: &mut Engine, to: SpId, header: Vec<u8>, payload: &[MemRef]) {
         let peer = PeerId(to.0);
-        let place = match payload.map(|piece| engine.place(piece)).transpose() {
-            Ok(place) => place,
+        let pieces = match payload.iter().map(|piece| Piece::find(engine, *piece)).collect::<Result<Vec<_>, Fault>>() {
+            Ok(pieces) => pieces,
             Err(fault) => return engine.fault(fault),
         };
+        let length = pieces.iter().map(|piece| piece.length).sum();
         let ready = match self.waiting.contains_key(&to) {
             true => Err(SendError::Full(peer)),
             false => self.fabric.ready(peer, length),
         };
         match ready {
             Ok(()) => {}
-            Err(SendError::Full(_)) => return self.wait(engine, to, header, place, length),
+            Err(SendError::Full(_)) => return self.wait(engine, to, header, &pieces, length),
             Err(error) => return note(to, Err(error)),
         }
-        let payload = match place {
-            None => Payload::Empty,
-            Some(place) => match self.fabric.payload_buffer(length) {
-                None => return self.wait(engine, to, header, Some(place), length),
-                Some(mut buffer) => match place.read(&mut buffer) {
+        let payload = match length {
+            0 => Payload::Empty,
+            _ => match self.fabric.payload_buffer(length) {
+                None => return self.wait(engine, to, header, &pieces, length),
+                Some(mut buffer) => match read(&pieces, &mut buffer) {
                     Ok(()) => Payload::Buffer(buffer),
                     Err(fault) => return engine.fault(fault),
                 },
@@ -148,14 +148,37 @@ impl Outbox {
     }
 
     /// Keeps a frame until the fabric has room.
-    fn wait(&mut self, engine: &mut Engine, to: SpId, header: Vec<u8>, place: Option<Place>, length: usize) {
+    fn wait(&mut self, engine: &mut Engine, to: SpId, header: Vec<u8>, pieces: &[Piece], length: usize) {
         let mut payload = vec![0; length];
-        if let Some(Err(fault)) = place.map(|place| place.read(&mut payload)) {
+        if let Err(fault) = read(pieces, &mut payload) {
             return engine.fault(fault);
         }
         self.waiting.entry(to).or_default().push_back(Frame { header, payload });
         self.frames += 1;
     }
+}
+
+/// A piece of a frame's payload.
+struct Piece {
+    place: Place,
+    length: usize,
+}
+
+impl Piece {
+    fn find(engine: &Engine, piece: MemRef) -> Result<Self, Fault> {
+        let length = usize::try_from(piece.len).expect("fragments lie in memory");
+        engine.place(piece).map(|place| Piece { place, length })
+    }
+}
+
+/// Piece after piece into a buffer of their common length.
+fn read(pieces: &[Piece], mut into: &mut [u8]) -> Result<(), Fault> {
+    for piece in pieces {
+        let (own, rest) = into.split_at_mut(piece.length);
+        piece.place.read(own)?;
+        into = rest;
+    }
+    Ok(())
 }
 
 fn send(fabric: &mut dyn Fabric, to: SpId, header: &[u8], payload: &[u8]) -> Result<(), SendError> {

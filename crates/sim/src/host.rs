@@ -304,12 +304,11 @@ impl Host {
                 if header.len() > wire::MAX_FRAME_HEADER {
                     return Err(Breach::LongHeader(header.len()));
                 }
-                let payload_len = payload.map_or(0, |p| p.len) as u32;
-                let payload = match payload.map(|at| self.memory.read(at)).transpose()? {
-                    None => Payload::Provenance(Vec::new()),
-                    Some(Access::Done(payload)) => payload,
+                let payload_len = payload.iter().map(|p| p.len).sum::<u64>() as u32;
+                let payload = match self.memory.gather(&payload)? {
+                    Access::Done(payload) => payload,
                     // What cannot be read is not sent; the machine is told.
-                    Some(Access::Fault(call)) => {
+                    Access::Fault(call) => {
                         self.faulted.insert(call);
                         return Ok(());
                     }

@@ -185,6 +185,23 @@ impl Memory {
         Ok(Access::Done(payload))
     }
 
+    /// Reads piece after piece.
+    pub(crate) fn gather(&mut self, pieces: &[MemRef]) -> Result<Access<Payload>, Breach> {
+        let mut all = match self.kind {
+            StoreKind::Bytes => Payload::Bytes(Vec::new()),
+            StoreKind::Provenance => Payload::Provenance(Vec::new()),
+        };
+        for at in pieces {
+            match (&mut all, self.read(*at)?) {
+                (Payload::Bytes(all), Access::Done(Payload::Bytes(mut bytes))) => all.append(&mut bytes),
+                (Payload::Provenance(all), Access::Done(Payload::Provenance(mut pieces))) => all.append(&mut pieces),
+                (_, Access::Done(_)) => unreachable!("one run has one kind of store"),
+                (_, Access::Fault(call)) => return Ok(Access::Fault(call)),
+            }
+        }
+        Ok(Access::Done(all))
+    }
+
     /// Writes `to.len` bytes from `offset` of `payload`. The caller has checked that they are there.
     pub(crate) fn write(&mut self, to: MemRef, payload: &Payload, offset: u64) -> Result<Access<()>, Breach> {
         if matches!(to.region, Region::Input(_)) {

@@ -167,13 +167,8 @@ pub fn allgather(plan: &AllgatherSweep, progress: impl FnMut(Progress)) -> Summa
         .by(plan.algorithm)
         .ranks_per_host(plan.ranks_per_host)
         .with_faults(faults);
-    // Fewer, larger events, as far as the queues of the switch allow when all ranks send at once.
+    // Fewer, larger events.
     scenario.network.gather = Duration::from_micros(500);
-    let config = &mut scenario.config;
-    let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
-    let chunks = (scenario.network.queue_bytes / 2 / (datagram * plan.ranks as u64)).clamp(1, 16);
-    let rate = config.link_rate / (plan.ranks as u64).max(2);
-    config.batch_time = config.batch_time.max(Duration::from_nanos(chunks * datagram * 8_000_000_000 / rate));
     sweep(plan.seeds.clone(), plan.threads, |_| scenario.clone(), progress)
 }
 

@@ -1,6 +1,9 @@
 //! Mixed faults by seed: the oracles hold whatever goes wrong.
 
-use outboard_sim::{mixed, mixed_faults, run};
+use std::time::Duration;
+
+use outboard_proto::config::AllgatherAlgorithm;
+use outboard_sim::{HostDeath, Scenario, mixed, mixed_faults, run};
 
 /// Seeds of the sweep; `make soak` asks for more through the environment.
 fn seeds() -> u64 {
@@ -50,6 +53,24 @@ fn seeds_that_found_something_stay_quiet() {
     for seed in all.concat() {
         if let Err(failure) = run(&mixed_faults(seed), seed) {
             panic!("{failure}");
+        }
+    }
+}
+
+/// The ring heals over those who have left. A host dies before it can repeat a lost step of the barrier, and all hosts
+/// between it and the one that waits for that step have ended and left.
+#[test]
+fn a_dead_host_is_noticed_when_its_neighbours_have_left() {
+    for algorithm in [AllgatherAlgorithm::Ring, AllgatherAlgorithm::Multicast] {
+        for lost in 0..150 {
+            let mut scenario = Scenario::allgather(9, 0).by(algorithm);
+            scenario.groups[0].calls[0].at = Duration::from_millis(300);
+            let at = Duration::from_millis(320);
+            scenario.faults.dead_hosts.push(HostDeath { host: 3, at, reported_after: None });
+            scenario.faults.drop.push(lost);
+            if let Err(failure) = run(&scenario, 1) {
+                panic!("without delivery {lost}: {failure}");
+            }
         }
     }
 }

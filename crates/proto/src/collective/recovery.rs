@@ -10,10 +10,13 @@ use super::{Collective, Context, Phase};
 use crate::ids::{Channel, SpId};
 use crate::interface::{MemRef, Order};
 use crate::multicast::Patience;
+use crate::pacing::Pace;
 use crate::wire::{DatagramHeader, MAX_RANGES, MAX_SOURCES, Message};
 
 /// Longest patience: a host that is this slow is taken as it is.
 const MAX_PATIENCE: Duration = Duration::from_millis(64);
+/// Most `Want`s and `Miss`es of one collective that the links have not delivered.
+const MAX_ASKS: u32 = 32;
 
 /// A run of chunks to multicast.
 pub(crate) struct Batch {
@@ -61,9 +64,13 @@ impl Collective {
     /// A batch is on the wire.
     pub(crate) fn handle_sent(&mut self, cx: &mut Context<'_>, source: Rank, run: Range<u64>) {
         self.outstanding -= 1;
-        if self.running() && self.blocks[source.0 as usize].handle_sent(run) {
-            self.finish_root(source);
-            self.block_is_full(cx, source);
+        if self.running() {
+            let full = self.blocks[source.0 as usize].handle_sent(run);
+            self.note_repairs(source);
+            if full {
+                self.finish_root(source);
+                self.block_is_full(cx, source);
+            }
         }
         self.advance(cx);
     }
@@ -93,15 +100,29 @@ impl Collective {
             return true;
         }
         cx.out.counters.datagrams_new += 1;
-        let (full, gap) = (block.is_full(), block.has_gap());
+        let full = block.is_full();
         self.deliver(cx, source, payload, 0, bytes);
+        self.note_repairs(source);
         if full {
             self.leaf_is_full(cx, source);
-        } else if gap {
-            let at = cx.out.now + cx.members.patience;
-            self.check_at = Some(self.check_at.map_or(at, |c| c.min(at)));
+        } else {
+            let next = self.blocks[source.0 as usize].next_check(cx.out.now, self.patience(cx));
+            self.check_at = self.check_at.into_iter().chain(next).min();
         }
         true
+    }
+
+    /// What came may be what the right neighbour wants.
+    fn note_repairs(&mut self, source: Rank) {
+        if self.blocks[source.0 as usize].has_repair() {
+            self.serving.insert(source.0);
+        }
+    }
+
+    fn patience(&self, cx: &Context<'_>) -> Patience {
+        let pace = Pace::new(cx.config, cx.members.sps.len() as u64, self.chains.into());
+        let patience = cx.members.patience;
+        Patience { middle: patience + pace.interval * 2, end: patience / 4 + pace.interval, last: pace.batch }
     }
 
     /// Orders bytes of a payload into the output of every local rank.
@@ -151,30 +172,30 @@ impl Collective {
 
     /// Asks the left neighbour for what is missing by now, and sets the next check.
     pub(super) fn check(&mut self, cx: &mut Context<'_>) {
-        let patience = cx.members.patience;
-        let batch = cx.config.batch_time.max(patience / 2);
-        let limits =
-            Patience { quiet: patience + batch * 2, again: patience * 6, reorder: cx.config.reorder_chunks.into() };
-        self.check_at = None;
+        let patience = self.patience(cx);
         let (group, instance) = (cx.members.handle, self.instance);
-        let mut asked = 0;
+        self.check_at = None;
         for (rank, block) in self.blocks.iter_mut().enumerate() {
-            if !block.needs_check() {
-                continue;
+            if self.asks_unanswered >= MAX_ASKS {
+                // The next acknowledgement brings the next check.
+                return;
             }
-            self.check_at = Some(cx.out.now + patience);
-            if self.asks_unanswered > 0 {
-                // Links lose nothing: asking again before the last asking has arrived only makes them slower.
-                break;
-            }
-            let ranges = block.ask(cx.out.now, limits);
-            for ranges in ranges.chunks(MAX_RANGES) {
+            let asking = block.ask(cx.out.now, patience);
+            self.check_at = self.check_at.into_iter().chain(asking.next).min();
+            for ranges in asking.ranges.chunks(MAX_RANGES) {
                 let (source, ranges) = (Rank(rank as u32), ranges.to_vec());
                 cx.out.messages.push_back((cx.members.left(), Message::Want { group, instance, source, ranges }));
-                asked += 1;
+                self.asks_unanswered += 1;
             }
         }
-        self.asks_unanswered += asked;
+    }
+
+    /// The link has delivered a `Want` or a `Miss`.
+    pub(super) fn handle_asked(&mut self, cx: &mut Context<'_>) {
+        self.asks_unanswered -= 1;
+        if self.running() && self.leaves_missing > 0 && self.asks_unanswered == MAX_ASKS - 1 {
+            self.check_at = Some(cx.out.now);
+        }
     }
 
     fn valid_ranges(&self, source: Rank, ranges: &[(u32, u32)]) -> bool {
@@ -204,15 +225,13 @@ impl Collective {
             let first = u64::from(*first);
             block.handle_want(first..first + u64::from(*count), &mut lacking);
         }
-        if block.has_repair() {
-            self.serving.insert(source.0);
-        }
+        self.note_repairs(source);
         let root = cx.members.sp_of(source);
-        if self.asks_unanswered > 0 {
-            // A report is a hint: what it would spare comes by repair all the same.
-            return true;
-        }
         for ranges in lacking.chunks(MAX_RANGES) {
+            if self.asks_unanswered >= MAX_ASKS {
+                // A report is a hint: what it would spare comes by repair all the same.
+                break;
+            }
             self.asks_unanswered += 1;
             let (group, instance, ranges) = (cx.members.handle, self.instance, ranges.to_vec());
             cx.out.messages.push_back((root, Message::Miss { group, instance, source, ranges }));
@@ -233,30 +252,35 @@ impl Collective {
         true
     }
 
-    /// Chunks of the left neighbour. False when they cannot be.
+    /// Chunks of the left neighbour, run after run in one payload. False when they cannot be.
     pub(crate) fn handle_repair(
         &mut self,
         cx: &mut Context<'_>,
-        (source, first, count): (Rank, u32, u32),
+        source: Rank,
+        ranges: &[(u32, u32)],
         payload_len: u32,
     ) -> bool {
-        if !self.valid_ranges(source, &[(first, count)]) || self.blocks[source.0 as usize].is_root() {
+        if !self.valid_ranges(source, ranges) || self.blocks[source.0 as usize].is_root() {
             return false;
         }
         let block = &mut self.blocks[source.0 as usize];
-        let run = u64::from(first)..u64::from(first) + u64::from(count);
-        let all = block.byte_range(run.clone());
-        if all.end - all.start != u64::from(payload_len) {
+        let runs = || ranges.iter().map(|(first, count)| u64::from(*first)..u64::from(*first) + u64::from(*count));
+        let length = |bytes: &Range<u64>| bytes.end - bytes.start;
+        if runs().map(|run| length(&block.byte_range(run))).sum::<u64>() != u64::from(payload_len) {
             return false;
         }
         let was_full = block.is_full();
-        let mut new = Vec::new();
-        block.handle_repair(run, &mut new);
-        let full = block.is_full() && !was_full;
-        if block.has_repair() {
-            self.serving.insert(source.0);
+        let (mut pieces, mut start) = (Vec::new(), 0);
+        for run in runs() {
+            let all = block.byte_range(run.clone());
+            let mut new = Vec::new();
+            block.handle_repair(run, &mut new);
+            let place = |bytes: Range<u64>| (start + (bytes.start - all.start) as u32, bytes);
+            pieces.extend(new.into_iter().map(|run| place(block.byte_range(run))));
+            start += length(&all) as u32;
         }
-        let pieces: Vec<Range<u64>> = new.into_iter().map(|r| block.byte_range(r)).collect();
+        let full = block.is_full() && !was_full;
+        self.note_repairs(source);
         let members = &mut *cx.members;
         if pieces.is_empty() {
             // Asked for too early: it came by itself.
@@ -264,8 +288,7 @@ impl Collective {
         } else {
             members.patience = (members.patience * 63 / 64).max(cx.config.timer_floor);
         }
-        for bytes in pieces {
-            let offset = (bytes.start - all.start) as u32;
+        for (offset, bytes) in pieces {
             self.deliver(cx, source, 0, offset, bytes);
         }
         if full {
@@ -279,12 +302,11 @@ impl Collective {
         if cx.members.left() != from || sources.iter().any(|s| s.0 as usize >= self.blocks.len()) {
             return false;
         }
+        let (now, patience) = (cx.out.now, self.patience(cx));
         for s in sources {
-            self.blocks[s.0 as usize].handle_have();
-        }
-        if self.blocks.iter().any(super::Block::needs_check) {
-            let at = cx.out.now + cx.members.patience / 2;
-            self.check_at = Some(self.check_at.map_or(at, |c| c.min(at)));
+            let block = &mut self.blocks[s.0 as usize];
+            block.handle_have(now);
+            self.check_at = self.check_at.into_iter().chain(block.next_check(now, patience)).min();
         }
         true
     }
@@ -310,16 +332,17 @@ impl Collective {
         let most = u64::from(cx.config.fragment_bytes / cx.config.chunk_bytes);
         while let Some(source) = self.serving.first().copied().map(Rank) {
             let block = &mut self.blocks[source.0 as usize];
-            let Some(run) = block.next_repair(most) else {
+            let runs = block.next_repair(most);
+            if runs.is_empty() {
                 self.serving.remove(&source.0);
                 continue;
-            };
-            let (first, count) = (run.start as u32, (run.end - run.start) as u32);
-            let bytes = block.byte_range(run);
-            let payload = self.whereabouts(cx, source, bytes.clone());
-            cx.out.counters.retransmitted_bytes += bytes.end - bytes.start;
-            let message = Message::Repair { group: cx.members.handle, instance: self.instance, source, first, count };
-            return Some(Bulk { message, payload: Some(payload), tag: None });
+            }
+            let ranges = runs.iter().map(|run| (run.start as u32, (run.end - run.start) as u32)).collect();
+            let bytes: Vec<Range<u64>> = runs.into_iter().map(|run| block.byte_range(run)).collect();
+            let payload: Vec<MemRef> = bytes.into_iter().map(|bytes| self.whereabouts(cx, source, bytes)).collect();
+            cx.out.counters.retransmitted_bytes += payload.iter().map(|piece| piece.len).sum::<u64>();
+            let message = Message::Repair { group: cx.members.handle, instance: self.instance, source, ranges };
+            return Some(Bulk { message, payload, tag: None });
         }
         None
     }

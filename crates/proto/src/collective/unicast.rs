@@ -25,7 +25,7 @@ pub(super) struct Sending {
 /// A message with its payload, for a link.
 pub(crate) struct Bulk {
     pub(crate) message: Message,
-    pub(crate) payload: Option<MemRef>,
+    pub(crate) payload: Vec<MemRef>,
     pub(crate) tag: Option<Tag>,
 }
 
@@ -102,11 +102,11 @@ impl Collective {
             // A signal has no memory to wait for.
             self.locals[local].run.complete(op);
             self.advance(cx);
-            return Some(Bulk { message, payload: None, tag: None });
+            return Some(Bulk { message, payload: Vec::new(), tag: None });
         }
         let piece = Span { offset: span.offset + offset, len, ..span };
         let payload = self.locals[local].memory(self.signature, piece);
-        assert!(payload.is_some(), "a send started with its memory at hand, and keeps it");
+        let payload = vec![payload.expect("a send started with its memory at hand, and keeps it")];
         let what = Tagged::Send { local: local as u32, op };
         let tag = last.then_some(Tag { group, instance, what });
         Some(Bulk { message, payload, tag })
@@ -115,7 +115,7 @@ impl Collective {
     /// A message has been acknowledged.
     pub(crate) fn handle_acked(&mut self, cx: &mut Context<'_>, tag: Tag) {
         match tag.what {
-            Tagged::Ask => self.asks_unanswered -= 1,
+            Tagged::Ask => self.handle_asked(cx),
             Tagged::Send { local, op } if self.running() => {
                 self.locals[local as usize].run.complete(op);
                 self.advance(cx);

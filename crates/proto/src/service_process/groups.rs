@@ -46,8 +46,8 @@ pub(super) struct Group {
     ended_early: BTreeSet<u64>,
     /// By local rank: how many calls it has made.
     calls: Vec<u64>,
-    /// Ring neighbours that owe heartbeats: from the group's making on, until all ranks there have left.
-    watched: Vec<SpId>,
+    /// The neighbours that are watched.
+    watched: BTreeSet<SpId>,
     /// Local ranks that have left.
     left: BTreeSet<Rank>,
     /// Ranks that take part in nothing after an instance.
@@ -65,6 +65,19 @@ impl Group {
 
     pub(super) fn parts(&mut self, instance: InstanceId) -> (&mut Members, Option<&mut Collective>) {
         (&mut self.members, self.collectives.get_mut(&instance))
+    }
+
+    /// The nearest service processes on both sides of the ring that still serve a rank of the group.
+    fn neighbours(&self) -> BTreeSet<SpId> {
+        let (members, n) = (&self.members, self.members.sps.len());
+        let stays = |at: &usize| {
+            let mut ranks = members.of_rank.iter().enumerate().filter(|(_, sp)| **sp as usize == *at);
+            ranks.any(|(rank, _)| !self.lost.contains_key(&Rank(rank as u32)))
+        };
+        let me = members.me as usize;
+        let right = (1..n).map(|step| (me + step) % n).find(stays);
+        let left = (1..n).map(|step| (me + n - step) % n).find(stays);
+        right.into_iter().chain(left).map(|at| members.sps[at]).collect()
     }
 
     /// The instance that a datagram's 16 bits mean: the nearest to the newest known.
@@ -140,9 +153,6 @@ impl ServiceProcess {
                 self.out.events.push_back(Event::Join(channel));
             }
         }
-        if members.sps.len() > 1 {
-            [members.left(), members.right()].into_iter().for_each(|sp| self.beat_peer(sp, true));
-        }
         members.others().for_each(|sp| self.count_group(sp, true));
         let barrier = Barrier::new(members.me, members.sps.len() as u32);
         let calls = vec![0; members.locals.len()];
@@ -153,7 +163,7 @@ impl ServiceProcess {
             ended: 0,
             ended_early: BTreeSet::new(),
             calls,
-            watched: Vec::new(),
+            watched: BTreeSet::new(),
             left: BTreeSet::new(),
             lost: BTreeMap::new(),
         };
@@ -221,12 +231,7 @@ impl ServiceProcess {
                 self.out.events.push_back(Event::GroupReady { group: handle, rank, result: Ok(()) });
             }
             g.state = State::Ready;
-            if g.members.sps.len() > 1 {
-                let neighbours = [g.members.left(), g.members.right()];
-                g.watched = neighbours.to_vec();
-                neighbours.into_iter().for_each(|sp| self.watch_peer(sp, true));
-                self.unwatch_left(handle);
-            }
+            self.mind_neighbours(handle);
         }
     }
 
@@ -415,8 +420,8 @@ impl ServiceProcess {
             }
             Message::Want { source, ranges, .. } => c.handle_want(&mut cx, from, *source, ranges),
             Message::Miss { source, ranges, .. } => c.handle_miss(&mut cx, *source, ranges),
-            Message::Repair { source, first, count, .. } => {
-                cx.members.left() == from && c.handle_repair(&mut cx, (*source, *first, *count), payload_len)
+            Message::Repair { source, ranges, .. } => {
+                cx.members.left() == from && c.handle_repair(&mut cx, *source, ranges, payload_len)
             }
             Message::Have { sources, .. } => c.handle_have(&mut cx, from, sources),
             Message::Complete { .. } => c.handle_complete(&mut cx, from),
@@ -434,21 +439,22 @@ impl ServiceProcess {
             return false;
         }
         self.lose_rank(handle, rank, after);
-        self.unwatch_left(handle);
+        self.mind_neighbours(handle);
         true
     }
 
-    /// A neighbour all of whose ranks have left owes the group no heartbeat.
-    fn unwatch_left(&mut self, handle: GroupHandle) {
+    /// Watches the neighbours in the ring once the group is made. Whoever has left is skipped: what is left of the ring
+    /// must notice its deaths.
+    fn mind_neighbours(&mut self, handle: GroupHandle) {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        let (members, lost) = (&g.members, &g.lost);
-        let gone = |sp: &SpId| {
-            let mut ranks = (0..members.ranks()).map(Rank).filter(|r| members.sp_of(*r) == *sp);
-            ranks.all(|r| lost.contains_key(&r))
+        let neighbours = g.neighbours();
+        let watched = match g.state {
+            State::Ready => neighbours,
+            State::Creating { .. } | State::Broken(_) => g.watched.intersection(&neighbours).copied().collect(),
         };
-        let (gone, stay) = std::mem::take(&mut g.watched).into_iter().partition::<Vec<_>, _>(gone);
-        g.watched = stay;
-        gone.into_iter().for_each(|sp| self.watch_peer(sp, false));
+        let watched_before = std::mem::replace(&mut g.watched, watched.clone());
+        watched.difference(&watched_before).for_each(|sp| self.watch_peer(*sp, true));
+        watched_before.difference(&watched).for_each(|sp| self.watch_peer(*sp, false));
     }
 
     /// Instances after `after` fail: they need `rank`.
@@ -550,9 +556,6 @@ impl ServiceProcess {
         }
         self.retired.push_back(handle);
         group.watched.iter().for_each(|sp| self.watch_peer(*sp, false));
-        if members.sps.len() > 1 {
-            [members.left(), members.right()].into_iter().for_each(|sp| self.beat_peer(sp, false));
-        }
         members.others().for_each(|sp| self.count_group(sp, false));
         for channel in &members.channels {
             let users = self.channels.get_mut(channel).expect("joined with the group");

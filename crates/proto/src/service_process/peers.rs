@@ -1,7 +1,8 @@
 //! The links to other service processes, and the evidence that one of them is dead.
 //!
-//! A link lives as long as its peer: both ends count from the same start, so neither may forget it alone. Neighbours
-//! in the ring of a group beat; a peer that owes an acknowledgement, or a beat, for too long is dead.
+//! A link lives as long as its peer: both ends count from the same start, so neither may forget it alone. A peer that
+//! owes an acknowledgement for too long is dead; neighbours in the ring of a group are watched: when they are silent, they
+//! are sent something to acknowledge. Nobody has to know by whom it is watched.
 
 use std::sync::Arc;
 
@@ -24,9 +25,7 @@ pub(super) struct Peer {
     pub(super) link: Link,
     /// Known once a group with it is asked for here; nothing can be sent before.
     address: Option<Arc<[u8]>>,
-    /// Groups in whose ring it is a neighbour: it gets heartbeats from the asking for the group on.
-    beaten_by: u32,
-    /// Those that are made: it owes heartbeats too.
+    /// Groups in whose ring it is a neighbour.
     watched_by: u32,
     /// Groups with it.
     groups: u32,
@@ -37,14 +36,14 @@ impl Peer {
     /// A peer that was heard before a group with it was asked for here.
     pub(super) fn unknown(now: Instant, config: &Config) -> Self {
         let link = Link::new(now, config.retransmit_floor);
-        Peer { link, address: None, beaten_by: 0, watched_by: 0, groups: 0, dead_after: config.dead_after }
+        Peer { link, address: None, watched_by: 0, groups: 0, dead_after: config.dead_after }
     }
 
     fn dies_at(&self) -> Option<Instant> {
-        // Whoever was never heard may not have been asked for the group yet: it owes nothing while the group is there.
-        let answers = self.link.heard() || self.groups == 0;
-        let owes = self.watched_by > 0 || (self.link.backlog() > 0 && answers);
-        (owes && self.address.is_some()).then(|| self.link.last_owed() + self.dead_after)
+        // Whoever was never heard may not have been asked for the group yet: it owes nothing while the group is there but
+        // not made.
+        let answers = self.link.heard() || self.groups == 0 || self.watched_by > 0;
+        (answers && self.link.backlog() > 0 && self.address.is_some()).then(|| self.link.last_owed() + self.dead_after)
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -74,27 +73,20 @@ impl ServiceProcess {
         }
     }
 
-    /// Starts (or stops) to send heartbeats to a neighbour of a group.
-    pub(super) fn beat_peer(&mut self, peer: SpId, start: bool) {
-        let period = self.config.heartbeat;
-        let Some(entry) = self.peers.get_mut(&peer) else { return };
-        entry.beaten_by = if start { entry.beaten_by + 1 } else { entry.beaten_by - 1 };
-        entry.link.set_heartbeat((entry.beaten_by > 0).then_some(period));
-    }
-
     /// Whether the peer was declared dead. It stays dead: its links and groups are gone, a restarted one is another.
     pub(super) fn is_lost(&self, peer: SpId) -> bool {
         self.lost_peers.contains(&peer)
     }
 
-    /// Starts (or stops) to expect heartbeats of a neighbour of a group.
+    /// Starts (or stops) to watch a neighbour of a group that is made.
     pub(super) fn watch_peer(&mut self, peer: SpId, start: bool) {
-        let now = self.out.now;
+        let (now, period) = (self.out.now, self.config.heartbeat);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         if start && entry.watched_by == 0 {
             entry.link.expect_answer(now);
         }
         entry.watched_by = if start { entry.watched_by + 1 } else { entry.watched_by - 1 };
+        entry.link.set_heartbeat((entry.watched_by > 0).then_some(period));
     }
 
     pub(super) fn push_message(&mut self, to: SpId, message: &Message) {
@@ -107,7 +99,7 @@ impl ServiceProcess {
                 _ => None,
             };
             let tag = ask.map(|(group, instance)| Tag { group, instance, what: Tagged::Ask });
-            peer.link.push(self.out.now, message, None, ask, tag);
+            peer.link.push(self.out.now, message, Vec::new(), ask, tag);
         }
     }
 

@@ -12,7 +12,7 @@ const ACK_NOW: u8 = 1;
 pub enum FrameKind {
     /// Carries the message number `seq`.
     Message,
-    /// Carries nothing but its header: acknowledgement and heartbeat. `seq` is the number of the next message.
+    /// Carries nothing but its header: an acknowledgement. `seq` is the number of the next message.
     Bare,
 }
 

@@ -10,7 +10,7 @@ use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::interface::{CallKind, Signature};
 
-/// Most chunk ranges in one `Want`.
+/// Most chunk ranges in one `Want`, `Miss` or `Repair`.
 pub const MAX_RANGES: usize = 48;
 /// Most sources in one `Have`.
 pub const MAX_SOURCES: usize = 96;
@@ -18,7 +18,8 @@ pub const MAX_SOURCES: usize = 96;
 /// A message between service processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Nothing: takes the place of a message whose collective has ended before the link delivered it.
+    /// Nothing: takes the place of a message whose collective has ended before the link delivered it, and is sent for the
+    /// sake of its acknowledgement.
     Void,
     /// One step of the barrier by which a group is made (instance 0).
     Create {
@@ -84,7 +85,7 @@ pub enum Message {
         /// As in `Want`.
         ranges: Vec<(u32, u32)>,
     },
-    /// Left to right neighbour: `count` chunks from `first` (MC-6). Payload follows.
+    /// Left to right neighbour: chunks that it wanted (MC-6). Payload follows, run after run.
     Repair {
         /// The group.
         group: GroupHandle,
@@ -92,10 +93,8 @@ pub enum Message {
         instance: InstanceId,
         /// Whose block.
         source: Rank,
-        /// First chunk.
-        first: u32,
-        /// Number of chunks, at least 1.
-        count: u32,
+        /// As in `Want`.
+        ranges: Vec<(u32, u32)>,
     },
     /// Left to right neighbour: these blocks lie here whole; what is missing of them can be had.
     Have {
@@ -185,11 +184,9 @@ impl Message {
                 w.call(5, *group, *instance);
                 w.ranges(*source, ranges);
             }
-            Message::Repair { group, instance, source, first, count } => {
+            Message::Repair { group, instance, source, ranges } => {
                 w.call(6, *group, *instance);
-                w.u32(source.0);
-                w.u32(*first);
-                w.u32(*count);
+                w.ranges(*source, ranges);
             }
             Message::Have { group, instance, sources } => {
                 assert!(sources.len() <= MAX_SOURCES, "caller splits long lists");
@@ -256,13 +253,7 @@ impl Message {
             }
             4 => Message::Want { group, instance, source: Rank(r.u32()?), ranges: read_ranges(r)? },
             5 => Message::Miss { group, instance, source: Rank(r.u32()?), ranges: read_ranges(r)? },
-            6 => {
-                let (source, first, count) = (Rank(r.u32()?), r.u32()?, r.u32()?);
-                if count == 0 || first.checked_add(count).is_none() {
-                    return Err(DecodeError::Value("count"));
-                }
-                Message::Repair { group, instance, source, first, count }
-            }
+            6 => Message::Repair { group, instance, source: Rank(r.u32()?), ranges: read_ranges(r)? },
             7 => {
                 let n = usize::from(r.u16()?);
                 if n == 0 || n > MAX_SOURCES {
