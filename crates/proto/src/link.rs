@@ -333,10 +333,16 @@ impl Link {
         self.unacked_frames = 0;
     }
 
-    /// When [`Self::handle_timeout`] and [`Self::poll`] are due.
+    /// When [`Self::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.timer, self.ack_due, self.beat_at()].into_iter().flatten().min()
+        self.timer
+    }
+
+    /// When [`Self::poll`] has something that it does not have yet.
+    #[must_use]
+    pub fn next_poll(&self) -> Option<Instant> {
+        self.ack_due.into_iter().chain(self.beat_at()).min()
     }
 }
 
@@ -412,7 +418,7 @@ mod tests {
             (Link::new(Instant(0), Duration::from_millis(2)), Link::new(Instant(0), Duration::from_millis(2)));
         a.set_heartbeat(Some(Duration::from_secs(1)));
         let ms = |n: u64| Instant(n * 1_000_000);
-        assert_eq!(a.poll_timeout(), Some(ms(1000)));
+        assert_eq!(a.next_poll(), Some(ms(1000)));
         assert_eq!(drain(&mut a, ms(999)).len(), 0);
         let beat = drain(&mut a, ms(1000));
         assert_eq!(
@@ -422,9 +428,9 @@ mod tests {
         );
         assert_eq!(drain(&mut b, ms(1001)).len(), 0, "nothing is to be answered yet");
         feed(&mut b, ms(1001), &beat[0], &mut Vec::new());
-        let due = b.poll_timeout().expect("the acknowledgement is due");
+        let due = b.next_poll().expect("the acknowledgement is due");
         let answer = drain(&mut b, due);
         feed(&mut a, ms(1030), &answer[0], &mut Vec::new());
-        assert_eq!((a.backlog(), a.poll_timeout()), (0, Some(ms(2030))));
+        assert_eq!((a.backlog(), a.next_poll()), (0, Some(ms(2030))));
     }
 }

@@ -231,14 +231,21 @@ impl ServiceProcess {
         self.out.poll_event()
     }
 
-    /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call. While the
-    /// fabric is full and nothing is polled, it stays in the past: the driver waits for room instead.
+    /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let collectives = self.active.iter().filter_map(|(g, i)| self.groups.get(g)?.collective(*i)?.poll_timeout());
         let peers = self.peers.values().filter_map(Peer::poll_timeout);
+        collectives.chain(peers).min()
+    }
+
+    /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the fabric is full: then
+    /// the driver waits for room.
+    #[must_use]
+    pub fn next_transmit(&self) -> Option<Instant> {
+        let links = self.peers.values().filter_map(Peer::next_poll);
         let pacer = self.wants_to_multicast().then(|| self.pacer.next());
-        collectives.chain(peers).chain(pacer).min()
+        links.chain(pacer).min()
     }
 
     fn wants_to_multicast(&self) -> bool {

@@ -231,7 +231,7 @@ impl Conductor {
 
     /// Time until the next timer.
     fn limit(&self, phase: Phase) -> Option<Duration> {
-        let timer = self.engine.next_timeout().map(|at| at.since(self.engine.now()));
+        let timer = self.engine.next_call(self.outbox.has_room()).map(|at| at.since(self.engine.now()));
         match phase {
             Phase::Draining { until } => {
                 let drain = until.saturating_duration_since(Instant::now());

@@ -128,8 +128,10 @@ impl Engine {
         due
     }
 
-    pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.machine.poll_timeout()
+    /// When the machine wants to be called, for its timers or, with `room` to send, for what it will have to send.
+    pub(crate) fn next_call(&self, room: bool) -> Option<Instant> {
+        let transmit = self.machine.next_transmit().filter(|_| room);
+        self.machine.poll_timeout().into_iter().chain(transmit).min()
     }
 
     pub(crate) fn poll_event(&mut self) -> Option<Event> {

@@ -48,6 +48,11 @@ impl Outbox {
         self.frames_sent
     }
 
+    /// Whether the machine may be asked for more.
+    pub(crate) fn has_room(&self) -> bool {
+        self.held.is_none() && self.frames < MOST_WAITING
+    }
+
     /// Whether everything that was given out has been accepted by fabric and sender.
     pub(crate) fn is_empty(&self) -> bool {
         self.frames == 0 && self.held.is_none()
@@ -77,7 +82,7 @@ impl Outbox {
             }
         }
         for _ in 0..TURN {
-            if self.held.is_some() || self.frames >= MOST_WAITING {
+            if !self.has_room() {
                 break;
             }
             match engine.poll_transmit() {

@@ -169,7 +169,7 @@ pub enum Breach {
     /// A violation reported although nobody misbehaves.
     #[error("reports a violation although nobody misbehaves: {0}")]
     FalseViolation(&'static str),
-    /// `poll_timeout` stays due whatever is done.
+    /// `poll_timeout` or `next_transmit` stays due whatever is done.
     #[error("the timer stays due: handled {0} times at one instant")]
     TimerSpins(u32),
     /// More messages queued on links than what is in flight can explain.

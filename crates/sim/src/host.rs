@@ -244,10 +244,10 @@ impl Host {
         self.frames_outstanding >= self.frame_limit || self.batches.len() >= self.batch_limit
     }
 
-    /// When the machine wants to be called. What is due already while the fabric is full waits for room: it is something
-    /// to send.
+    /// When the machine wants to be called. While the fabric is full, nothing is sent: that waits for room.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
-        self.sp.poll_timeout().filter(|due| *due > now || !self.is_full()).map(|due| due.max(now))
+        let transmit = self.sp.next_transmit().filter(|_| !self.is_full());
+        self.sp.poll_timeout().into_iter().chain(transmit).min().map(|due| due.max(now))
     }
 
     /// Whether the last `poll_transmit` has brought up nothing more to do.

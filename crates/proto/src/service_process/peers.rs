@@ -50,6 +50,10 @@ impl Peer {
         let link = self.address.as_ref().and_then(|_| self.link.poll_timeout());
         [link, self.dies_at()].into_iter().flatten().min()
     }
+
+    pub(super) fn next_poll(&self) -> Option<Instant> {
+        self.address.as_ref().and_then(|_| self.link.next_poll())
+    }
 }
 
 impl ServiceProcess {

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Pieces per system call. The kernel takes 1024, but a quarter costs no more per piece and stays on our stack.
-const PIECES: usize = 256;
+/// Pieces per system call, as many as the kernel takes (`UIO_MAXIOV`).
+const PIECES: usize = 1024;
 
 /// Memory of another process that this one may trace.
 #[derive(Debug)]
@@ -57,36 +57,31 @@ impl CrossMemory {
 
     /// Moves the pieces given, in as many calls as the kernel wants, going on where a call stopped short.
     fn transfer(&self, direction: Direction, pieces: &mut Pieces) -> Result<(), AccessError> {
-        let mut at = 0;
-        while at < pieces.count {
-            let (local, remote) = (&mut pieces.local[..pieces.count], &mut pieces.remote[..pieces.count]);
-            let moved = self.call(direction, &local[at..], &remote[at..])?;
-            let mut left = moved;
-            while at < local.len() && left >= local[at].iov_len {
-                left -= local[at].iov_len;
-                at += 1;
+        let (mut local, mut remote) = (pieces.local.as_mut_slice(), pieces.remote.as_mut_slice());
+        while !remote.is_empty() {
+            let moved = self.call(direction, local, remote)?;
+            if moved == 0 {
+                return Err(fault(&remote[0]));
             }
-            if left > 0 {
-                advance(&mut local[at], left);
-                advance(&mut remote[at], left);
-            } else if moved == 0 && at < local.len() {
-                return Err(fault(&remote[at]));
-            }
+            (local, remote) = (without(local, moved), without(remote, moved));
         }
         Ok(())
     }
 
     fn call(&self, direction: Direction, local: &[libc::iovec], remote: &[libc::iovec]) -> Result<usize, AccessError> {
-        let (pid, count) = (self.pid.as_raw_nonzero().get(), local.len() as libc::c_ulong);
+        let pid = self.pid.as_raw_nonzero().get();
+        let (locals, remotes) = (local.len() as libc::c_ulong, remote.len() as libc::c_ulong);
         loop {
             // SAFETY: the local pieces were made from slices that the caller of `transfer` holds, mutably where the
             // kernel writes; the kernel checks the remote ones.
             let moved = unsafe {
                 match direction {
                     Direction::FromRank => {
-                        libc::process_vm_readv(pid, local.as_ptr(), count, remote.as_ptr(), count, 0)
+                        libc::process_vm_readv(pid, local.as_ptr(), locals, remote.as_ptr(), remotes, 0)
                     }
-                    Direction::ToRank => libc::process_vm_writev(pid, local.as_ptr(), count, remote.as_ptr(), count, 0),
+                    Direction::ToRank => {
+                        libc::process_vm_writev(pid, local.as_ptr(), locals, remote.as_ptr(), remotes, 0)
+                    }
                 }
             };
             if let Ok(moved) = usize::try_from(moved) {
@@ -108,30 +103,41 @@ fn fault(remote: &libc::iovec) -> AccessError {
     AccessError::Fault { address: remote.iov_base as u64, bytes: remote.iov_len as u64 }
 }
 
-fn advance(piece: &mut libc::iovec, bytes: usize) {
-    piece.iov_base = piece.iov_base.wrapping_byte_add(bytes);
-    piece.iov_len -= bytes;
+/// What is left of the pieces when their first `moved` bytes have been dealt with.
+fn without(pieces: &mut [libc::iovec], mut moved: usize) -> &mut [libc::iovec] {
+    let mut whole = 0;
+    while whole < pieces.len() && moved >= pieces[whole].iov_len {
+        moved -= pieces[whole].iov_len;
+        whole += 1;
+    }
+    let left = &mut pieces[whole..];
+    if moved > 0 {
+        left[0].iov_base = left[0].iov_base.wrapping_byte_add(moved);
+        left[0].iov_len -= moved;
+    }
+    left
 }
 
-/// Pieces of one system call, local and remote of equal lengths, none of them empty: those would look like a call that
-/// moved nothing.
+/// Pieces of one system call, as many bytes here as there, none of them empty: those would look like a call that moved
+/// nothing. Neighbours there become one piece, since the kernel looks up pages piece by piece.
 struct Pieces {
-    local: [libc::iovec; PIECES],
-    remote: [libc::iovec; PIECES],
-    count: usize,
+    local: Vec<libc::iovec>,
+    remote: Vec<libc::iovec>,
 }
 
 impl Pieces {
-    fn new() -> Pieces {
-        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        Pieces { local: [none; PIECES], remote: [none; PIECES], count: 0 }
+    fn of(count: usize) -> Pieces {
+        Pieces { local: Vec::with_capacity(count), remote: Vec::with_capacity(count) }
     }
 
     fn push(&mut self, local: *mut u8, address: u64, len: usize) {
-        if len > 0 {
-            self.local[self.count] = libc::iovec { iov_base: local.cast(), iov_len: len };
-            self.remote[self.count] = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len };
-            self.count += 1;
+        if len == 0 {
+            return;
+        }
+        self.local.push(libc::iovec { iov_base: local.cast(), iov_len: len });
+        match self.remote.last_mut() {
+            Some(last) if last.iov_base as u64 + last.iov_len as u64 == address => last.iov_len += len,
+            _ => self.remote.push(libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len }),
         }
     }
 }
@@ -140,7 +146,7 @@ impl RankMemory for CrossMemory {
     fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
         self.alive()?;
         for part in batch.chunks_mut(PIECES) {
-            let mut pieces = Pieces::new();
+            let mut pieces = Pieces::of(part.len());
             for piece in part {
                 pieces.push(piece.local.as_mut_ptr(), piece.address, piece.local.len());
             }
@@ -152,7 +158,7 @@ impl RankMemory for CrossMemory {
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError> {
         self.alive()?;
         for part in batch.chunks(PIECES) {
-            let mut pieces = Pieces::new();
+            let mut pieces = Pieces::of(part.len());
             for piece in part {
                 pieces.push(piece.local.as_ptr().cast_mut(), piece.address, piece.local.len());
             }

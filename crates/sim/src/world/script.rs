@@ -187,7 +187,7 @@ impl World<'_> {
                 format!("{} channels joined", host.joined.len())
             } else if host.sp.load() != (0, 0, 0) {
                 format!("groups, collectives, messages: {:?}", host.sp.load())
-            } else if let Some(due) = host.sp.poll_timeout() {
+            } else if let Some(due) = host.sp.poll_timeout().or(host.sp.next_transmit()) {
                 format!("a timer due at {} ns", due.0)
             } else {
                 continue;

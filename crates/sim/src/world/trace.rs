@@ -74,9 +74,9 @@ impl World<'_> {
         for (number, host) in self.hosts.iter().enumerate() {
             let _ = writeln!(
                 out,
-                "host {number}{}: timer {:?}, staging {:?}, batches {}, inbox {}, {:?}",
+                "host {number}{}: timers {:?}, staging {:?}, batches {}, inbox {}, {:?}",
                 if host.dead { " (dead)" } else { "" },
-                host.sp.poll_timeout().map(|t| t.0 as i128 - now.0 as i128),
+                [host.sp.poll_timeout(), host.sp.next_transmit()].map(|at| at.map(|t| t.0 as i128 - now.0 as i128)),
                 host.memory.staged(),
                 host.batches.len(),
                 host.inbox.len(),
