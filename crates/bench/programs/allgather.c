@@ -1,8 +1,8 @@
 /*
  * allgather.c: measures a nonblocking allgather, with every byte of every result checked.
  *
- * Three phases, in the manner of the OSU overlap benchmarks: barriers; pure communication (post and wait); overall (post,
- * compute loop, wait), the last two for each size. A repetition begins at an instant that all ranks agree on, far enough
+ * Phases, in the manner of the OSU overlap benchmarks: barriers; if asked for, nothing for a while; then for each size pure
+ * communication (post and wait) and overall (post, compute loop, wait). A repetition begins at an instant that all ranks agree on, far enough
  * ahead for the token buckets of the links to be full again. Samples are exchanged after a phase, never within one.
  *
  * Rank 0 talks to the harness: "begin" and "end" around each phase, each answered when the counters have been read; then
@@ -27,6 +27,7 @@ struct options {
     uint64_t units[SIZES_MAX];   /* of the compute loop, worth 1.15 of the limit for that size */
     int repetitions;
     int tests;                   /* calls of transport_test spread over the compute loop */
+    int64_t idle_ns;             /* of doing nothing; 0: no such phase */
     int64_t refill_ns;           /* what the token buckets need to be full again */
     int late_rank;               /* -1: none */
     int64_t late_ns;
@@ -93,6 +94,8 @@ static struct options parse_options(int argc, char **argv)
             options.repetitions = (int)parse_number(value, &end);
         else if (strcmp(argv[at], "tests") == 0)
             options.tests = (int)parse_number(value, &end);
+        else if (strcmp(argv[at], "idle-ns") == 0)
+            options.idle_ns = parse_number(value, &end);
         else if (strcmp(argv[at], "refill-ns") == 0)
             options.refill_ns = parse_number(value, &end);
         else if (strcmp(argv[at], "late-rank") == 0)
@@ -302,6 +305,16 @@ static void measure_barrier(const struct options *options)
     free(barriers);
 }
 
+/* Nobody calls anything: the harness reads what the service processes take all the same. */
+static void measure_idle(const struct options *options)
+{
+    mark("begin");
+    clock_sleep_until_ns(clock_now_ns() + options->idle_ns);
+    mark("end");
+    if (harness >= 0 && control_send(harness, "idle\n") != 0)
+        transport_fail("the harness is gone");
+}
+
 static void measure_size(const struct options *options, const struct buffers *buffers, int index)
 {
     char *text = NULL;
@@ -349,6 +362,8 @@ int main(int argc, char **argv)
     if (harness >= 0 && control_send(harness, "library %s\n", transport_library()) != 0)
         transport_fail("the harness is gone");
     measure_barrier(&options);
+    if (options.idle_ns > 0)
+        measure_idle(&options);
     for (int at = 0; at < options.sizes; at++)
         measure_size(&options, &buffers, at);
     transport_stop();

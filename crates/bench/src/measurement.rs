@@ -5,6 +5,7 @@
 //!  library TEXT          remembers it
 //!  begin                 reads all counters, then answers ok
 //!  end                   reads all counters again, then answers ok: one more phase is done
+//!  idle                  takes the phase since the last row for one in which nobody called anything
 //!  row JSON              takes the samples of the phases since the last row
 //!  (closed)              waits for all ranks to end with success
 //! ```
@@ -25,6 +26,8 @@ use std::time::Duration;
 pub(crate) struct Launch {
     pub(crate) library: String,
     pub(crate) barrier: Phase,
+    /// Processor time of the services while nobody called anything, in seconds; `None` where that is not known.
+    pub(crate) idle_cpu_s: Option<f64>,
     /// In the order of the options' sizes.
     pub(crate) sizes: Vec<SizeSamples>,
 }
@@ -107,7 +110,7 @@ fn converse(
     tick: &dyn Fn(),
 ) -> Result<Launch, BenchError> {
     let mut library = String::new();
-    let mut barrier = None;
+    let (mut barrier, mut idle_cpu_s) = (None, None);
     let mut sizes = Vec::new();
     let mut begun = None;
     let mut phases: Vec<Counted> = Vec::new();
@@ -127,6 +130,9 @@ fn converse(
                 line.send("ok")?;
                 tick();
             }
+            ("idle", None) => {
+                idle_cpu_s = phases.pop().and_then(|phase| phase.services?.cpu_s);
+            }
             ("row", None) if barrier.is_none() => {
                 barrier = Some(parse::<BarrierLine>(rest, watch)?.barrier);
                 phases.clear();
@@ -139,7 +145,7 @@ fn converse(
         }
     }
     let barrier = barrier.ok_or_else(|| watch.nonsense("no barriers"))?;
-    Ok(Launch { library, barrier, sizes })
+    Ok(Launch { library, barrier, idle_cpu_s, sizes })
 }
 
 fn size_samples(bytes: u64, text: &str, phases: &[Counted], watch: &Watch<'_>) -> Result<SizeSamples, BenchError> {
@@ -184,6 +190,9 @@ fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64], control
         format!("tests={}", options.test_calls),
         format!("refill-ns={}", refill_time(&options.lab.link()).as_nanos()),
     ];
+    if let Some(idle) = options.idle {
+        arguments.push(format!("idle-ns={}", idle.as_nanos()));
+    }
     if let Some(late) = options.late {
         arguments.push(format!("late-rank={}", late.rank));
         arguments.push(format!("late-ns={}", late.by.as_nanos()));
@@ -212,5 +221,6 @@ fn time_limit(options: &BenchOptions) -> Duration {
     };
     let all: f64 = options.sizes.iter().map(|bytes| repetition(*bytes)).sum();
     let phases = 2.0 * f64::from(options.repetitions + 2);
-    Duration::from_secs_f64(STARTING_S + phases * (all + EVERY_REPETITION_S))
+    let idle = options.idle.map_or(0.0, |idle| idle.as_secs_f64());
+    Duration::from_secs_f64(STARTING_S + idle + phases * (all + EVERY_REPETITION_S))
 }

@@ -32,6 +32,8 @@ pub struct BenchOptions {
     pub pin_progress: bool,
     /// A rank that posts late in every repetition (SP-9).
     pub late: Option<Lateness>,
+    /// How long nobody calls anything while the service processes' processor time is read; `None` for no such phase.
+    pub idle: Option<Duration>,
     /// Test calls spread over the compute loop, the same number for every system.
     pub test_calls: u32,
     /// Where the peers are installed.
@@ -56,6 +58,7 @@ impl BenchOptions {
             comm_core: false,
             pin_progress: false,
             late: None,
+            idle: None,
             test_calls: 0,
             peers_dir: default_peers_dir(),
             plot: None,

@@ -69,6 +69,9 @@ pub struct Row {
     pub host_cpu_s: f64,
     /// Processor time per call of the service processes; `None` where there are none.
     pub service_cpu_s: Option<f64>,
+    /// What a service process takes of a core while nobody calls anything, in percent: the mean of all; `None` where that
+    /// was not measured or the system has none.
+    pub idle_service_cpu_percent: Option<f64>,
     /// Bytes sent again in all measured pure repetitions together; `None` where the system does not tell.
     pub retransmitted_bytes: Option<u64>,
     /// Messages for ranks that had not called yet, in the same repetitions (SP-9); `None` where the system does not
@@ -202,6 +205,7 @@ pub(crate) mod tests {
             overlap: Overlap::new(28.9, 30.0, ms),
             host_cpu_s: 0.001,
             service_cpu_s: None,
+            idle_service_cpu_percent: None,
             retransmitted_bytes: Some(1448),
             late_arrivals: None,
             late: None,

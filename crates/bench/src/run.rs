@@ -146,6 +146,7 @@ fn row(
         service_cpu_s: services.and_then(|counters| counters.cpu_s).map(|seconds| seconds / calls),
         retransmitted_bytes: services.and_then(|counters| counters.retransmitted_bytes),
         late_arrivals: services.and_then(|counters| counters.late_arrivals),
+        idle_service_cpu_percent: idle_percent(options, launches),
         late: options.late.map(|late| LateRow {
             rank: late.rank,
             ms: late.by.as_secs_f64() * 1e3,
@@ -154,6 +155,13 @@ fn row(
         verified: wrong_results == 0,
         wrong_results,
     }
+}
+
+/// What one service process takes of a core while nobody calls anything: the mean over all of them and all rounds.
+fn idle_percent(options: &BenchOptions, launches: &[Launch]) -> Option<f64> {
+    let seconds = options.idle?.as_secs_f64() * f64::from(options.ranks()) * launches.len() as f64;
+    let taken: f64 = launches.iter().map(|launch| launch.idle_cpu_s).sum::<Option<f64>>()?;
+    Some(taken / seconds * 100.0)
 }
 
 /// Sums over the rounds; a counter that one round did not tell is not told at all.

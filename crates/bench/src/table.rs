@@ -32,7 +32,18 @@ pub fn render(rows: &[Row]) -> String {
     lines.extend(sorted.into_iter().map(cells));
     let widths: [usize; HEADINGS.len()] =
         std::array::from_fn(|at| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0));
-    lines.iter().map(|line| render_line(line, &widths)).collect()
+    let table: String = lines.iter().map(|line| render_line(line, &widths)).collect();
+    table + &idle_lines(rows)
+}
+
+/// What was measured once per system.
+fn idle_lines(rows: &[Row]) -> String {
+    let mut idle: Vec<(&str, f64)> =
+        rows.iter().filter_map(|row| Some((row.system.as_str(), row.idle_service_cpu_percent?))).collect();
+    idle.dedup_by_key(|(system, _)| *system);
+    idle.iter()
+        .map(|(system, percent)| format!("{system}: idle, a service process takes {percent:.3} % of a core\n"))
+        .collect()
 }
 
 fn render_line(cells: &[String; HEADINGS.len()], widths: &[usize; HEADINGS.len()]) -> String {
@@ -92,6 +103,17 @@ mod tests {
         assert_eq!(lines.len(), 3);
         assert!(lines.iter().all(|line| line.chars().count() == lines[0].chars().count()), "{text}");
         assert!(lines[2].contains("1234.50 [1233.50..1236.50]"), "{text}");
+    }
+
+    #[test]
+    fn idleness_is_told_once_per_system() {
+        let mut rows = [row("outboard", 1 << 20, 26.0), row("outboard", 4 << 20, 105.0), row("mpich", 1 << 20, 40.0)];
+        rows[..2].iter_mut().for_each(|row| row.idle_service_cpu_percent = Some(0.0123));
+        let text = render(&rows);
+        assert_eq!(
+            text.lines().skip(4).collect::<Vec<_>>(),
+            ["outboard: idle, a service process takes 0.012 % of a core"]
+        );
     }
 
     #[test]

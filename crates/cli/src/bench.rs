@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use outboard_bench::{
@@ -60,6 +61,9 @@ pub(crate) struct AllgatherArgs {
     /// A rank that posts late: RANK:MILLISECONDS
     #[arg(long)]
     late: Option<Lateness>,
+    /// Seconds in which nobody calls anything, to see what service processes take of a core
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    idle: Option<u64>,
     /// Repetitions of each phase
     #[arg(long, default_value_t = 20)]
     repetitions: u32,
@@ -82,6 +86,7 @@ pub(crate) fn bench(BenchCommand::Allgather(args): BenchCommand) -> Result<ExitC
     options.peers = args.peers;
     options.comm_core = args.comm_core;
     options.late = args.late;
+    options.idle = args.idle.map(Duration::from_secs);
     options.repetitions = args.repetitions;
     options.rounds = args.rounds;
     options.plot = args.plot;
