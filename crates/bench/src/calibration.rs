@@ -9,7 +9,6 @@ use crate::compile::Workshop;
 use crate::control::{ControlLine, ControlSocket, Watch};
 use crate::job::{Process, Running};
 use crate::limit::{COMPUTE_WORTH, raw_limit_ms};
-use crate::report::Spread;
 use crate::{BenchError, BenchOptions};
 use rustix::time::ClockId;
 use std::process::Command;
@@ -67,13 +66,10 @@ impl Calibrator {
             elapsed_ms = self.slowest_ms(units)?;
         }
         let per_ms = units as f64 / elapsed_ms;
-        let of_size = |bytes: &u64| {
-            let target_ms = raw_limit_ms(options.ranks(), *bytes, &options.lab.link()) * COMPUTE_WORTH;
-            let first = Spread::of(&self.alone_ms(to_units(per_ms * target_ms))?).median;
-            // The slowest process of a short loop waits for others' slices: scale by what it really took.
-            Ok(to_units(per_ms * target_ms * target_ms / first.max(f64::MIN_POSITIVE)))
-        };
-        options.sizes.iter().map(of_size).collect()
+        // A short loop would tell less: where its processes happen to be placed decides how long the slowest takes.
+        let of_size =
+            |bytes: &u64| to_units(per_ms * raw_limit_ms(options.ranks(), *bytes, &options.lab.link()) * COMPUTE_WORTH);
+        Ok(options.sizes.iter().map(of_size).collect())
     }
 
     /// What `units` take now, in milliseconds of the slowest process, some times over.
