@@ -1,7 +1,7 @@
 //! Collectives as data: what moves where, in which order, for every rank of a group.
 //!
 //! A [`Program`] is what one rank does: operations on spans of its buffers, each naming the operations it follows.
-//! Frontends build programs with the pure functions of [`mod@allgather`] or with a [`ProgramBuilder`]; engines execute
+//! Frontends build programs with the pure functions of [`mod@allgather`] and [`mod@broadcast`], or with a [`ProgramBuilder`]; engines execute
 //! them; [`verify()`] proves them; `Display` shows them. Programs are produced one rank at a time, so that a group of
 //! 4,096 ranks never exists in memory as a whole.
 //!
@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod allgather;
+pub mod broadcast;
 mod builder;
 mod partition;
 mod program;
@@ -19,6 +20,7 @@ mod text;
 mod verify;
 
 pub use allgather::{AllgatherError, Shape, allgather};
+pub use broadcast::{BroadcastError, BroadcastShape, broadcast};
 pub use builder::ProgramBuilder;
 pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};
 pub use program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};

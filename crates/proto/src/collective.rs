@@ -13,12 +13,12 @@
 //!
 //! Invariants: every call completes once, in Ended; no buffer is named after that. Never sees payload.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use outboard_plan::{Buffer, Op, OpId, Rank, Shape, Span, allgather};
+use outboard_plan::{Buffer, Op, OpId, Rank, Span};
 
 use crate::barrier::Barrier;
-use crate::config::{AllgatherAlgorithm, Config};
+use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::executor::Run;
 use crate::group::Members;
@@ -29,8 +29,11 @@ use crate::outbox::{Completion, Outbox, Staging};
 use crate::pacing::transfer_time;
 use crate::wire::Message;
 
+mod layout;
 mod recovery;
 mod unicast;
+
+use layout::Layout;
 
 /// What a collective works with while it handles something.
 pub(crate) struct Context<'a> {
@@ -75,8 +78,8 @@ pub(crate) struct Collective {
     phase: Phase,
     barrier: Barrier,
     locals: Vec<Local>,
-    /// By rank. Empty when nothing is multicast between hosts.
-    blocks: Vec<Block>,
+    /// By the rank that multicasts it. Empty when nothing is multicast between hosts.
+    blocks: BTreeMap<Rank, Block>,
     subgroups: u16,
     chains: u32,
     /// Blocks of other hosts that are not whole here.
@@ -106,29 +109,23 @@ impl Collective {
         signature: Signature,
         signer: Rank,
     ) -> Result<Self, &'static str> {
-        let Signature { kind: CallKind::Allgather, bytes_per_rank } = signature;
-        let ranks = cx.members.ranks();
-        let one_host = cx.members.sps.len() == 1;
-        let chains = if cx.config.chains == 0 || one_host { ranks } else { cx.config.chains.min(ranks) };
-        let shape = match cx.config.allgather {
-            AllgatherAlgorithm::Ring if !one_host => Shape::Ring,
-            AllgatherAlgorithm::Ring | AllgatherAlgorithm::Multicast => {
-                Shape::Multicast { chains, subgroups: cx.config.subgroups }
-            }
-        };
-        if chunks_of(bytes_per_rank, cx.config.chunk_bytes) >= u64::from(u32::MAX) {
+        let bytes = signature.bytes;
+        if chunks_of(bytes, cx.config.chunk_bytes) >= u64::from(u32::MAX) {
             return Err("a block of more than 2^32 chunks");
         }
+        let layout = Layout::new(cx, signature.kind);
         let local = |rank: &Rank| -> Result<Local, &'static str> {
-            let program =
-                allgather(shape, ranks, *rank, bytes_per_rank, false).map_err(|_| "an allgather of these sizes")?;
-            Ok(Local { rank: *rank, presence: Presence::Absent, run: Run::new(program), blocked: Vec::new() })
+            let run = Run::new(layout.program(signature, cx.members.ranks(), *rank)?);
+            Ok(Local { rank: *rank, presence: Presence::Absent, run, blocked: Vec::new() })
         };
         let locals = cx.members.locals.iter().map(local).collect::<Result<Vec<_>, _>>()?;
-        let multicast = matches!(shape, Shape::Multicast { .. }) && !one_host && bytes_per_rank > 0;
-        let root = |r: u32| cx.members.of_rank[r as usize] == cx.members.me;
-        let block = |r: u32| Block::new(bytes_per_rank, cx.config.chunk_bytes, root(r));
-        let blocks: Vec<Block> = if multicast { (0..ranks).map(block).collect() } else { Vec::new() };
+        let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
+        let block = |r: Rank| (r, Block::new(bytes, cx.config.chunk_bytes, here(r)));
+        let blocks: BTreeMap<Rank, Block> = match (signature.kind, layout.over_the_wire && bytes > 0) {
+            (CallKind::Allgather, true) => (0..cx.members.ranks()).map(Rank).map(block).collect(),
+            (CallKind::Broadcast { root }, true) => BTreeMap::from([block(root)]),
+            (CallKind::Allgather | CallKind::Broadcast { .. }, false) => BTreeMap::new(),
+        };
         Ok(Collective {
             instance,
             signature,
@@ -136,12 +133,12 @@ impl Collective {
             phase: Phase::Gathering,
             barrier: Barrier::new(cx.members.me, cx.members.sps.len() as u32),
             locals,
-            leaves_missing: blocks.iter().filter(|b| !b.is_root()).count() as u32,
+            leaves_missing: blocks.values().filter(|b| !b.is_root()).count() as u32,
             complete_sent: blocks.is_empty(),
             right_complete: blocks.is_empty(),
             blocks,
             subgroups: cx.config.subgroups,
-            chains,
+            chains: layout.chains,
             serving: BTreeSet::new(),
             asks_unanswered: 0,
             have_pending: Vec::new(),
@@ -223,7 +220,7 @@ impl Collective {
             let (op, _) = local.run.multicast_receive(root).expect("just listed");
             if local.run.is_done(op) {
                 copy(cx, span);
-            } else if let Some(block) = self.blocks.get(root.0 as usize).filter(|b| !b.is_root()) {
+            } else if let Some(block) = self.blocks.get(&root).filter(|b| !b.is_root()) {
                 for r in block.present_bytes() {
                     copy(cx, Span { offset: span.offset + r.start, len: r.end - r.start, ..span });
                 }
@@ -290,10 +287,11 @@ impl Collective {
             self.phase = Phase::Running;
             if !self.blocks.is_empty() {
                 // MC-5: the cutoff, N/B + alpha; gaps seen earlier bring the check forward.
-                let bytes = self.signature.bytes_per_rank * u64::from(cx.members.ranks());
+                let bytes = self.signature.bytes * self.blocks.len() as u64;
                 let cutoff = cx.out.now + transfer_time(bytes, cx.config.link_rate) + cx.members.patience;
                 self.check_at = Some(self.check_at.map_or(cutoff, |c| c.min(cutoff)));
             }
+            self.note_complete(cx);
         }
     }
 
@@ -338,7 +336,7 @@ impl Collective {
             self.locals[i].blocked.push(id);
             return;
         };
-        if let Some(block) = self.blocks.get_mut(source.0 as usize) {
+        if let Some(block) = self.blocks.get_mut(&source) {
             block.start();
         }
         let mut all = true;
@@ -367,7 +365,7 @@ impl Collective {
     /// The multicast step of a local rank is done when its block is on the wire and with all local ranks.
     fn finish_root(&mut self, source: Rank) {
         let Some(i) = self.locals.iter().position(|l| l.rank == source) else { return };
-        if !self.blocks[source.0 as usize].is_full() || !self.locals.iter().all(|l| l.has_block_of(source)) {
+        if !self.blocks[&source].is_full() || !self.locals.iter().all(|l| l.has_block_of(source)) {
             return;
         }
         let steps = &self.locals[i].run.program().steps;
@@ -458,7 +456,8 @@ impl Local {
             // A signal needs no memory; nothing is ever done with this piece.
             return Some(MemRef { region: Region::Staging(StagingId(0)), offset: 0, len: 0 });
         }
-        let own = u64::from(self.rank.0) * signature.bytes_per_rank;
+        // In place is for allgathers: the service refuses it elsewhere.
+        let own = u64::from(self.rank.0) * signature.bytes;
         let (region, offset) = match (&self.presence, buffer) {
             (Presence::Called(call, _), Buffer::Input) if call.in_place => (Region::Output(call.id), own + offset),
             (Presence::Called(call, _), Buffer::Input) => (Region::Input(call.id), offset),

@@ -19,6 +19,11 @@ use crate::ids::{CallId, Channel, GroupHandle, InstanceId, SpId, StagingId};
 pub enum CallKind {
     /// Every rank contributes a block and receives all blocks.
     Allgather,
+    /// One rank contributes, all others receive. The root has no receive buffer, the others no send buffer.
+    Broadcast {
+        /// Who contributes.
+        root: Rank,
+    },
 }
 
 /// What all ranks of a call must agree on; carried by the first control message of an instance.
@@ -26,14 +31,15 @@ pub enum CallKind {
 pub struct Signature {
     /// Which collective.
     pub kind: CallKind,
-    /// Bytes that each rank contributes.
-    pub bytes_per_rank: u64,
+    /// Bytes that each rank contributes, or the root.
+    pub bytes: u64,
 }
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            CallKind::Allgather => write!(f, "allgather of {} bytes per rank", self.bytes_per_rank),
+            CallKind::Allgather => write!(f, "allgather of {} bytes per rank", self.bytes),
+            CallKind::Broadcast { root } => write!(f, "broadcast of {} bytes from {root}", self.bytes),
         }
     }
 }
@@ -51,7 +57,7 @@ pub struct Call {
     pub instance: InstanceId,
     /// What is called.
     pub signature: Signature,
-    /// The contribution lies in its place of the output already.
+    /// The contribution lies in its place of the output already. Of allgathers only.
     pub in_place: bool,
 }
 

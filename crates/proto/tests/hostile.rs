@@ -32,8 +32,8 @@ fn hostile_message() -> impl Strategy<Value = Message> {
     let rank = (0u32..5).prop_map(Rank);
     let instance = (1u64..4).prop_map(InstanceId);
     let ranges = (0u32..6, 1u32..4).prop_map(|r| vec![r]);
-    let signature = (0u64..3)
-        .prop_map(|n| Signature { kind: CallKind::Allgather, bytes_per_rank: [0, 2000, u64::MAX][n as usize] });
+    let signature =
+        (0u64..3).prop_map(|n| Signature { kind: CallKind::Allgather, bytes: [0, 2000, u64::MAX][n as usize] });
     prop_oneof![
         (barrier_step(), any::<bool>()).prop_map(move |(step, good)| Message::Create {
             group,
@@ -90,7 +90,7 @@ fn barrier_step() -> impl Strategy<Value = u8> {
 /// What brings the group, and then the first collective, behind their barriers.
 fn opening() -> Vec<Step> {
     let group = GroupHandle(7);
-    let signature = Signature { kind: CallKind::Allgather, bytes_per_rank: 2000 };
+    let signature = Signature { kind: CallKind::Allgather, bytes: 2000 };
     let create = |from, step| Step::Frame {
         from,
         message: Message::Create { group, step, sp: SpId(1), digest: config().digest() },
@@ -176,7 +176,7 @@ impl Driver {
                 let id = CallId(self.next_call);
                 self.next_call += 1;
                 self.called.insert(id);
-                let signature = Signature { kind: CallKind::Allgather, bytes_per_rank: (*bytes).into() };
+                let signature = Signature { kind: CallKind::Allgather, bytes: (*bytes).into() };
                 let (rank, instance) = (Rank((*rank).into()), InstanceId((*instance).into()));
                 let call =
                     Call { id, group: GroupHandle(7), rank, instance, signature, in_place: id.0.is_multiple_of(2) };

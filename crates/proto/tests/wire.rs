@@ -8,7 +8,9 @@ use outboard_proto::{CallKind, CollectiveError, GroupHandle, InstanceId, Signatu
 use proptest::prelude::*;
 
 fn signature() -> impl Strategy<Value = Signature> {
-    any::<u64>().prop_map(|bytes_per_rank| Signature { kind: CallKind::Allgather, bytes_per_rank })
+    let kind =
+        prop_oneof![Just(CallKind::Allgather), any::<u32>().prop_map(|root| CallKind::Broadcast { root: Rank(root) }),];
+    (kind, any::<u64>()).prop_map(|(kind, bytes)| Signature { kind, bytes })
 }
 
 fn rank() -> impl Strategy<Value = Rank> {

@@ -290,7 +290,7 @@ impl Ranks {
                 let instance = InstanceId(entry.instance);
                 let in_flight = InFlight { connection: id, group: entry.group, slot: entry.slot };
                 self.calls.insert(call_id, in_flight);
-                let signature = Signature { kind: CallKind::Allgather, bytes_per_rank: entry.bytes_per_rank };
+                let signature = Signature { kind: CallKind::Allgather, bytes: entry.bytes_per_rank };
                 engine.call(Call { id: call_id, group, rank: me, instance, signature, in_place }, buffers);
             }
             Err(refusal) => {

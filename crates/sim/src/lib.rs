@@ -27,7 +27,7 @@ mod world;
 pub use breach::Breach;
 pub use exhaustive::{Losses, exhaust_losses};
 pub use faults::{Faults, HostDeath, HostPause, RankFault};
-pub use mixed::mixed_faults;
+pub use mixed::{mixed_allgathers, mixed_faults};
 pub use network::{LinkBytes, NetworkPlan};
 pub use report::{Failure, Outcome};
 pub use sabotage::Sabotage;

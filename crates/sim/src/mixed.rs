@@ -16,10 +16,29 @@ use crate::network::NetworkPlan;
 use crate::scenario::{CallPlan, GroupPlan, Scenario};
 use crate::store::StoreKind;
 
+/// [`mixed_allgathers`], of which some calls are broadcasts.
+#[must_use]
+pub fn mixed_faults(seed: u64) -> Scenario {
+    let mut scenario = mixed_allgathers(seed);
+    // A stream of its own, so that seeds that found something once keep their meaning.
+    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x726f_6f74_7300) };
+    for group in &mut scenario.groups {
+        let members = group.members.len();
+        for call in &mut group.calls {
+            if !draw.one_in(3) {
+                continue;
+            }
+            call.root = Some(draw.rng.random_range(0..members));
+            call.in_place.clear();
+        }
+    }
+    scenario
+}
+
 /// Draws everything from the seed: 1 to 12 ranks, 1 to 3 on a host, several groups with several calls in flight, blocks
 /// of 0 bytes to about 200 KB, ring or multicast, loss up to 30 %, and who dies, stalls or disagrees.
 #[must_use]
-pub fn mixed_faults(seed: u64) -> Scenario {
+pub fn mixed_allgathers(seed: u64) -> Scenario {
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6d69_7865_6400) };
     let host_of = draw.hosts();
     let network = draw.network();

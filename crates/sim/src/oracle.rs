@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use outboard_plan::Rank;
-use outboard_proto::{CallKind, CollectiveError, GroupError, GroupHandle, InstanceId, Signature, SpId};
+use outboard_proto::{CollectiveError, GroupError, GroupHandle, InstanceId, Signature, SpId};
 
 use crate::breach::Breach;
 use crate::scenario::{GroupPlan, Scenario};
@@ -76,12 +76,12 @@ impl Truth {
         let (group, rank, instance) = (handle(name.group), Rank(name.member as u32), InstanceId(name.instance));
         match result {
             Ok(()) => {
-                // A rank that contributes nothing and receives nothing need not wait for those who will disagree.
-                if call.is_disputed() && call.bytes_of(name.member) > 0 {
+                if call.is_disputed() && call.needs_all_of(name.member) {
                     return Err(Breach::MissedMismatch { group, rank, instance });
                 }
                 let call_bytes = call.bytes_of(name.member);
-                let origins = (0..plan.members.len()).map(|member| CallName { member, ..name }.origin());
+                let sources = call.sources(name.member, plan.members.len());
+                let origins = sources.map(|member| CallName { member, ..name }.origin());
                 if let Some(what) = output.difference(call_bytes, origins) {
                     return Err(Breach::WrongBytes { group, rank, instance, what });
                 }
@@ -152,8 +152,7 @@ impl Truth {
     /// Whether `rank` has called `instance` of the group as the signature says.
     fn called_so(&self, plan: &GroupPlan, group: usize, instance: u64, rank: &Rank, signature: &Signature) -> bool {
         let member = rank.0 as usize;
-        let bytes = plan.calls[instance as usize - 1].bytes_of(member);
-        self.called.contains(&(group, member, instance))
-            && *signature == Signature { kind: CallKind::Allgather, bytes_per_rank: bytes }
+        let call = &plan.calls[instance as usize - 1];
+        self.called.contains(&(group, member, instance)) && *signature == call.signature_of(member)
     }
 }

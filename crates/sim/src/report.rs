@@ -1,5 +1,6 @@
 //! How a run ended: its numbers, or an account of what broke and how to see it again.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ use crate::scenario::Scenario;
 pub struct Outcome {
     /// Virtual time of the last completion.
     pub finished: Duration,
+    /// Virtual time at which each call ended, by (group, member, instance).
+    pub ends: BTreeMap<(usize, usize, u64), Duration>,
     /// Virtual time from the first call to the last completion.
     pub in_collectives: Duration,
     /// Bytes on the wire, by host.

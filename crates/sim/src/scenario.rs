@@ -3,10 +3,12 @@
 //! A [`Scenario`] is data; together with a seed it determines a run. Invariants are checked by [`Scenario::check`], at
 //! the start of every run. Never runs anything.
 
+use std::ops::Range;
 use std::time::Duration;
 
-use outboard_proto::Config;
+use outboard_plan::Rank;
 use outboard_proto::config::AllgatherAlgorithm;
+use outboard_proto::{CallKind, Config, Signature};
 
 use crate::faults::Faults;
 use crate::network::NetworkPlan;
@@ -49,26 +51,55 @@ pub struct GroupPlan {
 /// One collective of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallPlan {
-    /// Bytes that each rank contributes.
+    /// The member that broadcasts; `None` is an allgather.
+    pub root: Option<usize>,
+    /// Bytes that each rank contributes, or the root.
     pub bytes: u64,
     /// When the ranks call, at the earliest.
     pub at: Duration,
     /// Members (by rank in the group) that call so much later.
     pub late: Vec<(usize, Duration)>,
-    /// Members that call in place.
+    /// Members that call in place. Of allgathers only.
     pub in_place: Vec<usize>,
     /// A member that calls with another number of bytes.
     pub disagrees: Option<(usize, u64)>,
 }
 
 impl CallPlan {
-    /// A call by all members at the same time.
+    /// An allgather that all members call at the same time.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        CallPlan { bytes, at: Duration::ZERO, late: Vec::new(), in_place: Vec::new(), disagrees: None }
+        CallPlan { root: None, bytes, at: Duration::ZERO, late: Vec::new(), in_place: Vec::new(), disagrees: None }
     }
 
-    /// What `member` contributes.
+    /// A broadcast that all members call at the same time.
+    #[must_use]
+    pub fn broadcast(root: usize, bytes: u64) -> Self {
+        CallPlan { root: Some(root), ..CallPlan::new(bytes) }
+    }
+
+    /// What `member` calls.
+    #[must_use]
+    pub fn signature_of(&self, member: usize) -> Signature {
+        let root = self.root.map(|root| CallKind::Broadcast { root: Rank(root as u32) });
+        Signature { kind: root.unwrap_or(CallKind::Allgather), bytes: self.bytes_of(member) }
+    }
+
+    /// The members whose contributions `member` of `members` receives, in the order of its receive buffer.
+    pub(crate) fn sources(&self, member: usize, members: usize) -> Range<usize> {
+        match self.root {
+            None => 0..members,
+            Some(root) if root == member => 0..0,
+            Some(root) => root..root + 1,
+        }
+    }
+
+    /// Bytes of `member`'s send buffer.
+    pub(crate) fn sent_by(&self, member: usize) -> u64 {
+        if self.root.is_none_or(|root| root == member) { self.bytes_of(member) } else { 0 }
+    }
+
+    /// The bytes that `member` says.
     #[must_use]
     pub fn bytes_of(&self, member: usize) -> u64 {
         match self.disagrees {
@@ -81,6 +112,14 @@ impl CallPlan {
     #[must_use]
     pub fn is_disputed(&self) -> bool {
         self.disagrees.is_some_and(|(_, bytes)| bytes != self.bytes)
+    }
+
+    /// Whether `member` of a disputed call cannot end before all who disagree have called. A rank that contributes nothing
+    /// and receives nothing need not wait for anybody, and nobody waits for a rank that only receives a broadcast.
+    pub(crate) fn needs_all_of(&self, member: usize) -> bool {
+        let odd = self.disagrees.map(|(odd, _)| odd);
+        let concerned = |root| member != root && (odd == Some(root) || odd == Some(member));
+        self.bytes_of(member) > 0 && self.root.is_none_or(concerned)
     }
 
     /// When `member` calls.
@@ -113,6 +152,14 @@ impl GroupPlan {
 }
 
 impl Scenario {
+    /// One broadcast of `bytes` from rank `root` among `ranks`, otherwise as [`Scenario::allgather`].
+    #[must_use]
+    pub fn broadcast(ranks: usize, root: usize, bytes: u64) -> Self {
+        let mut scenario = Scenario::allgather(ranks, bytes);
+        scenario.groups[0].calls = vec![CallPlan::broadcast(root, bytes)];
+        scenario
+    }
+
     /// One allgather of `bytes` per rank among `ranks`, one on each host, without faults; real bytes up to 1 MiB of
     /// receive buffers altogether, provenance beyond.
     #[must_use]
@@ -163,7 +210,7 @@ impl Scenario {
     #[must_use]
     pub fn received_bytes(&self) -> u64 {
         let calls = self.groups.iter().flat_map(|g| g.calls.iter().map(move |c| (g.members.len() as u64, c)));
-        calls.map(|(p, c)| p * p * c.bytes).sum()
+        calls.map(|(p, c)| c.bytes * p * if c.root.is_some() { 1 } else { p }).sum()
     }
 
     /// When the last thing that has a time of its own is over.
@@ -198,6 +245,10 @@ impl Scenario {
                 assert!(!std::mem::replace(&mut seen[*member], true), "a rank is a member once");
             }
             assert!(group.window > 0 && !group.members.is_empty());
+            for call in &group.calls {
+                assert!(call.root.is_none_or(|root| root < group.members.len()), "a root is a member");
+                assert!(call.root.is_none() || call.in_place.is_empty(), "broadcasts are never in place");
+            }
         }
         let largest = u64::from(self.config.fragment_bytes.max(self.config.chunk_bytes * self.network.train));
         assert!(self.network.queue_bytes > 2 * largest, "a queue must hold what is sent in one piece");

@@ -13,8 +13,7 @@ use outboard_plan::Rank;
 use outboard_proto::link::WINDOW;
 use outboard_proto::wire::DatagramHeader;
 use outboard_proto::{
-    Call, CallId, CallKind, Channel, GroupHandle, GroupSpec, InstanceId, Instant, Member, MulticastBatch, Signature,
-    SpId,
+    Call, CallId, Channel, GroupHandle, GroupSpec, InstanceId, Instant, Member, MulticastBatch, SpId,
 };
 
 use crate::breach::Breach;
@@ -125,6 +124,8 @@ pub(crate) struct World<'a> {
     calls_made: u64,
     first_call: Option<Instant>,
     last_completion: Instant,
+    /// Ends of calls, in their order.
+    ends: Vec<(CallName, Duration)>,
     late_events: u64,
     errors: u64,
     dying: Vec<bool>,
@@ -176,6 +177,7 @@ impl<'a> World<'a> {
             calls_made: 0,
             first_call: None,
             last_completion: Instant(0),
+            ends: Vec::new(),
             late_events: 0,
             errors: 0,
             dying: vec![false; scenario.host_of.len()],
@@ -450,6 +452,7 @@ impl<'a> World<'a> {
                 }
                 self.errors += u64::from(result.is_err());
                 self.last_completion = now;
+                self.ends.push((name, now.since(Instant(0))));
                 self.truth.judge(self.scenario, name, &result, output)?;
                 self.queue.put(now, Happening::Script { group: name.group, member: name.member });
             }

@@ -45,3 +45,14 @@ fn sp_6_four_ranks_on_two_hosts_survive_every_double_loss() {
     exhaust(&short(4, 2, 2, AllgatherAlgorithm::Multicast));
     exhaust(&short(4, 2, 1, AllgatherAlgorithm::Ring));
 }
+
+#[test]
+fn mc_6_broadcasts_survive_every_double_loss() {
+    for algorithm in [AllgatherAlgorithm::Multicast, AllgatherAlgorithm::Ring] {
+        for (ranks, per_host) in [(3, 1), (4, 2)] {
+            let mut scenario = short(ranks, per_host, 3, algorithm);
+            scenario.groups[0].calls[0].root = Some(1);
+            exhaust(&scenario);
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outboard_proto::config::AllgatherAlgorithm;
-use outboard_sim::{HostDeath, Scenario, mixed, mixed_faults, run};
+use outboard_sim::{HostDeath, Scenario, mixed, mixed_allgathers, mixed_faults, run};
 
 /// Seeds of the sweep; `make soak` asks for more through the environment.
 fn seeds() -> u64 {
@@ -51,7 +51,7 @@ fn seeds_that_found_something_stay_quiet() {
         &slow_but_alive,
     ];
     for seed in all.concat() {
-        if let Err(failure) = run(&mixed_faults(seed), seed) {
+        if let Err(failure) = run(&mixed_allgathers(seed), seed) {
             panic!("{failure}");
         }
     }

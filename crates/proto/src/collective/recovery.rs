@@ -31,7 +31,7 @@ pub(crate) struct Batch {
 impl Collective {
     /// Whether [`Self::next_batch`] has something.
     pub(crate) fn has_batch(&self) -> bool {
-        let root = |l: &super::Local| self.blocks.get(l.rank.0 as usize).is_some_and(super::Block::has_batch);
+        let root = |l: &super::Local| self.blocks.get(&l.rank).is_some_and(super::Block::has_batch);
         self.running() && self.locals.iter().any(root)
     }
 
@@ -41,7 +41,7 @@ impl Collective {
             return None;
         }
         for local in &self.locals {
-            let Some(block) = self.blocks.get_mut(local.rank.0 as usize) else { continue };
+            let Some(block) = self.blocks.get_mut(&local.rank) else { continue };
             let Some((run, again)) = block.next_batch(most, self.subgroups) else { continue };
             let span = local.run.own_multicast().expect("a root multicasts");
             let bytes = block.byte_range(run.clone());
@@ -65,7 +65,7 @@ impl Collective {
     pub(crate) fn handle_sent(&mut self, cx: &mut Context<'_>, source: Rank, run: Range<u64>) {
         self.outstanding -= 1;
         if self.running() {
-            let full = self.blocks[source.0 as usize].handle_sent(run);
+            let full = self.block(source).handle_sent(run);
             self.note_repairs(source);
             if full {
                 self.finish_root(source);
@@ -87,7 +87,7 @@ impl Collective {
             // Nobody may send before this service process has entered the barrier.
             return false;
         }
-        let Some(block) = self.blocks.get_mut(source.0 as usize).filter(|b| !b.is_root()) else { return false };
+        let Some(block) = self.blocks.get_mut(&source).filter(|b| !b.is_root()) else { return false };
         if chunk >= block.chunks() {
             return false;
         }
@@ -106,7 +106,7 @@ impl Collective {
         if full {
             self.leaf_is_full(cx, source);
         } else {
-            let next = self.blocks[source.0 as usize].next_check(cx.out.now, self.patience(cx));
+            let next = self.blocks[&source].next_check(cx.out.now, self.patience(cx));
             self.check_at = self.check_at.into_iter().chain(next).min();
         }
         true
@@ -114,7 +114,7 @@ impl Collective {
 
     /// What came may be what the right neighbour wants.
     fn note_repairs(&mut self, source: Rank) {
-        if self.blocks[source.0 as usize].has_repair() {
+        if self.blocks[&source].has_repair() {
             self.serving.insert(source.0);
         }
     }
@@ -143,13 +143,23 @@ impl Collective {
         }
         self.leaves_missing -= 1;
         self.block_is_full(cx, source);
-        if self.leaves_missing == 0 {
+        self.note_complete(cx);
+        self.advance(cx);
+    }
+
+    /// The left neighbour is told, once, that nothing is missing here (MC-7).
+    pub(super) fn note_complete(&mut self, cx: &mut Context<'_>) {
+        if self.leaves_missing == 0 && !self.complete_sent {
             self.check_at = None;
             self.complete_sent = true;
             let message = Message::Complete { group: cx.members.handle, instance: self.instance };
             cx.out.messages.push_back((cx.members.left(), message));
         }
-        self.advance(cx);
+    }
+
+    /// The block of a source that is known to be one.
+    fn block(&mut self, source: Rank) -> &mut super::Block {
+        self.blocks.get_mut(&source).expect("messages about other blocks are refused")
     }
 
     /// The right neighbour will be told, unless it needs nothing by then.
@@ -175,7 +185,7 @@ impl Collective {
         let patience = self.patience(cx);
         let (group, instance) = (cx.members.handle, self.instance);
         self.check_at = None;
-        for (rank, block) in self.blocks.iter_mut().enumerate() {
+        for (source, block) in &mut self.blocks {
             if self.asks_unanswered >= MAX_ASKS {
                 // The next acknowledgement brings the next check.
                 return;
@@ -183,7 +193,7 @@ impl Collective {
             let asking = block.ask(cx.out.now, patience);
             self.check_at = self.check_at.into_iter().chain(asking.next).min();
             for ranges in asking.ranges.chunks(MAX_RANGES) {
-                let (source, ranges) = (Rank(rank as u32), ranges.to_vec());
+                let (source, ranges) = (*source, ranges.to_vec());
                 cx.out.messages.push_back((cx.members.left(), Message::Want { group, instance, source, ranges }));
                 self.asks_unanswered += 1;
             }
@@ -201,7 +211,7 @@ impl Collective {
     fn valid_ranges(&self, source: Rank, ranges: &[(u32, u32)]) -> bool {
         // The decoder has checked order and overflow of the ranges.
         self.blocks
-            .get(source.0 as usize)
+            .get(&source)
             .is_some_and(|b| ranges.iter().all(|(f, n)| u64::from(*f) + u64::from(*n) <= b.chunks()))
     }
 
@@ -220,7 +230,7 @@ impl Collective {
             return true;
         }
         let mut lacking = Vec::new();
-        let block = &mut self.blocks[source.0 as usize];
+        let block = self.block(source);
         for (first, count) in ranges {
             let first = u64::from(*first);
             block.handle_want(first..first + u64::from(*count), &mut lacking);
@@ -247,7 +257,7 @@ impl Collective {
         let enough = (cx.members.sps.len() as u32 - 1).div_ceil(2).max(2);
         for (first, count) in ranges {
             let first = u64::from(*first);
-            self.blocks[source.0 as usize].handle_miss(first..first + u64::from(*count), enough);
+            self.block(source).handle_miss(first..first + u64::from(*count), enough);
         }
         true
     }
@@ -260,10 +270,10 @@ impl Collective {
         ranges: &[(u32, u32)],
         payload_len: u32,
     ) -> bool {
-        if !self.valid_ranges(source, ranges) || self.blocks[source.0 as usize].is_root() {
+        if !self.valid_ranges(source, ranges) || self.blocks[&source].is_root() {
             return false;
         }
-        let block = &mut self.blocks[source.0 as usize];
+        let block = self.block(source);
         let runs = || ranges.iter().map(|(first, count)| u64::from(*first)..u64::from(*first) + u64::from(*count));
         let length = |bytes: &Range<u64>| bytes.end - bytes.start;
         if runs().map(|run| length(&block.byte_range(run))).sum::<u64>() != u64::from(payload_len) {
@@ -299,12 +309,12 @@ impl Collective {
 
     /// Blocks that lie whole at the left neighbour. False when it cannot tell that.
     pub(crate) fn handle_have(&mut self, cx: &mut Context<'_>, from: SpId, sources: &[Rank]) -> bool {
-        if cx.members.left() != from || sources.iter().any(|s| s.0 as usize >= self.blocks.len()) {
+        if cx.members.left() != from || sources.iter().any(|s| !self.blocks.contains_key(s)) {
             return false;
         }
         let (now, patience) = (cx.out.now, self.patience(cx));
         for s in sources {
-            let block = &mut self.blocks[s.0 as usize];
+            let block = self.blocks.get_mut(s).expect("checked above");
             block.handle_have(now);
             self.check_at = self.check_at.into_iter().chain(block.next_check(now, patience)).min();
         }
@@ -320,7 +330,7 @@ impl Collective {
         self.have_at = None;
         self.have_pending.clear();
         self.serving.clear();
-        self.blocks.iter_mut().for_each(super::Block::stop_serving);
+        self.blocks.values_mut().for_each(super::Block::stop_serving);
         self.advance(cx);
         true
     }
@@ -331,7 +341,7 @@ impl Collective {
         }
         let most = u64::from(cx.config.fragment_bytes / cx.config.chunk_bytes);
         while let Some(source) = self.serving.first().copied().map(Rank) {
-            let block = &mut self.blocks[source.0 as usize];
+            let block = self.block(source);
             let runs = block.next_repair(most);
             if runs.is_empty() {
                 self.serving.remove(&source.0);

@@ -295,10 +295,13 @@ impl Writer<'_> {
         self.u64(instance.0);
     }
     fn signature(&mut self, s: &Signature) {
-        self.u8(match s.kind {
-            CallKind::Allgather => 1,
-        });
-        self.u64(s.bytes_per_rank);
+        let (kind, root) = match s.kind {
+            CallKind::Allgather => (1, None),
+            CallKind::Broadcast { root } => (2, Some(root)),
+        };
+        self.u8(kind);
+        self.u64(s.bytes);
+        root.into_iter().for_each(|root| self.u32(root.0));
     }
     fn ranges(&mut self, source: Rank, ranges: &[(u32, u32)]) {
         assert!(ranges.len() <= MAX_RANGES, "caller splits long lists");
@@ -351,11 +354,13 @@ impl Writer<'_> {
 }
 
 fn read_signature(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
-    let kind = match r.u8()? {
+    let (kind, bytes) = (r.u8()?, r.u64()?);
+    let kind = match kind {
         1 => CallKind::Allgather,
+        2 => CallKind::Broadcast { root: Rank(r.u32()?) },
         _ => return Err(DecodeError::Value("call kind")),
     };
-    Ok(Signature { kind, bytes_per_rank: r.u64()? })
+    Ok(Signature { kind, bytes })
 }
 
 fn read_ranges(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, DecodeError> {

@@ -59,7 +59,8 @@ impl World<'_> {
         let id = CallId(self.calls_made);
         let place = in_place.then_some(member as u64 * bytes);
         let memory = &mut self.hosts[host].memory;
-        memory.add_call(id, name.origin(), bytes, bytes * plan.members.len() as u64, place);
+        let received = bytes * call.sources(member, plan.members.len()).len() as u64;
+        memory.add_call(id, name.origin(), call.sent_by(member), received, place);
         if self.truth.bad_memory.contains(&plan.members[member]) {
             memory.make_faulty(id);
         }
@@ -76,7 +77,7 @@ impl World<'_> {
             group: handle(group),
             rank: Rank(member as u32),
             instance: InstanceId(instance),
-            signature: Signature { kind: CallKind::Allgather, bytes_per_rank: bytes },
+            signature: call.signature_of(member),
             in_place,
         };
         self.deliver(now, host, Input::Call(call))
@@ -209,6 +210,7 @@ impl World<'_> {
         let (deliveries, dropped) = self.dice.counted();
         Outcome {
             finished: self.last_completion.since(Instant(0)),
+            ends: self.ends.iter().map(|(n, at)| ((n.group, n.member, n.instance), *at)).collect(),
             in_collectives: self.last_completion.since(self.first_call.unwrap_or_default()),
             links: self.network.bytes(),
             counters: self.hosts.iter().map(|h| h.sp.counters()).collect(),

@@ -1,0 +1,54 @@
+//! Which plan carries out a call here: a pure function of the call and of the agreed configuration, but for ranks that
+//! share one service process, which need no network.
+
+use outboard_plan::{BroadcastShape, Program, Rank, Shape, allgather, broadcast};
+
+use super::Context;
+use crate::config::AllgatherAlgorithm;
+use crate::interface::{CallKind, Signature};
+
+/// How the blocks of a call travel.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    multicast: bool,
+    /// Blocks are multicast between hosts.
+    pub(super) over_the_wire: bool,
+    /// Ranks that multicast at the same time (MC-8).
+    pub(super) chains: u32,
+    subgroups: u16,
+}
+
+impl Layout {
+    pub(super) fn new(cx: &Context<'_>, kind: CallKind) -> Self {
+        let one_host = cx.members.sps.len() == 1;
+        let ranks = cx.members.ranks();
+        let network = match cx.config.allgather {
+            AllgatherAlgorithm::Ring => false,
+            AllgatherAlgorithm::Multicast => !one_host,
+        };
+        let chains = match kind {
+            CallKind::Broadcast { .. } => 1,
+            CallKind::Allgather if cx.config.chains == 0 || one_host => ranks,
+            CallKind::Allgather => cx.config.chains.min(ranks),
+        };
+        Layout { multicast: one_host || network, over_the_wire: network, chains, subgroups: cx.config.subgroups }
+    }
+
+    /// What `rank` of `ranks` does, or what cannot be.
+    pub(super) fn program(self, signature: Signature, ranks: u32, rank: Rank) -> Result<Program, &'static str> {
+        let Layout { multicast, chains, subgroups, .. } = self;
+        match signature.kind {
+            CallKind::Allgather => {
+                let shape = if multicast { Shape::Multicast { chains, subgroups } } else { Shape::Ring };
+                allgather(shape, ranks, rank, signature.bytes, false).map_err(|_| "an allgather of these sizes")
+            }
+            CallKind::Broadcast { root } => {
+                let shape = match multicast {
+                    true => BroadcastShape::Multicast { subgroups },
+                    false => BroadcastShape::Binomial,
+                };
+                broadcast(shape, ranks, root, rank, signature.bytes).map_err(|_| "a broadcast from this root")
+            }
+        }
+    }
+}

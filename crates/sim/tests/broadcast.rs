@@ -1,0 +1,39 @@
+//! One broadcast as the daemon runs it: its time and traffic, and that a late leaf delays nobody.
+
+use std::time::Duration;
+
+use outboard_proto::config::AllgatherAlgorithm;
+use outboard_sim::{Scenario, run};
+
+const LATE: Duration = Duration::from_secs(1);
+
+#[test]
+fn mc_1_the_root_sends_once_and_the_time_does_not_depend_on_the_ranks() {
+    let bytes = 4 << 20;
+    for ranks in [2u64, 8] {
+        let scenario = Scenario::broadcast(ranks as usize, 1, bytes);
+        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let minimum = bytes + (ranks - 1) * bytes;
+        assert!(outcome.wire_bytes() < minimum * 110 / 100, "{} bytes on the wire", outcome.wire_bytes());
+        let limit = (bytes * 8) as f64 / scenario.network.rate as f64;
+        let ratio = outcome.in_collectives.as_secs_f64() / limit;
+        assert!(ratio < 1.10, "{ranks} ranks: {ratio} of the raw limit");
+        assert_eq!(outcome.retransmitted_bytes(), 0, "nothing is lost by its own pace");
+    }
+}
+
+/// SP-6, SP-9: the service process of a leaf that has not called takes its part, and counts the lateness.
+#[test]
+fn sp_6_a_late_leaf_delays_nobody() {
+    for algorithm in [AllgatherAlgorithm::Multicast, AllgatherAlgorithm::Ring] {
+        for (ranks_per_host, late) in [(1, 2), (2, 2), (2, 3), (4, 1)] {
+            let mut scenario = Scenario::broadcast(8, 0, 300_000).by(algorithm).ranks_per_host(ranks_per_host);
+            scenario.groups[0].calls[0].late.push((late, LATE));
+            let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+            for ((_, member, _), end) in &outcome.ends {
+                assert_eq!(*end >= LATE, *member == late, "{algorithm:?}: rank {member} ends at {end:?}");
+            }
+            assert_eq!(outcome.late, 1, "{algorithm:?}");
+        }
+    }
+}
