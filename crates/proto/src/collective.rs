@@ -2,16 +2,18 @@
 //!
 //! | phase | event | next |
 //! |---|---|---|
-//! | Gathering | every local rank has called or is stood in for | Barrier |
+//! | Gathering | every local rank has called or is stood in for, and the group's window is open | Barrier |
 //! | Barrier | all service processes are ready (MC-4) | Running |
-//! | Running | programs done, right neighbour complete (MC-7), nothing of ours on its way to the wire | Ended |
+//! | Running | the calls of all local ranks have ended | Ended |
 //! | Gathering, Barrier, Running | [`Collective::fail`] | Failed, and Ended when nothing of ours is on its way |
 //!
-//! A rank is absent, stood in for (its output is staging, SP-6), or has called. News of the collective from another
-//! host starts the clock after which the service process stands in. In place means that the input is an alias of the
-//! rank's part of the output, so one program serves both forms.
+//! A rank is absent, stood in for (its output is staging, SP-6), has called, or its call has ended: when its program is
+//! done, the right neighbour complete (MC-7) and nothing of ours on its way to the wire. A rank that is late keeps only
+//! those waiting that need what it contributes. News of the collective from another host starts the clock after which
+//! the service process stands in. In place means that the input is an alias of the rank's part of the output, so one
+//! program serves both forms.
 //!
-//! Invariants: every call completes once, in Ended; no buffer is named after that. Never sees payload.
+//! Invariants: every call completes once; none of its buffers is named after that. Never sees payload.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -57,6 +59,7 @@ enum Presence {
     StoodIn(Staging),
     /// The staging of the time before the call is kept, since frames may still name it.
     Called(Call, Option<Staging>),
+    Ended,
 }
 
 #[derive(Debug)]
@@ -192,7 +195,7 @@ impl Collective {
         let staging = match presence {
             Presence::Absent => None,
             Presence::StoodIn(staging) => Some(staging),
-            Presence::Called(..) => unreachable!("the group counts the calls of a rank"),
+            Presence::Called(..) | Presence::Ended => unreachable!("the group counts the calls of a rank"),
         };
         if let (Some(began), Some(_)) = (self.began, &staging) {
             let by_ns = cx.out.now.0 - began.0;
@@ -257,15 +260,21 @@ impl Collective {
             let blocked = std::mem::take(&mut local.blocked);
             local.run.retry(blocked);
         }
-        if matches!(self.phase, Phase::Gathering) && self.locals.iter().all(|l| !matches!(l.presence, Presence::Absent))
-        {
+        self.try_enter(cx);
+        self.advance(cx);
+    }
+
+    /// Enters the ready barrier if all is ready here. Called again when the window of the group has moved.
+    pub(crate) fn try_enter(&mut self, cx: &mut Context<'_>) {
+        let ready = self.locals.iter().all(|l| !matches!(l.presence, Presence::Absent));
+        if matches!(self.phase, Phase::Gathering) && ready && self.instance.0 <= cx.members.window_end {
             self.phase = Phase::Barrier;
             self.stand_in_at = None;
             let mut out = Vec::new();
             self.barrier.enter(&mut out);
             self.send_ready(cx, out);
+            self.advance(cx);
         }
-        self.advance(cx);
     }
 
     /// A step of the ready barrier. The caller has compared the signatures. False when no such step can be.
@@ -376,38 +385,46 @@ impl Collective {
         }
     }
 
+    /// Ends the calls that can end, and the collective when none is left.
     fn try_end(&mut self, cx: &mut Context<'_>) {
-        let result = match &self.phase {
-            Phase::Running => {
-                let called = |l: &Local| matches!(l.presence, Presence::Called(..)) && l.run.finished();
-                if !self.right_complete || !self.complete_sent || !self.locals.iter().all(called) {
-                    return;
-                }
-                Ok(())
-            }
-            Phase::Failed(e) => Err(e.clone()),
-            Phase::Gathering | Phase::Barrier | Phase::Ended => return,
-        };
         if self.outstanding > 0 {
             return;
+        }
+        match &self.phase {
+            Phase::Running if self.right_complete && self.complete_sent => {
+                for i in 0..self.locals.len() {
+                    if matches!(self.locals[i].presence, Presence::Called(..)) && self.locals[i].run.finished() {
+                        self.end_local(cx, i, Ok(()));
+                    }
+                }
+                if !self.locals.iter().all(|l| matches!(l.presence, Presence::Ended)) {
+                    return;
+                }
+            }
+            Phase::Failed(error) => {
+                let error = error.clone();
+                (0..self.locals.len()).for_each(|i| self.end_local(cx, i, Err(error.clone())));
+            }
+            Phase::Gathering | Phase::Barrier | Phase::Running | Phase::Ended => return,
         }
         self.phase = Phase::Ended;
         self.check_at = None;
         cx.out.forgotten.push((cx.members.handle, self.instance));
-        for local in &mut self.locals {
-            let staging = match std::mem::replace(&mut local.presence, Presence::Absent) {
-                Presence::Absent => None,
-                Presence::StoodIn(staging) => Some(staging),
-                Presence::Called(call, staging) => {
-                    let completion =
-                        Completion { call: call.id, group: call.group, instance: call.instance, rank: call.rank };
-                    cx.out.complete(completion, result.clone());
-                    staging
-                }
-            };
-            if let Some(staging) = staging {
-                cx.out.unstage(staging);
+    }
+
+    /// Nothing of this rank is named any more.
+    fn end_local(&mut self, cx: &mut Context<'_>, i: usize, result: Result<(), CollectiveError>) {
+        let staging = match std::mem::replace(&mut self.locals[i].presence, Presence::Ended) {
+            Presence::Absent | Presence::Ended => None,
+            Presence::StoodIn(staging) => Some(staging),
+            Presence::Called(call, staging) => {
+                let Call { id, group, instance, rank, .. } = call;
+                cx.out.complete(Completion { call: id, group, instance, rank }, result);
+                staging
             }
+        };
+        if let Some(staging) = staging {
+            cx.out.unstage(staging);
         }
     }
 
@@ -464,7 +481,9 @@ impl Local {
             (Presence::Called(call, _), Buffer::Output) => (Region::Output(call.id), offset),
             (Presence::StoodIn(staging), Buffer::Output) => (Region::Staging(staging.id), offset),
             // No allgather uses scratch; an absent rank has nothing, one stood in for has no input.
-            (_, Buffer::Scratch) | (Presence::Absent, _) | (Presence::StoodIn(_), Buffer::Input) => return None,
+            (_, Buffer::Scratch) | (Presence::Absent | Presence::Ended, _) | (Presence::StoodIn(_), Buffer::Input) => {
+                return None;
+            }
         };
         Some(MemRef { region, offset, len })
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use outboard_plan::Rank;
 
+use crate::config::Config;
 use crate::ids::{Channel, GroupHandle, SpId};
 use crate::interface::GroupSpec;
 
@@ -27,11 +28,13 @@ pub(crate) struct Members {
     pub(crate) channels: Vec<Channel>,
     /// Adapts to how late repairs turn out to be needed.
     pub(crate) patience: Duration,
+    /// The last instance whose barrier may be entered now.
+    pub(crate) window_end: u64,
 }
 
 impl Members {
     /// The members of `spec` seen from `me`, or what is wrong with it.
-    pub(crate) fn new(spec: &GroupSpec, me: SpId, subgroups: u16, patience: Duration) -> Result<Self, &'static str> {
+    pub(crate) fn new(spec: &GroupSpec, me: SpId, config: &Config, window: u64) -> Result<Self, &'static str> {
         if spec.members.is_empty() {
             return Err("it has no ranks");
         }
@@ -52,8 +55,11 @@ impl Members {
         };
         let of = |r: &Rank| of_rank[r.0 as usize] == my_number;
         let locals = (0..of_rank.len() as u32).map(Rank).filter(of).collect();
-        let channels =
-            if sps.len() > 1 { (0..subgroups).map(|s| channel(spec.job, &sps, s)).collect() } else { Vec::new() };
+        let channels = if sps.len() > 1 {
+            (0..config.subgroups).map(|s| channel(spec.job, &sps, s)).collect()
+        } else {
+            Vec::new()
+        };
         Ok(Members {
             handle: spec.handle,
             key: spec.key,
@@ -63,7 +69,8 @@ impl Members {
             me: my_number,
             locals,
             channels,
-            patience,
+            patience: config.timer_floor,
+            window_end: window,
         })
     }
 

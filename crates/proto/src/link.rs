@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use outboard_plan::OpId;
 
-use crate::ids::{GroupHandle, InstanceId, Instant};
-use crate::interface::MemRef;
+use crate::ids::{CallId, GroupHandle, InstanceId, Instant};
+use crate::interface::{MemRef, Region};
 use crate::serial::expand32;
 use crate::wire::{FrameHeader, FrameKind, Message};
 
@@ -187,16 +187,24 @@ impl Link {
         self.entries.push_back(Entry { body, payload, owner, tag });
     }
 
-    /// The collective has ended: what it still has on this link with payload is sent as nothing.
+    /// The collective has ended: what it still has on this link is sent as nothing.
     pub fn forget(&mut self, group: GroupHandle, instance: InstanceId) {
-        for e in &mut self.entries {
-            if e.owner == Some((group, instance)) {
-                e.body.clear();
-                Message::Void.encode(&mut e.body);
-                e.payload = Vec::new();
-                e.owner = None;
-                e.tag = None;
-            }
+        self.forget_if(|e| e.owner == Some((group, instance)));
+    }
+
+    /// The call has ended: what names its buffers is sent as nothing.
+    pub fn forget_call(&mut self, call: CallId) {
+        let names = |p: &MemRef| matches!(p.region, Region::Input(c) | Region::Output(c) if c == call);
+        self.forget_if(|e| e.payload.iter().any(names));
+    }
+
+    fn forget_if(&mut self, void: impl Fn(&Entry) -> bool) {
+        for e in self.entries.iter_mut().filter(|e| void(e)) {
+            e.body.clear();
+            Message::Void.encode(&mut e.body);
+            e.payload = Vec::new();
+            e.owner = None;
+            e.tag = None;
         }
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct Outbox {
     pub(crate) messages: VecDeque<(SpId, Message)>,
     /// Collectives that have ended: their payload must not be read any more.
     pub(crate) forgotten: Vec<(GroupHandle, InstanceId)>,
+    /// Calls that have ended: their buffers must not be read any more.
+    pub(crate) forgotten_calls: Vec<CallId>,
     pub(crate) counters: Counters,
     staging_quota: u64,
     staging_used: u64,
@@ -38,6 +40,7 @@ impl Outbox {
             completions: VecDeque::new(),
             messages: VecDeque::new(),
             forgotten: Vec::new(),
+            forgotten_calls: Vec::new(),
             counters: Counters::default(),
             staging_quota,
             staging_used: 0,
@@ -78,16 +81,22 @@ impl Outbox {
         }
         self.events.push_back(Event::Completed { call: completion.call, result });
         self.completions.push_back(completion);
+        self.forgotten_calls.push(completion.call);
     }
 
-    /// An order of `call` failed although its collective has ended: no rank here is told success over missing bytes.
-    /// Returns whose buffers they were, when the end waits to be told.
-    pub(crate) fn fail_late(
-        &mut self,
-        call: CallId,
-        error: fn(Rank) -> CollectiveError,
-    ) -> Option<(GroupHandle, Rank)> {
-        let &Completion { group, instance, rank, .. } = self.completions.iter().find(|c| c.call == call)?;
+    /// Whether something is to be done before anybody outside hears of anything.
+    pub(crate) fn has_chores(&self) -> bool {
+        !self.messages.is_empty() || !self.forgotten.is_empty() || !self.forgotten_calls.is_empty()
+    }
+
+    /// The call, if its end waits to be told.
+    pub(crate) fn untold(&self, call: CallId) -> Option<(GroupHandle, InstanceId, Rank)> {
+        self.completions.iter().find(|c| c.call == call).map(|c| (c.group, c.instance, c.rank))
+    }
+
+    /// An order on memory failed after calls of its collective have ended: no rank here is told success over missing
+    /// bytes.
+    pub(crate) fn fail_untold(&mut self, group: GroupHandle, instance: InstanceId, error: &CollectiveError) {
         let hit = |told: &CallId| {
             self.completions.iter().any(|c| c.call == *told && (c.group, c.instance) == (group, instance))
         };
@@ -98,10 +107,9 @@ impl Outbox {
             {
                 self.counters.completed -= 1;
                 self.counters.failed += 1;
-                *result = Err(error(rank));
+                *result = Err(error.clone());
             }
         }
-        Some((group, rank))
     }
 
     pub(crate) fn poll_event(&mut self) -> Option<Event> {

@@ -297,13 +297,19 @@ impl ServiceProcess {
 
     /// After every input: messages go to their links, what has ended is cleared away.
     fn settle(&mut self) {
-        while let Some((to, message)) = self.out.messages.pop_front() {
-            self.push_message(to, &message);
-        }
-        for (group, instance) in std::mem::take(&mut self.out.forgotten) {
-            self.active.retain(|a| *a != (group, instance));
-            self.peers.values_mut().for_each(|p| p.link.forget(group, instance));
-            self.end_collective(group, instance);
+        while self.out.has_chores() {
+            for call in std::mem::take(&mut self.out.forgotten_calls) {
+                self.peers.values_mut().for_each(|p| p.link.forget_call(call));
+            }
+            while let Some((to, message)) = self.out.messages.pop_front() {
+                self.push_message(to, &message);
+            }
+            for (group, instance) in std::mem::take(&mut self.out.forgotten) {
+                self.active.retain(|a| *a != (group, instance));
+                self.peers.values_mut().for_each(|p| p.link.forget(group, instance));
+                // The next one may begin now, which may be more to say.
+                self.end_collective(group, instance);
+            }
         }
     }
 }

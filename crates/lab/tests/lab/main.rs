@@ -18,6 +18,11 @@ fn main() -> ExitCode {
     let state = tempfile::tempdir().expect("a directory for the state of detached labs");
     // SAFETY: no other thread runs yet.
     unsafe { std::env::set_var("XDG_RUNTIME_DIR", state.path()) };
+    for number in [libc::SIGINT, libc::SIGHUP] {
+        // A shell cannot trap what it was started to ignore, as whatever runs in the background of a script is.
+        // SAFETY: the default disposition runs no code of ours.
+        unsafe { libc::signal(number, libc::SIG_DFL) };
+    }
     let test = |(name, body): (&'static str, fn())| {
         Trial::test(name, move || {
             body();

@@ -25,8 +25,11 @@ use crate::wire::Message;
 
 use super::{MAX_RETIRED, MAX_STRANGERS, ServiceProcess};
 
-/// Collectives of one group in flight at one service process.
-const MAX_IN_FLIGHT: u64 = 1024;
+/// Collectives that a service process takes part in beyond the last before which all have ended at its own ranks: so far
+/// may others be ahead of a rank that is late.
+const WINDOW: u64 = 512;
+/// How far ahead others can be in the barrier: whoever is a window ahead of us may have one that is a window ahead of it.
+const MAX_AHEAD: u64 = 2 * WINDOW;
 
 #[derive(Debug)]
 enum State {
@@ -128,8 +131,7 @@ impl ServiceProcess {
     }
 
     fn try_create_group(&mut self, spec: &GroupSpec, rank: Rank) -> Result<(), GroupError> {
-        let members =
-            Members::new(spec, self.id, self.config.subgroups, self.config.timer_floor).map_err(GroupError::Invalid)?;
+        let members = Members::new(spec, self.id, &self.config, WINDOW).map_err(GroupError::Invalid)?;
         if members.local(rank).is_none() {
             return Err(GroupError::Invalid("the rank that asks is not served here"));
         }
@@ -377,7 +379,7 @@ impl ServiceProcess {
         (signature, rank): (Signature, Rank),
     ) -> bool {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        if !g.members.has_rank(rank) || instance.0 > g.ended + MAX_IN_FLIGHT {
+        if !g.members.has_rank(rank) || instance.0 > g.ended + MAX_AHEAD {
             return false;
         }
         if g.has_ended(instance) || g.doom(instance).is_some() {
@@ -523,10 +525,12 @@ impl ServiceProcess {
 
     pub(super) fn route_fault(&mut self, call: CallId, error: fn(Rank) -> CollectiveError) {
         let found = self.groups.iter().find_map(|(h, g)| {
-            g.collectives.values().filter(|c| c.alive()).find_map(|c| c.has_call(call)).map(|r| (*h, r))
+            let mut alive = g.collectives.iter().filter(|(_, c)| c.alive());
+            alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank)))
         });
-        let Some((handle, rank)) = found.or_else(|| self.out.fail_late(call, error)) else { return };
+        let Some((handle, instance, rank)) = found.or_else(|| self.out.untold(call)) else { return };
         let error = error(rank);
+        self.out.fail_untold(handle, instance, &error);
         if self.groups.contains_key(&handle) {
             self.break_group(handle, error, true);
         }
@@ -538,6 +542,11 @@ impl ServiceProcess {
         let c = g.collectives.remove(&instance).expect("a collective ends once");
         assert!(c.ended(), "only what has ended is cleared away");
         g.note_ended(instance);
+        let opened = g.members.window_end + 1..=g.ended + WINDOW;
+        g.members.window_end = g.ended + WINDOW;
+        for instance in opened {
+            self.with_collective(handle, InstanceId(instance), Collective::try_enter);
+        }
         self.retire_if_left(handle);
     }
 
