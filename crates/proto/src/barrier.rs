@@ -1,27 +1,21 @@
-//! Recursive doubling among the service processes of a group (MC-4), for any number of them.
+//! The dissemination barrier among the service processes of a group (MC-4), for any number `n` of them.
 //!
-//! With `p` the largest power of two not above `n`, each of the `n - p` extras folds into a partner before the
-//! rounds and is released by it after them. `log2 p` rounds; at most `log2 p + 1` messages in and out per member.
+//! `ceil(log2 n)` rounds; in round `k` a member sends to the one `2^k` behind it and waits for the one `2^k` before it.
+//! Unlike recursive doubling it has no members on the side when `n` is no power of two: everybody hears of a barrier
+//! that others have entered, which is what makes a service process stand in for ranks that are late.
 //!
 //! | state | enter | message | next |
 //! |---|---|---|---|
-//! | Outside | member: Folding; extra: sends FOLD, Waiting | noted | |
-//! | Folding (member with an extra) | - | FOLD of the extra | Round(0) |
-//! | Round(k) | sends ROUND(k) | ROUND(k) of `me ^ 2^k` | Round(k + 1), after the last: sends RELEASE, Done |
-//! | Waiting (extra) | - | RELEASE | Done |
+//! | Outside | sends round 0 | noted | Round(0) |
+//! | Round(k) | - | round k | sends round k + 1, Round(k + 1); after the last Done |
 //! | Done | - | noted | |
 //!
-//! Never does IO; messages are (member index, step) pairs.
-
-const FOLD: u8 = 0xfe;
-const RELEASE: u8 = 0xff;
+//! Never does IO; messages are (member index, round) pairs.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Outside,
-    Folding,
     Round(u8),
-    Waiting,
     Done,
 }
 
@@ -29,80 +23,58 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Barrier {
     me: u32,
-    pow2: u32,
     n: u32,
     state: State,
-    rounds_heard: u32,
-    fold_heard: bool,
-    release_heard: bool,
+    heard: u32,
 }
 
 impl Barrier {
     pub(crate) fn new(me: u32, n: u32) -> Self {
         assert!(me < n, "a member is one of the members");
-        let pow2 = 1 << n.ilog2();
-        Barrier { me, pow2, n, state: State::Outside, rounds_heard: 0, fold_heard: false, release_heard: false }
+        Barrier { me, n, state: State::Outside, heard: 0 }
     }
 
     pub(crate) fn done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// This member is ready. Messages to send are appended to `out` as (member, step).
+    fn rounds(&self) -> u32 {
+        self.n.next_power_of_two().ilog2()
+    }
+
+    /// This member is ready. Messages to send are appended to `out` as (member, round).
     pub(crate) fn enter(&mut self, out: &mut Vec<(u32, u8)>) {
         assert!(self.state == State::Outside, "a member enters once");
-        if self.me >= self.pow2 {
-            out.push((self.me - self.pow2, FOLD));
-            self.state = State::Waiting;
-        } else {
-            self.state = State::Folding;
-        }
+        self.start_round(0, out);
         self.advance(out);
     }
 
     /// A message of member `from`. False when no such message can come from there.
-    pub(crate) fn handle(&mut self, from: u32, step: u8, out: &mut Vec<(u32, u8)>) -> bool {
-        let known = match step {
-            FOLD => self.me + self.pow2 == from && self.me < self.pow2,
-            RELEASE => from + self.pow2 == self.me,
-            k => u32::from(k) < self.pow2.ilog2() && self.me < self.pow2 && from == self.me ^ (1 << k),
-        };
-        if !known {
+    pub(crate) fn handle(&mut self, from: u32, round: u8, out: &mut Vec<(u32, u8)>) -> bool {
+        let known = u32::from(round) < self.rounds() && from < self.n;
+        if !known || (self.me + self.n - from) % self.n != 1 << round {
             return false;
         }
-        match step {
-            FOLD => self.fold_heard = true,
-            RELEASE => self.release_heard = true,
-            k => self.rounds_heard |= 1 << k,
-        }
+        self.heard |= 1 << round;
         self.advance(out);
         true
     }
 
-    fn has_extra(&self) -> bool {
-        self.me + self.pow2 < self.n
-    }
-
     fn advance(&mut self, out: &mut Vec<(u32, u8)>) {
-        loop {
-            self.state = match self.state {
-                State::Folding if !self.has_extra() || self.fold_heard => self.start_round(0, out),
-                State::Round(k) if self.rounds_heard >> k & 1 == 1 => self.start_round(k + 1, out),
-                State::Waiting if self.release_heard => State::Done,
-                State::Outside | State::Folding | State::Round(_) | State::Waiting | State::Done => return,
-            };
+        while let State::Round(k) = self.state
+            && self.heard >> k & 1 == 1
+        {
+            self.start_round(k + 1, out);
         }
     }
 
-    fn start_round(&mut self, k: u8, out: &mut Vec<(u32, u8)>) -> State {
-        if u32::from(k) < self.pow2.ilog2() {
-            out.push((self.me ^ (1 << k), k));
-            return State::Round(k);
+    fn start_round(&mut self, k: u8, out: &mut Vec<(u32, u8)>) {
+        if u32::from(k) == self.rounds() {
+            self.state = State::Done;
+        } else {
+            out.push(((self.me + (1 << k)) % self.n, k));
+            self.state = State::Round(k);
         }
-        if self.has_extra() {
-            out.push((self.me + self.pow2, RELEASE));
-        }
-        State::Done
     }
 }
 
@@ -141,8 +113,27 @@ mod tests {
         let mut b = Barrier::new(0, 5);
         let mut out = Vec::new();
         assert!(!b.handle(3, 0, &mut out));
-        assert!(!b.handle(4, RELEASE, &mut out));
-        assert!(!b.handle(1, 7, &mut out));
-        assert!(b.handle(4, FOLD, &mut out));
+        assert!(!b.handle(1, 3, &mut out));
+        assert!(!b.handle(1, 255, &mut out));
+        assert!(!b.handle(5, 0, &mut out));
+        assert!(b.handle(4, 0, &mut out) && b.handle(3, 1, &mut out) && b.handle(1, 2, &mut out));
+        assert_eq!((out.len(), b.done()), (0, false), "it has not entered");
+    }
+
+    /// SP-6: whoever has not entered hears of those who have.
+    #[test]
+    fn a_missing_member_hears_of_the_others() {
+        for n in 2..=33u32 {
+            for missing in 0..n {
+                let mut members: Vec<_> = (0..n).map(|i| Barrier::new(i, n)).collect();
+                let mut wire = VecDeque::new();
+                for i in (0..n).filter(|i| *i != missing) {
+                    let mut out = Vec::new();
+                    members[i as usize].enter(&mut out);
+                    wire.extend(out.into_iter().map(|(to, step)| (i, to, step)));
+                }
+                assert!(wire.iter().any(|(_, to, _)| *to == missing), "{missing} of {n}");
+            }
+        }
     }
 }

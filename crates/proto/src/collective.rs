@@ -414,6 +414,9 @@ impl Collective {
 
     /// Nothing of this rank is named any more.
     fn end_local(&mut self, cx: &mut Context<'_>, i: usize, result: Result<(), CollectiveError>) {
+        if let Some(block) = self.blocks.get_mut(&self.locals[i].rank) {
+            block.stop();
+        }
         let staging = match std::mem::replace(&mut self.locals[i].presence, Presence::Ended) {
             Presence::Absent | Presence::Ended => None,
             Presence::StoodIn(staging) => Some(staging),

@@ -27,7 +27,8 @@ use crate::wire::{FrameHeader, FrameKind, Message};
 pub const WINDOW: usize = 128;
 const ACK_EVERY: u32 = 16;
 const ACK_DELAY: Duration = Duration::from_millis(20);
-const MAX_RTO: Duration = Duration::from_secs(1);
+/// Many tries before silence counts as death, however lossy the fabric.
+const MAX_RTO: Duration = Duration::from_millis(500);
 
 /// What is told when a message has been acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

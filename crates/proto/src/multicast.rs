@@ -142,6 +142,13 @@ impl Block {
         }
     }
 
+    /// The contribution may not be read any more: nothing of it is multicast again.
+    pub(crate) fn stop(&mut self) {
+        if let Role::Root(root) = &mut self.role {
+            root.started = false;
+        }
+    }
+
     /// Whether something is to be multicast.
     pub(crate) fn has_batch(&self) -> bool {
         match &self.role {

@@ -37,3 +37,18 @@ fn sp_6_a_late_leaf_delays_nobody() {
         }
     }
 }
+
+/// Others get ahead of a late leaf by the window of the group and wait then; nothing is refused and nothing lost.
+#[test]
+fn sp_6_a_late_leaf_bounds_how_far_others_get_ahead() {
+    let calls = 1300;
+    let mut scenario = Scenario::broadcast(3, 0, 10);
+    let call = scenario.groups[0].calls[0].clone();
+    scenario.groups[0].calls = vec![call; calls];
+    scenario.groups[0].calls[0].late.push((2, LATE));
+    scenario.groups[0].window = calls;
+    let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+    let before = |member| outcome.ends.iter().filter(|((_, m, _), end)| *m == member && **end < LATE).count();
+    assert!(before(0) >= 512 && before(0) < calls, "the root ended {} calls ahead of the leaf", before(0));
+    assert_eq!((before(2), outcome.errors), (0, 0));
+}

@@ -55,6 +55,9 @@ pub(super) struct Group {
     left: BTreeSet<Rank>,
     /// Ranks that take part in nothing after an instance.
     lost: BTreeMap<Rank, InstanceId>,
+    /// By service process: how many of its ranks are not lost, and the last instance that a lost one took part in.
+    staying: Vec<u32>,
+    last: Vec<InstanceId>,
 }
 
 impl Group {
@@ -70,17 +73,18 @@ impl Group {
         (&mut self.members, self.collectives.get_mut(&instance))
     }
 
-    /// The nearest service processes on both sides of the ring that still serve a rank of the group.
-    fn neighbours(&self) -> BTreeSet<SpId> {
+    /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group, and
+    /// those that have left but may owe us something for an instance that is open here.
+    fn to_watch(&self) -> BTreeSet<SpId> {
         let (members, n) = (&self.members, self.members.sps.len());
-        let stays = |at: &usize| {
-            let mut ranks = members.of_rank.iter().enumerate().filter(|(_, sp)| **sp as usize == *at);
-            ranks.any(|(rank, _)| !self.lost.contains_key(&Rank(rank as u32)))
-        };
         let me = members.me as usize;
+        let stays = |at: &usize| self.staying[*at] > 0;
         let right = (1..n).map(|step| (me + step) % n).find(stays);
         let left = (1..n).map(|step| (me + n - step) % n).find(stays);
-        right.into_iter().chain(left).map(|at| members.sps[at]).collect()
+        let open = self.collectives.keys().next().copied();
+        let owes = |at: &usize| !stays(at) && open.is_some_and(|open| open <= self.last[*at]);
+        let owing = (0..n).filter(|at| *at != me).filter(owes);
+        right.into_iter().chain(left).chain(owing).map(|at| members.sps[at]).collect()
     }
 
     /// The instance that a datagram's 16 bits mean: the nearest to the newest known.
@@ -157,6 +161,8 @@ impl ServiceProcess {
         }
         members.others().for_each(|sp| self.count_group(sp, true));
         let barrier = Barrier::new(members.me, members.sps.len() as u32);
+        let mut staying = vec![0; members.sps.len()];
+        members.of_rank.iter().for_each(|at| staying[*at as usize] += 1);
         let calls = vec![0; members.locals.len()];
         let group = Group {
             members,
@@ -168,6 +174,8 @@ impl ServiceProcess {
             watched: BTreeSet::new(),
             left: BTreeSet::new(),
             lost: BTreeMap::new(),
+            last: vec![InstanceId(0); staying.len()],
+            staying,
         };
         self.groups.insert(handle, group);
         self.join_group(handle, rank)?;
@@ -233,7 +241,7 @@ impl ServiceProcess {
                 self.out.events.push_back(Event::GroupReady { group: handle, rank, result: Ok(()) });
             }
             g.state = State::Ready;
-            self.mind_neighbours(handle);
+            self.mind_peers(handle);
         }
     }
 
@@ -441,18 +449,17 @@ impl ServiceProcess {
             return false;
         }
         self.lose_rank(handle, rank, after);
-        self.mind_neighbours(handle);
+        self.mind_peers(handle);
         true
     }
 
-    /// Watches the neighbours in the ring once the group is made. Whoever has left is skipped: what is left of the ring
-    /// must notice its deaths.
-    fn mind_neighbours(&mut self, handle: GroupHandle) {
+    /// Watches those on whom something depends once the group is made.
+    fn mind_peers(&mut self, handle: GroupHandle) {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        let neighbours = g.neighbours();
+        let to_watch = g.to_watch();
         let watched = match g.state {
-            State::Ready => neighbours,
-            State::Creating { .. } | State::Broken(_) => g.watched.intersection(&neighbours).copied().collect(),
+            State::Ready => to_watch,
+            State::Creating { .. } | State::Broken(_) => g.watched.intersection(&to_watch).copied().collect(),
         };
         let watched_before = std::mem::replace(&mut g.watched, watched.clone());
         watched.difference(&watched_before).for_each(|sp| self.watch_peer(*sp, true));
@@ -462,7 +469,11 @@ impl ServiceProcess {
     /// Instances after `after` fail: they need `rank`.
     fn lose_rank(&mut self, handle: GroupHandle, rank: Rank, after: InstanceId) {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        g.lost.insert(rank, after);
+        let at = g.members.of_rank[rank.0 as usize] as usize;
+        if g.lost.insert(rank, after).is_none() {
+            g.staying[at] -= 1;
+        }
+        g.last[at] = g.last[at].max(after);
         let error = CollectiveError::RankLost(rank);
         for (_, c) in g.collectives.range_mut(InstanceId(after.0 + 1)..) {
             c.fail(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, error.clone());
@@ -542,10 +553,14 @@ impl ServiceProcess {
         let c = g.collectives.remove(&instance).expect("a collective ends once");
         assert!(c.ended(), "only what has ended is cleared away");
         g.note_ended(instance);
+        let someone_left = !g.lost.is_empty();
         let opened = g.members.window_end + 1..=g.ended + WINDOW;
         g.members.window_end = g.ended + WINDOW;
         for instance in opened {
             self.with_collective(handle, InstanceId(instance), Collective::try_enter);
+        }
+        if someone_left {
+            self.mind_peers(handle);
         }
         self.retire_if_left(handle);
     }
