@@ -88,6 +88,17 @@ int outboard_group_offloads_allgather(const outboard_group *group, uint64_t byte
 int outboard_iallgather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank,
                         outboard_request **request);
 
+/* 1 when the group's configuration offloads a broadcast of this size; as outboard_group_offloads_allgather. */
+int outboard_group_offloads_broadcast(const outboard_group *group, uint64_t bytes);
+
+/*
+ * Posts a broadcast: `bytes` bytes at `buffer` of rank `root` go to `buffer` of all other ranks. All ranks pass the same
+ * bytes and root. Never blocks; a rank that posts late delays nobody but itself, unless it is the root. The buffer belongs
+ * to Outboard until the request completes.
+ */
+int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uint32_t root,
+                        outboard_request **request);
+
 /* Sets *done to 1 when the request has completed; the return value is then its result. The request stays valid. */
 int outboard_test(outboard_request *request, int *done);
 /* Sleeps until the request completes and returns its result; timeout_ms < 0 waits for ever. On timeout *done is 0

@@ -273,6 +273,29 @@ unsafe extern "C" fn outboard_iallgather(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn outboard_group_offloads_broadcast(group: *const Group, bytes: u64) -> c_int {
+    // SAFETY: as the header asks.
+    unsafe { group.as_ref() }.is_some_and(|group| group.offloads_broadcast(bytes)).into()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn outboard_ibroadcast(
+    group: *mut Group,
+    buffer: *mut c_void,
+    bytes: u64,
+    root: u32,
+    request: *mut *mut Request,
+) -> c_int {
+    enter(|| {
+        place(request, "request")?;
+        // SAFETY: as the header asks, of the handle and of the buffer.
+        let posted = unsafe { borrow(group, "group")?.ibroadcast(root, buffer.cast(), bytes) }?;
+        // SAFETY: not NULL, as checked above.
+        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
+    })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn outboard_test(request: *mut Request, done: *mut c_int) -> c_int {
     enter(|| {
         place(done, "done")?;

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::request::Request;
 use crate::staging::{Buffers, Staged};
 use outboard_shm::attach::{self, GroupReady};
-use outboard_shm::entry::{AllgatherEntry, Entry};
+use outboard_shm::entry::{AllgatherEntry, BroadcastEntry, Entry};
 use outboard_shm::memory::Tier;
 use std::sync::{Arc, Mutex};
 
@@ -28,6 +28,15 @@ pub enum Contribution {
     At(*const u8),
     /// In its place of the receive buffer, as with `MPI_IN_PLACE`.
     InPlace,
+}
+
+/// Where everything of a submission lies, for the service process.
+struct Placed {
+    group: u64,
+    instance: u64,
+    slot: u32,
+    send: u64,
+    receive: u64,
 }
 
 impl Group {
@@ -61,6 +70,11 @@ impl Group {
         (self.ready.allgather_least..=self.ready.allgather_most).contains(&bytes_per_rank)
     }
 
+    /// Whether the group's agreed configuration offloads a broadcast of this size: equal on all ranks.
+    pub fn offloads_broadcast(&self, bytes: u64) -> bool {
+        self.offloads_allgather(bytes)
+    }
+
     /// Posts an allgather of `bytes_per_rank` bytes from each rank into `bytes_per_rank * ranks` bytes at `receive`.
     /// Never blocks on other ranks (MC-9).
     ///
@@ -76,8 +90,56 @@ impl Group {
         receive: *mut u8,
         bytes_per_rank: u64,
     ) -> Result<Request, Error> {
-        let parts = self.attachment.parts()?;
         let buffers = self.buffers(contribution, receive, bytes_per_rank)?;
+        let in_place = buffers.in_place_at.is_some();
+        let entry = |place: Placed| {
+            let Placed { group, instance, slot, send, receive } = place;
+            let send = if in_place { 0 } else { send };
+            Entry::Allgather(AllgatherEntry { group, instance, slot, in_place, send, receive, bytes_per_rank })
+        };
+        // SAFETY: the caller's promise about the buffers.
+        unsafe { self.post(buffers, entry) }
+    }
+
+    /// Posts a broadcast of `bytes` bytes at `buffer` of rank `root` into `buffer` of all others. Never blocks on other
+    /// ranks.
+    ///
+    /// # Errors
+    /// As of [`Group::iallgather`].
+    ///
+    /// # Safety
+    /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
+    pub unsafe fn ibroadcast(&self, root: u32, buffer: *mut u8, bytes: u64) -> Result<Request, Error> {
+        if root >= self.ranks {
+            return Err(Error::argument("root", format!("is {root}: the group has ranks 0 to {}", self.ranks - 1)));
+        }
+        let Ok(length) = isize::try_from(bytes).map(isize::unsigned_abs) else {
+            return Err(Error::argument("bytes", format!("is {bytes}, more than the address space")));
+        };
+        if buffer.is_null() && length > 0 {
+            return Err(Error::argument("buffer", "is NULL"));
+        }
+        let none = std::ptr::null_mut();
+        let (contribution, sent, receive, received) =
+            if root == self.rank { (buffer, length, none, 0) } else { (none, 0, buffer, length) };
+        let buffers =
+            Buffers { contribution, bytes_per_rank: sent, receive, receive_bytes: received, in_place_at: None };
+        let is_root = root == self.rank;
+        let entry = |place: Placed| {
+            let Placed { group, instance, slot, send, receive } = place;
+            let buffer = if is_root { send } else { receive };
+            Entry::Broadcast(BroadcastEntry { group, instance, slot, root, buffer, bytes })
+        };
+        // SAFETY: the caller's promise about the buffer.
+        unsafe { self.post(buffers, entry) }
+    }
+
+    /// Posts what `entry` makes of where everything lies.
+    ///
+    /// # Safety
+    /// As for [`Group::iallgather`].
+    unsafe fn post(&self, buffers: Buffers, entry: impl FnOnce(Placed) -> Entry) -> Result<Request, Error> {
+        let parts = self.attachment.parts()?;
         if parts.known_lost() {
             return Err(parts.connection.lost());
         }
@@ -89,20 +151,13 @@ impl Group {
             None => (buffers.contribution as u64, buffers.receive as u64),
         };
         let mut instance = lock(&self.instance);
-        let Some(slot) = lock(&parts.slots).take(self.ready.group) else {
+        let group = self.ready.group;
+        let Some(slot) = lock(&parts.slots).take(group) else {
             staged.into_iter().for_each(|staged| lock(&parts.staging).give_back(staged));
             return Err(in_flight_limit(parts));
         };
         parts.control.arm(slot);
-        let entry = Entry::Allgather(AllgatherEntry {
-            group: self.ready.group,
-            instance: *instance + 1,
-            slot,
-            in_place: buffers.in_place_at.is_some(),
-            send: if buffers.in_place_at.is_some() { 0 } else { send },
-            receive,
-            bytes_per_rank,
-        });
+        let entry = entry(Placed { group, instance: *instance + 1, slot, send, receive });
         if let Err(full) = parts.control.post(&entry) {
             lock(&parts.slots).give_back(slot);
             staged.into_iter().for_each(|staged| lock(&parts.staging).give_back(staged));

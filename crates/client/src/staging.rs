@@ -31,7 +31,7 @@ pub(crate) struct Staged {
 // SAFETY: the pointer is the program's receive buffer, which it lends to us until the request ends, whatever the thread.
 unsafe impl Send for Staged {}
 
-/// The buffers of an allgather as the program gave them.
+/// The buffers of a collective as the program gave them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buffers {
     /// The contribution, wherever it lies.

@@ -22,7 +22,7 @@ use outboard_plan::Rank;
 use outboard_proto::{Call, CallId, CallKind, CollectiveError, GroupError, GroupHandle, InstanceId, Signature};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
-use outboard_shm::entry::{AllgatherEntry, Entry};
+use outboard_shm::entry::{AllgatherEntry, BroadcastEntry, Entry};
 use outboard_shm::memory::{Tier, TieredMemory};
 use outboard_shm::status::Status;
 
@@ -136,6 +136,8 @@ enum Refusal {
     Instance { found: u64, expected: u64 },
     #[error("{bytes} bytes per rank at {send:#x} and {receive:#x} exceed the address space")]
     Range { bytes: u64, send: u64, receive: u64 },
+    #[error("rank {root} cannot be the root of a broadcast among {ranks} ranks; they count from 0")]
+    Root { root: u32, ranks: u32 },
 }
 
 impl Ranks {
@@ -247,7 +249,7 @@ impl Ranks {
             for _ in 0..SUBMISSIONS {
                 match rank.side.take() {
                     None => break,
-                    Some(Ok(Entry::Allgather(entry))) => taken.push((id, entry)),
+                    Some(Ok(entry)) => taken.push((id, entry)),
                     Some(Err(error)) => {
                         tracing::debug!(pid = rank.pid, %error, "a submission is refused");
                         self.refused += 1;
@@ -274,29 +276,28 @@ impl Ranks {
         }
     }
 
-    fn submit(&mut self, id: ConnectionId, entry: &AllgatherEntry, engine: &mut Engine) {
+    fn submit(&mut self, id: ConnectionId, entry: &Entry, engine: &mut Engine) {
         self.next_call += 1;
         let call_id = CallId(self.next_call);
         let Some(rank) = self.rank(id) else { return };
-        if rank.busy.contains_key(&entry.slot) {
-            tracing::debug!(pid = rank.pid, slot = entry.slot, "a completion word is used twice at once");
+        let slot = entry.slot();
+        if rank.busy.contains_key(&slot) {
+            tracing::debug!(pid = rank.pid, slot, "a completion word is used twice at once");
             self.refused += 1;
             return;
         }
         match rank.admit(entry) {
-            Ok((group, me, in_place, buffers)) => {
-                rank.failures.remove(&entry.slot);
-                rank.busy.insert(entry.slot, call_id);
-                let instance = InstanceId(entry.instance);
-                let in_flight = InFlight { connection: id, group: entry.group, slot: entry.slot };
-                self.calls.insert(call_id, in_flight);
-                let signature = Signature { kind: CallKind::Allgather, bytes: entry.bytes_per_rank };
+            Ok(Admitted { group, rank: me, signature, in_place, buffers }) => {
+                rank.failures.remove(&slot);
+                rank.busy.insert(slot, call_id);
+                let instance = InstanceId(entry.instance());
+                self.calls.insert(call_id, InFlight { connection: id, group: entry.group(), slot });
                 engine.call(Call { id: call_id, group, rank: me, instance, signature, in_place }, buffers);
             }
             Err(refusal) => {
                 tracing::debug!(pid = rank.pid, %refusal, "a submission is refused");
-                rank.failures.insert(entry.slot, (Status::Argument, refusal.to_string()));
-                rank.completions.complete(entry.slot, Status::Argument);
+                rank.failures.insert(slot, (Status::Argument, refusal.to_string()));
+                rank.completions.complete(slot, Status::Argument);
                 self.refused += 1;
             }
         }
@@ -354,31 +355,72 @@ impl Ranks {
     }
 }
 
+/// A submission that has passed the checks.
+struct Admitted {
+    group: GroupHandle,
+    rank: Rank,
+    signature: Signature,
+    in_place: bool,
+    buffers: Buffers,
+}
+
+/// A piece of a rank's memory: address and length.
+type Range = (u64, u64);
+
 impl Attached {
     /// Checks a submission against what this rank owns and counts it.
-    fn admit(&mut self, entry: &AllgatherEntry) -> Result<(GroupHandle, Rank, bool, Buffers), Refusal> {
-        let membership = self.groups.get_mut(&entry.group).ok_or(Refusal::Group(entry.group))?;
-        let Stage::Made { calls, in_flight } = &mut membership.stage else {
-            return Err(Refusal::Group(entry.group));
+    fn admit(&mut self, entry: &Entry) -> Result<Admitted, Refusal> {
+        let unknown = || Refusal::Group(entry.group());
+        let Membership { handle, rank, ranks, stage } = self.groups.get_mut(&entry.group()).ok_or_else(unknown)?;
+        let Stage::Made { calls, in_flight } = stage else {
+            return Err(unknown());
         };
-        let expected = *calls + 1;
-        if entry.instance != expected {
-            return Err(Refusal::Instance { found: entry.instance, expected });
+        let (found, expected) = (entry.instance(), *calls + 1);
+        if found != expected {
+            return Err(Refusal::Instance { found, expected });
         }
-        let bytes = entry.bytes_per_rank;
-        let range = Refusal::Range { bytes, send: entry.send, receive: entry.receive };
-        let Some(total) = bytes.checked_mul(u64::from(membership.ranks)).filter(|&total| total <= MOST_BYTES) else {
-            return Err(range);
+        let (signature, in_place, (send, receive)) = match entry {
+            Entry::Allgather(entry) => {
+                let signature = Signature { kind: CallKind::Allgather, bytes: entry.bytes_per_rank };
+                (signature, entry.in_place, allgather_buffers(entry, *rank, *ranks)?)
+            }
+            Entry::Broadcast(entry) => {
+                let signature = Signature { kind: CallKind::Broadcast { root: Rank(entry.root) }, bytes: entry.bytes };
+                (signature, false, broadcast_buffers(entry, *rank, *ranks)?)
+            }
         };
-        let own = entry.receive.checked_add(u64::from(membership.rank.0) * bytes);
-        let send = if entry.in_place { own } else { Some(entry.send) };
-        let (Some(send), Some(_)) = (send, entry.receive.checked_add(total)) else { return Err(range) };
-        if send.checked_add(bytes).is_none() {
-            return Err(range);
-        }
         *calls = expected;
         *in_flight += 1;
-        let buffers = Buffers::new(Arc::clone(&self.memory), (send, bytes), (entry.receive, total));
-        Ok((membership.handle, membership.rank, entry.in_place, buffers))
+        let buffers = Buffers::new(Arc::clone(&self.memory), send, receive);
+        Ok(Admitted { group: *handle, rank: *rank, signature, in_place, buffers })
     }
+}
+
+fn allgather_buffers(entry: &AllgatherEntry, rank: Rank, ranks: u32) -> Result<(Range, Range), Refusal> {
+    let bytes = entry.bytes_per_rank;
+    let range = Refusal::Range { bytes, send: entry.send, receive: entry.receive };
+    let Some(total) = bytes.checked_mul(u64::from(ranks)).filter(|&total| total <= MOST_BYTES) else {
+        return Err(range);
+    };
+    let own = entry.receive.checked_add(u64::from(rank.0) * bytes);
+    let send = if entry.in_place { own } else { Some(entry.send) };
+    let (Some(send), Some(_)) = (send, entry.receive.checked_add(total)) else { return Err(range) };
+    if send.checked_add(bytes).is_none() {
+        return Err(range);
+    }
+    Ok(((send, bytes), (entry.receive, total)))
+}
+
+/// The root sends from its buffer, all others receive into theirs.
+fn broadcast_buffers(entry: &BroadcastEntry, rank: Rank, ranks: u32) -> Result<(Range, Range), Refusal> {
+    let &BroadcastEntry { root, buffer, bytes, .. } = entry;
+    if root >= ranks {
+        return Err(Refusal::Root { root, ranks });
+    }
+    let (own, none) = ((buffer, bytes), (0, 0));
+    let (send, receive) = if rank.0 == root { (own, none) } else { (none, own) };
+    if bytes > MOST_BYTES || buffer.checked_add(bytes).is_none() {
+        return Err(Refusal::Range { bytes, send: send.0, receive: receive.0 });
+    }
+    Ok((send, receive))
 }

@@ -21,9 +21,12 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    let tests: [(&str, fn()); 5] = [
+    let tests: [(&str, fn()); 8] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
+        ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
+        ("broadcasts_go_down_a_tree_without_multicast", broadcasts_go_down_a_tree_without_multicast),
+        ("a_late_leaf_of_a_broadcast_delays_nobody", a_late_leaf_of_a_broadcast_delays_nobody),
         ("lost_datagrams_are_repaired", lost_datagrams_are_repaired),
         ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
         ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
@@ -91,6 +94,14 @@ fn gather(cluster: &Cluster, each: usize) {
     assert_eq!(cluster.count("failed"), 0);
 }
 
+fn broadcast(cluster: &Cluster, each: usize) {
+    let mut ranks = cluster.ranks("broadcast", each);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+    assert_eq!(cluster.count("failed"), 0);
+}
+
 /// MC-8: each block is multicast once, by its root.
 fn multicast_moves_each_block_once() {
     let cluster = Cluster::start(3, None, &[]);
@@ -98,6 +109,38 @@ fn multicast_moves_each_block_once() {
     let blocks: u64 = [0, 1, 1447, 1448, 4096, 100_003, 1 << 20].iter().sum();
     // Twice, in place and not, from each of six ranks.
     assert_eq!(cluster.count("multicast_bytes"), 12 * blocks);
+}
+
+/// MC-1: what a rank broadcasts is multicast once.
+fn broadcasts_are_multicast_once() {
+    let cluster = Cluster::start(3, None, &[]);
+    broadcast(&cluster, 2);
+    let broadcasts: u64 = 6 * [0, 1, 1448, 100_003].iter().sum::<u64>();
+    let gathers = 4 * 6 * 6 * 3000;
+    assert_eq!(cluster.count("multicast_bytes"), broadcasts + gathers);
+}
+
+fn broadcasts_go_down_a_tree_without_multicast() {
+    let cluster = Cluster::start(3, None, &["--algorithm", "ring"]);
+    broadcast(&cluster, 1);
+    assert_eq!(cluster.count("multicast_bytes"), 0);
+}
+
+/// SP-6, SP-9: nobody waits for the late one, which gets its bytes from staging, and is counted.
+fn a_late_leaf_of_a_broadcast_delays_nobody() {
+    for options in [&["--algorithm", "multicast"], &["--algorithm", "ring"]] {
+        let cluster = Cluster::start(3, None, options);
+        let mut ranks = cluster.ranks("late-leaf", 2);
+        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+        let (late, others) = ranks.split_last_mut().expect("six");
+        others.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+        assert_eq!(cluster.count("late_arrivals"), 0, "it has not called yet");
+        late.go_on();
+        assert_eq!(late.line(), "done");
+        assert_eq!(cluster.count("late_arrivals"), 1);
+        ranks.iter_mut().for_each(Rank::go_on);
+        ranks.into_iter().for_each(Rank::finish);
+    }
 }
 
 fn ring_gathers_without_multicast() {

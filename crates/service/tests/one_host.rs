@@ -44,6 +44,17 @@ fn four_ranks_gather_all_sizes_in_place_and_not() {
     assert!(!socket.exists(), "the socket is removed");
 }
 
+#[test]
+fn every_rank_can_broadcast() {
+    let daemon = Daemon::start(&[]);
+    let mut ranks = ranks("broadcast", &daemon, 3);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    let statistics = daemon.statistics();
+    assert_eq!((&statistics["completed"], &statistics["failed"]), (&(3 * 24).into(), &0.into()), "{statistics}");
+    ranks.iter_mut().for_each(support::Rank::go_on);
+    ranks.into_iter().for_each(support::Rank::finish);
+}
+
 /// MC-9: posting does not wait for what was posted before.
 #[test]
 fn many_calls_in_flight_end_with_the_right_bytes() {

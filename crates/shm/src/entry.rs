@@ -5,6 +5,7 @@
 use crate::ring::{ENTRY_WORDS, Words};
 
 const KIND_ALLGATHER: u64 = 1;
+const KIND_BROADCAST: u64 = 2;
 const FLAG_IN_PLACE: u64 = 1;
 
 /// A rank's request to its service process.
@@ -12,6 +13,8 @@ const FLAG_IN_PLACE: u64 = 1;
 pub enum Entry {
     /// Start an allgather.
     Allgather(AllgatherEntry),
+    /// Start a broadcast.
+    Broadcast(BroadcastEntry),
 }
 
 /// An allgather as the rank posts it.
@@ -31,6 +34,23 @@ pub struct AllgatherEntry {
     pub receive: u64,
     /// Bytes that each rank contributes.
     pub bytes_per_rank: u64,
+}
+
+/// A broadcast as the rank posts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BroadcastEntry {
+    /// As of [`AllgatherEntry`].
+    pub group: u64,
+    /// As of [`AllgatherEntry`].
+    pub instance: u64,
+    /// As of [`AllgatherEntry`].
+    pub slot: u32,
+    /// The rank whose bytes all others receive.
+    pub root: u32,
+    /// Address of `bytes` bytes in the rank: read on the root, written elsewhere.
+    pub buffer: u64,
+    /// Bytes of the buffer.
+    pub bytes: u64,
 }
 
 /// An entry that no library of ours writes.
@@ -58,8 +78,41 @@ impl Entry {
                 words[6] = entry.receive;
                 words[7] = entry.bytes_per_rank;
             }
+            Entry::Broadcast(entry) => {
+                words[0] = KIND_BROADCAST;
+                words[1] = entry.group;
+                words[2] = entry.instance;
+                words[3] = u64::from(entry.slot);
+                words[4] = u64::from(entry.root);
+                words[5] = entry.buffer;
+                words[7] = entry.bytes;
+            }
         }
         words
+    }
+
+    /// The group that the entry names.
+    pub fn group(&self) -> u64 {
+        match self {
+            Entry::Allgather(entry) => entry.group,
+            Entry::Broadcast(entry) => entry.group,
+        }
+    }
+
+    /// Which of the group's offloaded calls it is, from 1.
+    pub fn instance(&self) -> u64 {
+        match self {
+            Entry::Allgather(entry) => entry.instance,
+            Entry::Broadcast(entry) => entry.instance,
+        }
+    }
+
+    /// The completion word that takes the result.
+    pub fn slot(&self) -> u32 {
+        match self {
+            Entry::Allgather(entry) => entry.slot,
+            Entry::Broadcast(entry) => entry.slot,
+        }
     }
 
     /// The entry in `words`; `slots` is the number of completion words that the rank has.
@@ -70,17 +123,30 @@ impl Entry {
         let check = |ok: bool, field, value| {
             if ok { Ok(()) } else { Err(BadEntry { field, value }) }
         };
-        check(words[0] == KIND_ALLGATHER, "kind", words[0])?;
+        check(words[0] == KIND_ALLGATHER || words[0] == KIND_BROADCAST, "kind", words[0])?;
         check(words[2] != 0, "instance", words[2])?;
         check(words[3] < u64::from(slots), "slot", words[3])?;
-        check(words[4] & !FLAG_IN_PLACE == 0, "flags", words[4])?;
         for &spare in &words[8..] {
             check(spare == 0, "spare word", spare)?;
         }
+        let (group, instance, slot) = (words[1], words[2], words[3] as u32);
+        if words[0] == KIND_BROADCAST {
+            let root = u32::try_from(words[4]).map_err(|_| BadEntry { field: "root", value: words[4] })?;
+            check(words[6] == 0, "spare word", words[6])?;
+            return Ok(Entry::Broadcast(BroadcastEntry {
+                group,
+                instance,
+                slot,
+                root,
+                buffer: words[5],
+                bytes: words[7],
+            }));
+        }
+        check(words[4] & !FLAG_IN_PLACE == 0, "flags", words[4])?;
         Ok(Entry::Allgather(AllgatherEntry {
-            group: words[1],
-            instance: words[2],
-            slot: words[3] as u32,
+            group,
+            instance,
+            slot,
             in_place: words[4] & FLAG_IN_PLACE != 0,
             send: words[5],
             receive: words[6],
@@ -111,6 +177,19 @@ mod tests {
             let mut bad = words;
             bad[word] = 0x80;
             assert_eq!(Entry::decode(&bad, 10), Err(BadEntry { field, value: 0x80 }));
+        }
+    }
+    #[test]
+    fn a_broadcast_survives_the_ring_and_bad_fields_are_named() {
+        let broadcast = BroadcastEntry { group: 3, instance: 1, slot: 2, root: 7, buffer: 0x5000, bytes: 9 };
+        let entry = Entry::Broadcast(broadcast);
+        let words = entry.encode();
+        assert_eq!(Entry::decode(&words, 10), Ok(entry));
+        assert_eq!((entry.group(), entry.instance(), entry.slot()), (3, 1, 2));
+        for (word, value, field) in [(4, 1 << 32, "root"), (6, 1, "spare word"), (0, 3, "kind")] {
+            let mut bad = words;
+            bad[word] = value;
+            assert_eq!(Entry::decode(&bad, 10), Err(BadEntry { field, value }));
         }
     }
 }

@@ -60,6 +60,23 @@ fn allgather(world: &[(Context, Group)], bytes: usize) {
     }
 }
 
+/// Posts a broadcast from `root` on all ranks and compares.
+fn broadcast(world: &[(Context, Group)], root: u32, bytes: usize) {
+    let sent = contribution(root, bytes);
+    let mut buffers: Vec<_> = (0..world.len()).map(|_| vec![0xee; bytes]).collect();
+    buffers[root as usize].copy_from_slice(&sent);
+    let mut requests = Vec::new();
+    for ((_, group), buffer) in world.iter().zip(&mut buffers) {
+        // SAFETY: the buffers outlive the loop below.
+        requests.push(unsafe { group.ibroadcast(root, buffer.as_mut_ptr(), bytes as u64) }.unwrap());
+    }
+    for request in &mut requests {
+        assert_eq!(request.wait(None), Some(Ok(())));
+        assert_eq!(request.test(), Some(Ok(())), "the request stays valid");
+    }
+    assert!(buffers.iter().all(|buffer| *buffer == sent), "{bytes} bytes from rank {root}");
+}
+
 /// SP-4: buffers wherever they are, of any size, in place and not.
 #[test]
 fn ranks_gather_by_cross_memory_attach() {
@@ -70,6 +87,7 @@ fn ranks_gather_by_cross_memory_attach() {
     assert_eq!(world[0].0.config_digest(), Ok(5));
     for bytes in [0, 1, 1000, 300_000] {
         allgather(&world, bytes);
+        broadcast(&world, bytes as u32 % 4, bytes);
     }
 }
 
@@ -81,6 +99,7 @@ fn ranks_gather_by_staging() {
     assert_eq!(world[0].0.memory_tier(), Tier::Staging);
     for bytes in [0, 1, 1000, 300_000, 1000] {
         allgather(&world, bytes);
+        broadcast(&world, bytes as u32 % 3, bytes);
     }
 }
 
@@ -251,9 +270,17 @@ fn wrong_arguments_are_named() {
     assert!(error(null, receive.as_mut_ptr(), 8).contains("`send` is NULL"));
     assert!(error(receive.as_ptr(), null, 8).contains("`receive` is NULL"));
     assert!(error(receive.as_ptr(), receive.as_mut_ptr(), u64::MAX).contains("`bytes_per_rank`"));
+    let broadcast = |root, buffer: *mut u8, bytes| {
+        // SAFETY: refused before the buffer is touched.
+        unsafe { group.ibroadcast(root, buffer, bytes) }.unwrap_err().to_string()
+    };
+    assert!(broadcast(1, receive.as_mut_ptr(), 8).contains("`root` is 1: the group has ranks 0 to 0"));
+    assert!(broadcast(0, null, 8).contains("`buffer` is NULL"));
+    assert!(broadcast(0, receive.as_mut_ptr(), u64::MAX).contains("`bytes`"));
     assert_eq!(context.create_group(&[0; 1024], 1, 1).unwrap_err().status(), Status::Argument);
     assert_eq!(context.create_group(&[0; 1023], 1, 0).unwrap_err().status(), Status::Argument);
     assert!(!group.offloads_allgather(0) && group.offloads_allgather(1 << 20));
+    assert!(!group.offloads_broadcast(0) && group.offloads_broadcast(1 << 20));
     let busy = context.clone().detach().unwrap_err();
     assert_eq!(busy.status(), Status::Busy);
     drop(group);

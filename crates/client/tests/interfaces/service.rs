@@ -85,7 +85,7 @@ struct Pieces {
     /// The connections of each group in rank order.
     groups: HashMap<u64, Vec<usize>>,
     last_group: u64,
-    calls: HashMap<(u64, u64), Vec<(usize, AllgatherEntry)>>,
+    calls: HashMap<(u64, u64), Vec<(usize, Entry)>>,
 }
 
 struct Service {
@@ -221,8 +221,8 @@ impl Service {
     fn submissions(&mut self, connection: usize) {
         let Some(Rank { attached: Some((side, _)), .. }) = &mut self.ranks[connection] else { return };
         while let Some(entry) = side.take() {
-            let Entry::Allgather(entry) = entry.unwrap();
-            self.pieces.calls.entry((entry.group, entry.instance)).or_default().push((connection, entry));
+            let entry = entry.unwrap();
+            self.pieces.calls.entry((entry.group(), entry.instance())).or_default().push((connection, entry));
         }
     }
 
@@ -236,15 +236,47 @@ impl Service {
         for ((group, _), calls) in ready {
             let members = &self.pieces.groups[&group];
             if self.behaviour.failing.is_none() {
-                self.allgather(members, &calls);
+                self.collective(members, &calls);
             }
             for (connection, entry) in calls {
                 let Some(rank) = &mut self.ranks[connection] else { continue };
                 let status = self.behaviour.failing.map_or(Status::Ok, |(status, _)| status);
                 if let Some((status, text)) = self.behaviour.failing {
-                    rank.texts.insert(entry.slot, (status, text.to_owned()));
+                    rank.texts.insert(entry.slot(), (status, text.to_owned()));
                 }
-                completions(rank).complete(entry.slot, status);
+                completions(rank).complete(entry.slot(), status);
+            }
+        }
+    }
+
+    /// What all members have called.
+    fn collective(&self, members: &[usize], calls: &[(usize, Entry)]) {
+        let allgathers: Vec<_> = calls
+            .iter()
+            .filter_map(|(connection, entry)| match entry {
+                Entry::Allgather(entry) => Some((*connection, *entry)),
+                Entry::Broadcast(_) => None,
+            })
+            .collect();
+        if allgathers.is_empty() {
+            self.broadcast(members, calls);
+        } else {
+            assert_eq!(allgathers.len(), calls.len(), "all call the same");
+            self.allgather(members, &allgathers);
+        }
+    }
+
+    fn broadcast(&self, members: &[usize], calls: &[(usize, Entry)]) {
+        let memory = |connection: usize| &self.ranks[connection].as_ref().unwrap().attached.as_ref().unwrap().1;
+        let entry = |connection: usize| match calls.iter().find(|(caller, _)| *caller == connection) {
+            Some((_, Entry::Broadcast(entry))) => *entry,
+            other => panic!("{other:?}"),
+        };
+        for &target in members {
+            let source = members[entry(target).root as usize];
+            if source != target {
+                let (from, to) = (entry(source), entry(target));
+                copy_between(memory(source), from.buffer, memory(target), to.buffer, from.bytes).unwrap();
             }
         }
     }

@@ -30,6 +30,8 @@ pub(crate) fn run(name: &str) {
     let group = context.world().expect("the group is made");
     match name {
         "allgather" => allgather(&group),
+        "broadcast" => broadcast(&group),
+        "late-leaf" => late_leaf(&group),
         "in-flight" => in_flight(&group),
         "one-dies" => one_dies(&group),
         "mismatch" => mismatch(&group),
@@ -107,6 +109,48 @@ fn allgather(group: &Group) {
         check(post(group, 2 * at, bytes, false), ranks);
         check(post(group, 2 * at + 1, bytes, true), ranks);
     }
+    say("done");
+    wait_for_line();
+}
+
+fn post_broadcast(group: &Group, root: usize, call: usize, bytes: usize) -> Posted {
+    let (rank, _) = me(group);
+    let mut receive = if rank == root { block(root, call, bytes) } else { vec![0xee; bytes] };
+    // SAFETY: the buffer lives in the result and is looked at after the request has ended.
+    let request = unsafe { group.ibroadcast(root as u32, receive.as_mut_ptr(), bytes as u64) }.expect("posted");
+    Posted { _send: Vec::new(), receive, request, call, bytes }
+}
+
+fn check_broadcast(mut posted: Posted, root: usize) {
+    posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");
+    let found = posted.receive == block(root, posted.call, posted.bytes);
+    assert!(found, "call {} of {} bytes from rank {root}", posted.call, posted.bytes);
+}
+
+/// Every rank is the root of every size, with an allgather in flight behind each broadcast.
+fn broadcast(group: &Group) {
+    let (_, ranks) = me(group);
+    let sizes = [0, 1, 1448, 100_003];
+    for (at, bytes) in sizes.into_iter().enumerate() {
+        for root in 0..ranks {
+            let call = 2 * (at * ranks + root);
+            let posted = post_broadcast(group, root, call, bytes);
+            check(post(group, call + 1, 3000, false), ranks);
+            check_broadcast(posted, root);
+        }
+    }
+    say("done");
+    wait_for_line();
+}
+
+/// The last rank posts only when all others have ended; SP-6.
+fn late_leaf(group: &Group) {
+    let (rank, ranks) = me(group);
+    say("ready");
+    if rank == ranks - 1 {
+        wait_for_line();
+    }
+    check_broadcast(post_broadcast(group, 0, 7, 300_000), 0);
     say("done");
     wait_for_line();
 }
