@@ -44,22 +44,10 @@ static int prepare_receive(const struct allgather *call, struct posting *posting
         posting->into = moved(call->receive, posting->receive_shape.true_lb);
         return MPI_SUCCESS;
     }
-    /* The program may free its datatype before the collective ends. */
-    code = PMPI_Type_contiguous(1, call->receive_type, &landing->type);
-    if (code == MPI_SUCCESS)
-        code = PMPI_Type_commit(&landing->type);
-    if (code != MPI_SUCCESS)
-        return code;
-    landing->bounce = bounce_take(posting->bytes * (uint64_t)posting->group->ranks);
-    if (landing->bounce == NULL) {
-        PMPI_Type_free(&landing->type);
-        return MPI_ERR_NO_MEM;
-    }
-    landing->receive = call->receive;
-    landing->elements = (uint64_t)call->receive_count * (uint64_t)posting->group->ranks;
-    landing->shape = posting->receive_shape;
+    uint64_t elements = (uint64_t)call->receive_count * (uint64_t)posting->group->ranks;
+    code = landing_start(landing, call->receive, elements, call->receive_type, &posting->receive_shape);
     posting->into = landing->bounce;
-    return MPI_SUCCESS;
+    return code;
 }
 
 /* This rank's contribution, as it lies or packed straight into its place among the received. */
@@ -118,43 +106,34 @@ static int post(const struct allgather *call, struct posting *posting, outboard_
     return code;
 }
 
-static bool is_packed(const struct posting *posting)
+static struct posting_end begin(const struct allgather *call, struct posting *posting, enum counted kind, double began)
 {
-    return posting->landing.bounce != NULL;
+    struct posting_end end = {
+        .kind = kind, .comm = call->comm, .group = posting->group, .landing = &posting->landing,
+        .bytes = posting->bytes, .began = began,
+    };
+    end.code = post(call, posting, &end.posted);
+    return end;
 }
 
 bool iallgather_offload(const struct allgather *call, MPI_Request *request, int *outcome)
 {
     struct posting posting;
-    outboard_request *posted;
     double began = PMPI_Wtime();
     if (!decide(call, &posting))
         return false;
-    int code = post(call, &posting, &posted);
-    if (code == MPI_SUCCESS)
-        code = request_make(call->comm, posting.group, posted, &posting.landing, request);
-    report_posted(COUNT_IALLGATHER, posting.bytes, is_packed(&posting), PMPI_Wtime() - began);
-    *outcome = code == MPI_SUCCESS ? code : error_raise(call->comm, code);
+    struct posting_end end = begin(call, &posting, COUNT_IALLGATHER, began);
+    *outcome = posting_end_nonblocking(&end, request);
     return true;
 }
 
 bool allgather_offload(const struct allgather *call, int *outcome)
 {
     struct posting posting;
-    outboard_request *posted;
     double began = PMPI_Wtime();
     if (!decide(call, &posting))
         return false;
-    int code = post(call, &posting, &posted);
-    bool packed = code == MPI_SUCCESS && is_packed(&posting);
-    report_posted(COUNT_ALLGATHER, posting.bytes, packed, PMPI_Wtime() - began);
-    if (code == MPI_SUCCESS) {
-        began = PMPI_Wtime();
-        code = request_wait_blocking(posted, &posting.landing);
-        report_waited(PMPI_Wtime() - began);
-        if (code != MPI_SUCCESS)
-            report_failed();
-    }
-    *outcome = code == MPI_SUCCESS ? code : error_raise(call->comm, code);
+    struct posting_end end = begin(call, &posting, COUNT_ALLGATHER, began);
+    *outcome = posting_end_blocking(&end);
     return true;
 }

@@ -141,6 +141,48 @@ FORTRAN(iallgather, IALLGATHER,
     report_passed(COUNT_IALLGATHER, PMPI_Wtime() - began);
 }
 
+static struct broadcast broadcast_from_fortran(char *address, const MPI_Fint *count, const MPI_Fint *type,
+                                               const MPI_Fint *root, const MPI_Fint *comm)
+{
+    return (struct broadcast){buffer(address), *count, PMPI_Type_f2c(*type), *root, PMPI_Comm_f2c(*comm)};
+}
+
+FORTRAN(bcast, BCAST,
+        (char *address, MPI_Fint *count, MPI_Fint *type, MPI_Fint *root, MPI_Fint *comm, MPI_Fint *ierr))
+{
+    HIDDEN(bcast);
+    struct broadcast call = broadcast_from_fortran(address, count, type, root, comm);
+    int outcome;
+    if (broadcast_offload(&call, &outcome)) {
+        if (ierr != NULL)
+            *ierr = outcome;
+        return;
+    }
+    double began = PMPI_Wtime();
+    next(address, count, type, root, comm, ierr);
+    report_passed(COUNT_BCAST, PMPI_Wtime() - began);
+}
+
+FORTRAN(ibcast, IBCAST,
+        (char *address, MPI_Fint *count, MPI_Fint *type, MPI_Fint *root, MPI_Fint *comm, MPI_Fint *request,
+         MPI_Fint *ierr))
+{
+    HIDDEN(ibcast);
+    struct broadcast call = broadcast_from_fortran(address, count, type, root, comm);
+    MPI_Request made;
+    int outcome;
+    if (ibroadcast_offload(&call, &made, &outcome)) {
+        if (outcome == MPI_SUCCESS)
+            *request = PMPI_Request_c2f(made);
+        if (ierr != NULL)
+            *ierr = outcome;
+        return;
+    }
+    double began = PMPI_Wtime();
+    next(address, count, type, root, comm, request, ierr);
+    report_passed(COUNT_IBCAST, PMPI_Wtime() - began);
+}
+
 /* ---- completion: the test functions need nothing of the shim ---- */
 
 FORTRAN(wait, WAIT, (MPI_Fint * request, MPI_Fint *status, MPI_Fint *ierr))

@@ -55,6 +55,30 @@ int MPI_Iallgather(const void *sendbuf, int sendcount, MPI_Datatype sendtype, vo
     return outcome;
 }
 
+int MPI_Bcast(void *buffer, int count, MPI_Datatype datatype, int root, MPI_Comm comm)
+{
+    const struct broadcast call = {buffer, count, datatype, root, comm};
+    int outcome;
+    if (broadcast_offload(&call, &outcome))
+        return outcome;
+    double began = PMPI_Wtime();
+    outcome = PMPI_Bcast(buffer, count, datatype, root, comm);
+    report_passed(COUNT_BCAST, PMPI_Wtime() - began);
+    return outcome;
+}
+
+int MPI_Ibcast(void *buffer, int count, MPI_Datatype datatype, int root, MPI_Comm comm, MPI_Request *request)
+{
+    const struct broadcast call = {buffer, count, datatype, root, comm};
+    int outcome;
+    if (ibroadcast_offload(&call, request, &outcome))
+        return outcome;
+    double began = PMPI_Wtime();
+    outcome = PMPI_Ibcast(buffer, count, datatype, root, comm, request);
+    report_passed(COUNT_IBCAST, PMPI_Wtime() - began);
+    return outcome;
+}
+
 /* ---- completion ---- */
 
 int MPI_Wait(MPI_Request *request, MPI_Status *status)

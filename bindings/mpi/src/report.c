@@ -36,10 +36,10 @@ void report_passed(enum counted kind, double seconds)
     add_seconds(NANOSECONDS_POSTING, seconds);
 }
 
-void report_posted(enum counted kind, uint64_t bytes_per_rank, bool packed, double seconds)
+void report_posted(enum counted kind, uint64_t bytes, bool packed, double seconds)
 {
     add(OFFLOADED + (int)kind, 1);
-    add(BYTES, bytes_per_rank);
+    add(BYTES, bytes);
     add(PACKED, packed);
     add_seconds(NANOSECONDS_POSTING, seconds);
 }
@@ -72,10 +72,11 @@ static void write_string(FILE *to, const char *text)
 
 static void write_rank(FILE *to, const unsigned long long *rank)
 {
-    fprintf(to, "{\"allgather_offloaded\":%llu,\"iallgather_offloaded\":%llu,", rank[OFFLOADED + COUNT_ALLGATHER],
-            rank[OFFLOADED + COUNT_IALLGATHER]);
-    fprintf(to, "\"allgather_native\":%llu,\"iallgather_native\":%llu,", rank[PASSED + COUNT_ALLGATHER],
-            rank[PASSED + COUNT_IALLGATHER]);
+    static const char *const names[COUNTED] = {"allgather", "iallgather", "bcast", "ibcast"};
+    fputc('{', to);
+    for (int kind = 0; kind < COUNTED; kind++)
+        fprintf(to, "\"%s_offloaded\":%llu,\"%s_native\":%llu,", names[kind], rank[OFFLOADED + kind], names[kind],
+                rank[PASSED + kind]);
     fprintf(to, "\"bytes_contributed\":%llu,\"packed\":%llu,\"failed\":%llu,", rank[BYTES], rank[PACKED], rank[FAILED]);
     fprintf(to, "\"posting_s\":%.6f,\"waiting_s\":%.6f}", (double)rank[NANOSECONDS_POSTING] * 1e-9,
             (double)rank[NANOSECONDS_WAITING] * 1e-9);

@@ -67,6 +67,25 @@ static struct op *op_of(MPI_Request request)
     return op;
 }
 
+int landing_start(struct landing *landing, void *receive, uint64_t elements, MPI_Datatype type,
+                  const struct shape *shape)
+{
+    int code = PMPI_Type_contiguous(1, type, &landing->type);
+    if (code == MPI_SUCCESS)
+        code = PMPI_Type_commit(&landing->type);
+    if (code != MPI_SUCCESS)
+        return code;
+    landing->bounce = bounce_take(elements * shape->size);
+    if (landing->bounce == NULL) {
+        PMPI_Type_free(&landing->type);
+        return MPI_ERR_NO_MEM;
+    }
+    landing->receive = receive;
+    landing->elements = elements;
+    landing->shape = *shape;
+    return MPI_SUCCESS;
+}
+
 int landing_finish(struct landing *landing, bool arrived)
 {
     int code = MPI_SUCCESS;
@@ -260,6 +279,30 @@ int request_wait_blocking(outboard_request *posted, struct landing *landing)
     outboard.request_free(posted);
     int code = landing_finish(landing, outcome == OUTBOARD_OK);
     return outcome == OUTBOARD_OK ? code : error_code(outcome, sentence);
+}
+
+int posting_end_nonblocking(const struct posting_end *end, MPI_Request *request)
+{
+    bool packed = end->landing->bounce != NULL;
+    int code = end->code;
+    if (code == MPI_SUCCESS)
+        code = request_make(end->comm, end->group, end->posted, end->landing, request);
+    report_posted(end->kind, end->bytes, packed, PMPI_Wtime() - end->began);
+    return code == MPI_SUCCESS ? code : error_raise(end->comm, code);
+}
+
+int posting_end_blocking(const struct posting_end *end)
+{
+    int code = end->code;
+    double posted = PMPI_Wtime();
+    report_posted(end->kind, end->bytes, end->landing->bounce != NULL, posted - end->began);
+    if (code == MPI_SUCCESS) {
+        code = request_wait_blocking(end->posted, end->landing);
+        report_waited(PMPI_Wtime() - posted);
+        if (code != MPI_SUCCESS)
+            report_failed();
+    }
+    return code == MPI_SUCCESS ? code : error_raise(end->comm, code);
 }
 
 /* Sleeps once on operations just claimed, then gives them back. */

@@ -31,6 +31,8 @@
     X(group_destroy)                                                                                                   \
     X(group_offloads_allgather)                                                                                        \
     X(iallgather)                                                                                                      \
+    X(group_offloads_broadcast)                                                                                        \
+    X(ibroadcast)                                                                                                      \
     X(test)                                                                                                            \
     X(wait)                                                                                                            \
     X(wait_some)                                                                                                       \
@@ -115,6 +117,10 @@ struct landing {
     struct shape shape;
 };
 
+/* Room for `elements` elements that arrive packed, to be unpacked into `receive`; the program may free its datatype
+ * before. Returns an MPI error code. */
+int landing_start(struct landing *landing, void *receive, uint64_t elements, MPI_Datatype type,
+                  const struct shape *shape);
 /* Ends the landing: moves the bytes if `arrived`, releases the bounce buffer. */
 int landing_finish(struct landing *landing, bool arrived);
 
@@ -125,6 +131,25 @@ int request_make(MPI_Comm comm, struct group *group, outboard_request *posted, c
                  MPI_Request *request);
 /* Waits for a collective that no MPI request stands for, MPI's own progress going on. Returns an MPI error code. */
 int request_wait_blocking(outboard_request *posted, struct landing *landing);
+/* Functions that are counted apart. */
+enum counted { COUNT_ALLGATHER, COUNT_IALLGATHER, COUNT_BCAST, COUNT_IBCAST, COUNTED };
+
+/* What both kinds of call end with: the posted collective, or the error code that posting it had. */
+struct posting_end {
+    enum counted kind;
+    MPI_Comm comm;
+    struct group *group;
+    outboard_request *posted;
+    struct landing *landing;
+    uint64_t bytes;
+    double began;
+    int code;
+};
+
+/* Makes the request, reports; returns what the MPI function returns. */
+int posting_end_nonblocking(const struct posting_end *end, MPI_Request *request);
+/* Waits, reports; returns what the MPI function returns. */
+int posting_end_blocking(const struct posting_end *end);
 /* Ends what is in flight on the group, or on all groups (NULL), and forgets `comm` where it is named. */
 void requests_drain(const struct group *group);
 
@@ -167,9 +192,22 @@ struct allgather {
     MPI_Comm comm;
 };
 
-/* Both return false when the call passes through; else *outcome is what the MPI function returns. */
+/* Both return false when the call passes through; else *outcome is what the MPI function returns. So in all that follow. */
 bool allgather_offload(const struct allgather *call, int *outcome);
 bool iallgather_offload(const struct allgather *call, MPI_Request *request, int *outcome);
+
+/* ---- broadcast.c ---- */
+
+struct broadcast {
+    void *buffer;
+    int count;
+    MPI_Datatype type;
+    int root;
+    MPI_Comm comm;
+};
+
+bool broadcast_offload(const struct broadcast *call, int *outcome);
+bool ibroadcast_offload(const struct broadcast *call, MPI_Request *request, int *outcome);
 
 /* ---- errors.c ---- */
 
@@ -180,11 +218,9 @@ int error_raise(MPI_Comm comm, int code);
 
 /* ---- report.c: what was done, for OUTBOARD_MPI_REPORT ---- */
 
-enum counted { COUNT_ALLGATHER, COUNT_IALLGATHER, COUNTED };
-
 void report_start(const char *why_native);
 void report_passed(enum counted kind, double seconds);
-void report_posted(enum counted kind, uint64_t bytes_per_rank, bool packed, double seconds);
+void report_posted(enum counted kind, uint64_t bytes, bool packed, double seconds);
 void report_waited(double seconds);
 void report_failed(void);
 /* Collective over MPI_COMM_WORLD. */

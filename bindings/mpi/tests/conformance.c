@@ -1,5 +1,5 @@
 /*
- * conformance.c: what an MPI program may do with MPI_Allgather and MPI_Iallgather and their requests.
+ * conformance.c: what an MPI program may do with MPI_(I)allgather and MPI_(I)bcast and their requests.
  *
  * Knows nothing of Outboard: it passes natively too, told by the argument "native" to leave out the freeing of requests
  * in flight, which MPI calls erroneous for collectives and Open MPI refuses. With "single" it asks for no threads.
@@ -514,6 +514,53 @@ static void two_threads(void)
     }
 }
 
+/* Contiguous on the root, with gaps elsewhere where `strided`: the signatures are the same, and the counts, since Open MPI's
+ * own algorithms cut by counts. */
+static void broadcast_on(MPI_Comm comm, int count, int root, int strided, int blocking)
+{
+    int me, bad = 0;
+    MPI_Comm_rank(comm, &me);
+    int stride = strided && me != root ? 3 : 1, cells = count * 3 + 1;
+    int *cell = fresh((size_t)cells * sizeof(int));
+    int untouched = cell[cells - 1];
+    MPI_Datatype type = MPI_INT;
+    if (stride > 1) {
+        MPI_Type_create_resized(MPI_INT, 0, stride * (MPI_Aint)sizeof(int), &type);
+        MPI_Type_commit(&type);
+    }
+    if (me == root)
+        fill(cell, count, root, count);
+    if (blocking) {
+        CHECK(MPI_Bcast(cell, count, type, root, comm) == MPI_SUCCESS);
+    } else {
+        MPI_Request request;
+        CHECK(MPI_Ibcast(cell, count, type, root, comm, &request) == MPI_SUCCESS);
+        CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
+    }
+    for (int at = 0; at < cells; at++) {
+        int received = at % stride == 0 && at / stride < count;
+        bad += cell[at] != (received ? value(root, at / stride, count) : untouched);
+    }
+    CHECK(bad == 0);
+    if (stride > 1)
+        MPI_Type_free(&type);
+    free(cell);
+}
+
+static void broadcasts(void)
+{
+    static const int counts[] = {0, 1, 7, 4096, 65537};
+    MPI_Comm half;
+    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
+    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (int form = 0; form < 4; form++) {
+            for (int root = 0; root < ranks; root++)
+                broadcast_on(MPI_COMM_WORLD, counts[i], root, form & 1, form >> 1);
+            broadcast_on(half, counts[i], ranks / 2 - 1, form & 1, form >> 1);
+        }
+    MPI_Comm_free(&half);
+}
+
 /* Left in flight when MPI_Finalize comes. */
 static void leave_in_flight(void)
 {
@@ -541,6 +588,7 @@ static const struct {
     {"communicators with topologies", topologies},
     {"intercommunicators, idup and one rank", others_pass_through},
     {"communicator freed before its request", freed_communicator},
+    {"broadcasts from every root, with gaps and without", broadcasts},
     {"two threads on two communicators", two_threads},
     {"left in flight at the end", leave_in_flight},
 };

@@ -23,13 +23,15 @@ program fortran_allgather
   call MPI_Comm_size(MPI_COMM_WORLD, ranks, ierr)
   test = 0
   bad = 0
-  if (rank == 0) print '(a)', '1..7'
+  if (rank == 0) print '(a)', '1..9'
 
   call tell(gathered(MPI_COMM_WORLD, 0), 'allgather')
   call tell(gathered(MPI_COMM_WORLD, 1), 'iallgather and wait')
   call tell(gathered(MPI_COMM_WORLD, 2), 'iallgather in place and waitany')
   call tell(gathered(MPI_COMM_WORLD, 3), 'iallgather, waitall mixed with a native request')
   call tell(gathered(MPI_COMM_WORLD, 4), 'iallgather of a vector type from MPI_BOTTOM, waitsome')
+  call tell(broadcast(.false.), 'bcast')
+  call tell(broadcast(.true.), 'ibcast and wait')
   call MPI_Comm_split(MPI_COMM_WORLD, mod(rank, 2), rank, half, ierr)
   call tell(gathered(half, 1), 'communicator from comm_split')
   periods = .false.
@@ -55,6 +57,25 @@ contains
     if (all == 0) bad = bad + 1
     if (rank == 0) print '(a,i0,a,a)', trim(merge('ok    ', 'not ok', all == 1)) // ' ', test, ' - ', name
   end subroutine
+
+  logical function broadcast(nonblocking)
+    logical, intent(in) :: nonblocking
+    integer, asynchronous :: shared(n)
+    integer :: root
+    REQUEST_HANDLE :: request
+    broadcast = .true.
+    do root = 0, ranks - 1
+      shared = -1
+      if (rank == root) shared = [(root * 10007 + i, i = 1, n)]
+      if (nonblocking) then
+        call MPI_Ibcast(shared, n, MPI_INTEGER, root, MPI_COMM_WORLD, request, ierr)
+        call MPI_Wait(request, MPI_STATUS_IGNORE, ierr)
+      else
+        call MPI_Bcast(shared, n, MPI_INTEGER, root, MPI_COMM_WORLD, ierr)
+      end if
+      broadcast = broadcast .and. ierr == MPI_SUCCESS .and. all(shared == [(root * 10007 + i, i = 1, n)])
+    end do
+  end function
 
   logical function gathered(comm, form)
     COMM_HANDLE, intent(in) :: comm

@@ -33,11 +33,17 @@ def whole(members, count):
 def main():
     """Runs all tests; returns the number of those that failed."""
     if world.rank == 0:
-        print("1..5")
+        print("1..6")
     count = 3000
     send, receive = block(world.rank, count), array("d", bytes(8 * count * world.size))
     world.Allgather(send, receive)
     tell(receive == whole(world.size, count), "Allgather")
+
+    shared = block(1, count) if world.rank == 1 else array("d", bytes(8 * count))
+    world.Bcast(shared, root=1)
+    request = world.Ibcast(send if world.rank == 0 else receive[:count], root=0)
+    request.Wait()
+    tell(shared == block(1, count), "Bcast and Ibcast")
 
     receive = array("d", bytes(8 * count * world.size))
     receive[world.rank * count : (world.rank + 1) * count] = send

@@ -40,6 +40,7 @@ struct outboard_request {
     outboard_group *group;
     void *receive;
     uint64_t bytes, offset;
+    int64_t root; /* -1: all ranks contribute */
     int outcome;
     bool done, freed;
     outboard_request *next;
@@ -185,7 +186,9 @@ static void count(outboard_group *group, uint64_t *counter)
 static void deliver(outboard_group *group, outboard_request *request)
 {
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        char *place = (char *)request->receive + rank * request->bytes;
+        if (request->root >= 0 && rank != request->root)
+            continue;
+        char *place = (char *)request->receive + (request->root < 0 ? rank * request->bytes : 0);
         for (uint64_t done = 0; done < request->bytes;) {
             ssize_t part = pread(group->files[rank], place + done, request->bytes - done,
                                  (off_t)(request->offset + done));
@@ -281,17 +284,20 @@ int outboard_group_offloads_allgather(const outboard_group *group, uint64_t byte
     return bytes_per_rank >= (uint64_t)setting("OUTBOARD_FAKE_MIN_BYTES", 1);
 }
 
-int outboard_iallgather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank,
-                        outboard_request **posted)
+int outboard_group_offloads_broadcast(const outboard_group *group, uint64_t bytes)
 {
-    if (receive == NULL || send == NULL)
-        return failure(OUTBOARD_ERR_ARGUMENT, "a buffer is NULL");
+    return outboard_group_offloads_allgather(group, bytes);
+}
+
+/* Every rank leaves what it contributes in its file, at the same place; of a broadcast only the root's counts. */
+static int post(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, int64_t root,
+                outboard_request **posted)
+{
     outboard_request *request = calloc(1, sizeof *request);
-    if (send == OUTBOARD_IN_PLACE)
-        send = (char *)receive + group->rank * bytes_per_rank;
     pthread_mutex_lock(&lock);
     process.requests++;
-    *request = (outboard_request){.group = group, .receive = receive, .bytes = bytes_per_rank, .offset = group->offset};
+    *request = (outboard_request){
+        .group = group, .receive = receive, .bytes = bytes_per_rank, .offset = group->offset, .root = root};
     for (uint64_t done = 0; done < bytes_per_rank;) {
         ssize_t part = pwrite(group->files[group->rank], (const char *)send + done, bytes_per_rank - done,
                               (off_t)(request->offset + done));
@@ -309,6 +315,23 @@ int outboard_iallgather(outboard_group *group, const void *send, void *receive, 
     count(group, &group->segment->contributed[group->rank]);
     *posted = request;
     return OUTBOARD_OK;
+}
+
+int outboard_iallgather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank,
+                        outboard_request **posted)
+{
+    if (receive == NULL || send == NULL)
+        return failure(OUTBOARD_ERR_ARGUMENT, "a buffer is NULL");
+    if (send == OUTBOARD_IN_PLACE)
+        send = (char *)receive + group->rank * bytes_per_rank;
+    return post(group, send, receive, bytes_per_rank, -1, posted);
+}
+
+int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uint32_t root, outboard_request **posted)
+{
+    if (buffer == NULL || root >= group->ranks)
+        return failure(OUTBOARD_ERR_ARGUMENT, "no buffer, or no such root");
+    return post(group, buffer, buffer, bytes, root, posted);
 }
 
 /* With the lock held. */
