@@ -2,7 +2,7 @@
  * transport.h: what the measuring program needs from a communication library.
  *
  * One implementation per interface: transport_mpi.c (any MPI library) and transport_outboard.c (Outboard's C interface).
- * At most one allgather is in flight at a time. No function returns an error: a failure prints one line that names the
+ * At most one collective is in flight at a time. No function returns an error: a failure prints one line that names the
  * rank and the call, and ends the process, because a measurement with a failed call in it is worth nothing.
  */
 #ifndef TRANSPORT_H
@@ -22,8 +22,11 @@ const char *transport_library(void);
 /* The buffers of the collectives come from here, so that each library may give the memory it likes best. */
 void *transport_alloc(size_t bytes);
 
+/* Starts an allgather. */
 void transport_post(const void *send, void *receive, size_t bytes_per_rank);
-/* Gives the library the chance to progress; 1 when the allgather has completed. */
+/* Starts a broadcast from rank 0. */
+void transport_broadcast(void *buffer, size_t bytes);
+/* Gives the library the chance to progress; 1 when the collective has completed. */
 int transport_test(void);
 void transport_wait(void);
 

@@ -72,6 +72,13 @@ void transport_post(const void *send, void *receive, size_t bytes_per_rank)
           "MPI_Iallgather");
 }
 
+void transport_broadcast(void *buffer, size_t bytes)
+{
+    if (bytes > INT_MAX)
+        transport_fail("%zu bytes do not fit an MPI count", bytes);
+    check(MPI_Ibcast(buffer, (int)bytes, MPI_BYTE, 0, MPI_COMM_WORLD, &in_flight), "MPI_Ibcast");
+}
+
 int transport_test(void)
 {
     int done = 0;

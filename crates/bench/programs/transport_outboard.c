@@ -64,6 +64,11 @@ void transport_post(const void *send, void *receive, size_t bytes_per_rank)
     check(outboard_iallgather(world, send, receive, bytes_per_rank, &in_flight), "outboard_iallgather");
 }
 
+void transport_broadcast(void *buffer, size_t bytes)
+{
+    check(outboard_ibroadcast(world, buffer, bytes, 0, &in_flight), "outboard_ibroadcast");
+}
+
 int transport_test(void)
 {
     int done = 0;

@@ -13,7 +13,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 const SOURCES: [(&str, &str); 9] = [
-    ("allgather.c", include_str!("../programs/allgather.c")),
+    ("collective.c", include_str!("../programs/collective.c")),
     ("calibrate.c", include_str!("../programs/calibrate.c")),
     ("compute.c", include_str!("../programs/compute.c")),
     ("compute.h", include_str!("../programs/compute.h")),
@@ -102,8 +102,8 @@ impl Workshop {
 
     /// The measuring program for one system, called `name` in the error.
     pub(crate) fn measuring_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
-        let program = format!("allgather-{}", name.replace([' ', '/'], "-"));
-        let mut arguments = vec!["allgather.c", "control.c", toolchain.transport, "compute.o", "-o", &program]
+        let program = format!("collective-{}", name.replace([' ', '/'], "-"));
+        let mut arguments = vec!["collective.c", "control.c", toolchain.transport, "compute.o", "-o", &program]
             .into_iter()
             .map(OsString::from)
             .collect::<Vec<_>>();
@@ -152,7 +152,7 @@ mod tests {
         let workshop = Workshop::open().unwrap();
         assert!(workshop.calibrator().unwrap().is_file());
         let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/include");
-        for source in ["allgather.c", "transport_outboard.c"] {
+        for source in ["collective.c", "transport_outboard.c"] {
             let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);
             workshop.compile("outboard", Path::new(PLAIN_COMPILER), &arguments).unwrap();
         }

@@ -38,7 +38,9 @@ pub use compile::Toolchain;
 pub use error::BenchError;
 pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System, process_cpu_seconds};
 pub use limit::{COMPUTE_WORTH, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
-pub use options::{BenchOptions, Lateness, OptionError, default_peers_dir, format_size, parse_size, parse_sizes};
+pub use options::{
+    BenchOptions, Collective, Lateness, OptionError, default_peers_dir, format_size, parse_size, parse_sizes,
+};
 pub use ours::{Outboard, OutboardBelowMpi, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
 pub use report::{LateRow, LossRow, Overlap, Report, Row, Spread};

@@ -52,6 +52,8 @@ pub(crate) struct Phase {
     pub(crate) slowest_ms: Vec<f64>,
     /// The late rank's time from its own post, of each repetition; empty where no rank is late.
     pub(crate) late_own_ms: Vec<f64>,
+    /// The slowest of the others, of each repetition; empty where no rank is late.
+    pub(crate) late_others_ms: Vec<f64>,
     /// Processor time of all ranks in all repetitions.
     pub(crate) cpu_s: f64,
     /// Results with wrong bytes.
@@ -185,6 +187,7 @@ fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64], control
     let sizes: Vec<String> = options.sizes.iter().zip(units).map(|(bytes, units)| format!("{bytes}:{units}")).collect();
     let mut arguments = vec![
         format!("control={}", control.display()),
+        format!("collective={}", options.collective.name()),
         format!("sizes={}", sizes.join(",")),
         format!("repetitions={}", options.repetitions),
         format!("tests={}", options.test_calls),
@@ -215,7 +218,7 @@ fn time_limit(options: &BenchOptions) -> Duration {
     let ranks = f64::from(options.ranks());
     let late = options.late.map_or(0.0, |late| late.by.as_secs_f64());
     let repetition = |bytes: u64| {
-        let raw = limit::raw_limit_ms(options.ranks(), bytes, &options.lab.link()) / 1e3;
+        let raw = limit::raw_limit_ms(options.collective, options.ranks(), bytes, &options.lab.link()) / 1e3;
         let checked = ranks * ranks * bytes as f64 / CHECKED_PER_S;
         SLOWNESS * raw + checked + late + EVERY_REPETITION_S
     };

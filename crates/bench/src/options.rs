@@ -12,9 +12,30 @@ pub(crate) const MAX_SIZES: usize = 32;
 /// Repetitions and rounds beyond this are a typing error.
 const MAX_REPETITIONS: u32 = 100_000;
 
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collective {
+    /// Every rank contributes and receives all.
+    Allgather,
+    /// Rank 0 contributes, all others receive.
+    Broadcast,
+}
+
+impl Collective {
+    /// Name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allgather => "allgather",
+            Self::Broadcast => "broadcast",
+        }
+    }
+}
+
 /// One run of the benchmark.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
+    /// The collective.
+    pub collective: Collective,
     /// The cluster; one rank per host. Its loss is part of the specification.
     pub lab: LabSpec,
     /// Bytes that each rank contributes, in the order of the report.
@@ -48,8 +69,9 @@ pub struct BenchOptions {
 
 impl BenchOptions {
     /// A run on `lab` with `sizes` and no peers: 20 repetitions, one round, no faults.
-    pub fn new(lab: LabSpec, sizes: Vec<u64>) -> Self {
+    pub fn new(collective: Collective, lab: LabSpec, sizes: Vec<u64>) -> Self {
         Self {
+            collective,
             lab,
             sizes,
             peers: Vec::new(),
@@ -235,7 +257,7 @@ mod tests {
     #[test]
     fn impossible_runs_are_refused() {
         let lab: LabSpec = "4x1gbit".parse().unwrap();
-        let good = BenchOptions::new(lab, vec![1024]);
+        let good = BenchOptions::new(Collective::Allgather, lab, vec![1024]);
         assert_eq!(good.check(), Ok(()));
         let bad = |change: fn(&mut BenchOptions)| {
             let mut options = good.clone();

@@ -1,6 +1,6 @@
 //! The rows of a run, as they go into the JSON file.
 
-use crate::{BenchError, limit};
+use crate::{BenchError, Collective, limit};
 use outboard_lab::{LinkLimits, Loss};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -24,7 +24,7 @@ impl Report {
 /// One system at one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// `allgather`.
+    /// `allgather` or `broadcast`.
     pub collective: String,
     /// Name of the system: `outboard`, `mpich`, ...
     pub system: String,
@@ -42,7 +42,7 @@ pub struct Row {
     pub comm_core: bool,
     /// Number of ranks, one per host.
     pub ranks: u32,
-    /// Bytes that each rank contributes.
+    /// Bytes that each rank contributes, or the root of a broadcast.
     pub bytes_per_rank: u64,
     /// Measured repetitions of all rounds together, per phase.
     pub repetitions: u32,
@@ -50,7 +50,7 @@ pub struct Row {
     pub time_ms: Spread,
     /// Least time at the rate of the links, the burst of the token buckets taken into account.
     pub limit_ms: f64,
-    /// Least time at the rate of the links without bursts: N(P-1)/B.
+    /// Least time at the rate of the links without bursts: N(P-1)/B, of a broadcast N/B.
     pub raw_limit_ms: f64,
     /// Median time over [`Row::limit_ms`]; `None` where the limit is 0. Judged from 1 MiB on.
     pub ratio_to_limit: Option<f64>,
@@ -61,7 +61,7 @@ pub struct Row {
     /// Bytes per call over all switch ports, in and out, as the queueing disciplines counted them. The small exchange
     /// that starts a repetition is among them.
     pub wire_bytes: f64,
-    /// Payload that no multicast allgather can do without, over the same ports.
+    /// Payload that cannot be done without, over the same ports.
     pub multicast_minimum_bytes: u64,
     /// What remains for the program meanwhile.
     pub overlap: Overlap,
@@ -155,6 +155,8 @@ pub struct LateRow {
     pub ms: f64,
     /// How long it then waited for its result: median.
     pub own_ms: f64,
+    /// The slowest of the others, from the start: median.
+    pub others_ms: f64,
 }
 
 /// The limits of one size, filled into a row.
@@ -166,13 +168,15 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    pub(crate) fn new(ranks: u32, bytes_per_rank: u64, link: &LinkLimits, time_ms: f64, barrier_ms: f64) -> Self {
-        let limit_ms = limit::limit_ms(ranks, bytes_per_rank, link);
+    /// `call` is the collective, its ranks and its bytes.
+    pub(crate) fn new(call: (Collective, u32, u64), link: &LinkLimits, time_ms: f64, barrier_ms: f64) -> Self {
+        let (collective, ranks, bytes) = call;
+        let limit_ms = limit::limit_ms(collective, ranks, bytes, link);
         Self {
             limit_ms,
-            raw_limit_ms: limit::raw_limit_ms(ranks, bytes_per_rank, link),
+            raw_limit_ms: limit::raw_limit_ms(collective, ranks, bytes, link),
             ratio_to_limit: (limit_ms > 0.0).then(|| time_ms / limit_ms),
-            limit_and_barriers_ms: (bytes_per_rank < limit::JUDGED_FROM_BYTES).then_some(limit_ms + 3.0 * barrier_ms),
+            limit_and_barriers_ms: (bytes < limit::JUDGED_FROM_BYTES).then_some(limit_ms + 3.0 * barrier_ms),
         }
     }
 }
@@ -271,10 +275,10 @@ pub(crate) mod tests {
     #[test]
     fn small_sizes_are_judged_with_three_barriers() {
         let link = "4x1gbit".parse::<outboard_lab::LabSpec>().unwrap().link();
-        let small = Limits::new(4, 256 * 1024, &link, 7.0, 0.5);
+        let small = Limits::new((Collective::Allgather, 4, 256 * 1024), &link, 7.0, 0.5);
         assert_eq!(small.limit_and_barriers_ms, Some(small.limit_ms + 1.5));
         assert_eq!(small.ratio_to_limit, Some(7.0 / small.limit_ms));
-        assert_eq!(Limits::new(4, 1 << 20, &link, 27.0, 0.5).limit_and_barriers_ms, None);
-        assert_eq!(Limits::new(4, 1024, &link, 0.3, 0.1).ratio_to_limit, None);
+        assert_eq!(Limits::new((Collective::Allgather, 4, 1 << 20), &link, 27.0, 0.5).limit_and_barriers_ms, None);
+        assert_eq!(Limits::new((Collective::Allgather, 4, 1024), &link, 0.3, 0.1).ratio_to_limit, None);
     }
 }

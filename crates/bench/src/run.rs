@@ -118,11 +118,16 @@ fn row(
     let overall_ms = Spread::of(&all(|sample| &sample.overall.slowest_ms)).median;
     let compute_ms = Spread::of(&all(|sample| &sample.alone_ms)).median;
     let barrier_ms = Spread::of(&barriers);
-    let limits = Limits::new(ranks, bytes_per_rank, &options.lab.link(), time_ms.median, barrier_ms.median);
+    let limits = Limits::new(
+        (options.collective, ranks, bytes_per_rank),
+        &options.lab.link(),
+        time_ms.median,
+        barrier_ms.median,
+    );
     let services = sum_services(samples);
     let wrong_results = samples.iter().map(|sample| sample.pure.wrong + sample.overall.wrong).sum();
     Row {
-        collective: "allgather".to_owned(),
+        collective: options.collective.name().to_owned(),
         system: system.name(),
         library: launches.last().map(|launch| launch.library.clone()).unwrap_or_default(),
         algorithm: system.algorithm(),
@@ -140,7 +145,7 @@ fn row(
         barrier_ms,
         limit_and_barriers_ms: limits.limit_and_barriers_ms,
         wire_bytes: samples.iter().map(|sample| sample.wire_bytes as f64).sum::<f64>() / calls,
-        multicast_minimum_bytes: limit::multicast_minimum_bytes(ranks, bytes_per_rank),
+        multicast_minimum_bytes: limit::multicast_minimum_bytes(options.collective, ranks, bytes_per_rank),
         overlap: Overlap::new(compute_ms, overall_ms, time_ms.median),
         host_cpu_s: samples.iter().map(|sample| sample.pure.cpu_s).sum::<f64>() / calls,
         service_cpu_s: services.and_then(|counters| counters.cpu_s).map(|seconds| seconds / calls),
@@ -151,6 +156,7 @@ fn row(
             rank: late.rank,
             ms: late.by.as_secs_f64() * 1e3,
             own_ms: Spread::of(&all(|sample| &sample.pure.late_own_ms)).median,
+            others_ms: Spread::of(&all(|sample| &sample.pure.late_others_ms)).median,
         }),
         verified: wrong_results == 0,
         wrong_results,

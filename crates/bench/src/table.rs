@@ -33,7 +33,20 @@ pub fn render(rows: &[Row]) -> String {
     let widths: [usize; HEADINGS.len()] =
         std::array::from_fn(|at| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0));
     let table: String = lines.iter().map(|line| render_line(line, &widths)).collect();
-    table + &idle_lines(rows)
+    table + &idle_lines(rows) + &late_lines(rows)
+}
+
+/// What a late rank does to the others.
+fn late_lines(rows: &[Row]) -> String {
+    let line = |row: &Row| {
+        let late = row.late.as_ref()?;
+        let (system, size) = (&row.system, format_size(row.bytes_per_rank));
+        Some(format!(
+            "{system}, {size}: rank {} late by {:.1} ms: the others take {:.2} ms, itself {:.2} ms from its post\n",
+            late.rank, late.ms, late.others_ms, late.own_ms
+        ))
+    };
+    rows.iter().filter_map(line).collect()
 }
 
 /// What was measured once per system.

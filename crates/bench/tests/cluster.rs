@@ -3,7 +3,7 @@
 //! Has a main of its own because the cluster's processes are this program, executed again.
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use outboard_bench::{BenchError, BenchOptions, Lateness, Peer, Report, run};
+use outboard_bench::{BenchError, BenchOptions, Collective, Lateness, Peer, Report, run};
 use outboard_lab::{LabSpec, Loss, LossOf};
 use std::fs;
 use std::path::Path;
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     let trials = vec![
         Trial::test("debian_on_two_hosts", debian_on_two_hosts),
         Trial::test("late_rank_and_loss", late_rank_and_loss),
+        Trial::test("broadcast_from_rank_0", broadcast_from_rank_0),
         Trial::test("a_launch_out_of_time_leaves_nothing_running", a_launch_out_of_time_leaves_nothing_running),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
 
 fn options(sizes: &[u64]) -> BenchOptions {
     let lab: LabSpec = "2x1gbit".parse().expect("a lab");
-    let mut options = BenchOptions::new(lab, sizes.to_vec());
+    let mut options = BenchOptions::new(Collective::Allgather, lab, sizes.to_vec());
     options.peers = vec![Peer::Debian];
     options.repetitions = 3;
     options.progress = false;
@@ -78,7 +79,20 @@ fn late_rank_and_loss() -> Result<(), Failed> {
     let late = row.late.as_ref().expect("a late rank");
     assert_eq!((late.rank, late.ms), (1, 20.0));
     assert!(late.own_ms > 0.0 && late.own_ms < row.time_ms.max);
+    assert!(late.others_ms >= 20.0 && late.others_ms <= row.time_ms.max, "an allgather waits for all: {late:?}");
     assert_eq!(row.loss.as_ref().map(|loss| (loss.percent, loss.of.as_str())), Some((1.0, "all")));
+    Ok(())
+}
+
+fn broadcast_from_rank_0() -> Result<(), Failed> {
+    let mut options = options(&[1, 300_000]);
+    options.collective = Collective::Broadcast;
+    let report = measured(&options)?;
+    for row in &report.rows {
+        assert!(row.verified && row.collective == "broadcast", "{row:?}");
+        assert_eq!(row.multicast_minimum_bytes, 2 * row.bytes_per_rank);
+        assert!(row.wire_bytes >= 2.0 * row.bytes_per_rank as f64, "{}", row.wire_bytes);
+    }
     Ok(())
 }
 

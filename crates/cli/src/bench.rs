@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use outboard_bench::{
-    BenchOptions, Lateness, Outboard, OutboardBelowMpi, Peer, Services, System, default_peers_dir, parse_sizes,
-    render_table,
+    BenchOptions, Collective, Lateness, Outboard, OutboardBelowMpi, Peer, Services, System, default_peers_dir,
+    parse_sizes, render_table,
 };
 use outboard_lab::LabSpec;
 
@@ -20,7 +20,9 @@ use crate::places;
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Nonblocking allgather
-    Allgather(AllgatherArgs),
+    Allgather(BenchArgs),
+    /// Nonblocking broadcast from rank 0
+    Broadcast(BenchArgs),
 }
 
 /// The way into Outboard.
@@ -37,13 +39,13 @@ enum Via {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct AllgatherArgs {
+pub(crate) struct BenchArgs {
     /// HOSTSxRATE; one rank per host
     #[arg(long, default_value = "4x1gbit")]
     lab: LabSpec,
     #[command(flatten)]
     links: LinkArgs,
-    /// Bytes per rank, separated by commas
+    /// Bytes per rank, or of the root, separated by commas
     #[arg(long, default_value = "256K,1M,4M")]
     sizes: String,
     /// open-mpi, mpich, intel-mpi, debian, separated by commas
@@ -80,9 +82,13 @@ pub(crate) struct AllgatherArgs {
     daemons: DaemonArgs,
 }
 
-pub(crate) fn bench(BenchCommand::Allgather(args): BenchCommand) -> Result<ExitCode, CliError> {
+pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
+    let (collective, args) = match command {
+        BenchCommand::Allgather(args) => (Collective::Allgather, args),
+        BenchCommand::Broadcast(args) => (Collective::Broadcast, args),
+    };
     let sizes = parse_sizes(&args.sizes).map_err(|e| CliError::Failed(e.to_string()))?;
-    let mut options = BenchOptions::new(args.links.apply(args.lab)?, sizes);
+    let mut options = BenchOptions::new(collective, args.links.apply(args.lab)?, sizes);
     options.peers = args.peers;
     options.comm_core = args.comm_core;
     options.late = args.late;

@@ -69,7 +69,7 @@ impl Default for Config {
             dead_after: Duration::from_millis(3500),
             timer_floor: Duration::from_millis(4),
             retransmit_floor: Duration::from_millis(200),
-            stand_in_after: Duration::from_millis(2),
+            stand_in_after: Duration::from_micros(500),
             switch_queue: 512 << 10,
             batch_chunks: 32,
             fragment_bytes: 64 << 10,

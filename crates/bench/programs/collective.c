@@ -1,5 +1,5 @@
 /*
- * allgather.c: measures a nonblocking allgather, with every byte of every result checked.
+ * collective.c: measures a nonblocking allgather or a broadcast from rank 0, with every byte of every result checked.
  *
  * Phases, in the manner of the OSU overlap benchmarks: barriers; if asked for, nothing for a while; then for each size pure
  * communication (post and wait) and overall (post, compute loop, wait). A repetition begins at an instant that all ranks agree on, far enough
@@ -13,6 +13,7 @@
 #include "transport.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@ enum { SIZES_MAX = 32, WARM_UP = 2 };
 
 struct options {
     const char *control;         /* socket of the harness */
+    bool broadcast;              /* else an allgather */
     int sizes;
     size_t bytes[SIZES_MAX];     /* per rank */
     uint64_t units[SIZES_MAX];   /* of the compute loop, worth 1.15 of the limit for that size */
@@ -88,6 +90,10 @@ static struct options parse_options(int argc, char **argv)
         *value++ = '\0';
         if (strcmp(argv[at], "control") == 0)
             options.control = value;
+        else if (strcmp(argv[at], "collective") == 0 && strcmp(value, "allgather") == 0)
+            options.broadcast = false;
+        else if (strcmp(argv[at], "collective") == 0 && strcmp(value, "broadcast") == 0)
+            options.broadcast = true;
         else if (strcmp(argv[at], "sizes") == 0)
             parse_sizes(&options, value);
         else if (strcmp(argv[at], "repetitions") == 0)
@@ -136,10 +142,10 @@ static void fill(uint64_t *words, size_t bytes, uint64_t call)
     }
 }
 
-/* Looks at every byte; the first wrong one is named on stderr. 1 when there is one. */
-static int wrong(const unsigned char *received, size_t bytes, uint64_t call)
+/* Looks at every byte of the blocks of `sources` ranks; the first wrong one is named on stderr. 1 when there is one. */
+static int wrong(const unsigned char *received, uint32_t sources, size_t bytes, uint64_t call)
 {
-    for (uint32_t source = 0; source < transport_ranks(); source++) {
+    for (uint32_t source = 0; source < sources; source++) {
         for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
             const unsigned char *got = received + source * bytes + at;
             const uint64_t expected = pattern(source, call, at / sizeof expected);
@@ -193,14 +199,19 @@ static struct sample repeat(const struct options *options, const struct buffers 
 {
     static uint64_t call;
     call++;
-    fill(buffers->send, bytes, call);
+    /* Rank 0 broadcasts from the buffer into which the others receive. */
+    if (!options->broadcast || transport_rank() == 0)
+        fill(options->broadcast ? buffers->receive : buffers->send, bytes, call);
     clock_sleep_until_ns(agree_start(options));
     const int64_t cpu = process_cpu_ns();
     const int64_t start = clock_now_ns();
     if ((int)transport_rank() == options->late_rank)
         clock_sleep_until_ns(start + options->late_ns);
     const int64_t posted = clock_now_ns();
-    transport_post(buffers->send, buffers->receive, bytes);
+    if (options->broadcast)
+        transport_broadcast(buffers->receive, bytes);
+    else
+        transport_post(buffers->send, buffers->receive, bytes);
     if (units > 0)
         compute(units, options->tests);
     transport_wait();
@@ -212,7 +223,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
         .elapsed_ms = (double)(end - start) / 1e6,
         .own_ms = (double)(end - posted) / 1e6,
         .cpu_s = (double)(cpu_end - cpu) / 1e9,
-        .wrong = wrong((const unsigned char *)buffers->receive, bytes, call),
+        .wrong = wrong((const unsigned char *)buffers->receive, options->broadcast ? 1 : transport_ranks(), bytes, call),
     };
 }
 
@@ -279,6 +290,15 @@ static void report_phase(FILE *row, const char *phase, const struct options *opt
     fprintf(row, "],\"late_own_ms\":[");
     for (int at = 0; at < repetitions && options->late_rank >= 0; at++)
         fprintf(row, "%s%.6f", at > 0 ? "," : "", all[options->late_rank * repetitions + at].own_ms);
+    fprintf(row, "],\"late_others_ms\":[");
+    for (int at = 0; at < repetitions && options->late_rank >= 0; at++) {
+        double slowest = 0;
+        for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
+            const double elapsed_ms = all[rank * (size_t)repetitions + (size_t)at].elapsed_ms;
+            slowest = (int)rank != options->late_rank && elapsed_ms > slowest ? elapsed_ms : slowest;
+        }
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest);
+    }
     fprintf(row, "],\"cpu_s\":%.9f,\"wrong\":%.0f}", cpu_s, wrongs);
 }
 
