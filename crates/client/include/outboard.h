@@ -54,9 +54,17 @@ int outboard_abi_version(void);
 
 /*
  * Attaches the calling process to the service process of its host. socket_path NULL means the environment variable
- * OUTBOARD_SOCKET, else the default path. A process may attach once; attaching again returns the same context counted.
+ * OUTBOARD_SOCKET, else the default path; where none was named and none answers, the first rank of the job starts
+ * outboardd for the job (unless OUTBOARD_DAEMON=off), which ends with the job's last rank. The program is that of
+ * OUTBOARD_OUTBOARDD, else the one beside this library. A process may attach once; attaching again returns the same
+ * context counted.
  */
 int outboard_attach(const char *socket_path, outboard_context **context);
+/*
+ * Everything at once: attaches as outboard_attach(NULL), then makes the group of all ranks of the job as
+ * outboard_group_world. On failure nothing is left. Ends with outboard_group_destroy(world), outboard_detach(context).
+ */
+int outboard_init(outboard_context **context, outboard_group **world);
 /* Gives the attachment back. OUTBOARD_ERR_BUSY while groups exist. */
 int outboard_detach(outboard_context *context);
 
@@ -70,8 +78,9 @@ int outboard_detach(outboard_context *context);
 int outboard_group_offer(outboard_context *context, void *offer);
 int outboard_group_create(outboard_context *context, const void *offers, uint32_t ranks, uint32_t rank,
                           outboard_group **group);
-/* As above with the ranks that `outboard run` started, found by the OUTBOARD_RANK, OUTBOARD_WORLD_SIZE and
- * OUTBOARD_RENDEZVOUS environment variables. */
+/* As above with all ranks of the job, which find one another by OUTBOARD_RANK, OUTBOARD_WORLD_SIZE and
+ * OUTBOARD_RENDEZVOUS (HOST:PORT of rank 0, which serves it), through the PMIx server of mpirun or srun, or by the
+ * variables of Slurm, Open MPI, PMI or PyTorch. OUTBOARD_ERR_ARGUMENT names the variable to set. */
 int outboard_group_world(outboard_context *context, outboard_group **group);
 /* Local. Waits for the group's requests in flight. */
 int outboard_group_destroy(outboard_group *group);

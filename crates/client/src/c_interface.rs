@@ -126,6 +126,40 @@ fn with_attached<T>(body: impl FnOnce(&mut Option<Attached>) -> Result<T, Error>
 /// Made by the first attach, before it takes the lock.
 static MAIN_GUARD: LazyLock<Option<ForkGuard>> = LazyLock::new(|| ForkGuard::new().ok());
 
+/// Attaches, or counts once more where this process is attached.
+fn attach_counted(path: Option<&Path>) -> Result<*mut Context, Error> {
+    LazyLock::force(&MAIN_GUARD);
+    with_attached(|attached| {
+        if let Some(attached) = attached {
+            attached.count += 1;
+            return Ok(attached.context);
+        }
+        let guard =
+            ForkGuard::new().map_err(|errno| Error::Resource(format!("cannot guard against forks: {errno}")))?;
+        let context = Box::into_raw(Box::new(Context::attach(path)?));
+        *attached = Some(Attached { context, count: 1, guard });
+        Ok(context)
+    })
+}
+
+/// Takes one count back; the last one ends the attachment.
+fn detach_counted(context: *mut Context) -> Result<(), Error> {
+    with_attached(|place| {
+        let Some(attached) = place.as_mut().filter(|attached| attached.context == context) else {
+            return Err(Error::argument("context", "is not attached"));
+        };
+        if attached.count > 1 {
+            attached.count -= 1;
+            return Ok(());
+        }
+        // SAFETY: the box that attach made, as just compared.
+        unsafe { &*context }.detachable()?;
+        *place = None;
+        // SAFETY: as above; nobody else has it any more.
+        unsafe { Box::from_raw(context) }.detach()
+    })
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn outboard_abi_version() -> c_int {
     crate::ABI_VERSION as c_int
@@ -135,26 +169,37 @@ extern "C" fn outboard_abi_version() -> c_int {
 unsafe extern "C" fn outboard_attach(socket_path: *const c_char, context: *mut *mut Context) -> c_int {
     enter(|| {
         place(context, "context")?;
-        LazyLock::force(&MAIN_GUARD);
         let path = if socket_path.is_null() {
             None
         } else {
             // SAFETY: a C string, as the header asks.
             Some(Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(socket_path) }.to_bytes())))
         };
-        let attached = with_attached(|attached| {
-            if let Some(attached) = attached {
-                attached.count += 1;
-                return Ok(attached.context);
-            }
-            let guard =
-                ForkGuard::new().map_err(|errno| Error::Resource(format!("cannot guard against forks: {errno}")))?;
-            let context = Box::into_raw(Box::new(Context::attach(path)?));
-            *attached = Some(Attached { context, count: 1, guard });
-            Ok(context)
-        })?;
+        let attached = attach_counted(path)?;
         // SAFETY: not NULL, as checked above.
         unsafe { store(context, attached, "context") }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn outboard_init(context: *mut *mut Context, world: *mut *mut Group) -> c_int {
+    enter(|| {
+        place(context, "context")?;
+        place(world, "world")?;
+        let attached = attach_counted(None)?;
+        // SAFETY: what attaching just gave.
+        let made = match unsafe { &*attached }.world() {
+            Ok(made) => made,
+            Err(error) => {
+                // The first failure is the one to tell.
+                let _ = detach_counted(attached);
+                return Err(error);
+            }
+        };
+        // SAFETY: not NULL, as checked above.
+        unsafe { store(context, attached, "context") }?;
+        // SAFETY: not NULL, as checked above.
+        unsafe { store(world, Box::into_raw(Box::new(made)), "world") }
     })
 }
 
@@ -163,20 +208,7 @@ unsafe extern "C" fn outboard_detach(context: *mut Context) -> c_int {
     enter(|| {
         // SAFETY: as the header asks.
         unsafe { borrow(context, "context") }?.owned()?;
-        with_attached(|place| {
-            let Some(attached) = place.as_mut().filter(|attached| attached.context == context) else {
-                return Err(Error::argument("context", "is not attached"));
-            };
-            if attached.count > 1 {
-                attached.count -= 1;
-                return Ok(());
-            }
-            // SAFETY: the box that attach made, as just compared.
-            unsafe { &*context }.detachable()?;
-            *place = None;
-            // SAFETY: as above; nobody else has it any more.
-            unsafe { Box::from_raw(context) }.detach()
-        })
+        detach_counted(context)
     })
 }
 

@@ -1,10 +1,11 @@
 //! The attachment of a process to the service process of its host.
 
 use crate::ABI_VERSION;
+use crate::bootstrap;
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::group::Group;
-use crate::rendezvous;
+use crate::own_daemon;
 use crate::slots::Slots;
 use crate::staging::StagingPool;
 use outboard_shm::attach::{self, Hello, OFFER_BYTES, Purpose, Reply, Request};
@@ -74,21 +75,36 @@ impl Attachment {
     }
 }
 
-/// The socket to attach to: the argument, else the environment, else the default.
-fn socket_path(socket: Option<&Path>) -> PathBuf {
-    let named = || std::env::var_os(attach::SOCKET_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
-    socket.map(Path::to_owned).or_else(named).unwrap_or_else(|| attach::DEFAULT_SOCKET.into())
+/// The socket that somebody named: the argument, else the environment.
+fn named_socket(socket: Option<&Path>) -> Option<PathBuf> {
+    let variable = || std::env::var_os(attach::SOCKET_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
+    socket.map(Path::to_owned).or_else(variable)
 }
 
 impl Context {
-    /// Attaches to the service process at `socket`, else at that of `OUTBOARD_SOCKET`, else at the default (SP-3).
+    /// Attaches to the service process at `socket`, else at that of `OUTBOARD_SOCKET`. Where neither names one: to that
+    /// at the default socket, else to the job's own, which is started if need be unless `OUTBOARD_DAEMON` is `off` (SP-3).
     ///
     /// # Errors
-    /// [`Error::NoService`], [`Error::Version`], [`Error::Resource`]; nothing is left behind.
+    /// [`Error::NoService`], [`Error::OwnDaemon`], [`Error::Version`], [`Error::Resource`]; nothing is left behind.
     pub fn attach(socket: Option<&Path>) -> Result<Context, Error> {
+        if let Some(path) = named_socket(socket) {
+            return Context::attach_at(&path);
+        }
+        match Connection::open(attach::DEFAULT_SOCKET.as_ref()) {
+            Err(Error::NoService { .. }) if own_daemon::wanted()? => own_daemon::attach(Context::attach_at),
+            connection => Context::greet(connection?),
+        }
+    }
+
+    fn attach_at(path: &Path) -> Result<Context, Error> {
+        Context::greet(Connection::open(path)?)
+    }
+
+    /// Says hello.
+    fn greet(connection: Connection) -> Result<Context, Error> {
         let kernel = |what: &str, errno| Error::Resource(format!("cannot {what}: {errno}"));
         let guard = ForkGuard::new().map_err(|errno| kernel("guard against forks", errno))?;
-        let connection = Connection::open(&socket_path(socket))?;
         // Where the Yama module restricts tracing to ancestors, this names one more; elsewhere it fails harmlessly.
         if let Some(service) = connection.service_pid() {
             let _ = rustix::process::set_ptracer(rustix::process::PTracer::ProcessID(service));
@@ -191,15 +207,25 @@ impl Context {
         Err(failure)
     }
 
-    /// Makes the group of all ranks that `outboard run` started, by `OUTBOARD_RANK`, `OUTBOARD_WORLD_SIZE` and
-    /// `OUTBOARD_RENDEZVOUS`. Collective.
+    /// Makes the group of all ranks of the job, as its launcher or the `OUTBOARD_` variables tell them
+    /// ([`bootstrap::from_environment`]). Collective.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a missing variable, [`Error::Rendezvous`], and as [`create_group`](Self::create_group).
+    /// [`Error::Environment`] for a missing variable, [`Error::Bootstrap`], and as [`create_group`](Self::create_group).
     pub fn world(&self) -> Result<Group, Error> {
-        let world = rendezvous::World::from_environment()?;
-        let offers = world.exchange(&self.offer()?[..])?;
-        self.create_group(&offers.concat(), world.ranks, world.rank)
+        let mut job = bootstrap::from_environment()?;
+        let offers = job.exchange(&self.offer()?[..])?;
+        self.create_group(&offers.concat(), job.ranks(), job.rank())
+    }
+
+    /// Attaches, to the socket of `OUTBOARD_SOCKET` or the default one, and makes the group of all ranks. Collective.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach) and [`world`](Self::world); nothing is left behind.
+    pub fn init() -> Result<(Context, Group), Error> {
+        let context = Context::attach(None)?;
+        let world = context.world()?;
+        Ok((context, world))
     }
 
     /// Memory that the service process maps too: the fastest buffers. Zeroed, page-aligned.

@@ -1,5 +1,6 @@
 //! What can go wrong for a rank, in sentences.
 
+use crate::bootstrap::PmixError;
 use crate::rendezvous::RendezvousError;
 use outboard_shm::control::ControlError;
 use outboard_shm::region::RegionError;
@@ -15,6 +16,14 @@ pub enum Error {
         /// Its name in `outboard.h`.
         argument: &'static str,
         /// What is wrong with it.
+        problem: String,
+    },
+    /// The environment does not say what is needed.
+    #[error("environment variable {variable} {problem}")]
+    Environment {
+        /// Its name.
+        variable: String,
+        /// What is wrong with it, and what to set.
         problem: String,
     },
     /// The process is a child of the one that attached.
@@ -37,6 +46,17 @@ pub enum Error {
         path: PathBuf,
         /// The kernel's reason, or ours.
         reason: String,
+    },
+    /// The job's own service process cannot be started.
+    #[error(
+        "cannot start a service process for this job: {reason}; its log is {}; start outboardd by hand and name its socket \
+         in OUTBOARD_SOCKET, or mend the cause", log.display()
+    )]
+    OwnDaemon {
+        /// What went wrong.
+        reason: String,
+        /// What it said, if anything.
+        log: PathBuf,
     },
     /// Releases differ.
     #[error("{0}")]
@@ -63,7 +83,7 @@ pub enum Error {
     Protocol(String),
     /// The ranks did not find each other.
     #[error("{text}")]
-    Rendezvous {
+    Bootstrap {
         /// The kind of failure.
         status: Status,
         /// The sentence.
@@ -78,14 +98,14 @@ impl Error {
     /// The code of the C interface; never [`Status::Ok`].
     pub fn status(&self) -> Status {
         match self {
-            Error::Argument { .. } => Status::Argument,
+            Error::Argument { .. } | Error::Environment { .. } => Status::Argument,
             Error::Forked => Status::Forked,
             Error::Busy { .. } => Status::Busy,
-            Error::NoService { .. } => Status::NoService,
+            Error::NoService { .. } | Error::OwnDaemon { .. } => Status::NoService,
             Error::Version(_) => Status::Version,
             Error::ServiceLost { .. } => Status::ServiceLost,
             Error::Resource(_) => Status::Resource,
-            Error::Service { status, .. } | Error::Rendezvous { status, .. } => *status,
+            Error::Service { status, .. } | Error::Bootstrap { status, .. } => *status,
             Error::Protocol(_) => Status::Protocol,
             Error::Internal(_) => Status::Internal,
         }
@@ -118,6 +138,12 @@ impl From<ControlError> for Error {
 
 impl From<RendezvousError> for Error {
     fn from(error: RendezvousError) -> Self {
-        Error::Rendezvous { status: error.status(), text: error.to_string() }
+        Error::Bootstrap { status: error.status(), text: error.to_string() }
+    }
+}
+
+impl From<PmixError> for Error {
+    fn from(error: PmixError) -> Self {
+        Error::Bootstrap { status: error.status(), text: error.to_string() }
     }
 }

@@ -1,16 +1,16 @@
 //! Bringing the ranks of a job together where no MPI does: everybody's blob to everybody, over one TCP server.
 //!
-//! `outboard run` serves, its ranks are clients. Little-endian; a blob is at most [`MOST_BYTES`] long.
+//! `outboard run` serves and its ranks visit, or rank 0 serves ([`Tcp`](crate::bootstrap::Tcp)). Little-endian; a blob is
+//! at most [`MOST_BYTES`] long; the token keeps ranks of different jobs apart that meet at one address.
 //!
 //! | from | message |
 //! |---|---|
-//! | client | magic (u32), version (u32), rank (u32), ranks (u32), length (u32), blob |
+//! | visitor | magic (u32), version (u32), rank (u32), ranks (u32), token (u64), length (u32), blob |
 //! | server, when all came | 0 (u32), ranks (u32), then length (u32) and blob of each rank in order |
 //! | server, when some did not | 1 (u32), length (u32), the sentence that names them |
 //!
 //! Invariants: every wait has a deadline; what a stranger sends costs the server one connection and bounded memory.
 
-use crate::error::Error;
 use outboard_shm::status::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Read, Write};
@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 
 /// Longest blob of a rank.
 pub const MOST_BYTES: u32 = 64 << 10;
-/// How long a client tries to reach the server and then waits for the others.
+/// How long a visitor tries to reach the server and then waits for the others.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRV");
-const VERSION: u32 = 1;
-const HEADER: usize = 20;
+const VERSION: u32 = 2;
+const HEADER: usize = 28;
 const MOST_RANKS: u32 = 1 << 20;
 /// Connections beyond the ranks' own that the server holds at a time.
 const STRANGERS: usize = 64;
@@ -33,7 +33,7 @@ const STRANGERS: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum RendezvousError {
     /// Nobody listens.
-    #[error("rank {rank} cannot reach the rendezvous at {address} within {}s: {reason}; is `outboard run` alive?", LIMIT.as_secs())]
+    #[error("rank {rank} cannot reach the rendezvous at {address} within {}s: {reason}; is rank 0 alive, and does OUTBOARD_RENDEZVOUS name its host?", LIMIT.as_secs())]
     Unreachable {
         /// The rank that tried.
         rank: u32,
@@ -64,6 +64,14 @@ pub enum RendezvousError {
     /// The server's own socket.
     #[error("rendezvous server: {0}")]
     Server(io::Error),
+    /// Rank 0 may not listen there.
+    #[error("rank 0 cannot serve the rendezvous at {address}: {reason}; set OUTBOARD_RENDEZVOUS to a port above 1023")]
+    Listen {
+        /// Where.
+        address: String,
+        /// The kernel's reason.
+        reason: io::Error,
+    },
 }
 
 impl RendezvousError {
@@ -73,7 +81,7 @@ impl RendezvousError {
             RendezvousError::Unreachable { .. } => Status::PeerLost,
             RendezvousError::Missing { .. } | RendezvousError::Refused(_) => Status::RankLost,
             RendezvousError::Broken { .. } => Status::Protocol,
-            RendezvousError::Server(_) => Status::Resource,
+            RendezvousError::Server(_) | RendezvousError::Listen { .. } => Status::Resource,
         }
     }
 }
@@ -85,49 +93,35 @@ fn list(ranks: &[u32]) -> String {
     if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") }
 }
 
-/// This rank's place among those that `outboard run` started.
+/// A rank that somebody else serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct World {
+pub(crate) struct Visitor {
     /// Where the server listens: host and port.
-    pub address: String,
+    pub(crate) address: String,
+    /// Equal on all ranks of the job.
+    pub(crate) token: u64,
     /// This rank.
-    pub rank: u32,
+    pub(crate) rank: u32,
     /// All ranks.
-    pub ranks: u32,
+    pub(crate) ranks: u32,
 }
 
-impl World {
-    /// From `OUTBOARD_RENDEZVOUS`, `OUTBOARD_RANK` and `OUTBOARD_WORLD_SIZE`.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] names the variable that is missing or wrong.
-    pub fn from_environment() -> Result<World, Error> {
-        let text = |name: &'static str| {
-            std::env::var(name).map_err(|_| Error::argument(name, "is not set; start the program by `outboard run`"))
-        };
-        let number = |name: &'static str| {
-            let value = text(name)?;
-            value.parse().map_err(|_| Error::argument(name, format!("is `{value}`, not a number")))
-        };
-        let (rank, ranks) = (number("OUTBOARD_RANK")?, number("OUTBOARD_WORLD_SIZE")?);
-        if rank >= ranks {
-            return Err(Error::argument("OUTBOARD_RANK", format!("is {rank} in a world of {ranks}")));
-        }
-        Ok(World { address: text("OUTBOARD_RENDEZVOUS")?, rank, ranks })
-    }
-
+impl Visitor {
     /// Brings `blob` to all ranks and all ranks' blobs here, in rank order. Collective.
     ///
     /// # Errors
     /// [`RendezvousError`]; every wait ends after [`LIMIT`].
-    pub fn exchange(&self, blob: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
+    pub(crate) fn exchange(&self, blob: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
         let deadline = Instant::now() + LIMIT;
         let mut server = self.connect(deadline)?;
         let broken = |reason| RendezvousError::Broken { rank: self.rank, reason };
-        let length = u32::try_from(blob.len()).ok().filter(|length| *length <= MOST_BYTES);
-        let length = length.ok_or_else(|| broken(nonsense("blob too long")))?;
-        let mut message: Vec<u8> =
-            [MAGIC, VERSION, self.rank, self.ranks, length].iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert!(blob.len() <= MOST_BYTES as usize, "checked by the caller");
+        let mut message = Vec::with_capacity(HEADER + blob.len());
+        for word in [MAGIC, VERSION, self.rank, self.ranks] {
+            message.extend_from_slice(&word.to_le_bytes());
+        }
+        message.extend_from_slice(&self.token.to_le_bytes());
+        message.extend_from_slice(&(blob.len() as u32).to_le_bytes());
         message.extend_from_slice(blob);
         server.write_all(&message).map_err(broken)?;
         // The server has a deadline of its own and says who is missing: it must be first.
@@ -191,7 +185,15 @@ struct Arriving {
 
 /// A rank that has come.
 struct Member {
-    stream: TcpStream,
+    /// None for the rank that serves.
+    stream: Option<TcpStream>,
+    blob: Vec<u8>,
+}
+
+/// What a rank says.
+struct Arrival {
+    rank: u32,
+    token: u64,
     blob: Vec<u8>,
 }
 
@@ -203,10 +205,36 @@ struct Member {
 /// came and then could not be answered.
 pub fn serve(listener: &TcpListener, ranks: u32, deadline: Instant) -> Result<(), RendezvousError> {
     assert!((1..=MOST_RANKS).contains(&ranks), "{ranks} ranks");
+    gather(listener, (0..ranks).map(|_| None).collect(), None, deadline).map(drop)
+}
+
+/// Serves one exchange as one of its ranks, whose contribution is `blob`; all blobs in rank order.
+///
+/// # Errors
+/// As [`serve`].
+pub(crate) fn host(
+    listener: &TcpListener,
+    own: &Visitor,
+    blob: &[u8],
+    deadline: Instant,
+) -> Result<Vec<Vec<u8>>, RendezvousError> {
+    let mut members: Vec<Option<Member>> = (0..own.ranks).map(|_| None).collect();
+    members[own.rank as usize] = Some(Member { stream: None, blob: blob.to_vec() });
+    let members = gather(listener, members, Some(own.token), deadline)?;
+    Ok(members.into_iter().map(|member| member.blob).collect())
+}
+
+/// Waits for the ranks that are not in `members` and answers all. Without a `token` the first to come says which it is.
+fn gather(
+    listener: &TcpListener,
+    mut members: Vec<Option<Member>>,
+    mut token: Option<u64>,
+    deadline: Instant,
+) -> Result<Vec<Member>, RendezvousError> {
     listener.set_nonblocking(true).map_err(RendezvousError::Server)?;
-    let mut members: Vec<Option<Member>> = (0..ranks).map(|_| None).collect();
+    let ranks = members.len() as u32;
     let mut arriving: Vec<Arriving> = Vec::new();
-    let mut missing = ranks as usize;
+    let mut missing = members.iter().filter(|member| member.is_none()).count();
     while missing > 0 {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -217,17 +245,20 @@ pub fn serve(listener: &TcpListener, ranks: u32, deadline: Instant) -> Result<()
         for mut one in std::mem::take(&mut arriving) {
             match one.progress(ranks) {
                 Ok(None) => arriving.push(one),
-                Ok(Some((rank, blob))) if members[rank as usize].is_none() => {
-                    members[rank as usize] = Some(Member { stream: one.stream, blob });
+                Ok(Some(Arrival { rank, token: its, blob }))
+                    if members[rank as usize].is_none() && *token.get_or_insert(its) == its =>
+                {
+                    members[rank as usize] = Some(Member { stream: Some(one.stream), blob });
                     missing -= 1;
                 }
-                // A stranger, or a rank that came twice: its connection closes.
+                // A stranger, a rank of another job or one that came twice: its connection closes.
                 Ok(Some(_)) | Err(_) => {}
             }
         }
     }
     let members: Vec<Member> = members.into_iter().flatten().collect();
-    answer_all(&members)
+    answer_all(&members)?;
+    Ok(members)
 }
 
 /// Sleeps until a connection or bytes of one are there.
@@ -257,12 +288,13 @@ fn accept(listener: &TcpListener, arriving: &mut Vec<Arriving>, most: usize) -> 
 }
 
 impl Arriving {
-    /// Reads what is there; rank and blob once they are whole.
-    fn progress(&mut self, ranks: u32) -> io::Result<Option<(u32, Vec<u8>)>> {
+    /// Reads what is there; what the rank says once it is whole.
+    fn progress(&mut self, ranks: u32) -> io::Result<Option<Arrival>> {
         loop {
             let wanted = self.wanted(ranks)?;
-            if self.bytes.len() == wanted && wanted >= HEADER && self.bytes.len() == HEADER + self.word(4) as usize {
-                return Ok(Some((self.word(2), self.bytes.split_off(HEADER))));
+            if self.bytes.len() == wanted && wanted >= HEADER && self.bytes.len() == HEADER + self.word(6) as usize {
+                let token = u64::from(self.word(5)) << 32 | u64::from(self.word(4));
+                return Ok(Some(Arrival { rank: self.word(2), token, blob: self.bytes.split_off(HEADER) }));
             }
             let have = self.bytes.len();
             self.bytes.resize(wanted, 0);
@@ -289,10 +321,10 @@ impl Arriving {
             return Ok(HEADER);
         }
         let ours = self.word(0) == MAGIC && self.word(1) == VERSION;
-        if !ours || self.word(2) >= ranks || self.word(3) != ranks || self.word(4) > MOST_BYTES {
+        if !ours || self.word(2) >= ranks || self.word(3) != ranks || self.word(6) > MOST_BYTES {
             return Err(nonsense("header"));
         }
-        Ok(HEADER + self.word(4) as usize)
+        Ok(HEADER + self.word(6) as usize)
     }
 }
 
@@ -329,9 +361,10 @@ fn answer_all(members: &[Member]) -> Result<(), RendezvousError> {
 
 impl Member {
     fn tell(&self, answer: &[u8]) -> io::Result<()> {
-        self.stream.set_nonblocking(false)?;
-        self.stream.set_write_timeout(Some(LIMIT))?;
-        (&self.stream).write_all(answer)
+        let Some(mut stream) = self.stream.as_ref() else { return Ok(()) };
+        stream.set_nonblocking(false)?;
+        stream.set_write_timeout(Some(LIMIT))?;
+        stream.write_all(answer)
     }
 }
 
@@ -345,6 +378,10 @@ mod tests {
         (listener, address)
     }
 
+    fn visitor(address: &str, rank: u32, ranks: u32) -> Visitor {
+        Visitor { address: address.to_owned(), token: 7, rank, ranks }
+    }
+
     #[test]
     fn all_blobs_reach_all_ranks_in_order_whatever_strangers_send() {
         let (listener, address) = server();
@@ -354,7 +391,7 @@ mod tests {
             stranger.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
             let ranks: Vec<_> = [2, 0, 1]
                 .map(|rank| {
-                    let world = World { address: address.clone(), rank, ranks: 3 };
+                    let world = visitor(&address, rank, 3);
                     scope.spawn(move || world.exchange(&vec![rank as u8; 1000 * rank as usize]))
                 })
                 .into_iter()
@@ -371,11 +408,26 @@ mod tests {
     fn missing_ranks_are_named_to_the_server_and_to_those_that_came() {
         let (listener, address) = server();
         std::thread::scope(|scope| {
-            let came = scope.spawn(|| World { address: address.clone(), rank: 1, ranks: 4 }.exchange(b"x"));
+            let came = scope.spawn(|| visitor(&address, 1, 4).exchange(b"x"));
             let served = serve(&listener, 4, Instant::now() + Duration::from_millis(500));
             let sentence = "ranks 0, 2, 3 of 4 did not come to the rendezvous in time";
             assert_eq!(served.unwrap_err().to_string(), sentence);
             assert_eq!(came.join().unwrap().unwrap_err().to_string(), sentence);
+        });
+    }
+
+    /// Two jobs at one address: the second's ranks are turned away and do not end up among the first's.
+    #[test]
+    fn ranks_of_another_job_are_turned_away() {
+        let (listener, address) = server();
+        std::thread::scope(|scope| {
+            let own = visitor(&address, 0, 2);
+            let hosting = scope.spawn(move || host(&listener, &own, b"ours", Instant::now() + LIMIT));
+            let stranger = Visitor { token: 8, ..visitor(&address, 1, 2) };
+            assert!(matches!(stranger.exchange(b"theirs"), Err(RendezvousError::Broken { rank: 1, .. })));
+            let blobs = visitor(&address, 1, 2).exchange(b"own").unwrap();
+            assert_eq!(blobs, [b"ours".to_vec(), b"own".to_vec()]);
+            assert_eq!(hosting.join().unwrap().unwrap(), blobs);
         });
     }
 }

@@ -1,0 +1,274 @@
+//! What launchers tell a rank by its environment: its number, how many there are, where they meet, which job it is.
+//!
+//! Outboard's own variables come first, then those of the launcher that is nearest to the rank: a launcher that was itself
+//! started by Slurm leaves Slurm's variables standing, and they speak of the launcher.
+//!
+//! Never touches the network; reads variables through a [`Lookup`], so that tests bring their own.
+
+use crate::error::Error;
+
+/// Reads one variable; those that are set to nothing count as unset.
+pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// This rank.
+pub(super) const RANK: &str = "OUTBOARD_RANK";
+/// All ranks.
+pub(super) const WORLD_SIZE: &str = "OUTBOARD_WORLD_SIZE";
+/// Where ranks meet.
+pub(super) const RENDEZVOUS: &str = "OUTBOARD_RENDEZVOUS";
+/// The job's number, which its service processes bear too.
+pub(crate) const JOB: &str = "OUTBOARD_JOB";
+
+/// Rank and size by the variables of one launcher.
+struct Launcher {
+    name: &'static str,
+    rank: &'static str,
+    ranks: &'static str,
+    /// Without these the others are not believed.
+    also: &'static [&'static str],
+}
+
+impl Launcher {
+    fn variables(&self) -> impl Iterator<Item = &'static str> {
+        [self.rank, self.ranks].into_iter().chain(self.also.iter().copied())
+    }
+}
+
+/// Nearest to the rank first.
+const LAUNCHERS: [Launcher; 4] = [
+    // Names too common to be believed alone.
+    Launcher { name: "PyTorch", rank: "RANK", ranks: "WORLD_SIZE", also: &["MASTER_ADDR", "MASTER_PORT"] },
+    Launcher { name: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", ranks: "OMPI_COMM_WORLD_SIZE", also: &[] },
+    Launcher { name: "PMI", rank: "PMI_RANK", ranks: "PMI_SIZE", also: &[] },
+    Launcher { name: "Slurm", rank: "SLURM_PROCID", ranks: "SLURM_NTASKS", also: &[] },
+];
+
+/// Ports that ranks of a Slurm step meet at: below those that Linux hands out of its own accord (32768).
+const SLURM_PORTS: std::ops::Range<u64> = 16_384..32_768;
+
+/// A rank's place in its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) rank: u32,
+    pub(super) ranks: u32,
+}
+
+/// Where ranks meet, and what keeps ranks of another job apart that come there by mistake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Meeting {
+    /// Host and port.
+    pub(super) address: String,
+    /// Equal on all ranks of the job.
+    pub(super) token: u64,
+}
+
+/// The process's environment.
+pub(crate) fn process(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn wrong(variable: &str, problem: impl Into<String>) -> Error {
+    Error::Environment { variable: variable.to_owned(), problem: problem.into() }
+}
+
+/// Rank and size.
+///
+/// # Errors
+/// [`Error::Environment`] names the variable that is missing or wrong.
+pub(super) fn place(lookup: Lookup<'_>) -> Result<Place, Error> {
+    let (rank_name, ranks_name) = if lookup(RANK).is_some() || lookup(WORLD_SIZE).is_some() {
+        (RANK, WORLD_SIZE)
+    } else {
+        let named = |launcher: &&Launcher| launcher.variables().all(|name| lookup(name).is_some());
+        let launcher = LAUNCHERS.iter().find(named).ok_or_else(nobody)?;
+        (launcher.rank, launcher.ranks)
+    };
+    let number = |name: &str, what: &str| {
+        let value = lookup(name).ok_or_else(|| wrong(name, format!("is not set; set it to {what}")))?;
+        value.trim().parse::<u32>().map_err(|_| wrong(name, format!("is `{value}`; set it to {what}")))
+    };
+    let rank = number(rank_name, "the number of this rank, from 0")?;
+    let ranks = number(ranks_name, "the number of ranks")?;
+    if rank >= ranks {
+        return Err(wrong(rank_name, format!("is {rank}, but {ranks_name} is {ranks}; ranks count from 0")));
+    }
+    Ok(Place { rank, ranks })
+}
+
+/// The error where nobody says which rank this is.
+fn nobody() -> Error {
+    let known: Vec<_> = LAUNCHERS.iter().map(|launcher| format!("{} ({})", launcher.rank, launcher.name)).collect();
+    let known = known.join(", ");
+    let remedy = format!(
+        "start the program by `outboard run`, srun or mpirun, or set {RANK}, {WORLD_SIZE} and {RENDEZVOUS}=HOST:PORT of \
+         rank 0"
+    );
+    wrong(RANK, format!("is not set, and neither is that of a launcher: {known}; {remedy}"))
+}
+
+/// Where the ranks meet.
+///
+/// # Errors
+/// [`Error::Environment`] names the variable that is missing or wrong.
+pub(super) fn meeting(lookup: Lookup<'_>, place: Place) -> Result<Meeting, Error> {
+    if let Some(address) = lookup(RENDEZVOUS) {
+        let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+        return match port {
+            Some(Ok(1..)) => Ok(Meeting { address, token: 0 }),
+            _ => Err(wrong(RENDEZVOUS, format!("is `{address}`; set it to HOST:PORT, a free port of rank 0's host"))),
+        };
+    }
+    if let (Some(host), Some(port), Some(_)) = (lookup("MASTER_ADDR"), lookup("MASTER_PORT"), lookup("RANK")) {
+        // PyTorch's own store has the port itself.
+        let ours = port.parse::<u16>().ok().and_then(|port| port.checked_add(1));
+        let ours = ours.ok_or_else(|| wrong("MASTER_PORT", format!("is `{port}`, no port with one above it")))?;
+        return Ok(Meeting { address: join(&host, ours), token: 0 });
+    }
+    if let Some(meeting) = slurm_meeting(lookup, place) {
+        return Ok(meeting);
+    }
+    Err(wrong(
+        RENDEZVOUS,
+        "is not set, and the launcher does not say where ranks meet; set it to HOST:PORT, a free port of rank 0's host",
+    ))
+}
+
+fn join(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// The first host of the Slurm step, at a port that follows from the step, if this rank is a task of the step itself.
+fn slurm_meeting(lookup: Lookup<'_>, place: Place) -> Option<Meeting> {
+    let is = |name, number: u32| lookup(name).and_then(|value| value.parse().ok()) == Some(number);
+    if !is("SLURM_PROCID", place.rank) || !is("SLURM_NTASKS", place.ranks) {
+        return None;
+    }
+    let nodes = lookup("SLURM_STEP_NODELIST").or_else(|| lookup("SLURM_JOB_NODELIST"))?;
+    let token = hash(&slurm_step(lookup)?);
+    let port = SLURM_PORTS.start + token % (SLURM_PORTS.end - SLURM_PORTS.start);
+    Some(Meeting { address: join(&first_node(&nodes)?, u16::try_from(port).ok()?), token })
+}
+
+fn slurm_step(lookup: Lookup<'_>) -> Option<String> {
+    Some(format!("slurm {}.{}", lookup("SLURM_JOB_ID")?, lookup("SLURM_STEP_ID")?))
+}
+
+/// The first host of Slurm's list: `node[07-12,20],other` begins with `node07`.
+fn first_node(list: &str) -> Option<String> {
+    let end = list.find(['[', ',']).unwrap_or(list.len());
+    let (prefix, rest) = list.split_at(end);
+    let Some(ranges) = rest.strip_prefix('[') else { return (!prefix.is_empty()).then(|| prefix.to_owned()) };
+    let (ranges, rest) = ranges.split_once(']')?;
+    let number = ranges.split(['-', ',']).next()?;
+    let suffix = rest.split(',').next()?;
+    // A second list in one name is rare enough to ask for an address instead.
+    (!suffix.contains('[')).then(|| format!("{prefix}{number}{suffix}"))
+}
+
+/// Names the job equally in all its ranks, at least in those on one host: by `OUTBOARD_JOB`, where the ranks meet, what
+/// the launcher calls it, else by the process that started this one.
+pub(crate) fn job(lookup: Lookup<'_>) -> Result<u64, Error> {
+    if let Some(number) = lookup(JOB) {
+        return number.parse().map_err(|_| wrong(JOB, format!("is `{number}`; set it to a number, or leave it unset")));
+    }
+    let torch = || Some(format!("torch {}:{}", lookup("MASTER_ADDR")?, lookup("MASTER_PORT")?));
+    let named = lookup(RENDEZVOUS).or_else(|| lookup("PMIX_NAMESPACE")).or_else(torch).or_else(|| slurm_step(lookup));
+    let parent = || rustix::process::getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
+    Ok(hash(&named.unwrap_or_else(|| format!("parent {}", parent()))))
+}
+
+/// FNV-1a: the same on every host, whatever library it runs.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `body` on an environment written as `A=1 B=2`.
+    fn with<T>(environment: &str, body: impl FnOnce(Lookup<'_>) -> T) -> T {
+        let lookup = |name: &str| {
+            let pairs = environment.split_whitespace().filter_map(|pair| pair.split_once('='));
+            pairs.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).next()
+        };
+        body(&lookup)
+    }
+
+    fn placed(environment: &str) -> Result<(u32, u32), String> {
+        with(environment, place).map(|place| (place.rank, place.ranks)).map_err(|error| error.to_string())
+    }
+
+    fn met(environment: &str) -> Result<String, String> {
+        let found = with(environment, |lookup| meeting(lookup, place(lookup)?));
+        found.map(|meeting| meeting.address).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_launcher_tells_the_place_and_the_nearest_is_believed() {
+        let slurm = "SLURM_PROCID=0 SLURM_NTASKS=1";
+        let mpi = "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4";
+        assert_eq!(placed("SLURM_PROCID=3 SLURM_NTASKS=8"), Ok((3, 8)));
+        assert_eq!(placed(&format!("{slurm} {mpi}")), Ok((2, 4)));
+        assert_eq!(placed("PMI_RANK=1 PMI_SIZE=2"), Ok((1, 2)));
+        assert_eq!(placed("RANK=1 WORLD_SIZE=3 MASTER_ADDR=a MASTER_PORT=1"), Ok((1, 3)));
+        assert_eq!(placed(&format!("RANK=1 WORLD_SIZE=3 {mpi}")), Ok((2, 4)), "half of PyTorch's variables");
+        assert_eq!(placed(&format!("OUTBOARD_RANK=0 OUTBOARD_WORLD_SIZE=9 {mpi}")), Ok((0, 9)));
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named_with_what_to_set() {
+        let sentence = |environment, words: &[&str]| {
+            let said = met(environment).unwrap_err();
+            words.iter().for_each(|word| assert!(said.contains(word), "`{word}` in: {said}"));
+        };
+        sentence("", &["OUTBOARD_RANK", "SLURM_PROCID", "mpirun", "OUTBOARD_RENDEZVOUS=HOST:PORT"]);
+        sentence("OUTBOARD_RANK=0", &["OUTBOARD_WORLD_SIZE", "not set", "number of ranks"]);
+        sentence("OUTBOARD_WORLD_SIZE=2", &["OUTBOARD_RANK", "not set"]);
+        sentence("OUTBOARD_RANK=x OUTBOARD_WORLD_SIZE=2", &["OUTBOARD_RANK", "`x`", "from 0"]);
+        sentence("OUTBOARD_RANK=2 OUTBOARD_WORLD_SIZE=2", &["OUTBOARD_RANK", "is 2", "OUTBOARD_WORLD_SIZE"]);
+        sentence("SLURM_PROCID=-1 SLURM_NTASKS=2", &["SLURM_PROCID", "`-1`"]);
+        sentence("OUTBOARD_RANK=0 OUTBOARD_WORLD_SIZE=2", &["OUTBOARD_RENDEZVOUS", "HOST:PORT"]);
+        for address in ["here", "here:", ":7", "here:0", "here:70000"] {
+            let environment = format!("OUTBOARD_RANK=0 OUTBOARD_WORLD_SIZE=2 OUTBOARD_RENDEZVOUS={address}");
+            sentence(&environment, &["OUTBOARD_RENDEZVOUS", address, "HOST:PORT"]);
+        }
+        let torch = "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT";
+        sentence(&format!("{torch}=65535"), &["MASTER_PORT", "65535"]);
+    }
+
+    #[test]
+    fn ranks_meet_where_they_are_told_or_where_the_launcher_lets_them() {
+        let ours = "OUTBOARD_RENDEZVOUS=h:7";
+        assert_eq!(met(&format!("{ours} PMI_RANK=1 PMI_SIZE=2")), Ok("h:7".to_owned()));
+        assert_eq!(met("RANK=1 WORLD_SIZE=3 MASTER_ADDR=::1 MASTER_PORT=29500"), Ok("[::1]:29501".to_owned()));
+        let step = "SLURM_JOB_ID=4 SLURM_STEP_ID=1 SLURM_STEP_NODELIST=n[07-09]x,m";
+        let address = met(&format!("SLURM_PROCID=1 SLURM_NTASKS=2 {step}")).unwrap();
+        assert_eq!(met(&format!("SLURM_PROCID=0 SLURM_NTASKS=2 {step}")), Ok(address.clone()));
+        let port: u64 = address.strip_prefix("n07x:").unwrap().parse().unwrap();
+        assert!(SLURM_PORTS.contains(&port), "{port}");
+        let inside = format!("SLURM_PROCID=0 SLURM_NTASKS=1 {step} OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2");
+        assert!(met(&inside).unwrap_err().contains("OUTBOARD_RENDEZVOUS"), "the step is mpirun's, not its ranks'");
+    }
+
+    #[test]
+    fn the_first_of_slurms_nodes_is_found() {
+        for (list, first) in [("a", "a"), ("a,b", "a"), ("n[3,5]", "n3"), ("n[01-4]-ib,z", "n01-ib")] {
+            assert_eq!(first_node(list).as_deref(), Some(first), "{list}");
+        }
+        for list in ["", "n[1-2]r[3-4]", "n[1"] {
+            assert_eq!(first_node(list), None, "{list}");
+        }
+    }
+
+    #[test]
+    fn a_job_has_one_number_in_all_its_ranks() {
+        let number = |environment| with(environment, job).map_err(|error| error.to_string());
+        assert_eq!(number("OUTBOARD_JOB=7 PMIX_NAMESPACE=a"), Ok(7));
+        assert!(number("OUTBOARD_JOB=x").unwrap_err().contains("OUTBOARD_JOB"));
+        assert_eq!(number("PMIX_NAMESPACE=a PMIX_RANK=1"), number("PMIX_NAMESPACE=a PMIX_RANK=2"));
+        assert_ne!(number("PMIX_NAMESPACE=a"), number("PMIX_NAMESPACE=b"));
+        assert_ne!(number("SLURM_JOB_ID=1 SLURM_STEP_ID=1"), number("SLURM_JOB_ID=1 SLURM_STEP_ID=2"));
+        assert_eq!(number(""), number("PATH=x"), "two ranks of one parent");
+    }
+}

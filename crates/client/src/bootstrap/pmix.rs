@@ -1,0 +1,304 @@
+//! Bootstrap through the PMIx server of the launcher (mpirun, `srun --mpi=pmix`), by libpmix loaded at run time.
+//!
+//! A blob is published under a key of its own for each exchange (`PMIx_Put`, `PMIx_Commit`), a fence carries all to all
+//! servers, then each rank's is read (`PMIx_Get`). The layouts are those of PMIx 2 to 5, which the standard keeps.
+//!
+//! Invariants: nothing is linked, a host without libpmix loses this bootstrap alone; the library is never unloaded, since
+//! its threads may outlive us.
+
+use super::{Bootstrap, check};
+use crate::error::Error;
+use crate::rendezvous::{LIMIT, MOST_BYTES};
+use libloading::Library;
+use outboard_shm::status::Status;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
+use std::sync::{Mutex, PoisonError};
+
+/// As Debian, Slurm and Open MPI install it, and as its development package does.
+const NAMES: [&str; 2] = ["libpmix.so.2", "libpmix.so"];
+
+/// Longest name of a job, with its end.
+const NAMESPACE_BYTES: usize = 256;
+/// Longest key, with its end.
+const KEY_BYTES: usize = 512;
+const SUCCESS: c_int = 0;
+const BOOL: u16 = 1;
+const INT: u16 = 6;
+const UINT32: u16 = 14;
+const BYTE_OBJECT: u16 = 27;
+/// For all ranks of the job, on this host and others.
+const GLOBAL: u8 = 3;
+/// What belongs to the job as a whole.
+const WILDCARD: u32 = u32::MAX - 1;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Process {
+    namespace: [u8; NAMESPACE_BYTES],
+    rank: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ByteObject {
+    bytes: *mut c_char,
+    size: usize,
+}
+
+#[repr(C)]
+union Data {
+    flag: bool,
+    integer: c_int,
+    uint32: u32,
+    bytes: ByteObject,
+    /// The largest member of the library's union.
+    room: [u64; 3],
+}
+
+#[repr(C)]
+struct Value {
+    kind: u16,
+    data: Data,
+}
+
+#[repr(C)]
+struct Info {
+    key: [u8; KEY_BYTES],
+    flags: u32,
+    value: Value,
+}
+
+const _: () = assert!(size_of::<Process>() == 260 && size_of::<Value>() == 32 && size_of::<Info>() == 552);
+
+/// Exchanges of this process, so that no key is published twice: the library remembers what it has read.
+static EXCHANGES: Mutex<u32> = Mutex::new(0);
+
+/// The functions used, as libpmix declares them.
+#[derive(Clone, Copy)]
+struct Functions {
+    init: unsafe extern "C" fn(*mut Process, *mut Info, usize) -> c_int,
+    finalize: unsafe extern "C" fn(*const Info, usize) -> c_int,
+    put: unsafe extern "C" fn(u8, *const c_char, *mut Value) -> c_int,
+    commit: unsafe extern "C" fn() -> c_int,
+    fence: unsafe extern "C" fn(*const Process, usize, *const Info, usize) -> c_int,
+    get: unsafe extern "C" fn(*const Process, *const c_char, *const Info, usize, *mut *mut Value) -> c_int,
+    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+}
+
+/// Why PMIx does not bring the ranks together.
+#[derive(Debug, thiserror::Error)]
+pub enum PmixError {
+    /// It is not here, or not whole.
+    #[error(
+        "the launcher speaks PMIx, but its library cannot be used: {0}; install libpmix2, or set OUTBOARD_RENDEZVOUS=HOST:PORT of rank 0"
+    )]
+    Library(String),
+    /// A call failed.
+    #[error(
+        "PMIx cannot {what}: {reason} ({code}); is the program started by mpirun or `srun --mpi=pmix`? Else set OUTBOARD_RENDEZVOUS=HOST:PORT of rank 0"
+    )]
+    Call {
+        /// What was wanted.
+        what: String,
+        /// In the library's words.
+        reason: String,
+        /// The library's number.
+        code: i32,
+    },
+    /// An answer of another kind than asked for.
+    #[error("PMIx answers with nonsense when asked to {0}")]
+    Nonsense(String),
+}
+
+impl PmixError {
+    /// The kind of failure.
+    pub fn status(&self) -> Status {
+        match self {
+            PmixError::Library(_) => Status::Resource,
+            PmixError::Call { .. } => Status::RankLost,
+            PmixError::Nonsense(_) => Status::Protocol,
+        }
+    }
+}
+
+/// This rank as the launcher's PMIx server knows it.
+pub struct Pmix {
+    functions: Functions,
+    own: Process,
+    ranks: u32,
+}
+
+impl std::fmt::Debug for Pmix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pmix").field("rank", &self.own.rank).field("ranks", &self.ranks).finish_non_exhaustive()
+    }
+}
+
+fn load() -> Result<Functions, libloading::Error> {
+    // SAFETY: libpmix has no initialisers that matter; the signatures are those of its header.
+    unsafe {
+        let library = Library::new(NAMES[0]).or_else(|_| Library::new(NAMES[1]))?;
+        // Never unloaded: see the module.
+        let library = ManuallyDrop::new(library);
+        Ok(Functions {
+            init: *library.get(b"PMIx_Init\0")?,
+            finalize: *library.get(b"PMIx_Finalize\0")?,
+            put: *library.get(b"PMIx_Put\0")?,
+            commit: *library.get(b"PMIx_Commit\0")?,
+            fence: *library.get(b"PMIx_Fence\0")?,
+            get: *library.get(b"PMIx_Get\0")?,
+            error_string: *library.get(b"PMIx_Error_string\0")?,
+        })
+    }
+}
+
+impl Functions {
+    fn check(&self, what: impl FnOnce() -> String, code: c_int) -> Result<(), PmixError> {
+        if code == SUCCESS {
+            return Ok(());
+        }
+        // SAFETY: any code has a string, which lives as long as the library.
+        let reason = unsafe { CStr::from_ptr((self.error_string)(code)) }.to_string_lossy().into_owned();
+        Err(PmixError::Call { what: what(), reason, code })
+    }
+}
+
+impl Pmix {
+    /// Meets the launcher's server.
+    ///
+    /// # Errors
+    /// [`PmixError`].
+    pub fn new() -> Result<Pmix, PmixError> {
+        let functions = load().map_err(|error| PmixError::Library(error.to_string()))?;
+        let mut own = Process { namespace: [0; NAMESPACE_BYTES], rank: 0 };
+        // SAFETY: a place for the answer and no options.
+        let code = unsafe { (functions.init)(&raw mut own, std::ptr::null_mut(), 0) };
+        functions.check(|| "meet the launcher's server".to_owned(), code)?;
+        // From here on dropping says goodbye.
+        let mut pmix = Pmix { functions, own, ranks: 0 };
+        let what = "tell the number of ranks";
+        let size = pmix.get(WILDCARD, c"pmix.job.size", what)?;
+        if size.kind != UINT32 {
+            return Err(PmixError::Nonsense(what.to_owned()));
+        }
+        // SAFETY: of the kind just checked.
+        pmix.ranks = unsafe { size.data.uint32 };
+        if pmix.own.rank >= pmix.ranks {
+            return Err(PmixError::Nonsense(what.to_owned()));
+        }
+        Ok(pmix)
+    }
+
+    /// What `rank` published under `key`.
+    fn get(&self, rank: u32, key: &CStr, what: &str) -> Result<Answer, PmixError> {
+        let process = Process { rank, ..self.own };
+        let mut value = std::ptr::null_mut();
+        // SAFETY: the process and the key live through the call, no options, a place for the answer.
+        let code =
+            unsafe { (self.functions.get)(&raw const process, key.as_ptr(), std::ptr::null(), 0, &raw mut value) };
+        self.functions.check(|| what.to_owned(), code)?;
+        if value.is_null() { Err(PmixError::Nonsense(what.to_owned())) } else { Ok(Answer(value)) }
+    }
+
+    fn publish(&self, key: &CStr, blob: &[u8]) -> Result<(), PmixError> {
+        let bytes = ByteObject { bytes: blob.as_ptr().cast_mut().cast(), size: blob.len() };
+        let mut value = Value { kind: BYTE_OBJECT, data: Data { room: [0; 3] } };
+        value.data.bytes = bytes;
+        // SAFETY: the library copies the value, whose bytes it does not change.
+        let code = unsafe { (self.functions.put)(GLOBAL, key.as_ptr(), &raw mut value) };
+        self.functions.check(|| "publish this rank's blob".to_owned(), code)?;
+        // SAFETY: no arguments.
+        self.functions.check(|| "publish this rank's blob".to_owned(), unsafe { (self.functions.commit)() })
+    }
+
+    /// Waits for all ranks, and brings what they published to this host.
+    fn fence(&self) -> Result<(), PmixError> {
+        let mut collect = Data { room: [0; 3] };
+        collect.flag = true;
+        let mut limit = Data { room: [0; 3] };
+        limit.integer = LIMIT.as_secs() as c_int;
+        let options = [info(c"pmix.collect", BOOL, collect), info(c"pmix.timeout", INT, limit)];
+        // SAFETY: no processes means all of the job; the options live through the call.
+        let code = unsafe { (self.functions.fence)(std::ptr::null(), 0, options.as_ptr(), options.len()) };
+        self.functions.check(|| format!("bring the {} ranks together", self.ranks), code)
+    }
+
+    fn read(&self, rank: u32, key: &CStr) -> Result<Vec<u8>, PmixError> {
+        let what = format!("read the blob of rank {rank}");
+        let answer = self.get(rank, key, &what)?;
+        if answer.kind != BYTE_OBJECT {
+            return Err(PmixError::Nonsense(what));
+        }
+        // SAFETY: of the kind just checked.
+        let ByteObject { bytes, size } = unsafe { answer.data.bytes };
+        // The byte that marks the end.
+        if bytes.is_null() || size == 0 || size > MOST_BYTES as usize + 1 {
+            return Err(PmixError::Nonsense(what));
+        }
+        // SAFETY: the library says that so many bytes are there; they live until the answer is dropped.
+        Ok(unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), size - 1) }.to_vec())
+    }
+}
+
+fn info(key: &CStr, kind: u16, data: Data) -> Info {
+    let mut name = [0; KEY_BYTES];
+    let key = key.to_bytes();
+    name[..key.len()].copy_from_slice(key);
+    Info { key: name, flags: 0, value: Value { kind, data } }
+}
+
+impl Bootstrap for Pmix {
+    fn rank(&self) -> u32 {
+        self.own.rank
+    }
+
+    fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        check(blob)?;
+        let number = {
+            let mut exchanges = EXCHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+            *exchanges += 1;
+            *exchanges
+        };
+        let key = CString::new(format!("outboard.{number}")).expect("no NUL in a number");
+        // One byte more, since some servers lose what is empty.
+        self.publish(&key, &[blob, b"."].concat())?;
+        self.fence()?;
+        Ok((0..self.ranks).map(|rank| self.read(rank, &key)).collect::<Result<_, _>>()?)
+    }
+}
+
+impl Drop for Pmix {
+    fn drop(&mut self) {
+        // SAFETY: matches the initialisation; no options. A failure leaves nothing to do.
+        unsafe { (self.functions.finalize)(std::ptr::null(), 0) };
+    }
+}
+
+/// A value that the library allocated.
+struct Answer(*mut Value);
+
+impl std::ops::Deref for Answer {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        // SAFETY: not NULL, and valid until it is dropped.
+        unsafe { &*self.0 }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        // SAFETY: the library's contract: allocated by malloc, the bytes on their own; freed once, here.
+        unsafe {
+            if (*self.0).kind == BYTE_OBJECT {
+                libc::free((*self.0).data.bytes.bytes.cast::<c_void>());
+            }
+            libc::free(self.0.cast());
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Bootstrap over TCP: rank 0 serves the rendezvous itself where nobody else does.
+//!
+//! Rank 0 tries to listen at the address. Where that works, nobody served there and rank 0 does from now on; where the
+//! address is taken (`outboard run` serves) or another host's, rank 0 is a visitor like all others.
+
+use super::{Bootstrap, check};
+use crate::error::Error;
+use crate::rendezvous::{self, LIMIT, RendezvousError, Visitor};
+use std::net::{Ipv4Addr, TcpListener, ToSocketAddrs};
+use std::time::Instant;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Tcp {
+    visitor: Visitor,
+    /// Kept between exchanges, so that who comes early for the next one waits in its queue.
+    serving: Option<TcpListener>,
+}
+
+impl Tcp {
+    /// For `rank` of `ranks` that meet at `address` (host and port). `token` is equal on all ranks of a job and keeps
+    /// others out that come to the same address.
+    ///
+    /// # Errors
+    /// [`Error::Bootstrap`] when rank 0 may not listen at that port.
+    pub fn new(rank: u32, ranks: u32, address: &str, token: u64) -> Result<Tcp, Error> {
+        let serving = if rank == 0 { listen(address)? } else { None };
+        Ok(Tcp { visitor: Visitor { address: address.to_owned(), token, rank, ranks }, serving })
+    }
+}
+
+impl Bootstrap for Tcp {
+    fn rank(&self) -> u32 {
+        self.visitor.rank
+    }
+
+    fn ranks(&self) -> u32 {
+        self.visitor.ranks
+    }
+
+    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        check(blob)?;
+        Ok(match &self.serving {
+            Some(listener) => rendezvous::host(listener, &self.visitor, blob, Instant::now() + LIMIT)?,
+            None => self.visitor.exchange(blob)?,
+        })
+    }
+}
+
+/// A listener at `address`, or none where somebody else serves.
+fn listen(address: &str) -> Result<Option<TcpListener>, RendezvousError> {
+    match TcpListener::bind(reachable(address).as_str()) {
+        Ok(listener) => Ok(Some(listener)),
+        Err(reason) if reason.kind() == std::io::ErrorKind::PermissionDenied => {
+            Err(RendezvousError::Listen { address: address.to_owned(), reason })
+        }
+        // Taken, another host's, or a name that visitors may yet resolve.
+        Err(_) => Ok(None),
+    }
+}
+
+/// Debian gives a host's own name the address 127.0.1.1, where other hosts cannot reach it: such a name stands for all
+/// addresses of the host.
+fn reachable(address: &str) -> String {
+    let Some((host, port)) = address.rsplit_once(':') else { return address.to_owned() };
+    let named = host != "localhost" && host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_err();
+    let looped = || address.to_socket_addrs().is_ok_and(|mut found| found.any(|found| found.ip().is_loopback()));
+    if named && looped() { format!("{}:{port}", Ipv4Addr::UNSPECIFIED) } else { address.to_owned() }
+}

@@ -1,0 +1,222 @@
+//! The embedded default: where no service process answers, the first rank starts one for its job on this host.
+//!
+//! Everything lies in one directory, `outboard-USER-JOB` below the directory of temporary files:
+//!
+//! | file | is |
+//! |---|---|
+//! | `lock` | held by the rank that looks for a service process or starts one, and by a service process that cleans up |
+//! | `socket` | where ranks attach; binding it decides, should two start all the same |
+//! | `log` | what the service process says |
+//!
+//! The service process ends with its last rank (`--exit-when-idle`) and removes them all (`--job-directory`); a rank that
+//! finds it ending starts the next.
+//!
+//! Invariants: a socket that somebody named is never replaced; every wait ends; a directory of another user is never used;
+//! the rank has no child when attaching returns, and its death ends nothing but its own attachment.
+
+use crate::bootstrap::environment;
+use crate::error::Error;
+use outboard_shm::attach::Channel;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::{CStr, OsStr, c_void};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Whether ranks start service processes: `auto` or `off`.
+const CHOICE: &str = "OUTBOARD_DAEMON";
+/// The program to start.
+const PROGRAM: &str = "OUTBOARD_OUTBOARDD";
+/// How long a rank looks for a service process, starts one, and looks again.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Between two looks at what another process is about to change.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Bytes of the log's end that go into an error.
+const EXCERPT: usize = 400;
+
+/// Whether a rank may start a service process.
+///
+/// # Errors
+/// [`Error::Environment`] for a value that is neither `auto` nor `off`.
+pub(crate) fn wanted() -> Result<bool, Error> {
+    match environment::process(CHOICE).as_deref() {
+        None | Some("auto") => Ok(true),
+        Some("off") => Ok(false),
+        Some(other) => {
+            let problem = format!("is `{other}`; set it to auto or off");
+            Err(Error::Environment { variable: CHOICE.to_owned(), problem })
+        }
+    }
+}
+
+/// Attaches by `attach` to the job's own service process, which is started if there is none.
+///
+/// # Errors
+/// [`Error::OwnDaemon`] when it cannot be started, and those of `attach`.
+pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T, Error> {
+    let home = Home::of_job(environment::job(&environment::process)?);
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        match attach(&home.socket()) {
+            // There is none, or it is just ending.
+            Err(Error::NoService { .. } | Error::ServiceLost { .. }) if Instant::now() < deadline => {}
+            other => return other,
+        }
+        if home.start(deadline)? == Step::Again {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// What came of looking for a service process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Started, by us.
+    Started,
+    /// Somebody else is starting or ending one: look again.
+    Again,
+}
+
+/// Where the job's own service process lives.
+struct Home {
+    directory: PathBuf,
+    job: u64,
+}
+
+impl Home {
+    fn of_job(job: u64) -> Home {
+        let user = rustix::process::geteuid().as_raw();
+        Home { directory: std::env::temp_dir().join(format!("outboard-{user}-{job:016x}")), job }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.join("socket")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.join("log")
+    }
+
+    fn failure(&self, reason: impl Into<String>) -> Error {
+        Error::OwnDaemon { reason: reason.into(), log: self.log() }
+    }
+
+    /// Starts the service process unless somebody else is about it.
+    fn start(&self, deadline: Instant) -> Result<Step, Error> {
+        self.make_directory()?;
+        let Some(_lock) = self.lock(deadline)? else { return Ok(Step::Again) };
+        if Channel::connect(&self.socket()).is_ok() {
+            return Ok(Step::Again);
+        }
+        let log = File::options().create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(self.log());
+        let log = match log {
+            Ok(log) => log,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Step::Again),
+            Err(error) => return Err(self.failure(format!("cannot open its log: {error}"))),
+        };
+        let program = program();
+        let ended = Command::new(&program)
+            .args(["--background", "--exit-when-idle", "--job", &self.job.to_string()])
+            .arg("--socket")
+            .arg(self.socket())
+            .arg("--job-directory")
+            .arg(&self.directory)
+            // Meant for the rank.
+            .env_remove("LD_PRELOAD")
+            .env_remove("OUTBOARD_READY_FD")
+            .env_remove("OUTBOARD_DIE_WITH_PARENT")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .map_err(|error| self.failure(format!("cannot run {}: {error}; name it in {PROGRAM}", program.display())))?
+            .wait();
+        match ended {
+            Ok(status) if !status.success() => {
+                Err(self.failure(format!("{} {}", program.display(), self.last_words())))
+            }
+            // A program that ignores its children's ends never learns how this one ended: attaching tells.
+            Ok(_) | Err(_) => Ok(Step::Started),
+        }
+    }
+
+    fn last_words(&self) -> String {
+        let said = std::fs::read(self.log()).unwrap_or_default();
+        let end = String::from_utf8_lossy(&said[said.len().saturating_sub(EXCERPT)..]).trim().to_owned();
+        match end.lines().last() {
+            Some(line) => format!("says: {line}"),
+            None => "ended without a word".to_owned(),
+        }
+    }
+
+    fn make_directory(&self) -> Result<(), Error> {
+        match std::fs::DirBuilder::new().mode(0o700).create(&self.directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(self.failure(format!("cannot make {}: {error}", self.directory.display())));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        match std::fs::symlink_metadata(&self.directory) {
+            Ok(found) if found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() => Ok(()),
+            Ok(_) => Err(self.failure(format!("{} is not a directory of this user", self.directory.display()))),
+            // Removed meanwhile: taking the lock notices.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The lock, or none when the directory went away meanwhile.
+    fn lock(&self, deadline: Instant) -> Result<Option<File>, Error> {
+        let path = self.directory.join("lock");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(self.failure(format!("cannot open {}: {errno}", path.display()))),
+        };
+        // Polled, since a holder that is stopped must not stop us for ever.
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                Err(errno) => return Err(self.failure(format!("cannot lock {}: {errno}", path.display()))),
+            }
+        }
+        // Whoever removed the file did so with the lock held: what we locked may be a file without a name.
+        let identity = |found: std::fs::Metadata| (found.dev(), found.ino());
+        let named = std::fs::symlink_metadata(&path).map(identity).ok();
+        Ok((named.is_some() && named == file.metadata().map(identity).ok()).then_some(file))
+    }
+}
+
+/// The program to start: as told, beside this library, else wherever the shell would find it.
+fn program() -> PathBuf {
+    if let Some(told) = std::env::var_os(PROGRAM).filter(|told| !told.is_empty()) {
+        return told.into();
+    }
+    let beside = own_file().map(|file| file.with_file_name("outboardd"));
+    beside.filter(|program| program.is_file()).unwrap_or_else(|| "outboardd".into())
+}
+
+/// The file that holds this code: liboutboard.so, or the program that contains it.
+fn own_file() -> Option<PathBuf> {
+    let mut found = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    let here = own_file as fn() -> Option<PathBuf> as *const c_void;
+    // SAFETY: any address may be asked about.
+    if unsafe { libc::dladdr(here, &raw mut found) } == 0 || found.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: a C string of the dynamic loader, which stays while this code does.
+    let name = unsafe { CStr::from_ptr(found.dli_fname) };
+    let name = Path::new(OsStr::from_bytes(name.to_bytes()));
+    name.canonicalize().ok()
+}
