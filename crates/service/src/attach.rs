@@ -172,6 +172,7 @@ impl Desk<'_> {
         };
         tracing::info!(pid = rank.pid, tier = %rank.memory.tier(), "a rank attached");
         self.ranks.connections.insert(id, Connection::Attached(Box::new(rank)));
+        self.ranks.attached_once = true;
         sent.map(|()| Next::Stay)
     }
 

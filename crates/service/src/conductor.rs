@@ -7,6 +7,7 @@
 //! | state | on | goes to |
 //! |---|---|---|
 //! | serving | the caller's stop | draining |
+//! | serving | the last rank's leaving, where told to end with it | ended |
 //! | draining | no call in flight, [`DRAIN`] over, a second stop | ended: groups left, sockets removed |
 //!
 //! Invariant: a channel is joined before the machine may send what says so (Join before `poll_transmit`).
@@ -22,6 +23,7 @@ use rustix::io::Errno;
 use crate::attach::{Desk, Host};
 use crate::datapath::{Datapath, Report};
 use crate::engine::Engine;
+use crate::lifetime::Lifetime;
 use crate::mailbox::Mailbox;
 use crate::memory::Payloads;
 use crate::outbox::Outbox;
@@ -55,6 +57,7 @@ pub(crate) struct Conductor {
     pub(crate) mailbox: Mailbox<Report>,
     pub(crate) datapath: Option<Datapath>,
     pub(crate) statistics: Statistics,
+    pub(crate) lifetime: Lifetime,
 }
 
 /// What the caller wants.
@@ -97,6 +100,9 @@ impl Conductor {
         let mut phase = Phase::Serving;
         while phase != Phase::Ended {
             if !self.turn() {
+                if phase == Phase::Serving && self.forsaken() {
+                    break;
+                }
                 for token in self.sleep(phase)? {
                     self.wake(token, &mut phase, &mut stopped);
                 }
@@ -109,6 +115,16 @@ impl Conductor {
         }
         self.farewell();
         Ok(())
+    }
+
+    /// Whether nobody is there and nobody is expected ([`Lifetime`]).
+    fn forsaken(&mut self) -> bool {
+        if !self.ranks.connections.is_empty() || !self.lifetime.over(self.ranks.attached_once) {
+            return false;
+        }
+        // Who waits at the socket counts.
+        self.accept(Phase::Serving);
+        self.ranks.connections.is_empty()
     }
 
     /// Looks at everything once; returns whether there was anything to do.
@@ -237,7 +253,8 @@ impl Conductor {
                 let drain = until.saturating_duration_since(Instant::now());
                 Some(timer.map_or(drain, |timer| timer.min(drain)))
             }
-            Phase::Serving | Phase::Ended => timer,
+            Phase::Serving => timer.into_iter().chain(self.lifetime.limit(self.ranks.attached_once)).min(),
+            Phase::Ended => timer,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::attach::{Host, random};
 use crate::conductor::Conductor;
 use crate::datapath::Datapath;
 use crate::engine::Engine;
+use crate::lifetime::{Leaving, Lifetime};
 use crate::outbox::Outbox;
 use crate::poller::Poller;
 use crate::ranks::Ranks;
@@ -65,6 +66,10 @@ pub fn run(
     conductor.watch(stop).map_err(kernel("watch the daemon's descriptors"))?;
     ready();
     let ended = conductor.run(stopped);
+    let leaving = settings.job_directory.as_deref().and_then(Leaving::begin);
+    // The socket goes with it.
+    drop(conductor);
+    leaving.into_iter().for_each(Leaving::finish);
     ended.map_err(kernel("sleep"))
 }
 
@@ -116,6 +121,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         mailbox,
         datapath,
         statistics: Statistics::new(),
+        lifetime: Lifetime::new(settings.exit_when_idle),
     })
 }
 

@@ -1,5 +1,7 @@
 //! `outboardd`, the service process: command line, signals, log.
 
+mod background;
+
 use std::io::Write;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
@@ -19,6 +21,9 @@ struct CommandLine {
     /// Print every setting with where it comes from, and end
     #[arg(long)]
     print_settings: bool,
+    /// Go on in the background; returns when ranks may attach
+    #[arg(long)]
+    background: bool,
 }
 
 /// Why the daemon ended badly.
@@ -30,6 +35,10 @@ enum Failure {
     Kernel { what: &'static str, source: std::io::Error },
     #[error("`{0}` is no filter for the log: {1}")]
     Log(String, tracing_subscriber::filter::ParseError),
+    #[error("the daemon ended before ranks could attach: {0}")]
+    Early(std::process::ExitStatus),
+    #[error("the daemon was not ready within {}s", background::READY_LIMIT.as_secs())]
+    Slow,
 }
 
 fn main() -> ExitCode {
@@ -40,8 +49,11 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stdout(), "{}", settings::print(&matches));
         return ExitCode::SUCCESS;
     }
-    match serve(&line.settings) {
+    let ended = if line.background { background::start() } else { serve(&line.settings) };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
+        // It has said itself why.
+        Err(Failure::Early(status)) if status.code().is_some() => ExitCode::FAILURE,
         Err(failure) => {
             eprintln!("outboardd: {failure}");
             ExitCode::FAILURE
@@ -49,8 +61,11 @@ fn main() -> ExitCode {
     }
 }
 
+fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failure {
+    move |source| Failure::Kernel { what, source: source.into() }
+}
+
 fn serve(settings: &Settings) -> Result<(), Failure> {
-    let kernel = |what| move |source: std::io::Error| Failure::Kernel { what, source };
     let filter = tracing_subscriber::EnvFilter::try_new(&settings.log);
     let filter = filter.map_err(|error| Failure::Log(settings.log.clone(), error))?;
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
@@ -58,7 +73,7 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
     if settings.die_with_parent {
         let parent = rustix::process::getppid();
         let asked = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
-        asked.map_err(|errno| kernel("ask for a signal at the parent's end")(errno.into()))?;
+        asked.map_err(kernel("ask for a signal at the parent's end"))?;
         if rustix::process::getppid() != parent {
             return Ok(());
         }
@@ -66,12 +81,12 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
     if let Some(core) = settings.pin_core {
         let mut cores = rustix::thread::CpuSet::new();
         if core >= rustix::thread::CpuSet::MAX_CPU {
-            return Err(kernel("pin to that processor")(std::io::ErrorKind::InvalidInput.into()));
+            return Err(kernel("pin to that processor")(std::io::ErrorKind::InvalidInput));
         }
         cores.set(core);
         // Threads started later inherit it.
         let pinned = rustix::thread::sched_setaffinity(None, &cores);
-        pinned.map_err(|errno| kernel("pin to that processor")(errno.into()))?;
+        pinned.map_err(kernel("pin to that processor"))?;
     }
     let ready = settings.ready_fd.map(descriptor).transpose().map_err(kernel("use the ready descriptor"))?;
     let signals = signals().map_err(kernel("take signals"))?;
@@ -84,6 +99,10 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
             && let Err(errno) = rustix::io::write(&ready, b"1")
         {
             tracing::warn!(%errno, "nobody hears that we are ready");
+        }
+        // Does nothing where systemd did not start us.
+        if let Err(error) = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]) {
+            tracing::warn!(%error, "systemd does not hear that we are ready");
         }
     };
     Ok(outboard_service::run(settings, signals.as_fd(), stopped, announce)?)

@@ -123,6 +123,8 @@ pub(crate) struct Ranks {
     members: HashMap<(GroupHandle, Rank), (ConnectionId, u64)>,
     calls: HashMap<CallId, InFlight>,
     next_call: u64,
+    /// Whether a rank ever attached.
+    pub(crate) attached_once: bool,
     /// Submissions and messages refused.
     pub(crate) refused: u64,
 }

@@ -125,6 +125,12 @@ pub struct Settings {
     /// End when the process that started the daemon ends
     #[arg(long, env = "OUTBOARD_DIE_WITH_PARENT")]
     pub die_with_parent: bool,
+    /// End when the last rank has gone, or when none comes
+    #[arg(long)]
+    pub exit_when_idle: bool,
+    /// Directory of a job's own daemon, removed with the lock and the log in it at the end
+    #[arg(long)]
+    pub job_directory: Option<PathBuf>,
 }
 
 /// Why settings cannot be used.

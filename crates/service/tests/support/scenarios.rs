@@ -26,6 +26,12 @@ pub(crate) fn run(name: &str) {
     if name == "rendezvous" {
         return rendezvous();
     }
+    match name {
+        "alone" => return alone(),
+        "refused" => return say(&Context::attach(None).expect_err("no daemon can be started").to_string()),
+        "again" => return again(),
+        _ => {}
+    }
     let context = Context::attach(None).expect("the daemon answers");
     let group = context.world().expect("the group is made");
     match name {
@@ -58,6 +64,26 @@ fn rendezvous() {
     let listener = TcpListener::bind(variable("OUTBOARD_RENDEZVOUS")).expect("the address is free");
     say("ready");
     super::serve_rendezvous(&listener, variable("OUTBOARD_WORLD_SIZE").parse().expect("a number"));
+}
+
+/// Attaches, and later makes a group of its own.
+fn alone() {
+    let context = Context::attach(None).expect("a daemon answers");
+    say("ready");
+    wait_for_line();
+    let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
+    check(post(&group, 0, 10_000, false), 1);
+    group.destroy().expect("no request is in flight");
+    context.detach().expect("no group is left");
+}
+
+/// Attaches and detaches again and again.
+fn again() {
+    for _ in 0..25 {
+        let context = Context::attach(None).expect("a daemon answers, or is started");
+        context.offer().expect("it lives while we are attached");
+        context.detach().expect("no group is left");
+    }
 }
 
 fn me(group: &Group) -> (usize, usize) {

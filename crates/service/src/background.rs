@@ -1,0 +1,66 @@
+//! `--background`: the daemon as a process that belongs to nobody, for whoever starts it and goes on (systemd does not
+//! need this, a rank of a job does).
+//!
+//! This process starts the daemon proper, waits until it is ready and ends: its parent gets one exit status, and the
+//! daemon falls to init. What a rank would pass on without meaning to is dropped on the way: its session with its
+//! terminal, its descriptors, the processors it is bound to.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::CpuSet;
+
+use crate::{Failure, kernel};
+
+/// How long the daemon may take until ranks may attach.
+pub(crate) const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// Starts this program again without `--background` and returns when it is ready.
+pub(crate) fn start() -> Result<(), Failure> {
+    // SAFETY: marks descriptors, and closes none.
+    unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
+    // Refused to the leader of a process group, whose child gets a group of its own at least.
+    let _ = rustix::process::setsid();
+    let mut every = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|processor| every.set(processor));
+    // Refused where a policy forbids it; then the daemon stays where its starter was.
+    let _ = rustix::thread::sched_setaffinity(None, &every);
+    let own = std::env::current_exe().map_err(kernel("find this program"))?;
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).filter(|word| word != "--background").collect();
+    let mut daemon = Command::new(own)
+        .args(arguments)
+        .args(["--ready-fd", "1"])
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(kernel("start the daemon"))?;
+    await_ready(&mut daemon).inspect_err(|_| {
+        // One that has ended needs no signal.
+        let _ = daemon.kill();
+        let _ = daemon.wait();
+    })
+}
+
+fn await_ready(daemon: &mut Child) -> Result<(), Failure> {
+    let mut ready = daemon.stdout.take().expect("piped");
+    let until = Instant::now() + READY_LIMIT;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).expect("seconds");
+        match poll(&mut [PollFd::new(&ready, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return Err(Failure::Slow),
+            Ok(_) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(kernel("wait for the daemon")(errno)),
+        }
+    }
+    match ready.read(&mut [0]) {
+        Ok(1) => Ok(()),
+        Ok(_) => Err(Failure::Early(daemon.wait().map_err(kernel("wait for the daemon"))?)),
+        Err(error) => Err(kernel("hear from the daemon")(error)),
+    }
+}

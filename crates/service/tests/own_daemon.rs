@@ -1,0 +1,222 @@
+//! The embedded default: ranks that find no daemon start one for their job, exactly one, and nothing stays behind.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use support::{DAEMON, Rank, SCENARIO, scenarios};
+
+/// The ranks of the tests below; nothing when started as a test.
+#[test]
+fn rank_process() {
+    if let Ok(scenario) = std::env::var(SCENARIO) {
+        scenarios::run(&scenario);
+    }
+}
+
+/// A job whose ranks were told of no daemon.
+struct Job {
+    /// For temporary files.
+    directory: tempfile::TempDir,
+    rendezvous: String,
+}
+
+impl Job {
+    fn new() -> Job {
+        let system = outboard_shm::attach::DEFAULT_SOCKET;
+        assert!(!Path::new(system).exists(), "a daemon of the system's is at {system}; stop it for this test");
+        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+        Job { directory: tempfile::tempdir().expect("a directory"), rendezvous: format!("127.0.0.1:{port}") }
+    }
+
+    fn command(&self, scenario: &str, rank: usize, ranks: usize) -> Command {
+        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        command
+            .args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"])
+            .env(SCENARIO, scenario)
+            .env("TMPDIR", self.directory.path())
+            .env("OUTBOARD_OUTBOARDD", DAEMON)
+            .env("OUTBOARD_RENDEZVOUS", &self.rendezvous)
+            .env("OUTBOARD_RANK", rank.to_string())
+            .env("OUTBOARD_WORLD_SIZE", ranks.to_string())
+            .env_remove("OUTBOARD_SOCKET");
+        command
+    }
+
+    fn ranks(&self, scenario: &str, ranks: usize) -> Vec<Rank> {
+        (0..ranks).map(|rank| Rank::spawn(&mut self.command(scenario, rank, ranks))).collect()
+    }
+
+    /// Where the job's daemon lives, once it does.
+    fn home(&self) -> PathBuf {
+        let mut entries = std::fs::read_dir(self.directory.path()).expect("there");
+        entries.next().expect("a daemon's directory").expect("readable").path()
+    }
+
+    /// Daemons of this job that ranks may be attached to.
+    fn daemons(&self) -> Vec<Pid> {
+        let path = self.directory.path().to_str().expect("UTF-8").as_bytes();
+        let ours = |process: &std::fs::DirEntry| {
+            let said = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let has = |word: &[u8]| said.windows(word.len()).any(|window| window == word);
+            has(path) && has(b"--ready-fd")
+        };
+        let processes = std::fs::read_dir("/proc").expect("there").flatten().filter(ours);
+        let number = |process: std::fs::DirEntry| process.file_name().to_str()?.parse().ok();
+        processes.filter_map(number).filter_map(Pid::from_raw).collect()
+    }
+
+    fn daemon(&self) -> Pid {
+        match self.daemons()[..] {
+            [daemon] => daemon,
+            ref others => panic!("exactly one daemon, and not {others:?}"),
+        }
+    }
+
+    /// Waits for the daemon's end and sees that nothing stayed.
+    fn assert_ends(self, daemon: Pid) {
+        if let Ok(pidfd) = pidfd_open(daemon, PidfdFlags::empty()) {
+            let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
+            let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit)).expect("waits");
+            assert_eq!(ended, 1, "the daemon ends with its last rank");
+        }
+        self.assert_clean();
+    }
+
+    fn assert_clean(self) {
+        let left: Vec<_> = std::fs::read_dir(self.directory.path()).expect("there").flatten().collect();
+        assert!(left.is_empty(), "{left:?} stayed");
+    }
+}
+
+#[test]
+fn eight_ranks_at_once_start_one_daemon_that_ends_with_them() {
+    let job = Job::new();
+    let mut ranks = job.ranks("attached", 8);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+    let daemon = job.daemon();
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+    job.assert_ends(daemon);
+}
+
+#[test]
+fn ranks_of_a_job_gather_by_their_own_daemon() {
+    let job = Job::new();
+    let mut ranks = job.ranks("allgather", 3);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    let daemon = job.daemon();
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+    job.assert_ends(daemon);
+}
+
+#[test]
+fn the_daemon_outlives_the_rank_that_started_it() {
+    let job = Job::new();
+    let mut starter = Rank::spawn(&mut job.command("alone", 0, 2));
+    assert_eq!(starter.line(), "ready");
+    let daemon = job.daemon();
+    let mut other = Rank::spawn(&mut job.command("alone", 1, 2));
+    assert_eq!(other.line(), "ready");
+    starter.kill();
+    assert_eq!(job.daemon(), daemon);
+    other.go_on();
+    other.finish();
+    job.assert_ends(daemon);
+}
+
+#[test]
+fn the_daemon_ends_when_all_ranks_are_killed() {
+    let job = Job::new();
+    let mut ranks = job.ranks("attached", 3);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+    let daemon = job.daemon();
+    ranks.iter_mut().for_each(Rank::kill);
+    job.assert_ends(daemon);
+}
+
+/// A program for `OUTBOARD_OUTBOARDD`.
+fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
+    let path = directory.join(name);
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    path
+}
+
+fn fifo(directory: &Path, name: &str) -> PathBuf {
+    let path = directory.join(name);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("made");
+    path
+}
+
+/// A rank dies while it starts the daemon; the next one starts its own, and of the two daemons one stays.
+#[test]
+fn the_death_of_a_rank_that_is_starting_the_daemon_stops_nobody() {
+    let (job, scratch) = (Job::new(), tempfile::tempdir().expect("a directory"));
+    let (starting, release) = (fifo(scratch.path(), "starting"), fifo(scratch.path(), "release"));
+    let (starting, release) = (starting.display(), release.display());
+    let text = format!("echo x > {starting}\nread x < {release}\n{DAEMON} \"$@\"\necho $? > {starting}");
+    let slow = script(scratch.path(), "slow", &text);
+    let mut first = Rank::spawn(job.command("alone", 0, 2).env("OUTBOARD_OUTBOARDD", slow));
+    let told = |path: &str| {
+        let mut line = String::new();
+        BufReader::new(std::fs::File::open(path).expect("there")).read_line(&mut line).expect("text");
+        line.trim().to_owned()
+    };
+    assert_eq!(told(&starting.to_string()), "x");
+    first.kill();
+    let mut second = Rank::spawn(&mut job.command("alone", 1, 2));
+    assert_eq!(second.line(), "ready");
+    let daemon = job.daemon();
+    std::fs::write(release.to_string(), "x\n").expect("somebody reads");
+    assert_eq!(told(&starting.to_string()), "1", "the late daemon finds the socket taken");
+    assert_eq!(job.daemon(), daemon);
+    second.go_on();
+    second.finish();
+    job.assert_ends(daemon);
+}
+
+/// Ranks come just when the daemon of those before is ending.
+#[test]
+fn ranks_that_meet_an_ending_daemon_start_the_next() {
+    let job = Job::new();
+    job.ranks("again", 4).into_iter().for_each(Rank::finish);
+    match job.daemons()[..] {
+        [] => job.assert_clean(),
+        [daemon] => job.assert_ends(daemon),
+        ref others => panic!("one daemon at most, and not {others:?}"),
+    }
+}
+
+#[test]
+fn what_hinders_the_daemon_is_named_with_its_log() {
+    let (job, scratch) = (Job::new(), tempfile::tempdir().expect("a directory"));
+    let refused = |variable: &str, value: &str| {
+        let mut rank = Rank::spawn(job.command("refused", 0, 1).env(variable, value));
+        let sentence = rank.line();
+        rank.finish();
+        sentence
+    };
+    let missing = refused("OUTBOARD_OUTBOARDD", "/no/such/daemon");
+    assert!(missing.contains("/no/such/daemon") && missing.contains("OUTBOARD_OUTBOARDD"), "{missing}");
+    let broken = script(scratch.path(), "broken", "echo no network today >&2; exit 3");
+    let broken = refused("OUTBOARD_OUTBOARDD", broken.to_str().expect("UTF-8"));
+    let log = job.home().join("log");
+    assert!(broken.contains("no network today") && broken.contains(log.to_str().expect("UTF-8")), "{broken}");
+    let unusable = refused("OUTBOARD_INTERFACE", "nonexistent0");
+    assert!(unusable.contains("nonexistent0"), "the daemon's own sentence: {unusable}");
+    let off = refused("OUTBOARD_DAEMON", "off");
+    assert!(off.contains(outboard_shm::attach::DEFAULT_SOCKET), "{off}");
+    let wrong = refused("OUTBOARD_DAEMON", "perhaps");
+    assert!(wrong.contains("OUTBOARD_DAEMON") && wrong.contains("auto or off"), "{wrong}");
+    let named = refused("OUTBOARD_SOCKET", "/no/such/socket");
+    assert!(named.contains("/no/such/socket"), "a named socket is never replaced: {named}");
+    assert_eq!(job.daemons(), []);
+}
