@@ -231,9 +231,8 @@ pub(crate) fn rendezvous(args: &RendezvousArgs) -> Result<ExitCode, CliError> {
     // One write, so that the reader gets all of it or nothing.
     ready.write_all(format!("{address}\n").as_bytes()).map_err(CliError::system("tell the rendezvous' address"))?;
     drop(ready);
-    outboard::rendezvous::serve(&listener, args.ranks, Instant::now() + RENDEZVOUS_LIMIT)
-        .map_err(|e| CliError::Failed(e.to_string()))?;
-    Ok(ExitCode::SUCCESS)
+    let failed = outboard::rendezvous::serve_on(&listener, args.ranks, RENDEZVOUS_LIMIT);
+    Err(CliError::Failed(failed.to_string()))
 }
 
 /// A rendezvous server and the address that ranks find it at.

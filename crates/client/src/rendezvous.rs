@@ -8,6 +8,7 @@
 //! | visitor | magic (u32), version (u32), rank (u32), ranks (u32), token (u64), length (u32), blob |
 //! | server, when all came | 0 (u32), ranks (u32), then length (u32) and blob of each rank in order |
 //! | server, when some did not | 1 (u32), length (u32), the sentence that names them |
+//! | server, to a rank it cannot place | the same, with the reason |
 //!
 //! Invariants: every wait has a deadline; what a stranger sends costs the server one connection and bounded memory.
 
@@ -25,6 +26,8 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRV");
 const VERSION: u32 = 2;
 const HEADER: usize = 28;
+/// Before a visitor tries again.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const MOST_RANKS: u32 = 1 << 20;
 /// Connections beyond the ranks' own that the server holds at a time.
 const STRANGERS: usize = 64;
@@ -112,9 +115,6 @@ impl Visitor {
     /// # Errors
     /// [`RendezvousError`]; every wait ends after [`LIMIT`].
     pub(crate) fn exchange(&self, blob: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
-        let deadline = Instant::now() + LIMIT;
-        let mut server = self.connect(deadline)?;
-        let broken = |reason| RendezvousError::Broken { rank: self.rank, reason };
         assert!(blob.len() <= MOST_BYTES as usize, "checked by the caller");
         let mut message = Vec::with_capacity(HEADER + blob.len());
         for word in [MAGIC, VERSION, self.rank, self.ranks] {
@@ -123,14 +123,28 @@ impl Visitor {
         message.extend_from_slice(&self.token.to_le_bytes());
         message.extend_from_slice(&(blob.len() as u32).to_le_bytes());
         message.extend_from_slice(blob);
-        server.write_all(&message).map_err(broken)?;
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let mut server = self.connect(deadline)?;
+            match Self::begin(&mut server, &message) {
+                Ok(kind) => return self.answer(kind, &mut server),
+                // We came while the server of an earlier exchange was closing: the next one will listen soon.
+                Err(reason) if turned_away(&reason) && Instant::now() < deadline => std::thread::sleep(FIRST_PAUSE),
+                Err(reason) => return Err(RendezvousError::Broken { rank: self.rank, reason }),
+            }
+        }
+    }
+
+    /// Says who we are and waits for the first word of the answer.
+    fn begin(server: &mut TcpStream, message: &[u8]) -> io::Result<u32> {
         // The server has a deadline of its own and says who is missing: it must be first.
-        server.set_read_timeout(Some(2 * LIMIT)).map_err(broken)?;
-        self.answer(&mut server)
+        server.set_read_timeout(Some(2 * LIMIT))?;
+        server.write_all(message)?;
+        read_u32(server)
     }
 
     fn connect(&self, deadline: Instant) -> Result<TcpStream, RendezvousError> {
-        let mut pause = Duration::from_millis(5);
+        let mut pause = FIRST_PAUSE;
         loop {
             match TcpStream::connect(&self.address) {
                 Ok(server) => return Ok(server),
@@ -144,9 +158,9 @@ impl Visitor {
         }
     }
 
-    fn answer(&self, server: &mut TcpStream) -> Result<Vec<Vec<u8>>, RendezvousError> {
+    fn answer(&self, kind: u32, server: &mut TcpStream) -> Result<Vec<Vec<u8>>, RendezvousError> {
         let broken = |reason| RendezvousError::Broken { rank: self.rank, reason };
-        if read_u32(server).map_err(broken)? != 0 {
+        if kind != 0 {
             let sentence = read_bytes(server).map_err(broken)?;
             return Err(RendezvousError::Refused(String::from_utf8_lossy(&sentence).into_owned()));
         }
@@ -155,6 +169,11 @@ impl Visitor {
         }
         (0..self.ranks).map(|_| read_bytes(server).map_err(broken)).collect()
     }
+}
+
+fn turned_away(reason: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(reason.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 fn nonsense(what: &str) -> io::Error {
@@ -193,8 +212,31 @@ struct Member {
 /// What a rank says.
 struct Arrival {
     rank: u32,
+    ranks: u32,
     token: u64,
     blob: Vec<u8>,
+}
+
+impl Arrival {
+    /// Why it is none of those that are waited for.
+    fn problem(&self, members: &[Option<Member>], token: u64) -> Option<String> {
+        let ranks = members.len();
+        if self.token != token {
+            return Some("another job meets at this address; set OUTBOARD_RENDEZVOUS to another port".to_owned());
+        }
+        if self.ranks as usize != ranks {
+            let problem = "take all ranks' number of ranks from one launcher";
+            return Some(format!(
+                "rank {} has a world of {} ranks, others of {ranks}; {problem}",
+                self.rank, self.ranks
+            ));
+        }
+        match members.get(self.rank as usize) {
+            Some(None) => None,
+            Some(Some(_)) => Some(format!("rank {} came twice; give every rank a number of its own", self.rank)),
+            None => Some(format!("rank {} is none of {ranks} ranks", self.rank)),
+        }
+    }
 }
 
 /// Serves one exchange among `ranks` ranks; done when all have come and been answered. Those that came are told who did
@@ -206,6 +248,22 @@ struct Arrival {
 pub fn serve(listener: &TcpListener, ranks: u32, deadline: Instant) -> Result<(), RendezvousError> {
     assert!((1..=MOST_RANKS).contains(&ranks), "{ranks} ranks");
     gather(listener, (0..ranks).map(|_| None).collect(), None, deadline).map(drop)
+}
+
+/// Serves one exchange after another, until one fails: its ranks have `limit` to come once the first of them has.
+///
+/// # Errors
+/// As [`serve`]; it ends in no other way.
+pub fn serve_on(listener: &TcpListener, ranks: u32, limit: Duration) -> RendezvousError {
+    loop {
+        if let Err(error) = serve(listener, ranks, Instant::now() + limit) {
+            return error;
+        }
+        match poll(&mut [PollFd::new(listener, PollFlags::IN)], None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return RendezvousError::Server(errno.into()),
+        }
+    }
 }
 
 /// Serves one exchange as one of its ranks, whose contribution is `blob`; all blobs in rank order.
@@ -232,7 +290,6 @@ fn gather(
     deadline: Instant,
 ) -> Result<Vec<Member>, RendezvousError> {
     listener.set_nonblocking(true).map_err(RendezvousError::Server)?;
-    let ranks = members.len() as u32;
     let mut arriving: Vec<Arriving> = Vec::new();
     let mut missing = members.iter().filter(|member| member.is_none()).count();
     while missing > 0 {
@@ -243,16 +300,19 @@ fn gather(
         await_any(listener, &arriving, left).map_err(RendezvousError::Server)?;
         accept(listener, &mut arriving, missing + STRANGERS)?;
         for mut one in std::mem::take(&mut arriving) {
-            match one.progress(ranks) {
+            match one.progress() {
                 Ok(None) => arriving.push(one),
-                Ok(Some(Arrival { rank, token: its, blob }))
-                    if members[rank as usize].is_none() && *token.get_or_insert(its) == its =>
-                {
-                    members[rank as usize] = Some(Member { stream: Some(one.stream), blob });
-                    missing -= 1;
-                }
-                // A stranger, a rank of another job or one that came twice: its connection closes.
-                Ok(Some(_)) | Err(_) => {}
+                Ok(Some(arrival)) => match arrival.problem(&members, *token.get_or_insert(arrival.token)) {
+                    None => {
+                        let member = Member { stream: Some(one.stream), blob: arrival.blob };
+                        members[arrival.rank as usize] = Some(member);
+                        missing -= 1;
+                    }
+                    // Who cannot be told sees the connection close.
+                    Some(problem) => drop(one.stream.write_all(&refusal(&problem))),
+                },
+                // A stranger: its connection closes.
+                Err(_) => {}
             }
         }
     }
@@ -289,12 +349,13 @@ fn accept(listener: &TcpListener, arriving: &mut Vec<Arriving>, most: usize) -> 
 
 impl Arriving {
     /// Reads what is there; what the rank says once it is whole.
-    fn progress(&mut self, ranks: u32) -> io::Result<Option<Arrival>> {
+    fn progress(&mut self) -> io::Result<Option<Arrival>> {
         loop {
-            let wanted = self.wanted(ranks)?;
+            let wanted = self.wanted()?;
             if self.bytes.len() == wanted && wanted >= HEADER && self.bytes.len() == HEADER + self.word(6) as usize {
                 let token = u64::from(self.word(5)) << 32 | u64::from(self.word(4));
-                return Ok(Some(Arrival { rank: self.word(2), token, blob: self.bytes.split_off(HEADER) }));
+                let (rank, ranks) = (self.word(2), self.word(3));
+                return Ok(Some(Arrival { rank, ranks, token, blob: self.bytes.split_off(HEADER) }));
             }
             let have = self.bytes.len();
             self.bytes.resize(wanted, 0);
@@ -316,16 +377,22 @@ impl Arriving {
     }
 
     /// Length of the message as far as it is known; checks the header once that is there.
-    fn wanted(&self, ranks: u32) -> io::Result<usize> {
+    fn wanted(&self) -> io::Result<usize> {
         if self.bytes.len() < HEADER {
             return Ok(HEADER);
         }
         let ours = self.word(0) == MAGIC && self.word(1) == VERSION;
-        if !ours || self.word(2) >= ranks || self.word(3) != ranks || self.word(6) > MOST_BYTES {
+        if !ours || self.word(6) > MOST_BYTES {
             return Err(nonsense("header"));
         }
         Ok(HEADER + self.word(6) as usize)
     }
+}
+
+fn refusal(sentence: &str) -> Vec<u8> {
+    let mut answer: Vec<u8> = [1, sentence.len() as u32].into_iter().flat_map(u32::to_le_bytes).collect();
+    answer.extend_from_slice(sentence.as_bytes());
+    answer
 }
 
 /// Tells those that came who did not.
@@ -333,9 +400,7 @@ fn dismiss(members: Vec<Option<Member>>) -> RendezvousError {
     let ranks = members.len() as u32;
     let missing = members.iter().zip(0..).filter(|(member, _)| member.is_none()).map(|(_, rank)| rank).collect();
     let error = RendezvousError::Missing { missing, ranks };
-    let sentence = error.to_string();
-    let mut answer = [1, sentence.len() as u32].iter().flat_map(|word: &u32| word.to_le_bytes()).collect::<Vec<_>>();
-    answer.extend_from_slice(sentence.as_bytes());
+    let answer = refusal(&error.to_string());
     for member in members.into_iter().flatten() {
         // Who cannot be told sees the connection close.
         let _ = member.tell(&answer);
@@ -416,15 +481,18 @@ mod tests {
         });
     }
 
-    /// Two jobs at one address: the second's ranks are turned away and do not end up among the first's.
+    /// Two jobs at one address: the second's ranks do not end up among the first's.
     #[test]
-    fn ranks_of_another_job_are_turned_away() {
+    fn ranks_that_belong_elsewhere_are_told_so() {
         let (listener, address) = server();
         std::thread::scope(|scope| {
             let own = visitor(&address, 0, 2);
             let hosting = scope.spawn(move || host(&listener, &own, b"ours", Instant::now() + LIMIT));
             let stranger = Visitor { token: 8, ..visitor(&address, 1, 2) };
-            assert!(matches!(stranger.exchange(b"theirs"), Err(RendezvousError::Broken { rank: 1, .. })));
+            let refused = |visitor: Visitor| visitor.exchange(b"theirs").unwrap_err().to_string();
+            assert!(refused(stranger).contains("another job"));
+            assert!(refused(visitor(&address, 1, 3)).contains("rank 1 has a world of 3 ranks, others of 2"));
+            assert!(refused(visitor(&address, 0, 2)).contains("rank 0 came twice"));
             let blobs = visitor(&address, 1, 2).exchange(b"own").unwrap();
             assert_eq!(blobs, [b"ours".to_vec(), b"own".to_vec()]);
             assert_eq!(hosting.join().unwrap().unwrap(), blobs);

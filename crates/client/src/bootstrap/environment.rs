@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_wrong_is_named_with_what_to_set() {
-        let sentence = |environment, words: &[&str]| {
+        let sentence = |environment: &str, words: &[&str]| {
             let said = met(environment).unwrap_err();
             words.iter().for_each(|word| assert!(said.contains(word), "`{word}` in: {said}"));
         };

@@ -129,6 +129,8 @@ fn c_programs_gather() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let start = |rank: u32| {
         Command::new(&program)
+            // Cargo's own names folders where a library of an earlier build may lie.
+            .env("LD_LIBRARY_PATH", library_folder())
             .env("OUTBOARD_SOCKET", service.socket())
             .env("OUTBOARD_RENDEZVOUS", listener.local_addr().unwrap().to_string())
             .env("OUTBOARD_RANK", rank.to_string())

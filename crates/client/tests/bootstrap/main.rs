@@ -1,0 +1,186 @@
+//! One suite for all bootstraps: every implementation, by every launcher's variables, in real processes.
+//!
+//! A rank is this very test program, started anew. PMIx needs Open MPI's mpirun (`make deps` installs it).
+
+use outboard::bootstrap::{self, Bootstrap};
+use outboard::rendezvous::{self, MOST_BYTES};
+use outboard::{Error, Status};
+use std::ffi::OsStr;
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Set in ranks: the implementation that they are to find.
+const EXPECTED: &str = "OUTBOARD_TEST_BOOTSTRAP";
+/// Set in ranks: how many there are.
+const RANKS: &str = "OUTBOARD_TEST_RANKS";
+
+/// What `rank` contributes to exchange `round`: different lengths, none and the longest among them.
+fn blob(rank: u32, round: u32) -> Vec<u8> {
+    let length = match (rank + round) % 4 {
+        0 => 0,
+        1 => 1000 + rank,
+        2 => MOST_BYTES,
+        _ => 1,
+    };
+    (0..length).map(|at| (at + rank * 7 + round * 13) as u8).collect()
+}
+
+fn exchange(job: &mut dyn Bootstrap, round: u32) {
+    let blobs = job.exchange(&blob(job.rank(), round)).unwrap();
+    assert_eq!(blobs.len(), job.ranks() as usize);
+    for (rank, found) in (0..).zip(&blobs) {
+        assert!(*found == blob(rank, round), "blob of rank {rank} in exchange {round}");
+    }
+}
+
+/// The suite, in every rank.
+fn conforms() {
+    let expected = std::env::var(EXPECTED).unwrap();
+    let ranks: u32 = std::env::var(RANKS).unwrap().parse().unwrap();
+    let mut round = 0;
+    for _ in 0..2 {
+        let mut job = bootstrap::from_environment().unwrap();
+        assert!(format!("{job:?}").starts_with(&expected), "{job:?} instead of {expected}");
+        assert_eq!(job.ranks(), ranks);
+        for _ in 0..4 {
+            exchange(&mut *job, round);
+            round += 1;
+        }
+        // Refused by everybody alone, so that the next exchange meets again.
+        let long = job.exchange(&vec![0; MOST_BYTES as usize + 1]).unwrap_err();
+        assert_eq!(long.status(), Status::Argument, "{long}");
+        exchange(&mut *job, round);
+        round += 1;
+    }
+    println!("@conforms {expected}");
+}
+
+#[test]
+fn rank_process() {
+    if std::env::var_os(EXPECTED).is_some() {
+        conforms();
+    }
+}
+
+/// Variables of launchers, none of which may be inherited from whoever runs the tests.
+const FOREIGN: [&str; 10] = [
+    "RANK",
+    "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "SLURM_PROCID",
+    "OUTBOARD_RANK",
+    "OUTBOARD_WORLD_SIZE",
+    "OUTBOARD_RENDEZVOUS",
+    "OUTBOARD_BOOTSTRAP",
+];
+
+/// The words that make this program a rank.
+const AGAIN: [&str; 5] = ["--exact", "rank_process", "--nocapture", "--test-threads", "1"];
+
+/// Runs `program`, which is or starts ranks that expect this.
+fn starting(program: impl AsRef<OsStr>, expected: &str, ranks: u32) -> Command {
+    let mut command = Command::new(program);
+    for name in FOREIGN {
+        command.env_remove(name);
+    }
+    command.env(EXPECTED, expected).env(RANKS, ranks.to_string()).stdout(Stdio::piped());
+    command
+}
+
+/// Starts ranks with the variables of `environment`, in which {rank}, {ranks}, {host} and {port} are filled in.
+fn start(expected: &str, ranks: u32, port: u16, environment: &str) -> Vec<Child> {
+    let one = |rank: u32| {
+        let mut command = starting(std::env::current_exe().unwrap(), expected, ranks);
+        for (name, value) in environment.split_whitespace().filter_map(|pair| pair.split_once('=')) {
+            let value = value.replace("{ranks}", &ranks.to_string()).replace("{rank}", &rank.to_string());
+            command.env(name, value.replace("{host}", "127.0.0.1").replace("{port}", &port.to_string()));
+        }
+        command.args(AGAIN).spawn().unwrap()
+    };
+    (0..ranks).map(one).collect()
+}
+
+/// Waits until all have ended well, and so many ranks have said that they conform.
+fn assert_conform(children: Vec<Child>, expected: &str, ranks: usize) {
+    let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    assert!(outputs.iter().all(|output| output.status.success()), "{outputs:?}");
+    let said = outputs.iter().map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).collect::<String>();
+    assert_eq!(said.matches(&format!("@conforms {expected}")).count(), ranks, "{said}");
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+const OWN: &str = "OUTBOARD_RANK={rank} OUTBOARD_WORLD_SIZE={ranks} OUTBOARD_RENDEZVOUS={host}:{port}";
+
+#[test]
+fn rank_0_serves_where_nobody_else_does() {
+    assert_conform(start("Tcp", 5, free_port(), OWN), "Tcp", 5);
+}
+
+#[test]
+fn all_ranks_visit_where_somebody_serves() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // Serves until the test program ends.
+    std::thread::spawn(move || rendezvous::serve_on(&listener, 3, Duration::from_secs(60)));
+    assert_conform(start("Tcp", 3, port, OWN), "Tcp", 3);
+}
+
+#[test]
+fn launchers_variables_do() {
+    let slurm =
+        "SLURM_PROCID={rank} SLURM_NTASKS={ranks} SLURM_STEP_NODELIST=localhost SLURM_JOB_ID={port} SLURM_STEP_ID=0";
+    let mpi = "OMPI_COMM_WORLD_RANK={rank} OMPI_COMM_WORLD_SIZE={ranks} OUTBOARD_RENDEZVOUS={host}:{port}";
+    let pmi = "PMI_RANK={rank} PMI_SIZE={ranks} OUTBOARD_RENDEZVOUS={host}:{port}";
+    for environment in [slurm, mpi, pmi] {
+        assert_conform(start("Tcp", 3, free_port(), environment), "Tcp", 3);
+    }
+    let torch = "RANK={rank} WORLD_SIZE={ranks} MASTER_ADDR={host} MASTER_PORT={port}";
+    assert_conform(start("Tcp", 3, free_port() - 1, torch), "Tcp", 3);
+}
+
+#[test]
+fn a_world_of_one_needs_no_address() {
+    assert_conform(start("Alone", 1, 0, "OUTBOARD_RANK=0 OUTBOARD_WORLD_SIZE=1"), "Alone", 1);
+}
+
+#[test]
+fn mpirun_brings_pmix() {
+    let mpirun = || {
+        let mut command = starting("mpirun", "Pmix", 4);
+        command.args(["--allow-run-as-root", "--oversubscribe", "-n", "4"]);
+        command.arg(std::env::current_exe().unwrap()).args(AGAIN);
+        command
+    };
+    let started = mpirun().spawn().expect("mpirun; `make deps` installs it");
+    assert_conform(vec![started], "Pmix", 4);
+}
+
+/// A PMIx bootstrap where no server is.
+#[test]
+fn what_pmix_lacks_is_said() {
+    let error = bootstrap::Pmix::new().map_err(Error::from).unwrap_err().to_string();
+    assert!(error.contains("OUTBOARD_RENDEZVOUS") && error.contains("mpirun"), "{error}");
+}
+
+/// The first to come decides which job meets; the second job's rank is told, at once.
+#[test]
+fn ranks_of_two_jobs_at_one_address_do_not_mix() {
+    let port = free_port();
+    let address = format!("127.0.0.1:{port}");
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| bootstrap::Tcp::new(0, 2, &address, 1).unwrap().exchange(b"a"));
+        let other = scope.spawn(|| bootstrap::Tcp::new(1, 2, &address, 2).unwrap().exchange(b"b"));
+        let refused = other.join().unwrap().unwrap_err().to_string();
+        assert!(refused.contains("another job") && refused.contains("OUTBOARD_RENDEZVOUS"), "{refused}");
+        let own = bootstrap::Tcp::new(1, 2, &address, 1).unwrap().exchange(b"c");
+        assert_eq!(own.unwrap(), [b"a", b"c"]);
+        assert_eq!(serving.join().unwrap().unwrap(), [b"a", b"c"]);
+    });
+    assert!(TcpStream::connect(&address).is_err(), "the port is given back");
+}
