@@ -5,6 +5,8 @@
 
 #[path = "end_to_end/job.rs"]
 mod job;
+#[path = "end_to_end/program.rs"]
+mod program;
 
 use std::time::Duration;
 

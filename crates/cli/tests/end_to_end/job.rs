@@ -8,15 +8,15 @@ use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::rc::Rc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::program::ranks_program;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
@@ -28,32 +28,6 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 const MARK: &str = "OUTBOARD_TEST_JOB";
 
 const OUTBOARD: &str = env!("CARGO_BIN_EXE_outboard");
-
-/// The program of the ranks, compiled once.
-fn ranks_program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let home = Path::new(OUTBOARD).parent().expect("a directory");
-        for part in ["outboardd", "liboutboard.so"] {
-            assert!(home.join(part).exists(), "{part} is not in {}: cargo build --workspace", home.display());
-        }
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ranks");
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let output = Command::new("gcc")
-            .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-I"])
-            .arg(sources.join("../client/include"))
-            .arg(sources.join("tests/programs/ranks.c"))
-            .arg("-o")
-            .arg(&program)
-            .arg("-L")
-            .arg(home)
-            .arg("-loutboard")
-            .output()
-            .expect("gcc is installed");
-        assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
-        program
-    })
-}
 
 /// A running `outboard run`.
 pub(crate) struct Job {

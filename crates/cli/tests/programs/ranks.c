@@ -249,8 +249,7 @@ static void idle(void)
 int main(int argc, char **argv)
 {
     const char *part = argc == 2 ? argv[1] : "";
-    check(outboard_attach(NULL, &context), "outboard_attach");
-    check(outboard_group_world(context, &world), "outboard_group_world");
+    check(outboard_init(&context, &world), "outboard_init");
     check(outboard_group_rank(world, &rank), "outboard_group_rank");
     check(outboard_group_size(world, &ranks), "outboard_group_size");
     if (strcmp(part, "verify") == 0)
