@@ -7,6 +7,7 @@ use outboard_fabric::multicast::{Interface, InterfaceError, MulticastSettings};
 use outboard_fabric::{Fabric, Limits, LoopbackHub, PeerId, Ucx, UcxError, UcxSettings};
 use outboard_proto::SpId;
 use outboard_proto::config::AllgatherAlgorithm;
+use rustix::fs::Mode;
 use rustix::net::SocketType;
 
 use crate::attach::{Host, random};
@@ -78,6 +79,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     raise_descriptor_limit();
     let [id, seed] = random().map_err(kernel("draw random numbers"))?;
     let attach = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET)?;
+    attach.admit(Mode::from_raw_mode(settings.socket_mode))?;
     let stats = settings.stats.as_deref();
     let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM)).transpose()?;
     let fabric = fabric(settings, PeerId(id))?;

@@ -65,6 +65,9 @@ pub struct Settings {
     /// Socket at which ranks attach
     #[arg(long, env = "OUTBOARD_SOCKET", default_value = outboard_shm::attach::DEFAULT_SOCKET)]
     pub socket: PathBuf,
+    /// Who may attach, as the mode of the socket's file
+    #[arg(long, env = "OUTBOARD_SOCKET_MODE", default_value = "600", value_parser = octal)]
+    pub socket_mode: u32,
     /// Network interface towards the other hosts; none means a single host
     #[arg(long, env = "OUTBOARD_INTERFACE")]
     pub interface: Option<String>,
@@ -216,6 +219,12 @@ impl Settings {
     }
 }
 
+/// A file's mode, such as `660`.
+fn octal(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| format!("`{text}` is not a mode; write for instance 600 or 660"))
+}
+
 /// One line per setting: name, value and where it came from.
 #[must_use]
 pub fn print(matches: &ArgMatches) -> String {
@@ -339,6 +348,14 @@ mod tests {
         let printed = print(&matches);
         assert!(printed.contains("chains = 2 (flag)"), "{printed}");
         assert!(printed.contains("subgroups = 1 (default)"), "{printed}");
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!((octal("600"), octal("0660")), (Ok(0o600), Ok(0o660)));
+        for wrong in ["", "8", "1777", "-1", "rw"] {
+            assert!(octal(wrong).is_err(), "{wrong} is accepted");
+        }
     }
 
     #[test]

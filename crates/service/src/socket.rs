@@ -75,6 +75,15 @@ impl NamedSocket {
         Ok(socket)
     }
 
+    /// Changes who may connect.
+    ///
+    /// # Errors
+    /// See [`SocketError`].
+    pub(crate) fn admit(&self, mode: Mode) -> Result<(), SocketError> {
+        let failed = |errno| SocketError::Kernel { what: "set the mode of", path: self.path.clone(), errno };
+        rustix::fs::chmod(&self.path, mode).map_err(failed)
+    }
+
     /// The next connection that waits, if any.
     ///
     /// # Errors

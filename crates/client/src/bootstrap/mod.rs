@@ -70,7 +70,8 @@ pub fn from_environment() -> Result<Box<dyn Bootstrap>, Error> {
 
 fn tcp(lookup: Lookup<'_>) -> Result<Box<dyn Bootstrap>, Error> {
     let place = environment::place(lookup)?;
-    if place.ranks == 1 {
+    // An address that was given is gone to even alone: whoever serves there counts its ranks.
+    if place.ranks == 1 && lookup(RENDEZVOUS).is_none() {
         return Ok(Box::new(Alone));
     }
     let meeting = environment::meeting(lookup, place)?;

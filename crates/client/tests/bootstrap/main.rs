@@ -147,6 +147,7 @@ fn launchers_variables_do() {
 #[test]
 fn a_world_of_one_needs_no_address() {
     assert_conform(start("Alone", 1, 0, "OUTBOARD_RANK=0 OUTBOARD_WORLD_SIZE=1"), "Alone", 1);
+    assert_conform(start("Tcp", 1, free_port(), OWN), "Tcp", 1);
 }
 
 #[test]
