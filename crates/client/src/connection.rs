@@ -6,6 +6,7 @@
 //! Invariant: once the connection has ended every call returns the reason, those under way too.
 
 use crate::error::Error;
+use crate::own_daemon;
 use outboard_shm::attach::{Channel, ChannelError, DecodeError, Received, Reply, Request};
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -48,7 +49,8 @@ impl Connection {
     }
 
     pub(crate) fn lost(&self) -> Error {
-        Error::ServiceLost { path: self.path.clone() }
+        let log = own_daemon::log_beside(&self.path);
+        Error::ServiceLost { path: self.path.clone(), log }
     }
 
     pub(crate) fn hung_up(&self) -> bool {

@@ -5,7 +5,7 @@ use crate::rendezvous::RendezvousError;
 use outboard_shm::control::ControlError;
 use outboard_shm::region::RegionError;
 use outboard_shm::status::Status;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a call or a collective failed. [`Error::status`] gives the code of the C interface.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,10 +62,15 @@ pub enum Error {
     #[error("{0}")]
     Version(String),
     /// The service process is gone.
-    #[error("the service process of this host (socket {}) ended or closed the connection; its requests cannot complete", path.display())]
+    #[error(
+        "the service process of this host (socket {}) ended or closed the connection; its requests cannot complete{}",
+        path.display(), last_words(log.as_deref())
+    )]
     ServiceLost {
         /// The socket.
         path: PathBuf,
+        /// What it said, where it was the job's own and left it.
+        log: Option<PathBuf>,
     },
     /// Something is exhausted.
     #[error("{0}")]
@@ -92,6 +97,10 @@ pub enum Error {
     /// A defect of ours.
     #[error("defect in Outboard, please report it: {0}")]
     Internal(String),
+}
+
+fn last_words(log: Option<&Path>) -> String {
+    log.map_or_else(String::new, |log| format!("; its log is {}", log.display()))
 }
 
 impl Error {

@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 const CHOICE: &str = "OUTBOARD_DAEMON";
 /// The program to start.
 const PROGRAM: &str = "OUTBOARD_OUTBOARDD";
+const SOCKET: &str = "socket";
+const LOG: &str = "log";
 /// How long a rank looks for a service process, starts one, and looks again.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Between two looks at what another process is about to change.
@@ -73,6 +75,12 @@ pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T,
     }
 }
 
+/// The log of the job's own service process that listened at `socket`, where it died without cleaning up.
+pub(crate) fn log_beside(socket: &Path) -> Option<PathBuf> {
+    let log = socket.with_file_name(LOG);
+    (socket.ends_with(SOCKET) && log.exists()).then_some(log)
+}
+
 /// What came of looking for a service process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
@@ -95,11 +103,11 @@ impl Home {
     }
 
     fn socket(&self) -> PathBuf {
-        self.directory.join("socket")
+        self.directory.join(SOCKET)
     }
 
     fn log(&self) -> PathBuf {
-        self.directory.join("log")
+        self.directory.join(LOG)
     }
 
     fn failure(&self, reason: impl Into<String>) -> Error {

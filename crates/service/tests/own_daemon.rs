@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use support::{DAEMON, Rank, SCENARIO, scenarios};
 
 /// The ranks of the tests below; nothing when started as a test.
@@ -17,6 +17,16 @@ use support::{DAEMON, Rank, SCENARIO, scenarios};
 fn rank_process() {
     if let Ok(scenario) = std::env::var(SCENARIO) {
         scenarios::run(&scenario);
+    }
+}
+
+/// Waits for the end of a daemon that has every reason to end.
+fn await_end(daemon: Pid) {
+    // One that cannot be opened has ended.
+    if let Ok(pidfd) = pidfd_open(daemon, PidfdFlags::empty()) {
+        let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
+        let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit)).expect("waits");
+        assert_eq!(ended, 1, "daemon {daemon:?} ends");
     }
 }
 
@@ -81,11 +91,7 @@ impl Job {
 
     /// Waits for the daemon's end and sees that nothing stayed.
     fn assert_ends(self, daemon: Pid) {
-        if let Ok(pidfd) = pidfd_open(daemon, PidfdFlags::empty()) {
-            let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
-            let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit)).expect("waits");
-            assert_eq!(ended, 1, "the daemon ends with its last rank");
-        }
+        await_end(daemon);
         self.assert_clean();
     }
 
@@ -129,6 +135,29 @@ fn the_daemon_outlives_the_rank_that_started_it() {
     assert_eq!(job.daemon(), daemon);
     other.go_on();
     other.finish();
+    job.assert_ends(daemon);
+}
+
+/// Nobody is left to clean up after a daemon that is killed: its log stays, and the error names it; the job's next rank
+/// finds a daemon all the same.
+#[test]
+fn a_killed_daemon_s_log_is_named_and_the_next_takes_its_place() {
+    let job = Job::new();
+    let mut rank = Rank::spawn(&mut job.command("outlives", 0, 1));
+    assert_eq!(rank.line(), "ready");
+    let daemon = job.daemon();
+    kill_process(daemon, Signal::KILL).expect("it lives");
+    await_end(daemon);
+    rank.go_on();
+    let sentence = rank.line();
+    let log = job.home().join("log");
+    assert!(sentence.contains(log.to_str().expect("UTF-8")), "{sentence}");
+    rank.finish();
+    let mut next = Rank::spawn(&mut job.command("alone", 0, 1));
+    assert_eq!(next.line(), "ready");
+    let daemon = job.daemon();
+    next.go_on();
+    next.finish();
     job.assert_ends(daemon);
 }
 

@@ -30,6 +30,7 @@ pub(crate) fn run(name: &str) {
         "alone" => return alone(),
         "refused" => return say(&Context::attach(None).expect_err("no daemon can be started").to_string()),
         "again" => return again(),
+        "outlives" => return outlives(),
         _ => {}
     }
     let context = Context::attach(None).expect("the daemon answers");
@@ -75,6 +76,14 @@ fn alone() {
     check(post(&group, 0, 10_000, false), 1);
     group.destroy().expect("no request is in flight");
     context.detach().expect("no group is left");
+}
+
+/// Attaches, and says what a request ends with once the daemon is gone.
+fn outlives() {
+    let context = Context::attach(None).expect("a daemon answers");
+    say("ready");
+    wait_for_line();
+    say(&context.offer().expect_err("the daemon is gone").to_string());
 }
 
 /// Attaches and detaches again and again.

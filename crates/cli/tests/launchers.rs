@@ -1,8 +1,8 @@
-//! Programs under `srun`: a Slurm of one node, with all its daemons, lives on the loopback interface for this test.
+//! Programs under launchers that know nothing of Outboard: no address, no daemon and no variable of ours is given.
 //!
-//! Ranks find one another by PMIx or by Slurm's variables, and the first starts the job's daemon: no address, no daemon and
-//! no variable of ours is given. Skipped, with the reason on the standard error, where Slurm is not installed
-//! (`apt-get install slurm-wlm`) or the user is not root.
+//! Ranks find one another by PMIx or by the launcher's variables, and the first starts the job's daemon. For `srun` a Slurm
+//! of one node, with all its daemons, lives on the loopback interface; that test is skipped, with the reason on the standard
+//! error, where Slurm is not installed (`apt-get install slurm-wlm`) or the user is not root.
 
 #[path = "end_to_end/program.rs"]
 mod program;
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const PROGRAMS: [&str; 5] = ["munged", "slurmctld", "slurmd", "srun", "scontrol"
 /// How long a daemon may take to start, and the job's own to end.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Between two questions.
-const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const PAUSE: Duration = Duration::from_millis(20);
 /// Ranks of each job.
 const RANKS: u32 = 4;
 
@@ -136,7 +136,7 @@ impl Slurm {
     /// A command of this Slurm.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(find(program).expect("looked for before"));
-        command.env("SLURM_CONF", self.configuration()).env("TMPDIR", self.path("temporary"));
+        command.env("SLURM_CONF", self.configuration());
         command
     }
 
@@ -151,48 +151,62 @@ impl Slurm {
         while !ready(self) {
             let mut ends: Vec<_> =
                 self.daemons.iter().map(|daemon| PollFd::from_borrowed_fd(daemon.ended_fd(), PollFlags::IN)).collect();
-            let ended = poll(&mut ends, Some(&PAUSE)).expect("waits");
+            let pause = Timespec::try_from(PAUSE).expect("short");
+            let ended = poll(&mut ends, Some(&pause)).expect("waits");
             let said: Vec<_> = self.daemons.iter().map(Process::output_end).collect();
             assert!(ended == 0 && Instant::now() < deadline, "{what}: {said:#?}");
         }
     }
 
-    /// Runs the ranks' program under srun.
-    fn run(&self, options: &[&str], environment: &[(&str, &str)]) -> Output {
+    /// `srun` with the options of its own and variables of ours.
+    fn srun(&self, options: &[&str], environment: &[(&str, &str)]) -> Command {
         let mut command = self.command("srun");
         command.args(["--overcommit", "--time=2", "-n", &RANKS.to_string()]).args(options);
-        command.arg(program::ranks_program()).arg("verify");
-        for name in ["OUTBOARD_SOCKET", "OUTBOARD_RENDEZVOUS", "OUTBOARD_RANK", "OUTBOARD_WORLD_SIZE", "OUTBOARD_JOB"] {
-            command.env_remove(name);
-        }
-        command.env("LD_LIBRARY_PATH", program::home()).envs(environment.iter().copied());
-        command.output().expect("srun starts")
+        command.envs(environment.iter().copied());
+        command
     }
+}
 
-    fn assert_verifies(&self, options: &[&str], environment: &[(&str, &str)]) {
-        let output = self.run(options, environment);
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "srun {options:?}: {output:?}");
-        for rank in 0..RANKS {
-            assert!(said.contains(&format!("@verified rank {rank} of {RANKS}")), "srun {options:?}: {output:?}");
-        }
-        self.assert_nothing_left();
+/// Runs the ranks' program under `launcher`.
+fn run(mut launcher: Command, temporary: &Path) -> Output {
+    for name in ["OUTBOARD_SOCKET", "OUTBOARD_RENDEZVOUS", "OUTBOARD_RANK", "OUTBOARD_WORLD_SIZE", "OUTBOARD_JOB"] {
+        launcher.env_remove(name);
     }
+    launcher.env("LD_LIBRARY_PATH", program::home()).env("TMPDIR", temporary);
+    launcher.arg(program::ranks_program()).arg("verify").output().expect("the launcher starts")
+}
 
-    /// The job's own daemon ends after its last rank, with all its files.
-    fn assert_nothing_left(&self) {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let left: Vec<_> = fs::read_dir(self.path("temporary")).expect("there").flatten().collect();
-            let ours: Vec<_> =
-                left.iter().filter(|entry| entry.file_name().to_string_lossy().starts_with("outboard-")).collect();
-            if ours.is_empty() {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{ours:?} stayed");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+fn assert_verifies(launcher: Command, temporary: &Path) {
+    let what = format!("{launcher:?}");
+    let output = run(launcher, temporary);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{what}: {output:?}");
+    for rank in 0..RANKS {
+        assert!(said.contains(&format!("@verified rank {rank} of {RANKS}")), "{what}: {output:?}");
     }
+    assert_nothing_left(temporary);
+}
+
+/// The job's own daemon ends after its last rank, with all its files.
+fn assert_nothing_left(temporary: &Path) {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let left: Vec<_> = fs::read_dir(temporary).expect("there").flatten().map(|entry| entry.file_name()).collect();
+        let ours: Vec<_> = left.iter().filter(|name| name.to_string_lossy().starts_with("outboard-")).collect();
+        if ours.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{ours:?} stayed");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+#[test]
+fn programs_run_under_mpirun() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let mut mpirun = Command::new(find("mpirun").expect("Open MPI; `make deps` installs it"));
+    mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", &RANKS.to_string()]);
+    assert_verifies(mpirun, temporary.path());
 }
 
 #[test]
@@ -202,12 +216,13 @@ fn programs_run_under_srun() {
         return;
     }
     let slurm = Slurm::start();
+    let temporary = slurm.path("temporary");
     // PMIx; Slurm's own variables; those of PMI beside them.
     for options in [&["--mpi=pmix"][..], &[], &["--mpi=pmi2"]] {
-        slurm.assert_verifies(options, &[]);
+        assert_verifies(slurm.srun(options, &[]), &temporary);
     }
-    slurm.assert_verifies(&["--mpi=pmix"], &[("OUTBOARD_BOOTSTRAP", "tcp")]);
-    let refused = slurm.run(&[], &[("OUTBOARD_DAEMON", "off")]);
+    assert_verifies(slurm.srun(&["--mpi=pmix"], &[("OUTBOARD_BOOTSTRAP", "tcp")]), &temporary);
+    let refused = run(slurm.srun(&[], &[("OUTBOARD_DAEMON", "off")]), &temporary);
     assert!(!refused.status.success(), "{refused:?}");
     let said = String::from_utf8_lossy(&refused.stdout);
     assert!(said.contains("no service process answers") && said.contains("OUTBOARD_SOCKET"), "{refused:?}");
