@@ -134,10 +134,11 @@ fn a_late_leaf_of_a_broadcast_delays_nobody() {
         ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
         let (late, others) = ranks.split_last_mut().expect("six");
         others.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
-        assert_eq!(cluster.count("late_arrivals"), 0, "it has not called yet");
+        // Others may have been late as well, on a busy machine.
+        let before = cluster.count("late_arrivals");
         late.go_on();
         assert_eq!(late.line(), "done");
-        assert_eq!(cluster.count("late_arrivals"), 1);
+        assert_eq!(cluster.count("late_arrivals"), before + 1);
         ranks.iter_mut().for_each(Rank::go_on);
         ranks.into_iter().for_each(Rank::finish);
     }
