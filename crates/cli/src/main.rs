@@ -10,6 +10,7 @@ mod launch;
 mod places;
 mod run;
 mod sim;
+mod top;
 mod work;
 
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ enum Command {
     /// Measure a collective beside other libraries on an emulated cluster
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// What service processes do now, and whom they wait for
+    Top(top::TopArgs),
     /// Emulated clusters
     #[command(subcommand)]
     Lab(lab::LabCommand),
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Demo(args) => demo::demo(&args),
         Command::Bench(command) => bench::bench(command),
+        Command::Top(args) => top::top(&args),
         Command::Lab(command) => lab::lab(command),
         Command::Sim(command) => sim::sim(command),
         Command::Doctor(args) => doctor::doctor(&args),

@@ -184,6 +184,32 @@ fn an_interrupt_between_collectives_leaves_nothing() {
     interrupt("idle");
 }
 
+/// SP-9: while the others wait, the one that has not called is named on all hosts.
+#[test]
+fn top_names_who_has_not_called() {
+    let mut job = Job::start(2, &["--lab", "2x1gbit"], "absent");
+    job.await_line("@going");
+    job.await_line("@going");
+    // Posted is not yet taken up, and the news takes a moment to the other host: asked again until both are seen.
+    let seen = loop {
+        assert!(job.in_time(), "no collective is seen in flight");
+        let seen: Vec<_> = job.top().iter().map(|report| report["in_flight"][0].clone()).collect();
+        if seen.iter().all(serde_json::Value::is_object) {
+            break seen;
+        }
+    };
+    let [caller, missing] = seen.as_slice() else { panic!("{seen:?}") };
+    let ranks = |list: &[u32]| serde_json::json!(list);
+    assert_eq!((&caller["awaits"], &caller["not_called"]), (&ranks(&[1]), &ranks(&[])), "{caller}");
+    assert_eq!(missing["not_called"], ranks(&[1]), "{missing}");
+    for one in [caller, missing] {
+        assert_eq!(one["call"], "allgather of 1048576 bytes per rank");
+        assert!(one["age_ms"].as_f64().is_some_and(|age| age > 0.0), "{one}");
+    }
+    job.signal(Signal::INT);
+    assert!(!job.reap().success());
+}
+
 /// The work directory of a killed run goes with the next run.
 fn kill(ranks: u32, options: &[&str]) {
     let job = stop(ranks, options, "forever", Signal::KILL);

@@ -38,6 +38,14 @@ impl Barrier {
         self.state == State::Done
     }
 
+    /// The member whose message is waited for.
+    pub(crate) fn awaited(&self) -> Option<u32> {
+        match self.state {
+            State::Round(k) => Some((self.me + self.n - (1 << k)) % self.n),
+            State::Outside | State::Done => None,
+        }
+    }
+
     fn rounds(&self) -> u32 {
         self.n.next_power_of_two().ilog2()
     }
@@ -116,8 +124,10 @@ mod tests {
         assert!(!b.handle(1, 3, &mut out));
         assert!(!b.handle(1, 255, &mut out));
         assert!(!b.handle(5, 0, &mut out));
-        assert!(b.handle(4, 0, &mut out) && b.handle(3, 1, &mut out) && b.handle(1, 2, &mut out));
-        assert_eq!((out.len(), b.done()), (0, false), "it has not entered");
+        assert!(b.handle(4, 0, &mut out) && b.handle(1, 2, &mut out));
+        assert_eq!((out.len(), b.done(), b.awaited()), (0, false, None), "it has not entered");
+        b.enter(&mut out);
+        assert_eq!((b.awaited(), b.handle(3, 1, &mut out), b.done()), (Some(3), true, true));
     }
 
     /// SP-6: whoever has not entered hears of those who have.

@@ -25,7 +25,7 @@ use crate::error::CollectiveError;
 use crate::executor::Run;
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
-use crate::interface::{Call, CallKind, Event, MemRef, Region, Signature};
+use crate::interface::{Call, CallKind, Event, InFlight, MemRef, Region, Signature};
 use crate::multicast::{Block, chunks_of};
 use crate::outbox::{Completion, Outbox, Staging};
 use crate::pacing::transfer_time;
@@ -78,6 +78,8 @@ pub(crate) struct Collective {
     signature: Signature,
     /// Somebody who called it so.
     signer: Rank,
+    /// When the first news of it came.
+    since: Instant,
     phase: Phase,
     barrier: Barrier,
     locals: Vec<Local>,
@@ -133,6 +135,7 @@ impl Collective {
             instance,
             signature,
             signer,
+            since: cx.out.now,
             phase: Phase::Gathering,
             barrier: Barrier::new(cx.members.me, cx.members.sps.len() as u32),
             locals,
@@ -177,6 +180,25 @@ impl Collective {
 
     pub(crate) fn signature(&self) -> (Rank, Signature) {
         (self.signer, self.signature)
+    }
+
+    /// What is waited for, as of `now`.
+    pub(crate) fn in_flight_now(&self, now: Instant, members: &Members) -> InFlight {
+        let absent = |l: &&Local| matches!(l.presence, Presence::Absent | Presence::StoodIn(_));
+        let mut awaits: BTreeSet<Rank> = self.barrier.awaited().map(|at| members.lowest_rank(at)).into_iter().collect();
+        if self.running() {
+            let whole = |block: &Block| block.is_root() || block.is_full();
+            awaits.extend(self.blocks.iter().filter(|(_, block)| !whole(block)).map(|(source, _)| *source));
+            awaits.extend(self.locals.iter().flat_map(|l| l.run.awaited()).filter(|r| members.local(*r).is_none()));
+        }
+        InFlight {
+            group: members.handle,
+            instance: self.instance,
+            signature: self.signature,
+            age_ns: now.0.saturating_sub(self.since.0),
+            absent: self.locals.iter().filter(absent).map(|l| l.rank).collect(),
+            awaits: awaits.into_iter().collect(),
+        }
     }
 
     /// The calls of `rank` that are in flight here.

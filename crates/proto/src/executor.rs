@@ -121,6 +121,11 @@ impl Run {
         self.receives.get_mut(&(from, index))
     }
 
+    /// Sources of messages that have not come.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.receives.iter().filter(|(_, receive)| !receive.done).map(|((from, _), _)| *from)
+    }
+
     pub(crate) fn receives(&self) -> impl Iterator<Item = &Receive> {
         self.receives.values()
     }

@@ -246,6 +246,24 @@ pub enum Event {
     },
 }
 
+/// A collective in flight at one service process, for people who ask what it waits for (SP-9).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InFlight {
+    /// The group.
+    pub group: GroupHandle,
+    /// The instance.
+    pub instance: InstanceId,
+    /// What is called.
+    pub signature: Signature,
+    /// Nanoseconds since the first news of it here.
+    pub age_ns: u64,
+    /// Local ranks that have not called.
+    pub absent: Vec<Rank>,
+    /// Ranks of other hosts that are waited for here: the lowest of the host whose step of the ready barrier is missing,
+    /// and behind the barrier those whose bytes are.
+    pub awaits: Vec<Rank>,
+}
+
 /// One datagram of a received batch: its header and payload length.
 #[derive(Debug, Clone, Copy)]
 pub struct ReceivedDatagram<'a> {

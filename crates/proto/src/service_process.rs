@@ -13,7 +13,7 @@ use crate::collective::Context;
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
-use crate::interface::{Call, Counters, Event, GroupSpec, MulticastBatch, Order, ReceivedDatagram, Transmit};
+use crate::interface::{Call, Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, ReceivedDatagram, Transmit};
 use crate::link::Received;
 use crate::outbox::Outbox;
 use crate::pacing::{Pace, Pacer};
@@ -246,6 +246,14 @@ impl ServiceProcess {
         let links = self.peers.values().filter_map(Peer::next_poll);
         let pacer = self.wants_to_multicast().then(|| self.pacer.next());
         links.chain(pacer).min()
+    }
+
+    /// What is in flight at `now`, and what it waits for.
+    pub fn in_flight(&self, now: Instant) -> impl Iterator<Item = InFlight> + '_ {
+        self.active.iter().filter_map(move |(group, instance)| {
+            let group = self.groups.get(group)?;
+            Some(group.collective(*instance)?.in_flight_now(now, &group.members))
+        })
     }
 
     fn wants_to_multicast(&self) -> bool {

@@ -321,7 +321,8 @@ impl Conductor {
         };
         self.statistics.datapath.frames_sent = self.outbox.frames_sent();
         self.statistics.datapath.refused = self.ranks.refused;
-        let report = self.statistics.report(self.engine.id(), &self.engine.counters(), present);
+        let report =
+            self.statistics.report(self.engine.id(), &self.engine.counters(), present, self.engine.in_flight());
         answer(&connection, &report);
     }
 

@@ -6,8 +6,8 @@ use std::time::Instant as WallInstant;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Call, CallId, Config, Counters, Event, GroupHandle, GroupSpec, Instant, MemRef, ReceivedDatagram, ServiceProcess,
-    SpId, Transmit,
+    Call, CallId, Config, Counters, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef, ReceivedDatagram,
+    ServiceProcess, SpId, Transmit,
 };
 
 use crate::memory::{Buffers, Cause, Fault, FramePayload, Memory, NoPayload, Payloads, Place};
@@ -39,6 +39,11 @@ impl Engine {
 
     pub(crate) fn config(&self) -> &Config {
         self.machine.config()
+    }
+
+    /// What is in flight and what it waits for.
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = InFlight> + '_ {
+        self.machine.in_flight(self.now())
     }
 
     pub(crate) fn counters(&self) -> Counters {

@@ -7,16 +7,50 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use outboard_plan::Rank;
-use outboard_proto::{Counters, GroupHandle, SpId};
-use serde::Serialize;
+use outboard_proto::{Counters, GroupHandle, InFlight, SpId};
+use serde::{Deserialize, Serialize};
 
 /// Ranks whose lateness is kept; more are summed in the counters alone.
 const MOST_LATE: usize = 4096;
 /// Ranks whose lateness is reported, the latest first, so that a line always fits the socket's buffer.
 const REPORTED_LATE: usize = 256;
 
+/// Collectives in flight that are reported, the oldest first, and ranks named for each.
+const REPORTED_IN_FLIGHT: usize = 64;
+const REPORTED_RANKS: usize = 64;
+
+/// A collective in flight, and whom it waits for (SP-9).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// Group handle.
+    pub group: u32,
+    /// Which call of the group.
+    pub instance: u64,
+    /// What is called, as a sentence.
+    pub call: String,
+    /// Since the first news of it here.
+    pub age_ms: f64,
+    /// Ranks of this host that have not called.
+    pub not_called: Vec<u32>,
+    /// Ranks of other hosts whose readiness or bytes are waited for here.
+    pub awaits: Vec<u32>,
+}
+
+impl From<InFlight> for Waiting {
+    fn from(flight: InFlight) -> Self {
+        Waiting {
+            group: flight.group.0,
+            instance: flight.instance.0,
+            call: flight.signature.to_string(),
+            age_ms: flight.age_ns as f64 / 1e6,
+            not_called: flight.absent.iter().map(|rank| rank.0).take(REPORTED_RANKS).collect(),
+            awaits: flight.awaits.iter().map(|rank| rank.0).take(REPORTED_RANKS).collect(),
+        }
+    }
+}
+
 /// How late one rank of a group was (SP-9).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Lateness {
     /// Group handle.
     pub group: u32,
@@ -31,7 +65,7 @@ pub struct Lateness {
 }
 
 /// Attached ranks by how their memory is reached (SP-4, GP-9).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tiers {
     /// Only memory that we share.
     pub memfd: u32,
@@ -42,7 +76,7 @@ pub struct Tiers {
 }
 
 /// What the datapath threads and the conductor saw.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Datapath {
     /// Datagrams handed to the kernel.
     pub datagrams_sent: u64,
@@ -67,7 +101,7 @@ pub struct Datapath {
 }
 
 /// Everything, as reported.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Process.
     pub pid: u32,
@@ -113,6 +147,8 @@ pub struct Report {
     pub datapath: Datapath,
     /// Lateness by rank.
     pub late: Vec<Lateness>,
+    /// Collectives in flight, the oldest first.
+    pub in_flight: Vec<Waiting>,
 }
 
 /// The state of now that a report adds to the counts.
@@ -149,7 +185,16 @@ impl Statistics {
         entry.most_ns = entry.most_ns.max(by_ns);
     }
 
-    pub(crate) fn report(&self, sp: SpId, counters: &Counters, present: Present) -> Report {
+    pub(crate) fn report(
+        &self,
+        sp: SpId,
+        counters: &Counters,
+        present: Present,
+        in_flight: impl Iterator<Item = InFlight>,
+    ) -> Report {
+        let mut in_flight: Vec<InFlight> = in_flight.collect();
+        in_flight.sort_unstable_by_key(|flight| (std::cmp::Reverse(flight.age_ns), flight.group, flight.instance));
+        in_flight.truncate(REPORTED_IN_FLIGHT);
         let (user, system) = cpu_time();
         let mut late: Vec<Lateness> = self.late.values().copied().collect();
         late.sort_unstable_by_key(|entry| (std::cmp::Reverse(entry.total_ns), entry.group, entry.rank));
@@ -177,6 +222,7 @@ impl Statistics {
             memory_tiers: present.tiers,
             datapath: self.datapath,
             late,
+            in_flight: in_flight.into_iter().map(Waiting::from).collect(),
         }
     }
 }
@@ -224,7 +270,7 @@ mod tests {
         statistics.late(GroupHandle(1), Rank(7), 100);
         assert_eq!(statistics.late.len(), MOST_LATE);
         let present = Present { ranks: 0, memberships: 0, calls: 0, tiers: Tiers::default() };
-        let report = statistics.report(SpId(1), &Counters::default(), present);
+        let report = statistics.report(SpId(1), &Counters::default(), present, std::iter::empty());
         assert_eq!(report.late.len(), REPORTED_LATE);
         assert_eq!(report.late[0], Lateness { group: 1, rank: 7, calls: 2, total_ns: 105, most_ns: 100 });
     }
@@ -233,7 +279,7 @@ mod tests {
     fn a_report_crosses_the_socket_as_one_line_of_json() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
         let present = Present { ranks: 2, memberships: 0, calls: 0, tiers: Tiers::default() };
-        answer(&ours.into(), &Statistics::new().report(SpId(1), &Counters::default(), present));
+        answer(&ours.into(), &Statistics::new().report(SpId(1), &Counters::default(), present, std::iter::empty()));
         let text = std::io::read_to_string(theirs).expect("text");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(value["ranks"], 2);

@@ -138,6 +138,23 @@ impl Job {
         names.filter(|name| name.starts_with("outboard-run-")).collect()
     }
 
+    /// What `outboard top` sees of the service processes of this job: one value of JSON for each, in the order of hosts.
+    pub(crate) fn top(&self) -> Vec<serde_json::Value> {
+        let asked = Command::new(OUTBOARD)
+            .args(["top", "--once", "--json"])
+            .env("TMPDIR", self.temporary.path())
+            .output()
+            .expect("the command starts");
+        assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+        let text = String::from_utf8(asked.stdout).expect("text");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+
+    /// Whether this job may go on.
+    pub(crate) fn in_time(&self) -> bool {
+        Instant::now() < self.deadline
+    }
+
     /// The processes of this job that have not ended.
     pub(crate) fn processes(&self) -> Vec<Process> {
         let mark = format!("{MARK}={}", self.mark);

@@ -246,6 +246,20 @@ static void idle(void)
     sleep(PATIENCE_MS / 1000);
 }
 
+/* Rank 1 stays away from the call that all others wait for; ends by a signal, or when it has waited too long. */
+static void absent(void)
+{
+    struct call call;
+    if (rank != 1) {
+        post(&call, 0, MEBIBYTE, 0, 0);
+        say("@going rank %u", rank);
+        finish(&call, 0);
+        return;
+    }
+    say("@going rank %u", rank);
+    sleep(PATIENCE_MS / 1000);
+}
+
 int main(int argc, char **argv)
 {
     const char *part = argc == 2 ? argv[1] : "";
@@ -264,6 +278,8 @@ int main(int argc, char **argv)
         until_failure(NULL);
     else if (strcmp(part, "idle") == 0)
         idle();
+    else if (strcmp(part, "absent") == 0)
+        absent();
     else
         fail("the argument names no part");
     return 0;

@@ -1,0 +1,176 @@
+//! `outboard top`: what service processes do now, and whom they wait for (SP-9).
+//!
+//! Reads the statistics sockets of daemons and prints; never changes anything there. A daemon that does not answer is
+//! named and left out; when none answers any more, the command ends.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use outboard_service::statistics::Report;
+
+use crate::error::CliError;
+
+/// A daemon answers at once, or is stuck.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Clears a terminal and goes to its top left corner.
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Statistics sockets of daemons (`outboardd --stats`); those of running jobs of `outboard run` by default
+    sockets: Vec<PathBuf>,
+    /// Print once and end
+    #[arg(long)]
+    once: bool,
+    /// One line of JSON per daemon instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Seconds from one look to the next
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    interval: u64,
+}
+
+pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
+    let sockets = if args.sockets.is_empty() { running_jobs() } else { args.sockets.clone() };
+    let none = || {
+        CliError::Failed(
+            "no service process answers; name the sockets given to `outboardd --stats`, or start a job with `outboard run`"
+                .to_owned(),
+        )
+    };
+    let mut before = HashMap::new();
+    let mut looks = 0u64;
+    loop {
+        let reports: Vec<(PathBuf, Report)> = sockets.iter().filter_map(|socket| asked(socket)).collect();
+        match (reports.is_empty(), looks) {
+            (true, 0) => return Err(none()),
+            (true, _) => return Ok(ExitCode::SUCCESS),
+            (false, _) => looks += 1,
+        }
+        let text = if args.json { lines(&reports) } else { reports.iter().map(|(_, r)| table(r, &before)).collect() };
+        let clear = if args.once || args.json || !io::stdout().is_terminal() { "" } else { CLEAR };
+        // A reader that has gone needs no more.
+        if write!(io::stdout().lock(), "{clear}{text}").and_then(|()| io::stdout().flush()).is_err() || args.once {
+            return Ok(ExitCode::SUCCESS);
+        }
+        before = reports.into_iter().map(|(_, report)| (report.service_process.clone(), Sample::of(&report))).collect();
+        std::thread::sleep(Duration::from_secs(args.interval));
+    }
+}
+
+/// The sockets of jobs that `outboard run` and `outboard bench` have under way on this machine.
+fn running_jobs() -> Vec<PathBuf> {
+    let entries = |directory: &Path| std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let named = |path: &Path, prefix| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
+    let jobs = entries(&std::env::temp_dir()).map(|entry| entry.path()).filter(|path| named(path, "outboard-"));
+    let mut sockets: Vec<PathBuf> = jobs
+        .flat_map(|job| entries(&job).map(|e| e.path()).collect::<Vec<_>>())
+        .filter(|p| named(p, "stats-"))
+        .collect();
+    sockets.sort();
+    sockets
+}
+
+/// What the daemon behind a socket says; a silent one is named.
+fn asked(socket: &Path) -> Option<(PathBuf, Report)> {
+    let ask = || -> io::Result<Report> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        serde_json::from_str(&text).map_err(io::Error::other)
+    };
+    match ask() {
+        Ok(report) => Some((socket.to_owned(), report)),
+        Err(error) => {
+            tracing::warn!(socket = %socket.display(), %error, "a service process does not answer");
+            None
+        }
+    }
+}
+
+fn lines(reports: &[(PathBuf, Report)]) -> String {
+    reports.iter().map(|(_, report)| serde_json::to_string(report).expect("counts are plain data") + "\n").collect()
+}
+
+/// What rates are made of.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    uptime_s: f64,
+    sent: u64,
+    datagrams: u64,
+    cpu_s: f64,
+}
+
+impl Sample {
+    fn of(report: &Report) -> Sample {
+        Sample {
+            uptime_s: report.uptime_s,
+            sent: report.datapath.bytes_sent,
+            datagrams: report.datapath.datagrams_received,
+            cpu_s: report.cpu_user_s + report.cpu_system_s,
+        }
+    }
+}
+
+fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
+    let mut text = String::new();
+    let (now, zero) = (Sample::of(report), Sample { uptime_s: 0.0, sent: 0, datagrams: 0, cpu_s: 0.0 });
+    let then = before.get(&report.service_process).copied().unwrap_or(zero);
+    let seconds = (now.uptime_s - then.uptime_s).max(1e-3);
+    let tiers = report.memory_tiers;
+    let _ = writeln!(
+        text,
+        "service process {} (pid {}): {} ranks (memfd {}, cross-memory attach {}, staging {}), {:.1} % of a core",
+        report.service_process,
+        report.pid,
+        report.ranks,
+        tiers.memfd,
+        tiers.cross_memory_attach,
+        tiers.staging,
+        (now.cpu_s - then.cpu_s) / seconds * 100.0,
+    );
+    let _ = writeln!(
+        text,
+        "  multicast {:.1} MB/s out, {:.0} datagrams/s in; {} calls ended, {} failed, {} late by {:.1} ms together; {} bytes \
+         sent again",
+        (now.sent - then.sent) as f64 / 1e6 / seconds,
+        (now.datagrams - then.datagrams) as f64 / seconds,
+        report.completed,
+        report.failed,
+        report.late_arrivals,
+        report.late_ns as f64 / 1e6,
+        report.retransmitted_bytes,
+    );
+    for waiting in &report.in_flight {
+        let _ = write!(
+            text,
+            "  group {:08x} call {}: {}, {:.1} ms old",
+            waiting.group, waiting.instance, waiting.call, waiting.age_ms
+        );
+        for (what, ranks) in [("not called here", &waiting.not_called), ("waits for", &waiting.awaits)] {
+            if !ranks.is_empty() {
+                let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+                let _ = write!(text, "; {what}: rank {}", ranks.join(", "));
+            }
+        }
+        text.push('\n');
+    }
+    for late in &report.late {
+        let _ = writeln!(
+            text,
+            "  rank {} of group {:08x} was late {} times, by {:.1} ms at most",
+            late.rank,
+            late.group,
+            late.calls,
+            late.most_ns as f64 / 1e6
+        );
+    }
+    text
+}
