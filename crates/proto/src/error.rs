@@ -66,6 +66,20 @@ pub enum CollectiveError {
     HandleTaken(GroupHandle),
 }
 
+impl CollectiveError {
+    /// Whether only a call can bring this about: then the group had been made on all hosts.
+    pub(crate) fn comes_of_a_call(&self) -> bool {
+        match self {
+            CollectiveError::Mismatch { .. } | CollectiveError::Memory(_) => true,
+            CollectiveError::RankLost(_)
+            | CollectiveError::PeerLost { .. }
+            | CollectiveError::Protocol(_)
+            | CollectiveError::Configuration { .. }
+            | CollectiveError::HandleTaken(_) => false,
+        }
+    }
+}
+
 /// Why a group could not be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {

@@ -106,6 +106,8 @@ impl Truth {
                 return Err(Breach::MissedConfiguration { group: handle(number) });
             }
             Ok(()) => true,
+            // Whoever could call had the group, and so has everybody.
+            Err(GroupError::Failed(CollectiveError::Mismatch { .. } | CollectiveError::Memory(_))) => false,
             Err(GroupError::Failed(error)) => self.is_so(scenario, number, None, error),
             Err(GroupError::Invalid(_)) => false,
         };

@@ -519,8 +519,13 @@ impl ServiceProcess {
         };
         g.state = State::Broken(error.clone());
         for rank in askers {
-            g.left.insert(rank);
-            let result = Err(GroupError::Failed(error.clone()));
+            let result = if error.comes_of_a_call() {
+                // Somebody could call, so the group is made, though we have not heard it yet: the calls here will fail.
+                Ok(())
+            } else {
+                g.left.insert(rank);
+                Err(GroupError::Failed(error.clone()))
+            };
             self.out.events.push_back(Event::GroupReady { group: handle, rank, result });
         }
         for c in g.collectives.values_mut() {
