@@ -1,9 +1,9 @@
 //! Collectives as data: what moves where, in which order, for every rank of a group.
 //!
 //! A [`Program`] is what one rank does: operations on spans of its buffers, each naming the operations it follows.
-//! Frontends build programs with the pure functions of [`mod@allgather`] and [`mod@broadcast`], or with a [`ProgramBuilder`]; engines execute
-//! them; [`verify()`] proves them; `Display` shows them. Programs are produced one rank at a time, so that a group of
-//! 4,096 ranks never exists in memory as a whole.
+//! Frontends build programs with the pure functions of [`mod@allgather`], [`mod@alltoall`] and [`mod@broadcast`], or with a
+//! [`ProgramBuilder`]; engines execute them; [`verify()`] proves them; `Display` shows them. Programs are produced one rank
+//! at a time, so that a group of 4,096 ranks never exists in memory as a whole.
 //!
 //! Invariants: a program depends only on what MPI makes equal on both ends of each message (group size, collective,
 //! root, byte counts) and on the layout choice of [`Shape`], which the group agrees on. Operation ids are dense and
@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod allgather;
+pub mod alltoall;
 pub mod broadcast;
 mod builder;
 mod partition;
@@ -20,6 +21,7 @@ mod text;
 mod verify;
 
 pub use allgather::{AllgatherError, Shape, allgather};
+pub use alltoall::{AlltoallError, alltoall};
 pub use broadcast::{BroadcastError, BroadcastShape, broadcast};
 pub use builder::ProgramBuilder;
 pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};

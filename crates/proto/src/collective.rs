@@ -15,7 +15,7 @@
 //!
 //! Invariants: every call completes once; none of its buffers is named after that. Never sees payload.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use outboard_plan::{Buffer, Op, OpId, Rank, Span};
 
@@ -23,9 +23,10 @@ use crate::barrier::Barrier;
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::executor::Run;
+use crate::fragments::Sends;
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
-use crate::interface::{Call, CallKind, Event, InFlight, MemRef, Region, Signature};
+use crate::interface::{Call, CallKind, InFlight, MemRef, Region, Signature};
 use crate::multicast::{Block, chunks_of};
 use crate::outbox::{Completion, Outbox, Staging};
 use crate::pacing::transfer_time;
@@ -101,7 +102,7 @@ pub(crate) struct Collective {
     /// When news of it came while a local rank was absent.
     began: Option<Instant>,
     stand_in_at: Option<Instant>,
-    sends: VecDeque<unicast::Sending>,
+    sends: Sends,
     /// Multicast batches handed to the driver and not yet done.
     outstanding: u32,
 }
@@ -130,6 +131,7 @@ impl Collective {
             (CallKind::Allgather, true) => (0..cx.members.ranks()).map(Rank).map(block).collect(),
             (CallKind::Broadcast { root }, true) => BTreeMap::from([block(root)]),
             (CallKind::Allgather | CallKind::Broadcast { .. }, false) => BTreeMap::new(),
+            (CallKind::Alltoall | CallKind::Alltoallv, _) => unreachable!("exchanges are not multicast"),
         };
         Ok(Collective {
             instance,
@@ -152,7 +154,7 @@ impl Collective {
             check_at: None,
             began: None,
             stand_in_at: None,
-            sends: VecDeque::new(),
+            sends: Sends::default(),
             outstanding: 0,
         })
     }
@@ -220,11 +222,7 @@ impl Collective {
             Presence::Called(..) | Presence::Ended => unreachable!("the group counts the calls of a rank"),
         };
         if let (Some(began), Some(_)) = (self.began, &staging) {
-            let by_ns = cx.out.now.0 - began.0;
-            cx.out.counters.late_arrivals += 1;
-            cx.out.counters.late_ns += by_ns;
-            let (group, instance) = (cx.members.handle, self.instance);
-            cx.out.events.push_back(Event::Late { group, rank: call.rank, instance, by_ns });
+            cx.out.late(cx.members.handle, call.rank, self.instance, began);
         }
         let stood_in = staging.as_ref().map(|s| s.id);
         self.locals[i].presence = Presence::Called(call, staging);

@@ -52,6 +52,8 @@ pub struct Config {
     pub batch_chunks: u32,
     /// Payload bytes of one unicast fragment.
     pub fragment_bytes: u32,
+    /// Bytes of an all-to-all that a service process has asked for and that have not come (SP-5).
+    pub pull_bytes: u64,
 }
 
 impl Default for Config {
@@ -73,6 +75,7 @@ impl Default for Config {
             switch_queue: 512 << 10,
             batch_chunks: 32,
             fragment_bytes: 64 << 10,
+            pull_bytes: 1 << 20,
         }
     }
 }

@@ -37,6 +37,20 @@ pub enum CollectiveError {
         /// What that called.
         b: Signature,
     },
+    /// Two ranks of an all-to-all do not agree on the bytes of their block.
+    #[error(
+        "{source_rank} sends {sent} bytes to {destination}, which expects {expected} from it; both must name the same count"
+    )]
+    Block {
+        /// Who sends.
+        source_rank: Rank,
+        /// How much.
+        sent: u64,
+        /// To whom.
+        destination: Rank,
+        /// How much that expects.
+        expected: u64,
+    },
     /// A buffer that a rank handed over cannot be read or written.
     #[error(
         "a buffer of {0} cannot be accessed; it must stay mapped, writable where received, until the request completes"
@@ -70,7 +84,7 @@ impl CollectiveError {
     /// Whether only a call can bring this about: then the group had been made on all hosts.
     pub(crate) fn comes_of_a_call(&self) -> bool {
         match self {
-            CollectiveError::Mismatch { .. } | CollectiveError::Memory(_) => true,
+            CollectiveError::Mismatch { .. } | CollectiveError::Block { .. } | CollectiveError::Memory(_) => true,
             CollectiveError::RankLost(_)
             | CollectiveError::PeerLost { .. }
             | CollectiveError::Protocol(_)

@@ -9,6 +9,7 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use outboard_plan::Rank;
+use outboard_plan::alltoall::Blocks;
 use siphasher::sip::SipHasher13;
 
 use crate::error::{CollectiveError, GroupError};
@@ -24,6 +25,21 @@ pub enum CallKind {
         /// Who contributes.
         root: Rank,
     },
+    /// Every rank has a block of the same size for every rank.
+    Alltoall,
+    /// Every rank has a block for every rank; how large, only the two know.
+    Alltoallv,
+}
+
+impl CallKind {
+    /// Whether it is a plan of pairs that are announced and pulled (SP-5), without a barrier.
+    #[must_use]
+    pub fn is_exchange(self) -> bool {
+        match self {
+            CallKind::Alltoall | CallKind::Alltoallv => true,
+            CallKind::Allgather | CallKind::Broadcast { .. } => false,
+        }
+    }
 }
 
 /// What all ranks of a call must agree on; carried by the first control message of an instance.
@@ -31,7 +47,7 @@ pub enum CallKind {
 pub struct Signature {
     /// Which collective.
     pub kind: CallKind,
-    /// Bytes that each rank contributes, or the root.
+    /// Bytes that each rank contributes, or the root, or that each block of an alltoall has; 0 of an alltoallv.
     pub bytes: u64,
 }
 
@@ -40,12 +56,14 @@ impl fmt::Display for Signature {
         match self.kind {
             CallKind::Allgather => write!(f, "allgather of {} bytes per rank", self.bytes),
             CallKind::Broadcast { root } => write!(f, "broadcast of {} bytes from {root}", self.bytes),
+            CallKind::Alltoall => write!(f, "alltoall of {} bytes per pair", self.bytes),
+            CallKind::Alltoallv => write!(f, "alltoallv"),
         }
     }
 }
 
 /// One rank's call, as the driver hands it in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     /// The driver's name of the call and of its buffers.
     pub id: CallId,
@@ -59,6 +77,8 @@ pub struct Call {
     pub signature: Signature,
     /// The contribution lies in its place of the output already. Of allgathers only.
     pub in_place: bool,
+    /// Where the blocks lie, of an alltoallv only.
+    pub blocks: Option<Arc<Blocks>>,
 }
 
 /// One rank of a group and who serves it.

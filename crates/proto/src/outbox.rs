@@ -84,6 +84,14 @@ impl Outbox {
         self.forgotten_calls.push(completion.call);
     }
 
+    /// A rank calls an instance of which there has been news since `began` (SP-9).
+    pub(crate) fn late(&mut self, group: GroupHandle, rank: Rank, instance: InstanceId, began: Instant) {
+        let by_ns = self.now.0 - began.0;
+        self.counters.late_arrivals += 1;
+        self.counters.late_ns += by_ns;
+        self.events.push_back(Event::Late { group, rank, instance, by_ns });
+    }
+
     /// Whether something is to be done before anybody outside hears of anything.
     pub(crate) fn has_chores(&self) -> bool {
         !self.messages.is_empty() || !self.forgotten.is_empty() || !self.forgotten_calls.is_empty()

@@ -13,6 +13,7 @@ use crate::collective::Context;
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
+use crate::instance::Instance;
 use crate::interface::{Call, Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, ReceivedDatagram, Transmit};
 use crate::link::Received;
 use crate::outbox::Outbox;
@@ -149,7 +150,7 @@ impl ServiceProcess {
             Received::Message(body) => Some(Message::decode(body)),
         };
         for tag in acked {
-            self.with_collective(tag.group, tag.instance, |c, cx| c.handle_acked(cx, tag));
+            self.with_instance(tag.group, tag.instance, |i, cx| i.handle_acked(cx, tag));
         }
         match message {
             None => {}
@@ -170,7 +171,9 @@ impl ServiceProcess {
     pub fn handle_multicast_done(&mut self, now: Instant, token: u64) {
         self.out.now = now;
         let b = self.batches.remove(&token).expect("the driver hands back tokens that it was given");
-        self.with_collective(b.group, b.instance, |c, cx| c.handle_sent(cx, b.source, b.run));
+        self.with_instance(b.group, b.instance, |i, cx| {
+            i.collective().expect("only collectives multicast").handle_sent(cx, b.source, b.run);
+        });
         self.settle();
     }
 
@@ -200,9 +203,9 @@ impl ServiceProcess {
         self.out.now = now;
         self.time_peers();
         for (group, instance) in self.active.clone() {
-            let due = |g: &Group| g.collective(instance).and_then(|c| c.poll_timeout()).is_some_and(|t| t <= now);
+            let due = |g: &Group| g.instance(instance).and_then(Instance::poll_timeout).is_some_and(|t| t <= now);
             if self.groups.get(&group).is_some_and(due) {
-                self.with_collective(group, instance, |c, cx| c.handle_timeout(cx));
+                self.with_instance(group, instance, |i, cx| i.handle_timeout(cx));
             }
         }
         self.settle();
@@ -234,7 +237,7 @@ impl ServiceProcess {
     /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let collectives = self.active.iter().filter_map(|(g, i)| self.groups.get(g)?.collective(*i)?.poll_timeout());
+        let collectives = self.active.iter().filter_map(|(g, i)| self.groups.get(g)?.instance(*i)?.poll_timeout());
         let peers = self.peers.values().filter_map(Peer::poll_timeout);
         collectives.chain(peers).min()
     }
@@ -252,13 +255,13 @@ impl ServiceProcess {
     pub fn in_flight(&self, now: Instant) -> impl Iterator<Item = InFlight> + '_ {
         self.active.iter().filter_map(move |(group, instance)| {
             let group = self.groups.get(group)?;
-            Some(group.collective(*instance)?.in_flight_now(now, &group.members))
+            Some(group.instance(*instance)?.in_flight_now(now, &group.members))
         })
     }
 
     fn wants_to_multicast(&self) -> bool {
         let wants = |(g, i): &(GroupHandle, InstanceId)| {
-            self.groups.get(g).and_then(|g| g.collective(*i)).is_some_and(crate::collective::Collective::has_batch)
+            self.groups.get(g).and_then(|g| g.instance(*i)).is_some_and(Instance::has_batch)
         };
         self.batches.len() < MAX_BATCHES && self.active.iter().any(wants)
     }
@@ -273,8 +276,8 @@ impl ServiceProcess {
             let (group, instance) = *self.active.back().expect("the loop runs over its entries");
             let Some(g) = self.groups.get_mut(&group) else { continue };
             let sps = g.members.sps.len() as u64;
-            let (members, collective) = g.parts(instance);
-            let Some(collective) = collective else { continue };
+            let (members, found) = g.parts(instance);
+            let Some(collective) = found.and_then(Instance::collective) else { continue };
             let pace = Pace::new(&self.config, sps, u64::from(collective.chains()));
             let key = members.key;
             let mut cx = Context { config: &self.config, members, out: &mut self.out };

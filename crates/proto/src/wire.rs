@@ -10,10 +10,10 @@ mod reader;
 
 pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
-pub use message::{MAX_RANGES, MAX_SOURCES, Message};
+pub use message::{MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message};
 pub use reader::DecodeError;
 
 /// Version of everything on the wire. Service processes of different versions refuse each other's groups.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Largest frame without payload, bytes.
 pub const MAX_FRAME_HEADER: usize = 512;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_plan::Rank;
+use outboard_plan::alltoall::Blocks;
 use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message};
 use outboard_proto::{
     Call, CallId, CallKind, Config, Event, GroupHandle, GroupSpec, InstanceId, Instant, Member, ReceivedDatagram,
@@ -19,7 +20,7 @@ const KEY: [u64; 2] = [3, 4];
 enum Step {
     Create(u8),
     Leave(u8),
-    Call { rank: u8, instance: u8, bytes: u16 },
+    Call { rank: u8, instance: u8, kind: CallKind, bytes: u16 },
     Frame { from: u8, message: Message, payload: u16 },
     Datagram { epoch: u8, source: u8, chunk: u8, len: u16 },
     Fault(u8),
@@ -32,8 +33,15 @@ fn hostile_message() -> impl Strategy<Value = Message> {
     let rank = (0u32..5).prop_map(Rank);
     let instance = (1u64..4).prop_map(InstanceId);
     let ranges = (0u32..6, 1u32..4).prop_map(|r| vec![r]);
-    let signature =
-        (0u64..3).prop_map(|n| Signature { kind: CallKind::Allgather, bytes: [0, 2000, u64::MAX][n as usize] });
+    let signature = (kind(), 0u64..3).prop_map(|(kind, n)| match kind {
+        CallKind::Alltoallv => Signature { kind, bytes: 0 },
+        kind => Signature { kind, bytes: [0, 2000, u64::MAX][n as usize] },
+    });
+    let exchange = prop_oneof![
+        Just(Signature { kind: CallKind::Alltoall, bytes: 2000 }),
+        Just(Signature { kind: CallKind::Alltoallv, bytes: 0 }),
+    ];
+    let bytes = prop_oneof![Just(2000u64), Just(1), Just(u64::MAX)];
     prop_oneof![
         (barrier_step(), any::<bool>()).prop_map(move |(step, good)| Message::Create {
             group,
@@ -79,8 +87,23 @@ fn hostile_message() -> impl Strategy<Value = Message> {
             sources: vec![s]
         }),
         instance.clone().prop_map(move |instance| Message::Complete { group, instance }),
+        (instance.clone(), exchange, rank.clone(), prop::collection::vec((rank.clone(), bytes), 1..3)).prop_map(
+            move |(instance, signature, source, blocks)| Message::Announce {
+                group,
+                instance,
+                signature,
+                source,
+                blocks
+            }
+        ),
+        (instance, prop::collection::vec((rank.clone(), rank.clone()), 1..3))
+            .prop_map(move |(instance, blocks)| Message::Pull { group, instance, blocks }),
         (rank, 0u64..3).prop_map(move |(rank, after)| Message::Lost { group, rank, after: InstanceId(after) }),
     ]
+}
+
+fn kind() -> impl Strategy<Value = CallKind> {
+    prop_oneof![Just(CallKind::Allgather), Just(CallKind::Alltoall), Just(CallKind::Alltoallv)]
 }
 
 fn barrier_step() -> impl Strategy<Value = u8> {
@@ -101,7 +124,7 @@ fn opening() -> Vec<Step> {
         message: Message::Ready { group, instance: InstanceId(1), step, signature, rank: Rank(2) },
         payload: 0,
     };
-    let call = |rank| Step::Call { rank, instance: 1, bytes: 2000 };
+    let call = |rank| Step::Call { rank, instance: 1, kind: CallKind::Allgather, bytes: 2000 };
     vec![Step::Create(0), Step::Create(1), create(1, 0), create(0, 1), call(0), call(1), ready(1, 0), ready(0, 1)]
 }
 
@@ -109,11 +132,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         (0u8..2).prop_map(Step::Create),
         (0u8..2).prop_map(Step::Leave),
-        (0u8..3, 1u8..4, prop_oneof![Just(0u16), Just(2000)]).prop_map(|(rank, instance, bytes)| Step::Call {
-            rank,
-            instance,
-            bytes
-        }),
+        (0u8..3, 1u8..4, kind(), prop_oneof![Just(0u16), Just(2000)])
+            .prop_map(|(rank, instance, kind, bytes)| Step::Call { rank, instance, kind, bytes }),
         (0u8..3, hostile_message(), prop_oneof![Just(0u16), Just(500), Just(1000), Just(2000)])
             .prop_map(|(from, message, payload)| Step::Frame { from, message, payload }),
         (0u8..3, 0u8..5, 0u8..4, prop_oneof![Just(500u16), Just(1000)])
@@ -172,14 +192,21 @@ impl Driver {
         match step {
             Step::Create(rank) => self.sp.handle_create_group(self.now, &spec(), Rank((*rank).into())),
             Step::Leave(rank) => self.sp.handle_leave(self.now, GroupHandle(7), Rank((*rank).into())),
-            Step::Call { rank, instance, bytes } => {
+            Step::Call { rank, instance, kind, bytes } => {
                 let id = CallId(self.next_call);
                 self.next_call += 1;
                 self.called.insert(id);
-                let signature = Signature { kind: CallKind::Allgather, bytes: (*bytes).into() };
-                let (rank, instance) = (Rank((*rank).into()), InstanceId((*instance).into()));
-                let call =
-                    Call { id, group: GroupHandle(7), rank, instance, signature, in_place: id.0.is_multiple_of(2) };
+                let uneven = *kind == CallKind::Alltoallv;
+                let signature = Signature { kind: *kind, bytes: if uneven { 0 } else { (*bytes).into() } };
+                let call = Call {
+                    id,
+                    group: GroupHandle(7),
+                    rank: Rank((*rank).into()),
+                    instance: InstanceId((*instance).into()),
+                    signature,
+                    in_place: *kind == CallKind::Allgather && id.0.is_multiple_of(2),
+                    blocks: uneven.then(|| Blocks::even(4, (*bytes).into()).expect("small").into()),
+                };
                 self.sp.handle_call(self.now, call);
             }
             Step::Frame { from, message, payload } => {

@@ -2,15 +2,23 @@
 
 use outboard_plan::Rank;
 use outboard_proto::wire::{
-    DatagramHeader, FrameHeader, FrameKind, MAX_FRAME_HEADER, MAX_RANGES, MAX_SOURCES, Message,
+    DatagramHeader, FrameHeader, FrameKind, MAX_BLOCKS, MAX_FRAME_HEADER, MAX_RANGES, MAX_SOURCES, Message,
 };
 use outboard_proto::{CallKind, CollectiveError, GroupHandle, InstanceId, Signature, SpId};
 use proptest::prelude::*;
 
 fn signature() -> impl Strategy<Value = Signature> {
-    let kind =
-        prop_oneof![Just(CallKind::Allgather), any::<u32>().prop_map(|root| CallKind::Broadcast { root: Rank(root) }),];
-    (kind, any::<u64>()).prop_map(|(kind, bytes)| Signature { kind, bytes })
+    let kind = prop_oneof![
+        Just(CallKind::Allgather),
+        any::<u32>().prop_map(|root| CallKind::Broadcast { root: Rank(root) }),
+        Just(CallKind::Alltoall),
+    ];
+    let uneven = Just(Signature { kind: CallKind::Alltoallv, bytes: 0 });
+    prop_oneof![(kind, any::<u64>()).prop_map(|(kind, bytes)| Signature { kind, bytes }), uneven]
+}
+
+fn exchange() -> impl Strategy<Value = Signature> {
+    signature().prop_filter("all-to-alls are announced", |signature| signature.kind.is_exchange())
 }
 
 fn rank() -> impl Strategy<Value = Rank> {
@@ -58,6 +66,9 @@ fn error() -> impl Strategy<Value = CollectiveError> {
             b_digest
         }),
         group().prop_map(CollectiveError::HandleTaken),
+        (rank(), any::<u64>(), rank(), any::<u64>()).prop_map(|(source_rank, sent, destination, expected)| {
+            CollectiveError::Block { source_rank, sent, destination, expected }
+        }),
     ]
 }
 
@@ -105,6 +116,17 @@ fn message() -> impl Strategy<Value = Message> {
         (group(), instance(), prop::collection::vec(rank(), 1..=MAX_SOURCES))
             .prop_map(|(group, instance, sources)| Message::Have { group, instance, sources }),
         (group(), instance()).prop_map(|(group, instance)| Message::Complete { group, instance }),
+        (group(), instance(), exchange(), rank(), prop::collection::vec((rank(), 1u64..), 1..=MAX_BLOCKS)).prop_map(
+            |(group, instance, signature, source, blocks)| Message::Announce {
+                group,
+                instance,
+                signature,
+                source,
+                blocks
+            }
+        ),
+        (group(), instance(), prop::collection::vec((rank(), rank()), 1..=MAX_BLOCKS))
+            .prop_map(|(group, instance, blocks)| Message::Pull { group, instance, blocks }),
         (group(), any::<u64>(), rank()).prop_map(|(group, after, rank)| Message::Lost {
             group,
             rank,

@@ -11,9 +11,10 @@ pub(crate) fn collective(error: &CollectiveError) -> Status {
         CollectiveError::RankLost(_) => Status::RankLost,
         CollectiveError::PeerLost { .. } => Status::PeerLost,
         // The handle comes from a member's own offer: two groups disagree on what it names.
-        CollectiveError::Mismatch { .. } | CollectiveError::Configuration { .. } | CollectiveError::HandleTaken(_) => {
-            Status::Mismatch
-        }
+        CollectiveError::Mismatch { .. }
+        | CollectiveError::Block { .. }
+        | CollectiveError::Configuration { .. }
+        | CollectiveError::HandleTaken(_) => Status::Mismatch,
         CollectiveError::Memory(_) => Status::Memory,
         CollectiveError::Protocol(_) => Status::Protocol,
     }

@@ -294,7 +294,8 @@ impl Ranks {
                 rank.busy.insert(slot, call_id);
                 let instance = InstanceId(entry.instance());
                 self.calls.insert(call_id, InFlight { connection: id, group: entry.group(), slot });
-                engine.call(Call { id: call_id, group, rank: me, instance, signature, in_place }, buffers);
+                engine
+                    .call(Call { id: call_id, group, rank: me, instance, signature, in_place, blocks: None }, buffers);
             }
             Err(refusal) => {
                 tracing::debug!(pid = rank.pid, %refusal, "a submission is refused");

@@ -13,12 +13,33 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::faults::{Faults, HostDeath, HostPause, RankFault};
 use crate::network::NetworkPlan;
+use crate::pattern::Pattern;
 use crate::scenario::{CallPlan, GroupPlan, Scenario};
 use crate::store::StoreKind;
 
-/// [`mixed_allgathers`], of which some calls are broadcasts.
+/// [`mixed_rooted`], of which some calls are all-to-alls, even and uneven.
 #[must_use]
 pub fn mixed_faults(seed: u64) -> Scenario {
+    let mut scenario = mixed_rooted(seed);
+    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7061_6972_7300) };
+    let calls = scenario.groups.iter_mut().flat_map(|group| &mut group.calls);
+    for call in calls.filter(|call| call.pattern == Pattern::Allgather) {
+        let pattern = draw.of(&[Pattern::Allgather, Pattern::Alltoall, Pattern::Alltoallv { seed: 0 }]);
+        if pattern == Pattern::Allgather {
+            continue;
+        }
+        call.in_place.clear();
+        call.pattern = match pattern {
+            Pattern::Alltoallv { .. } => Pattern::Alltoallv { seed: draw.rng.random() },
+            even => even,
+        };
+    }
+    scenario
+}
+
+/// [`mixed_allgathers`], of which some calls are broadcasts.
+#[must_use]
+pub fn mixed_rooted(seed: u64) -> Scenario {
     let mut scenario = mixed_allgathers(seed);
     // A stream of its own, so that seeds that found something once keep their meaning.
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x726f_6f74_7300) };
@@ -28,7 +49,7 @@ pub fn mixed_faults(seed: u64) -> Scenario {
             if !draw.one_in(3) {
                 continue;
             }
-            call.root = Some(draw.rng.random_range(0..members));
+            call.pattern = Pattern::Broadcast { root: draw.rng.random_range(0..members) };
             call.in_place.clear();
         }
     }
@@ -235,9 +256,12 @@ mod tests {
             assert!(all.iter().any(|s| s.host_of.len() == ranks), "{ranks} ranks");
         }
         type Trait = (&'static str, fn(&Scenario) -> bool);
-        let traits: [Trait; 9] = [
+        let traits: [Trait; 10] = [
             ("ring", |s| s.config.allgather == AllgatherAlgorithm::Ring),
             ("several ranks on a host", |s| s.hosts() < s.host_of.len()),
+            ("uneven blocks", |s| {
+                s.groups.iter().any(|g| g.calls.iter().any(|c| matches!(c.pattern, Pattern::Alltoallv { .. })))
+            }),
             ("a dead rank", |s| !s.faults.dead_ranks.is_empty()),
             ("a host that dies in silence", |s| s.faults.dead_hosts.iter().any(|h| h.reported_after.is_none())),
             ("a host whose death is reported", |s| s.faults.dead_hosts.iter().any(|h| h.reported_after.is_some())),

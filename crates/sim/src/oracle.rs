@@ -10,6 +10,7 @@ use outboard_plan::Rank;
 use outboard_proto::{CollectiveError, GroupError, GroupHandle, InstanceId, Signature, SpId};
 
 use crate::breach::Breach;
+use crate::pattern::Part;
 use crate::scenario::{GroupPlan, Scenario};
 use crate::store::{CallOutput, Origin};
 
@@ -76,13 +77,12 @@ impl Truth {
         let (group, rank, instance) = (handle(name.group), Rank(name.member as u32), InstanceId(name.instance));
         match result {
             Ok(()) => {
-                if call.is_disputed() && call.needs_all_of(name.member) {
+                if call.is_disputed() && call.needs_all_of(name.member, plan.members.len()) {
                     return Err(Breach::MissedMismatch { group, rank, instance });
                 }
-                let call_bytes = call.bytes_of(name.member);
-                let sources = call.sources(name.member, plan.members.len());
-                let origins = sources.map(|member| CallName { member, ..name }.origin());
-                if let Some(what) = output.difference(call_bytes, origins) {
+                let parts = call.parts(name.member, plan.members.len()).into_iter();
+                let origin = |part: Part| (part, CallName { member: part.source, ..name }.origin());
+                if let Some(what) = output.difference(parts.map(origin)) {
                     return Err(Breach::WrongBytes { group, rank, instance, what });
                 }
                 self.done.insert((name.group, name.member, name.instance));
@@ -107,7 +107,9 @@ impl Truth {
             }
             Ok(()) => true,
             // Whoever could call had the group, and so has everybody.
-            Err(GroupError::Failed(CollectiveError::Mismatch { .. } | CollectiveError::Memory(_))) => false,
+            Err(GroupError::Failed(
+                CollectiveError::Mismatch { .. } | CollectiveError::Block { .. } | CollectiveError::Memory(_),
+            )) => false,
             Err(GroupError::Failed(error)) => self.is_so(scenario, number, None, error),
             Err(GroupError::Invalid(_)) => false,
         };
@@ -135,6 +137,14 @@ impl Truth {
             CollectiveError::Mismatch { a_rank, a, b_rank, b } => (1..=plan.calls.len() as u64).any(|i| {
                 a != b && self.called_so(plan, group, i, a_rank, a) && self.called_so(plan, group, i, b_rank, b)
             }),
+            CollectiveError::Block { source_rank, sent, destination, expected } => {
+                let (from, to) = (source_rank.0 as usize, destination.0 as usize);
+                plan.calls.iter().zip(1u64..).any(|(call, i)| {
+                    let both = [from, to].iter().all(|m| self.called.contains(&(group, *m, i)));
+                    let names = (call.sent(from, to, from), call.sent(from, to, to));
+                    both && sent != expected && names == (*sent, *expected)
+                })
+            }
             CollectiveError::Memory(rank) => member(rank).is_some_and(|m| self.bad_memory.contains(&plan.members[m])),
             CollectiveError::Configuration { a, b, a_digest, b_digest } => {
                 let odd = scenario.faults.misconfigured.map(sp_id);

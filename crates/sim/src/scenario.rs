@@ -3,15 +3,14 @@
 //! A [`Scenario`] is data; together with a seed it determines a run. Invariants are checked by [`Scenario::check`], at
 //! the start of every run. Never runs anything.
 
-use std::ops::Range;
 use std::time::Duration;
 
-use outboard_plan::Rank;
+use outboard_proto::Config;
 use outboard_proto::config::AllgatherAlgorithm;
-use outboard_proto::{CallKind, Config, Signature};
 
 use crate::faults::Faults;
 use crate::network::NetworkPlan;
+use crate::pattern::Pattern;
 use crate::store::StoreKind;
 
 /// A whole run, but for its seed.
@@ -51,9 +50,9 @@ pub struct GroupPlan {
 /// One collective of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallPlan {
-    /// The member that broadcasts; `None` is an allgather.
-    pub root: Option<usize>,
-    /// Bytes that each rank contributes, or the root.
+    /// What is called.
+    pub pattern: Pattern,
+    /// Bytes that each rank contributes, or the root, or of the largest block of an all-to-all.
     pub bytes: u64,
     /// When the ranks call, at the earliest.
     pub at: Duration,
@@ -69,34 +68,13 @@ impl CallPlan {
     /// An allgather that all members call at the same time.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        CallPlan { root: None, bytes, at: Duration::ZERO, late: Vec::new(), in_place: Vec::new(), disagrees: None }
+        CallPlan::of(Pattern::Allgather, bytes)
     }
 
-    /// A broadcast that all members call at the same time.
+    /// A collective that all members call at the same time.
     #[must_use]
-    pub fn broadcast(root: usize, bytes: u64) -> Self {
-        CallPlan { root: Some(root), ..CallPlan::new(bytes) }
-    }
-
-    /// What `member` calls.
-    #[must_use]
-    pub fn signature_of(&self, member: usize) -> Signature {
-        let root = self.root.map(|root| CallKind::Broadcast { root: Rank(root as u32) });
-        Signature { kind: root.unwrap_or(CallKind::Allgather), bytes: self.bytes_of(member) }
-    }
-
-    /// The members whose contributions `member` of `members` receives, in the order of its receive buffer.
-    pub(crate) fn sources(&self, member: usize, members: usize) -> Range<usize> {
-        match self.root {
-            None => 0..members,
-            Some(root) if root == member => 0..0,
-            Some(root) => root..root + 1,
-        }
-    }
-
-    /// Bytes of `member`'s send buffer.
-    pub(crate) fn sent_by(&self, member: usize) -> u64 {
-        if self.root.is_none_or(|root| root == member) { self.bytes_of(member) } else { 0 }
+    pub fn of(pattern: Pattern, bytes: u64) -> Self {
+        CallPlan { pattern, bytes, at: Duration::ZERO, late: Vec::new(), in_place: Vec::new(), disagrees: None }
     }
 
     /// The bytes that `member` says.
@@ -112,14 +90,6 @@ impl CallPlan {
     #[must_use]
     pub fn is_disputed(&self) -> bool {
         self.disagrees.is_some_and(|(_, bytes)| bytes != self.bytes)
-    }
-
-    /// Whether `member` of a disputed call cannot end before all who disagree have called. A rank that contributes nothing
-    /// and receives nothing need not wait for anybody, and nobody waits for a rank that only receives a broadcast.
-    pub(crate) fn needs_all_of(&self, member: usize) -> bool {
-        let odd = self.disagrees.map(|(odd, _)| odd);
-        let concerned = |root| member != root && (odd == Some(root) || odd == Some(member));
-        self.bytes_of(member) > 0 && self.root.is_none_or(concerned)
     }
 
     /// When `member` calls.
@@ -156,7 +126,7 @@ impl Scenario {
     #[must_use]
     pub fn broadcast(ranks: usize, root: usize, bytes: u64) -> Self {
         let mut scenario = Scenario::allgather(ranks, bytes);
-        scenario.groups[0].calls = vec![CallPlan::broadcast(root, bytes)];
+        scenario.groups[0].calls = vec![CallPlan::of(Pattern::Broadcast { root }, bytes)];
         scenario
     }
 
@@ -206,11 +176,15 @@ impl Scenario {
         self.host_of.iter().max().map_or(0, |h| h + 1)
     }
 
-    /// Payload bytes that all ranks together receive when all goes well.
+    /// Payload bytes that all ranks together receive at most.
     #[must_use]
     pub fn received_bytes(&self) -> u64 {
         let calls = self.groups.iter().flat_map(|g| g.calls.iter().map(move |c| (g.members.len() as u64, c)));
-        calls.map(|(p, c)| c.bytes * p * if c.root.is_some() { 1 } else { p }).sum()
+        let each = |(p, c): (u64, &CallPlan)| match c.pattern {
+            Pattern::Broadcast { .. } => c.bytes * p,
+            Pattern::Allgather | Pattern::Alltoall | Pattern::Alltoallv { .. } => c.bytes * p * p,
+        };
+        calls.map(each).sum()
     }
 
     /// When the last thing that has a time of its own is over.
@@ -246,8 +220,10 @@ impl Scenario {
             }
             assert!(group.window > 0 && !group.members.is_empty());
             for call in &group.calls {
-                assert!(call.root.is_none_or(|root| root < group.members.len()), "a root is a member");
-                assert!(call.root.is_none() || call.in_place.is_empty(), "broadcasts are never in place");
+                if let Pattern::Broadcast { root } = call.pattern {
+                    assert!(root < group.members.len(), "a root is a member");
+                }
+                assert!(call.pattern == Pattern::Allgather || call.in_place.is_empty(), "only allgathers are in place");
             }
         }
         let largest = u64::from(self.config.fragment_bytes.max(self.config.chunk_bytes * self.network.train));

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use outboard_proto::{CallId, MemRef, Region, StagingId};
 
 use crate::breach::Breach;
+use crate::pattern::Part;
 use provenance::IntervalMap;
 pub(crate) use provenance::{Origin, Piece};
 
@@ -254,18 +255,17 @@ pub(crate) struct CallOutput {
 }
 
 impl CallOutput {
-    /// Where the buffer differs from the blocks of `bytes` each, contributed by `origins` in order.
-    pub(crate) fn difference(mut self, bytes: u64, origins: impl Iterator<Item = Origin>) -> Option<String> {
-        for (block, origin) in origins.enumerate() {
-            let start = block as u64 * bytes;
-            let wrong = match self.output.read(start, bytes) {
+    /// Where the buffer differs from parts of contributions.
+    pub(crate) fn difference(mut self, parts: impl Iterator<Item = (Part, Origin)>) -> Option<String> {
+        for (Part { at, len, source, from }, origin) in parts {
+            let wrong = match self.output.read(at, len) {
                 Payload::Bytes(b) => b
                     .iter()
-                    .enumerate()
-                    .find(|(i, byte)| **byte != origin.byte(*i as u64))
-                    .map(|(i, byte)| format!("byte {i} of block {block} is {byte:#04x}")),
-                Payload::Provenance(pieces) => provenance::difference(&pieces, bytes, origin)
-                    .map(|(at, piece)| format!("from byte {at} of block {block} lies {piece}")),
+                    .zip(from..)
+                    .find(|(byte, i)| **byte != origin.byte(*i))
+                    .map(|(byte, i)| format!("byte {} from member {source} is {byte:#04x}", i - from)),
+                Payload::Provenance(pieces) => provenance::difference(&pieces, len, origin, from)
+                    .map(|(at, piece)| format!("from byte {at} of member {source}'s part lies {piece}")),
             };
             if wrong.is_some() {
                 return wrong;
@@ -283,6 +283,12 @@ mod tests {
 
     fn origin(rank: u32) -> Origin {
         Origin { group: 0, instance: 1, rank }
+    }
+
+    fn blocks() -> impl Iterator<Item = (Part, Origin)> {
+        [0, 1]
+            .into_iter()
+            .map(|rank| (Part { at: 10 * u64::from(rank), len: 10, source: rank as usize, from: 0 }, origin(rank)))
     }
 
     fn output(offset: u64, len: u64) -> MemRef {
@@ -306,12 +312,12 @@ mod tests {
                     assert_eq!(m.write(output(10 + first, 5), &payload, first), Ok(Access::Done(())));
                 }
                 let end = m.end_call(CALL).expect("is there");
-                assert_eq!(end.difference(10, [0, 1].map(origin).into_iter()), None);
+                assert_eq!(end.difference(blocks()), None);
             }
             let mut m = Memory::new(kind, 100);
             m.add_call(CALL, origin(0), 10, 20, Some(0));
             let end = m.end_call(CALL).expect("is there");
-            assert!(end.difference(10, [0, 1].map(origin).into_iter()).is_some());
+            assert!(end.difference(blocks()).is_some());
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outboard_proto::config::AllgatherAlgorithm;
-use outboard_sim::{Scenario, exhaust_losses};
+use outboard_sim::{Pattern, Scenario, exhaust_losses};
 
 /// One short allgather, heartbeats too far apart to matter.
 fn short(ranks: usize, per_host: usize, chunks: u64, algorithm: AllgatherAlgorithm) -> Scenario {
@@ -51,7 +51,18 @@ fn mc_6_broadcasts_survive_every_double_loss() {
     for algorithm in [AllgatherAlgorithm::Multicast, AllgatherAlgorithm::Ring] {
         for (ranks, per_host) in [(3, 1), (4, 2)] {
             let mut scenario = short(ranks, per_host, 3, algorithm);
-            scenario.groups[0].calls[0].root = Some(1);
+            scenario.groups[0].calls[0].pattern = Pattern::Broadcast { root: 1 };
+            exhaust(&scenario);
+        }
+    }
+}
+
+#[test]
+fn sp_5_exchanges_survive_every_double_loss() {
+    for pattern in [Pattern::Alltoall, Pattern::Alltoallv { seed: 5 }] {
+        for (ranks, per_host) in [(3, 1), (4, 2)] {
+            let mut scenario = short(ranks, per_host, 3, AllgatherAlgorithm::Multicast);
+            scenario.groups[0].calls[0].pattern = pattern;
             exhaust(&scenario);
         }
     }

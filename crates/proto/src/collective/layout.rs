@@ -30,6 +30,7 @@ impl Layout {
             CallKind::Broadcast { .. } => 1,
             CallKind::Allgather if cx.config.chains == 0 || one_host => ranks,
             CallKind::Allgather => cx.config.chains.min(ranks),
+            CallKind::Alltoall | CallKind::Alltoallv => unreachable!("exchanges are not multicast"),
         };
         Layout { multicast: one_host || network, over_the_wire: network, chains, subgroups: cx.config.subgroups }
     }
@@ -49,6 +50,7 @@ impl Layout {
                 };
                 broadcast(shape, ranks, root, rank, signature.bytes).map_err(|_| "a broadcast from this root")
             }
+            CallKind::Alltoall | CallKind::Alltoallv => unreachable!("exchanges are not multicast"),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use outboard_plan::{Rank, Span, subgroup_of};
 
-use super::unicast::Bulk;
 use super::{Collective, Context, Phase};
+use crate::fragments::Bulk;
 use crate::ids::{Channel, SpId};
 use crate::interface::{MemRef, Order};
 use crate::multicast::Patience;

@@ -6,28 +6,10 @@
 use outboard_plan::{OpId, Rank, Span};
 
 use super::{Collective, Context};
+use crate::fragments::Bulk;
 use crate::ids::SpId;
-use crate::interface::{MemRef, Order};
+use crate::interface::Order;
 use crate::link::{Tag, Tagged};
-use crate::wire::Message;
-
-/// A message on its way out.
-#[derive(Debug)]
-pub(super) struct Sending {
-    local: usize,
-    op: OpId,
-    to: Rank,
-    index: u32,
-    span: Span,
-    offset: u64,
-}
-
-/// A message with its payload, for a link.
-pub(crate) struct Bulk {
-    pub(crate) message: Message,
-    pub(crate) payload: Vec<MemRef>,
-    pub(crate) tag: Option<Tag>,
-}
 
 impl Collective {
     pub(super) fn start_send(
@@ -42,7 +24,7 @@ impl Collective {
             return;
         };
         let Some(other) = cx.members.local(to) else {
-            self.sends.push_back(Sending { local: i, op: id, to, index, span, offset: 0 });
+            self.sends.push(i, id, (to, index, span));
             return;
         };
         let source = self.locals[i].rank;
@@ -62,15 +44,10 @@ impl Collective {
 
     /// Whom there may be bulk for.
     pub(crate) fn bulk_targets(&self, cx: &Context<'_>) -> Vec<SpId> {
-        let mut targets: Vec<SpId> = Vec::new();
         if !self.running() {
-            return targets;
+            return Vec::new();
         }
-        for to in self.sends.iter().map(|s| cx.members.sp_of(s.to)) {
-            if !targets.contains(&to) {
-                targets.push(to);
-            }
-        }
+        let mut targets = self.sends.targets(cx.members);
         if !self.serving.is_empty() && !targets.contains(&cx.members.right()) {
             targets.push(cx.members.right());
         }
@@ -86,30 +63,18 @@ impl Collective {
     }
 
     fn next_fragment(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
-        let at = self.sends.iter().position(|s| cx.members.sp_of(s.to) == to)?;
-        let s = &mut self.sends[at];
-        let (local, op, offset) = (s.local, s.op, s.offset);
-        let len = (s.span.len - offset).min(cx.config.fragment_bytes.into());
-        s.offset += len;
-        let (destination, index, span) = (s.to, s.index, s.span);
-        let last = s.offset == span.len;
-        if last {
-            self.sends.remove(at);
-        }
-        let (group, instance, source) = (cx.members.handle, self.instance, self.locals[local].rank);
-        let message = Message::Data { group, instance, source, destination, index, total: span.len, offset };
-        if span.len == 0 {
+        let fragment = self.sends.next(cx.members, to, cx.config.fragment_bytes.into())?;
+        let local = &mut self.locals[fragment.local];
+        let source = local.rank;
+        if fragment.piece.is_empty() {
             // A signal has no memory to wait for.
-            self.locals[local].run.complete(op);
+            local.run.complete(fragment.op);
             self.advance(cx);
-            return Some(Bulk { message, payload: Vec::new(), tag: None });
+            return Some(fragment.bulk(cx.members, self.instance, source, None));
         }
-        let piece = Span { offset: span.offset + offset, len, ..span };
-        let payload = self.locals[local].memory(self.signature, piece);
-        let payload = vec![payload.expect("a send started with its memory at hand, and keeps it")];
-        let what = Tagged::Send { local: local as u32, op };
-        let tag = last.then_some(Tag { group, instance, what });
-        Some(Bulk { message, payload, tag })
+        let memory = local.memory(self.signature, fragment.piece);
+        let memory = memory.expect("a send started with its memory at hand, and keeps it");
+        Some(fragment.bulk(cx.members, self.instance, source, Some(memory)))
     }
 
     /// A message has been acknowledged.

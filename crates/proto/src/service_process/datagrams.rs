@@ -4,6 +4,7 @@ use outboard_plan::Rank;
 
 use super::ServiceProcess;
 use crate::collective::Context;
+use crate::instance::Instance;
 use crate::interface::ReceivedDatagram;
 use crate::wire::DatagramHeader;
 
@@ -29,8 +30,8 @@ impl ServiceProcess {
             return Err("a datagram of a rank that is not in the group");
         }
         let instance = group.expand_epoch(header.epoch);
-        let (members, collective) = group.parts(instance);
-        let Some(collective) = collective.filter(|c| c.alive()) else {
+        let (members, found) = group.parts(instance);
+        let Some(collective) = found.and_then(Instance::collective).filter(|c| c.alive()) else {
             self.out.counters.datagrams_stale += 1;
             return Ok(());
         };

@@ -9,16 +9,18 @@
 //! A rank that leaves or dies takes part in nothing after the last instance it completed: later ones fail on all.
 //! Invariant: the instances of a rank's calls are 1, 2, 3, ...
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use outboard_plan::Rank;
 
 use crate::barrier::Barrier;
-use crate::collective::{Collective, Context};
+use crate::collective::Context;
 use crate::error::{CollectiveError, GroupError};
+use crate::exchange::Exchange;
 use crate::group::Members;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
-use crate::interface::{Call, Event, GroupSpec, Signature};
+use crate::instance::Instance;
+use crate::interface::{Call, CallKind, Event, GroupSpec, Signature};
 use crate::outbox::Completion;
 use crate::serial::expand16;
 use crate::wire::Message;
@@ -28,8 +30,11 @@ use super::{MAX_RETIRED, MAX_STRANGERS, ServiceProcess};
 /// Collectives that a service process takes part in beyond the last before which all have ended at its own ranks: so far
 /// may others be ahead of a rank that is late.
 const WINDOW: u64 = 512;
-/// How far ahead others can be in the barrier: whoever is a window ahead of us may have one that is a window ahead of it.
-const MAX_AHEAD: u64 = 2 * WINDOW;
+/// Instances that a rank can have open at others: no rank has more requests in flight. How far ahead their numbers are says
+/// nothing: exchanges end without those who have no part in them.
+const MAX_OPEN: usize = 1024;
+/// Exchanges that have ended and are remembered, so that whoever calls something else in their place is told.
+const MAX_ENDED: usize = 256;
 
 #[derive(Debug)]
 enum State {
@@ -43,10 +48,12 @@ enum State {
 pub(super) struct Group {
     pub(super) members: Members,
     state: State,
-    collectives: BTreeMap<InstanceId, Collective>,
+    instances: BTreeMap<InstanceId, Instance>,
     /// Instances `<= ended` have ended here, and those in `ended_early`.
     ended: u64,
     ended_early: BTreeSet<u64>,
+    /// Exchanges that have ended, with one who called them.
+    exchanged: VecDeque<(InstanceId, Rank, Signature)>,
     /// By local rank: how many calls it has made.
     calls: Vec<u64>,
     /// The neighbours that are watched.
@@ -62,15 +69,15 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn in_flight(&self) -> usize {
-        self.collectives.len()
+        self.instances.len()
     }
 
-    pub(super) fn collective(&self, instance: InstanceId) -> Option<&Collective> {
-        self.collectives.get(&instance)
+    pub(super) fn instance(&self, instance: InstanceId) -> Option<&Instance> {
+        self.instances.get(&instance)
     }
 
-    pub(super) fn parts(&mut self, instance: InstanceId) -> (&mut Members, Option<&mut Collective>) {
-        (&mut self.members, self.collectives.get_mut(&instance))
+    pub(super) fn parts(&mut self, instance: InstanceId) -> (&mut Members, Option<&mut Instance>) {
+        (&mut self.members, self.instances.get_mut(&instance))
     }
 
     /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group, and
@@ -81,7 +88,7 @@ impl Group {
         let stays = |at: &usize| self.staying[*at] > 0;
         let right = (1..n).map(|step| (me + step) % n).find(stays);
         let left = (1..n).map(|step| (me + n - step) % n).find(stays);
-        let open = self.collectives.keys().next().copied();
+        let open = self.instances.keys().next().copied();
         let owes = |at: &usize| !stays(at) && open.is_some_and(|open| open <= self.last[*at]);
         let owing = (0..n).filter(|at| *at != me).filter(owes);
         right.into_iter().chain(left).chain(owing).map(|at| members.sps[at]).collect()
@@ -89,12 +96,17 @@ impl Group {
 
     /// The instance that a datagram's 16 bits mean: the nearest to the newest known.
     pub(super) fn expand_epoch(&self, epoch: u16) -> InstanceId {
-        let newest = self.collectives.keys().next_back().map_or(self.ended, |i| i.0);
+        let newest = self.instances.keys().next_back().map_or(self.ended, |i| i.0);
         InstanceId(expand16(epoch, newest))
     }
 
     fn has_ended(&self, instance: InstanceId) -> bool {
         instance.0 <= self.ended || self.ended_early.contains(&instance.0)
+    }
+
+    /// Whether there may be one instance more. Whoever asks for more misbehaves.
+    fn may_open(&self, instance: InstanceId) -> bool {
+        self.instances.contains_key(&instance) || self.instances.len() < MAX_OPEN * self.members.of_rank.len()
     }
 
     fn note_ended(&mut self, instance: InstanceId) {
@@ -117,15 +129,27 @@ impl Group {
 }
 
 impl ServiceProcess {
-    pub(super) fn with_collective(
+    /// Lets an instance handle something, if it is there still.
+    pub(super) fn with_instance<T>(
         &mut self,
         group: GroupHandle,
-        instance: InstanceId,
-        f: impl FnOnce(&mut Collective, &mut Context<'_>),
+        id: InstanceId,
+        f: impl FnOnce(&mut Instance, &mut Context<'_>) -> T,
+    ) -> Option<T> {
+        let (members, instance) = self.groups.get_mut(&group)?.parts(id);
+        Some(f(instance?, &mut Context { config: &self.config, members, out: &mut self.out }))
+    }
+
+    /// As [`Self::with_instance`], for what may show that ranks disagree, which breaks the group.
+    fn with_instance_or_break(
+        &mut self,
+        group: GroupHandle,
+        id: InstanceId,
+        f: impl FnOnce(&mut Instance, &mut Context<'_>) -> Result<(), CollectiveError>,
     ) {
-        let Some(g) = self.groups.get_mut(&group) else { return };
-        let (members, Some(collective)) = g.parts(instance) else { return };
-        f(collective, &mut Context { config: &self.config, members, out: &mut self.out });
+        if let Some(Err(error)) = self.with_instance(group, id, f) {
+            self.break_group(group, error, true);
+        }
     }
 
     pub(super) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
@@ -167,9 +191,10 @@ impl ServiceProcess {
         let group = Group {
             members,
             state: State::Creating { barrier, askers: Vec::new() },
-            collectives: BTreeMap::new(),
+            instances: BTreeMap::new(),
             ended: 0,
             ended_early: BTreeSet::new(),
+            exchanged: VecDeque::new(),
             calls,
             watched: BTreeSet::new(),
             left: BTreeSet::new(),
@@ -265,7 +290,7 @@ impl ServiceProcess {
         let protocol = CollectiveError::Protocol(self.id);
         let g = self.groups.get_mut(&call.group).ok_or(protocol.clone())?;
         let local = g.members.local(call.rank).ok_or(protocol.clone())?;
-        if call.instance.0 != g.calls[local] + 1 || g.left.contains(&call.rank) {
+        if call.instance.0 != g.calls[local] + 1 || g.left.contains(&call.rank) || !sound(call, g.members.ranks()) {
             return Err(protocol);
         }
         g.calls[local] += 1;
@@ -275,14 +300,14 @@ impl ServiceProcess {
         if matches!(g.state, State::Creating { .. }) {
             return Err(protocol);
         }
-        self.know_collective(call.group, call.instance, call.signature, call.rank)?;
-        let call = *call;
-        self.with_collective(call.group, call.instance, |c, cx| c.handle_call(cx, call));
+        self.know_instance(call.group, call.instance, call.signature, call.rank)?;
+        let owned = call.clone();
+        self.with_instance_or_break(call.group, call.instance, |i, cx| i.handle_call(cx, owned));
         Ok(())
     }
 
-    /// Makes the collective known, or compares its signature with what is known.
-    fn know_collective(
+    /// Makes the instance known, or compares its signature with what is known.
+    fn know_instance(
         &mut self,
         group: GroupHandle,
         instance: InstanceId,
@@ -290,7 +315,7 @@ impl ServiceProcess {
         rank: Rank,
     ) -> Result<(), CollectiveError> {
         let g = self.groups.get_mut(&group).expect("the caller has found it");
-        if let Some(c) = g.collectives.get(&instance) {
+        if let Some(c) = g.instances.get(&instance) {
             let (a_rank, a) = c.signature();
             if a == signature {
                 return Ok(());
@@ -300,9 +325,9 @@ impl ServiceProcess {
             return Err(error);
         }
         let cx = Context { config: &self.config, members: &mut g.members, out: &mut self.out };
-        match Collective::new(&cx, instance, signature, rank) {
-            Ok(c) => {
-                g.collectives.insert(instance, c);
+        match Instance::new(&cx, instance, signature, rank) {
+            Ok(i) => {
+                g.instances.insert(instance, i);
                 self.active.push_back((group, instance));
                 Ok(())
             }
@@ -346,13 +371,17 @@ impl ServiceProcess {
             Message::Ready { instance, step, signature, rank, .. } => {
                 self.handle_ready(handle, instance, (from_index, step), (signature, rank))
             }
+            Message::Announce { instance, signature, source, blocks, .. } => {
+                self.handle_announce(handle, instance, (from, source, signature), &blocks)
+            }
             Message::Data { instance, .. }
+            | Message::Pull { instance, .. }
             | Message::Want { instance, .. }
             | Message::Miss { instance, .. }
             | Message::Repair { instance, .. }
             | Message::Have { instance, .. }
             | Message::Complete { instance, .. } => {
-                self.route_to_collective(handle, instance, from, &message, payload_len)
+                self.route_to_instance(handle, instance, from, &message, payload_len)
             }
         };
         if !known {
@@ -387,26 +416,74 @@ impl ServiceProcess {
         (signature, rank): (Signature, Rank),
     ) -> bool {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        if !g.members.has_rank(rank) || instance.0 > g.ended + MAX_AHEAD {
+        if !g.members.has_rank(rank) || !g.may_open(instance) {
             return false;
         }
-        if g.has_ended(instance) || g.doom(instance).is_some() {
+        if g.doom(instance).is_some() {
             return true;
         }
-        if self.know_collective(handle, instance, signature, rank).is_err() {
+        if g.has_ended(instance) {
+            self.compare_with_ended(handle, instance, signature, rank);
             return true;
         }
-        let mut known = true;
-        self.with_collective(handle, instance, |c, cx| {
-            if c.alive() {
+        if self.know_instance(handle, instance, signature, rank).is_err() {
+            return true;
+        }
+        let known = self.with_instance(handle, instance, |i, cx| match i.collective() {
+            Some(c) if c.alive() => {
                 c.heard_of(cx);
-                known = c.handle_ready(cx, from, step);
+                c.handle_ready(cx, from, step)
             }
+            // A failed one, or ranks that disagree, which was found above.
+            Some(_) | None => true,
         });
-        known
+        known.unwrap_or(true)
     }
 
-    fn route_to_collective(
+    fn handle_announce(
+        &mut self,
+        handle: GroupHandle,
+        instance: InstanceId,
+        (from, source, signature): (SpId, Rank, Signature),
+        blocks: &[(Rank, u64)],
+    ) -> bool {
+        let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        if !g.members.has_rank(source) || g.members.sp_of(source) != from || !g.may_open(instance) {
+            return false;
+        }
+        if g.doom(instance).is_some() {
+            return true;
+        }
+        if g.has_ended(instance) {
+            self.compare_with_ended(handle, instance, signature, source);
+            let &(destination, sent) = blocks.first().expect("decoding refuses none");
+            let error = CollectiveError::Block { source_rank: source, sent, destination, expected: 0 };
+            self.break_group(handle, error, true);
+            return true;
+        }
+        if self.know_instance(handle, instance, signature, source).is_err() {
+            return true;
+        }
+        let announced = self.with_instance(handle, instance, |i, cx| match i.exchange() {
+            Some(e) if e.alive() => e.handle_announce(cx, source, blocks),
+            Some(_) | None => Ok(true),
+        });
+        announced.unwrap_or(Ok(true)).unwrap_or_else(|error| {
+            self.break_group(handle, error, true);
+            true
+        })
+    }
+
+    /// Somebody calls an instance that has ended here: well, if it was the same. Only exchanges end without all ranks.
+    fn compare_with_ended(&mut self, handle: GroupHandle, instance: InstanceId, b: Signature, b_rank: Rank) {
+        let g = self.groups.get(&handle).expect("the caller has found it");
+        let ended = g.exchanged.iter().find(|(ended, ..)| *ended == instance);
+        if let Some(&(_, a_rank, a)) = ended.filter(|(_, _, a)| *a != b) {
+            self.break_group(handle, CollectiveError::Mismatch { a_rank, a, b_rank, b }, true);
+        }
+    }
+
+    fn route_to_instance(
         &mut self,
         handle: GroupHandle,
         instance: InstanceId,
@@ -416,18 +493,23 @@ impl ServiceProcess {
     ) -> bool {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
         let ended = g.has_ended(instance) || g.doom(instance).is_some();
-        let (members, collective) = g.parts(instance);
-        let Some(c) = collective.filter(|c| c.alive()) else {
-            // Behind the barrier everybody knows the instance: what is not known any more has ended.
+        let (members, found) = g.parts(instance);
+        let Some(found) = found.filter(|i| i.alive()) else {
+            // Behind the barrier, and behind an announcement, all concerned know the instance: what is not known any more
+            // has ended.
             return ended;
         };
         let mut cx = Context { config: &self.config, members, out: &mut self.out };
+        if let Message::Data { source, destination, index, total, offset, .. } = message {
+            return cx.members.has_rank(*source)
+                && cx.members.sp_of(*source) == from
+                && found.handle_data(&mut cx, (*source, *destination, *index), (*total, *offset), payload_len);
+        }
+        if let Message::Pull { blocks, .. } = message {
+            return found.exchange().is_some_and(|e| e.handle_pull(&mut cx, from, blocks));
+        }
+        let Some(c) = found.collective() else { return false };
         match message {
-            Message::Data { source, destination, index, total, offset, .. } => {
-                cx.members.has_rank(*source)
-                    && cx.members.sp_of(*source) == from
-                    && c.handle_data(&mut cx, (*source, *destination, *index), (*total, *offset), payload_len)
-            }
             Message::Want { source, ranges, .. } => c.handle_want(&mut cx, from, *source, ranges),
             Message::Miss { source, ranges, .. } => c.handle_miss(&mut cx, *source, ranges),
             Message::Repair { source, ranges, .. } => {
@@ -438,6 +520,9 @@ impl ServiceProcess {
             Message::Void
             | Message::Create { .. }
             | Message::Ready { .. }
+            | Message::Data { .. }
+            | Message::Announce { .. }
+            | Message::Pull { .. }
             | Message::Lost { .. }
             | Message::Abort { .. } => unreachable!("routed by the caller"),
         }
@@ -475,7 +560,7 @@ impl ServiceProcess {
         }
         g.last[at] = g.last[at].max(after);
         let error = CollectiveError::RankLost(rank);
-        for (_, c) in g.collectives.range_mut(InstanceId(after.0 + 1)..) {
+        for (_, c) in g.instances.range_mut(InstanceId(after.0 + 1)..) {
             c.fail(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, error.clone());
         }
     }
@@ -486,7 +571,7 @@ impl ServiceProcess {
         if !g.left.insert(rank) {
             return;
         }
-        let first = g.collectives.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| i.0 - 1);
+        let first = g.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| i.0 - 1);
         let after = InstanceId(first.unwrap_or(g.calls[local]));
         let creating = matches!(g.state, State::Creating { .. });
         if let State::Creating { askers, .. } = &mut g.state {
@@ -528,7 +613,7 @@ impl ServiceProcess {
             };
             self.out.events.push_back(Event::GroupReady { group: handle, rank, result });
         }
-        for c in g.collectives.values_mut() {
+        for c in g.instances.values_mut() {
             c.fail(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, error.clone());
         }
         if tell {
@@ -541,7 +626,7 @@ impl ServiceProcess {
 
     pub(super) fn route_fault(&mut self, call: CallId, error: fn(Rank) -> CollectiveError) {
         let found = self.groups.iter().find_map(|(h, g)| {
-            let mut alive = g.collectives.iter().filter(|(_, c)| c.alive());
+            let mut alive = g.instances.iter().filter(|(_, c)| c.alive());
             alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank)))
         });
         let Some((handle, instance, rank)) = found.or_else(|| self.out.untold(call)) else { return };
@@ -555,14 +640,25 @@ impl ServiceProcess {
     /// Clears away a collective that has ended.
     pub(super) fn end_collective(&mut self, handle: GroupHandle, instance: InstanceId) {
         let g = self.groups.get_mut(&handle).expect("a group outlives its collectives");
-        let c = g.collectives.remove(&instance).expect("a collective ends once");
-        assert!(c.ended(), "only what has ended is cleared away");
+        let i = g.instances.remove(&instance).expect("a collective ends once");
+        assert!(i.ended(), "only what has ended is cleared away");
         g.note_ended(instance);
+        let (rank, signature) = i.signature();
+        if signature.kind.is_exchange() {
+            if g.exchanged.len() >= MAX_ENDED {
+                g.exchanged.pop_front();
+            }
+            g.exchanged.push_back((instance, rank, signature));
+        }
         let someone_left = !g.lost.is_empty();
         let opened = g.members.window_end + 1..=g.ended + WINDOW;
         g.members.window_end = g.ended + WINDOW;
         for instance in opened {
-            self.with_collective(handle, InstanceId(instance), Collective::try_enter);
+            self.with_instance_or_break(handle, InstanceId(instance), Instance::try_enter);
+        }
+        if !self.groups.contains_key(&handle) {
+            // Broken by what began, after all had left.
+            return;
         }
         if someone_left {
             self.mind_peers(handle);
@@ -571,7 +667,7 @@ impl ServiceProcess {
     }
 
     fn retire_if_left(&mut self, handle: GroupHandle) {
-        let done = |g: &Group| g.left.len() == g.members.locals.len() && g.collectives.is_empty();
+        let done = |g: &Group| g.left.len() == g.members.locals.len() && g.instances.is_empty();
         if self.groups.get(&handle).is_some_and(done) {
             let g = self.groups.remove(&handle).expect("just found");
             self.retire(handle, &g);
@@ -593,6 +689,17 @@ impl ServiceProcess {
                 self.channels.remove(channel);
                 self.out.events.push_back(Event::Leave(*channel));
             }
+        }
+    }
+}
+
+/// Whether the blocks of a call can be; those of calls without blocks of their own are as even as the signature.
+fn sound(call: &Call, ranks: u32) -> bool {
+    match (call.signature.kind, &call.blocks) {
+        (CallKind::Allgather | CallKind::Broadcast { .. }, blocks) => blocks.is_none(),
+        (CallKind::Alltoall, Some(_)) | (CallKind::Alltoallv, None) => false,
+        (CallKind::Alltoall, None) | (CallKind::Alltoallv, Some(_)) => {
+            Exchange::blocks_of(call, ranks).is_some_and(|blocks| blocks.check(ranks, call.rank).is_ok())
         }
     }
 }

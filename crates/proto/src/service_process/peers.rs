@@ -153,12 +153,12 @@ impl ServiceProcess {
     pub(super) fn fill_links(&mut self) {
         for (group, instance) in &self.active {
             let Some(g) = self.groups.get_mut(group) else { continue };
-            let (members, Some(collective)) = g.parts(*instance) else { continue };
+            let (members, Some(found)) = g.parts(*instance) else { continue };
             let mut cx = Context { config: &self.config, members, out: &mut self.out };
-            for to in collective.bulk_targets(&cx) {
+            for to in found.bulk_targets(&cx) {
                 let Some(peer) = self.peers.get_mut(&to).filter(|p| p.address.is_some()) else { continue };
                 while peer.link.has_room() {
-                    let Some(bulk) = collective.next_bulk(&mut cx, to) else { break };
+                    let Some(bulk) = found.next_bulk(&mut cx, to) else { break };
                     peer.link.push(cx.out.now, &bulk.message, bulk.payload, Some((*group, *instance)), bulk.tag);
                 }
             }

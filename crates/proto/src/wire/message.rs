@@ -14,6 +14,8 @@ use crate::interface::{CallKind, Signature};
 pub const MAX_RANGES: usize = 48;
 /// Most sources in one `Have`.
 pub const MAX_SOURCES: usize = 96;
+/// Most blocks in one `Announce` or `Pull`.
+pub const MAX_BLOCKS: usize = 32;
 
 /// A message between service processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +114,28 @@ pub enum Message {
         /// The collective.
         instance: InstanceId,
     },
+    /// Blocks of an all-to-all that a rank has for ranks of the receiver (SP-5). Carries the whole call signature.
+    Announce {
+        /// The group.
+        group: GroupHandle,
+        /// The collective.
+        instance: InstanceId,
+        /// What is called.
+        signature: Signature,
+        /// Whose blocks.
+        source: Rank,
+        /// For whom, and how many bytes, at least 1; 1 to [`MAX_BLOCKS`] entries.
+        blocks: Vec<(Rank, u64)>,
+    },
+    /// Asks for blocks that were announced; each comes as `Data` with index 0 (SP-5).
+    Pull {
+        /// The group.
+        group: GroupHandle,
+        /// The collective.
+        instance: InstanceId,
+        /// Source and destination of each; 1 to [`MAX_BLOCKS`] entries.
+        blocks: Vec<(Rank, Rank)>,
+    },
     /// A rank takes part in nothing after instance `after`: it left or died.
     Lost {
         /// The group.
@@ -146,6 +170,8 @@ impl Message {
             | Message::Repair { group, .. }
             | Message::Have { group, .. }
             | Message::Complete { group, .. }
+            | Message::Announce { group, .. }
+            | Message::Pull { group, .. }
             | Message::Lost { group, .. }
             | Message::Abort { group, .. } => Some(*group),
         }
@@ -204,6 +230,22 @@ impl Message {
                 w.u64(*fingerprint);
                 w.error(error);
             }
+            Message::Announce { group, instance, signature, source, blocks } => {
+                w.call(11, *group, *instance);
+                w.signature(signature);
+                w.u32(source.0);
+                w.blocks(blocks, |w, (destination, bytes)| {
+                    w.u32(destination.0);
+                    w.u64(*bytes);
+                });
+            }
+            Message::Pull { group, instance, blocks } => {
+                w.call(12, *group, *instance);
+                w.blocks(blocks, |w, (source, destination)| {
+                    w.u32(source.0);
+                    w.u32(destination.0);
+                });
+            }
         }
     }
 
@@ -222,7 +264,7 @@ impl Message {
         let message = match kind {
             1 => Message::Create { group, step: r.u8()?, sp: SpId(r.u64()?), digest: r.u64()? },
             10 => Message::Abort { group, fingerprint: r.u64()?, error: read_error(&mut r)? },
-            2..=9 => Self::decode_call(kind, group, InstanceId(r.u64()?), &mut r)?,
+            2..=9 | 11 | 12 => Self::decode_call(kind, group, InstanceId(r.u64()?), &mut r)?,
             _ => return Err(DecodeError::Value("message kind")),
         };
         r.end()?;
@@ -264,6 +306,21 @@ impl Message {
             }
             8 => Message::Complete { group, instance },
             9 => Message::Lost { group, rank: Rank(r.u32()?), after: instance },
+            11 => {
+                let (signature, source) = (read_signature(r)?, Rank(r.u32()?));
+                if !signature.kind.is_exchange() {
+                    return Err(DecodeError::Value("call kind"));
+                }
+                let block = |r: &mut Reader<'_>| match (Rank(r.u32()?), r.u64()?) {
+                    (_, 0) => Err(DecodeError::Value("bytes of a block")),
+                    block => Ok(block),
+                };
+                Message::Announce { group, instance, signature, source, blocks: read_blocks(r, block)? }
+            }
+            12 => {
+                let blocks = read_blocks(r, |r| Ok((Rank(r.u32()?), Rank(r.u32()?))))?;
+                Message::Pull { group, instance, blocks }
+            }
             _ => return Err(DecodeError::Value("message kind")),
         })
     }
@@ -298,6 +355,8 @@ impl Writer<'_> {
         let (kind, root) = match s.kind {
             CallKind::Allgather => (1, None),
             CallKind::Broadcast { root } => (2, Some(root)),
+            CallKind::Alltoall => (3, None),
+            CallKind::Alltoallv => (4, None),
         };
         self.u8(kind);
         self.u64(s.bytes);
@@ -311,6 +370,11 @@ impl Writer<'_> {
             self.u32(*first);
             self.u32(*count);
         }
+    }
+    fn blocks<T>(&mut self, blocks: &[T], each: impl Fn(&mut Self, &T)) {
+        assert!(blocks.len() <= MAX_BLOCKS, "caller splits long lists");
+        self.u16(blocks.len() as u16);
+        blocks.iter().for_each(|block| each(self, block));
     }
     fn error(&mut self, error: &CollectiveError) {
         match error {
@@ -349,6 +413,13 @@ impl Writer<'_> {
                 self.u8(7);
                 self.u32(group.0);
             }
+            CollectiveError::Block { source_rank, sent, destination, expected } => {
+                self.u8(8);
+                self.u32(source_rank.0);
+                self.u64(*sent);
+                self.u32(destination.0);
+                self.u64(*expected);
+            }
         }
     }
 }
@@ -358,6 +429,8 @@ fn read_signature(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
     let kind = match kind {
         1 => CallKind::Allgather,
         2 => CallKind::Broadcast { root: Rank(r.u32()?) },
+        3 => CallKind::Alltoall,
+        4 if bytes == 0 => CallKind::Alltoallv,
         _ => return Err(DecodeError::Value("call kind")),
     };
     Ok(Signature { kind, bytes })
@@ -382,6 +455,17 @@ fn read_ranges(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, DecodeError> {
     Ok(ranges)
 }
 
+fn read_blocks<T>(
+    r: &mut Reader<'_>,
+    block: impl Fn(&mut Reader<'_>) -> Result<T, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    let n = usize::from(r.u16()?);
+    if n == 0 || n > MAX_BLOCKS {
+        return Err(DecodeError::Value("number of blocks"));
+    }
+    (0..n).map(|_| block(r)).collect()
+}
+
 fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
     Ok(match r.u8()? {
         1 => CollectiveError::RankLost(Rank(r.u32()?)),
@@ -398,6 +482,12 @@ fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
             CollectiveError::Configuration { a, a_digest, b: SpId(r.u64()?), b_digest: r.u64()? }
         }
         7 => CollectiveError::HandleTaken(GroupHandle(r.u32()?)),
+        8 => CollectiveError::Block {
+            source_rank: Rank(r.u32()?),
+            sent: r.u64()?,
+            destination: Rank(r.u32()?),
+            expected: r.u64()?,
+        },
         _ => return Err(DecodeError::Value("error kind")),
     })
 }

@@ -77,11 +77,11 @@ pub(super) fn for_each_piece(pieces: &[Piece], offset: u64, len: u64, mut f: imp
     }
 }
 
-/// Where `pieces` stop being `len` bytes from the start of `origin`.
-pub(super) fn difference(pieces: &[Piece], len: u64, origin: Origin) -> Option<(u64, Piece)> {
+/// Where `pieces` stop being `len` bytes from `from` of `origin`.
+pub(super) fn difference(pieces: &[Piece], len: u64, origin: Origin, from: u64) -> Option<(u64, Piece)> {
     let mut at = 0;
     for piece in pieces {
-        if piece.origin != origin || piece.offset != at {
+        if piece.origin != origin || piece.offset != from + at {
             return Some((at, *piece));
         }
         at += piece.len;

@@ -59,8 +59,8 @@ impl World<'_> {
         let id = CallId(self.calls_made);
         let place = in_place.then_some(member as u64 * bytes);
         let memory = &mut self.hosts[host].memory;
-        let received = bytes * call.sources(member, plan.members.len()).len() as u64;
-        memory.add_call(id, name.origin(), call.sent_by(member), received, place);
+        let (sent, received) = call.buffers(member, plan.members.len());
+        memory.add_call(id, name.origin(), sent, received, place);
         if self.truth.bad_memory.contains(&plan.members[member]) {
             memory.make_faulty(id);
         }
@@ -79,6 +79,7 @@ impl World<'_> {
             instance: InstanceId(instance),
             signature: call.signature_of(member),
             in_place,
+            blocks: call.blocks(member, plan.members.len()),
         };
         self.deliver(now, host, Input::Call(call))
     }

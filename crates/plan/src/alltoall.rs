@@ -1,0 +1,150 @@
+//! Alltoall and Alltoallv: every rank has a block for every rank.
+//!
+//! Counts are local to a pair here: what a rank sends to another is known on these two alone. So the plan is pairwise, one
+//! message for each pair with bytes, `ranks - 1` at most; whoever executes it announces messages and lets the receiving
+//! side ask for them (SP-5), or simply sends.
+//!
+//! Invariants: steps follow nothing; in step `i` rank `r` sends to `r + i` and receives from `r - i`, so that everybody sends
+//! to somebody else at the same time (the scatter-destination order of GP-8).
+
+use thiserror::Error;
+
+use crate::builder::ProgramBuilder;
+use crate::program::{MAX_RANKS, Program, Rank, Span};
+use crate::verify::{Contract, Piece};
+
+/// What one rank exchanges with each rank of the group, itself included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocks {
+    /// By destination: bytes of `Input`.
+    pub send: Vec<Span>,
+    /// By source: bytes of `Output`. No two share a byte.
+    pub receive: Vec<Span>,
+}
+
+/// Why there is no such exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum AlltoallError {
+    /// A group of 0, or of more than [`MAX_RANKS`], or without the rank.
+    #[error("an alltoall of {rank} among {ranks} ranks: a group has 1 to {MAX_RANKS} ranks, which count from 0")]
+    Ranks {
+        /// The rank asked for.
+        rank: Rank,
+        /// The ranks asked for.
+        ranks: u32,
+    },
+    /// One block for each rank is needed both ways.
+    #[error("{send} blocks to send and {receive} to receive among {ranks} ranks: give one of each for every rank")]
+    Count {
+        /// Blocks to send.
+        send: usize,
+        /// Blocks to receive.
+        receive: usize,
+        /// Ranks of the group.
+        ranks: u32,
+    },
+    /// What a rank sends itself is not what it receives from itself.
+    #[error("{rank} sends itself {send} bytes and receives {receive} from itself: make both equal")]
+    Own {
+        /// The rank.
+        rank: Rank,
+        /// Bytes it sends itself.
+        send: u64,
+        /// Bytes it expects.
+        receive: u64,
+    },
+    /// A block reaches beyond 64 bits.
+    #[error("a block of {len} bytes at {offset} exceeds the address space")]
+    Range {
+        /// Where it begins.
+        offset: u64,
+        /// Its bytes.
+        len: u64,
+    },
+}
+
+impl Blocks {
+    /// Blocks of `bytes` each for each of `ranks`, in the order of ranks; `None` where they exceed 64 bits.
+    #[must_use]
+    pub fn even(ranks: u32, bytes: u64) -> Option<Blocks> {
+        bytes.checked_mul(ranks.into())?;
+        let spans = |span: fn(u64, u64) -> Span| (0..u64::from(ranks)).map(|at| span(at * bytes, bytes)).collect();
+        Some(Blocks { send: spans(Span::input), receive: spans(Span::output) })
+    }
+
+    /// Bytes of `Input` and of `Output` up to the end of the last block.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        let end = |spans: &[Span]| spans.iter().filter(|s| !s.is_empty()).filter_map(Span::end).max().unwrap_or(0);
+        (end(&self.send), end(&self.receive))
+    }
+
+    /// Whether `rank` of `ranks` can exchange these.
+    ///
+    /// # Errors
+    /// What is wrong first; see [`AlltoallError`].
+    pub fn check(&self, ranks: u32, rank: Rank) -> Result<(), AlltoallError> {
+        let Blocks { send, receive } = self;
+        if ranks == 0 || ranks > MAX_RANKS || rank.0 >= ranks {
+            return Err(AlltoallError::Ranks { rank, ranks });
+        }
+        if send.len() != ranks as usize || receive.len() != ranks as usize {
+            return Err(AlltoallError::Count { send: send.len(), receive: receive.len(), ranks });
+        }
+        if let Some(&Span { offset, len, .. }) = send.iter().chain(receive).find(|span| span.end().is_none()) {
+            return Err(AlltoallError::Range { offset, len });
+        }
+        let (send, receive) = (send[rank.0 as usize].len, receive[rank.0 as usize].len);
+        if send != receive {
+            return Err(AlltoallError::Own { rank, send, receive });
+        }
+        Ok(())
+    }
+}
+
+/// What `rank` does in an exchange of `blocks` among `ranks` ranks; message 0 of each pair is the block, and there is none
+/// where the block is empty.
+///
+/// # Errors
+/// When the blocks cannot be; see [`AlltoallError`].
+pub fn alltoall(ranks: u32, rank: Rank, blocks: &Blocks) -> Result<Program, AlltoallError> {
+    blocks.check(ranks, rank)?;
+    let mut builder = ProgramBuilder::new(rank, ranks);
+    let (input, output) = blocks.bytes();
+    builder.buffers(input, output, 0);
+    let others = |step: fn(u32, u32, u32) -> u32| (1..ranks).map(move |i| Rank(step(rank.0, i, ranks)));
+    for from in others(|rank, i, ranks| (rank + ranks - i) % ranks) {
+        let span = blocks.receive[from.0 as usize];
+        if !span.is_empty() {
+            builder.recv(from, 0, span, &[]);
+        }
+    }
+    for to in others(|rank, i, ranks| (rank + i) % ranks) {
+        let span = blocks.send[to.0 as usize];
+        if !span.is_empty() {
+            builder.send(to, 0, span, &[]);
+        }
+    }
+    let own = rank.0 as usize;
+    if !blocks.send[own].is_empty() {
+        builder.copy(blocks.send[own], blocks.receive[own], &[]);
+    }
+    Ok(builder.build())
+}
+
+/// What an exchange promises to `rank`, for [`crate::verify()`]; `all` are the blocks of every rank.
+///
+/// # Panics
+/// When a rank has no blocks in `all`.
+pub fn contract(rank: Rank, all: &[Blocks]) -> Contract {
+    let mine = &all[rank.0 as usize];
+    let (input_bytes, output_bytes) = mine.bytes();
+    let sources = mine.receive.iter().zip(all).zip(0..);
+    let after = sources.map(|((&span, theirs), source)| Piece {
+        span,
+        source: Rank(source),
+        from: theirs.send[rank.0 as usize].offset,
+    });
+    let own = Piece { span: Span::input(0, input_bytes), source: rank, from: 0 };
+    Contract { input_bytes, output_bytes, before: vec![own], after: after.filter(|p| !p.span.is_empty()).collect() }
+}

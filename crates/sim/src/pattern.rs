@@ -1,0 +1,147 @@
+//! Which bytes of whom go where, for each kind of collective that a script may call.
+//!
+//! What [`CallPlan::parts`] says is what the oracles hold the machines to. Pure.
+
+use std::sync::Arc;
+
+use outboard_plan::alltoall::Blocks;
+use outboard_plan::{Rank, Span};
+use outboard_proto::{CallKind, Signature};
+
+use crate::scenario::CallPlan;
+
+/// A kind of collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pattern {
+    /// Every member's bytes to all.
+    Allgather,
+    /// One member's bytes to all.
+    Broadcast {
+        /// Whose.
+        root: usize,
+    },
+    /// A block of every member for every member.
+    Alltoall,
+    /// The same with counts of 0 to `bytes`, and displacements with gaps, drawn by this seed.
+    Alltoallv {
+        /// The seed.
+        seed: u64,
+    },
+}
+
+/// A part of a receive buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Where it begins.
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+    /// The member that contributes it.
+    pub(crate) source: usize,
+    /// Where it lies in what that contributes.
+    pub(crate) from: u64,
+}
+
+impl CallPlan {
+    /// What `member` calls.
+    #[must_use]
+    pub fn signature_of(&self, member: usize) -> Signature {
+        let bytes = self.bytes_of(member);
+        match self.pattern {
+            Pattern::Allgather => Signature { kind: CallKind::Allgather, bytes },
+            Pattern::Broadcast { root } => Signature { kind: CallKind::Broadcast { root: Rank(root as u32) }, bytes },
+            Pattern::Alltoall => Signature { kind: CallKind::Alltoall, bytes },
+            Pattern::Alltoallv { .. } => Signature { kind: CallKind::Alltoallv, bytes: 0 },
+        }
+    }
+
+    /// The blocks that `member` of `members` hands over with its call, where it does.
+    pub(crate) fn blocks(&self, member: usize, members: usize) -> Option<Arc<Blocks>> {
+        match self.pattern {
+            Pattern::Alltoallv { .. } => Some(Arc::new(self.exchanged(member, members))),
+            Pattern::Allgather | Pattern::Broadcast { .. } | Pattern::Alltoall => None,
+        }
+    }
+
+    /// Bytes of the send and of the receive buffer of `member` of `members`.
+    pub(crate) fn buffers(&self, member: usize, members: usize) -> (u64, u64) {
+        let bytes = self.bytes_of(member);
+        match self.pattern {
+            Pattern::Allgather => (bytes, bytes * members as u64),
+            Pattern::Broadcast { root } if root == member => (bytes, 0),
+            Pattern::Broadcast { .. } => (0, bytes),
+            Pattern::Alltoall | Pattern::Alltoallv { .. } => self.exchanged(member, members).bytes(),
+        }
+    }
+
+    /// What the receive buffer of `member` of `members` holds in the end.
+    pub(crate) fn parts(&self, member: usize, members: usize) -> Vec<Part> {
+        let len = self.bytes_of(member);
+        match self.pattern {
+            Pattern::Allgather => {
+                (0..members).map(|source| Part { at: source as u64 * len, len, source, from: 0 }).collect()
+            }
+            Pattern::Broadcast { root } if root == member => Vec::new(),
+            Pattern::Broadcast { root } => vec![Part { at: 0, len, source: root, from: 0 }],
+            Pattern::Alltoall | Pattern::Alltoallv { .. } => {
+                let mine = self.exchanged(member, members);
+                let part = |(source, span): (usize, &Span)| {
+                    let from = self.exchanged(source, members).send[member].offset;
+                    Part { at: span.offset, len: span.len, source, from }
+                };
+                mine.receive.iter().enumerate().filter(|(_, span)| !span.is_empty()).map(part).collect()
+            }
+        }
+    }
+
+    /// Whether `member` of a disputed call cannot end before all who disagree have called. A rank that contributes nothing
+    /// and receives nothing need not wait for anybody, and nobody waits for a rank that only receives a broadcast.
+    pub(crate) fn needs_all_of(&self, member: usize, members: usize) -> bool {
+        let odd = self.disagrees.map(|(odd, _)| odd);
+        match self.pattern {
+            Pattern::Allgather | Pattern::Alltoall => self.bytes_of(member) > 0,
+            Pattern::Broadcast { root } => {
+                self.bytes_of(member) > 0 && member != root && (odd == Some(root) || odd == Some(member))
+            }
+            Pattern::Alltoallv { .. } => (0..members).any(|other| {
+                let differs = |from, to| self.sent(from, to, member) != self.sent(from, to, other);
+                differs(member, other) || differs(other, member)
+            }),
+        }
+    }
+
+    /// Bytes that `seen_by` believes `from` to send to `to`. Whoever disagrees does so about how many bytes, not about
+    /// whether there are any: nobody can tell ranks of which one sends nothing and the other waits for something.
+    #[must_use]
+    pub fn sent(&self, from: usize, to: usize, seen_by: usize) -> u64 {
+        match self.pattern {
+            Pattern::Allgather | Pattern::Broadcast { .. } | Pattern::Alltoall => self.bytes_of(seen_by),
+            Pattern::Alltoallv { seed } => {
+                let name = seed ^ (from as u64) << 32 ^ (to as u64) << 48;
+                let drawn = (name ^ (name >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 8;
+                if drawn.is_multiple_of(4) { 0 } else { 1 + (drawn >> 4) % self.bytes_of(seen_by).max(1) }
+            }
+        }
+    }
+
+    /// What `member` exchanges. Drawn blocks lie in the reverse order of ranks, with gaps.
+    fn exchanged(&self, member: usize, members: usize) -> Blocks {
+        let Pattern::Alltoallv { seed } = self.pattern else {
+            return Blocks::even(members as u32, self.bytes_of(member)).expect("small buffers");
+        };
+        let gap = seed % 3;
+        let spans = |len: &dyn Fn(usize) -> u64, span: fn(u64, u64) -> Span| {
+            let mut at = 0;
+            let mut spans = Vec::new();
+            for other in (0..members).rev() {
+                spans.push(span(at, len(other)));
+                at += len(other) + gap;
+            }
+            spans.reverse();
+            spans
+        };
+        Blocks {
+            send: spans(&|other| self.sent(member, other, member), Span::input),
+            receive: spans(&|other| self.sent(other, member, member), Span::output),
+        }
+    }
+}

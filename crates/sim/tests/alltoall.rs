@@ -1,0 +1,74 @@
+//! All-to-alls on the virtual network: what a late rank holds up, and what it does not (SP-5, SP-6).
+
+use std::time::Duration;
+
+use outboard_sim::{CallPlan, Pattern, Scenario, StoreKind, run};
+
+const LATE: Duration = Duration::from_millis(50);
+
+/// Four ranks, of which the last is late.
+fn with_a_late_rank(per_host: usize, pattern: Pattern, bytes: u64) -> Scenario {
+    let mut scenario = Scenario::allgather(4, bytes).ranks_per_host(per_host);
+    scenario.groups[0].calls = vec![CallPlan { late: vec![(3, LATE)], ..CallPlan::of(pattern, bytes) }];
+    scenario.store = StoreKind::Bytes;
+    scenario
+}
+
+/// Whoever expects nothing from the late rank ends without it, though the late rank's own blocks wait for it: no source is
+/// held by a rank that stays away (SP-6).
+#[test]
+fn sp_5_a_late_rank_holds_up_only_those_who_need_its_bytes() {
+    let (mut early, mut late) = (0, 0);
+    for seed in 0..40 {
+        for per_host in [1, 2] {
+            let pattern = Pattern::Alltoallv { seed };
+            let scenario = with_a_late_rank(per_host, pattern, 20_000);
+            let call = scenario.groups[0].calls[0].clone();
+            let outcome = run(&scenario, seed).unwrap_or_else(|failure| panic!("{failure}"));
+            for member in 0..3 {
+                let ended = outcome.ends[&(0, member, 1)];
+                let needs = call.sent(3, member, member) > 0;
+                assert_eq!(ended >= LATE, needs, "member {member} with seed {seed}");
+                if needs { late += 1 } else { early += 1 }
+            }
+        }
+    }
+    assert!(early > 20 && late > 20, "both kinds were seen: {early}, {late}");
+}
+
+/// What the others had for the late rank lies at its host when it calls, so that only its own blocks are still to move.
+#[test]
+fn sp_5_when_the_late_rank_calls_only_its_own_blocks_move() {
+    let bytes = 200_000;
+    let outcome = run(&with_a_late_rank(1, Pattern::Alltoall, bytes), 1).expect("ends well");
+    let ended = outcome.ends.values().max().expect("four calls");
+    // Three blocks leave on its link; without staging three more would have to arrive meanwhile, which full duplex hides,
+    // so what shows is that nobody waits longer than these take.
+    let blocks = Duration::from_secs_f64(3.0 * bytes as f64 * 8.0 / 1e9);
+    assert!(*ended < LATE + blocks * 2, "ended after {ended:?}");
+    assert_eq!(outcome.late, 1, "SP-9: the late arrival is counted");
+}
+
+/// A quota of staging too small for the blocks only makes their sources wait.
+#[test]
+fn sp_6_without_staging_the_late_rank_gets_everything_all_the_same() {
+    for per_host in [1, 2] {
+        let mut scenario = with_a_late_rank(per_host, Pattern::Alltoall, 10_000);
+        scenario.config.staging_quota = 5_000;
+        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        assert_eq!(outcome.errors, 0);
+    }
+}
+
+/// No switch port is asked to queue what all sources together could send (the bounded reads of SP-5).
+#[test]
+fn sp_5_many_sources_do_not_overflow_the_queue_of_one_port() {
+    let mut scenario = Scenario::allgather(12, 0);
+    scenario.groups[0].calls = vec![CallPlan::of(Pattern::Alltoall, 100_000)];
+    scenario.network.queue_bytes = 512 << 10;
+    scenario.config.pull_bytes = 256 << 10;
+    // A fabric does not take more than its own queue holds.
+    scenario.network.outstanding_frames = 4;
+    let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(outcome.counters.iter().all(|c| c.link_retransmissions == 0), "nothing was dropped");
+}
