@@ -108,6 +108,29 @@ int outboard_group_offloads_broadcast(const outboard_group *group, uint64_t byte
 int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uint32_t root,
                         outboard_request **request);
 
+/* 1 when the group's configuration offloads an alltoall of blocks of this size; as outboard_group_offloads_allgather. */
+int outboard_group_offloads_alltoall(const outboard_group *group, uint64_t bytes_per_pair);
+/* 1 when the group offloads alltoallvs, whatever their sizes, which no rank knows all of. */
+int outboard_group_offloads_alltoallv(const outboard_group *group);
+
+/*
+ * Posts an alltoall: block i of bytes_per_pair bytes at `send` goes to rank i, and block i of `receive` comes from it. Never
+ * blocks; a rank that posts late holds up only those who wait for its blocks. Both buffers belong to Outboard until the
+ * request completes.
+ */
+int outboard_ialltoall(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_pair,
+                       outboard_request **request);
+
+/*
+ * Posts an alltoallv: the block for rank i is send_bytes[i] bytes at send + send_offsets[i], the block of rank i goes to
+ * receive + receive_offsets[i], where receive_bytes[i] must be what rank i sends here: if both are above 0 and differ, the
+ * request fails on all ranks with OUTBOARD_ERR_MISMATCH. Each list has one entry for every rank and is read before the call
+ * returns. The blocks belong to Outboard until the request completes; what lies between them does not.
+ */
+int outboard_ialltoallv(outboard_group *group, const void *send, const uint64_t *send_bytes,
+                        const uint64_t *send_offsets, void *receive, const uint64_t *receive_bytes,
+                        const uint64_t *receive_offsets, outboard_request **request);
+
 /* Sets *done to 1 when the request has completed; the return value is then its result. The request stays valid. */
 int outboard_test(outboard_request *request, int *done);
 /* Sleeps until the request completes and returns its result; timeout_ms < 0 waits for ever. On timeout *done is 0

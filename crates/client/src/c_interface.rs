@@ -6,7 +6,7 @@
 
 use crate::context::{Context, lock};
 use crate::error::Error;
-use crate::group::{Contribution, Group};
+use crate::group::{BlockList, Contribution, Group};
 use crate::request::{Request, wait_some};
 use outboard_shm::attach::OFFER_BYTES;
 use outboard_shm::fork::ForkGuard;
@@ -322,6 +322,68 @@ unsafe extern "C" fn outboard_ibroadcast(
         place(request, "request")?;
         // SAFETY: as the header asks, of the handle and of the buffer.
         let posted = unsafe { borrow(group, "group")?.ibroadcast(root, buffer.cast(), bytes) }?;
+        // SAFETY: not NULL, as checked above.
+        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn outboard_group_offloads_alltoall(group: *const Group, bytes_per_pair: u64) -> c_int {
+    // SAFETY: as the header asks.
+    unsafe { group.as_ref() }.is_some_and(|group| group.offloads_alltoall(bytes_per_pair)).into()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn outboard_group_offloads_alltoallv(group: *const Group) -> c_int {
+    // SAFETY: as the header asks.
+    unsafe { group.as_ref() }.is_some_and(Group::offloads_alltoallv).into()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn outboard_ialltoall(
+    group: *mut Group,
+    send: *const c_void,
+    receive: *mut c_void,
+    bytes_per_pair: u64,
+    request: *mut *mut Request,
+) -> c_int {
+    enter(|| {
+        place(request, "request")?;
+        // SAFETY: as the header asks, of the handle and of the buffers.
+        let posted = unsafe { borrow(group, "group")?.ialltoall(send.cast(), receive.cast(), bytes_per_pair) }?;
+        // SAFETY: not NULL, as checked above.
+        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn outboard_ialltoallv(
+    group: *mut Group,
+    send: *const c_void,
+    send_bytes: *const u64,
+    send_offsets: *const u64,
+    receive: *mut c_void,
+    receive_bytes: *const u64,
+    receive_offsets: *const u64,
+    request: *mut *mut Request,
+) -> c_int {
+    enter(|| {
+        place(request, "request")?;
+        // SAFETY: as the header asks.
+        let group = unsafe { borrow(group, "group") }?;
+        let ranks = group.size()? as usize;
+        let list = |list: *const u64, argument| {
+            place(list.cast_mut(), argument)?;
+            // SAFETY: an entry for each rank, as the header asks.
+            Ok::<_, Error>(unsafe { std::slice::from_raw_parts(list, ranks) })
+        };
+        let sent = BlockList { bytes: list(send_bytes, "send_bytes")?, offsets: list(send_offsets, "send_offsets")? };
+        let received = BlockList {
+            bytes: list(receive_bytes, "receive_bytes")?,
+            offsets: list(receive_offsets, "receive_offsets")?,
+        };
+        // SAFETY: as the header asks, of the blocks.
+        let posted = unsafe { group.ialltoallv((send.cast(), sent), (receive.cast(), received)) }?;
         // SAFETY: not NULL, as checked above.
         unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
     })

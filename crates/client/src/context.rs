@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::group::Group;
 use crate::own_daemon;
 use crate::slots::Slots;
-use crate::staging::StagingPool;
+use crate::staging::{StagingPool, Tables};
 use outboard_shm::attach::{self, Hello, OFFER_BYTES, Purpose, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::fork::ForkGuard;
@@ -49,6 +49,7 @@ pub(crate) struct Parts {
     pub(crate) config_digest: u64,
     pub(crate) slots: Mutex<Slots>,
     pub(crate) staging: Mutex<StagingPool>,
+    pub(crate) tables: Mutex<Tables>,
     allocations: Mutex<BTreeMap<usize, Region>>,
     pub(crate) groups: Mutex<usize>,
     lost: OnceLock<()>,
@@ -133,6 +134,7 @@ impl Context {
             tier,
             config_digest: welcome.config_digest,
             staging: Mutex::default(),
+            tables: Mutex::default(),
             allocations: Mutex::default(),
             groups: Mutex::default(),
             lost: OnceLock::new(),
@@ -279,6 +281,14 @@ impl Context {
 }
 
 impl Parts {
+    /// Puts a table where the service process can read it, and returns its address; 0 for none.
+    pub(crate) fn put_table(&self, slot: u32, table: &[u64]) -> Result<u64, Error> {
+        if table.is_empty() {
+            return Ok(0);
+        }
+        lock(&self.tables).put(&self.connection, (slot, self.control.slots()), table)
+    }
+
     /// Whether `bytes` bytes at `start` lie in memory that the service process maps.
     pub(crate) fn shared(&self, start: *const u8, bytes: usize) -> bool {
         let start = start as usize;

@@ -3,9 +3,9 @@
 use crate::context::{Attachment, Parts, lock};
 use crate::error::Error;
 use crate::request::Request;
-use crate::staging::{Buffers, Staged};
+use crate::staging::{Buffers, Pieces, Staged};
 use outboard_shm::attach::{self, GroupReady};
-use outboard_shm::entry::{AllgatherEntry, BroadcastEntry, Entry};
+use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
 use outboard_shm::memory::Tier;
 use std::sync::{Arc, Mutex};
 
@@ -37,6 +37,42 @@ struct Placed {
     slot: u32,
     send: u64,
     receive: u64,
+    /// Of the table, where there is one.
+    table: u64,
+}
+
+/// The blocks of one buffer of an alltoallv, by rank.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockList<'a> {
+    /// Bytes of each.
+    pub bytes: &'a [u64],
+    /// Where each begins, in bytes from the start of the buffer.
+    pub offsets: &'a [u64],
+}
+
+impl BlockList<'_> {
+    /// Offset and length of each block with bytes, and the end of the last, in memory.
+    fn pieces(&self, ranks: u32, argument: &'static str) -> Result<(Vec<(usize, usize)>, usize), Error> {
+        if self.bytes.len() != ranks as usize || self.offsets.len() != ranks as usize {
+            let (bytes, offsets) = (self.bytes.len(), self.offsets.len());
+            let problem = format!("has {bytes} counts and {offsets} offsets: the group has {ranks} ranks");
+            return Err(Error::argument(argument, problem));
+        }
+        let blocks = self.offsets.iter().zip(self.bytes).filter(|(_, bytes)| **bytes > 0);
+        let mut pieces = Vec::new();
+        let mut end = 0;
+        for (&offset, &bytes) in blocks {
+            let behind = offset.checked_add(bytes).and_then(|behind| isize::try_from(behind).ok());
+            let Some(behind) = behind.map(isize::unsigned_abs) else {
+                let problem = format!("has a block of {bytes} bytes at {offset}, beyond the address space");
+                return Err(Error::argument(argument, problem));
+            };
+            // No larger than `behind`, which fits.
+            pieces.push((offset as usize, bytes as usize));
+            end = end.max(behind);
+        }
+        Ok((pieces, end))
+    }
 }
 
 impl Group {
@@ -93,12 +129,12 @@ impl Group {
         let buffers = self.buffers(contribution, receive, bytes_per_rank)?;
         let in_place = buffers.in_place_at.is_some();
         let entry = |place: Placed| {
-            let Placed { group, instance, slot, send, receive } = place;
+            let Placed { group, instance, slot, send, receive, .. } = place;
             let send = if in_place { 0 } else { send };
             Entry::Allgather(AllgatherEntry { group, instance, slot, in_place, send, receive, bytes_per_rank })
         };
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.post(buffers, entry) }
+        unsafe { self.post(&buffers, &[], entry) }
     }
 
     /// Posts a broadcast of `bytes` bytes at `buffer` of rank `root` into `buffer` of all others. Never blocks on other
@@ -122,23 +158,122 @@ impl Group {
         let none = std::ptr::null_mut();
         let (contribution, sent, receive, received) =
             if root == self.rank { (buffer, length, none, 0) } else { (none, 0, buffer, length) };
-        let buffers =
-            Buffers { contribution, bytes_per_rank: sent, receive, receive_bytes: received, in_place_at: None };
+        let buffers = Buffers {
+            contribution,
+            bytes_per_rank: sent,
+            receive,
+            receive_bytes: received,
+            in_place_at: None,
+            pieces: None,
+        };
         let is_root = root == self.rank;
         let entry = |place: Placed| {
-            let Placed { group, instance, slot, send, receive } = place;
+            let Placed { group, instance, slot, send, receive, .. } = place;
             let buffer = if is_root { send } else { receive };
             Entry::Broadcast(BroadcastEntry { group, instance, slot, root, buffer, bytes })
         };
         // SAFETY: the caller's promise about the buffer.
-        unsafe { self.post(buffers, entry) }
+        unsafe { self.post(&buffers, &[], entry) }
     }
 
-    /// Posts what `entry` makes of where everything lies.
+    /// Whether the group's agreed configuration offloads an alltoall of blocks of this size: equal on all ranks.
+    pub fn offloads_alltoall(&self, bytes_per_pair: u64) -> bool {
+        let bytes = bytes_per_pair.checked_mul(u64::from(self.ranks));
+        bytes.is_some_and(|bytes| self.offloads_allgather(bytes) && bytes_per_pair <= self.ready.allgather_most)
+    }
+
+    /// Whether the group offloads alltoallvs: all or none, since no rank knows how large the others' are.
+    pub fn offloads_alltoallv(&self) -> bool {
+        self.ready.allgather_most > 0
+    }
+
+    /// Posts an alltoall: block `i` of `bytes_per_pair` bytes at `send` goes to rank `i`, whose block for this rank comes to
+    /// place `i` of `receive`. Never blocks on other ranks; a rank that posts late holds up only those who wait for its
+    /// blocks (SP-5).
+    ///
+    /// # Errors
+    /// As of [`Group::iallgather`].
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
-    unsafe fn post(&self, buffers: Buffers, entry: impl FnOnce(Placed) -> Entry) -> Result<Request, Error> {
+    pub unsafe fn ialltoall(&self, send: *const u8, receive: *mut u8, bytes_per_pair: u64) -> Result<Request, Error> {
+        let total = bytes_per_pair.checked_mul(u64::from(self.ranks)).and_then(|total| isize::try_from(total).ok());
+        let Some(total) = total.map(isize::unsigned_abs) else {
+            let problem = format!("is {bytes_per_pair}: {} ranks would need more than the address space", self.ranks);
+            return Err(Error::argument("bytes_per_pair", problem));
+        };
+        for (null, argument) in [(send.is_null(), "send"), (receive.is_null(), "receive")] {
+            if null && total > 0 {
+                return Err(Error::argument(argument, "is NULL"));
+            }
+        }
+        let buffers = Buffers {
+            contribution: send,
+            bytes_per_rank: total,
+            receive,
+            receive_bytes: total,
+            in_place_at: None,
+            pieces: None,
+        };
+        let entry = |place: Placed| {
+            let Placed { group, instance, slot, send, receive, .. } = place;
+            let blocks = BlockSizes::Even { bytes: bytes_per_pair };
+            Entry::Alltoall(AlltoallEntry { group, instance, slot, send, receive, blocks })
+        };
+        // SAFETY: the caller's promise about the buffers.
+        unsafe { self.post(&buffers, &[], entry) }
+    }
+
+    /// Posts an alltoallv: block `i` of `sent` goes to rank `i`, block `i` of `received` comes from it; both ranks must name
+    /// the same bytes. What lies between the blocks is left alone. Otherwise as [`Group::ialltoall`].
+    ///
+    /// # Errors
+    /// As of [`Group::iallgather`]; a list that does not have one entry for each rank is an [`Error::Argument`].
+    ///
+    /// # Safety
+    /// As for [`Group::iallgather`], of all blocks; no two blocks of `received` share a byte.
+    pub unsafe fn ialltoallv(
+        &self,
+        (send, sent): (*const u8, BlockList<'_>),
+        (receive, received): (*mut u8, BlockList<'_>),
+    ) -> Result<Request, Error> {
+        let (contribution, send_bytes) = sent.pieces(self.ranks, "send")?;
+        let (pieces, receive_bytes) = received.pieces(self.ranks, "receive")?;
+        for (null, argument) in
+            [(send.is_null() && send_bytes > 0, "send"), (receive.is_null() && receive_bytes > 0, "receive")]
+        {
+            if null {
+                return Err(Error::argument(argument, "is NULL"));
+            }
+        }
+        let buffers = Buffers {
+            contribution: send,
+            bytes_per_rank: send_bytes,
+            receive,
+            receive_bytes,
+            in_place_at: None,
+            pieces: Some(Arc::new(Pieces { contribution, receive: pieces })),
+        };
+        let entry = |place: Placed| {
+            let Placed { group, instance, slot, send, receive, table } = place;
+            let blocks = BlockSizes::Table { address: table };
+            Entry::Alltoall(AlltoallEntry { group, instance, slot, send, receive, blocks })
+        };
+        let table = [sent.bytes, sent.offsets, received.bytes, received.offsets].concat();
+        // SAFETY: the caller's promise about the blocks.
+        unsafe { self.post(&buffers, &table, entry) }
+    }
+
+    /// Posts what `entry` makes of where everything lies, the table too, if there is one.
+    ///
+    /// # Safety
+    /// As for [`Group::iallgather`].
+    unsafe fn post(
+        &self,
+        buffers: &Buffers,
+        table: &[u64],
+        entry: impl FnOnce(Placed) -> Entry,
+    ) -> Result<Request, Error> {
         let parts = self.attachment.parts()?;
         if parts.known_lost() {
             return Err(parts.connection.lost());
@@ -156,12 +291,15 @@ impl Group {
             staged.into_iter().for_each(|staged| lock(&parts.staging).give_back(staged));
             return Err(in_flight_limit(parts));
         };
-        parts.control.arm(slot);
-        let entry = entry(Placed { group, instance: *instance + 1, slot, send, receive });
-        if let Err(full) = parts.control.post(&entry) {
+        let posted = parts.put_table(slot, table).and_then(|table| {
+            parts.control.arm(slot);
+            let entry = entry(Placed { group, instance: *instance + 1, slot, send, receive, table });
+            parts.control.post(&entry).map_err(|full| Error::Resource(full.to_string()))
+        });
+        if let Err(error) = posted {
             lock(&parts.slots).give_back(slot);
             staged.into_iter().for_each(|staged| lock(&parts.staging).give_back(staged));
-            return Err(Error::Resource(full.to_string()));
+            return Err(error);
         }
         *instance += 1;
         Ok(Request::new(self.attachment.clone(), slot, staged))
@@ -187,7 +325,7 @@ impl Group {
             Contribution::At(send) => (send, None),
             Contribution::InPlace => (receive.wrapping_add(own_place).cast_const(), Some(own_place)),
         };
-        Ok(Buffers { contribution, bytes_per_rank, receive, receive_bytes, in_place_at })
+        Ok(Buffers { contribution, bytes_per_rank, receive, receive_bytes, in_place_at, pieces: None })
     }
 
     /// Forgets the group, after waiting for its requests in flight. Local.
@@ -231,7 +369,7 @@ fn in_flight_limit(parts: &Parts) -> Error {
 ///
 /// # Safety
 /// As for [`Group::iallgather`].
-unsafe fn stage(parts: &Parts, buffers: Buffers) -> Result<Option<Staged>, Error> {
+unsafe fn stage(parts: &Parts, buffers: &Buffers) -> Result<Option<Staged>, Error> {
     let reached = match parts.tier {
         Tier::Memfd | Tier::CrossMemory => true,
         Tier::Staging => {

@@ -23,7 +23,7 @@ mod staging;
 
 pub use context::Context;
 pub use error::Error;
-pub use group::{Contribution, Group};
+pub use group::{BlockList, Contribution, Group};
 pub use outboard_shm::attach::OFFER_BYTES;
 pub use outboard_shm::memory::Tier;
 pub use outboard_shm::status::Status;

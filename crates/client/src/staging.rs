@@ -8,10 +8,12 @@ use crate::connection::Connection;
 use crate::error::Error;
 use outboard_shm::attach::{Purpose, Request};
 use outboard_shm::region::Region;
+use std::sync::Arc;
 
 /// Bytes that one rank stages at most, in use or kept.
 const MOST_STAGED: usize = 1 << 30;
 const LEAST_SEGMENT: usize = 64 << 10;
+const LEAST_TABLE: usize = 512;
 
 /// Segments that are not in use, and how many bytes there are in all.
 #[derive(Debug, Default)]
@@ -26,13 +28,14 @@ pub(crate) struct Staged {
     segment: Region,
     receive: *mut u8,
     receive_bytes: usize,
+    pieces: Option<Arc<Pieces>>,
 }
 
 // SAFETY: the pointer is the program's receive buffer, which it lends to us until the request ends, whatever the thread.
 unsafe impl Send for Staged {}
 
 /// The buffers of a collective as the program gave them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Buffers {
     /// The contribution, wherever it lies.
     pub(crate) contribution: *const u8,
@@ -41,6 +44,57 @@ pub(crate) struct Buffers {
     pub(crate) receive_bytes: usize,
     /// Where in the receive buffer the contribution lies if it is in place.
     pub(crate) in_place_at: Option<usize>,
+    /// What of the buffers is ours, where that is not all of them: what lies between belongs to the program all the time.
+    pub(crate) pieces: Option<Arc<Pieces>>,
+}
+
+/// Offset and length of each piece of both buffers.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    pub(crate) contribution: Vec<(usize, usize)>,
+    pub(crate) receive: Vec<(usize, usize)>,
+}
+
+/// Tables that submissions point to, one for each completion word, in memory that the service process reaches whatever the
+/// tier. The service process has read a table when the request completes.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    /// The last is in use; a table for larger groups needs a larger region, and earlier submissions may lie in the others.
+    regions: Vec<Region>,
+    bytes_per_word: usize,
+}
+
+impl Tables {
+    /// Puts `table` where completion word `slot` of `slots` has its own; its address.
+    pub(crate) fn put(
+        &mut self,
+        connection: &Connection,
+        (slot, slots): (u32, u32),
+        table: &[u64],
+    ) -> Result<u64, Error> {
+        let bytes: Vec<u8> = table.iter().flat_map(|number| number.to_le_bytes()).collect();
+        if bytes.len() > self.bytes_per_word {
+            let each = bytes.len().next_power_of_two().max(LEAST_TABLE);
+            let address_space = || Error::Resource(format!("{slots} tables of {each} bytes exceed the address space"));
+            let region =
+                Region::create("outboard-tables", each.checked_mul(slots as usize).ok_or_else(address_space)?)?;
+            register(connection, &region)?;
+            self.regions.push(region);
+            self.bytes_per_word = each;
+        }
+        let region = self.regions.last().expect("made above or before");
+        let at = slot as usize * self.bytes_per_word;
+        region.write(at, &bytes);
+        Ok(region.start().as_ptr() as u64 + at as u64)
+    }
+}
+
+/// Lets the service process map a region of ours.
+fn register(connection: &Connection, region: &Region) -> Result<(), Error> {
+    region.keep_from_children()?;
+    let address = region.start().as_ptr() as u64;
+    let request = Request::RegisterMemory { address, bytes: region.bytes() as u64, purpose: Purpose::Staging };
+    connection.order(&request, &[region.fd()])
 }
 
 impl StagingPool {
@@ -48,16 +102,19 @@ impl StagingPool {
     ///
     /// # Safety
     /// `buffers` describes memory of the program that is valid until the request ends.
-    pub(crate) unsafe fn stage(&mut self, connection: &Connection, buffers: Buffers) -> Result<Staged, Error> {
+    pub(crate) unsafe fn stage(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Staged, Error> {
         let contribution_at = buffers.in_place_at.unwrap_or(buffers.receive_bytes);
         let needed = buffers.receive_bytes.max(contribution_at + buffers.bytes_per_rank);
         let segment = self.segment(connection, needed)?;
-        if buffers.bytes_per_rank > 0 {
+        let whole = [(0, buffers.bytes_per_rank)];
+        let pieces = buffers.pieces.as_ref().map_or(&whole[..], |pieces| &pieces.contribution);
+        for &(offset, length) in pieces.iter().filter(|(_, length)| *length > 0) {
             // SAFETY: the caller's promise; the bytes go straight into the segment.
-            let contribution = unsafe { std::slice::from_raw_parts(buffers.contribution, buffers.bytes_per_rank) };
-            segment.write(contribution_at, contribution);
+            let piece = unsafe { std::slice::from_raw_parts(buffers.contribution.add(offset), length) };
+            segment.write(contribution_at + offset, piece);
         }
-        Ok(Staged { segment, receive: buffers.receive, receive_bytes: buffers.receive_bytes })
+        let &Buffers { receive, receive_bytes, ref pieces, .. } = buffers;
+        Ok(Staged { segment, receive, receive_bytes, pieces: pieces.clone() })
     }
 
     fn segment(&mut self, connection: &Connection, needed: usize) -> Result<Region, Error> {
@@ -79,10 +136,7 @@ impl StagingPool {
             return Err(exhausted());
         }
         let segment = Region::create("outboard-staging", bytes)?;
-        segment.keep_from_children()?;
-        let address = segment.start().as_ptr() as u64;
-        let request = Request::RegisterMemory { address, bytes: bytes as u64, purpose: Purpose::Staging };
-        connection.order(&request, &[segment.fd()])?;
+        register(connection, &segment)?;
         self.bytes += bytes;
         Ok(segment)
     }
@@ -114,10 +168,12 @@ impl Staged {
 
     /// Fills the program's receive buffer.
     pub(crate) fn deliver(&self) {
-        if self.receive_bytes > 0 {
-            // SAFETY: the program lends us the buffer until the request has ended, which it does with this call.
-            let receive = unsafe { std::slice::from_raw_parts_mut(self.receive, self.receive_bytes) };
-            self.segment.read(0, receive);
+        let whole = [(0, self.receive_bytes)];
+        let pieces = self.pieces.as_ref().map_or(&whole[..], |pieces| &pieces.receive);
+        for &(offset, length) in pieces.iter().filter(|(_, length)| *length > 0) {
+            // SAFETY: the program lends us the piece until the request has ended, which it does with this call.
+            let piece = unsafe { std::slice::from_raw_parts_mut(self.receive.add(offset), length) };
+            self.segment.read(offset, piece);
         }
     }
 }

@@ -18,12 +18,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use outboard_plan::Rank;
+use outboard_plan::alltoall::Blocks;
+use outboard_plan::{AlltoallError, Rank, Span};
 use outboard_proto::{Call, CallId, CallKind, CollectiveError, GroupError, GroupHandle, InstanceId, Signature};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
-use outboard_shm::entry::{AllgatherEntry, BroadcastEntry, Entry};
-use outboard_shm::memory::{Tier, TieredMemory};
+use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
+use outboard_shm::memory::{AccessError, RankMemory, Tier, TieredMemory};
 use outboard_shm::status::Status;
 
 use crate::engine::Engine;
@@ -136,8 +137,12 @@ enum Refusal {
     Group(u64),
     #[error("call {found} of the group came where {expected} was due; a group's calls are posted in order")]
     Instance { found: u64, expected: u64 },
-    #[error("{bytes} bytes per rank at {send:#x} and {receive:#x} exceed the address space")]
+    #[error("{bytes} bytes at {send:#x} and {receive:#x} exceed the address space")]
     Range { bytes: u64, send: u64, receive: u64 },
+    #[error("the table of blocks at {address:#x} cannot be read: {error}")]
+    Table { address: u64, error: AccessError },
+    #[error(transparent)]
+    Blocks(#[from] AlltoallError),
     #[error("rank {root} cannot be the root of a broadcast among {ranks} ranks; they count from 0")]
     Root { root: u32, ranks: u32 },
 }
@@ -289,13 +294,12 @@ impl Ranks {
             return;
         }
         match rank.admit(entry) {
-            Ok(Admitted { group, rank: me, signature, in_place, buffers }) => {
+            Ok(Admitted { group, rank: me, what: Asked { signature, in_place, blocks, .. }, buffers }) => {
                 rank.failures.remove(&slot);
                 rank.busy.insert(slot, call_id);
                 let instance = InstanceId(entry.instance());
                 self.calls.insert(call_id, InFlight { connection: id, group: entry.group(), slot });
-                engine
-                    .call(Call { id: call_id, group, rank: me, instance, signature, in_place, blocks: None }, buffers);
+                engine.call(Call { id: call_id, group, rank: me, instance, signature, in_place, blocks }, buffers);
             }
             Err(refusal) => {
                 tracing::debug!(pid = rank.pid, %refusal, "a submission is refused");
@@ -362,9 +366,17 @@ impl Ranks {
 struct Admitted {
     group: GroupHandle,
     rank: Rank,
+    what: Asked,
+    buffers: Buffers,
+}
+
+/// What a submission asks for.
+struct Asked {
     signature: Signature,
     in_place: bool,
-    buffers: Buffers,
+    blocks: Option<Arc<Blocks>>,
+    send: Range,
+    receive: Range,
 }
 
 /// A piece of a rank's memory: address and length.
@@ -382,24 +394,19 @@ impl Attached {
         if found != expected {
             return Err(Refusal::Instance { found, expected });
         }
-        let (signature, in_place, (send, receive)) = match entry {
-            Entry::Allgather(entry) => {
-                let signature = Signature { kind: CallKind::Allgather, bytes: entry.bytes_per_rank };
-                (signature, entry.in_place, allgather_buffers(entry, *rank, *ranks)?)
-            }
-            Entry::Broadcast(entry) => {
-                let signature = Signature { kind: CallKind::Broadcast { root: Rank(entry.root) }, bytes: entry.bytes };
-                (signature, false, broadcast_buffers(entry, *rank, *ranks)?)
-            }
+        let what = match entry {
+            Entry::Allgather(entry) => allgather(entry, *rank, *ranks)?,
+            Entry::Broadcast(entry) => broadcast(entry, *rank, *ranks)?,
+            Entry::Alltoall(entry) => alltoall(entry, *rank, *ranks, &self.memory)?,
         };
         *calls = expected;
         *in_flight += 1;
-        let buffers = Buffers::new(Arc::clone(&self.memory), send, receive);
-        Ok(Admitted { group: *handle, rank: *rank, signature, in_place, buffers })
+        let buffers = Buffers::new(Arc::clone(&self.memory), what.send, what.receive);
+        Ok(Admitted { group: *handle, rank: *rank, what, buffers })
     }
 }
 
-fn allgather_buffers(entry: &AllgatherEntry, rank: Rank, ranks: u32) -> Result<(Range, Range), Refusal> {
+fn allgather(entry: &AllgatherEntry, rank: Rank, ranks: u32) -> Result<Asked, Refusal> {
     let bytes = entry.bytes_per_rank;
     let range = Refusal::Range { bytes, send: entry.send, receive: entry.receive };
     let Some(total) = bytes.checked_mul(u64::from(ranks)).filter(|&total| total <= MOST_BYTES) else {
@@ -411,11 +418,13 @@ fn allgather_buffers(entry: &AllgatherEntry, rank: Rank, ranks: u32) -> Result<(
     if send.checked_add(bytes).is_none() {
         return Err(range);
     }
-    Ok(((send, bytes), (entry.receive, total)))
+    let (send, receive) = ((send, bytes), (entry.receive, total));
+    let signature = Signature { kind: CallKind::Allgather, bytes };
+    Ok(Asked { signature, in_place: entry.in_place, blocks: None, send, receive })
 }
 
 /// The root sends from its buffer, all others receive into theirs.
-fn broadcast_buffers(entry: &BroadcastEntry, rank: Rank, ranks: u32) -> Result<(Range, Range), Refusal> {
+fn broadcast(entry: &BroadcastEntry, rank: Rank, ranks: u32) -> Result<Asked, Refusal> {
     let &BroadcastEntry { root, buffer, bytes, .. } = entry;
     if root >= ranks {
         return Err(Refusal::Root { root, ranks });
@@ -425,5 +434,43 @@ fn broadcast_buffers(entry: &BroadcastEntry, rank: Rank, ranks: u32) -> Result<(
     if bytes > MOST_BYTES || buffer.checked_add(bytes).is_none() {
         return Err(Refusal::Range { bytes, send: send.0, receive: receive.0 });
     }
-    Ok((send, receive))
+    let signature = Signature { kind: CallKind::Broadcast { root: Rank(root) }, bytes };
+    Ok(Asked { signature, in_place: false, blocks: None, send, receive })
+}
+
+/// The blocks as the entry or the rank's table says. The table is copied before it is looked at, and never again: the rank may
+/// write to it.
+fn alltoall(entry: &AlltoallEntry, rank: Rank, ranks: u32, memory: &TieredMemory) -> Result<Asked, Refusal> {
+    let &AlltoallEntry { send, receive, .. } = entry;
+    let (signature, blocks) = match entry.blocks {
+        BlockSizes::Even { bytes } => {
+            let blocks = Blocks::even(ranks, bytes).ok_or(Refusal::Range { bytes, send, receive })?;
+            (Signature { kind: CallKind::Alltoall, bytes }, blocks)
+        }
+        BlockSizes::Table { address } => {
+            let blocks = read_table(address, ranks, memory).map_err(|error| Refusal::Table { address, error })?;
+            (Signature { kind: CallKind::Alltoallv, bytes: 0 }, blocks)
+        }
+    };
+    blocks.check(ranks, rank)?;
+    let (sent, received) = blocks.bytes();
+    let bytes = sent.max(received);
+    if bytes > MOST_BYTES || send.checked_add(sent).is_none() || receive.checked_add(received).is_none() {
+        return Err(Refusal::Range { bytes, send, receive });
+    }
+    // Even blocks follow from the signature.
+    let blocks = matches!(entry.blocks, BlockSizes::Table { .. }).then(|| Arc::new(blocks));
+    Ok(Asked { signature, in_place: false, blocks, send: (send, sent), receive: (receive, received) })
+}
+
+fn read_table(address: u64, ranks: u32, memory: &TieredMemory) -> Result<Blocks, AccessError> {
+    let ranks = ranks as usize;
+    let mut table = vec![0; 4 * 8 * ranks];
+    memory.read(address, &mut table)?;
+    let numbers: Vec<u64> = table.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
+    let spans = |first: usize, span: fn(u64, u64) -> Span| {
+        let (bytes, offsets) = (&numbers[first * ranks..][..ranks], &numbers[(first + 1) * ranks..][..ranks]);
+        offsets.iter().zip(bytes).map(|(&offset, &bytes)| span(offset, bytes)).collect()
+    };
+    Ok(Blocks { send: spans(0, Span::input), receive: spans(2, Span::output) })
 }

@@ -21,12 +21,15 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    let tests: [(&str, fn()); 8] = [
+    let tests: [(&str, fn()); 11] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
         ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
         ("broadcasts_go_down_a_tree_without_multicast", broadcasts_go_down_a_tree_without_multicast),
         ("a_late_leaf_of_a_broadcast_delays_nobody", a_late_leaf_of_a_broadcast_delays_nobody),
+        ("exchanges_are_pulled", exchanges_are_pulled),
+        ("a_late_rank_of_an_exchange_holds_up_nobody", a_late_rank_of_an_exchange_holds_up_nobody),
+        ("ranks_that_disagree_on_a_block_are_told_both_counts", ranks_that_disagree_on_a_block_are_told_both_counts),
         ("lost_datagrams_are_repaired", lost_datagrams_are_repaired),
         ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
         ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
@@ -124,6 +127,36 @@ fn broadcasts_go_down_a_tree_without_multicast() {
     let cluster = Cluster::start(3, None, &["--algorithm", "ring"]);
     broadcast(&cluster, 1);
     assert_eq!(cluster.count("multicast_bytes"), 0);
+}
+
+/// SP-5, with several exchanges and allgathers in flight.
+fn exchanges_are_pulled() {
+    let cluster = Cluster::start(3, None, &[]);
+    let mut ranks = cluster.ranks("alltoall", 2);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+    assert_eq!((cluster.count("completed"), cluster.count("failed")), (6 * 16, 0));
+}
+
+/// SP-6: blocks for the late rank are staged at its host, so that their sources are free.
+fn a_late_rank_of_an_exchange_holds_up_nobody() {
+    let cluster = Cluster::start(3, None, &[]);
+    let mut ranks = cluster.ranks("late-exchange", 2);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+    let (late, others) = ranks.split_last_mut().expect("six");
+    others.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    let before = cluster.count("late_arrivals");
+    late.go_on();
+    assert_eq!(late.line(), "done");
+    assert_eq!(cluster.count("late_arrivals"), before + 1);
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+}
+
+fn ranks_that_disagree_on_a_block_are_told_both_counts() {
+    let cluster = Cluster::start(2, None, &[]);
+    cluster.ranks("exchange-mismatch", 1).into_iter().for_each(Rank::finish);
 }
 
 /// SP-6, SP-9: nobody waits for the late one, which gets its bytes from staging, and is counted.

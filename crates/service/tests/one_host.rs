@@ -55,6 +55,18 @@ fn every_rank_can_broadcast() {
     ranks.into_iter().for_each(support::Rank::finish);
 }
 
+/// SP-5 on one host: by copies.
+#[test]
+fn ranks_exchange_even_and_uneven_blocks() {
+    let daemon = Daemon::start(&[]);
+    let mut ranks = ranks("alltoall", &daemon, 4);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    let statistics = daemon.statistics();
+    assert_eq!((&statistics["completed"], &statistics["failed"]), (&(4 * 16).into(), &0.into()), "{statistics}");
+    ranks.iter_mut().for_each(support::Rank::go_on);
+    ranks.into_iter().for_each(support::Rank::finish);
+}
+
 /// MC-9: posting does not wait for what was posted before.
 #[test]
 fn many_calls_in_flight_end_with_the_right_bytes() {
@@ -83,6 +95,7 @@ fn a_killed_rank_is_named_to_the_others() {
 fn ranks_that_disagree_learn_both_calls() {
     let daemon = Daemon::start(&[]);
     ranks("mismatch", &daemon, 3).into_iter().for_each(support::Rank::finish);
+    ranks("exchange-mismatch", &daemon, 3).into_iter().for_each(support::Rank::finish);
 }
 
 #[test]

@@ -6,6 +6,8 @@ use crate::ring::{ENTRY_WORDS, Words};
 
 const KIND_ALLGATHER: u64 = 1;
 const KIND_BROADCAST: u64 = 2;
+const KIND_ALLTOALL: u64 = 3;
+const KIND_ALLTOALLV: u64 = 4;
 const FLAG_IN_PLACE: u64 = 1;
 
 /// A rank's request to its service process.
@@ -15,6 +17,8 @@ pub enum Entry {
     Allgather(AllgatherEntry),
     /// Start a broadcast.
     Broadcast(BroadcastEntry),
+    /// Start an alltoall.
+    Alltoall(AlltoallEntry),
 }
 
 /// An allgather as the rank posts it.
@@ -53,6 +57,39 @@ pub struct BroadcastEntry {
     pub bytes: u64,
 }
 
+/// An alltoall or alltoallv as the rank posts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AlltoallEntry {
+    /// As of [`AllgatherEntry`].
+    pub group: u64,
+    /// As of [`AllgatherEntry`].
+    pub instance: u64,
+    /// As of [`AllgatherEntry`].
+    pub slot: u32,
+    /// Address in the rank that offsets of blocks to send count from.
+    pub send: u64,
+    /// Address in the rank that offsets of blocks to receive count from.
+    pub receive: u64,
+    /// How large the blocks are and where.
+    pub blocks: BlockSizes,
+}
+
+/// The sizes of the blocks of an all-to-all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockSizes {
+    /// All of so many bytes, in the order of ranks.
+    Even {
+        /// Bytes of a block.
+        bytes: u64,
+    },
+    /// As a table at this address in the rank says, read when the entry is taken: four lists of one u64 per rank, in the
+    /// order bytes to send, their offsets, bytes to receive, their offsets.
+    Table {
+        /// Its address.
+        address: u64,
+    },
+}
+
 /// An entry that no library of ours writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed submission: {field} is {value:#x}")]
@@ -87,6 +124,17 @@ impl Entry {
                 words[5] = entry.buffer;
                 words[7] = entry.bytes;
             }
+            Entry::Alltoall(entry) => {
+                (words[0], words[7]) = match entry.blocks {
+                    BlockSizes::Even { bytes } => (KIND_ALLTOALL, bytes),
+                    BlockSizes::Table { address } => (KIND_ALLTOALLV, address),
+                };
+                words[1] = entry.group;
+                words[2] = entry.instance;
+                words[3] = u64::from(entry.slot);
+                words[5] = entry.send;
+                words[6] = entry.receive;
+            }
         }
         words
     }
@@ -96,6 +144,7 @@ impl Entry {
         match self {
             Entry::Allgather(entry) => entry.group,
             Entry::Broadcast(entry) => entry.group,
+            Entry::Alltoall(entry) => entry.group,
         }
     }
 
@@ -104,6 +153,7 @@ impl Entry {
         match self {
             Entry::Allgather(entry) => entry.instance,
             Entry::Broadcast(entry) => entry.instance,
+            Entry::Alltoall(entry) => entry.instance,
         }
     }
 
@@ -112,6 +162,7 @@ impl Entry {
         match self {
             Entry::Allgather(entry) => entry.slot,
             Entry::Broadcast(entry) => entry.slot,
+            Entry::Alltoall(entry) => entry.slot,
         }
     }
 
@@ -123,7 +174,7 @@ impl Entry {
         let check = |ok: bool, field, value| {
             if ok { Ok(()) } else { Err(BadEntry { field, value }) }
         };
-        check(words[0] == KIND_ALLGATHER || words[0] == KIND_BROADCAST, "kind", words[0])?;
+        check((KIND_ALLGATHER..=KIND_ALLTOALLV).contains(&words[0]), "kind", words[0])?;
         check(words[2] != 0, "instance", words[2])?;
         check(words[3] < u64::from(slots), "slot", words[3])?;
         for &spare in &words[8..] {
@@ -141,6 +192,14 @@ impl Entry {
                 buffer: words[5],
                 bytes: words[7],
             }));
+        }
+        if words[0] == KIND_ALLTOALL || words[0] == KIND_ALLTOALLV {
+            check(words[4] == 0, "flags", words[4])?;
+            let even = words[0] == KIND_ALLTOALL;
+            let (send, receive) = (words[5], words[6]);
+            let blocks =
+                if even { BlockSizes::Even { bytes: words[7] } } else { BlockSizes::Table { address: words[7] } };
+            return Ok(Entry::Alltoall(AlltoallEntry { group, instance, slot, send, receive, blocks }));
         }
         check(words[4] & !FLAG_IN_PLACE == 0, "flags", words[4])?;
         Ok(Entry::Allgather(AllgatherEntry {
@@ -186,10 +245,22 @@ mod tests {
         let words = entry.encode();
         assert_eq!(Entry::decode(&words, 10), Ok(entry));
         assert_eq!((entry.group(), entry.instance(), entry.slot()), (3, 1, 2));
-        for (word, value, field) in [(4, 1 << 32, "root"), (6, 1, "spare word"), (0, 3, "kind")] {
+        for (word, value, field) in [(4, 1 << 32, "root"), (6, 1, "spare word"), (0, 5, "kind")] {
             let mut bad = words;
             bad[word] = value;
             assert_eq!(Entry::decode(&bad, 10), Err(BadEntry { field, value }));
+        }
+    }
+
+    #[test]
+    fn all_to_alls_survive_the_ring_and_bad_fields_are_named() {
+        for blocks in [BlockSizes::Even { bytes: 9 }, BlockSizes::Table { address: 0x7000 }] {
+            let entry = AlltoallEntry { group: 3, instance: 1, slot: 2, send: 0x5000, receive: 0x6000, blocks };
+            let words = Entry::Alltoall(entry).encode();
+            assert_eq!(Entry::decode(&words, 10), Ok(Entry::Alltoall(entry)));
+            let mut bad = words;
+            bad[4] = 1;
+            assert_eq!(Entry::decode(&bad, 10), Err(BadEntry { field: "flags", value: 1 }));
         }
     }
 }

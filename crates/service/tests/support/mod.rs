@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+mod exchanges;
 pub(crate) mod scenarios;
 
 use std::io::{BufRead, BufReader, Read, Write};

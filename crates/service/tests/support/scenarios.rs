@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use outboard::{Context, Contribution, Error, Group, Request, Status};
 
+use super::exchanges;
+
 /// No wait of a test ends by this unless something is broken.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 /// Not a place of any buffer.
 const NOWHERE: *mut u8 = 8 as *mut u8;
 
-fn say(what: &str) {
+pub(super) fn say(what: &str) {
     println!("\n@{what}");
     std::io::stdout().flush().expect("the test reads");
 }
 
-fn wait_for_line() {
+pub(super) fn wait_for_line() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("the test writes");
 }
@@ -42,6 +44,9 @@ pub(crate) fn run(name: &str) {
         "in-flight" => in_flight(&group),
         "one-dies" => one_dies(&group),
         "mismatch" => mismatch(&group),
+        "alltoall" => exchanges::alltoall(&group),
+        "late-exchange" => exchanges::late(&group),
+        "exchange-mismatch" => exchanges::mismatch(&group),
         "daemon-dies" => daemon_dies(&group),
         "a-daemon-dies" => a_daemon_dies(&group),
         "send-fault" => fault(&group, Nowhere::Send),
@@ -95,17 +100,17 @@ fn again() {
     }
 }
 
-fn me(group: &Group) -> (usize, usize) {
+pub(super) fn me(group: &Group) -> (usize, usize) {
     (group.rank().expect("not forked") as usize, group.size().expect("not forked") as usize)
 }
 
 /// What `rank` contributes to call `call`.
-fn block(rank: usize, call: usize, bytes: usize) -> Vec<u8> {
+pub(super) fn block(rank: usize, call: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + at / 251 + rank * 101 + call * 17) as u8).collect()
 }
 
 /// A posted call with its buffers.
-struct Posted {
+pub(super) struct Posted {
     _send: Vec<u8>,
     receive: Vec<u8>,
     request: Request,
@@ -113,7 +118,7 @@ struct Posted {
     bytes: usize,
 }
 
-fn post(group: &Group, call: usize, bytes: usize, in_place: bool) -> Posted {
+pub(super) fn post(group: &Group, call: usize, bytes: usize, in_place: bool) -> Posted {
     let (rank, ranks) = me(group);
     let send = block(rank, call, bytes);
     let mut receive = vec![0xee; bytes * ranks];
@@ -128,7 +133,7 @@ fn post(group: &Group, call: usize, bytes: usize, in_place: bool) -> Posted {
     Posted { _send: send, receive, request, call, bytes }
 }
 
-fn check(mut posted: Posted, ranks: usize) {
+pub(super) fn check(mut posted: Posted, ranks: usize) {
     posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");
     for rank in 0..ranks {
         let expected = block(rank, posted.call, posted.bytes);

@@ -1,0 +1,139 @@
+//! All-to-alls as the ranks of the tests call them (SP-5).
+
+use outboard::{BlockList, Group, Request, Status};
+
+use super::scenarios::{LIMIT, block, check, me, post, say, wait_for_line};
+
+/// Bytes between two blocks, which nobody may touch.
+const GAP: usize = 3;
+const UNTOUCHED: u8 = 0xee;
+
+/// One buffer with its blocks.
+struct Buffer {
+    memory: Vec<u8>,
+    bytes: Vec<u64>,
+    offsets: Vec<u64>,
+}
+
+impl Buffer {
+    /// Blocks of these bytes in the reverse order of ranks, `gap` bytes apart.
+    fn new(bytes: Vec<u64>, gap: usize) -> Buffer {
+        let mut at = 0;
+        let mut offsets = vec![0; bytes.len()];
+        for rank in (0..bytes.len()).rev() {
+            offsets[rank] = at;
+            at += bytes[rank] + gap as u64;
+        }
+        Buffer { memory: vec![UNTOUCHED; at as usize], bytes, offsets }
+    }
+
+    fn block(&mut self, rank: usize) -> &mut [u8] {
+        &mut self.memory[self.offsets[rank] as usize..][..self.bytes[rank] as usize]
+    }
+
+    fn list(&self) -> BlockList<'_> {
+        BlockList { bytes: &self.bytes, offsets: &self.offsets }
+    }
+}
+
+/// A posted exchange with its buffers.
+struct Posted {
+    _send: Buffer,
+    receive: Buffer,
+    request: Request,
+    call: usize,
+}
+
+fn content(source: usize, destination: usize, call: usize, bytes: u64) -> Vec<u8> {
+    block(source * 64 + destination, call, bytes as usize)
+}
+
+/// Posts an exchange in which `count(s, d)` bytes go from `s` to `d`.
+fn exchange(group: &Group, call: usize, count: impl Fn(usize, usize) -> u64) -> Posted {
+    let (rank, ranks) = me(group);
+    let mut send = Buffer::new((0..ranks).map(|to| count(rank, to)).collect(), GAP);
+    let mut receive = Buffer::new((0..ranks).map(|from| count(from, rank)).collect(), GAP);
+    for to in 0..ranks {
+        let bytes = send.bytes[to];
+        send.block(to).copy_from_slice(&content(rank, to, call, bytes));
+    }
+    let into = receive.memory.as_mut_ptr();
+    // SAFETY: the buffers live in the result and are looked at after the request has ended.
+    let posted = unsafe { group.ialltoallv((send.memory.as_ptr(), send.list()), (into, receive.list())) };
+    Posted { _send: send, receive, request: posted.expect("posted"), call }
+}
+
+/// Posts an exchange of even blocks.
+fn even(group: &Group, call: usize, bytes: u64) -> Posted {
+    let (rank, ranks) = me(group);
+    let send: Vec<u8> = (0..ranks).flat_map(|to| content(rank, to, call, bytes)).collect();
+    let lists = |memory| {
+        let offsets = (0..ranks as u64).map(|other| other * bytes).collect();
+        Buffer { memory, bytes: vec![bytes; ranks], offsets }
+    };
+    let (send, mut receive) = (lists(send), lists(vec![UNTOUCHED; ranks * bytes as usize]));
+    // SAFETY: as above.
+    let posted = unsafe { group.ialltoall(send.memory.as_ptr(), receive.memory.as_mut_ptr(), bytes) };
+    Posted { _send: send, receive, request: posted.expect("posted"), call }
+}
+
+fn check_exchange(group: &Group, mut posted: Posted) {
+    let (rank, ranks) = me(group);
+    posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");
+    for from in 0..ranks {
+        let expected = content(from, rank, posted.call, posted.receive.bytes[from]);
+        assert!(*posted.receive.block(from) == expected, "block of rank {from} in call {}", posted.call);
+        posted.receive.block(from).fill(UNTOUCHED);
+    }
+    assert!(posted.receive.memory.iter().all(|byte| *byte == UNTOUCHED), "something was written between the blocks");
+}
+
+fn uneven(call: usize) -> impl Fn(usize, usize) -> u64 {
+    move |from, to| [0, 1, 1447, 10_000, 70_003][(from * 3 + to * 5 + call) % 5]
+}
+
+/// Even and uneven exchanges of all sizes, several in flight, among allgathers.
+pub(crate) fn alltoall(group: &Group) {
+    let (_, ranks) = me(group);
+    for (at, bytes) in [0, 1, 1448, 100_003].into_iter().enumerate() {
+        let first = even(group, 4 * at, bytes);
+        let second = exchange(group, 4 * at + 1, uneven(4 * at + 1));
+        let third = post(group, 4 * at + 2, 3000, false);
+        let fourth = exchange(group, 4 * at + 3, uneven(4 * at + 3));
+        // Ended in another order than posted.
+        check_exchange(group, fourth);
+        check(third, ranks);
+        check_exchange(group, second);
+        check_exchange(group, first);
+    }
+    say("done");
+    wait_for_line();
+}
+
+/// The last rank, from which nobody expects anything, posts when all others have ended (SP-6).
+pub(crate) fn late(group: &Group) {
+    let (rank, ranks) = me(group);
+    let last = ranks - 1;
+    say("ready");
+    if rank == last {
+        wait_for_line();
+    }
+    let count = |from: usize, to: usize| if from == last && to != last { 0 } else { 50_000 };
+    check_exchange(group, exchange(group, 1, count));
+    say("done");
+    wait_for_line();
+}
+
+/// Rank 1 expects another number of bytes than rank 0 sends it.
+pub(crate) fn mismatch(group: &Group) {
+    let (rank, ranks) = me(group);
+    check(post(group, 0, 1, false), ranks);
+    let bytes = |from: usize, to: usize| match (from, to, rank) {
+        (0, 1, 1) => 5_000,
+        _ => 6_000,
+    };
+    let error = exchange(group, 1, bytes).request.wait(Some(LIMIT)).expect("within the limit").expect_err("a failure");
+    assert_eq!(error.status(), Status::Mismatch, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("rank 0 sends 6000 bytes to rank 1, which expects 5000"), "{text}");
+}
