@@ -47,7 +47,7 @@ static int prepare(const struct broadcast *call, struct posting *posting, void *
     if (code != MPI_SUCCESS || posting->group->rank != call->root)
         return code;
     /* Nothing is to be unpacked here. */
-    landing->elements = 0;
+    landing->count = 0;
     return pack_elements(call->buffer, elements, call->type, &shape, landing->bounce);
 }
 

@@ -183,6 +183,112 @@ FORTRAN(ibcast, IBCAST,
     report_passed(COUNT_IBCAST, PMPI_Wtime() - began);
 }
 
+static struct alltoall even_from_fortran(char *sendbuf, const MPI_Fint *sendcount, const MPI_Fint *sendtype,
+                                         char *recvbuf, const MPI_Fint *recvcount, const MPI_Fint *recvtype,
+                                         const MPI_Fint *comm, enum counted kind)
+{
+    return (struct alltoall){
+        .send = {.buffer = buffer(sendbuf), .count = *sendcount, .type = PMPI_Type_f2c(*sendtype)},
+        .receive = {.buffer = buffer(recvbuf), .count = *recvcount, .type = PMPI_Type_f2c(*recvtype)},
+        .comm = PMPI_Comm_f2c(*comm),
+        .kind = kind,
+    };
+}
+
+/* Fortran's integers are C's in every Open MPI that this shim knows. */
+static struct alltoall uneven_from_fortran(char *sendbuf, const MPI_Fint *sendcounts, const MPI_Fint *sdispls,
+                                           const MPI_Fint *sendtype, char *recvbuf, const MPI_Fint *recvcounts,
+                                           const MPI_Fint *rdispls, const MPI_Fint *recvtype, const MPI_Fint *comm,
+                                           enum counted kind)
+{
+    _Static_assert(sizeof(MPI_Fint) == sizeof(int), "counts can be handed on as they are");
+    return (struct alltoall){
+        .send = {buffer(sendbuf), sendcounts, sdispls, 0, PMPI_Type_f2c(*sendtype)},
+        .receive = {buffer(recvbuf), recvcounts, rdispls, 0, PMPI_Type_f2c(*recvtype)},
+        .comm = PMPI_Comm_f2c(*comm),
+        .kind = kind,
+    };
+}
+
+FORTRAN(alltoall, ALLTOALL,
+        (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcount,
+         MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *ierr))
+{
+    HIDDEN(alltoall);
+    struct alltoall call =
+        even_from_fortran(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, COUNT_ALLTOALL);
+    int outcome;
+    if (alltoall_offload(&call, &outcome)) {
+        if (ierr != NULL)
+            *ierr = outcome;
+        return;
+    }
+    double began = PMPI_Wtime();
+    next(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, ierr);
+    report_passed(COUNT_ALLTOALL, PMPI_Wtime() - began);
+}
+
+FORTRAN(ialltoall, IALLTOALL,
+        (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcount,
+         MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *request, MPI_Fint *ierr))
+{
+    HIDDEN(ialltoall);
+    struct alltoall call =
+        even_from_fortran(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, COUNT_IALLTOALL);
+    MPI_Request made;
+    int outcome;
+    if (ialltoall_offload(&call, &made, &outcome)) {
+        if (outcome == MPI_SUCCESS)
+            *request = PMPI_Request_c2f(made);
+        if (ierr != NULL)
+            *ierr = outcome;
+        return;
+    }
+    double began = PMPI_Wtime();
+    next(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, request, ierr);
+    report_passed(COUNT_IALLTOALL, PMPI_Wtime() - began);
+}
+
+FORTRAN(alltoallv, ALLTOALLV,
+        (char *sendbuf, MPI_Fint *sendcounts, MPI_Fint *sdispls, MPI_Fint *sendtype, char *recvbuf,
+         MPI_Fint *recvcounts, MPI_Fint *rdispls, MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *ierr))
+{
+    HIDDEN(alltoallv);
+    struct alltoall call = uneven_from_fortran(sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls,
+                                               recvtype, comm, COUNT_ALLTOALLV);
+    int outcome;
+    if (alltoall_offload(&call, &outcome)) {
+        if (ierr != NULL)
+            *ierr = outcome;
+        return;
+    }
+    double began = PMPI_Wtime();
+    next(sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm, ierr);
+    report_passed(COUNT_ALLTOALLV, PMPI_Wtime() - began);
+}
+
+FORTRAN(ialltoallv, IALLTOALLV,
+        (char *sendbuf, MPI_Fint *sendcounts, MPI_Fint *sdispls, MPI_Fint *sendtype, char *recvbuf,
+         MPI_Fint *recvcounts, MPI_Fint *rdispls, MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *request,
+         MPI_Fint *ierr))
+{
+    HIDDEN(ialltoallv);
+    struct alltoall call = uneven_from_fortran(sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls,
+                                               recvtype, comm, COUNT_IALLTOALLV);
+    MPI_Request made;
+    int outcome;
+    if (ialltoall_offload(&call, &made, &outcome)) {
+        if (outcome == MPI_SUCCESS)
+            *request = PMPI_Request_c2f(made);
+        if (ierr != NULL)
+            *ierr = outcome;
+        return;
+    }
+    double began = PMPI_Wtime();
+    next(sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm, request, ierr);
+    report_passed(COUNT_IALLTOALLV, PMPI_Wtime() - began);
+}
+
 /* ---- completion: the test functions need nothing of the shim ---- */
 
 FORTRAN(wait, WAIT, (MPI_Fint * request, MPI_Fint *status, MPI_Fint *ierr))

@@ -79,6 +79,68 @@ int MPI_Ibcast(void *buffer, int count, MPI_Datatype datatype, int root, MPI_Com
     return outcome;
 }
 
+int MPI_Alltoall(const void *sendbuf, int sendcount, MPI_Datatype sendtype, void *recvbuf, int recvcount,
+                 MPI_Datatype recvtype, MPI_Comm comm)
+{
+    const struct alltoall call = {
+        {(void *)sendbuf, NULL, NULL, sendcount, sendtype}, {recvbuf, NULL, NULL, recvcount, recvtype}, comm,
+        COUNT_ALLTOALL};
+    int outcome;
+    if (alltoall_offload(&call, &outcome))
+        return outcome;
+    double began = PMPI_Wtime();
+    outcome = PMPI_Alltoall(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm);
+    report_passed(COUNT_ALLTOALL, PMPI_Wtime() - began);
+    return outcome;
+}
+
+int MPI_Ialltoall(const void *sendbuf, int sendcount, MPI_Datatype sendtype, void *recvbuf, int recvcount,
+                  MPI_Datatype recvtype, MPI_Comm comm, MPI_Request *request)
+{
+    const struct alltoall call = {
+        {(void *)sendbuf, NULL, NULL, sendcount, sendtype}, {recvbuf, NULL, NULL, recvcount, recvtype}, comm,
+        COUNT_IALLTOALL};
+    int outcome;
+    if (ialltoall_offload(&call, request, &outcome))
+        return outcome;
+    double began = PMPI_Wtime();
+    outcome = PMPI_Ialltoall(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, request);
+    report_passed(COUNT_IALLTOALL, PMPI_Wtime() - began);
+    return outcome;
+}
+
+int MPI_Alltoallv(const void *sendbuf, const int sendcounts[], const int sdispls[], MPI_Datatype sendtype, void *recvbuf,
+                  const int recvcounts[], const int rdispls[], MPI_Datatype recvtype, MPI_Comm comm)
+{
+    const struct alltoall call = {
+        {(void *)sendbuf, sendcounts, sdispls, 0, sendtype}, {recvbuf, recvcounts, rdispls, 0, recvtype}, comm,
+        COUNT_ALLTOALLV};
+    int outcome;
+    if (alltoall_offload(&call, &outcome))
+        return outcome;
+    double began = PMPI_Wtime();
+    outcome = PMPI_Alltoallv(sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm);
+    report_passed(COUNT_ALLTOALLV, PMPI_Wtime() - began);
+    return outcome;
+}
+
+int MPI_Ialltoallv(const void *sendbuf, const int sendcounts[], const int sdispls[], MPI_Datatype sendtype,
+                   void *recvbuf, const int recvcounts[], const int rdispls[], MPI_Datatype recvtype, MPI_Comm comm,
+                   MPI_Request *request)
+{
+    const struct alltoall call = {
+        {(void *)sendbuf, sendcounts, sdispls, 0, sendtype}, {recvbuf, recvcounts, rdispls, 0, recvtype}, comm,
+        COUNT_IALLTOALLV};
+    int outcome;
+    if (ialltoall_offload(&call, request, &outcome))
+        return outcome;
+    double began = PMPI_Wtime();
+    outcome =
+        PMPI_Ialltoallv(sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm, request);
+    report_passed(COUNT_IALLTOALLV, PMPI_Wtime() - began);
+    return outcome;
+}
+
 /* ---- completion ---- */
 
 int MPI_Wait(MPI_Request *request, MPI_Status *status)

@@ -67,23 +67,31 @@ static struct op *op_of(MPI_Request request)
     return op;
 }
 
-int landing_start(struct landing *landing, void *receive, uint64_t elements, MPI_Datatype type,
-                  const struct shape *shape)
+int landing_start_pieces(struct landing *landing, void *receive, struct piece *pieces, int count, MPI_Datatype type,
+                         const struct shape *shape, uint64_t bytes)
 {
+    *landing = (struct landing){.receive = receive, .pieces = pieces, .count = count, .shape = *shape};
     int code = PMPI_Type_contiguous(1, type, &landing->type);
     if (code == MPI_SUCCESS)
         code = PMPI_Type_commit(&landing->type);
-    if (code != MPI_SUCCESS)
-        return code;
-    landing->bounce = bounce_take(elements * shape->size);
-    if (landing->bounce == NULL) {
+    if (code == MPI_SUCCESS) {
+        landing->bounce = bounce_take(bytes);
+        if (landing->bounce != NULL)
+            return MPI_SUCCESS;
         PMPI_Type_free(&landing->type);
-        return MPI_ERR_NO_MEM;
+        code = MPI_ERR_NO_MEM;
     }
-    landing->receive = receive;
-    landing->elements = elements;
-    landing->shape = *shape;
-    return MPI_SUCCESS;
+    free(pieces);
+    landing->pieces = NULL;
+    return code;
+}
+
+int landing_start(struct landing *landing, void *receive, uint64_t elements, MPI_Datatype type,
+                  const struct shape *shape)
+{
+    int code = landing_start_pieces(landing, receive, NULL, 1, type, shape, elements * shape->size);
+    landing->whole.elements = elements;
+    return code;
 }
 
 int landing_finish(struct landing *landing, bool arrived)
@@ -91,10 +99,17 @@ int landing_finish(struct landing *landing, bool arrived)
     int code = MPI_SUCCESS;
     if (landing->bounce == NULL)
         return code;
-    if (arrived)
-        code = unpack_elements(landing->bounce, landing->elements, landing->type, &landing->shape, landing->receive);
+    const struct piece *pieces = landing->pieces == NULL ? &landing->whole : landing->pieces;
+    uint64_t at = 0;
+    for (int i = 0; arrived && code == MPI_SUCCESS && i < landing->count; i++) {
+        code = unpack_elements(moved(landing->bounce, (int64_t)at), pieces[i].elements, landing->type, &landing->shape,
+                               moved(landing->receive, pieces[i].offset));
+        at += pieces[i].elements * landing->shape.size;
+    }
     bounce_give(landing->bounce);
     landing->bounce = NULL;
+    free(landing->pieces);
+    landing->pieces = NULL;
     PMPI_Type_free(&landing->type);
     return code;
 }

@@ -1,8 +1,8 @@
 /*
  * shim.h: what the parts of the MPI shim share.
  *
- * The shim is loaded before the MPI library (LD_PRELOAD), takes MPI_Allgather and MPI_Iallgather of communicators whose
- * members all agreed to it, and hands them to the service process through liboutboard. Everything below it is called
+ * The shim is loaded before the MPI library (LD_PRELOAD), takes the collectives that the service process can carry out, of
+ * communicators whose members all agreed to it, and hands them to the service process through liboutboard. Everything below it is called
  * by the PMPI_ names alone, so other profiling tools may stand above it.
  *
  * Invariants: whether a call is offloaded depends on what was agreed when the communicator was made and on arguments
@@ -33,6 +33,10 @@
     X(iallgather)                                                                                                      \
     X(group_offloads_broadcast)                                                                                        \
     X(ibroadcast)                                                                                                      \
+    X(group_offloads_alltoall)                                                                                         \
+    X(ialltoall)                                                                                                       \
+    X(group_offloads_alltoallv)                                                                                        \
+    X(ialltoallv)                                                                                                      \
     X(test)                                                                                                            \
     X(wait)                                                                                                            \
     X(wait_some)                                                                                                       \
@@ -108,11 +112,20 @@ void bounce_give(void *bounce);
 
 /* ---- requests.c: collectives in flight ---- */
 
-/* Where the bytes of a collective go when it has ended: `bounce` is NULL when they were received in place. */
+/* Elements that follow one another from this offset of the buffer. */
+struct piece {
+    int64_t offset; /* bytes */
+    uint64_t elements;
+};
+
+/* Where the bytes of a collective go when it has ended: `bounce` is NULL when none was needed. What arrives in it is the
+ * pieces one after another; the piece is the whole where `pieces` is NULL. */
 struct landing {
     void *bounce;
     void *receive;
-    uint64_t elements;
+    struct piece whole;
+    struct piece *pieces;
+    int count;
     MPI_Datatype type;
     struct shape shape;
 };
@@ -121,6 +134,9 @@ struct landing {
  * before. Returns an MPI error code. */
 int landing_start(struct landing *landing, void *receive, uint64_t elements, MPI_Datatype type,
                   const struct shape *shape);
+/* As above for `count` pieces, none perhaps, which the landing takes over, in a bounce buffer of `bytes` bytes. */
+int landing_start_pieces(struct landing *landing, void *receive, struct piece *pieces, int count, MPI_Datatype type,
+                         const struct shape *shape, uint64_t bytes);
 /* Ends the landing: moves the bytes if `arrived`, releases the bounce buffer. */
 int landing_finish(struct landing *landing, bool arrived);
 
@@ -132,7 +148,17 @@ int request_make(MPI_Comm comm, struct group *group, outboard_request *posted, c
 /* Waits for a collective that no MPI request stands for, MPI's own progress going on. Returns an MPI error code. */
 int request_wait_blocking(outboard_request *posted, struct landing *landing);
 /* Functions that are counted apart. */
-enum counted { COUNT_ALLGATHER, COUNT_IALLGATHER, COUNT_BCAST, COUNT_IBCAST, COUNTED };
+enum counted {
+    COUNT_ALLGATHER,
+    COUNT_IALLGATHER,
+    COUNT_BCAST,
+    COUNT_IBCAST,
+    COUNT_ALLTOALL,
+    COUNT_IALLTOALL,
+    COUNT_ALLTOALLV,
+    COUNT_IALLTOALLV,
+    COUNTED
+};
 
 /* What both kinds of call end with: the posted collective, or the error code that posting it had. */
 struct posting_end {
@@ -208,6 +234,27 @@ struct broadcast {
 
 bool broadcast_offload(const struct broadcast *call, int *outcome);
 bool ibroadcast_offload(const struct broadcast *call, MPI_Request *request, int *outcome);
+
+/* ---- alltoall.c ---- */
+
+/* One buffer of an alltoall: `counts` and `displacements` by rank, or NULL and the same `count` for all in turn. */
+struct exchanged {
+    void *buffer;
+    const int *counts;
+    const int *displacements;
+    int count;
+    MPI_Datatype type;
+};
+
+struct alltoall {
+    struct exchanged send;
+    struct exchanged receive;
+    MPI_Comm comm;
+    enum counted kind;
+};
+
+bool alltoall_offload(const struct alltoall *call, int *outcome);
+bool ialltoall_offload(const struct alltoall *call, MPI_Request *request, int *outcome);
 
 /* ---- errors.c ---- */
 

@@ -1,29 +1,19 @@
 /*
- * conformance.c: what an MPI program may do with MPI_(I)allgather and MPI_(I)bcast and their requests.
+ * conformance.c: what an MPI program may do with MPI_(I)allgather, MPI_(I)bcast, MPI_(I)alltoall(v) and their requests.
  *
  * Knows nothing of Outboard: it passes natively too, told by the argument "native" to leave out the freeing of requests
  * in flight, which MPI calls erroneous for collectives and Open MPI refuses. With "single" it asks for no threads.
  * Prints TAP on rank 0; exits 1 when a test failed. Run with an even number of ranks, at least 2.
  */
-#include <mpi.h>
+#include "conformance.h"
+
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "# rank %d: %s:%d: %s\n", rank, __FILE__, __LINE__, #condition);                           \
-            failures++;                                                                                                \
-        }                                                                                                              \
-    } while (0)
+int rank, ranks;
+_Thread_local int failures;
+static int provided, native;
 
-static int rank, ranks, provided, native;
-static _Thread_local int failures;
-
-/* What rank `of` contributes at position `at` of call `call`. */
-static int value(int of, int at, int call)
+int value(int of, int at, int call)
 {
     return of * 1000003 + at * 17 + call;
 }
@@ -43,7 +33,7 @@ static int wrong(const int *received, int count, int members, int call)
     return bad;
 }
 
-static void *fresh(size_t bytes)
+void *fresh(size_t bytes)
 {
     void *memory = malloc(bytes == 0 ? 1 : bytes);
     memset(memory, 0xee, bytes == 0 ? 1 : bytes);
@@ -589,6 +579,7 @@ static const struct {
     {"intercommunicators, idup and one rank", others_pass_through},
     {"communicator freed before its request", freed_communicator},
     {"broadcasts from every root, with gaps and without", broadcasts},
+    {"exchanges, even and uneven, in place and not, with gaps", exchanges},
     {"two threads on two communicators", two_threads},
     {"left in flight at the end", leave_in_flight},
 };

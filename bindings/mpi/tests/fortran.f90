@@ -23,7 +23,7 @@ program fortran_allgather
   call MPI_Comm_size(MPI_COMM_WORLD, ranks, ierr)
   test = 0
   bad = 0
-  if (rank == 0) print '(a)', '1..9'
+  if (rank == 0) print '(a)', '1..11'
 
   call tell(gathered(MPI_COMM_WORLD, 0), 'allgather')
   call tell(gathered(MPI_COMM_WORLD, 1), 'iallgather and wait')
@@ -32,6 +32,8 @@ program fortran_allgather
   call tell(gathered(MPI_COMM_WORLD, 4), 'iallgather of a vector type from MPI_BOTTOM, waitsome')
   call tell(broadcast(.false.), 'bcast')
   call tell(broadcast(.true.), 'ibcast and wait')
+  call tell(exchanged(.false.), 'alltoall and alltoallv')
+  call tell(exchanged(.true.), 'ialltoall and ialltoallv in place, waitall')
   call MPI_Comm_split(MPI_COMM_WORLD, mod(rank, 2), rank, half, ierr)
   call tell(gathered(half, 1), 'communicator from comm_split')
   periods = .false.
@@ -74,6 +76,40 @@ contains
         call MPI_Bcast(shared, n, MPI_INTEGER, root, MPI_COMM_WORLD, ierr)
       end if
       broadcast = broadcast .and. ierr == MPI_SUCCESS .and. all(shared == [(root * 10007 + i, i = 1, n)])
+    end do
+  end function
+
+  ! Even blocks, then blocks in the reverse order of ranks.
+  logical function exchanged(nonblocking)
+    logical, intent(in) :: nonblocking
+    integer, asynchronous :: send(n * ranks), even(n * ranks), uneven(n * ranks)
+    integer, asynchronous :: counts(ranks), forth(ranks), back(ranks)
+    integer :: of
+    REQUEST_HANDLE :: requests(2)
+    counts = n
+    forth = [(of * n, of = 0, ranks - 1)]
+    back = [((ranks - 1 - of) * n, of = 0, ranks - 1)]
+    do of = 0, ranks - 1
+      send(of * n + 1:of * n + n) = [(rank * 10007 + of * 101 + i, i = 1, n)]
+    end do
+    even = -1
+    uneven = -1
+    if (nonblocking) then
+      uneven = send
+      call MPI_Ialltoall(send, n, MPI_INTEGER, even, n, MPI_INTEGER, MPI_COMM_WORLD, requests(1), ierr)
+      call MPI_Ialltoallv(MPI_IN_PLACE, counts, forth, MPI_INTEGER, uneven, counts, forth, MPI_INTEGER, &
+                          MPI_COMM_WORLD, requests(2), ierr)
+      call MPI_Waitall(2, requests, MPI_STATUSES_IGNORE, ierr)
+      back = forth
+    else
+      call MPI_Alltoall(send, n, MPI_INTEGER, even, n, MPI_INTEGER, MPI_COMM_WORLD, ierr)
+      call MPI_Alltoallv(send, counts, forth, MPI_INTEGER, uneven, counts, back, MPI_INTEGER, MPI_COMM_WORLD, ierr)
+    end if
+    exchanged = ierr == MPI_SUCCESS
+    do of = 0, ranks - 1
+      exchanged = exchanged .and. all(even(of * n + 1:of * n + n) == [(of * 10007 + rank * 101 + i, i = 1, n)])
+      exchanged = exchanged .and. &
+        all(uneven(back(of + 1) + 1:back(of + 1) + n) == [(of * 10007 + rank * 101 + i, i = 1, n)])
     end do
   end function
 

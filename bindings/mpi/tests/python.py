@@ -33,7 +33,7 @@ def whole(members, count):
 def main():
     """Runs all tests; returns the number of those that failed."""
     if world.rank == 0:
-        print("1..6")
+        print("1..7")
     count = 3000
     send, receive = block(world.rank, count), array("d", bytes(8 * count * world.size))
     world.Allgather(send, receive)
@@ -44,6 +44,13 @@ def main():
     request = world.Ibcast(send if world.rank == 0 else receive[:count], root=0)
     request.Wait()
     tell(shared == block(1, count), "Bcast and Ibcast")
+
+    mine = array("d", (value for _ in range(world.size) for value in send))
+    receive, again = (array("d", bytes(8 * count * world.size)) for _ in range(2))
+    counts, places = [count] * world.size, [count * rank for rank in range(world.size)]
+    world.Alltoall(mine, receive)
+    world.Ialltoallv([mine, counts, places, MPI.DOUBLE], [again, counts, places, MPI.DOUBLE]).Wait()
+    tell(receive == again == whole(world.size, count), "Alltoall and Ialltoallv")
 
     receive = array("d", bytes(8 * count * world.size))
     receive[world.rank * count : (world.rank + 1) * count] = send

@@ -48,9 +48,11 @@ ranks() { # program, arguments...: four ranks of the current Open MPI; $preload 
     </dev/null
 }
 
-broadcasts_under_shim() { # program, arguments...: as under_shim, and broadcasts were offloaded
+all_under_shim() { # program, arguments...: as under_shim, and broadcasts and exchanges were offloaded
   under_shim "$@" && grep -q '"bcast_offloaded":[1-9]' "$work/report.json" &&
-    grep -q '"ibcast_offloaded":[1-9]' "$work/report.json"
+    grep -q '"ibcast_offloaded":[1-9]' "$work/report.json" &&
+    grep -q '"i\?alltoall_offloaded":[1-9]' "$work/report.json" &&
+    grep -q '"i\?alltoallv_offloaded":[1-9]' "$work/report.json"
 }
 
 under_shim() { # program, arguments...: passes when the program does, and some calls were offloaded, none failed
@@ -121,7 +123,8 @@ refuses() { # sentence, matrix lines...: both programs say so
 build() { # mpicc: everything this Open MPI runs, in $built
   local program
   make -s -C "$shim" MPICC="$1" OUT="$built" &&
-    for program in conformance failing sleeping; do
+    "$1" "${flags[@]}" "$here/conformance.c" "$here/exchanges.c" -o "$built/conformance" -pthread &&
+    for program in failing sleeping; do
       "$1" "${flags[@]}" "$here/$program.c" -o "$built/$program" -pthread || return 1
     done &&
     "$1" "${flags[@]}" -O2 -ffp-contract=off "$root/examples/pagerank.c" -o "$built/pagerank" -lm
@@ -184,7 +187,7 @@ all_tests() { # mpicc
   build "$1" || { note fail "$mpi: does not build"; return; }
   settings=()
   check "$mpi: conformance of Open MPI itself" natively "$built/conformance" native
-  check "$mpi: conformance" broadcasts_under_shim "$built/conformance"
+  check "$mpi: conformance" all_under_shim "$built/conformance"
   check "$mpi: conformance, one thread" under_shim "$built/conformance" single
   [ -n "$real" ] || faults
   fortran mpi

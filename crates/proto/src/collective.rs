@@ -51,7 +51,10 @@ enum Phase {
     Barrier,
     Running,
     Failed(CollectiveError),
-    Ended,
+    /// Whether with an error.
+    Ended {
+        failed: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -160,14 +163,19 @@ impl Collective {
     }
 
     pub(crate) fn ended(&self) -> bool {
-        matches!(self.phase, Phase::Ended)
+        matches!(self.phase, Phase::Ended { .. })
+    }
+
+    /// Ended with an error.
+    pub(crate) fn failed(&self) -> bool {
+        matches!(self.phase, Phase::Ended { failed: true })
     }
 
     /// Neither ended nor failed: takes part in the protocol.
     pub(crate) fn alive(&self) -> bool {
         match self.phase {
             Phase::Gathering | Phase::Barrier | Phase::Running => true,
-            Phase::Failed(_) | Phase::Ended => false,
+            Phase::Failed(_) | Phase::Ended { .. } => false,
         }
     }
 
@@ -425,9 +433,9 @@ impl Collective {
                 let error = error.clone();
                 (0..self.locals.len()).for_each(|i| self.end_local(cx, i, Err(error.clone())));
             }
-            Phase::Gathering | Phase::Barrier | Phase::Running | Phase::Ended => return,
+            Phase::Gathering | Phase::Barrier | Phase::Running | Phase::Ended { .. } => return,
         }
-        self.phase = Phase::Ended;
+        self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
         self.check_at = None;
         cx.out.forgotten.push((cx.members.handle, self.instance));
     }
@@ -453,7 +461,7 @@ impl Collective {
 
     /// Ends the collective with an error, as soon as the driver has given back what it was handed.
     pub(crate) fn fail(&mut self, cx: &mut Context<'_>, error: CollectiveError) {
-        if matches!(self.phase, Phase::Ended | Phase::Failed(_)) {
+        if matches!(self.phase, Phase::Ended { .. } | Phase::Failed(_)) {
             return;
         }
         self.phase = Phase::Failed(error);

@@ -45,7 +45,10 @@ const LEAST_COMING: usize = 2;
 enum Phase {
     Open,
     Failed(CollectiveError),
-    Ended,
+    /// Whether with an error.
+    Ended {
+        failed: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -160,7 +163,12 @@ impl Exchange {
     }
 
     pub(crate) fn ended(&self) -> bool {
-        matches!(self.phase, Phase::Ended)
+        matches!(self.phase, Phase::Ended { .. })
+    }
+
+    /// Ended with an error.
+    pub(crate) fn failed(&self) -> bool {
+        matches!(self.phase, Phase::Ended { failed: true })
     }
 
     pub(crate) fn alive(&self) -> bool {
@@ -551,6 +559,26 @@ impl Exchange {
         Ok(())
     }
 
+    /// `gone` takes part in nothing any more, and its own call of this exchange has ended: whatever is still to move between it
+    /// and a rank here it does not know of. An error breaks the group.
+    pub(crate) fn without(&mut self, gone: Rank) -> Result<(), CollectiveError> {
+        let block = |source_rank, sent, destination, expected| {
+            Err(CollectiveError::Block { source_rank, sent, destination, expected })
+        };
+        if let Some(((_, source), offered)) = self.offered.iter().find(|((destination, _), _)| *destination == gone) {
+            return block(*source, offered.span.len, gone, 0);
+        }
+        for local in &mut self.locals {
+            if let Presence::Called { run, .. } = &mut local.presence
+                && let Some(receive) = run.receive(gone, 0).filter(|r| !r.done)
+                && !self.inbound.contains_key(&(local.rank, gone))
+            {
+                return block(gone, 0, local.rank, receive.span.len);
+            }
+        }
+        Ok(())
+    }
+
     /// When [`Self::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.stand_in_at
@@ -598,10 +626,10 @@ impl Exchange {
                     }
                 }
             }
-            Phase::Ended => return,
+            Phase::Ended { .. } => return,
         }
         assert!(self.inbound.is_empty(), "a block is there for a rank that waits for it");
-        self.phase = Phase::Ended;
+        self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
         cx.out.forgotten.push((cx.members.handle, self.instance));
     }
 

@@ -65,6 +65,11 @@ impl Instance {
         either!(self, i => i.ended())
     }
 
+    /// Ended with an error.
+    pub(crate) fn failed(&self) -> bool {
+        either!(self, i => i.failed())
+    }
+
     /// Neither ended nor failed: takes part in the protocol.
     pub(crate) fn alive(&self) -> bool {
         either!(self, i => i.alive())

@@ -98,7 +98,12 @@ fn hostile_message() -> impl Strategy<Value = Message> {
         ),
         (instance, prop::collection::vec((rank.clone(), rank.clone()), 1..3))
             .prop_map(move |(instance, blocks)| Message::Pull { group, instance, blocks }),
-        (rank, 0u64..3).prop_map(move |(rank, after)| Message::Lost { group, rank, after: InstanceId(after) }),
+        (rank, 0u64..3, any::<bool>()).prop_map(move |(rank, after, well)| Message::Lost {
+            group,
+            rank,
+            after: InstanceId(after),
+            well
+        }),
     ]
 }
 

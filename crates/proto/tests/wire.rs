@@ -127,10 +127,11 @@ fn message() -> impl Strategy<Value = Message> {
         ),
         (group(), instance(), prop::collection::vec((rank(), rank()), 1..=MAX_BLOCKS))
             .prop_map(|(group, instance, blocks)| Message::Pull { group, instance, blocks }),
-        (group(), any::<u64>(), rank()).prop_map(|(group, after, rank)| Message::Lost {
+        (group(), any::<u64>(), rank(), any::<bool>()).prop_map(|(group, after, rank, well)| Message::Lost {
             group,
             rank,
-            after: InstanceId(after)
+            after: InstanceId(after),
+            well
         }),
         (group(), any::<u64>(), error()).prop_map(|(group, fingerprint, error)| Message::Abort {
             group,

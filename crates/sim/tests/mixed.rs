@@ -57,6 +57,19 @@ fn seeds_that_found_something_stay_quiet() {
     }
 }
 
+/// The same, of scenarios with all-to-alls.
+#[test]
+fn seeds_of_exchanges_that_found_something_stay_quiet() {
+    let waiting_for_one_that_left = [652, 1717];
+    let ended_without_the_late = [2533];
+    let blamed_who_failed_too = [4212, 4323, 4502, 4907, 9667, 9825];
+    for seed in [&waiting_for_one_that_left[..], &ended_without_the_late, &blamed_who_failed_too].concat() {
+        if let Err(failure) = run(&mixed_faults(seed), seed) {
+            panic!("{failure}");
+        }
+    }
+}
+
 /// The ring heals over those who have left. A host dies before it can repeat a lost step of the barrier, and all hosts
 /// between it and the one that waits for that step have ended and left.
 #[test]

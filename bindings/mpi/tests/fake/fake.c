@@ -27,6 +27,8 @@
 #include "outboard.h"
 
 #define MOST_RANKS 64
+/* How far apart the contributions of two calls lie in the sparse files. */
+#define CALL_STRIDE ((uint64_t)1 << 32)
 
 struct segment {
     pthread_mutex_t lock;
@@ -40,7 +42,8 @@ struct outboard_request {
     outboard_group *group;
     void *receive;
     uint64_t bytes, offset;
-    int64_t root; /* -1: all ranks contribute */
+    int64_t root;          /* -1: all ranks contribute */
+    uint64_t *blocks;      /* of an alltoall: bytes by rank, then offsets by rank, of what arrives; else NULL */
     int outcome;
     bool done, freed;
     outboard_request *next;
@@ -183,19 +186,42 @@ static void count(outboard_group *group, uint64_t *counter)
     pthread_mutex_unlock(&group->segment->lock);
 }
 
+static void fetch(outboard_group *group, uint32_t rank, void *to, uint64_t bytes, uint64_t offset)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t part = pread(group->files[rank], (char *)to + done, bytes - done, (off_t)(offset + done));
+        if (part <= 0)
+            abort();
+        done += (uint64_t)part;
+    }
+}
+
+/* A rank's file holds the bytes for each rank, then the blocks one after another. */
+static void deliver_blocks(outboard_group *group, outboard_request *request)
+{
+    uint64_t bytes[MOST_RANKS];
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        fetch(group, rank, bytes, group->ranks * sizeof *bytes, request->offset);
+        uint64_t at = request->offset + group->ranks * sizeof *bytes;
+        for (uint32_t before = 0; before < group->rank; before++)
+            at += bytes[before];
+        if (bytes[group->rank] != request->blocks[rank])
+            abort();
+        fetch(group, rank, (char *)request->receive + request->blocks[group->ranks + rank], request->blocks[rank], at);
+    }
+}
+
 static void deliver(outboard_group *group, outboard_request *request)
 {
+    if (request->blocks != NULL) {
+        deliver_blocks(group, request);
+        return;
+    }
     for (uint32_t rank = 0; rank < group->ranks; rank++) {
         if (request->root >= 0 && rank != request->root)
             continue;
         char *place = (char *)request->receive + (request->root < 0 ? rank * request->bytes : 0);
-        for (uint64_t done = 0; done < request->bytes;) {
-            ssize_t part = pread(group->files[rank], place + done, request->bytes - done,
-                                 (off_t)(request->offset + done));
-            if (part <= 0)
-                abort();
-            done += (uint64_t)part;
-        }
+        fetch(group, rank, place, request->bytes, request->offset);
     }
 }
 
@@ -224,6 +250,8 @@ static void *carry_out(void *argument)
         if (instance % 2 == 0 && getenv("OUTBOARD_FAKE_FAIL") != NULL)
             request->outcome = OUTBOARD_ERR_RANK_LOST;
         request->done = true;
+        free(request->blocks);
+        request->blocks = NULL;
         if (request->freed)
             free(request);
         pthread_cond_broadcast(&ended);
@@ -289,6 +317,28 @@ int outboard_group_offloads_broadcast(const outboard_group *group, uint64_t byte
     return outboard_group_offloads_allgather(group, bytes);
 }
 
+static void leave(outboard_group *group, const void *from, uint64_t bytes, uint64_t offset)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t part =
+            pwrite(group->files[group->rank], (const char *)from + done, bytes - done, (off_t)(offset + done));
+        if (part <= 0)
+            abort();
+        done += (uint64_t)part;
+    }
+}
+
+/* With the lock held. */
+static void enqueue(outboard_group *group, outboard_request *request)
+{
+    outboard_request **end = &group->queue;
+    while (*end != NULL)
+        end = &(*end)->next;
+    *end = request;
+    group->offset += CALL_STRIDE;
+    pthread_cond_broadcast(&ended);
+}
+
 /* Every rank leaves what it contributes in its file, at the same place; of a broadcast only the root's counts. */
 static int post(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, int64_t root,
                 outboard_request **posted)
@@ -298,19 +348,8 @@ static int post(outboard_group *group, const void *send, void *receive, uint64_t
     process.requests++;
     *request = (outboard_request){
         .group = group, .receive = receive, .bytes = bytes_per_rank, .offset = group->offset, .root = root};
-    for (uint64_t done = 0; done < bytes_per_rank;) {
-        ssize_t part = pwrite(group->files[group->rank], (const char *)send + done, bytes_per_rank - done,
-                              (off_t)(request->offset + done));
-        if (part <= 0)
-            abort();
-        done += (uint64_t)part;
-    }
-    group->offset += bytes_per_rank;
-    outboard_request **end = &group->queue;
-    while (*end != NULL)
-        end = &(*end)->next;
-    *end = request;
-    pthread_cond_broadcast(&ended);
+    leave(group, send, bytes_per_rank, request->offset);
+    enqueue(group, request);
     pthread_mutex_unlock(&lock);
     count(group, &group->segment->contributed[group->rank]);
     *posted = request;
@@ -332,6 +371,55 @@ int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uin
     if (buffer == NULL || root >= group->ranks)
         return failure(OUTBOARD_ERR_ARGUMENT, "no buffer, or no such root");
     return post(group, buffer, buffer, bytes, root, posted);
+}
+
+int outboard_group_offloads_alltoall(const outboard_group *group, uint64_t bytes_per_pair)
+{
+    return outboard_group_offloads_allgather(group, bytes_per_pair * group->ranks);
+}
+
+int outboard_group_offloads_alltoallv(const outboard_group *group)
+{
+    (void)group;
+    return 1;
+}
+
+int outboard_ialltoallv(outboard_group *group, const void *send, const uint64_t *send_bytes,
+                        const uint64_t *send_offsets, void *receive, const uint64_t *receive_bytes,
+                        const uint64_t *receive_offsets, outboard_request **posted)
+{
+    if (receive == NULL || send == NULL)
+        return failure(OUTBOARD_ERR_ARGUMENT, "a buffer is NULL");
+    size_t list = group->ranks * sizeof(uint64_t);
+    outboard_request *request = calloc(1, sizeof *request);
+    uint64_t *blocks = malloc(2 * list);
+    memcpy(blocks, receive_bytes, list);
+    memcpy(blocks + group->ranks, receive_offsets, list);
+    pthread_mutex_lock(&lock);
+    process.requests++;
+    *request = (outboard_request){
+        .group = group, .receive = receive, .offset = group->offset, .root = -1, .blocks = blocks};
+    leave(group, send_bytes, list, request->offset);
+    uint64_t at = request->offset + list;
+    for (uint32_t rank = 0; rank < group->ranks; at += send_bytes[rank++])
+        leave(group, (const char *)send + send_offsets[rank], send_bytes[rank], at);
+    request->bytes = at - request->offset;
+    enqueue(group, request);
+    pthread_mutex_unlock(&lock);
+    count(group, &group->segment->contributed[group->rank]);
+    *posted = request;
+    return OUTBOARD_OK;
+}
+
+int outboard_ialltoall(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_pair,
+                       outboard_request **posted)
+{
+    uint64_t bytes[MOST_RANKS], offsets[MOST_RANKS];
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        bytes[rank] = bytes_per_pair;
+        offsets[rank] = rank * bytes_per_pair;
+    }
+    return outboard_ialltoallv(group, send, bytes, offsets, receive, bytes, offsets, posted);
 }
 
 /* With the lock held. */

@@ -1,7 +1,7 @@
 //! The Rust interface against a service process that carries allgathers out among the ranks of this test process.
 
 use crate::service::{Behaviour, FakeService};
-use outboard::{Context, Contribution, Error, Group, Request, Status, Tier, wait_some};
+use outboard::{BlockList, Context, Contribution, Error, Group, Request, Status, Tier, wait_some};
 use std::time::Duration;
 
 /// Attaches `ranks` ranks and makes one group of them.
@@ -77,6 +77,47 @@ fn broadcast(world: &[(Context, Group)], root: u32, bytes: usize) {
     assert!(buffers.iter().all(|buffer| *buffer == sent), "{bytes} bytes from rank {root}");
 }
 
+/// Posts an even and an uneven exchange on all ranks, compares, and looks at what lies between the blocks.
+fn exchange(world: &[(Context, Group)], bytes: usize) {
+    let ranks = world.len();
+    let length = |from: usize, to: usize| (from + 2 * to) % 3 * bytes;
+    let content = |from: usize, to: usize, length: usize| contribution((from * 16 + to) as u32, length);
+    let gap = 5;
+    let lists = |length: &dyn Fn(usize) -> usize| {
+        let bytes: Vec<u64> = (0..ranks).map(|other| length(other) as u64).collect();
+        let offsets: Vec<u64> = (0..ranks).map(|at| bytes[..at].iter().map(|bytes| bytes + gap).sum()).collect();
+        (bytes, offsets)
+    };
+    let (mut buffers, mut requests) = (Vec::new(), Vec::new());
+    for (me, (_, group)) in world.iter().enumerate() {
+        let even: Vec<u8> = (0..ranks).flat_map(|to| content(me, to, bytes)).collect();
+        let mut even_receive = vec![0xee; even.len()];
+        let (sent, received) = (lists(&|to| length(me, to)), lists(&|from| length(from, me)));
+        let send: Vec<u8> = (0..ranks).flat_map(|to| [content(me, to, length(me, to)), vec![0; 5]].concat()).collect();
+        let mut receive = vec![0xee; received.0.iter().map(|bytes| bytes + gap).sum::<u64>() as usize];
+        let list = |lists| {
+            let (bytes, offsets): &(Vec<u64>, Vec<u64>) = lists;
+            BlockList { bytes, offsets }
+        };
+        // SAFETY: the buffers are kept until the requests have ended.
+        requests.push(unsafe { group.ialltoall(even.as_ptr(), even_receive.as_mut_ptr(), bytes as u64) }.unwrap());
+        // SAFETY: as above.
+        let posted = unsafe { group.ialltoallv((send.as_ptr(), list(&sent)), (receive.as_mut_ptr(), list(&received))) };
+        requests.push(posted.unwrap());
+        buffers.push((even, even_receive, send, receive));
+    }
+    for request in &mut requests {
+        assert_eq!(request.wait(None), Some(Ok(())));
+    }
+    for (me, (_, even, _, uneven)) in buffers.into_iter().enumerate() {
+        let expected: Vec<u8> = (0..ranks).flat_map(|from| content(from, me, bytes)).collect();
+        assert!(even == expected, "{bytes} bytes per pair");
+        let block = |from| [content(from, me, length(from, me)), vec![0xee; gap as usize]].concat();
+        let expected: Vec<u8> = (0..ranks).flat_map(block).collect();
+        assert!(uneven == expected, "up to {} bytes per pair", 2 * bytes);
+    }
+}
+
 /// SP-4: buffers wherever they are, of any size, in place and not.
 #[test]
 fn ranks_gather_by_cross_memory_attach() {
@@ -88,6 +129,7 @@ fn ranks_gather_by_cross_memory_attach() {
     for bytes in [0, 1, 1000, 300_000] {
         allgather(&world, bytes);
         broadcast(&world, bytes as u32 % 4, bytes);
+        exchange(&world, bytes);
     }
 }
 
@@ -100,6 +142,7 @@ fn ranks_gather_by_staging() {
     for bytes in [0, 1, 1000, 300_000, 1000] {
         allgather(&world, bytes);
         broadcast(&world, bytes as u32 % 3, bytes);
+        exchange(&world, bytes);
     }
 }
 
@@ -277,6 +320,14 @@ fn wrong_arguments_are_named() {
     assert!(broadcast(1, receive.as_mut_ptr(), 8).contains("`root` is 1: the group has ranks 0 to 0"));
     assert!(broadcast(0, null, 8).contains("`buffer` is NULL"));
     assert!(broadcast(0, receive.as_mut_ptr(), u64::MAX).contains("`bytes`"));
+    let list = |bytes: &[u64], offsets: &[u64], buffer: *mut u8| {
+        let list = BlockList { bytes, offsets };
+        // SAFETY: refused before any buffer is touched.
+        unsafe { group.ialltoallv((buffer, list), (buffer, list)) }.unwrap_err().to_string()
+    };
+    assert!(list(&[8], &[0], null).contains("`send` is NULL"));
+    assert!(list(&[8, 8], &[0], receive.as_mut_ptr()).contains("2 counts and 1 offsets: the group has 1 ranks"));
+    assert!(list(&[8], &[u64::MAX], receive.as_mut_ptr()).contains("beyond the address space"));
     assert_eq!(context.create_group(&[0; 1024], 1, 1).unwrap_err().status(), Status::Argument);
     assert_eq!(context.create_group(&[0; 1023], 1, 0).unwrap_err().status(), Status::Argument);
     assert!(!group.offloads_allgather(0) && group.offloads_allgather(1 << 20));

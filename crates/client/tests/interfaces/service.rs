@@ -3,8 +3,8 @@
 use outboard::Status;
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, OFFER_BYTES, Received, Reply, Request, Welcome};
 use outboard_shm::control::{Completions, ServiceSide};
-use outboard_shm::entry::{AllgatherEntry, Entry};
-use outboard_shm::memory::{CrossMemory, ProbeOutcome, TieredMemory, copy_between, probe};
+use outboard_shm::entry::{AllgatherEntry, BlockSizes, Entry};
+use outboard_shm::memory::{CrossMemory, ProbeOutcome, RankMemory, TieredMemory, copy_between, probe};
 use outboard_shm::region::read_sealed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
@@ -255,14 +255,43 @@ impl Service {
             .iter()
             .filter_map(|(connection, entry)| match entry {
                 Entry::Allgather(entry) => Some((*connection, *entry)),
-                Entry::Broadcast(_) => None,
+                Entry::Broadcast(_) | Entry::Alltoall(_) => None,
             })
             .collect();
-        if allgathers.is_empty() {
-            self.broadcast(members, calls);
-        } else {
-            assert_eq!(allgathers.len(), calls.len(), "all call the same");
-            self.allgather(members, &allgathers);
+        match calls[0].1 {
+            Entry::Allgather(_) => {
+                assert_eq!(allgathers.len(), calls.len(), "all call the same");
+                self.allgather(members, &allgathers);
+            }
+            Entry::Broadcast(_) => self.broadcast(members, calls),
+            Entry::Alltoall(_) => self.alltoall(members, calls),
+        }
+    }
+
+    fn alltoall(&self, members: &[usize], calls: &[(usize, Entry)]) {
+        let memory = |connection: usize| &self.ranks[connection].as_ref().unwrap().attached.as_ref().unwrap().1;
+        let entry = |connection: usize| match calls.iter().find(|(caller, _)| *caller == connection) {
+            Some((_, Entry::Alltoall(entry))) => *entry,
+            other => panic!("{other:?}"),
+        };
+        // Bytes and address of the block with `other` of the list that begins at `list` of the table.
+        let block = |connection: usize, start: u64, list: usize, other: usize| match entry(connection).blocks {
+            BlockSizes::Even { bytes } => (bytes, start + other as u64 * bytes),
+            BlockSizes::Table { address } => {
+                let mut table = vec![0; 4 * 8 * members.len()];
+                memory(connection).read(address, &mut table).unwrap();
+                let number = |at: usize| u64::from_le_bytes(table[8 * at..][..8].try_into().unwrap());
+                let first = list * members.len() + other;
+                (number(first), start + number(first + members.len()))
+            }
+        };
+        for (from, &source) in members.iter().enumerate() {
+            for (to, &target) in members.iter().enumerate() {
+                let (sent, send) = block(source, entry(source).send, 0, to);
+                let (expected, receive) = block(target, entry(target).receive, 2, from);
+                assert_eq!(sent, expected);
+                copy_between(memory(source), send, memory(target), receive, sent).unwrap();
+            }
         }
     }
 

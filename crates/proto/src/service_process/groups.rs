@@ -43,6 +43,14 @@ enum State {
     Broken(CollectiveError),
 }
 
+/// How a rank left.
+#[derive(Debug, Clone, Copy)]
+struct Lost {
+    after: InstanceId,
+    /// Its calls up to then ended well.
+    well: bool,
+}
+
 /// One group at one of its service processes.
 #[derive(Debug)]
 pub(super) struct Group {
@@ -61,7 +69,9 @@ pub(super) struct Group {
     /// Local ranks that have left.
     left: BTreeSet<Rank>,
     /// Ranks that take part in nothing after an instance.
-    lost: BTreeMap<Rank, InstanceId>,
+    lost: BTreeMap<Rank, Lost>,
+    /// A call of a rank here has ended with an error.
+    failed: bool,
     /// By service process: how many of its ranks are not lost, and the last instance that a lost one took part in.
     staying: Vec<u32>,
     last: Vec<InstanceId>,
@@ -121,7 +131,7 @@ impl Group {
         match &self.state {
             State::Broken(e) => Some(e.clone()),
             State::Creating { .. } | State::Ready => {
-                let lost = self.lost.iter().find(|(_, after)| **after < instance);
+                let lost = self.lost.iter().find(|(_, lost)| lost.after < instance);
                 lost.map(|(rank, _)| CollectiveError::RankLost(*rank))
             }
         }
@@ -199,6 +209,7 @@ impl ServiceProcess {
             watched: BTreeSet::new(),
             left: BTreeSet::new(),
             lost: BTreeMap::new(),
+            failed: false,
             last: vec![InstanceId(0); staying.len()],
             staying,
         };
@@ -282,6 +293,9 @@ impl ServiceProcess {
 
     pub(super) fn route_call(&mut self, call: Call) {
         let Err(error) = self.try_call(&call) else { return };
+        if let Some(g) = self.groups.get_mut(&call.group) {
+            g.failed = true;
+        }
         let completion = Completion { call: call.id, group: call.group, instance: call.instance, rank: call.rank };
         self.out.complete(completion, Err(error));
     }
@@ -303,6 +317,7 @@ impl ServiceProcess {
         self.know_instance(call.group, call.instance, call.signature, call.rank)?;
         let owned = call.clone();
         self.with_instance_or_break(call.group, call.instance, |i, cx| i.handle_call(cx, owned));
+        self.compare_with_left(call.group, call.instance);
         Ok(())
     }
 
@@ -361,7 +376,7 @@ impl ServiceProcess {
         let known = match message {
             Message::Void => true,
             Message::Create { step, sp, digest, .. } => self.handle_create(handle, (from_index, step), (sp, digest)),
-            Message::Lost { rank, after, .. } => self.handle_lost(handle, from, rank, after),
+            Message::Lost { rank, after, well, .. } => self.handle_lost(handle, from, rank, Lost { after, well }),
             Message::Abort { fingerprint, error, .. } => {
                 if fingerprint == g.members.fingerprint {
                     self.break_group(handle, error, false);
@@ -528,12 +543,12 @@ impl ServiceProcess {
         }
     }
 
-    fn handle_lost(&mut self, handle: GroupHandle, from: SpId, rank: Rank, after: InstanceId) -> bool {
+    fn handle_lost(&mut self, handle: GroupHandle, from: SpId, rank: Rank, lost: Lost) -> bool {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
         if !g.members.has_rank(rank) || g.members.sp_of(rank) != from {
             return false;
         }
-        self.lose_rank(handle, rank, after);
+        self.lose_rank(handle, rank, lost);
         self.mind_peers(handle);
         true
     }
@@ -551,17 +566,33 @@ impl ServiceProcess {
         watched_before.difference(&watched).for_each(|sp| self.watch_peer(*sp, false));
     }
 
-    /// Instances after `after` fail: they need `rank`.
-    fn lose_rank(&mut self, handle: GroupHandle, rank: Rank, after: InstanceId) {
+    /// Instances after the last that `rank` took part in fail: they need it.
+    fn lose_rank(&mut self, handle: GroupHandle, rank: Rank, lost: Lost) {
+        let after = lost.after;
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
         let at = g.members.of_rank[rank.0 as usize] as usize;
-        if g.lost.insert(rank, after).is_none() {
+        if g.lost.insert(rank, lost).is_none() {
             g.staying[at] -= 1;
         }
         g.last[at] = g.last[at].max(after);
         let error = CollectiveError::RankLost(rank);
         for (_, c) in g.instances.range_mut(InstanceId(after.0 + 1)..) {
             c.fail(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, error.clone());
+        }
+        let open: Vec<InstanceId> = g.instances.range(..=after).map(|(instance, _)| *instance).collect();
+        open.into_iter().for_each(|instance| self.compare_with_left(handle, instance));
+    }
+
+    /// Whoever has left after its calls ended well is owed nothing and owes nothing: an exchange that still needs something of
+    /// it disagrees with it.
+    fn compare_with_left(&mut self, handle: GroupHandle, instance: InstanceId) {
+        let Some(g) = self.groups.get_mut(&handle) else { return };
+        let Some(exchange) = g.instances.get_mut(&instance).and_then(Instance::exchange).filter(|e| e.alive()) else {
+            return;
+        };
+        let mut left = g.lost.iter().filter(|(_, lost)| lost.well && lost.after >= instance).map(|(rank, _)| *rank);
+        if let Err(error) = left.try_for_each(|rank| exchange.without(rank)) {
+            self.break_group(handle, error, true);
         }
     }
 
@@ -577,7 +608,7 @@ impl ServiceProcess {
         if let State::Creating { askers, .. } = &mut g.state {
             askers.retain(|asker| *asker != rank);
         }
-        let others: Vec<SpId> = g.members.others().collect();
+        let (well, others) = (!g.failed, g.members.others().collect::<Vec<SpId>>());
         if creating {
             self.break_group(handle, CollectiveError::RankLost(rank), true);
         } else {
@@ -586,10 +617,10 @@ impl ServiceProcess {
                 State::Broken(error) => {
                     Message::Abort { group: handle, fingerprint: g.members.fingerprint, error: error.clone() }
                 }
-                State::Creating { .. } | State::Ready => Message::Lost { group: handle, rank, after },
+                State::Creating { .. } | State::Ready => Message::Lost { group: handle, rank, after, well },
             };
             self.out.messages.extend(others.into_iter().map(|sp| (sp, message.clone())));
-            self.lose_rank(handle, rank, after);
+            self.lose_rank(handle, rank, Lost { after, well });
         }
         self.retire_if_left(handle);
     }
@@ -632,6 +663,9 @@ impl ServiceProcess {
         let Some((handle, instance, rank)) = found.or_else(|| self.out.untold(call)) else { return };
         let error = error(rank);
         self.out.fail_untold(handle, instance, &error);
+        if let Some(g) = self.groups.get_mut(&handle) {
+            g.failed = true;
+        }
         if self.groups.contains_key(&handle) {
             self.break_group(handle, error, true);
         }
@@ -642,6 +676,7 @@ impl ServiceProcess {
         let g = self.groups.get_mut(&handle).expect("a group outlives its collectives");
         let i = g.instances.remove(&instance).expect("a collective ends once");
         assert!(i.ended(), "only what has ended is cleared away");
+        g.failed |= i.failed();
         g.note_ended(instance);
         let (rank, signature) = i.signature();
         if signature.kind.is_exchange() {
@@ -655,6 +690,7 @@ impl ServiceProcess {
         g.members.window_end = g.ended + WINDOW;
         for instance in opened {
             self.with_instance_or_break(handle, InstanceId(instance), Instance::try_enter);
+            self.compare_with_left(handle, InstanceId(instance));
         }
         if !self.groups.contains_key(&handle) {
             // Broken by what began, after all had left.

@@ -144,6 +144,8 @@ pub enum Message {
         rank: Rank,
         /// The last instance it completed.
         after: InstanceId,
+        /// Its calls up to then ended without an error.
+        well: bool,
     },
     /// The group is broken.
     Abort {
@@ -221,9 +223,10 @@ impl Message {
                 sources.iter().for_each(|s| w.u32(s.0));
             }
             Message::Complete { group, instance } => w.call(8, *group, *instance),
-            Message::Lost { group, rank, after } => {
+            Message::Lost { group, rank, after, well } => {
                 w.call(9, *group, *after);
                 w.u32(rank.0);
+                w.u8((*well).into());
             }
             Message::Abort { group, fingerprint, error } => {
                 w.head(10, *group);
@@ -305,7 +308,13 @@ impl Message {
                 Message::Have { group, instance, sources }
             }
             8 => Message::Complete { group, instance },
-            9 => Message::Lost { group, rank: Rank(r.u32()?), after: instance },
+            9 => {
+                let (rank, well) = (Rank(r.u32()?), r.u8()?);
+                if well > 1 {
+                    return Err(DecodeError::Value("flag"));
+                }
+                Message::Lost { group, rank, after: instance, well: well == 1 }
+            }
             11 => {
                 let (signature, source) = (read_signature(r)?, Rank(r.u32()?));
                 if !signature.kind.is_exchange() {

@@ -1,0 +1,174 @@
+/*
+ * exchanges.c: MPI_(I)alltoall(v) of the conformance program: even and uneven blocks, with gaps, of types with holes, in place,
+ * with displacements below zero, on communicators whose ranks are in another order.
+ */
+#include "conformance.h"
+
+/* Elements that `from` sends to `to` in an uneven exchange. */
+static int uneven(int from, int to, int most)
+{
+    return (from * 3 + to * 5) % 4 * most / 3;
+}
+
+/* One buffer of an exchange: blocks of elements of `type`, which are `stride` cells apart. */
+struct blocks {
+    int *cells, *counts, *displacements, total;
+    MPI_Datatype type;
+    int stride;
+};
+
+/* Blocks in the reverse order of ranks with a gap of one element, the displacements below zero where `negative`. */
+static struct blocks blocks_of(int members, const int *counts, int stride, int negative)
+{
+    struct blocks made = {.stride = stride, .type = MPI_INT};
+    made.counts = fresh((size_t)members * sizeof(int));
+    made.displacements = fresh((size_t)members * sizeof(int));
+    for (int of = members - 1; of >= 0; of--) {
+        made.counts[of] = counts[of];
+        made.displacements[of] = made.total;
+        made.total += counts[of] + 1;
+    }
+    for (int of = 0; negative && of < members; of++)
+        made.displacements[of] -= made.total;
+    made.cells = fresh((size_t)made.total * (size_t)stride * sizeof(int));
+    if (stride > 1) {
+        MPI_Type_create_resized(MPI_INT, 0, stride * (MPI_Aint)sizeof(int), &made.type);
+        MPI_Type_commit(&made.type);
+    }
+    return made;
+}
+
+static void blocks_free(struct blocks *made)
+{
+    if (made->stride > 1)
+        MPI_Type_free(&made->type);
+    free(made->cells);
+    free(made->counts);
+    free(made->displacements);
+}
+
+/* What MPI calls the buffer: where displacement 0 lies. */
+static int *origin(const struct blocks *of, int negative)
+{
+    return of->cells + (negative ? (size_t)of->total * (size_t)of->stride : 0);
+}
+
+static int exchanged_value(int from, int to, int at)
+{
+    return value(from, at, to * 7919 + 1);
+}
+
+/* Fills block `of` with what goes from `from` to `to`, or counts the elements that are not that. */
+static int block(struct blocks *in, int of, int from, int to, int negative, int check)
+{
+    int bad = 0;
+    for (int at = 0; at < in->counts[of]; at++) {
+        int *cell = origin(in, negative) + (in->displacements[of] + at) * in->stride;
+        if (check)
+            bad += *cell != exchanged_value(from, to, at);
+        else
+            *cell = exchanged_value(from, to, at);
+        if (check)
+            memset(cell, 0xee, sizeof *cell);
+    }
+    return bad;
+}
+
+static int something_between(const struct blocks *in)
+{
+    int untouched;
+    memset(&untouched, 0xee, sizeof untouched);
+    for (int at = 0; at < in->total * in->stride; at++)
+        if (in->cells[at] != untouched)
+            return 1;
+    return 0;
+}
+
+enum { STRIDED = 1, IN_PLACE = 2, BLOCKING = 4, NEGATIVE = 8, FORMS = 16 };
+
+static void exchange_on(MPI_Comm comm, int most, int form)
+{
+    int me, members, bad = 0, in_place = form & IN_PLACE, negative = form & NEGATIVE;
+    MPI_Comm_rank(comm, &me);
+    MPI_Comm_size(comm, &members);
+    int *sent = fresh((size_t)members * sizeof(int)), *received = fresh((size_t)members * sizeof(int));
+    for (int of = 0; of < members; of++) {
+        /* In place, what goes both ways between two ranks is as large. */
+        sent[of] = in_place ? uneven(me < of ? me : of, me < of ? of : me, most) : uneven(me, of, most);
+        received[of] = in_place ? sent[of] : uneven(of, me, most);
+    }
+    struct blocks send = blocks_of(members, sent, form & STRIDED && me % 2 == 0 ? 2 : 1, negative);
+    struct blocks receive = blocks_of(members, received, form & STRIDED && me % 3 == 0 ? 3 : 1, negative);
+    struct blocks *first = in_place ? &receive : &send;
+    for (int of = 0; of < members; of++)
+        block(first, of, me, of, negative, 0);
+    const void *from = in_place ? MPI_IN_PLACE : origin(&send, negative);
+    if (form & BLOCKING) {
+        CHECK(MPI_Alltoallv(from, send.counts, send.displacements, send.type, origin(&receive, negative),
+                            receive.counts, receive.displacements, receive.type, comm) == MPI_SUCCESS);
+    } else {
+        MPI_Request request;
+        CHECK(MPI_Ialltoallv(from, send.counts, send.displacements, send.type, origin(&receive, negative),
+                             receive.counts, receive.displacements, receive.type, comm, &request) == MPI_SUCCESS);
+        CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
+    }
+    for (int of = 0; of < members; of++)
+        bad += block(&receive, of, of, me, negative, 1);
+    CHECK(bad == 0);
+    CHECK(!something_between(&receive));
+    blocks_free(&send);
+    blocks_free(&receive);
+    free(sent);
+    free(received);
+}
+
+static void even_exchange_on(MPI_Comm comm, int count, int form)
+{
+    int me, members, bad = 0, stride = form & STRIDED ? 2 : 1;
+    MPI_Comm_rank(comm, &me);
+    MPI_Comm_size(comm, &members);
+    size_t elements = (size_t)count * (size_t)members;
+    int *send = fresh(elements * sizeof(int)), *receive = fresh(elements * (size_t)stride * sizeof(int));
+    MPI_Datatype type = MPI_INT;
+    if (stride > 1) {
+        MPI_Type_create_resized(MPI_INT, 0, stride * (MPI_Aint)sizeof(int), &type);
+        MPI_Type_commit(&type);
+    }
+    for (int at = 0; at < count * members; at++) {
+        send[at] = exchanged_value(me, at / count, at % count);
+        if (form & IN_PLACE)
+            receive[at * stride] = send[at];
+    }
+    const void *from = form & IN_PLACE ? MPI_IN_PLACE : send;
+    if (form & BLOCKING) {
+        CHECK(MPI_Alltoall(from, count, MPI_INT, receive, count, type, comm) == MPI_SUCCESS);
+    } else {
+        MPI_Request request;
+        CHECK(MPI_Ialltoall(from, count, MPI_INT, receive, count, type, comm, &request) == MPI_SUCCESS);
+        CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
+    }
+    for (int at = 0; at < count * members; at++)
+        bad += receive[at * stride] != exchanged_value(at / count, me, at % count);
+    CHECK(bad == 0);
+    if (stride > 1)
+        MPI_Type_free(&type);
+    free(send);
+    free(receive);
+}
+
+void exchanges(void)
+{
+    static const int counts[] = {0, 3, 5000, 40000};
+    MPI_Comm half;
+    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
+    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (int form = 0; form < FORMS; form++) {
+            exchange_on(MPI_COMM_WORLD, counts[i], form);
+            exchange_on(half, counts[i], form);
+            if (form & NEGATIVE)
+                continue;
+            even_exchange_on(MPI_COMM_WORLD, counts[i], form);
+            even_exchange_on(half, counts[i], form);
+        }
+    MPI_Comm_free(&half);
+}
