@@ -67,11 +67,8 @@ impl Calibrator {
         }
         let per_ms = units as f64 / elapsed_ms;
         // A short loop would tell less: where its processes happen to be placed decides how long the slowest takes.
-        let of_size = |bytes: &u64| {
-            to_units(
-                per_ms * raw_limit_ms(options.collective, options.ranks(), *bytes, &options.lab.link()) * COMPUTE_WORTH,
-            )
-        };
+        let of_size =
+            |bytes: &u64| to_units(per_ms * raw_limit_ms(&options.call(*bytes), &options.lab.link()) * COMPUTE_WORTH);
         Ok(options.sizes.iter().map(of_size).collect())
     }
 

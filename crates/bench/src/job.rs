@@ -3,7 +3,7 @@
 //! Invariant: a [`Process`] that is dropped has ended. Programs that launchers start on other hosts end with the cluster
 //! at the latest.
 
-use crate::Toolchain;
+use crate::{Layout, Toolchain};
 use outboard_lab::Lab;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -33,7 +33,7 @@ pub trait System {
     /// With the communication core and progress threads to be bound: where the measuring program binds threads other
     /// than the rank's own; `None` leaves them as the system placed them.
     fn progress_core(&self) -> Option<u32>;
-    /// Starts the program on every host of the job's cluster, rank r on host r + 1, and returns at once.
+    /// Starts the program's ranks on the hosts that [`Job::host_of`] says, and returns at once.
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError>;
 }
 
@@ -42,8 +42,10 @@ pub trait System {
 pub struct Job<'a> {
     /// The cluster.
     pub lab: &'a Lab,
-    /// Number of ranks, one per host.
+    /// Number of ranks.
     pub ranks: u32,
+    /// How they are dealt to the hosts.
+    pub layout: Layout,
     /// The measuring program, built with the system's toolchain.
     pub program: &'a Path,
     /// Its arguments.
@@ -52,6 +54,23 @@ pub struct Job<'a> {
     pub comm_core: bool,
     /// A directory for the outputs of the programs, and for what else the launch needs; gone after the run.
     pub directory: &'a Path,
+}
+
+impl Job<'_> {
+    /// Number of hosts, each of which has a rank at least.
+    pub(crate) fn hosts(&self) -> u32 {
+        u32::from(self.lab.spec().hosts()).min(self.ranks)
+    }
+
+    /// Whether some host has more than one rank.
+    pub(crate) fn share_hosts(&self) -> bool {
+        self.ranks > self.hosts()
+    }
+
+    /// Number (from 1) of the host where a rank runs.
+    pub fn host_of(&self, rank: u32) -> u32 {
+        self.layout.host_of(rank, self.ranks, self.hosts())
+    }
 }
 
 /// What a launch started. Dropping it ends everything: ranks first, then services.

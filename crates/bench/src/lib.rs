@@ -24,6 +24,7 @@ mod control;
 mod error;
 mod install;
 mod job;
+mod layout;
 mod limit;
 mod measurement;
 mod options;
@@ -37,7 +38,8 @@ mod table;
 pub use compile::Toolchain;
 pub use error::BenchError;
 pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System, process_cpu_seconds};
-pub use limit::{COMPUTE_WORTH, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
+pub use layout::Layout;
+pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
 pub use options::{
     BenchOptions, Collective, Lateness, OptionError, default_peers_dir, format_size, parse_size, parse_sizes,
 };

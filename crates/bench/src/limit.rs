@@ -11,26 +11,57 @@ pub const JUDGED_FROM_BYTES: u64 = 1 << 20;
 /// Time that a rank may take to wake up and to leave the exchange that sets the start, before buckets count as full.
 const REFILL_MARGIN: Duration = Duration::from_millis(5);
 
-/// Milliseconds that a rank needs to receive all that others contribute at the link's rate, headers and bursts left out:
-/// N(P-1)/B of an allgather, N/B of a broadcast.
-pub fn raw_limit_ms(collective: Collective, ranks: u32, bytes: u64, link: &LinkLimits) -> f64 {
-    received_bits(collective, ranks, bytes) / link.rate_bits_per_s() as f64 * 1e3
+/// One call of a collective, as far as the links are concerned. The limits hold under any layout of the ranks, because
+/// every host has as many of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// What is called.
+    pub collective: Collective,
+    /// Hosts, each with a link of its own to the switch.
+    pub hosts: u32,
+    /// Ranks on each of them.
+    pub ranks_per_host: u32,
+    /// What a rank contributes, or the root of a broadcast.
+    pub bytes: u64,
+}
+
+impl Call {
+    /// Number of ranks.
+    pub fn ranks(&self) -> u32 {
+        self.hosts * self.ranks_per_host
+    }
+
+    /// Payload that must come in over each host's link, every block once: the others' R(H-1) blocks of N of an allgather
+    /// with R ranks on each of H hosts (SP-6), one N of a broadcast.
+    fn received_bytes(&self) -> u64 {
+        let (hosts, ranks_per_host) = (u64::from(self.hosts), u64::from(self.ranks_per_host));
+        match self.collective {
+            Collective::Allgather => ranks_per_host * hosts.saturating_sub(1) * self.bytes,
+            Collective::Broadcast => hosts.saturating_sub(1).min(1) * self.bytes,
+        }
+    }
+}
+
+/// Milliseconds that a host needs to receive all that the others contribute at the link's rate, headers and bursts left
+/// out: N*R(H-1)/B of an allgather with R ranks on each of H hosts, which is N(P-1)/B with one on each; N/B of a
+/// broadcast.
+pub fn raw_limit_ms(call: &Call, link: &LinkLimits) -> f64 {
+    received_bits(call) / link.rate_bits_per_s() as f64 * 1e3
 }
 
 /// As [`raw_limit_ms`], less what a full token bucket lets through at once; 0 where all of it fits the bucket.
-pub fn limit_ms(collective: Collective, ranks: u32, bytes: u64, link: &LinkLimits) -> f64 {
-    let beyond_burst = received_bits(collective, ranks, bytes) - f64::from(link.burst_bytes()) * 8.0;
+pub fn limit_ms(call: &Call, link: &LinkLimits) -> f64 {
+    let beyond_burst = received_bits(call) - f64::from(link.burst_bytes()) * 8.0;
     beyond_burst.max(0.0) / link.rate_bits_per_s() as f64 * 1e3
 }
 
-/// Payload that crosses the switch ports, in and out, when every contribution is sent once and received by every other
-/// rank: P*N + P*(P-1)*N of an allgather (MC-R), N + (P-1)*N of a broadcast.
-pub fn multicast_minimum_bytes(collective: Collective, ranks: u32, bytes: u64) -> u64 {
-    let ranks = u64::from(ranks);
-    match collective {
-        _ if ranks < 2 => 0,
-        Collective::Allgather => ranks * ranks * bytes,
-        Collective::Broadcast => ranks * bytes,
+/// Payload that crosses the switch ports, in and out, when every contribution is sent once and received once by every
+/// other host: with P ranks on H hosts P*N + P*N*(H-1) of an allgather (MC-R), N + (H-1)*N of a broadcast.
+pub fn multicast_minimum_bytes(call: &Call) -> u64 {
+    match call.collective {
+        _ if call.hosts < 2 => 0,
+        Collective::Allgather => u64::from(call.ranks()) * u64::from(call.hosts) * call.bytes,
+        Collective::Broadcast => u64::from(call.hosts) * call.bytes,
     }
 }
 
@@ -40,12 +71,8 @@ pub(crate) fn refill_time(link: &LinkLimits) -> Duration {
     Duration::from_secs_f64(fill) + REFILL_MARGIN
 }
 
-fn received_bits(collective: Collective, ranks: u32, bytes: u64) -> f64 {
-    let contributions = match collective {
-        Collective::Allgather => ranks.saturating_sub(1),
-        Collective::Broadcast => ranks.saturating_sub(1).min(1),
-    };
-    bytes as f64 * f64::from(contributions) * 8.0
+fn received_bits(call: &Call) -> f64 {
+    call.received_bytes() as f64 * 8.0
 }
 
 #[cfg(test)]
@@ -54,36 +81,59 @@ mod tests {
     use Collective::{Allgather, Broadcast};
     use outboard_lab::LabSpec;
 
+    const MIB: u64 = 1 << 20;
+
+    fn call(collective: Collective, (hosts, ranks_per_host): (u32, u32), bytes: u64) -> Call {
+        Call { collective, hosts, ranks_per_host, bytes }
+    }
+
     fn link(lab: &str) -> LinkLimits {
         lab.parse::<LabSpec>().unwrap().link()
     }
 
     #[test]
     fn raw_limit_is_what_the_links_allow() {
-        let close = |value: f64, expected: f64| assert!((value - expected).abs() < 0.01, "{value} {expected}");
-        close(raw_limit_ms(Allgather, 4, 1 << 20, &link("4x1gbit")), 25.166);
-        close(raw_limit_ms(Allgather, 4, 1 << 20, &link("4x250mbit")), 100.663);
-        close(raw_limit_ms(Allgather, 16, 1 << 20, &link("16x500mbit")), 251.658);
-        assert_eq!(raw_limit_ms(Allgather, 1, 1 << 20, &link("1x1gbit")), 0.0);
-        close(raw_limit_ms(Broadcast, 4, 1 << 20, &link("4x1gbit")), 8.389);
-        assert_eq!(raw_limit_ms(Broadcast, 1, 1 << 20, &link("1x1gbit")), 0.0);
+        let close = |hosts, collective, lab, expected: f64| {
+            let value = raw_limit_ms(&call(collective, hosts, MIB), &link(lab));
+            assert!((value - expected).abs() < 0.01, "{value} {expected}");
+        };
+        close((4, 1), Allgather, "4x1gbit", 25.166);
+        close((4, 1), Allgather, "4x250mbit", 100.663);
+        close((16, 1), Allgather, "16x500mbit", 251.658);
+        close((1, 1), Allgather, "1x1gbit", 0.0);
+        close((4, 1), Broadcast, "4x1gbit", 8.389);
+        close((1, 1), Broadcast, "1x1gbit", 0.0);
+    }
+
+    /// SP-6: every block crosses the link of every other host once, however many ranks read it there.
+    #[test]
+    fn ranks_of_a_host_share_its_link() {
+        let ms = |collective, hosts| raw_limit_ms(&call(collective, hosts, MIB), &link("4x1gbit"));
+        assert_eq!(ms(Allgather, (4, 2)), 2.0 * ms(Allgather, (4, 1)));
+        assert_eq!(ms(Allgather, (1, 8)), 0.0);
+        assert_eq!(ms(Broadcast, (4, 2)), ms(Broadcast, (4, 1)));
+        assert_eq!(ms(Broadcast, (1, 8)), 0.0);
     }
 
     #[test]
     fn limit_counts_the_burst_and_never_goes_below_zero() {
         let link = link("4x1gbit");
         let burst_ms = f64::from(link.burst_bytes()) * 8.0 / 1e6;
-        let credit = raw_limit_ms(Allgather, 4, 1 << 20, &link) - limit_ms(Allgather, 4, 1 << 20, &link);
+        let large = call(Allgather, (4, 1), MIB);
+        let credit = raw_limit_ms(&large, &link) - limit_ms(&large, &link);
         assert!((credit - burst_ms).abs() < 1e-9);
-        assert_eq!(limit_ms(Allgather, 4, 16 * 1024, &link), 0.0);
-        assert_eq!(limit_ms(Allgather, 1, 1 << 20, &link), 0.0);
+        assert_eq!(limit_ms(&call(Allgather, (4, 1), 16 * 1024), &link), 0.0);
+        assert_eq!(limit_ms(&call(Allgather, (1, 1), MIB), &link), 0.0);
     }
 
     #[test]
-    fn multicast_sends_once_and_receives_everywhere() {
-        assert_eq!(multicast_minimum_bytes(Allgather, 4, 262_144), 4 * 262_144 + 4 * 3 * 262_144);
-        assert_eq!(multicast_minimum_bytes(Allgather, 1, 262_144), 0);
-        assert_eq!(multicast_minimum_bytes(Broadcast, 4, 262_144), 262_144 + 3 * 262_144);
+    fn multicast_sends_once_and_every_host_receives_once() {
+        let bytes = |collective, hosts| multicast_minimum_bytes(&call(collective, hosts, 262_144));
+        assert_eq!(bytes(Allgather, (4, 1)), 4 * 262_144 + 4 * 3 * 262_144);
+        assert_eq!(bytes(Allgather, (4, 2)), 8 * 262_144 + 8 * 3 * 262_144);
+        assert_eq!(bytes(Allgather, (1, 1)), 0);
+        assert_eq!(bytes(Broadcast, (4, 1)), 262_144 + 3 * 262_144);
+        assert_eq!(bytes(Broadcast, (4, 2)), 262_144 + 3 * 262_144);
     }
 
     #[test]

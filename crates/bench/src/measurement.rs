@@ -92,8 +92,15 @@ pub(crate) fn measure(
     let name = system.name();
     let socket = ControlSocket::listen(directory, "control")?;
     let arguments = arguments(options, system, units, socket.path());
-    let job =
-        Job { lab, ranks: options.ranks(), program, arguments: &arguments, comm_core: options.comm_core, directory };
+    let job = Job {
+        lab,
+        ranks: options.ranks(),
+        layout: options.layout,
+        program,
+        arguments: &arguments,
+        comm_core: options.comm_core,
+        directory,
+    };
     let mut running = system.launch(&job).map_err(|source| BenchError::Launch { system: name.clone(), source })?;
     let limit = options.launch_timeout.unwrap_or_else(|| time_limit(options));
     let mut watch = Watch::new(&name, &mut running, limit);
@@ -118,7 +125,14 @@ fn converse(
     let mut phases: Vec<Counted> = Vec::new();
     while sizes.len() < options.sizes.len() {
         let during = format!("measuring, {} of {} sizes done", sizes.len(), options.sizes.len());
-        let text = line.receive(watch, &during)?.ok_or_else(|| watch.nonsense("the end of the line"))?;
+        let text = match line.receive(watch, &during)? {
+            Some(text) => text,
+            None => {
+                // A program that failed says why at its end.
+                watch.wait_end()?;
+                return Err(watch.nonsense("the end of the line"));
+            }
+        };
         let (word, rest) = text.split_once(' ').unwrap_or((&text, ""));
         match (word, begun) {
             ("library", None) => library = rest.to_owned(),
@@ -188,6 +202,7 @@ fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64], control
     let mut arguments = vec![
         format!("control={}", control.display()),
         format!("collective={}", options.collective.name()),
+        format!("layout={}:{}", options.lab.hosts(), options.layout),
         format!("sizes={}", sizes.join(",")),
         format!("repetitions={}", options.repetitions),
         format!("tests={}", options.test_calls),
@@ -218,7 +233,7 @@ fn time_limit(options: &BenchOptions) -> Duration {
     let ranks = f64::from(options.ranks());
     let late = options.late.map_or(0.0, |late| late.by.as_secs_f64());
     let repetition = |bytes: u64| {
-        let raw = limit::raw_limit_ms(options.collective, options.ranks(), bytes, &options.lab.link()) / 1e3;
+        let raw = limit::raw_limit_ms(&options.call(bytes), &options.lab.link()) / 1e3;
         let checked = ranks * ranks * bytes as f64 / CHECKED_PER_S;
         SLOWNESS * raw + checked + late + EVERY_REPETITION_S
     };

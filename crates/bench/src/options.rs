@@ -1,6 +1,6 @@
 //! What to measure: sizes, peers, faults, and how often. Parsing of the texts a person gives.
 
-use crate::Peer;
+use crate::{Call, Layout, Peer};
 use outboard_lab::LabSpec;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,6 +11,8 @@ use thiserror::Error;
 pub(crate) const MAX_SIZES: usize = 32;
 /// Repetitions and rounds beyond this are a typing error.
 const MAX_REPETITIONS: u32 = 100_000;
+/// More ranks than this on one host of an emulated cluster measure the scheduler.
+const MAX_RANKS_PER_HOST: u32 = 64;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +38,12 @@ impl Collective {
 pub struct BenchOptions {
     /// The collective.
     pub collective: Collective,
-    /// The cluster; one rank per host. Its loss is part of the specification.
+    /// The cluster. Its loss is part of the specification.
     pub lab: LabSpec,
+    /// Ranks on every host.
+    pub ranks_per_host: u32,
+    /// Which of them are neighbours in rank.
+    pub layout: Layout,
     /// Bytes that each rank contributes, in the order of the report.
     pub sizes: Vec<u64>,
     /// MPI libraries measured beside ours.
@@ -68,11 +74,13 @@ pub struct BenchOptions {
 }
 
 impl BenchOptions {
-    /// A run on `lab` with `sizes` and no peers: 20 repetitions, one round, no faults.
+    /// A run on `lab`, one rank per host, with `sizes` and no peers: 20 repetitions, one round, no faults.
     pub fn new(collective: Collective, lab: LabSpec, sizes: Vec<u64>) -> Self {
         Self {
             collective,
             lab,
+            ranks_per_host: 1,
+            layout: Layout::default(),
             sizes,
             peers: Vec::new(),
             repetitions: 20,
@@ -89,9 +97,19 @@ impl BenchOptions {
         }
     }
 
-    /// Number of ranks: one per host.
+    /// Number of ranks.
     pub fn ranks(&self) -> u32 {
-        u32::from(self.lab.hosts())
+        u32::from(self.lab.hosts()) * self.ranks_per_host
+    }
+
+    /// The call that is measured for one of the sizes.
+    pub(crate) fn call(&self, bytes: u64) -> Call {
+        Call {
+            collective: self.collective,
+            hosts: u32::from(self.lab.hosts()),
+            ranks_per_host: self.ranks_per_host,
+            bytes,
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), OptionError> {
@@ -105,6 +123,9 @@ impl BenchOptions {
             if !(1..=MAX_REPETITIONS).contains(&value) {
                 return Err(OptionError::Count { what, value });
             }
+        }
+        if !(1..=MAX_RANKS_PER_HOST).contains(&self.ranks_per_host) {
+            return Err(OptionError::RanksPerHost { value: self.ranks_per_host });
         }
         match self.late {
             Some(late) if late.rank >= self.ranks() => {
@@ -174,6 +195,18 @@ pub enum OptionError {
         rank: u32,
         /// Ranks in the run.
         ranks: u32,
+    },
+    /// No rank on a host, or too many.
+    #[error("ranks per host: 1 to {MAX_RANKS_PER_HOST} can be had, not {value}")]
+    RanksPerHost {
+        /// What was given.
+        value: u32,
+    },
+    /// Not a layout.
+    #[error("ranks lie contiguous or strided, not '{text}'")]
+    Layout {
+        /// What was given.
+        text: String,
     },
     /// Not a peer.
     #[error("the peers are open-mpi, mpich, intel-mpi and debian, not '{text}'")]
@@ -266,6 +299,7 @@ mod tests {
         };
         assert_eq!(bad(|o| o.sizes.clear()), OptionError::Sizes { count: 0 });
         assert_eq!(bad(|o| o.repetitions = 0), OptionError::Count { what: "repetitions", value: 0 });
+        assert_eq!(bad(|o| o.ranks_per_host = 0), OptionError::RanksPerHost { value: 0 });
         let late = bad(|o| o.late = Some(Lateness { rank: 4, by: Duration::ZERO }));
         assert_eq!(late, OptionError::LateRank { rank: 4, ranks: 4 });
         assert_eq!(late.to_string(), "rank 4 cannot be late: the lab's ranks are 0 to 3");

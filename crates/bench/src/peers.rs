@@ -1,8 +1,9 @@
-//! The MPI libraries measured beside ours, each with the settings that made it fastest on emulated links: no shared
-//! memory, one progress thread per rank, yielding instead of spinning where ranks share cores.
+//! The MPI libraries measured beside ours, each with the settings that made it fastest on emulated links: shared memory
+//! among the ranks of a host and nowhere else, one progress thread per rank, yielding instead of spinning where ranks share
+//! cores.
 
 use crate::job::{Job, LaunchError, Process, Running, System};
-use crate::{OptionError, Toolchain, install};
+use crate::{Layout, OptionError, Toolchain, install};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -91,11 +92,20 @@ impl InstalledPeer {
         let mut command = on_first_host(job, &launcher)?;
         let agent_option = if debian { ["--mca", "plm_rsh_agent"] } else { ["--prtemca", "plm_ssh_agent"] };
         command.args(agent_option).arg(agent);
-        command.args(["--allow-run-as-root", "--host", &hosts(job, true), "--map-by", "node", "--bind-to", "none"]);
+        let map_by = match job.layout {
+            Layout::Contiguous => "slot",
+            Layout::Strided => "node",
+        };
+        command.args(["--allow-run-as-root", "--host", &hosts(job, true), "--map-by", map_by, "--bind-to", "none"]);
+        let transports = match (job.share_hosts(), debian) {
+            (false, _) => "tcp,self",
+            (true, false) => "tcp,self,sm",
+            (true, true) => "tcp,self,vader",
+        };
         let thread = if thread == ProgressThread::Yes { "1" } else { "0" };
         for (name, value) in [
             ("pml", "ob1"),
-            ("btl", "tcp,self"),
+            ("btl", transports),
             ("btl_tcp_if_include", "eth0"),
             ("mpi_yield_when_idle", "1"),
             ("btl_tcp_progress_thread", thread),
@@ -117,7 +127,13 @@ impl InstalledPeer {
         let agent = remote_shell_script(job)?;
         let mut command = on_first_host(job, &self.program("mpiexec.hydra"))?;
         command.args(["-launcher", "ssh", "-launcher-exec"]).arg(agent);
-        command.args(["-hosts", &hosts(job, false), "-ppn", "1", "-iface", "eth0", "-n", &job.ranks.to_string()]);
+        // Hosts are gone through again until all ranks are placed.
+        let at_once = match job.layout {
+            Layout::Contiguous => job.ranks.div_ceil(job.hosts()),
+            Layout::Strided => 1,
+        };
+        command.args(["-hosts", &hosts(job, false), "-ppn", &at_once.to_string(), "-iface", "eth0"]);
+        command.args(["-n", &job.ranks.to_string()]);
         command.arg(job.program).args(job.arguments);
         Ok(command)
     }
@@ -125,7 +141,7 @@ impl InstalledPeer {
     fn mpich_command(&self, job: &Job<'_>) -> Result<Command, LaunchError> {
         let mut command = self.hydra_command(job)?;
         command.envs([
-            ("MPIR_CVAR_NOLOCAL", "1"),
+            ("MPIR_CVAR_NOLOCAL", if job.share_hosts() { "0" } else { "1" }),
             ("MPIR_CVAR_CH4_NETMOD", "ofi"),
             ("FI_PROVIDER", "tcp"),
             ("FI_TCP_IFACE", "eth0"),
@@ -141,15 +157,14 @@ impl InstalledPeer {
         let libraries = self.prefix.join("lib");
         command.env("I_MPI_ROOT", &self.prefix);
         command.env("LD_LIBRARY_PATH", &libraries).env("FI_PROVIDER_PATH", &libraries);
-        // The library's own way to the communication core: its threads on core 1 of each host.
-        let pin = if job.comm_core { "1" } else { "0" };
+        let pin = intel_progress_cores(job.ranks.div_ceil(job.hosts()), job.comm_core);
         command.envs([
-            ("I_MPI_FABRICS", "ofi"),
+            ("I_MPI_FABRICS", if job.share_hosts() { "shm:ofi" } else { "ofi" }),
             ("FI_PROVIDER", "tcp"),
             ("FI_TCP_IFACE", "eth0"),
             ("I_MPI_PIN", "0"),
             ("I_MPI_ASYNC_PROGRESS", "1"),
-            ("I_MPI_ASYNC_PROGRESS_PIN", pin),
+            ("I_MPI_ASYNC_PROGRESS_PIN", &pin),
             ("I_MPI_WAIT_MODE", "1"),
         ]);
         Ok(command)
@@ -192,6 +207,13 @@ impl System for InstalledPeer {
     }
 }
 
+/// The core of each progress thread of a host, one per rank: core 1 where that is for communication, else the two cores in
+/// turn.
+fn intel_progress_cores(ranks_per_host: u32, comm_core: bool) -> String {
+    let core = |rank: u32| if comm_core { 1 } else { rank % 2 };
+    (0..ranks_per_host).map(|rank| core(rank).to_string()).collect::<Vec<_>>().join(",")
+}
+
 fn on_first_host(job: &Job<'_>, launcher: &Path) -> Result<Command, LaunchError> {
     let mut command =
         job.lab.command("h1", launcher).map_err(|error| LaunchError::new(launcher.display().to_string(), error))?;
@@ -200,9 +222,9 @@ fn on_first_host(job: &Job<'_>, launcher: &Path) -> Result<Command, LaunchError>
     Ok(command)
 }
 
-/// The hosts that the ranks are dealt to in turn, each with its number of them when the launcher counts.
+/// The hosts that the ranks are dealt to, each with its number of them when the launcher counts.
 fn hosts(job: &Job<'_>, counted: bool) -> String {
-    let hosts = u32::from(job.lab.spec().hosts()).min(job.ranks);
+    let hosts = job.hosts();
     let name = |host: u32| {
         let ranks = (job.ranks - (host - 1)).div_ceil(hosts);
         if counted { format!("h{host}:{ranks}") } else { format!("h{host}") }
@@ -210,8 +232,8 @@ fn hosts(job: &Job<'_>, counted: bool) -> String {
     (1..=hosts).map(name).collect::<Vec<_>>().join(",")
 }
 
-/// The command that runs a program of Open MPI (PyPI's or Debian's) on the job's cluster, its ranks dealt to the hosts
-/// in turn; `environment` reaches every rank. `progress` is the library's own progress thread.
+/// The command that runs a program of Open MPI (PyPI's or Debian's) on the job's cluster, its ranks on the hosts
+/// that [`Job::host_of`] says; `environment` reaches every rank. `progress` is the library's own progress thread.
 ///
 /// # Errors
 /// If the library cannot be installed, is no Open MPI, or a host cannot be entered.
@@ -260,6 +282,12 @@ mod tests {
             assert_eq!(peer.name().parse(), Ok(peer));
         }
         assert_eq!("lam".parse::<Peer>(), Err(OptionError::Peer { text: "lam".into() }));
+    }
+
+    #[test]
+    fn every_progress_thread_of_a_host_has_its_core() {
+        assert_eq!((intel_progress_cores(1, false), intel_progress_cores(1, true)), ("0".into(), "1".into()));
+        assert_eq!((intel_progress_cores(3, false), intel_progress_cores(3, true)), ("0,1,0".into(), "1,1,1".into()));
     }
 
     #[test]

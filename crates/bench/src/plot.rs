@@ -20,7 +20,7 @@ const CHARTS: [Chart; 3] = [
     Chart {
         file: "time.svg",
         title: "Time of a call over the limit of the links",
-        unit: "time / N(P-1)/B",
+        unit: "time / limit",
         value: |row| if row.raw_limit_ms > 0.0 { row.time_ms.median / row.raw_limit_ms } else { 0.0 },
         reference: 1.0,
     },

@@ -1,6 +1,6 @@
 //! The rows of a run, as they go into the JSON file.
 
-use crate::{BenchError, Collective, limit};
+use crate::{BenchError, Call, limit};
 use outboard_lab::{LinkLimits, Loss};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -40,8 +40,12 @@ pub struct Row {
     pub loss: Option<LossRow>,
     /// Ranks shared core 0, all else had core 1.
     pub comm_core: bool,
-    /// Number of ranks, one per host.
+    /// Number of ranks.
     pub ranks: u32,
+    /// Ranks on every host.
+    pub ranks_per_host: u32,
+    /// How ranks lie on the hosts: `contiguous` or `strided`.
+    pub layout: String,
     /// Bytes that each rank contributes, or the root of a broadcast.
     pub bytes_per_rank: u64,
     /// Measured repetitions of all rounds together, per phase.
@@ -50,7 +54,7 @@ pub struct Row {
     pub time_ms: Spread,
     /// Least time at the rate of the links, the burst of the token buckets taken into account.
     pub limit_ms: f64,
-    /// Least time at the rate of the links without bursts: N(P-1)/B, of a broadcast N/B.
+    /// Least time at the rate of the links without bursts ([`limit::raw_limit_ms`]).
     pub raw_limit_ms: f64,
     /// Median time over [`Row::limit_ms`]; `None` where the limit is 0. Judged from 1 MiB on.
     pub ratio_to_limit: Option<f64>,
@@ -168,15 +172,13 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// `call` is the collective, its ranks and its bytes.
-    pub(crate) fn new(call: (Collective, u32, u64), link: &LinkLimits, time_ms: f64, barrier_ms: f64) -> Self {
-        let (collective, ranks, bytes) = call;
-        let limit_ms = limit::limit_ms(collective, ranks, bytes, link);
+    pub(crate) fn new(call: &Call, link: &LinkLimits, time_ms: f64, barrier_ms: f64) -> Self {
+        let limit_ms = limit::limit_ms(call, link);
         Self {
             limit_ms,
-            raw_limit_ms: limit::raw_limit_ms(collective, ranks, bytes, link),
+            raw_limit_ms: limit::raw_limit_ms(call, link),
             ratio_to_limit: (limit_ms > 0.0).then(|| time_ms / limit_ms),
-            limit_and_barriers_ms: (bytes < limit::JUDGED_FROM_BYTES).then_some(limit_ms + 3.0 * barrier_ms),
+            limit_and_barriers_ms: (call.bytes < limit::JUDGED_FROM_BYTES).then_some(limit_ms + 3.0 * barrier_ms),
         }
     }
 }
@@ -196,6 +198,8 @@ pub(crate) mod tests {
             loss: None,
             comm_core: false,
             ranks: 4,
+            ranks_per_host: 1,
+            layout: "contiguous".into(),
             bytes_per_rank,
             repetitions: 20,
             time_ms: Spread { median: ms, min: ms - 1.0, max: ms + 2.0 },
@@ -233,6 +237,8 @@ pub(crate) mod tests {
             "system",
             "algorithm",
             "ranks",
+            "ranks_per_host",
+            "layout",
             "bytes_per_rank",
             "repetitions",
             "limit_ms",
@@ -275,10 +281,11 @@ pub(crate) mod tests {
     #[test]
     fn small_sizes_are_judged_with_three_barriers() {
         let link = "4x1gbit".parse::<outboard_lab::LabSpec>().unwrap().link();
-        let small = Limits::new((Collective::Allgather, 4, 256 * 1024), &link, 7.0, 0.5);
+        let call = |bytes| Call { collective: crate::Collective::Allgather, hosts: 4, ranks_per_host: 1, bytes };
+        let small = Limits::new(&call(256 * 1024), &link, 7.0, 0.5);
         assert_eq!(small.limit_and_barriers_ms, Some(small.limit_ms + 1.5));
         assert_eq!(small.ratio_to_limit, Some(7.0 / small.limit_ms));
-        assert_eq!(Limits::new((Collective::Allgather, 4, 1 << 20), &link, 27.0, 0.5).limit_and_barriers_ms, None);
-        assert_eq!(Limits::new((Collective::Allgather, 4, 1024), &link, 0.3, 0.1).ratio_to_limit, None);
+        assert_eq!(Limits::new(&call(1 << 20), &link, 27.0, 0.5).limit_and_barriers_ms, None);
+        assert_eq!(Limits::new(&call(1024), &link, 0.3, 0.1).ratio_to_limit, None);
     }
 }

@@ -108,7 +108,7 @@ fn row(
     bytes_per_rank: u64,
     samples: &[&SizeSamples],
 ) -> Row {
-    let ranks = options.ranks();
+    let call = options.call(bytes_per_rank);
     let calls = f64::from(options.repetitions * options.rounds);
     let all = |pick: fn(&SizeSamples) -> &Vec<f64>| -> Vec<f64> {
         samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect()
@@ -118,12 +118,7 @@ fn row(
     let overall_ms = Spread::of(&all(|sample| &sample.overall.slowest_ms)).median;
     let compute_ms = Spread::of(&all(|sample| &sample.alone_ms)).median;
     let barrier_ms = Spread::of(&barriers);
-    let limits = Limits::new(
-        (options.collective, ranks, bytes_per_rank),
-        &options.lab.link(),
-        time_ms.median,
-        barrier_ms.median,
-    );
+    let limits = Limits::new(&call, &options.lab.link(), time_ms.median, barrier_ms.median);
     let services = sum_services(samples);
     let wrong_results = samples.iter().map(|sample| sample.pure.wrong + sample.overall.wrong).sum();
     Row {
@@ -135,7 +130,9 @@ fn row(
         mtu: options.lab.link().mtu(),
         loss: options.lab.loss().map(LossRow::from),
         comm_core: options.comm_core,
-        ranks,
+        ranks: options.ranks(),
+        ranks_per_host: options.ranks_per_host,
+        layout: options.layout.name().to_owned(),
         bytes_per_rank,
         repetitions: options.repetitions * options.rounds,
         time_ms,
@@ -145,7 +142,7 @@ fn row(
         barrier_ms,
         limit_and_barriers_ms: limits.limit_and_barriers_ms,
         wire_bytes: samples.iter().map(|sample| sample.wire_bytes as f64).sum::<f64>() / calls,
-        multicast_minimum_bytes: limit::multicast_minimum_bytes(options.collective, ranks, bytes_per_rank),
+        multicast_minimum_bytes: limit::multicast_minimum_bytes(&call),
         overlap: Overlap::new(compute_ms, overall_ms, time_ms.median),
         host_cpu_s: samples.iter().map(|sample| sample.pure.cpu_s).sum::<f64>() / calls,
         service_cpu_s: services.and_then(|counters| counters.cpu_s).map(|seconds| seconds / calls),
@@ -165,7 +162,7 @@ fn row(
 
 /// What one service process takes of a core while nobody calls anything: the mean over all of them and all rounds.
 fn idle_percent(options: &BenchOptions, launches: &[Launch]) -> Option<f64> {
-    let seconds = options.idle?.as_secs_f64() * f64::from(options.ranks()) * launches.len() as f64;
+    let seconds = options.idle?.as_secs_f64() * f64::from(options.lab.hosts()) * launches.len() as f64;
     let taken: f64 = launches.iter().map(|launch| launch.idle_cpu_s).sum::<Option<f64>>()?;
     Some(taken / seconds * 100.0)
 }

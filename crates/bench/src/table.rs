@@ -79,7 +79,10 @@ fn cells(row: &Row) -> [String; HEADINGS.len()] {
     [
         if row.verified { row.system.clone() } else { format!("{}!", row.system) },
         row.algorithm.clone(),
-        row.ranks.to_string(),
+        match row.ranks_per_host {
+            1 => row.ranks.to_string(),
+            per_host => format!("{} ({per_host} a host, {})", row.ranks, row.layout),
+        },
         format_size(row.bytes_per_rank),
         format!("{:.2} [{:.2}..{:.2}]", time.median, time.min, time.max),
         match row.limit_and_barriers_ms {
@@ -107,6 +110,14 @@ mod tests {
             render(&[row("mpich", 4 << 20, 110.0), row("slow", 1 << 20, 40.0), wrong, row("fast", 1 << 20, 26.0)]);
         let systems: Vec<&str> = text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
         assert_eq!(systems, ["broken!", "fast", "slow", "mpich"]);
+    }
+
+    #[test]
+    fn layout_is_told_where_hosts_have_several_ranks() {
+        let mut strided = row("outboard", 1 << 20, 52.0);
+        (strided.ranks, strided.ranks_per_host, strided.layout) = (8, 2, "strided".into());
+        let text = render(&[row("mpich", 1 << 20, 26.0), strided]);
+        assert_eq!(text.matches("8 (2 a host, strided)").count(), 1, "{text}");
     }
 
     #[test]

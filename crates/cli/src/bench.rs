@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use outboard_bench::{
-    BenchOptions, Collective, Lateness, Outboard, OutboardBelowMpi, Peer, Services, System, default_peers_dir,
+    BenchOptions, Collective, Lateness, Layout, Outboard, OutboardBelowMpi, Peer, Services, System, default_peers_dir,
     parse_sizes, render_table,
 };
 use outboard_lab::LabSpec;
@@ -40,9 +40,15 @@ enum Via {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// HOSTSxRATE; one rank per host
+    /// HOSTSxRATE
     #[arg(long, default_value = "4x1gbit")]
     lab: LabSpec,
+    /// Ranks on every host
+    #[arg(long, default_value_t = 1)]
+    ranks_per_host: u32,
+    /// How ranks lie on the hosts: contiguous keeps neighbours together, strided deals them in turn
+    #[arg(long, default_value = "contiguous")]
+    layout: Layout,
     #[command(flatten)]
     links: LinkArgs,
     /// Bytes per rank, or of the root, separated by commas
@@ -89,6 +95,8 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
     };
     let sizes = parse_sizes(&args.sizes).map_err(|e| CliError::Failed(e.to_string()))?;
     let mut options = BenchOptions::new(collective, args.links.apply(args.lab)?, sizes);
+    options.ranks_per_host = args.ranks_per_host;
+    options.layout = args.layout;
     options.peers = args.peers;
     options.comm_core = args.comm_core;
     options.late = args.late;

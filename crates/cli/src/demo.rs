@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
-use outboard_bench::{Job, Peer, Process, default_peers_dir, open_mpi_compiler, open_mpi_launcher};
+use outboard_bench::{Job, Layout, Peer, Process, default_peers_dir, open_mpi_compiler, open_mpi_launcher};
 use outboard_lab::{Lab, LabSpec};
 use serde::Deserialize;
 
@@ -157,7 +157,8 @@ fn measure(args: &DemoArgs, command: &[String], directory: &Path, offloaded: boo
     arguments.extend(["--iterations".into(), args.iterations.to_string(), "--json".into()]);
     let ranks = u32::from(args.lab.hosts());
     let program = Path::new(&command[0]);
-    let job = Job { lab: &lab, ranks, program, arguments: &arguments, comm_core: false, directory };
+    let layout = Layout::default();
+    let job = Job { lab: &lab, ranks, layout, program, arguments: &arguments, comm_core: false, directory };
     let launcher = open_mpi_launcher(args.mpi, &default_peers_dir(), &job, !offloaded, &environment)?;
     let before = lab.counters()?;
     let name = if offloaded { "offloaded run" } else { "native run" };

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Args;
-use outboard_bench::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats};
+use outboard_bench::{Job, LaunchError, Layout, Process, Running, ServiceCounters, ServiceStats};
 use outboard_lab::Lab;
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
@@ -252,20 +252,31 @@ fn start_rendezvous(lab: Option<&Lab>, ranks: u32, directory: &Path) -> Result<(
     Ok((process, String::from_utf8_lossy(&said).trim().to_owned()))
 }
 
-/// Commands of the ranks of a program that uses outboard.h, with the rendezvous they need.
+/// The ranks of a program that uses outboard.h.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ranks<'a> {
+    pub(crate) count: u32,
+    /// How they lie on the hosts of the lab.
+    pub(crate) layout: Layout,
+    /// Where they run; on this machine without.
+    pub(crate) lab: Option<&'a Lab>,
+}
+
+/// Commands of the ranks, with the rendezvous they need.
 pub(crate) fn rank_commands(
-    lab: Option<&Lab>,
+    ranks: &Ranks<'_>,
     program: &Path,
     arguments: &[String],
-    (ranks, directory): (u32, &Path),
+    directory: &Path,
     environment: &[(String, String)],
 ) -> Result<(Process, Vec<(String, Command)>), LaunchError> {
-    let (rendezvous, address) = start_rendezvous(lab, ranks, directory)?;
+    let (rendezvous, address) = start_rendezvous(ranks.lab, ranks.count, directory)?;
     let mut commands = Vec::new();
-    for rank in 0..ranks {
-        let (place, mut command) = match lab {
+    for rank in 0..ranks.count {
+        let (place, mut command) = match ranks.lab {
             Some(lab) => {
-                let host = format!("h{}", rank % u32::from(lab.spec().hosts()) + 1);
+                let hosts = u32::from(lab.spec().hosts());
+                let host = format!("h{}", ranks.layout.host_of(rank, ranks.count, hosts));
                 let command =
                     lab.command(&host, program).map_err(|e| LaunchError::new(format!("entering {host}"), e))?;
                 (host, command)
@@ -273,7 +284,7 @@ pub(crate) fn rank_commands(
             None => ("this machine".to_owned(), bound(program)),
         };
         command.args(arguments).envs(environment.iter().cloned());
-        command.env("OUTBOARD_RANK", rank.to_string()).env("OUTBOARD_WORLD_SIZE", ranks.to_string());
+        command.env("OUTBOARD_RANK", rank.to_string()).env("OUTBOARD_WORLD_SIZE", ranks.count.to_string());
         command.env("OUTBOARD_RENDEZVOUS", &address);
         commands.push((format!("rank {rank} on {place}"), command));
     }
@@ -284,8 +295,9 @@ pub(crate) fn rank_commands(
 pub(crate) fn launch_ranks(job: &Job<'_>, args: &DaemonArgs) -> Result<Running, LaunchError> {
     let daemons = Daemons::on_lab(job.lab, job.directory, args)?;
     let mut stats = daemons.stats();
+    let ranks = Ranks { count: job.ranks, layout: job.layout, lab: Some(job.lab) };
     let (rendezvous, commands) =
-        rank_commands(Some(job.lab), job.program, job.arguments, (job.ranks, job.directory), &daemons.environment())?;
+        rank_commands(&ranks, job.program, job.arguments, job.directory, &daemons.environment())?;
     let mut ranks = Vec::new();
     for (name, command) in commands {
         ranks.push(Process::start(name, command, job.directory)?);

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 
 use clap::{Args, ValueEnum};
-use outboard_bench::{Job, Peer, default_peers_dir, open_mpi_launcher};
+use outboard_bench::{Job, Layout, Peer, default_peers_dir, open_mpi_launcher};
 use outboard_lab::{Lab, LabSpec};
 
 use crate::error::CliError;
 use crate::lab::LinkArgs;
-use crate::launch::{self, DaemonArgs, Daemons};
+use crate::launch::{self, DaemonArgs, Daemons, Ranks};
 use crate::work::{self, WorkDirectory};
 use crate::{bench, places};
 
@@ -32,9 +32,15 @@ pub(crate) struct RunArgs {
     lab: Option<LabSpec>,
     #[command(flatten)]
     links: LinkArgs,
-    /// Number of ranks, dealt to the hosts in turn
+    /// Number of ranks
     #[arg(short = 'n', long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     ranks: u32,
+    /// Number of ranks on every host of the emulated cluster, in place of -n
+    #[arg(long, requires = "lab", conflicts_with = "ranks", value_parser = clap::value_parser!(u32).range(1..=256))]
+    ranks_per_host: Option<u32>,
+    /// How ranks lie on the hosts of an emulated cluster: strided deals them in turn, contiguous keeps neighbours together
+    #[arg(long, default_value = "strided")]
+    layout: Layout,
     /// What kind of program it is
     #[arg(long, value_enum, default_value = "auto")]
     kind: Kind,
@@ -54,7 +60,10 @@ pub(crate) struct RunArgs {
     command: Vec<String>,
 }
 
-pub(crate) fn run(args: RunArgs) -> Result<ExitCode, CliError> {
+pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
+    if let (Some(per_host), Some(lab)) = (args.ranks_per_host, &args.lab) {
+        args.ranks = per_host * u32::from(lab.hosts());
+    }
     let program = find_program(&args.command[0])?;
     let mpi = match args.kind {
         Kind::Auto => speaks_mpi(&program, &args.command[1..]),
@@ -130,8 +139,15 @@ fn run_mpi(
     }
     let mut command = match lab {
         Some(lab) => {
-            let job =
-                Job { lab, ranks: args.ranks, program, arguments: &args.command[1..], comm_core: false, directory };
+            let job = Job {
+                lab,
+                ranks: args.ranks,
+                layout: args.layout,
+                program,
+                arguments: &args.command[1..],
+                comm_core: false,
+                directory,
+            };
             let mut command = open_mpi_launcher(args.mpi, &default_peers_dir(), &job, daemons.is_none(), &environment)?;
             command.current_dir(std::env::current_dir().map_err(CliError::system("the current directory"))?);
             command
@@ -173,8 +189,8 @@ fn run_plain(
         }
         environment.push(("LD_LIBRARY_PATH".to_owned(), path));
     }
-    let (_rendezvous, commands) =
-        launch::rank_commands(lab, program, &args.command[1..], (args.ranks, directory), &environment)?;
+    let ranks = Ranks { count: args.ranks, layout: args.layout, lab };
+    let (_rendezvous, commands) = launch::rank_commands(&ranks, program, &args.command[1..], directory, &environment)?;
     let mut children = Vec::new();
     for (name, mut command) in commands {
         match command.spawn() {
