@@ -67,6 +67,11 @@ impl Job<'_> {
         self.ranks > self.hosts()
     }
 
+    /// Whether a library's progress threads have a core left to run on.
+    pub(crate) fn progress_threads_pay(&self) -> bool {
+        self.comm_core || !self.share_hosts()
+    }
+
     /// Number (from 1) of the host where a rank runs.
     pub fn host_of(&self, rank: u32) -> u32 {
         self.layout.host_of(rank, self.ranks, self.hosts())

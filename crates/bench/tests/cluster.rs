@@ -3,7 +3,7 @@
 //! Has a main of its own because the cluster's processes are this program, executed again.
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use outboard_bench::{BenchError, BenchOptions, Collective, Lateness, Peer, Report, run};
+use outboard_bench::{BenchError, BenchOptions, Collective, Lateness, Layout, Peer, Report, run};
 use outboard_lab::{LabSpec, Loss, LossOf};
 use std::fs;
 use std::path::Path;
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     let trials = vec![
         Trial::test("debian_on_two_hosts", debian_on_two_hosts),
         Trial::test("late_rank_and_loss", late_rank_and_loss),
+        Trial::test("several_ranks_per_host", several_ranks_per_host),
         Trial::test("broadcast_from_rank_0", broadcast_from_rank_0),
         Trial::test("a_launch_out_of_time_leaves_nothing_running", a_launch_out_of_time_leaves_nothing_running),
     ];
@@ -81,6 +82,21 @@ fn late_rank_and_loss() -> Result<(), Failed> {
     assert!(late.own_ms > 0.0 && late.own_ms < row.time_ms.max);
     assert!(late.others_ms >= 20.0 && late.others_ms <= row.time_ms.max, "an allgather waits for all: {late:?}");
     assert_eq!(row.loss.as_ref().map(|loss| (loss.percent, loss.of.as_str())), Some((1.0, "all")));
+    Ok(())
+}
+
+/// SP-7: the measuring program itself refuses to run on another host than its layout says.
+fn several_ranks_per_host() -> Result<(), Failed> {
+    for layout in [Layout::Contiguous, Layout::Strided] {
+        let mut options = options(&[50_000]);
+        (options.ranks_per_host, options.layout) = (2, layout);
+        let report = measured(&options)?;
+        let [row] = report.rows.as_slice() else { panic!("{report:?}") };
+        assert!(row.verified);
+        assert_eq!((row.ranks, row.ranks_per_host, row.layout.as_str()), (4, 2, layout.name()));
+        assert_eq!(row.multicast_minimum_bytes, 4 * 2 * 50_000);
+        assert!(row.wire_bytes >= 4.0 * 2.0 * 50_000.0, "{}", row.wire_bytes);
+    }
     Ok(())
 }
 

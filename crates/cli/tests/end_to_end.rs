@@ -60,6 +60,12 @@ fn hosts_with_unequal_numbers_of_ranks_verify() {
     verify(6, &["--lab", "4x1gbit"]);
 }
 
+/// SP-7: neighbours in rank share a host.
+#[test]
+fn a_contiguous_layout_verifies() {
+    verify(6, &["--lab", "3x1gbit", "--layout", "contiguous"]);
+}
+
 /// MC-6: what the network loses is sent again.
 #[test]
 fn heavy_loss_of_multicast_is_repaired() {
