@@ -1,5 +1,6 @@
 /*
- * collective.c: measures a nonblocking allgather or a broadcast from rank 0, with every byte of every result checked.
+ * collective.c: measures a nonblocking allgather, broadcast from rank 0, alltoall or alltoallv, with every byte of every
+ * result checked.
  *
  * Phases, in the manner of the OSU overlap benchmarks: barriers; if asked for, nothing for a while; then for each size pure
  * communication (post and wait) and overall (post, compute loop, wait). A repetition begins at an instant that all ranks agree on, far enough
@@ -21,11 +22,14 @@
 
 enum { SIZES_MAX = 32, WARM_UP = 2 };
 
+enum kind { ALLGATHER, BROADCAST, ALLTOALL, ALLTOALLV, KINDS };
+static const char *const kind_names[KINDS] = {"allgather", "broadcast", "alltoall", "alltoallv"};
+
 struct options {
     const char *control;         /* socket of the harness */
     int hosts;                   /* on which the ranks lie, as many on each; 0: not checked */
     bool strided;                /* rank r on host r mod hosts; else neighbours share a host */
-    bool broadcast;              /* else an allgather */
+    enum kind kind;
     int sizes;
     size_t bytes[SIZES_MAX];     /* per rank */
     uint64_t units[SIZES_MAX];   /* of the compute loop, worth 1.15 of the limit for that size */
@@ -35,6 +39,7 @@ struct options {
     int64_t refill_ns;           /* what the token buckets need to be full again */
     int late_rank;               /* -1: none */
     int64_t late_ns;
+    bool late_silent;            /* an alltoallv has no block for the late rank and none from it */
     int main_core;               /* -1: not bound */
     int others_core;             /* -1: progress threads not bound */
 };
@@ -81,6 +86,14 @@ static void parse_sizes(struct options *options, const char *text)
     }
 }
 
+static enum kind parse_kind(const char *name)
+{
+    for (int kind = 0; kind < KINDS; kind++)
+        if (strcmp(name, kind_names[kind]) == 0)
+            return (enum kind)kind;
+    transport_fail("not a collective: %s", name);
+}
+
 /* "HOSTS:contiguous" or "HOSTS:strided". */
 static void parse_layout(struct options *options, const char *text)
 {
@@ -102,10 +115,8 @@ static struct options parse_options(int argc, char **argv)
         *value++ = '\0';
         if (strcmp(argv[at], "control") == 0)
             options.control = value;
-        else if (strcmp(argv[at], "collective") == 0 && strcmp(value, "allgather") == 0)
-            options.broadcast = false;
-        else if (strcmp(argv[at], "collective") == 0 && strcmp(value, "broadcast") == 0)
-            options.broadcast = true;
+        else if (strcmp(argv[at], "collective") == 0)
+            options.kind = parse_kind(value);
         else if (strcmp(argv[at], "layout") == 0)
             parse_layout(&options, value);
         else if (strcmp(argv[at], "sizes") == 0)
@@ -122,6 +133,8 @@ static struct options parse_options(int argc, char **argv)
             options.late_rank = (int)parse_number(value, &end);
         else if (strcmp(argv[at], "late-ns") == 0)
             options.late_ns = parse_number(value, &end);
+        else if (strcmp(argv[at], "late-silent") == 0)
+            options.late_silent = parse_number(value, &end) != 0;
         else if (strcmp(argv[at], "main-core") == 0)
             options.main_core = (int)parse_number(value, &end);
         else if (strcmp(argv[at], "others-core") == 0)
@@ -136,40 +149,71 @@ static struct options parse_options(int argc, char **argv)
 
 /* ---- what is sent, and what must arrive --------------------------------------------------------------------------- */
 
-/* Word `index` of what `rank` contributes to a call: differs by rank, place and call, so that no stale or misplaced
- * byte passes for the right one. */
-static uint64_t pattern(uint32_t rank, uint64_t call, uint64_t index)
+/* Word `index` of a block in a call: differs by block, place and call, so that no stale or misplaced byte passes for the
+ * right one. */
+static uint64_t pattern(uint64_t block, uint64_t call, uint64_t index)
 {
-    uint64_t word = index + call * 0x100000001b3u + ((uint64_t)rank << 48);
+    uint64_t word = index + call * 0x100000001b3u + (block << 36);
     word = (word ^ (word >> 29)) * 0x9e3779b97f4a7c15u;
     return word ^ (word >> 32);
 }
 
-static void fill(uint64_t *words, size_t bytes, uint64_t call)
+static bool has_blocks_by_pair(enum kind kind)
 {
-    const size_t whole = bytes / sizeof *words;
-    for (size_t index = 0; index < whole; index++)
-        words[index] = pattern(transport_rank(), call, index);
-    if (bytes % sizeof *words != 0) {
-        const uint64_t last = pattern(transport_rank(), call, whole);
-        memcpy(words + whole, &last, bytes % sizeof *words);
+    return kind == ALLTOALL || kind == ALLTOALLV;
+}
+
+/* Number of the block that `source` has for `destination`: a number of its own where each gets another one. */
+static uint64_t block_number(const struct options *options, uint32_t source, uint32_t destination)
+{
+    return has_blocks_by_pair(options->kind) ? (uint64_t)source * transport_ranks() + destination : source;
+}
+
+static bool is_silent(const struct options *options, uint32_t rank)
+{
+    return options->late_silent && (int)rank == options->late_rank;
+}
+
+static void fill_block(unsigned char *to, size_t bytes, uint64_t call, uint64_t block)
+{
+    for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+        const uint64_t word = pattern(block, call, at / sizeof word);
+        memcpy(to + at, &word, bytes - at < sizeof word ? bytes - at : sizeof word);
     }
 }
 
-/* Looks at every byte of the blocks of `sources` ranks; the first wrong one is named on stderr. 1 when there is one. */
-static int wrong(const unsigned char *received, uint32_t sources, size_t bytes, uint64_t call)
+/* What the own rank contributes. */
+static void fill(const struct options *options, unsigned char *to, size_t bytes, uint64_t call)
 {
-    for (uint32_t source = 0; source < sources; source++) {
-        for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
-            const unsigned char *got = received + source * bytes + at;
-            const uint64_t expected = pattern(source, call, at / sizeof expected);
-            const size_t length = bytes - at < sizeof expected ? bytes - at : sizeof expected;
-            if (memcmp(got, &expected, length) != 0) {
-                fprintf(stderr, "rank %u: call %" PRIu64 ", %zu bytes per rank: wrong bytes from rank %u at offset %zu\n",
-                        transport_rank(), call, bytes, source, at);
-                return 1;
-            }
+    const uint32_t blocks = has_blocks_by_pair(options->kind) ? transport_ranks() : 1;
+    for (uint32_t destination = 0; destination < blocks; destination++)
+        fill_block(to + destination * bytes, bytes, call, block_number(options, transport_rank(), destination));
+}
+
+static int block_wrong(const unsigned char *received, size_t bytes, uint64_t call, uint64_t block, uint32_t source)
+{
+    for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+        const uint64_t expected = pattern(block, call, at / sizeof expected);
+        const size_t length = bytes - at < sizeof expected ? bytes - at : sizeof expected;
+        if (memcmp(received + at, &expected, length) != 0) {
+            fprintf(stderr, "rank %u: call %" PRIu64 ", %zu bytes per rank: wrong bytes from rank %u at offset %zu\n",
+                    transport_rank(), call, bytes, source, at);
+            return 1;
         }
+    }
+    return 0;
+}
+
+/* Looks at every byte of every block that had to arrive; the first wrong one is named on stderr. 1 when there is one. */
+static int wrong(const struct options *options, const unsigned char *received, size_t bytes, uint64_t call)
+{
+    const uint32_t sources = options->kind == BROADCAST ? 1 : transport_ranks();
+    for (uint32_t source = 0; source < sources; source++) {
+        const uint64_t block = block_number(options, source, transport_rank());
+        if (is_silent(options, source) || is_silent(options, transport_rank()))
+            continue;
+        if (block_wrong(received + source * bytes, bytes, call, block, source))
+            return 1;
     }
     return 0;
 }
@@ -209,23 +253,61 @@ static void compute(uint64_t units, int tests)
     }
 }
 
+/* Blocks of one size side by side, none between a silent rank and any. */
+static const struct transport_blocks *even_blocks(const struct options *options, size_t bytes)
+{
+    static struct transport_blocks blocks;
+    const bool own_silent = is_silent(options, transport_rank());
+    if (blocks.bytes == NULL) {
+        blocks.bytes = allocate(sizeof *blocks.bytes * transport_ranks());
+        blocks.at = allocate(sizeof *blocks.at * transport_ranks());
+    }
+    for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
+        blocks.bytes[rank] = own_silent || is_silent(options, rank) ? 0 : bytes;
+        blocks.at[rank] = rank * bytes;
+    }
+    return &blocks;
+}
+
+static void post(const struct options *options, const struct buffers *buffers, size_t bytes)
+{
+    switch (options->kind) {
+    case ALLGATHER:
+        transport_post(buffers->send, buffers->receive, bytes);
+        return;
+    case BROADCAST:
+        transport_broadcast(buffers->receive, bytes);
+        return;
+    case ALLTOALL:
+        transport_alltoall(buffers->send, buffers->receive, bytes);
+        return;
+    case ALLTOALLV: {
+        const struct transport_blocks *blocks = even_blocks(options, bytes);
+        transport_alltoallv(buffers->send, blocks, buffers->receive, blocks);
+        return;
+    }
+    case KINDS:
+        break;
+    }
+    transport_fail("no collective");
+}
+
 static struct sample repeat(const struct options *options, const struct buffers *buffers, size_t bytes, uint64_t units)
 {
     static uint64_t call;
     call++;
     /* Rank 0 broadcasts from the buffer into which the others receive. */
-    if (!options->broadcast || transport_rank() == 0)
-        fill(options->broadcast ? buffers->receive : buffers->send, bytes, call);
+    if (options->kind != BROADCAST)
+        fill(options, (unsigned char *)buffers->send, bytes, call);
+    else if (transport_rank() == 0)
+        fill(options, (unsigned char *)buffers->receive, bytes, call);
     clock_sleep_until_ns(agree_start(options));
     const int64_t cpu = process_cpu_ns();
     const int64_t start = clock_now_ns();
     if ((int)transport_rank() == options->late_rank)
         clock_sleep_until_ns(start + options->late_ns);
     const int64_t posted = clock_now_ns();
-    if (options->broadcast)
-        transport_broadcast(buffers->receive, bytes);
-    else
-        transport_post(buffers->send, buffers->receive, bytes);
+    post(options, buffers, bytes);
     if (units > 0)
         compute(units, options->tests);
     transport_wait();
@@ -237,7 +319,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
         .elapsed_ms = (double)(end - start) / 1e6,
         .own_ms = (double)(end - posted) / 1e6,
         .cpu_s = (double)(cpu_end - cpu) / 1e9,
-        .wrong = wrong((const unsigned char *)buffers->receive, options->broadcast ? 1 : transport_ranks(), bytes, call),
+        .wrong = wrong(options, (const unsigned char *)buffers->receive, bytes, call),
     };
 }
 
@@ -404,7 +486,7 @@ int main(int argc, char **argv)
     for (int at = 0; at < options.sizes; at++)
         largest = options.bytes[at] > largest ? options.bytes[at] : largest;
     const struct buffers buffers = {
-        .send = transport_alloc(largest + sizeof(uint64_t)),
+        .send = transport_alloc(largest * (has_blocks_by_pair(options.kind) ? transport_ranks() : 1) + sizeof(uint64_t)),
         .receive = transport_alloc(largest * transport_ranks() + sizeof(uint64_t)),
     };
     if (transport_rank() == 0 && (harness = control_connect(options.control)) < 0)

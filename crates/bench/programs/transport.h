@@ -26,6 +26,17 @@ void *transport_alloc(size_t bytes);
 void transport_post(const void *send, void *receive, size_t bytes_per_rank);
 /* Starts a broadcast from rank 0. */
 void transport_broadcast(void *buffer, size_t bytes);
+/* Starts an alltoall: block r of `send` goes to rank r, block r of `receive` comes from it. */
+void transport_alltoall(const void *send, void *receive, size_t bytes);
+
+/* One side of an alltoallv: for every rank the bytes of its block, and where it begins. */
+struct transport_blocks {
+    size_t *bytes;
+    size_t *at;
+};
+/* Starts an alltoallv; the blocks' arrays must stay as they are until it has completed. */
+void transport_alltoallv(const void *send, const struct transport_blocks *outgoing, void *receive,
+                         const struct transport_blocks *incoming);
 /* Gives the library the chance to progress; 1 when the collective has completed. */
 int transport_test(void);
 void transport_wait(void);

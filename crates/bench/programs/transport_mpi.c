@@ -12,6 +12,8 @@ static int own_rank;
 static int all_ranks;
 static char library[MPI_MAX_LIBRARY_VERSION_STRING];
 static MPI_Request in_flight = MPI_REQUEST_NULL;
+/* Counts and displacements of the alltoallv in flight, which MPI reads until it has completed. */
+static int *alltoallv_arguments;
 
 static void check(int code, const char *call)
 {
@@ -63,20 +65,45 @@ void *transport_alloc(size_t bytes)
     return memory;
 }
 
+static int to_count(size_t bytes)
+{
+    if (bytes > INT_MAX)
+        transport_fail("%zu bytes do not fit an MPI count", bytes);
+    return (int)bytes;
+}
+
 void transport_post(const void *send, void *receive, size_t bytes_per_rank)
 {
-    if (bytes_per_rank > INT_MAX)
-        transport_fail("%zu bytes per rank do not fit an MPI count", bytes_per_rank);
-    check(MPI_Iallgather(send, (int)bytes_per_rank, MPI_BYTE, receive, (int)bytes_per_rank, MPI_BYTE, MPI_COMM_WORLD,
-                         &in_flight),
-          "MPI_Iallgather");
+    const int count = to_count(bytes_per_rank);
+    check(MPI_Iallgather(send, count, MPI_BYTE, receive, count, MPI_BYTE, MPI_COMM_WORLD, &in_flight), "MPI_Iallgather");
 }
 
 void transport_broadcast(void *buffer, size_t bytes)
 {
-    if (bytes > INT_MAX)
-        transport_fail("%zu bytes do not fit an MPI count", bytes);
-    check(MPI_Ibcast(buffer, (int)bytes, MPI_BYTE, 0, MPI_COMM_WORLD, &in_flight), "MPI_Ibcast");
+    check(MPI_Ibcast(buffer, to_count(bytes), MPI_BYTE, 0, MPI_COMM_WORLD, &in_flight), "MPI_Ibcast");
+}
+
+void transport_alltoall(const void *send, void *receive, size_t bytes)
+{
+    const int count = to_count(bytes);
+    check(MPI_Ialltoall(send, count, MPI_BYTE, receive, count, MPI_BYTE, MPI_COMM_WORLD, &in_flight), "MPI_Ialltoall");
+}
+
+void transport_alltoallv(const void *send, const struct transport_blocks *outgoing, void *receive,
+                         const struct transport_blocks *incoming)
+{
+    const size_t *const given[] = {outgoing->bytes, outgoing->at, incoming->bytes, incoming->at};
+    int *arguments[4];
+    if (alltoallv_arguments == NULL)
+        alltoallv_arguments = transport_alloc(sizeof *alltoallv_arguments * 4 * (size_t)all_ranks);
+    for (int which = 0; which < 4; which++) {
+        arguments[which] = alltoallv_arguments + which * all_ranks;
+        for (int rank = 0; rank < all_ranks; rank++)
+            arguments[which][rank] = to_count(given[which][rank]);
+    }
+    check(MPI_Ialltoallv(send, arguments[0], arguments[1], MPI_BYTE, receive, arguments[2], arguments[3], MPI_BYTE,
+                         MPI_COMM_WORLD, &in_flight),
+          "MPI_Ialltoallv");
 }
 
 int transport_test(void)

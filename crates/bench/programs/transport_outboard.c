@@ -69,6 +69,19 @@ void transport_broadcast(void *buffer, size_t bytes)
     check(outboard_ibroadcast(world, buffer, bytes, 0, &in_flight), "outboard_ibroadcast");
 }
 
+void transport_alltoall(const void *send, void *receive, size_t bytes)
+{
+    (void)send, (void)receive, (void)bytes;
+    transport_fail("the C interface has no alltoall");
+}
+
+void transport_alltoallv(const void *send, const struct transport_blocks *outgoing, void *receive,
+                         const struct transport_blocks *incoming)
+{
+    (void)send, (void)outgoing, (void)receive, (void)incoming;
+    transport_fail("the C interface has no alltoallv");
+}
+
 int transport_test(void)
 {
     int done = 0;

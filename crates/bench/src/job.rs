@@ -3,7 +3,7 @@
 //! Invariant: a [`Process`] that is dropped has ended. Programs that launchers start on other hosts end with the cluster
 //! at the latest.
 
-use crate::{Layout, Toolchain};
+use crate::{Collective, Layout, Toolchain};
 use outboard_lab::Lab;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -33,6 +33,10 @@ pub trait System {
     /// With the communication core and progress threads to be bound: where the measuring program binds threads other
     /// than the rank's own; `None` leaves them as the system placed them.
     fn progress_core(&self) -> Option<u32>;
+    /// Whether it has the collective; else the reason, and what to do about it.
+    fn offers(&self, _collective: Collective) -> Result<(), &'static str> {
+        Ok(())
+    }
     /// Starts the program's ranks on the hosts that [`Job::host_of`] says, and returns at once.
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError>;
 }
@@ -100,6 +104,8 @@ pub trait ServiceStats: std::fmt::Debug {
 pub struct ServiceCounters {
     /// Processor time in seconds ([`process_cpu_seconds`]).
     pub cpu_s: Option<f64>,
+    /// Collectives completed, one for each rank of each.
+    pub completed: Option<u64>,
     /// Payload bytes sent again.
     pub retransmitted_bytes: Option<u64>,
     /// Messages that came for ranks that had not called yet (SP-9).
@@ -112,6 +118,7 @@ impl ServiceCounters {
         let whole = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         Self {
             cpu_s: self.cpu_s.zip(earlier.cpu_s).map(|(now, then)| now - then),
+            completed: whole(self.completed, earlier.completed),
             retransmitted_bytes: whole(self.retransmitted_bytes, earlier.retransmitted_bytes),
             late_arrivals: whole(self.late_arrivals, earlier.late_arrivals),
         }
@@ -324,9 +331,16 @@ mod tests {
 
     #[test]
     fn counters_that_nobody_tells_stay_unknown() {
-        let now = ServiceCounters { cpu_s: Some(2.0), retransmitted_bytes: Some(10), late_arrivals: None };
-        let then = ServiceCounters { cpu_s: Some(0.5), retransmitted_bytes: Some(4), late_arrivals: None };
-        let since = ServiceCounters { cpu_s: Some(1.5), retransmitted_bytes: Some(6), late_arrivals: None };
+        let now = ServiceCounters {
+            cpu_s: Some(2.0),
+            completed: Some(9),
+            retransmitted_bytes: Some(10),
+            late_arrivals: None,
+        };
+        let then =
+            ServiceCounters { cpu_s: Some(0.5), completed: None, retransmitted_bytes: Some(4), late_arrivals: None };
+        let since =
+            ServiceCounters { cpu_s: Some(1.5), completed: None, retransmitted_bytes: Some(6), late_arrivals: None };
         assert_eq!(now.since(&then), since);
     }
 }

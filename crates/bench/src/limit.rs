@@ -21,8 +21,10 @@ pub struct Call {
     pub hosts: u32,
     /// Ranks on each of them.
     pub ranks_per_host: u32,
-    /// What a rank contributes, or the root of a broadcast.
+    /// What a rank contributes, or the root of a broadcast; of an alltoall what a rank has for each other one.
     pub bytes: u64,
+    /// One rank sends nothing and gets nothing in an alltoallv.
+    pub silent_rank: bool,
 }
 
 impl Call {
@@ -32,11 +34,17 @@ impl Call {
     }
 
     /// Payload that must come in over each host's link, every block once: the others' R(H-1) blocks of N of an allgather
-    /// with R ranks on each of H hosts (SP-6), one N of a broadcast.
+    /// with R ranks on each of H hosts (SP-6), one N of a broadcast. Of an alltoall of P ranks, each of R has one of every
+    /// rank elsewhere: R(P-R) blocks come in, and as many go out; a silent rank takes one off each at the hosts where it
+    /// is not.
     fn received_bytes(&self) -> u64 {
         let (hosts, ranks_per_host) = (u64::from(self.hosts), u64::from(self.ranks_per_host));
+        let elsewhere = ranks_per_host * hosts.saturating_sub(1);
         match self.collective {
-            Collective::Allgather => ranks_per_host * hosts.saturating_sub(1) * self.bytes,
+            Collective::Allgather => elsewhere * self.bytes,
+            Collective::Alltoall | Collective::Alltoallv => {
+                ranks_per_host * elsewhere.saturating_sub(u64::from(self.silent_rank)) * self.bytes
+            }
             Collective::Broadcast => hosts.saturating_sub(1).min(1) * self.bytes,
         }
     }
@@ -44,7 +52,7 @@ impl Call {
 
 /// Milliseconds that a host needs to receive all that the others contribute at the link's rate, headers and bursts left
 /// out: N*R(H-1)/B of an allgather with R ranks on each of H hosts, which is N(P-1)/B with one on each; N/B of a
-/// broadcast.
+/// broadcast; N*R(P-R)/B of an alltoall of P ranks, N*R(P-R-1)/B where one of them is silent.
 pub fn raw_limit_ms(call: &Call, link: &LinkLimits) -> f64 {
     received_bits(call) / link.rate_bits_per_s() as f64 * 1e3
 }
@@ -56,12 +64,18 @@ pub fn limit_ms(call: &Call, link: &LinkLimits) -> f64 {
 }
 
 /// Payload that crosses the switch ports, in and out, when every contribution is sent once and received once by every
-/// other host: with P ranks on H hosts P*N + P*N*(H-1) of an allgather (MC-R), N + (H-1)*N of a broadcast.
+/// other host that wants it: with P ranks, R on each of H hosts, P*N + P*N*(H-1) of an allgather (MC-R), N + (H-1)*N of a
+/// broadcast, 2*P(P-R)*N of an alltoall, 2*(P-2)(P-R)*N where one rank is silent.
 pub fn multicast_minimum_bytes(call: &Call) -> u64 {
     match call.collective {
         _ if call.hosts < 2 => 0,
         Collective::Allgather => u64::from(call.ranks()) * u64::from(call.hosts) * call.bytes,
         Collective::Broadcast => u64::from(call.hosts) * call.bytes,
+        Collective::Alltoall | Collective::Alltoallv => {
+            let ranks = u64::from(call.ranks());
+            let that_talk = if call.silent_rank { ranks - 2 } else { ranks };
+            2 * that_talk * (ranks - u64::from(call.ranks_per_host)) * call.bytes
+        }
     }
 }
 
@@ -78,13 +92,13 @@ fn received_bits(call: &Call) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Collective::{Allgather, Broadcast};
+    use Collective::{Allgather, Alltoall, Alltoallv, Broadcast};
     use outboard_lab::LabSpec;
 
     const MIB: u64 = 1 << 20;
 
     fn call(collective: Collective, (hosts, ranks_per_host): (u32, u32), bytes: u64) -> Call {
-        Call { collective, hosts, ranks_per_host, bytes }
+        Call { collective, hosts, ranks_per_host, bytes, silent_rank: false }
     }
 
     fn link(lab: &str) -> LinkLimits {
@@ -113,6 +127,29 @@ mod tests {
         assert_eq!(ms(Allgather, (1, 8)), 0.0);
         assert_eq!(ms(Broadcast, (4, 2)), ms(Broadcast, (4, 1)));
         assert_eq!(ms(Broadcast, (1, 8)), 0.0);
+    }
+
+    /// Counts the blocks of every pair of ranks over every host's link, and compares with the formulas.
+    #[test]
+    fn alltoall_moves_every_block_between_hosts_once() {
+        for (hosts, per_host) in [(1, 4), (2, 1), (2, 3), (4, 1), (4, 2), (5, 4)] {
+            for silent in [None, Some(0), Some(hosts * per_host - 1)] {
+                let ranks = hosts * per_host;
+                let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
+                let crossing: Vec<(u32, u32)> = pairs
+                    .filter(|(from, to)| from / per_host != to / per_host)
+                    .filter(|(from, to)| silent.is_none_or(|rank| rank != *from && rank != *to))
+                    .collect();
+                let into = |host| crossing.iter().filter(|(_, to)| to / per_host == host).count() as u64;
+                let out_of = |host| crossing.iter().filter(|(from, _)| from / per_host == host).count() as u64;
+                let busiest = (0..hosts).map(|host| into(host).max(out_of(host))).max().unwrap();
+                let call = Call { silent_rank: silent.is_some(), ..call(Alltoallv, (hosts, per_host), MIB) };
+                assert_eq!(call.received_bytes(), busiest * MIB, "{call:?}");
+                assert_eq!(multicast_minimum_bytes(&call), 2 * crossing.len() as u64 * MIB, "{call:?}");
+            }
+        }
+        let one_each = raw_limit_ms(&call(Alltoall, (4, 1), MIB), &link("4x1gbit"));
+        assert_eq!(one_each, raw_limit_ms(&call(Allgather, (4, 1), MIB), &link("4x1gbit")));
     }
 
     #[test]

@@ -26,6 +26,8 @@ use std::time::Duration;
 pub(crate) struct Launch {
     pub(crate) library: String,
     pub(crate) barrier: Phase,
+    /// Counters of the services over all repetitions of the barrier: what starting a repetition takes by itself.
+    pub(crate) barrier_services: Option<ServiceCounters>,
     /// Processor time of the services while nobody called anything, in seconds; `None` where that is not known.
     pub(crate) idle_cpu_s: Option<f64>,
     /// In the order of the options' sizes.
@@ -119,7 +121,7 @@ fn converse(
     tick: &dyn Fn(),
 ) -> Result<Launch, BenchError> {
     let mut library = String::new();
-    let (mut barrier, mut idle_cpu_s) = (None, None);
+    let (mut barrier, mut barrier_services, mut idle_cpu_s) = (None, None, None);
     let mut sizes = Vec::new();
     let mut begun = None;
     let mut phases: Vec<Counted> = Vec::new();
@@ -151,6 +153,7 @@ fn converse(
             }
             ("row", None) if barrier.is_none() => {
                 barrier = Some(parse::<BarrierLine>(rest, watch)?.barrier);
+                barrier_services = phases.pop().and_then(|phase| phase.services);
                 phases.clear();
             }
             ("row", None) => {
@@ -161,7 +164,7 @@ fn converse(
         }
     }
     let barrier = barrier.ok_or_else(|| watch.nonsense("no barriers"))?;
-    Ok(Launch { library, barrier, idle_cpu_s, sizes })
+    Ok(Launch { library, barrier, barrier_services, idle_cpu_s, sizes })
 }
 
 fn size_samples(bytes: u64, text: &str, phases: &[Counted], watch: &Watch<'_>) -> Result<SizeSamples, BenchError> {
@@ -214,6 +217,7 @@ fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64], control
     if let Some(late) = options.late {
         arguments.push(format!("late-rank={}", late.rank));
         arguments.push(format!("late-ns={}", late.by.as_nanos()));
+        arguments.push(format!("late-silent={}", u8::from(late.silent)));
     }
     if options.comm_core {
         arguments.push(format!("main-core={RANKS_CORE}"));

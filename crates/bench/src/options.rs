@@ -21,6 +21,10 @@ pub enum Collective {
     Allgather,
     /// Rank 0 contributes, all others receive.
     Broadcast,
+    /// Every rank has a block for every other one, all of one size.
+    Alltoall,
+    /// The same by counts and displacements.
+    Alltoallv,
 }
 
 impl Collective {
@@ -29,6 +33,8 @@ impl Collective {
         match self {
             Self::Allgather => "allgather",
             Self::Broadcast => "broadcast",
+            Self::Alltoall => "alltoall",
+            Self::Alltoallv => "alltoallv",
         }
     }
 }
@@ -44,7 +50,7 @@ pub struct BenchOptions {
     pub ranks_per_host: u32,
     /// Which of them are neighbours in rank.
     pub layout: Layout,
-    /// Bytes that each rank contributes, in the order of the report.
+    /// Bytes that each rank contributes, of an alltoall those for each other rank; in the order of the report.
     pub sizes: Vec<u64>,
     /// MPI libraries measured beside ours.
     pub peers: Vec<Peer>,
@@ -108,6 +114,7 @@ impl BenchOptions {
             collective: self.collective,
             hosts: u32::from(self.lab.hosts()),
             ranks_per_host: self.ranks_per_host,
+            silent_rank: self.late.is_some_and(|late| late.silent),
             bytes,
         }
     }
@@ -131,6 +138,9 @@ impl BenchOptions {
             Some(late) if late.rank >= self.ranks() => {
                 Err(OptionError::LateRank { rank: late.rank, ranks: self.ranks() })
             }
+            Some(Lateness { silent: true, .. }) if self.collective != Collective::Alltoallv => {
+                Err(OptionError::Silent { collective: self.collective.name() })
+            }
             Some(_) | None => Ok(()),
         }
     }
@@ -143,6 +153,9 @@ pub struct Lateness {
     pub rank: u32,
     /// How long it sleeps after the others have posted.
     pub by: Duration,
+    /// An alltoallv sends nothing to it and gets nothing from it. Nobody can end without a block that a late rank has yet
+    /// to name, so only such a call shows whether those who need nothing of it end as if nobody were late.
+    pub silent: bool,
 }
 
 impl FromStr for Lateness {
@@ -152,7 +165,7 @@ impl FromStr for Lateness {
         let wrong = || OptionError::Late { text: text.to_owned() };
         let (rank, ms) = text.split_once(':').ok_or_else(wrong)?;
         let ms: u64 = ms.strip_suffix("ms").unwrap_or(ms).parse().map_err(|_| wrong())?;
-        Ok(Self { rank: rank.parse().map_err(|_| wrong())?, by: Duration::from_millis(ms) })
+        Ok(Self { rank: rank.parse().map_err(|_| wrong())?, by: Duration::from_millis(ms), silent: false })
     }
 }
 
@@ -207,6 +220,14 @@ pub enum OptionError {
     Layout {
         /// What was given.
         text: String,
+    },
+    /// A late rank without blocks, in a collective that has no counts.
+    #[error(
+        "a late rank can be silent in an alltoallv only: counts of zero are what makes it so, and {collective} has none"
+    )]
+    Silent {
+        /// Name of the collective.
+        collective: &'static str,
     },
     /// Not a peer.
     #[error("the peers are open-mpi, mpich, intel-mpi and debian, not '{text}'")]
@@ -279,7 +300,7 @@ mod tests {
 
     #[test]
     fn lateness_is_a_rank_and_milliseconds() {
-        let late = Lateness { rank: 2, by: Duration::from_millis(50) };
+        let late = Lateness { rank: 2, by: Duration::from_millis(50), silent: false };
         assert_eq!("2:50".parse(), Ok(late));
         assert_eq!("2:50ms".parse(), Ok(late));
         for text in ["", "2", "2:", ":50", "a:50", "2:-1"] {
@@ -300,8 +321,10 @@ mod tests {
         assert_eq!(bad(|o| o.sizes.clear()), OptionError::Sizes { count: 0 });
         assert_eq!(bad(|o| o.repetitions = 0), OptionError::Count { what: "repetitions", value: 0 });
         assert_eq!(bad(|o| o.ranks_per_host = 0), OptionError::RanksPerHost { value: 0 });
-        let late = bad(|o| o.late = Some(Lateness { rank: 4, by: Duration::ZERO }));
+        let late = bad(|o| o.late = Some(Lateness { rank: 4, by: Duration::ZERO, silent: false }));
         assert_eq!(late, OptionError::LateRank { rank: 4, ranks: 4 });
+        let silent = bad(|o| o.late = Some(Lateness { rank: 3, by: Duration::ZERO, silent: true }));
+        assert_eq!(silent, OptionError::Silent { collective: "allgather" });
         assert_eq!(late.to_string(), "rank 4 cannot be late: the lab's ranks are 0 to 3");
     }
 }

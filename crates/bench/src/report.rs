@@ -24,7 +24,7 @@ impl Report {
 /// One system at one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// `allgather` or `broadcast`.
+    /// `allgather`, `broadcast`, `alltoall` or `alltoallv`.
     pub collective: String,
     /// Name of the system: `outboard`, `mpich`, ...
     pub system: String,
@@ -46,7 +46,7 @@ pub struct Row {
     pub ranks_per_host: u32,
     /// How ranks lie on the hosts: `contiguous` or `strided`.
     pub layout: String,
-    /// Bytes that each rank contributes, or the root of a broadcast.
+    /// Bytes that each rank contributes, or the root of a broadcast; of an alltoall what each rank has for each other one.
     pub bytes_per_rank: u64,
     /// Measured repetitions of all rounds together, per phase.
     pub repetitions: u32,
@@ -76,6 +76,9 @@ pub struct Row {
     /// What a service process takes of a core while nobody calls anything, in percent: the mean of all; `None` where that
     /// was not measured or the system has none.
     pub idle_service_cpu_percent: Option<f64>,
+    /// Calls that service processes carried out, per repetition: 1 where the call was offloaded, 0 where it passed
+    /// through. What starting a repetition offloads by itself is taken off. `None` where there are no service processes.
+    pub offloaded_calls: Option<f64>,
     /// Bytes sent again in all measured pure repetitions together; `None` where the system does not tell.
     pub retransmitted_bytes: Option<u64>,
     /// Messages for ranks that had not called yet, in the same repetitions (SP-9); `None` where the system does not
@@ -157,6 +160,8 @@ pub struct LateRow {
     pub rank: u32,
     /// How late it posted.
     pub ms: f64,
+    /// Nothing was sent to it or got from it: the others' time is one among the others.
+    pub silent: bool,
     /// How long it then waited for its result: median.
     pub own_ms: f64,
     /// The slowest of the others, from the start: median.
@@ -214,6 +219,7 @@ pub(crate) mod tests {
             host_cpu_s: 0.001,
             service_cpu_s: None,
             idle_service_cpu_percent: None,
+            offloaded_calls: None,
             retransmitted_bytes: Some(1448),
             late_arrivals: None,
             late: None,
@@ -246,6 +252,7 @@ pub(crate) mod tests {
             "wire_bytes",
             "host_cpu_s",
             "service_cpu_s",
+            "offloaded_calls",
             "retransmitted_bytes",
             "late_arrivals",
             "verified",
@@ -281,7 +288,13 @@ pub(crate) mod tests {
     #[test]
     fn small_sizes_are_judged_with_three_barriers() {
         let link = "4x1gbit".parse::<outboard_lab::LabSpec>().unwrap().link();
-        let call = |bytes| Call { collective: crate::Collective::Allgather, hosts: 4, ranks_per_host: 1, bytes };
+        let call = |bytes| Call {
+            collective: crate::Collective::Allgather,
+            hosts: 4,
+            ranks_per_host: 1,
+            bytes,
+            silent_rank: false,
+        };
         let small = Limits::new(&call(256 * 1024), &link, 7.0, 0.5);
         assert_eq!(small.limit_and_barriers_ms, Some(small.limit_ms + 1.5));
         assert_eq!(small.ratio_to_limit, Some(7.0 / small.limit_ms));

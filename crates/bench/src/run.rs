@@ -34,6 +34,13 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, Bench
     let peers: Vec<InstalledPeer> =
         options.peers.iter().map(|peer| InstalledPeer::new(*peer, &options.peers_dir)).collect();
     let systems: Vec<&dyn System> = ours.iter().copied().chain(peers.iter().map(|peer| peer as &dyn System)).collect();
+    for system in &systems {
+        system.offers(options.collective).map_err(|reason| BenchError::NotOffered {
+            system: system.name(),
+            collective: options.collective.name(),
+            reason,
+        })?;
+    }
     let workshop = Workshop::open()?;
     bar.set_message("building the measuring programs");
     let programs = systems
@@ -119,7 +126,7 @@ fn row(
     let compute_ms = Spread::of(&all(|sample| &sample.alone_ms)).median;
     let barrier_ms = Spread::of(&barriers);
     let limits = Limits::new(&call, &options.lab.link(), time_ms.median, barrier_ms.median);
-    let services = sum_services(samples);
+    let services = sum_services(samples.iter().map(|sample| sample.services));
     let wrong_results = samples.iter().map(|sample| sample.pure.wrong + sample.overall.wrong).sum();
     Row {
         collective: options.collective.name().to_owned(),
@@ -146,12 +153,14 @@ fn row(
         overlap: Overlap::new(compute_ms, overall_ms, time_ms.median),
         host_cpu_s: samples.iter().map(|sample| sample.pure.cpu_s).sum::<f64>() / calls,
         service_cpu_s: services.and_then(|counters| counters.cpu_s).map(|seconds| seconds / calls),
+        offloaded_calls: offloaded_calls(options, launches, services),
         retransmitted_bytes: services.and_then(|counters| counters.retransmitted_bytes),
         late_arrivals: services.and_then(|counters| counters.late_arrivals),
         idle_service_cpu_percent: idle_percent(options, launches),
         late: options.late.map(|late| LateRow {
             rank: late.rank,
             ms: late.by.as_secs_f64() * 1e3,
+            silent: late.silent,
             own_ms: Spread::of(&all(|sample| &sample.pure.late_own_ms)).median,
             others_ms: Spread::of(&all(|sample| &sample.pure.late_others_ms)).median,
         }),
@@ -167,12 +176,20 @@ fn idle_percent(options: &BenchOptions, launches: &[Launch]) -> Option<f64> {
     Some(taken / seconds * 100.0)
 }
 
+/// Calls per repetition that the services completed, beyond those of a repetition that only has a barrier.
+fn offloaded_calls(options: &BenchOptions, launches: &[Launch], services: Option<ServiceCounters>) -> Option<f64> {
+    let barriers = sum_services(launches.iter().map(|launch| launch.barrier_services))?.completed?;
+    let beyond = services?.completed? as f64 - barriers as f64;
+    Some(beyond / f64::from(options.ranks() * options.repetitions * options.rounds))
+}
+
 /// Sums over the rounds; a counter that one round did not tell is not told at all.
-fn sum_services(samples: &[&SizeSamples]) -> Option<ServiceCounters> {
-    samples.iter().map(|sample| sample.services).reduce(|sum, next| {
+fn sum_services(rounds: impl Iterator<Item = Option<ServiceCounters>>) -> Option<ServiceCounters> {
+    rounds.reduce(|sum, next| {
         let (sum, next) = (sum?, next?);
         Some(ServiceCounters {
             cpu_s: sum.cpu_s.zip(next.cpu_s).map(|(a, b)| a + b),
+            completed: sum.completed.zip(next.completed).map(|(a, b)| a + b),
             retransmitted_bytes: sum.retransmitted_bytes.zip(next.retransmitted_bytes).map(|(a, b)| a + b),
             late_arrivals: sum.late_arrivals.zip(next.late_arrivals).map(|(a, b)| a + b),
         })

@@ -15,6 +15,9 @@ const HEADINGS: [&str; 11] = [
     "overall ms (compute)",
     "cpu ms/call",
 ];
+/// A row with fewer calls offloaded per repetition measures another library. Not 1: the first and the last call of a phase
+/// may be counted a moment after the counters were read.
+const OFFLOADED_FROM: f64 = 0.5;
 /// These columns hold names, the others numbers.
 const LEFT_ALIGNED: usize = 2;
 
@@ -33,7 +36,17 @@ pub fn render(rows: &[Row]) -> String {
     let widths: [usize; HEADINGS.len()] =
         std::array::from_fn(|at| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0));
     let table: String = lines.iter().map(|line| render_line(line, &widths)).collect();
-    table + &idle_lines(rows) + &late_lines(rows)
+    table + &native_lines(rows) + &idle_lines(rows) + &late_lines(rows)
+}
+
+/// Who is called ours and is not.
+fn native_lines(rows: &[Row]) -> String {
+    let line = |row: &Row| {
+        let offloaded = row.offloaded_calls.filter(|calls| *calls < OFFLOADED_FROM)?;
+        let (system, size, collective) = (&row.system, format_size(row.bytes_per_rank), &row.collective);
+        Some(format!("{system}, {size}: NOT OFFLOADED: {offloaded:.2} of a call per {collective}\n"))
+    };
+    rows.iter().filter_map(line).collect()
 }
 
 /// What a late rank does to the others.
@@ -42,8 +55,12 @@ fn late_lines(rows: &[Row]) -> String {
         let late = row.late.as_ref()?;
         let (system, size) = (&row.system, format_size(row.bytes_per_rank));
         Some(format!(
-            "{system}, {size}: rank {} late by {:.1} ms: the others take {:.2} ms, itself {:.2} ms from its post\n",
-            late.rank, late.ms, late.others_ms, late.own_ms
+            "{system}, {size}: rank {} late by {:.1} ms{}: the others take {:.2} ms, itself {:.2} ms from its post\n",
+            late.rank,
+            late.ms,
+            if late.silent { ", without blocks" } else { "" },
+            late.others_ms,
+            late.own_ms
         ))
     };
     rows.iter().filter_map(line).collect()
@@ -137,6 +154,17 @@ mod tests {
         assert_eq!(
             text.lines().skip(4).collect::<Vec<_>>(),
             ["outboard: idle, a service process takes 0.012 % of a core"]
+        );
+    }
+
+    #[test]
+    fn calls_that_passed_through_are_told() {
+        let mut rows = [row("outboard", 1 << 20, 26.0), row("outboard below debian", 1 << 20, 40.0)];
+        (rows[0].offloaded_calls, rows[1].offloaded_calls) = (Some(1.0), Some(0.0));
+        let text = render(&rows);
+        assert_eq!(
+            text.lines().skip(3).collect::<Vec<_>>(),
+            ["outboard below debian, 1M: NOT OFFLOADED: 0.00 of a call per allgather"]
         );
     }
 

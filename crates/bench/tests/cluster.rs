@@ -20,6 +20,8 @@ fn main() -> ExitCode {
         Trial::test("late_rank_and_loss", late_rank_and_loss),
         Trial::test("several_ranks_per_host", several_ranks_per_host),
         Trial::test("broadcast_from_rank_0", broadcast_from_rank_0),
+        Trial::test("alltoall_of_two_ranks_per_host", alltoall_of_two_ranks_per_host),
+        Trial::test("a_late_rank_without_blocks_delays_nobody", a_late_rank_without_blocks_delays_nobody),
         Trial::test("a_launch_out_of_time_leaves_nothing_running", a_launch_out_of_time_leaves_nothing_running),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -70,7 +72,7 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
 /// SP-9: a rank that posts late delays the others, and loss is injected for real; the bytes stay right.
 fn late_rank_and_loss() -> Result<(), Failed> {
     let mut options = options(&[100_000]);
-    let late = Lateness { rank: 1, by: Duration::from_millis(20) };
+    let late = Lateness { rank: 1, by: Duration::from_millis(20), silent: false };
     options.late = Some(late);
     options.lab = options.lab.with_loss(Some(Loss::new(1.0, LossOf::All)?));
     let report = measured(&options)?;
@@ -109,6 +111,35 @@ fn broadcast_from_rank_0() -> Result<(), Failed> {
         assert_eq!(row.multicast_minimum_bytes, 2 * row.bytes_per_rank);
         assert!(row.wire_bytes >= 2.0 * row.bytes_per_rank as f64, "{}", row.wire_bytes);
     }
+    Ok(())
+}
+
+fn alltoall_of_two_ranks_per_host() -> Result<(), Failed> {
+    for collective in [Collective::Alltoall, Collective::Alltoallv] {
+        let mut options = options(&[1, 40_000]);
+        (options.collective, options.ranks_per_host) = (collective, 2);
+        for row in &measured(&options)?.rows {
+            assert!(row.verified && row.collective == collective.name(), "{row:?}");
+            assert_eq!(row.multicast_minimum_bytes, 2 * 4 * 2 * row.bytes_per_rank);
+            assert!(row.wire_bytes >= row.multicast_minimum_bytes as f64, "{}", row.wire_bytes);
+            assert_eq!(row.offloaded_calls, None, "no service process took part");
+        }
+    }
+    Ok(())
+}
+
+/// SP-5: those among whom blocks go end without the one who has none.
+fn a_late_rank_without_blocks_delays_nobody() -> Result<(), Failed> {
+    let mut options = options(&[20_000]);
+    let by = Duration::from_secs(2);
+    (options.collective, options.ranks_per_host) = (Collective::Alltoallv, 2);
+    (options.repetitions, options.late) = (1, Some(Lateness { rank: 3, by, silent: true }));
+    let report = measured(&options)?;
+    let [row] = report.rows.as_slice() else { panic!("{report:?}") };
+    let late = row.late.as_ref().expect("a late rank");
+    assert!(row.verified && late.silent);
+    assert!(row.time_ms.min >= 2000.0 && late.others_ms < late.ms, "{late:?}");
+    assert_eq!(row.multicast_minimum_bytes, 2 * 2 * 2 * 20_000);
     Ok(())
 }
 

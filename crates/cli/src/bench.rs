@@ -23,6 +23,10 @@ pub(crate) enum BenchCommand {
     Allgather(BenchArgs),
     /// Nonblocking broadcast from rank 0
     Broadcast(BenchArgs),
+    /// Nonblocking alltoall
+    Alltoall(BenchArgs),
+    /// Nonblocking alltoallv, all blocks of one size
+    Alltoallv(BenchArgs),
 }
 
 /// The way into Outboard.
@@ -51,7 +55,7 @@ pub(crate) struct BenchArgs {
     layout: Layout,
     #[command(flatten)]
     links: LinkArgs,
-    /// Bytes per rank, or of the root, separated by commas
+    /// Bytes per rank, or of the root, or for each other rank of an alltoall; separated by commas
     #[arg(long, default_value = "256K,1M,4M")]
     sizes: String,
     /// open-mpi, mpich, intel-mpi, debian, separated by commas
@@ -69,6 +73,9 @@ pub(crate) struct BenchArgs {
     /// A rank that posts late: RANK:MILLISECONDS
     #[arg(long)]
     late: Option<Lateness>,
+    /// The late rank has no blocks (alltoallv only): the others' time is to be that of 0 milliseconds
+    #[arg(long, requires = "late")]
+    late_silent: bool,
     /// Seconds in which nobody calls anything, to see what service processes take of a core
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     idle: Option<u64>,
@@ -92,6 +99,8 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
     let (collective, args) = match command {
         BenchCommand::Allgather(args) => (Collective::Allgather, args),
         BenchCommand::Broadcast(args) => (Collective::Broadcast, args),
+        BenchCommand::Alltoall(args) => (Collective::Alltoall, args),
+        BenchCommand::Alltoallv(args) => (Collective::Alltoallv, args),
     };
     let sizes = parse_sizes(&args.sizes).map_err(|e| CliError::Failed(e.to_string()))?;
     let mut options = BenchOptions::new(collective, args.links.apply(args.lab)?, sizes);
@@ -99,7 +108,7 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
     options.layout = args.layout;
     options.peers = args.peers;
     options.comm_core = args.comm_core;
-    options.late = args.late;
+    options.late = args.late.map(|late| Lateness { silent: args.late_silent, ..late });
     options.idle = args.idle.map(Duration::from_secs);
     options.repetitions = args.repetitions;
     options.rounds = args.rounds;

@@ -206,6 +206,7 @@ impl ServiceStats for DaemonStats {
         let sum = self.sum()?;
         Ok(ServiceCounters {
             cpu_s: Some(sum.cpu_user_s + sum.cpu_system_s),
+            completed: Some(sum.completed),
             retransmitted_bytes: Some(sum.retransmitted_bytes),
             late_arrivals: Some(sum.late_arrivals),
         })
