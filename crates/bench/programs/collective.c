@@ -27,8 +27,7 @@ static const char *const kind_names[KINDS] = {"allgather", "broadcast", "alltoal
 
 struct options {
     const char *control;         /* socket of the harness */
-    int hosts;                   /* on which the ranks lie, as many on each; 0: not checked */
-    bool strided;                /* rank r on host r mod hosts; else neighbours share a host */
+    const char *layout;          /* for host_check; NULL: not checked */
     enum kind kind;
     int sizes;
     size_t bytes[SIZES_MAX];     /* per rank */
@@ -94,16 +93,6 @@ static enum kind parse_kind(const char *name)
     transport_fail("not a collective: %s", name);
 }
 
-/* "HOSTS:contiguous" or "HOSTS:strided". */
-static void parse_layout(struct options *options, const char *text)
-{
-    char *at = NULL;
-    options->hosts = (int)parse_number(text, &at);
-    options->strided = strcmp(at, ":strided") == 0;
-    if (options->hosts < 1 || (!options->strided && strcmp(at, ":contiguous") != 0))
-        transport_fail("not HOSTS:contiguous or HOSTS:strided: %s", text);
-}
-
 static struct options parse_options(int argc, char **argv)
 {
     struct options options = {.repetitions = 1, .late_rank = -1, .main_core = -1, .others_core = -1};
@@ -118,7 +107,7 @@ static struct options parse_options(int argc, char **argv)
         else if (strcmp(argv[at], "collective") == 0)
             options.kind = parse_kind(value);
         else if (strcmp(argv[at], "layout") == 0)
-            parse_layout(&options, value);
+            options.layout = value;
         else if (strcmp(argv[at], "sizes") == 0)
             parse_sizes(&options, value);
         else if (strcmp(argv[at], "repetitions") == 0)
@@ -459,27 +448,12 @@ static void bind_cores(const struct options *options)
         transport_fail("the rank cannot be bound to core %d", options->main_core);
 }
 
-/* A launcher that placed the ranks otherwise would be measured under the wrong name. Hosts are called h1, h2, ... */
-static void check_host(const struct options *options)
-{
-    char own[256] = "";
-    char expected[16];
-    if (options->hosts == 0)
-        return;
-    const uint32_t hosts = (uint32_t)options->hosts;
-    if (transport_ranks() % hosts != 0)
-        transport_fail("%u ranks cannot lie evenly on %u hosts", transport_ranks(), hosts);
-    const uint32_t at = options->strided ? transport_rank() % hosts : transport_rank() / (transport_ranks() / hosts);
-    snprintf(expected, sizeof expected, "h%u", at + 1);
-    if (gethostname(own, sizeof own - 1) != 0 || strcmp(own, expected) != 0)
-        transport_fail("started on host %s, not on %s: the launcher deals ranks to hosts in another way", own, expected);
-}
-
 int main(int argc, char **argv)
 {
     transport_start(&argc, &argv);
     const struct options options = parse_options(argc, argv);
-    check_host(&options);
+    if (options.layout != NULL && host_check(options.layout, transport_rank(), transport_ranks()) != 0)
+        transport_fail("not where it belongs");
     if (options.late_rank >= (int)transport_ranks())
         transport_fail("rank %d cannot be late: there are %u ranks", options.late_rank, transport_ranks());
     size_t largest = 0;

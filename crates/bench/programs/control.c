@@ -84,6 +84,25 @@ void clock_sleep_until_ns(int64_t instant_ns)
         ;
 }
 
+int host_check(const char *layout, uint32_t rank, uint32_t ranks)
+{
+    char own[256] = "";
+    char expected[16];
+    char *rest = NULL;
+    const uint32_t hosts = (uint32_t)strtoul(layout, &rest, 10);
+    const int strided = strcmp(rest, ":strided") == 0;
+    if (hosts == 0 || ranks % hosts != 0 || (!strided && strcmp(rest, ":contiguous") != 0)) {
+        fprintf(stderr, "%u ranks cannot lie on hosts as %s\n", ranks, layout);
+        return -1;
+    }
+    snprintf(expected, sizeof expected, "h%u", (strided ? rank % hosts : rank / (ranks / hosts)) + 1);
+    if (gethostname(own, sizeof own - 1) != 0 || strcmp(own, expected) != 0) {
+        fprintf(stderr, "rank %u was started on host %s, not on %s as %s says\n", rank, own, expected, layout);
+        return -1;
+    }
+    return 0;
+}
+
 int core_bind(int thread, int core)
 {
     cpu_set_t set;

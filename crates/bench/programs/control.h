@@ -23,6 +23,11 @@ void clock_sleep_until_ns(int64_t instant_ns);
 /* Processor time of all threads of this process, in nanoseconds. */
 int64_t process_cpu_ns(void);
 
+/* Checks that this process runs where a layout, "HOSTS:contiguous" or "HOSTS:strided", has this rank: neighbours in rank
+ * share a host, or ranks are dealt to the hosts in turn, h1 first. A launcher that placed ranks otherwise would be measured
+ * under the wrong name. 0, or -1 when it does not; prints the reason. */
+int host_check(const char *layout, uint32_t rank, uint32_t ranks);
+
 /* Binds a thread (0: the calling one) to one core; prints the reason and returns -1 when it cannot. */
 int core_bind(int thread, int core);
 /* Binds every thread of the process but the calling one, so a library's progress threads; number bound, or -1. */

@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-const SOURCES: [(&str, &str); 9] = [
+const SOURCES: [(&str, &str); 10] = [
     ("collective.c", include_str!("../programs/collective.c")),
     ("calibrate.c", include_str!("../programs/calibrate.c")),
     ("compute.c", include_str!("../programs/compute.c")),
     ("compute.h", include_str!("../programs/compute.h")),
     ("control.c", include_str!("../programs/control.c")),
     ("control.h", include_str!("../programs/control.h")),
+    ("fft3d.c", include_str!("../programs/fft3d.c")),
     ("transport.h", include_str!("../programs/transport.h")),
     ("transport_mpi.c", include_str!("../programs/transport_mpi.c")),
     ("transport_outboard.c", include_str!("../programs/transport_outboard.c")),
@@ -112,6 +113,16 @@ impl Workshop {
         Ok(self.path().join(program))
     }
 
+    /// The FFT program for one system, which is an MPI library.
+    pub(crate) fn fft_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
+        let program = format!("fft3d-{}", name.replace([' ', '/'], "-"));
+        let mut arguments = ["fft3d.c", "control.c", "-o", &program].map(OsString::from).to_vec();
+        arguments.extend(toolchain.library.iter().cloned());
+        arguments.extend(["-lfftw3", "-lm"].map(OsString::from));
+        self.compile(name, &toolchain.compiler, &arguments)?;
+        Ok(self.path().join(program))
+    }
+
     fn compile(&self, system: &str, compiler: &Path, arguments: &[OsString]) -> Result<(), BenchError> {
         let mut command = Command::new(compiler);
         command.args(FLAGS).args(arguments).current_dir(self.path());
@@ -156,6 +167,8 @@ mod tests {
             let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);
             workshop.compile("outboard", Path::new(PLAIN_COMPILER), &arguments).unwrap();
         }
+        let arguments = ["-Werror", "-Wshadow", "-c", "fft3d.c"].map(OsString::from);
+        workshop.compile("debian", Path::new(crate::install::DEBIAN_MPICC), &arguments).unwrap();
     }
 
     /// The loop once ran half as fast in one program as in the other: its code crossed a cache line there.

@@ -69,6 +69,17 @@ impl ControlLine {
         self.stream.write_all(format!("{text}\n").as_bytes()).map_err(BenchError::system("write to the control line"))
     }
 
+    /// Waits for a line of a program that is not done. One that failed says why at its end.
+    pub(crate) fn receive_more(&mut self, watch: &mut Watch<'_>, during: &str) -> Result<String, BenchError> {
+        match self.receive(watch, during)? {
+            Some(text) => Ok(text),
+            None => {
+                watch.wait_end()?;
+                Err(watch.nonsense("the end of the line"))
+            }
+        }
+    }
+
     /// Waits for a line; `None` when the program has closed its end.
     pub(crate) fn receive(&mut self, watch: &mut Watch<'_>, during: &str) -> Result<Option<String>, BenchError> {
         let mut searched = 0;

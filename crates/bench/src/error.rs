@@ -31,7 +31,7 @@ pub enum BenchError {
     /// The measuring program could not be built for a system.
     #[error(
         "the measuring program cannot be built for {system}: {reason}; a C compiler is needed (apt-get install gcc \
-             libc6-dev)"
+             libc6-dev), and FFTW for the FFT program (libfftw3-dev)"
     )]
     Compile {
         /// Name of the system.

@@ -1,4 +1,4 @@
-//! Measures a collective of several systems beside one another on an emulated cluster.
+//! Measures a collective of several systems beside one another on an emulated cluster, and a whole program below them.
 //!
 //! ```text
 //!  options --> installation of the peers --> one measuring program per system (one C source, one compute loop)
@@ -22,6 +22,7 @@ mod calibration;
 mod compile;
 mod control;
 mod error;
+mod fft;
 mod install;
 mod job;
 mod layout;
@@ -37,6 +38,7 @@ mod table;
 
 pub use compile::Toolchain;
 pub use error::BenchError;
+pub use fft::{FftOptions, FftReport, FftRow, render_fft_table, run_fft};
 pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System, process_cpu_seconds};
 pub use layout::Layout;
 pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};

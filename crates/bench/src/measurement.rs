@@ -76,9 +76,9 @@ struct SizeLine {
 
 /// What was counted in one phase.
 #[derive(Clone, Copy, Debug)]
-struct Counted {
-    wire_bytes: u64,
-    services: Option<ServiceCounters>,
+pub(crate) struct Counted {
+    pub(crate) wire_bytes: u64,
+    pub(crate) services: Option<ServiceCounters>,
 }
 
 /// Launches `system` with the program built for it, and measures all sizes.
@@ -127,14 +127,7 @@ fn converse(
     let mut phases: Vec<Counted> = Vec::new();
     while sizes.len() < options.sizes.len() {
         let during = format!("measuring, {} of {} sizes done", sizes.len(), options.sizes.len());
-        let text = match line.receive(watch, &during)? {
-            Some(text) => text,
-            None => {
-                // A program that failed says why at its end.
-                watch.wait_end()?;
-                return Err(watch.nonsense("the end of the line"));
-            }
-        };
+        let text = line.receive_more(watch, &during)?;
         let (word, rest) = text.split_once(' ').unwrap_or((&text, ""));
         match (word, begun) {
             ("library", None) => library = rest.to_owned(),
@@ -181,11 +174,11 @@ fn size_samples(bytes: u64, text: &str, phases: &[Counted], watch: &Watch<'_>) -
     }
 }
 
-fn parse<T: DeserializeOwned>(text: &str, watch: &Watch<'_>) -> Result<T, BenchError> {
+pub(crate) fn parse<T: DeserializeOwned>(text: &str, watch: &Watch<'_>) -> Result<T, BenchError> {
     serde_json::from_str(text).map_err(|_| watch.nonsense(text))
 }
 
-fn read_counters(lab: &Lab, watch: &mut Watch<'_>) -> Result<Counted, BenchError> {
+pub(crate) fn read_counters(lab: &Lab, watch: &mut Watch<'_>) -> Result<Counted, BenchError> {
     let wire_bytes = lab.counters()?.iter().map(|port| port.tx_bytes + port.rx_bytes).sum();
     let name = watch.system().to_owned();
     let services = match &mut watch.running().stats {
@@ -195,7 +188,7 @@ fn read_counters(lab: &Lab, watch: &mut Watch<'_>) -> Result<Counted, BenchError
     Ok(Counted { wire_bytes, services })
 }
 
-fn counted(now: Counted, before: Counted) -> Counted {
+pub(crate) fn counted(now: Counted, before: Counted) -> Counted {
     let services = now.services.zip(before.services).map(|(now, before)| now.since(&before));
     Counted { wire_bytes: now.wire_bytes - before.wire_bytes, services }
 }

@@ -10,9 +10,9 @@ use thiserror::Error;
 /// The largest number of sizes in one run; the measuring program has room for as many.
 pub(crate) const MAX_SIZES: usize = 32;
 /// Repetitions and rounds beyond this are a typing error.
-const MAX_REPETITIONS: u32 = 100_000;
+pub(crate) const MAX_REPETITIONS: u32 = 100_000;
 /// More ranks than this on one host of an emulated cluster measure the scheduler.
-const MAX_RANKS_PER_HOST: u32 = 64;
+pub(crate) const MAX_RANKS_PER_HOST: u32 = 64;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,6 +208,28 @@ pub enum OptionError {
         rank: u32,
         /// Ranks in the run.
         ranks: u32,
+    },
+    /// No grid or too many.
+    #[error("a run transforms 1 to 16 grids, not {count}")]
+    Grids {
+        /// How many were given.
+        count: usize,
+    },
+    /// A grid that cannot be cut into pencils for the ranks.
+    #[error(
+        "a grid has an even number of points along each axis, 8 to 4096, and lines for all of {ranks} ranks, not {grid}"
+    )]
+    Grid {
+        /// What was given.
+        grid: u32,
+        /// Ranks in the run.
+        ranks: u32,
+    },
+    /// No field, or too many.
+    #[error("1 to 64 fields can be transformed, not {value}")]
+    Variables {
+        /// What was given.
+        value: u32,
     },
     /// No rank on a host, or too many.
     #[error("ranks per host: 1 to {MAX_RANKS_PER_HOST} can be had, not {value}")]

@@ -1,98 +1,79 @@
-//! The report as charts: one SVG file per question, one line per system, sizes along the axis.
+//! The report as charts: one SVG file per question, one line per system, sizes or grids along the axis.
 
-use crate::{BenchError, Report, Row, format_size};
+use crate::BenchError;
 use plotters::prelude::*;
 use std::fs;
 use std::path::Path;
 
 const SIZE: (u32, u32) = (800, 480);
 
-struct Chart {
-    file: &'static str,
-    title: &'static str,
-    unit: &'static str,
-    value: fn(&Row) -> f64,
+/// One chart: a line for each system.
+pub(crate) struct Figure {
+    pub(crate) file: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) unit: &'static str,
     /// What no system can beat, drawn as a line of its own.
-    reference: f64,
+    pub(crate) reference: f64,
+    pub(crate) x_title: &'static str,
+    /// Places on the axis are evenly spaced, and labelled by this.
+    pub(crate) x_label: fn(u64) -> String,
+    pub(crate) points: Vec<Point>,
 }
 
-const CHARTS: [Chart; 3] = [
-    Chart {
-        file: "time.svg",
-        title: "Time of a call over the limit of the links",
-        unit: "time / limit",
-        value: |row| if row.raw_limit_ms > 0.0 { row.time_ms.median / row.raw_limit_ms } else { 0.0 },
-        reference: 1.0,
-    },
-    Chart {
-        file: "wire.svg",
-        title: "Bytes over all switch ports, over what multicast needs",
-        unit: "wire bytes / minimum",
-        value: |row| match row.multicast_minimum_bytes {
-            0 => 0.0,
-            minimum => row.wire_bytes / minimum as f64,
-        },
-        reference: 1.0,
-    },
-    Chart {
-        file: "overlap.svg",
-        title: "Communication hidden behind computing",
-        unit: "overlap in %",
-        value: |row| row.overlap.percent,
-        reference: 100.0,
-    },
-];
+/// One system at one place on the axis.
+pub(crate) struct Point {
+    pub(crate) system: String,
+    pub(crate) x: u64,
+    pub(crate) value: f64,
+}
 
 /// Writes every chart into `directory`, which is made if need be.
-pub(crate) fn draw(report: &Report, directory: &Path) -> Result<(), BenchError> {
+pub(crate) fn draw(figures: &[Figure], directory: &Path) -> Result<(), BenchError> {
     fs::create_dir_all(directory).map_err(BenchError::system(format!("make {}", directory.display())))?;
-    for chart in &CHARTS {
-        let path = directory.join(chart.file);
-        draw_chart(chart, report, &path)
+    for figure in figures {
+        let path = directory.join(figure.file);
+        draw_figure(figure, &path)
             .map_err(|error| BenchError::Plot { path: path.clone(), reason: error.to_string() })?;
     }
     Ok(())
 }
 
-fn draw_chart(chart: &Chart, report: &Report, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
-    let sizes = sizes(report);
-    let systems = systems(report);
-    let values = report.rows.iter().map(chart.value).chain([chart.reference]);
+fn draw_figure(figure: &Figure, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let places = places(figure);
+    let values = figure.points.iter().map(|point| point.value).chain([figure.reference]);
     let (low, high) = values.fold((0.0_f64, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
-    let last = sizes.len().saturating_sub(1) as f64;
+    let last = places.len().saturating_sub(1) as f64;
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let mut context = ChartBuilder::on(&root)
-        .caption(chart.title, ("sans-serif", 20))
+        .caption(figure.title, ("sans-serif", 20))
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(60)
         .build_cartesian_2d(-0.2..last + 0.2, low * 1.1..high * 1.1)?;
-    let label = |at: &f64| match sizes.get(at.round() as usize) {
-        Some(bytes) if (at - at.round()).abs() < 1e-6 => format_size(*bytes),
+    let label = |at: &f64| match places.get(at.round() as usize) {
+        Some(x) if (at - at.round()).abs() < 1e-6 => (figure.x_label)(*x),
         _ => String::new(),
     };
     context
         .configure_mesh()
         .disable_x_mesh()
-        .x_labels(sizes.len() * 10)
+        .x_labels(places.len() * 10)
         .x_label_formatter(&label)
-        .x_desc("bytes per rank")
-        .y_desc(chart.unit)
+        .x_desc(figure.x_title)
+        .y_desc(figure.unit)
         .draw()?;
-    context.draw_series(LineSeries::new([(-0.2, chart.reference), (last + 0.2, chart.reference)], BLACK.mix(0.5)))?;
-    for (index, system) in systems.iter().enumerate() {
+    let reference = [(-0.2, figure.reference), (last + 0.2, figure.reference)];
+    context.draw_series(LineSeries::new(reference, BLACK.mix(0.5)))?;
+    for (index, system) in systems(figure).iter().enumerate() {
         let colour = Palette99::pick(index).to_rgba();
-        let points: Vec<(f64, f64)> = sizes
-            .iter()
-            .enumerate()
-            .filter_map(|(at, bytes)| {
-                let row = report.rows.iter().find(|row| row.bytes_per_rank == *bytes && row.system == *system)?;
-                Some((at as f64, (chart.value)(row)))
-            })
-            .collect();
+        let at = |x: u64| {
+            let point = figure.points.iter().find(|point| point.x == x && point.system == *system)?;
+            Some(point.value)
+        };
+        let line = places.iter().enumerate().filter_map(|(place, x)| Some((place as f64, at(*x)?)));
         context
-            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(4))?
+            .draw_series(LineSeries::new(line, colour.stroke_width(2)).point_size(4))?
             .label(system.as_str())
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
     }
@@ -101,18 +82,19 @@ fn draw_chart(chart: &Chart, report: &Report, path: &Path) -> Result<(), Box<dyn
     Ok(())
 }
 
-fn sizes(report: &Report) -> Vec<u64> {
-    let mut sizes: Vec<u64> = report.rows.iter().map(|row| row.bytes_per_rank).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    sizes
+fn places(figure: &Figure) -> Vec<u64> {
+    let mut places: Vec<u64> = figure.points.iter().map(|point| point.x).collect();
+    places.sort_unstable();
+    places.dedup();
+    places
 }
 
-fn systems(report: &Report) -> Vec<String> {
+/// In the order of the first points.
+fn systems(figure: &Figure) -> Vec<String> {
     let mut systems: Vec<String> = Vec::new();
-    for row in &report.rows {
-        if !systems.contains(&row.system) {
-            systems.push(row.system.clone());
+    for point in &figure.points {
+        if !systems.contains(&point.system) {
+            systems.push(point.system.clone());
         }
     }
     systems
@@ -120,8 +102,9 @@ fn systems(report: &Report) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::Report;
     use crate::report::tests::row;
+    use std::fs;
 
     #[test]
     fn charts_name_every_system_and_size() {
@@ -132,11 +115,12 @@ mod tests {
             row("mpich", 1 << 20, 27.0),
             row("mpich", 4 << 20, 111.0),
         ];
-        draw(&Report { rows }, &directory.path().join("charts")).unwrap();
-        for chart in &CHARTS {
-            let text = fs::read_to_string(directory.path().join("charts").join(chart.file)).unwrap();
-            for word in ["outboard", "mpich", "1M", "4M", chart.unit] {
-                assert!(text.contains(word), "{word} in {}", chart.file);
+        let figures = Report { rows }.figures();
+        super::draw(&figures, &directory.path().join("charts")).unwrap();
+        for figure in &figures {
+            let text = fs::read_to_string(directory.path().join("charts").join(figure.file)).unwrap();
+            for word in ["outboard", "mpich", "1M", "4M", figure.unit] {
+                assert!(text.contains(word), "{word} in {}", figure.file);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The rows of a run, as they go into the JSON file.
 
-use crate::{BenchError, Call, limit};
+use crate::plot::{Figure, Point};
+use crate::{BenchError, Call, format_size, limit};
 use outboard_lab::{LinkLimits, Loss};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -16,9 +17,41 @@ pub struct Report {
 impl Report {
     /// Writes the report as JSON: an object with `rows`.
     pub fn write_json(&self, path: &Path) -> Result<(), BenchError> {
-        let text = serde_json::to_string_pretty(self).expect("rows are plain data");
-        fs::write(path, text + "\n").map_err(BenchError::system(format!("write {}", path.display())))
+        write_json(self, path)
     }
+
+    pub(crate) fn figures(&self) -> [Figure; 3] {
+        let points = |value: fn(&Row) -> f64| {
+            let point = |row: &Row| Point { system: row.system.clone(), x: row.bytes_per_rank, value: value(row) };
+            self.rows.iter().map(point).collect()
+        };
+        let figure = |file, title, unit, reference, points| Figure {
+            file,
+            title,
+            unit,
+            reference,
+            x_title: "bytes per rank",
+            x_label: format_size,
+            points,
+        };
+        let time = points(|row| if row.raw_limit_ms > 0.0 { row.time_ms.median / row.raw_limit_ms } else { 0.0 });
+        let wire = points(|row| match row.multicast_minimum_bytes {
+            0 => 0.0,
+            minimum => row.wire_bytes / minimum as f64,
+        });
+        let overlap = points(|row| row.overlap.percent);
+        [
+            figure("time.svg", "Time of a call over the limit of the links", "time / limit", 1.0, time),
+            figure("wire.svg", "Bytes over all switch ports, over what is needed", "wire bytes / minimum", 1.0, wire),
+            figure("overlap.svg", "Communication hidden behind computing", "overlap in %", 100.0, overlap),
+        ]
+    }
+}
+
+/// Writes rows, which are plain data, as JSON.
+pub(crate) fn write_json(rows: &impl Serialize, path: &Path) -> Result<(), BenchError> {
+    let text = serde_json::to_string_pretty(rows).expect("rows are plain data");
+    fs::write(path, text + "\n").map_err(BenchError::system(format!("write {}", path.display())))
 }
 
 /// One system at one size.

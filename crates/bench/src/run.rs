@@ -55,7 +55,7 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, Bench
     let rows = systems.iter().zip(&launches).flat_map(|(system, launches)| rows(options, *system, launches));
     let report = Report { rows: rows.collect() };
     if let Some(directory) = &options.plot {
-        plot::draw(&report, directory)?;
+        plot::draw(&report.figures(), directory)?;
     }
     Ok(report)
 }
@@ -91,9 +91,13 @@ fn measure_all(
 }
 
 fn progress_bar(options: &BenchOptions, systems: usize) -> ProgressBar {
-    let steps = systems as u64 * u64::from(options.rounds) * phases_per_launch(options);
+    bar(systems as u64 * u64::from(options.rounds) * phases_per_launch(options), options.progress)
+}
+
+/// A progress bar, or a hidden one.
+pub(crate) fn bar(steps: u64, shown: bool) -> ProgressBar {
     // Draws nothing where standard error is no terminal.
-    let target = if options.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed_precise} {msg}").expect("a valid template");
     ProgressBar::with_draw_target(Some(steps), target).with_style(style)
 }
@@ -184,7 +188,7 @@ fn offloaded_calls(options: &BenchOptions, launches: &[Launch], services: Option
 }
 
 /// Sums over the rounds; a counter that one round did not tell is not told at all.
-fn sum_services(rounds: impl Iterator<Item = Option<ServiceCounters>>) -> Option<ServiceCounters> {
+pub(crate) fn sum_services(rounds: impl Iterator<Item = Option<ServiceCounters>>) -> Option<ServiceCounters> {
     rounds.reduce(|sum, next| {
         let (sum, next) = (sum?, next?);
         Some(ServiceCounters {

@@ -33,10 +33,7 @@ pub fn render(rows: &[Row]) -> String {
     });
     let mut lines = vec![HEADINGS.map(str::to_owned)];
     lines.extend(sorted.into_iter().map(cells));
-    let widths: [usize; HEADINGS.len()] =
-        std::array::from_fn(|at| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0));
-    let table: String = lines.iter().map(|line| render_line(line, &widths)).collect();
-    table + &native_lines(rows) + &idle_lines(rows) + &late_lines(rows)
+    lay_out(&lines) + &native_lines(rows) + &idle_lines(rows) + &late_lines(rows)
 }
 
 /// Who is called ours and is not.
@@ -76,7 +73,14 @@ fn idle_lines(rows: &[Row]) -> String {
         .collect()
 }
 
-fn render_line(cells: &[String; HEADINGS.len()], widths: &[usize; HEADINGS.len()]) -> String {
+/// Lines of cells in columns that line up.
+pub(crate) fn lay_out<const COLUMNS: usize>(lines: &[[String; COLUMNS]]) -> String {
+    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
+    let widths: [usize; COLUMNS] = std::array::from_fn(width);
+    lines.iter().map(|line| render_line(line, &widths)).collect()
+}
+
+fn render_line<const COLUMNS: usize>(cells: &[String; COLUMNS], widths: &[usize; COLUMNS]) -> String {
     let mut line = String::new();
     for (at, (cell, width)) in cells.iter().zip(widths).enumerate() {
         let padded = if at < LEFT_ALIGNED { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
@@ -87,19 +91,26 @@ fn render_line(cells: &[String; HEADINGS.len()], widths: &[usize; HEADINGS.len()
     line + "\n"
 }
 
+pub(crate) fn ranks_cell(ranks: u32, ranks_per_host: u32, layout: &str) -> String {
+    match ranks_per_host {
+        1 => ranks.to_string(),
+        several => format!("{ranks} ({several} a host, {layout})"),
+    }
+}
+
+pub(crate) fn cpu_cell(host_s: f64, service_s: Option<f64>) -> String {
+    match service_s {
+        Some(service_s) => format!("{:.2} + {:.2} service", host_s * 1e3, service_s * 1e3),
+        None => format!("{:.2}", host_s * 1e3),
+    }
+}
+
 fn cells(row: &Row) -> [String; HEADINGS.len()] {
-    let cpu = match row.service_cpu_s {
-        Some(service) => format!("{:.2} + {:.2} service", row.host_cpu_s * 1e3, service * 1e3),
-        None => format!("{:.2}", row.host_cpu_s * 1e3),
-    };
     let time = row.time_ms;
     [
         if row.verified { row.system.clone() } else { format!("{}!", row.system) },
         row.algorithm.clone(),
-        match row.ranks_per_host {
-            1 => row.ranks.to_string(),
-            per_host => format!("{} ({per_host} a host, {})", row.ranks, row.layout),
-        },
+        ranks_cell(row.ranks, row.ranks_per_host, &row.layout),
         format_size(row.bytes_per_rank),
         format!("{:.2} [{:.2}..{:.2}]", time.median, time.min, time.max),
         match row.limit_and_barriers_ms {
@@ -110,7 +121,7 @@ fn cells(row: &Row) -> [String; HEADINGS.len()] {
         format!("{:.3}", row.wire_bytes / 1e6),
         format!("{:.0}", row.overlap.percent),
         format!("{:.2} ({:.2})", row.overlap.overall_ms, row.overlap.compute_ms),
-        cpu,
+        cpu_cell(row.host_cpu_s, row.service_cpu_s),
     ]
 }
 

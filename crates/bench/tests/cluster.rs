@@ -3,7 +3,9 @@
 //! Has a main of its own because the cluster's processes are this program, executed again.
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use outboard_bench::{BenchError, BenchOptions, Collective, Lateness, Layout, Peer, Report, run};
+use outboard_bench::{
+    BenchError, BenchOptions, Collective, FftOptions, Lateness, Layout, Peer, Report, render_fft_table, run, run_fft,
+};
 use outboard_lab::{LabSpec, Loss, LossOf};
 use std::fs;
 use std::path::Path;
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
         Trial::test("broadcast_from_rank_0", broadcast_from_rank_0),
         Trial::test("alltoall_of_two_ranks_per_host", alltoall_of_two_ranks_per_host),
         Trial::test("a_late_rank_without_blocks_delays_nobody", a_late_rank_without_blocks_delays_nobody),
+        Trial::test("fft_has_the_same_bits_below_any_layout", fft_has_the_same_bits_below_any_layout),
         Trial::test("a_launch_out_of_time_leaves_nothing_running", a_launch_out_of_time_leaves_nothing_running),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -140,6 +143,31 @@ fn a_late_rank_without_blocks_delays_nobody() -> Result<(), Failed> {
     assert!(row.verified && late.silent);
     assert!(row.time_ms.min >= 2000.0 && late.others_ms < late.ms, "{late:?}");
     assert_eq!(row.multicast_minimum_bytes, 2 * 2 * 2 * 20_000);
+    Ok(())
+}
+
+fn fft_has_the_same_bits_below_any_layout() -> Result<(), Failed> {
+    let mut checksums = Vec::new();
+    for layout in [Layout::Contiguous, Layout::Strided] {
+        let mut options = FftOptions::new("2x1gbit".parse()?, vec![8, 18]);
+        (options.ranks_per_host, options.layout, options.variables) = (2, layout, 3);
+        (options.peers, options.repetitions, options.rounds) = (vec![Peer::Debian], 2, 2);
+        options.progress = false;
+        let charts = tempfile::tempdir()?;
+        options.plot = Some(charts.path().to_owned());
+        let report = run_fft(&options, &[]).map_err(|error| Failed::from(error.to_string()))?;
+        assert!(report.agrees(), "{}", render_fft_table(&report));
+        assert_eq!(report.rows.iter().map(|row| row.grid).collect::<Vec<_>>(), [8, 18]);
+        for row in &report.rows {
+            assert_eq!((row.process_grid.as_str(), row.exchanges, row.repetitions), ("2x2", 12, 4));
+            assert!(row.mpi_ms.median > 0.0 && row.mpi_ms.median <= row.time_ms.max, "{row:?}");
+            assert!(row.wire_bytes >= row.payload_bytes as f64 && row.payload_bytes > 0, "{row:?}");
+            assert_eq!(row.offloaded_exchanges, None, "no service process took part");
+        }
+        assert_eq!(fs::read_dir(charts.path())?.count(), 3);
+        checksums.push(report.rows.into_iter().map(|row| row.checksum).collect::<Vec<_>>());
+    }
+    assert_eq!(checksums[0], checksums[1]);
     Ok(())
 }
 

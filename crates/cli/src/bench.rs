@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use outboard_bench::{
-    BenchOptions, Collective, Lateness, Layout, Outboard, OutboardBelowMpi, Peer, Services, System, default_peers_dir,
-    parse_sizes, render_table,
+    BenchOptions, Collective, FftOptions, Lateness, Layout, Outboard, OutboardBelowMpi, Peer, Services, System,
+    default_peers_dir, parse_sizes, render_fft_table, render_table,
 };
 use outboard_lab::LabSpec;
 
@@ -27,6 +27,8 @@ pub(crate) enum BenchCommand {
     Alltoall(BenchArgs),
     /// Nonblocking alltoallv, all blocks of one size
     Alltoallv(BenchArgs),
+    /// A three-dimensional FFT in pencils, several fields in a pipeline, its transposes by MPI_Ialltoallv
+    Fft(FftArgs),
 }
 
 /// The way into Outboard.
@@ -101,6 +103,7 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         BenchCommand::Broadcast(args) => (Collective::Broadcast, args),
         BenchCommand::Alltoall(args) => (Collective::Alltoall, args),
         BenchCommand::Alltoallv(args) => (Collective::Alltoallv, args),
+        BenchCommand::Fft(args) => return fft(args),
     };
     let sizes = parse_sizes(&args.sizes).map_err(|e| CliError::Failed(e.to_string()))?;
     let mut options = BenchOptions::new(collective, args.links.apply(args.lab)?, sizes);
@@ -127,15 +130,7 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         ours.push(Box::new(Outboard::new(&algorithm, &include, &library, launch)));
     }
     if matches!(args.via, Via::Mpi | Via::Both) {
-        let start = move |job: &outboard_bench::Job<'_>| {
-            let library = places::library().map_err(|e| outboard_bench::LaunchError::new("liboutboard.so", e))?;
-            let d = Daemons::on_lab(job.lab, job.directory, &daemons)?;
-            let mut environment = d.environment();
-            environment.push(("OUTBOARD_LIBRARY".to_owned(), library.display().to_string()));
-            Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })
-        };
-        let shim = places::shim(args.mpi)?;
-        ours.push(Box::new(OutboardBelowMpi::new(&algorithm, args.mpi, &default_peers_dir(), &shim, start)?));
+        ours.push(below_mpi(args.mpi, daemons)?);
     }
     let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
     let report = outboard_bench::run(&options, &systems)?;
@@ -145,6 +140,91 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
     }
     let wrong = report.rows.iter().any(|row| !row.verified);
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Our way in below an unmodified MPI program.
+fn below_mpi(mpi: Peer, daemons: DaemonArgs) -> Result<Box<dyn System>, CliError> {
+    let algorithm = daemons.algorithm.clone();
+    let start = move |job: &outboard_bench::Job<'_>| {
+        let library = places::library().map_err(|e| outboard_bench::LaunchError::new("liboutboard.so", e))?;
+        let d = Daemons::on_lab(job.lab, job.directory, &daemons)?;
+        let mut environment = d.environment();
+        environment.push(("OUTBOARD_LIBRARY".to_owned(), library.display().to_string()));
+        Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })
+    };
+    let shim = places::shim(mpi)?;
+    Ok(Box::new(OutboardBelowMpi::new(&algorithm, mpi, &default_peers_dir(), &shim, start)?))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FftArgs {
+    /// HOSTSxRATE
+    #[arg(long, default_value = "4x1gbit")]
+    lab: LabSpec,
+    /// Ranks on every host
+    #[arg(long, default_value_t = 1)]
+    ranks_per_host: u32,
+    /// How ranks lie on the hosts: contiguous keeps neighbours together, strided deals them in turn
+    #[arg(long, default_value = "contiguous")]
+    layout: Layout,
+    #[command(flatten)]
+    links: LinkArgs,
+    /// Points along each axis, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "128,256")]
+    grid: Vec<u32>,
+    /// Fields in the pipeline
+    #[arg(long, default_value_t = 4)]
+    variables: u32,
+    /// open-mpi, mpich, intel-mpi, debian, separated by commas
+    #[arg(long, value_delimiter = ',')]
+    peers: Vec<Peer>,
+    /// Only the peers, without an MPI library with Outboard below the program
+    #[arg(long)]
+    peers_only: bool,
+    /// The Open MPI that Outboard is preloaded under: debian or open-mpi
+    #[arg(long, default_value = "debian")]
+    mpi: Peer,
+    /// Ranks share core 0; service processes have core 1
+    #[arg(long)]
+    comm_core: bool,
+    /// Pairs of a forward and a backward transform
+    #[arg(long, default_value_t = 5)]
+    repetitions: u32,
+    /// How often all systems are gone through
+    #[arg(long, default_value_t = 1)]
+    rounds: u32,
+    /// Where the rows go
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Where charts go
+    #[arg(long)]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    daemons: DaemonArgs,
+}
+
+fn fft(args: FftArgs) -> Result<ExitCode, CliError> {
+    let mut options = FftOptions::new(args.links.apply(args.lab)?, args.grid);
+    options.ranks_per_host = args.ranks_per_host;
+    options.layout = args.layout;
+    options.variables = args.variables;
+    options.peers = args.peers;
+    options.comm_core = args.comm_core;
+    options.repetitions = args.repetitions;
+    options.rounds = args.rounds;
+    options.plot = args.plot;
+    let mut daemons = args.daemons;
+    if options.comm_core && daemons.service_core.is_none() {
+        daemons.service_core = Some(1);
+    }
+    let ours = if args.peers_only { Vec::new() } else { vec![below_mpi(args.mpi, daemons)?] };
+    let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
+    let report = outboard_bench::run_fft(&options, &systems)?;
+    print!("{}", render_fft_table(&report));
+    if let Some(path) = args.json {
+        report.write_json(&path)?;
+    }
+    Ok(if report.agrees() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The launcher of an installed Open MPI, for ranks on this machine.

@@ -1,0 +1,676 @@
+/*
+ * fft3d.c: a pseudo-spectral program's heart: three-dimensional Fourier transforms of several real fields, forward and
+ * back, on a grid of N^3 points that is cut into pencils over a process grid of Py x Pz ranks (rank = pz * Py + py).
+ *
+ *   x lines (real -> N/2+1 complex)  --exchange within rows-->  y lines  --exchange within columns-->  z lines
+ *
+ * The fields are in a pipeline: while the blocks of one are exchanged by MPI_Ialltoallv, lines of another are transformed.
+ * Line transforms are FFTW's, planned by estimate, so that equal input gives equal bits below any MPI library.
+ *
+ * Every repetition is checked: field 0 is a plane wave whose spectrum is known, all fields must come back, and the bits
+ * must be those of the repetition before. Checks are outside the measured time.
+ *
+ * Rank 0 talks to the harness as collective.c does: "library", then for each grid "begin", "end" and a row of JSON.
+ */
+#include "control.h"
+
+#include <complex.h>
+#include <fftw3.h>
+#include <inttypes.h>
+#include <math.h>
+#include <mpi.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GRIDS_MAX = 16, VARIABLES_MAX = 64, WARM_UP = 1, TILE = 8, SLOTS = 2 };
+/* The plane wave of field 0: one that no exchange of axes leaves as it is. */
+enum { WAVE_X = 1, WAVE_Y = 2, WAVE_Z = 3 };
+static const double TOLERANCE = 1e-11;
+
+typedef double complex cell;
+
+struct options {
+    const char *control;  /* socket of the harness */
+    const char *layout;   /* for host_check */
+    int grids;
+    int grid[GRIDS_MAX];  /* N */
+    int variables;
+    int dimensions[2];    /* Py, Pz */
+    int repetitions;
+    int main_core;        /* -1: not bound */
+    int others_core;
+};
+
+/* A part of an axis. */
+struct range {
+    int from;
+    int length;
+};
+
+/* Where the block for one rank lies in an array: cell (i, j, k) of the packed block, k fastest, is at
+ * offset + i * stride[0] + j * stride[1] + k * stride[2]. */
+struct block {
+    size_t offset;
+    int length[3];
+    size_t stride[3];
+};
+
+/* One side of an exchange: a block for every rank, packed one behind the other. */
+struct side {
+    struct block *blocks;
+    int *counts;
+    int *displacements;
+};
+
+/* An exchange that is under way. */
+struct slot {
+    cell *send;
+    cell *receive;
+    MPI_Request request;
+};
+
+/* Blocks between the ranks of a row or column: side 0 belongs to the array before it, side 1 to the one after it. */
+struct exchange {
+    MPI_Comm communicator;
+    int ranks;
+    struct side sides[2];
+    struct slot slots[SLOTS];
+};
+
+struct transform {
+    int n;
+    int half;                /* cells of a transformed x line */
+    int variables;
+    struct range y, z;       /* of the own x lines */
+    struct range x, y_of_z;  /* of the own y lines x and z; of the own z lines x and y_of_z */
+    double *fields[VARIABLES_MAX];
+    cell *spectra[VARIABLES_MAX];
+    cell *x_lines;
+    cell *y_lines;
+    struct exchange rows, columns;
+    fftw_plan x_forward, x_backward, y_forward, y_backward, z_forward, z_backward;
+    double *wave;            /* one period of a cosine in n points */
+    int64_t in_mpi_ns;
+};
+
+/* One repetition on one rank. Doubles only: samples travel by MPI_Gather. */
+struct sample {
+    double elapsed_ms;
+    double mpi_ms;
+    double cpu_s;
+    double wrong;
+};
+enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
+
+static int own_rank;
+static int all_ranks;
+static int harness = -1;
+
+/* ---- options ------------------------------------------------------------------------------------------------------ */
+
+_Noreturn static void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+_Noreturn static void fail(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "rank %d: ", own_rank);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    fflush(stderr);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    _Exit(1);
+}
+
+static void parse_grids(struct options *options, const char *text)
+{
+    char *at = NULL;
+    for (options->grids = 0; *text != '\0'; text = *at == ',' ? at + 1 : at) {
+        const long n = strtol(text, &at, 10);
+        if (options->grids == GRIDS_MAX || n < 8 || n > 4096 || n % 2 != 0 || (*at != ',' && *at != '\0'))
+            fail("not up to %d even grid sizes from 8 to 4096: %s", GRIDS_MAX, text);
+        options->grid[options->grids++] = (int)n;
+    }
+}
+
+static struct options parse_options(int argc, char **argv)
+{
+    struct options options = {.variables = 4, .repetitions = 1, .main_core = -1, .others_core = -1};
+    for (int at = 1; at < argc; at++) {
+        char *value = strchr(argv[at], '=');
+        if (value == NULL)
+            fail("not NAME=VALUE: %s", argv[at]);
+        *value++ = '\0';
+        if (strcmp(argv[at], "control") == 0)
+            options.control = value;
+        else if (strcmp(argv[at], "layout") == 0)
+            options.layout = value;
+        else if (strcmp(argv[at], "grids") == 0)
+            parse_grids(&options, value);
+        else if (strcmp(argv[at], "variables") == 0)
+            options.variables = atoi(value);
+        else if (strcmp(argv[at], "process-grid") == 0)
+            sscanf(value, "%dx%d", &options.dimensions[0], &options.dimensions[1]);
+        else if (strcmp(argv[at], "repetitions") == 0)
+            options.repetitions = atoi(value);
+        else if (strcmp(argv[at], "main-core") == 0)
+            options.main_core = atoi(value);
+        else if (strcmp(argv[at], "others-core") == 0)
+            options.others_core = atoi(value);
+        else
+            fail("unknown option %s", argv[at]);
+    }
+    if (options.control == NULL || options.grids == 0 || options.repetitions < 1 || options.variables < 1 ||
+        options.variables > VARIABLES_MAX || options.dimensions[0] < 1 || options.dimensions[1] < 1 ||
+        options.dimensions[0] * options.dimensions[1] != all_ranks)
+        fail("control, grids, repetitions, 1 to %d variables and a process grid of %d ranks are needed", VARIABLES_MAX,
+             all_ranks);
+    return options;
+}
+
+/* ---- who has what ------------------------------------------------------------------------------------------------- */
+
+/* The part of `length` that the `at`th of `parts` has; the first ones have one more where it does not divide. */
+static struct range part(int length, int parts, int at)
+{
+    const int least = length / parts;
+    const int more = length % parts;
+    return (struct range){at * least + (at < more ? at : more), least + (at < more)};
+}
+
+/* FFTW's memory: equally aligned everywhere, so that one plan fits all arrays. */
+static void *allocate(size_t bytes)
+{
+    void *memory = fftw_malloc(bytes > 0 ? bytes : 1);
+    if (memory == NULL)
+        fail("no memory for %zu bytes", bytes);
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+static size_t block_cells(const struct block *block)
+{
+    return (size_t)block->length[0] * (size_t)block->length[1] * (size_t)block->length[2];
+}
+
+static void lay_side(struct side *side, int ranks, struct block (*block_of)(const struct transform *, int, int),
+                     const struct transform *transform)
+{
+    int at = 0;
+    side->blocks = allocate(sizeof *side->blocks * (size_t)ranks);
+    side->counts = allocate(sizeof *side->counts * (size_t)ranks);
+    side->displacements = allocate(sizeof *side->displacements * (size_t)ranks);
+    for (int rank = 0; rank < ranks; rank++) {
+        side->blocks[rank] = block_of(transform, ranks, rank);
+        side->counts[rank] = (int)block_cells(&side->blocks[rank]);
+        side->displacements[rank] = at;
+        at += side->counts[rank];
+    }
+}
+
+static size_t side_cells(const struct side *side, int ranks)
+{
+    return (size_t)side->displacements[ranks - 1] + (size_t)side->counts[ranks - 1];
+}
+
+static struct block x_lines_block(const struct transform *t, int ranks, int rank)
+{
+    const struct range x = part(t->half, ranks, rank);
+    const size_t half = (size_t)t->half;
+    return (struct block){(size_t)x.from, {t->z.length, t->y.length, x.length}, {(size_t)t->y.length * half, half, 1}};
+}
+
+static struct block y_lines_block_of_row(const struct transform *t, int ranks, int rank)
+{
+    const struct range y = part(t->n, ranks, rank);
+    const size_t n = (size_t)t->n;
+    return (struct block){(size_t)y.from, {t->z.length, y.length, t->x.length}, {(size_t)t->x.length * n, 1, n}};
+}
+
+static struct block y_lines_block_of_column(const struct transform *t, int ranks, int rank)
+{
+    const struct range y = part(t->n, ranks, rank);
+    const size_t n = (size_t)t->n;
+    return (struct block){(size_t)y.from, {t->z.length, t->x.length, y.length}, {(size_t)t->x.length * n, n, 1}};
+}
+
+static struct block z_lines_block(const struct transform *t, int ranks, int rank)
+{
+    const struct range z = part(t->n, ranks, rank);
+    const size_t n = (size_t)t->n;
+    return (struct block){
+        (size_t)z.from, {z.length, t->x.length, t->y_of_z.length}, {1, n, (size_t)t->x.length * n}};
+}
+
+static void lay_exchange(struct exchange *exchange, int color, int key,
+                         struct block (*const block_of[2])(const struct transform *, int, int),
+                         const struct transform *transform)
+{
+    MPI_Comm_split(MPI_COMM_WORLD, color, key, &exchange->communicator);
+    MPI_Comm_size(exchange->communicator, &exchange->ranks);
+    size_t most = 0;
+    for (int side = 0; side < 2; side++) {
+        lay_side(&exchange->sides[side], exchange->ranks, block_of[side], transform);
+        const size_t cells = side_cells(&exchange->sides[side], exchange->ranks);
+        most = cells > most ? cells : most;
+    }
+    for (int at = 0; at < SLOTS; at++)
+        exchange->slots[at] = (struct slot){allocate(sizeof(cell) * most), allocate(sizeof(cell) * most),
+                                            MPI_REQUEST_NULL};
+}
+
+static fftw_plan plan_lines(int n, size_t lines, cell *data, int direction)
+{
+    return fftw_plan_many_dft(1, &n, (int)lines, data, NULL, 1, n, data, NULL, 1, n, direction, FFTW_ESTIMATE);
+}
+
+static void make_plans(struct transform *t)
+{
+    const size_t x_lines = (size_t)t->y.length * (size_t)t->z.length;
+    const size_t y_lines = (size_t)t->x.length * (size_t)t->z.length;
+    const size_t z_lines = (size_t)t->x.length * (size_t)t->y_of_z.length;
+    t->x_forward = fftw_plan_many_dft_r2c(1, &t->n, (int)x_lines, t->fields[0], NULL, 1, t->n, t->x_lines, NULL, 1,
+                                          t->half, FFTW_ESTIMATE);
+    t->x_backward = fftw_plan_many_dft_c2r(1, &t->n, (int)x_lines, t->x_lines, NULL, 1, t->half, t->fields[0], NULL, 1,
+                                           t->n, FFTW_ESTIMATE);
+    t->y_forward = plan_lines(t->n, y_lines, t->y_lines, FFTW_FORWARD);
+    t->y_backward = plan_lines(t->n, y_lines, t->y_lines, FFTW_BACKWARD);
+    t->z_forward = plan_lines(t->n, z_lines, t->spectra[0], FFTW_FORWARD);
+    t->z_backward = plan_lines(t->n, z_lines, t->spectra[0], FFTW_BACKWARD);
+    if (t->x_forward == NULL || t->x_backward == NULL || t->y_forward == NULL || t->y_backward == NULL ||
+        t->z_forward == NULL || t->z_backward == NULL)
+        fail("FFTW has no plan for lines of %d points", t->n);
+}
+
+static struct transform *make_transform(const struct options *options, int n)
+{
+    struct transform *t = allocate(sizeof *t);
+    const int rows = options->dimensions[0];
+    const int columns = options->dimensions[1];
+    const int in_row = own_rank % rows;
+    const int in_column = own_rank / rows;
+    t->n = n;
+    t->half = n / 2 + 1;
+    t->variables = options->variables;
+    t->y = part(n, rows, in_row);
+    t->z = part(n, columns, in_column);
+    t->x = part(t->half, rows, in_row);
+    t->y_of_z = part(n, columns, in_column);
+    if (t->y.length == 0 || t->z.length == 0 || t->x.length == 0)
+        fail("a process grid of %dx%d leaves ranks without lines of a grid of %d", rows, columns, n);
+    const size_t lines = (size_t)t->y.length * (size_t)t->z.length;
+    for (int variable = 0; variable < t->variables; variable++) {
+        t->fields[variable] = allocate(sizeof(double) * lines * (size_t)n);
+        t->spectra[variable] = allocate(sizeof(cell) * (size_t)n * (size_t)t->x.length * (size_t)t->y_of_z.length);
+    }
+    t->x_lines = allocate(sizeof(cell) * lines * (size_t)t->half);
+    t->y_lines = allocate(sizeof(cell) * (size_t)n * (size_t)t->x.length * (size_t)t->z.length);
+    t->wave = allocate(sizeof(double) * (size_t)n);
+    for (int at = 0; at < n; at++)
+        t->wave[at] = cos(2 * M_PI * at / n);
+    lay_exchange(&t->rows, in_column, in_row,
+                 (struct block (*const[2])(const struct transform *, int, int)){x_lines_block, y_lines_block_of_row}, t);
+    lay_exchange(&t->columns, in_row, in_column,
+                 (struct block (*const[2])(const struct transform *, int, int)){y_lines_block_of_column, z_lines_block},
+                 t);
+    make_plans(t);
+    return t;
+}
+
+static void free_exchange(struct exchange *exchange)
+{
+    for (int side = 0; side < 2; side++) {
+        fftw_free(exchange->sides[side].blocks);
+        fftw_free(exchange->sides[side].counts);
+        fftw_free(exchange->sides[side].displacements);
+    }
+    for (int at = 0; at < SLOTS; at++) {
+        fftw_free(exchange->slots[at].send);
+        fftw_free(exchange->slots[at].receive);
+    }
+    MPI_Comm_free(&exchange->communicator);
+}
+
+static void free_transform(struct transform *t)
+{
+    const fftw_plan plans[] = {t->x_forward,  t->x_backward, t->y_forward,
+                               t->y_backward, t->z_forward,  t->z_backward};
+    for (size_t at = 0; at < sizeof plans / sizeof *plans; at++)
+        fftw_destroy_plan(plans[at]);
+    for (int variable = 0; variable < t->variables; variable++) {
+        fftw_free(t->fields[variable]);
+        fftw_free(t->spectra[variable]);
+    }
+    fftw_free(t->x_lines);
+    fftw_free(t->y_lines);
+    fftw_free(t->wave);
+    free_exchange(&t->rows);
+    free_exchange(&t->columns);
+    fftw_free(t);
+}
+
+/* ---- exchanges ---------------------------------------------------------------------------------------------------- */
+
+enum copying { PACK, UNPACK };
+
+/* Between an array and packed blocks. In tiles, so that an axis that runs across the other's lines stays in the cache. */
+static void copy_side(const struct exchange *exchange, int which, cell *array, cell *packed, enum copying copying)
+{
+    const struct side *side = &exchange->sides[which];
+    for (int rank = 0; rank < exchange->ranks; rank++) {
+        const struct block *block = &side->blocks[rank];
+        cell *from_block = packed + side->displacements[rank];
+        const int n1 = block->length[1];
+        const int n2 = block->length[2];
+        for (int i = 0; i < block->length[0]; i++)
+            for (int tile = 0; tile < n2; tile += TILE)
+                for (int j = 0; j < n1; j++) {
+                    cell *at = array + block->offset + (size_t)i * block->stride[0] + (size_t)j * block->stride[1];
+                    cell *in = from_block + ((size_t)i * (size_t)n1 + (size_t)j) * (size_t)n2;
+                    const int end = tile + TILE < n2 ? tile + TILE : n2;
+                    for (int k = tile; k < end; k++) {
+                        cell *one = at + (size_t)k * block->stride[2];
+                        if (copying == PACK)
+                            in[k] = *one;
+                        else
+                            *one = in[k];
+                    }
+                }
+    }
+}
+
+/* Packs `array`, which side `from` belongs to, and starts the exchange. */
+static void start(struct transform *t, struct exchange *exchange, int from, int variable, cell *array)
+{
+    struct slot *slot = &exchange->slots[variable % SLOTS];
+    const struct side *outgoing = &exchange->sides[from];
+    const struct side *incoming = &exchange->sides[1 - from];
+    copy_side(exchange, from, array, slot->send, PACK);
+    const int64_t began = clock_now_ns();
+    const int code = MPI_Ialltoallv(slot->send, outgoing->counts, outgoing->displacements, MPI_C_DOUBLE_COMPLEX,
+                                    slot->receive, incoming->counts, incoming->displacements, MPI_C_DOUBLE_COMPLEX,
+                                    exchange->communicator, &slot->request);
+    t->in_mpi_ns += clock_now_ns() - began;
+    if (code != MPI_SUCCESS)
+        fail("MPI_Ialltoallv ended with code %d", code);
+}
+
+/* Waits for the exchange and unpacks it into `array`, which the side behind side `from` belongs to. */
+static void finish(struct transform *t, struct exchange *exchange, int from, int variable, cell *array)
+{
+    struct slot *slot = &exchange->slots[variable % SLOTS];
+    const int64_t began = clock_now_ns();
+    const int code = MPI_Wait(&slot->request, MPI_STATUS_IGNORE);
+    t->in_mpi_ns += clock_now_ns() - began;
+    if (code != MPI_SUCCESS)
+        fail("MPI_Wait ended with code %d", code);
+    copy_side(exchange, 1 - from, array, slot->receive, UNPACK);
+}
+
+/* ---- the pipeline ------------------------------------------------------------------------------------------------- */
+
+/* Each field is one step behind the one before it: its exchange is under way while that one's lines are transformed. */
+static void forward(struct transform *t)
+{
+    for (int step = 0; step < t->variables + 2; step++) {
+        if (step < t->variables) {
+            fftw_execute_dft_r2c(t->x_forward, t->fields[step], t->x_lines);
+            start(t, &t->rows, 0, step, t->x_lines);
+        }
+        if (step >= 1 && step - 1 < t->variables) {
+            finish(t, &t->rows, 0, step - 1, t->y_lines);
+            fftw_execute_dft(t->y_forward, t->y_lines, t->y_lines);
+            start(t, &t->columns, 0, step - 1, t->y_lines);
+        }
+        if (step >= 2) {
+            finish(t, &t->columns, 0, step - 2, t->spectra[step - 2]);
+            fftw_execute_dft(t->z_forward, t->spectra[step - 2], t->spectra[step - 2]);
+        }
+    }
+}
+
+static void backward(struct transform *t)
+{
+    for (int step = 0; step < t->variables + 2; step++) {
+        if (step < t->variables) {
+            fftw_execute_dft(t->z_backward, t->spectra[step], t->spectra[step]);
+            start(t, &t->columns, 1, step, t->spectra[step]);
+        }
+        if (step >= 1 && step - 1 < t->variables) {
+            finish(t, &t->columns, 1, step - 1, t->y_lines);
+            fftw_execute_dft(t->y_backward, t->y_lines, t->y_lines);
+            start(t, &t->rows, 1, step - 1, t->y_lines);
+        }
+        if (step >= 2) {
+            finish(t, &t->rows, 1, step - 2, t->x_lines);
+            fftw_execute_dft_c2r(t->x_backward, t->x_lines, t->fields[step - 2]);
+        }
+    }
+}
+
+/* ---- input and checks --------------------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t word)
+{
+    word = (word ^ (word >> 32)) * 0x9e3779b97f4a7c15u;
+    word = (word ^ (word >> 29)) * 0xbf58476d1ce4e5b9u;
+    return word ^ (word >> 32);
+}
+
+/* The field at a point: a plane wave for field 0, numbers from -1 to 1 without any pattern for the others. */
+static double value(const struct transform *t, int variable, int x, int y, int z)
+{
+    if (variable == 0)
+        return t->wave[(WAVE_X * x + WAVE_Y * y + WAVE_Z * z) % t->n];
+    const uint64_t point = ((uint64_t)z * (uint64_t)t->n + (uint64_t)y) * (uint64_t)t->n + (uint64_t)x;
+    return (double)(int64_t)mix(point + ((uint64_t)variable << 48)) * 0x1p-63;
+}
+
+static void fill(struct transform *t)
+{
+    for (int variable = 0; variable < t->variables; variable++) {
+        double *at = t->fields[variable];
+        for (int z = 0; z < t->z.length; z++)
+            for (int y = 0; y < t->y.length; y++)
+                for (int x = 0; x < t->n; x++)
+                    *at++ = value(t, variable, x, y + t->y.from, z + t->z.from);
+    }
+}
+
+/* A sum that does not depend on the order of summands, nor therefore on who has which. */
+static uint64_t bits_at(double number, uint64_t place)
+{
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return mix(bits + place * 0x100000001b3u);
+}
+
+/* Checks the spectrum of the plane wave, and adds the bits of all spectra to the checksum. */
+static double check_spectra(const struct transform *t, uint64_t *checksum)
+{
+    const double peak = 0.5 * t->n * t->n * t->n;
+    double worst = 0;
+    for (int variable = 0; variable < t->variables; variable++) {
+        const cell *at = t->spectra[variable];
+        for (int y = t->y_of_z.from; y < t->y_of_z.from + t->y_of_z.length; y++)
+            for (int x = t->x.from; x < t->x.from + t->x.length; x++)
+                for (int z = 0; z < t->n; z++, at++) {
+                    const uint64_t place = ((uint64_t)variable << 40) + ((uint64_t)(y * t->half + x) << 12) + (uint64_t)z;
+                    const double expected = x == WAVE_X && y == WAVE_Y && z == WAVE_Z ? peak : 0;
+                    *checksum += bits_at(creal(*at), 2 * place) + bits_at(cimag(*at), 2 * place + 1);
+                    if (variable == 0)
+                        worst = fmax(worst, cabs(*at - expected) / peak);
+                }
+    }
+    return worst;
+}
+
+/* Checks that every field has come back, and adds its bits to the checksum. */
+static double check_fields(const struct transform *t, uint64_t *checksum)
+{
+    const double scale = 1.0 / ((double)t->n * t->n * t->n);
+    double worst = 0;
+    for (int variable = 0; variable < t->variables; variable++) {
+        const double *at = t->fields[variable];
+        for (int z = t->z.from; z < t->z.from + t->z.length; z++)
+            for (int y = t->y.from; y < t->y.from + t->y.length; y++)
+                for (int x = 0; x < t->n; x++, at++) {
+                    const uint64_t place = ((uint64_t)(variable + t->variables) << 40) +
+                                           ((uint64_t)(z * t->n + y) << 12) + (uint64_t)x;
+                    *checksum += bits_at(*at, place);
+                    worst = fmax(worst, fabs(*at * scale - value(t, variable, x, y, z)));
+                }
+    }
+    return worst;
+}
+
+/* ---- repetitions -------------------------------------------------------------------------------------------------- */
+
+struct measured {
+    int64_t elapsed_ns;
+    int64_t cpu_ns;
+};
+
+static void run(struct transform *t, void (*direction)(struct transform *), struct measured *sum)
+{
+    MPI_Barrier(MPI_COMM_WORLD);
+    const int64_t cpu = process_cpu_ns();
+    const int64_t began = clock_now_ns();
+    direction(t);
+    sum->elapsed_ns += clock_now_ns() - began;
+    sum->cpu_ns += process_cpu_ns() - cpu;
+}
+
+/* A pair of transforms of all fields. `checksum` is that of the bits on this rank. */
+static struct sample repeat(struct transform *t, uint64_t *checksum)
+{
+    struct measured sum = {0};
+    *checksum = 0;
+    t->in_mpi_ns = 0;
+    fill(t);
+    run(t, forward, &sum);
+    const double spectra = check_spectra(t, checksum);
+    run(t, backward, &sum);
+    const double fields = check_fields(t, checksum);
+    /* Written so that what is not a number is wrong. */
+    const int right = spectra <= TOLERANCE && fields <= TOLERANCE;
+    if (!right)
+        fprintf(stderr, "rank %d: grid %d: off by %g in the spectra and by %g in the fields\n", own_rank, t->n, spectra,
+                fields);
+    return (struct sample){(double)sum.elapsed_ns / 1e6, (double)t->in_mpi_ns / 1e6, (double)sum.cpu_ns / 1e9, !right};
+}
+
+/* Tells the harness and goes on, on all ranks, when it has answered. */
+static void mark(const char *what)
+{
+    char answer[16];
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (harness >= 0 && (control_send(harness, "%s\n", what) != 0 ||
+                         control_receive(harness, answer, sizeof answer) != 0 || strcmp(answer, "ok") != 0))
+        fail("the harness is gone");
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static void write_list(FILE *row, const char *name, const double *numbers, int count)
+{
+    fprintf(row, ",\"%s\":[", name);
+    for (int at = 0; at < count; at++)
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", numbers[at]);
+    fputc(']', row);
+}
+
+/* `all` holds the repetitions of rank after rank. */
+static void send_row(const struct transform *t, const struct sample *all, int repetitions, uint64_t checksum)
+{
+    char *text = NULL;
+    size_t length = 0;
+    double *slowest_ms = allocate(sizeof(double) * (size_t)repetitions);
+    double *mpi_ms = allocate(sizeof(double) * (size_t)repetitions);
+    double cpu_s = 0;
+    double wrong = 0;
+    for (int rank = 0; rank < all_ranks; rank++)
+        for (int at = 0; at < repetitions; at++) {
+            const struct sample *sample = &all[rank * repetitions + at];
+            slowest_ms[at] = fmax(slowest_ms[at], sample->elapsed_ms);
+            mpi_ms[at] += sample->mpi_ms / all_ranks;
+            cpu_s += sample->cpu_s;
+            wrong += sample->wrong;
+        }
+    FILE *row = open_memstream(&text, &length);
+    if (row == NULL)
+        fail("no memory for the report");
+    fprintf(row, "row {\"grid\":%d,\"checksum\":\"%016" PRIx64 "\",\"cpu_s\":%.9f,\"wrong\":%.0f", t->n, checksum, cpu_s,
+            wrong);
+    write_list(row, "slowest_ms", slowest_ms, repetitions);
+    write_list(row, "mpi_ms", mpi_ms, repetitions);
+    fputs("}\n", row);
+    fclose(row);
+    if (control_send(harness, "%s", text) != 0)
+        fail("the harness is gone");
+    free(text);
+    fftw_free(slowest_ms);
+    fftw_free(mpi_ms);
+}
+
+static void measure(const struct options *options, int n)
+{
+    struct transform *t = make_transform(options, n);
+    struct sample *mine = allocate(sizeof *mine * (size_t)options->repetitions);
+    struct sample *all = allocate(sizeof *all * (size_t)options->repetitions * (size_t)all_ranks);
+    uint64_t first = 0;
+    uint64_t checksum = 0;
+    double wrong = 0;
+    for (int at = 0; at < WARM_UP; at++)
+        wrong += repeat(t, &first).wrong;
+    mark("begin");
+    for (int at = 0; at < options->repetitions; at++) {
+        mine[at] = repeat(t, &checksum);
+        if (checksum != first)
+            fprintf(stderr, "rank %d: grid %d: other bits than in the repetition before\n", own_rank, n);
+        mine[at].wrong = mine[at].wrong > 0 || checksum != first;
+    }
+    mark("end");
+    mine[0].wrong += wrong;
+    MPI_Gather(mine, options->repetitions * SAMPLE_DOUBLES, MPI_DOUBLE, all, options->repetitions * SAMPLE_DOUBLES,
+               MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    MPI_Reduce(&first, &checksum, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (own_rank == 0)
+        send_row(t, all, options->repetitions, checksum);
+    fftw_free(mine);
+    fftw_free(all);
+    free_transform(t);
+}
+
+/* After the library has started its threads, so that they are not born on the ranks' core. */
+static void bind_cores(const struct options *options)
+{
+    if (options->others_core >= 0 && core_bind_others(options->others_core) < 0)
+        fail("progress threads cannot be bound to core %d", options->others_core);
+    if (options->main_core >= 0 && core_bind(0, options->main_core) != 0)
+        fail("the rank cannot be bound to core %d", options->main_core);
+}
+
+int main(int argc, char **argv)
+{
+    char library[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &own_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &all_ranks);
+    MPI_Get_library_version(library, &length);
+    library[strcspn(library, "\n")] = '\0';
+    const struct options options = parse_options(argc, argv);
+    if (options.layout != NULL && host_check(options.layout, (uint32_t)own_rank, (uint32_t)all_ranks) != 0)
+        fail("not where it belongs");
+    if (own_rank == 0 && (harness = control_connect(options.control)) < 0)
+        fail("no line to the harness");
+    bind_cores(&options);
+    if (harness >= 0 && control_send(harness, "library %s\n", library) != 0)
+        fail("the harness is gone");
+    for (int at = 0; at < options.grids; at++)
+        measure(&options, options.grid[at]);
+    MPI_Finalize();
+    return 0;
+}

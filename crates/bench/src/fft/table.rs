@@ -1,0 +1,103 @@
+//! The report as a table for people.
+
+use super::{FftReport, FftRow};
+use crate::table::{cpu_cell, lay_out, ranks_cell};
+
+const HEADINGS: [&str; 9] = [
+    "system",
+    "algorithm",
+    "ranks",
+    "grid",
+    "time ms [min..max]",
+    "in MPI ms [min..max]",
+    "links ms",
+    "wire MB",
+    "cpu ms",
+];
+/// Fewer of the exchanges offloaded, and another library is measured.
+const OFFLOADED_FROM: f64 = 0.5;
+
+/// Renders rows as lines of text, grouped by grid, fastest first. Figures are for a forward and a backward transform of all
+/// fields.
+///
+/// A `!` behind the system's name says that its results were wrong.
+pub fn render(report: &FftReport) -> String {
+    let mut sorted: Vec<&FftRow> = report.rows.iter().collect();
+    sorted.sort_by(|a, b| {
+        (a.grid, a.time_ms.median).partial_cmp(&(b.grid, b.time_ms.median)).expect("times are numbers")
+    });
+    let lines: Vec<_> =
+        std::iter::once(HEADINGS.map(str::to_owned)).chain(sorted.iter().map(|row| cells(row))).collect();
+    lay_out(&lines) + &sorted.iter().filter_map(|row| offloading(row)).collect::<String>() + &different_bits(&sorted)
+}
+
+/// How much of a system that is called ours was ours.
+fn offloading(row: &FftRow) -> Option<String> {
+    let offloaded = row.offloaded_exchanges?;
+    let verdict = if offloaded < OFFLOADED_FROM * f64::from(row.exchanges) { "NOT OFFLOADED: " } else { "" };
+    Some(format!(
+        "{}, grid {}: {verdict}service processes carried out {offloaded:.1} of {} exchanges\n",
+        row.system, row.grid, row.exchanges
+    ))
+}
+
+fn different_bits(rows: &[&FftRow]) -> String {
+    let differs = |row: &&&FftRow| rows.iter().any(|other| !row.same_bits(other));
+    let line = |row: &&FftRow| format!("{}, grid {}: DIFFERENT BITS: {}\n", row.system, row.grid, row.checksum);
+    rows.iter().filter(differs).map(line).collect()
+}
+
+fn cells(row: &FftRow) -> [String; HEADINGS.len()] {
+    let spread = |of: &crate::report::Spread| format!("{:.1} [{:.1}..{:.1}]", of.median, of.min, of.max);
+    [
+        if row.verified { row.system.clone() } else { format!("{}!", row.system) },
+        row.algorithm.clone(),
+        ranks_cell(row.ranks, row.ranks_per_host, &row.layout),
+        format!("{}^3 x {}", row.grid, row.variables),
+        spread(&row.time_ms),
+        spread(&row.mpi_ms),
+        format!("{:.1}", row.limit_ms),
+        format!("{:.1} ({:.1} payload)", row.wire_bytes / 1e6, row.payload_bytes as f64 / 1e6),
+        cpu_cell(row.host_cpu_s, row.service_cpu_s),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fft::report::tests::row;
+
+    #[test]
+    fn rows_are_grouped_by_grid_and_sorted_by_time() {
+        let mut wrong = row("broken", 128, 20.0);
+        wrong.verified = false;
+        let text = render(&FftReport { rows: vec![row("slow", 256, 9.0), row("fast", 256, 8.0), wrong] });
+        let systems: Vec<&str> = text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(systems, ["broken!", "fast", "slow"]);
+    }
+
+    #[test]
+    fn what_passed_through_is_told() {
+        let mut rows = vec![row("outboard below debian", 128, 20.0), row("outboard below debian", 256, 90.0)];
+        (rows[0].offloaded_exchanges, rows[1].offloaded_exchanges) = (Some(0.0), Some(16.0));
+        let text = render(&FftReport { rows });
+        assert_eq!(
+            text.lines().skip(3).collect::<Vec<_>>(),
+            [
+                "outboard below debian, grid 128: NOT OFFLOADED: service processes carried out 0.0 of 16 exchanges",
+                "outboard below debian, grid 256: service processes carried out 16.0 of 16 exchanges"
+            ]
+        );
+    }
+
+    #[test]
+    fn different_bits_are_told() {
+        let mut rows = vec![row("one", 128, 20.0), row("two", 128, 21.0), row("three", 256, 90.0)];
+        rows[2].checksum = "c".into();
+        let mut report = FftReport { rows };
+        assert!(report.agrees() && !render(&report).contains("DIFFERENT"), "another grid has other bits");
+        report.rows[1].checksum = "b".into();
+        assert!(!report.agrees());
+        assert_eq!(render(&report).matches("grid 128: DIFFERENT BITS").count(), 2);
+    }
+}
