@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::multicast::{
-    IP_UDP_HEADERS, Interface, MulticastReceiver, MulticastSender, MulticastSettings, ReceiveBatch, Wake,
+    IP_UDP_HEADERS, Interface, MulticastReceiver, MulticastSender, MulticastSettings, Reach, ReceiveBatch, Wake,
     channel_address,
 };
 use crate::{Fabric, PeerId, Ucx, UcxSettings, ucx_version};
@@ -105,7 +105,7 @@ fn receive_buffer(settings: &MulticastSettings) -> Check {
 /// Sends one datagram to a group and takes it back on this host.
 fn round_trip(settings: &MulticastSettings) -> Check {
     let what = "multicast on this host";
-    let settings = MulticastSettings { ttl: 0, loop_back: true, ..settings.clone() };
+    let settings = MulticastSettings { reach: Reach::Host, ..settings.clone() };
     match send_and_receive(&settings) {
         Ok(true) => Check::good(what, format!("a datagram came back through {}", settings.interface.name())),
         Ok(false) => {

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use outboard_fabric::multicast::{
-    Interface, MulticastReceiver, MulticastSender, MulticastSettings, ReceiveBatch, Wake, channel_address,
+    Interface, MulticastReceiver, MulticastSender, MulticastSettings, Reach, ReceiveBatch, Wake, channel_address,
 };
 
 const HEADER: usize = 24;
@@ -16,7 +16,7 @@ const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
 fn settings(test: u16) -> MulticastSettings {
     let port = 10_000 + (std::process::id() % 5000) as u16 * 8 + test;
     let lo = Interface::named("lo").expect("every host has lo");
-    MulticastSettings { port, loop_back: true, ..MulticastSettings::new(lo) }
+    MulticastSettings { port, reach: Reach::Everywhere, ..MulticastSettings::new(lo) }
 }
 
 fn payload(length: usize) -> Vec<u8> {

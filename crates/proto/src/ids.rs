@@ -43,6 +43,10 @@ impl fmt::Display for SpId {
     }
 }
 
+/// A host: service processes with equal ids share memory and the link to all others (SP-8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostId(pub u64);
+
 /// A group, by the 32-bit handle its members agreed on when they made it. Travels in every datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupHandle(pub u32);

@@ -13,7 +13,7 @@ use outboard_plan::alltoall::Blocks;
 use siphasher::sip::SipHasher13;
 
 use crate::error::{CollectiveError, GroupError};
-use crate::ids::{CallId, Channel, GroupHandle, InstanceId, SpId, StagingId};
+use crate::ids::{CallId, Channel, GroupHandle, HostId, InstanceId, SpId, StagingId};
 
 /// Which collective is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -86,6 +86,8 @@ pub struct Call {
 pub struct Member {
     /// The service process of the rank.
     pub sp: SpId,
+    /// Where it runs.
+    pub host: HostId,
     /// Its unicast address, opaque.
     pub address: Arc<[u8]>,
 }
@@ -111,6 +113,7 @@ impl GroupSpec {
         h.write_u64(self.job);
         for m in &self.members {
             h.write_u64(m.sp.0);
+            h.write_u64(m.host.0);
         }
         h.finish()
     }
@@ -173,6 +176,17 @@ pub enum Order {
     },
 }
 
+/// How far datagrams go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reach {
+    /// To the other hosts; nobody else here wants them.
+    Network,
+    /// To the other hosts and to the siblings on this one.
+    Everywhere,
+    /// To the siblings on this host; all members are there.
+    Host,
+}
+
 /// A run of chunks to multicast: chunk `first_chunk + i` of block `source` carries bytes
 /// `i * chunk_bytes ..` of `memory`; only the last may be short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,6 +195,8 @@ pub struct MulticastBatch {
     pub token: u64,
     /// Where to.
     pub channel: Channel,
+    /// And how far. The sender itself never gets them back.
+    pub reach: Reach,
     /// The header of the first datagram; that of datagram `i` has `chunk` greater by `i` ([`crate::wire`]).
     pub header: crate::wire::DatagramHeader,
     /// The key of the header tags.

@@ -35,9 +35,9 @@ mod service_process;
 
 pub use config::Config;
 pub use error::{CollectiveError, GroupError};
-pub use ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId, StagingId};
+pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, SpId, StagingId};
 pub use interface::{
-    Call, CallKind, Counters, Event, GroupSpec, InFlight, MemRef, Member, MulticastBatch, Order, ReceivedDatagram,
-    Region, Signature, Transmit,
+    Call, CallKind, Counters, Event, GroupSpec, InFlight, MemRef, Member, MulticastBatch, Order, Reach,
+    ReceivedDatagram, Region, Signature, Transmit,
 };
 pub use service_process::ServiceProcess;

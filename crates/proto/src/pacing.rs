@@ -1,7 +1,8 @@
 //! How fast a service process may multicast: so that the receive links of the group stay just full.
 //!
-//! With `M` active roots and every rank receiving, a root sends at `B / (M - 1)` when all ranks are roots, else at
-//! `B / M`. The schedule is absolute: time lost is caught up, but never by more than the switch ports can queue.
+//! With `M` active roots and every rank receiving, a root sends at `B / (M - k)` when all service processes are roots, of
+//! which `k` share each host and its link (SP-8), else at `B / M` at least. The schedule is absolute: time lost is caught
+//! up, but never by more than the switch ports can queue.
 
 use std::time::Duration;
 
@@ -50,9 +51,9 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// For one service process among `sps`, of which `active` multicast at the same time.
-    pub(crate) fn new(config: &Config, sps: u64, active: u64) -> Self {
-        let others = if active >= sps { sps.saturating_sub(1) } else { active }.max(1);
+    /// For a service process where `active` multicast at the same time, and one link takes in what `incoming` send.
+    pub(crate) fn new(config: &Config, incoming: u32, active: u32) -> Self {
+        let others = u64::from(active.min(incoming).max(1));
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         let rate = config.link_rate / others;
         let batch = (config.switch_queue / 2 / others / datagram).clamp(1, config.batch_chunks.into());
@@ -67,20 +68,22 @@ mod tests {
     #[test]
     fn mc_8_all_roots_share_the_receive_links() {
         let config = Config { link_rate: 1000, ..Config::default() };
-        let rate = |sps, active| Pace::new(&config, sps, active).rate;
-        assert_eq!(rate(5, 5), 250, "all active: a receiver hears all but itself");
-        assert_eq!(rate(5, 2), 500, "some receiver hears both");
-        assert_eq!(rate(1, 1), 1000);
+        let rate = |incoming, active| Pace::new(&config, incoming, active).rate;
+        assert_eq!(rate(4, 5), 250, "all active: a receiver hears all but itself");
+        assert_eq!(rate(4, 2), 500, "some receiver hears both");
+        assert_eq!(rate(6, 8), 166, "two on each of four hosts: a link takes in those of the three others");
+        assert_eq!(rate(0, 1), 1000);
     }
 
     #[test]
     fn batches_of_all_roots_fill_half_of_a_queue_at_most() {
         let config = Config { switch_queue: 300_000, batch_chunks: 32, ..Config::default() };
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
-        for sps in 2..200 {
-            let pace = Pace::new(&config, sps, sps);
-            assert!(pace.batch == 1 || pace.batch * (sps - 1) * datagram <= 150_000, "{sps}: {pace:?}");
-            assert!(pace.batch == 32 || (pace.batch + 1) * (sps - 1) * datagram > 150_000, "{sps}: {pace:?}");
+        for incoming in 1..200 {
+            let pace = Pace::new(&config, incoming, incoming + 1);
+            let others = u64::from(incoming);
+            assert!(pace.batch == 1 || pace.batch * others * datagram <= 150_000, "{incoming}: {pace:?}");
+            assert!(pace.batch == 32 || (pace.batch + 1) * others * datagram > 150_000, "{incoming}: {pace:?}");
         }
     }
 

@@ -275,11 +275,10 @@ impl ServiceProcess {
             self.active.rotate_left(1);
             let (group, instance) = *self.active.back().expect("the loop runs over its entries");
             let Some(g) = self.groups.get_mut(&group) else { continue };
-            let sps = g.members.sps.len() as u64;
             let (members, found) = g.parts(instance);
             let Some(collective) = found.and_then(Instance::collective) else { continue };
-            let pace = Pace::new(&self.config, sps, u64::from(collective.chains()));
-            let key = members.key;
+            let pace = Pace::new(&self.config, members.incoming, collective.chains());
+            let (key, reach) = (members.key, members.reach);
             let mut cx = Context { config: &self.config, members, out: &mut self.out };
             let Some(batch) = collective.next_batch(&mut cx, pace.batch) else { continue };
             let chunks = (batch.run.end - batch.run.start) as u32;
@@ -296,6 +295,7 @@ impl ServiceProcess {
             return Some(Transmit::Multicast(MulticastBatch {
                 token,
                 channel: batch.channel,
+                reach,
                 header: batch.header,
                 key,
                 chunks,

@@ -9,8 +9,8 @@ use outboard_plan::Rank;
 use outboard_plan::alltoall::Blocks;
 use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message};
 use outboard_proto::{
-    Call, CallId, CallKind, Config, Event, GroupHandle, GroupSpec, InstanceId, Instant, Member, ReceivedDatagram,
-    ServiceProcess, Signature, SpId, Transmit,
+    Call, CallId, CallKind, Config, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member,
+    ReceivedDatagram, ServiceProcess, Signature, SpId, Transmit,
 };
 use proptest::prelude::*;
 
@@ -154,7 +154,7 @@ fn config() -> Config {
 }
 
 fn spec() -> GroupSpec {
-    let member = |sp| Member { sp: SpId(sp), address: Arc::from([sp as u8]) };
+    let member = |sp| Member { sp: SpId(sp), host: HostId(sp), address: Arc::from([sp as u8]) };
     // Ranks 0 and 1 here, 2 and 3 at two others.
     GroupSpec {
         handle: GroupHandle(7),

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use outboard_plan::Rank;
-use outboard_proto::{GroupHandle, SpId};
+use outboard_proto::{GroupHandle, HostId, SpId};
 use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Purpose, Received, Reply, Request, Welcome};
 use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
 use outboard_shm::memory::{CrossMemory, ProbeOutcome, TieredMemory, probe};
@@ -34,6 +34,8 @@ const MOST_RANGES: u32 = 256;
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) id: SpId,
+    /// The host itself.
+    pub(crate) place: HostId,
     pub(crate) job: u64,
     pub(crate) digest: u64,
     /// Of the unicast fabric.
@@ -214,8 +216,8 @@ impl Desk<'_> {
         let drawn: [u64; 3] = random().map_err(|errno| kernel("draw random numbers", errno))?;
         let (handle, key) = (GroupHandle(drawn[0] as u32), [drawn[1], drawn[2]]);
         let host = self.host;
-        let offer =
-            Offer { sp: host.id, job: host.job, handle, key, digest: host.digest, address: Arc::clone(&host.address) };
+        let &Host { id: sp, place, job, digest, .. } = host;
+        let offer = Offer { sp, host: place, job, handle, key, digest, address: Arc::clone(&host.address) };
         let rank = self.attached(id)?;
         if rank.offers.len() >= MOST_OFFERS {
             rank.offers.pop_front();

@@ -14,6 +14,7 @@ use crate::attach::{Host, random};
 use crate::conductor::Conductor;
 use crate::datapath::Datapath;
 use crate::engine::Engine;
+use crate::host;
 use crate::lifetime::{Leaving, Lifetime};
 use crate::outbox::Outbox;
 use crate::poller::Poller;
@@ -89,7 +90,6 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         (AllgatherAlgorithm::Multicast, Some(interface)) => {
             let multicast = MulticastSettings {
                 port: settings.multicast_port,
-                loop_back: settings.multicast_loop,
                 ..MulticastSettings::new(Interface::named(interface)?)
             };
             let started = Datapath::start(&multicast, receivers, &mailbox.poster());
@@ -99,6 +99,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     };
     let host = Host {
         id: SpId(id),
+        place: host::identity().map_err(kernel("tell this host from others"))?,
         job: settings.job,
         digest: config.digest(),
         address: Arc::from(fabric.local_address()),

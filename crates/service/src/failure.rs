@@ -35,6 +35,7 @@ pub(crate) fn offer(error: &OfferError) -> Status {
         | OfferError::Rank { .. }
         | OfferError::Damaged { .. }
         | OfferError::Address { .. }
+        | OfferError::Host { .. }
         | OfferError::NotOurs { .. } => Status::Argument,
         OfferError::Version { .. } => Status::Version,
         OfferError::Job { .. } | OfferError::Configuration { .. } => Status::Mismatch,

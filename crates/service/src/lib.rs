@@ -21,6 +21,7 @@ pub mod daemon;
 mod datapath;
 mod engine;
 mod failure;
+mod host;
 mod lifetime;
 mod mailbox;
 mod memory;

@@ -8,7 +8,7 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use outboard_proto::wire;
-use outboard_proto::{GroupHandle, GroupSpec, Member, SpId};
+use outboard_proto::{GroupHandle, GroupSpec, HostId, Member, SpId};
 use outboard_shm::attach::OFFER_BYTES;
 use siphasher::sip::SipHasher13;
 
@@ -16,7 +16,8 @@ use siphasher::sip::SipHasher13;
 pub const MAX_ADDRESS: usize = outboard_fabric::MAX_ADDRESS;
 const MAGIC: [u8; 8] = *b"outboard";
 /// Layout of the offer itself; the wire version is carried beside it.
-const LAYOUT: u8 = 1;
+const LAYOUT: u8 = 2;
+const WORDS_AT: usize = 16;
 const ADDRESS_AT: usize = 64;
 const CHECKSUM_AT: usize = OFFER_BYTES - 8;
 
@@ -25,6 +26,8 @@ const CHECKSUM_AT: usize = OFFER_BYTES - 8;
 pub struct Offer {
     /// Who serves the rank.
     pub sp: SpId,
+    /// Where.
+    pub host: HostId,
     /// Its job.
     pub job: u64,
     /// Drawn for the group.
@@ -100,6 +103,14 @@ pub enum OfferError {
         /// The service process.
         sp: SpId,
     },
+    /// One service process gives two hosts.
+    #[error("rank {rank} gives another host for {sp} than a lower rank; one of both offers is stale")]
+    Host {
+        /// Whose.
+        rank: u32,
+        /// The service process.
+        sp: SpId,
+    },
     /// Two service processes are configured differently.
     #[error(
         "rank 0 and rank {rank} are served by differently configured daemons (digests {ours:016x}, {found:016x}); give all the same settings"
@@ -128,7 +139,8 @@ impl Offer {
         b[9] = wire::VERSION;
         b[10..12].copy_from_slice(&(self.address.len() as u16).to_le_bytes());
         b[12..16].copy_from_slice(&self.handle.0.to_le_bytes());
-        for (at, word) in [(16, self.sp.0), (24, self.job), (32, self.key[0]), (40, self.key[1]), (48, self.digest)] {
+        let words = [self.sp.0, self.job, self.key[0], self.key[1], self.digest, self.host.0];
+        for (at, word) in (WORDS_AT..).step_by(8).zip(words) {
             b[at..at + 8].copy_from_slice(&word.to_le_bytes());
         }
         b[ADDRESS_AT..ADDRESS_AT + self.address.len()].copy_from_slice(&self.address);
@@ -160,6 +172,7 @@ impl Offer {
             handle: GroupHandle(u32::from_le_bytes([b[12], b[13], b[14], b[15]])),
             key: [word(b, 32), word(b, 40)],
             digest: word(b, 48),
+            host: HostId(word(b, 56)),
             address: b[ADDRESS_AT..ADDRESS_AT + length].into(),
         })
     }
@@ -191,7 +204,7 @@ pub fn group_spec(
         return Err(OfferError::NotOurs { rank });
     }
     let first = &parsed[0];
-    let mut addresses = std::collections::HashMap::new();
+    let mut known = std::collections::HashMap::new();
     for (r, offer) in (0..ranks).zip(&parsed) {
         if offer.job != first.job {
             return Err(OfferError::Job { rank: r, found: offer.job, ours: first.job });
@@ -199,13 +212,17 @@ pub fn group_spec(
         if offer.digest != first.digest {
             return Err(OfferError::Configuration { rank: r, ours: first.digest, found: offer.digest });
         }
-        if *addresses.entry(offer.sp).or_insert(&offer.address) != &offer.address {
+        let (address, host) = *known.entry(offer.sp).or_insert((&offer.address, offer.host));
+        if address != &offer.address {
             return Err(OfferError::Address { rank: r, sp: offer.sp });
+        }
+        if host != offer.host {
+            return Err(OfferError::Host { rank: r, sp: offer.sp });
         }
     }
     // One copy of each address, however many ranks a service process serves.
-    let members =
-        parsed.iter().map(|offer| Member { sp: offer.sp, address: Arc::clone(addresses[&offer.sp]) }).collect();
+    let member = |offer: &Offer| Member { sp: offer.sp, host: offer.host, address: Arc::clone(known[&offer.sp].0) };
+    let members = parsed.iter().map(member).collect();
     Ok(GroupSpec { handle: first.handle, key: first.key, job: first.job, members })
 }
 
@@ -230,6 +247,7 @@ mod tests {
     fn offer(sp: u64) -> Offer {
         Offer {
             sp: SpId(sp),
+            host: HostId(sp % 2),
             job: 3,
             handle: GroupHandle(100 + sp as u32),
             key: [sp, 7],
@@ -248,6 +266,7 @@ mod tests {
         let spec = group_spec(&blob(&all), 3, 1, |o| o.sp == SpId(6)).expect("they fit");
         assert_eq!((spec.handle, spec.key, spec.job), (GroupHandle(105), [5, 7], 3));
         assert_eq!(spec.members.iter().map(|m| m.sp.0).collect::<Vec<_>>(), [5, 6, 5]);
+        assert_eq!(spec.members.iter().map(|m| m.host.0).collect::<Vec<_>>(), [1, 0, 1]);
     }
 
     #[test]
@@ -264,6 +283,8 @@ mod tests {
         assert!(matches!(group(&other_settings, 2, 0), OfferError::Configuration { rank: 1, .. }));
         let two_addresses = blob(&[offer(1), Offer { address: [1u8].as_slice().into(), ..offer(1) }]);
         assert!(matches!(group(&two_addresses, 2, 0), OfferError::Address { rank: 1, .. }));
+        let two_hosts = blob(&[offer(1), Offer { host: HostId(7), ..offer(1) }]);
+        assert!(matches!(group(&two_hosts, 2, 0), OfferError::Host { rank: 1, .. }));
         let mut old = good.clone();
         old[OFFER_BYTES + 9] = 0;
         assert!(matches!(group(&old, 2, 0), OfferError::Version { rank: 1, found: 0, .. }));

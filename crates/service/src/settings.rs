@@ -83,9 +83,6 @@ pub struct Settings {
     /// UDP port of multicast datagrams
     #[arg(long, env = "OUTBOARD_MULTICAST_PORT", default_value_t = outboard_fabric::multicast::DEFAULT_PORT)]
     pub multicast_port: u16,
-    /// Other daemons on this very host receive our multicast too
-    #[arg(long, env = "OUTBOARD_MULTICAST_LOOP")]
-    pub multicast_loop: bool,
     /// Number of the job: daemons of different jobs never share a group or a multicast address
     #[arg(long, env = "OUTBOARD_JOB", default_value_t = 0)]
     pub job: u64,

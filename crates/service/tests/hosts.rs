@@ -1,4 +1,4 @@
-//! One daemon per host of an emulated cluster: UCX between them, multicast through the switch.
+//! Daemons on the hosts of an emulated cluster, one or several each: UCX between them, multicast through the switch.
 //!
 //! This program is also the lab's processes and the ranks, so it has a `main` of its own.
 
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    let tests: [(&str, fn()); 11] = [
+    let tests: [(&str, fn()); 15] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
         ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
@@ -33,6 +33,10 @@ fn main() -> ExitCode {
         ("lost_datagrams_are_repaired", lost_datagrams_are_repaired),
         ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
         ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
+        ("siblings_share_what_crosses_the_wire_once", siblings_share_what_crosses_the_wire_once),
+        ("siblings_repair_what_their_link_lost", siblings_repair_what_their_link_lost),
+        ("no_layout_of_ranks_costs_more_on_the_wire", no_layout_of_ranks_costs_more_on_the_wire),
+        ("a_killed_sibling_is_named_and_others_are_unharmed", a_killed_sibling_is_named_and_others_are_unharmed),
     ];
     for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
         test();
@@ -41,24 +45,42 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A lab whose hosts run a daemon each.
+/// A lab whose hosts run daemons.
 struct Cluster {
+    /// Host by host.
     daemons: Vec<Daemon>,
+    /// Daemons of each host.
+    siblings: usize,
     lab: Lab,
+}
+
+/// Which host each rank is on.
+#[derive(Clone, Copy)]
+enum Layout {
+    /// Neighbours on the same host.
+    Contiguous,
+    /// Neighbours on different hosts.
+    Strided,
 }
 
 impl Cluster {
     fn start(hosts: u16, loss: Option<Loss>, flags: &[&str]) -> Cluster {
+        Cluster::with_siblings(hosts, 1, loss, flags)
+    }
+
+    /// `siblings` daemons on each host (SP-8).
+    fn with_siblings(hosts: u16, siblings: usize, loss: Option<Loss>, flags: &[&str]) -> Cluster {
         let spec = LabSpec::new(hosts, RATE).expect("a valid lab").with_loss(loss);
         let lab = Lab::start(&spec).expect("the lab starts");
         let daemons = (1..=hosts)
+            .flat_map(|host| std::iter::repeat_n(host, siblings))
             .map(|host| {
                 let rate = format!("{RATE}bit");
                 let flags = [&["--interface", "eth0", "--link-rate", &rate], flags].concat();
                 Daemon::start_by(lab.command(&format!("h{host}"), Path::new(DAEMON)).expect("the host is up"), &flags)
             })
             .collect();
-        Cluster { daemons, lab }
+        Cluster { daemons, siblings, lab }
     }
 
     fn again(&self, host: usize) -> Command {
@@ -68,7 +90,18 @@ impl Cluster {
 
     /// `each` ranks per host, neighbours in the same host.
     fn ranks(&self, scenario: &str, each: usize) -> Vec<Rank> {
-        let daemons: Vec<&Daemon> = self.daemons.iter().flat_map(|daemon| vec![daemon; each]).collect();
+        self.ranks_by(Layout::Contiguous, scenario, each)
+    }
+
+    /// `each` ranks per host, each at the daemon that its place on the host says (GP-3).
+    fn ranks_by(&self, layout: Layout, scenario: &str, each: usize) -> Vec<Rank> {
+        let hosts = self.daemons.len() / self.siblings;
+        let place = |rank: usize| match layout {
+            Layout::Contiguous => (rank / each, rank % each),
+            Layout::Strided => (rank % hosts, rank / hosts),
+        };
+        let daemon = |(host, local)| &self.daemons[host * self.siblings + local % self.siblings];
+        let daemons: Vec<&Daemon> = (0..hosts * each).map(|rank| daemon(place(rank))).collect();
         let address: Ipv4Addr = self.lab.address(1);
         let rendezvous = format!("{address}:{PORT}");
         let mut server = Rank::spawn(
@@ -78,9 +111,15 @@ impl Cluster {
                 .env("OUTBOARD_WORLD_SIZE", daemons.len().to_string()),
         );
         assert_eq!(server.line(), "ready");
-        let ranks = start_ranks(scenario, &daemons, &rendezvous, |rank| self.again(rank / each));
+        let ranks = start_ranks(scenario, &daemons, &rendezvous, |rank| self.again(place(rank).0));
         server.finish();
         ranks
+    }
+
+    /// Bytes over the link of each host so far, both ways.
+    fn wire_bytes(&self) -> Vec<u64> {
+        let ports = self.lab.counters().expect("the lab is up");
+        ports.iter().map(|port| port.tx_bytes + port.rx_bytes).collect()
     }
 
     fn count(&self, name: &str) -> u64 {
@@ -90,7 +129,11 @@ impl Cluster {
 
 /// Runs the scenario of all sizes and ends its ranks.
 fn gather(cluster: &Cluster, each: usize) {
-    let mut ranks = cluster.ranks("allgather", each);
+    gather_by(cluster, Layout::Contiguous, each);
+}
+
+fn gather_by(cluster: &Cluster, layout: Layout, each: usize) {
+    let mut ranks = cluster.ranks_by(layout, "allgather", each);
     ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
     ranks.iter_mut().for_each(Rank::go_on);
     ranks.into_iter().for_each(Rank::finish);
@@ -210,4 +253,61 @@ fn a_killed_daemon_is_named_on_all_hosts() {
     ranks.drain(1..).for_each(Rank::finish);
     ranks.iter_mut().for_each(Rank::go_on);
     ranks.into_iter().for_each(Rank::finish);
+}
+
+/// SP-8: with several daemons on each host all bytes are right, and a link carries what it carries with one.
+fn siblings_share_what_crosses_the_wire_once() {
+    let wire = |siblings| {
+        let cluster = Cluster::with_siblings(2, siblings, None, &[]);
+        gather(&cluster, 4);
+        broadcast(&cluster, 4);
+        assert_eq!(cluster.count("violations"), 0);
+        cluster.wire_bytes()
+    };
+    let (one, two) = (wire(1), wire(2));
+    assert_similar(&one, &two);
+}
+
+/// Within a tenth.
+fn assert_similar(some: &[u64], others: &[u64]) {
+    let close = |a: u64, b: u64| a.abs_diff(b) <= a.max(b) / 10;
+    assert!(some.iter().zip(others).all(|(a, b)| close(*a, *b)), "{some:?} and {others:?} bytes over the links");
+}
+
+/// MC-6: of a ring whose neighbours are siblings where there are some.
+fn siblings_repair_what_their_link_lost() {
+    let loss = Loss::new(5.0, LossOf::Multicast).expect("a percentage");
+    let cluster = Cluster::with_siblings(2, 2, Some(loss), &[]);
+    gather(&cluster, 2);
+    assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");
+}
+
+/// SP-7: four ranks on each of four hosts, one after the other or dealt in turn.
+fn no_layout_of_ranks_costs_more_on_the_wire() {
+    let wire = |layout| {
+        let cluster = Cluster::with_siblings(4, 2, None, &[]);
+        gather_by(&cluster, layout, 4);
+        cluster.wire_bytes()
+    };
+    assert_similar(&wire(Layout::Contiguous), &wire(Layout::Strided));
+}
+
+/// The ranks of the others learn which service process is gone; its siblings go on serving.
+fn a_killed_sibling_is_named_and_others_are_unharmed() {
+    let mut cluster = Cluster::with_siblings(1, 2, None, &[]);
+    let victim = cluster.daemons[1].statistics()["service_process"].as_str().expect("a name").to_owned();
+    let mut ranks = cluster.ranks("a-sibling-dies", 4);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
+    cluster.daemons[1].kill();
+    // Rank 0 has not called, and would be a reason of its own.
+    for rank in [1, 2, 3] {
+        let said = ranks[rank].line();
+        let names = if rank == 2 { victim.clone() } else { cluster.daemons[1].socket().display().to_string() };
+        assert!(said.contains(&names), "rank {rank}: {said}");
+    }
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+    let sibling = cluster.daemons.swap_remove(0);
+    let rest = Cluster { daemons: vec![sibling], siblings: 1, lab: cluster.lab };
+    rest.ranks("in-flight", 2).into_iter().for_each(Rank::finish);
 }

@@ -13,7 +13,7 @@ use outboard_plan::Rank;
 use outboard_proto::link::WINDOW;
 use outboard_proto::wire::DatagramHeader;
 use outboard_proto::{
-    Call, CallId, Channel, GroupHandle, GroupSpec, InstanceId, Instant, Member, MulticastBatch, SpId,
+    Call, CallId, Channel, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, MulticastBatch, SpId,
 };
 
 use crate::breach::Breach;
@@ -158,6 +158,7 @@ impl<'a> World<'a> {
         let specs = scenario.groups.iter().enumerate().map(|(number, plan)| {
             let member = |rank: &usize| Member {
                 sp: sp_id(scenario.host_of[*rank]),
+                host: HostId(scenario.host_of[*rank] as u64),
                 address: Arc::from(&(scenario.host_of[*rank] as u32).to_le_bytes()[..]),
             };
             let members = plan.members.iter().map(member).collect();

@@ -12,6 +12,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub use interface::{Interface, InterfaceError};
+pub use outboard_proto::Reach;
 pub use receiver::{Datagram, MulticastReceiver, ReceiveBatch, Received, Wake, Waker};
 pub use sender::{MulticastSender, Sent};
 
@@ -31,16 +32,16 @@ pub struct MulticastSettings {
     pub port: u16,
     /// Routers that a datagram may pass, plus one.
     pub ttl: u8,
-    /// Whether receivers on the sender's own host get its datagrams.
-    pub loop_back: bool,
+    /// How far a sender's datagrams go until it is told otherwise ([`MulticastSender::set_reach`]).
+    pub reach: Reach,
     /// Wanted socket buffer of each receiver and sender, in bytes; the kernel may give less.
     pub buffer_bytes: usize,
 }
 
 impl MulticastSettings {
-    /// The defaults for `interface`: port [`DEFAULT_PORT`], no routers, no loop, 8 MiB of buffer.
+    /// The defaults for `interface`: port [`DEFAULT_PORT`], no routers, to the network alone, 8 MiB of buffer.
     pub fn new(interface: Interface) -> Self {
-        Self { interface, port: DEFAULT_PORT, ttl: 1, loop_back: false, buffer_bytes: 8 << 20 }
+        Self { interface, port: DEFAULT_PORT, ttl: 1, reach: Reach::Network, buffer_bytes: 8 << 20 }
     }
 }
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
-use super::{MAX_DATAGRAM, MulticastSettings, set_option};
+use super::{MAX_DATAGRAM, MulticastSettings, Reach, set_option};
 
 /// Datagrams of one segmented burst: the kernel's UDP_MAX_SEGMENTS before Linux 6.7.
 const SEGMENTS: usize = 64;
@@ -37,6 +37,8 @@ pub struct MulticastSender {
     /// Segment size that the socket is set to; none where the kernel or the interface refuses segmentation.
     segment: Option<usize>,
     calls: u64,
+    ttl: u8,
+    reach: Reach,
 }
 
 impl MulticastSender {
@@ -53,15 +55,37 @@ impl MulticastSender {
             imr_ifindex: settings.interface.index() as i32,
         };
         set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, by)?;
-        sockopt::set_ip_multicast_ttl(fd, settings.ttl.into())?;
-        sockopt::set_ip_multicast_loop(fd, settings.loop_back)?;
         // Without it Linux hides that the interface's queue dropped a datagram.
         set_option(fd, libc::IPPROTO_IP, libc::IP_RECVERR, 1_i32)?;
         if sockopt::set_socket_send_buffer_size_force(fd, settings.buffer_bytes).is_err() {
             sockopt::set_socket_send_buffer_size(fd, settings.buffer_bytes)?;
         }
         let segment = set_option(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0_i32).is_ok().then_some(0);
-        Ok(Self { socket, port: settings.port, segment, calls: 0 })
+        let MulticastSettings { port, ttl, reach, .. } = *settings;
+        let mut sender = Self { socket, port, segment, calls: 0, ttl, reach };
+        sender.apply(reach)?;
+        Ok(sender)
+    }
+
+    /// Sends as far as `reach` from now on. What reaches this host comes back to receivers of this process as well.
+    ///
+    /// # Errors
+    /// When a socket option is refused.
+    pub fn set_reach(&mut self, reach: Reach) -> io::Result<()> {
+        if self.reach == reach { Ok(()) } else { self.apply(reach) }
+    }
+
+    /// The kernel copies to the sockets of this host what the loop option lets it, and lets nothing out without a hop left.
+    fn apply(&mut self, reach: Reach) -> io::Result<()> {
+        let (looped, ttl) = match reach {
+            Reach::Network => (false, self.ttl),
+            Reach::Everywhere => (true, self.ttl),
+            Reach::Host => (true, 0),
+        };
+        sockopt::set_ip_multicast_loop(&self.socket, looped)?;
+        sockopt::set_ip_multicast_ttl(&self.socket, ttl.into())?;
+        self.reach = reach;
+        Ok(())
     }
 
     /// Whether bursts are cut by the kernel or the card.

@@ -120,7 +120,7 @@ impl Collective {
     }
 
     fn patience(&self, cx: &Context<'_>) -> Patience {
-        let pace = Pace::new(cx.config, cx.members.sps.len() as u64, self.chains.into());
+        let pace = Pace::new(cx.config, cx.members.incoming, self.chains);
         let patience = cx.members.patience;
         Patience { middle: patience + pace.interval * 2, end: patience / 4 + pace.interval, last: pace.batch }
     }

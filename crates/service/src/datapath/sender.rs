@@ -69,6 +69,9 @@ impl Worker {
             header.encode(batch.key)
         }));
         let to = channel_address(batch.channel.0);
+        if let Err(error) = self.socket.set_reach(batch.reach) {
+            tracing::warn!(%error, reach = ?batch.reach, "multicast may not reach all; unicast repairs the rest");
+        }
         let chunk = batch.chunk_bytes as usize;
         let (mut sent, mut congested) = (0, 0);
         while sent < self.headers.len() && congested < MOST_CONGESTED {

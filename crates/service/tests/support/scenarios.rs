@@ -49,6 +49,7 @@ pub(crate) fn run(name: &str) {
         "exchange-mismatch" => exchanges::mismatch(&group),
         "daemon-dies" => daemon_dies(&group),
         "a-daemon-dies" => a_daemon_dies(&group),
+        "a-sibling-dies" => a_sibling_dies(&group),
         "send-fault" => fault(&group, Nowhere::Send),
         "receive-fault" => fault(&group, Nowhere::Receive),
         "attached" => {
@@ -58,7 +59,7 @@ pub(crate) fn run(name: &str) {
         other => panic!("no scenario {other}"),
     }
     // A lost daemon takes no leave.
-    if !name.ends_with("daemon-dies") {
+    if !name.ends_with("-dies") || name == "one-dies" {
         group.destroy().expect("no request is in flight");
         context.detach().expect("no group is left");
     }
@@ -259,6 +260,21 @@ fn a_daemon_dies(group: &Group) {
     let error = failed(posted);
     let expected = if rank == 1 { Status::PeerLost } else { Status::ServiceLost };
     assert_eq!(error.status(), expected, "{error}");
+}
+
+/// Four ranks at two daemons in turn; the second daemon dies while rank 0 has not called.
+fn a_sibling_dies(group: &Group) {
+    let (rank, ranks) = me(group);
+    check(post(group, 0, 10_000, false), ranks);
+    let posted = (rank > 0).then(|| post(group, 1, 10_000, false));
+    say("posted");
+    if let Some(posted) = posted {
+        let error = failed(posted);
+        let expected = if rank == 2 { Status::PeerLost } else { Status::ServiceLost };
+        assert_eq!(error.status(), expected, "{error}");
+        say(&error.to_string());
+    }
+    wait_for_line();
 }
 
 /// Which buffer of rank 1 is nowhere.

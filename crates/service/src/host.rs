@@ -1,0 +1,42 @@
+//! Which host this is: service processes that find the same identity share its memory and its link (SP-8).
+//!
+//! A kernel is told by its boot id, and what shares a kernel without sharing the network (containers, emulated hosts) by
+//! the network namespace. Constant while the daemon lives; names nothing, so that it may travel.
+
+use std::hash::Hasher;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use outboard_proto::HostId;
+use siphasher::sip::SipHasher13;
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+const NETWORK: &str = "/proc/self/ns/net";
+
+/// The identity of this process's host.
+///
+/// # Errors
+/// When `/proc` is not there.
+pub(crate) fn identity() -> io::Result<HostId> {
+    let network = std::fs::metadata(NETWORK)?;
+    Ok(mix(&std::fs::read_to_string(BOOT_ID)?, (network.dev(), network.ino())))
+}
+
+fn mix(boot: &str, (device, inode): (u64, u64)) -> HostId {
+    let mut hasher = SipHasher13::new_with_keys(device, inode);
+    hasher.write(boot.trim().as_bytes());
+    HostId(hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sp_8_a_host_is_a_boot_and_a_network() {
+        assert_eq!(identity().expect("/proc"), identity().expect("/proc"));
+        assert_eq!(mix("a\n", (4, 5)), mix("a", (4, 5)));
+        assert_ne!(mix("a", (4, 5)), mix("b", (4, 5)));
+        assert_ne!(mix("a", (4, 5)), mix("a", (4, 6)));
+    }
+}
