@@ -147,7 +147,7 @@ fn below_mpi(mpi: Peer, daemons: DaemonArgs) -> Result<Box<dyn System>, CliError
     let algorithm = daemons.algorithm.clone();
     let start = move |job: &outboard_bench::Job<'_>| {
         let library = places::library().map_err(|e| outboard_bench::LaunchError::new("liboutboard.so", e))?;
-        let d = Daemons::on_lab(job.lab, job.directory, &daemons)?;
+        let d = Daemons::on_lab(job.lab, job.ranks, job.directory, &daemons)?;
         let mut environment = d.environment();
         environment.push(("OUTBOARD_LIBRARY".to_owned(), library.display().to_string()));
         Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })

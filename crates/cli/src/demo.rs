@@ -141,7 +141,8 @@ fn python_program(args: &DemoArgs) -> Result<Vec<String>, CliError> {
 /// Runs the program on a cluster of its own.
 fn measure(args: &DemoArgs, command: &[String], directory: &Path, offloaded: bool) -> Result<Measured, CliError> {
     let lab = Lab::start(&args.lab)?;
-    let daemons = if offloaded { Some(Daemons::on_lab(&lab, directory, &args.daemons)?) } else { None };
+    let ranks = u32::from(args.lab.hosts());
+    let daemons = if offloaded { Some(Daemons::on_lab(&lab, ranks, directory, &args.daemons)?) } else { None };
     let mut environment = Vec::new();
     if let Some(daemons) = &daemons {
         environment = run::mpi_environment(daemons, args.mpi)?;
@@ -155,7 +156,6 @@ fn measure(args: &DemoArgs, command: &[String], directory: &Path, offloaded: boo
         None => arguments.extend(["--generate".into(), args.nodes.to_string(), "16".into(), "1".into()]),
     }
     arguments.extend(["--iterations".into(), args.iterations.to_string(), "--json".into()]);
-    let ranks = u32::from(args.lab.hosts());
     let program = Path::new(&command[0]);
     let layout = Layout::default();
     let job = Job { lab: &lab, ranks, layout, program, arguments: &arguments, comm_core: false, directory };

@@ -2,6 +2,7 @@
 //!
 //! Invariant: everything started here ends with its [`Process`], daemons after ranks.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -12,6 +13,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::Args;
+use outboard::placement::{self, ServiceProcesses};
 use outboard_bench::{Job, LaunchError, Layout, Process, Running, ServiceCounters, ServiceStats};
 use outboard_lab::Lab;
 use rustix::event::{PollFd, PollFlags};
@@ -21,8 +23,8 @@ use serde::Deserialize;
 use crate::error::CliError;
 use crate::places;
 
-/// Where the daemon of an emulated host listens; `/run` is each host's own.
-const HOST_SOCKET: &str = "/run/outboard/outboardd.sock";
+/// Where daemons of an emulated host listen; `/run` is each host's own.
+const HOST_DIRECTORY: &str = "/run/outboard";
 const RENDEZVOUS_PORT: u16 = 4790;
 /// How long ranks may take to come to the rendezvous.
 const RENDEZVOUS_LIMIT: Duration = Duration::from_secs(60);
@@ -44,56 +46,97 @@ pub(crate) struct DaemonArgs {
     /// Processor that the daemons run on; any by default
     #[arg(long)]
     pub(crate) service_core: Option<usize>,
+    /// Daemons on each host, which share its ranks: a number, or auto by ranks and processors (SP-8)
+    #[arg(long, default_value_t)]
+    pub(crate) service_processes: ServiceProcesses,
+}
+
+impl DaemonArgs {
+    /// Daemons on each of `hosts` hosts that share this machine's processors and `ranks` ranks.
+    fn each(&self, ranks: u32, hosts: u32) -> u32 {
+        self.service_processes.count(ranks.div_ceil(hosts), placement::cores() / hosts)
+    }
+
+    /// The flags that the daemons share.
+    fn flags(&self, command: &mut Command) {
+        if let Some(core) = self.service_core {
+            command.arg("--pin-core").arg(core.to_string());
+        }
+    }
 }
 
 /// The daemons of a job.
 #[derive(Debug)]
 pub(crate) struct Daemons {
     pub(crate) processes: Vec<Process>,
-    pub(crate) socket: PathBuf,
+    /// Of one host; the same on all.
+    sockets: Vec<PathBuf>,
     stats: Vec<PathBuf>,
 }
 
+/// The socket of daemon `number` of `siblings` in `directory`.
+fn socket_in(directory: &Path, number: u32, siblings: u32) -> PathBuf {
+    directory.join(if siblings > 1 { format!("outboardd.{number}.sock") } else { "outboardd.sock".to_owned() })
+}
+
+/// Daemon `number` of `siblings` on `host`, in names of files and in errors.
+fn daemon_name(host: &str, number: u32, siblings: u32) -> String {
+    if siblings > 1 { format!("{host}.{number}") } else { host.to_owned() }
+}
+
 impl Daemons {
-    /// One daemon on every host of the lab.
-    pub(crate) fn on_lab(lab: &Lab, directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
-        let mut daemons = Daemons { processes: Vec::new(), socket: HOST_SOCKET.into(), stats: Vec::new() };
-        for host in 1..=lab.spec().hosts() {
-            let name = format!("h{host}");
-            let enter = |p: &str| lab.command(&name, p).map_err(|e| LaunchError::new(format!("entering {name}"), e));
-            let mut command = daemon_command(enter("/bin/sh")?, &daemons.socket, directory, &name)?;
+    /// The daemons of every host of the lab, for `ranks` ranks.
+    pub(crate) fn on_lab(lab: &Lab, ranks: u32, directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
+        let hosts = lab.spec().hosts();
+        let siblings = args.each(ranks, hosts.into());
+        let sockets: Vec<_> = (0..siblings).map(|n| socket_in(HOST_DIRECTORY.as_ref(), n, siblings)).collect();
+        let mut daemons = Daemons { processes: Vec::new(), sockets: sockets.clone(), stats: Vec::new() };
+        let mut ready = Vec::new();
+        let each = (1..=hosts).flat_map(|host| (0..siblings).zip(&sockets).map(move |sibling| (host, sibling)));
+        for (host, (number, socket)) in each {
+            let host = format!("h{host}");
+            let name = daemon_name(&host, number, siblings);
+            let enter = |p: &str| lab.command(&host, p).map_err(|e| LaunchError::new(format!("entering {host}"), e));
+            let mut command = daemon_command(enter("/bin/sh")?, socket, directory, &name)?;
             command.args(["--interface", "eth0", "--algorithm", &args.algorithm]);
             command.arg("--link-rate").arg(lab.link().rate_bits_per_s().to_string());
             command.arg("--chains").arg(args.chains.to_string());
             command.arg("--subgroups").arg(args.subgroups.to_string());
-            if let Some(core) = args.service_core {
-                command.arg("--pin-core").arg(core.to_string());
-            }
+            args.flags(&mut command);
             daemons.processes.push(Process::start(format!("outboardd on {name}"), command, directory)?);
             daemons.stats.push(stats_socket(directory, &name));
+            ready.push(ready_fifo(directory, &name));
         }
-        for (host, process) in daemons.processes.iter().enumerate() {
-            await_ready(process, &ready_fifo(directory, &format!("h{}", host + 1)))?;
+        daemons.processes.iter().zip(&ready).try_for_each(|(process, fifo)| await_ready(process, fifo).map(drop))?;
+        Ok(daemons)
+    }
+
+    /// The daemons of this machine, for `ranks` ranks that share it.
+    pub(crate) fn here(ranks: u32, directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
+        let siblings = args.each(ranks, 1);
+        let mut daemons = Daemons { processes: Vec::new(), sockets: Vec::new(), stats: Vec::new() };
+        for number in 0..siblings {
+            let name = daemon_name("here", number, siblings);
+            let socket = socket_in(directory, number, siblings);
+            let mut command = daemon_command(Command::new("/bin/sh"), &socket, directory, &name)?;
+            command.arg("--die-with-parent");
+            if siblings > 1 {
+                command.args(placement::SINGLE_HOST);
+            }
+            args.flags(&mut command);
+            let process = Process::start("outboardd on this machine", command, directory)?;
+            await_ready(&process, &ready_fifo(directory, &name))?;
+            daemons.processes.push(process);
+            daemons.sockets.push(socket);
+            daemons.stats.push(stats_socket(directory, &name));
         }
         Ok(daemons)
     }
 
-    /// One daemon on this machine, for ranks that share it.
-    pub(crate) fn here(directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
-        let socket = directory.join("outboardd.sock");
-        let mut command = daemon_command(Command::new("/bin/sh"), &socket, directory, "here")?;
-        command.arg("--die-with-parent");
-        if let Some(core) = args.service_core {
-            command.arg("--pin-core").arg(core.to_string());
-        }
-        let process = Process::start("outboardd on this machine", command, directory)?;
-        await_ready(&process, &ready_fifo(directory, "here"))?;
-        Ok(Daemons { processes: vec![process], socket, stats: vec![stats_socket(directory, "here")] })
-    }
-
     /// What ranks need in their environment.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
-        vec![("OUTBOARD_SOCKET".to_owned(), self.socket.display().to_string())]
+        let sockets: Vec<String> = self.sockets.iter().map(|socket| socket.display().to_string()).collect();
+        vec![("OUTBOARD_SOCKET".to_owned(), sockets.join(":"))]
     }
 
     /// Where their counters are read.
@@ -273,6 +316,7 @@ pub(crate) fn rank_commands(
 ) -> Result<(Process, Vec<(String, Command)>), LaunchError> {
     let (rendezvous, address) = start_rendezvous(ranks.lab, ranks.count, directory)?;
     let mut commands = Vec::new();
+    let mut seated: BTreeMap<String, u32> = BTreeMap::new();
     for rank in 0..ranks.count {
         let (place, mut command) = match ranks.lab {
             Some(lab) => {
@@ -286,7 +330,9 @@ pub(crate) fn rank_commands(
         };
         command.args(arguments).envs(environment.iter().cloned());
         command.env("OUTBOARD_RANK", rank.to_string()).env("OUTBOARD_WORLD_SIZE", ranks.count.to_string());
-        command.env("OUTBOARD_RENDEZVOUS", &address);
+        let seat = seated.entry(place.clone()).or_insert(0);
+        command.env("OUTBOARD_RENDEZVOUS", &address).env("OUTBOARD_LOCAL_RANK", seat.to_string());
+        *seat += 1;
         commands.push((format!("rank {rank} on {place}"), command));
     }
     Ok((rendezvous, commands))
@@ -294,7 +340,7 @@ pub(crate) fn rank_commands(
 
 /// Starts daemons and ranks of a bench job through the C interface.
 pub(crate) fn launch_ranks(job: &Job<'_>, args: &DaemonArgs) -> Result<Running, LaunchError> {
-    let daemons = Daemons::on_lab(job.lab, job.directory, args)?;
+    let daemons = Daemons::on_lab(job.lab, job.ranks, job.directory, args)?;
     let mut stats = daemons.stats();
     let ranks = Ranks { count: job.ranks, layout: job.layout, lab: Some(job.lab) };
     let (rendezvous, commands) =

@@ -78,8 +78,8 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
     };
     let daemons = match (&lab, args.native) {
         (_, true) => None,
-        (Some(lab), false) => Some(Daemons::on_lab(lab, directory.path(), &args.daemons)?),
-        (None, false) => Some(Daemons::here(directory.path(), &args.daemons)?),
+        (Some(lab), false) => Some(Daemons::on_lab(lab, args.ranks, directory.path(), &args.daemons)?),
+        (None, false) => Some(Daemons::here(args.ranks, directory.path(), &args.daemons)?),
     };
     let outcome = if mpi {
         run_mpi(&args, &program, lab.as_ref(), daemons.as_ref(), directory.path())

@@ -66,6 +66,19 @@ fn a_contiguous_layout_verifies() {
     verify(6, &["--lab", "3x1gbit", "--layout", "contiguous"]);
 }
 
+/// SP-8, GP-3.
+#[test]
+fn several_service_processes_on_each_host_verify() {
+    verify(6, &["--lab", "2x1gbit", "--service-processes", "2"]);
+    verify(6, &["--lab", "2x1gbit", "--service-processes", "3", "--layout", "contiguous", "--algorithm", "ring"]);
+}
+
+#[test]
+fn several_service_processes_on_one_machine_verify() {
+    verify(5, &["--service-processes", "2"]);
+    verify(3, &["--service-processes", "auto"]);
+}
+
 /// MC-6: what the network loses is sent again.
 #[test]
 fn heavy_loss_of_multicast_is_repaired() {
@@ -137,6 +150,12 @@ fn a_rank_killed_beside_others_is_named() {
     lose_rank(8, &["--lab", "4x1gbit"], "h3");
 }
 
+/// As above, with a service process for each of the pair.
+#[test]
+fn a_rank_killed_beside_others_of_siblings_is_named() {
+    lose_rank(8, &["--lab", "4x1gbit", "--service-processes", "2"], "h3");
+}
+
 #[test]
 fn a_rank_killed_on_the_same_machine_is_named() {
     lose_rank(3, &[], "this machine");
@@ -146,7 +165,7 @@ fn a_rank_killed_on_the_same_machine_is_named() {
 fn a_killed_daemon_is_named_and_its_own_rank_told() {
     let outcome = Job::start(4, &["--lab", "4x1gbit"], "victim-service").finish();
     outcome.assert_success();
-    assert_others_lose(&outcome, 4, PEER_LOST, "of rank 2 and its host neighbours");
+    assert_others_lose(&outcome, 4, PEER_LOST, "(that of rank 2)");
     let own = outcome.end_of(VICTIM);
     assert_eq!(own.code, SERVICE_LOST, "{outcome:?}");
     let after = own.at.saturating_sub(outcome.fatal_at());

@@ -6,6 +6,7 @@ use crate::connection::Connection;
 use crate::error::Error;
 use crate::group::Group;
 use crate::own_daemon;
+use crate::placement;
 use crate::slots::Slots;
 use crate::staging::{StagingPool, Tables};
 use outboard_shm::attach::{self, Hello, OFFER_BYTES, Purpose, Reply, Request};
@@ -83,14 +84,16 @@ fn named_socket(socket: Option<&Path>) -> Option<PathBuf> {
 }
 
 impl Context {
-    /// Attaches to the service process at `socket`, else at that of `OUTBOARD_SOCKET`. Where neither names one: to that
+    /// Attaches to the service process at `socket`, else at that of `OUTBOARD_SOCKET`, of several separated by colons to the
+    /// one that serves this rank by its place on the host (GP-3, [`placement`]). Where neither names one: to that
     /// at the default socket, else to the job's own, which is started if need be unless `OUTBOARD_DAEMON` is `off` (SP-3).
     ///
     /// # Errors
-    /// [`Error::NoService`], [`Error::OwnDaemon`], [`Error::Version`], [`Error::Resource`]; nothing is left behind.
+    /// [`Error::NoService`], [`Error::OwnDaemon`], [`Error::Environment`] where the place on the host is to be known and is
+    /// not, [`Error::Version`], [`Error::Resource`]; nothing is left behind.
     pub fn attach(socket: Option<&Path>) -> Result<Context, Error> {
-        if let Some(path) = named_socket(socket) {
-            return Context::attach_at(&path);
+        if let Some(named) = named_socket(socket) {
+            return Context::attach_at(&placement::socket(&named)?);
         }
         match Connection::open(attach::DEFAULT_SOCKET.as_ref()) {
             Err(Error::NoService { .. }) if own_daemon::wanted()? => own_daemon::attach(Context::attach_at),

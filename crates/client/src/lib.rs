@@ -16,6 +16,7 @@ mod context;
 mod error;
 mod group;
 mod own_daemon;
+pub mod placement;
 pub mod rendezvous;
 mod request;
 mod slots;

@@ -1,6 +1,7 @@
 //! The embedded default: where no service process answers, the first rank starts one for its job on this host.
 //!
-//! Everything lies in one directory, `outboard-USER-JOB` below the directory of temporary files:
+//! Everything lies in one directory, `outboard-USER-JOB` below the directory of temporary files, or one for each where
+//! `OUTBOARD_SERVICE_PROCESSES` asks for several on the host (SP-8), with their numbers appended:
 //!
 //! | file | is |
 //! |---|---|
@@ -16,6 +17,7 @@
 
 use crate::bootstrap::environment;
 use crate::error::Error;
+use crate::placement;
 use outboard_shm::attach::Channel;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -34,6 +36,8 @@ const CHOICE: &str = "OUTBOARD_DAEMON";
 const PROGRAM: &str = "OUTBOARD_OUTBOARDD";
 const SOCKET: &str = "socket";
 const LOG: &str = "log";
+/// The network interface that the job's service processes use.
+const INTERFACE: &str = "OUTBOARD_INTERFACE";
 /// How long a rank looks for a service process, starts one, and looks again.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Between two looks at what another process is about to change.
@@ -61,7 +65,7 @@ pub(crate) fn wanted() -> Result<bool, Error> {
 /// # Errors
 /// [`Error::OwnDaemon`] when it cannot be started, and those of `attach`.
 pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T, Error> {
-    let home = Home::of_job(environment::job(&environment::process)?);
+    let home = Home::of_job(environment::job(&environment::process)?, placement::own()?);
     let deadline = Instant::now() + LIMIT;
     loop {
         match attach(&home.socket()) {
@@ -94,12 +98,17 @@ enum Step {
 struct Home {
     directory: PathBuf,
     job: u64,
+    /// Service processes of the job on this host.
+    siblings: u32,
 }
 
 impl Home {
-    fn of_job(job: u64) -> Home {
+    /// That of service process `number` of `siblings` on this host.
+    fn of_job(job: u64, (number, siblings): (u32, u32)) -> Home {
         let user = rustix::process::geteuid().as_raw();
-        Home { directory: std::env::temp_dir().join(format!("outboard-{user}-{job:016x}")), job }
+        let which = if siblings > 1 { format!(".{number}") } else { String::new() };
+        let directory = std::env::temp_dir().join(format!("outboard-{user}-{job:016x}{which}"));
+        Home { directory, job, siblings }
     }
 
     fn socket(&self) -> PathBuf {
@@ -128,7 +137,12 @@ impl Home {
             Err(error) => return Err(self.failure(format!("cannot open its log: {error}"))),
         };
         let program = program();
-        let ended = Command::new(&program)
+        let mut command = Command::new(&program);
+        if self.siblings > 1 && environment::process(INTERFACE).is_none() {
+            // Siblings need a network even on a single host.
+            command.args(placement::SINGLE_HOST);
+        }
+        let ended = command
             .args(["--background", "--exit-when-idle", "--job", &self.job.to_string()])
             .arg("--socket")
             .arg(self.socket())

@@ -14,9 +14,7 @@ pub enum CollectiveError {
     #[error("{0} of the group died or left; end the program or make a group without it")]
     RankLost(Rank),
     /// A service process died or its host stopped answering.
-    #[error(
-        "{sp} (of {rank} and its host neighbours) died or its host stopped answering; restart it and the ranks it served"
-    )]
+    #[error("{sp} (that of {rank}) died or its host stopped answering; restart it and the ranks it served")]
     PeerLost {
         /// Who.
         sp: SpId,

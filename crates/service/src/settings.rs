@@ -152,6 +152,9 @@ pub enum SettingsError {
     /// The rate is zero.
     #[error("a link rate of 0 bit/s carries nothing; give the rate of the slowest link")]
     Rate,
+    /// What ranks are told where there are several daemons.
+    #[error("`{}` names several sockets; give this daemon one of them by --socket", .0.display())]
+    SocketList(PathBuf),
     /// Multicast needs a network interface.
     #[error("the multicast algorithm needs --interface; give it, or use --algorithm ring")]
     MulticastNowhere,
@@ -179,6 +182,9 @@ impl Settings {
     /// # Errors
     /// See [`SettingsError`].
     pub fn resolve(&self) -> Result<Config, SettingsError> {
+        if self.socket.as_os_str().as_encoded_bytes().contains(&b':') {
+            return Err(SettingsError::SocketList(self.socket.clone()));
+        }
         if self.algorithm() == AlgorithmChoice::Multicast && self.interface.is_none() {
             return Err(SettingsError::MulticastNowhere);
         }
@@ -359,6 +365,7 @@ mod tests {
     fn impossible_settings_are_refused_by_name() {
         let refused = |words: &[&str]| parse(words).0.resolve().expect_err("unusable").to_string();
         assert!(refused(&["outboardd", "--algorithm", "multicast"]).contains("--interface"));
+        assert!(refused(&["outboardd", "--socket", "/a:/b"]).contains("`/a:/b`"));
         assert!(refused(&["outboardd", "--mtu", "100"]).contains("100"));
         assert!(refused(&["outboardd", "--link-rate", "0"]).contains("0 bit/s"));
         assert!(refused(&["outboardd", "--interface", "../lo"]).contains("../lo"));

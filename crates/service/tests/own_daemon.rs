@@ -112,6 +112,25 @@ fn eight_ranks_at_once_start_one_daemon_that_ends_with_them() {
     job.assert_ends(daemon);
 }
 
+/// SP-8, GP-3: one daemon for each remainder of the local rank, each with a directory of its own.
+#[test]
+fn ranks_of_a_job_start_several_daemons_where_asked() {
+    let job = Job::new();
+    let spawn = |rank: usize| {
+        let mut command = job.command("allgather", rank, 5);
+        command.env("OUTBOARD_SERVICE_PROCESSES", "2").env("OUTBOARD_LOCAL_RANK", rank.to_string());
+        Rank::spawn(&mut command)
+    };
+    let mut ranks: Vec<Rank> = (0..5).map(spawn).collect();
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    let daemons = job.daemons();
+    assert_eq!(daemons.len(), 2, "{daemons:?}");
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+    daemons.into_iter().for_each(await_end);
+    job.assert_clean();
+}
+
 #[test]
 fn ranks_of_a_job_gather_by_their_own_daemon() {
     let job = Job::new();
@@ -241,6 +260,8 @@ fn what_hinders_the_daemon_is_named_with_its_log() {
     assert!(broken.contains("no network today") && broken.contains(log.to_str().expect("UTF-8")), "{broken}");
     let unusable = refused("OUTBOARD_INTERFACE", "nonexistent0");
     assert!(unusable.contains("nonexistent0"), "the daemon's own sentence: {unusable}");
+    let homeless = refused("OUTBOARD_SERVICE_PROCESSES", "2");
+    assert!(homeless.contains("OUTBOARD_LOCAL_RANK"), "{homeless}");
     let off = refused("OUTBOARD_DAEMON", "off");
     assert!(off.contains(outboard_shm::attach::DEFAULT_SOCKET), "{off}");
     let wrong = refused("OUTBOARD_DAEMON", "perhaps");

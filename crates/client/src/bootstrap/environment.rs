@@ -8,7 +8,7 @@
 use crate::error::Error;
 
 /// Reads one variable; those that are set to nothing count as unset.
-pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// This rank.
 pub(super) const RANK: &str = "OUTBOARD_RANK";
@@ -16,14 +16,21 @@ pub(super) const RANK: &str = "OUTBOARD_RANK";
 pub(super) const WORLD_SIZE: &str = "OUTBOARD_WORLD_SIZE";
 /// Where ranks meet.
 pub(super) const RENDEZVOUS: &str = "OUTBOARD_RENDEZVOUS";
+/// This rank among those on its host, from 0.
+const LOCAL_RANK: &str = "OUTBOARD_LOCAL_RANK";
+/// Ranks on its host.
+const LOCAL_SIZE: &str = "OUTBOARD_LOCAL_SIZE";
 /// The job's number, which its service processes bear too.
 pub(crate) const JOB: &str = "OUTBOARD_JOB";
 
-/// Rank and size by the variables of one launcher.
+/// What one launcher calls rank and size, in the world and on the host.
 struct Launcher {
     name: &'static str,
     rank: &'static str,
     ranks: &'static str,
+    local_rank: &'static str,
+    /// None where it is no plain number.
+    local_ranks: Option<&'static str>,
     /// Without these the others are not believed.
     also: &'static [&'static str],
 }
@@ -37,10 +44,38 @@ impl Launcher {
 /// Nearest to the rank first.
 const LAUNCHERS: [Launcher; 4] = [
     // Names too common to be believed alone.
-    Launcher { name: "PyTorch", rank: "RANK", ranks: "WORLD_SIZE", also: &["MASTER_ADDR", "MASTER_PORT"] },
-    Launcher { name: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", ranks: "OMPI_COMM_WORLD_SIZE", also: &[] },
-    Launcher { name: "PMI", rank: "PMI_RANK", ranks: "PMI_SIZE", also: &[] },
-    Launcher { name: "Slurm", rank: "SLURM_PROCID", ranks: "SLURM_NTASKS", also: &[] },
+    Launcher {
+        name: "PyTorch",
+        rank: "RANK",
+        ranks: "WORLD_SIZE",
+        local_rank: "LOCAL_RANK",
+        local_ranks: Some("LOCAL_WORLD_SIZE"),
+        also: &["MASTER_ADDR", "MASTER_PORT"],
+    },
+    Launcher {
+        name: "Open MPI",
+        rank: "OMPI_COMM_WORLD_RANK",
+        ranks: "OMPI_COMM_WORLD_SIZE",
+        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+        local_ranks: Some("OMPI_COMM_WORLD_LOCAL_SIZE"),
+        also: &[],
+    },
+    Launcher {
+        name: "PMI",
+        rank: "PMI_RANK",
+        ranks: "PMI_SIZE",
+        local_rank: "MPI_LOCALRANKID",
+        local_ranks: Some("MPI_LOCALNRANKS"),
+        also: &[],
+    },
+    Launcher {
+        name: "Slurm",
+        rank: "SLURM_PROCID",
+        ranks: "SLURM_NTASKS",
+        local_rank: "SLURM_LOCALID",
+        local_ranks: None,
+        also: &[],
+    },
 ];
 
 /// Ports that ranks of a Slurm step meet at: below those that Linux hands out of its own accord (32768).
@@ -79,8 +114,7 @@ pub(super) fn place(lookup: Lookup<'_>) -> Result<Place, Error> {
     let (rank_name, ranks_name) = if lookup(RANK).is_some() || lookup(WORLD_SIZE).is_some() {
         (RANK, WORLD_SIZE)
     } else {
-        let named = |launcher: &&Launcher| launcher.variables().all(|name| lookup(name).is_some());
-        let launcher = LAUNCHERS.iter().find(named).ok_or_else(nobody)?;
+        let launcher = nearest(lookup).ok_or_else(nobody)?;
         (launcher.rank, launcher.ranks)
     };
     let number = |name: &str, what: &str| {
@@ -93,6 +127,56 @@ pub(super) fn place(lookup: Lookup<'_>) -> Result<Place, Error> {
         return Err(wrong(rank_name, format!("is {rank}, but {ranks_name} is {ranks}; ranks count from 0")));
     }
     Ok(Place { rank, ranks })
+}
+
+/// The nearest launcher that speaks of this rank.
+fn nearest(lookup: Lookup<'_>) -> Option<&'static Launcher> {
+    LAUNCHERS.iter().find(|launcher| launcher.variables().all(|name| lookup(name).is_some()))
+}
+
+/// This rank among those on its host, as `sharing` service processes of the host need to know to share them (GP-3).
+///
+/// # Errors
+/// [`Error::Environment`] names the variable that is missing or wrong.
+pub(crate) fn local_rank(lookup: Lookup<'_>, sharing: u32) -> Result<u32, Error> {
+    let name = match nearest(lookup) {
+        Some(launcher) if lookup(LOCAL_RANK).is_none() && lookup(launcher.local_rank).is_some() => launcher.local_rank,
+        Some(_) | None => LOCAL_RANK,
+    };
+    let remedy = "set it to the number of this rank among those on its host, from 0";
+    let unset =
+        || wrong(name, format!("is not set, and {sharing} service processes share this host's ranks by it; {remedy}"));
+    let value = lookup(name).ok_or_else(unset)?;
+    value.trim().parse().map_err(|_| wrong(name, format!("is `{value}`; {remedy}")))
+}
+
+/// Ranks of the job on this host.
+///
+/// # Errors
+/// [`Error::Environment`] names the variable that is missing or wrong.
+pub(crate) fn local_ranks(lookup: Lookup<'_>) -> Result<u32, Error> {
+    let of_launcher = || lookup(nearest(lookup)?.local_ranks?);
+    let remedy = format!("set {LOCAL_SIZE} to the number of ranks on this host");
+    let value = lookup(LOCAL_SIZE).or_else(of_launcher).or_else(|| slurm_tasks_here(lookup));
+    let value =
+        value.ok_or_else(|| wrong(LOCAL_SIZE, format!("is not set, nor what a launcher calls it; {remedy}")))?;
+    value.trim().parse().map_err(|_| wrong(LOCAL_SIZE, format!("or what a launcher calls it is `{value}`; {remedy}")))
+}
+
+/// Tasks of a Slurm step on this node: `2(x3),1` means two on each of the first three, one on the fourth.
+fn slurm_tasks_here(lookup: Lookup<'_>) -> Option<String> {
+    let mut node: u32 = lookup("SLURM_NODEID")?.parse().ok()?;
+    for part in lookup("SLURM_STEP_TASKS_PER_NODE")?.split(',') {
+        let (tasks, nodes) = match part.split_once("(x") {
+            Some((tasks, nodes)) => (tasks, nodes.strip_suffix(')')?.parse().ok()?),
+            None => (part, 1),
+        };
+        if node < nodes {
+            return Some(tasks.to_owned());
+        }
+        node -= nodes;
+    }
+    None
 }
 
 /// The error where nobody says which rank this is.
@@ -214,6 +298,23 @@ mod tests {
         assert_eq!(placed("RANK=1 WORLD_SIZE=3 MASTER_ADDR=a MASTER_PORT=1"), Ok((1, 3)));
         assert_eq!(placed(&format!("RANK=1 WORLD_SIZE=3 {mpi}")), Ok((2, 4)), "half of PyTorch's variables");
         assert_eq!(placed(&format!("OUTBOARD_RANK=0 OUTBOARD_WORLD_SIZE=9 {mpi}")), Ok((0, 9)));
+    }
+
+    #[test]
+    fn every_launcher_tells_the_place_on_the_host() {
+        let local = |environment: &str| with(environment, |lookup| local_rank(lookup, 2)).map_err(|e| e.to_string());
+        let locals = |environment: &str| with(environment, local_ranks).map_err(|e| e.to_string());
+        let mpi =
+            "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2";
+        let slurm = "SLURM_PROCID=5 SLURM_NTASKS=7 SLURM_LOCALID=0 SLURM_NODEID=2 SLURM_STEP_TASKS_PER_NODE=2(x2),3";
+        assert_eq!((local(mpi), locals(mpi)), (Ok(1), Ok(2)));
+        assert_eq!((local(slurm), locals(slurm)), (Ok(0), Ok(3)));
+        assert_eq!(local(&format!("{slurm} {mpi}")), Ok(1), "the nearest is believed");
+        let hydra = "PMI_RANK=3 PMI_SIZE=8 MPI_LOCALRANKID=3 MPI_LOCALNRANKS=4";
+        assert_eq!((local(hydra), locals(hydra)), (Ok(3), Ok(4)));
+        assert_eq!(local(&format!("OUTBOARD_LOCAL_RANK=7 {mpi}")), Ok(7));
+        assert!(local("OUTBOARD_LOCAL_RANK=x").unwrap_err().contains("`x`"));
+        assert!(locals("SLURM_NODEID=4 SLURM_STEP_TASKS_PER_NODE=2(x2").unwrap_err().contains("OUTBOARD_LOCAL_SIZE"));
     }
 
     #[test]

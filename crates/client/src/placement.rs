@@ -1,0 +1,190 @@
+//! Which of a host's service processes serves a rank (GP-3), and how many of them there are (SP-8).
+//!
+//! Pure functions, and the variables of the environment that say what they work on. Every rank of a host must come to the
+//! same number, so only what is equal in all of them goes in: the ranks of the host and its processors, whatever a rank is
+//! bound to.
+
+use crate::bootstrap::environment::{self, Lookup};
+use crate::error::Error;
+use outboard_shm::attach::SOCKET_VARIABLE;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// How many service processes a job's own daemons are, on each host: a number or `auto`.
+const NUMBER: &str = "OUTBOARD_SERVICE_PROCESSES";
+/// Between the sockets of a list.
+const SEPARATOR: char = ':';
+/// Ranks that one service process is worth a core for: 4 of them per 32 ranks were best on the paper's machine.
+const RANKS_EACH: u32 = 8;
+/// More would be a mistake: each has threads, sockets and receive buffers of its own.
+const MOST: u32 = 64;
+
+/// What service processes of one host are told when there is no other host: they need a network all the same.
+pub const SINGLE_HOST: [&str; 4] = ["--interface", "lo", "--algorithm", "ring"];
+
+/// How many service processes a host has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServiceProcesses {
+    /// As [`automatic`] says.
+    Auto,
+    /// So many, 1 to 64.
+    Number(NonZeroU32),
+}
+
+impl ServiceProcesses {
+    /// How many on a host with `ranks` ranks of the job and `cores` processors.
+    #[must_use]
+    pub fn count(self, ranks: u32, cores: u32) -> u32 {
+        match self {
+            ServiceProcesses::Auto => automatic(ranks, cores),
+            ServiceProcesses::Number(number) => number.get(),
+        }
+    }
+}
+
+impl Default for ServiceProcesses {
+    fn default() -> Self {
+        ServiceProcesses::Number(NonZeroU32::MIN)
+    }
+}
+
+impl FromStr for ServiceProcesses {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(ServiceProcesses::Auto);
+        }
+        let number = text.parse().ok().filter(|number: &NonZeroU32| number.get() <= MOST);
+        number
+            .map(ServiceProcesses::Number)
+            .ok_or_else(|| format!("`{text}` is neither auto nor a number from 1 to {MOST}"))
+    }
+}
+
+impl fmt::Display for ServiceProcesses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServiceProcesses::Auto => f.write_str("auto"),
+            ServiceProcesses::Number(number) => number.fmt(f),
+        }
+    }
+}
+
+/// Service processes for `ranks` ranks on `cores` processors of one host: 4 for every 32 ranks (SP-8), but no more than the
+/// ranks leave processors free, and at least one.
+#[must_use]
+pub fn automatic(ranks: u32, cores: u32) -> u32 {
+    let spare = cores.saturating_sub(ranks);
+    ranks.div_ceil(RANKS_EACH).min(spare).clamp(1, MOST)
+}
+
+/// Which of `number` service processes serves the rank that is the `local`th of its host, from 0 (GP-3).
+#[must_use]
+pub fn serving(local: u32, number: u32) -> u32 {
+    local % number.max(1)
+}
+
+/// Processors of this host, whatever this process is bound to.
+#[must_use]
+pub fn cores() -> u32 {
+    // SAFETY: asks for a number and touches no memory of ours.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    u32::try_from(online).unwrap_or(1).max(1)
+}
+
+/// The socket of a list that this rank attaches to; a list of one needs to know nothing of the rank.
+pub(crate) fn socket(list: &Path) -> Result<PathBuf, Error> {
+    choose(list, &environment::process)
+}
+
+fn choose(list: &Path, lookup: Lookup<'_>) -> Result<PathBuf, Error> {
+    // A name that is not text cannot have been put into a list by `outboard`.
+    let Some(sockets) = list.to_str().filter(|list| list.contains(SEPARATOR)) else { return Ok(list.to_owned()) };
+    let sockets: Vec<&str> = sockets.split(SEPARATOR).collect();
+    if sockets.iter().any(|socket| socket.is_empty()) {
+        let problem = format!("is `{}`, a list with an empty name; separate sockets by one colon", list.display());
+        return Err(Error::Environment { variable: SOCKET_VARIABLE.to_owned(), problem });
+    }
+    let number = sockets.len() as u32;
+    let local = environment::local_rank(lookup, number)?;
+    Ok(sockets[serving(local, number) as usize].into())
+}
+
+/// This rank's among the job's own service processes on this host: its number and how many there are.
+pub(crate) fn own() -> Result<(u32, u32), Error> {
+    own_by(&environment::process, cores())
+}
+
+fn own_by(lookup: Lookup<'_>, cores: u32) -> Result<(u32, u32), Error> {
+    let Some(wanted) = lookup(NUMBER) else { return Ok((0, 1)) };
+    let wrong = |problem| Error::Environment { variable: NUMBER.to_owned(), problem };
+    let number = match wanted.parse().map_err(|problem| wrong(format!("is wrong: {problem}")))? {
+        ServiceProcesses::Auto => automatic(environment::local_ranks(lookup)?, cores),
+        ServiceProcesses::Number(number) => number.get(),
+    };
+    let local = if number > 1 { environment::local_rank(lookup, number)? } else { 0 };
+    Ok((serving(local, number), number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with<T>(environment: &[(&str, &str)], body: impl FnOnce(Lookup<'_>) -> T) -> T {
+        body(&|name| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn sp_8_four_for_32_ranks_within_spare_cores() {
+        let cases =
+            [(32, 64, 4), (8, 16, 1), (9, 16, 2), (128, 256, 16), (32, 34, 2), (32, 32, 1), (64, 8, 1), (1, 1, 1)];
+        for (ranks, cores, expected) in cases {
+            assert_eq!(automatic(ranks, cores), expected, "{ranks} ranks on {cores} cores");
+        }
+        assert_eq!(automatic(0, 0), 1);
+        assert_eq!(automatic(u32::MAX / 2, u32::MAX), MOST);
+        assert_eq!("3".parse::<ServiceProcesses>().map(|n| n.count(1, 1)), Ok(3), "who gives a number gets it");
+        for wrong in ["", "0", "-1", "65", "many"] {
+            assert!(wrong.parse::<ServiceProcesses>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn gp_3_ranks_of_a_host_are_dealt_in_turn() {
+        assert_eq!((0..6).map(|local| serving(local, 4)).collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1]);
+        let chosen = |list: &str, environment: &[(&str, &str)]| {
+            with(environment, |lookup| choose(list.as_ref(), lookup)).map_err(|error| error.to_string())
+        };
+        assert_eq!(chosen("/a", &[]), Ok("/a".into()));
+        assert_eq!(chosen("/a:/b", &[("OUTBOARD_LOCAL_RANK", "3")]), Ok("/b".into()));
+        assert_eq!(
+            chosen(
+                "/a:/b:/c",
+                &[("OMPI_COMM_WORLD_RANK", "9"), ("OMPI_COMM_WORLD_SIZE", "12"), ("OMPI_COMM_WORLD_LOCAL_RANK", "3")]
+            ),
+            Ok("/a".into())
+        );
+        let unknown = chosen("/a:/b", &[]).unwrap_err();
+        assert!(unknown.contains("OUTBOARD_LOCAL_RANK") && unknown.contains("2 service processes"), "{unknown}");
+        assert!(chosen("/a::/b", &[]).unwrap_err().contains("OUTBOARD_SOCKET"));
+    }
+
+    #[test]
+    fn a_jobs_own_service_processes_are_as_many_as_asked() {
+        let own = |environment: &[(&str, &str)], cores| {
+            with(environment, |lookup| own_by(lookup, cores)).map_err(|e| e.to_string())
+        };
+        let local = [("OUTBOARD_LOCAL_RANK", "5"), ("OUTBOARD_LOCAL_SIZE", "16")];
+        assert_eq!(own(&[], 8), Ok((0, 1)));
+        assert_eq!(own(&[("OUTBOARD_SERVICE_PROCESSES", "1")], 8), Ok((0, 1)), "nothing else is needed");
+        assert_eq!(own(&[local[0], ("OUTBOARD_SERVICE_PROCESSES", "3")], 8), Ok((2, 3)));
+        assert_eq!(own(&[local[0], local[1], ("OUTBOARD_SERVICE_PROCESSES", "auto")], 64), Ok((1, 2)));
+        assert!(
+            own(&[local[0], ("OUTBOARD_SERVICE_PROCESSES", "auto")], 64).unwrap_err().contains("OUTBOARD_LOCAL_SIZE")
+        );
+        assert!(own(&[("OUTBOARD_SERVICE_PROCESSES", "x")], 8).unwrap_err().contains("`x`"));
+    }
+}
