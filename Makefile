@@ -10,8 +10,8 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 OUTBOARD := target/release/outboard
-PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-dev openmpi-bin libopenmpi-dev \
-  python3-venv python3-dev libfftw3-dev
+PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-dev libhwloc15 libhwloc-dev openmpi-bin \
+  libopenmpi-dev python3-venv python3-dev libfftw3-dev
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 MISSING = $(shell for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)
 

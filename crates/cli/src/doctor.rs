@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 use outboard_bench::{Peer, default_peers_dir, open_mpi_compiler};
 use outboard_fabric::multicast::{Interface, MulticastSettings};
 use outboard_fabric::{Limits, UcxSettings};
+use outboard_service::topology::Topology;
 use serde::Serialize;
 
 use crate::error::CliError;
@@ -45,6 +46,7 @@ impl Finding {
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let mut findings = parts();
     findings.push(cross_memory());
+    findings.push(topology());
     let interface = Interface::named(&args.interface)
         .map_err(|e| CliError::Failed(format!("interface {}: {e}; name one of `ip link`", args.interface)))?;
     let ucx = UcxSettings { devices: Some(args.interface.clone()), limits: Limits::default() };
@@ -92,6 +94,14 @@ fn parts() -> Vec<Finding> {
         findings.push(Finding::of(&what, false, found, remedy));
     }
     findings
+}
+
+/// What places of ranks are told by.
+fn topology() -> Finding {
+    let topology = Topology::detect();
+    let here = format!("{topology}; this process: {}", topology.place_of(None));
+    let found = if topology.by_hwloc() { Ok(here) } else { Err(here) };
+    Finding::of("sockets and cores", false, found, "apt install libhwloc15")
 }
 
 /// Reads memory of another process of this user, as the daemon does with its ranks'.

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use outboard_service::statistics::Report;
+use outboard_service::statistics::{Report, Seated};
 
 use crate::error::CliError;
 
@@ -119,6 +119,16 @@ impl Sample {
     }
 }
 
+/// Where the ranks of a daemon run (SP-1), as one line.
+fn seats(report: &Report) -> String {
+    let named = |seated: &Seated| match seated.rank {
+        Some(rank) => format!("rank {rank}: {}", seated.place),
+        None => format!("pid {}: {}", seated.pid, seated.place),
+    };
+    let seats: Vec<String> = report.seated.iter().map(named).collect();
+    if seats.is_empty() { String::new() } else { format!("  {}\n", seats.join("; ")) }
+}
+
 fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
     let mut text = String::new();
     let (now, zero) = (Sample::of(report), Sample { uptime_s: 0.0, sent: 0, datagrams: 0, cpu_s: 0.0 });
@@ -148,6 +158,7 @@ fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
         report.late_ns as f64 / 1e6,
         report.retransmitted_bytes,
     );
+    text += &seats(report);
     for waiting in &report.in_flight {
         let _ = write!(
             text,
@@ -156,7 +167,11 @@ fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
         );
         for (what, ranks) in [("not called here", &waiting.not_called), ("waits for", &waiting.awaits)] {
             if !ranks.is_empty() {
-                let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+                let named = |rank: &u32| match waiting.seats.get(rank) {
+                    Some(seat) => format!("{rank} ({seat})"),
+                    None => rank.to_string(),
+                };
+                let ranks: Vec<String> = ranks.iter().map(named).collect();
                 let _ = write!(text, "; {what}: rank {}", ranks.join(", "));
             }
         }

@@ -228,6 +228,7 @@ fn top_names_who_has_not_called() {
     assert_eq!((&caller["awaits"], &caller["not_called"]), (&ranks(&[1]), &ranks(&[])), "{caller}");
     assert_eq!(missing["not_called"], ranks(&[1]), "{missing}");
     for one in [caller, missing] {
+        assert!(one["seats"]["1"].as_str().is_some_and(|seat| seat.starts_with("h2, ")), "SP-1: {one}");
         assert_eq!(one["call"], "allgather of 1048576 bytes per rank");
         assert!(one["age_ms"].as_f64().is_some_and(|age| age > 0.0), "{one}");
     }

@@ -22,6 +22,7 @@ use crate::failure;
 use crate::offers::{Offer, group_spec};
 use crate::poller::{Poller, Token, Trigger};
 use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
+use crate::topology::{Seat, Topology};
 
 /// Messages taken from one connection per wake-up; the rest wake again.
 const MESSAGES: usize = 16;
@@ -36,6 +37,9 @@ pub(crate) struct Host {
     pub(crate) id: SpId,
     /// The host itself.
     pub(crate) place: HostId,
+    /// Its name.
+    pub(crate) node: Arc<str>,
+    pub(crate) topology: Topology,
     pub(crate) job: u64,
     pub(crate) digest: u64,
     /// Of the unicast fabric.
@@ -216,9 +220,10 @@ impl Desk<'_> {
         let drawn: [u64; 3] = random().map_err(|errno| kernel("draw random numbers", errno))?;
         let (handle, key) = (GroupHandle(drawn[0] as u32), [drawn[1], drawn[2]]);
         let host = self.host;
-        let &Host { id: sp, place, job, digest, .. } = host;
-        let offer = Offer { sp, host: place, job, handle, key, digest, address: Arc::clone(&host.address) };
         let rank = self.attached(id)?;
+        let seat = Seat { node: Arc::clone(&host.node), place: rank.place(&host.topology) };
+        let &Host { id: sp, place, job, digest, .. } = host;
+        let offer = Offer { sp, host: place, job, handle, key, digest, address: Arc::clone(&host.address), seat };
         if rank.offers.len() >= MOST_OFFERS {
             rank.offers.pop_front();
         }
@@ -249,7 +254,7 @@ impl Desk<'_> {
         };
         let drawn = &rank.offers;
         let ours = |offer: &Offer| offer.sp == own && drawn.contains(&(offer.handle, offer.key));
-        let spec = group_spec(&offers, ranks, me, ours)
+        let (spec, seats) = group_spec(&offers, ranks, me, ours)
             .map_err(|error| Refused { status: failure::offer(&error), text: error.to_string() })?;
         // Each offer makes one group.
         if let Ok(used) = Offer::decode(&offers[me as usize * OFFER_BYTES..][..OFFER_BYTES], me) {
@@ -260,7 +265,7 @@ impl Desk<'_> {
             return refuse(Status::Argument, text);
         }
         let membership = Membership { handle: spec.handle, rank: Rank(me), ranks, stage: Stage::Making { token } };
-        self.ranks.join(id, membership);
+        self.ranks.join(id, membership, seats);
         self.engine.create_group(&spec, Rank(me));
         Ok(())
     }

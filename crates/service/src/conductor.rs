@@ -318,11 +318,13 @@ impl Conductor {
             memberships: count(self.ranks.memberships()),
             calls: count(self.ranks.calls_in_flight()),
             tiers: self.ranks.tiers(),
+            seated: self.ranks.seated(&self.host.topology),
         };
         self.statistics.datapath.frames_sent = self.outbox.frames_sent();
         self.statistics.datapath.refused = self.ranks.refused;
-        let report =
-            self.statistics.report(self.engine.id(), &self.engine.counters(), present, self.engine.in_flight());
+        let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());
+        let (id, counters, in_flight) = (self.engine.id(), self.engine.counters(), self.engine.in_flight());
+        let report = self.statistics.report(id, &counters, present, in_flight, &seat);
         answer(&connection, &report);
     }
 

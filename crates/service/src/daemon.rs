@@ -22,6 +22,7 @@ use crate::ranks::Ranks;
 use crate::settings::{FabricChoice, Settings, SettingsError};
 use crate::socket::{NamedSocket, SocketError};
 use crate::statistics::Statistics;
+use crate::topology::{self, Topology};
 
 /// Why a service process does not start, or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +101,8 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     let host = Host {
         id: SpId(id),
         place: host::identity().map_err(kernel("tell this host from others"))?,
+        node: topology::node(),
+        topology: Topology::detect(),
         job: settings.job,
         digest: config.digest(),
         address: Arc::from(fabric.local_address()),

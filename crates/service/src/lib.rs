@@ -33,6 +33,7 @@ pub mod settings;
 mod socket;
 mod staging;
 pub mod statistics;
+pub mod topology;
 
 pub use daemon::{StartError, run};
 pub use settings::Settings;

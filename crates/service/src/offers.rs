@@ -1,7 +1,7 @@
 //! Offers: what a rank hands to the other members of a group to be, 1,024 bytes each (`outboard_group_offer`).
 //!
-//! An offer names the service process that serves the rank, how to reach it, and a handle and key drawn for the case
-//! that this rank becomes the lowest of the group. Offers travel through the program, so they are checked like anything
+//! An offer names the service process that serves the rank, how to reach it, where both run (SP-1), and a handle and key
+//! drawn for the case that this rank becomes the lowest of the group. Offers travel through the program, so they are checked like anything
 //! that comes from outside: fixed size, magic, version, checksum, bounds. Never holds state; never does IO.
 
 use std::hash::Hasher;
@@ -12,6 +12,8 @@ use outboard_proto::{GroupHandle, GroupSpec, HostId, Member, SpId};
 use outboard_shm::attach::OFFER_BYTES;
 use siphasher::sip::SipHasher13;
 
+use crate::topology::{Place, Seat};
+
 /// Longest fabric address in an offer.
 pub const MAX_ADDRESS: usize = outboard_fabric::MAX_ADDRESS;
 const MAGIC: [u8; 8] = *b"outboard";
@@ -19,6 +21,12 @@ const MAGIC: [u8; 8] = *b"outboard";
 const LAYOUT: u8 = 2;
 const WORDS_AT: usize = 16;
 const ADDRESS_AT: usize = 64;
+const SEAT_AT: usize = ADDRESS_AT + MAX_ADDRESS;
+const NODE_AT: usize = SEAT_AT + 9;
+/// Longest name of a host that is told whole.
+const NODE_BYTES: usize = 64;
+/// In place of a socket or core that is not one.
+const NOWHERE: u32 = u32::MAX;
 const CHECKSUM_AT: usize = OFFER_BYTES - 8;
 
 /// One rank's offer.
@@ -38,6 +46,8 @@ pub struct Offer {
     pub digest: u64,
     /// Unicast address of the service process, opaque.
     pub address: Arc<[u8]>,
+    /// Where the rank runs.
+    pub seat: Seat,
 }
 
 /// Why offers do not make a group.
@@ -144,9 +154,29 @@ impl Offer {
             b[at..at + 8].copy_from_slice(&word.to_le_bytes());
         }
         b[ADDRESS_AT..ADDRESS_AT + self.address.len()].copy_from_slice(&self.address);
+        self.encode_seat(&mut b);
         let sum = checksum(&b[..CHECKSUM_AT]);
         b[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
         b
+    }
+
+    fn encode_seat(&self, b: &mut [u8; OFFER_BYTES]) {
+        let Seat { node, place } = &self.seat;
+        for (at, number) in [(SEAT_AT, place.socket), (SEAT_AT + 4, place.core)] {
+            b[at..at + 4].copy_from_slice(&number.unwrap_or(NOWHERE).to_le_bytes());
+        }
+        let length = (0..=node.len().min(NODE_BYTES)).rev().find(|&at| node.is_char_boundary(at)).unwrap_or(0);
+        b[NODE_AT - 1] = length as u8;
+        b[NODE_AT..NODE_AT + length].copy_from_slice(&node.as_bytes()[..length]);
+    }
+
+    /// The name goes to people's terminals.
+    fn decode_seat(b: &[u8]) -> Option<Seat> {
+        let number = |at: usize| Some(u32::from_le_bytes(b[at..at + 4].try_into().ok()?)).filter(|n| *n != NOWHERE);
+        let length = usize::from(b[NODE_AT - 1]);
+        let name = b.get(NODE_AT..NODE_AT + length.min(NODE_BYTES + 1)).filter(|name| name.len() <= NODE_BYTES)?;
+        let node = std::str::from_utf8(name).ok().filter(|node| !node.chars().any(char::is_control))?;
+        Some(Seat { node: node.into(), place: Place { socket: number(SEAT_AT), core: number(SEAT_AT + 4) } })
     }
 
     /// Reads one offer of exactly [`OFFER_BYTES`] bytes; `rank` is for the error.
@@ -174,12 +204,13 @@ impl Offer {
             digest: word(b, 48),
             host: HostId(word(b, 56)),
             address: b[ADDRESS_AT..ADDRESS_AT + length].into(),
+            seat: Offer::decode_seat(b).ok_or_else(|| damaged("the place of the rank"))?,
         })
     }
 }
 
 /// Reads the offers of all `ranks`, checks that they fit together and that `rank`'s is one that `ours` accepts, and
-/// returns the group that they make. Handle and key are those of rank 0's offer.
+/// returns the group that they make and where its ranks run. Handle and key are those of rank 0's offer.
 ///
 /// # Errors
 /// See [`OfferError`]. Every member that is given the same offers fails alike, but for `NotOurs`.
@@ -188,7 +219,7 @@ pub fn group_spec(
     ranks: u32,
     rank: u32,
     ours: impl FnOnce(&Offer) -> bool,
-) -> Result<GroupSpec, OfferError> {
+) -> Result<(GroupSpec, Vec<Seat>), OfferError> {
     let expected = (ranks as usize).checked_mul(OFFER_BYTES);
     if ranks == 0 || ranks > u32::from(u16::MAX) || expected != Some(offers.len()) {
         return Err(OfferError::Length { bytes: offers.len(), ranks });
@@ -223,7 +254,16 @@ pub fn group_spec(
     // One copy of each address, however many ranks a service process serves.
     let member = |offer: &Offer| Member { sp: offer.sp, host: offer.host, address: Arc::clone(known[&offer.sp].0) };
     let members = parsed.iter().map(member).collect();
-    Ok(GroupSpec { handle: first.handle, key: first.key, job: first.job, members })
+    let spec = GroupSpec { handle: first.handle, key: first.key, job: first.job, members };
+    // One copy of each name, however many ranks a host has.
+    let mut nodes = std::collections::HashSet::new();
+    let seats = parsed.iter().map(|offer| {
+        let Seat { node, place } = &offer.seat;
+        nodes.insert(Arc::clone(node));
+        Seat { node: nodes.get(node).map_or_else(|| Arc::clone(node), Arc::clone), place: *place }
+    });
+    let seats = seats.collect();
+    Ok((spec, seats))
 }
 
 fn word(b: &[u8], at: usize) -> u64 {
@@ -253,6 +293,7 @@ mod tests {
             key: [sp, 7],
             digest: 9,
             address: sp.to_le_bytes().as_slice().into(),
+            seat: Seat { node: "h\u{f6}st".into(), place: Place { socket: Some(sp as u32), core: None } },
         }
     }
 
@@ -263,7 +304,8 @@ mod tests {
     #[test]
     fn the_lowest_rank_names_the_group() {
         let all = [offer(5), offer(6), offer(5)];
-        let spec = group_spec(&blob(&all), 3, 1, |o| o.sp == SpId(6)).expect("they fit");
+        let (spec, seats) = group_spec(&blob(&all), 3, 1, |o| o.sp == SpId(6)).expect("they fit");
+        assert_eq!(seats.iter().map(Seat::to_string).collect::<Vec<_>>()[1], "h\u{f6}st, socket 6, any core");
         assert_eq!((spec.handle, spec.key, spec.job), (GroupHandle(105), [5, 7], 3));
         assert_eq!(spec.members.iter().map(|m| m.sp.0).collect::<Vec<_>>(), [5, 6, 5]);
         assert_eq!(spec.members.iter().map(|m| m.host.0).collect::<Vec<_>>(), [1, 0, 1]);
@@ -288,6 +330,14 @@ mod tests {
         let mut old = good.clone();
         old[OFFER_BYTES + 9] = 0;
         assert!(matches!(group(&old, 2, 0), OfferError::Version { rank: 1, found: 0, .. }));
+    }
+
+    #[test]
+    fn names_of_hosts_are_cut_at_a_character_and_kept_printable() {
+        let named = |node: &str| Offer { seat: Seat { node: node.into(), place: Place::default() }, ..offer(1) };
+        let long = "\u{fc}".repeat(40);
+        assert_eq!(&*Offer::decode(&named(&long).encode(), 0).expect("whole").seat.node, &long[..64]);
+        assert!(Offer::decode(&named("a\u{1b}[2J").encode(), 0).is_err());
     }
 
     proptest! {

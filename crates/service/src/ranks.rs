@@ -26,12 +26,14 @@ use outboard_shm::control::{Completions, ServiceSide};
 use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
 use outboard_shm::memory::{AccessError, RankMemory, Tier, TieredMemory};
 use outboard_shm::status::Status;
+use rustix::process::Pid;
 
 use crate::engine::Engine;
 use crate::failure;
 use crate::memory::Buffers;
 use crate::poller::{Poller, Token, Trigger};
-use crate::statistics::Tiers;
+use crate::statistics::{Seated, Tiers};
+use crate::topology::{Place, Seat, Topology};
 
 /// Submissions taken from one rank per turn, so that one rank does not starve the others.
 const SUBMISSIONS: usize = 64;
@@ -122,6 +124,8 @@ pub(crate) struct Ranks {
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
     next_connection: ConnectionId,
     members: HashMap<(GroupHandle, Rank), (ConnectionId, u64)>,
+    /// Where the ranks of each group run, those of other hosts too, with how many of them are served here (SP-1).
+    seats: HashMap<GroupHandle, (u32, Vec<Seat>)>,
     calls: HashMap<CallId, InFlight>,
     next_call: u64,
     /// Whether a rank ever attached.
@@ -202,19 +206,47 @@ impl Ranks {
     }
 
     /// Notes a membership that the machine is about to be asked for.
-    pub(crate) fn join(&mut self, id: ConnectionId, membership: Membership) {
+    pub(crate) fn join(&mut self, id: ConnectionId, membership: Membership, seats: Vec<Seat>) {
         let key = (membership.handle, membership.rank);
         let Some(rank) = self.rank(id) else { return };
         rank.next_group += 1;
         let group = rank.next_group;
         rank.groups.insert(group, membership);
         self.members.insert(key, (id, group));
+        self.seats.entry(key.0).or_insert((0, seats)).0 += 1;
+    }
+
+    fn forget_member(&mut self, handle: GroupHandle, rank: Rank) {
+        if self.members.remove(&(handle, rank)).is_none() {
+            return;
+        }
+        if let Some((count, _)) = self.seats.get_mut(&handle) {
+            *count -= 1;
+            if *count == 0 {
+                self.seats.remove(&handle);
+            }
+        }
+    }
+
+    /// Where a rank of a group runs.
+    pub(crate) fn seat(&self, handle: GroupHandle, rank: Rank) -> Option<&Seat> {
+        self.seats.get(&handle)?.1.get(rank.0 as usize)
+    }
+
+    /// Where the ranks that are attached run now, by their ranks in the first group that each is in.
+    pub(crate) fn seated(&self, topology: &Topology) -> Vec<Seated> {
+        let seated = |rank: &Attached| {
+            let first = rank.groups.values().next();
+            let place = rank.place(topology);
+            Seated { pid: rank.pid, group: first.map(|m| m.handle.0), rank: first.map(|m| m.rank.0), place }
+        };
+        self.attached().map(seated).collect()
     }
 
     /// Ends a membership in good order or not; the machine is told.
     pub(crate) fn leave(&mut self, id: ConnectionId, group: u64, engine: &mut Engine) {
         let Some(membership) = self.rank(id).and_then(|rank| rank.groups.remove(&group)) else { return };
-        self.members.remove(&(membership.handle, membership.rank));
+        self.forget_member(membership.handle, membership.rank);
         engine.leave(membership.handle, membership.rank);
     }
 
@@ -354,7 +386,7 @@ impl Ranks {
             Err(error) => {
                 tracing::warn!(pid = rank.pid, group = %handle, rank = me.0, %error, "a group cannot be made");
                 rank.groups.remove(&group);
-                self.members.remove(&(handle, me));
+                self.forget_member(handle, me);
                 Reply::Error { status: failure::group(&error), text: error.to_string() }
             }
         };
@@ -383,6 +415,12 @@ struct Asked {
 type Range = (u64, u64);
 
 impl Attached {
+    /// Where its process may run now; unknown where that is in a process namespace that we do not see.
+    pub(crate) fn place(&self, topology: &Topology) -> Place {
+        let pid = self.pidfd.as_ref().and_then(|_| Pid::from_raw(self.pid.try_into().ok()?));
+        pid.map_or_else(Place::default, |pid| topology.place_of(Some(pid)))
+    }
+
     /// Checks a submission against what this rank owns and counts it.
     fn admit(&mut self, entry: &Entry) -> Result<Admitted, Refusal> {
         let unknown = || Refusal::Group(entry.group());

@@ -2,13 +2,15 @@
 //!
 //! Counts only, never payload, never blocks: a reader that does not take its line at once loses it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use outboard_plan::Rank;
 use outboard_proto::{Counters, GroupHandle, InFlight, SpId};
 use serde::{Deserialize, Serialize};
+
+use crate::topology::Place;
 
 /// Ranks whose lateness is kept; more are summed in the counters alone.
 const MOST_LATE: usize = 4096;
@@ -18,6 +20,10 @@ const REPORTED_LATE: usize = 256;
 /// Collectives in flight that are reported, the oldest first, and ranks named for each.
 const REPORTED_IN_FLIGHT: usize = 64;
 const REPORTED_RANKS: usize = 64;
+/// Ranks of these whose places are told.
+const REPORTED_PLACES: usize = 8;
+/// Attached ranks whose places are reported.
+const REPORTED_SEATS: usize = 128;
 
 /// A collective in flight, and whom it waits for (SP-9).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,19 +40,38 @@ pub struct Waiting {
     pub not_called: Vec<u32>,
     /// Ranks of other hosts whose readiness or bytes are waited for here.
     pub awaits: Vec<u32>,
+    /// Where the first of these run (SP-1): host, socket, core.
+    pub seats: BTreeMap<u32, String>,
 }
 
-impl From<InFlight> for Waiting {
-    fn from(flight: InFlight) -> Self {
+impl Waiting {
+    fn new(flight: &InFlight, seat: &dyn Fn(GroupHandle, Rank) -> Option<String>) -> Self {
+        let named = |ranks: &[Rank]| ranks.iter().map(|rank| rank.0).take(REPORTED_RANKS).collect::<Vec<_>>();
+        let (not_called, awaits) = (named(&flight.absent), named(&flight.awaits));
+        let seat = |rank: &u32| Some((*rank, seat(flight.group, Rank(*rank))?));
         Waiting {
             group: flight.group.0,
             instance: flight.instance.0,
             call: flight.signature.to_string(),
             age_ms: flight.age_ns as f64 / 1e6,
-            not_called: flight.absent.iter().map(|rank| rank.0).take(REPORTED_RANKS).collect(),
-            awaits: flight.awaits.iter().map(|rank| rank.0).take(REPORTED_RANKS).collect(),
+            seats: not_called.iter().chain(&awaits).take(REPORTED_PLACES).filter_map(seat).collect(),
+            not_called,
+            awaits,
         }
     }
+}
+
+/// Where an attached rank runs now (SP-1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seated {
+    /// Its process.
+    pub pid: u32,
+    /// The first group that it is in, as a rule that of all ranks.
+    pub group: Option<u32>,
+    /// Its rank there.
+    pub rank: Option<u32>,
+    /// What it is bound to.
+    pub place: Place,
 }
 
 /// How late one rank of a group was (SP-9).
@@ -145,6 +170,8 @@ pub struct Report {
     pub memory_tiers: Tiers,
     /// Datapath counts.
     pub datapath: Datapath,
+    /// Where the attached ranks run, the first of them.
+    pub seated: Vec<Seated>,
     /// Lateness by rank.
     pub late: Vec<Lateness>,
     /// Collectives in flight, the oldest first.
@@ -152,12 +179,13 @@ pub struct Report {
 }
 
 /// The state of now that a report adds to the counts.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Present {
     pub(crate) ranks: u32,
     pub(crate) memberships: u32,
     pub(crate) calls: u32,
     pub(crate) tiers: Tiers,
+    pub(crate) seated: Vec<Seated>,
 }
 
 /// The counts that the daemon keeps itself.
@@ -191,10 +219,13 @@ impl Statistics {
         counters: &Counters,
         present: Present,
         in_flight: impl Iterator<Item = InFlight>,
+        seat: &dyn Fn(GroupHandle, Rank) -> Option<String>,
     ) -> Report {
         let mut in_flight: Vec<InFlight> = in_flight.collect();
         in_flight.sort_unstable_by_key(|flight| (std::cmp::Reverse(flight.age_ns), flight.group, flight.instance));
         in_flight.truncate(REPORTED_IN_FLIGHT);
+        let mut seated = present.seated;
+        seated.truncate(REPORTED_SEATS);
         let (user, system) = cpu_time();
         let mut late: Vec<Lateness> = self.late.values().copied().collect();
         late.sort_unstable_by_key(|entry| (std::cmp::Reverse(entry.total_ns), entry.group, entry.rank));
@@ -221,8 +252,9 @@ impl Statistics {
             calls: present.calls,
             memory_tiers: present.tiers,
             datapath: self.datapath,
+            seated,
             late,
-            in_flight: in_flight.into_iter().map(Waiting::from).collect(),
+            in_flight: in_flight.iter().map(|flight| Waiting::new(flight, seat)).collect(),
         }
     }
 }
@@ -269,8 +301,8 @@ mod tests {
         }
         statistics.late(GroupHandle(1), Rank(7), 100);
         assert_eq!(statistics.late.len(), MOST_LATE);
-        let present = Present { ranks: 0, memberships: 0, calls: 0, tiers: Tiers::default() };
-        let report = statistics.report(SpId(1), &Counters::default(), present, std::iter::empty());
+        let present = Present { ranks: 0, memberships: 0, calls: 0, tiers: Tiers::default(), seated: Vec::new() };
+        let report = statistics.report(SpId(1), &Counters::default(), present, std::iter::empty(), &|_, _| None);
         assert_eq!(report.late.len(), REPORTED_LATE);
         assert_eq!(report.late[0], Lateness { group: 1, rank: 7, calls: 2, total_ns: 105, most_ns: 100 });
     }
@@ -278,8 +310,11 @@ mod tests {
     #[test]
     fn a_report_crosses_the_socket_as_one_line_of_json() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
-        let present = Present { ranks: 2, memberships: 0, calls: 0, tiers: Tiers::default() };
-        answer(&ours.into(), &Statistics::new().report(SpId(1), &Counters::default(), present, std::iter::empty()));
+        let present = Present { ranks: 2, memberships: 0, calls: 0, tiers: Tiers::default(), seated: Vec::new() };
+        answer(
+            &ours.into(),
+            &Statistics::new().report(SpId(1), &Counters::default(), present, std::iter::empty(), &|_, _| None),
+        );
         let text = std::io::read_to_string(theirs).expect("text");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(value["ranks"], 2);

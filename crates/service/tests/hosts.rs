@@ -148,6 +148,13 @@ fn broadcast(cluster: &Cluster, each: usize) {
     assert_eq!(cluster.count("failed"), 0);
 }
 
+fn exchange(cluster: &Cluster, each: usize) {
+    let mut ranks = cluster.ranks("alltoall", each);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+}
+
 /// MC-8: each block is multicast once, by its root.
 fn multicast_moves_each_block_once() {
     let cluster = Cluster::start(3, None, &[]);
@@ -175,10 +182,7 @@ fn broadcasts_go_down_a_tree_without_multicast() {
 /// SP-5, with several exchanges and allgathers in flight.
 fn exchanges_are_pulled() {
     let cluster = Cluster::start(3, None, &[]);
-    let mut ranks = cluster.ranks("alltoall", 2);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
+    exchange(&cluster, 2);
     assert_eq!((cluster.count("completed"), cluster.count("failed")), (6 * 16, 0));
 }
 
@@ -261,6 +265,7 @@ fn siblings_share_what_crosses_the_wire_once() {
         let cluster = Cluster::with_siblings(2, siblings, None, &[]);
         gather(&cluster, 4);
         broadcast(&cluster, 4);
+        exchange(&cluster, 4);
         assert_eq!(cluster.count("violations"), 0);
         cluster.wire_bytes()
     };

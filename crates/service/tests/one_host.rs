@@ -44,6 +44,24 @@ fn four_ranks_gather_all_sizes_in_place_and_not() {
     assert!(!socket.exists(), "the socket is removed");
 }
 
+/// SP-1: socket and core of a rank that is bound, as the daemon sees them from outside.
+#[test]
+fn sockets_and_cores_of_ranks_are_told() {
+    let daemon = Daemon::start(&[]);
+    let allowed = rustix::thread::sched_getaffinity(None).expect("a few processors");
+    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", &first.to_string()]).arg(std::env::current_exe().expect("a path"));
+    command.args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"]);
+    let mut rank = support::Rank::spawn(command.env(SCENARIO, "alone").env("OUTBOARD_SOCKET", daemon.socket()));
+    assert_eq!(rank.line(), "ready");
+    let statistics = daemon.statistics();
+    let place = &statistics["seated"][0]["place"];
+    assert!(place["socket"].is_number() && place["core"].is_number(), "{statistics}");
+    rank.go_on();
+    rank.finish();
+}
+
 #[test]
 fn every_rank_can_broadcast() {
     let daemon = Daemon::start(&[]);

@@ -1,0 +1,173 @@
+//! Where ranks run (SP-1): node, socket and core, by what a rank's process is bound to.
+//!
+//! The machine's layout comes from hwloc, loaded at run time and only here, never in a rank; where it is missing, from
+//! `/sys`. Sockets and cores are numbered from 0 over the whole machine, as hwloc's logical indices. Read once, at the
+//! start; what a process is bound to is asked each time, since programs bind themselves late. Nothing depends on it but
+//! what people are shown: which service process serves a rank follows from its place on the host alone (GP-3).
+
+mod hwloc;
+mod sysfs;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use rustix::process::Pid;
+use rustix::thread::CpuSet;
+use serde::{Deserialize, Serialize};
+
+/// Socket and core of a processor.
+type Position = (u32, u32);
+
+/// What a process is bound to, as far as it is one thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Place {
+    /// The socket, unless it is bound to several.
+    pub socket: Option<u32>,
+    /// The core, unless it is bound to several.
+    pub core: Option<u32>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.socket, self.core) {
+            (Some(socket), Some(core)) => write!(f, "socket {socket} core {core}"),
+            (Some(socket), None) => write!(f, "socket {socket}, any core"),
+            (None, _) => f.write_str("any socket"),
+        }
+    }
+}
+
+/// Where a rank runs, as the other members of its groups are told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seat {
+    /// The host's name.
+    pub node: Arc<str>,
+    /// What its process was bound to when it offered itself for the group.
+    pub place: Place,
+}
+
+impl fmt::Display for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.node, self.place)
+    }
+}
+
+/// The host's name, in print.
+#[must_use]
+pub fn node() -> Arc<str> {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().chars().filter(|c| !c.is_control()).collect::<String>().into()
+}
+
+/// The processors of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topology {
+    /// By the operating system's number of a processor.
+    positions: BTreeMap<u32, Position>,
+    source: Source,
+}
+
+/// Who described the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Source {
+    /// With its version.
+    Hwloc(String),
+    /// With the reason why not hwloc.
+    Sys(String),
+}
+
+impl Topology {
+    /// Asks hwloc, else `/sys`; where neither tells, no place is known.
+    #[must_use]
+    pub fn detect() -> Topology {
+        match hwloc::read() {
+            Ok((positions, version)) => Topology { positions, source: Source::Hwloc(version) },
+            Err(error) => {
+                tracing::info!(%error, "without hwloc the processors' layout comes from /sys");
+                let positions = sysfs::read(sysfs::PROCESSORS.as_ref());
+                Topology { positions, source: Source::Sys(error.to_string()) }
+            }
+        }
+    }
+
+    /// Whether hwloc described the machine.
+    #[must_use]
+    pub fn by_hwloc(&self) -> bool {
+        matches!(self.source, Source::Hwloc(_))
+    }
+
+    /// Where a process of this machine may run now.
+    #[must_use]
+    pub fn place_of(&self, process: Option<Pid>) -> Place {
+        // A machine with more processors than the set holds, or a process that has ended.
+        let Ok(bound) = rustix::thread::sched_getaffinity(process) else { return Place::default() };
+        self.place((0..CpuSet::MAX_CPU).filter(|cpu| bound.is_set(*cpu)).filter_map(|cpu| u32::try_from(cpu).ok()))
+    }
+
+    fn place(&self, processors: impl Iterator<Item = u32>) -> Place {
+        // Processors that are not there count for nothing.
+        let positions: Vec<Position> = processors.filter_map(|cpu| self.positions.get(&cpu).copied()).collect();
+        let only = |of: fn(&Position) -> u32| {
+            let several: BTreeSet<u32> = positions.iter().map(of).collect();
+            several.first().copied().filter(|_| several.len() == 1)
+        };
+        Place { socket: only(|position| position.0), core: only(|position| position.1) }
+    }
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = |of: fn(&Position) -> u32| self.positions.values().map(of).collect::<BTreeSet<_>>().len();
+        let (sockets, cores) = (count(|position| position.0), count(|position| position.1));
+        let processors = self.positions.len();
+        write!(f, "{sockets} sockets, {cores} cores, {processors} processors, ")?;
+        match &self.source {
+            Source::Hwloc(version) => write!(f, "by hwloc {version}"),
+            Source::Sys(reason) => write!(f, "by /sys, as {reason}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two sockets with two cores of two processors each.
+    fn machine() -> Topology {
+        let positions = (0..8).map(|cpu| (cpu, (cpu / 4, cpu / 2))).collect();
+        Topology { positions, source: Source::Sys("a test".to_owned()) }
+    }
+
+    #[test]
+    fn sp_1_a_place_is_what_all_processors_share() {
+        let place = |processors: &[u32]| machine().place(processors.iter().copied());
+        assert_eq!(place(&[6, 7]), Place { socket: Some(1), core: Some(3) });
+        assert_eq!(place(&[4, 7]), Place { socket: Some(1), core: None });
+        assert_eq!(place(&[0, 7]), Place::default());
+        assert_eq!(place(&[2, 99]), Place { socket: Some(0), core: Some(1) });
+        assert_eq!(place(&[]), Place::default());
+        assert_eq!(place(&[6, 7]).to_string(), "socket 1 core 3");
+        assert!(machine().to_string().starts_with("2 sockets, 4 cores, 8 processors"));
+    }
+
+    /// This thread bound to one processor is on one core, whoever describes the machine.
+    #[test]
+    fn sp_1_hwloc_and_sys_agree_on_this_machine() {
+        let by_sys =
+            Topology { positions: sysfs::read(sysfs::PROCESSORS.as_ref()), source: Source::Sys(String::new()) };
+        let topology = Topology::detect();
+        let allowed = rustix::thread::sched_getaffinity(None).expect("a few processors");
+        let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
+        let mut one = CpuSet::new();
+        one.set(first);
+        let (placed, expected) = std::thread::spawn(move || {
+            rustix::thread::sched_setaffinity(None, &one).expect("allowed");
+            (topology.place_of(None), by_sys.place_of(None))
+        })
+        .join()
+        .expect("no panic");
+        assert_eq!(placed, expected);
+        assert!(placed.socket.is_some() && placed.core.is_some(), "{placed}");
+    }
+}
