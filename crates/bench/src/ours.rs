@@ -12,6 +12,7 @@ type StartServices = Box<dyn Fn(&Job<'_>) -> Result<Services, LaunchError>>;
 
 /// Outboard through its C interface.
 pub struct Outboard {
+    variant: Option<String>,
     algorithm: String,
     include: PathBuf,
     lib: PathBuf,
@@ -28,12 +29,24 @@ impl Outboard {
         launch: impl Fn(&Job<'_>) -> Result<Running, LaunchError> + 'static,
     ) -> Self {
         Self {
+            variant: None,
             algorithm: algorithm.to_owned(),
             include: include.to_owned(),
             lib: lib.to_owned(),
             launch: Box::new(launch),
         }
     }
+
+    /// Says in the report what tells it from others of its kind.
+    #[must_use]
+    pub fn with_variant(mut self, variant: Option<String>) -> Self {
+        self.variant = variant;
+        self
+    }
+}
+
+fn name(plain: &str, variant: Option<&str>) -> String {
+    variant.map_or_else(|| plain.to_owned(), |variant| format!("{plain}, {variant}"))
 }
 
 impl fmt::Debug for Outboard {
@@ -44,7 +57,7 @@ impl fmt::Debug for Outboard {
 
 impl System for Outboard {
     fn name(&self) -> String {
-        "outboard".to_owned()
+        name("outboard", self.variant.as_deref())
     }
 
     fn algorithm(&self) -> String {
@@ -87,6 +100,7 @@ pub struct Services {
 
 /// Outboard below an unmodified MPI program, by `LD_PRELOAD`.
 pub struct OutboardBelowMpi {
+    variant: Option<String>,
     algorithm: String,
     mpi: Peer,
     installed: InstalledPeer,
@@ -116,12 +130,20 @@ impl OutboardBelowMpi {
         }
         install::ensure(mpi, peers_dir)?;
         Ok(Self {
+            variant: None,
             algorithm: algorithm.to_owned(),
             mpi,
             installed: InstalledPeer::new(mpi, peers_dir),
             shim: shim.to_owned(),
             start_services: Box::new(start_services),
         })
+    }
+
+    /// Says in the report what tells it from others of its kind.
+    #[must_use]
+    pub fn with_variant(mut self, variant: Option<String>) -> Self {
+        self.variant = variant;
+        self
     }
 }
 
@@ -137,7 +159,7 @@ impl fmt::Debug for OutboardBelowMpi {
 
 impl System for OutboardBelowMpi {
     fn name(&self) -> String {
-        below(self.mpi)
+        name(&below(self.mpi), self.variant.as_deref())
     }
 
     fn algorithm(&self) -> String {

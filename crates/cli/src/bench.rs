@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use outboard::placement::ServiceProcesses;
 use outboard_bench::{
     BenchOptions, Collective, FftOptions, Lateness, Layout, Outboard, OutboardBelowMpi, Peer, Services, System,
     default_peers_dir, parse_sizes, render_fft_table, render_table,
@@ -93,6 +94,9 @@ pub(crate) struct BenchArgs {
     /// Where charts go
     #[arg(long)]
     plot: Option<PathBuf>,
+    /// Daemons on each host, which share its ranks: numbers or auto, separated by commas, each measured as a system
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    service_processes: Vec<ServiceProcesses>,
     #[command(flatten)]
     daemons: DaemonArgs,
 }
@@ -121,16 +125,12 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         daemons.service_core = Some(1);
     }
     let mut ours: Vec<Box<dyn System>> = Vec::new();
-    let algorithm = daemons.algorithm.clone();
-    if matches!(args.via, Via::C | Via::Both) {
-        let (daemons, include) = (daemons.clone(), places::include()?);
-        let library = places::library()?;
-        let library = library.parent().expect("a file lies in a directory").to_owned();
-        let launch = move |job: &outboard_bench::Job<'_>| launch::launch_ranks(job, &daemons);
-        ours.push(Box::new(Outboard::new(&algorithm, &include, &library, launch)));
-    }
-    if matches!(args.via, Via::Mpi | Via::Both) {
-        ours.push(below_mpi(args.mpi, daemons)?);
+    for each in &args.service_processes {
+        daemons.service_processes = *each;
+        // One alone is what everybody expects.
+        let told = args.service_processes.len() > 1 || *each != ServiceProcesses::default();
+        let variant = told.then(|| format!("{each} to a host"));
+        ours.extend(systems_of(args.via, args.mpi, &daemons, variant.as_deref())?);
     }
     let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
     let report = outboard_bench::run(&options, &systems)?;
@@ -142,8 +142,30 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// Our ways in by daemons that are started so.
+fn systems_of(
+    via: Via,
+    mpi: Peer,
+    daemons: &DaemonArgs,
+    variant: Option<&str>,
+) -> Result<Vec<Box<dyn System>>, CliError> {
+    let mut ours: Vec<Box<dyn System>> = Vec::new();
+    let (algorithm, variant) = (&daemons.algorithm, variant.map(str::to_owned));
+    if matches!(via, Via::C | Via::Both) {
+        let (daemons, include) = (daemons.clone(), places::include()?);
+        let library = places::library()?;
+        let library = library.parent().expect("a file lies in a directory").to_owned();
+        let launch = move |job: &outboard_bench::Job<'_>| launch::launch_ranks(job, &daemons);
+        ours.push(Box::new(Outboard::new(algorithm, &include, &library, launch).with_variant(variant.clone())));
+    }
+    if matches!(via, Via::Mpi | Via::Both) {
+        ours.push(below_mpi(mpi, daemons.clone(), variant)?);
+    }
+    Ok(ours)
+}
+
 /// Our way in below an unmodified MPI program.
-fn below_mpi(mpi: Peer, daemons: DaemonArgs) -> Result<Box<dyn System>, CliError> {
+fn below_mpi(mpi: Peer, daemons: DaemonArgs, variant: Option<String>) -> Result<Box<dyn System>, CliError> {
     let algorithm = daemons.algorithm.clone();
     let start = move |job: &outboard_bench::Job<'_>| {
         let library = places::library().map_err(|e| outboard_bench::LaunchError::new("liboutboard.so", e))?;
@@ -153,7 +175,8 @@ fn below_mpi(mpi: Peer, daemons: DaemonArgs) -> Result<Box<dyn System>, CliError
         Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })
     };
     let shim = places::shim(mpi)?;
-    Ok(Box::new(OutboardBelowMpi::new(&algorithm, mpi, &default_peers_dir(), &shim, start)?))
+    let system = OutboardBelowMpi::new(&algorithm, mpi, &default_peers_dir(), &shim, start)?;
+    Ok(Box::new(system.with_variant(variant)))
 }
 
 #[derive(Debug, Args)]
@@ -199,6 +222,9 @@ pub(crate) struct FftArgs {
     /// Where charts go
     #[arg(long)]
     plot: Option<PathBuf>,
+    /// Daemons on each host, which share its ranks: a number, or auto by ranks and processors
+    #[arg(long, default_value_t)]
+    service_processes: ServiceProcesses,
     #[command(flatten)]
     daemons: DaemonArgs,
 }
@@ -214,10 +240,11 @@ fn fft(args: FftArgs) -> Result<ExitCode, CliError> {
     options.rounds = args.rounds;
     options.plot = args.plot;
     let mut daemons = args.daemons;
+    daemons.service_processes = args.service_processes;
     if options.comm_core && daemons.service_core.is_none() {
         daemons.service_core = Some(1);
     }
-    let ours = if args.peers_only { Vec::new() } else { vec![below_mpi(args.mpi, daemons)?] };
+    let ours = if args.peers_only { Vec::new() } else { vec![below_mpi(args.mpi, daemons, None)?] };
     let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
     let report = outboard_bench::run_fft(&options, &systems)?;
     print!("{}", render_fft_table(&report));

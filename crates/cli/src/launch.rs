@@ -46,8 +46,8 @@ pub(crate) struct DaemonArgs {
     /// Processor that the daemons run on; any by default
     #[arg(long)]
     pub(crate) service_core: Option<usize>,
-    /// Daemons on each host, which share its ranks: a number, or auto by ranks and processors (SP-8)
-    #[arg(long, default_value_t)]
+    /// Daemons on each host, which share its ranks (SP-8).
+    #[arg(skip)]
     pub(crate) service_processes: ServiceProcesses,
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 
 use clap::{Args, ValueEnum};
+use outboard::placement::ServiceProcesses;
 use outboard_bench::{Job, Layout, Peer, default_peers_dir, open_mpi_launcher};
 use outboard_lab::{Lab, LabSpec};
 
@@ -53,6 +54,9 @@ pub(crate) struct RunArgs {
     /// Print what the daemons counted
     #[arg(long)]
     report: bool,
+    /// Daemons on each host, which share its ranks: a number, or auto by ranks and processors
+    #[arg(long, default_value_t)]
+    service_processes: ServiceProcesses,
     #[command(flatten)]
     daemons: DaemonArgs,
     /// The program and its arguments
@@ -64,6 +68,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
     if let (Some(per_host), Some(lab)) = (args.ranks_per_host, &args.lab) {
         args.ranks = per_host * u32::from(lab.hosts());
     }
+    args.daemons.service_processes = args.service_processes;
     let program = find_program(&args.command[0])?;
     let mpi = match args.kind {
         Kind::Auto => speaks_mpi(&program, &args.command[1..]),

@@ -123,7 +123,7 @@ impl fmt::Display for Topology {
         let processors = self.positions.len();
         write!(f, "{sockets} sockets, {cores} cores, {processors} processors, ")?;
         match &self.source {
-            Source::Hwloc(version) => write!(f, "by hwloc {version}"),
+            Source::Hwloc(version) => write!(f, "by hwloc (interface {version})"),
             Source::Sys(reason) => write!(f, "by /sys, as {reason}"),
         }
     }
