@@ -68,6 +68,7 @@ pub fn mixed_allgathers(seed: u64) -> Scenario {
     let store = if draw.one_in(2) { StoreKind::Bytes } else { StoreKind::Provenance };
     let mut scenario = Scenario { host_of, network, config, groups, faults: Faults::none(), store };
     scenario.faults = draw.faults(&scenario);
+    scenario.network.siblings = draw.of(&[1, 1, 2, 3]);
     scenario
 }
 
@@ -100,6 +101,7 @@ impl Draw {
     fn network(&mut self) -> NetworkPlan {
         NetworkPlan {
             rate: self.of(&[100_000_000, 1_000_000_000, 10_000_000_000]),
+            siblings: 1,
             latency: self.micros(200),
             queue_bytes: self.of(&[256 << 10, 1 << 20]),
             join_delay: self.micros(2000),
@@ -256,7 +258,8 @@ mod tests {
             assert!(all.iter().any(|s| s.host_of.len() == ranks), "{ranks} ranks");
         }
         type Trait = (&'static str, fn(&Scenario) -> bool);
-        let traits: [Trait; 10] = [
+        let traits: [Trait; 11] = [
+            ("several service processes on a machine", |s| s.network.siblings > 1 && s.hosts() > s.network.siblings),
             ("ring", |s| s.config.allgather == AllgatherAlgorithm::Ring),
             ("several ranks on a host", |s| s.hosts() < s.host_of.len()),
             ("uneven blocks", |s| {

@@ -1,5 +1,8 @@
 //! The network: every host has an uplink and a downlink to one switch, which copies multicasts to those who joined.
 //!
+//! What the simulator calls a host is a service process with its ranks. Those that are siblings on one machine (SP-8) share
+//! its links, and reach each other without them and without loss.
+//!
 //! A link is a serial line with a queue before it: what does not fit is dropped at the tail. Datagrams travel in
 //! trains of up to 64 that share their bookkeeping, never their fate: loss and the queue decide for each datagram.
 //! Invariant: bytes are counted once per link and only when they really go over it. Never looks into payload.
@@ -17,6 +20,8 @@ use crate::store::Payload;
 pub struct NetworkPlan {
     /// bit/s of every link, each way.
     pub rate: u64,
+    /// Service processes that share each pair of links, neighbours by number.
+    pub siblings: usize,
     /// Time over one link beside the rate's.
     pub latency: Duration,
     /// Bytes that fit in the queue before a link.
@@ -39,6 +44,7 @@ impl Default for NetworkPlan {
     fn default() -> Self {
         NetworkPlan {
             rate: 1_000_000_000,
+            siblings: 1,
             latency: Duration::from_micros(10),
             queue_bytes: 1 << 20,
             join_delay: Duration::from_micros(100),
@@ -159,16 +165,32 @@ pub(crate) struct Frame {
 /// All links and the switch.
 #[derive(Debug)]
 pub(crate) struct Network {
-    pub(crate) up: Vec<Link>,
-    pub(crate) down: Vec<Link>,
+    up: Vec<Link>,
+    down: Vec<Link>,
     joined: BTreeMap<Channel, Vec<usize>>,
+    siblings: usize,
 }
 
 impl Network {
     pub(crate) fn new(plan: &NetworkPlan, hosts: usize) -> Self {
         assert!((1..=64).contains(&plan.train), "a train has 1 to 64 datagrams");
-        let links = vec![Link::new(plan); hosts];
-        Network { up: links.clone(), down: links, joined: BTreeMap::new() }
+        let links = vec![Link::new(plan); hosts.div_ceil(plan.siblings)];
+        Network { up: links.clone(), down: links, joined: BTreeMap::new(), siblings: plan.siblings }
+    }
+
+    /// The links of `host`.
+    pub(crate) fn link_of(&self, host: usize) -> usize {
+        host / self.siblings
+    }
+
+    pub(crate) fn uplink(&mut self, host: usize) -> &mut Link {
+        let at = self.link_of(host);
+        &mut self.up[at]
+    }
+
+    /// Whether one reaches the other without the network.
+    pub(crate) fn siblings(&self, one: usize, other: usize) -> bool {
+        self.link_of(one) == self.link_of(other)
     }
 
     pub(crate) fn join(&mut self, channel: Channel, host: usize) {
@@ -190,9 +212,9 @@ impl Network {
         hosts.iter().copied().filter(|h| *h != from).collect()
     }
 
-    /// Puts the datagrams `among` of a train on the downlink of `host`: which of them fit, and when they are there.
-    pub(crate) fn train_down(&mut self, now: Instant, host: usize, train: &Train, among: u64) -> (u64, Instant) {
-        let link = &mut self.down[host];
+    /// Puts the datagrams `among` of a train on downlink `to`: which of them fit, and when they are there.
+    pub(crate) fn train_down(&mut self, now: Instant, to: usize, train: &Train, among: u64) -> (u64, Instant) {
+        let link = &mut self.down[to];
         let mut fit = among;
         let room = link.room(now);
         while train.wire_bytes(fit) > room {
@@ -207,7 +229,8 @@ impl Network {
 
     /// Puts a frame on the downlink of its receiver: when it is there, `None` when the queue is full.
     pub(crate) fn frame_down(&mut self, now: Instant, frame: &Frame) -> Option<Instant> {
-        let link = &mut self.down[frame.to];
+        let at = self.link_of(frame.to);
+        let link = &mut self.down[at];
         if link.room(now) < frame.wire_bytes {
             link.drop_tail(frame.wire_bytes);
             return None;

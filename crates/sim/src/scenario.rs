@@ -163,6 +163,13 @@ impl Scenario {
         self
     }
 
+    /// The same with `siblings` neighbouring service processes on each machine (SP-8).
+    #[must_use]
+    pub fn siblings(mut self, siblings: usize) -> Self {
+        self.network.siblings = siblings;
+        self
+    }
+
     /// The same with other faults.
     #[must_use]
     pub fn with_faults(mut self, faults: Faults) -> Self {

@@ -13,12 +13,12 @@ use outboard_plan::Rank;
 use outboard_proto::link::WINDOW;
 use outboard_proto::wire::DatagramHeader;
 use outboard_proto::{
-    Call, CallId, Channel, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, MulticastBatch, SpId,
+    Call, CallId, Channel, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, MulticastBatch, Reach, SpId,
 };
 
 use crate::breach::Breach;
 use crate::clock::EventQueue;
-use crate::faults::Dice;
+use crate::faults::{Dice, Fate};
 use crate::host::{Action, Host, Input};
 use crate::network::{Frame, Network, Train};
 use crate::oracle::{CallName, Truth, group_number, handle, sp_id};
@@ -158,7 +158,7 @@ impl<'a> World<'a> {
         let specs = scenario.groups.iter().enumerate().map(|(number, plan)| {
             let member = |rank: &usize| Member {
                 sp: sp_id(scenario.host_of[*rank]),
-                host: HostId(scenario.host_of[*rank] as u64),
+                host: HostId((scenario.host_of[*rank] / scenario.network.siblings) as u64),
                 address: Arc::from(&(scenario.host_of[*rank] as u32).to_le_bytes()[..]),
             };
             let members = plan.members.iter().map(member).collect();
@@ -407,17 +407,8 @@ impl<'a> World<'a> {
                 let config = &self.scenario.config;
                 let segments = len.div_ceil(u64::from(config.chunk_bytes)).max(1);
                 let wire_bytes = len + segments * u64::from(config.datagram_overhead);
-                let frame = Rc::new(Frame { from: host, to, header, payload, payload_len, wire_bytes });
-                let link = &mut self.network.up[host];
-                let end = if link.room(now) < wire_bytes {
-                    link.drop_tail(wire_bytes);
-                    now
-                } else {
-                    let end = link.pass(now, wire_bytes, now).end;
-                    self.queue.put(end + self.scenario.network.latency, Happening::FrameAtSwitch(frame));
-                    end
-                };
-                self.queue.put(end, Happening::FrameLeft { host });
+                let frame = Frame { from: host, to, header, payload, payload_len, wire_bytes };
+                self.frame_out(now, Rc::new(frame));
             }
             Action::Batch(batch) => self.batch_out(now, host, batch),
             Action::Connect(peer) => {
@@ -474,6 +465,25 @@ impl<'a> World<'a> {
         Ok((number, member))
     }
 
+    /// Puts a frame on the uplink, or gives it to a sibling.
+    fn frame_out(&mut self, now: Instant, frame: Rc<Frame>) {
+        let (host, to) = (frame.from, frame.to);
+        let latency = self.scenario.network.latency;
+        let siblings = self.network.siblings(host, to);
+        let link = self.network.uplink(host);
+        let mut end = now;
+        if siblings {
+            let input = Box::new(Input::Frame(frame, sp_id(host)));
+            self.queue.put(now + latency, Happening::Input { host: to, input });
+        } else if link.room(now) < frame.wire_bytes {
+            link.drop_tail(frame.wire_bytes);
+        } else {
+            end = link.pass(now, frame.wire_bytes, now).end;
+            self.queue.put(end + latency, Happening::FrameAtSwitch(frame));
+        }
+        self.queue.put(end, Happening::FrameLeft { host });
+    }
+
     /// Puts a batch on the uplink, cut into trains.
     fn batch_out(&mut self, now: Instant, host: usize, batch: MulticastBatch) {
         let overhead = u64::from(self.scenario.config.datagram_overhead);
@@ -485,8 +495,15 @@ impl<'a> World<'a> {
             let start = u64::from(first) * size;
             let payload = (batch.memory.len - start).min(u64::from(count) * size);
             let wire_bytes = payload + u64::from(count) * overhead;
-            let link = &mut self.network.up[host];
-            if link.room(now) < wire_bytes {
+            let link = self.network.uplink(host);
+            if batch.reach == Reach::Host {
+                // At the rate of the link all the same: it is the machine's pace.
+                let end = done + link.duration(wire_bytes);
+                let ready = end + self.scenario.network.latency;
+                let starts = Happening::TrainStarts { host, batch: Box::new(batch), first, count, ready };
+                self.queue.put(done, starts);
+                done = end;
+            } else if link.room(now) < wire_bytes {
                 link.drop_tail(wire_bytes);
             } else {
                 let passage = link.pass(now, wire_bytes, now);
@@ -535,31 +552,57 @@ impl<'a> World<'a> {
             overhead: self.scenario.config.datagram_overhead,
             ready,
         };
-        let one = self.network.up[host].duration(train.wire_bytes(1));
-        self.queue.put(now + one + self.scenario.network.latency, Happening::TrainAtSwitch(Rc::new(train)));
+        let one = self.network.uplink(host).duration(train.wire_bytes(1));
+        let train = Rc::new(train);
+        if batch.reach != Reach::Network {
+            self.to_siblings(&train);
+        }
+        if batch.reach != Reach::Host {
+            self.queue.put(now + one + self.scenario.network.latency, Happening::TrainAtSwitch(train));
+        }
         Ok(())
+    }
+
+    /// The kernel's copies.
+    fn to_siblings(&mut self, train: &Rc<Train>) {
+        for host in self.network.receivers(train.channel, train.from) {
+            if self.network.siblings(host, train.from) {
+                let input = Box::new(Input::Datagrams(Rc::clone(train), train.all()));
+                self.queue.put(train.ready, Happening::Input { host, input });
+            }
+        }
     }
 
     fn train_at_switch(&mut self, now: Instant, train: &Rc<Train>) {
         let among = self.dice.past_uplink(now, train.all());
-        for host in self.network.receivers(train.channel, train.from) {
-            let (fit, at) = self.network.train_down(now, host, train, among);
-            let mut fate = self.dice.datagrams(now, fit);
-            if self.in_blackout(now, host) {
-                fate.pass = 0;
-                fate.late = 0;
-                fate.again = 0;
+        let receivers = self.network.receivers(train.channel, train.from);
+        // Siblings share a downlink and what it loses.
+        let siblings = receivers.chunk_by(|one, other| self.network.siblings(*one, *other));
+        let by_machine: Vec<Vec<usize>> = siblings.map(<[usize]>::to_vec).collect();
+        for hosts in by_machine {
+            let link = self.network.link_of(hosts[0]);
+            if link == self.network.link_of(train.from) {
+                continue;
             }
-            let lost = train.all() & !(fate.pass | fate.late);
-            if lost != 0 {
-                self.note_loss(train.from, host, || trace::train(train, lost));
+            let (fit, at) = self.network.train_down(now, link, train, among);
+            let fate = self.dice.datagrams(now, fit);
+            for host in hosts {
+                self.train_arrives(now, at, train, host, &fate);
             }
-            let at = at + self.scenario.network.latency + fate.jitter;
-            for (mask, at) in [(fate.pass, at), (fate.late, at + fate.late_by), (fate.again, at + fate.late_by)] {
-                if mask != 0 {
-                    let input = Box::new(Input::Datagrams(Rc::clone(train), mask));
-                    self.queue.put(at, Happening::Input { host, input });
-                }
+        }
+    }
+
+    fn train_arrives(&mut self, now: Instant, at: Instant, train: &Rc<Train>, host: usize, fate: &Fate) {
+        let reached = if self.in_blackout(now, host) { 0 } else { u64::MAX };
+        let lost = train.all() & !(reached & (fate.pass | fate.late));
+        if lost != 0 {
+            self.note_loss(train.from, host, || trace::train(train, lost));
+        }
+        let at = at + self.scenario.network.latency + fate.jitter;
+        for (mask, at) in [(fate.pass, at), (fate.late, at + fate.late_by), (fate.again, at + fate.late_by)] {
+            if reached & mask != 0 {
+                let input = Box::new(Input::Datagrams(Rc::clone(train), mask));
+                self.queue.put(at, Happening::Input { host, input });
             }
         }
     }

@@ -16,6 +16,32 @@ fn mc_r_multicast_sends_each_block_once_and_keeps_the_receive_links_full() {
     assert_eq!(outcome.retransmitted_bytes(), 0, "nothing is lost by its own pace");
 }
 
+/// SP-7, SP-8: four machines with two service processes each carry each block once over each link, at the pace of the
+/// links, and what is lost over a link is repaired over it about once.
+#[test]
+fn sp_8_siblings_share_the_links() {
+    let (sps, ranks, machines, bytes) = (8u64, 16u64, 4u64, 1 << 19);
+    let contiguous = Scenario::allgather(ranks as usize, bytes).ranks_per_host(2).siblings(2);
+    let mut strided = contiguous.clone();
+    // Rank r on machine r mod 4; its neighbours there at the other service process.
+    strided.host_of = (0..ranks as usize).map(|rank| rank % 4 * 2 + rank / 4 % 2).collect();
+    let minimum = ranks * bytes + (machines - 1) * ranks * bytes;
+    for scenario in [contiguous, strided] {
+        assert_eq!(scenario.hosts() as u64, sps);
+        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(outcome.wire_bytes() < minimum * 110 / 100, "{} bytes on the wire", outcome.wire_bytes());
+        let limit = (ranks * bytes * 8 * (machines - 1) / machines) as f64 / scenario.network.rate as f64;
+        let ratio = outcome.in_collectives.as_secs_f64() / limit;
+        assert!(ratio < 1.10, "{ratio} of the raw limit");
+        assert_eq!(outcome.retransmitted_bytes(), 0, "nothing is lost by its own pace");
+        let mut lossy = scenario;
+        lossy.faults.datagram_loss = 0.05;
+        let outcome = run(&lossy, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let repaired = minimum * 120 / 100;
+        assert!(outcome.wire_bytes() < repaired, "{} bytes on the wire with loss", outcome.wire_bytes());
+    }
+}
+
 #[test]
 fn mc_6_many_ranks_survive_loss_on_the_provenance_store() {
     for algorithm in [AllgatherAlgorithm::Multicast, AllgatherAlgorithm::Ring] {
