@@ -1,12 +1,15 @@
-//! Allgather: every rank ends with the blocks of all ranks, in rank order.
+//! Allgather and Allgatherv: every rank ends with the blocks of all ranks, in rank order.
 //!
-//! `Output` holds `ranks` blocks of `bytes_per_rank` bytes, block `q` from rank `q`. A rank contributes `Input`, or,
+//! `Output` holds the blocks one after another, block `q` from rank `q`, as [`Extents`] says: all of one size, or each of its
+//! own, which all ranks know. A rank contributes `Input`, or,
 //! in place, its own block of `Output`, where it already lies; MPI asks all ranks for the same choice, the plan does
 //! not depend on it.
 //!
 //! Invariants: receives of message data follow nothing, so an engine posts them all at once (MC-4); each block is
 //! written once on every rank; `Input` is only read. A rank's program takes time and memory in the order of `ranks`,
 //! whatever the byte counts.
+
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -67,19 +70,97 @@ pub enum AllgatherError {
     #[error("0 subgroups: choose at least 1 (`subgroups` of Shape::Multicast)")]
     Subgroups,
     /// The output cannot be addressed.
-    #[error("{ranks} blocks of {bytes_per_rank} bytes do not fit a 64-bit address: lower the byte count")]
+    #[error("the blocks of {ranks} ranks do not fit a 64-bit address: lower the byte counts")]
     Bytes {
-        /// The bytes per rank asked for.
-        bytes_per_rank: u64,
         /// The ranks of the group.
         ranks: u32,
     },
 }
 
-/// What `rank` does in an allgather of `ranks` ranks.
-///
-/// With 0 bytes per rank nothing moves and the program is empty. A group of one copies its block, or in place does
-/// nothing.
+/// How large the blocks of all ranks are, and where each lies in `Output`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extents(Sizes);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Sizes {
+    Even {
+        ranks: u32,
+        bytes: u64,
+    },
+    /// Where each block begins, and the end of the last.
+    Uneven(Arc<[u64]>),
+}
+
+impl Extents {
+    /// Blocks of `bytes` each; `None` where they exceed 64 bits together.
+    #[must_use]
+    pub fn even(ranks: u32, bytes: u64) -> Option<Extents> {
+        bytes.checked_mul(ranks.into())?;
+        Some(Extents(Sizes::Even { ranks, bytes }))
+    }
+
+    /// Blocks of these bytes, by rank; `None` where they exceed 64 bits together or are of more than [`MAX_RANKS`].
+    #[must_use]
+    pub fn uneven(bytes: impl IntoIterator<Item = u64>) -> Option<Extents> {
+        let mut starts = vec![0u64];
+        for bytes in bytes {
+            starts.push(starts.last()?.checked_add(bytes)?);
+        }
+        (starts.len() <= MAX_RANKS as usize + 1).then(|| Extents(Sizes::Uneven(starts.into())))
+    }
+
+    /// How many blocks there are.
+    #[must_use]
+    pub fn ranks(&self) -> u32 {
+        match &self.0 {
+            Sizes::Even { ranks, .. } => *ranks,
+            Sizes::Uneven(starts) => starts.len() as u32 - 1,
+        }
+    }
+
+    /// Where the block of `rank` lies in `Output`.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    #[must_use]
+    pub fn block(&self, rank: Rank) -> Span {
+        match &self.0 {
+            Sizes::Even { ranks, bytes } => {
+                assert!(rank.0 < *ranks, "{rank} of {ranks}");
+                Span::output(u64::from(rank.0) * bytes, *bytes)
+            }
+            Sizes::Uneven(starts) => {
+                let (start, end) = (starts[rank.0 as usize], starts[rank.0 as usize + 1]);
+                Span::output(start, end - start)
+            }
+        }
+    }
+
+    /// The rank in whose block byte `offset` of `Output` lies.
+    #[must_use]
+    pub fn rank_at(&self, offset: u64) -> Rank {
+        match &self.0 {
+            Sizes::Even { bytes, .. } => Rank((offset / (*bytes).max(1)) as u32),
+            Sizes::Uneven(starts) => Rank(starts.partition_point(|start| *start <= offset) as u32 - 1),
+        }
+    }
+
+    /// Bytes of all blocks together.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        match &self.0 {
+            Sizes::Even { ranks, bytes } => u64::from(*ranks) * bytes,
+            Sizes::Uneven(starts) => *starts.last().expect("there is always an end"),
+        }
+    }
+
+    /// Bytes of each block, by rank.
+    pub fn sizes(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.ranks()).map(|rank| self.block(Rank(rank)).len)
+    }
+}
+
+/// What `rank` does in an allgather of blocks of one size among `ranks` ranks; otherwise as [`allgatherv`].
 ///
 /// # Errors
 /// When an argument is out of range; see [`AllgatherError`].
@@ -90,14 +171,26 @@ pub fn allgather(
     bytes_per_rank: u64,
     in_place: bool,
 ) -> Result<Program, AllgatherError> {
-    check(shape, ranks, rank, bytes_per_rank)?;
+    let extents = Extents::even(ranks, bytes_per_rank).ok_or(AllgatherError::Bytes { ranks })?;
+    allgatherv(shape, rank, &extents, in_place)
+}
+
+/// What `rank` does in an allgather of these blocks.
+///
+/// Empty blocks do not move: where all are empty the program is. A group of one copies its block, or in place does nothing.
+///
+/// # Errors
+/// When an argument is out of range; see [`AllgatherError`].
+pub fn allgatherv(shape: Shape, rank: Rank, extents: &Extents, in_place: bool) -> Result<Program, AllgatherError> {
+    let ranks = extents.ranks();
+    check(shape, ranks, rank)?;
     let mut builder = ProgramBuilder::new(rank, ranks);
-    let blocks = Blocks { ranks, rank: rank.0, bytes: bytes_per_rank, in_place };
-    builder.buffers(blocks.input_bytes(), bytes_per_rank * u64::from(ranks), 0);
+    let blocks = Blocks { extents, ranks, rank: rank.0, in_place };
+    builder.buffers(blocks.input_bytes(), extents.total(), 0);
     if let Shape::Multicast { chains, subgroups } = shape {
         builder.multicast_layout(chains, subgroups);
     }
-    if bytes_per_rank > 0 {
+    if extents.total() > 0 {
         match shape {
             Shape::Ring => ring(&mut builder, blocks),
             Shape::Multicast { chains, .. } => multicast(&mut builder, blocks, chains),
@@ -106,23 +199,22 @@ pub fn allgather(
     Ok(builder.build())
 }
 
-/// What an allgather promises to `rank`, for [`crate::verify()`].
+/// What an allgather of these blocks promises to `rank`, for [`crate::verify()`].
 ///
 /// # Panics
-/// Where [`allgather`] refuses the byte counts.
-pub fn contract(ranks: u32, rank: Rank, bytes_per_rank: u64, in_place: bool) -> Contract {
-    let output_bytes = bytes_per_rank.checked_mul(ranks.into()).expect("the output fits 64 bits");
-    let blocks = Blocks { ranks, rank: rank.0, bytes: bytes_per_rank, in_place };
+/// When there is no such rank.
+pub fn contract(extents: &Extents, rank: Rank, in_place: bool) -> Contract {
+    let blocks = Blocks { extents, ranks: extents.ranks(), rank: rank.0, in_place };
     let block = |q| Piece { span: blocks.of(q), source: Rank(q), from: 0 };
     Contract {
         input_bytes: blocks.input_bytes(),
-        output_bytes,
+        output_bytes: extents.total(),
         before: vec![Piece { span: blocks.contribution(), source: rank, from: 0 }],
-        after: (0..ranks).map(block).collect(),
+        after: (0..blocks.ranks).map(block).collect(),
     }
 }
 
-fn check(shape: Shape, ranks: u32, rank: Rank, bytes_per_rank: u64) -> Result<(), AllgatherError> {
+fn check(shape: Shape, ranks: u32, rank: Rank) -> Result<(), AllgatherError> {
     if ranks == 0 || ranks > MAX_RANKS {
         return Err(AllgatherError::Ranks { ranks });
     }
@@ -137,34 +229,31 @@ fn check(shape: Shape, ranks: u32, rank: Rank, bytes_per_rank: u64) -> Result<()
             return Err(AllgatherError::Subgroups);
         }
     }
-    if bytes_per_rank.checked_mul(ranks.into()).is_none() {
-        return Err(AllgatherError::Bytes { bytes_per_rank, ranks });
-    }
     Ok(())
 }
 
-/// Where the blocks lie on one rank. Offsets do not overflow once [`check`] has passed.
+/// Where the blocks lie on one rank.
 #[derive(Clone, Copy)]
-struct Blocks {
+struct Blocks<'a> {
+    extents: &'a Extents,
     ranks: u32,
     rank: u32,
-    bytes: u64,
     in_place: bool,
 }
 
-impl Blocks {
+impl Blocks<'_> {
     /// Block `q` of `Output`.
     fn of(self, q: u32) -> Span {
-        Span::output(u64::from(q) * self.bytes, self.bytes)
+        self.extents.block(Rank(q))
     }
 
     /// Where this rank's own block lies before the call.
     fn contribution(self) -> Span {
-        if self.in_place { self.of(self.rank) } else { Span::input(0, self.bytes) }
+        if self.in_place { self.of(self.rank) } else { Span::input(0, self.of(self.rank).len) }
     }
 
     fn input_bytes(self) -> u64 {
-        if self.in_place { 0 } else { self.bytes }
+        if self.in_place { 0 } else { self.of(self.rank).len }
     }
 
     /// The rank `steps <= ranks` to the left, round the ring.
@@ -173,31 +262,34 @@ impl Blocks {
     }
 
     fn copy_own(self, builder: &mut ProgramBuilder) {
-        if !self.in_place {
+        if !self.in_place && !self.contribution().is_empty() {
             builder.copy(self.contribution(), self.of(self.rank), &[]);
         }
     }
 }
 
-fn ring(builder: &mut ProgramBuilder, blocks: Blocks) {
+fn ring(builder: &mut ProgramBuilder, blocks: Blocks<'_>) {
     let rounds = blocks.ranks - 1;
     let from = Rank(blocks.left(1));
-    let receive = |round| builder.recv(from, round, blocks.of(blocks.left(round + 1)), &[]);
-    let received: Vec<OpId> = (0..rounds).map(receive).collect();
+    let mut receive = |round| {
+        let block = blocks.of(blocks.left(round + 1));
+        (!block.is_empty()).then(|| builder.recv(from, round, block, &[]))
+    };
+    let received: Vec<Option<OpId>> = (0..rounds).map(&mut receive).collect();
     blocks.copy_own(builder);
     let to = Rank((blocks.rank + 1) % blocks.ranks);
-    for round in 0..rounds {
+    for round in (0..rounds).filter(|round| !blocks.of(blocks.left(*round)).is_empty()) {
         if round == 0 {
             builder.send(to, round, blocks.contribution(), &[]);
         } else {
-            let arrived = received[round as usize - 1];
+            let arrived = received[round as usize - 1].expect("what is not empty was received");
             builder.send(to, round, blocks.of(blocks.left(round)), &[arrived]);
         }
     }
 }
 
-fn multicast(builder: &mut ProgramBuilder, blocks: Blocks, chains: u32) {
-    for root in (0..blocks.ranks).filter(|root| *root != blocks.rank) {
+fn multicast(builder: &mut ProgramBuilder, blocks: Blocks<'_>, chains: u32) {
+    for root in (0..blocks.ranks).filter(|root| *root != blocks.rank && !blocks.of(*root).is_empty()) {
         builder.multicast_recv(Rank(root), blocks.of(root));
     }
     blocks.copy_own(builder);
@@ -206,13 +298,15 @@ fn multicast(builder: &mut ProgramBuilder, blocks: Blocks, chains: u32) {
     }
     let chain = chain_of(Rank(blocks.rank), blocks.ranks, chains);
     let turns = chain_ranks(blocks.ranks, chains, chain);
-    let mut activated = Vec::new();
+    let mut done = Vec::new();
     if blocks.rank > turns.start {
-        activated.push(builder.recv(Rank(blocks.rank - 1), 0, Span::signal(), &[]));
+        done.push(builder.recv(Rank(blocks.rank - 1), 0, Span::signal(), &[]));
     }
-    let sent = builder.multicast(blocks.contribution(), &activated);
+    if !blocks.contribution().is_empty() {
+        done = vec![builder.multicast(blocks.contribution(), &done)];
+    }
     if blocks.rank + 1 < turns.end {
-        builder.send(Rank(blocks.rank + 1), 0, Span::signal(), &[sent]);
+        builder.send(Rank(blocks.rank + 1), 0, Span::signal(), &done);
     }
 }
 
@@ -233,8 +327,8 @@ mod tests {
         assert_eq!(refused(multicast(0, 1), 3, 0, 1), AllgatherError::Chains { chains: 0, ranks: 3 });
         assert_eq!(refused(multicast(4, 1), 3, 0, 1), AllgatherError::Chains { chains: 4, ranks: 3 });
         assert_eq!(refused(multicast(1, 0), 3, 0, 1), AllgatherError::Subgroups);
-        let bytes_per_rank = u64::MAX / 3 + 1;
-        assert_eq!(refused(Shape::Ring, 3, 0, bytes_per_rank), AllgatherError::Bytes { bytes_per_rank, ranks: 3 });
+        assert_eq!(refused(Shape::Ring, 3, 0, u64::MAX / 3 + 1), AllgatherError::Bytes { ranks: 3 });
+        assert_eq!(Extents::uneven([u64::MAX, 1]), None);
         assert!(allgather(Shape::Ring, 3, Rank(2), u64::MAX / 3, false).is_ok());
         assert_eq!(
             AllgatherError::Rank { rank: Rank(3), ranks: 3 }.to_string(),
@@ -248,6 +342,15 @@ mod tests {
             let program = allgather(shape, 9, Rank(4), 0, false).unwrap();
             assert!(program.steps.is_empty());
         }
+    }
+
+    #[test]
+    fn every_byte_belongs_to_one_block() {
+        let extents = Extents::uneven([0, 3, 0, 0, 2, 0]).unwrap();
+        assert_eq!((0..extents.total()).map(|at| extents.rank_at(at).0).collect::<Vec<_>>(), [1, 1, 1, 4, 4]);
+        assert_eq!(extents.sizes().collect::<Vec<_>>(), [0, 3, 0, 0, 2, 0]);
+        let even = Extents::even(3, 2).unwrap();
+        assert_eq!((0..6).map(|at| even.rank_at(at).0).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2]);
     }
 
     #[test]

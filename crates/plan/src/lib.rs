@@ -20,7 +20,7 @@ mod program;
 mod text;
 mod verify;
 
-pub use allgather::{AllgatherError, Shape, allgather};
+pub use allgather::{AllgatherError, Extents, Shape, allgather, allgatherv};
 pub use alltoall::{AlltoallError, alltoall};
 pub use broadcast::{BroadcastError, BroadcastShape, broadcast};
 pub use builder::ProgramBuilder;

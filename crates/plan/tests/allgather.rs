@@ -1,7 +1,9 @@
 //! Allgather plans are proven for every group size, layout and byte count (MC-8), and damaged ones are refused.
 
 use outboard_plan::allgather::contract;
-use outboard_plan::{Buffer, Op, OpId, Program, Rank, Shape, Span, Step, VerifyError, allgather, verify};
+use outboard_plan::{
+    Buffer, Extents, Op, OpId, Program, Rank, Shape, Span, Step, VerifyError, allgather, allgatherv, verify,
+};
 use proptest::prelude::*;
 
 fn programs(shape: Shape, ranks: u32, bytes: u64, in_place: impl Fn(Rank) -> bool) -> Vec<Program> {
@@ -10,7 +12,32 @@ fn programs(shape: Shape, ranks: u32, bytes: u64, in_place: impl Fn(Rank) -> boo
 }
 
 fn prove(shape: Shape, ranks: u32, bytes: u64, in_place: impl Fn(Rank) -> bool + Copy) -> Result<(), VerifyError> {
-    verify(&programs(shape, ranks, bytes, in_place), |rank| contract(ranks, rank, bytes, in_place(rank)))
+    verify(&programs(shape, ranks, bytes, in_place), |rank| contract(&even(ranks, bytes), rank, in_place(rank)))
+}
+
+fn even(ranks: u32, bytes: u64) -> Extents {
+    Extents::even(ranks, bytes).unwrap()
+}
+
+fn prove_uneven(shape: Shape, sizes: &[u64], in_place: bool) {
+    let extents = Extents::uneven(sizes.iter().copied()).unwrap();
+    let program = |rank| allgatherv(shape, Rank(rank), &extents, in_place).unwrap();
+    let programs: Vec<Program> = (0..extents.ranks()).map(program).collect();
+    assert_eq!(verify(&programs, |rank| contract(&extents, rank, in_place)), Ok(()), "{shape:?} of {sizes:?}");
+}
+
+/// Every pattern of empty blocks among up to seven ranks, in every number of chains.
+#[test]
+fn uneven_blocks_with_zeros_among_them_are_right() {
+    for ranks in 1..=7u32 {
+        for full in 0u32..1 << ranks {
+            let sizes: Vec<u64> = (0..ranks).map(|rank| u64::from(full >> rank & 1) * u64::from(rank + 1)).collect();
+            for in_place in [false, true] {
+                prove_uneven(Shape::Ring, &sizes, in_place);
+                (1..=ranks).for_each(|chains| prove_uneven(multicast(chains), &sizes, in_place));
+            }
+        }
+    }
 }
 
 fn multicast(chains: u32) -> Shape {
@@ -236,7 +263,7 @@ fn every_single_damage_is_refused() {
                     let valid = group[rank].clone();
                     for program in damaged(&valid) {
                         group[rank] = program;
-                        let verdict = verify(&group, |rank| contract(ranks, rank, bytes, in_place));
+                        let verdict = verify(&group, |rank| contract(&even(ranks, bytes), rank, in_place));
                         assert!(verdict.is_err(), "accepted in place of\n{valid}\n{}", group[rank]);
                         refused += 1;
                     }
@@ -255,6 +282,6 @@ fn too_many_roots_at_once_are_refused() {
     for program in &mut group {
         program.chains = 2;
     }
-    let verdict = verify(&group, |rank| contract(7, rank, 8, false));
+    let verdict = verify(&group, |rank| contract(&even(7, 8), rank, false));
     assert!(matches!(verdict, Err(VerifyError::Roots { chains: 2, .. })), "{verdict:?}");
 }

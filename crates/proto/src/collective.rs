@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outboard_plan::{Buffer, Op, OpId, Rank, Span};
+use outboard_plan::{Buffer, Extents, Op, OpId, Rank, Span};
 
 use crate::barrier::Barrier;
 use crate::config::Config;
@@ -29,14 +29,16 @@ use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
 use crate::interface::{Call, CallKind, InFlight, MemRef, Region, Signature};
 use crate::multicast::{Block, chunks_of};
 use crate::outbox::{Completion, Outbox, Staging};
-use crate::pacing::transfer_time;
-use crate::wire::Message;
+use crate::pacing::{Share, transfer_time};
+use crate::wire::{MAX_BLOCKS, Message};
 
 mod layout;
 mod recovery;
+mod shares;
 mod unicast;
 
 use layout::Layout;
+use shares::Shares;
 
 /// What a collective works with while it handles something.
 pub(crate) struct Context<'a> {
@@ -90,7 +92,9 @@ pub(crate) struct Collective {
     /// By the rank that multicasts it. Empty when nothing is multicast between hosts.
     blocks: BTreeMap<Rank, Block>,
     subgroups: u16,
-    chains: u32,
+    /// How large the blocks are; of a broadcast the one.
+    extents: Extents,
+    shares: Shares,
     /// Blocks of other hosts that are not whole here.
     leaves_missing: u32,
     complete_sent: bool,
@@ -115,27 +119,27 @@ impl Collective {
     pub(crate) fn new(
         cx: &Context<'_>,
         instance: InstanceId,
-        signature: Signature,
-        signer: Rank,
+        (signer, signature): (Rank, Signature),
+        extents: Extents,
     ) -> Result<Self, &'static str> {
-        let bytes = signature.bytes;
-        if chunks_of(bytes, cx.config.chunk_bytes) >= u64::from(u32::MAX) {
+        if extents.sizes().any(|bytes| chunks_of(bytes, cx.config.chunk_bytes) >= u64::from(u32::MAX)) {
             return Err("a block of more than 2^32 chunks");
         }
         let layout = Layout::new(cx, signature.kind);
         let local = |rank: &Rank| -> Result<Local, &'static str> {
-            let run = Run::new(layout.program(signature, cx.members.ranks(), *rank)?);
+            let run = Run::new(layout.program(signature, &extents, (cx.members.ranks(), *rank))?);
             Ok(Local { rank: *rank, presence: Presence::Absent, run, blocked: Vec::new() })
         };
         let locals = cx.members.locals.iter().map(local).collect::<Result<Vec<_>, _>>()?;
         let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
-        let block = |r: Rank| (r, Block::new(bytes, cx.config.chunk_bytes, here(r)));
-        let blocks: BTreeMap<Rank, Block> = match (signature.kind, layout.over_the_wire && bytes > 0) {
-            (CallKind::Allgather, true) => (0..cx.members.ranks()).map(Rank).map(block).collect(),
-            (CallKind::Broadcast { root }, true) => BTreeMap::from([block(root)]),
-            (CallKind::Allgather | CallKind::Broadcast { .. }, false) => BTreeMap::new(),
+        let block = |(r, bytes): (Rank, u64)| (r, Block::new(bytes, cx.config.chunk_bytes, here(r)));
+        let roots: Vec<(Rank, u64)> = match (signature.kind, layout.over_the_wire) {
+            (CallKind::Allgather | CallKind::Allgatherv { .. }, true) => (0..).map(Rank).zip(extents.sizes()).collect(),
+            (CallKind::Broadcast { root }, true) => vec![(root, signature.bytes)],
+            (CallKind::Allgather | CallKind::Allgatherv { .. } | CallKind::Broadcast { .. }, false) => Vec::new(),
             (CallKind::Alltoall | CallKind::Alltoallv, _) => unreachable!("exchanges are not multicast"),
         };
+        let blocks: BTreeMap<Rank, Block> = roots.into_iter().filter(|(_, bytes)| *bytes > 0).map(block).collect();
         Ok(Collective {
             instance,
             signature,
@@ -149,7 +153,8 @@ impl Collective {
             right_complete: blocks.is_empty(),
             blocks,
             subgroups: cx.config.subgroups,
-            chains: layout.chains,
+            shares: Shares::new(cx.members, signature.kind, layout.chains, &extents),
+            extents,
             serving: BTreeSet::new(),
             asks_unanswered: 0,
             have_pending: Vec::new(),
@@ -183,9 +188,9 @@ impl Collective {
         matches!(self.phase, Phase::Running)
     }
 
-    /// Ranks that multicast at the same time.
-    pub(crate) fn chains(&self) -> u32 {
-        self.chains
+    /// What this service process may fill of the links.
+    pub(crate) fn share(&self, members: &Members) -> Share {
+        self.shares.of(members, members.me)
     }
 
     pub(crate) fn signature(&self) -> (Rank, Signature) {
@@ -244,7 +249,7 @@ impl Collective {
     fn hand_over(&mut self, cx: &mut Context<'_>, i: usize, staging: Region) {
         let local = &self.locals[i];
         let copy = |cx: &mut Context<'_>, span: Span| {
-            let to = local.memory(self.signature, span).expect("the rank has called");
+            let to = local.memory(&self.extents, span).expect("the rank has called");
             cx.out.copy(MemRef { region: staging, offset: span.offset, len: span.len }, to);
         };
         for (root, span) in local.run.multicast_receives() {
@@ -262,10 +267,10 @@ impl Collective {
         }
     }
 
-    /// News of the collective from another host: absent ranks have until the stand-in.
-    pub(crate) fn heard_of(&mut self, cx: &mut Context<'_>) {
+    /// News of the collective from another host, which came at `since`: absent ranks have until the stand-in.
+    pub(crate) fn heard_of(&mut self, cx: &mut Context<'_>, since: Instant) {
         if matches!(self.phase, Phase::Gathering) && self.began.is_none() {
-            self.began = Some(cx.out.now);
+            self.began = Some(since);
             self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after);
         }
     }
@@ -324,7 +329,7 @@ impl Collective {
             self.phase = Phase::Running;
             if !self.blocks.is_empty() {
                 // MC-5: the cutoff, N/B + alpha; gaps seen earlier bring the check forward.
-                let bytes = self.signature.bytes * self.blocks.len() as u64;
+                let bytes = self.blocks.values().map(Block::bytes).sum();
                 let cutoff = cx.out.now + transfer_time(bytes, cx.config.link_rate) + cx.members.patience;
                 self.check_at = Some(self.check_at.map_or(cutoff, |c| c.min(cutoff)));
             }
@@ -347,13 +352,12 @@ impl Collective {
     }
 
     fn start(&mut self, cx: &mut Context<'_>, i: usize, id: OpId) {
-        let signature = self.signature;
         match self.locals[i].run.op(id) {
             // Receives are posted with the program: nothing to start (MC-4).
             Op::Recv { .. } | Op::MulticastRecv { .. } => {}
             Op::Copy { from, to } => {
                 let local = &mut self.locals[i];
-                match (local.memory(signature, from), local.memory(signature, to)) {
+                match (local.memory(&self.extents, from), local.memory(&self.extents, to)) {
                     (Some(from), Some(to)) => {
                         cx.out.copy(from, to);
                         local.run.complete(id);
@@ -369,7 +373,7 @@ impl Collective {
     /// Gives the block to the other local ranks and, between hosts, to the wire.
     fn start_multicast(&mut self, cx: &mut Context<'_>, i: usize, id: OpId, span: Span) {
         let source = self.locals[i].rank;
-        let Some(from) = self.locals[i].memory(self.signature, span) else {
+        let Some(from) = self.locals[i].memory(&self.extents, span) else {
             self.locals[i].blocked.push(id);
             return;
         };
@@ -381,7 +385,7 @@ impl Collective {
             let Some((op, to)) = other.run.multicast_receive(source).filter(|(op, _)| !other.run.is_done(*op)) else {
                 continue;
             };
-            match other.memory(self.signature, to) {
+            match other.memory(&self.extents, to) {
                 Some(to) => {
                     cx.out.copy(from, to);
                     other.run.complete(op);
@@ -490,6 +494,16 @@ impl Collective {
         }
     }
 
+    /// `to` asks how large the blocks are, so that it can stand in for its ranks.
+    pub(crate) fn tell_sizes(&self, cx: &mut Context<'_>, to: SpId) {
+        let sizes: Vec<u64> = self.extents.sizes().collect();
+        let (group, instance) = (cx.members.handle, self.instance);
+        for (at, sizes) in sizes.chunks(MAX_BLOCKS).enumerate() {
+            let (first, sizes) = ((at * MAX_BLOCKS) as u32, sizes.to_vec());
+            cx.out.messages.push_back((to, Message::Sizes { group, instance, first, sizes }));
+        }
+    }
+
     /// Where another service process of the group is in the ring.
     fn is_right(cx: &Context<'_>, from: SpId) -> bool {
         cx.members.right() == from
@@ -497,19 +511,20 @@ impl Collective {
 }
 
 impl Local {
-    /// Where a span of this rank lies, if it can be used now.
-    fn memory(&self, signature: Signature, span: Span) -> Option<MemRef> {
+    /// Where a span of this rank lies, if it can be used now. A span of the output lies within one block.
+    fn memory(&self, extents: &Extents, span: Span) -> Option<MemRef> {
         let Span { buffer, offset, len } = span;
         if len == 0 {
             // A signal needs no memory; nothing is ever done with this piece.
             return Some(MemRef { region: Region::Staging(StagingId(0)), offset: 0, len: 0 });
         }
-        // In place is for allgathers: the service refuses it elsewhere.
-        let own = u64::from(self.rank.0) * signature.bytes;
         let (region, offset) = match (&self.presence, buffer) {
-            (Presence::Called(call, _), Buffer::Input) if call.in_place => (Region::Output(call.id), own + offset),
+            // In place is for allgathers: the service refuses it elsewhere.
+            (Presence::Called(call, _), Buffer::Input) if call.in_place => {
+                (Region::Output(call.id), placed(call, extents, extents.block(self.rank).offset + offset))
+            }
             (Presence::Called(call, _), Buffer::Input) => (Region::Input(call.id), offset),
-            (Presence::Called(call, _), Buffer::Output) => (Region::Output(call.id), offset),
+            (Presence::Called(call, _), Buffer::Output) => (Region::Output(call.id), placed(call, extents, offset)),
             (Presence::StoodIn(staging), Buffer::Output) => (Region::Staging(staging.id), offset),
             // No allgather uses scratch; an absent rank has nothing, one stood in for has no input.
             (_, Buffer::Scratch) | (Presence::Absent | Presence::Ended, _) | (Presence::StoodIn(_), Buffer::Input) => {
@@ -522,4 +537,11 @@ impl Local {
     fn has_block_of(&self, source: Rank) -> bool {
         self.run.multicast_receive(source).is_none_or(|(op, _)| self.run.is_done(op))
     }
+}
+
+/// Where byte `offset` of the plan's output lies in that of the call, whose blocks may lie anywhere.
+fn placed(call: &Call, extents: &Extents, offset: u64) -> u64 {
+    let Some(blocks) = &call.blocks else { return offset };
+    let rank = extents.rank_at(offset);
+    blocks.receive[rank.0 as usize].offset + (offset - extents.block(rank).offset)
 }

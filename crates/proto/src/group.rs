@@ -31,6 +31,8 @@ pub(crate) struct Members {
     pub(crate) reach: Reach,
     /// Service processes on other hosts, seen from where there are most: what one link has to take in.
     pub(crate) incoming: u32,
+    /// The host of each of `sps`, counted from 0 in their order.
+    pub(crate) host_of: Vec<u32>,
     /// By subgroup; empty when one service process serves all.
     pub(crate) channels: Vec<Channel>,
     /// Adapts to how late repairs turn out to be needed.
@@ -80,6 +82,7 @@ impl Members {
                 _ => Reach::Everywhere,
             },
             incoming: (sps.len() - fewest) as u32,
+            host_of: hosts.iter().zip(0..).flat_map(|(siblings, host)| vec![host; siblings.len()]).collect(),
             sps,
             channels,
             patience: config.timer_floor,

@@ -1,9 +1,10 @@
 //! One of a group's calls, carried out by the machine of its kind.
 //!
 //! Collectives with a barrier move blocks that all ranks agree on ([`Collective`]); exchanges move what pairs of ranks agree
-//! on, without a barrier ([`Exchange`]). Never does anything itself.
+//! on, without a barrier ([`Exchange`]); of an allgatherv that only others have called the sizes are unknown ([`Unsized`]).
+//! Never does anything itself.
 
-use outboard_plan::Rank;
+use outboard_plan::{Extents, Rank};
 
 use crate::collective::{Collective, Context};
 use crate::error::CollectiveError;
@@ -11,14 +12,16 @@ use crate::exchange::Exchange;
 use crate::fragments::Bulk;
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
-use crate::interface::{Call, InFlight, Signature};
+use crate::interface::{Call, CallKind, InFlight, Signature};
 use crate::link::Tag;
+use crate::sizes::Unsized;
 
 /// One of a group's calls.
 #[derive(Debug)]
 pub(crate) enum Instance {
     Collective(Box<Collective>),
     Exchange(Box<Exchange>),
+    Unsized(Box<Unsized>),
 }
 
 macro_rules! either {
@@ -26,30 +29,41 @@ macro_rules! either {
         match $instance {
             Instance::Collective($name) => $what,
             Instance::Exchange($name) => $what,
+            Instance::Unsized($name) => $what,
         }
     };
 }
 
 impl Instance {
-    /// A call of which `signer`'s is the first news. Fails when its sizes cannot be.
+    /// A call of which `signer`'s is the first news, with the sizes of an allgatherv's blocks where they are known. Fails when
+    /// they cannot be.
     pub(crate) fn new(
         cx: &Context<'_>,
         id: InstanceId,
         signature: Signature,
         signer: Rank,
+        sizes: Option<Extents>,
     ) -> Result<Self, &'static str> {
-        if signature.kind.is_exchange() {
-            Exchange::new(cx, id, signature, signer).map(Box::new).map(Instance::Exchange)
-        } else {
-            Collective::new(cx, id, signature, signer).map(Box::new).map(Instance::Collective)
-        }
+        let extents = match signature.kind {
+            CallKind::Alltoall | CallKind::Alltoallv => {
+                return Exchange::new(cx, id, signature, signer).map(Box::new).map(Instance::Exchange);
+            }
+            CallKind::Allgatherv { .. } => match sizes {
+                None => return Ok(Instance::Unsized(Box::new(Unsized::new(cx, id, signature, signer)))),
+                sizes => sizes,
+            },
+            CallKind::Allgather => Extents::even(cx.members.ranks(), signature.bytes),
+            CallKind::Broadcast { .. } => Extents::even(1, signature.bytes),
+        };
+        let extents = extents.ok_or("blocks beyond the address space")?;
+        Collective::new(cx, id, (signer, signature), extents).map(Box::new).map(Instance::Collective)
     }
 
     /// The machine of a collective with a barrier.
     pub(crate) fn collective(&mut self) -> Option<&mut Collective> {
         match self {
             Instance::Collective(collective) => Some(collective),
-            Instance::Exchange(_) => None,
+            Instance::Exchange(_) | Instance::Unsized(_) => None,
         }
     }
 
@@ -57,7 +71,15 @@ impl Instance {
     pub(crate) fn exchange(&mut self) -> Option<&mut Exchange> {
         match self {
             Instance::Exchange(exchange) => Some(exchange),
-            Instance::Collective(_) => None,
+            Instance::Collective(_) | Instance::Unsized(_) => None,
+        }
+    }
+
+    /// The call whose sizes are unknown.
+    pub(crate) fn unsized_call(&mut self) -> Option<&mut Unsized> {
+        match self {
+            Instance::Unsized(call) => Some(call),
+            Instance::Collective(_) | Instance::Exchange(_) => None,
         }
     }
 
@@ -67,7 +89,12 @@ impl Instance {
 
     /// Ended with an error.
     pub(crate) fn failed(&self) -> bool {
-        either!(self, i => i.failed())
+        match self {
+            Instance::Collective(collective) => collective.failed(),
+            Instance::Exchange(exchange) => exchange.failed(),
+            // Nobody here has called it.
+            Instance::Unsized(_) => false,
+        }
     }
 
     /// Neither ended nor failed: takes part in the protocol.
@@ -86,11 +113,19 @@ impl Instance {
 
     /// Whether a call of `rank` is in flight here.
     pub(crate) fn in_flight(&self, rank: Rank) -> bool {
-        either!(self, i => i.in_flight(rank))
+        match self {
+            Instance::Collective(collective) => collective.in_flight(rank),
+            Instance::Exchange(exchange) => exchange.in_flight(rank),
+            Instance::Unsized(_) => false,
+        }
     }
 
     pub(crate) fn has_call(&self, id: CallId) -> Option<Rank> {
-        either!(self, i => i.has_call(id))
+        match self {
+            Instance::Collective(collective) => collective.has_call(id),
+            Instance::Exchange(exchange) => exchange.has_call(id),
+            Instance::Unsized(_) => None,
+        }
     }
 
     /// A local rank calls. The caller has compared the signatures. An error breaks the group.
@@ -101,6 +136,7 @@ impl Instance {
                 Ok(())
             }
             Instance::Exchange(exchange) => exchange.handle_call(cx, call),
+            Instance::Unsized(_) => unreachable!("a call brings its sizes along"),
         }
     }
 
@@ -112,22 +148,35 @@ impl Instance {
                 Ok(())
             }
             Instance::Exchange(exchange) => exchange.try_open(cx),
+            Instance::Unsized(_) => Ok(()),
         }
     }
 
     /// Whom there may be bulk for.
     pub(crate) fn bulk_targets(&self, cx: &Context<'_>) -> Vec<SpId> {
-        either!(self, i => i.bulk_targets(cx))
+        match self {
+            Instance::Collective(collective) => collective.bulk_targets(cx),
+            Instance::Exchange(exchange) => exchange.bulk_targets(cx),
+            Instance::Unsized(_) => Vec::new(),
+        }
     }
 
     /// The next piece of bulk for `to`, when there is any. Asked while its link has room.
     pub(crate) fn next_bulk(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
-        either!(self, i => i.next_bulk(cx, to))
+        match self {
+            Instance::Collective(collective) => collective.next_bulk(cx, to),
+            Instance::Exchange(exchange) => exchange.next_bulk(cx, to),
+            Instance::Unsized(_) => None,
+        }
     }
 
     /// A message has been acknowledged.
     pub(crate) fn handle_acked(&mut self, cx: &mut Context<'_>, tag: Tag) {
-        either!(self, i => i.handle_acked(cx, tag));
+        match self {
+            Instance::Collective(collective) => collective.handle_acked(cx, tag),
+            Instance::Exchange(exchange) => exchange.handle_acked(cx, tag),
+            Instance::Unsized(_) => unreachable!("nothing was sent for a call that is not sized"),
+        }
     }
 
     /// A fragment. False when no such fragment can come now.
@@ -141,6 +190,7 @@ impl Instance {
         match self {
             Instance::Collective(c) => c.handle_data(cx, (source, destination, index), piece, payload_len),
             Instance::Exchange(e) => index == 0 && e.handle_data(cx, (source, destination), piece, payload_len),
+            Instance::Unsized(_) => false,
         }
     }
 
@@ -163,7 +213,7 @@ impl Instance {
     pub(crate) fn has_batch(&self) -> bool {
         match self {
             Instance::Collective(collective) => collective.has_batch(),
-            Instance::Exchange(_) => false,
+            Instance::Exchange(_) | Instance::Unsized(_) => false,
         }
     }
 }

@@ -25,6 +25,11 @@ pub enum CallKind {
         /// Who contributes.
         root: Rank,
     },
+    /// Every rank contributes a block of its own size, which all know, and receives all blocks.
+    Allgatherv {
+        /// Fingerprint of the sizes, [`sizes_digest`].
+        sizes: u64,
+    },
     /// Every rank has a block of the same size for every rank.
     Alltoall,
     /// Every rank has a block for every rank; how large, only the two know.
@@ -37,9 +42,17 @@ impl CallKind {
     pub fn is_exchange(self) -> bool {
         match self {
             CallKind::Alltoall | CallKind::Alltoallv => true,
-            CallKind::Allgather | CallKind::Broadcast { .. } => false,
+            CallKind::Allgather | CallKind::Allgatherv { .. } | CallKind::Broadcast { .. } => false,
         }
     }
+}
+
+/// The fingerprint of the sizes of an allgatherv's blocks, by rank.
+#[must_use]
+pub fn sizes_digest(sizes: impl Iterator<Item = u64>) -> u64 {
+    let mut h = SipHasher13::new_with_keys(0x626c_6f63, 0x6b73_697a);
+    sizes.for_each(|bytes| h.write_u64(bytes));
+    h.finish()
 }
 
 /// What all ranks of a call must agree on; carried by the first control message of an instance.
@@ -47,7 +60,8 @@ impl CallKind {
 pub struct Signature {
     /// Which collective.
     pub kind: CallKind,
-    /// Bytes that each rank contributes, or the root, or that each block of an alltoall has; 0 of an alltoallv.
+    /// Bytes that each rank contributes, or the root, or that each block of an alltoall has; of an allgatherv
+    /// the bytes of all blocks together, of an alltoallv 0.
     pub bytes: u64,
 }
 
@@ -56,6 +70,9 @@ impl fmt::Display for Signature {
         match self.kind {
             CallKind::Allgather => write!(f, "allgather of {} bytes per rank", self.bytes),
             CallKind::Broadcast { root } => write!(f, "broadcast of {} bytes from {root}", self.bytes),
+            CallKind::Allgatherv { sizes } => {
+                write!(f, "allgatherv of {} bytes in blocks of sizes {sizes:016x}", self.bytes)
+            }
             CallKind::Alltoall => write!(f, "alltoall of {} bytes per pair", self.bytes),
             CallKind::Alltoallv => write!(f, "alltoallv"),
         }
@@ -77,7 +94,7 @@ pub struct Call {
     pub signature: Signature,
     /// The contribution lies in its place of the output already. Of allgathers only.
     pub in_place: bool,
-    /// Where the blocks lie, of an alltoallv only.
+    /// Where the blocks lie, of an allgatherv or alltoallv only. An allgatherv sends one block.
     pub blocks: Option<Arc<Blocks>>,
 }
 

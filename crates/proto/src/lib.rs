@@ -32,12 +32,13 @@ mod multicast;
 mod outbox;
 mod pacing;
 mod service_process;
+mod sizes;
 
 pub use config::Config;
 pub use error::{CollectiveError, GroupError};
 pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, SpId, StagingId};
 pub use interface::{
     Call, CallKind, Counters, Event, GroupSpec, InFlight, MemRef, Member, MulticastBatch, Order, Reach,
-    ReceivedDatagram, Region, Signature, Transmit,
+    ReceivedDatagram, Region, Signature, Transmit, sizes_digest,
 };
 pub use service_process::ServiceProcess;

@@ -110,6 +110,10 @@ impl Block {
         Block { bytes, chunk_bytes: chunk_bytes.into(), have: ChunkSet::new(chunks), role, serving: None }
     }
 
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub(crate) fn chunks(&self) -> u64 {
         self.have.len()
     }

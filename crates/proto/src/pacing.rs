@@ -1,7 +1,8 @@
 //! How fast a service process may multicast: so that the receive links of the group stay just full.
 //!
 //! With `M` active roots and every rank receiving, a root sends at `B / (M - k)` when all service processes are roots, of
-//! which `k` share each host and its link (SP-8), else at `B / M` at least. The schedule is absolute: time lost is caught
+//! which `k` share each host and its link (SP-8), else at `B / M` at least; blocks of different sizes share the links so that
+//! all end together. The schedule is absolute: time lost is caught
 //! up, but never by more than the switch ports can queue.
 
 use std::time::Duration;
@@ -50,13 +51,29 @@ pub(crate) struct Pace {
     pub(crate) interval: Duration,
 }
 
+/// What part of a receive link one service process may fill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// So much ...
+    pub(crate) part: u64,
+    /// ... of this much, at least `part`.
+    pub(crate) of: u64,
+}
+
+impl Share {
+    /// Where `active` multicast blocks of one size at the same time, and one link takes in what `incoming` send.
+    pub(crate) fn even(incoming: u32, active: u32) -> Self {
+        Share { part: 1, of: active.min(incoming).max(1).into() }
+    }
+}
+
 impl Pace {
-    /// For a service process where `active` multicast at the same time, and one link takes in what `incoming` send.
-    pub(crate) fn new(config: &Config, incoming: u32, active: u32) -> Self {
-        let others = u64::from(active.min(incoming).max(1));
+    /// For a service process with this share of the links.
+    pub(crate) fn new(config: &Config, Share { part, of }: Share) -> Self {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
-        let rate = config.link_rate / others;
-        let batch = (config.switch_queue / 2 / others / datagram).clamp(1, config.batch_chunks.into());
+        let share = |whole: u64| (u128::from(whole) * u128::from(part) / u128::from(of.max(1))) as u64;
+        let rate = share(config.link_rate).max(1);
+        let batch = (share(config.switch_queue / 2) / datagram).clamp(1, config.batch_chunks.into());
         Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
     }
 }
@@ -68,7 +85,7 @@ mod tests {
     #[test]
     fn mc_8_all_roots_share_the_receive_links() {
         let config = Config { link_rate: 1000, ..Config::default() };
-        let rate = |incoming, active| Pace::new(&config, incoming, active).rate;
+        let rate = |incoming, active| Pace::new(&config, Share::even(incoming, active)).rate;
         assert_eq!(rate(4, 5), 250, "all active: a receiver hears all but itself");
         assert_eq!(rate(4, 2), 500, "some receiver hears both");
         assert_eq!(rate(6, 8), 166, "two on each of four hosts: a link takes in those of the three others");
@@ -80,7 +97,7 @@ mod tests {
         let config = Config { switch_queue: 300_000, batch_chunks: 32, ..Config::default() };
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         for incoming in 1..200 {
-            let pace = Pace::new(&config, incoming, incoming + 1);
+            let pace = Pace::new(&config, Share::even(incoming, incoming + 1));
             let others = u64::from(incoming);
             assert!(pace.batch == 1 || pace.batch * others * datagram <= 150_000, "{incoming}: {pace:?}");
             assert!(pace.batch == 32 || (pace.batch + 1) * others * datagram > 150_000, "{incoming}: {pace:?}");

@@ -23,6 +23,7 @@ use crate::wire::{FrameHeader, Message};
 mod datagrams;
 mod groups;
 mod peers;
+mod sizes;
 
 use groups::Group;
 use peers::Peer;
@@ -277,7 +278,7 @@ impl ServiceProcess {
             let Some(g) = self.groups.get_mut(&group) else { continue };
             let (members, found) = g.parts(instance);
             let Some(collective) = found.and_then(Instance::collective) else { continue };
-            let pace = Pace::new(&self.config, members.incoming, collective.chains());
+            let pace = Pace::new(&self.config, collective.share(members));
             let (key, reach) = (members.key, members.reach);
             let mut cx = Context { config: &self.config, members, out: &mut self.out };
             let Some(batch) = collective.next_batch(&mut cx, pace.batch) else { continue };

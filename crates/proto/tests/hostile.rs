@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_plan::Rank;
 use outboard_plan::alltoall::Blocks;
+use outboard_plan::{Rank, Span};
 use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message};
 use outboard_proto::{
     Call, CallId, CallKind, Config, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member,
-    ReceivedDatagram, ServiceProcess, Signature, SpId, Transmit,
+    ReceivedDatagram, ServiceProcess, Signature, SpId, Transmit, sizes_digest,
 };
 use proptest::prelude::*;
 
@@ -34,6 +34,7 @@ fn hostile_message() -> impl Strategy<Value = Message> {
     let instance = (1u64..4).prop_map(InstanceId);
     let ranges = (0u32..6, 1u32..4).prop_map(|r| vec![r]);
     let signature = (kind(), 0u64..3).prop_map(|(kind, n)| match kind {
+        CallKind::Allgatherv { .. } => uneven(2000),
         CallKind::Alltoallv => Signature { kind, bytes: 0 },
         kind => Signature { kind, bytes: [0, 2000, u64::MAX][n as usize] },
     });
@@ -96,6 +97,9 @@ fn hostile_message() -> impl Strategy<Value = Message> {
                 blocks
             }
         ),
+        instance.clone().prop_map(move |instance| Message::AskSizes { group, instance }),
+        (instance.clone(), 0u32..4, prop::collection::vec(prop_oneof![Just(2000u64), Just(u64::MAX)], 1..5))
+            .prop_map(move |(instance, first, sizes)| Message::Sizes { group, instance, first, sizes }),
         (instance, prop::collection::vec((rank.clone(), rank.clone()), 1..3))
             .prop_map(move |(instance, blocks)| Message::Pull { group, instance, blocks }),
         (rank, 0u64..3, any::<bool>()).prop_map(move |(rank, after, well)| Message::Lost {
@@ -108,7 +112,14 @@ fn hostile_message() -> impl Strategy<Value = Message> {
 }
 
 fn kind() -> impl Strategy<Value = CallKind> {
-    prop_oneof![Just(CallKind::Allgather), Just(CallKind::Alltoall), Just(CallKind::Alltoallv)]
+    let uneven = CallKind::Allgatherv { sizes: 0 };
+    prop_oneof![Just(CallKind::Allgather), Just(uneven), Just(CallKind::Alltoall), Just(CallKind::Alltoallv)]
+}
+
+/// What all four ranks call with blocks of these bytes.
+fn uneven(bytes: u64) -> Signature {
+    let sizes = sizes_digest([bytes; 4].into_iter());
+    Signature { kind: CallKind::Allgatherv { sizes }, bytes: 4 * bytes }
 }
 
 fn barrier_step() -> impl Strategy<Value = u8> {
@@ -201,8 +212,13 @@ impl Driver {
                 let id = CallId(self.next_call);
                 self.next_call += 1;
                 self.called.insert(id);
-                let uneven = *kind == CallKind::Alltoallv;
-                let signature = Signature { kind: *kind, bytes: if uneven { 0 } else { (*bytes).into() } };
+                let even = || Blocks::even(4, (*bytes).into()).expect("small");
+                let own = |blocks: Blocks| Blocks { send: vec![Span::input(0, (*bytes).into())], ..blocks };
+                let (signature, blocks) = match kind {
+                    CallKind::Allgatherv { .. } => (uneven((*bytes).into()), Some(own(even()))),
+                    CallKind::Alltoallv => (Signature { kind: *kind, bytes: 0 }, Some(even())),
+                    kind => (Signature { kind: *kind, bytes: (*bytes).into() }, None),
+                };
                 let call = Call {
                     id,
                     group: GroupHandle(7),
@@ -210,7 +226,7 @@ impl Driver {
                     instance: InstanceId((*instance).into()),
                     signature,
                     in_place: *kind == CallKind::Allgather && id.0.is_multiple_of(2),
-                    blocks: uneven.then(|| Blocks::even(4, (*bytes).into()).expect("small").into()),
+                    blocks: blocks.map(Into::into),
                 };
                 self.sp.handle_call(self.now, call);
             }

@@ -12,6 +12,7 @@ fn signature() -> impl Strategy<Value = Signature> {
         Just(CallKind::Allgather),
         any::<u32>().prop_map(|root| CallKind::Broadcast { root: Rank(root) }),
         Just(CallKind::Alltoall),
+        any::<u64>().prop_map(|sizes| CallKind::Allgatherv { sizes }),
     ];
     let uneven = Just(Signature { kind: CallKind::Alltoallv, bytes: 0 });
     prop_oneof![(kind, any::<u64>()).prop_map(|(kind, bytes)| Signature { kind, bytes }), uneven]
@@ -127,6 +128,9 @@ fn message() -> impl Strategy<Value = Message> {
         ),
         (group(), instance(), prop::collection::vec((rank(), rank()), 1..=MAX_BLOCKS))
             .prop_map(|(group, instance, blocks)| Message::Pull { group, instance, blocks }),
+        (group(), instance()).prop_map(|(group, instance)| Message::AskSizes { group, instance }),
+        (group(), instance(), any::<u32>(), prop::collection::vec(any::<u64>(), 1..=MAX_BLOCKS))
+            .prop_map(|(group, instance, first, sizes)| Message::Sizes { group, instance, first, sizes }),
         (group(), any::<u64>(), rank(), any::<bool>()).prop_map(|(group, after, rank, well)| Message::Lost {
             group,
             rank,

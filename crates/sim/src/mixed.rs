@@ -17,9 +17,22 @@ use crate::pattern::Pattern;
 use crate::scenario::{CallPlan, GroupPlan, Scenario};
 use crate::store::StoreKind;
 
-/// [`mixed_rooted`], of which some calls are all-to-alls, even and uneven.
+/// [`mixed_exchanges`], of which some allgathers have blocks of different sizes.
 #[must_use]
 pub fn mixed_faults(seed: u64) -> Scenario {
+    let mut scenario = mixed_exchanges(seed);
+    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7369_7a65_7300) };
+    for call in scenario.groups.iter_mut().flat_map(|group| &mut group.calls) {
+        if call.pattern == Pattern::Allgather && draw.one_in(2) {
+            call.pattern = Pattern::Allgatherv { seed: draw.rng.random() };
+        }
+    }
+    scenario
+}
+
+/// [`mixed_rooted`], of which some calls are all-to-alls, even and uneven.
+#[must_use]
+pub fn mixed_exchanges(seed: u64) -> Scenario {
     let mut scenario = mixed_rooted(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7061_6972_7300) };
     let calls = scenario.groups.iter_mut().flat_map(|group| &mut group.calls);

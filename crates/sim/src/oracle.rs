@@ -165,6 +165,6 @@ impl Truth {
     fn called_so(&self, plan: &GroupPlan, group: usize, instance: u64, rank: &Rank, signature: &Signature) -> bool {
         let member = rank.0 as usize;
         let call = &plan.calls[instance as usize - 1];
-        self.called.contains(&(group, member, instance)) && *signature == call.signature_of(member)
+        self.called.contains(&(group, member, instance)) && *signature == call.signature_of(member, plan.members.len())
     }
 }

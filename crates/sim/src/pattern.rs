@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Rank, Span};
-use outboard_proto::{CallKind, Signature};
+use outboard_proto::{CallKind, Signature, sizes_digest};
 
 use crate::scenario::CallPlan;
 
@@ -19,6 +19,11 @@ pub enum Pattern {
     Broadcast {
         /// Whose.
         root: usize,
+    },
+    /// Every member's bytes to all, of 0 to `bytes` each, which lie with gaps where they are received, drawn by this seed.
+    Allgatherv {
+        /// The seed.
+        seed: u64,
     },
     /// A block of every member for every member.
     Alltoall,
@@ -42,13 +47,17 @@ pub(crate) struct Part {
 }
 
 impl CallPlan {
-    /// What `member` calls.
+    /// What `member` of `members` calls.
     #[must_use]
-    pub fn signature_of(&self, member: usize) -> Signature {
+    pub fn signature_of(&self, member: usize, members: usize) -> Signature {
         let bytes = self.bytes_of(member);
         match self.pattern {
             Pattern::Allgather => Signature { kind: CallKind::Allgather, bytes },
             Pattern::Broadcast { root } => Signature { kind: CallKind::Broadcast { root: Rank(root as u32) }, bytes },
+            Pattern::Allgatherv { .. } => {
+                let sizes = || (0..members).map(|from| self.sent(from, 0, member));
+                Signature { kind: CallKind::Allgatherv { sizes: sizes_digest(sizes()) }, bytes: sizes().sum() }
+            }
             Pattern::Alltoall => Signature { kind: CallKind::Alltoall, bytes },
             Pattern::Alltoallv { .. } => Signature { kind: CallKind::Alltoallv, bytes: 0 },
         }
@@ -57,7 +66,7 @@ impl CallPlan {
     /// The blocks that `member` of `members` hands over with its call, where it does.
     pub(crate) fn blocks(&self, member: usize, members: usize) -> Option<Arc<Blocks>> {
         match self.pattern {
-            Pattern::Alltoallv { .. } => Some(Arc::new(self.exchanged(member, members))),
+            Pattern::Allgatherv { .. } | Pattern::Alltoallv { .. } => Some(Arc::new(self.exchanged(member, members))),
             Pattern::Allgather | Pattern::Broadcast { .. } | Pattern::Alltoall => None,
         }
     }
@@ -69,6 +78,7 @@ impl CallPlan {
             Pattern::Allgather => (bytes, bytes * members as u64),
             Pattern::Broadcast { root } if root == member => (bytes, 0),
             Pattern::Broadcast { .. } => (0, bytes),
+            Pattern::Allgatherv { .. } => (self.sent(member, 0, member), self.exchanged(member, members).bytes().1),
             Pattern::Alltoall | Pattern::Alltoallv { .. } => self.exchanged(member, members).bytes(),
         }
     }
@@ -82,10 +92,11 @@ impl CallPlan {
             }
             Pattern::Broadcast { root } if root == member => Vec::new(),
             Pattern::Broadcast { root } => vec![Part { at: 0, len, source: root, from: 0 }],
-            Pattern::Alltoall | Pattern::Alltoallv { .. } => {
+            Pattern::Allgatherv { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } => {
                 let mine = self.exchanged(member, members);
+                let to_all = matches!(self.pattern, Pattern::Allgatherv { .. });
                 let part = |(source, span): (usize, &Span)| {
-                    let from = self.exchanged(source, members).send[member].offset;
+                    let from = if to_all { 0 } else { self.exchanged(source, members).send[member].offset };
                     Part { at: span.offset, len: span.len, source, from }
                 };
                 mine.receive.iter().enumerate().filter(|(_, span)| !span.is_empty()).map(part).collect()
@@ -99,6 +110,11 @@ impl CallPlan {
         let odd = self.disagrees.map(|(odd, _)| odd);
         match self.pattern {
             Pattern::Allgather | Pattern::Alltoall => self.bytes_of(member) > 0,
+            // Whoever disagrees is needed by the others for its bytes, and needs theirs.
+            Pattern::Allgatherv { .. } => {
+                let odd = odd.unwrap_or(member);
+                (0..members).any(|from| (member == odd) != (from == odd) && self.sent(from, 0, member) > 0)
+            }
             Pattern::Broadcast { root } => {
                 self.bytes_of(member) > 0 && member != root && (odd == Some(root) || odd == Some(member))
             }
@@ -115,7 +131,7 @@ impl CallPlan {
     pub fn sent(&self, from: usize, to: usize, seen_by: usize) -> u64 {
         match self.pattern {
             Pattern::Allgather | Pattern::Broadcast { .. } | Pattern::Alltoall => self.bytes_of(seen_by),
-            Pattern::Alltoallv { seed } => {
+            Pattern::Allgatherv { seed } | Pattern::Alltoallv { seed } => {
                 let name = seed ^ (from as u64) << 32 ^ (to as u64) << 48;
                 let drawn = (name ^ (name >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 8;
                 if drawn.is_multiple_of(4) { 0 } else { 1 + (drawn >> 4) % self.bytes_of(seen_by).max(1) }
@@ -123,9 +139,14 @@ impl CallPlan {
         }
     }
 
+    /// Where the contribution of `member` of `members` lies in its receive buffer, in place.
+    pub(crate) fn place(&self, member: usize, members: usize) -> u64 {
+        self.parts(member, members).iter().find(|part| part.source == member).map_or(0, |part| part.at)
+    }
+
     /// What `member` exchanges. Drawn blocks lie in the reverse order of ranks, with gaps.
     fn exchanged(&self, member: usize, members: usize) -> Blocks {
-        let Pattern::Alltoallv { seed } = self.pattern else {
+        let (Pattern::Allgatherv { seed } | Pattern::Alltoallv { seed }) = self.pattern else {
             return Blocks::even(members as u32, self.bytes_of(member)).expect("small buffers");
         };
         let gap = seed % 3;
@@ -139,6 +160,10 @@ impl CallPlan {
             spans.reverse();
             spans
         };
+        if matches!(self.pattern, Pattern::Allgatherv { .. }) {
+            let own = Span::input(0, self.sent(member, 0, member));
+            return Blocks { send: vec![own], receive: spans(&|other| self.sent(other, 0, member), Span::output) };
+        }
         Blocks {
             send: spans(&|other| self.sent(member, other, member), Span::input),
             receive: spans(&|other| self.sent(other, member, member), Span::output),

@@ -189,7 +189,9 @@ impl Scenario {
         let calls = self.groups.iter().flat_map(|g| g.calls.iter().map(move |c| (g.members.len() as u64, c)));
         let each = |(p, c): (u64, &CallPlan)| match c.pattern {
             Pattern::Broadcast { .. } => c.bytes * p,
-            Pattern::Allgather | Pattern::Alltoall | Pattern::Alltoallv { .. } => c.bytes * p * p,
+            Pattern::Allgather | Pattern::Allgatherv { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } => {
+                c.bytes * p * p
+            }
         };
         calls.map(each).sum()
     }
@@ -230,7 +232,8 @@ impl Scenario {
                 if let Pattern::Broadcast { root } = call.pattern {
                     assert!(root < group.members.len(), "a root is a member");
                 }
-                assert!(call.pattern == Pattern::Allgather || call.in_place.is_empty(), "only allgathers are in place");
+                let gathers = matches!(call.pattern, Pattern::Allgather | Pattern::Allgatherv { .. });
+                assert!(gathers || call.in_place.is_empty(), "only allgathers are in place");
             }
         }
         let largest = u64::from(self.config.fragment_bytes.max(self.config.chunk_bytes * self.network.train));

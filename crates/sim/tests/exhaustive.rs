@@ -67,3 +67,14 @@ fn sp_5_exchanges_survive_every_double_loss() {
         }
     }
 }
+
+#[test]
+fn mc_6_uneven_allgathers_survive_every_double_loss() {
+    for algorithm in [AllgatherAlgorithm::Multicast, AllgatherAlgorithm::Ring] {
+        for (ranks, per_host) in [(3, 1), (4, 2)] {
+            let mut scenario = short(ranks, per_host, 4, algorithm);
+            scenario.groups[0].calls[0].pattern = Pattern::Allgatherv { seed: 2 };
+            exhaust(&scenario);
+        }
+    }
+}

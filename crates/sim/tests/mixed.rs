@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outboard_proto::config::AllgatherAlgorithm;
-use outboard_sim::{HostDeath, Scenario, mixed, mixed_allgathers, mixed_faults, run};
+use outboard_sim::{HostDeath, Scenario, mixed, mixed_allgathers, mixed_exchanges, mixed_faults, run};
 
 /// Seeds of the sweep; `make soak` asks for more through the environment.
 fn seeds() -> u64 {
@@ -64,7 +64,7 @@ fn seeds_of_exchanges_that_found_something_stay_quiet() {
     let ended_without_the_late = [2533];
     let blamed_who_failed_too = [4212, 4323, 4502, 4907, 9667, 9825];
     for seed in [&waiting_for_one_that_left[..], &ended_without_the_late, &blamed_who_failed_too].concat() {
-        if let Err(failure) = run(&mixed_faults(seed), seed) {
+        if let Err(failure) = run(&mixed_exchanges(seed), seed) {
             panic!("{failure}");
         }
     }

@@ -1,7 +1,7 @@
 //! Which plan carries out a call here: a pure function of the call and of the agreed configuration, but for ranks that
 //! share one service process, which need no network.
 
-use outboard_plan::{BroadcastShape, Program, Rank, Shape, allgather, broadcast};
+use outboard_plan::{BroadcastShape, Extents, Program, Rank, Shape, allgatherv, broadcast};
 
 use super::Context;
 use crate::config::AllgatherAlgorithm;
@@ -28,20 +28,25 @@ impl Layout {
         };
         let chains = match kind {
             CallKind::Broadcast { .. } => 1,
-            CallKind::Allgather if cx.config.chains == 0 || one_host => ranks,
-            CallKind::Allgather => cx.config.chains.min(ranks),
+            CallKind::Allgather | CallKind::Allgatherv { .. } if cx.config.chains == 0 || one_host => ranks,
+            CallKind::Allgather | CallKind::Allgatherv { .. } => cx.config.chains.min(ranks),
             CallKind::Alltoall | CallKind::Alltoallv => unreachable!("exchanges are not multicast"),
         };
         Layout { multicast: one_host || network, over_the_wire: network, chains, subgroups: cx.config.subgroups }
     }
 
     /// What `rank` of `ranks` does, or what cannot be.
-    pub(super) fn program(self, signature: Signature, ranks: u32, rank: Rank) -> Result<Program, &'static str> {
+    pub(super) fn program(
+        self,
+        signature: Signature,
+        extents: &Extents,
+        (ranks, rank): (u32, Rank),
+    ) -> Result<Program, &'static str> {
         let Layout { multicast, chains, subgroups, .. } = self;
         match signature.kind {
-            CallKind::Allgather => {
+            CallKind::Allgather | CallKind::Allgatherv { .. } => {
                 let shape = if multicast { Shape::Multicast { chains, subgroups } } else { Shape::Ring };
-                allgather(shape, ranks, rank, signature.bytes, false).map_err(|_| "an allgather of these sizes")
+                allgatherv(shape, rank, extents, false).map_err(|_| "an allgather of these sizes")
             }
             CallKind::Broadcast { root } => {
                 let shape = match multicast {

@@ -46,7 +46,7 @@ impl Collective {
             let span = local.run.own_multicast().expect("a root multicasts");
             let bytes = block.byte_range(run.clone());
             let piece = Span { offset: span.offset + bytes.start, len: bytes.end - bytes.start, ..span };
-            let memory = local.memory(self.signature, piece).expect("a block starts when its memory is at hand");
+            let memory = local.memory(&self.extents, piece).expect("a block starts when its memory is at hand");
             let subgroup = subgroup_of(run.start, block.chunks(), self.subgroups);
             let header = DatagramHeader {
                 group: cx.members.handle,
@@ -106,7 +106,7 @@ impl Collective {
         if full {
             self.leaf_is_full(cx, source);
         } else {
-            let next = self.blocks[&source].next_check(cx.out.now, self.patience(cx));
+            let next = self.blocks[&source].next_check(cx.out.now, self.patience(cx, source));
             self.check_at = self.check_at.into_iter().chain(next).min();
         }
         true
@@ -119,8 +119,8 @@ impl Collective {
         }
     }
 
-    fn patience(&self, cx: &Context<'_>) -> Patience {
-        let pace = Pace::new(cx.config, cx.members.incoming, self.chains);
+    fn patience(&self, cx: &Context<'_>, source: Rank) -> Patience {
+        let pace = Pace::new(cx.config, self.shares.of(cx.members, cx.members.of_rank[source.0 as usize]));
         let patience = cx.members.patience;
         Patience { middle: patience + pace.interval * 2, end: patience / 4 + pace.interval, last: pace.batch }
     }
@@ -130,7 +130,7 @@ impl Collective {
         for local in &self.locals {
             let Some((_, span)) = local.run.multicast_receive(source) else { continue };
             let piece = Span { offset: span.offset + bytes.start, len: bytes.end - bytes.start, ..span };
-            let to = local.memory(self.signature, piece).expect("behind the barrier every rank has an output");
+            let to = local.memory(&self.extents, piece).expect("behind the barrier every rank has an output");
             cx.out.orders.push_back(Order::Deliver { payload, offset, to });
         }
     }
@@ -182,10 +182,11 @@ impl Collective {
 
     /// Asks the left neighbour for what is missing by now, and sets the next check.
     pub(super) fn check(&mut self, cx: &mut Context<'_>) {
-        let patience = self.patience(cx);
+        let sources: Vec<Rank> = self.blocks.keys().copied().collect();
+        let patience: Vec<Patience> = sources.into_iter().map(|source| self.patience(cx, source)).collect();
         let (group, instance) = (cx.members.handle, self.instance);
         self.check_at = None;
-        for (source, block) in &mut self.blocks {
+        for ((source, block), patience) in self.blocks.iter_mut().zip(patience) {
             if self.asks_unanswered >= MAX_ASKS {
                 // The next acknowledgement brings the next check.
                 return;
@@ -312,8 +313,9 @@ impl Collective {
         if cx.members.left() != from || sources.iter().any(|s| !self.blocks.contains_key(s)) {
             return false;
         }
-        let (now, patience) = (cx.out.now, self.patience(cx));
+        let now = cx.out.now;
         for s in sources {
+            let patience = self.patience(cx, *s);
             let block = self.blocks.get_mut(s).expect("checked above");
             block.handle_have(now);
             self.check_at = self.check_at.into_iter().chain(block.next_check(now, patience)).min();
@@ -365,6 +367,6 @@ impl Collective {
             None => self.locals.first().and_then(|l| l.run.multicast_receive(source)).map(|(_, s)| (0, s)),
         };
         let (i, span) = place.expect("every rank multicasts its own block and receives the others");
-        self.locals[i].memory(self.signature, part(span)).expect("what is served lies in memory at hand")
+        self.locals[i].memory(&self.extents, part(span)).expect("what is served lies in memory at hand")
     }
 }

@@ -19,7 +19,7 @@ impl Collective {
         id: OpId,
         (to, index, span): (Rank, u32, Span),
     ) {
-        let Some(from) = self.locals[i].memory(self.signature, span) else {
+        let Some(from) = self.locals[i].memory(&self.extents, span) else {
             self.locals[i].blocked.push(id);
             return;
         };
@@ -30,7 +30,7 @@ impl Collective {
         let source = self.locals[i].rank;
         let destination = &mut self.locals[other];
         let receive = *destination.run.receive(source, index).expect("plans pair sends with receives");
-        match destination.memory(self.signature, receive.span) {
+        match destination.memory(&self.extents, receive.span) {
             Some(to) => {
                 cx.out.copy(from, to);
                 let r = destination.run.receive(source, index).expect("looked up above");
@@ -72,7 +72,7 @@ impl Collective {
             self.advance(cx);
             return Some(fragment.bulk(cx.members, self.instance, source, None));
         }
-        let memory = local.memory(self.signature, fragment.piece);
+        let memory = local.memory(&self.extents, fragment.piece);
         let memory = memory.expect("a send started with its memory at hand, and keeps it");
         Some(fragment.bulk(cx.members, self.instance, source, Some(memory)))
     }
@@ -98,14 +98,13 @@ impl Collective {
         payload_len: u32,
     ) -> bool {
         let Some(local) = cx.members.local(destination) else { return false };
-        let signature = self.signature;
         let local = &mut self.locals[local];
         let Some(r) = local.run.receive(source, index).copied() else { return false };
         let len = u64::from(payload_len);
         if r.done || total != r.span.len || offset != r.got || len > total - offset {
             return false;
         }
-        let Some(to) = local.memory(signature, Span { offset: r.span.offset + offset, len, ..r.span }) else {
+        let Some(to) = local.memory(&self.extents, Span { offset: r.span.offset + offset, len, ..r.span }) else {
             return false;
         };
         if len > 0 {

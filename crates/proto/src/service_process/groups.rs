@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use outboard_plan::Rank;
+use outboard_plan::{Extents, Rank};
 
 use crate::barrier::Barrier;
 use crate::collective::Context;
@@ -20,7 +20,7 @@ use crate::exchange::Exchange;
 use crate::group::Members;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
-use crate::interface::{Call, CallKind, Event, GroupSpec, Signature};
+use crate::interface::{Call, CallKind, Event, GroupSpec, Signature, sizes_digest};
 use crate::outbox::Completion;
 use crate::serial::expand16;
 use crate::wire::Message;
@@ -314,7 +314,7 @@ impl ServiceProcess {
         if matches!(g.state, State::Creating { .. }) {
             return Err(protocol);
         }
-        self.know_instance(call.group, call.instance, call.signature, call.rank)?;
+        self.know_instance(call.group, call.instance, call.signature, call.rank, extents_of(call))?;
         let owned = call.clone();
         self.with_instance_or_break(call.group, call.instance, |i, cx| i.handle_call(cx, owned));
         self.compare_with_left(call.group, call.instance);
@@ -328,19 +328,20 @@ impl ServiceProcess {
         instance: InstanceId,
         signature: Signature,
         rank: Rank,
+        sizes: Option<Extents>,
     ) -> Result<(), CollectiveError> {
         let g = self.groups.get_mut(&group).expect("the caller has found it");
         if let Some(c) = g.instances.get(&instance) {
             let (a_rank, a) = c.signature();
             if a == signature {
-                return Ok(());
+                return sizes.map_or(Ok(()), |sizes| self.size_instance(group, instance, sizes));
             }
             let error = CollectiveError::Mismatch { a_rank, a, b_rank: rank, b: signature };
             self.break_group(group, error.clone(), true);
             return Err(error);
         }
         let cx = Context { config: &self.config, members: &mut g.members, out: &mut self.out };
-        match Instance::new(&cx, instance, signature, rank) {
+        match Instance::new(&cx, instance, signature, rank, sizes) {
             Ok(i) => {
                 g.instances.insert(instance, i);
                 self.active.push_back((group, instance));
@@ -389,7 +390,9 @@ impl ServiceProcess {
             Message::Announce { instance, signature, source, blocks, .. } => {
                 self.handle_announce(handle, instance, (from, source, signature), &blocks)
             }
+            Message::Sizes { instance, first, sizes, .. } => self.handle_sizes(handle, instance, (from, first), &sizes),
             Message::Data { instance, .. }
+            | Message::AskSizes { instance, .. }
             | Message::Pull { instance, .. }
             | Message::Want { instance, .. }
             | Message::Miss { instance, .. }
@@ -441,16 +444,17 @@ impl ServiceProcess {
             self.compare_with_ended(handle, instance, signature, rank);
             return true;
         }
-        if self.know_instance(handle, instance, signature, rank).is_err() {
+        if self.know_instance(handle, instance, signature, rank, None).is_err() {
             return true;
         }
-        let known = self.with_instance(handle, instance, |i, cx| match i.collective() {
-            Some(c) if c.alive() => {
-                c.heard_of(cx);
+        let known = self.with_instance(handle, instance, |i, cx| match i {
+            Instance::Collective(c) if c.alive() => {
+                c.heard_of(cx, cx.out.now);
                 c.handle_ready(cx, from, step)
             }
+            Instance::Unsized(call) if call.alive() => call.handle_ready(cx.members.sps[from as usize], (from, step)),
             // A failed one, or ranks that disagree, which was found above.
-            Some(_) | None => true,
+            Instance::Collective(_) | Instance::Unsized(_) | Instance::Exchange(_) => true,
         });
         known.unwrap_or(true)
     }
@@ -476,7 +480,7 @@ impl ServiceProcess {
             self.break_group(handle, error, true);
             return true;
         }
-        if self.know_instance(handle, instance, signature, source).is_err() {
+        if self.know_instance(handle, instance, signature, source, None).is_err() {
             return true;
         }
         let announced = self.with_instance(handle, instance, |i, cx| match i.exchange() {
@@ -532,12 +536,17 @@ impl ServiceProcess {
             }
             Message::Have { sources, .. } => c.handle_have(&mut cx, from, sources),
             Message::Complete { .. } => c.handle_complete(&mut cx, from),
+            Message::AskSizes { .. } => {
+                c.tell_sizes(&mut cx, from);
+                true
+            }
             Message::Void
             | Message::Create { .. }
             | Message::Ready { .. }
             | Message::Data { .. }
             | Message::Announce { .. }
             | Message::Pull { .. }
+            | Message::Sizes { .. }
             | Message::Lost { .. }
             | Message::Abort { .. } => unreachable!("routed by the caller"),
         }
@@ -729,10 +738,29 @@ impl ServiceProcess {
     }
 }
 
+/// The sizes that an allgatherv brings along.
+fn extents_of(call: &Call) -> Option<Extents> {
+    match call.signature.kind {
+        CallKind::Allgatherv { .. } => Extents::uneven(call.blocks.as_ref()?.receive.iter().map(|span| span.len)),
+        CallKind::Allgather | CallKind::Broadcast { .. } | CallKind::Alltoall | CallKind::Alltoallv => None,
+    }
+}
+
 /// Whether the blocks of a call can be; those of calls without blocks of their own are as even as the signature.
 fn sound(call: &Call, ranks: u32) -> bool {
     match (call.signature.kind, &call.blocks) {
         (CallKind::Allgather | CallKind::Broadcast { .. }, blocks) => blocks.is_none(),
+        (CallKind::Allgatherv { .. }, None) => false,
+        (CallKind::Allgatherv { sizes }, Some(blocks)) => {
+            let (received, own) = (&blocks.receive, call.rank.0 as usize);
+            let extents = Extents::uneven(received.iter().map(|span| span.len));
+            received.len() == ranks as usize
+                && received.iter().chain(&blocks.send).all(|span| span.end().is_some())
+                && blocks.send.len() == 1
+                && blocks.send[0].len == received[own].len
+                && extents.is_some_and(|extents| extents.total() == call.signature.bytes)
+                && sizes == sizes_digest(received.iter().map(|span| span.len))
+        }
         (CallKind::Alltoall, Some(_)) | (CallKind::Alltoallv, None) => false,
         (CallKind::Alltoall, None) | (CallKind::Alltoallv, Some(_)) => {
             Exchange::blocks_of(call, ranks).is_some_and(|blocks| blocks.check(ranks, call.rank).is_ok())

@@ -136,6 +136,24 @@ pub enum Message {
         /// Source and destination of each; 1 to [`MAX_BLOCKS`] entries.
         blocks: Vec<(Rank, Rank)>,
     },
+    /// Asks for the sizes of an allgatherv's blocks.
+    AskSizes {
+        /// The group.
+        group: GroupHandle,
+        /// The collective.
+        instance: InstanceId,
+    },
+    /// Sizes of an allgatherv's blocks, in the order of ranks.
+    Sizes {
+        /// The group.
+        group: GroupHandle,
+        /// The collective.
+        instance: InstanceId,
+        /// The first rank.
+        first: u32,
+        /// Bytes of its block and of those that follow; 1 to [`MAX_BLOCKS`] entries.
+        sizes: Vec<u64>,
+    },
     /// A rank takes part in nothing after instance `after`: it left or died.
     Lost {
         /// The group.
@@ -174,6 +192,8 @@ impl Message {
             | Message::Complete { group, .. }
             | Message::Announce { group, .. }
             | Message::Pull { group, .. }
+            | Message::AskSizes { group, .. }
+            | Message::Sizes { group, .. }
             | Message::Lost { group, .. }
             | Message::Abort { group, .. } => Some(*group),
         }
@@ -242,6 +262,12 @@ impl Message {
                     w.u64(*bytes);
                 });
             }
+            Message::AskSizes { group, instance } => w.call(13, *group, *instance),
+            Message::Sizes { group, instance, first, sizes } => {
+                w.call(14, *group, *instance);
+                w.u32(*first);
+                w.blocks(sizes, |w, bytes| w.u64(*bytes));
+            }
             Message::Pull { group, instance, blocks } => {
                 w.call(12, *group, *instance);
                 w.blocks(blocks, |w, (source, destination)| {
@@ -267,7 +293,7 @@ impl Message {
         let message = match kind {
             1 => Message::Create { group, step: r.u8()?, sp: SpId(r.u64()?), digest: r.u64()? },
             10 => Message::Abort { group, fingerprint: r.u64()?, error: read_error(&mut r)? },
-            2..=9 | 11 | 12 => Self::decode_call(kind, group, InstanceId(r.u64()?), &mut r)?,
+            2..=9 | 11..=14 => Self::decode_call(kind, group, InstanceId(r.u64()?), &mut r)?,
             _ => return Err(DecodeError::Value("message kind")),
         };
         r.end()?;
@@ -330,6 +356,8 @@ impl Message {
                 let blocks = read_blocks(r, |r| Ok((Rank(r.u32()?), Rank(r.u32()?))))?;
                 Message::Pull { group, instance, blocks }
             }
+            13 => Message::AskSizes { group, instance },
+            14 => Message::Sizes { group, instance, first: r.u32()?, sizes: read_blocks(r, |r| r.u64())? },
             _ => return Err(DecodeError::Value("message kind")),
         })
     }
@@ -366,10 +394,14 @@ impl Writer<'_> {
             CallKind::Broadcast { root } => (2, Some(root)),
             CallKind::Alltoall => (3, None),
             CallKind::Alltoallv => (4, None),
+            CallKind::Allgatherv { .. } => (5, None),
         };
         self.u8(kind);
         self.u64(s.bytes);
         root.into_iter().for_each(|root| self.u32(root.0));
+        if let CallKind::Allgatherv { sizes } = s.kind {
+            self.u64(sizes);
+        }
     }
     fn ranges(&mut self, source: Rank, ranges: &[(u32, u32)]) {
         assert!(ranges.len() <= MAX_RANGES, "caller splits long lists");
@@ -440,6 +472,7 @@ fn read_signature(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
         2 => CallKind::Broadcast { root: Rank(r.u32()?) },
         3 => CallKind::Alltoall,
         4 if bytes == 0 => CallKind::Alltoallv,
+        5 => CallKind::Allgatherv { sizes: r.u64()? },
         _ => return Err(DecodeError::Value("call kind")),
     };
     Ok(Signature { kind, bytes })

@@ -53,11 +53,10 @@ impl World<'_> {
         let CallName { group, member, instance } = name;
         let plan = &self.scenario.groups[group];
         let call = &plan.calls[instance as usize - 1];
-        let bytes = call.bytes_of(member);
         let in_place = call.in_place.contains(&member);
         self.calls_made += 1;
         let id = CallId(self.calls_made);
-        let place = in_place.then_some(member as u64 * bytes);
+        let place = in_place.then(|| call.place(member, plan.members.len()));
         let memory = &mut self.hosts[host].memory;
         let (sent, received) = call.buffers(member, plan.members.len());
         memory.add_call(id, name.origin(), sent, received, place);
@@ -77,7 +76,7 @@ impl World<'_> {
             group: handle(group),
             rank: Rank(member as u32),
             instance: InstanceId(instance),
-            signature: call.signature_of(member),
+            signature: call.signature_of(member, plan.members.len()),
             in_place,
             blocks: call.blocks(member, plan.members.len()),
         };

@@ -1,0 +1,74 @@
+//! Allgathervs that were heard of before their sizes were known become collectives.
+
+use outboard_plan::Extents;
+
+use super::ServiceProcess;
+use crate::collective::{Collective, Context};
+use crate::error::CollectiveError;
+use crate::ids::{GroupHandle, InstanceId, SpId};
+use crate::instance::Instance;
+
+impl ServiceProcess {
+    /// The sizes of an instance are known now. Nothing is to be done where they were before. An error broke the group.
+    pub(super) fn size_instance(
+        &mut self,
+        handle: GroupHandle,
+        id: InstanceId,
+        sizes: Extents,
+    ) -> Result<(), CollectiveError> {
+        let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        let (members, Some(instance)) = g.parts(id) else { return Ok(()) };
+        if !matches!(instance, Instance::Unsized(call) if call.alive()) {
+            return Ok(());
+        }
+        let mut cx = Context { config: &self.config, members, out: &mut self.out };
+        let collective = Collective::new(&cx, id, instance.signature(), sizes);
+        let collective = match collective {
+            Ok(collective) => Box::new(collective),
+            Err(what) => {
+                self.out.violation(None, what);
+                let error = CollectiveError::Protocol(self.id);
+                self.break_group(handle, error.clone(), true);
+                return Err(error);
+            }
+        };
+        let Instance::Unsized(call) = std::mem::replace(instance, Instance::Collective(collective)) else {
+            unreachable!("looked at above")
+        };
+        let Some(collective) = instance.collective() else { unreachable!("just put there") };
+        let heard = call.into_heard();
+        let mut known = true;
+        for (from, step) in heard.readies {
+            collective.heard_of(&mut cx, heard.since);
+            known &= collective.handle_ready(&mut cx, from, step);
+        }
+        if !known {
+            self.out.violation(None, "a step of a barrier that cannot be");
+        }
+        Ok(())
+    }
+
+    /// Sizes that were asked for. False when they cannot be.
+    pub(super) fn handle_sizes(
+        &mut self,
+        handle: GroupHandle,
+        id: InstanceId,
+        from: (SpId, u32),
+        sizes: &[u64],
+    ) -> bool {
+        let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        let (members, instance) = g.parts(id);
+        // A local rank may have called meanwhile, and ended.
+        let Some(call) = instance.and_then(Instance::unsized_call).filter(|call| call.alive()) else { return true };
+        match call.handle_sizes(members, from, sizes) {
+            Ok(None) => true,
+            Ok(Some(sizes)) => {
+                let broken = self.size_instance(handle, id, sizes);
+                // Told to all; nobody here has called.
+                drop(broken);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Allgatherv on the virtual network: the links stay full whoever sends how much, and service processes that know no sizes
+//! stand in all the same (SP-6).
+
+use std::time::Duration;
+
+use outboard_proto::config::AllgatherAlgorithm;
+use outboard_sim::{CallPlan, Pattern, Scenario, StoreKind, run};
+
+const LATE: Duration = Duration::from_millis(50);
+
+/// MC-8 for blocks of any size: time is what the fullest receive link needs, not what the slowest even share would.
+#[test]
+fn mc_8_uneven_blocks_keep_the_receive_links_full() {
+    let mut tried = 0;
+    for seed in 0..40 {
+        for ranks in [3, 6] {
+            let mut scenario = Scenario::allgather(ranks, 0);
+            let call = CallPlan::of(Pattern::Allgatherv { seed }, 3_000_000);
+            let sizes: Vec<u64> = (0..ranks).map(|from| call.sent(from, 0, 0)).collect();
+            let received = sizes.iter().sum::<u64>() - sizes.iter().min().expect("ranks");
+            if received < 1_000_000 {
+                continue;
+            }
+            tried += 1;
+            scenario.groups[0].calls = vec![call];
+            scenario.store = StoreKind::Provenance;
+            let outcome = run(&scenario, seed).unwrap_or_else(|failure| panic!("{failure}"));
+            let limit = received as f64 * 8.0 / scenario.network.rate as f64;
+            let ratio = outcome.in_collectives.as_secs_f64() / limit;
+            assert!(ratio < 1.15, "{sizes:?}: {ratio} of the raw limit");
+            assert_eq!(outcome.retransmitted_bytes(), 0, "nothing is lost by its own pace: {sizes:?}");
+        }
+    }
+    assert!(tried > 40, "{tried} were long enough");
+}
+
+/// SP-6: the only rank of a host has not called, so that its service process has to ask how large the blocks are.
+#[test]
+fn sp_6_a_late_rank_holds_up_only_those_who_need_its_block() {
+    let (mut early, mut late) = (0, 0);
+    for algorithm in [AllgatherAlgorithm::Multicast, AllgatherAlgorithm::Ring] {
+        for seed in 0..30 {
+            for per_host in [1, 2] {
+                let mut scenario = Scenario::allgather(40, 0).by(algorithm).ranks_per_host(per_host);
+                let pattern = Pattern::Allgatherv { seed };
+                scenario.groups[0].calls = vec![CallPlan { late: vec![(39, LATE)], ..CallPlan::of(pattern, 3000) }];
+                let call = scenario.groups[0].calls[0].clone();
+                let outcome = run(&scenario, seed).unwrap_or_else(|failure| panic!("{failure}"));
+                let needed = call.sent(39, 0, 0) > 0;
+                for member in 0..39 {
+                    let ended = outcome.ends[&(0, member, 1)];
+                    assert_eq!(ended >= LATE, needed, "member {member} with seed {seed}, {algorithm:?}");
+                }
+                assert_eq!(outcome.late, 1, "SP-9: the late arrival is counted");
+                if needed { late += 1 } else { early += 1 }
+            }
+        }
+    }
+    assert!(early > 10 && late > 10, "both kinds were seen: {early}, {late}");
+}
