@@ -2,7 +2,7 @@
 #
 #   make demo   build, then run a real MPI program natively and offloaded on an emulated cluster
 #   make test   all tests
-#   make bench  the figures of README.md: ours beside the peers (takes about 40 minutes)
+#   make bench  the figures of README.md and more: ours beside the peers (takes about an hour)
 #   make soak   long runs: 10,000 simulator seeds, loom
 #   make lint   format, lints, documentation
 #   make clean  what was built here
@@ -43,6 +43,10 @@ bench: build
 	$(OUTBOARD) bench allgather --lab 8x1gbit --sizes 1M,4M --peers open-mpi,mpich,intel-mpi --json target/bench-8x1gbit.json
 	$(OUTBOARD) bench allgather --lab 16x500mbit --sizes 1M --peers open-mpi,mpich,intel-mpi --json target/bench-16x500mbit.json
 	$(OUTBOARD) bench allgather --lab 4x250mbit --sizes 256K,1M,4M --comm-core --via both --peers mpich,intel-mpi --json target/bench-comm-core.json
+	$(OUTBOARD) bench alltoallv --lab 4x1gbit --sizes 256K,1M --via both --peers open-mpi,mpich,intel-mpi --json target/bench-alltoallv.json
+	for layout in contiguous strided; do $(OUTBOARD) bench allgather --lab 4x1gbit --ranks-per-host 4 --layout $$layout \
+	  --sizes 1M --peers open-mpi,mpich,intel-mpi --json target/bench-$$layout.json || exit 1; done
+	$(OUTBOARD) bench fft --lab 4x1gbit --grid 128,256 --peers open-mpi,mpich,intel-mpi --json target/bench-fft.json
 
 soak: build
 	$(OUTBOARD) sim mixed --seeds 10000

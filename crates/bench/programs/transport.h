@@ -31,8 +31,8 @@ void transport_alltoall(const void *send, void *receive, size_t bytes);
 
 /* One side of an alltoallv: for every rank the bytes of its block, and where it begins. */
 struct transport_blocks {
-    size_t *bytes;
-    size_t *at;
+    uint64_t *bytes;
+    uint64_t *at;
 };
 /* Starts an alltoallv; the blocks' arrays must stay as they are until it has completed. */
 void transport_alltoallv(const void *send, const struct transport_blocks *outgoing, void *receive,

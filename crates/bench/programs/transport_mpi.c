@@ -65,10 +65,10 @@ void *transport_alloc(size_t bytes)
     return memory;
 }
 
-static int to_count(size_t bytes)
+static int to_count(uint64_t bytes)
 {
     if (bytes > INT_MAX)
-        transport_fail("%zu bytes do not fit an MPI count", bytes);
+        transport_fail("%llu bytes do not fit an MPI count", (unsigned long long)bytes);
     return (int)bytes;
 }
 
@@ -92,7 +92,7 @@ void transport_alltoall(const void *send, void *receive, size_t bytes)
 void transport_alltoallv(const void *send, const struct transport_blocks *outgoing, void *receive,
                          const struct transport_blocks *incoming)
 {
-    const size_t *const given[] = {outgoing->bytes, outgoing->at, incoming->bytes, incoming->at};
+    const uint64_t *const given[] = {outgoing->bytes, outgoing->at, incoming->bytes, incoming->at};
     int *arguments[4];
     if (alltoallv_arguments == NULL)
         alltoallv_arguments = transport_alloc(sizeof *alltoallv_arguments * 4 * (size_t)all_ranks);

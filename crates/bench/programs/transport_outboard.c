@@ -71,15 +71,15 @@ void transport_broadcast(void *buffer, size_t bytes)
 
 void transport_alltoall(const void *send, void *receive, size_t bytes)
 {
-    (void)send, (void)receive, (void)bytes;
-    transport_fail("the C interface has no alltoall");
+    check(outboard_ialltoall(world, send, receive, bytes, &in_flight), "outboard_ialltoall");
 }
 
 void transport_alltoallv(const void *send, const struct transport_blocks *outgoing, void *receive,
                          const struct transport_blocks *incoming)
 {
-    (void)send, (void)outgoing, (void)receive, (void)incoming;
-    transport_fail("the C interface has no alltoallv");
+    check(outboard_ialltoallv(world, send, outgoing->bytes, outgoing->at, receive, incoming->bytes, incoming->at,
+                              &in_flight),
+          "outboard_ialltoallv");
 }
 
 int transport_test(void)

@@ -47,16 +47,6 @@ pub enum BenchError {
         /// What could not be started and why.
         source: LaunchError,
     },
-    /// A system lacks what is to be measured.
-    #[error("{system} has no {collective}: {reason}")]
-    NotOffered {
-        /// Name of the system.
-        system: String,
-        /// Name of the collective.
-        collective: &'static str,
-        /// Why, and what to do about it.
-        reason: &'static str,
-    },
     /// A program of a system ended in the middle or with an error.
     #[error("{system}: {process} {how}; it said:\n{output}")]
     Ended {

@@ -3,7 +3,7 @@
 //! Invariant: a [`Process`] that is dropped has ended. Programs that launchers start on other hosts end with the cluster
 //! at the latest.
 
-use crate::{Collective, Layout, Toolchain};
+use crate::{Layout, Toolchain};
 use outboard_lab::Lab;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -33,10 +33,6 @@ pub trait System {
     /// With the communication core and progress threads to be bound: where the measuring program binds threads other
     /// than the rank's own; `None` leaves them as the system placed them.
     fn progress_core(&self) -> Option<u32>;
-    /// Whether it has the collective; else the reason, and what to do about it.
-    fn offers(&self, _collective: Collective) -> Result<(), &'static str> {
-        Ok(())
-    }
     /// Starts the program's ranks on the hosts that [`Job::host_of`] says, and returns at once.
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError>;
 }

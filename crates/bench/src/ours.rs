@@ -3,7 +3,7 @@
 
 use crate::job::{Job, LaunchError, Process, Running, ServiceStats, System};
 use crate::peers::{InstalledPeer, ProgressThread};
-use crate::{BenchError, Collective, Peer, Toolchain, install};
+use crate::{BenchError, Peer, Toolchain, install};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -71,15 +71,6 @@ impl System for Outboard {
     fn progress_core(&self) -> Option<u32> {
         // The ranks have no progress threads; the daemons are bound by who starts them.
         None
-    }
-
-    fn offers(&self, collective: Collective) -> Result<(), &'static str> {
-        match collective {
-            Collective::Allgather | Collective::Broadcast => Ok(()),
-            Collective::Alltoall | Collective::Alltoallv => {
-                Err("the C interface lacks it; measure an MPI program by --via mpi, or the peers alone by --via none")
-            }
-        }
     }
 
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError> {

@@ -34,13 +34,6 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, Bench
     let peers: Vec<InstalledPeer> =
         options.peers.iter().map(|peer| InstalledPeer::new(*peer, &options.peers_dir)).collect();
     let systems: Vec<&dyn System> = ours.iter().copied().chain(peers.iter().map(|peer| peer as &dyn System)).collect();
-    for system in &systems {
-        system.offers(options.collective).map_err(|reason| BenchError::NotOffered {
-            system: system.name(),
-            collective: options.collective.name(),
-            reason,
-        })?;
-    }
     let workshop = Workshop::open()?;
     bar.set_message("building the measuring programs");
     let programs = systems

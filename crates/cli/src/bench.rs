@@ -17,6 +17,9 @@ use crate::lab::LinkArgs;
 use crate::launch::{self, DaemonArgs, Daemons};
 use crate::places;
 
+/// How alltoalls go, whatever the daemons do for allgathers (SP-5).
+const PULL: &str = "pull";
+
 /// What is measured.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
@@ -125,12 +128,16 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         daemons.service_core = Some(1);
     }
     let mut ours: Vec<Box<dyn System>> = Vec::new();
+    let algorithm = |daemons: &DaemonArgs| match collective {
+        Collective::Allgather | Collective::Broadcast => daemons.algorithm.clone(),
+        Collective::Alltoall | Collective::Alltoallv => PULL.to_owned(),
+    };
     for each in &args.service_processes {
         daemons.service_processes = *each;
         // One alone is what everybody expects.
         let told = args.service_processes.len() > 1 || *each != ServiceProcesses::default();
         let variant = told.then(|| format!("{each} to a host"));
-        ours.extend(systems_of(args.via, args.mpi, &daemons, variant.as_deref())?);
+        ours.extend(systems_of(args.via, args.mpi, &algorithm(&daemons), &daemons, variant.as_deref())?);
     }
     let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
     let report = outboard_bench::run(&options, &systems)?;
@@ -146,11 +153,12 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
 fn systems_of(
     via: Via,
     mpi: Peer,
+    algorithm: &str,
     daemons: &DaemonArgs,
     variant: Option<&str>,
 ) -> Result<Vec<Box<dyn System>>, CliError> {
     let mut ours: Vec<Box<dyn System>> = Vec::new();
-    let (algorithm, variant) = (&daemons.algorithm, variant.map(str::to_owned));
+    let variant = variant.map(str::to_owned);
     if matches!(via, Via::C | Via::Both) {
         let (daemons, include) = (daemons.clone(), places::include()?);
         let library = places::library()?;
@@ -159,14 +167,18 @@ fn systems_of(
         ours.push(Box::new(Outboard::new(algorithm, &include, &library, launch).with_variant(variant.clone())));
     }
     if matches!(via, Via::Mpi | Via::Both) {
-        ours.push(below_mpi(mpi, daemons.clone(), variant)?);
+        ours.push(below_mpi(mpi, algorithm, daemons.clone(), variant)?);
     }
     Ok(ours)
 }
 
 /// Our way in below an unmodified MPI program.
-fn below_mpi(mpi: Peer, daemons: DaemonArgs, variant: Option<String>) -> Result<Box<dyn System>, CliError> {
-    let algorithm = daemons.algorithm.clone();
+fn below_mpi(
+    mpi: Peer,
+    algorithm: &str,
+    daemons: DaemonArgs,
+    variant: Option<String>,
+) -> Result<Box<dyn System>, CliError> {
     let start = move |job: &outboard_bench::Job<'_>| {
         let library = places::library().map_err(|e| outboard_bench::LaunchError::new("liboutboard.so", e))?;
         let d = Daemons::on_lab(job.lab, job.ranks, job.directory, &daemons)?;
@@ -175,7 +187,7 @@ fn below_mpi(mpi: Peer, daemons: DaemonArgs, variant: Option<String>) -> Result<
         Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })
     };
     let shim = places::shim(mpi)?;
-    let system = OutboardBelowMpi::new(&algorithm, mpi, &default_peers_dir(), &shim, start)?;
+    let system = OutboardBelowMpi::new(algorithm, mpi, &default_peers_dir(), &shim, start)?;
     Ok(Box::new(system.with_variant(variant)))
 }
 
@@ -244,7 +256,7 @@ fn fft(args: FftArgs) -> Result<ExitCode, CliError> {
     if options.comm_core && daemons.service_core.is_none() {
         daemons.service_core = Some(1);
     }
-    let ours = if args.peers_only { Vec::new() } else { vec![below_mpi(args.mpi, daemons, None)?] };
+    let ours = if args.peers_only { Vec::new() } else { vec![below_mpi(args.mpi, PULL, daemons, None)?] };
     let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
     let report = outboard_bench::run_fft(&options, &systems)?;
     print!("{}", render_fft_table(&report));

@@ -1,0 +1,74 @@
+//! `outboard bench` with our own ways in, from end to end on small emulated clusters: every byte is right, what is called
+//! offloaded is, and ranks that need nothing of a late one end before it calls.
+//!
+//! Needs the daemon and the C library beside the command: `cargo build --workspace` first. Nothing is skipped.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+const OUTBOARD: &str = env!("CARGO_BIN_EXE_outboard");
+
+/// The rows of one run with these arguments of `outboard bench`.
+fn rows(arguments: &[&str]) -> Vec<Value> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let json = directory.path().join("rows.json");
+    let done = Command::new(OUTBOARD)
+        .arg("bench")
+        .args(arguments)
+        .arg("--json")
+        .arg(&json)
+        .env_remove("OUTBOARD_HOME")
+        .env_remove("OUTBOARD_SOCKET")
+        .output()
+        .expect("the command starts");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{arguments:?}: {said}");
+    let text = std::fs::read_to_string(json).expect("rows");
+    let mut report: Value = serde_json::from_str(&text).expect("JSON");
+    let Value::Array(rows) = report["rows"].take() else { panic!("no rows: {report}") };
+    assert!(rows.iter().all(|row| row["verified"] == true), "{rows:?}");
+    rows
+}
+
+/// About one call per repetition: the first and the last of a phase may be counted a moment late.
+fn assert_offloaded(row: &Value) {
+    let calls = row["offloaded_calls"].as_f64().expect("a number");
+    assert!((0.5..1.5).contains(&calls), "{row}");
+}
+
+/// SP-7.
+#[test]
+fn every_collective_is_right_in_either_layout() {
+    for collective in ["allgather", "broadcast", "alltoall", "alltoallv"] {
+        for layout in ["contiguous", "strided"] {
+            let placed = ["--lab", "2x1gbit", "--ranks-per-host", "2", "--layout", layout];
+            let measured = [&[collective], &placed[..], &["--sizes", "1,30000", "--repetitions", "4"]].concat();
+            for row in rows(&measured) {
+                assert_eq!((row["ranks"].as_u64(), row["layout"].as_str()), (Some(4), Some(layout)), "{row}");
+                assert_offloaded(&row);
+            }
+        }
+    }
+}
+
+/// SP-5: an alltoallv ends for those among whom its blocks go, though another rank has yet to call.
+#[test]
+fn a_late_rank_without_blocks_delays_nobody() {
+    let placed = ["alltoallv", "--lab", "2x1gbit", "--ranks-per-host", "2"];
+    let late = ["--sizes", "30000", "--repetitions", "1", "--late", "3:3000", "--late-silent"];
+    let rows = rows(&[&placed[..], &late].concat());
+    let late = &rows[0]["late"];
+    assert_eq!((late["rank"].as_u64(), late["silent"].as_bool()), (Some(3), Some(true)));
+    assert!(late["others_ms"].as_f64() < Some(3000.0), "{late}");
+}
+
+/// Equal bits natively and below the shim, which tells how much of it was ours.
+#[test]
+fn an_fft_below_the_shim_has_the_bits_of_the_one_without() {
+    let rows = rows(&["fft", "--lab", "2x1gbit", "--ranks-per-host", "2", "--grid", "16", "--peers", "debian"]);
+    let [ours, native] = rows.as_slice() else { panic!("{rows:?}") };
+    assert_eq!(ours["system"], "outboard below debian");
+    assert_eq!(ours["checksum"], native["checksum"]);
+    assert!(ours["offloaded_exchanges"].is_number() && native["offloaded_exchanges"].is_null());
+}
