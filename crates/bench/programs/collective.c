@@ -3,7 +3,8 @@
  * result checked.
  *
  * Phases, in the manner of the OSU overlap benchmarks: barriers; if asked for, nothing for a while; then for each size pure
- * communication (post and wait) and overall (post, compute loop, wait). A repetition begins at an instant that all ranks agree on, far enough
+ * communication (post and wait) and overall (post, compute loop, wait); where a rank is late, before these pure
+ * communication with that rank on time. A repetition begins at an instant that all ranks agree on, far enough
  * ahead for the token buckets of the links to be full again. Samples are exchanged after a phase, never within one.
  *
  * Rank 0 talks to the harness: "begin" and "end" around each phase, each answered when the counters have been read; then
@@ -424,17 +425,26 @@ static void measure_size(const struct options *options, const struct buffers *bu
 {
     char *text = NULL;
     size_t length = 0;
+    struct options punctual = *options;
+    punctual.late_ns = 0;
+    struct sample *nobody_late =
+        options->late_rank >= 0 ? run_phase(&punctual, buffers, options->bytes[index], 0) : NULL;
     struct sample *pure = run_phase(options, buffers, options->bytes[index], 0);
     struct sample *overall = run_phase(options, buffers, options->bytes[index], options->units[index]);
     FILE *row = open_memstream(&text, &length);
     if (row == NULL)
         transport_fail("no memory for the report");
     fprintf(row, "{\"bytes_per_rank\":%zu,", options->bytes[index]);
+    if (nobody_late != NULL) {
+        report_phase(row, "punctual", options, nobody_late);
+        fputc(',', row);
+    }
     report_phase(row, "pure", options, pure);
     fputc(',', row);
     report_phase(row, "overall", options, overall);
     fputc('}', row);
     send_row(row, &text);
+    free(nobody_late);
     free(pure);
     free(overall);
 }

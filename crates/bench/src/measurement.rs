@@ -25,6 +25,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) library: String,
+    /// Processes that must outlive the ranks.
+    pub(crate) service_processes: usize,
     pub(crate) barrier: Phase,
     /// Counters of the services over all repetitions of the barrier: what starting a repetition takes by itself.
     pub(crate) barrier_services: Option<ServiceCounters>,
@@ -37,6 +39,8 @@ pub(crate) struct Launch {
 /// What one launch found for one size.
 #[derive(Clone, Debug)]
 pub(crate) struct SizeSamples {
+    /// As `pure`, with the late rank on time; `None` where no rank is late.
+    pub(crate) punctual: Option<Phase>,
     pub(crate) pure: Phase,
     pub(crate) overall: Phase,
     /// Wire bytes of all pure repetitions.
@@ -70,6 +74,7 @@ struct BarrierLine {
 #[derive(Deserialize)]
 struct SizeLine {
     bytes_per_rank: u64,
+    punctual: Option<Phase>,
     pure: Phase,
     overall: Phase,
 }
@@ -157,13 +162,21 @@ fn converse(
         }
     }
     let barrier = barrier.ok_or_else(|| watch.nonsense("no barriers"))?;
-    Ok(Launch { library, barrier, barrier_services, idle_cpu_s, sizes })
+    Ok(Launch {
+        library,
+        service_processes: watch.running().services.len(),
+        barrier,
+        barrier_services,
+        idle_cpu_s,
+        sizes,
+    })
 }
 
 fn size_samples(bytes: u64, text: &str, phases: &[Counted], watch: &Watch<'_>) -> Result<SizeSamples, BenchError> {
     let line: SizeLine = parse(text, watch)?;
-    match phases {
-        [pure, _overall] if line.bytes_per_rank == bytes => Ok(SizeSamples {
+    match (phases, &line.punctual) {
+        ([pure, _overall], None) | ([_, pure, _overall], Some(_)) if line.bytes_per_rank == bytes => Ok(SizeSamples {
+            punctual: line.punctual,
             pure: line.pure,
             overall: line.overall,
             wire_bytes: pure.wire_bytes,
@@ -235,7 +248,7 @@ fn time_limit(options: &BenchOptions) -> Duration {
         SLOWNESS * raw + checked + late + EVERY_REPETITION_S
     };
     let all: f64 = options.sizes.iter().map(|bytes| repetition(*bytes)).sum();
-    let phases = 2.0 * f64::from(options.repetitions + 2);
+    let phases = 3.0 * f64::from(options.repetitions + 2);
     let idle = options.idle.map_or(0.0, |idle| idle.as_secs_f64());
     Duration::from_secs_f64(STARTING_S + idle + phases * (all + EVERY_REPETITION_S))
 }

@@ -199,6 +199,8 @@ pub struct LateRow {
     pub own_ms: f64,
     /// The slowest of the others, from the start: median.
     pub others_ms: f64,
+    /// The same with the late rank on time, in the same run: what [`LateRow::others_ms`] is where it delays nobody.
+    pub punctual_ms: f64,
 }
 
 /// The limits of one size, filled into a row.

@@ -12,9 +12,9 @@ use outboard_lab::Lab;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Phases of a launch: barriers, and two for each size.
+/// Phases of a launch: barriers, and two for each size, three where a rank is late.
 fn phases_per_launch(options: &BenchOptions) -> u64 {
-    1 + 2 * options.sizes.len() as u64
+    1 + (2 + u64::from(options.late.is_some())) * options.sizes.len() as u64
 }
 
 /// Measures `ours` and the peers of `options` beside one another.
@@ -114,17 +114,17 @@ fn row(
 ) -> Row {
     let call = options.call(bytes_per_rank);
     let calls = f64::from(options.repetitions * options.rounds);
-    let all = |pick: fn(&SizeSamples) -> &Vec<f64>| -> Vec<f64> {
-        samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect()
-    };
+    let all = |pick: fn(&SizeSamples) -> &Vec<f64>| Spread::of(&repetitions(samples, pick));
     let barriers: Vec<f64> = launches.iter().flat_map(|launch| launch.barrier.slowest_ms.iter().copied()).collect();
-    let time_ms = Spread::of(&all(|sample| &sample.pure.slowest_ms));
-    let overall_ms = Spread::of(&all(|sample| &sample.overall.slowest_ms)).median;
-    let compute_ms = Spread::of(&all(|sample| &sample.alone_ms)).median;
+    let time_ms = all(|sample| &sample.pure.slowest_ms);
+    let overall_ms = all(|sample| &sample.overall.slowest_ms).median;
+    let compute_ms = all(|sample| &sample.alone_ms).median;
     let barrier_ms = Spread::of(&barriers);
     let limits = Limits::new(&call, &options.lab.link(), time_ms.median, barrier_ms.median);
     let services = sum_services(samples.iter().map(|sample| sample.services));
-    let wrong_results = samples.iter().map(|sample| sample.pure.wrong + sample.overall.wrong).sum();
+    let phases =
+        samples.iter().flat_map(|sample| [Some(&sample.pure), Some(&sample.overall), sample.punctual.as_ref()]);
+    let wrong_results = phases.flatten().map(|phase| phase.wrong).sum();
     Row {
         collective: options.collective.name().to_owned(),
         system: system.name(),
@@ -154,21 +154,39 @@ fn row(
         retransmitted_bytes: services.and_then(|counters| counters.retransmitted_bytes),
         late_arrivals: services.and_then(|counters| counters.late_arrivals),
         idle_service_cpu_percent: idle_percent(options, launches),
-        late: options.late.map(|late| LateRow {
-            rank: late.rank,
-            ms: late.by.as_secs_f64() * 1e3,
-            silent: late.silent,
-            own_ms: Spread::of(&all(|sample| &sample.pure.late_own_ms)).median,
-            others_ms: Spread::of(&all(|sample| &sample.pure.late_others_ms)).median,
-        }),
+        late: late_row(options, samples),
         verified: wrong_results == 0,
         wrong_results,
     }
 }
 
+/// The figures of all repetitions of all rounds.
+fn repetitions(samples: &[&SizeSamples], pick: impl Fn(&SizeSamples) -> &Vec<f64>) -> Vec<f64> {
+    samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect()
+}
+
+fn late_row(options: &BenchOptions, samples: &[&SizeSamples]) -> Option<LateRow> {
+    let late = options.late?;
+    let median = |values: &[f64]| Spread::of(values).median;
+    let punctual: Vec<f64> = samples
+        .iter()
+        .filter_map(|sample| sample.punctual.as_ref())
+        .flat_map(|phase| phase.late_others_ms.iter().copied())
+        .collect();
+    Some(LateRow {
+        rank: late.rank,
+        ms: late.by.as_secs_f64() * 1e3,
+        silent: late.silent,
+        own_ms: median(&repetitions(samples, |sample| &sample.pure.late_own_ms)),
+        others_ms: median(&repetitions(samples, |sample| &sample.pure.late_others_ms)),
+        punctual_ms: median(&punctual),
+    })
+}
+
 /// What one service process takes of a core while nobody calls anything: the mean over all of them and all rounds.
 fn idle_percent(options: &BenchOptions, launches: &[Launch]) -> Option<f64> {
-    let seconds = options.idle?.as_secs_f64() * f64::from(options.lab.hosts()) * launches.len() as f64;
+    let processes: usize = launches.iter().map(|launch| launch.service_processes).sum();
+    let seconds = options.idle?.as_secs_f64() * processes as f64;
     let taken: f64 = launches.iter().map(|launch| launch.idle_cpu_s).sum::<Option<f64>>()?;
     Some(taken / seconds * 100.0)
 }

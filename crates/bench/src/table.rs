@@ -52,11 +52,12 @@ fn late_lines(rows: &[Row]) -> String {
         let late = row.late.as_ref()?;
         let (system, size) = (&row.system, format_size(row.bytes_per_rank));
         Some(format!(
-            "{system}, {size}: rank {} late by {:.1} ms{}: the others take {:.2} ms, itself {:.2} ms from its post\n",
+            "{system}, {size}: rank {} late by {:.1} ms{}: the others take {:.2} ms ({:.2} with it on time), itself {:.2} ms from its post\n",
             late.rank,
             late.ms,
             if late.silent { ", without blocks" } else { "" },
             late.others_ms,
+            late.punctual_ms,
             late.own_ms
         ))
     };

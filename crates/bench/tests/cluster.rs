@@ -84,7 +84,7 @@ fn late_rank_and_loss() -> Result<(), Failed> {
     assert!(row.time_ms.min >= 20.0, "the late rank counts from the start: {:?}", row.time_ms);
     let late = row.late.as_ref().expect("a late rank");
     assert_eq!((late.rank, late.ms), (1, 20.0));
-    assert!(late.own_ms > 0.0 && late.own_ms < row.time_ms.max);
+    assert!(late.punctual_ms > 0.0 && late.own_ms > 0.0 && late.own_ms < row.time_ms.max);
     assert!(late.others_ms >= 20.0 && late.others_ms <= row.time_ms.max, "an allgather waits for all: {late:?}");
     assert_eq!(row.loss.as_ref().map(|loss| (loss.percent, loss.of.as_str())), Some((1.0, "all")));
     Ok(())

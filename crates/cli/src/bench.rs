@@ -79,7 +79,7 @@ pub(crate) struct BenchArgs {
     /// A rank that posts late: RANK:MILLISECONDS
     #[arg(long)]
     late: Option<Lateness>,
-    /// The late rank has no blocks (alltoallv only): the others' time is to be that of 0 milliseconds
+    /// The late rank has no blocks (alltoallv only), so that the others need not wait for any
     #[arg(long, requires = "late")]
     late_silent: bool,
     /// Seconds in which nobody calls anything, to see what service processes take of a core
