@@ -253,10 +253,12 @@ fn fft(args: FftArgs) -> Result<ExitCode, CliError> {
     options.plot = args.plot;
     let mut daemons = args.daemons;
     daemons.service_processes = args.service_processes;
+    let variant = (args.service_processes != ServiceProcesses::default())
+        .then(|| format!("{} to a host", args.service_processes));
     if options.comm_core && daemons.service_core.is_none() {
         daemons.service_core = Some(1);
     }
-    let ours = if args.peers_only { Vec::new() } else { vec![below_mpi(args.mpi, PULL, daemons, None)?] };
+    let ours = if args.peers_only { Vec::new() } else { vec![below_mpi(args.mpi, PULL, daemons, variant)?] };
     let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
     let report = outboard_bench::run_fft(&options, &systems)?;
     print!("{}", render_fft_table(&report));
