@@ -555,7 +555,7 @@ impl<'a> World<'a> {
         let one = self.network.uplink(host).duration(train.wire_bytes(1));
         let train = Rc::new(train);
         if batch.reach != Reach::Network {
-            self.to_siblings(&train);
+            self.loop_back(&train);
         }
         if batch.reach != Reach::Host {
             self.queue.put(now + one + self.scenario.network.latency, Happening::TrainAtSwitch(train));
@@ -564,7 +564,7 @@ impl<'a> World<'a> {
     }
 
     /// The kernel's copies.
-    fn to_siblings(&mut self, train: &Rc<Train>) {
+    fn loop_back(&mut self, train: &Rc<Train>) {
         for host in self.network.receivers(train.channel, train.from) {
             if self.network.siblings(host, train.from) {
                 let input = Box::new(Input::Datagrams(Rc::clone(train), train.all()));
