@@ -8,6 +8,7 @@ mod job;
 #[path = "end_to_end/program.rs"]
 mod program;
 
+use std::process::Command;
 use std::time::Duration;
 
 use job::{Job, Outcome, left_of};
@@ -77,6 +78,33 @@ fn several_service_processes_on_each_host_verify() {
 fn several_service_processes_on_one_machine_verify() {
     verify(5, &["--service-processes", "2"]);
     verify(3, &["--service-processes", "auto"]);
+}
+
+/// SP-8: each number of service processes is measured as a system of its own, and a link carries the same by all.
+#[test]
+fn bench_compares_numbers_of_service_processes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (rows, charts) = (directory.path().join("rows"), directory.path().join("charts"));
+    let output = Command::new(env!("CARGO_BIN_EXE_outboard"))
+        .args(["bench", "allgather", "--lab", "2x1gbit", "--ranks-per-host", "4", "--service-processes", "1,2"])
+        .args(["--sizes", "256K", "--repetitions", "2", "--json"])
+        .arg(&rows)
+        .arg("--plot")
+        .arg(&charts)
+        .output()
+        .expect("the command starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = std::fs::read(&rows).expect("rows");
+    let report: serde_json::Value = serde_json::from_slice(&report).expect("JSON");
+    let wire = |system: &str| {
+        let mut rows = report["rows"].as_array().expect("rows").iter();
+        let row = rows.find(|row| row["system"] == system).unwrap_or_else(|| panic!("{system} in {report}"));
+        row["wire_bytes"].as_f64().expect("a number")
+    };
+    let (one, two) = (wire("outboard, 1 to a host"), wire("outboard, 2 to a host"));
+    assert!((one - two).abs() < one / 10.0, "{one} and {two} bytes");
+    let chart = std::fs::read_to_string(charts.join("time.svg")).expect("a chart");
+    assert!(chart.contains("2 to a host"));
 }
 
 /// MC-6: what the network loses is sent again.
