@@ -137,7 +137,7 @@ impl GroupSpec {
 }
 
 /// A buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Region {
     /// The send buffer of a call.
     Input(CallId),

@@ -275,9 +275,11 @@ impl Memory {
         }
     }
 
-    /// Carries the gathered deliveries out, one batch per run of deliveries to the same region.
+    /// Carries the gathered deliveries out, one batch per region: where a host has several ranks each datagram goes to all of
+    /// them in turn. Within a region the order stays.
     fn flush(&mut self, payloads: &dyn Payloads) {
-        let gathered = std::mem::take(&mut self.gathered);
+        let mut gathered = std::mem::take(&mut self.gathered);
+        gathered.sort_by_key(|delivery| delivery.to.region);
         for run in gathered.chunk_by(|one, next| one.to.region == next.to.region) {
             if let Err(fault) = self.deliver(run, payloads) {
                 self.note(fault);
