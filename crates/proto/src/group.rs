@@ -11,6 +11,7 @@ use std::time::Duration;
 use outboard_plan::Rank;
 
 use crate::config::Config;
+use crate::error::CollectiveError;
 use crate::ids::{Channel, GroupHandle, HostId, SpId};
 use crate::interface::{GroupSpec, Reach};
 
@@ -114,6 +115,22 @@ impl Members {
     pub(crate) fn lowest_rank(&self, sp: u32) -> Rank {
         let r = self.of_rank.iter().position(|s| *s == sp).expect("every service process serves a rank");
         Rank(r as u32)
+    }
+
+    /// Whether everybody whom the error names is in the group: what another service process says may be anything.
+    pub(crate) fn names_members(&self, error: &CollectiveError) -> bool {
+        let serves = |sp: &SpId| self.index_of(*sp).is_some();
+        match error {
+            CollectiveError::RankLost(rank) | CollectiveError::Memory(rank) => self.has_rank(*rank),
+            CollectiveError::PeerLost { sp, rank } => self.has_rank(*rank) && self.sp_of(*rank) == *sp,
+            CollectiveError::Mismatch { a_rank, b_rank, .. } => self.has_rank(*a_rank) && self.has_rank(*b_rank),
+            CollectiveError::Block { source_rank, destination, .. } => {
+                self.has_rank(*source_rank) && self.has_rank(*destination)
+            }
+            CollectiveError::Protocol(sp) => serves(sp),
+            CollectiveError::Configuration { a, b, .. } => serves(a) && serves(b),
+            CollectiveError::HandleTaken(group) => *group == self.handle,
+        }
     }
 
     /// Asked for what is missing here.

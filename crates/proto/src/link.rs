@@ -199,6 +199,11 @@ impl Link {
         self.forget_if(|e| e.payload.iter().any(names));
     }
 
+    /// What was never sent is not sent any more; what was may have arrived, so that it keeps its number.
+    pub fn forget_unsent(&mut self) {
+        self.entries.truncate((self.highest_sent - self.una) as usize);
+    }
+
     fn forget_if(&mut self, void: impl Fn(&Entry) -> bool) {
         for e in self.entries.iter_mut().filter(|e| void(e)) {
             e.body.clear();

@@ -25,14 +25,14 @@ mod groups;
 mod peers;
 mod sizes;
 
-use groups::Group;
+use groups::{Group, Unmade};
 use peers::Peer;
 
 /// Multicast batches in the hands of the driver at once.
 const MAX_BATCHES: usize = 16;
-/// Messages kept for groups that no local rank has asked for yet.
+/// Messages of one peer kept for groups that no local rank has asked for yet: one that floods us harms no other's groups.
 const MAX_STRANGERS: usize = 4096;
-/// Handles of ended groups that are remembered, so that late messages for them are not kept.
+/// Ended groups that are remembered, so that late messages for them are not kept and late ranks are told.
 const MAX_RETIRED: usize = 4096;
 
 /// The protocol of one service process. See the crate's documentation for how it is driven.
@@ -44,9 +44,10 @@ pub struct ServiceProcess {
     groups: BTreeMap<GroupHandle, Group>,
     peers: BTreeMap<SpId, Peer>,
     channels: BTreeMap<Channel, u32>,
-    /// Messages for groups that are not known here yet, in order.
-    strangers: VecDeque<(SpId, Message)>,
+    /// Messages for groups that are not known here yet, by sender, in order.
+    strangers: BTreeMap<SpId, VecDeque<Message>>,
     retired: VecDeque<GroupHandle>,
+    unmade: VecDeque<Unmade>,
     lost_peers: VecDeque<SpId>,
     /// Collectives that have something to do, the next to be served first.
     active: VecDeque<(GroupHandle, InstanceId)>,
@@ -74,8 +75,9 @@ impl ServiceProcess {
             groups: BTreeMap::new(),
             peers: BTreeMap::new(),
             channels: BTreeMap::new(),
-            strangers: VecDeque::new(),
+            strangers: BTreeMap::new(),
             retired: VecDeque::new(),
+            unmade: VecDeque::new(),
             lost_peers: VecDeque::new(),
             active: VecDeque::new(),
             batches: BTreeMap::new(),
@@ -108,7 +110,7 @@ impl ServiceProcess {
     #[must_use]
     pub fn load(&self) -> (usize, usize, usize) {
         let collectives = self.groups.values().map(Group::in_flight).sum();
-        (self.groups.len(), collectives, self.peers.values().map(|p| p.link.backlog()).sum())
+        (self.groups.len(), collectives, self.peers.values().map(Peer::backlog).sum())
     }
 
     /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks.
@@ -144,6 +146,7 @@ impl ServiceProcess {
             return;
         }
         let peer = self.peers.entry(from).or_insert_with(|| Peer::unknown(now, &self.config));
+        peer.wake();
         let mut acked = Vec::new();
         let received = peer.link.handle(now, &frame, body, &mut acked);
         let message = match received {

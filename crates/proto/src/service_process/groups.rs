@@ -4,12 +4,14 @@
 //! |---|---|---|
 //! | Creating | barrier done | Ready, the ranks that asked are told |
 //! | Creating, Ready | [`ServiceProcess::break_group`] | Broken: every collective in flight and to come fails |
-//! | Ready, Broken | the last local rank leaves | retired |
+//! | Ready, Broken | the last local rank that asked for it leaves | retired |
 //!
+//! Local ranks that ask for a group that broke and was retired without them are told why it broke.
 //! A rank that leaves or dies takes part in nothing after the last instance it completed: later ones fail on all.
 //! Invariant: the instances of a rank's calls are 1, 2, 3, ...
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 use outboard_plan::{Extents, Rank};
 
@@ -51,6 +53,14 @@ struct Lost {
     well: bool,
 }
 
+/// A group that broke before all local ranks had asked for it, and that those who had have left.
+#[derive(Debug)]
+pub(super) struct Unmade {
+    handle: GroupHandle,
+    fingerprint: u64,
+    error: CollectiveError,
+}
+
 /// One group at one of its service processes.
 #[derive(Debug)]
 pub(super) struct Group {
@@ -66,7 +76,8 @@ pub(super) struct Group {
     calls: Vec<u64>,
     /// The neighbours that are watched.
     watched: BTreeSet<SpId>,
-    /// Local ranks that have left.
+    /// Local ranks that have asked for it, and those of them that have left.
+    asked: BTreeSet<Rank>,
     left: BTreeSet<Rank>,
     /// Ranks that take part in nothing after an instance.
     lost: BTreeMap<Rank, Lost>,
@@ -180,6 +191,9 @@ impl ServiceProcess {
             }
             return Err(self.refuse(spec, &members, CollectiveError::HandleTaken(handle)));
         }
+        if let Some(unmade) = self.unmade.iter().find(|u| (u.handle, u.fingerprint) == (handle, members.fingerprint)) {
+            return Err(GroupError::Failed(unmade.error.clone()));
+        }
         if let Some(at) = members.sps.iter().position(|sp| self.is_lost(*sp)) {
             let error = CollectiveError::PeerLost { sp: members.sps[at], rank: members.lowest_rank(at as u32) };
             return Err(self.refuse(spec, &members, error));
@@ -207,6 +221,7 @@ impl ServiceProcess {
             exchanged: VecDeque::new(),
             calls,
             watched: BTreeSet::new(),
+            asked: BTreeSet::new(),
             left: BTreeSet::new(),
             lost: BTreeMap::new(),
             failed: false,
@@ -222,6 +237,7 @@ impl ServiceProcess {
     /// One more local rank asks; the last one brings the service process into the barrier.
     fn join_group(&mut self, handle: GroupHandle, rank: Rank) -> Result<(), GroupError> {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        g.asked.insert(rank);
         match &mut g.state {
             State::Creating { askers, .. } if askers.contains(&rank) => {
                 return Err(GroupError::Invalid("the rank has asked for it already"));
@@ -283,11 +299,14 @@ impl ServiceProcess {
 
     /// Messages that came before the group was asked for here.
     fn replay_strangers(&mut self, handle: GroupHandle) {
-        let all = std::mem::take(&mut self.strangers);
-        let (mine, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, m)| m.group() == Some(handle));
-        self.strangers = rest.into();
-        for (from, message) in mine {
-            self.route_message(from, message, 0);
+        for (from, all) in std::mem::take(&mut self.strangers) {
+            let (mine, rest): (VecDeque<_>, VecDeque<_>) = all.into_iter().partition(|m| m.group() == Some(handle));
+            if !rest.is_empty() {
+                self.strangers.insert(from, rest);
+            }
+            for message in mine {
+                self.route_message(from, message, 0);
+            }
         }
     }
 
@@ -366,10 +385,11 @@ impl ServiceProcess {
             if self.retired.contains(&handle) {
                 return;
             }
-            if carries || self.strangers.len() >= MAX_STRANGERS {
+            let kept = self.strangers.get(&from).map_or(0, VecDeque::len);
+            if carries || kept >= MAX_STRANGERS {
                 return self.out.violation(Some(from), "a message for a group that is not known");
             }
-            return self.strangers.push_back((from, message));
+            return self.strangers.entry(from).or_default().push_back(message);
         };
         let Some(from_index) = g.members.index_of(from) else {
             return self.out.violation(Some(from), "a message for a group it is not in");
@@ -379,10 +399,14 @@ impl ServiceProcess {
             Message::Create { step, sp, digest, .. } => self.handle_create(handle, (from_index, step), (sp, digest)),
             Message::Lost { rank, after, well, .. } => self.handle_lost(handle, from, rank, Lost { after, well }),
             Message::Abort { fingerprint, error, .. } => {
-                if fingerprint == g.members.fingerprint {
+                let ours = fingerprint == g.members.fingerprint;
+                let sound = !ours || g.members.names_members(&error);
+                if ours {
+                    // The group is of no use to its sender either way; who is to blame is taken from nobody outside.
+                    let error = if sound { error } else { CollectiveError::Protocol(from) };
                     self.break_group(handle, error, false);
                 }
-                true
+                sound
             }
             Message::Ready { instance, step, signature, rank, .. } => {
                 self.handle_ready(handle, instance, (from_index, step), (signature, rank))
@@ -410,6 +434,9 @@ impl ServiceProcess {
     fn handle_create(&mut self, handle: GroupHandle, (from, step): (u32, u8), theirs: (SpId, u64)) -> bool {
         let digest = self.config.digest();
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
+        if g.members.index_of(theirs.0).is_none() {
+            return false;
+        }
         if theirs.1 != digest {
             let error =
                 CollectiveError::Configuration { a: self.id, a_digest: digest, b: theirs.0, b_digest: theirs.1 };
@@ -585,7 +612,7 @@ impl ServiceProcess {
         }
         g.last[at] = g.last[at].max(after);
         let error = CollectiveError::RankLost(rank);
-        for (_, c) in g.instances.range_mut(InstanceId(after.0 + 1)..) {
+        for (_, c) in g.instances.range_mut((Bound::Excluded(after), Bound::Unbounded)) {
             c.fail(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, error.clone());
         }
         let open: Vec<InstanceId> = g.instances.range(..=after).map(|(instance, _)| *instance).collect();
@@ -608,7 +635,7 @@ impl ServiceProcess {
     pub(super) fn leave_group(&mut self, handle: GroupHandle, rank: Rank) {
         let Some(g) = self.groups.get_mut(&handle) else { return };
         let Some(local) = g.members.local(rank) else { return };
-        if !g.left.insert(rank) {
+        if !g.asked.contains(&rank) || !g.left.insert(rank) {
             return;
         }
         let first = g.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| i.0 - 1);
@@ -712,7 +739,7 @@ impl ServiceProcess {
     }
 
     fn retire_if_left(&mut self, handle: GroupHandle) {
-        let done = |g: &Group| g.left.len() == g.members.locals.len() && g.instances.is_empty();
+        let done = |g: &Group| g.left.len() == g.asked.len() && g.instances.is_empty();
         if self.groups.get(&handle).is_some_and(done) {
             let g = self.groups.remove(&handle).expect("just found");
             self.retire(handle, &g);
@@ -725,6 +752,15 @@ impl ServiceProcess {
             self.retired.pop_front();
         }
         self.retired.push_back(handle);
+        if let State::Broken(error) = &group.state
+            && group.asked.len() < members.locals.len()
+        {
+            if self.unmade.len() >= MAX_RETIRED {
+                self.unmade.pop_front();
+            }
+            let (fingerprint, error) = (members.fingerprint, error.clone());
+            self.unmade.push_back(Unmade { handle, fingerprint, error });
+        }
         group.watched.iter().for_each(|sp| self.watch_peer(*sp, false));
         members.others().for_each(|sp| self.count_group(sp, false));
         for channel in &members.channels {

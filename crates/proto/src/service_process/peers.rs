@@ -2,7 +2,8 @@
 //!
 //! A link lives as long as its peer: both ends count from the same start, so neither may forget it alone. A peer that
 //! owes an acknowledgement for too long is dead; neighbours in the ring of a group are watched: when they are silent, they
-//! are sent something to acknowledge. Nobody has to know by whom it is watched.
+//! are sent something to acknowledge. Nobody has to know by whom it is watched. A peer that was never heard and shares no
+//! group with us is not dead but dormant: it may never have heard of us.
 
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ use super::ServiceProcess;
 
 /// Dead peers that are remembered.
 const MAX_LOST: usize = 4096;
+/// Peers that were never heard and may stay silent; each keeps a connection.
+const MAX_DORMANT: usize = 64;
 
 /// Another service process.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub(super) struct Peer {
     watched_by: u32,
     /// Groups with it.
     groups: u32,
+    /// Nothing is sent to it until it is heard or needed again.
+    dormant: bool,
     dead_after: std::time::Duration,
 }
 
@@ -36,23 +41,51 @@ impl Peer {
     /// A peer that was heard before a group with it was asked for here.
     pub(super) fn unknown(now: Instant, config: &Config) -> Self {
         let link = Link::new(now, config.retransmit_floor);
-        Peer { link, address: None, watched_by: 0, groups: 0, dead_after: config.dead_after }
+        Peer { link, address: None, watched_by: 0, groups: 0, dormant: false, dead_after: config.dead_after }
+    }
+
+    /// Whoever was never heard may not have been asked for the group yet, and then cannot answer.
+    fn can_answer(&self) -> bool {
+        self.link.heard() || self.watched_by > 0
+    }
+
+    /// When it has owed an acknowledgement for too long.
+    fn overdue_at(&self) -> Option<Instant> {
+        (self.link.backlog() > 0 && self.is_reachable()).then(|| self.link.last_owed() + self.dead_after)
     }
 
     fn dies_at(&self) -> Option<Instant> {
-        // Whoever was never heard may not have been asked for the group yet: it owes nothing while the group is there but
-        // not made.
-        let answers = self.link.heard() || self.groups == 0 || self.watched_by > 0;
-        (answers && self.link.backlog() > 0 && self.address.is_some()).then(|| self.link.last_owed() + self.dead_after)
+        self.overdue_at().filter(|_| self.can_answer())
+    }
+
+    /// When it is left alone: it need not answer, and no group is there for which it should. It is not dead for that: a
+    /// rank of ours may have named it in a group that its ranks know nothing of.
+    fn dormant_at(&self) -> Option<Instant> {
+        self.overdue_at().filter(|_| !self.can_answer() && self.groups == 0)
+    }
+
+    /// Whether anything is to be sent to it.
+    fn is_reachable(&self) -> bool {
+        self.address.is_some() && !self.dormant
+    }
+
+    /// Messages that wait to be sent or acknowledged.
+    pub(super) fn backlog(&self) -> usize {
+        if self.dormant { 0 } else { self.link.backlog() }
+    }
+
+    /// It was heard.
+    pub(super) fn wake(&mut self) {
+        self.dormant = false;
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let link = self.address.as_ref().and_then(|_| self.link.poll_timeout());
-        [link, self.dies_at()].into_iter().flatten().min()
+        let link = self.is_reachable().then(|| self.link.poll_timeout()).flatten();
+        [link, self.dies_at(), self.dormant_at()].into_iter().flatten().min()
     }
 
     pub(super) fn next_poll(&self) -> Option<Instant> {
-        self.address.as_ref().and_then(|_| self.link.next_poll())
+        self.is_reachable().then(|| self.link.next_poll()).flatten()
     }
 }
 
@@ -72,6 +105,7 @@ impl ServiceProcess {
         let now = self.out.now;
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         entry.groups = if there { entry.groups + 1 } else { entry.groups - 1 };
+        entry.dormant &= !there;
         if entry.groups == 0 {
             entry.link.expect_answer(now);
         }
@@ -114,6 +148,14 @@ impl ServiceProcess {
         for id in dead {
             self.lose_peer(id);
         }
+        for p in self.peers.values_mut().filter(|p| p.dormant_at().is_some_and(|t| t <= now)) {
+            p.dormant = true;
+            p.link.forget_unsent();
+        }
+        let dormant: Vec<SpId> = self.peers.iter().filter(|(_, p)| p.dormant).map(|(id, _)| *id).collect();
+        for id in dormant.into_iter().skip(MAX_DORMANT) {
+            self.lose_peer(id);
+        }
         self.peers.values_mut().for_each(|p| p.link.handle_timeout(now));
     }
 
@@ -134,14 +176,14 @@ impl ServiceProcess {
             let error = CollectiveError::PeerLost { sp: peer, rank: members.lowest_rank(at) };
             self.break_group(handle, error, true);
         }
-        self.strangers.retain(|(from, _)| *from != peer);
+        self.strangers.remove(&peer);
         if known {
             self.out.events.push_back(Event::Disconnect { peer });
         }
     }
 
     pub(super) fn poll_frame(&mut self, now: Instant) -> Option<Transmit> {
-        for (to, peer) in self.peers.iter_mut().filter(|(_, p)| p.address.is_some()) {
+        for (to, peer) in self.peers.iter_mut().filter(|(_, p)| p.is_reachable()) {
             if let Some((header, payload)) = peer.link.poll(now) {
                 return Some(Transmit::Frame { to: *to, header, payload });
             }

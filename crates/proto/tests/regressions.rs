@@ -1,0 +1,179 @@
+//! What fuzzing found (`fuzz/`), each as the shortest story that showed it.
+
+use std::sync::Arc;
+
+use outboard_plan::Rank;
+use outboard_proto::wire::{FrameHeader, FrameKind, Message};
+use outboard_proto::{
+    Call, CallId, CallKind, CollectiveError, Config, Event, GroupError, GroupHandle, GroupSpec, InstanceId, Instant,
+    Member, ServiceProcess, Signature, SpId,
+};
+
+const NOW: Instant = Instant(1);
+const GROUP: GroupHandle = GroupHandle(7);
+const HONEST: SpId = SpId(11);
+const HOSTILE: SpId = SpId(12);
+
+/// Rank 0 here, ranks `1..` at the service processes given.
+fn spec(others: &[SpId]) -> GroupSpec {
+    let member = |sp: &SpId| Member { sp: *sp, address: Arc::from([sp.0 as u8]) };
+    let members = [SpId(10)].iter().chain(others).map(member).collect();
+    GroupSpec { handle: GROUP, key: [3, 4], job: 1, members }
+}
+
+struct Victim {
+    sp: ServiceProcess,
+    seq: u32,
+}
+
+impl Victim {
+    fn new() -> Victim {
+        Victim { sp: ServiceProcess::new(SpId(10), Config::default(), 1), seq: 0 }
+    }
+
+    fn send(&mut self, from: SpId, seq: u32, message: &Message) {
+        let header = FrameHeader {
+            kind: FrameKind::Message,
+            ack_now: false,
+            seq,
+            ack: 0,
+            payload_len: 0,
+            clock: 0,
+            echo: 0,
+            echo_age: u32::MAX,
+        };
+        let mut bytes = Vec::new();
+        header.encode(&mut bytes);
+        message.encode(&mut bytes);
+        self.sp.handle_frame(NOW, from, &bytes, 0);
+    }
+
+    /// The next message of the hostile service process.
+    fn hostile(&mut self, message: &Message) {
+        self.send(HOSTILE, self.seq, message);
+        self.seq += 1;
+    }
+
+    fn create(&self) -> Message {
+        Message::Create { group: GROUP, step: 0, sp: HOSTILE, digest: self.sp.config().digest() }
+    }
+
+    fn ready(&mut self) -> Vec<Result<(), GroupError>> {
+        std::iter::from_fn(|| self.sp.poll_event())
+            .filter_map(|event| if let Event::GroupReady { result, .. } = event { Some(result) } else { None })
+            .collect()
+    }
+
+    /// A group with the hostile service process, made.
+    fn group(&mut self) {
+        self.sp.handle_create_group(NOW, &spec(&[HOSTILE]), Rank(0));
+        let create = self.create();
+        self.hostile(&create);
+        assert_eq!(self.ready(), [Ok(())]);
+    }
+
+    /// How a call that is in flight has ended, if it has.
+    fn ended(&mut self) -> Option<CollectiveError> {
+        std::iter::from_fn(|| self.sp.poll_event()).find_map(|event| {
+            if let Event::Completed { result, .. } = event { Some(result.expect_err("doomed")) } else { None }
+        })
+    }
+
+    fn call(&mut self) {
+        let signature = Signature { kind: CallKind::Allgather, bytes: 5000 };
+        let instance = InstanceId(1);
+        self.sp.handle_call(
+            NOW,
+            Call { id: CallId(1), group: GROUP, rank: Rank(0), instance, signature, in_place: false },
+        );
+    }
+}
+
+/// A rank that dies before it has asked for its group keeps nothing of the group alive.
+#[test]
+fn a_group_that_not_all_local_ranks_asked_for_is_retired_with_those_that_did() {
+    let mut victim = Victim::new();
+    let spec = spec(&[SpId(10), HONEST]);
+    victim.sp.handle_create_group(NOW, &spec, Rank(0));
+    victim.sp.handle_leave(NOW, GROUP, Rank(0));
+    assert_eq!(victim.sp.load().0, 0, "nobody is left to leave it");
+    // Who asks later learns why there is no such group, and does not wait for it.
+    victim.ready();
+    victim.sp.handle_create_group(NOW, &spec, Rank(1));
+    assert_eq!(victim.ready(), [Err(GroupError::Failed(CollectiveError::RankLost(Rank(0))))]);
+    assert_eq!(victim.sp.load().0, 0);
+}
+
+/// One peer that floods us with messages for groups that nobody knows displaces no other's.
+#[test]
+fn a_flood_of_messages_for_unknown_groups_harms_its_sender_alone() {
+    let mut victim = Victim::new();
+    for group in 100..10_000 {
+        victim.hostile(&Message::Complete { group: GroupHandle(group), instance: InstanceId(1) });
+    }
+    assert!(victim.sp.counters().violations > 0, "the flood is bounded");
+    let create = Message::Create { group: GROUP, step: 0, sp: HONEST, digest: victim.sp.config().digest() };
+    victim.send(HONEST, 0, &create);
+    victim.sp.handle_create_group(NOW, &spec(&[HONEST]), Rank(0));
+    assert_eq!(victim.ready(), [Ok(())]);
+}
+
+/// The last instance that a rank takes part in may be any number.
+#[test]
+fn a_rank_may_leave_after_the_last_instance_of_all() {
+    let mut victim = Victim::new();
+    victim.group();
+    victim.call();
+    victim.hostile(&Message::Lost { group: GROUP, rank: Rank(1), after: InstanceId(u64::MAX) });
+    assert_eq!(victim.ended(), None);
+    victim.hostile(&Message::Lost { group: GROUP, rank: Rank(1), after: InstanceId(0) });
+    assert_eq!(victim.ended(), Some(CollectiveError::RankLost(Rank(1))));
+}
+
+/// An error names members of the group, whatever its sender says.
+#[test]
+fn errors_from_outside_name_members_alone() {
+    for error in [
+        CollectiveError::RankLost(Rank(2)),
+        CollectiveError::PeerLost { sp: HONEST, rank: Rank(1) },
+        CollectiveError::Protocol(HONEST),
+        CollectiveError::HandleTaken(GroupHandle(8)),
+    ] {
+        let mut victim = Victim::new();
+        victim.group();
+        victim.call();
+        let fingerprint = spec(&[HOSTILE]).fingerprint();
+        victim.hostile(&Message::Abort { group: GROUP, fingerprint, error });
+        assert_eq!(victim.ended(), Some(CollectiveError::Protocol(HOSTILE)));
+    }
+    let mut victim = Victim::new();
+    victim.sp.handle_create_group(NOW, &spec(&[HOSTILE]), Rank(0));
+    victim.hostile(&Message::Create { group: GROUP, step: 0, sp: HONEST, digest: 9 });
+    assert_eq!(victim.ready(), [], "a configuration of nobody's is no reason");
+    let create = victim.create();
+    victim.hostile(&create);
+    assert_eq!(victim.ready(), [Ok(())]);
+}
+
+/// Anybody can name a service process in a group that its ranks know nothing of; that it cannot answer then does not
+/// make it dead for others.
+#[test]
+fn a_peer_that_was_never_asked_is_not_dead() {
+    let mut victim = Victim::new();
+    let forged = GroupSpec { handle: GroupHandle(9), ..spec(&[HONEST]) };
+    victim.sp.handle_create_group(NOW, &forged, Rank(0));
+    victim.sp.handle_leave(NOW, forged.handle, Rank(0));
+    let later = NOW + std::time::Duration::from_secs(60);
+    let mut now = NOW;
+    while now < later {
+        while victim.sp.poll_transmit(now).is_some() {}
+        now = victim.sp.poll_timeout().unwrap_or(later).max(now + std::time::Duration::from_millis(1));
+        victim.sp.handle_timeout(now);
+    }
+    assert_eq!(victim.sp.poll_timeout(), None, "it is left alone");
+    victim.ready();
+    let create = Message::Create { group: GROUP, step: 0, sp: HONEST, digest: victim.sp.config().digest() };
+    victim.send(HONEST, 0, &create);
+    victim.sp.handle_create_group(later, &spec(&[HONEST]), Rank(0));
+    assert_eq!(victim.ready(), [Ok(())]);
+}
