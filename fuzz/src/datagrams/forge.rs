@@ -1,0 +1,189 @@
+//! What the hostile send: messages, frames and datagrams put together from the tape.
+
+use outboard_plan::Rank;
+use outboard_proto::wire::{
+    DATAGRAM_HEADER_BYTES, DatagramHeader, FrameHeader, FrameKind, MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message,
+};
+use outboard_proto::{CallKind, CollectiveError, Config, GroupHandle, InstanceId, Signature, SpId};
+
+use super::{FIRST, SECOND, config};
+use crate::tape::Tape;
+
+/// Whatever the codec makes of the script; what decodes survives encoding.
+pub(super) fn decode(script: &[u8]) {
+    let _ = DatagramHeader::parse(script);
+    let _ = DatagramHeader::check(script, [1, 2]);
+    let _ = FrameHeader::decode(script, 0);
+    if let Ok(message) = Message::decode(script) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        assert_eq!(bytes, script, "{message:?} has two encodings");
+    }
+}
+
+fn group(tape: &mut Tape<'_>) -> GroupHandle {
+    match tape.below(8) {
+        0..=1 => FIRST,
+        2..=6 => SECOND,
+        _ => GroupHandle(tape.number32()),
+    }
+}
+
+fn signature(tape: &mut Tape<'_>) -> Signature {
+    let kind = match tape.below(4) {
+        0 => CallKind::Allgather,
+        1 => CallKind::Broadcast { root: Rank(tape.number32()) },
+        2 => CallKind::Alltoall,
+        _ => return Signature { kind: CallKind::Alltoallv, bytes: 0 },
+    };
+    let bytes = match tape.below(4) {
+        0 => tape.number(),
+        1 => 2500,
+        2 => 9000,
+        _ => 1000,
+    };
+    Signature { kind, bytes }
+}
+
+fn ranges(tape: &mut Tape<'_>) -> Vec<(u32, u32)> {
+    let count = match tape.byte() {
+        0xff => MAX_RANGES,
+        few => usize::from(few % 3),
+    };
+    (0..count).map(|_| (tape.number32(), tape.number32())).collect()
+}
+
+fn blocks(tape: &mut Tape<'_>) -> usize {
+    match tape.byte() {
+        0xff => MAX_BLOCKS,
+        few => usize::from(few % 4),
+    }
+}
+
+fn error(tape: &mut Tape<'_>) -> CollectiveError {
+    let (rank, sp) = (Rank(tape.number32()), SpId(tape.number().wrapping_add(8)));
+    match tape.below(8) {
+        0 => CollectiveError::RankLost(rank),
+        1 => CollectiveError::PeerLost { sp, rank },
+        2 => {
+            let (a, b) = (signature(tape), signature(tape));
+            CollectiveError::Mismatch { a_rank: rank, a, b_rank: Rank(tape.number32()), b }
+        }
+        3 => CollectiveError::Memory(rank),
+        7 => {
+            let (sent, expected) = (tape.number(), tape.number());
+            CollectiveError::Block { source_rank: rank, sent, destination: Rank(tape.number32()), expected }
+        }
+        4 => CollectiveError::Protocol(sp),
+        5 => CollectiveError::Configuration {
+            a: sp,
+            a_digest: tape.number(),
+            b: SpId(tape.number().wrapping_add(8)),
+            b_digest: tape.number(),
+        },
+        _ => CollectiveError::HandleTaken(GroupHandle(tape.number32())),
+    }
+}
+
+fn fingerprint(tape: &mut Tape<'_>) -> u64 {
+    let [first, second] = [super::group(FIRST, &[10, 11, 10]), super::group(SECOND, &[10, 11, 12, 10])];
+    match tape.below(3) {
+        0 => second.spec.fingerprint(),
+        1 => first.spec.fingerprint(),
+        _ => tape.word(),
+    }
+}
+
+/// A message.
+pub(super) fn message(tape: &mut Tape<'_>) -> Message {
+    let (kind, group, instance) = (tape.below(13), group(tape), InstanceId(tape.number()));
+    let source = Rank(tape.number32());
+    match kind {
+        0 => Message::Void,
+        1 => {
+            let (step, sp) = (tape.byte(), SpId(tape.number().wrapping_add(10)));
+            let digest = match tape.below(3) {
+                0 => config(false).digest(),
+                1 => config(true).digest(),
+                _ => Config::default().digest(),
+            };
+            Message::Create { group, step, sp, digest }
+        }
+        2 => Message::Ready { group, instance, step: tape.byte(), signature: signature(tape), rank: source },
+        3 => Message::Data {
+            group,
+            instance,
+            source,
+            destination: Rank(tape.number32()),
+            index: tape.number32(),
+            total: signature(tape).bytes,
+            offset: if tape.flip() { 4000 } else { tape.number() },
+        },
+        4 => Message::Want { group, instance, source, ranges: ranges(tape) },
+        5 => Message::Miss { group, instance, source, ranges: ranges(tape) },
+        6 => Message::Repair { group, instance, source, ranges: ranges(tape) },
+        7 => {
+            let count = usize::from(tape.byte()) % (MAX_SOURCES + 1);
+            Message::Have { group, instance, sources: (0..count).map(|_| Rank(tape.number32())).collect() }
+        }
+        8 => Message::Complete { group, instance },
+        11 => {
+            let blocks = (0..blocks(tape)).map(|_| (Rank(tape.number32()), tape.number())).collect();
+            Message::Announce { group, instance, signature: signature(tape), source, blocks }
+        }
+        12 => {
+            let blocks = (0..blocks(tape)).map(|_| (Rank(tape.number32()), Rank(tape.number32()))).collect();
+            Message::Pull { group, instance, blocks }
+        }
+        9 => Message::Lost { group, rank: source, after: instance },
+        _ => Message::Abort { group, fingerprint: fingerprint(tape), error: error(tape) },
+    }
+}
+
+/// How many payload bytes come with it.
+pub(super) fn payload(tape: &mut Tape<'_>) -> u32 {
+    match tape.below(8) {
+        0..=2 => 0,
+        3 => 1000,
+        4 => 2500,
+        5 => 4000,
+        6 => 500,
+        // The fabric bounds payloads.
+        _ => tape.number32() % (1 << 20),
+    }
+}
+
+/// A frame header, and the payload that really comes.
+pub(super) fn header(tape: &mut Tape<'_>, honest: FrameHeader) -> (FrameHeader, u32) {
+    let real = payload(tape);
+    let mut header = FrameHeader { payload_len: real, ..honest };
+    let field = |tape: &mut Tape<'_>, honest: u32| match tape.below(4) {
+        0 => honest.wrapping_add(1),
+        1 => tape.number32(),
+        _ => honest,
+    };
+    header.kind = if tape.flip() { FrameKind::Bare } else { FrameKind::Message };
+    header.seq = field(tape, honest.seq);
+    header.ack = field(tape, honest.ack);
+    header.payload_len = field(tape, real);
+    header.echo = field(tape, honest.echo);
+    header.echo_age = field(tape, honest.echo_age);
+    (header, real)
+}
+
+/// A datagram's header: with one of the keys, or bytes as they come.
+pub(super) fn datagram(tape: &mut Tape<'_>, keys: [[u64; 2]; 3]) -> [u8; DATAGRAM_HEADER_BYTES] {
+    let key = keys[usize::from(tape.below(3))];
+    let header = DatagramHeader {
+        group: group(tape),
+        epoch: tape.number() as u16,
+        source: tape.number() as u16,
+        chunk: tape.number32(),
+    };
+    let mut bytes = header.encode(key);
+    if tape.below(8) == 0 {
+        let at = usize::from(tape.byte()) % bytes.len();
+        bytes[at] = tape.byte();
+    }
+    bytes
+}

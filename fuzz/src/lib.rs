@@ -1,0 +1,10 @@
+//! What the fuzz targets run. Each takes the fuzzer's bytes as a script of hostile acts, plays it against code that also
+//! serves honest ranks, and panics when those are harmed.
+//!
+//! `datagrams` plays in virtual time and is deterministic; `rank` runs a whole daemon and depends on the scheduler only in
+//! how far the daemon has got when the next act comes. Nothing here is shipped.
+
+pub mod datagrams;
+pub mod rank;
+pub mod seeds;
+pub mod tape;

@@ -1,0 +1,177 @@
+//! A whole daemon in this process, two honest ranks, and a hostile one at its socket and in its shared memory.
+//!
+//! The hostile rank sends whole and broken messages with whatever descriptors, posts entries, scribbles over its control
+//! region, rings the doorbell, connects again and again, and between all that behaves, so that it gets somewhere. Its memory
+//! is reached by registered memfds alone: it shares a process with the daemon, whose memory it must not be given.
+//!
+//! What is demanded: the daemon never panics; the honest ranks' allgathers bring their bytes at any time; a call that the
+//! hostile rank owes its part of ends at the latest with its connection; at the end the daemon leaves no descriptor behind.
+
+mod honest;
+mod hostile;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use clap::{Args, Command, FromArgMatches};
+use outboard_service::{Settings, StartError};
+use outboard_shm::attach::{OFFER_BYTES, Reply, Request};
+use outboard_shm::region::seal_bytes;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::tape::Tape;
+use honest::Honest;
+use hostile::Hostile;
+
+/// The acts of a script.
+pub mod acts {
+    #![allow(missing_docs, reason = "the names are the documentation")]
+    pub const HONEST: u8 = 0;
+    pub const SHARED_GROUP: u8 = 1;
+    pub const OWED: u8 = 2;
+    pub const PAID: u8 = 3;
+    pub const REQUEST: u8 = 4;
+    pub const BYTES: u8 = 5;
+    pub const ENTRY: u8 = 6;
+    pub const SCRIBBLE: u8 = 7;
+    pub const RING: u8 = 8;
+    pub const CONNECT: u8 = 9;
+    pub const READ: u8 = 10;
+    pub const END: u8 = 11;
+}
+
+/// A daemon on a thread of its own.
+struct Daemon {
+    directory: tempfile::TempDir,
+    stop: Arc<OwnedFd>,
+    thread: JoinHandle<Result<(), StartError>>,
+}
+
+fn settings() -> Settings {
+    static DEFAULTS: OnceLock<Settings> = OnceLock::new();
+    let parse = || {
+        let command = Settings::augment_args(Command::new("outboardd"));
+        let flags = ["outboardd", "--fabric", "loopback", "--offload-from", "1", "--staging-quota", "1M"];
+        let matches = command.try_get_matches_from(flags).expect("flags that exist");
+        Settings::from_arg_matches(&matches).expect("flags that fit")
+    };
+    DEFAULTS.get_or_init(parse).clone()
+}
+
+impl Daemon {
+    fn start() -> Daemon {
+        let directory = tempfile::tempdir().expect("a directory");
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"));
+        let settings = Settings { socket: directory.path().join("socket"), ..settings() };
+        let (ready, started) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || {
+                let stopped = || rustix::io::read(&stop, &mut [0; 8]).is_ok();
+                outboard_service::run(&settings, stop.as_fd(), stopped, || ready.send(()).expect("somebody waits"))
+            }
+        });
+        started.recv().expect("the daemon starts");
+        Daemon { directory, stop, thread }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    fn end(self) {
+        rustix::io::write(&self.stop, &1u64.to_ne_bytes()).expect("an eventfd takes 1");
+        self.thread.join().expect("the daemon does not panic").expect("the daemon ends in good order");
+    }
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("there").count()
+}
+
+/// Plays a script.
+///
+/// # Panics
+/// When the hostile rank did harm.
+pub fn play(script: &[u8]) {
+    let before = descriptors();
+    let daemon = Daemon::start();
+    let mut tape = Tape::new(script);
+    let mut pair = [Honest::attach(&daemon.socket()), Honest::attach(&daemon.socket())];
+    let alone = make_group(&mut pair);
+    let mut hostile = Hostile::connect(&daemon.socket());
+    let mut shared = None;
+    // Bounded: each act of the honest takes its time.
+    for _ in 0..64 {
+        if tape.ended() {
+            break;
+        }
+        match tape.byte() % (acts::END + 1) {
+            acts::HONEST => gather(&mut pair, alone),
+            acts::SHARED_GROUP if shared.is_none() && hostile.behaves() => {
+                shared = hostile.group_with(&mut pair[0]);
+            }
+            acts::OWED => {
+                if let Some((group, _)) = shared {
+                    pair[0].owe(group);
+                }
+            }
+            acts::PAID => {
+                if let Some((_, group)) = shared {
+                    hostile.pay(group);
+                }
+            }
+            acts::REQUEST => hostile.request(&mut tape),
+            acts::BYTES => hostile.bytes(&mut tape),
+            acts::ENTRY => hostile.entry(&mut tape),
+            acts::SCRIBBLE => hostile.scribble(&mut tape),
+            acts::RING => hostile.ring(&mut tape),
+            acts::CONNECT => {
+                drop(hostile);
+                hostile = Hostile::connect(&daemon.socket());
+                if tape.flip() {
+                    hostile.attach();
+                }
+            }
+            acts::READ => hostile.read(),
+            acts::END => break,
+            _ => {}
+        }
+    }
+    drop(hostile);
+    pair[0].collect_debts();
+    gather(&mut pair, alone);
+    let [one, other] = pair;
+    one.detach();
+    drop(other);
+    daemon.end();
+    assert_eq!(descriptors(), before, "descriptors stay behind");
+}
+
+/// A group of the two; the identifier is each one's own.
+fn make_group(pair: &mut [Honest; 2]) -> [u64; 2] {
+    let mut offers = Vec::with_capacity(2 * OFFER_BYTES);
+    for rank in pair.iter_mut() {
+        let Reply::Offer(offer) = rank.ask(&Request::Offer, &[]) else { panic!("an honest rank gets its offer") };
+        offers.extend_from_slice(&offer[..]);
+    }
+    let offers = seal_bytes("offers", &offers).expect("memory");
+    for (rank, me) in pair.iter_mut().zip(0..) {
+        rank.say(&Request::CreateGroup { ranks: 2, rank: me }, &[offers.as_fd()]);
+    }
+    pair.each_mut().map(|rank| match rank.hear() {
+        Reply::GroupReady(ready) => ready.group,
+        other => panic!("an honest group is made, not {other:?}"),
+    })
+}
+
+/// An allgather of the two.
+fn gather(pair: &mut [Honest; 2], groups: [u64; 2]) {
+    let round = pair[0].rounds;
+    for ((rank, group), me) in pair.iter_mut().zip(groups).zip(0..) {
+        rank.gather(group, me);
+    }
+    pair.iter_mut().for_each(|rank| rank.gathered(round));
+}

@@ -1,0 +1,140 @@
+//! A rank that does what the library does, and says so when it is harmed.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use outboard_shm::attach::{Channel, Hello, Reply, Request};
+use outboard_shm::control::{LAYOUT_VERSION, RankSide};
+use outboard_shm::entry::{AllgatherEntry, Entry};
+use outboard_shm::memory::{Probe, Tier};
+use outboard_shm::status::Status;
+
+/// More than any machine takes for what is waited for here.
+const LIMIT: Duration = Duration::from_secs(15);
+/// Bytes of each contribution.
+const BLOCK: usize = 64;
+/// Completion words: of the honest group's calls, and of calls that the hostile rank owes.
+const SLOT: u32 = 0;
+const OWED_SLOT: u32 = 1;
+
+pub(super) struct Honest {
+    channel: Channel,
+    side: RankSide,
+    /// Allgathers of the honest group.
+    pub(super) rounds: u64,
+    owed: u64,
+    owing: bool,
+    token: u64,
+    input: Box<[u8; BLOCK]>,
+    output: Box<[u8; 2 * BLOCK]>,
+    owed_output: Box<[u8; 2 * BLOCK]>,
+}
+
+impl Honest {
+    pub(super) fn attach(socket: &Path) -> Honest {
+        let channel = Channel::connect(socket).expect("the daemon listens");
+        let mut probe = Box::new(Probe::new().expect("random bytes"));
+        let probe_address = (&raw const *probe).addr() as u64;
+        let (layout_version, nonce) = (LAYOUT_VERSION, probe.nonce());
+        let hello = Hello { abi_version: 1, layout_version, pid: std::process::id(), probe_address, nonce };
+        channel.send(1, &Request::Hello(hello), &[]).expect("sent");
+        assert!(channel.wait(LIMIT).expect("poll"), "an honest rank is welcomed");
+        let mut received = channel.receive::<Reply>().expect("a reply").expect("it waits");
+        let Reply::Welcome(welcome) = received.message else { panic!("a welcome, not {:?}", received.message) };
+        assert!(welcome.tier == Tier::CrossMemory && probe.answered(), "the daemon reaches its own process");
+        let doorbell = received.descriptors.pop().expect("two descriptors");
+        let region = received.descriptors.pop().expect("two descriptors");
+        let side = RankSide::attach(region, doorbell).expect("a control region");
+        let blank = || Box::new([0; 2 * BLOCK]);
+        let (input, output, owed_output) = (Box::new([0; BLOCK]), blank(), blank());
+        Honest { channel, side, rounds: 0, owed: 0, owing: false, token: 1, input, output, owed_output }
+    }
+
+    pub(super) fn say(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) {
+        self.token += 1;
+        self.channel.send(self.token, request, descriptors).expect("sent");
+    }
+
+    pub(super) fn hear(&mut self) -> Reply {
+        assert!(self.channel.wait(LIMIT).expect("poll"), "an honest rank is answered");
+        let received = self.channel.receive::<Reply>().expect("a reply").expect("it waits");
+        assert_eq!(received.token, self.token, "the answer to what was asked");
+        received.message
+    }
+
+    pub(super) fn ask(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Reply {
+        self.say(request, descriptors);
+        self.hear()
+    }
+
+    /// Posts the next allgather of the honest group, as its rank `me`.
+    pub(super) fn gather(&mut self, group: u64, me: u8) {
+        self.rounds += 1;
+        self.input.fill(byte(self.rounds, me));
+        self.output.fill(0);
+        let (send, receive) = (self.input.as_ptr().addr() as u64, self.output.as_mut_ptr().expose_provenance() as u64);
+        self.post(AllgatherEntry {
+            group,
+            instance: self.rounds,
+            slot: SLOT,
+            in_place: false,
+            send,
+            receive,
+            bytes_per_rank: BLOCK as u64,
+        });
+    }
+
+    /// It has brought what was contributed in the round after `round`.
+    pub(super) fn gathered(&mut self, round: u64) {
+        assert_eq!(self.result(SLOT), Status::Ok, "an honest allgather succeeds");
+        for (block, me) in self.output.chunks(BLOCK).zip(0..) {
+            assert!(block.iter().all(|found| *found == byte(round + 1, me)), "block {me} of round {round}: {block:?}");
+        }
+    }
+
+    /// Calls in the group that the hostile rank is in, unless a call there is open.
+    pub(super) fn owe(&mut self, group: u64) {
+        if self.owing && self.side.result(OWED_SLOT).is_none() {
+            return;
+        }
+        self.owed += 1;
+        self.owing = true;
+        let (send, receive) =
+            (self.input.as_ptr().addr() as u64, self.owed_output.as_mut_ptr().expose_provenance() as u64);
+        self.post(AllgatherEntry {
+            group,
+            instance: self.owed,
+            slot: OWED_SLOT,
+            in_place: false,
+            send,
+            receive,
+            bytes_per_rank: BLOCK as u64,
+        });
+    }
+
+    /// The hostile rank is gone: what it owed has ended, one way or the other.
+    pub(super) fn collect_debts(&mut self) {
+        if self.owing {
+            self.result(OWED_SLOT);
+        }
+    }
+
+    fn post(&self, entry: AllgatherEntry) {
+        self.side.arm(entry.slot);
+        self.side.post(&Entry::Allgather(entry)).expect("room in the ring");
+    }
+
+    fn result(&self, slot: u32) -> Status {
+        assert!(self.side.wait(Some(LIMIT), || self.side.result(slot).is_some()), "an honest call never ends");
+        self.side.result(slot).expect("just seen")
+    }
+
+    pub(super) fn detach(mut self) {
+        assert_eq!(self.ask(&Request::Detach, &[]), Reply::Done, "an honest rank may go");
+    }
+}
+
+fn byte(round: u64, me: u8) -> u8 {
+    (round as u8).wrapping_mul(2).wrapping_add(me)
+}

@@ -1,0 +1,288 @@
+//! The hostile rank: everything that a process can do to an attach socket and to the memory that it shares.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use outboard_shm::attach::message::Message;
+use outboard_shm::attach::{Channel, Hello, OFFER_BYTES, Purpose, Reply, Request};
+use outboard_shm::control::{COMPLETION_WORDS, LAYOUT_VERSION, RankSide};
+use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
+use outboard_shm::region::{Region, seal_bytes};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use super::honest::Honest;
+use crate::tape::Tape;
+
+const LIMIT: Duration = Duration::from_secs(15);
+/// Where it says that its registered memory lies.
+const ADDRESS: u64 = 0x10_0000;
+/// Bytes there.
+const BYTES: usize = 8192;
+/// Where the ring's slots begin in the control region, and how far apart they are.
+const SLOTS_AT: u64 = 4608;
+const SLOT_BYTES: u64 = 128;
+
+/// What a welcome brought.
+struct Attached {
+    side: RankSide,
+    region: Region,
+    doorbell: OwnedFd,
+}
+
+pub(super) struct Hostile {
+    channel: Channel,
+    attached: Option<Attached>,
+    paid: u64,
+    token: u64,
+    /// Whether nothing but what the library does was done so far.
+    good: bool,
+    /// Whether its own end of the ring may be confused: then posting could go round in circles.
+    scribbled: bool,
+}
+
+impl Hostile {
+    pub(super) fn connect(socket: &Path) -> Hostile {
+        let channel = Channel::connect(socket).expect("the daemon listens");
+        Hostile { channel, attached: None, paid: 0, token: 0, good: true, scribbled: false }
+    }
+
+    /// Whether it was good so far, and is attached.
+    pub(super) fn behaves(&mut self) -> bool {
+        if self.good && self.attached.is_none() {
+            self.attach();
+        }
+        self.good && self.attached.is_some()
+    }
+
+    fn hello(&self, tape: &mut Tape<'_>) -> Hello {
+        let layout_version = if tape.below(8) == 0 { tape.number32() } else { LAYOUT_VERSION };
+        // Never what lies at an address of this process, which the daemon would then write to.
+        let mut nonce = [0xa5; 16];
+        nonce[15] ^= tape.byte() & 1;
+        Hello {
+            abi_version: tape.number32(),
+            layout_version,
+            pid: tape.number32(),
+            probe_address: tape.number(),
+            nonce,
+        }
+    }
+
+    /// Greets as a rank should whose memory cannot be reached.
+    pub(super) fn attach(&mut self) {
+        let hello = Request::Hello(self.hello(&mut Tape::new(&[1])));
+        if self.send(&hello, &[]) {
+            self.hear(LIMIT);
+        }
+    }
+
+    fn send(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> bool {
+        self.token += 1;
+        self.channel.send(self.token, request, descriptors).is_ok()
+    }
+
+    /// The next reply, if one comes within `limit`; the first welcome is kept.
+    fn hear(&mut self, limit: Duration) -> Option<Reply> {
+        if !self.channel.wait(limit).ok()? {
+            return None;
+        }
+        let mut received = self.channel.receive::<Reply>().ok()??;
+        if let (Reply::Welcome(_), None) = (&received.message, &self.attached) {
+            let doorbell = received.descriptors.pop().expect("two descriptors");
+            let region = received.descriptors.pop().expect("two descriptors");
+            let size = rustix::fs::fstat(&region).expect("a file").st_size as usize;
+            let copy = |fd: &OwnedFd| fd.try_clone().expect("a descriptor");
+            let mapped = Region::attach(copy(&region), size).expect("a control region");
+            let side = RankSide::attach(region, copy(&doorbell)).expect("a control region");
+            self.attached = Some(Attached { side, region: mapped, doorbell });
+        }
+        Some(received.message)
+    }
+
+    /// Takes what replies there are.
+    pub(super) fn read(&mut self) {
+        while self.hear(Duration::ZERO).is_some() {}
+    }
+
+    /// A group with an honest rank, which is rank 0; each one's identifier.
+    pub(super) fn group_with(&mut self, honest: &mut Honest) -> Option<(u64, u64)> {
+        let region = Region::create("buffers", BYTES).expect("memory");
+        let register = Request::RegisterMemory { address: ADDRESS, bytes: BYTES as u64, purpose: Purpose::Staging };
+        let registered = self.send(&register, &[region.fd()]) && self.hear(LIMIT) == Some(Reply::Done);
+        if !registered || !self.send(&Request::Offer, &[]) {
+            return None;
+        }
+        let Some(Reply::Offer(own)) = self.hear(LIMIT) else { return None };
+        let Reply::Offer(first) = honest.ask(&Request::Offer, &[]) else { panic!("an honest rank gets its offer") };
+        let mut offers = first[..].to_vec();
+        offers.extend_from_slice(&own[..]);
+        let offers = seal_bytes("offers", &offers).expect("memory");
+        assert!(self.send(&Request::CreateGroup { ranks: 2, rank: 1 }, &[offers.as_fd()]), "it is attached and good");
+        honest.say(&Request::CreateGroup { ranks: 2, rank: 0 }, &[offers.as_fd()]);
+        match (self.hear(LIMIT), honest.hear()) {
+            (Some(Reply::GroupReady(mine)), Reply::GroupReady(theirs)) => Some((theirs.group, mine.group)),
+            others => panic!("two good ranks make a group, not {others:?}"),
+        }
+    }
+
+    /// The next call of the group with the honest rank, as it should be.
+    pub(super) fn pay(&mut self, group: u64) {
+        let Some(attached) = self.attached.as_ref().filter(|_| !self.scribbled) else { return };
+        self.paid += 1;
+        let entry = AllgatherEntry {
+            group,
+            instance: self.paid,
+            slot: 2 + (self.paid % 64) as u32,
+            in_place: false,
+            send: ADDRESS,
+            receive: ADDRESS + 64,
+            bytes_per_rank: 64,
+        };
+        // Full where the daemon is slow.
+        let _ = attached.side.post(&Entry::Allgather(entry));
+    }
+
+    pub(super) fn entry(&mut self, tape: &mut Tape<'_>) {
+        self.good = false;
+        let Some(attached) = self.attached.as_ref().filter(|_| !self.scribbled) else { return };
+        let address = |tape: &mut Tape<'_>| match tape.below(4) {
+            0 => tape.number(),
+            _ => ADDRESS + u64::from(tape.byte()) * 64,
+        };
+        let slot = match tape.below(8) {
+            0 => tape.number32(),
+            _ => u32::from(tape.byte()),
+        };
+        let (group, instance) = (tape.number(), tape.number());
+        let bytes = if tape.flip() { 64 } else { tape.number() };
+        let entry = match tape.below(3) {
+            0 => {
+                let (root, buffer) = (tape.number32(), address(tape));
+                Entry::Broadcast(BroadcastEntry { group, instance, slot, root, buffer, bytes })
+            }
+            1 => {
+                let (in_place, send, receive) = (tape.flip(), address(tape), address(tape));
+                Entry::Allgather(AllgatherEntry {
+                    group,
+                    instance,
+                    slot,
+                    in_place,
+                    send,
+                    receive,
+                    bytes_per_rank: bytes,
+                })
+            }
+            _ => {
+                let (send, receive) = (address(tape), address(tape));
+                let table = tape.flip();
+                let blocks =
+                    if table { BlockSizes::Table { address: address(tape) } } else { BlockSizes::Even { bytes } };
+                Entry::Alltoall(AlltoallEntry { group, instance, slot, send, receive, blocks })
+            }
+        };
+        let _ = attached.side.post(&entry);
+    }
+
+    /// Writes words somewhere into the control region.
+    pub(super) fn scribble(&mut self, tape: &mut Tape<'_>) {
+        (self.good, self.scribbled) = (false, true);
+        let Some(attached) = &self.attached else { return };
+        let size = attached.region.bytes() as u64;
+        let at = match tape.below(4) {
+            0 => tape.number().wrapping_mul(8),
+            1 => 4096 + u64::from(tape.byte()) * 4,
+            _ => SLOTS_AT + u64::from(tape.byte()) % COMPLETION_WORDS as u64 * SLOT_BYTES,
+        };
+        for word in 0..u64::from(1 + tape.below(16)) {
+            let at = at.wrapping_add(word * 8) % size;
+            let bytes = tape.number().to_le_bytes();
+            let fitting = bytes.len().min((size - at) as usize);
+            attached.region.write(at as usize, &bytes[..fitting]);
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(attached) = &self.attached {
+            // Fails where the counter is at its end.
+            let _ = rustix::io::write(&attached.doorbell, &1u64.to_ne_bytes());
+        }
+    }
+
+    pub(super) fn ring(&mut self, tape: &mut Tape<'_>) {
+        self.good = false;
+        let Some(attached) = &self.attached else { return };
+        if tape.flip() {
+            let _ = rustix::io::read(&attached.doorbell, &mut [0; 8]);
+        } else {
+            let _ = rustix::io::write(&attached.doorbell, &tape.number().to_ne_bytes());
+        }
+    }
+
+    /// A message in good form, whatever it says; or in nearly good form.
+    pub(super) fn request(&mut self, tape: &mut Tape<'_>) {
+        self.good = false;
+        let request = match tape.below(9) {
+            0 => Request::Hello(self.hello(tape)),
+            1 => Request::Offer,
+            2 => Request::CreateGroup { ranks: tape.number32(), rank: tape.number32() },
+            3 => Request::DestroyGroup { group: tape.number() },
+            4 | 5 => {
+                let address = if tape.flip() { tape.number() } else { u64::from(tape.byte()) * 4096 };
+                let bytes = if tape.flip() { tape.number() } else { 4096 };
+                let purpose = if tape.flip() { Purpose::Staging } else { Purpose::Allocation };
+                Request::RegisterMemory { address, bytes, purpose }
+            }
+            6 => Request::UnregisterMemory { address: u64::from(tape.byte()) * 4096 },
+            7 => Request::ErrorText { slot: tape.number32() },
+            _ => Request::Detach,
+        };
+        let mut bytes = request.encode(tape.number());
+        let mut count = request.descriptors();
+        if tape.below(4) == 0 {
+            let at = usize::from(tape.byte()) % bytes.len();
+            bytes[at] = tape.byte();
+            count = usize::from(tape.below(3));
+        }
+        self.raw(&bytes, count, tape);
+    }
+
+    pub(super) fn bytes(&mut self, tape: &mut Tape<'_>) {
+        self.good = false;
+        let (count, descriptors) = (tape.byte(), tape.below(3));
+        let bytes = tape.bytes(usize::from(count).max(1)).to_vec();
+        self.raw(&bytes, descriptors.into(), tape);
+    }
+
+    fn raw(&mut self, bytes: &[u8], count: usize, tape: &mut Tape<'_>) {
+        let descriptors: Vec<OwnedFd> = (0..count).map(|_| descriptor(tape)).collect();
+        let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !borrowed.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&borrowed));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        // The daemon may have hung up, with good reason.
+        let _ = rustix::net::sendmsg(&self.channel, &[std::io::IoSlice::new(bytes)], &mut control, flags);
+    }
+}
+
+/// Memory in good order, or something that is not.
+fn descriptor(tape: &mut Tape<'_>) -> OwnedFd {
+    let memfd = |bytes| {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("unsealed", flags).expect("memory");
+        rustix::fs::ftruncate(&fd, bytes).expect("memory");
+        fd
+    };
+    match tape.below(6) {
+        0 | 1 => Region::create("sealed", 4096).expect("memory").fd().try_clone_to_owned().expect("a descriptor"),
+        2 => seal_bytes("offers", &[tape.byte(); OFFER_BYTES]).expect("memory"),
+        3 => memfd(4096),
+        4 => memfd(0),
+        _ => eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor"),
+    }
+}
