@@ -3,11 +3,14 @@
 //! Requests carry tokens and replies come in any order, since making a group waits for other hosts. Of the threads that
 //! wait for a reply one reads the socket and hands the others what is theirs; there is no thread of our own.
 //!
+//! A reply without a request says why the service process closes the connection.
+//!
 //! Invariant: once the connection has ended every call returns the reason, those under way too.
 
 use crate::error::Error;
 use crate::own_daemon;
 use outboard_shm::attach::{Channel, ChannelError, DecodeError, Received, Reply, Request};
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -16,6 +19,9 @@ use std::time::{Duration, Instant};
 
 /// How long the reading thread sleeps before it looks at its deadline again.
 const SLICE: Duration = Duration::from_millis(500);
+
+/// Messages that may lie before the service process's farewell, and the report that it is gone.
+const FAREWELL_LOOKS: u32 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -37,9 +43,16 @@ struct Exchange {
 impl Connection {
     /// Connects; [`Error::NoService`] when nobody listens.
     pub(crate) fn open(path: &Path) -> Result<Connection, Error> {
-        let no_service =
-            |errno: rustix::io::Errno| Error::NoService { path: path.to_owned(), reason: errno.to_string() };
-        let channel = Channel::connect(path).map_err(no_service)?;
+        let failed = |errno| match errno {
+            Errno::MFILE | Errno::NFILE => {
+                let path = path.display();
+                Error::Resource(format!(
+                    "cannot attach at {path}: {errno}; raise the limit on descriptors (`ulimit -n`)"
+                ))
+            }
+            errno => Error::NoService { path: path.to_owned(), reason: errno.to_string() },
+        };
+        let channel = Channel::connect(path).map_err(failed)?;
         Ok(Connection { path: path.to_owned(), channel, exchange: Mutex::default(), changed: Condvar::new() })
     }
 
@@ -118,6 +131,9 @@ impl Connection {
     fn hand_out(&self, exchange: &mut Exchange, received: Result<Option<Received<Reply>>, ChannelError>) {
         match received {
             Ok(None) => {}
+            Ok(Some(Received { token: 0, message: Reply::Error { status, text }, .. })) => {
+                exchange.ended = Some(Error::Service { status, text });
+            }
             Ok(Some(reply)) => match exchange.replies.get_mut(&reply.token) {
                 Some(place) if place.is_none() => *place = Some(reply),
                 Some(_) => exchange.ended = Some(Error::Protocol("two replies to one request".to_owned())),
@@ -130,11 +146,25 @@ impl Connection {
 
     fn failure(&self, error: ChannelError) -> Error {
         match error {
-            ChannelError::Closed => self.lost(),
+            ChannelError::Closed => self.farewell().unwrap_or_else(|| self.lost()),
             ChannelError::Decode(DecodeError::Version { .. }) => Error::Version(error.to_string()),
             ChannelError::Decode(_) => Error::Protocol(error.to_string()),
-            ChannelError::Backlogged | ChannelError::Kernel(_) => Error::Resource(error.to_string()),
+            ChannelError::Backlogged | ChannelError::Descriptors | ChannelError::Kernel(_) => {
+                Error::Resource(error.to_string())
+            }
         }
+    }
+
+    /// Why the service process closed the connection, where it said so: its word outlives the connection.
+    fn farewell(&self) -> Option<Error> {
+        // The kernel reports that the connection is gone once before it hands out what came.
+        for _ in 0..FAREWELL_LOOKS {
+            if let Ok(Some(Received { token: 0, message: Reply::Error { status, text }, .. })) = self.channel.receive()
+            {
+                return Some(Error::Service { status, text });
+            }
+        }
+        None
     }
 
     /// The error for a reply of the wrong kind.

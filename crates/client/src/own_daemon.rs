@@ -34,6 +34,7 @@ use std::time::{Duration, Instant};
 const CHOICE: &str = "OUTBOARD_DAEMON";
 /// The program to start.
 const PROGRAM: &str = "OUTBOARD_OUTBOARDD";
+const LOCK: &str = "lock";
 const SOCKET: &str = "socket";
 const LOG: &str = "log";
 /// The network interface that the job's service processes use.
@@ -120,7 +121,25 @@ impl Home {
     }
 
     fn failure(&self, reason: impl Into<String>) -> Error {
-        Error::OwnDaemon { reason: reason.into(), log: self.log() }
+        let mut reason = reason.into();
+        if self.disk_is_full() {
+            reason += &format!("; no room is left in {}: make some, or set TMPDIR", std::env::temp_dir().display());
+        }
+        Error::OwnDaemon { reason, log: self.log() }
+    }
+
+    /// Whether no byte or no file more fits where the directory is: what fails for it does not always say so.
+    fn disk_is_full(&self) -> bool {
+        // File systems without a fixed number of files have none free.
+        let full = |found: rustix::fs::StatVfs| found.f_bavail == 0 || (found.f_files > 0 && found.f_favail == 0);
+        rustix::fs::statvfs(&std::env::temp_dir()).is_ok_and(full)
+    }
+
+    /// Takes the directory back that no service process could be started in. Others that wait for the lock begin anew.
+    fn clear_away(&self) {
+        let _ = std::fs::remove_file(self.directory.join(LOCK));
+        // Stays if somebody put something there.
+        let _ = std::fs::remove_dir(&self.directory);
     }
 
     /// Starts the service process unless somebody else is about it.
@@ -134,7 +153,11 @@ impl Home {
         let log = match log {
             Ok(log) => log,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Step::Again),
-            Err(error) => return Err(self.failure(format!("cannot open its log: {error}"))),
+            Err(error) => {
+                let failure = self.failure(format!("cannot open its log: {error}"));
+                self.clear_away();
+                return Err(failure);
+            }
         };
         let program = program();
         let mut command = Command::new(&program);
@@ -193,12 +216,16 @@ impl Home {
 
     /// The lock, or none when the directory went away meanwhile.
     fn lock(&self, deadline: Instant) -> Result<Option<File>, Error> {
-        let path = self.directory.join("lock");
+        let path = self.directory.join(LOCK);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(self.failure(format!("cannot open {}: {errno}", path.display()))),
+            Err(errno) => {
+                let failure = self.failure(format!("cannot open {}: {errno}", path.display()));
+                let _ = std::fs::remove_dir(&self.directory);
+                return Err(failure);
+            }
         };
         // Polled, since a holder that is stopped must not stop us for ever.
         loop {

@@ -15,6 +15,7 @@ use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
 use outboard_shm::memory::{CrossMemory, ProbeOutcome, TieredMemory, probe};
 use outboard_shm::region::read_sealed;
 use outboard_shm::status::Status;
+use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::engine::Engine;
@@ -30,6 +31,9 @@ const MESSAGES: usize = 16;
 const MOST_OFFERS: usize = 256;
 /// Memory ranges that a rank may have registered; each holds a descriptor.
 const MOST_RANGES: u32 = 256;
+
+/// What to do where the service process is out of descriptors, to be put behind the kernel's word.
+pub(crate) const MORE_DESCRIPTORS: &str = "; raise its limit on descriptors (`ulimit -n`, LimitNOFILE in its unit)";
 
 /// What all ranks of this host are told.
 #[derive(Debug)]
@@ -86,10 +90,17 @@ impl Desk<'_> {
                     Err(error) => return self.drop_connection(id, &error),
                 },
                 Err(error) => {
-                    if let ChannelError::Decode(decode) = &error {
-                        let reply = Reply::Error { status: Status::Version, text: decode.to_string() };
+                    let farewell = match &error {
+                        ChannelError::Decode(decode) => Some((Status::Version, decode.to_string())),
+                        ChannelError::Descriptors => {
+                            let refused = kernel("take the descriptors of a request", Errno::MFILE);
+                            Some((refused.status, refused.text))
+                        }
+                        ChannelError::Closed | ChannelError::Backlogged | ChannelError::Kernel(_) => None,
+                    };
+                    if let Some((status, text)) = farewell {
                         // The connection goes either way.
-                        let _ = self.ranks.reply(id, 0, &reply);
+                        let _ = self.ranks.reply(id, 0, &Reply::Error { status, text });
                     }
                     return self.drop_connection(id, &error);
                 }
@@ -376,12 +387,13 @@ fn pin(channel: &Channel, hello: &Hello) -> Result<Process, Refused> {
     Ok(Process { pid, pidfd: Some(pidfd), memory: TieredMemory::new(cross) })
 }
 
-fn kernel(what: &'static str, errno: rustix::io::Errno) -> Refused {
-    Refused { status: Status::Resource, text: format!("the service process cannot {what}: {errno}") }
+fn kernel(what: &'static str, errno: Errno) -> Refused {
+    let remedy = if matches!(errno, Errno::MFILE | Errno::NFILE) { MORE_DESCRIPTORS } else { "" };
+    Refused { status: Status::Resource, text: format!("the service process cannot {what}: {errno}{remedy}") }
 }
 
 /// Random words from the kernel.
-pub(crate) fn random<const N: usize>() -> Result<[u64; N], rustix::io::Errno> {
+pub(crate) fn random<const N: usize>() -> Result<[u64; N], Errno> {
     let mut words = [0; N];
     for word in &mut words {
         let mut bytes = [0; 8];

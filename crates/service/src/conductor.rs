@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 
 use outboard_fabric::{Armed, FabricEvent};
 use outboard_proto::{Event, ReceivedDatagram, SpId};
-use outboard_shm::attach::Channel;
+use outboard_shm::attach::{Channel, Reply};
+use outboard_shm::status::Status;
 use rustix::io::Errno;
 
-use crate::attach::{Desk, Host};
+use crate::attach::{Desk, Host, MORE_DESCRIPTORS};
 use crate::datapath::{Datapath, Report};
 use crate::engine::Engine;
 use crate::lifetime::Lifetime;
@@ -296,7 +297,7 @@ impl Conductor {
                 Err(errno) => {
                     tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
                     self.ranks.refused += 1;
-                    return self.attach.turn_away();
+                    return self.attach.turn_away(|connection| refuse(connection.into(), errno));
                 }
             }
         }
@@ -309,7 +310,7 @@ impl Conductor {
             Ok(None) => return,
             Err(errno) => {
                 tracing::warn!(%errno, "cannot answer for statistics");
-                return socket.turn_away();
+                return socket.turn_away(drop);
             }
         };
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -341,6 +342,14 @@ impl Conductor {
                 return;
             }
         }
+    }
+}
+
+/// Tells a process why it cannot attach.
+fn refuse(channel: Channel, errno: Errno) {
+    let text = format!("the service process of this host cannot take another rank: {errno}{MORE_DESCRIPTORS}");
+    if let Err(error) = channel.send(0, &Reply::Error { status: Status::Resource, text }, &[]) {
+        tracing::debug!(%error, "a process does not hear why it is turned away");
     }
 }
 

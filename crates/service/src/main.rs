@@ -55,7 +55,8 @@ fn main() -> ExitCode {
         // It has said itself why.
         Err(Failure::Early(status)) if status.code().is_some() => ExitCode::FAILURE,
         Err(failure) => {
-            eprintln!("outboardd: {failure}");
+            // Nobody is left to tell where even that fails.
+            let _ = writeln!(std::io::stderr(), "outboardd: {failure}");
             ExitCode::FAILURE
         }
     }
@@ -69,7 +70,9 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(&settings.log);
     let filter = filter.map_err(|error| Failure::Log(settings.log.clone(), error))?;
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
+    // A log that cannot be written, on a full disk for instance, is no reason to end: complaining about it would panic.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
+    log.with_writer(std::io::stderr).with_ansi(terminal).init();
     if settings.die_with_parent {
         let parent = rustix::process::getppid();
         let asked = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));

@@ -96,11 +96,13 @@ impl NamedSocket {
         }
     }
 
-    /// Takes the next connection and closes it: where descriptors are exhausted it would wake us for ever.
-    pub(crate) fn turn_away(&mut self) {
+    /// Takes the next connection and closes it with `farewell`: where descriptors are exhausted it would wake us for ever.
+    pub(crate) fn turn_away(&mut self, farewell: impl FnOnce(OwnedFd)) {
         self.spare = None;
-        if let Err(errno) = self.accept() {
-            tracing::debug!(%errno, "no connection to turn away");
+        match self.accept() {
+            Ok(Some(connection)) => farewell(connection),
+            Ok(None) => {}
+            Err(errno) => tracing::debug!(%errno, "no connection to turn away"),
         }
         self.spare = spare();
     }

@@ -270,3 +270,52 @@ fn what_hinders_the_daemon_is_named_with_its_log() {
     assert!(named.contains("/no/such/socket"), "a named socket is never replaced: {named}");
     assert_eq!(job.daemons(), []);
 }
+
+/// Starts a rank whose directory of temporary files, and whose /dev/shm, are as small as `options` say, and after `fill`.
+fn where_room_is_short(job: &Job, options: &str, fill: &str) -> (String, String) {
+    let temporary = job.directory.path().display();
+    let inner = job.command("full", 0, 1);
+    let script = format!(
+        "mount -t tmpfs -o size=4k none /dev/shm && mount -t tmpfs -o {options} none {temporary} && {fill} && exec \"$0\" \"$@\""
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", &script]).arg(inner.get_program()).args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let mut rank = Rank::spawn(&mut command);
+    let outcome = (rank.line(), rank.line());
+    rank.finish();
+    outcome
+}
+
+/// One file more fits each time: first not the directory, then not the lock, the log, the socket.
+#[test]
+fn a_full_disk_is_named_and_what_was_begun_is_cleared_away() {
+    let mut outcomes = Vec::new();
+    for files in 1..=6 {
+        let job = Job::new();
+        let (said, left) = where_room_is_short(&job, &format!("size=1m,nr_inodes={files}"), "true");
+        if said != "attached" {
+            assert!(said.contains("No space left on device") && said.contains("set TMPDIR"), "{files} files: {said}");
+            // Where the daemon got as far as saying why, its log stays.
+            assert!(left.is_empty() || said.contains("says:"), "{files} files: {said}: {left} stayed");
+        }
+        outcomes.push(said == "attached");
+        job.daemons().into_iter().for_each(await_end);
+    }
+    assert!(outcomes.is_sorted() && !outcomes[0] && outcomes[5], "{outcomes:?}");
+}
+
+/// No byte of the log can be written; the job runs all the same.
+#[test]
+fn a_job_s_daemon_needs_no_room_for_its_log() {
+    let job = Job::new();
+    let fill = format!("{{ cat /dev/zero > {}/fill || true; }} 2> /dev/null", job.directory.path().display());
+    let (said, _) = where_room_is_short(&job, "size=64k,nr_inodes=64", &fill);
+    assert_eq!(said, "attached");
+    job.daemons().into_iter().for_each(await_end);
+}

@@ -43,7 +43,8 @@ impl Daemon {
             .arg(directory.path().join("socket"))
             .arg("--stats")
             .arg(directory.path().join("stats"))
-            .args(["--log", "warn", "--ready-fd", "1"])
+            .args(if flags.contains(&"--log") { &[][..] } else { &["--log", "warn"] })
+            .args(["--ready-fd", "1"])
             .args(flags)
             .stdout(Stdio::piped())
             .spawn()
@@ -73,6 +74,13 @@ impl Daemon {
     /// Descriptors that it has open.
     pub(crate) fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it lives").count()
+    }
+
+    /// Bytes of memory that it occupies.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it lives");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux tells");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
     /// As `kill -9`.

@@ -32,6 +32,9 @@ pub(crate) fn run(name: &str) {
         "alone" => return alone(),
         "refused" => return say(&Context::attach(None).expect_err("no daemon can be started").to_string()),
         "again" => return again(),
+        "full" => return full(),
+        "without-descriptors" => return without_descriptors(),
+        "without-memory" => return without_memory(),
         "outlives" => return outlives(),
         _ => {}
     }
@@ -99,6 +102,78 @@ fn again() {
         context.offer().expect("it lives while we are attached");
         context.detach().expect("no group is left");
     }
+}
+
+/// Attaches where there may be no room for a daemon, and says how that ended and what stayed in the directory.
+fn full() {
+    let attached = Context::attach(None);
+    let outcome = attached.as_ref().map_or_else(ToString::to_string, |_| "attached".to_owned());
+    if let Ok(context) = attached {
+        let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
+        check(post(&group, 0, 10_000, false), 1);
+        group.destroy().expect("no request is in flight");
+        context.detach().expect("no group is left");
+    }
+    let left = std::fs::read_dir(std::env::temp_dir()).expect("there").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    say(&outcome);
+    say(&left.join(" "));
+}
+
+/// Attaches with ever more descriptors left; says how often that went wrong and how often well.
+fn without_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = rustix::process::Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, limit).expect("it may be lowered");
+    let mut hoard: Vec<std::fs::File> = Vec::new();
+    hoard.extend(std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()));
+    let (mut refused, mut attached) = (0, 0);
+    for _ in 0..8 {
+        match Context::attach(None) {
+            Ok(context) => {
+                context.detach().expect("no group is left");
+                attached += 1;
+            }
+            Err(error) => {
+                let sentence = error.to_string();
+                assert_eq!(error.status(), Status::Resource, "{sentence}");
+                assert!(sentence.contains("limit") && sentence.contains("descriptors"), "{sentence}");
+                refused += 1;
+            }
+        }
+        hoard.pop();
+    }
+    say(&format!("{} {}", refused > 0, attached > 0));
+}
+
+/// Attaches with ever more address space left; says whether that went wrong and whether well.
+fn without_memory() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let unlimited = getrlimit(Resource::As);
+    // So much of the heap is there for what is small.
+    drop((0..3).map(|_| vec![1u8; 32 << 10]).collect::<Vec<_>>());
+    let (mut refused, mut attached) = (0, 0);
+    for spare in [32 << 10, 96 << 10, 64 << 20] {
+        let pages = std::fs::read_to_string("/proc/self/statm").expect("there");
+        let pages: u64 = pages.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number");
+        let limit = Rlimit { current: Some(pages * 4096 + spare), ..unlimited };
+        setrlimit(Resource::As, limit).expect("it may be lowered");
+        let outcome = Context::attach(None);
+        setrlimit(Resource::As, unlimited).expect("it may be raised again");
+        match outcome {
+            Ok(context) => {
+                context.detach().expect("no group is left");
+                attached += 1;
+            }
+            Err(error) => {
+                let sentence = error.to_string();
+                assert_eq!(error.status(), Status::Resource, "{sentence}");
+                assert!(sentence.contains("check limits on memory"), "{sentence}");
+                refused += 1;
+            }
+        }
+    }
+    say(&format!("{} {}", refused > 0, attached > 0));
 }
 
 pub(super) fn me(group: &Group) -> (usize, usize) {

@@ -1,7 +1,8 @@
 //! Messages of the attach socket and their codec.
 //!
 //! A message is `magic (u32), version (u16), kind (u16), token (u64), body`, little-endian; a text is its length (u16)
-//! and UTF-8. A decoder accepts a message only if every field is in range and nothing is left over.
+//! and UTF-8. Requests count their tokens from 1 and a reply repeats the token of its request; an error with token 0
+//! belongs to no request: it says why the service process closes the connection. A decoder accepts a message only if every field is in range and nothing is left over.
 
 use crate::memory::{Probe, Tier};
 use crate::status::Status;

@@ -1,0 +1,118 @@
+//! What is exhausted is named, with what to do about it; whoever was served before is served on, and nothing stays behind.
+
+mod support;
+
+use std::fs::File;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use outboard::{Context, Contribution, Group, Status};
+use support::{DAEMON, Daemon, Rank, SCENARIO, scenarios};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const BLOCK: usize = 10_000;
+
+/// The ranks of the tests below; nothing when started as a test.
+#[test]
+fn rank_process() {
+    if let Ok(scenario) = std::env::var(SCENARIO) {
+        scenarios::run(&scenario);
+    }
+}
+
+/// A daemon that may have so many descriptors.
+fn with_descriptors(limit: usize) -> Daemon {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\""), DAEMON]);
+    Daemon::start_by(command, &[])
+}
+
+fn attach(daemon: &Daemon) -> Result<Context, outboard::Error> {
+    Context::attach(Some(&daemon.socket()))
+}
+
+fn alone(context: &Context) -> Result<Group, outboard::Error> {
+    context.create_group(&context.offer()?[..], 1, 0)
+}
+
+fn gather(group: &Group) {
+    let (send, mut receive) = (vec![7u8; BLOCK], vec![0u8; BLOCK]);
+    let at = Contribution::At(send.as_ptr());
+    // SAFETY: both buffers outlive the wait for the request's end.
+    let mut request = unsafe { group.iallgather(at, receive.as_mut_ptr(), BLOCK as u64) }.expect("posted");
+    request.wait(Some(LIMIT)).expect("it ends").expect("it succeeds");
+    assert_eq!(send, receive);
+}
+
+/// Each limit makes another step of attaching fail.
+#[test]
+fn a_daemon_without_descriptors_says_so_and_serves_on() {
+    let base = Daemon::start(&[]).descriptors();
+    let mut served_before = false;
+    for limit in base + 1..base + 16 {
+        let daemon = with_descriptors(limit);
+        let first = attach(&daemon).and_then(|context| Ok((alone(&context)?, context)));
+        let mut crowd = Vec::new();
+        let refused = match &first {
+            Err(error) => error.clone(),
+            Ok(_) => loop {
+                match attach(&daemon) {
+                    Ok(context) => crowd.push(context),
+                    Err(error) => break error,
+                }
+                assert!(crowd.len() < 16, "{limit} descriptors are enough for {} ranks", crowd.len());
+            },
+        };
+        let sentence = refused.to_string();
+        assert_eq!(refused.status(), Status::Resource, "{limit}: {sentence}");
+        assert!(sentence.contains("limit") && sentence.contains("descriptors"), "{limit}: {sentence}");
+        if let Ok((group, _)) = &first {
+            gather(group);
+            served_before = true;
+            drop(crowd);
+            // Room again as soon as the daemon has heard that the others are gone.
+            let until = Instant::now() + LIMIT;
+            while attach(&daemon).is_err() && daemon_has_room(limit, base) {
+                assert!(Instant::now() < until, "nobody can attach any more with {limit} descriptors");
+            }
+            gather(group);
+        }
+    }
+    assert!(served_before, "some limit leaves room for one rank");
+}
+
+/// Whether two ranks find room: the first that is served, and one more.
+fn daemon_has_room(limit: usize, base: usize) -> bool {
+    let rank = 6;
+    limit >= base + 2 * rank
+}
+
+#[test]
+fn a_rank_without_descriptors_or_memory_says_so_and_harms_nobody() {
+    let daemon = Daemon::start(&[]);
+    let context = attach(&daemon).expect("room");
+    let group = alone(&context).expect("the group is made");
+    for scenario in ["without-descriptors", "without-memory"] {
+        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        command.args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"]);
+        let mut rank = Rank::spawn(command.env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket()));
+        assert_eq!(rank.line(), "true true", "{scenario}: refused at first, attached at last");
+        rank.finish();
+        gather(&group);
+    }
+    group.destroy().expect("no request is in flight");
+    context.detach().expect("no group is left");
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nobody() {
+    let mut command = Command::new(DAEMON);
+    command.stderr(File::options().write(true).open("/dev/full").expect("Linux has it"));
+    let mut daemon = Daemon::start_by(command, &["--log", "trace"]);
+    let context = attach(&daemon).expect("it lives");
+    let group = alone(&context).expect("the group is made");
+    gather(&group);
+    group.destroy().expect("no request is in flight");
+    context.detach().expect("no group is left");
+    assert!(daemon.stop().success());
+}
