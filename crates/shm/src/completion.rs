@@ -119,7 +119,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "futex by a raw system call")]
     fn sleepers_wake_when_their_word_completes() {
         let (epoch, words) = (Epoch::default(), words(3));
         let board = Board::new(&epoch, &words);
@@ -137,6 +136,8 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
+    use crate::ring::{Ring, RingState, Slot, Wake};
+    use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 
     #[derive(Default)]
@@ -176,5 +177,50 @@ mod loom_tests {
     #[test]
     fn loom_no_completion_is_slept_through_by_two_threads() {
         slept_through(2);
+    }
+
+    /// A whole request, twice by the same word: the rank arms, submits and sleeps; the service process takes, writes the
+    /// rank's memory and completes. The rank sees what was written, and no result of the round before.
+    #[test]
+    fn loom_a_word_is_used_again_and_what_was_written_before_it_is_seen() {
+        const ROUNDS: u64 = 2;
+        #[derive(Default)]
+        struct Region {
+            board: Shared,
+            state: RingState,
+            slots: [Slot; 2],
+            /// Written by the service process alone while a request is in flight.
+            memory: UnsafeCell<u64>,
+        }
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let region = Arc::new(Region::default());
+            let serving = region.clone();
+            let service = loom::thread::spawn(move || {
+                let board = Board::new(&serving.board.epoch, &serving.board.words);
+                let mut head = 0;
+                while head < ROUNDS {
+                    match Ring::new(&serving.state, &serving.slots).take(&mut head) {
+                        Some(words) => {
+                            // SAFETY: the rank does not look before the request is complete.
+                            serving.memory.with_mut(|memory| unsafe { *memory = words[0] });
+                            board.complete(0, Status::Ok);
+                        }
+                        None => loom::thread::yield_now(),
+                    }
+                }
+            });
+            let board = Board::new(&region.board.epoch, &region.board.words);
+            for round in 1..=ROUNDS {
+                board.arm(0);
+                let pushed = Ring::new(&region.state, &region.slots).push(&[round]);
+                assert_eq!(pushed, Ok(Wake::Awake), "the service process of this test does not sleep");
+                assert!(board.wait(None, || board.result(0).is_some()));
+                // SAFETY: the request is complete, the next not submitted.
+                region.memory.with(|memory| assert_eq!(unsafe { *memory }, round));
+            }
+            service.join().unwrap();
+        });
     }
 }

@@ -65,6 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "forks")]
     fn the_child_sees_the_fork_and_the_parent_does_not() {
         let guard = ForkGuard::new().unwrap();
         assert!(!guard.forked());

@@ -218,6 +218,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps a memfd")]
     fn two_mappings_share_bytes() {
         let mine = Region::create("test", 8192).unwrap();
         let theirs = Region::attach(mine.fd().try_clone_to_owned().unwrap(), 8192).unwrap();
@@ -229,6 +230,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs memfd_create")]
     fn unsealed_foreign_and_short_files_are_refused() {
         let unsealed = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&unsealed, 4096).unwrap();
@@ -246,6 +248,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs memfd_create")]
     fn sealed_bytes_arrive_whole_and_cannot_change() {
         let content: Vec<u8> = (0..10_000u32).map(|at| at as u8).collect();
         let fd = seal_bytes("test", &content).unwrap();

@@ -316,4 +316,56 @@ mod loom_tests {
     fn loom_no_wake_up_is_lost_among_two_producers() {
         drained(2);
     }
+
+    /// The consumer is woken by something else as well, as by its timers, and takes the flag down under the producer's
+    /// eyes.
+    #[test]
+    fn loom_no_wake_up_is_lost_by_one_that_wakes_for_other_reasons() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let shared = Arc::new(Shared::default());
+            let (pushing, waking) = (shared.clone(), shared.clone());
+            let producer = loom::thread::spawn(move || pushing.push(1));
+            let timer = loom::thread::spawn(move || {
+                *waking.bell.lock().unwrap() = true;
+                waking.rung.notify_one();
+            });
+            let ring = || Ring::new(&shared.state, &shared.slots);
+            let mut head = 0;
+            while ring().take(&mut head).is_none() {
+                shared.sleep(head);
+                ring().stay_awake();
+            }
+            producer.join().unwrap();
+            timer.join().unwrap();
+        });
+    }
+
+    /// More entries than slots: a slot is filled again only when it was emptied, and nothing is overwritten.
+    #[test]
+    fn loom_slots_are_used_again() {
+        const ENTRIES: u64 = 3;
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let shared = Arc::new(Shared::default());
+            let pushing = shared.clone();
+            let producer = loom::thread::spawn(move || {
+                for value in 1..=ENTRIES {
+                    while Ring::new(&pushing.state, &pushing.slots).push(&[value]).is_err() {
+                        loom::thread::yield_now();
+                    }
+                }
+            });
+            let mut head = 0;
+            while head < ENTRIES {
+                match Ring::new(&shared.state, &shared.slots).take(&mut head) {
+                    Some(words) => assert_eq!(words, [head], "in order, each once"),
+                    None => loom::thread::yield_now(),
+                }
+            }
+            producer.join().unwrap();
+        });
+    }
 }

@@ -201,6 +201,7 @@ mod tests {
 
     /// SP-4: more pieces than one system call takes, empty ones among them.
     #[test]
+    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
     fn batches_beyond_the_kernels_limit_arrive_whole() {
         let memory = own();
         let target = vec![0u8; 5 * 3000];
@@ -225,6 +226,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
     fn a_fault_names_the_piece_and_what_lies_before_is_moved() {
         let memory = own();
         let start = pages(3);
@@ -245,6 +247,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
     fn a_process_that_ended_is_gone_and_not_its_successor() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let memory = CrossMemory::open(Pid::from_child(&child)).unwrap();

@@ -183,6 +183,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps a memfd")]
     fn bytes_cross_a_registered_range_and_nothing_beyond_it() {
         let ranges = MemfdRanges::new();
         let (rank, fd) = memfd(8192);
@@ -200,6 +201,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps a memfd")]
     fn hostile_ranges_are_refused() {
         let ranges = MemfdRanges::new();
         ranges.register(0x10_0000, 8192, memfd(8192).1).unwrap();
@@ -214,6 +216,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps a memfd")]
     fn resident_bytes_outlive_the_registration() {
         let ranges = MemfdRanges::new();
         let (rank, fd) = memfd(4096);

@@ -152,6 +152,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
     fn the_probe_answers_in_the_buffer_it_read() {
         let mut buffer = Box::new(Probe::new().unwrap());
         let (address, nonce) = (&raw const *buffer as u64, buffer.nonce());
@@ -164,6 +165,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
     fn each_piece_takes_the_best_tier() {
         let memory = TieredMemory::new(Some(own()));
         let region = Region::create("test", 4096).unwrap();
@@ -186,6 +188,7 @@ mod tests {
 
     /// GP-9: without cross-memory access only registered ranges, among them staging segments, can be reached.
     #[test]
+    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
     fn a_refused_probe_leaves_registered_ranges() {
         let memory = TieredMemory::new(None);
         assert_eq!(memory.tier(), Tier::Staging);
@@ -198,6 +201,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
     fn copies_between_memories_of_any_tiers() {
         let source: Vec<u8> = (0..600_000u32).map(|at| (at / 3) as u8).collect();
         let target = vec![0u8; source.len()];
