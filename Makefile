@@ -3,7 +3,7 @@
 #   make demo   build, then run a real MPI program natively and offloaded on an emulated cluster
 #   make test   all tests
 #   make bench  the figures of README.md and more: ours beside the peers (takes about an hour)
-#   make soak   long runs: 10,000 simulator seeds, loom
+#   make soak   long runs: 10,000 simulator seeds, loom, miri, a daemon's long life, fuzzing (FUZZ_SECONDS per target)
 #   make lint   format, lints, documentation
 #   make clean  what was built here
 
@@ -12,10 +12,15 @@ CARGO ?= cargo
 OUTBOARD := target/release/outboard
 PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-dev libhwloc15 libhwloc-dev openmpi-bin \
   libopenmpi-dev python3-venv python3-dev libfftw3-dev
+# Seconds per fuzz target, the targets, and the sanitizer of each: the protocol has no unsafe code to watch.
+FUZZ_SECONDS ?= 1200
+FUZZ_TARGETS := hostile_datagrams hostile_rank
+hostile_datagrams_SANITIZER := none
+hostile_rank_SANITIZER := address
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 MISSING = $(shell for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)
 
-.PHONY: demo test lint bench soak clean build deps
+.PHONY: demo test lint bench soak fuzz miri loom nightly clean build deps
 demo: build
 	$(OUTBOARD) demo
 
@@ -36,6 +41,8 @@ lint: deps
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --all-targets -- -D warnings
 	$(MAKE) -s -C bindings/mpi MPICC=/usr/bin/mpicc.openmpi OUT=$(CURDIR)/target/mpi-lint
 
 bench: build
@@ -48,10 +55,32 @@ bench: build
 	  --sizes 1M --peers open-mpi,mpich,intel-mpi --json target/bench-$$layout.json || exit 1; done
 	$(OUTBOARD) bench fft --lab 4x1gbit --grid 128,256 --peers open-mpi,mpich,intel-mpi --json target/bench-fft.json
 
-soak: build
+soak: build loom miri
 	$(OUTBOARD) sim mixed --seeds 10000
 	$(OUTBOARD) sim allgather --ranks 64 --loss 0.05 --seeds 200
+	$(CARGO) test -p outboard-service --release --test soak -- --ignored --test-threads 1
+	$(MAKE) fuzz
+
+loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test -p outboard-shm --release --target-dir target/loom loom
+
+# Tests that miri cannot run (mappings, other processes) are ignored by name; the rest is checked over several schedules.
+miri: nightly
+	MIRIFLAGS="-Zmiri-many-seeds=0..8" $(CARGO) +nightly miri test -p outboard-shm --lib --target-dir target/miri
+
+# Each target starts from seeds made by code and what earlier runs found worth keeping (fuzz/corpus).
+fuzz: nightly
+	@command -v cargo-fuzz >/dev/null || $(CARGO) +nightly install cargo-fuzz --locked
+	@set -e; $(foreach target,$(FUZZ_TARGETS), \
+	  $(CARGO) +nightly run -q --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --example seeds -- \
+	    $(target) fuzz/corpus/$(target); \
+	  $(CARGO) +nightly fuzz run --sanitizer $($(target)_SANITIZER) --target-dir target/fuzz $(target) -- \
+	    -max_total_time=$(FUZZ_SECONDS) -max_len=2048 -timeout=60 -rss_limit_mb=4096 -print_final_stats=1;)
+
+nightly:
+	@rustup toolchain list | grep -q ^nightly || rustup toolchain install nightly --profile minimal
+	@rustup component list --toolchain nightly | grep -q 'miri.*(installed)' || \
+	  rustup component add --toolchain nightly miri rust-src
 
 clean:
 	$(CARGO) clean
