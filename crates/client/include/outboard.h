@@ -147,7 +147,8 @@ int outboard_request_free(outboard_request *request);
 int outboard_alloc(outboard_context *context, size_t bytes, void **memory);
 int outboard_dealloc(outboard_context *context, void *memory);
 
-/* How the service process reaches this rank's memory now: "memfd", "cross-memory attach" or "staging". */
+/* How the service process reaches this rank's memory now, where it does not come from outboard_alloc: "cross-memory
+ * attach", "memory descriptor" or "staging". */
 const char *outboard_memory_tier(const outboard_context *context);
 
 /* What the code means, and the sentence of the calling thread's last failure (never NULL). */

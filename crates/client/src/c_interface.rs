@@ -467,6 +467,7 @@ unsafe extern "C" fn outboard_memory_tier(context: *const Context) -> *const c_c
     let name = match tier {
         Tier::Memfd => c"memfd",
         Tier::CrossMemory => c"cross-memory attach",
+        Tier::MemoryDescriptor => c"memory descriptor",
         Tier::Staging => c"staging",
     };
     name.as_ptr()

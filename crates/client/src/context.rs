@@ -7,12 +7,12 @@ use crate::error::Error;
 use crate::group::Group;
 use crate::own_daemon;
 use crate::placement;
-use crate::slots::Slots;
-use crate::staging::{StagingPool, Tables};
-use outboard_shm::attach::{self, Hello, OFFER_BYTES, Purpose, Reply, Request};
+use crate::slots::{InPlace, Lent, Slots};
+use crate::staging::{Buffers, StagingPool, Tables};
+use outboard_shm::attach::{self, Hello, OFFER_BYTES, Purpose, Reply, Request, Restaged};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::fork::ForkGuard;
-use outboard_shm::memory::{Probe, Tier};
+use outboard_shm::memory::{MemoryDescriptor, Probe, Tier};
 use outboard_shm::region::{Region, seal_bytes};
 use outboard_shm::status::Status;
 use std::collections::BTreeMap;
@@ -46,12 +46,15 @@ pub(crate) struct Attachment {
 pub(crate) struct Parts {
     pub(crate) connection: Connection,
     pub(crate) control: RankSide,
-    pub(crate) tier: Tier,
+    /// Proven at attach.
+    tier: Tier,
     pub(crate) config_digest: u64,
     pub(crate) slots: Mutex<Slots>,
     pub(crate) staging: Mutex<StagingPool>,
     pub(crate) tables: Mutex<Tables>,
     allocations: Mutex<BTreeMap<usize, Region>>,
+    /// Stays where the service process knows it.
+    _probe: Box<Probe>,
     pub(crate) groups: Mutex<usize>,
     lost: OnceLock<()>,
     spins: bool,
@@ -114,22 +117,26 @@ impl Context {
             let _ = rustix::process::set_ptracer(rustix::process::PTracer::ProcessID(service));
         }
         let mut probe = Box::new(Probe::new().map_err(|errno| kernel("draw random bytes", errno))?);
+        // Without it, as where there is no /proc, the service process has one way less.
+        let own_memory = MemoryDescriptor::of_this_process().ok();
         let hello = Request::Hello(Hello {
             abi_version: ABI_VERSION,
             layout_version: LAYOUT_VERSION,
             pid: std::process::id(),
             probe_address: &raw mut *probe as u64,
             nonce: probe.nonce(),
+            descriptor: own_memory.is_some(),
         });
-        let reply = connection.call(&hello, &[], Some(ATTACH_LIMIT))?;
+        let descriptors: Vec<_> = own_memory.iter().map(AsFd::as_fd).collect();
+        let reply = connection.call(&hello, &descriptors, Some(ATTACH_LIMIT))?;
+        drop(own_memory);
         let Reply::Welcome(welcome) = reply.message else { return Err(Connection::unexpected(&reply.message)) };
         let Ok([region, doorbell]) = <[OwnedFd; 2]>::try_from(reply.descriptors) else {
             return Err(Error::Protocol("welcome without two descriptors".to_owned()));
         };
         let control = RankSide::attach(region, doorbell)?;
         // Staging works whatever the service process believes, so a missing answer decides.
-        let tier =
-            if welcome.tier == Tier::CrossMemory && probe.answered() { Tier::CrossMemory } else { Tier::Staging };
+        let tier = if probe.answered() { welcome.tier } else { Tier::Staging };
         let parts = Parts {
             slots: Mutex::new(Slots::new(control.slots())),
             connection,
@@ -139,6 +146,7 @@ impl Context {
             staging: Mutex::default(),
             tables: Mutex::default(),
             allocations: Mutex::default(),
+            _probe: probe,
             groups: Mutex::default(),
             lost: OnceLock::new(),
             spins: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
@@ -269,9 +277,9 @@ impl Context {
         ordered
     }
 
-    /// How the service process reaches buffers of this rank that do not come from [`allocate`](Self::allocate).
+    /// How the service process reaches buffers of this rank that do not come from [`allocate`](Self::allocate), now.
     pub fn memory_tier(&self) -> Tier {
-        self.0.parts().map_or(Tier::Staging, |parts| parts.tier)
+        self.0.parts().map_or(Tier::Staging, Parts::tier)
     }
 
     /// Digest of the service process's configuration.
@@ -290,6 +298,15 @@ impl Parts {
             return Ok(0);
         }
         lock(&self.tables).put(&self.connection, (slot, self.control.slots()), table)
+    }
+
+    /// How the service process reaches memory that is not shared, now.
+    pub(crate) fn tier(&self) -> Tier {
+        match self.tier {
+            // It may believe otherwise, but its proof never arrived.
+            Tier::Staging => Tier::Staging,
+            proven => self.control.changed_tier().unwrap_or(proven),
+        }
     }
 
     /// Whether `bytes` bytes at `start` lie in memory that the service process maps.
@@ -314,6 +331,11 @@ impl Parts {
         self.lost.get().is_some()
     }
 
+    /// Whether both buffers lie in memory that the service process maps.
+    pub(crate) fn shares(&self, buffers: &Buffers) -> bool {
+        self.shared(buffers.receive, buffers.receive_bytes) && self.shared(buffers.contribution, buffers.bytes_per_rank)
+    }
+
     /// Waits until `done` holds: looks for a moment, then sleeps in slices between which it asks whether the service
     /// process lives. `Ok(false)` when `limit` has passed.
     pub(crate) fn wait_until(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> Result<bool, Error> {
@@ -324,11 +346,19 @@ impl Parts {
             }
             std::hint::spin_loop();
         }
+        let mut restages = true;
         loop {
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
-            if self.control.wait(Some(left.map_or(SLICE, |left| left.min(SLICE))), &mut done) {
-                return Ok(true);
+            let mut wake = || done() || (restages && self.must_restage());
+            if self.control.wait(Some(left.map_or(SLICE, |left| left.min(SLICE))), &mut wake) {
+                if done() {
+                    return Ok(true);
+                }
+                // What cannot be copied now is tried again after a slice.
+                restages = self.restage();
+                continue;
             }
+            restages = true;
             if self.lost() {
                 // What it completed before it went counts.
                 return if done() { Ok(true) } else { Err(self.connection.lost()) };
@@ -339,18 +369,80 @@ impl Parts {
         }
     }
 
+    /// What every call into the library does on its way.
+    pub(crate) fn tend(&self) {
+        if self.must_restage() {
+            self.restage();
+        }
+        self.drain_orphans();
+    }
+
     /// Ends what is left of requests that were freed early and have completed.
-    pub(crate) fn drain_orphans(&self) {
+    fn drain_orphans(&self) {
         let ended = lock(&self.slots).ended_orphans(|slot| self.control.result(slot).is_some());
-        for orphan in ended {
-            let delivered = self.control.result(orphan.slot) == Some(Status::Ok);
-            if let Some(staged) = orphan.staged {
-                if delivered {
-                    staged.deliver();
-                }
-                lock(&self.staging).give_back(staged);
+        for slot in ended {
+            self.finish(slot, self.control.result(slot) == Some(Status::Ok));
+        }
+    }
+
+    /// Ends a request whose result has been seen: its bytes go where the program wants them.
+    pub(crate) fn finish(&self, slot: u32, delivered: bool) {
+        let lent = match self.tier() {
+            // Waits for whoever is copying the buffers of requests in flight, perhaps of this one.
+            Tier::Staging => {
+                let _staging = lock(&self.staging);
+                lock(&self.slots).take_lent(slot)
             }
-            lock(&self.slots).give_back(orphan.slot);
+            Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => lock(&self.slots).take_lent(slot),
+        };
+        if let (Lent::Staged(staged), true) = (&lent, delivered) {
+            staged.deliver();
+        }
+        self.release(lent);
+        lock(&self.slots).give_back(slot);
+    }
+
+    /// Lets go of where buffers were.
+    pub(crate) fn release(&self, lent: Lent) {
+        if let Lent::Staged(staged) = lent {
+            lock(&self.staging).give_back(staged);
+        }
+    }
+
+    /// Whether the kernel has withdrawn access to buffers of requests in flight.
+    fn must_restage(&self) -> bool {
+        self.tier != Tier::Staging && self.tier() == Tier::Staging && lock(&self.slots).any_direct()
+    }
+
+    /// Copies the buffers of requests in flight and tells the service process where they are (GP-9); false when some are
+    /// left, for which there is no memory now or nobody to tell.
+    fn restage(&self) -> bool {
+        let mut staging = lock(&self.staging);
+        loop {
+            let Some(request) = lock(&self.slots).first_direct() else { return true };
+            let InPlace { slot, group, instance, ref buffers } = request;
+            if self.shares(buffers) {
+                // Who has ended it meanwhile needs nothing of us.
+                let _ = lock(&self.slots).relend(&request, Lent::Shared);
+                continue;
+            }
+            // SAFETY: the program lends the buffers until the request ends, for which `finish` waits for us. The service
+            // process announced that it reaches them no more after its last access.
+            let Ok(staged) = (unsafe { staging.restage(&self.connection, buffers) }) else { return false };
+            let (send, receive) = (staged.send_address(), staged.receive_address());
+            let restaged = Restaged { group, instance, slot, send, receive };
+            let lent = match self.connection.order(&Request::Restage(restaged), &[]) {
+                Ok(()) => Lent::Staged(staged),
+                // It has completed.
+                Err(Error::Service { .. }) => {
+                    staging.give_back(staged);
+                    Lent::Shared
+                }
+                Err(_) => return false,
+            };
+            if let Err(Lent::Staged(unused)) = lock(&self.slots).relend(&request, lent) {
+                staging.give_back(unused);
+            }
         }
     }
 

@@ -3,7 +3,8 @@
 use crate::context::{Attachment, Parts, lock};
 use crate::error::Error;
 use crate::request::Request;
-use crate::staging::{Buffers, Pieces, Staged};
+use crate::slots::Lent;
+use crate::staging::{Buffers, Pieces};
 use outboard_shm::attach::{self, GroupReady};
 use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
 use outboard_shm::memory::Tier;
@@ -278,31 +279,43 @@ impl Group {
         if parts.known_lost() {
             return Err(parts.connection.lost());
         }
-        parts.drain_orphans();
+        parts.tend();
         // SAFETY: the caller's promise about the buffers.
-        let staged = unsafe { stage(parts, buffers) }?;
-        let (send, receive) = match &staged {
-            Some(staged) => (staged.send_address(), staged.receive_address()),
-            None => (buffers.contribution as u64, buffers.receive as u64),
+        let lent = unsafe { lend(parts, buffers) }?;
+        let (send, receive) = match &lent {
+            Lent::Staged(staged) => (staged.send_address(), staged.receive_address()),
+            Lent::Direct(_) | Lent::Shared => (buffers.contribution as u64, buffers.receive as u64),
         };
         let mut instance = lock(&self.instance);
         let group = self.ready.group;
-        let Some(slot) = lock(&parts.slots).take(group) else {
-            staged.into_iter().for_each(|staged| lock(&parts.staging).give_back(staged));
+        let taken = lock(&parts.slots).take(group, *instance + 1);
+        let Some(slot) = taken else {
+            parts.release(lent);
             return Err(in_flight_limit(parts));
         };
-        let posted = parts.put_table(slot, table).and_then(|table| {
-            parts.control.arm(slot);
-            let entry = entry(Placed { group, instance: *instance + 1, slot, send, receive, table });
-            parts.control.post(&entry).map_err(|full| Error::Resource(full.to_string()))
-        });
-        if let Err(error) = posted {
-            lock(&parts.slots).give_back(slot);
-            staged.into_iter().for_each(|staged| lock(&parts.staging).give_back(staged));
-            return Err(error);
+        let table = match parts.put_table(slot, table) {
+            Ok(table) => table,
+            Err(error) => {
+                parts.release(lent);
+                lock(&parts.slots).give_back(slot);
+                return Err(error);
+            }
+        };
+        let entry = entry(Placed { group, instance: *instance + 1, slot, send, receive, table });
+        parts.control.arm(slot);
+        // Held until it is posted, so that nobody tells the service process of a call that it cannot know.
+        let mut slots = lock(&parts.slots);
+        slots.lend(slot, lent);
+        if let Err(full) = parts.control.post(&entry) {
+            let lent = slots.take_lent(slot);
+            slots.give_back(slot);
+            drop(slots);
+            parts.release(lent);
+            return Err(Error::Resource(full.to_string()));
         }
+        drop(slots);
         *instance += 1;
-        Ok(Request::new(self.attachment.clone(), slot, staged))
+        Ok(Request::new(self.attachment.clone(), slot))
     }
 
     /// Checks the arguments of an allgather.
@@ -346,7 +359,7 @@ impl Group {
             in_flight.iter().all(|&slot| parts.control.result(slot).is_some())
         };
         let waited = parts.wait_until(None, ended).map(drop);
-        parts.drain_orphans();
+        parts.tend();
         *lock(&parts.groups) -= 1;
         waited?;
         parts.connection.order(&attach::Request::DestroyGroup { group: self.ready.group }, &[])
@@ -369,17 +382,11 @@ fn in_flight_limit(parts: &Parts) -> Error {
 ///
 /// # Safety
 /// As for [`Group::iallgather`].
-unsafe fn stage(parts: &Parts, buffers: &Buffers) -> Result<Option<Staged>, Error> {
-    let reached = match parts.tier {
-        Tier::Memfd | Tier::CrossMemory => true,
-        Tier::Staging => {
-            parts.shared(buffers.receive, buffers.receive_bytes)
-                && parts.shared(buffers.contribution, buffers.bytes_per_rank)
-        }
-    };
-    if reached {
-        return Ok(None);
+unsafe fn lend(parts: &Parts, buffers: &Buffers) -> Result<Lent, Error> {
+    match parts.tier() {
+        Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => Ok(Lent::Direct(buffers.clone())),
+        Tier::Staging if parts.shares(buffers) => Ok(Lent::Shared),
+        // SAFETY: the caller's promise.
+        Tier::Staging => unsafe { lock(&parts.staging).stage(&parts.connection, buffers) }.map(Lent::Staged),
     }
-    // SAFETY: the caller's promise.
-    unsafe { lock(&parts.staging).stage(&parts.connection, buffers) }.map(Some)
 }

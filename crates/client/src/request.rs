@@ -2,15 +2,14 @@
 //!
 //! | state | holds | next |
 //! |---|---|---|
-//! | pending | a completion word, perhaps a staging segment | ended, by the test or wait that sees the result or the loss of the service process |
+//! | pending | a completion word | ended, by the test or wait that sees the result or the loss of the service process |
 //! | ended | the result | - |
 //!
-//! A pending request that is dropped leaves its word and segment behind as an orphan.
+//! A pending request that is dropped leaves its word behind as an orphan. Where its buffers are, the word knows
+//! ([`crate::slots`]).
 
 use crate::context::{Attachment, Parts, lock};
 use crate::error::Error;
-use crate::slots::Orphan;
-use crate::staging::Staged;
 use outboard_shm::status::Status;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +27,13 @@ pub struct Request {
 
 #[derive(Debug)]
 enum State {
-    Pending { slot: u32, staged: Option<Staged> },
+    Pending { slot: u32 },
     Ended(Result<(), Error>),
 }
 
 impl Request {
-    pub(crate) fn new(attachment: Arc<Attachment>, slot: u32, staged: Option<Staged>) -> Request {
-        Request { attachment, state: State::Pending { slot, staged }, tests: 0 }
+    pub(crate) fn new(attachment: Arc<Attachment>, slot: u32) -> Request {
+        Request { attachment, state: State::Pending { slot }, tests: 0 }
     }
 
     /// The result if the collective has ended, and `None` if not. Stays valid. In a forked child the result is
@@ -45,7 +44,7 @@ impl Request {
             Ok(parts) => parts,
             Err(forked) => return Some(Err(forked)),
         };
-        parts.drain_orphans();
+        parts.tend();
         self.tests = self.tests.wrapping_add(1);
         let look = self.tests.is_multiple_of(TESTS_PER_LOOK);
         if !self.completed_in(parts) && (parts.known_lost() || (look && parts.lost())) && !self.completed_in(parts) {
@@ -62,7 +61,7 @@ impl Request {
             Ok(parts) => parts,
             Err(forked) => return Some(Err(forked)),
         };
-        parts.drain_orphans();
+        parts.tend();
         if parts.wait_until(limit, || self.completed_in(parts)).is_err() {
             self.lose(parts);
         }
@@ -76,7 +75,7 @@ impl Request {
 
     fn completed_in(&self, parts: &Parts) -> bool {
         match &self.state {
-            State::Pending { slot, .. } => parts.control.result(*slot).is_some(),
+            State::Pending { slot } => parts.control.result(*slot).is_some(),
             State::Ended(_) => true,
         }
     }
@@ -87,19 +86,13 @@ impl Request {
     }
 
     fn end_if_completed(&mut self, parts: &Parts) -> Option<Result<(), Error>> {
-        if let State::Pending { slot, staged } = &mut self.state {
-            let status = parts.control.result(*slot)?;
+        if let State::Pending { slot } = self.state {
+            let status = parts.control.result(slot)?;
             let result = match status {
                 Status::Ok => Ok(()),
-                failure => Err(parts.explain(*slot, failure)),
+                failure => Err(parts.explain(slot, failure)),
             };
-            if let Some(staged) = staged.take() {
-                if result.is_ok() {
-                    staged.deliver();
-                }
-                lock(&parts.staging).give_back(staged);
-            }
-            lock(&parts.slots).give_back(*slot);
+            parts.finish(slot, result.is_ok());
             self.state = State::Ended(result);
         }
         match &self.state {
@@ -112,13 +105,11 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         let Ok(parts) = self.attachment.parts() else {
-            // In a child even the segment's mapping is not ours to undo.
-            std::mem::forget(std::mem::replace(&mut self.state, State::Ended(Ok(()))));
             return;
         };
-        if let State::Pending { slot, staged } = &mut self.state {
-            lock(&parts.slots).orphan(Orphan { slot: *slot, staged: staged.take() });
-            parts.drain_orphans();
+        if let State::Pending { slot } = self.state {
+            lock(&parts.slots).orphan(slot);
+            parts.tend();
         }
     }
 }
@@ -134,7 +125,7 @@ pub fn wait_some(requests: &[&Request], limit: Option<Duration>) -> Result<(), E
         return Err(Error::argument("requests", "belong to different contexts"));
     }
     let parts = first.attachment.parts()?;
-    parts.drain_orphans();
+    parts.tend();
     match parts.wait_until(limit, || requests.iter().any(|request| request.completed_in(parts))) {
         Ok(_) | Err(Error::ServiceLost { .. }) => Ok(()),
         Err(other) => Err(other),

@@ -1,4 +1,5 @@
-//! Which completion word belongs to which request, and what is left of requests that were freed early.
+//! Which completion word belongs to which request, where the request's buffers are, and what is left of requests that were
+//! freed early.
 //!
 //! | a word is | because | next |
 //! |---|---|---|
@@ -8,61 +9,132 @@
 //!
 //! Invariant: a word is armed only while free, so a late result never meets a new request.
 
-use crate::staging::Staged;
+use crate::staging::{Buffers, Staged};
+
+/// Where the service process finds the buffers of a request.
+#[derive(Debug)]
+pub(crate) enum Lent {
+    /// Where the program has them.
+    Direct(Buffers),
+    /// In a segment.
+    Staged(Staged),
+    /// In memory that is shared for good, or the request has ended.
+    Shared,
+}
+
+/// A word in use.
+#[derive(Debug)]
+struct Owned {
+    group: u64,
+    instance: u64,
+    lent: Lent,
+}
+
+/// A request in flight whose buffers lie where the program has them.
+#[derive(Debug)]
+pub(crate) struct InPlace {
+    pub(crate) slot: u32,
+    pub(crate) group: u64,
+    pub(crate) instance: u64,
+    pub(crate) buffers: Buffers,
+}
 
 /// The words of one attachment.
 #[derive(Debug)]
 pub(crate) struct Slots {
     free: Vec<u32>,
-    /// The group that each word in use belongs to.
-    group_of: Vec<Option<u64>>,
-    orphans: Vec<Orphan>,
-}
-
-/// A request in flight whose handle is gone.
-#[derive(Debug)]
-pub(crate) struct Orphan {
-    pub(crate) slot: u32,
-    pub(crate) staged: Option<Staged>,
+    owners: Vec<Option<Owned>>,
+    /// Requests in flight whose handles are gone.
+    orphans: Vec<u32>,
+    direct: usize,
 }
 
 impl Slots {
     pub(crate) fn new(count: u32) -> Slots {
-        Slots { free: (0..count).rev().collect(), group_of: vec![None; count as usize], orphans: Vec::new() }
+        let owners = (0..count).map(|_| None).collect();
+        Slots { free: (0..count).rev().collect(), owners, orphans: Vec::new(), direct: 0 }
     }
 
     /// How many requests can be in flight.
     pub(crate) fn count(&self) -> usize {
-        self.group_of.len()
+        self.owners.len()
     }
 
-    pub(crate) fn take(&mut self, group: u64) -> Option<u32> {
+    /// A word for this call of the group.
+    pub(crate) fn take(&mut self, group: u64, instance: u64) -> Option<u32> {
         let slot = self.free.pop()?;
-        self.group_of[slot as usize] = Some(group);
+        self.owners[slot as usize] = Some(Owned { group, instance, lent: Lent::Shared });
         Some(slot)
     }
 
+    /// Takes note of where the buffers of a request are as it is posted.
+    pub(crate) fn lend(&mut self, slot: u32, lent: Lent) {
+        self.take_lent(slot);
+        self.direct += usize::from(matches!(lent, Lent::Direct(_)));
+        self.owners[slot as usize].as_mut().expect("a word in use").lent = lent;
+    }
+
+    /// Takes the buffers out: nothing is done with them from here any more.
+    pub(crate) fn take_lent(&mut self, slot: u32) -> Lent {
+        let owner = self.owners[slot as usize].as_mut();
+        let lent = std::mem::replace(&mut owner.expect("a word in use").lent, Lent::Shared);
+        self.direct -= usize::from(matches!(lent, Lent::Direct(_)));
+        lent
+    }
+
     pub(crate) fn give_back(&mut self, slot: u32) {
-        let group = self.group_of[slot as usize].take();
-        assert!(group.is_some(), "word {slot} given back twice");
+        self.take_lent(slot);
+        self.owners[slot as usize] = None;
         self.free.push(slot);
     }
 
-    pub(crate) fn orphan(&mut self, orphan: Orphan) {
-        self.orphans.push(orphan);
+    /// Whether requests in flight have their buffers where the program has them.
+    pub(crate) fn any_direct(&self) -> bool {
+        self.direct > 0
+    }
+
+    /// One of these requests.
+    pub(crate) fn first_direct(&self) -> Option<InPlace> {
+        if !self.any_direct() {
+            return None;
+        }
+        self.owners.iter().zip(0..).find_map(|(owner, slot)| match owner {
+            Some(Owned { group, instance, lent: Lent::Direct(buffers) }) => {
+                Some(InPlace { slot, group: *group, instance: *instance, buffers: buffers.clone() })
+            }
+            Some(_) | None => None,
+        })
+    }
+
+    /// The buffers of this request are elsewhere now; gives them back if it has ended meanwhile.
+    pub(crate) fn relend(&mut self, request: &InPlace, lent: Lent) -> Result<(), Lent> {
+        match &mut self.owners[request.slot as usize] {
+            Some(Owned { group, instance, lent: place @ Lent::Direct(_) })
+                if (*group, *instance) == (request.group, request.instance) =>
+            {
+                self.direct -= 1;
+                *place = lent;
+                Ok(())
+            }
+            Some(_) | None => Err(lent),
+        }
+    }
+
+    pub(crate) fn orphan(&mut self, slot: u32) {
+        self.orphans.push(slot);
     }
 
     /// Takes the orphans that have ended out; their words are still in use.
-    pub(crate) fn ended_orphans(&mut self, ended: impl Fn(u32) -> bool) -> Vec<Orphan> {
+    pub(crate) fn ended_orphans(&mut self, ended: impl Fn(u32) -> bool) -> Vec<u32> {
         if self.orphans.is_empty() {
             return Vec::new();
         }
-        self.orphans.extract_if(.., |orphan| ended(orphan.slot)).collect()
+        self.orphans.extract_if(.., |slot| ended(*slot)).collect()
     }
 
     /// The words in use for a group.
     pub(crate) fn of_group(&self, group: u64) -> Vec<u32> {
-        let owned = self.group_of.iter().zip(0..).filter(|(owner, _)| **owner == Some(group));
+        let owned = self.owners.iter().zip(0..).filter(|(owner, _)| owner.as_ref().is_some_and(|o| o.group == group));
         owned.map(|(_, slot)| slot).collect()
     }
 }
@@ -74,14 +146,36 @@ mod tests {
     #[test]
     fn words_go_round_and_orphans_leave_when_ended() {
         let mut slots = Slots::new(2);
-        assert_eq!((slots.take(7), slots.take(8), slots.take(7)), (Some(0), Some(1), None));
+        assert_eq!((slots.take(7, 1), slots.take(8, 1), slots.take(7, 2)), (Some(0), Some(1), None));
         assert_eq!(slots.of_group(7), [0]);
-        slots.orphan(Orphan { slot: 0, staged: None });
+        slots.orphan(0);
         assert!(slots.ended_orphans(|_| false).is_empty());
-        let ended = slots.ended_orphans(|slot| slot == 0);
-        assert_eq!(ended.len(), 1);
-        assert_eq!(slots.take(9), None, "the word is in use until it is given back");
+        assert_eq!(slots.ended_orphans(|slot| slot == 0), [0]);
+        assert_eq!(slots.take(9, 1), None, "the word is in use until it is given back");
         slots.give_back(0);
-        assert_eq!(slots.take(9), Some(0));
+        assert_eq!(slots.take(9, 1), Some(0));
+    }
+
+    #[test]
+    fn buffers_move_only_while_their_request_is_in_flight() {
+        let mut slots = Slots::new(1);
+        let buffers = Buffers {
+            contribution: std::ptr::null(),
+            bytes_per_rank: 0,
+            receive: std::ptr::null_mut(),
+            receive_bytes: 0,
+            in_place_at: None,
+            pieces: None,
+        };
+        let slot = slots.take(7, 1).unwrap();
+        slots.lend(slot, Lent::Direct(buffers.clone()));
+        let request = slots.first_direct().unwrap();
+        slots.relend(&request, Lent::Shared).unwrap();
+        assert!(!slots.any_direct() && slots.first_direct().is_none());
+        slots.give_back(slot);
+        let slot = slots.take(7, 2).unwrap();
+        slots.lend(slot, Lent::Direct(buffers));
+        assert!(slots.relend(&request, Lent::Shared).is_err(), "the next request of the word is another");
+        assert!(slots.any_direct());
     }
 }

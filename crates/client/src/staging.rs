@@ -1,7 +1,8 @@
 //! Staging (GP-9): where the service process cannot reach the program's buffers, we copy through memory it can reach.
 //!
 //! The send buffer is copied in by the post, the receive buffer is filled by the call that sees the completion: both
-//! while the rank is inside our library. Segments are memfds that the service process maps; they are kept for the next
+//! while the rank is inside our library. Where the kernel withdraws access while requests are in flight, the next call into
+//! our library copies their buffers, as far as they have been received, and tells the service process. Segments are memfds that the service process maps; they are kept for the next
 //! call of a like size, within [`MOST_STAGED`].
 
 use crate::connection::Connection;
@@ -26,13 +27,8 @@ pub(crate) struct StagingPool {
 #[derive(Debug)]
 pub(crate) struct Staged {
     segment: Region,
-    receive: *mut u8,
-    receive_bytes: usize,
-    pieces: Option<Arc<Pieces>>,
+    buffers: Buffers,
 }
-
-// SAFETY: the pointer is the program's receive buffer, which it lends to us until the request ends, whatever the thread.
-unsafe impl Send for Staged {}
 
 /// The buffers of a collective as the program gave them.
 #[derive(Debug, Clone)]
@@ -97,24 +93,54 @@ fn register(connection: &Connection, region: &Region) -> Result<(), Error> {
     connection.order(&request, &[region.fd()])
 }
 
+// SAFETY: the pointers are the program's buffers, which it lends to us until the request ends, whatever the thread.
+unsafe impl Send for Buffers {}
+
+impl Buffers {
+    /// Where the contribution lies in a segment, from its start.
+    fn contribution_at(&self) -> usize {
+        self.in_place_at.unwrap_or(self.receive_bytes)
+    }
+
+    /// Offset and length of what is received, piece by piece, none of them empty.
+    fn received(&self) -> impl Iterator<Item = (usize, usize)> {
+        let whole = self.pieces.is_none().then_some((0, self.receive_bytes));
+        let pieces = self.pieces.iter().flat_map(|pieces| pieces.receive.iter().copied());
+        whole.into_iter().chain(pieces).filter(|(_, length)| *length > 0)
+    }
+}
+
 impl StagingPool {
     /// Copies the contribution into a segment.
     ///
     /// # Safety
     /// `buffers` describes memory of the program that is valid until the request ends.
     pub(crate) unsafe fn stage(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Staged, Error> {
-        let contribution_at = buffers.in_place_at.unwrap_or(buffers.receive_bytes);
-        let needed = buffers.receive_bytes.max(contribution_at + buffers.bytes_per_rank);
+        let needed = buffers.receive_bytes.max(buffers.contribution_at() + buffers.bytes_per_rank);
         let segment = self.segment(connection, needed)?;
         let whole = [(0, buffers.bytes_per_rank)];
         let pieces = buffers.pieces.as_ref().map_or(&whole[..], |pieces| &pieces.contribution);
         for &(offset, length) in pieces.iter().filter(|(_, length)| *length > 0) {
             // SAFETY: the caller's promise; the bytes go straight into the segment.
             let piece = unsafe { std::slice::from_raw_parts(buffers.contribution.add(offset), length) };
-            segment.write(contribution_at + offset, piece);
+            segment.write(buffers.contribution_at() + offset, piece);
         }
-        let &Buffers { receive, receive_bytes, ref pieces, .. } = buffers;
-        Ok(Staged { segment, receive, receive_bytes, pieces: pieces.clone() })
+        Ok(Staged { segment, buffers: buffers.clone() })
+    }
+
+    /// Copies the contribution and what has been received so far, of a request in flight.
+    ///
+    /// # Safety
+    /// As [`stage`](Self::stage), and nobody writes to the buffers meanwhile.
+    pub(crate) unsafe fn restage(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Staged, Error> {
+        // SAFETY: the caller's promise.
+        let staged = unsafe { self.stage(connection, buffers) }?;
+        for (offset, length) in buffers.received() {
+            // SAFETY: as above; a contribution in place is part of these bytes.
+            let received = unsafe { std::slice::from_raw_parts(buffers.receive.add(offset), length) };
+            staged.segment.write(offset, received);
+        }
+        Ok(staged)
     }
 
     fn segment(&mut self, connection: &Connection, needed: usize) -> Result<Region, Error> {
@@ -156,9 +182,9 @@ impl StagingPool {
 }
 
 impl Staged {
-    /// Address of the contribution in the segment, for one that is not in place.
+    /// Address of the contribution in the segment.
     pub(crate) fn send_address(&self) -> u64 {
-        self.receive_address() + self.receive_bytes as u64
+        self.receive_address() + self.buffers.contribution_at() as u64
     }
 
     /// Address of the receive buffer in the segment.
@@ -168,11 +194,9 @@ impl Staged {
 
     /// Fills the program's receive buffer.
     pub(crate) fn deliver(&self) {
-        let whole = [(0, self.receive_bytes)];
-        let pieces = self.pieces.as_ref().map_or(&whole[..], |pieces| &pieces.receive);
-        for &(offset, length) in pieces.iter().filter(|(_, length)| *length > 0) {
+        for (offset, length) in self.buffers.received() {
             // SAFETY: the program lends us the piece until the request has ended, which it does with this call.
-            let piece = unsafe { std::slice::from_raw_parts_mut(self.receive.add(offset), length) };
+            let piece = unsafe { std::slice::from_raw_parts_mut(self.buffers.receive.add(offset), length) };
             self.segment.read(offset, piece);
         }
     }

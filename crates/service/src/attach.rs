@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use outboard_plan::Rank;
 use outboard_proto::{GroupHandle, HostId, SpId};
-use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Purpose, Received, Reply, Request, Welcome};
-use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
-use outboard_shm::memory::{CrossMemory, ProbeOutcome, TieredMemory, probe};
+use outboard_shm::attach::{
+    Channel, ChannelError, Hello, OFFER_BYTES, Purpose, Received, Reply, Request, Restaged, Welcome,
+};
+use outboard_shm::control::{LAYOUT_VERSION, RING_CAPACITY, ServiceSide};
+use outboard_shm::memory::{CrossMemory, MemoryDescriptor, Proof, TieredMemory};
 use outboard_shm::region::read_sealed;
 use outboard_shm::status::Status;
 use rustix::io::Errno;
@@ -119,7 +121,7 @@ impl Desk<'_> {
     fn answer(&mut self, id: ConnectionId, received: Received<Request>) -> Result<Next, ChannelError> {
         let Received { token, message, descriptors } = received;
         if let Request::Hello(hello) = message {
-            return self.hello(id, token, &hello);
+            return self.hello(id, token, &hello, descriptors);
         }
         if self.ranks.rank(id).is_none() {
             let text = "the first message of a connection is a greeting".to_owned();
@@ -138,6 +140,7 @@ impl Desk<'_> {
                 self.register(id, descriptors, address, bytes, purpose).map(Some)
             }
             Request::UnregisterMemory { address } => self.unregister(id, address).map(Some),
+            Request::Restage(restaged) => self.restage(id, &restaged).map(Some),
             Request::ErrorText { slot } => self.error_text(id, slot).map(Some),
             Request::Detach => self.detach(id).map(Some),
         };
@@ -155,9 +158,15 @@ impl Desk<'_> {
         Ok(if closes { Next::Close } else { Next::Stay })
     }
 
-    fn hello(&mut self, id: ConnectionId, token: u64, hello: &Hello) -> Result<Next, ChannelError> {
+    fn hello(
+        &mut self,
+        id: ConnectionId,
+        token: u64,
+        hello: &Hello,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Next, ChannelError> {
         let attached = match self.ranks.connections.get(&id) {
-            Some(Connection::Greeting(_)) => self.attach(id, hello),
+            Some(Connection::Greeting(_)) => self.attach(id, hello, descriptors),
             Some(Connection::Attached(_)) | None => refuse(Status::Protocol, "this connection is attached already"),
         };
         let (side, welcome, rank) = match attached {
@@ -179,6 +188,7 @@ impl Desk<'_> {
             pidfd: rank.pidfd,
             side,
             completions,
+            tier: rank.memory.tier(),
             memory: Arc::new(rank.memory),
             ranges: 0,
             groups: BTreeMap::new(),
@@ -187,14 +197,19 @@ impl Desk<'_> {
             failures: HashMap::new(),
             busy: HashMap::new(),
         };
-        tracing::info!(pid = rank.pid, tier = %rank.memory.tier(), "a rank attached");
+        tracing::info!(pid = rank.pid, tier = %rank.tier, "a rank attached");
         self.ranks.connections.insert(id, Connection::Attached(Box::new(rank)));
         self.ranks.attached_once = true;
         sent.map(|()| Next::Stay)
     }
 
     /// Checks who greets, pins the process and finds out how its memory is reached.
-    fn attach(&self, id: ConnectionId, hello: &Hello) -> Result<(ServiceSide, Welcome, Process), Refused> {
+    fn attach(
+        &self,
+        id: ConnectionId,
+        hello: &Hello,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(ServiceSide, Welcome, Process), Refused> {
         if hello.layout_version != LAYOUT_VERSION {
             let text = format!(
                 "the library shares memory in layout {}, the service process in layout {LAYOUT_VERSION}; install both from one release",
@@ -206,7 +221,7 @@ impl Desk<'_> {
             let most = self.host.max_ranks;
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
-        let process = pin(self.ranks.connections[&id].channel(), hello)?;
+        let process = pin(self.ranks.connections[&id].channel(), hello, descriptors)?;
         let side =
             ServiceSide::create().map_err(|error| Refused { status: Status::Resource, text: error.to_string() })?;
         let watch = |fd: BorrowedFd<'_>, token, trigger| {
@@ -326,6 +341,26 @@ impl Desk<'_> {
         }
     }
 
+    /// A rank whose memory is out of reach has copied the buffers of a call in flight (GP-9).
+    fn restage(&mut self, id: ConnectionId, restaged: &Restaged) -> Result<Reply, Refused> {
+        let &Restaged { group, instance, slot, send, receive } = restaged;
+        // The call was posted before this was sent, and may still lie in the ring.
+        for _ in 0..RING_CAPACITY {
+            if !self.ranks.take_submissions(self.engine) {
+                break;
+            }
+        }
+        let Some(call) = self.ranks.call_of(id, slot, group, instance) else {
+            return refuse(Status::Argument, format!("call {instance} of group {group} has ended"));
+        };
+        if self.engine.restage(call, send, receive) {
+            self.ranks.restaged += 1;
+            Ok(Reply::Done)
+        } else {
+            refuse(Status::Argument, "the copied buffers exceed the address space")
+        }
+    }
+
     fn error_text(&mut self, id: ConnectionId, slot: u32) -> Result<Reply, Refused> {
         match self.attached(id)?.failures.get(&slot) {
             Some((status, text)) => Ok(Reply::ErrorText { status: *status, text: text.clone() }),
@@ -358,16 +393,18 @@ struct Process {
 }
 
 /// Finds out by the kernel's word who greets, pins the process and probes its memory.
-fn pin(channel: &Channel, hello: &Hello) -> Result<Process, Refused> {
+fn pin(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>) -> Result<Process, Refused> {
     let peer = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
     let own = rustix::process::geteuid().as_raw();
     if peer.uid != own && peer.uid != 0 {
         let text = format!("user {} may not attach to a service process of user {own}", peer.uid);
         return refuse(Status::NoService, text);
     }
+    let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
     let Some(pid) = peer.pid else {
-        tracing::info!(pid = hello.pid, "a rank of another process namespace: its memory is staged");
-        return Ok(Process { pid: hello.pid, pidfd: None, memory: TieredMemory::new(None) });
+        tracing::info!(pid = hello.pid, "a rank of another process namespace");
+        let memory = TieredMemory::proven(None, descriptor(descriptors, hello.pid), proof);
+        return Ok(Process { pid: hello.pid, pidfd: None, memory });
     };
     let pinned = pidfd_open(pid, PidfdFlags::empty());
     let pidfd = pinned.map_err(|errno| kernel("pin the process", errno))?;
@@ -377,14 +414,14 @@ fn pin(channel: &Channel, hello: &Hello) -> Result<Process, Refused> {
         return refuse(Status::NoService, "the process has ended");
     }
     let pid = pid.as_raw_nonzero().get().unsigned_abs();
-    let cross = match probe(&cross, hello.probe_address, hello.nonce) {
-        ProbeOutcome::Reached => Some(cross),
-        outcome => {
-            tracing::info!(pid, ?outcome, "a rank's memory is staged");
-            None
-        }
-    };
-    Ok(Process { pid, pidfd: Some(pidfd), memory: TieredMemory::new(cross) })
+    let memory = TieredMemory::proven(Some(cross), descriptor(descriptors, pid), proof);
+    Ok(Process { pid, pidfd: Some(pidfd), memory })
+}
+
+/// The memory that a rank has handed over, if it is memory.
+fn descriptor(descriptors: Vec<OwnedFd>, pid: u32) -> Option<MemoryDescriptor> {
+    let attached = MemoryDescriptor::attach(descriptors.into_iter().next()?, pid.cast_signed());
+    attached.inspect_err(|error| tracing::warn!(pid, %error, "a rank's memory is reached without it")).ok()
 }
 
 fn kernel(what: &'static str, errno: Errno) -> Refused {

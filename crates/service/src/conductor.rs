@@ -320,6 +320,8 @@ impl Conductor {
             calls: count(self.ranks.calls_in_flight()),
             tiers: self.ranks.tiers(),
             seated: self.ranks.seated(&self.host.topology),
+            tiers_withdrawn: self.ranks.withdrawn,
+            calls_restaged: self.ranks.restaged,
         };
         self.statistics.datapath.frames_sent = self.outbox.frames_sent();
         self.statistics.datapath.refused = self.ranks.refused;

@@ -1,13 +1,15 @@
 //! The machine with its memory and its clock: whatever is handed in, the orders that follow are carried out at once.
 //!
-//! Invariant: between two calls of this module no order is left undone and no memory fault unreported.
+//! Invariant: between two calls of this module no order is left undone, except by what only a rank can copy
+//! ([`crate::deferred`]), and no memory fault unreported; a call's end is not told before its bytes are in place.
 
+use std::collections::HashMap;
 use std::time::Instant as WallInstant;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Call, CallId, Config, Counters, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef, ReceivedDatagram,
-    ServiceProcess, SpId, Transmit,
+    Call, CallId, CollectiveError, Config, Counters, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef,
+    ReceivedDatagram, ServiceProcess, SpId, Transmit,
 };
 
 use crate::memory::{Buffers, Cause, Fault, FramePayload, Memory, NoPayload, Payloads, Place};
@@ -21,11 +23,21 @@ pub(crate) struct Engine {
     machine: ServiceProcess,
     memory: Memory,
     origin: WallInstant,
+    /// Calls that the machine has ended and whose bytes are not in place.
+    held: Vec<CallId>,
+    /// Calls that will never have bytes of this rank: it ended before it copied them.
+    cut_off: HashMap<CallId, Rank>,
 }
 
 impl Engine {
     pub(crate) fn new(id: SpId, config: Config, seed: u64) -> Self {
-        Engine { machine: ServiceProcess::new(id, config, seed), memory: Memory::default(), origin: WallInstant::now() }
+        Engine {
+            machine: ServiceProcess::new(id, config, seed),
+            memory: Memory::default(),
+            origin: WallInstant::now(),
+            held: Vec::new(),
+            cut_off: HashMap::new(),
+        }
     }
 
     /// Nanoseconds since the start.
@@ -90,11 +102,20 @@ impl Engine {
     /// The call has ended: its buffers belong to the rank again.
     pub(crate) fn forget_call(&mut self, call: CallId) {
         self.memory.remove(call);
+        self.cut_off.remove(&call);
     }
 
-    /// The rank of this call is gone: its memory is not touched any more.
-    pub(crate) fn forget_memory(&mut self, call: CallId) {
-        self.memory.forget_rank(call);
+    /// This rank, whose call this is, is gone: its memory is not touched any more.
+    pub(crate) fn forget_memory(&mut self, call: CallId, rank: Rank) {
+        self.cut_off.extend(self.memory.forget_rank(call).into_iter().map(|missing| (missing, rank)));
+    }
+
+    /// The rank has copied the buffers of a call in flight (GP-9); false when they would not fit there.
+    #[must_use]
+    pub(crate) fn restage(&mut self, call: CallId, send: u64, receive: u64) -> bool {
+        let restaged = self.memory.restage(call, send, receive);
+        self.settle(&NoPayload);
+        restaged
     }
 
     pub(crate) fn frame(&mut self, from: SpId, header: &[u8], payload: &[u8]) {
@@ -140,7 +161,24 @@ impl Engine {
     }
 
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        self.machine.poll_event()
+        if let Some(at) = self.held.iter().position(|call| !self.memory.defers(*call)) {
+            let call = self.held.swap_remove(at);
+            return Some(Event::Completed { call, result: self.in_place(call) });
+        }
+        loop {
+            match self.machine.poll_event()? {
+                Event::Completed { call, result: Ok(()) } if self.memory.defers(call) => self.held.push(call),
+                Event::Completed { call, result: Ok(()) } => {
+                    return Some(Event::Completed { call, result: self.in_place(call) });
+                }
+                other => return Some(other),
+            }
+        }
+    }
+
+    /// Whether a call that has ended well for the machine has all its bytes.
+    fn in_place(&self, call: CallId) -> Result<(), CollectiveError> {
+        self.cut_off.get(&call).map_or(Ok(()), |rank| Err(CollectiveError::RankLost(*rank)))
     }
 
     /// The next thing to send; its payload is to be read before [`Self::transmitted`].

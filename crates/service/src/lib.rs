@@ -19,6 +19,7 @@ mod attach;
 mod conductor;
 pub mod daemon;
 mod datapath;
+mod deferred;
 mod engine;
 mod failure;
 mod host;

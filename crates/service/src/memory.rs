@@ -2,7 +2,8 @@
 //!
 //! Deliveries are gathered and written with as few system calls as their destinations allow (MC-11). Invariants: memory of
 //! a rank that is gone is never touched again ([`Memory::forget_rank`]); a reference beyond its region is a broken
-//! invariant of the machine. An access that a rank's own doing makes fail is a fault of its call, nothing more.
+//! invariant of the machine. An access that a rank's own doing makes fail is a fault of its call, nothing more; one that
+//! the kernel has withdrawn is done when the rank has copied ([`crate::deferred`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use outboard_proto::{CallId, MemRef, Order, Region, ServiceProcess, StagingId};
 use outboard_shm::memory::{AccessError, RankMemory, TieredMemory, WritePiece, copy_between};
 
+use crate::deferred::{Deferred, Work};
 use crate::staging::{Staging, StagingPool};
 
 /// Bytes moved at a time between two ranks neither of which is mapped here: fits the second-level cache.
@@ -47,12 +49,20 @@ pub(crate) struct Buffers {
     memory: Option<Arc<TieredMemory>>,
     input: (u64, u64),
     output: (u64, u64),
+    /// They lie where the rank has copied them to, no longer where it posted them.
+    restaged: bool,
 }
 
 impl Buffers {
     /// `input` and `output` are address and length in the rank.
     pub(crate) fn new(memory: Arc<TieredMemory>, input: (u64, u64), output: (u64, u64)) -> Self {
-        Buffers { memory: Some(memory), input, output }
+        Buffers { memory: Some(memory), input, output, restaged: false }
+    }
+
+    /// Whether the address lies in one of the buffers.
+    fn hold(&self, address: u64) -> bool {
+        let lies_in = |(start, length): (u64, u64)| address.checked_sub(start).is_some_and(|at| at < length);
+        lies_in(self.input) || lies_in(self.output)
     }
 }
 
@@ -70,6 +80,9 @@ pub(crate) enum Fault {
     /// The rank is gone; the machine knows.
     #[error("the rank has gone")]
     Gone,
+    /// The kernel has withdrawn access: the rank's own copy is awaited.
+    #[error("the rank's copy is awaited")]
+    Awaited,
 }
 
 /// What a failed access shows.
@@ -164,6 +177,14 @@ struct Delivery {
     to: MemRef,
 }
 
+impl Delivery {
+    fn bytes<'a>(&self, payloads: &'a dyn Payloads) -> &'a [u8] {
+        let start = self.offset as usize;
+        let length = usize::try_from(self.to.len).expect("payloads lie in memory");
+        &payloads.payload(self.payload)[start..start + length]
+    }
+}
+
 /// All memory that the machine can name.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
@@ -172,6 +193,7 @@ pub(crate) struct Memory {
     pool: StagingPool,
     gathered: Vec<Delivery>,
     faults: Vec<(CallId, Cause)>,
+    deferred: Deferred,
     /// Grows once, with the first copy between ranks that needs it.
     bounce: Vec<u8>,
 }
@@ -184,13 +206,37 @@ impl Memory {
     /// The call has ended.
     pub(crate) fn remove(&mut self, call: CallId) {
         self.calls.remove(&call);
+        self.deferred.forget(call);
     }
 
-    /// The rank is gone: the buffers of this call are not touched any more.
-    pub(crate) fn forget_rank(&mut self, call: CallId) {
+    /// The rank is gone: the buffers of this call are not touched any more. Returns the calls of others that will never
+    /// have the bytes that only it could copy.
+    pub(crate) fn forget_rank(&mut self, call: CallId) -> Vec<CallId> {
         if let Some(buffers) = self.calls.get_mut(&call) {
             buffers.memory = None;
         }
+        self.deferred.cut_off(call)
+    }
+
+    /// Whether the call has work left to do here, whatever the machine knows.
+    pub(crate) fn defers(&self, call: CallId) -> bool {
+        self.deferred.holds_call(call)
+    }
+
+    /// The rank has copied the buffers of this call to other addresses (GP-9): does what waited for them. False when they
+    /// would not fit there.
+    #[must_use]
+    pub(crate) fn restage(&mut self, call: CallId, send: u64, receive: u64) -> bool {
+        let Some(buffers) = self.calls.get_mut(&call) else { return false };
+        let fits = |address: u64, length: u64| address.checked_add(length).is_some();
+        if !fits(send, buffers.input.1) || !fits(receive, buffers.output.1) {
+            return false;
+        }
+        (buffers.input.0, buffers.output.0, buffers.restaged) = (send, receive, true);
+        for work in self.deferred.reached(call) {
+            self.work(work);
+        }
+        true
     }
 
     /// Calls whose buffers could not be accessed since the last time.
@@ -202,13 +248,21 @@ impl Memory {
     pub(crate) fn note(&mut self, fault: Fault) {
         match fault {
             Fault::Call { call, error } => {
-                if self.calls.contains_key(&call) && !self.faults.iter().any(|(known, _)| *known == call) {
+                let Some(buffers) = self.calls.get(&call) else { return };
+                if let AccessError::Withdrawn { address, .. } = error
+                    && (!buffers.restaged || !buffers.hold(address))
+                {
+                    // What was under way when the rank copied is late news.
+                    if !buffers.restaged {
+                        self.deferred.await_copy(call);
+                    }
+                } else if !self.faults.iter().any(|(known, _)| *known == call) {
                     tracing::warn!(call = call.0, %error, "a rank's buffer cannot be accessed");
                     let gone = matches!(error, AccessError::Gone { .. });
                     self.faults.push((call, if gone { Cause::RankGone } else { Cause::Buffer }));
                 }
             }
-            Fault::Gone => {}
+            Fault::Gone | Fault::Awaited => {}
         }
     }
 
@@ -221,6 +275,9 @@ impl Memory {
             let end = piece.offset.checked_add(piece.len);
             assert!(end.is_some_and(|end| end <= length), "{piece:?} reaches beyond {length} bytes");
         };
+        if self.deferred.holds(piece.region) {
+            return Err(Fault::Awaited);
+        }
         match piece.region {
             Region::Input(call) | Region::Output(call) => {
                 let buffers = self.calls.get(&call).unwrap_or_else(|| panic!("{piece:?} is of no call in flight"));
@@ -253,25 +310,64 @@ impl Memory {
                     let taken = self.staging.insert(id, buffer);
                     assert!(taken.is_none(), "{id:?} is staged twice");
                 }
-                Order::Unstage { id } => {
-                    let buffer = self.staging.remove(&id).unwrap_or_else(|| panic!("{id:?} is not staged"));
-                    self.pool.give_back(buffer);
-                }
-                Order::Copy { from, to } => self.copy(from, to),
+                Order::Unstage { id } => self.work(Work::Unstage { id }),
+                Order::Copy { from, to } => self.work(Work::Copy { from, to }),
                 Order::Deliver { .. } => unreachable!("gathered above"),
             }
         }
         self.flush(payloads);
     }
 
-    fn copy(&mut self, from: MemRef, to: MemRef) {
+    /// Does a piece of work, now or when its memory is within reach.
+    fn work(&mut self, work: Work) {
+        let done = match &work {
+            Work::Copy { from, to } => self.copy(*from, *to),
+            Work::Deliver { bytes, to } => self.put(bytes, *to),
+            Work::Unstage { id } if self.deferred.holds(Region::Staging(*id)) => Err(Fault::Awaited),
+            Work::Unstage { id } => {
+                let buffer = self.staging.remove(id).unwrap_or_else(|| panic!("{id:?} is not staged"));
+                self.pool.give_back(buffer);
+                Ok(())
+            }
+        };
+        if let Err(fault) = done {
+            self.postpone(fault, work);
+        }
+    }
+
+    /// Notes a fault, and keeps the work for later if a copy by the rank can still mend it.
+    fn postpone(&mut self, fault: Fault, work: Work) {
+        self.note(fault);
+        match fault {
+            Fault::Awaited => {}
+            Fault::Call { call, error: AccessError::Withdrawn { .. } } if self.deferred.awaits(call) => {}
+            Fault::Call { .. } | Fault::Gone => return,
+        }
+        let Work::Deliver { to: MemRef { region: Region::Output(receiver), .. }, .. } = work else {
+            let kept = self.deferred.push(work);
+            return assert!(kept, "only payload takes room");
+        };
+        if !self.deferred.push(work) {
+            tracing::warn!(call = receiver.0, "no more can be held for a rank that does not copy");
+            self.faults.push((receiver, Cause::Buffer));
+        }
+    }
+
+    fn copy(&mut self, from: MemRef, to: MemRef) -> Result<(), Fault> {
         assert_eq!(from.len, to.len, "copies have equal lengths");
-        let mut bounce = std::mem::take(&mut self.bounce);
-        let places = self.place(from).and_then(|source| Ok((source, self.place(to)?)));
-        let copied = places.and_then(|(source, target)| source.copy_to(&target, from.len, &mut bounce));
-        self.bounce = bounce;
-        if let Err(fault) = copied {
-            self.note(fault);
+        let (source, target) = (self.place(from)?, self.place(to)?);
+        source.copy_to(&target, from.len, &mut self.bounce)
+    }
+
+    fn put(&self, bytes: &[u8], to: MemRef) -> Result<(), Fault> {
+        match self.place(to)? {
+            Place::Staging { buffer, offset } => {
+                buffer.copy_in(offset, bytes);
+                Ok(())
+            }
+            Place::Rank { call, memory, address } => {
+                memory.write(address, bytes).map_err(|error| Fault::Call { call, error })
+            }
         }
     }
 
@@ -281,8 +377,10 @@ impl Memory {
         let mut gathered = std::mem::take(&mut self.gathered);
         gathered.sort_by_key(|delivery| delivery.to.region);
         for run in gathered.chunk_by(|one, next| one.to.region == next.to.region) {
-            if let Err(fault) = self.deliver(run, payloads) {
-                self.note(fault);
+            let Err(fault) = self.deliver(run, payloads) else { continue };
+            for delivery in run {
+                let (bytes, to) = (delivery.bytes(payloads).to_vec(), delivery.to);
+                self.postpone(fault, Work::Deliver { bytes, to });
             }
         }
         self.gathered = gathered;
@@ -290,15 +388,10 @@ impl Memory {
     }
 
     fn deliver(&self, run: &[Delivery], payloads: &dyn Payloads) -> Result<(), Fault> {
-        let bytes = |delivery: &Delivery| {
-            let start = delivery.offset as usize;
-            let length = usize::try_from(delivery.to.len).expect("payloads lie in memory");
-            &payloads.payload(delivery.payload)[start..start + length]
-        };
         match self.place(run[0].to)? {
             Place::Staging { buffer, .. } => {
                 for delivery in run {
-                    buffer.copy_in(delivery.to.offset, bytes(delivery));
+                    buffer.copy_in(delivery.to.offset, delivery.bytes(payloads));
                 }
                 Ok(())
             }
@@ -309,7 +402,7 @@ impl Memory {
                     .map(|delivery| {
                         let end = delivery.to.offset.checked_add(delivery.to.len);
                         assert!(end.is_some_and(|end| end <= self.length(delivery.to.region)), "{delivery:?}");
-                        WritePiece { local: bytes(delivery), address: start + delivery.to.offset }
+                        WritePiece { local: delivery.bytes(payloads), address: start + delivery.to.offset }
                     })
                     .collect();
                 memory.writev(&batch).map_err(|error| Fault::Call { call, error })

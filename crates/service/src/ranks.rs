@@ -79,6 +79,8 @@ pub(crate) struct Attached {
     pub(crate) side: ServiceSide,
     pub(crate) completions: Completions,
     pub(crate) memory: Arc<TieredMemory>,
+    /// The tier of `memory` that was reported last.
+    pub(crate) tier: Tier,
     /// Ranges of memory that the rank has registered.
     pub(crate) ranges: u32,
     /// By the identifier that the rank knows.
@@ -116,6 +118,8 @@ struct InFlight {
     connection: ConnectionId,
     group: u64,
     slot: u32,
+    instance: u64,
+    rank: Rank,
 }
 
 /// See the module.
@@ -132,6 +136,10 @@ pub(crate) struct Ranks {
     pub(crate) attached_once: bool,
     /// Submissions and messages refused.
     pub(crate) refused: u64,
+    /// Times that the kernel has withdrawn a way to a rank's memory.
+    pub(crate) withdrawn: u64,
+    /// Calls in flight whose buffers their ranks copied for it.
+    pub(crate) restaged: u64,
 }
 
 /// A submission that a rank may not make.
@@ -194,6 +202,7 @@ impl Ranks {
             match rank.memory.tier() {
                 Tier::Memfd => tiers.memfd += 1,
                 Tier::CrossMemory => tiers.cross_memory_attach += 1,
+                Tier::MemoryDescriptor => tiers.memory_descriptor += 1,
                 Tier::Staging => tiers.staging += 1,
             }
         }
@@ -252,8 +261,8 @@ impl Ranks {
 
     /// The connection is over: its memory is forgotten, then its groups are left.
     pub(crate) fn remove(&mut self, id: ConnectionId, poller: &Poller, engine: &mut Engine) {
-        for (&call, _) in self.calls.iter().filter(|(_, in_flight)| in_flight.connection == id) {
-            engine.forget_memory(call);
+        for (&call, in_flight) in self.calls.iter().filter(|(_, in_flight)| in_flight.connection == id) {
+            engine.forget_memory(call, in_flight.rank);
         }
         let Some(connection) = self.connections.get(&id) else { return };
         poller.unwatch(connection.channel());
@@ -280,11 +289,14 @@ impl Ranks {
         }
     }
 
-    /// Takes what ranks have submitted; returns whether there was anything.
+    /// Takes what ranks have submitted, and looks whether they are reached as before; returns whether there was anything.
     pub(crate) fn take_submissions(&mut self, engine: &mut Engine) -> bool {
         let mut taken = Vec::new();
         for (&id, connection) in &mut self.connections {
             let Connection::Attached(rank) = connection else { continue };
+            if rank.fell() {
+                self.withdrawn += 1;
+            }
             for _ in 0..SUBMISSIONS {
                 match rank.side.take() {
                     None => break,
@@ -330,7 +342,9 @@ impl Ranks {
                 rank.failures.remove(&slot);
                 rank.busy.insert(slot, call_id);
                 let instance = InstanceId(entry.instance());
-                self.calls.insert(call_id, InFlight { connection: id, group: entry.group(), slot });
+                let (group_id, number) = (entry.group(), entry.instance());
+                let in_flight = InFlight { connection: id, group: group_id, slot, instance: number, rank: me };
+                self.calls.insert(call_id, in_flight);
                 engine.call(Call { id: call_id, group, rank: me, instance, signature, in_place, blocks }, buffers);
             }
             Err(refusal) => {
@@ -342,10 +356,17 @@ impl Ranks {
         }
     }
 
+    /// The call in flight of this rank with this completion word, if it is that one of the group.
+    pub(crate) fn call_of(&mut self, id: ConnectionId, slot: u32, group: u64, instance: u64) -> Option<CallId> {
+        let call = *self.rank(id)?.busy.get(&slot)?;
+        let in_flight = self.calls.get(&call)?;
+        (in_flight.group == group && in_flight.instance == instance).then_some(call)
+    }
+
     /// The machine reports a call's end.
     pub(crate) fn completed(&mut self, call: CallId, result: Result<(), CollectiveError>, engine: &mut Engine) {
         engine.forget_call(call);
-        let Some(InFlight { connection, group, slot }) = self.calls.remove(&call) else { return };
+        let Some(InFlight { connection, group, slot, .. }) = self.calls.remove(&call) else { return };
         let Some(rank) = self.rank(connection) else { return };
         rank.busy.remove(&slot);
         if let Some(Membership { stage: Stage::Made { in_flight, .. }, .. }) = rank.groups.get_mut(&group) {
@@ -419,6 +440,18 @@ impl Attached {
     pub(crate) fn place(&self, topology: &Topology) -> Place {
         let pid = self.pidfd.as_ref().and_then(|_| Pid::from_raw(self.pid.try_into().ok()?));
         pid.map_or_else(Place::default, |pid| topology.place_of(Some(pid)))
+    }
+
+    /// Whether the kernel has withdrawn a way to the rank's memory since the last time; says so.
+    fn fell(&mut self) -> bool {
+        let (before, now) = (self.tier, self.memory.tier());
+        if before == now {
+            return false;
+        }
+        self.tier = now;
+        self.side.announce_tier(now);
+        tracing::warn!(pid = self.pid, %before, %now, "the kernel has withdrawn access to a rank's memory; nothing is lost");
+        true
     }
 
     /// Checks a submission against what this rank owns and counts it.

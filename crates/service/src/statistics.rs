@@ -96,6 +96,8 @@ pub struct Tiers {
     pub memfd: u32,
     /// Cross-memory attach.
     pub cross_memory_attach: u32,
+    /// A descriptor of its memory that the rank handed over.
+    pub memory_descriptor: u32,
     /// Copies through our memory by the rank's help.
     pub staging: u32,
 }
@@ -168,6 +170,10 @@ pub struct Report {
     pub calls: u32,
     /// Ranks by tier.
     pub memory_tiers: Tiers,
+    /// Times that the kernel has withdrawn a way to a rank's memory, so that the next tier went on.
+    pub tiers_withdrawn: u64,
+    /// Calls in flight whose buffers their ranks copied for it.
+    pub calls_restaged: u64,
     /// Datapath counts.
     pub datapath: Datapath,
     /// Where the attached ranks run, the first of them.
@@ -179,13 +185,15 @@ pub struct Report {
 }
 
 /// The state of now that a report adds to the counts.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Present {
     pub(crate) ranks: u32,
     pub(crate) memberships: u32,
     pub(crate) calls: u32,
     pub(crate) tiers: Tiers,
     pub(crate) seated: Vec<Seated>,
+    pub(crate) tiers_withdrawn: u64,
+    pub(crate) calls_restaged: u64,
 }
 
 /// The counts that the daemon keeps itself.
@@ -251,6 +259,8 @@ impl Statistics {
             memberships: present.memberships,
             calls: present.calls,
             memory_tiers: present.tiers,
+            tiers_withdrawn: present.tiers_withdrawn,
+            calls_restaged: present.calls_restaged,
             datapath: self.datapath,
             seated,
             late,
@@ -301,7 +311,7 @@ mod tests {
         }
         statistics.late(GroupHandle(1), Rank(7), 100);
         assert_eq!(statistics.late.len(), MOST_LATE);
-        let present = Present { ranks: 0, memberships: 0, calls: 0, tiers: Tiers::default(), seated: Vec::new() };
+        let present = Present::default();
         let report = statistics.report(SpId(1), &Counters::default(), present, std::iter::empty(), &|_, _| None);
         assert_eq!(report.late.len(), REPORTED_LATE);
         assert_eq!(report.late[0], Lateness { group: 1, rank: 7, calls: 2, total_ns: 105, most_ns: 100 });
@@ -310,7 +320,7 @@ mod tests {
     #[test]
     fn a_report_crosses_the_socket_as_one_line_of_json() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
-        let present = Present { ranks: 2, memberships: 0, calls: 0, tiers: Tiers::default(), seated: Vec::new() };
+        let present = Present { ranks: 2, ..Present::default() };
         answer(
             &ours.into(),
             &Statistics::new().report(SpId(1), &Counters::default(), present, std::iter::empty(), &|_, _| None),

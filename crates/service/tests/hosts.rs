@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use outboard_lab::{Lab, LabSpec, Loss, LossOf};
+use support::refusable::Calls;
 use support::{DAEMON, Daemon, Rank, SCENARIO, scenarios, start_ranks};
 
 const RATE: u64 = 500_000_000;
@@ -21,7 +22,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    let tests: [(&str, fn()); 15] = [
+    let tests: [(&str, fn()); 16] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
         ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         ("a_late_rank_of_an_exchange_holds_up_nobody", a_late_rank_of_an_exchange_holds_up_nobody),
         ("ranks_that_disagree_on_a_block_are_told_both_counts", ranks_that_disagree_on_a_block_are_told_both_counts),
         ("lost_datagrams_are_repaired", lost_datagrams_are_repaired),
+        ("withdrawn_memory_loses_no_byte_between_hosts", withdrawn_memory_loses_no_byte_between_hosts),
         ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
         ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
         ("siblings_share_what_crosses_the_wire_once", siblings_share_what_crosses_the_wire_once),
@@ -70,6 +72,25 @@ impl Cluster {
 
     /// `siblings` daemons on each host (SP-8).
     fn with_siblings(hosts: u16, siblings: usize, loss: Option<Loss>, flags: &[&str]) -> Cluster {
+        Cluster::start_by((hosts, siblings), loss, flags, |lab, host, flags| {
+            Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), flags)
+        })
+    }
+
+    /// Daemons to which the test can have system calls refused.
+    fn start_refusable(hosts: u16, flags: &[&str]) -> Cluster {
+        Cluster::start_by((hosts, 1), None, flags, |lab, host, flags| {
+            let program = std::env::current_exe().expect("a path");
+            Daemon::start_refusable(lab.command(host, program).expect("the host is up"), flags)
+        })
+    }
+
+    fn start_by(
+        (hosts, siblings): (u16, usize),
+        loss: Option<Loss>,
+        flags: &[&str],
+        daemon: impl Fn(&Lab, &str, &[&str]) -> Daemon,
+    ) -> Cluster {
         let spec = LabSpec::new(hosts, RATE).expect("a valid lab").with_loss(loss);
         let lab = Lab::start(&spec).expect("the lab starts");
         let daemons = (1..=hosts)
@@ -77,7 +98,7 @@ impl Cluster {
             .map(|host| {
                 let rate = format!("{RATE}bit");
                 let flags = [&["--interface", "eth0", "--link-rate", &rate], flags].concat();
-                Daemon::start_by(lab.command(&format!("h{host}"), Path::new(DAEMON)).expect("the host is up"), &flags)
+                daemon(&lab, &format!("h{host}"), &flags)
             })
             .collect();
         Cluster { daemons, siblings, lab }
@@ -236,6 +257,25 @@ fn lost_datagrams_are_repaired() {
     let cluster = Cluster::start(3, Some(loss), &[]);
     gather(&cluster, 1);
     assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");
+}
+
+/// SP-4, GP-9: one host's ranks have to be staged while calls are in flight, and all hosts get their bytes.
+fn withdrawn_memory_loses_no_byte_between_hosts() {
+    for options in [&["--algorithm", "multicast"], &["--algorithm", "ring"]] {
+        let mut cluster = Cluster::start_refusable(2, options);
+        let mut ranks = cluster.ranks("withdrawn", 2);
+        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+        for calls in [Calls::Descriptor, Calls::CrossMemory] {
+            cluster.daemons[0].refuse(calls, rustix::io::Errno::FAULT.raw_os_error());
+        }
+        ranks.iter_mut().for_each(Rank::go_on);
+        let tiers: Vec<_> = ranks.iter_mut().map(Rank::line).collect();
+        assert_eq!(tiers, ["staging", "staging", "cross-memory attach", "cross-memory attach"]);
+        assert_eq!(cluster.count("failed"), 0);
+        assert!(cluster.count("calls_restaged") > 0);
+        ranks.iter_mut().for_each(Rank::go_on);
+        ranks.into_iter().for_each(Rank::finish);
+    }
 }
 
 fn a_killed_rank_is_named_on_all_hosts() {

@@ -43,6 +43,11 @@ impl<'a> Board<'a> {
     /// If `slot` is out of range: submissions are checked before they get this far.
     pub fn complete(&self, slot: u32, status: Status) {
         self.words[slot as usize].0.store(status.to_word(), Ordering::Release);
+        self.announce();
+    }
+
+    /// Service process: whatever was stored before, a rank that sleeps looks at it.
+    pub fn announce(&self) {
         self.epoch.value.0.word().fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
         if self.epoch.waiters.0.load(Ordering::Relaxed) != 0 {

@@ -6,6 +6,7 @@
 //! | at | what |
 //! |---|---|
 //! | 0 | magic (u64), layout version (u32), ring capacity (u32), completion words (u32) |
+//! | 64 | the tier by which the service process reaches the rank now, 0 while it is that of the attach (u32) |
 //! | 4096 | [`RingState`] |
 //! | 4352 | [`Epoch`] |
 //! | 4608 | ring slots, 128 bytes each |
@@ -15,22 +16,25 @@
 
 use crate::completion::{Board, Epoch, Word};
 use crate::entry::{BadEntry, Entry};
+use crate::memory::Tier;
 use crate::region::{Region, RegionError};
 use crate::ring::{Full, Ring, RingState, Slot, Wake};
 use crate::status::Status;
+use crate::sync::{AtomicU32, Ordering};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Version of everything that the two sides share in memory: control region and entries.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 /// Entries of the submission ring: an entry owns a completion word until it ends, so the ring is never full of them.
 pub const RING_CAPACITY: u32 = COMPLETION_WORDS;
 /// Completion words, and with them requests in flight, per rank.
 pub const COMPLETION_WORDS: u32 = 1024;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"OUTBOARD");
+const TIER_AT: usize = 64;
 const RING_STATE_AT: usize = 4096;
 const EPOCH_AT: usize = RING_STATE_AT + size_of::<RingState>();
 const SLOTS_AT: usize = EPOCH_AT + size_of::<Epoch>();
@@ -88,6 +92,13 @@ impl Parts {
 
     /// # Safety
     /// As of [`Self::ring`].
+    unsafe fn tier<'a>(self) -> &'a AtomicU32 {
+        // SAFETY: within the bytes that the caller answers for, aligned, and any bits are valid for an atomic.
+        unsafe { &*self.start.as_ptr().add(TIER_AT).cast::<AtomicU32>() }
+    }
+
+    /// # Safety
+    /// As of [`Self::ring`].
     unsafe fn board<'a>(self) -> Board<'a> {
         let start = self.start.as_ptr();
         let words_at = SLOTS_AT + self.capacity as usize * size_of::<Slot>();
@@ -122,6 +133,11 @@ impl Control {
     fn board(&self) -> Board<'_> {
         // SAFETY: as for the ring.
         unsafe { self.parts().board() }
+    }
+
+    fn tier(&self) -> &AtomicU32 {
+        // SAFETY: as for the ring.
+        unsafe { self.parts().tier() }
     }
 }
 
@@ -203,6 +219,12 @@ impl ServiceSide {
         self.control.ring().stay_awake();
     }
 
+    /// Tells the rank by which tier it is reached from now on, and wakes it if it sleeps.
+    pub fn announce_tier(&self, tier: Tier) {
+        self.control.tier().store(tier.code(), Ordering::Release);
+        self.control.board().announce();
+    }
+
     /// A handle that completes this rank's requests.
     pub fn completions(&self) -> Completions {
         Completions(self.control.clone())
@@ -279,6 +301,11 @@ impl RankSide {
             self.doorbell.ring();
         }
         Ok(())
+    }
+
+    /// The tier by which the service process reaches this rank now, if it is another than at attach.
+    pub fn changed_tier(&self) -> Option<Tier> {
+        Tier::from_code(self.control.tier().load(Ordering::Acquire))
     }
 
     /// Makes the completion word of `slot` pending.
@@ -387,6 +414,18 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(rank.wait(None, || rank.result(7) == Some(Status::Ok))));
             completions.complete(7, Status::Ok);
+        });
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps a memfd")]
+    fn a_change_of_tier_wakes_the_rank() {
+        let (service, rank) = both();
+        assert_eq!(rank.changed_tier(), None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(rank.wait(None, || rank.changed_tier() == Some(Tier::Staging))));
+            service.announce_tier(Tier::MemoryDescriptor);
+            service.announce_tier(Tier::Staging);
         });
     }
 

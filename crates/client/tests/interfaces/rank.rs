@@ -1,6 +1,6 @@
 //! The Rust interface against a service process that carries allgathers out among the ranks of this test process.
 
-use crate::service::{Behaviour, FakeService};
+use crate::service::{Behaviour, FakeService, Reach};
 use outboard::{BlockList, Context, Contribution, Error, Group, Request, Status, Tier, wait_some};
 use std::time::Duration;
 
@@ -133,10 +133,22 @@ fn ranks_gather_by_cross_memory_attach() {
     }
 }
 
+/// SP-4: the same where the kernel allows no tracing, by the memory that the rank hands over.
+#[test]
+fn ranks_gather_by_memory_descriptor() {
+    let service = FakeService::start(Behaviour { reach: Reach::Descriptor, ..Behaviour::default() });
+    let world = world(&service, 3);
+    assert_eq!(world[0].0.memory_tier(), Tier::MemoryDescriptor);
+    for bytes in [0, 1, 1000, 300_000] {
+        allgather(&world, bytes);
+        broadcast(&world, bytes as u32 % 3, bytes);
+    }
+}
+
 /// GP-9: the same where the service process reaches nothing.
 #[test]
 fn ranks_gather_by_staging() {
-    let service = FakeService::start(Behaviour { unreaching: true, ..Behaviour::default() });
+    let service = FakeService::start(Behaviour { reach: Reach::None, ..Behaviour::default() });
     let world = world(&service, 3);
     assert_eq!(world[0].0.memory_tier(), Tier::Staging);
     for bytes in [0, 1, 1000, 300_000, 1000] {
@@ -148,7 +160,7 @@ fn ranks_gather_by_staging() {
 
 #[test]
 fn allocated_memory_is_shared_and_needs_no_staging() {
-    let service = FakeService::start(Behaviour { unreaching: true, ..Behaviour::default() });
+    let service = FakeService::start(Behaviour { reach: Reach::None, ..Behaviour::default() });
     let world = world(&service, 1);
     let (context, group) = &world[0];
     let memory = context.allocate(8192).unwrap();
@@ -195,8 +207,8 @@ fn a_failed_collective_has_the_service_process_s_sentence() {
 /// The collective of a request that was freed goes on and fills its buffer; destroying the group waits for it.
 #[test]
 fn a_request_freed_early_still_delivers() {
-    for unreaching in [false, true] {
-        let service = FakeService::start(Behaviour { unreaching, holding: true, ..Behaviour::default() });
+    for reach in [Reach::All, Reach::None] {
+        let service = FakeService::start(Behaviour { reach, holding: true, ..Behaviour::default() });
         let mut world = world(&service, 1);
         let (context, group) = world.pop().unwrap();
         let (send, mut receive) = (contribution(0, 64), vec![0; 64]);
@@ -261,7 +273,7 @@ fn testing_notices_the_death_of_the_service_process() {
 
 #[test]
 fn a_child_is_refused_and_the_parent_goes_on() {
-    let service = FakeService::start(Behaviour { unreaching: true, holding: true, ..Behaviour::default() });
+    let service = FakeService::start(Behaviour { reach: Reach::None, holding: true, ..Behaviour::default() });
     let mut world = world(&service, 1);
     let (send, mut receive) = (contribution(0, 64), vec![0; 64]);
     let mut request = post(&world[0].1, &send, &mut receive).unwrap();

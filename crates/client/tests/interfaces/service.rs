@@ -4,7 +4,7 @@ use outboard::Status;
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, OFFER_BYTES, Received, Reply, Request, Welcome};
 use outboard_shm::control::{Completions, ServiceSide};
 use outboard_shm::entry::{AllgatherEntry, BlockSizes, Entry};
-use outboard_shm::memory::{CrossMemory, ProbeOutcome, RankMemory, TieredMemory, copy_between, probe};
+use outboard_shm::memory::{CrossMemory, MemoryDescriptor, Proof, RankMemory, TieredMemory, copy_between};
 use outboard_shm::region::read_sealed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
@@ -14,11 +14,21 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+/// By which tiers the service process reaches ranks' memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum Reach {
+    #[default]
+    All,
+    /// By the descriptor that the rank hands over.
+    Descriptor,
+    None,
+}
+
 /// How the service process behaves.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Behaviour {
-    /// Finds that it cannot reach ranks' memory.
-    pub(crate) unreaching: bool,
+    /// How it can reach ranks' memory.
+    pub(crate) reach: Reach,
     /// Carries nothing out until released.
     pub(crate) holding: bool,
     /// Ends every collective like this.
@@ -159,10 +169,15 @@ impl Service {
         let reply = match message {
             Request::Hello(hello) => {
                 let pid = rank.channel.peer().unwrap().pid.unwrap();
-                let cross = CrossMemory::open(pid).unwrap();
-                let reached = !self.behaviour.unreaching
-                    && probe(&cross, hello.probe_address, hello.nonce) == ProbeOutcome::Reached;
-                let memory = TieredMemory::new(reached.then_some(cross));
+                let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
+                let memory = match self.behaviour.reach {
+                    Reach::All => TieredMemory::proven(Some(CrossMemory::open(pid).unwrap()), None, proof),
+                    Reach::Descriptor => {
+                        let descriptor = MemoryDescriptor::attach(descriptors.remove(0), hello.pid as i32).unwrap();
+                        TieredMemory::proven(None, Some(descriptor), proof)
+                    }
+                    Reach::None => TieredMemory::staged(),
+                };
                 let side = ServiceSide::create().unwrap();
                 let welcome = Welcome { service_version: "test".into(), tier: memory.tier(), config_digest: 5 };
                 rank.channel.send(token, &Reply::Welcome(welcome), &side.descriptors()).unwrap();
@@ -191,6 +206,7 @@ impl Service {
                 rank.attached.as_ref().unwrap().1.ranges().unregister(address).unwrap();
                 Reply::Done
             }
+            Request::Restage(_) => panic!("no tier is withdrawn here"),
             Request::ErrorText { slot } => {
                 let (status, text) = rank.texts.remove(&slot).unwrap();
                 Reply::ErrorText { status, text }

@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 mod exchanges;
+pub(crate) mod refusable;
 pub(crate) mod scenarios;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -27,6 +28,8 @@ pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_outboardd");
 pub(crate) struct Daemon {
     child: Child,
     directory: tempfile::TempDir,
+    /// To and from one that takes orders ([`refusable`]).
+    orders: Option<(ChildStdin, BufReader<ChildStdout>)>,
 }
 
 impl Daemon {
@@ -52,7 +55,37 @@ impl Daemon {
         let mut byte = [0];
         let mut output = child.stdout.take().expect("piped");
         output.read_exact(&mut byte).expect("the daemon says that it is ready");
-        Daemon { child, directory }
+        Daemon { child, directory, orders: None }
+    }
+
+    /// Starts a daemon that can be told what the kernel refuses it ([`refusable`]). The command starts this very program
+    /// so that it runs the scenario of the environment.
+    pub(crate) fn start_refusable(mut command: Command, flags: &[&str]) -> Daemon {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut child = command
+            .env(SCENARIO, refusable::NAME)
+            .env(refusable::FLAGS, flags.join(" "))
+            .env("OUTBOARD_SOCKET", directory.path().join("socket"))
+            .env("OUTBOARD_STATS", directory.path().join("stats"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program starts again");
+        let orders = (child.stdin.take().expect("piped"), BufReader::new(child.stdout.take().expect("piped")));
+        let mut daemon = Daemon { child, directory, orders: Some(orders) };
+        assert_eq!(daemon.answer(), "ready");
+        daemon
+    }
+
+    fn answer(&mut self) -> String {
+        next_line(&mut self.orders.as_mut().expect("it takes orders").1)
+    }
+
+    /// From now on the kernel refuses these system calls to a daemon that takes orders, with this error.
+    pub(crate) fn refuse(&mut self, calls: refusable::Calls, errno: i32) {
+        let (input, _) = self.orders.as_mut().expect("it takes orders");
+        writeln!(input, "{calls:?} {errno}").expect("it waits");
+        assert_eq!(self.answer(), "refused");
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -105,6 +138,19 @@ impl Drop for Daemon {
     }
 }
 
+/// The rest of the next line that starts with `@`.
+fn next_line(output: &mut BufReader<ChildStdout>) -> String {
+    let mut line = String::new();
+    while output.read_line(&mut line).expect("it writes text") > 0 {
+        // The test harness writes to the same line before.
+        if let Some(at) = line.find('@') {
+            return line[at + 1..].trim_end().to_owned();
+        }
+        line.clear();
+    }
+    panic!("it ended without saying more");
+}
+
 /// A rank.
 pub(crate) struct Rank {
     child: Child,
@@ -124,15 +170,7 @@ impl Rank {
 
     /// The rest of the next line that starts with `@`.
     pub(crate) fn line(&mut self) -> String {
-        let mut line = String::new();
-        while self.output.read_line(&mut line).expect("the rank writes text") > 0 {
-            // The test harness writes to the same line before us.
-            if let Some(at) = line.find('@') {
-                return line[at + 1..].trim_end().to_owned();
-            }
-            line.clear();
-        }
-        panic!("the rank ended without saying more");
+        next_line(&mut self.output)
     }
 
     /// Lets it go on.

@@ -29,6 +29,7 @@ pub(crate) fn run(name: &str) {
         return rendezvous();
     }
     match name {
+        super::refusable::NAME => return super::refusable::serve(),
         "alone" => return alone(),
         "refused" => return say(&Context::attach(None).expect_err("no daemon can be started").to_string()),
         "again" => return again(),
@@ -55,6 +56,7 @@ pub(crate) fn run(name: &str) {
         "a-sibling-dies" => a_sibling_dies(&group),
         "send-fault" => fault(&group, Nowhere::Send),
         "receive-fault" => fault(&group, Nowhere::Receive),
+        "withdrawn" => withdrawn(&context, &group),
         "attached" => {
             say("ready");
             wait_for_line();
@@ -276,6 +278,28 @@ fn in_flight(group: &Group) {
     let posted: Vec<_> = (0..40).map(|call| post(group, call, 1 + call * 2_000, call % 2 == 0)).collect();
     // Ended in another order than posted.
     posted.into_iter().rev().for_each(|posted| check(posted, ranks));
+}
+
+/// Calls before, over and after the moment at which the test withdraws a way to memory: all of them end with the right
+/// bytes. The last rank comes late to those that are in flight at that moment.
+fn withdrawn(context: &Context, group: &Group) {
+    let (rank, ranks) = me(group);
+    let calls = |first: usize| (first..first + 8).map(|call| post(group, call, 1 + call * 9_001, call % 2 == 0));
+    calls(0).for_each(|posted| check(posted, ranks));
+    check_broadcast(post_broadcast(group, 0, 8, 300_000), 0);
+    let late = rank == ranks - 1;
+    let mut posted: Vec<_> = if late { Vec::new() } else { calls(10).collect() };
+    say("ready");
+    wait_for_line();
+    if late {
+        posted = calls(10).collect();
+    }
+    let broadcast = post_broadcast(group, ranks - 1, 9, 300_000);
+    posted.into_iter().rev().for_each(|posted| check(posted, ranks));
+    check_broadcast(broadcast, ranks - 1);
+    calls(30).for_each(|posted| check(posted, ranks));
+    say(context.memory_tier().name());
+    wait_for_line();
 }
 
 fn failed(mut posted: Posted) -> Error {

@@ -8,7 +8,7 @@ use crate::memory::{Probe, Tier};
 use crate::status::Status;
 
 /// Version of the messages; both ends must have the same.
-pub const ATTACH_VERSION: u16 = 1;
+pub const ATTACH_VERSION: u16 = 2;
 /// Bytes of a group offer, as in `outboard.h`.
 pub const OFFER_BYTES: usize = 1024;
 /// Longest text in a message; longer ones are cut.
@@ -21,7 +21,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"OBAT");
 /// From rank to service process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// First message of a connection. Reply: [`Reply::Welcome`].
+    /// First message of a connection. One descriptor if the rank hands its memory over
+    /// ([`crate::memory::MemoryDescriptor`]). Reply: [`Reply::Welcome`].
     Hello(Hello),
     /// What this rank contributes to making a group. Reply: [`Reply::Offer`].
     Offer,
@@ -52,6 +53,9 @@ pub enum Request {
         /// First address in the rank.
         address: u64,
     },
+    /// The kernel has withdrawn access to the rank's memory, and the rank has copied the buffers of a call in flight.
+    /// Reply: [`Reply::Done`]; an error when the call has ended and the copy is not used.
+    Restage(Restaged),
     /// The sentence to the failed request whose result lies in `slot`. Reply: [`Reply::ErrorText`].
     ErrorText {
         /// The completion word.
@@ -70,10 +74,27 @@ pub struct Hello {
     pub layout_version: u32,
     /// The rank's process as it sees itself; the socket's credentials are what counts.
     pub pid: u32,
-    /// Address of a [`Probe`].
+    /// Address of a [`Probe`], which stays there while the rank is attached.
     pub probe_address: u64,
     /// The nonce in it.
     pub nonce: [u8; Probe::NONCE],
+    /// A descriptor of the rank's memory goes along.
+    pub descriptor: bool,
+}
+
+/// Where the buffers of a call in flight lie from now on, as many bytes as before: in registered memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restaged {
+    /// The group, as in the call's entry.
+    pub group: u64,
+    /// Which of the group's calls.
+    pub instance: u64,
+    /// Its completion word.
+    pub slot: u32,
+    /// Address of what the rank sends, also where it is in place.
+    pub send: u64,
+    /// Address of what it receives, filled as far as it has been received.
+    pub receive: u64,
 }
 
 /// What memory is registered for.
@@ -278,6 +299,7 @@ impl Message for Request {
                 writer.u32(hello.pid);
                 writer.u64(hello.probe_address);
                 writer.put(&hello.nonce);
+                writer.u32(hello.descriptor.into());
                 writer
             }
             Request::Offer => start(2),
@@ -313,6 +335,15 @@ impl Message for Request {
                 writer
             }
             Request::Detach => start(8),
+            Request::Restage(restaged) => {
+                let mut writer = start(9);
+                writer.u64(restaged.group);
+                writer.u64(restaged.instance);
+                writer.u32(restaged.slot);
+                writer.u64(restaged.send);
+                writer.u64(restaged.receive);
+                writer
+            }
         };
         writer.0
     }
@@ -326,6 +357,11 @@ impl Message for Request {
                 pid: reader.u32("process")?,
                 probe_address: reader.u64("probe address")?,
                 nonce: reader.array("nonce")?,
+                descriptor: match reader.u32("descriptor")? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(DecodeError::Field("descriptor")),
+                },
             }),
             2 => Request::Offer,
             3 => {
@@ -348,6 +384,13 @@ impl Message for Request {
             6 => Request::UnregisterMemory { address: reader.u64("address")? },
             7 => Request::ErrorText { slot: reader.u32("slot")? },
             8 => Request::Detach,
+            9 => Request::Restage(Restaged {
+                group: reader.u64("group")?,
+                instance: reader.u64("instance")?,
+                slot: reader.u32("slot")?,
+                send: reader.u64("send address")?,
+                receive: reader.u64("receive address")?,
+            }),
             _ => return Err(DecodeError::Field("kind")),
         };
         reader.end()?;
@@ -356,12 +399,13 @@ impl Message for Request {
 
     fn descriptors(&self) -> usize {
         match self {
+            Request::Hello(hello) => hello.descriptor.into(),
             Request::CreateGroup { .. } | Request::RegisterMemory { .. } => 1,
-            Request::Hello(_)
-            | Request::Offer
+            Request::Offer
             | Request::DestroyGroup { .. }
             | Request::UnregisterMemory { .. }
             | Request::ErrorText { .. }
+            | Request::Restage(_)
             | Request::Detach => 0,
         }
     }
@@ -374,11 +418,7 @@ impl Message for Reply {
             Reply::Welcome(welcome) => {
                 let mut writer = start(101);
                 writer.text(&welcome.service_version);
-                writer.u32(match welcome.tier {
-                    Tier::Memfd => 1,
-                    Tier::CrossMemory => 2,
-                    Tier::Staging => 3,
-                });
+                writer.u32(welcome.tier.code());
                 writer.u64(welcome.config_digest);
                 writer
             }
@@ -411,10 +451,9 @@ impl Message for Reply {
         let reply = match kind {
             101 => Reply::Welcome(Welcome {
                 service_version: reader.text("service version")?,
-                tier: match reader.u32("tier")? {
-                    2 => Tier::CrossMemory,
-                    3 => Tier::Staging,
-                    _ => return Err(DecodeError::Field("tier")),
+                tier: match Tier::from_code(reader.u32("tier")?) {
+                    Some(tier @ (Tier::CrossMemory | Tier::MemoryDescriptor | Tier::Staging)) => tier,
+                    Some(Tier::Memfd) | None => return Err(DecodeError::Field("tier")),
                 },
                 config_digest: reader.u64("digest")?,
             }),
@@ -454,6 +493,7 @@ mod tests {
                 pid: 77,
                 probe_address: 1 << 46,
                 nonce: [9; 16],
+                descriptor: true,
             }),
             Request::Offer,
             Request::CreateGroup { ranks: 4096, rank: 4095 },
@@ -462,6 +502,7 @@ mod tests {
             Request::UnregisterMemory { address: 1 << 40 },
             Request::ErrorText { slot: 3 },
             Request::Detach,
+            Request::Restage(Restaged { group: 1, instance: 2, slot: 3, send: 1 << 40, receive: 1 << 41 }),
         ]
     }
 

@@ -4,19 +4,23 @@
 //! |---|---|---|
 //! | [`Tier::Memfd`] | the range lies in a memfd that is mapped here too ([`MemfdRanges`]) | the rank allocated it through us |
 //! | [`Tier::CrossMemory`] | `process_vm_readv` and `process_vm_writev` ([`CrossMemory`]) | the kernel lets us trace the rank |
+//! | [`Tier::MemoryDescriptor`] | reads and writes of its own `/proc/self/mem`, handed over ([`MemoryDescriptor`]) | the kernel does not, or no longer |
 //! | [`Tier::Staging`] | the rank copies through a memfd while it is inside our library (GP-9) | everything else |
 //!
-//! [`TieredMemory`] picks per range. Staging needs no code on this side: its segments are registered memfd ranges.
+//! [`TieredMemory`] picks per range, and falls to the next tier for good when the kernel withdraws one. Only the first
+//! tier needs registration; the others take any address at any time and remember nothing of it. Staging needs no code on this side: its segments are registered memfd ranges.
 //! Addresses are the rank's and not to be trusted: an access that fails is a typed [`AccessError`] and harms the rank
-//! alone. Nothing here remembers what it moved.
+//! alone.
 
 mod cross;
+mod descriptor;
 mod memfd;
 mod tiered;
 
 pub use cross::CrossMemory;
+pub use descriptor::{MemoryDescriptor, NotMemory};
 pub use memfd::{MemfdRanges, RangeError, Resident};
-pub use tiered::{Probe, ProbeOutcome, TieredMemory, probe};
+pub use tiered::{Probe, ProbeOutcome, Proof, TieredMemory, probe};
 
 use std::fmt;
 
@@ -27,6 +31,8 @@ pub enum Tier {
     Memfd,
     /// By system calls on the other process.
     CrossMemory,
+    /// By the descriptor of its own memory that the rank handed over.
+    MemoryDescriptor,
     /// Through a memfd to which the rank copies.
     Staging,
 }
@@ -37,7 +43,29 @@ impl Tier {
         match self {
             Tier::Memfd => "memfd",
             Tier::CrossMemory => "cross-memory attach",
+            Tier::MemoryDescriptor => "memory descriptor",
             Tier::Staging => "staging",
+        }
+    }
+
+    /// The tier as a number, to be stored or sent; never 0.
+    pub(crate) const fn code(self) -> u32 {
+        match self {
+            Tier::Memfd => 1,
+            Tier::CrossMemory => 2,
+            Tier::MemoryDescriptor => 3,
+            Tier::Staging => 4,
+        }
+    }
+
+    /// The tier with this number.
+    pub(crate) const fn from_code(code: u32) -> Option<Tier> {
+        match code {
+            1 => Some(Tier::Memfd),
+            2 => Some(Tier::CrossMemory),
+            3 => Some(Tier::MemoryDescriptor),
+            4 => Some(Tier::Staging),
+            _ => None,
         }
     }
 }
@@ -80,6 +108,16 @@ pub enum AccessError {
         "the rank's {bytes} bytes at {address:#x} lie outside the memory shared with the service process, which can reach no other"
     )]
     Unreachable {
+        /// First address.
+        address: u64,
+        /// Length.
+        bytes: u64,
+    },
+    /// The kernel has withdrawn every tier that once reached the range: only the rank can copy it now.
+    #[error(
+        "the kernel has withdrawn access to the rank's {bytes} bytes at {address:#x}; its copy of them is waited for"
+    )]
+    Withdrawn {
         /// First address.
         address: u64,
         /// Length.

@@ -1,6 +1,11 @@
-//! A rank's memory by the best tier that reaches each range, and the probe that decides at attach.
+//! A rank's memory by the best tier that reaches each range, and the probe that decides at attach and whenever an access
+//! fails later.
 
-use super::{AccessError, CrossMemory, MemfdRanges, RankMemory, ReadPiece, Resident, Tier, WritePiece};
+use super::{
+    AccessError, CrossMemory, MemfdRanges, MemoryDescriptor, RankMemory, ReadPiece, Resident, Tier, WritePiece,
+};
+use crate::sync::{AtomicU32, Ordering};
+use rustix::io::Errno;
 
 /// The rank's buffer that proves access: a nonce that it drew, then room for the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,17 +72,51 @@ pub fn probe(memory: &dyn RankMemory, address: u64, nonce: [u8; Probe::NONCE]) -
     }
 }
 
-/// All of a rank's memory: memfd where registered, else cross-memory where allowed, else unreachable.
+/// The rank's [`Probe`] as the service process knows it; it stays where it is while the rank is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proof {
+    /// Address of the buffer in the rank.
+    pub address: u64,
+    /// The nonce that it holds.
+    pub nonce: [u8; Probe::NONCE],
+}
+
+/// All of a rank's memory: memfd where registered, else the best of the other tiers that the kernel allows.
+///
+/// | tier in use | an access ends with | next |
+/// |---|---|---|
+/// | cross-memory attach | refusal, or a fault where the probe fails too | memory descriptor if proven, else staging; done again |
+/// | memory descriptor | the same | staging; the access is [`AccessError::Withdrawn`] |
+/// | staging | - | - |
+///
+/// A fault where the probe succeeds is the rank's own doing and stays an error. The tier never rises again.
 #[derive(Debug)]
 pub struct TieredMemory {
     ranges: MemfdRanges,
     cross: Option<CrossMemory>,
+    descriptor: Option<MemoryDescriptor>,
+    proof: Option<Proof>,
+    /// In use for memory that is not registered, as [`Tier::code`].
+    tier: AtomicU32,
 }
 
 impl TieredMemory {
-    /// `cross` is what a probe reached, or `None`: then the rank stages.
-    pub fn new(cross: Option<CrossMemory>) -> Self {
-        TieredMemory { ranges: MemfdRanges::new(), cross }
+    /// A rank whose memory is staged.
+    pub fn staged() -> Self {
+        Self::default()
+    }
+
+    /// Memory that is reached by each of the candidates that a real access proves.
+    pub fn proven(cross: Option<CrossMemory>, descriptor: Option<MemoryDescriptor>, proof: Proof) -> Self {
+        let reaches = |memory: &dyn RankMemory| probe(memory, proof.address, proof.nonce) == ProbeOutcome::Reached;
+        let cross = cross.filter(|memory| reaches(memory));
+        let descriptor = descriptor.filter(|memory| reaches(memory));
+        let tier = match (&cross, &descriptor) {
+            (Some(_), _) => Tier::CrossMemory,
+            (None, Some(_)) => Tier::MemoryDescriptor,
+            (None, None) => Tier::Staging,
+        };
+        TieredMemory { cross, descriptor, proof: Some(proof), tier: AtomicU32::new(tier.code()), ..Self::default() }
     }
 
     /// Registers and unregisters memfd ranges, at any time.
@@ -85,29 +124,80 @@ impl TieredMemory {
         &self.ranges
     }
 
-    /// The tier of memory that is not registered.
+    /// The tier of memory that is not registered, now.
     pub fn tier(&self) -> Tier {
-        match self.cross {
-            Some(_) => Tier::CrossMemory,
-            None => Tier::Staging,
+        Tier::from_code(self.tier.load(Ordering::Relaxed)).expect("only tiers are stored")
+    }
+
+    /// Does an access by the tier in use, and again by the next where that one has been withdrawn.
+    fn access(
+        &self,
+        (address, bytes): (u64, usize),
+        mut access: impl FnMut(&dyn RankMemory) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let bytes = bytes as u64;
+        loop {
+            let tier = self.tier();
+            let memory: &dyn RankMemory = match (tier, &self.cross, &self.descriptor) {
+                (Tier::CrossMemory, Some(cross), _) => cross,
+                (Tier::MemoryDescriptor, _, Some(descriptor)) => descriptor,
+                // Nothing was ever proven: the rank has always staged, and should have now.
+                (_, None, None) => return Err(AccessError::Unreachable { address, bytes }),
+                _ => return Err(AccessError::Withdrawn { address, bytes }),
+            };
+            match access(memory) {
+                Ok(()) => return Ok(()),
+                Err(error) => self.judge(memory, error)?,
+            }
+            let next = match (tier, &self.descriptor) {
+                (Tier::CrossMemory, Some(_)) => Tier::MemoryDescriptor,
+                _ => Tier::Staging,
+            };
+            // Another thread may have met the same; then its fall is ours.
+            let _ = self.tier.compare_exchange(tier.code(), next.code(), Ordering::Relaxed, Ordering::Relaxed);
         }
     }
-}
 
-impl TieredMemory {
-    /// The cross-memory tier for a run of pieces that begins with this one.
-    fn beyond(&self, address: u64, bytes: usize) -> Result<&CrossMemory, AccessError> {
-        self.cross.as_ref().ok_or(AccessError::Unreachable { address, bytes: bytes as u64 })
+    /// Whether the error shows that the kernel has withdrawn the tier; if not, it is the error of the access.
+    fn judge(&self, memory: &dyn RankMemory, error: AccessError) -> Result<(), AccessError> {
+        match error {
+            AccessError::Refused { .. } | AccessError::Kernel { errno: Errno::NOSYS | Errno::ACCESS, .. } => Ok(()),
+            AccessError::Fault { .. } => {
+                let proof = self.proof.ok_or(error)?;
+                match probe(memory, proof.address, proof.nonce) {
+                    ProbeOutcome::Failed(gone @ AccessError::Gone { .. }) => Err(gone),
+                    ProbeOutcome::Failed(_) => Ok(()),
+                    // Bytes that the rank has changed itself are no sign of a refusal.
+                    ProbeOutcome::Reached | ProbeOutcome::OtherBytes => Err(error),
+                }
+            }
+            AccessError::Gone { .. }
+            | AccessError::Unreachable { .. }
+            | AccessError::Withdrawn { .. }
+            | AccessError::Kernel { .. } => Err(error),
+        }
     }
 
     fn read_run(&self, run: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
         let Some(first) = run.first() else { return Ok(()) };
-        self.beyond(first.address, first.local.len())?.readv(run)
+        self.access((first.address, first.local.len()), |memory| memory.readv(run))
     }
 
     fn write_run(&self, run: &[WritePiece<'_>]) -> Result<(), AccessError> {
         let Some(first) = run.first() else { return Ok(()) };
-        self.beyond(first.address, first.local.len())?.writev(run)
+        self.access((first.address, first.local.len()), |memory| memory.writev(run))
+    }
+}
+
+impl Default for TieredMemory {
+    fn default() -> Self {
+        TieredMemory {
+            ranges: MemfdRanges::new(),
+            cross: None,
+            descriptor: None,
+            proof: None,
+            tier: AtomicU32::new(Tier::Staging.code()),
+        }
     }
 }
 
@@ -151,6 +241,42 @@ mod tests {
         CrossMemory::open(rustix::process::getpid()).unwrap()
     }
 
+    fn descriptor() -> MemoryDescriptor {
+        MemoryDescriptor::attach(MemoryDescriptor::of_this_process().unwrap(), 1).unwrap()
+    }
+
+    fn tiered(cross: Option<CrossMemory>, descriptor: Option<MemoryDescriptor>) -> (Box<Probe>, TieredMemory) {
+        let probe = Box::new(Probe::new().unwrap());
+        let proof = Proof { address: &raw const *probe as u64, nonce: probe.nonce() };
+        (probe, TieredMemory::proven(cross, descriptor, proof))
+    }
+
+    #[test]
+    fn each_candidate_is_proven_and_the_best_is_used() {
+        assert_eq!(tiered(Some(own()), Some(descriptor())).1.tier(), Tier::CrossMemory);
+        let (_probe, memory) = tiered(None, Some(descriptor()));
+        assert_eq!(memory.tier(), Tier::MemoryDescriptor);
+        let private = [0u8; 4];
+        memory.write(private.as_ptr() as u64, b"priv").unwrap();
+        let mut seen = [0; 4];
+        memory.read(private.as_ptr() as u64, &mut seen).unwrap();
+        assert_eq!(&seen, b"priv");
+        let nowhere = Proof { address: 8, nonce: [1; 16] };
+        assert_eq!(TieredMemory::proven(Some(own()), Some(descriptor()), nowhere).tier(), Tier::Staging);
+    }
+
+    /// A buffer that is nowhere is the rank's doing: the tier stays, whichever it is.
+    #[test]
+    fn a_true_fault_stays_an_error() {
+        for memory in [tiered(Some(own()), Some(descriptor())), tiered(None, Some(descriptor()))] {
+            let (_probe, memory) = memory;
+            let before = memory.tier();
+            assert_eq!(memory.write(8, &[1]), Err(AccessError::Fault { address: 8, bytes: 1 }));
+            assert_eq!(memory.read(8, &mut [1]), Err(AccessError::Fault { address: 8, bytes: 1 }));
+            assert_eq!(memory.tier(), before);
+        }
+    }
+
     #[test]
     #[cfg_attr(miri, ignore = "needs process_vm_readv")]
     fn the_probe_answers_in_the_buffer_it_read() {
@@ -167,7 +293,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "needs process_vm_readv")]
     fn each_piece_takes_the_best_tier() {
-        let memory = TieredMemory::new(Some(own()));
+        let (_probe, memory) = tiered(Some(own()), None);
         let region = Region::create("test", 4096).unwrap();
         memory.ranges().register(0x5000, 4096, region.fd().try_clone_to_owned().unwrap()).unwrap();
         let private = [0u8; 4];
@@ -190,7 +316,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "needs process_vm_readv")]
     fn a_refused_probe_leaves_registered_ranges() {
-        let memory = TieredMemory::new(None);
+        let (_probe, memory) = tiered(None, None);
         assert_eq!(memory.tier(), Tier::Staging);
         let private = [0u8; 4];
         let address = private.as_ptr() as u64;

@@ -1,0 +1,82 @@
+//! The kernel withdraws a way to the memory of ranks while they are at work (SP-4, GP-9).
+
+mod support;
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use support::refusable::Calls;
+use support::{Daemon, Rank, SCENARIO, scenarios, serve_rendezvous, start_ranks};
+
+const RANKS: usize = 3;
+
+/// The ranks and the daemons of the tests below; nothing when started as a test.
+#[test]
+fn another_process() {
+    if let Ok(scenario) = std::env::var(SCENARIO) {
+        scenarios::run(&scenario);
+    }
+}
+
+fn again() -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command.args(["--exact", "another_process", "--nocapture", "--test-threads", "1"]);
+    command
+}
+
+fn start(scenario: &str, daemon: &Daemon) -> Vec<Rank> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let started = start_ranks(scenario, &[daemon; RANKS], &address, |_| again());
+    serve_rendezvous(&listener, RANKS);
+    started
+}
+
+/// Ranks work while `refusals` come true one after the other; then each of them is reached by `tier`.
+fn withdraw(refusals: &[(Calls, i32)], tier: &str, counted: &str) -> serde_json::Value {
+    let mut daemon = Daemon::start_refusable(again(), &[]);
+    let mut ranks = start("withdrawn", &daemon);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+    assert_eq!(daemon.statistics()["memory_tiers"]["cross_memory_attach"], RANKS);
+    refusals.iter().for_each(|&(calls, errno)| daemon.refuse(calls, errno));
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), tier));
+    let statistics = daemon.statistics();
+    assert_eq!(statistics["failed"], 0, "{statistics}");
+    assert_eq!(statistics["memory_tiers"][counted], RANKS, "{statistics}");
+    let withdrawn = statistics["tiers_withdrawn"].as_u64().expect("a number") as usize;
+    assert!((RANKS..=2 * RANKS).contains(&withdrawn), "each step down of each rank counts once: {statistics}");
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+    statistics
+}
+
+#[test]
+fn what_is_refused_goes_on_by_the_memory_descriptor() {
+    for errno in [libc::EPERM, libc::EFAULT, libc::ENOSYS] {
+        withdraw(&[(Calls::CrossMemory, errno)], "memory descriptor", "memory_descriptor");
+    }
+    withdraw(&[(Calls::CrossMemoryWrites, libc::EFAULT)], "memory descriptor", "memory_descriptor");
+}
+
+/// GP-9: nothing is left but the ranks' own copies, of calls in flight too.
+#[test]
+fn what_is_refused_altogether_goes_on_by_staging() {
+    for errno in [libc::EPERM, libc::EFAULT] {
+        let statistics = withdraw(&[(Calls::Descriptor, errno), (Calls::CrossMemory, errno)], "staging", "staging");
+        // All ranks but the late one had eight calls in flight.
+        let restaged = statistics["calls_restaged"].as_u64().expect("a number") as usize;
+        assert!(restaged >= 8 * (RANKS - 1), "{statistics}");
+    }
+}
+
+/// A buffer that is nowhere stays the fault of its rank, by any tier.
+#[test]
+fn a_buffer_that_is_nowhere_is_still_blamed_on_its_rank() {
+    let mut daemon = Daemon::start_refusable(again(), &[]);
+    daemon.refuse(Calls::CrossMemory, libc::EFAULT);
+    for scenario in ["send-fault", "receive-fault"] {
+        start(scenario, &daemon).into_iter().for_each(Rank::finish);
+    }
+    assert_eq!(daemon.statistics()["tiers_withdrawn"], 0);
+}

@@ -1,0 +1,235 @@
+//! The memory descriptor tier: the rank's own `/proc/self/mem`, which it hands over at attach.
+//!
+//! The kernel asks for the right to trace when the file is opened, and a process may always open its own. So this tier
+//! needs no such right, works from another process namespace, and goes on when the right is withdrawn. The descriptor
+//! belongs to one address space for good: after the rank's end, or after it has become another program, it reads
+//! nothing, never a stranger's bytes. It is slower than cross-memory attach for large pieces, since the kernel copies
+//! page by page through a page of its own, and takes one call for each run of neighbours.
+//!
+//! Differs from the other tiers in one thing: the kernel lets this file write to pages that the rank has mapped
+//! read-only, so a result that goes there is no error here but lands in the rank's private copy.
+
+use super::{AccessError, RankMemory, ReadPiece, Resident, WritePiece};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Pieces per system call, as many as the kernel takes (`UIO_MAXIOV`).
+const PIECES: usize = 1024;
+const PROCFS_MAGIC: i64 = 0x9fa0;
+
+/// Why a descriptor was not taken for a rank's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the descriptor handed over is not a process's memory, open for reading and writing: {0}")]
+pub struct NotMemory(&'static str);
+
+/// Memory of the process that opened the descriptor.
+#[derive(Debug)]
+pub struct MemoryDescriptor {
+    fd: OwnedFd,
+    pid: i32,
+}
+
+impl MemoryDescriptor {
+    /// Rank: what to hand over.
+    ///
+    /// # Errors
+    /// The kernel's reason: no `/proc`, or this process has been made undumpable and belongs to another user.
+    pub fn of_this_process() -> std::io::Result<OwnedFd> {
+        Ok(File::options().read(true).write(true).open("/proc/self/mem")?.into())
+    }
+
+    /// Service process: takes what a rank handed over, after checking that it can be nothing else, such as a pipe that
+    /// blocks. Whose memory it is, a probe tells. `pid` is for messages.
+    ///
+    /// # Errors
+    /// [`NotMemory`].
+    pub fn attach(fd: OwnedFd, pid: i32) -> Result<MemoryDescriptor, NotMemory> {
+        let file_system = rustix::fs::fstatfs(&fd).map_err(|_| NotMemory("it has no file system"))?;
+        #[allow(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
+        if file_system.f_type as i64 != PROCFS_MAGIC {
+            return Err(NotMemory("it is not in procfs"));
+        }
+        // A process cannot rename what lies in procfs; a foreign namespace may show it elsewhere, the end is the same.
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let path = link.map_err(|_| NotMemory("it has no path"))?;
+        let of_process = path.parent().and_then(|parent| parent.file_name()).and_then(|name| name.to_str());
+        let numbered = of_process.is_some_and(|name| name.parse::<u32>().is_ok());
+        if !numbered || path.file_name().is_none_or(|name| name != "mem") {
+            return Err(NotMemory("it is another file"));
+        }
+        let flags = rustix::fs::fcntl_getfl(&fd).map_err(|_| NotMemory("it has no flags"))?;
+        if flags & OFlags::ACCMODE != OFlags::RDWR {
+            return Err(NotMemory("it is open for one way only"));
+        }
+        Ok(MemoryDescriptor { fd, pid })
+    }
+
+    /// What a call that moved something or not means for the piece at `address`.
+    fn outcome(&self, moved: Result<usize, Errno>, address: u64, bytes: u64) -> Result<usize, AccessError> {
+        match moved {
+            // The address space has lost its last process.
+            Ok(0) => Err(AccessError::Gone { pid: self.pid }),
+            Ok(moved) => Ok(moved),
+            Err(Errno::INTR) => Ok(0),
+            // Addresses beyond the largest file offset are `INVAL`.
+            Err(Errno::IO | Errno::FAULT | Errno::INVAL) => Err(AccessError::Fault { address, bytes }),
+            Err(Errno::PERM | Errno::ACCESS) => Err(AccessError::Refused { address }),
+            Err(errno) => Err(AccessError::Kernel { address, errno }),
+        }
+    }
+}
+
+/// How many of the pieces, given by address and length and none of them empty, are neighbours: one system call's worth.
+fn neighbours(pieces: impl Iterator<Item = (u64, usize)>) -> usize {
+    let mut end = None;
+    let joins = |(address, len): &(u64, usize)| {
+        let joined = end.is_none_or(|end| end == *address);
+        end = address.checked_add(*len as u64);
+        joined && end.is_some()
+    };
+    pieces.take(PIECES).take_while(joins).count().max(1)
+}
+
+impl RankMemory for MemoryDescriptor {
+    fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
+        let mut pieces: Vec<_> = batch.iter_mut().filter(|piece| !piece.local.is_empty()).collect();
+        let mut left = pieces.as_mut_slice();
+        while let Some(first) = left.first() {
+            let mut at = first.address;
+            let run = neighbours(left.iter().map(|piece| (piece.address, piece.local.len())));
+            let (now, later) = left.split_at_mut(run);
+            let mut locals: Vec<_> = now.iter_mut().map(|piece| IoSliceMut::new(piece.local)).collect();
+            let mut locals = locals.as_mut_slice();
+            while !locals.is_empty() {
+                let moved = rustix::io::preadv(&self.fd, locals, at);
+                let moved = self.outcome(moved, at, locals[0].len() as u64)?;
+                at += moved as u64;
+                IoSliceMut::advance_slices(&mut locals, moved);
+            }
+            left = later;
+        }
+        Ok(())
+    }
+
+    fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError> {
+        let pieces: Vec<_> = batch.iter().filter(|piece| !piece.local.is_empty()).collect();
+        let mut left = pieces.as_slice();
+        while let Some(first) = left.first() {
+            let mut at = first.address;
+            let run = neighbours(left.iter().map(|piece| (piece.address, piece.local.len())));
+            let (now, later) = left.split_at(run);
+            let mut locals: Vec<_> = now.iter().map(|piece| IoSlice::new(piece.local)).collect();
+            let mut locals = locals.as_mut_slice();
+            while !locals.is_empty() {
+                let moved = rustix::io::pwritev(&self.fd, locals, at);
+                let moved = self.outcome(moved, at, locals[0].len() as u64)?;
+                at += moved as u64;
+                IoSlice::advance_slices(&mut locals, moved);
+            }
+            left = later;
+        }
+        Ok(())
+    }
+
+    fn resident(&self, _address: u64, _bytes: u64) -> Option<Resident> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+
+    const PAGE: usize = 4096;
+
+    fn own() -> MemoryDescriptor {
+        MemoryDescriptor::attach(MemoryDescriptor::of_this_process().unwrap(), 1).unwrap()
+    }
+
+    /// SP-4: more pieces than one call takes, neighbours and not, empty ones among them.
+    #[test]
+    fn batches_arrive_whole() {
+        let memory = own();
+        let target = vec![0u8; 20_000];
+        let start = target.as_ptr() as u64;
+        let chunks: Vec<Vec<u8>> = (0..3000usize).map(|at| vec![at as u8; if at % 7 == 0 { 0 } else { 5 }]).collect();
+        // Gaps of one byte after every hundredth piece, and backwards from the middle on.
+        let address = |at: usize| start + if at < 2000 { 5 * at + at / 100 } else { 19_000 - 5 * (at - 2000) } as u64;
+        let piece = |(at, chunk)| WritePiece { local: Vec::as_slice(chunk), address: address(at) };
+        memory.writev(&chunks.iter().enumerate().map(piece).collect::<Vec<_>>()).unwrap();
+        let mut back = vec![vec![0u8; 5]; 3000];
+        let piece = |(at, local): (usize, _)| ReadPiece { local: Vec::as_mut_slice(local), address: address(at) };
+        memory.readv(&mut back.iter_mut().enumerate().map(piece).collect::<Vec<_>>()).unwrap();
+        for (at, bytes) in back.iter().enumerate() {
+            assert_eq!(bytes, &[if at % 7 == 0 { 0 } else { at as u8 }; 5], "piece {at}");
+        }
+    }
+
+    #[test]
+    fn a_fault_names_the_address_and_what_lies_before_is_moved() {
+        let memory = own();
+        // SAFETY: a fresh mapping, of which only addresses are used; left mapped until the test process ends.
+        let guard = unsafe {
+            let (none, rights) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+            let start = mmap_anonymous(none, 2 * PAGE, rights, MapFlags::PRIVATE).unwrap();
+            // Beyond the mapping, so that there is nothing that even this tier could write to.
+            rustix::mm::munmap(start.byte_add(PAGE), PAGE).unwrap();
+            start as u64 + PAGE as u64
+        };
+        let failed = memory.write(guard - 32, &[7; 64]);
+        assert!(matches!(failed, Err(AccessError::Fault { address, .. }) if address == guard), "{failed:?}");
+        let mut back = [0; 32];
+        memory.read(guard - 32, &mut back).unwrap();
+        assert_eq!(back, [7; 32]);
+        for address in [0, guard, u64::MAX - 3, 1 << 63] {
+            assert!(matches!(memory.read(address, &mut [0; 8]), Err(AccessError::Fault { .. })), "{address:#x}");
+        }
+    }
+
+    /// The one difference from the other tiers, as the module says.
+    #[test]
+    fn a_read_only_page_is_written() {
+        let memory = own();
+        // SAFETY: as above.
+        let start = unsafe {
+            let (none, rights) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+            let start = mmap_anonymous(none, PAGE, rights, MapFlags::PRIVATE).unwrap();
+            mprotect(start, PAGE, MprotectFlags::READ).unwrap();
+            start as u64
+        };
+        // A kernel that is told not to (`proc_mem.force_override=never`) refuses, as the other tiers do.
+        match memory.write(start, b"seen") {
+            Ok(()) => {
+                let mut back = [0; 4];
+                memory.read(start, &mut back).unwrap();
+                assert_eq!(&back, b"seen");
+            }
+            Err(error) => assert!(matches!(error, AccessError::Fault { .. }), "{error}"),
+        }
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let refused = |fd: OwnedFd| MemoryDescriptor::attach(fd, 1).unwrap_err();
+        assert_eq!(refused(rustix::pipe::pipe().unwrap().0), NotMemory("it is not in procfs"));
+        assert_eq!(refused(tempfile::tempfile().unwrap().into()), NotMemory("it is not in procfs"));
+        assert_eq!(refused(File::open("/proc/self/maps").unwrap().into()), NotMemory("it is another file"));
+        assert_eq!(refused(File::open("/proc/self/mem").unwrap().into()), NotMemory("it is open for one way only"));
+    }
+
+    #[test]
+    fn a_process_that_ended_is_gone() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let file = File::options().read(true).write(true).open(format!("/proc/{}/mem", child.id())).unwrap();
+        let memory = MemoryDescriptor::attach(file.into(), child.id() as i32).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let pid = child.id() as i32;
+        assert_eq!(memory.read(PAGE as u64, &mut [0; 8]), Err(AccessError::Gone { pid }));
+        assert_eq!(memory.write(PAGE as u64, &[0; 8]), Err(AccessError::Gone { pid }));
+    }
+}
