@@ -289,6 +289,38 @@ FORTRAN(ialltoallv, IALLTOALLV,
     report_passed(COUNT_IALLTOALLV, PMPI_Wtime() - began);
 }
 
+/* ---- memory ---- */
+
+FORTRAN(alloc_mem, ALLOC_MEM, (MPI_Aint * size, MPI_Fint *info, char *baseptr, MPI_Fint *ierr))
+{
+    HIDDEN(alloc_mem);
+    void *memory = allocation_take(*size);
+    if (memory == NULL) {
+        next(size, info, baseptr, ierr);
+        return;
+    }
+    *(void **)(void *)baseptr = memory;
+    if (ierr != NULL)
+        *ierr = MPI_SUCCESS;
+}
+
+/* With a type(c_ptr) `use mpi` calls the same by these names. */
+#define ALLOC_MEM_CPTR(name)                                                                                           \
+    void name(MPI_Aint *size, MPI_Fint *info, char *baseptr, MPI_Fint *ierr) __attribute__((alias("ompi_alloc_mem_f")))
+ALLOC_MEM_CPTR(mpi_alloc_mem_cptr);
+ALLOC_MEM_CPTR(mpi_alloc_mem_cptr_);
+ALLOC_MEM_CPTR(mpi_alloc_mem_cptr__);
+ALLOC_MEM_CPTR(MPI_ALLOC_MEM_CPTR);
+
+FORTRAN(free_mem, FREE_MEM, (char *base, MPI_Fint *ierr))
+{
+    HIDDEN(free_mem);
+    if (!allocation_give(base))
+        next(base, ierr);
+    else if (ierr != NULL)
+        *ierr = MPI_SUCCESS;
+}
+
 /* ---- completion: the test functions need nothing of the shim ---- */
 
 FORTRAN(wait, WAIT, (MPI_Fint * request, MPI_Fint *status, MPI_Fint *ierr))

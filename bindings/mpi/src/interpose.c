@@ -141,6 +141,22 @@ int MPI_Ialltoallv(const void *sendbuf, const int sendcounts[], const int sdispl
     return outcome;
 }
 
+/* ---- memory ---- */
+
+int MPI_Alloc_mem(MPI_Aint size, MPI_Info info, void *baseptr)
+{
+    void *memory = allocation_take(size);
+    if (memory == NULL)
+        return PMPI_Alloc_mem(size, info, baseptr);
+    *(void **)baseptr = memory;
+    return MPI_SUCCESS;
+}
+
+int MPI_Free_mem(void *base)
+{
+    return allocation_give(base) ? MPI_SUCCESS : PMPI_Free_mem(base);
+}
+
 /* ---- completion ---- */
 
 int MPI_Wait(MPI_Request *request, MPI_Status *status)

@@ -9,7 +9,7 @@
 
 #include "shim.h"
 
-enum { NANOSECONDS_POSTING, NANOSECONDS_WAITING, BYTES, PACKED, FAILED, OFFLOADED, PASSED = OFFLOADED + COUNTED,
+enum { NANOSECONDS_POSTING, NANOSECONDS_WAITING, BYTES, PACKED, FAILED, ALLOCATED, OFFLOADED, PASSED = OFFLOADED + COUNTED,
        FIELDS = PASSED + COUNTED };
 
 static atomic_ullong fields[FIELDS];
@@ -54,6 +54,11 @@ void report_failed(void)
     add(FAILED, 1);
 }
 
+void report_allocated(void)
+{
+    add(ALLOCATED, 1);
+}
+
 /* JSON strings hold no control characters, quotes or backslashes unescaped. */
 static void write_string(FILE *to, const char *text)
 {
@@ -79,6 +84,7 @@ static void write_rank(FILE *to, const unsigned long long *rank)
         fprintf(to, "\"%s_offloaded\":%llu,\"%s_native\":%llu,", names[kind], rank[OFFLOADED + kind], names[kind],
                 rank[PASSED + kind]);
     fprintf(to, "\"bytes_contributed\":%llu,\"packed\":%llu,\"failed\":%llu,", rank[BYTES], rank[PACKED], rank[FAILED]);
+    fprintf(to, "\"shared_allocations\":%llu,", rank[ALLOCATED]);
     fprintf(to, "\"posting_s\":%.6f,\"waiting_s\":%.6f}", (double)rank[NANOSECONDS_POSTING] * 1e-9,
             (double)rank[NANOSECONDS_WAITING] * 1e-9);
 }

@@ -110,6 +110,13 @@ void memory_stop(void);
 void *bounce_take(size_t bytes);
 void bounce_give(void *bounce);
 
+/* ---- allocation.c: memory of MPI_Alloc_mem ---- */
+
+/* Memory shared with the service process; NULL when the MPI library is to allocate. */
+void *allocation_take(MPI_Aint size);
+/* Gives it back; false when it is not such memory. */
+bool allocation_give(void *memory);
+
 /* ---- requests.c: collectives in flight ---- */
 
 /* Elements that follow one another from this offset of the buffer. */
@@ -270,6 +277,7 @@ void report_passed(enum counted kind, double seconds);
 void report_posted(enum counted kind, uint64_t bytes, bool packed, double seconds);
 void report_waited(double seconds);
 void report_failed(void);
+void report_allocated(void);
 /* Collective over MPI_COMM_WORLD. */
 void report_write(void);
 

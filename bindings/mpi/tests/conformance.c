@@ -551,6 +551,44 @@ static void broadcasts(void)
     MPI_Comm_free(&half);
 }
 
+/* One call on memory of MPI_Alloc_mem, which is used again and again at addresses that come back. */
+static void allocate_and_gather(int count, int call)
+{
+    int *send, *receive;
+    MPI_Aint bytes = (MPI_Aint)count * (MPI_Aint)sizeof(int);
+    CHECK(MPI_Alloc_mem(bytes, MPI_INFO_NULL, &send) == MPI_SUCCESS);
+    CHECK(MPI_Alloc_mem(bytes * ranks, MPI_INFO_NULL, &receive) == MPI_SUCCESS);
+    memset(receive, 0xee, (size_t)bytes * (size_t)ranks);
+    fill(send, count, rank, call);
+    CHECK(MPI_Allgather(send, count, MPI_INT, receive, count, MPI_INT, MPI_COMM_WORLD) == MPI_SUCCESS);
+    CHECK(wrong(receive, count, ranks, call) == 0);
+    CHECK(MPI_Free_mem(send) == MPI_SUCCESS);
+    /* Of one buffer ours, of the other not. */
+    int *plain = fresh((size_t)bytes);
+    fill(plain, count, rank, call + 1);
+    CHECK(MPI_Allgather(plain, count, MPI_INT, receive, count, MPI_INT, MPI_COMM_WORLD) == MPI_SUCCESS);
+    CHECK(wrong(receive, count, ranks, call + 1) == 0);
+    free(plain);
+    CHECK(MPI_Free_mem(receive) == MPI_SUCCESS);
+}
+
+static void allocated_memory(void)
+{
+    static const int counts[] = {1, 1023, 1024, 5000, 300000};
+    for (int round = 0; round < 50; round++)
+        allocate_and_gather(counts[round % (int)(sizeof counts / sizeof *counts)], 3 * round);
+    /* More at once than the service process may want to map. */
+    int *many[400];
+    for (int i = 0; i < 400; i++) {
+        CHECK(MPI_Alloc_mem(8192, MPI_INFO_NULL, &many[i]) == MPI_SUCCESS);
+        memset(many[i], i, 8192);
+    }
+    for (int i = 0; i < 400; i++) {
+        CHECK(((unsigned char *)many[i])[8191] == (unsigned char)i);
+        CHECK(MPI_Free_mem(many[i]) == MPI_SUCCESS);
+    }
+}
+
 /* Left in flight when MPI_Finalize comes. */
 static void leave_in_flight(void)
 {
@@ -580,6 +618,7 @@ static const struct {
     {"communicator freed before its request", freed_communicator},
     {"broadcasts from every root, with gaps and without", broadcasts},
     {"exchanges, even and uneven, in place and not, with gaps", exchanges},
+    {"memory of MPI_Alloc_mem", allocated_memory},
     {"two threads on two communicators", two_threads},
     {"left in flight at the end", leave_in_flight},
 };

@@ -12,6 +12,7 @@ program fortran_allgather
 #define REQUEST_HANDLE integer
 #define TYPE_HANDLE integer
 #endif
+  use iso_c_binding
   implicit none
   integer, parameter :: n = 1000
   integer :: rank, ranks, ierr, i, test, bad, provided
@@ -23,7 +24,7 @@ program fortran_allgather
   call MPI_Comm_size(MPI_COMM_WORLD, ranks, ierr)
   test = 0
   bad = 0
-  if (rank == 0) print '(a)', '1..11'
+  if (rank == 0) print '(a)', '1..12'
 
   call tell(gathered(MPI_COMM_WORLD, 0), 'allgather')
   call tell(gathered(MPI_COMM_WORLD, 1), 'iallgather and wait')
@@ -34,6 +35,7 @@ program fortran_allgather
   call tell(broadcast(.true.), 'ibcast and wait')
   call tell(exchanged(.false.), 'alltoall and alltoallv')
   call tell(exchanged(.true.), 'ialltoall and ialltoallv in place, waitall')
+  call tell(allocation(), 'memory of MPI_Alloc_mem')
   call MPI_Comm_split(MPI_COMM_WORLD, mod(rank, 2), rank, half, ierr)
   call tell(gathered(half, 1), 'communicator from comm_split')
   periods = .false.
@@ -111,6 +113,24 @@ contains
       exchanged = exchanged .and. &
         all(uneven(back(of + 1) + 1:back(of + 1) + n) == [(of * 10007 + rank * 101 + i, i = 1, n)])
     end do
+  end function
+
+  logical function allocation()
+    integer, pointer :: shared(:)
+    type(c_ptr) :: memory
+    integer(MPI_ADDRESS_KIND) :: bytes
+    bytes = 4 * n * ranks
+    call MPI_Alloc_mem(bytes, MPI_INFO_NULL, memory, ierr)
+    allocation = ierr == MPI_SUCCESS
+    call c_f_pointer(memory, shared, [n * ranks])
+    shared = -1
+    shared(rank * n + 1:rank * n + n) = [(rank * 10007 + i, i = 1, n)]
+    call MPI_Allgather(MPI_IN_PLACE, 0, MPI_INTEGER, shared, n, MPI_INTEGER, MPI_COMM_WORLD, ierr)
+    do i = 0, n * ranks - 1
+      allocation = allocation .and. shared(i + 1) == i / n * 10007 + mod(i, n) + 1
+    end do
+    call MPI_Free_mem(shared, ierr)
+    allocation = allocation .and. ierr == MPI_SUCCESS
   end function
 
   logical function gathered(comm, form)

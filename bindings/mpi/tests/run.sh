@@ -188,6 +188,7 @@ all_tests() { # mpicc
   settings=()
   check "$mpi: conformance of Open MPI itself" natively "$built/conformance" native
   check "$mpi: conformance" all_under_shim "$built/conformance"
+  check "$mpi: memory is shared with the service process" grep -q '"shared_allocations":[1-9]' "$work/report.json"
   check "$mpi: conformance, one thread" under_shim "$built/conformance" single
   [ -n "$real" ] || faults
   fortran mpi

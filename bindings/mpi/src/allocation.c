@@ -1,0 +1,60 @@
+/*
+ * allocation.c: MPI_Alloc_mem gives memory that the service process maps too, the fastest for offloaded collectives.
+ *
+ * Where there is none to be had, not attached or out of it, and for pieces too small to matter, the MPI library's own
+ * allocator serves; MPI_Free_mem tells the two apart by address. What the program has not given back when MPI_Finalize
+ * comes stays mapped.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "shim.h"
+
+/* Below a page, sharing costs more memory than it holds. */
+#define SHARED_FROM 4096
+
+struct allocation {
+    void *memory;
+    struct allocation *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct allocation *allocations;
+
+void *allocation_take(MPI_Aint size)
+{
+    outboard_context *context = shim_context();
+    if (context == NULL || size < SHARED_FROM)
+        return NULL;
+    struct allocation *allocation = malloc(sizeof *allocation);
+    if (allocation == NULL)
+        return NULL;
+    if (outboard.alloc(context, (size_t)size, &allocation->memory) != OUTBOARD_OK) {
+        free(allocation);
+        return NULL;
+    }
+    pthread_mutex_lock(&lock);
+    allocation->next = allocations;
+    allocations = allocation;
+    pthread_mutex_unlock(&lock);
+    report_allocated();
+    return allocation->memory;
+}
+
+bool allocation_give(void *memory)
+{
+    pthread_mutex_lock(&lock);
+    struct allocation **at = &allocations;
+    while (*at != NULL && (*at)->memory != memory)
+        at = &(*at)->next;
+    struct allocation *found = *at;
+    if (found != NULL)
+        *at = found->next;
+    pthread_mutex_unlock(&lock);
+    if (found == NULL)
+        return false;
+    free(found);
+    if (shim_context() != NULL)
+        outboard.dealloc(shim_context(), memory);
+    return true;
+}
