@@ -143,7 +143,9 @@ int outboard_wait_some(outboard_request *const *requests, size_t count, int time
 /* Frees the handle. The collective goes on; its buffers must stay valid until it has ended. */
 int outboard_request_free(outboard_request *request);
 
-/* Memory that the service process maps directly; fastest for send and receive buffers. */
+/* Memory that the service process maps directly; fastest for send and receive buffers. Page-aligned, of undefined content,
+ * not inherited by forked children; what is not given back before the detach stays mapped, as plain memory. Memory given
+ * back is kept for the next allocation of a like size, within bounds. */
 int outboard_alloc(outboard_context *context, size_t bytes, void **memory);
 int outboard_dealloc(outboard_context *context, void *memory);
 

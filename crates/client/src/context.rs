@@ -7,9 +7,10 @@ use crate::error::Error;
 use crate::group::Group;
 use crate::own_daemon;
 use crate::placement;
+use crate::segments::Segments;
 use crate::slots::{InPlace, Lent, Slots};
 use crate::staging::{Buffers, StagingPool, Tables};
-use outboard_shm::attach::{self, Hello, OFFER_BYTES, Purpose, Reply, Request, Restaged};
+use outboard_shm::attach::{self, Hello, OFFER_BYTES, Reply, Request, Restaged};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::fork::ForkGuard;
 use outboard_shm::memory::{MemoryDescriptor, Probe, Tier};
@@ -67,6 +68,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Drop for Attachment {
     fn drop(&mut self) {
         if !self.guard.forked() {
+            // The program still has their addresses.
+            std::mem::take(&mut *lock(&self.parts.allocations)).into_values().for_each(Region::leave_mapped);
             // SAFETY: dropped once, here, and not used after.
             unsafe { ManuallyDrop::drop(&mut self.parts) }
         }
@@ -143,7 +146,7 @@ impl Context {
             control,
             tier,
             config_digest: welcome.config_digest,
-            staging: Mutex::default(),
+            staging: Mutex::new(StagingPool::new(Segments::new(welcome.most_ranges))),
             tables: Mutex::default(),
             allocations: Mutex::default(),
             _probe: probe,
@@ -241,7 +244,8 @@ impl Context {
         Ok((context, world))
     }
 
-    /// Memory that the service process maps too: the fastest buffers. Zeroed, page-aligned.
+    /// Memory that the service process maps too: the fastest buffers. Page-aligned, of undefined content, not inherited by
+    /// forked children. What is not given back stays mapped when the attachment ends.
     ///
     /// # Errors
     /// [`Error::Argument`] for no bytes, [`Error::Resource`], or what the service process says.
@@ -250,12 +254,8 @@ impl Context {
         if bytes == 0 {
             return Err(Error::argument("bytes", "is 0"));
         }
-        let region = Region::create("outboard-buffer", bytes)?;
-        region.keep_from_children()?;
+        let region = lock(&parts.staging).segments.take(&parts.connection, bytes, bytes)?;
         let start = region.start();
-        let address = start.as_ptr() as u64;
-        let request = Request::RegisterMemory { address, bytes: bytes as u64, purpose: Purpose::Allocation };
-        parts.connection.order(&request, &[region.fd()])?;
         lock(&parts.allocations).insert(start.as_ptr() as usize, region);
         Ok(start)
     }
@@ -272,9 +272,7 @@ impl Context {
         let Some(region) = lock(&parts.allocations).remove(&(memory as usize)) else {
             return Err(Error::argument("memory", format!("{memory:p} does not come from outboard_alloc")));
         };
-        let ordered = parts.connection.order(&Request::UnregisterMemory { address: memory as u64 }, &[]);
-        drop(region);
-        ordered
+        lock(&parts.staging).segments.give_back(&parts.connection, region)
     }
 
     /// How the service process reaches buffers of this rank that do not come from [`allocate`](Self::allocate), now.
@@ -297,7 +295,8 @@ impl Parts {
         if table.is_empty() {
             return Ok(0);
         }
-        lock(&self.tables).put(&self.connection, (slot, self.control.slots()), table)
+        let region = |bytes| lock(&self.staging).segments.take(&self.connection, bytes, bytes);
+        lock(&self.tables).put(region, (slot, self.control.slots()), table)
     }
 
     /// How the service process reaches memory that is not shared, now.
@@ -405,7 +404,7 @@ impl Parts {
     /// Lets go of where buffers were.
     pub(crate) fn release(&self, lent: Lent) {
         if let Lent::Staged(staged) = lent {
-            lock(&self.staging).give_back(staged);
+            lock(&self.staging).give_back(&self.connection, staged);
         }
     }
 
@@ -435,13 +434,13 @@ impl Parts {
                 Ok(()) => Lent::Staged(staged),
                 // It has completed.
                 Err(Error::Service { .. }) => {
-                    staging.give_back(staged);
+                    staging.give_back(&self.connection, staged);
                     Lent::Shared
                 }
                 Err(_) => return false,
             };
             if let Err(Lent::Staged(unused)) = lock(&self.slots).relend(&request, lent) {
-                staging.give_back(unused);
+                staging.give_back(&self.connection, unused);
             }
         }
     }

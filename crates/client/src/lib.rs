@@ -19,6 +19,7 @@ mod own_daemon;
 pub mod placement;
 pub mod rendezvous;
 mod request;
+mod segments;
 mod slots;
 mod staging;
 

@@ -1,25 +1,25 @@
 //! Staging (GP-9): where the service process cannot reach the program's buffers, we copy through memory it can reach.
 //!
 //! The send buffer is copied in by the post, the receive buffer is filled by the call that sees the completion: both
-//! while the rank is inside our library. Where the kernel withdraws access while requests are in flight, the next call into
-//! our library copies their buffers, as far as they have been received, and tells the service process. Segments are memfds that the service process maps; they are kept for the next
-//! call of a like size, within [`MOST_STAGED`].
+//! while the rank is inside our library. Where the kernel withdraws access while requests are in flight, the next call
+//! into our library copies their buffers, as far as they have been received, and tells the service process. The memory
+//! comes from [`Segments`]; at most [`MOST_STAGED`] bytes of it are in use.
 
 use crate::connection::Connection;
 use crate::error::Error;
-use outboard_shm::attach::{Purpose, Request};
+use crate::segments::Segments;
 use outboard_shm::region::Region;
 use std::sync::Arc;
 
-/// Bytes that one rank stages at most, in use or kept.
+/// Bytes that one rank stages at most.
 const MOST_STAGED: usize = 1 << 30;
 const LEAST_SEGMENT: usize = 64 << 10;
 const LEAST_TABLE: usize = 512;
 
-/// Segments that are not in use, and how many bytes there are in all.
-#[derive(Debug, Default)]
+/// The rank's shared memory, and how much of it stages.
+#[derive(Debug)]
 pub(crate) struct StagingPool {
-    kept: Vec<Region>,
+    pub(crate) segments: Segments,
     bytes: usize,
 }
 
@@ -61,10 +61,10 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Puts `table` where completion word `slot` of `slots` has its own; its address.
+    /// Puts `table` where completion word `slot` of `slots` has its own; its address. `region` makes a shared region.
     pub(crate) fn put(
         &mut self,
-        connection: &Connection,
+        region: impl FnOnce(usize) -> Result<Region, Error>,
         (slot, slots): (u32, u32),
         table: &[u64],
     ) -> Result<u64, Error> {
@@ -72,9 +72,7 @@ impl Tables {
         if bytes.len() > self.bytes_per_word {
             let each = bytes.len().next_power_of_two().max(LEAST_TABLE);
             let address_space = || Error::Resource(format!("{slots} tables of {each} bytes exceed the address space"));
-            let region =
-                Region::create("outboard-tables", each.checked_mul(slots as usize).ok_or_else(address_space)?)?;
-            register(connection, &region)?;
+            let region = region(each.checked_mul(slots as usize).ok_or_else(address_space)?)?;
             self.regions.push(region);
             self.bytes_per_word = each;
         }
@@ -83,14 +81,6 @@ impl Tables {
         region.write(at, &bytes);
         Ok(region.start().as_ptr() as u64 + at as u64)
     }
-}
-
-/// Lets the service process map a region of ours.
-fn register(connection: &Connection, region: &Region) -> Result<(), Error> {
-    region.keep_from_children()?;
-    let address = region.start().as_ptr() as u64;
-    let request = Request::RegisterMemory { address, bytes: region.bytes() as u64, purpose: Purpose::Staging };
-    connection.order(&request, &[region.fd()])
 }
 
 // SAFETY: the pointers are the program's buffers, which it lends to us until the request ends, whatever the thread.
@@ -111,6 +101,10 @@ impl Buffers {
 }
 
 impl StagingPool {
+    pub(crate) fn new(segments: Segments) -> StagingPool {
+        StagingPool { segments, bytes: 0 }
+    }
+
     /// Copies the contribution into a segment.
     ///
     /// # Safety
@@ -144,40 +138,23 @@ impl StagingPool {
     }
 
     fn segment(&mut self, connection: &Connection, needed: usize) -> Result<Region, Error> {
-        let fits = |kept: &Region| kept.bytes() >= needed && kept.bytes() / 4 <= needed.max(LEAST_SEGMENT);
-        if let Some(at) = self.kept.iter().position(fits) {
-            return Ok(self.kept.swap_remove(at));
-        }
-        let exhausted = || {
-            Error::Resource(format!(
+        let bytes = needed.checked_next_power_of_two().unwrap_or(usize::MAX).max(LEAST_SEGMENT);
+        if self.bytes.saturating_add(bytes) > MOST_STAGED {
+            return Err(Error::Resource(format!(
                 "staging {needed} bytes would pass this rank's limit of {MOST_STAGED} bytes; wait for requests, or let \
                  the service process reach the rank's memory (outboard doctor tells how)"
-            ))
-        };
-        let bytes = needed.checked_next_power_of_two().ok_or_else(exhausted)?.max(LEAST_SEGMENT);
-        if self.bytes.saturating_add(bytes) > MOST_STAGED {
-            self.release_kept(connection)?;
+            )));
         }
-        if self.bytes.saturating_add(bytes) > MOST_STAGED {
-            return Err(exhausted());
-        }
-        let segment = Region::create("outboard-staging", bytes)?;
-        register(connection, &segment)?;
-        self.bytes += bytes;
+        let segment = self.segments.take(connection, needed, bytes)?;
+        self.bytes += segment.bytes();
         Ok(segment)
     }
 
-    fn release_kept(&mut self, connection: &Connection) -> Result<(), Error> {
-        while let Some(segment) = self.kept.pop() {
-            self.bytes -= segment.bytes();
-            connection.order(&Request::UnregisterMemory { address: segment.start().as_ptr() as u64 }, &[])?;
-        }
-        Ok(())
-    }
-
     /// Takes the segment of a request back that has ended.
-    pub(crate) fn give_back(&mut self, staged: Staged) {
-        self.kept.push(staged.segment);
+    pub(crate) fn give_back(&mut self, connection: &Connection, staged: Staged) {
+        self.bytes -= staged.segment.bytes();
+        // Fails only where there is no service process any more, which others tell.
+        let _ = self.segments.give_back(connection, staged.segment);
     }
 }
 

@@ -10,11 +10,9 @@ use std::sync::Arc;
 
 use outboard_plan::Rank;
 use outboard_proto::{GroupHandle, HostId, SpId};
-use outboard_shm::attach::{
-    Channel, ChannelError, Hello, OFFER_BYTES, Purpose, Received, Reply, Request, Restaged, Welcome,
-};
+use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request, Restaged, Welcome};
 use outboard_shm::control::{LAYOUT_VERSION, RING_CAPACITY, ServiceSide};
-use outboard_shm::memory::{CrossMemory, MemoryDescriptor, Proof, TieredMemory};
+use outboard_shm::memory::{CrossMemory, MemfdRanges, MemoryDescriptor, Proof, RangeError, TieredMemory};
 use outboard_shm::region::read_sealed;
 use outboard_shm::status::Status;
 use rustix::io::Errno;
@@ -31,8 +29,6 @@ use crate::topology::{Seat, Topology};
 const MESSAGES: usize = 16;
 /// Offers that a rank may have unused; the oldest goes first.
 const MOST_OFFERS: usize = 256;
-/// Memory ranges that a rank may have registered; each holds a descriptor.
-const MOST_RANGES: u32 = 256;
 
 /// What to do where the service process is out of descriptors, to be put behind the kernel's word.
 pub(crate) const MORE_DESCRIPTORS: &str = "; raise its limit on descriptors (`ulimit -n`, LimitNOFILE in its unit)";
@@ -52,6 +48,9 @@ pub(crate) struct Host {
     pub(crate) address: Arc<[u8]>,
     pub(crate) max_ranks: usize,
     pub(crate) max_groups: usize,
+    /// Memory ranges that a rank may register, and that are mapped at once (GP-4).
+    pub(crate) most_ranges: u32,
+    pub(crate) most_mapped: u32,
 }
 
 /// A request that was refused: the reply, in words.
@@ -136,9 +135,7 @@ impl Desk<'_> {
                 self.create_group(id, token, descriptors, (ranks, rank)).map(|()| None)
             }
             Request::DestroyGroup { group } => self.destroy_group(id, group).map(Some),
-            Request::RegisterMemory { address, bytes, purpose } => {
-                self.register(id, descriptors, address, bytes, purpose).map(Some)
-            }
+            Request::RegisterMemory { address, bytes } => self.register(id, descriptors, address, bytes).map(Some),
             Request::UnregisterMemory { address } => self.unregister(id, address).map(Some),
             Request::Restage(restaged) => self.restage(id, &restaged).map(Some),
             Request::ErrorText { slot } => self.error_text(id, slot).map(Some),
@@ -190,7 +187,6 @@ impl Desk<'_> {
             completions,
             tier: rank.memory.tier(),
             memory: Arc::new(rank.memory),
-            ranges: 0,
             groups: BTreeMap::new(),
             next_group: 0,
             offers: VecDeque::new(),
@@ -221,7 +217,9 @@ impl Desk<'_> {
             let most = self.host.max_ranks;
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
-        let process = pin(self.ranks.connections[&id].channel(), hello, descriptors)?;
+        let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors)?;
+        let ranges = MemfdRanges::bounded(self.host.most_ranges, self.host.most_mapped);
+        process.memory = process.memory.with_ranges(ranges);
         let side =
             ServiceSide::create().map_err(|error| Refused { status: Status::Resource, text: error.to_string() })?;
         let watch = |fd: BorrowedFd<'_>, token, trigger| {
@@ -238,6 +236,7 @@ impl Desk<'_> {
             service_version: env!("CARGO_PKG_VERSION").to_owned(),
             tier: process.memory.tier(),
             config_digest: self.host.digest,
+            most_ranges: self.host.most_ranges,
         };
         Ok((side, welcome, process))
     }
@@ -315,28 +314,25 @@ impl Desk<'_> {
         descriptors: Vec<OwnedFd>,
         address: u64,
         bytes: u64,
-        purpose: Purpose,
     ) -> Result<Reply, Refused> {
         let rank = self.attached(id)?;
-        if rank.ranges >= MOST_RANGES {
-            return refuse(Status::Resource, format!("{MOST_RANGES} memory ranges are registered already; free some"));
-        }
         let memfd = descriptors.into_iter().next().expect("the message has one descriptor");
-        if let Err(error) = rank.memory.ranges().register(address, bytes, memfd) {
-            return refuse(Status::Argument, error);
+        match rank.memory.ranges().register(address, bytes, memfd) {
+            Ok(()) => {
+                tracing::debug!(pid = rank.pid, address, bytes, "a rank shares memory");
+                Ok(Reply::Done)
+            }
+            Err(error @ RangeError::TooMany(_)) => refuse(Status::Resource, error),
+            Err(error @ (RangeError::Region(_) | RangeError::Range { .. } | RangeError::Unknown { .. })) => {
+                refuse(Status::Argument, error)
+            }
         }
-        rank.ranges += 1;
-        tracing::debug!(pid = rank.pid, address, bytes, ?purpose, "a rank shares memory");
-        Ok(Reply::Done)
     }
 
     fn unregister(&mut self, id: ConnectionId, address: u64) -> Result<Reply, Refused> {
         let rank = self.attached(id)?;
         match rank.memory.ranges().unregister(address) {
-            Ok(()) => {
-                rank.ranges -= 1;
-                Ok(Reply::Done)
-            }
+            Ok(()) => Ok(Reply::Done),
             Err(error) => refuse(Status::Argument, error),
         }
     }

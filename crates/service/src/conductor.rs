@@ -322,6 +322,7 @@ impl Conductor {
             seated: self.ranks.seated(&self.host.topology),
             tiers_withdrawn: self.ranks.withdrawn,
             calls_restaged: self.ranks.restaged,
+            ranges: self.ranks.ranges(),
         };
         self.statistics.datapath.frames_sent = self.outbox.frames_sent();
         self.statistics.datapath.refused = self.ranks.refused;

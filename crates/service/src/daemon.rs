@@ -108,6 +108,8 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         address: Arc::from(fabric.local_address()),
         max_ranks: settings.max_ranks as usize,
         max_groups: settings.max_groups as usize,
+        most_ranges: settings.memory_ranges,
+        most_mapped: settings.mapped_ranges,
     };
     tracing::info!(
         service_process = format!("{id:016x}"),

@@ -81,8 +81,6 @@ pub(crate) struct Attached {
     pub(crate) memory: Arc<TieredMemory>,
     /// The tier of `memory` that was reported last.
     pub(crate) tier: Tier,
-    /// Ranges of memory that the rank has registered.
-    pub(crate) ranges: u32,
     /// By the identifier that the rank knows.
     pub(crate) groups: BTreeMap<u64, Membership>,
     pub(crate) next_group: u64,
@@ -194,6 +192,12 @@ impl Ranks {
 
     pub(crate) fn memberships(&self) -> usize {
         self.members.len()
+    }
+
+    /// Memory ranges that ranks have registered, and how many of them are mapped (GP-4).
+    pub(crate) fn ranges(&self) -> (usize, usize) {
+        let counts = self.attached().map(|rank| rank.memory.ranges().counts());
+        counts.fold((0, 0), |sum, counts| (sum.0 + counts.0, sum.1 + counts.1))
     }
 
     pub(crate) fn tiers(&self) -> Tiers {

@@ -174,6 +174,10 @@ pub struct Report {
     pub tiers_withdrawn: u64,
     /// Calls in flight whose buffers their ranks copied for it.
     pub calls_restaged: u64,
+    /// Memory ranges that ranks have registered (GP-4).
+    pub registered_ranges: u64,
+    /// How many of them are mapped.
+    pub mapped_ranges: u64,
     /// Datapath counts.
     pub datapath: Datapath,
     /// Where the attached ranks run, the first of them.
@@ -194,6 +198,7 @@ pub(crate) struct Present {
     pub(crate) seated: Vec<Seated>,
     pub(crate) tiers_withdrawn: u64,
     pub(crate) calls_restaged: u64,
+    pub(crate) ranges: (usize, usize),
 }
 
 /// The counts that the daemon keeps itself.
@@ -261,6 +266,8 @@ impl Statistics {
             memory_tiers: present.tiers,
             tiers_withdrawn: present.tiers_withdrawn,
             calls_restaged: present.calls_restaged,
+            registered_ranges: present.ranges.0 as u64,
+            mapped_ranges: present.ranges.1 as u64,
             datapath: self.datapath,
             seated,
             late,

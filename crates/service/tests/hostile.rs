@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use outboard::Status;
-use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Purpose, Received, Reply, Request};
+use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::entry::{AllgatherEntry, Entry};
 use outboard_shm::memory::Tier;
@@ -118,7 +118,7 @@ fn requests_are_checked_against_what_the_rank_owns() {
     let writable = Region::create("offers", OFFER_BYTES).expect("memory");
     assert_eq!(one.refused(&create, &[writable.fd()]), Status::Argument);
     assert_eq!(one.refused(&Request::CreateGroup { ranks: u32::MAX, rank: 0 }, &[writable.fd()]), Status::Argument);
-    let wraps = Request::RegisterMemory { address: u64::MAX, bytes: OFFER_BYTES as u64, purpose: Purpose::Staging };
+    let wraps = Request::RegisterMemory { address: u64::MAX, bytes: OFFER_BYTES as u64 };
     assert_eq!(one.refused(&wraps, &[writable.fd()]), Status::Argument);
     assert_eq!(daemon.statistics()["ranks"], 2);
 }

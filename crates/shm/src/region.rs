@@ -76,8 +76,16 @@ impl Region {
     /// # Errors
     /// [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats, [`RegionError::Kernel`] as above.
     pub fn attach(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
-        check_seals(fd.as_fd(), len as u64, size_seals())?;
+        Region::check(&fd, len as u64)?;
         Region::map(fd, len)
+    }
+
+    /// Whether [`attach`](Self::attach) would take what another process made; it stays so.
+    ///
+    /// # Errors
+    /// [`RegionError::Untrusted`] or [`RegionError::Size`].
+    pub fn check(fd: impl AsFd, len: u64) -> Result<(), RegionError> {
+        check_seals(fd.as_fd(), len, size_seals())
     }
 
     fn map(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
@@ -99,6 +107,13 @@ impl Region {
         // SAFETY: the range is the whole of our own mapping, and the advice leaves its content alone.
         unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
             .map_err(|errno| RegionError::Kernel { what: "keep from children", bytes: self.len as u64, errno })
+    }
+
+    /// Lets go of the descriptor and leaves the mapping to the process, for good.
+    pub fn leave_mapped(self) {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: read once, as `this` is not used or dropped after.
+        drop(unsafe { std::ptr::read(&this.fd) });
     }
 
     /// First byte of the mapping in this process.
@@ -227,6 +242,17 @@ mod tests {
         theirs.read(5000, &mut bytes);
         assert_eq!(&bytes, b"hello");
         assert!(rustix::fs::ftruncate(mine.fd(), 0).is_err(), "sealed against shrinking");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs memfd_create")]
+    fn a_mapping_may_stay_when_its_region_goes() {
+        let region = Region::create("test", 4096).unwrap();
+        let start = region.start();
+        region.write(0, b"stays");
+        region.leave_mapped();
+        // SAFETY: five bytes of a mapping that nobody takes away.
+        assert_eq!(unsafe { std::slice::from_raw_parts(start.as_ptr(), 5) }, b"stays");
     }
 
     #[test]

@@ -177,6 +177,33 @@ fn allocated_memory_is_shared_and_needs_no_staging() {
     assert_eq!(context.allocate(0).unwrap_err().status(), Status::Argument);
 }
 
+/// GP-4: what was registered once is used again; beyond the bound the oldest goes, and what is in use never does.
+#[test]
+fn shared_memory_is_registered_once_within_bounds() {
+    let service = FakeService::start(Behaviour { reach: Reach::None, ..Behaviour::default() });
+    let world = world(&service, 1);
+    let (context, group) = &world[0];
+    let first = context.allocate(100_000).unwrap();
+    // SAFETY: nothing uses the memory.
+    unsafe { context.deallocate(first.as_ptr()).unwrap() };
+    assert_eq!(context.allocate(99_000).unwrap(), first, "kept for a like size");
+    let sizes = [4096, 200_000, 400_000, 800_000, 1_600_000, 3_200_000, 6_400_000];
+    let others: Vec<_> = sizes.map(|bytes| context.allocate(bytes).unwrap()).into();
+    let full = context.allocate(1).unwrap_err();
+    assert_eq!(full.status(), Status::Resource, "{full}");
+    assert!(full.to_string().contains("8 pieces"), "{full}");
+    // SAFETY: nothing uses the memory.
+    others.iter().for_each(|memory| unsafe { context.deallocate(memory.as_ptr()).unwrap() });
+    // Segments to stage in take the places of those that are kept, and all bytes are right.
+    for bytes in [10, 100_000, 1_000_000] {
+        let (send, mut receive) = (contribution(0, bytes), vec![0; bytes]);
+        assert_eq!(post(group, &send, &mut receive).unwrap().wait(None), Some(Ok(())));
+        assert_eq!(receive, send);
+    }
+    // SAFETY: nothing uses the memory.
+    unsafe { context.deallocate(first.as_ptr()).unwrap() };
+}
+
 #[test]
 fn a_wait_may_end_before_the_collective() {
     let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });

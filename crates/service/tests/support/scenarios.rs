@@ -1,5 +1,7 @@
 //! What ranks do in the tests: each scenario runs in every rank of a world.
 
+mod churn;
+
 use std::io::Write;
 use std::net::TcpListener;
 use std::time::Duration;
@@ -57,6 +59,7 @@ pub(crate) fn run(name: &str) {
         "send-fault" => fault(&group, Nowhere::Send),
         "receive-fault" => fault(&group, Nowhere::Receive),
         "withdrawn" => withdrawn(&context, &group),
+        "churn" => churn::run(&context, &group),
         "attached" => {
             say("ready");
             wait_for_line();

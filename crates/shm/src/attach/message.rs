@@ -45,8 +45,6 @@ pub enum Request {
         address: u64,
         /// Bytes, all of the memfd.
         bytes: u64,
-        /// What the range serves.
-        purpose: Purpose,
     },
     /// Forget a range. Reply: [`Reply::Done`].
     UnregisterMemory {
@@ -97,15 +95,6 @@ pub struct Restaged {
     pub receive: u64,
 }
 
-/// What memory is registered for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// The program's buffers.
-    Allocation,
-    /// Copies of the program's buffers, which the service process cannot reach.
-    Staging,
-}
-
 /// From service process to rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
@@ -142,6 +131,8 @@ pub struct Welcome {
     pub tier: Tier,
     /// Digest of its configuration, which the ranks of a group compare.
     pub config_digest: u64,
+    /// Memory ranges that the rank may have registered at once.
+    pub most_ranges: u32,
 }
 
 /// A group as its ranks use it.
@@ -314,14 +305,10 @@ impl Message for Request {
                 writer.u64(*group);
                 writer
             }
-            Request::RegisterMemory { address, bytes, purpose } => {
+            Request::RegisterMemory { address, bytes } => {
                 let mut writer = start(5);
                 writer.u64(*address);
                 writer.u64(*bytes);
-                writer.u32(match purpose {
-                    Purpose::Allocation => 1,
-                    Purpose::Staging => 2,
-                });
                 writer
             }
             Request::UnregisterMemory { address } => {
@@ -372,15 +359,7 @@ impl Message for Request {
                 Request::CreateGroup { ranks, rank }
             }
             4 => Request::DestroyGroup { group: reader.u64("group")? },
-            5 => Request::RegisterMemory {
-                address: reader.u64("address")?,
-                bytes: reader.u64("bytes")?,
-                purpose: match reader.u32("purpose")? {
-                    1 => Purpose::Allocation,
-                    2 => Purpose::Staging,
-                    _ => return Err(DecodeError::Field("purpose")),
-                },
-            },
+            5 => Request::RegisterMemory { address: reader.u64("address")?, bytes: reader.u64("bytes")? },
             6 => Request::UnregisterMemory { address: reader.u64("address")? },
             7 => Request::ErrorText { slot: reader.u32("slot")? },
             8 => Request::Detach,
@@ -420,6 +399,7 @@ impl Message for Reply {
                 writer.text(&welcome.service_version);
                 writer.u32(welcome.tier.code());
                 writer.u64(welcome.config_digest);
+                writer.u32(welcome.most_ranges);
                 writer
             }
             Reply::Offer(offer) => {
@@ -456,6 +436,7 @@ impl Message for Reply {
                     Some(Tier::Memfd) | None => return Err(DecodeError::Field("tier")),
                 },
                 config_digest: reader.u64("digest")?,
+                most_ranges: reader.u32("number of ranges")?,
             }),
             102 => Reply::Offer(Box::new(reader.array("offer")?)),
             103 => Reply::GroupReady(GroupReady {
@@ -498,7 +479,7 @@ mod tests {
             Request::Offer,
             Request::CreateGroup { ranks: 4096, rank: 4095 },
             Request::DestroyGroup { group: 5 },
-            Request::RegisterMemory { address: 1 << 40, bytes: 1 << 30, purpose: Purpose::Staging },
+            Request::RegisterMemory { address: 1 << 40, bytes: 1 << 30 },
             Request::UnregisterMemory { address: 1 << 40 },
             Request::ErrorText { slot: 3 },
             Request::Detach,
@@ -508,7 +489,12 @@ mod tests {
 
     fn replies() -> Vec<Reply> {
         vec![
-            Reply::Welcome(Welcome { service_version: "0.1.0".into(), tier: Tier::Staging, config_digest: u64::MAX }),
+            Reply::Welcome(Welcome {
+                service_version: "0.1.0".into(),
+                tier: Tier::Staging,
+                config_digest: u64::MAX,
+                most_ranges: 7,
+            }),
             Reply::Offer(Box::new([7; OFFER_BYTES])),
             Reply::GroupReady(GroupReady { group: 1, handle: 2, allgather_least: 3, allgather_most: u64::MAX }),
             Reply::Done,

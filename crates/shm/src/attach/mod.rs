@@ -12,7 +12,7 @@ pub mod message;
 
 pub use channel::{Channel, ChannelError, Peer, Received};
 pub use message::{
-    ATTACH_VERSION, DecodeError, GroupReady, Hello, OFFER_BYTES, Purpose, Reply, Request, Restaged, TEXT_BYTES, Welcome,
+    ATTACH_VERSION, DecodeError, GroupReady, Hello, OFFER_BYTES, Reply, Request, Restaged, TEXT_BYTES, Welcome,
 };
 
 /// The socket where the service process listens unless told otherwise.

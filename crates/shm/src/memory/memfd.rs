@@ -1,17 +1,31 @@
-//! The memfd tier: ranges of a rank's address space that are mapped in this process too.
+//! The memfd tier: ranges of a rank's address space that are mapped in this process too. This is the service process's
+//! half of the registration cache (GP-4): an ordered tree by address per rank, whose mappings are made at the first use and
+//! dropped when others have been used more recently.
 //!
-//! Invariants: ranges do not overlap, none wraps round the address space, and their number is bounded; a mapping lives
-//! as long as any [`Resident`] that points into it, also when the rank unregisters it meanwhile.
+//! | a range is | on | goes to |
+//! |---|---|---|
+//! | unknown | `register` | registered: checked, its descriptor kept |
+//! | registered | its first use | mapped; beyond the bound the mapping used longest ago is dropped |
+//! | mapped | others being used | registered |
+//! | registered or mapped | `unregister` | unknown |
+//!
+//! Invariants: ranges do not overlap, none wraps round the address space, and their number and that of mappings is bounded;
+//! a mapping lives as long as any [`Resident`] that points into it, also when the rank unregisters it meanwhile. A range is
+//! never found for memory that came after it at the same address: the rank keeps its own mapping in place until this side
+//! has forgotten the range.
 
 use super::{AccessError, RankMemory, ReadPiece, WritePiece};
 use crate::region::{Region, RegionError};
+use crate::sync::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
-/// Ranges that one rank may register.
-const MOST_RANGES: usize = 4096;
+/// Ranges that one rank may register unless told otherwise; each holds a descriptor.
+pub const MOST_RANGES: u32 = 256;
+/// Ranges of one rank that are mapped at once unless told otherwise; each takes one of the process's mappings.
+pub const MOST_MAPPED: u32 = 64;
 
 /// Why a range was not registered or not unregistered.
 #[derive(Debug, thiserror::Error)]
@@ -28,8 +42,8 @@ pub enum RangeError {
         bytes: u64,
     },
     /// Too many.
-    #[error("{MOST_RANGES} memory ranges are registered already; free some with outboard_dealloc")]
-    TooMany,
+    #[error("{0} memory ranges are registered already; free some with outboard_dealloc, or raise --memory-ranges")]
+    TooMany(u32),
     /// Nothing starts there.
     #[error("no registered range starts at {address:#x}")]
     Unknown {
@@ -77,36 +91,61 @@ impl Resident {
     }
 }
 
+/// One registered range.
+#[derive(Debug)]
+struct Range {
+    bytes: u64,
+    /// Checked to be a memfd of this size that stays so.
+    memfd: OwnedFd,
+    mapping: Option<Arc<Region>>,
+    /// The tick of its last use.
+    used: AtomicU64,
+}
+
 /// The registered ranges of one rank.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct MemfdRanges {
-    by_start: RwLock<BTreeMap<u64, Arc<Region>>>,
+    by_start: RwLock<BTreeMap<u64, Range>>,
+    ticks: AtomicU64,
+    most: u32,
+    most_mapped: u32,
+}
+
+impl Default for MemfdRanges {
+    fn default() -> Self {
+        Self::bounded(MOST_RANGES, MOST_MAPPED)
+    }
 }
 
 impl MemfdRanges {
-    /// No ranges.
-    pub fn new() -> Self {
-        Self::default()
+    /// No ranges, and room for `most`, of which `most_mapped` are mapped at once.
+    ///
+    /// # Panics
+    /// If there is no room for a mapping.
+    pub fn bounded(most: u32, most_mapped: u32) -> Self {
+        assert!(most_mapped > 0, "no range could ever be used");
+        MemfdRanges { by_start: RwLock::default(), ticks: AtomicU64::new(0), most, most_mapped }
     }
 
-    /// Maps the memfd that backs `bytes` bytes at `address` of the rank.
+    /// Takes note of the memfd that backs `bytes` bytes at `address` of the rank.
     ///
     /// # Errors
     /// [`RangeError`]; nothing is registered then.
     pub fn register(&self, address: u64, bytes: u64, memfd: OwnedFd) -> Result<(), RangeError> {
         let range = RangeError::Range { address, bytes };
-        let (Some(end), Ok(len)) = (address.checked_add(bytes), usize::try_from(bytes)) else {
+        let Some(end) = address.checked_add(bytes).filter(|_| bytes > 0 && usize::try_from(bytes).is_ok()) else {
             return Err(range);
         };
-        let mut by_start = self.by_start.write().unwrap_or_else(PoisonError::into_inner);
-        if by_start.len() >= MOST_RANGES {
-            return Err(RangeError::TooMany);
+        let mut by_start = self.table();
+        if by_start.len() >= self.most as usize {
+            return Err(RangeError::TooMany(self.most));
         }
         let before = by_start.range(..end).next_back();
-        if len == 0 || before.is_some_and(|(start, region)| start + region.bytes() as u64 > address) {
+        if before.is_some_and(|(start, range)| start + range.bytes > address) {
             return Err(range);
         }
-        by_start.insert(address, Arc::new(Region::attach(memfd, len)?));
+        Region::check(&memfd, bytes)?;
+        by_start.insert(address, Range { bytes, memfd, mapping: None, used: AtomicU64::new(0) });
         Ok(())
     }
 
@@ -115,21 +154,58 @@ impl MemfdRanges {
     /// # Errors
     /// [`RangeError::Unknown`].
     pub fn unregister(&self, address: u64) -> Result<(), RangeError> {
-        let removed = self.by_start.write().unwrap_or_else(PoisonError::into_inner).remove(&address);
-        removed.map(drop).ok_or(RangeError::Unknown { address })
+        self.table().remove(&address).map(drop).ok_or(RangeError::Unknown { address })
     }
 
-    /// The range in this process, if all of it lies in one registered range.
+    /// Ranges registered, and how many of them are mapped.
+    pub fn counts(&self) -> (usize, usize) {
+        let by_start = self.by_start.read().unwrap_or_else(PoisonError::into_inner);
+        (by_start.len(), by_start.values().filter(|range| range.mapping.is_some()).count())
+    }
+
+    /// The range in this process, if all of it lies in one registered range and there is room to map that.
     pub fn find(&self, address: u64, bytes: u64) -> Option<Resident> {
         let by_start = self.by_start.read().unwrap_or_else(PoisonError::into_inner);
-        let (start, region) = by_start.range(..=address).next_back()?;
+        let (&start, range) = by_start.range(..=address).next_back()?;
         let (offset, end) = (address - start, address.checked_add(bytes)?);
-        if end > start + region.bytes() as u64 {
+        if end > start + range.bytes {
             return None;
         }
-        // Both fit, as the region is mapped.
-        let (offset, len) = (offset as usize, bytes as usize);
-        Some(Resident { start: region.at(offset, len), len, _region: region.clone() })
+        range.used.store(self.ticks.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let region = match &range.mapping {
+            Some(region) => Arc::clone(region),
+            None => {
+                drop(by_start);
+                self.map(start)?
+            }
+        };
+        // It may have been registered anew, and shorter, while nobody looked.
+        let (offset, len) = (usize::try_from(offset).ok()?, usize::try_from(bytes).ok()?);
+        if offset.checked_add(len)? > region.bytes() {
+            return None;
+        }
+        Some(Resident { start: region.at(offset, len), len, _region: region })
+    }
+
+    /// Maps a registered range, at the cost of the mapping that was used longest ago.
+    fn map(&self, start: u64) -> Option<Arc<Region>> {
+        let mut by_start = self.table();
+        if let Some(region) = &by_start.get(&start)?.mapping {
+            return Some(Arc::clone(region));
+        }
+        let mapped = || by_start.iter().filter(|(_, range)| range.mapping.is_some());
+        if mapped().count() >= self.most_mapped as usize {
+            let oldest = mapped().min_by_key(|(_, range)| range.used.load(Ordering::Relaxed)).map(|(start, _)| *start);
+            by_start.get_mut(&oldest?)?.mapping = None;
+        }
+        let range = by_start.get_mut(&start)?;
+        let region = Arc::new(Region::attach(range.memfd.try_clone().ok()?, range.bytes as usize).ok()?);
+        range.mapping = Some(Arc::clone(&region));
+        Some(region)
+    }
+
+    fn table(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Range>> {
+        self.by_start.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn find_or_fail(&self, address: u64, bytes: usize) -> Result<Resident, AccessError> {
@@ -185,7 +261,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps a memfd")]
     fn bytes_cross_a_registered_range_and_nothing_beyond_it() {
-        let ranges = MemfdRanges::new();
+        let ranges = MemfdRanges::default();
         let (rank, fd) = memfd(8192);
         ranges.register(0x10_0000, 8192, fd).unwrap();
         ranges.write(0x10_0010, b"down").unwrap();
@@ -203,7 +279,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "maps a memfd")]
     fn hostile_ranges_are_refused() {
-        let ranges = MemfdRanges::new();
+        let ranges = MemfdRanges::default();
         ranges.register(0x10_0000, 8192, memfd(8192).1).unwrap();
         for (address, bytes) in [(0x10_0000, 8192), (0xf_f000, 8192), (0x10_1000, 8192), (u64::MAX - 100, 8192)] {
             let refused = ranges.register(address, bytes, memfd(8192).1);
@@ -215,10 +291,45 @@ mod tests {
         assert!(ranges.find(0x10_0000, 16384).is_none(), "neighbours are separate mappings");
     }
 
+    /// GP-4: bounded mappings, the one used longest ago goes first, and a new range at an old address is a new one.
+    #[test]
+    fn mappings_come_and_go_and_none_outlives_its_range() {
+        let ranges = MemfdRanges::bounded(4, 2);
+        let regions: Vec<Region> = (0..4u64)
+            .map(|at| {
+                let (region, fd) = memfd(4096);
+                ranges.register(0x10_0000 + 0x1000 * at, 4096, fd).unwrap();
+                region
+            })
+            .collect();
+        assert_eq!(ranges.counts(), (4, 0));
+        assert!(matches!(ranges.register(0x1000, 4096, memfd(4096).1), Err(RangeError::TooMany(4))));
+        let write = |at: u64, bytes: &[u8; 4]| ranges.write(0x10_0000 + 0x1000 * at, bytes).unwrap();
+        for round in 0..3u8 {
+            for at in 0..4 {
+                write(at, &[round + at as u8; 4]);
+                assert!(ranges.counts().1 <= 2);
+            }
+        }
+        write(2, b"used");
+        write(0, b"used");
+        let mapped = |at: u64| ranges.by_start.read().unwrap()[&(0x10_0000 + 0x1000 * at)].mapping.is_some();
+        assert_eq!([mapped(0), mapped(1), mapped(2), mapped(3)], [true, false, true, false]);
+        ranges.unregister(0x10_0000).unwrap();
+        let (fresh, fd) = memfd(4096);
+        ranges.register(0x10_0000, 4096, fd).unwrap();
+        write(0, b"anew");
+        let mut seen = [0; 4];
+        fresh.read(0, &mut seen);
+        assert_eq!(&seen, b"anew");
+        regions[0].read(0, &mut seen);
+        assert_eq!(&seen, b"used", "the memory that was there before is left alone");
+    }
+
     #[test]
     #[cfg_attr(miri, ignore = "maps a memfd")]
     fn resident_bytes_outlive_the_registration() {
-        let ranges = MemfdRanges::new();
+        let ranges = MemfdRanges::default();
         let (rank, fd) = memfd(4096);
         ranges.register(0x1000, 4096, fd).unwrap();
         let resident = ranges.find(0x1000, 5).unwrap();

@@ -19,7 +19,7 @@ mod tiered;
 
 pub use cross::CrossMemory;
 pub use descriptor::{MemoryDescriptor, NotMemory};
-pub use memfd::{MemfdRanges, RangeError, Resident};
+pub use memfd::{MOST_MAPPED, MOST_RANGES, MemfdRanges, RangeError, Resident};
 pub use tiered::{Probe, ProbeOutcome, Proof, TieredMemory, probe};
 
 use std::fmt;

@@ -119,6 +119,12 @@ impl TieredMemory {
         TieredMemory { cross, descriptor, proof: Some(proof), tier: AtomicU32::new(tier.code()), ..Self::default() }
     }
 
+    /// The same memory with room for other numbers of memfd ranges; none is registered.
+    #[must_use]
+    pub fn with_ranges(self, ranges: MemfdRanges) -> Self {
+        TieredMemory { ranges, ..self }
+    }
+
     /// Registers and unregisters memfd ranges, at any time.
     pub fn ranges(&self) -> &MemfdRanges {
         &self.ranges
@@ -192,7 +198,7 @@ impl TieredMemory {
 impl Default for TieredMemory {
     fn default() -> Self {
         TieredMemory {
-            ranges: MemfdRanges::new(),
+            ranges: MemfdRanges::default(),
             cross: None,
             descriptor: None,
             proof: None,
@@ -339,7 +345,7 @@ mod tests {
         assert!(seen == source);
 
         let region = Region::create("test", source.len()).unwrap();
-        let ranges = MemfdRanges::new();
+        let ranges = MemfdRanges::default();
         ranges.register(0x7000, bytes, region.fd().try_clone_to_owned().unwrap()).unwrap();
         copy_between(&cross, source.as_ptr() as u64, &ranges, 0x7000, bytes).unwrap();
         let back = vec![0u8; source.len()];

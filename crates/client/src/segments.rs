@@ -1,0 +1,92 @@
+//! Memory that this rank has registered with its service process: the rank's half of the registration cache (GP-4).
+//!
+//! | a segment is | on | goes to |
+//! |---|---|---|
+//! | in use | `give_back` | kept, registered and mapped |
+//! | kept | a request for a like size | in use |
+//! | kept | the bound on segments or on bytes kept, the one used longest ago first | unregistered, then unmapped |
+//!
+//! Only these segments need registration: all other memory is reached by address, and nothing about it is remembered that
+//! an munmap or a realloc of the program could make wrong. Invariants: at most as many segments are registered as the
+//! service process allows; an address is given back to the kernel only after the service process has forgotten it.
+
+use crate::connection::Connection;
+use crate::error::Error;
+use outboard_shm::attach::Request;
+use outboard_shm::region::Region;
+use std::collections::VecDeque;
+
+/// Bytes of segments kept for their next use.
+const MOST_KEPT: usize = 256 << 20;
+/// A segment is not used for less than this part of it.
+const WASTE: usize = 4;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    /// Not in use; the one used longest ago first.
+    kept: VecDeque<Region>,
+    kept_bytes: usize,
+    registered: usize,
+    most: usize,
+}
+
+impl Segments {
+    /// None, and room for `most`.
+    pub(crate) fn new(most: u32) -> Segments {
+        Segments { kept: VecDeque::new(), kept_bytes: 0, registered: 0, most: most as usize }
+    }
+
+    /// A registered segment of at least `needed` bytes, of undefined content; a fresh one has `fresh` bytes.
+    pub(crate) fn take(&mut self, connection: &Connection, needed: usize, fresh: usize) -> Result<Region, Error> {
+        let fits = |kept: &Region| kept.bytes() >= needed && kept.bytes() / WASTE <= fresh;
+        if let Some(at) = self.kept.iter().rposition(fits)
+            && let Some(segment) = self.kept.remove(at)
+        {
+            self.kept_bytes -= segment.bytes();
+            return Ok(segment);
+        }
+        while self.registered >= self.most {
+            if !self.unregister_oldest(connection)? {
+                let most = self.most;
+                return Err(Error::Resource(format!(
+                    "{most} pieces of memory are shared with the service process, its limit (--memory-ranges)"
+                )));
+            }
+        }
+        let segment = Region::create("outboard-memory", fresh)?;
+        segment.keep_from_children()?;
+        let address = segment.start().as_ptr() as u64;
+        connection.order(&Request::RegisterMemory { address, bytes: fresh as u64 }, &[segment.fd()])?;
+        self.registered += 1;
+        Ok(segment)
+    }
+
+    /// Takes back a segment that nothing uses any more. Without a service process there is nothing to be told.
+    pub(crate) fn give_back(&mut self, connection: &Connection, segment: Region) -> Result<(), Error> {
+        self.kept_bytes += segment.bytes();
+        self.kept.push_back(segment);
+        while self.kept_bytes > MOST_KEPT {
+            self.unregister_oldest(connection)?;
+        }
+        Ok(())
+    }
+
+    /// False when none is kept.
+    fn unregister_oldest(&mut self, connection: &Connection) -> Result<bool, Error> {
+        let Some(segment) = self.kept.pop_front() else { return Ok(false) };
+        self.kept_bytes -= segment.bytes();
+        let ordered = connection.order(&Request::UnregisterMemory { address: segment.start().as_ptr() as u64 }, &[]);
+        match ordered {
+            Ok(()) => {
+                self.registered -= 1;
+                Ok(true)
+            }
+            Err(error) => {
+                // It may still be written to: the address must not come back for anything else.
+                segment.leave_mapped();
+                Err(error)
+            }
+        }
+    }
+}
