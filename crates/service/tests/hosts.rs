@@ -261,14 +261,19 @@ fn lost_datagrams_are_repaired() {
 
 /// SP-4, GP-9: one host's ranks have to be staged while calls are in flight, and all hosts get their bytes.
 fn withdrawn_memory_loses_no_byte_between_hosts() {
-    for options in [&["--algorithm", "multicast"], &["--algorithm", "ring"]] {
+    for (options, scenario, waiting) in [
+        (&["--algorithm", "multicast"], "withdrawn", 4),
+        (&["--algorithm", "ring"], "withdrawn", 4),
+        (&["--algorithm", "multicast"], "withdrawn-under-way", 1),
+        (&["--algorithm", "ring"], "withdrawn-under-way", 1),
+    ] {
         let mut cluster = Cluster::start_refusable(2, options);
-        let mut ranks = cluster.ranks("withdrawn", 2);
+        let mut ranks = cluster.ranks(scenario, 2);
         ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
         for calls in [Calls::Descriptor, Calls::CrossMemory] {
             cluster.daemons[0].refuse(calls, rustix::io::Errno::FAULT.raw_os_error());
         }
-        ranks.iter_mut().for_each(Rank::go_on);
+        ranks[..waiting].iter_mut().for_each(Rank::go_on);
         let tiers: Vec<_> = ranks.iter_mut().map(Rank::line).collect();
         assert_eq!(tiers, ["staging", "staging", "cross-memory attach", "cross-memory attach"]);
         assert_eq!(cluster.count("failed"), 0);

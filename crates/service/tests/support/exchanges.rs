@@ -37,7 +37,7 @@ impl Buffer {
 }
 
 /// A posted exchange with its buffers.
-struct Posted {
+pub(crate) struct Posted {
     _send: Buffer,
     receive: Buffer,
     request: Request,
@@ -77,7 +77,7 @@ fn even(group: &Group, call: usize, bytes: u64) -> Posted {
     Posted { _send: send, receive, request: posted.expect("posted"), call }
 }
 
-fn check_exchange(group: &Group, mut posted: Posted) {
+pub(crate) fn check_exchange(group: &Group, mut posted: Posted) {
     let (rank, ranks) = me(group);
     posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");
     for from in 0..ranks {
@@ -86,6 +86,11 @@ fn check_exchange(group: &Group, mut posted: Posted) {
         posted.receive.block(from).fill(UNTOUCHED);
     }
     assert!(posted.receive.memory.iter().all(|byte| *byte == UNTOUCHED), "something was written between the blocks");
+}
+
+/// Posts an exchange of blocks of all sizes.
+pub(crate) fn post_uneven(group: &Group, call: usize) -> Posted {
+    exchange(group, call, uneven(call))
 }
 
 fn uneven(call: usize) -> impl Fn(usize, usize) -> u64 {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use outboard::{Context, Contribution, Error, Group, Request, Status};
 
-use super::exchanges;
+use super::exchanges::{self, check_exchange, post_uneven};
 
 /// No wait of a test ends by this unless something is broken.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
@@ -59,6 +59,7 @@ pub(crate) fn run(name: &str) {
         "send-fault" => fault(&group, Nowhere::Send),
         "receive-fault" => fault(&group, Nowhere::Receive),
         "withdrawn" => withdrawn(&context, &group),
+        "withdrawn-under-way" => withdrawn_under_way(&context, &group),
         "churn" => churn::run(&context, &group),
         "attached" => {
             say("ready");
@@ -288,19 +289,43 @@ fn in_flight(group: &Group) {
 fn withdrawn(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let calls = |first: usize| (first..first + 8).map(|call| post(group, call, 1 + call * 9_001, call % 2 == 0));
+    let in_flight = || (calls(10).collect::<Vec<_>>(), post_uneven(group, 9));
     calls(0).for_each(|posted| check(posted, ranks));
     check_broadcast(post_broadcast(group, 0, 8, 300_000), 0);
     let late = rank == ranks - 1;
-    let mut posted: Vec<_> = if late { Vec::new() } else { calls(10).collect() };
+    let early = (!late).then(in_flight);
     say("ready");
     wait_for_line();
-    if late {
-        posted = calls(10).collect();
-    }
+    let (gathers, exchange) = early.unwrap_or_else(in_flight);
     let broadcast = post_broadcast(group, ranks - 1, 9, 300_000);
-    posted.into_iter().rev().for_each(|posted| check(posted, ranks));
+    gathers.into_iter().rev().for_each(|posted| check(posted, ranks));
     check_broadcast(broadcast, ranks - 1);
+    check_exchange(group, exchange);
     calls(30).for_each(|posted| check(posted, ranks));
+    say(context.memory_tier().name());
+    wait_for_line();
+}
+
+/// As above while bytes flow: nobody waits for the moment.
+fn withdrawn_under_way(context: &Context, group: &Group) {
+    let (rank, ranks) = me(group);
+    let round = |round: usize| {
+        let call = 5 * round;
+        let gathers: Vec<_> = (call..call + 3).map(|call| post(group, call, 100 + call % 7 * 30_001, false)).collect();
+        let exchange = post_uneven(group, call + 3);
+        let root = round % ranks;
+        check_broadcast(post_broadcast(group, root, call + 4, 70_000), root);
+        gathers.into_iter().for_each(|posted| check(posted, ranks));
+        check_exchange(group, exchange);
+    };
+    round(0);
+    say("ready");
+    (1..60).for_each(round);
+    // All wait for the one who hears that the moment is over.
+    if rank == 0 {
+        wait_for_line();
+    }
+    round(60);
     say(context.memory_tier().name());
     wait_for_line();
 }
