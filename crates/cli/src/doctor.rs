@@ -1,21 +1,27 @@
 //! `outboard doctor`: tries for real what Outboard needs here, and says what to do where something does not work.
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use outboard_bench::{Peer, default_peers_dir, open_mpi_compiler};
 use outboard_fabric::multicast::{Interface, MulticastSettings};
 use outboard_fabric::{Limits, UcxSettings};
 use outboard_service::topology::Topology;
+use outboard_shm::memory::{MemoryDescriptor, Probe, ProbeOutcome};
 use serde::Serialize;
 
 use crate::error::CliError;
 use crate::places;
+use crate::top;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
     /// The interface towards the other hosts
     #[arg(long, default_value = "lo")]
     interface: String,
+    /// Statistics sockets of daemons to ask too; those of running jobs of `outboard run` are asked anyway
+    #[arg(long)]
+    stats: Vec<PathBuf>,
     /// Findings as JSON
     #[arg(long)]
     json: bool,
@@ -47,6 +53,8 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let mut findings = parts();
     findings.push(cross_memory());
     findings.push(topology());
+    findings.push(memory_descriptor());
+    findings.extend(withdrawn(&args.stats));
     let interface = Interface::named(&args.interface)
         .map_err(|e| CliError::Failed(format!("interface {}: {e}; name one of `ip link`", args.interface)))?;
     let ucx = UcxSettings { devices: Some(args.interface.clone()), limits: Limits::default() };
@@ -123,4 +131,35 @@ fn cross_memory() -> Finding {
     };
     let found = probe().map_err(|e| format!("{e}; staging works in its place, slower"));
     Finding::of("access to rank memory", false, found, "allow ptrace of own processes: kernel.yama.ptrace_scope=0")
+}
+
+/// Reads and writes our own memory by the descriptor that a rank hands over where cross-memory attach is refused.
+fn memory_descriptor() -> Finding {
+    let probe = || -> Result<String, String> {
+        let descriptor = MemoryDescriptor::of_this_process().map_err(|error| error.to_string())?;
+        let pid = i32::try_from(std::process::id()).map_err(|error| error.to_string())?;
+        let memory = MemoryDescriptor::attach(descriptor, pid).map_err(|error| error.to_string())?;
+        let buffer = Box::new(Probe::new().map_err(|errno| errno.to_string())?);
+        match outboard_shm::memory::probe(&memory, &raw const *buffer as u64, buffer.nonce()) {
+            ProbeOutcome::Reached => Ok("/proc/self/mem, where cross-memory attach is refused".to_owned()),
+            ProbeOutcome::Failed(error) => Err(error.to_string()),
+            ProbeOutcome::OtherBytes => Err("it shows other bytes".to_owned()),
+        }
+    };
+    Finding::of("memory descriptor", false, probe(), "mount /proc where programs run")
+}
+
+/// Running jobs whose ranks are not reached any more as they were at first.
+fn withdrawn(sockets: &[PathBuf]) -> Vec<Finding> {
+    let sockets = sockets.iter().cloned().chain(top::running_jobs());
+    let reports = sockets.filter_map(|socket| top::asked(&socket)).map(|(_, report)| report);
+    reports
+        .filter(|report| report.tiers_withdrawn > 0)
+        .map(|report| {
+            let what = format!("memory of ranks of pid {}", report.pid);
+            let remedy =
+                "see the daemon's log for when; a seccomp filter, a security module or prctl can be the reason";
+            Finding::of(&what, false, Err(top::withdrawn(&report)), remedy)
+        })
+        .collect()
 }

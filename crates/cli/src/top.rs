@@ -64,8 +64,17 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
     }
 }
 
+/// What became of ranks whose memory the kernel has made unreachable while they were attached (SP-4, GP-9).
+pub(crate) fn withdrawn(report: &Report) -> String {
+    format!(
+        "the kernel withdrew access to ranks' memory {} times, the next tier went on; {} calls in flight were copied by \
+         their ranks",
+        report.tiers_withdrawn, report.calls_restaged
+    )
+}
+
 /// The sockets of jobs that `outboard run` and `outboard bench` have under way on this machine.
-fn running_jobs() -> Vec<PathBuf> {
+pub(crate) fn running_jobs() -> Vec<PathBuf> {
     let entries = |directory: &Path| std::fs::read_dir(directory).into_iter().flatten().flatten();
     let named = |path: &Path, prefix| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
     let jobs = entries(&std::env::temp_dir()).map(|entry| entry.path()).filter(|path| named(path, "outboard-"));
@@ -78,7 +87,7 @@ fn running_jobs() -> Vec<PathBuf> {
 }
 
 /// What the daemon behind a socket says; a silent one is named.
-fn asked(socket: &Path) -> Option<(PathBuf, Report)> {
+pub(crate) fn asked(socket: &Path) -> Option<(PathBuf, Report)> {
     let ask = || -> io::Result<Report> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -137,12 +146,13 @@ fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
     let tiers = report.memory_tiers;
     let _ = writeln!(
         text,
-        "service process {} (pid {}): {} ranks (memfd {}, cross-memory attach {}, staging {}), {:.1} % of a core",
+        "service process {} (pid {}): {} ranks (memfd {}, cross-memory attach {}, memory descriptor {}, staging {}), {:.1} % of a core",
         report.service_process,
         report.pid,
         report.ranks,
         tiers.memfd,
         tiers.cross_memory_attach,
+        tiers.memory_descriptor,
         tiers.staging,
         (now.cpu_s - then.cpu_s) / seconds * 100.0,
     );
@@ -159,6 +169,9 @@ fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
         report.retransmitted_bytes,
     );
     text += &seats(report);
+    if report.tiers_withdrawn > 0 {
+        let _ = writeln!(text, "  {}", withdrawn(report));
+    }
     for waiting in &report.in_flight {
         let _ = write!(
             text,

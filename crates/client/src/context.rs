@@ -254,7 +254,7 @@ impl Context {
         if bytes == 0 {
             return Err(Error::argument("bytes", "is 0"));
         }
-        let region = lock(&parts.staging).segments.take(&parts.connection, bytes, bytes)?;
+        let region = lock(&parts.staging).segments.allocate(&parts.connection, bytes)?;
         let start = region.start();
         lock(&parts.allocations).insert(start.as_ptr() as usize, region);
         Ok(start)

@@ -21,6 +21,15 @@ const MOST_KEPT: usize = 256 << 20;
 /// A segment is not used for less than this part of it.
 const WASTE: usize = 4;
 
+/// This part of the segments is not for the program.
+const RESERVED: usize = 4;
+
+fn exhausted(most: usize) -> Error {
+    Error::Resource(format!(
+        "{most} pieces of memory are shared with the service process, the limit; see --memory-ranges"
+    ))
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Segments {
@@ -37,6 +46,15 @@ impl Segments {
         Segments { kept: VecDeque::new(), kept_bytes: 0, registered: 0, most: most as usize }
     }
 
+    /// As [`take`](Self::take), for as long as the program likes: some room is left for what we need ourselves.
+    pub(crate) fn allocate(&mut self, connection: &Connection, bytes: usize) -> Result<Region, Error> {
+        let room = self.most - self.most / RESERVED;
+        if self.registered - self.kept.len() >= room {
+            return Err(exhausted(room));
+        }
+        self.take(connection, bytes, bytes)
+    }
+
     /// A registered segment of at least `needed` bytes, of undefined content; a fresh one has `fresh` bytes.
     pub(crate) fn take(&mut self, connection: &Connection, needed: usize, fresh: usize) -> Result<Region, Error> {
         let fits = |kept: &Region| kept.bytes() >= needed && kept.bytes() / WASTE <= fresh;
@@ -48,10 +66,7 @@ impl Segments {
         }
         while self.registered >= self.most {
             if !self.unregister_oldest(connection)? {
-                let most = self.most;
-                return Err(Error::Resource(format!(
-                    "{most} pieces of memory are shared with the service process, its limit (--memory-ranges)"
-                )));
+                return Err(exhausted(self.most));
             }
         }
         let segment = Region::create("outboard-memory", fresh)?;

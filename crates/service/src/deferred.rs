@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | reached | an access that is withdrawn | awaited |
 //! | awaited | `Restage` of its rank | reached, in shared memory; the work that waited is done |
-//! | awaited | the end of its rank | gone; whose bytes came from there is cut off |
+//! | awaited | its failure, the end of its rank | gone; who was to have bytes from there is cut off |
 //!
 //! Only local work waits here. What was to be sent from such memory counts as lost on the way, which the protocol repairs
 //! once it can be read: until then the link to that peer does not get past it. Invariants: work is done in the order in
@@ -119,7 +119,7 @@ impl Deferred {
         work
     }
 
-    /// The call has ended, in failure or when nothing was left to do: it is not worked on any more.
+    /// The call has ended: it is not worked on any more.
     pub(crate) fn forget(&mut self, call: CallId) {
         if self.awaited.remove(&call) | self.holds_call(call) {
             self.work.retain(|work| !work.regions().any(|region| buffers(call).contains(&region)));
@@ -127,8 +127,8 @@ impl Deferred {
         }
     }
 
-    /// The rank of this call has ended with bytes that others wait for: drops what depends on them and returns the calls
-    /// that will never have theirs.
+    /// This call has failed or its rank has ended, with bytes that others wait for: drops what depends on them and returns
+    /// the calls that will never have theirs.
     pub(crate) fn cut_off(&mut self, call: CallId) -> Vec<CallId> {
         if !self.awaited.contains(&call) {
             return Vec::new();

@@ -25,8 +25,8 @@ pub(crate) struct Engine {
     origin: WallInstant,
     /// Calls that the machine has ended and whose bytes are not in place.
     held: Vec<CallId>,
-    /// Calls that will never have bytes of this rank: it ended before it copied them.
-    cut_off: HashMap<CallId, Rank>,
+    /// Calls that will never have all their bytes, and why: a call whose rank was to copy them has ended before.
+    cut_off: HashMap<CallId, CollectiveError>,
 }
 
 impl Engine {
@@ -107,7 +107,8 @@ impl Engine {
 
     /// This rank, whose call this is, is gone: its memory is not touched any more.
     pub(crate) fn forget_memory(&mut self, call: CallId, rank: Rank) {
-        self.cut_off.extend(self.memory.forget_rank(call).into_iter().map(|missing| (missing, rank)));
+        let missing = self.memory.forget_rank(call);
+        self.cut_off.extend(missing.into_iter().map(|missing| (missing, CollectiveError::RankLost(rank))));
     }
 
     /// The rank has copied the buffers of a call in flight (GP-9); false when they would not fit there.
@@ -171,6 +172,11 @@ impl Engine {
                 Event::Completed { call, result: Ok(()) } => {
                     return Some(Event::Completed { call, result: self.in_place(call) });
                 }
+                Event::Completed { call, result: Err(error) } => {
+                    let missing = self.memory.cut_off(call);
+                    self.cut_off.extend(missing.into_iter().map(|missing| (missing, error.clone())));
+                    return Some(Event::Completed { call, result: Err(error) });
+                }
                 other => return Some(other),
             }
         }
@@ -178,7 +184,7 @@ impl Engine {
 
     /// Whether a call that has ended well for the machine has all its bytes.
     fn in_place(&self, call: CallId) -> Result<(), CollectiveError> {
-        self.cut_off.get(&call).map_or(Ok(()), |rank| Err(CollectiveError::RankLost(*rank)))
+        self.cut_off.get(&call).map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// The next thing to send; its payload is to be read before [`Self::transmitted`].

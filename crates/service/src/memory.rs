@@ -218,6 +218,11 @@ impl Memory {
         self.deferred.cut_off(call)
     }
 
+    /// The call ends in failure: the calls of others that will never have the bytes that only its rank could copy.
+    pub(crate) fn cut_off(&mut self, call: CallId) -> Vec<CallId> {
+        self.deferred.cut_off(call)
+    }
+
     /// Whether the call has work left to do here, whatever the machine knows.
     pub(crate) fn defers(&self, call: CallId) -> bool {
         self.deferred.holds_call(call)

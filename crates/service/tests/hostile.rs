@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use outboard::Status;
-use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request};
+use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request, Restaged};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::entry::{AllgatherEntry, Entry};
 use outboard_shm::memory::Tier;
@@ -120,7 +120,38 @@ fn requests_are_checked_against_what_the_rank_owns() {
     assert_eq!(one.refused(&Request::CreateGroup { ranks: u32::MAX, rank: 0 }, &[writable.fd()]), Status::Argument);
     let wraps = Request::RegisterMemory { address: u64::MAX, bytes: OFFER_BYTES as u64 };
     assert_eq!(one.refused(&wraps, &[writable.fd()]), Status::Argument);
+    let restaged = Restaged { group, instance: 1, slot: 0, send: 0x5000, receive: 0x6000 };
+    assert_eq!(one.refused(&Request::Restage(restaged), &[]), Status::Argument);
     assert_eq!(daemon.statistics()["ranks"], 2);
+}
+
+/// GP-4: as many ranges as the settings say, whatever the rank wants.
+#[test]
+fn registrations_are_bounded() {
+    let daemon = Daemon::start(&["--memory-ranges", "3"]);
+    let (stranger, _) = Stranger::attach(&daemon);
+    let region = Region::create("range", 4096).expect("memory");
+    let register = |at: u64| Request::RegisterMemory { address: 0x10_0000 * (at + 1), bytes: 4096 };
+    (0..3).for_each(|at| assert_eq!(stranger.ask(&register(at), &[region.fd()]), Reply::Done));
+    assert_eq!(stranger.refused(&register(3), &[region.fd()]), Status::Resource);
+    assert_eq!(stranger.ask(&Request::UnregisterMemory { address: 0x10_0000 }, &[]), Reply::Done);
+    assert_eq!(stranger.ask(&register(3), &[region.fd()]), Reply::Done);
+    assert_eq!(daemon.statistics()["registered_ranges"], 3);
+}
+
+/// A descriptor that could block the daemon, or lead elsewhere, is not taken for a rank's memory.
+#[test]
+fn what_is_handed_over_as_memory_is_checked() {
+    let daemon = Daemon::start(&[]);
+    let (pipe, _end) = rustix::pipe::pipe().expect("a pipe");
+    let own_memory = std::fs::File::options().read(true).write(true).open("/proc/self/mem").expect("our memory");
+    for descriptor in [pipe.as_fd(), own_memory.as_fd()] {
+        let stranger = Stranger::connect(&daemon);
+        let hello = Hello { descriptor: true, ..hello(LAYOUT_VERSION) };
+        stranger.0.send(1, &Request::Hello(hello), &[descriptor]).expect("sent");
+        let Reply::Welcome(welcome) = stranger.receive().expect("a welcome").message else { panic!("no welcome") };
+        assert_eq!(welcome.tier, Tier::Staging, "memory without the nonce proves nothing");
+    }
 }
 
 #[test]

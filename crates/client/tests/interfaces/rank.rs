@@ -187,11 +187,11 @@ fn shared_memory_is_registered_once_within_bounds() {
     // SAFETY: nothing uses the memory.
     unsafe { context.deallocate(first.as_ptr()).unwrap() };
     assert_eq!(context.allocate(99_000).unwrap(), first, "kept for a like size");
-    let sizes = [4096, 200_000, 400_000, 800_000, 1_600_000, 3_200_000, 6_400_000];
+    let sizes = [4096, 200_000, 400_000, 800_000, 1_600_000];
     let others: Vec<_> = sizes.map(|bytes| context.allocate(bytes).unwrap()).into();
     let full = context.allocate(1).unwrap_err();
     assert_eq!(full.status(), Status::Resource, "{full}");
-    assert!(full.to_string().contains("8 pieces"), "{full}");
+    assert!(full.to_string().contains("6 pieces"), "{full}");
     // SAFETY: nothing uses the memory.
     others.iter().for_each(|memory| unsafe { context.deallocate(memory.as_ptr()).unwrap() });
     // Segments to stage in take the places of those that are kept, and all bytes are right.
