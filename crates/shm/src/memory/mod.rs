@@ -4,13 +4,13 @@
 //! |---|---|---|
 //! | [`Tier::Memfd`] | the range lies in a memfd that is mapped here too ([`MemfdRanges`]) | the rank allocated it through us |
 //! | [`Tier::CrossMemory`] | `process_vm_readv` and `process_vm_writev` ([`CrossMemory`]) | the kernel lets us trace the rank |
-//! | [`Tier::MemoryDescriptor`] | reads and writes of its own `/proc/self/mem`, handed over ([`MemoryDescriptor`]) | the kernel does not, or no longer |
+//! | [`Tier::MemoryDescriptor`] | the rank's `/proc/self/mem`, handed over ([`MemoryDescriptor`]) | it does not, or no longer |
 //! | [`Tier::Staging`] | the rank copies through a memfd while it is inside our library (GP-9) | everything else |
 //!
 //! [`TieredMemory`] picks per range, and falls to the next tier for good when the kernel withdraws one. Only the first
-//! tier needs registration; the others take any address at any time and remember nothing of it. Staging needs no code on this side: its segments are registered memfd ranges.
-//! Addresses are the rank's and not to be trusted: an access that fails is a typed [`AccessError`] and harms the rank
-//! alone.
+//! tier needs registration; the others take any address at any time and remember nothing of it. Staging needs no code
+//! here: its segments are registered memfd ranges, and what waits for them waits in the service process. Addresses are
+//! the rank's and not to be trusted: an access that fails is a typed [`AccessError`] and harms the rank alone.
 
 mod cross;
 mod descriptor;
