@@ -132,7 +132,7 @@ impl Home {
     fn disk_is_full(&self) -> bool {
         // File systems without a fixed number of files have none free.
         let full = |found: rustix::fs::StatVfs| found.f_bavail == 0 || (found.f_files > 0 && found.f_favail == 0);
-        rustix::fs::statvfs(&std::env::temp_dir()).is_ok_and(full)
+        rustix::fs::statvfs(std::env::temp_dir()).is_ok_and(full)
     }
 
     /// Takes the directory back that no service process could be started in. Others that wait for the lock begin anew.

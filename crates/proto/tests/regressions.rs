@@ -5,8 +5,8 @@ use std::sync::Arc;
 use outboard_plan::Rank;
 use outboard_proto::wire::{FrameHeader, FrameKind, Message};
 use outboard_proto::{
-    Call, CallId, CallKind, CollectiveError, Config, Event, GroupError, GroupHandle, GroupSpec, InstanceId, Instant,
-    Member, ServiceProcess, Signature, SpId,
+    Call, CallId, CallKind, CollectiveError, Config, Event, GroupError, GroupHandle, GroupSpec, HostId, InstanceId,
+    Instant, Member, ServiceProcess, Signature, SpId,
 };
 
 const NOW: Instant = Instant(1);
@@ -16,7 +16,7 @@ const HOSTILE: SpId = SpId(12);
 
 /// Rank 0 here, ranks `1..` at the service processes given.
 fn spec(others: &[SpId]) -> GroupSpec {
-    let member = |sp: &SpId| Member { sp: *sp, address: Arc::from([sp.0 as u8]) };
+    let member = |sp: &SpId| Member { sp: *sp, host: HostId(sp.0), address: Arc::from([sp.0 as u8]) };
     let members = [SpId(10)].iter().chain(others).map(member).collect();
     GroupSpec { handle: GROUP, key: [3, 4], job: 1, members }
 }
@@ -84,7 +84,7 @@ impl Victim {
         let instance = InstanceId(1);
         self.sp.handle_call(
             NOW,
-            Call { id: CallId(1), group: GROUP, rank: Rank(0), instance, signature, in_place: false },
+            Call { id: CallId(1), group: GROUP, rank: Rank(0), instance, signature, in_place: false, blocks: None },
         );
     }
 }
@@ -124,9 +124,9 @@ fn a_rank_may_leave_after_the_last_instance_of_all() {
     let mut victim = Victim::new();
     victim.group();
     victim.call();
-    victim.hostile(&Message::Lost { group: GROUP, rank: Rank(1), after: InstanceId(u64::MAX) });
+    victim.hostile(&Message::Lost { group: GROUP, rank: Rank(1), after: InstanceId(u64::MAX), well: true });
     assert_eq!(victim.ended(), None);
-    victim.hostile(&Message::Lost { group: GROUP, rank: Rank(1), after: InstanceId(0) });
+    victim.hostile(&Message::Lost { group: GROUP, rank: Rank(1), after: InstanceId(0), well: true });
     assert_eq!(victim.ended(), Some(CollectiveError::RankLost(Rank(1))));
 }
 
