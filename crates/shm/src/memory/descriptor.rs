@@ -152,6 +152,7 @@ mod tests {
 
     /// SP-4: more pieces than one call takes, neighbours and not, empty ones among them.
     #[test]
+    #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
     fn batches_arrive_whole() {
         let memory = own();
         let target = vec![0u8; 20_000];
@@ -170,6 +171,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
     fn a_fault_names_the_address_and_what_lies_before_is_moved() {
         let memory = own();
         // SAFETY: a fresh mapping, of which only addresses are used; left mapped until the test process ends.
@@ -192,6 +194,7 @@ mod tests {
 
     /// The one difference from the other tiers, as the module says.
     #[test]
+    #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
     fn a_read_only_page_is_written() {
         let memory = own();
         // SAFETY: as above.
@@ -213,6 +216,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
     fn other_files_are_refused() {
         let refused = |fd: OwnedFd| MemoryDescriptor::attach(fd, 1).unwrap_err();
         assert_eq!(refused(rustix::pipe::pipe().unwrap().0), NotMemory("it is not in procfs"));
@@ -222,6 +226,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
     fn a_process_that_ended_is_gone() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let file = File::options().read(true).write(true).open(format!("/proc/{}/mem", child.id())).unwrap();

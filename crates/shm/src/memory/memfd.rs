@@ -293,6 +293,7 @@ mod tests {
 
     /// GP-4: bounded mappings, the one used longest ago goes first, and a new range at an old address is a new one.
     #[test]
+    #[cfg_attr(miri, ignore = "needs memfd_create")]
     fn mappings_come_and_go_and_none_outlives_its_range() {
         let ranges = MemfdRanges::bounded(4, 2);
         let regions: Vec<Region> = (0..4u64)

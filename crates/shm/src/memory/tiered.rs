@@ -258,6 +258,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs process_vm_readv and /proc/self/mem")]
     fn each_candidate_is_proven_and_the_best_is_used() {
         assert_eq!(tiered(Some(own()), Some(descriptor())).1.tier(), Tier::CrossMemory);
         let (_probe, memory) = tiered(None, Some(descriptor()));
@@ -273,6 +274,7 @@ mod tests {
 
     /// A buffer that is nowhere is the rank's doing: the tier stays, whichever it is.
     #[test]
+    #[cfg_attr(miri, ignore = "needs process_vm_readv and /proc/self/mem")]
     fn a_true_fault_stays_an_error() {
         for memory in [tiered(Some(own()), Some(descriptor())), tiered(None, Some(descriptor()))] {
             let (_probe, memory) = memory;
