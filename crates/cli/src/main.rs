@@ -8,6 +8,7 @@ mod explain;
 mod lab;
 mod launch;
 mod places;
+mod reports;
 mod run;
 mod sim;
 mod top;

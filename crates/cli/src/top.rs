@@ -5,8 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,9 +14,8 @@ use clap::Args;
 use outboard_service::statistics::{Report, Seated};
 
 use crate::error::CliError;
+use crate::reports::{self, milliseconds};
 
-/// A daemon answers at once, or is stuck.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Clears a terminal and goes to its top left corner.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
@@ -88,14 +86,7 @@ pub(crate) fn running_jobs() -> Vec<PathBuf> {
 
 /// What the daemon behind a socket says; a silent one is named.
 pub(crate) fn asked(socket: &Path) -> Option<(PathBuf, Report)> {
-    let ask = || -> io::Result<Report> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        serde_json::from_str(&text).map_err(io::Error::other)
-    };
-    match ask() {
+    match reports::ask(socket) {
         Ok(report) => Some((socket.to_owned(), report)),
         Err(error) => {
             tracing::warn!(socket = %socket.display(), %error, "a service process does not answer");
@@ -109,11 +100,14 @@ fn lines(reports: &[(PathBuf, Report)]) -> String {
 }
 
 /// What rates are made of.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Sample {
     uptime_s: f64,
+    calls: u64,
+    received: u64,
     sent: u64,
     datagrams: u64,
+    again: u64,
     cpu_s: f64,
 }
 
@@ -121,8 +115,11 @@ impl Sample {
     fn of(report: &Report) -> Sample {
         Sample {
             uptime_s: report.uptime_s,
+            calls: report.completed + report.failed,
+            received: report.kinds.iter().map(|kind| kind.bytes).sum(),
             sent: report.datapath.bytes_sent,
             datagrams: report.datapath.datagrams_received,
+            again: report.retransmitted_bytes,
             cpu_s: report.cpu_user_s + report.cpu_system_s,
         }
     }
@@ -140,33 +137,37 @@ fn seats(report: &Report) -> String {
 
 fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
     let mut text = String::new();
-    let (now, zero) = (Sample::of(report), Sample { uptime_s: 0.0, sent: 0, datagrams: 0, cpu_s: 0.0 });
-    let then = before.get(&report.service_process).copied().unwrap_or(zero);
+    let now = Sample::of(report);
+    let then = before.get(&report.service_process).copied().unwrap_or_default();
     let seconds = (now.uptime_s - then.uptime_s).max(1e-3);
-    let tiers = report.memory_tiers;
+    let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
     let _ = writeln!(
         text,
-        "service process {} (pid {}): {} ranks (memfd {}, cross-memory attach {}, memory descriptor {}, staging {}), {:.1} % of a core",
+        "service process {} (pid {}): {} ranks ({}), {:.1} % of a core",
         report.service_process,
         report.pid,
         report.ranks,
-        tiers.memfd,
-        tiers.cross_memory_attach,
-        tiers.memory_descriptor,
-        tiers.staging,
+        reports::tiers(report.memory_tiers),
         (now.cpu_s - then.cpu_s) / seconds * 100.0,
     );
     let _ = writeln!(
         text,
-        "  multicast {:.1} MB/s out, {:.0} datagrams/s in; {} calls ended, {} failed, {} late by {:.1} ms together; {} bytes \
-         sent again",
-        (now.sent - then.sent) as f64 / 1e6 / seconds,
-        (now.datagrams - then.datagrams) as f64 / seconds,
+        "  {:.1} calls/s, {:.2} MB/s received by ranks; multicast {:.2} MB/s out, {:.0} datagrams/s in, {:.3} MB/s again",
+        rate(now.calls, then.calls),
+        rate(now.received, then.received) / 1e6,
+        rate(now.sent, then.sent) / 1e6,
+        rate(now.datagrams, then.datagrams),
+        rate(now.again, then.again) / 1e6,
+    );
+    let _ = writeln!(
+        text,
+        "  since the start: {} calls completed, {} failed, {} late by {:.1} ms together; {} bytes sent again, {} frames",
         report.completed,
         report.failed,
         report.late_arrivals,
-        report.late_ns as f64 / 1e6,
+        milliseconds(report.late_ns),
         report.retransmitted_bytes,
+        report.link_retransmissions,
     );
     text += &seats(report);
     if report.tiers_withdrawn > 0 {
@@ -191,14 +192,7 @@ fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
         text.push('\n');
     }
     for late in &report.late {
-        let _ = writeln!(
-            text,
-            "  rank {} of group {:08x} was late {} times, by {:.1} ms at most",
-            late.rank,
-            late.group,
-            late.calls,
-            late.most_ns as f64 / 1e6
-        );
+        let _ = writeln!(text, "  {}", reports::lateness(late));
     }
     text
 }

@@ -234,8 +234,8 @@ impl Collective {
             Presence::StoodIn(staging) => Some(staging),
             Presence::Called(..) | Presence::Ended => unreachable!("the group counts the calls of a rank"),
         };
-        if let (Some(began), Some(_)) = (self.began, &staging) {
-            cx.out.late(cx.members.handle, call.rank, self.instance, began);
+        if staging.is_some() || cx.out.now.since(self.since) > cx.config.stand_in_after {
+            cx.out.late(cx.members.handle, call.rank, (self.instance, self.signature.kind), self.since);
         }
         let stood_in = staging.as_ref().map(|s| s.id);
         self.locals[i].presence = Presence::Called(call, staging);

@@ -218,7 +218,7 @@ impl Exchange {
         let before = std::mem::replace(&mut self.locals[i].presence, Presence::Called { call, run });
         let Presence::Absent { wanted } = before else { unreachable!("the group counts the calls of a rank") };
         if let Some(wanted) = wanted.filter(|_| self.standing) {
-            cx.out.late(cx.members.handle, rank, self.instance, wanted);
+            cx.out.late(cx.members.handle, rank, (self.instance, self.signature.kind), wanted);
         }
         let came: Vec<Rank> =
             self.inbound.range((rank, Rank(0))..=(rank, Rank(u32::MAX))).map(|((_, source), _)| *source).collect();

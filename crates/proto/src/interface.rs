@@ -45,6 +45,18 @@ impl CallKind {
             CallKind::Allgather | CallKind::Allgatherv { .. } | CallKind::Broadcast { .. } => false,
         }
     }
+
+    /// In the words of reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            CallKind::Allgather => "allgather",
+            CallKind::Allgatherv { .. } => "allgatherv",
+            CallKind::Broadcast { .. } => "broadcast",
+            CallKind::Alltoall => "alltoall",
+            CallKind::Alltoallv => "alltoallv",
+        }
+    }
 }
 
 /// The fingerprint of the sizes of an allgatherv's blocks, by rank.
@@ -67,14 +79,15 @@ pub struct Signature {
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.kind.name();
         match self.kind {
-            CallKind::Allgather => write!(f, "allgather of {} bytes per rank", self.bytes),
-            CallKind::Broadcast { root } => write!(f, "broadcast of {} bytes from {root}", self.bytes),
+            CallKind::Allgather => write!(f, "{kind} of {} bytes per rank", self.bytes),
+            CallKind::Broadcast { root } => write!(f, "{kind} of {} bytes from {root}", self.bytes),
             CallKind::Allgatherv { sizes } => {
-                write!(f, "allgatherv of {} bytes in blocks of sizes {sizes:016x}", self.bytes)
+                write!(f, "{kind} of {} bytes in blocks of sizes {sizes:016x}", self.bytes)
             }
-            CallKind::Alltoall => write!(f, "alltoall of {} bytes per pair", self.bytes),
-            CallKind::Alltoallv => write!(f, "alltoallv"),
+            CallKind::Alltoall => write!(f, "{kind} of {} bytes per pair", self.bytes),
+            CallKind::Alltoallv => write!(f, "{kind}"),
         }
     }
 }
@@ -279,7 +292,8 @@ pub enum Event {
         /// How it ended.
         result: Result<(), CollectiveError>,
     },
-    /// A local rank called `by_ns` after the instance had begun elsewhere (SP-9).
+    /// A local rank called `by_ns` after the first news of the instance here, and longer after it than ranks are waited for
+    /// ([`crate::Config::stand_in_after`]) (SP-9).
     Late {
         /// The group.
         group: GroupHandle,
@@ -287,6 +301,8 @@ pub enum Event {
         rank: Rank,
         /// The instance.
         instance: InstanceId,
+        /// What it called.
+        kind: CallKind,
         /// How late, in nanoseconds.
         by_ns: u64,
     },
@@ -333,7 +349,7 @@ pub struct Counters {
     pub completed: u64,
     /// Collectives that ended with an error on local ranks.
     pub failed: u64,
-    /// Calls that came after their instance had begun elsewhere (SP-9).
+    /// Calls that were late, see [`Event::Late`] (SP-9).
     pub late_arrivals: u64,
     /// Sum of how late they were, nanoseconds.
     pub late_ns: u64,

@@ -8,7 +8,7 @@ use outboard_plan::Rank;
 
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
-use crate::interface::{Counters, Event, MemRef, Order};
+use crate::interface::{CallKind, Counters, Event, MemRef, Order};
 use crate::wire::Message;
 
 /// Collected wishes of one service process.
@@ -85,11 +85,17 @@ impl Outbox {
     }
 
     /// A rank calls an instance of which there has been news since `began` (SP-9).
-    pub(crate) fn late(&mut self, group: GroupHandle, rank: Rank, instance: InstanceId, began: Instant) {
+    pub(crate) fn late(
+        &mut self,
+        group: GroupHandle,
+        rank: Rank,
+        (instance, kind): (InstanceId, CallKind),
+        began: Instant,
+    ) {
         let by_ns = self.now.0 - began.0;
         self.counters.late_arrivals += 1;
         self.counters.late_ns += by_ns;
-        self.events.push_back(Event::Late { group, rank, instance, by_ns });
+        self.events.push_back(Event::Late { group, rank, instance, kind, by_ns });
     }
 
     /// Whether something is to be done before anybody outside hears of anything.

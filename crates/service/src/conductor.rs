@@ -218,10 +218,15 @@ impl Conductor {
                         self.ranks.remove(id, &self.poller, &mut self.engine);
                     }
                 }
-                Event::Completed { call, result } => self.ranks.completed(call, result, &mut self.engine),
-                Event::Late { group, rank, instance, by_ns } => {
+                Event::Completed { call, result } => {
+                    let failed = result.is_err();
+                    if let Some(ended) = self.ranks.completed(call, result, &mut self.engine) {
+                        self.statistics.ended(ended, failed);
+                    }
+                }
+                Event::Late { group, rank, instance, kind, by_ns } => {
                     tracing::debug!(%group, %rank, instance = instance.0, by_ns, "a rank called late");
-                    self.statistics.late(group, rank, by_ns);
+                    self.statistics.late(group, rank, kind, by_ns);
                 }
                 Event::Violation { peer, what } => tracing::debug!(?peer, what, "refused"),
             }
@@ -323,6 +328,7 @@ impl Conductor {
             tiers_withdrawn: self.ranks.withdrawn,
             calls_restaged: self.ranks.restaged,
             ranges: self.ranks.ranges(),
+            tiers_ever: self.ranks.tiers_ever(),
         };
         self.statistics.datapath.frames_sent = self.outbox.frames_sent();
         self.statistics.datapath.refused = self.ranks.refused;

@@ -64,6 +64,11 @@ impl Buffers {
         let lies_in = |(start, length): (u64, u64)| address.checked_sub(start).is_some_and(|at| at < length);
         lies_in(self.input) || lies_in(self.output)
     }
+
+    /// Bytes of the receive buffer.
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.output.1
+    }
 }
 
 /// Why a piece of memory could not be read or written.

@@ -17,6 +17,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{AlltoallError, Rank, Span};
@@ -32,7 +33,7 @@ use crate::engine::Engine;
 use crate::failure;
 use crate::memory::Buffers;
 use crate::poller::{Poller, Token, Trigger};
-use crate::statistics::{Seated, Tiers};
+use crate::statistics::{Ended, Seated, Tiers};
 use crate::topology::{Place, Seat, Topology};
 
 /// Submissions taken from one rank per turn, so that one rank does not starve the others.
@@ -118,6 +119,9 @@ struct InFlight {
     slot: u32,
     instance: u64,
     rank: Rank,
+    since: Instant,
+    kind: CallKind,
+    bytes: u64,
 }
 
 /// See the module.
@@ -130,6 +134,8 @@ pub(crate) struct Ranks {
     seats: HashMap<GroupHandle, (u32, Vec<Seat>)>,
     calls: HashMap<CallId, InFlight>,
     next_call: u64,
+    /// Ranks that are gone, by the tier they had at last.
+    departed: Tiers,
     /// Whether a rank ever attached.
     pub(crate) attached_once: bool,
     /// Submissions and messages refused.
@@ -202,14 +208,14 @@ impl Ranks {
 
     pub(crate) fn tiers(&self) -> Tiers {
         let mut tiers = Tiers::default();
-        for rank in self.attached() {
-            match rank.memory.tier() {
-                Tier::Memfd => tiers.memfd += 1,
-                Tier::CrossMemory => tiers.cross_memory_attach += 1,
-                Tier::MemoryDescriptor => tiers.memory_descriptor += 1,
-                Tier::Staging => tiers.staging += 1,
-            }
-        }
+        self.attached().for_each(|rank| tiers.add(rank.memory.tier()));
+        tiers
+    }
+
+    /// The same of all ranks since the start, those that are gone with the tier they had at last.
+    pub(crate) fn tiers_ever(&self) -> Tiers {
+        let mut tiers = self.departed;
+        self.attached().for_each(|rank| tiers.add(rank.memory.tier()));
         tiers
     }
 
@@ -277,6 +283,7 @@ impl Ranks {
             }
             poller.unwatch(rank.side.doorbell());
             groups.extend(rank.groups.keys().copied());
+            self.departed.add(rank.memory.tier());
             tracing::info!(pid = rank.pid, groups = groups.len(), "a rank is gone");
         }
         for group in groups {
@@ -346,8 +353,10 @@ impl Ranks {
                 rank.failures.remove(&slot);
                 rank.busy.insert(slot, call_id);
                 let instance = InstanceId(entry.instance());
+                let (since, bytes, kind) = (Instant::now(), buffers.received_bytes(), signature.kind);
                 let (group_id, number) = (entry.group(), entry.instance());
-                let in_flight = InFlight { connection: id, group: group_id, slot, instance: number, rank: me };
+                let in_flight =
+                    InFlight { connection: id, group: group_id, slot, instance: number, rank: me, since, kind, bytes };
                 self.calls.insert(call_id, in_flight);
                 engine.call(Call { id: call_id, group, rank: me, instance, signature, in_place, blocks }, buffers);
             }
@@ -368,10 +377,16 @@ impl Ranks {
     }
 
     /// The machine reports a call's end.
-    pub(crate) fn completed(&mut self, call: CallId, result: Result<(), CollectiveError>, engine: &mut Engine) {
+    pub(crate) fn completed(
+        &mut self,
+        call: CallId,
+        result: Result<(), CollectiveError>,
+        engine: &mut Engine,
+    ) -> Option<Ended> {
         engine.forget_call(call);
-        let Some(InFlight { connection, group, slot, .. }) = self.calls.remove(&call) else { return };
-        let Some(rank) = self.rank(connection) else { return };
+        let InFlight { connection, group, slot, since, kind, bytes, .. } = self.calls.remove(&call)?;
+        let ended = Some(Ended { kind, bytes, took: since.elapsed() });
+        let Some(rank) = self.rank(connection) else { return ended };
         rank.busy.remove(&slot);
         if let Some(Membership { stage: Stage::Made { in_flight, .. }, .. }) = rank.groups.get_mut(&group) {
             *in_flight -= 1;
@@ -386,6 +401,7 @@ impl Ranks {
             }
         };
         rank.completions.complete(slot, status);
+        ended
     }
 
     /// The machine reports that a group is made or cannot be; returns the connection that did not take the reply.

@@ -7,12 +7,13 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use outboard_plan::Rank;
-use outboard_proto::{Counters, GroupHandle, InFlight, SpId};
+use outboard_proto::{CallKind, Counters, GroupHandle, InFlight, SpId};
+use outboard_shm::memory::Tier;
 use serde::{Deserialize, Serialize};
 
 use crate::topology::Place;
 
-/// Ranks whose lateness is kept; more are summed in the counters alone.
+/// Ranks and kinds of collectives whose lateness is kept; more are summed in the counters alone.
 const MOST_LATE: usize = 4096;
 /// Ranks whose lateness is reported, the latest first, so that a line always fits the socket's buffer.
 const REPORTED_LATE: usize = 256;
@@ -74,19 +75,47 @@ pub struct Seated {
     pub place: Place,
 }
 
-/// How late one rank of a group was (SP-9).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// How late one rank of a group was for one kind of collective (SP-9).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Lateness {
     /// Group handle.
     pub group: u32,
     /// Rank in the group.
     pub rank: u32,
-    /// Calls that came after their collective had begun elsewhere.
+    /// Kind of the collective.
+    pub kind: String,
+    /// Late calls.
     pub calls: u64,
     /// Sum of how late, nanoseconds.
     pub total_ns: u64,
     /// The latest, nanoseconds.
     pub most_ns: u64,
+}
+
+/// Calls of one kind that have ended on local ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Kind {
+    /// Kind of the collective.
+    pub kind: String,
+    /// Calls that ended, with or without an error.
+    pub calls: u64,
+    /// Those with an error.
+    pub failed: u64,
+    /// Sum of their receive buffers, bytes.
+    pub bytes: u64,
+    /// Sum of the times from taking up the call to its end, nanoseconds.
+    pub total_ns: u64,
+    /// The longest, nanoseconds.
+    pub most_ns: u64,
+}
+
+/// A call that has ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    pub(crate) kind: CallKind,
+    /// Of the receive buffer.
+    pub(crate) bytes: u64,
+    pub(crate) took: Duration,
 }
 
 /// Attached ranks by how their memory is reached (SP-4, GP-9).
@@ -100,6 +129,17 @@ pub struct Tiers {
     pub memory_descriptor: u32,
     /// Copies through our memory by the rank's help.
     pub staging: u32,
+}
+
+impl Tiers {
+    pub(crate) fn add(&mut self, tier: Tier) {
+        match tier {
+            Tier::Memfd => self.memfd += 1,
+            Tier::CrossMemory => self.cross_memory_attach += 1,
+            Tier::MemoryDescriptor => self.memory_descriptor += 1,
+            Tier::Staging => self.staging += 1,
+        }
+    }
 }
 
 /// What the datapath threads and the conductor saw.
@@ -128,7 +168,7 @@ pub struct Datapath {
 }
 
 /// Everything, as reported.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Process.
     pub pid: u32,
@@ -144,7 +184,7 @@ pub struct Report {
     pub completed: u64,
     /// Collectives that ended with an error on local ranks.
     pub failed: u64,
-    /// Calls that came after their instance had begun elsewhere (SP-9).
+    /// Calls that came later than ranks are waited for (SP-9).
     pub late_arrivals: u64,
     /// Sum of how late, nanoseconds.
     pub late_ns: u64,
@@ -168,7 +208,7 @@ pub struct Report {
     pub memberships: u32,
     /// Calls in flight.
     pub calls: u32,
-    /// Ranks by tier.
+    /// Ranks attached now, by tier.
     pub memory_tiers: Tiers,
     /// Times that the kernel has withdrawn a way to a rank's memory, so that the next tier went on.
     pub tiers_withdrawn: u64,
@@ -178,11 +218,15 @@ pub struct Report {
     pub registered_ranges: u64,
     /// How many of them are mapped.
     pub mapped_ranges: u64,
+    /// Ranks attached since the start, by the tier they had last.
+    pub memory_tiers_ever: Tiers,
+    /// Calls that have ended, by kind.
+    pub kinds: Vec<Kind>,
     /// Datapath counts.
     pub datapath: Datapath,
     /// Where the attached ranks run, the first of them.
     pub seated: Vec<Seated>,
-    /// Lateness by rank.
+    /// Lateness by rank and kind, most time first.
     pub late: Vec<Lateness>,
     /// Collectives in flight, the oldest first.
     pub in_flight: Vec<Waiting>,
@@ -199,6 +243,7 @@ pub(crate) struct Present {
     pub(crate) tiers_withdrawn: u64,
     pub(crate) calls_restaged: u64,
     pub(crate) ranges: (usize, usize),
+    pub(crate) tiers_ever: Tiers,
 }
 
 /// The counts that the daemon keeps itself.
@@ -206,21 +251,40 @@ pub(crate) struct Present {
 pub(crate) struct Statistics {
     started: Instant,
     pub(crate) datapath: Datapath,
-    late: HashMap<(GroupHandle, Rank), Lateness>,
+    late: HashMap<(GroupHandle, Rank, &'static str), Lateness>,
+    kinds: BTreeMap<&'static str, Kind>,
 }
 
 impl Statistics {
     pub(crate) fn new() -> Self {
-        Statistics { started: Instant::now(), datapath: Datapath::default(), late: HashMap::new() }
+        Statistics {
+            started: Instant::now(),
+            datapath: Datapath::default(),
+            late: HashMap::new(),
+            kinds: BTreeMap::new(),
+        }
+    }
+
+    /// A call has ended.
+    pub(crate) fn ended(&mut self, ended: Ended, failed: bool) {
+        let took = u64::try_from(ended.took.as_nanos()).unwrap_or(u64::MAX);
+        let name = ended.kind.name();
+        let entry = self.kinds.entry(name).or_insert_with(|| Kind { kind: name.to_owned(), ..Kind::default() });
+        entry.calls += 1;
+        entry.failed += u64::from(failed);
+        entry.bytes = entry.bytes.saturating_add(ended.bytes);
+        entry.total_ns = entry.total_ns.saturating_add(took);
+        entry.most_ns = entry.most_ns.max(took);
     }
 
     /// A rank called late (SP-9).
-    pub(crate) fn late(&mut self, group: GroupHandle, rank: Rank, by_ns: u64) {
-        if self.late.len() >= MOST_LATE && !self.late.contains_key(&(group, rank)) {
+    pub(crate) fn late(&mut self, group: GroupHandle, rank: Rank, kind: CallKind, by_ns: u64) {
+        let key = (group, rank, kind.name());
+        if self.late.len() >= MOST_LATE && !self.late.contains_key(&key) {
             return;
         }
-        let entry =
-            self.late.entry((group, rank)).or_insert(Lateness { group: group.0, rank: rank.0, ..Lateness::default() });
+        let new = || Lateness { group: group.0, rank: rank.0, kind: kind.name().to_owned(), ..Lateness::default() };
+        let entry = self.late.entry(key).or_insert_with(new);
         entry.calls += 1;
         entry.total_ns = entry.total_ns.saturating_add(by_ns);
         entry.most_ns = entry.most_ns.max(by_ns);
@@ -240,7 +304,7 @@ impl Statistics {
         let mut seated = present.seated;
         seated.truncate(REPORTED_SEATS);
         let (user, system) = cpu_time();
-        let mut late: Vec<Lateness> = self.late.values().copied().collect();
+        let mut late: Vec<&Lateness> = self.late.values().collect();
         late.sort_unstable_by_key(|entry| (std::cmp::Reverse(entry.total_ns), entry.group, entry.rank));
         late.truncate(REPORTED_LATE);
         Report {
@@ -268,9 +332,11 @@ impl Statistics {
             calls_restaged: present.calls_restaged,
             registered_ranges: present.ranges.0 as u64,
             mapped_ranges: present.ranges.1 as u64,
+            memory_tiers_ever: present.tiers_ever,
+            kinds: self.kinds.values().cloned().collect(),
             datapath: self.datapath,
             seated,
-            late,
+            late: late.into_iter().cloned().collect(),
             in_flight: in_flight.iter().map(|flight| Waiting::new(flight, seat)).collect(),
         }
     }
@@ -310,27 +376,51 @@ fn cpu_time() -> (Duration, Duration) {
 mod tests {
     use super::*;
 
+    fn present() -> Present {
+        Present { ranks: 2, ..Present::default() }
+    }
+
     #[test]
-    fn sp_9_lateness_is_kept_by_rank_within_bounds() {
-        let mut statistics = Statistics::new();
+    fn sp_9_lateness_is_kept_by_rank_and_kind_within_bounds() {
+        let (mut statistics, broadcast) = (Statistics::new(), CallKind::Broadcast { root: Rank(0) });
+        statistics.late(GroupHandle(1), Rank(7), broadcast, 50);
         for rank in 0..=MOST_LATE as u32 {
-            statistics.late(GroupHandle(1), Rank(rank), 5);
+            statistics.late(GroupHandle(1), Rank(rank), CallKind::Allgather, 5);
         }
-        statistics.late(GroupHandle(1), Rank(7), 100);
+        statistics.late(GroupHandle(1), Rank(7), CallKind::Allgather, 100);
         assert_eq!(statistics.late.len(), MOST_LATE);
-        let present = Present::default();
-        let report = statistics.report(SpId(1), &Counters::default(), present, std::iter::empty(), &|_, _| None);
+        let report = statistics.report(SpId(1), &Counters::default(), present(), std::iter::empty(), &|_, _| None);
         assert_eq!(report.late.len(), REPORTED_LATE);
-        assert_eq!(report.late[0], Lateness { group: 1, rank: 7, calls: 2, total_ns: 105, most_ns: 100 });
+        let late = |kind: &str, calls, total_ns, most_ns| Lateness {
+            group: 1,
+            rank: 7,
+            kind: kind.to_owned(),
+            calls,
+            total_ns,
+            most_ns,
+        };
+        assert_eq!(report.late[..2], [late("allgather", 2, 105, 100), late("broadcast", 1, 50, 50)]);
+    }
+
+    #[test]
+    fn calls_are_summed_by_kind() {
+        let mut statistics = Statistics::new();
+        let ended =
+            |milliseconds| Ended { kind: CallKind::Allgather, bytes: 1000, took: Duration::from_millis(milliseconds) };
+        statistics.ended(ended(3), false);
+        statistics.ended(ended(1), true);
+        let report = statistics.report(SpId(1), &Counters::default(), present(), std::iter::empty(), &|_, _| None);
+        let kind = "allgather".to_owned();
+        let sum = Kind { kind, calls: 2, failed: 1, bytes: 2000, total_ns: 4_000_000, most_ns: 3_000_000 };
+        assert_eq!(report.kinds, [sum]);
     }
 
     #[test]
     fn a_report_crosses_the_socket_as_one_line_of_json() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
-        let present = Present { ranks: 2, ..Present::default() };
         answer(
             &ours.into(),
-            &Statistics::new().report(SpId(1), &Counters::default(), present, std::iter::empty(), &|_, _| None),
+            &Statistics::new().report(SpId(1), &Counters::default(), present(), std::iter::empty(), &|_, _| None),
         );
         let text = std::io::read_to_string(theirs).expect("text");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
