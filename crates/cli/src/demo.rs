@@ -175,12 +175,12 @@ fn measure(args: &DemoArgs, command: &[String], directory: &Path, offloaded: boo
     let line = said.lines().rev().find(|l| l.starts_with('{')).unwrap_or_default();
     let outcome: Outcome = serde_json::from_str(line)
         .map_err(|e| CliError::Failed(format!("the {name} did not end with its line of JSON ({e}): {said}")))?;
-    let report = daemons.as_ref().map(|d| d.stats().sum()).transpose()?;
+    let reports = daemons.as_ref().map(|d| d.stats().reports().collect::<Result<Vec<_>, _>>()).transpose()?;
     Ok(Measured {
         outcome,
         wire_bytes,
-        daemons_cpu_s: report.map(|r| r.cpu_user_s + r.cpu_system_s),
-        offloaded: report.map_or(0, |r| r.completed),
+        daemons_cpu_s: reports.as_ref().map(|all| all.iter().map(|r| r.cpu_user_s + r.cpu_system_s).sum()),
+        offloaded: reports.iter().flatten().map(|r| r.completed).sum(),
     })
 }
 

@@ -7,7 +7,6 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -18,10 +17,11 @@ use outboard_bench::{Job, LaunchError, Layout, Process, Running, ServiceCounters
 use outboard_lab::Lab;
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
-use serde::Deserialize;
+
+use outboard_service::statistics::Report;
 
 use crate::error::CliError;
-use crate::places;
+use crate::{places, reports};
 
 /// Where daemons of an emulated host listen; `/run` is each host's own.
 const HOST_DIRECTORY: &str = "/run/outboard";
@@ -29,7 +29,6 @@ const RENDEZVOUS_PORT: u16 = 4790;
 /// How long ranks may take to come to the rendezvous.
 const RENDEZVOUS_LIMIT: Duration = Duration::from_secs(60);
 const READY_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
-const STATS_LIMIT: Duration = Duration::from_secs(5);
 
 /// How the daemons work.
 #[derive(Debug, Clone, Default, Args)]
@@ -209,49 +208,24 @@ pub(crate) struct DaemonStats {
     rendezvous: Option<Process>,
 }
 
-/// The part of a daemon's report that is summed.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-pub(crate) struct DaemonReport {
-    pub(crate) cpu_user_s: f64,
-    pub(crate) cpu_system_s: f64,
-    pub(crate) completed: u64,
-    pub(crate) failed: u64,
-    pub(crate) late_arrivals: u64,
-    pub(crate) retransmitted_bytes: u64,
-}
-
 impl DaemonStats {
-    /// The sums over all daemons.
-    pub(crate) fn sum(&self) -> Result<DaemonReport, LaunchError> {
-        let mut sum = DaemonReport::default();
-        for socket in &self.sockets {
-            let read = || -> std::io::Result<DaemonReport> {
-                let mut stream = UnixStream::connect(socket)?;
-                stream.set_read_timeout(Some(STATS_LIMIT))?;
-                let mut text = String::new();
-                stream.read_to_string(&mut text)?;
-                serde_json::from_str(&text).map_err(std::io::Error::other)
-            };
-            let one = read().map_err(|e| LaunchError::new(format!("statistics at {}", socket.display()), e))?;
-            sum.cpu_user_s += one.cpu_user_s;
-            sum.cpu_system_s += one.cpu_system_s;
-            sum.completed += one.completed;
-            sum.failed += one.failed;
-            sum.late_arrivals += one.late_arrivals;
-            sum.retransmitted_bytes += one.retransmitted_bytes;
-        }
-        Ok(sum)
+    /// What each daemon says, in the order of hosts.
+    pub(crate) fn reports(&self) -> impl Iterator<Item = Result<Report, LaunchError>> + '_ {
+        let ask = |socket: &PathBuf| {
+            reports::ask(socket).map_err(|e| LaunchError::new(format!("statistics at {}", socket.display()), e))
+        };
+        self.sockets.iter().map(ask)
     }
 }
 
 impl ServiceStats for DaemonStats {
     fn read(&mut self) -> Result<ServiceCounters, LaunchError> {
-        let sum = self.sum()?;
+        let reports: Vec<Report> = self.reports().collect::<Result<_, _>>()?;
         Ok(ServiceCounters {
-            cpu_s: Some(sum.cpu_user_s + sum.cpu_system_s),
-            completed: Some(sum.completed),
-            retransmitted_bytes: Some(sum.retransmitted_bytes),
-            late_arrivals: Some(sum.late_arrivals),
+            cpu_s: Some(reports.iter().map(|r| r.cpu_user_s + r.cpu_system_s).sum()),
+            completed: Some(reports.iter().map(|r| r.completed).sum()),
+            retransmitted_bytes: Some(reports.iter().map(|r| r.retransmitted_bytes).sum()),
+            late_arrivals: Some(reports.iter().map(|r| r.late_arrivals).sum()),
         })
     }
 }

@@ -1,16 +1,19 @@
-//! What daemons report: asked for at their statistics sockets, and the words for it (SP-9).
+//! What daemons report: asked for at their statistics sockets, and summed up for the person who ran the job (SP-9).
 //!
 //! Never changes anything in a daemon.
 
+use std::fmt::Write as _;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use outboard_service::statistics::{Lateness, Report, Tiers};
+use outboard_service::statistics::{Kind, Lateness, Report, Tiers};
 
 /// A daemon answers at once, or is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Late ranks that the sum names, those first that were late for the longest time together.
+const NAMED_LATE: usize = 8;
 
 /// What the daemon behind a statistics socket says.
 pub(crate) fn ask(socket: &Path) -> io::Result<Report> {
@@ -53,4 +56,109 @@ pub(crate) fn tiers(tiers: Tiers) -> String {
     format!(
         "memfd {memfd}, cross-memory attach {cross_memory_attach}, memory descriptor {memory_descriptor}, staging {staging}"
     )
+}
+
+/// The end of a job: what its daemons did together, in a few lines.
+pub(crate) fn summary(reports: &[Report]) -> String {
+    let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
+    let cpu: f64 = reports.iter().map(|r| r.cpu_user_s + r.cpu_system_s).sum();
+    let longest = reports.iter().map(|r| r.uptime_s).fold(0.0, f64::max);
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "outboard: {} collectives completed, {} failed, {} late calls, {} bytes sent again, {cpu:.3} s of daemons' CPU",
+        sum(|r| r.completed),
+        sum(|r| r.failed),
+        sum(|r| r.late_arrivals),
+        sum(|r| r.retransmitted_bytes),
+    );
+    let _ = writeln!(
+        text,
+        "  {:<12} {:>9} {:>7} {:>12} {:>10} {:>10}",
+        "collective", "calls", "failed", "MB received", "mean ms", "longest ms"
+    );
+    for kind in kinds(reports) {
+        let _ = writeln!(
+            text,
+            "  {:<12} {:>9} {:>7} {:>12.3} {:>10.3} {:>10.3}",
+            kind.kind,
+            kind.calls,
+            kind.failed,
+            kind.bytes as f64 / 1e6,
+            milliseconds(mean(kind.total_ns, kind.calls)),
+            milliseconds(kind.most_ns)
+        );
+    }
+    let mut late: Vec<&Lateness> = reports.iter().flat_map(|r| &r.late).collect();
+    late.sort_by_key(|late| std::cmp::Reverse(late.total_ns));
+    late.iter().take(NAMED_LATE).for_each(|late| text += &format!("  {}\n", lateness(late)));
+    if late.len() > NAMED_LATE {
+        let _ = writeln!(text, "  and {} more", late.len() - NAMED_LATE);
+    }
+    let mut reached = Tiers::default();
+    for ranks in reports.iter().map(|r| r.memory_tiers_ever) {
+        reached.memfd += ranks.memfd;
+        reached.cross_memory_attach += ranks.cross_memory_attach;
+        reached.staging += ranks.staging;
+    }
+    let _ = writeln!(
+        text,
+        "  memory of ranks: {}; {} service processes, {longest:.1} s each at most",
+        tiers(reached),
+        reports.len()
+    );
+    text
+}
+
+/// Calls by kind, all daemons together.
+fn kinds(reports: &[Report]) -> Vec<Kind> {
+    let mut sums: Vec<Kind> = Vec::new();
+    for one in reports.iter().flat_map(|report| &report.kinds) {
+        match sums.iter_mut().find(|sum| sum.kind == one.kind) {
+            None => sums.push(one.clone()),
+            Some(sum) => {
+                sum.calls += one.calls;
+                sum.failed += one.failed;
+                sum.bytes += one.bytes;
+                sum.total_ns = sum.total_ns.saturating_add(one.total_ns);
+                sum.most_ns = sum.most_ns.max(one.most_ns);
+            }
+        }
+    }
+    sums.sort_by(|a, b| a.kind.cmp(&b.kind));
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(rank: u32, most_ns: u64) -> Report {
+        let kind =
+            Kind { kind: "allgather".to_owned(), calls: 2, failed: 0, bytes: 3_000_000, total_ns: 8_000_000, most_ns };
+        let kind_name = "allgather".to_owned();
+        let late = Lateness { group: 7, rank, kind: kind_name, calls: 2, total_ns: 3_000_000 + most_ns, most_ns };
+        Report {
+            completed: 2,
+            late_arrivals: 2,
+            cpu_user_s: 0.5,
+            kinds: vec![kind],
+            late: vec![late],
+            memory_tiers_ever: Tiers { memfd: 0, cross_memory_attach: 1, staging: 0 },
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn sp_9_the_summary_adds_daemons_up_and_names_late_ranks() {
+        let text = summary(&[report(3, 5_000_000), report(4, 6_000_000)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].contains("4 collectives completed, 0 failed, 4 late calls"), "{text}");
+        assert!(lines[0].ends_with("1.000 s of daemons' CPU"), "{text}");
+        let row: Vec<&str> = lines[2].split_whitespace().collect();
+        assert_eq!(row, ["allgather", "4", "0", "6.000", "4.000", "6.000"]);
+        let latest = "  rank 4 of group 00000007: late for 2 allgathers, by 4.5 ms in the mean, 6.0 ms at most";
+        assert_eq!(lines[3], latest, "{text}");
+        assert!(lines[5].contains("cross-memory attach 2"), "{text}");
+    }
 }

@@ -13,7 +13,7 @@ use crate::error::CliError;
 use crate::lab::LinkArgs;
 use crate::launch::{self, DaemonArgs, Daemons, Ranks};
 use crate::work::{self, WorkDirectory};
-use crate::{bench, places};
+use crate::{bench, places, reports};
 
 /// What kind of program it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -51,12 +51,15 @@ pub(crate) struct RunArgs {
     /// Run without Outboard, for comparison
     #[arg(long)]
     native: bool,
-    /// Print what the daemons counted
-    #[arg(long)]
+    /// Print what the daemons counted, also where nothing was offloaded
+    #[arg(long, conflicts_with = "quiet")]
     report: bool,
     /// Daemons on each host, which share its ranks: a number, or auto by ranks and processors
     #[arg(long, default_value_t)]
     service_processes: ServiceProcesses,
+    /// Print nothing of our own but errors
+    #[arg(long)]
+    quiet: bool,
     #[command(flatten)]
     daemons: DaemonArgs,
     /// The program and its arguments
@@ -91,23 +94,25 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
     } else {
         run_plain(&args, &program, lab.as_ref(), daemons.as_ref(), directory.path())
     };
-    if let (Some(daemons), true) = (&daemons, args.report) {
-        report(daemons)?;
+    if let Some(daemons) = daemons.as_ref().filter(|_| !args.quiet) {
+        report(daemons, args.report);
     }
     outcome
 }
 
-fn report(daemons: &Daemons) -> Result<(), CliError> {
-    let sum = daemons.stats().sum()?;
-    eprintln!(
-        "outboard: {} collectives completed, {} failed, {} late calls, {} bytes sent again, {:.3} s of daemons' CPU",
-        sum.completed,
-        sum.failed,
-        sum.late_arrivals,
-        sum.retransmitted_bytes,
-        sum.cpu_user_s + sum.cpu_system_s
-    );
-    Ok(())
+/// What the daemons counted, on standard error; those that have died are named.
+fn report(daemons: &Daemons, always: bool) {
+    let (mut answers, mut silent) = (Vec::new(), Vec::new());
+    for report in daemons.stats().reports() {
+        match report {
+            Ok(report) => answers.push(report),
+            Err(error) => silent.push(error),
+        }
+    }
+    if always || answers.iter().any(|report| !report.kinds.is_empty()) {
+        eprint!("{}", reports::summary(&answers));
+        silent.iter().for_each(|error| eprintln!("  not counted: {error}"));
+    }
 }
 
 /// As a shell finds it.
