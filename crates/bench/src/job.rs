@@ -190,6 +190,11 @@ impl Process {
         }
     }
 
+    /// The file that has the output.
+    pub fn output(&self) -> &Path {
+        &self.output
+    }
+
     /// Readable when the process has ended.
     pub fn ended_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()

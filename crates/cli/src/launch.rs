@@ -18,9 +18,11 @@ use outboard_lab::Lab;
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
+use outboard_service::settings::Seconds;
 use outboard_service::statistics::Report;
 
 use crate::error::CliError;
+use crate::notices::Notices;
 use crate::{places, reports};
 
 /// Where daemons of an emulated host listen; `/run` is each host's own.
@@ -48,6 +50,10 @@ pub(crate) struct DaemonArgs {
     /// Daemons on each host, which share its ranks (SP-8).
     #[arg(skip)]
     pub(crate) service_processes: ServiceProcesses,
+    /// Seconds after which a collective in flight is reported, with the ranks that have not called it; 0 for never; 30 by
+    /// default
+    #[arg(long)]
+    pub(crate) watchdog: Option<Seconds>,
 }
 
 impl DaemonArgs {
@@ -60,6 +66,9 @@ impl DaemonArgs {
     fn flags(&self, command: &mut Command) {
         if let Some(core) = self.service_core {
             command.arg("--pin-core").arg(core.to_string());
+        }
+        if let Some(watchdog) = self.watchdog {
+            command.arg("--watchdog").arg(watchdog.to_string());
         }
     }
 }
@@ -123,13 +132,21 @@ impl Daemons {
                 command.args(placement::SINGLE_HOST);
             }
             args.flags(&mut command);
-            let process = Process::start("outboardd on this machine", command, directory)?;
+            let which = if siblings > 1 { format!(" ({})", number + 1) } else { String::new() };
+            let process = Process::start(format!("outboardd on this machine{which}"), command, directory)?;
             await_ready(&process, &ready_fifo(directory, &name))?;
             daemons.processes.push(process);
             daemons.sockets.push(socket);
             daemons.stats.push(stats_socket(directory, &name));
         }
         Ok(daemons)
+    }
+
+    /// Shows what their watchdogs say, until it is dropped.
+    pub(crate) fn notices(&self) -> Result<Notices, LaunchError> {
+        let place = |name: &str| name.split_once(" on ").map_or(name, |(_, place)| place).to_owned();
+        let logs = self.processes.iter().map(|process| (place(process.name()), process.output().to_owned()));
+        Notices::follow(logs).map_err(|error| LaunchError::new("following the daemons' logs", error))
     }
 
     /// What ranks need in their environment.

@@ -7,6 +7,7 @@ mod error;
 mod explain;
 mod lab;
 mod launch;
+mod notices;
 mod places;
 mod reports;
 mod run;

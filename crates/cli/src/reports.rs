@@ -99,11 +99,12 @@ pub(crate) fn summary(reports: &[Report]) -> String {
     for ranks in reports.iter().map(|r| r.memory_tiers_ever) {
         reached.memfd += ranks.memfd;
         reached.cross_memory_attach += ranks.cross_memory_attach;
+        reached.memory_descriptor += ranks.memory_descriptor;
         reached.staging += ranks.staging;
     }
     let _ = writeln!(
         text,
-        "  memory of ranks: {}; {} service processes, {longest:.1} s each at most",
+        "  memory of ranks: {}; service processes: {}, up for {longest:.1} s",
         tiers(reached),
         reports.len()
     );
@@ -144,7 +145,7 @@ mod tests {
             cpu_user_s: 0.5,
             kinds: vec![kind],
             late: vec![late],
-            memory_tiers_ever: Tiers { memfd: 0, cross_memory_attach: 1, staging: 0 },
+            memory_tiers_ever: Tiers { cross_memory_attach: 1, ..Tiers::default() },
             ..Report::default()
         }
     }

@@ -89,11 +89,13 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
         (Some(lab), false) => Some(Daemons::on_lab(lab, args.ranks, directory.path(), &args.daemons)?),
         (None, false) => Some(Daemons::here(args.ranks, directory.path(), &args.daemons)?),
     };
+    let notices = daemons.as_ref().map(Daemons::notices).transpose()?;
     let outcome = if mpi {
         run_mpi(&args, &program, lab.as_ref(), daemons.as_ref(), directory.path())
     } else {
         run_plain(&args, &program, lab.as_ref(), daemons.as_ref(), directory.path())
     };
+    drop(notices);
     if let Some(daemons) = daemons.as_ref().filter(|_| !args.quiet) {
         report(daemons, args.report);
     }

@@ -19,6 +19,7 @@ const LOSS_LIMIT: Duration = Duration::from_secs(5);
 
 const SERVICE_LOST: i32 = -22;
 const RANK_LOST: i32 = -40;
+const DEADLINE: i32 = -42;
 const MISMATCH: i32 = -41;
 const PEER_LOST: i32 = -60;
 
@@ -262,6 +263,54 @@ fn top_names_who_has_not_called() {
     }
     job.signal(Signal::INT);
     assert!(!job.reap().success());
+}
+
+/// SP-9: the watchdog names the rank that all wait for and its last call, the report how late it was, and nothing fails.
+fn late(ranks: u32, options: &[&str]) {
+    let options = [options, &["--watchdog", "0.5"]].concat();
+    let outcome = Job::start(ranks, &options, "late").finish();
+    outcome.assert_success();
+    (0..ranks).for_each(|rank| assert_eq!(outcome.end_of(rank).code, 0, "rank {rank}: {outcome:?}"));
+    assert!(outcome.complains("not called by rank 1 (last call 1: allgather of 1000 bytes per rank)"), "{outcome:?}");
+    assert!(outcome.complains("outboard: "), "{outcome:?}");
+    assert_eq!(outcome.counted("collectives completed"), 2 * u64::from(ranks), "{outcome:?}");
+    assert!(outcome.counted("late calls") > 0, "{outcome:?}");
+    assert!(outcome.complains("  rank 1 of group "), "{outcome:?}");
+}
+
+#[test]
+fn sp_9_a_late_rank_of_another_host_is_named_and_reported() {
+    late(4, &["--lab", "4x1gbit"]);
+}
+
+#[test]
+fn sp_9_a_late_rank_of_this_machine_is_named_and_reported() {
+    late(3, &[]);
+}
+
+/// SP-9: the opt-in deadline ends the call on all ranks, on the late one too, and says whom it waited for.
+fn deadline(ranks: u32, options: &[&str]) {
+    let options = [options, &["--quiet"]].concat();
+    let outcome = Job::start(ranks, &options, "deadline").finish();
+    outcome.assert_success();
+    for rank in 0..ranks {
+        let end = outcome.end_of(rank);
+        assert_eq!(end.code, DEADLINE, "rank {rank}: {outcome:?}");
+        let named =
+            "rank 1 (last call 1: allgather of 1000 bytes per rank) did not call allgather of 1048576 bytes per rank";
+        assert!(end.sentence.contains(named), "rank {rank}: {outcome:?}");
+    }
+    assert!(!outcome.complains("collectives completed"), "the report is not wanted: {outcome:?}");
+}
+
+#[test]
+fn sp_9_a_deadline_between_hosts_names_the_missing_rank_on_all() {
+    deadline(4, &["--lab", "4x1gbit"]);
+}
+
+#[test]
+fn sp_9_a_deadline_on_one_machine_names_the_missing_rank_on_all() {
+    deadline(3, &[]);
 }
 
 /// The work directory of a killed run goes with the next run.

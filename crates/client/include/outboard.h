@@ -36,6 +36,7 @@ extern "C" {
 /* -40 .. -59: another rank. */
 #define OUTBOARD_ERR_RANK_LOST (-40)  /* a rank of the group died or left */
 #define OUTBOARD_ERR_MISMATCH (-41)   /* ranks disagree on kind, size or configuration */
+#define OUTBOARD_ERR_DEADLINE (-42)   /* a deadline set with outboard_group_deadline has passed */
 /* -60 .. -79: another host. */
 #define OUTBOARD_ERR_PEER_LOST (-60)  /* a service process of the group died or its host stopped answering */
 /* -80 .. -99: the protocol. */
@@ -86,6 +87,13 @@ int outboard_group_create(outboard_context *context, const void *offers, uint32_
 int outboard_group_world(outboard_context *context, outboard_group **group);
 /* Local. Waits for the group's requests in flight. */
 int outboard_group_destroy(outboard_group *group);
+/*
+ * Without a deadline (the default) a rank may come as late as it likes. With one, a collective that this rank posts from
+ * now on and that has not ended `seconds` later fails on all ranks with OUTBOARD_ERR_DEADLINE; the sentence names the
+ * ranks that had not called and their last calls, and the group is of no use any more. 0 takes the deadline away. Local,
+ * but better the same on all ranks. New groups have the deadline of the environment variable OUTBOARD_DEADLINE (seconds).
+ */
+int outboard_group_deadline(outboard_group *group, double seconds);
 int outboard_group_rank(const outboard_group *group, uint32_t *rank);
 int outboard_group_size(const outboard_group *group, uint32_t *ranks);
 /* 1 when the group's configuration offloads an allgather of this size, 0 when the caller should run its own: a pure

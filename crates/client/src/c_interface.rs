@@ -6,7 +6,7 @@
 
 use crate::context::{Context, lock};
 use crate::error::Error;
-use crate::group::{BlockList, Contribution, Group};
+use crate::group::{BlockList, Contribution, Group, deadline};
 use crate::request::{Request, wait_some};
 use outboard_shm::attach::OFFER_BYTES;
 use outboard_shm::fork::ForkGuard;
@@ -276,6 +276,12 @@ unsafe extern "C" fn outboard_group_rank(group: *const Group, rank: *mut u32) ->
 unsafe extern "C" fn outboard_group_size(group: *const Group, ranks: *mut u32) -> c_int {
     // SAFETY: as the header asks.
     enter(|| unsafe { store(ranks, borrow(group, "group")?.size()?, "ranks") })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn outboard_group_deadline(group: *mut Group, seconds: f64) -> c_int {
+    // SAFETY: as the header asks.
+    enter(|| unsafe { borrow(group, "group")?.set_deadline(deadline("seconds", seconds)?) })
 }
 
 #[unsafe(no_mangle)]

@@ -4,7 +4,7 @@ use crate::ABI_VERSION;
 use crate::bootstrap;
 use crate::connection::Connection;
 use crate::error::Error;
-use crate::group::Group;
+use crate::group::{Group, deadline_of_environment};
 use crate::own_daemon;
 use crate::placement;
 use crate::segments::Segments;
@@ -208,13 +208,17 @@ impl Context {
             let problem = format!("has {} bytes instead of {OFFER_BYTES} for each of {ranks} ranks", offers.len());
             return Err(Error::argument("offers", problem));
         }
+        let wanted = deadline_of_environment()?;
         let sealed = seal_bytes("outboard-offers", offers)?;
         // Counted before, so that nobody detaches meanwhile.
         *lock(&parts.groups) += 1;
         let made = parts.connection.call(&Request::CreateGroup { ranks, rank }, &[sealed.as_fd()], None);
         let failure = match made {
             Ok(reply) => match reply.message {
-                Reply::GroupReady(ready) => return Ok(Group::new(self.0.clone(), ready, ranks, rank)),
+                Reply::GroupReady(ready) => {
+                    let group = Group::new(self.0.clone(), ready, ranks, rank);
+                    return if wanted.is_some() { group.set_deadline(wanted).map(|()| group) } else { Ok(group) };
+                }
                 other => Connection::unexpected(&other),
             },
             Err(error) => error,

@@ -1,5 +1,6 @@
 //! Groups of ranks, and posting collectives on them.
 
+use crate::bootstrap::environment;
 use crate::context::{Attachment, Parts, lock};
 use crate::error::Error;
 use crate::request::Request;
@@ -9,6 +10,10 @@ use outboard_shm::attach::{self, GroupReady};
 use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
 use outboard_shm::memory::Tier;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Seconds.
+const DEADLINE: &str = "OUTBOARD_DEADLINE";
 
 /// A group of ranks, as one of them holds it.
 #[derive(Debug)]
@@ -100,6 +105,19 @@ impl Group {
     /// What the service processes call the group.
     pub fn handle(&self) -> u32 {
         self.ready.handle
+    }
+
+    /// A collective that this rank posts from now on and that has not ended after so long fails on all ranks with
+    /// [`Status::Deadline`](outboard_shm::status::Status::Deadline) and the names of the ranks that had not called, and the
+    /// group with it (SP-9). Without one, lateness is no error. Local, rounded to milliseconds.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::ServiceLost`].
+    pub fn set_deadline(&self, after: Option<Duration>) -> Result<(), Error> {
+        let parts = self.attachment.parts()?;
+        let milliseconds = after.map_or(0, |after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX).max(1));
+        let group = self.ready.group;
+        parts.connection.order(&attach::Request::SetDeadline { group, milliseconds }, &[])
     }
 
     /// Whether the group's agreed configuration offloads an allgather of this size: equal on all ranks.
@@ -371,6 +389,20 @@ impl Drop for Group {
         // Whoever wants to know destroys.
         let _ = self.close();
     }
+}
+
+/// A deadline in seconds as the caller gives it; 0 is none.
+pub(crate) fn deadline(argument: &'static str, seconds: f64) -> Result<Option<Duration>, Error> {
+    let wrong = |_| Error::argument(argument, format!("is {seconds}; give seconds, or 0 for no deadline"));
+    Duration::try_from_secs_f64(seconds).map(|after| Some(after).filter(|after| !after.is_zero())).map_err(wrong)
+}
+
+/// The deadline of new groups.
+pub(crate) fn deadline_of_environment() -> Result<Option<Duration>, Error> {
+    let Some(text) = environment::process(DEADLINE) else { return Ok(None) };
+    let seconds = text.trim().parse().ok().and_then(|seconds| deadline("seconds", seconds).ok());
+    let problem = || format!("is `{text}`; set it to seconds, for instance 60, or 0 for no deadline");
+    seconds.ok_or_else(|| Error::Environment { variable: DEADLINE.to_owned(), problem: problem() })
 }
 
 fn in_flight_limit(parts: &Parts) -> Error {

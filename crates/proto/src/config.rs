@@ -46,6 +46,8 @@ pub struct Config {
     pub retransmit_floor: Duration,
     /// How long a rank may be later than the first news of a collective before its service process stands in for it.
     pub stand_in_after: Duration,
+    /// How long a collective may be in flight before [`crate::Event::Overdue`] reports it.
+    pub watchdog: Option<Duration>,
     /// Bytes that every switch port can be trusted to queue; bounds batches and how much a sender may catch up at once.
     pub switch_queue: u64,
     /// Most datagrams of one multicast batch.
@@ -72,6 +74,7 @@ impl Default for Config {
             timer_floor: Duration::from_millis(4),
             retransmit_floor: Duration::from_millis(200),
             stand_in_after: Duration::from_micros(500),
+            watchdog: None,
             switch_queue: 512 << 10,
             batch_chunks: 32,
             fragment_bytes: 64 << 10,

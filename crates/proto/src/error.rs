@@ -6,6 +6,7 @@ use outboard_plan::Rank;
 
 use crate::ids::{GroupHandle, SpId};
 use crate::interface::Signature;
+use crate::overdue::DeadlineMissed;
 
 /// Why a collective ended without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,13 +77,19 @@ pub enum CollectiveError {
         "{0} exists already with other members on a host of the group; make the group again, it draws a new handle"
     )]
     HandleTaken(GroupHandle),
+    /// A rank had set a deadline for its call, and it has passed (SP-9).
+    #[error("{0}")]
+    Deadline(Box<DeadlineMissed>),
 }
 
 impl CollectiveError {
     /// Whether only a call can bring this about: then the group had been made on all hosts.
     pub(crate) fn comes_of_a_call(&self) -> bool {
         match self {
-            CollectiveError::Mismatch { .. } | CollectiveError::Block { .. } | CollectiveError::Memory(_) => true,
+            CollectiveError::Mismatch { .. }
+            | CollectiveError::Block { .. }
+            | CollectiveError::Memory(_)
+            | CollectiveError::Deadline(_) => true,
             CollectiveError::RankLost(_)
             | CollectiveError::PeerLost { .. }
             | CollectiveError::Protocol(_)

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::hash::Hasher;
 use std::sync::Arc;
+use std::time::Duration;
 
 use outboard_plan::Rank;
 use outboard_plan::alltoall::Blocks;
@@ -14,6 +15,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::error::{CollectiveError, GroupError};
 use crate::ids::{CallId, Channel, GroupHandle, HostId, InstanceId, SpId, StagingId};
+use crate::overdue::Overdue;
 
 /// Which collective is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -109,6 +111,9 @@ pub struct Call {
     pub in_place: bool,
     /// Where the blocks lie, of an allgatherv or alltoallv only. An allgatherv sends one block.
     pub blocks: Option<Arc<Blocks>>,
+    /// Time after which the collective fails on all ranks, and the group with it, if this call has not ended: opt-in
+    /// (SP-9).
+    pub deadline: Option<Duration>,
 }
 
 /// One rank of a group and who serves it.
@@ -306,6 +311,8 @@ pub enum Event {
         /// How late, in nanoseconds.
         by_ns: u64,
     },
+    /// A collective that a local rank waits for takes longer than the watchdog's time (SP-9). Nothing follows from it.
+    Overdue(Box<Overdue>),
     /// Somebody sent what the protocol does not allow. Already counted.
     Violation {
         /// Who, when known.

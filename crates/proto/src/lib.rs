@@ -30,6 +30,7 @@ mod instance;
 mod interface;
 mod multicast;
 mod outbox;
+mod overdue;
 mod pacing;
 mod service_process;
 mod sizes;
@@ -41,4 +42,5 @@ pub use interface::{
     Call, CallKind, Counters, Event, GroupSpec, InFlight, MemRef, Member, MulticastBatch, Order, Reach,
     ReceivedDatagram, Region, Signature, Transmit, sizes_digest,
 };
+pub use overdue::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT, Overdue};
 pub use service_process::ServiceProcess;

@@ -22,6 +22,7 @@ use crate::wire::{FrameHeader, Message};
 
 mod datagrams;
 mod groups;
+mod overdue;
 mod peers;
 mod sizes;
 
@@ -211,6 +212,9 @@ impl ServiceProcess {
             if self.groups.get(&group).is_some_and(due) {
                 self.with_instance(group, instance, |i, cx| i.handle_timeout(cx));
             }
+            if self.groups.get(&group).and_then(|g| g.watch_due(instance)).is_some_and(|t| t <= now) {
+                self.watch_over(group, instance);
+            }
         }
         self.settle();
     }
@@ -241,7 +245,9 @@ impl ServiceProcess {
     /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let collectives = self.active.iter().filter_map(|(g, i)| self.groups.get(g)?.instance(*i)?.poll_timeout());
+        let timers = |g: &Group, i| [g.instance(i).and_then(Instance::poll_timeout), g.watch_due(i)];
+        let timers = |(g, i): &(GroupHandle, InstanceId)| Some(timers(self.groups.get(g)?, *i));
+        let collectives = self.active.iter().filter_map(timers).flatten().flatten();
         let peers = self.peers.values().filter_map(Peer::poll_timeout);
         collectives.chain(peers).min()
     }

@@ -9,8 +9,8 @@ use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Rank, Span};
 use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message};
 use outboard_proto::{
-    Call, CallId, CallKind, Config, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member,
-    ReceivedDatagram, ServiceProcess, Signature, SpId, Transmit, sizes_digest,
+    Absentee, Absentees, Call, CallId, CallKind, Config, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant,
+    Member, ReceivedDatagram, ServiceProcess, Signature, SpId, Transmit, sizes_digest,
 };
 use proptest::prelude::*;
 
@@ -49,6 +49,11 @@ fn hostile_message() -> impl Strategy<Value = Message> {
             step,
             sp: SpId(1),
             digest: if good { config().digest() } else { 9 }
+        }),
+        instance.clone().prop_map(move |instance| Message::Inquire { group, instance }),
+        (instance.clone(), rank.clone(), any::<u32>()).prop_map(move |(instance, rank, more)| {
+            let named = vec![Absentee { rank, last: None }];
+            Message::Absent { group, instance, ranks: Absentees { named, more } }
         }),
         (instance.clone(), barrier_step(), signature, rank.clone()).prop_map(
             move |(instance, step, signature, rank)| { Message::Ready { group, instance, step, signature, rank } }
@@ -161,7 +166,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn config() -> Config {
-    Config { chunk_bytes: 1000, staging_quota: 20_000, ..Config::default() }
+    let watchdog = Some(Duration::from_millis(3));
+    Config { chunk_bytes: 1000, staging_quota: 20_000, watchdog, ..Config::default() }
 }
 
 fn spec() -> GroupSpec {
@@ -227,6 +233,7 @@ impl Driver {
                     signature,
                     in_place: *kind == CallKind::Allgather && id.0.is_multiple_of(2),
                     blocks: blocks.map(Into::into),
+                    deadline: id.0.is_multiple_of(3).then_some(Duration::from_millis(5)),
                 };
                 self.sp.handle_call(self.now, call);
             }

@@ -4,7 +4,10 @@ use outboard_plan::Rank;
 use outboard_proto::wire::{
     DatagramHeader, FrameHeader, FrameKind, MAX_BLOCKS, MAX_FRAME_HEADER, MAX_RANGES, MAX_SOURCES, Message,
 };
-use outboard_proto::{CallKind, CollectiveError, GroupHandle, InstanceId, Signature, SpId};
+use outboard_proto::{
+    Absentee, Absentees, CallKind, CollectiveError, DeadlineMissed, GroupHandle, InstanceId, MAX_ABSENT, Signature,
+    SpId,
+};
 use proptest::prelude::*;
 
 fn signature() -> impl Strategy<Value = Signature> {
@@ -48,6 +51,12 @@ fn ranges() -> impl Strategy<Value = Vec<(u32, u32)>> {
     })
 }
 
+fn absentees() -> impl Strategy<Value = Absentees> {
+    let absentee = (rank(), prop::option::of((instance(), signature())));
+    let named = prop::collection::vec(absentee.prop_map(|(rank, last)| Absentee { rank, last }), 0..=MAX_ABSENT);
+    (named, any::<u32>()).prop_map(|(named, more)| Absentees { named, more })
+}
+
 fn error() -> impl Strategy<Value = CollectiveError> {
     prop_oneof![
         rank().prop_map(CollectiveError::RankLost),
@@ -67,9 +76,23 @@ fn error() -> impl Strategy<Value = CollectiveError> {
             b_digest
         }),
         group().prop_map(CollectiveError::HandleTaken),
+        (instance(), signature(), any::<u64>(), absentees(), prop::option::of(rank())).prop_map(
+            |(instance, signature, after_ms, missing, awaited)| {
+                let missed = DeadlineMissed { instance, signature, after_ms, missing, awaited };
+                CollectiveError::Deadline(Box::new(missed))
+            }
+        ),
         (rank(), any::<u64>(), rank(), any::<u64>()).prop_map(|(source_rank, sent, destination, expected)| {
             CollectiveError::Block { source_rank, sent, destination, expected }
         }),
+    ]
+}
+
+fn absence() -> impl Strategy<Value = Message> {
+    let answer = |(group, instance, ranks)| Message::Absent { group, instance, ranks };
+    prop_oneof![
+        (group(), instance()).prop_map(|(group, instance)| Message::Inquire { group, instance }),
+        (group(), instance(), absentees()).prop_map(answer),
     ]
 }
 
@@ -131,6 +154,7 @@ fn message() -> impl Strategy<Value = Message> {
         (group(), instance()).prop_map(|(group, instance)| Message::AskSizes { group, instance }),
         (group(), instance(), any::<u32>(), prop::collection::vec(any::<u64>(), 1..=MAX_BLOCKS))
             .prop_map(|(group, instance, first, sizes)| Message::Sizes { group, instance, first, sizes }),
+        absence(),
         (group(), any::<u64>(), rank(), any::<bool>()).prop_map(|(group, after, rank, well)| Message::Lost {
             group,
             rank,

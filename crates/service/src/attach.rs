@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use outboard_plan::Rank;
 use outboard_proto::{GroupHandle, HostId, SpId};
@@ -135,6 +136,7 @@ impl Desk<'_> {
                 self.create_group(id, token, descriptors, (ranks, rank)).map(|()| None)
             }
             Request::DestroyGroup { group } => self.destroy_group(id, group).map(Some),
+            Request::SetDeadline { group, milliseconds } => self.set_deadline(id, group, milliseconds).map(Some),
             Request::RegisterMemory { address, bytes } => self.register(id, descriptors, address, bytes).map(Some),
             Request::UnregisterMemory { address } => self.unregister(id, address).map(Some),
             Request::Restage(restaged) => self.restage(id, &restaged).map(Some),
@@ -289,7 +291,8 @@ impl Desk<'_> {
             let text = format!("rank {me} of {} is served already; make new offers for a new group", spec.handle);
             return refuse(Status::Argument, text);
         }
-        let membership = Membership { handle: spec.handle, rank: Rank(me), ranks, stage: Stage::Making { token } };
+        let stage = Stage::Making { token };
+        let membership = Membership { handle: spec.handle, rank: Rank(me), ranks, deadline: None, stage };
         self.ranks.join(id, membership, seats);
         self.engine.create_group(&spec, Rank(me));
         Ok(())
@@ -303,6 +306,16 @@ impl Desk<'_> {
             Some(Stage::Made { in_flight: 1.., .. }) => refuse(Status::Busy, "requests of the group are in flight"),
             Some(Stage::Made { in_flight: 0, .. }) => {
                 self.ranks.leave(id, group, self.engine);
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    fn set_deadline(&mut self, id: ConnectionId, group: u64, milliseconds: u64) -> Result<Reply, Refused> {
+        match self.attached(id)?.groups.get_mut(&group) {
+            None => refuse(Status::Argument, format!("group {group} is not one of this rank's")),
+            Some(membership) => {
+                membership.deadline = (milliseconds > 0).then(|| Duration::from_millis(milliseconds));
                 Ok(Reply::Done)
             }
         }

@@ -28,6 +28,7 @@ use crate::lifetime::Lifetime;
 use crate::mailbox::Mailbox;
 use crate::memory::Payloads;
 use crate::outbox::Outbox;
+use crate::overdue;
 use crate::poller::{Poller, Token, Trigger};
 use crate::ranks::Ranks;
 use crate::socket::NamedSocket;
@@ -228,6 +229,7 @@ impl Conductor {
                     tracing::debug!(%group, %rank, instance = instance.0, by_ns, "a rank called late");
                     self.statistics.late(group, rank, kind, by_ns);
                 }
+                Event::Overdue(overdue) => overdue::warn(&overdue),
                 Event::Violation { peer, what } => tracing::debug!(?peer, what, "refused"),
             }
         }

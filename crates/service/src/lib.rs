@@ -28,6 +28,7 @@ mod mailbox;
 mod memory;
 pub mod offers;
 mod outbox;
+mod overdue;
 mod poller;
 mod ranks;
 pub mod settings;

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{AlltoallError, Rank, Span};
@@ -67,6 +67,8 @@ pub(crate) struct Membership {
     pub(crate) handle: GroupHandle,
     pub(crate) rank: Rank,
     pub(crate) ranks: u32,
+    /// Of this rank's calls (SP-9).
+    pub(crate) deadline: Option<Duration>,
     pub(crate) stage: Stage,
 }
 
@@ -349,7 +351,7 @@ impl Ranks {
             return;
         }
         match rank.admit(entry) {
-            Ok(Admitted { group, rank: me, what: Asked { signature, in_place, blocks, .. }, buffers }) => {
+            Ok(Admitted { group, rank: me, what: Asked { signature, in_place, blocks, .. }, deadline, buffers }) => {
                 rank.failures.remove(&slot);
                 rank.busy.insert(slot, call_id);
                 let instance = InstanceId(entry.instance());
@@ -358,7 +360,8 @@ impl Ranks {
                 let in_flight =
                     InFlight { connection: id, group: group_id, slot, instance: number, rank: me, since, kind, bytes };
                 self.calls.insert(call_id, in_flight);
-                engine.call(Call { id: call_id, group, rank: me, instance, signature, in_place, blocks }, buffers);
+                let call = Call { id: call_id, group, rank: me, instance, signature, in_place, blocks, deadline };
+                engine.call(call, buffers);
             }
             Err(refusal) => {
                 tracing::debug!(pid = rank.pid, %refusal, "a submission is refused");
@@ -440,6 +443,7 @@ struct Admitted {
     group: GroupHandle,
     rank: Rank,
     what: Asked,
+    deadline: Option<Duration>,
     buffers: Buffers,
 }
 
@@ -477,7 +481,8 @@ impl Attached {
     /// Checks a submission against what this rank owns and counts it.
     fn admit(&mut self, entry: &Entry) -> Result<Admitted, Refusal> {
         let unknown = || Refusal::Group(entry.group());
-        let Membership { handle, rank, ranks, stage } = self.groups.get_mut(&entry.group()).ok_or_else(unknown)?;
+        let Membership { handle, rank, ranks, deadline, stage } =
+            self.groups.get_mut(&entry.group()).ok_or_else(unknown)?;
         let Stage::Made { calls, in_flight } = stage else {
             return Err(unknown());
         };
@@ -493,7 +498,7 @@ impl Attached {
         *calls = expected;
         *in_flight += 1;
         let buffers = Buffers::new(Arc::clone(&self.memory), what.send, what.receive);
-        Ok(Admitted { group: *handle, rank: *rank, what, buffers })
+        Ok(Admitted { group: *handle, rank: *rank, what, deadline: *deadline, buffers })
     }
 }
 

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
@@ -49,6 +50,10 @@ pub struct Rate(pub u64);
 /// Bytes, written `512M`, `64K`, `1G` (powers of two) or a plain number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes(pub u64);
+
+/// Seconds, written `30` or `0.5`; 0 means never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seconds(pub Duration);
 
 /// A number, or what the interface says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +106,10 @@ pub struct Settings {
     /// Memory for ranks that have not called yet
     #[arg(long, env = "OUTBOARD_STAGING_QUOTA", default_value = "512M")]
     pub staging_quota: Bytes,
+    /// Seconds after which a collective in flight is reported in the log, with the ranks that have not called it; again at
+    /// doubling times; 0 for never
+    #[arg(long, env = "OUTBOARD_WATCHDOG", default_value = "30")]
+    pub watchdog: Seconds,
     /// Threads that receive multicast (MC-10)
     #[arg(long, env = "OUTBOARD_RECEIVERS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub receivers: u16,
@@ -223,6 +232,7 @@ impl Settings {
             subgroups: self.subgroups,
             offload_from: self.offload_from.0,
             staging_quota: self.staging_quota.0,
+            watchdog: Some(self.watchdog.0).filter(|after| !after.is_zero()),
             ..Config::default()
         })
     }
@@ -311,6 +321,21 @@ impl FromStr for Bytes {
     }
 }
 
+impl FromStr for Seconds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let seconds = text.trim().parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        seconds.map(Seconds).ok_or_else(|| format!("`{text}` is not a time; write seconds, for instance 30 or 0.5"))
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.as_secs_f64())
+    }
+}
+
 impl<T: FromStr> FromStr for Auto<T> {
     type Err = T::Err;
 
@@ -357,6 +382,17 @@ mod tests {
         let printed = print(&matches);
         assert!(printed.contains("chains = 2 (flag)"), "{printed}");
         assert!(printed.contains("subgroups = 1 (default)"), "{printed}");
+    }
+
+    #[test]
+    fn sp_9_the_watchdog_is_on_unless_told_otherwise() {
+        let watchdog = |words: &[&str]| parse(words).0.resolve().expect("usable").watchdog;
+        assert_eq!(watchdog(&["outboardd"]), Some(Duration::from_secs(30)));
+        assert_eq!(watchdog(&["outboardd", "--watchdog", "0.5"]), Some(Duration::from_millis(500)));
+        assert_eq!(watchdog(&["outboardd", "--watchdog", "0"]), None);
+        for wrong in ["", "-1", "soon", "nan", "1e300"] {
+            assert!(wrong.parse::<Seconds>().is_err(), "{wrong} is accepted");
+        }
     }
 
     #[test]

@@ -107,6 +107,8 @@ fn requests_are_checked_against_what_the_rank_owns() {
     let (other, _) = Stranger::attach(&daemon);
     let group = one.group();
     assert_eq!(other.refused(&Request::DestroyGroup { group: group + 1 }, &[]), Status::Argument);
+    let deadline = Request::SetDeadline { group: group + 1, milliseconds: 1 };
+    assert_eq!(other.refused(&deadline, &[]), Status::Argument);
     assert_eq!(other.refused(&Request::ErrorText { slot: u32::MAX }, &[]), Status::Argument);
     // Another's offer makes no group for us, nor does our own twice, nor bytes that may still change.
     let Reply::Offer(offer) = one.ask(&Request::Offer, &[]) else { panic!("no offer") };

@@ -29,6 +29,8 @@ pub enum Status {
     RankLost = -40,
     /// Ranks disagree on kind, size or configuration.
     Mismatch = -41,
+    /// A deadline that a rank had set has passed.
+    Deadline = -42,
     /// A service process of the group died or its host stopped answering.
     PeerLost = -60,
     /// A peer sent what the protocol does not allow.
@@ -42,7 +44,7 @@ const OK_WORD: u32 = 1;
 
 impl Status {
     /// Every status, in the order of the header.
-    pub const ALL: [Status; 14] = [
+    pub const ALL: [Status; 15] = [
         Status::Ok,
         Status::Argument,
         Status::Forked,
@@ -54,6 +56,7 @@ impl Status {
         Status::Memory,
         Status::RankLost,
         Status::Mismatch,
+        Status::Deadline,
         Status::PeerLost,
         Status::Protocol,
         Status::Internal,
@@ -99,6 +102,7 @@ impl Status {
             Status::Memory => "a buffer cannot be accessed",
             Status::RankLost => "a rank of the group died or left",
             Status::Mismatch => "ranks disagree on kind, size or configuration",
+            Status::Deadline => "a rank had not called, or bytes had not come, before the deadline that was set",
             Status::PeerLost => "a service process of the group died or its host stopped answering",
             Status::Protocol => "a peer sent what the protocol does not allow",
             Status::Internal => "a defect of Outboard; please report it",

@@ -166,6 +166,16 @@ pub enum Breach {
         /// What the machine said.
         reason: String,
     },
+    /// A rank reported as absent that has called, or as having called last what it has not.
+    #[error("{rank} of {group} is said not to have called instance {instance}, or its last call is not so", instance = instance.0)]
+    FalseAbsence {
+        /// The group.
+        group: GroupHandle,
+        /// The rank.
+        rank: Rank,
+        /// The collective.
+        instance: InstanceId,
+    },
     /// A violation reported although nobody misbehaves.
     #[error("reports a violation although nobody misbehaves: {0}")]
     FalseViolation(&'static str),

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use outboard_plan::Rank;
 use outboard_proto::{
     Call, CallId, Channel, CollectiveError, Config, Event, GroupHandle, GroupSpec, Instant, MulticastBatch, Order,
-    ReceivedDatagram, Region, ServiceProcess, SpId, Transmit, wire,
+    Overdue, ReceivedDatagram, Region, ServiceProcess, SpId, Transmit, wire,
 };
 
 use crate::breach::Breach;
@@ -53,6 +53,7 @@ pub(crate) enum Action {
     GroupReady { group: GroupHandle, rank: Rank, result: Result<(), outboard_proto::GroupError> },
     Completed { call: CallId, result: Result<(), CollectiveError>, output: CallOutput },
     Late { group: GroupHandle, rank: Rank },
+    Overdue(Box<Overdue>),
 }
 
 /// Times that one instant may see the timer due.
@@ -385,6 +386,7 @@ impl Host {
                 self.outbox.push(Action::Completed { call, result, output });
             }
             Event::Late { group, rank, .. } => self.outbox.push(Action::Late { group, rank }),
+            Event::Overdue(overdue) => self.outbox.push(Action::Overdue(overdue)),
             Event::Violation { what, .. } => return Err(Breach::FalseViolation(what)),
         }
         Ok(())

@@ -5,9 +5,10 @@
 //! can know it.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use outboard_plan::Rank;
-use outboard_proto::{CollectiveError, GroupError, GroupHandle, InstanceId, Signature, SpId};
+use outboard_proto::{Absentee, CollectiveError, GroupError, GroupHandle, InstanceId, Overdue, Signature, SpId};
 
 use crate::breach::Breach;
 use crate::pattern::Part;
@@ -108,7 +109,10 @@ impl Truth {
             Ok(()) => true,
             // Whoever could call had the group, and so has everybody.
             Err(GroupError::Failed(
-                CollectiveError::Mismatch { .. } | CollectiveError::Block { .. } | CollectiveError::Memory(_),
+                CollectiveError::Mismatch { .. }
+                | CollectiveError::Block { .. }
+                | CollectiveError::Memory(_)
+                | CollectiveError::Deadline(_),
             )) => false,
             Err(GroupError::Failed(error)) => self.is_so(scenario, number, None, error),
             Err(GroupError::Invalid(_)) => false,
@@ -151,8 +155,31 @@ impl Truth {
                 let named = Some(*a) == odd || Some(*b) == odd;
                 self.misconfigured(scenario, group) && named && a != b && a_digest != b_digest
             }
+            CollectiveError::Deadline(missed) => {
+                let call = &plan.calls[missed.instance.0 as usize - 1];
+                let after = Duration::from_millis(missed.after_ms);
+                let first = (0..plan.members.len()).map(|m| call.due(m)).min().unwrap_or_default();
+                let late = |one: &Absentee| {
+                    member(&one.rank).is_some_and(|m| call.due(m) > first + after) && last_is_so(plan, one)
+                };
+                call.deadline == Some(after) && !missed.missing.is_empty() && missed.missing.named.iter().all(late)
+            }
             CollectiveError::Protocol(_) | CollectiveError::HandleTaken(_) => false,
         }
+    }
+
+    /// Judges a report of ranks that have not called.
+    pub(crate) fn judge_overdue(&self, scenario: &Scenario, overdue: &Overdue) -> Result<(), Breach> {
+        let (group, instance) = (overdue.flight.group, overdue.flight.instance);
+        let number = group_number(scenario, group);
+        for one in &overdue.missing.named {
+            let called = |number| self.called.contains(&(number, one.rank.0 as usize, instance.0));
+            let so = |number: usize| !called(number) && last_is_so(&scenario.groups[number], one);
+            if !number.is_some_and(so) {
+                return Err(Breach::FalseAbsence { group, rank: one.rank, instance });
+            }
+        }
+        Ok(())
     }
 
     /// Whether the service processes of the group are configured differently.
@@ -167,4 +194,12 @@ impl Truth {
         let call = &plan.calls[instance as usize - 1];
         self.called.contains(&(group, member, instance)) && *signature == call.signature_of(member, plan.members.len())
     }
+}
+
+/// Whether the rank's last call was what is said of it.
+fn last_is_so(plan: &GroupPlan, one: &Absentee) -> bool {
+    let said = |(instance, signature): (InstanceId, Signature)| {
+        plan.calls[instance.0 as usize - 1].signature_of(one.rank.0 as usize, plan.members.len()) == signature
+    };
+    one.last.is_none_or(said)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use outboard_proto::Counters;
+use outboard_proto::{Counters, Overdue};
 
 use crate::breach::Breach;
 use crate::network::LinkBytes;
@@ -33,6 +33,8 @@ pub struct Outcome {
     pub errors: u64,
     /// Calls reported as late (SP-9).
     pub late: u64,
+    /// Collectives reported as taking too long (SP-9): on which host, when, and what was found.
+    pub overdue: Vec<(usize, Duration, Overdue)>,
 }
 
 impl Outcome {

@@ -60,6 +60,8 @@ pub struct CallPlan {
     pub late: Vec<(usize, Duration)>,
     /// Members that call in place. Of allgathers only.
     pub in_place: Vec<usize>,
+    /// The deadline that all members set.
+    pub deadline: Option<Duration>,
     /// A member that calls with another number of bytes.
     pub disagrees: Option<(usize, u64)>,
 }
@@ -74,7 +76,8 @@ impl CallPlan {
     /// A collective that all members call at the same time.
     #[must_use]
     pub fn of(pattern: Pattern, bytes: u64) -> Self {
-        CallPlan { pattern, bytes, at: Duration::ZERO, late: Vec::new(), in_place: Vec::new(), disagrees: None }
+        let (at, late, in_place) = (Duration::ZERO, Vec::new(), Vec::new());
+        CallPlan { pattern, bytes, at, late, in_place, deadline: None, disagrees: None }
     }
 
     /// The bytes that `member` says.

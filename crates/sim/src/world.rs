@@ -13,7 +13,8 @@ use outboard_plan::Rank;
 use outboard_proto::link::WINDOW;
 use outboard_proto::wire::DatagramHeader;
 use outboard_proto::{
-    Call, CallId, Channel, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, MulticastBatch, Reach, SpId,
+    Call, CallId, Channel, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, MulticastBatch, Overdue, Reach,
+    SpId,
 };
 
 use crate::breach::Breach;
@@ -127,6 +128,7 @@ pub(crate) struct World<'a> {
     /// Ends of calls, in their order.
     ends: Vec<(CallName, Duration)>,
     late_events: u64,
+    overdue: Vec<(usize, Duration, Overdue)>,
     errors: u64,
     dying: Vec<bool>,
     /// Hosts that are dead or about to die, with how long after it the fabric reports it.
@@ -180,6 +182,7 @@ impl<'a> World<'a> {
             last_completion: Instant(0),
             ends: Vec::new(),
             late_events: 0,
+            overdue: Vec::new(),
             errors: 0,
             dying: vec![false; scenario.host_of.len()],
             host_deaths: Vec::new(),
@@ -451,6 +454,10 @@ impl<'a> World<'a> {
             Action::Late { group, rank } => {
                 self.place(group, rank)?;
                 self.late_events += 1;
+            }
+            Action::Overdue(overdue) => {
+                self.truth.judge_overdue(self.scenario, &overdue)?;
+                self.overdue.push((host, now.since(Instant(0)), *overdue));
             }
         }
         Ok(())

@@ -23,6 +23,8 @@
 #define FATAL_CALL 4
 /* Ends a rank that never hears of a loss; far beyond what the test allows. */
 #define PATIENCE_MS 40000
+/* How late a late rank is: several times the watchdog's time and the deadline of the tests. */
+#define LATE_MS 3000
 
 static outboard_context *context;
 static outboard_group *world;
@@ -260,6 +262,18 @@ static void absent(void)
     sleep(PATIENCE_MS / 1000);
 }
 
+/* One call of all ranks, then one that rank 1 comes late to. */
+static void late(double deadline)
+{
+    unsigned char *send = memory(MEBIBYTE, 0);
+    unsigned char *receive = memory(MEBIBYTE * ranks, 0);
+    check(plain_call(send, receive, 1000, NULL), "the call of all");
+    check(outboard_group_deadline(world, deadline), "outboard_group_deadline");
+    if (rank == 1)
+        usleep(LATE_MS * 1000);
+    report(plain_call(send, receive, MEBIBYTE, NULL));
+}
+
 int main(int argc, char **argv)
 {
     const char *part = argc == 2 ? argv[1] : "";
@@ -280,6 +294,10 @@ int main(int argc, char **argv)
         idle();
     else if (strcmp(part, "absent") == 0)
         absent();
+    else if (strcmp(part, "late") == 0)
+        late(0);
+    else if (strcmp(part, "deadline") == 0)
+        late(0.5);
     else
         fail("the argument names no part");
     return 0;

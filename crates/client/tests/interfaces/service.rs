@@ -197,7 +197,7 @@ impl Service {
                 self.join(offers, ranks, Member { connection, rank, token });
                 return;
             }
-            Request::DestroyGroup { .. } | Request::Detach => Reply::Done,
+            Request::DestroyGroup { .. } | Request::SetDeadline { .. } | Request::Detach => Reply::Done,
             Request::RegisterMemory { address, bytes, .. } => {
                 let memory = &rank.attached.as_ref().unwrap().1;
                 memory.ranges().register(address, bytes, descriptors.remove(0)).unwrap();

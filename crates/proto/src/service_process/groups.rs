@@ -24,6 +24,7 @@ use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
 use crate::interface::{Call, CallKind, Event, GroupSpec, Signature, sizes_digest};
 use crate::outbox::Completion;
+use crate::overdue::Watch;
 use crate::serial::expand16;
 use crate::wire::Message;
 
@@ -72,8 +73,10 @@ pub(super) struct Group {
     ended_early: BTreeSet<u64>,
     /// Exchanges that have ended, with one who called them.
     exchanged: VecDeque<(InstanceId, Rank, Signature)>,
-    /// By local rank: how many calls it has made.
-    calls: Vec<u64>,
+    /// By instance in flight: when it takes too long.
+    pub(super) watches: BTreeMap<InstanceId, Watch>,
+    /// By local rank: how many calls it has made, and what the last was.
+    pub(super) calls: Vec<(u64, Option<Signature>)>,
     /// The neighbours that are watched.
     watched: BTreeSet<SpId>,
     /// Local ranks that have asked for it, and those of them that have left.
@@ -211,7 +214,7 @@ impl ServiceProcess {
         let barrier = Barrier::new(members.me, members.sps.len() as u32);
         let mut staying = vec![0; members.sps.len()];
         members.of_rank.iter().for_each(|at| staying[*at as usize] += 1);
-        let calls = vec![0; members.locals.len()];
+        let calls = vec![(0, None); members.locals.len()];
         let group = Group {
             members,
             state: State::Creating { barrier, askers: Vec::new() },
@@ -219,6 +222,7 @@ impl ServiceProcess {
             ended: 0,
             ended_early: BTreeSet::new(),
             exchanged: VecDeque::new(),
+            watches: BTreeMap::new(),
             calls,
             watched: BTreeSet::new(),
             asked: BTreeSet::new(),
@@ -323,10 +327,10 @@ impl ServiceProcess {
         let protocol = CollectiveError::Protocol(self.id);
         let g = self.groups.get_mut(&call.group).ok_or(protocol.clone())?;
         let local = g.members.local(call.rank).ok_or(protocol.clone())?;
-        if call.instance.0 != g.calls[local] + 1 || g.left.contains(&call.rank) || !sound(call, g.members.ranks()) {
+        if call.instance.0 != g.calls[local].0 + 1 || g.left.contains(&call.rank) || !sound(call, g.members.ranks()) {
             return Err(protocol);
         }
-        g.calls[local] += 1;
+        g.calls[local] = (call.instance.0, Some(call.signature));
         if let Some(doom) = g.doom(call.instance) {
             return Err(doom);
         }
@@ -334,6 +338,7 @@ impl ServiceProcess {
             return Err(protocol);
         }
         self.know_instance(call.group, call.instance, call.signature, call.rank, extents_of(call))?;
+        self.set_deadline(call);
         let owned = call.clone();
         self.with_instance_or_break(call.group, call.instance, |i, cx| i.handle_call(cx, owned));
         self.compare_with_left(call.group, call.instance);
@@ -363,6 +368,7 @@ impl ServiceProcess {
         match Instance::new(&cx, instance, signature, rank, sizes) {
             Ok(i) => {
                 g.instances.insert(instance, i);
+                g.watches.insert(instance, Watch::new(self.out.now, self.config.watchdog));
                 self.active.push_back((group, instance));
                 Ok(())
             }
@@ -408,6 +414,8 @@ impl ServiceProcess {
                 }
                 sound
             }
+            Message::Inquire { instance, .. } => self.handle_inquiry(handle, instance, from),
+            Message::Absent { instance, ranks, .. } => self.handle_absent(handle, instance, from, &ranks),
             Message::Ready { instance, step, signature, rank, .. } => {
                 self.handle_ready(handle, instance, (from_index, step), (signature, rank))
             }
@@ -575,6 +583,8 @@ impl ServiceProcess {
             | Message::Pull { .. }
             | Message::Sizes { .. }
             | Message::Lost { .. }
+            | Message::Inquire { .. }
+            | Message::Absent { .. }
             | Message::Abort { .. } => unreachable!("routed by the caller"),
         }
     }
@@ -639,7 +649,7 @@ impl ServiceProcess {
             return;
         }
         let first = g.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| i.0 - 1);
-        let after = InstanceId(first.unwrap_or(g.calls[local]));
+        let after = InstanceId(first.unwrap_or(g.calls[local].0));
         let creating = matches!(g.state, State::Creating { .. });
         if let State::Creating { askers, .. } = &mut g.state {
             askers.retain(|asker| *asker != rank);
@@ -711,6 +721,7 @@ impl ServiceProcess {
     pub(super) fn end_collective(&mut self, handle: GroupHandle, instance: InstanceId) {
         let g = self.groups.get_mut(&handle).expect("a group outlives its collectives");
         let i = g.instances.remove(&instance).expect("a collective ends once");
+        g.watches.remove(&instance);
         assert!(i.ended(), "only what has ended is cleared away");
         g.failed |= i.failed();
         g.note_ended(instance);

@@ -9,6 +9,7 @@ use super::reader::{DecodeError, Reader};
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::interface::{CallKind, Signature};
+use crate::overdue::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT};
 
 /// Most chunk ranges in one `Want`, `Miss` or `Repair`.
 pub const MAX_RANGES: usize = 48;
@@ -174,6 +175,22 @@ pub enum Message {
         /// Why.
         error: CollectiveError,
     },
+    /// Which of your ranks have not called this (SP-9)?
+    Inquire {
+        /// The group.
+        group: GroupHandle,
+        /// The collective.
+        instance: InstanceId,
+    },
+    /// The answer.
+    Absent {
+        /// The group.
+        group: GroupHandle,
+        /// The collective.
+        instance: InstanceId,
+        /// Ranks of the sender.
+        ranks: Absentees,
+    },
 }
 
 impl Message {
@@ -195,6 +212,8 @@ impl Message {
             | Message::AskSizes { group, .. }
             | Message::Sizes { group, .. }
             | Message::Lost { group, .. }
+            | Message::Inquire { group, .. }
+            | Message::Absent { group, .. }
             | Message::Abort { group, .. } => Some(*group),
         }
     }
@@ -224,18 +243,9 @@ impl Message {
                 w.u64(*total);
                 w.u64(*offset);
             }
-            Message::Want { group, instance, source, ranges } => {
-                w.call(4, *group, *instance);
-                w.ranges(*source, ranges);
-            }
-            Message::Miss { group, instance, source, ranges } => {
-                w.call(5, *group, *instance);
-                w.ranges(*source, ranges);
-            }
-            Message::Repair { group, instance, source, ranges } => {
-                w.call(6, *group, *instance);
-                w.ranges(*source, ranges);
-            }
+            Message::Want { group, instance, source, ranges } => w.ranges((4, *group, *instance), *source, ranges),
+            Message::Miss { group, instance, source, ranges } => w.ranges((5, *group, *instance), *source, ranges),
+            Message::Repair { group, instance, source, ranges } => w.ranges((6, *group, *instance), *source, ranges),
             Message::Have { group, instance, sources } => {
                 assert!(sources.len() <= MAX_SOURCES, "caller splits long lists");
                 w.call(7, *group, *instance);
@@ -275,6 +285,11 @@ impl Message {
                     w.u32(destination.0);
                 });
             }
+            Message::Inquire { group, instance } => w.call(15, *group, *instance),
+            Message::Absent { group, instance, ranks } => {
+                w.call(16, *group, *instance);
+                w.absentees(ranks);
+            }
         }
     }
 
@@ -293,7 +308,7 @@ impl Message {
         let message = match kind {
             1 => Message::Create { group, step: r.u8()?, sp: SpId(r.u64()?), digest: r.u64()? },
             10 => Message::Abort { group, fingerprint: r.u64()?, error: read_error(&mut r)? },
-            2..=9 | 11..=14 => Self::decode_call(kind, group, InstanceId(r.u64()?), &mut r)?,
+            2..=9 | 11..=16 => Self::decode_call(kind, group, InstanceId(r.u64()?), &mut r)?,
             _ => return Err(DecodeError::Value("message kind")),
         };
         r.end()?;
@@ -358,6 +373,8 @@ impl Message {
             }
             13 => Message::AskSizes { group, instance },
             14 => Message::Sizes { group, instance, first: r.u32()?, sizes: read_blocks(r, |r| r.u64())? },
+            15 => Message::Inquire { group, instance },
+            16 => Message::Absent { group, instance, ranks: read_absentees(r)? },
             _ => return Err(DecodeError::Value("message kind")),
         })
     }
@@ -403,7 +420,19 @@ impl Writer<'_> {
             self.u64(sizes);
         }
     }
-    fn ranges(&mut self, source: Rank, ranges: &[(u32, u32)]) {
+    fn absentees(&mut self, absent: &Absentees) {
+        assert!(absent.named.len() <= MAX_ABSENT, "no more are named");
+        self.u32(absent.more);
+        self.u16(absent.named.len() as u16);
+        for Absentee { rank, last } in &absent.named {
+            self.u32(rank.0);
+            let (instance, signature) = last.as_ref().map_or((0, None), |(i, s)| (i.0, Some(s)));
+            self.u64(instance);
+            signature.into_iter().for_each(|signature| self.signature(signature));
+        }
+    }
+    fn ranges(&mut self, (kind, group, instance): (u8, GroupHandle, InstanceId), source: Rank, ranges: &[(u32, u32)]) {
+        self.call(kind, group, instance);
         assert!(ranges.len() <= MAX_RANGES, "caller splits long lists");
         self.u32(source.0);
         self.u16(ranges.len() as u16);
@@ -461,6 +490,15 @@ impl Writer<'_> {
                 self.u32(destination.0);
                 self.u64(*expected);
             }
+            CollectiveError::Deadline(missed) => {
+                self.u8(9);
+                self.u64(missed.instance.0);
+                self.signature(&missed.signature);
+                self.u64(missed.after_ms);
+                self.u8(u8::from(missed.awaited.is_some()));
+                self.u32(missed.awaited.map_or(0, |rank| rank.0));
+                self.absentees(&missed.missing);
+            }
         }
     }
 }
@@ -508,6 +546,31 @@ fn read_blocks<T>(
     (0..n).map(|_| block(r)).collect()
 }
 
+fn read_absentees(r: &mut Reader<'_>) -> Result<Absentees, DecodeError> {
+    let (more, n) = (r.u32()?, usize::from(r.u16()?));
+    if n > MAX_ABSENT {
+        return Err(DecodeError::Value("number of absent ranks"));
+    }
+    let mut absent = Absentees { named: Vec::with_capacity(n), more };
+    for _ in 0..n {
+        let (rank, instance) = (Rank(r.u32()?), r.u64()?);
+        let last = if instance == 0 { None } else { Some((InstanceId(instance), read_signature(r)?)) };
+        absent.named.push(Absentee { rank, last });
+    }
+    Ok(absent)
+}
+
+fn read_missed(r: &mut Reader<'_>) -> Result<DeadlineMissed, DecodeError> {
+    let (instance, signature, after_ms) = (InstanceId(r.u64()?), read_signature(r)?, r.u64()?);
+    let (named, rank) = (r.u8()?, Rank(r.u32()?));
+    let awaited = match (named, rank.0) {
+        (0, 0) => None,
+        (1, _) => Some(rank),
+        _ => return Err(DecodeError::Value("awaited rank")),
+    };
+    Ok(DeadlineMissed { instance, signature, after_ms, missing: read_absentees(r)?, awaited })
+}
+
 fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
     Ok(match r.u8()? {
         1 => CollectiveError::RankLost(Rank(r.u32()?)),
@@ -530,6 +593,7 @@ fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
             destination: Rank(r.u32()?),
             expected: r.u64()?,
         },
+        9 => CollectiveError::Deadline(Box::new(read_missed(r)?)),
         _ => return Err(DecodeError::Value("error kind")),
     })
 }

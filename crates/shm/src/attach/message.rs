@@ -39,6 +39,14 @@ pub enum Request {
         /// The identifier in [`GroupReady`].
         group: u64,
     },
+    /// Calls of this rank in the group that are taken up from now on fail, on all ranks, when they have not ended in time
+    /// (SP-9). Reply: [`Reply::Done`].
+    SetDeadline {
+        /// The identifier in [`GroupReady`].
+        group: u64,
+        /// From taking up the call; 0 for no deadline.
+        milliseconds: u64,
+    },
     /// A range of the rank's memory lies in a memfd. One descriptor: the memfd, sealed. Reply: [`Reply::Done`].
     RegisterMemory {
         /// First address in the rank.
@@ -331,6 +339,12 @@ impl Message for Request {
                 writer.u64(restaged.receive);
                 writer
             }
+            Request::SetDeadline { group, milliseconds } => {
+                let mut writer = start(12);
+                writer.u64(*group);
+                writer.u64(*milliseconds);
+                writer
+            }
         };
         writer.0
     }
@@ -370,6 +384,7 @@ impl Message for Request {
                 send: reader.u64("send address")?,
                 receive: reader.u64("receive address")?,
             }),
+            12 => Request::SetDeadline { group: reader.u64("group")?, milliseconds: reader.u64("milliseconds")? },
             _ => return Err(DecodeError::Field("kind")),
         };
         reader.end()?;
@@ -382,6 +397,7 @@ impl Message for Request {
             Request::CreateGroup { .. } | Request::RegisterMemory { .. } => 1,
             Request::Offer
             | Request::DestroyGroup { .. }
+            | Request::SetDeadline { .. }
             | Request::UnregisterMemory { .. }
             | Request::ErrorText { .. }
             | Request::Restage(_)
@@ -479,6 +495,7 @@ mod tests {
             Request::Offer,
             Request::CreateGroup { ranks: 4096, rank: 4095 },
             Request::DestroyGroup { group: 5 },
+            Request::SetDeadline { group: 5, milliseconds: 1500 },
             Request::RegisterMemory { address: 1 << 40, bytes: 1 << 30 },
             Request::UnregisterMemory { address: 1 << 40 },
             Request::ErrorText { slot: 3 },

@@ -79,6 +79,7 @@ impl World<'_> {
             signature: call.signature_of(member, plan.members.len()),
             in_place,
             blocks: call.blocks(member, plan.members.len()),
+            deadline: call.deadline,
         };
         self.deliver(now, host, Input::Call(call))
     }
@@ -219,6 +220,7 @@ impl World<'_> {
             calls: self.calls_made,
             errors: self.errors,
             late: self.late_events,
+            overdue: self.overdue.clone(),
         }
     }
 }

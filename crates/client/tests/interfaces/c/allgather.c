@@ -85,6 +85,9 @@ int main(void) {
     EXPECT(outboard_group_offer(context, offer) == OUTBOARD_OK);
     EXPECT(outboard_group_create(context, offer, 1, 0, &alone) == OUTBOARD_OK);
     child_is_refused(context, alone);
+    EXPECT(outboard_group_deadline(alone, -1.0) == OUTBOARD_ERR_ARGUMENT);
+    EXPECT(outboard_group_deadline(alone, 60.0) == OUTBOARD_OK);
+    EXPECT(outboard_group_deadline(alone, 0.0) == OUTBOARD_OK);
     EXPECT(outboard_iallgather(alone, send, receive, BYTES, &requests[0]) == OUTBOARD_OK);
     EXPECT(outboard_wait(requests[0], -1, NULL) == OUTBOARD_OK);
     EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);

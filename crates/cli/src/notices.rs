@@ -1,0 +1,116 @@
+//! What daemons have to say while a job runs: the watchdog's lines of their logs, on our standard error (SP-9).
+//!
+//! The kernel tells when a log grows; nothing is polled. All service processes report the same collective, so it is told as
+//! the first of them sees it. Never changes a log.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::inotify;
+
+/// How the daemon's log marks the lines.
+const MARK: &str = " outboard_service::overdue: ";
+/// Collectives of which it is remembered who told of them.
+const MOST_TOLD: usize = 1024;
+
+/// A log that grows.
+struct Log {
+    host: String,
+    file: File,
+    /// The beginning of a line that is being written.
+    rest: Vec<u8>,
+}
+
+/// Follows logs until it is dropped, and tells all that they held by then.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    end: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Notices {
+    /// Follows the log of each host's daemon.
+    pub(crate) fn follow(logs: impl IntoIterator<Item = (String, PathBuf)>) -> io::Result<Notices> {
+        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let grown = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        let mut open = Vec::new();
+        for (host, path) in logs {
+            inotify::add_watch(&grown, &path, inotify::WatchFlags::MODIFY)?;
+            open.push(Log { host, file: File::open(path)?, rest: Vec::new() });
+        }
+        let told_to_end = Arc::clone(&end);
+        let thread = std::thread::Builder::new().name("notices".to_owned()).spawn(move || {
+            let mut told = BTreeMap::new();
+            loop {
+                let mut fds = [PollFd::new(&grown, PollFlags::IN), PollFd::new(&*told_to_end, PollFlags::IN)];
+                let woken = rustix::io::retry_on_intr(|| poll(&mut fds, None));
+                let ends = woken.is_err() || !fds[1].revents().is_empty();
+                // Which log it was does not matter: all are short.
+                while rustix::io::read(&grown, &mut [0u8; 4096]).is_ok_and(|bytes| bytes > 0) {}
+                open.iter_mut().for_each(|log| log.tell(&mut told));
+                if ends {
+                    return;
+                }
+            }
+        })?;
+        Ok(Notices { end, thread: Some(thread) })
+    }
+}
+
+impl Drop for Notices {
+    fn drop(&mut self) {
+        // The counter of a fresh descriptor has room for 1.
+        let _ = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
+        // A thread that panicked has said so.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Log {
+    /// Prints what is new of the watchdog's lines.
+    fn tell(&mut self, told: &mut BTreeMap<String, String>) {
+        // A log that cannot be read tells nothing.
+        if self.file.read_to_end(&mut self.rest).is_err() {
+            return;
+        }
+        let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else { return };
+        let lines: Vec<u8> = self.rest.drain(..=end).collect();
+        for line in String::from_utf8_lossy(&lines).lines() {
+            if let Some((_, text)) = line.split_once(MARK)
+                && is_first(told, &self.host, text)
+            {
+                eprintln!("outboard: {}: {text}", self.host);
+            }
+        }
+    }
+}
+
+/// Whether nobody else has told of this collective.
+fn is_first(told: &mut BTreeMap<String, String>, host: &str, text: &str) -> bool {
+    let collective = text.split_once(", in flight for").map_or(text, |(collective, _)| collective);
+    if told.len() >= MOST_TOLD && !told.contains_key(collective) {
+        told.clear();
+    }
+    told.entry(collective.to_owned()).or_insert_with(|| host.to_owned()) == host
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sp_9_a_collective_is_told_of_by_one_daemon() {
+        let mut told = BTreeMap::new();
+        let text = |seconds| format!("allgather, call 7 of group 1, in flight for {seconds} s: not called by rank 1");
+        assert!(is_first(&mut told, "h1", &text(30)));
+        assert!(!is_first(&mut told, "h2", &text(31)));
+        assert!(is_first(&mut told, "h1", &text(60)));
+        assert!(is_first(&mut told, "h2", "another"));
+    }
+}

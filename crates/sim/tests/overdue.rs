@@ -1,0 +1,85 @@
+//! SP-9: who has not called is found out on all hosts, by the watchdog without consequences, by a deadline with an error on
+//! every rank.
+
+use std::time::Duration;
+
+use outboard_sim::{CallPlan, Outcome, Pattern, Scenario, run};
+
+const LATE: Duration = Duration::from_secs(10);
+
+/// Eight ranks, two on each host, that call twice; ranks 2 and 7 come late to the second call.
+fn two_late() -> Scenario {
+    let mut scenario = Scenario::allgather(8, 10_000).ranks_per_host(2);
+    let second = CallPlan { at: Duration::from_secs(1), late: vec![(2, LATE), (7, LATE * 2)], ..CallPlan::new(20_000) };
+    scenario.groups[0].calls.push(second);
+    scenario
+}
+
+fn play(scenario: &Scenario) -> Outcome {
+    run(scenario, 1).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+#[test]
+fn sp_9_the_watchdog_names_the_missing_ranks_and_their_last_calls_on_all_hosts() {
+    let mut scenario = two_late();
+    scenario.config.watchdog = Some(Duration::from_secs(3));
+    let outcome = play(&scenario);
+    assert_eq!(outcome.errors, 0, "lateness is no error");
+    for host in 0..4 {
+        let mine: Vec<_> = outcome.overdue.iter().filter(|(at, ..)| *at == host).collect();
+        let seconds: Vec<u64> = mine.iter().map(|(_, at, _)| at.as_secs()).collect();
+        assert_eq!(seconds, [4, 7, 13], "doubling from the first news at 1 s, until the last has called at 21 s");
+        for (_, at, overdue) in mine {
+            let missing: Vec<u32> = overdue.missing.named.iter().map(|one| one.rank.0).collect();
+            let expected: &[u32] = if *at < LATE { &[2, 7] } else { &[7] };
+            assert_eq!(missing, expected);
+            let last = overdue.missing.named[0].last.expect("both have called once");
+            assert_eq!((last.0.0, last.1.bytes), (1, 10_000));
+            assert!(overdue.silent.is_empty() && overdue.flight.signature.bytes == 20_000, "{overdue:?}");
+            let here: Vec<u32> = overdue.flight.absent.iter().map(|rank| rank.0).collect();
+            assert!(here.iter().all(|rank| *rank as usize / 2 == host && missing.contains(rank)), "{overdue:?}");
+        }
+    }
+}
+
+#[test]
+fn sp_9_nothing_is_reported_that_ends_in_time() {
+    let mut scenario = two_late();
+    scenario.config.watchdog = Some(LATE * 3);
+    assert_eq!(play(&scenario).overdue, []);
+}
+
+/// The oracle knows that the named ranks are late by more than the deadline, on every rank that is told.
+#[test]
+fn sp_9_a_deadline_ends_the_call_on_all_ranks_with_the_names_of_the_missing() {
+    let runs = [1, 2, 8].map(|n| [(n, Pattern::Allgather), (n, Pattern::Alltoall)]);
+    for (ranks_per_host, pattern) in runs.into_iter().flatten() {
+        let mut scenario = two_late().ranks_per_host(ranks_per_host);
+        scenario.groups[0].calls[1].pattern = pattern;
+        scenario.groups[0].calls[1].deadline = Some(Duration::from_secs(2));
+        let outcome = play(&scenario);
+        assert_eq!(outcome.errors, 8, "with {ranks_per_host} ranks on each host");
+        for ((_, member, call), at) in &outcome.ends {
+            let late = [2, 7].contains(member) && *call == 2;
+            assert_eq!(*at > Duration::from_secs(5), late, "rank {member} ends call {call} at {at:?}");
+        }
+        assert_eq!(outcome.overdue, []);
+    }
+}
+
+#[test]
+fn sp_9_a_deadline_that_is_met_is_forgotten() {
+    let mut scenario = two_late();
+    scenario.groups[0].calls[1].deadline = Some(LATE * 3);
+    let outcome = play(&scenario);
+    assert_eq!((outcome.errors, outcome.ends.len()), (0, 16));
+}
+
+/// A leaf of a broadcast that comes late holds nobody up, so no deadline of the others is missed.
+#[test]
+fn sp_9_a_deadline_concerns_those_who_wait() {
+    let mut scenario = Scenario::broadcast(4, 0, 10_000);
+    let call = &mut scenario.groups[0].calls[0];
+    (call.deadline, call.late) = (Some(Duration::from_secs(1)), vec![(2, LATE)]);
+    assert_eq!(play(&scenario).errors, 0);
+}
