@@ -289,7 +289,7 @@ impl World {
         };
         let instance = InstanceId(ranks[rank.0 as usize].calls as u64);
         let id = CallId(self.next_call);
-        let call = Call { id, group: spec.handle, rank, instance, signature, in_place: false, blocks };
+        let call = Call { id, group: spec.handle, rank, instance, signature, in_place: false, blocks, deadline: None };
         self.machines[at].call(self.now, call, buffers);
     }
 
@@ -512,5 +512,9 @@ fn names_members(error: &CollectiveError, ranks: u32) {
             server(b);
         }
         CollectiveError::HandleTaken(_) => {}
+        CollectiveError::Deadline(missed) => {
+            missed.missing.named.iter().for_each(|one| member(&one.rank));
+            missed.awaited.iter().for_each(member);
+        }
     }
 }

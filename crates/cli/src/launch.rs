@@ -54,6 +54,9 @@ pub(crate) struct DaemonArgs {
     /// default
     #[arg(long)]
     pub(crate) watchdog: Option<Seconds>,
+    /// Daemons and ranks write traces to the job's directory.
+    #[arg(skip)]
+    pub(crate) trace: bool,
 }
 
 impl DaemonArgs {
@@ -62,8 +65,11 @@ impl DaemonArgs {
         self.service_processes.count(ranks.div_ceil(hosts), placement::cores() / hosts)
     }
 
-    /// The flags that the daemons share.
-    fn flags(&self, command: &mut Command) {
+    /// The flags that all daemons share; `name` is that of this one in `directory`.
+    fn flags(&self, command: &mut Command, directory: &Path, name: &str) {
+        if self.trace {
+            command.arg("--trace").arg(directory.join(format!("trace-{name}.json")));
+        }
         if let Some(core) = self.service_core {
             command.arg("--pin-core").arg(core.to_string());
         }
@@ -80,6 +86,8 @@ pub(crate) struct Daemons {
     /// Of one host; the same on all.
     sockets: Vec<PathBuf>,
     stats: Vec<PathBuf>,
+    /// Where ranks write traces.
+    traces: Option<PathBuf>,
 }
 
 /// The socket of daemon `number` of `siblings` in `directory`.
@@ -98,7 +106,8 @@ impl Daemons {
         let hosts = lab.spec().hosts();
         let siblings = args.each(ranks, hosts.into());
         let sockets: Vec<_> = (0..siblings).map(|n| socket_in(HOST_DIRECTORY.as_ref(), n, siblings)).collect();
-        let mut daemons = Daemons { processes: Vec::new(), sockets: sockets.clone(), stats: Vec::new() };
+        let traces = args.trace.then(|| directory.to_owned());
+        let mut daemons = Daemons { processes: Vec::new(), sockets: sockets.clone(), stats: Vec::new(), traces };
         let mut ready = Vec::new();
         let each = (1..=hosts).flat_map(|host| (0..siblings).zip(&sockets).map(move |sibling| (host, sibling)));
         for (host, (number, socket)) in each {
@@ -110,7 +119,7 @@ impl Daemons {
             command.arg("--link-rate").arg(lab.link().rate_bits_per_s().to_string());
             command.arg("--chains").arg(args.chains.to_string());
             command.arg("--subgroups").arg(args.subgroups.to_string());
-            args.flags(&mut command);
+            args.flags(&mut command, directory, &name);
             daemons.processes.push(Process::start(format!("outboardd on {name}"), command, directory)?);
             daemons.stats.push(stats_socket(directory, &name));
             ready.push(ready_fifo(directory, &name));
@@ -122,7 +131,8 @@ impl Daemons {
     /// The daemons of this machine, for `ranks` ranks that share it.
     pub(crate) fn here(ranks: u32, directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
         let siblings = args.each(ranks, 1);
-        let mut daemons = Daemons { processes: Vec::new(), sockets: Vec::new(), stats: Vec::new() };
+        let traces = args.trace.then(|| directory.to_owned());
+        let mut daemons = Daemons { processes: Vec::new(), sockets: Vec::new(), stats: Vec::new(), traces };
         for number in 0..siblings {
             let name = daemon_name("here", number, siblings);
             let socket = socket_in(directory, number, siblings);
@@ -131,7 +141,7 @@ impl Daemons {
             if siblings > 1 {
                 command.args(placement::SINGLE_HOST);
             }
-            args.flags(&mut command);
+            args.flags(&mut command, directory, &name);
             let which = if siblings > 1 { format!(" ({})", number + 1) } else { String::new() };
             let process = Process::start(format!("outboardd on this machine{which}"), command, directory)?;
             await_ready(&process, &ready_fifo(directory, &name))?;
@@ -152,7 +162,9 @@ impl Daemons {
     /// What ranks need in their environment.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         let sockets: Vec<String> = self.sockets.iter().map(|socket| socket.display().to_string()).collect();
-        vec![("OUTBOARD_SOCKET".to_owned(), sockets.join(":"))]
+        let sockets = ("OUTBOARD_SOCKET".to_owned(), sockets.join(":"));
+        let traces = self.traces.iter().map(|traces| ("OUTBOARD_TRACE".to_owned(), traces.display().to_string()));
+        std::iter::once(sockets).chain(traces).collect()
     }
 
     /// Where their counters are read.

@@ -13,6 +13,7 @@ mod reports;
 mod run;
 mod sim;
 mod top;
+mod trace;
 mod work;
 
 use std::process::ExitCode;
@@ -38,6 +39,8 @@ enum Command {
     Bench(bench::BenchCommand),
     /// What service processes do now, and whom they wait for
     Top(top::TopArgs),
+    /// Join the trace files of service processes and ranks to one for Perfetto
+    Trace(trace::TraceArgs),
     /// Emulated clusters
     #[command(subcommand)]
     Lab(lab::LabCommand),
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::demo(&args),
         Command::Bench(command) => bench::bench(command),
         Command::Top(args) => top::top(&args),
+        Command::Trace(args) => trace::trace(&args),
         Command::Lab(command) => lab::lab(command),
         Command::Sim(command) => sim::sim(command),
         Command::Doctor(args) => doctor::doctor(&args),

@@ -13,7 +13,7 @@ use crate::error::CliError;
 use crate::lab::LinkArgs;
 use crate::launch::{self, DaemonArgs, Daemons, Ranks};
 use crate::work::{self, WorkDirectory};
-use crate::{bench, places, reports};
+use crate::{bench, places, reports, trace};
 
 /// What kind of program it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -57,9 +57,12 @@ pub(crate) struct RunArgs {
     /// Daemons on each host, which share its ranks: a number, or auto by ranks and processors
     #[arg(long, default_value_t)]
     service_processes: ServiceProcesses,
-    /// Print nothing of our own but errors
+    /// Print no report at the end
     #[arg(long)]
     quiet: bool,
+    /// File for a timeline of calls, stand-ins, transfers and waits of all ranks and service processes, for Perfetto
+    #[arg(long, conflicts_with = "native")]
+    trace: Option<PathBuf>,
     #[command(flatten)]
     daemons: DaemonArgs,
     /// The program and its arguments
@@ -72,6 +75,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
         args.ranks = per_host * u32::from(lab.hosts());
     }
     args.daemons.service_processes = args.service_processes;
+    args.daemons.trace = args.trace.is_some();
     let program = find_program(&args.command[0])?;
     let mpi = match args.kind {
         Kind::Auto => speaks_mpi(&program, &args.command[1..]),
@@ -98,6 +102,12 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
     drop(notices);
     if let Some(daemons) = daemons.as_ref().filter(|_| !args.quiet) {
         report(daemons, args.report);
+    }
+    if let Some(output) = &args.trace {
+        // They write the last of it when they end.
+        drop(daemons);
+        let parts = trace::parts(directory.path()).map_err(CliError::system("the traces of the job"))?;
+        trace::join(&parts, output)?;
     }
     outcome
 }

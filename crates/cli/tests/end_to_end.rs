@@ -7,6 +7,8 @@
 mod job;
 #[path = "end_to_end/program.rs"]
 mod program;
+#[path = "end_to_end/timeline.rs"]
+mod timeline;
 
 use std::process::Command;
 use std::time::Duration;
@@ -311,6 +313,51 @@ fn sp_9_a_deadline_between_hosts_names_the_missing_rank_on_all() {
 #[test]
 fn sp_9_a_deadline_on_one_machine_names_the_missing_rank_on_all() {
     deadline(3, &[]);
+}
+
+/// SP-9: one file shows the calls and waits of all ranks, the phases of all service processes, and who stood in for the
+/// late rank, on one axis.
+#[test]
+fn sp_9_a_trace_shows_all_ranks_and_service_processes_on_one_axis() {
+    let ranks = 4;
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("trace.json");
+    let outcome = Job::start(ranks, &["--lab", "4x1gbit", "--trace", file.to_str().expect("text")], "late").finish();
+    outcome.assert_success();
+    let spans = timeline::read(&file);
+    let of = |category: &str, process: &str| -> Vec<&timeline::Span> {
+        spans.iter().filter(|span| span.category == category && span.process.starts_with(process)).collect()
+    };
+    for rank in 0..ranks {
+        let calls = of("call", &format!("rank {rank} of group "));
+        let told: Vec<_> = calls.iter().map(|call| (&call.args["rank"], &call.args["instance"])).collect();
+        let number = |n: u32| serde_json::json!(n);
+        assert_eq!(told, [(&number(rank), &number(1)), (&number(rank), &number(2))]);
+        assert!(!of("rank", &format!("rank {rank} of group ")).is_empty(), "rank {rank} waits");
+    }
+    let late = of("call", "rank 1 of group ")[1];
+    // On a busy machine any rank may be late for the first call.
+    let mut stood_in = of("stand-in", "rank 1 of group ");
+    stood_in.retain(|span| span.args["instance"] == 2);
+    let [stood_in] = stood_in.as_slice() else { panic!("one stand-in: {stood_in:?}") };
+    assert!(stood_in.begin < late.begin && stood_in.end <= late.end, "{stood_in:?} until {late:?}");
+    let waited =
+        of("rank", "rank 0 of group ").into_iter().any(|wait| wait.begin < stood_in.end && wait.end > late.begin);
+    assert!(waited, "rank 0 waits until the late one has called, on the same axis");
+    let collectives = of("collective", "service process ");
+    let outer: Vec<_> = collectives.iter().filter(|span| span.depth == 0).collect();
+    assert_eq!(outer.len(), 2 * ranks as usize, "every service process takes part in both");
+    for phase in ["wait for local ranks", "ready barrier", "transfer"] {
+        let inner = collectives.iter().filter(|span| span.depth == 1 && span.name == phase);
+        assert_eq!(inner.count(), outer.len(), "{phase}");
+    }
+    assert!(!of("multicast", "service process ").is_empty(), "what was sent is shown");
+    let mut conductor: Vec<_> = of("conductor", "service process ");
+    conductor.sort_by(|a, b| (&a.process, a.begin).partial_cmp(&(&b.process, b.begin)).expect("times"));
+    for pair in conductor.windows(2).filter(|pair| pair[0].process == pair[1].process) {
+        // A microsecond has three decimals.
+        assert!(pair[0].end <= pair[1].begin + 0.01, "a thread does one thing at a time: {pair:?}");
+    }
 }
 
 /// The work directory of a killed run goes with the next run.

@@ -10,6 +10,7 @@ use crate::placement;
 use crate::segments::Segments;
 use crate::slots::{InPlace, Lent, Slots};
 use crate::staging::{Buffers, StagingPool, Tables};
+use crate::trace::Trace;
 use outboard_shm::attach::{self, Hello, OFFER_BYTES, Reply, Request, Restaged};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::fork::ForkGuard;
@@ -59,6 +60,7 @@ pub(crate) struct Parts {
     pub(crate) groups: Mutex<usize>,
     lost: OnceLock<()>,
     spins: bool,
+    trace: Option<Trace>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -152,6 +154,7 @@ impl Context {
             _probe: probe,
             groups: Mutex::default(),
             lost: OnceLock::new(),
+            trace: Trace::of_environment(),
             spins: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
         };
         Ok(Context(Arc::new(Attachment { guard, parts: ManuallyDrop::new(parts) })))
@@ -216,6 +219,7 @@ impl Context {
         let failure = match made {
             Ok(reply) => match reply.message {
                 Reply::GroupReady(ready) => {
+                    parts.trace.iter().for_each(|trace| trace.name(rank, ready.handle));
                     let group = Group::new(self.0.clone(), ready, ranks, rank);
                     return if wanted.is_some() { group.set_deadline(wanted).map(|()| group) } else { Ok(group) };
                 }
@@ -339,9 +343,18 @@ impl Parts {
         self.shared(buffers.receive, buffers.receive_bytes) && self.shared(buffers.contribution, buffers.bytes_per_rank)
     }
 
+    /// As [`Self::sleep_until`]; in the trace, if there is one.
+    pub(crate) fn wait_until(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> Result<bool, Error> {
+        let Some(trace) = self.trace.as_ref().filter(|_| !done()) else { return self.sleep_until(limit, done) };
+        let since = Trace::now();
+        let waited = self.sleep_until(limit, done);
+        trace.waited(since);
+        waited
+    }
+
     /// Waits until `done` holds: looks for a moment, then sleeps in slices between which it asks whether the service
     /// process lives. `Ok(false)` when `limit` has passed.
-    pub(crate) fn wait_until(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> Result<bool, Error> {
+    fn sleep_until(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> Result<bool, Error> {
         let start = Instant::now();
         while self.spins && start.elapsed() < SPIN {
             if done() {

@@ -22,6 +22,7 @@ mod request;
 mod segments;
 mod slots;
 mod staging;
+mod trace;
 
 pub use context::Context;
 pub use error::Error;

@@ -26,7 +26,7 @@ use crate::executor::Run;
 use crate::fragments::Sends;
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
-use crate::interface::{Call, CallKind, InFlight, MemRef, Region, Signature};
+use crate::interface::{Call, CallKind, InFlight, MemRef, Region, Signature, Step};
 use crate::multicast::{Block, chunks_of};
 use crate::outbox::{Completion, Outbox, Staging};
 use crate::pacing::{Share, transfer_time};
@@ -280,7 +280,10 @@ impl Collective {
         self.stand_in_at = None;
         for local in self.locals.iter_mut().filter(|l| matches!(l.presence, Presence::Absent)) {
             match cx.out.stage(local.run.program().output_bytes) {
-                Some(staging) => local.presence = Presence::StoodIn(staging),
+                Some(staging) => {
+                    local.presence = Presence::StoodIn(staging);
+                    cx.out.step(cx.members.handle, self.instance, Step::StoodIn(local.rank));
+                }
                 // Looked at again at the next chance: staging of another collective may have been given back.
                 None => self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4),
             }
@@ -302,6 +305,7 @@ impl Collective {
         let ready = self.locals.iter().all(|l| !matches!(l.presence, Presence::Absent));
         if matches!(self.phase, Phase::Gathering) && ready && self.instance.0 <= cx.members.window_end {
             self.phase = Phase::Barrier;
+            cx.out.step(cx.members.handle, self.instance, Step::Entered);
             self.stand_in_at = None;
             let mut out = Vec::new();
             self.barrier.enter(&mut out);
@@ -327,6 +331,7 @@ impl Collective {
         }
         if self.barrier.done() && matches!(self.phase, Phase::Barrier) {
             self.phase = Phase::Running;
+            cx.out.step(cx.members.handle, self.instance, Step::Ready);
             if !self.blocks.is_empty() {
                 // MC-5: the cutoff, N/B + alpha; gaps seen earlier bring the check forward.
                 let bytes = self.blocks.values().map(Block::bytes).sum();

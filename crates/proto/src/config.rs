@@ -48,6 +48,8 @@ pub struct Config {
     pub stand_in_after: Duration,
     /// How long a collective may be in flight before [`crate::Event::Overdue`] reports it.
     pub watchdog: Option<Duration>,
+    /// Tell of every step of every collective ([`crate::Event::Step`]).
+    pub narrate: bool,
     /// Bytes that every switch port can be trusted to queue; bounds batches and how much a sender may catch up at once.
     pub switch_queue: u64,
     /// Most datagrams of one multicast batch.
@@ -75,6 +77,7 @@ impl Default for Config {
             retransmit_floor: Duration::from_millis(200),
             stand_in_after: Duration::from_micros(500),
             watchdog: None,
+            narrate: false,
             switch_queue: 512 << 10,
             batch_chunks: 32,
             fragment_bytes: 64 << 10,

@@ -33,7 +33,7 @@ use crate::executor::Run;
 use crate::fragments::{Bulk, Sends};
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
-use crate::interface::{Call, InFlight, MemRef, Order, Region, Signature};
+use crate::interface::{Call, InFlight, MemRef, Order, Region, Signature, Step};
 use crate::link::{Tag, Tagged};
 use crate::outbox::{Completion, Staging};
 use crate::wire::{MAX_BLOCKS, Message};
@@ -590,7 +590,12 @@ impl Exchange {
             return;
         }
         self.stand_in_at = None;
-        self.standing = true;
+        if !std::mem::replace(&mut self.standing, true) {
+            let wanted = |l: &&Local| matches!(l.presence, Presence::Absent { wanted: Some(_) });
+            for local in self.locals.iter().filter(wanted) {
+                cx.out.step(cx.members.handle, self.instance, Step::StoodIn(local.rank));
+            }
+        }
         let absent = |rank: Rank| {
             let l = &self.locals[cx.members.local(rank).expect("announced for a local rank")];
             matches!(l.presence, Presence::Absent { .. })

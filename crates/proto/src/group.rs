@@ -130,6 +130,10 @@ impl Members {
             CollectiveError::Protocol(sp) => serves(sp),
             CollectiveError::Configuration { a, b, .. } => serves(a) && serves(b),
             CollectiveError::HandleTaken(group) => *group == self.handle,
+            CollectiveError::Deadline(missed) => {
+                let mut named = missed.missing.named.iter().map(|one| one.rank).chain(missed.awaited);
+                named.all(|rank| self.has_rank(rank))
+            }
         }
     }
 

@@ -313,6 +313,15 @@ pub enum Event {
     },
     /// A collective that a local rank waits for takes longer than the watchdog's time (SP-9). Nothing follows from it.
     Overdue(Box<Overdue>),
+    /// A collective has come further. Only with [`crate::Config::narrate`].
+    Step {
+        /// The group.
+        group: GroupHandle,
+        /// The instance.
+        instance: InstanceId,
+        /// How far.
+        step: Step,
+    },
     /// Somebody sent what the protocol does not allow. Already counted.
     Violation {
         /// Who, when known.
@@ -320,6 +329,21 @@ pub enum Event {
         /// What.
         what: &'static str,
     },
+}
+
+/// A step in the life of a collective at one service process, for a timeline of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The first news of it.
+    Known(Signature),
+    /// This local rank has not called and is stood in for (SP-6).
+    StoodIn(Rank),
+    /// All local ranks have called or are stood in for: the ready barrier is entered (MC-4).
+    Entered,
+    /// All service processes are ready: blocks may move.
+    Ready,
+    /// Over here.
+    Ended,
 }
 
 /// A collective in flight at one service process, for people who ask what it waits for (SP-9).

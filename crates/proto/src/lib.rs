@@ -40,7 +40,7 @@ pub use error::{CollectiveError, GroupError};
 pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, SpId, StagingId};
 pub use interface::{
     Call, CallKind, Counters, Event, GroupSpec, InFlight, MemRef, Member, MulticastBatch, Order, Reach,
-    ReceivedDatagram, Region, Signature, Transmit, sizes_digest,
+    ReceivedDatagram, Region, Signature, Step, Transmit, sizes_digest,
 };
 pub use overdue::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT, Overdue};
 pub use service_process::ServiceProcess;

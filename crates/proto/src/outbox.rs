@@ -8,7 +8,7 @@ use outboard_plan::Rank;
 
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
-use crate::interface::{CallKind, Counters, Event, MemRef, Order};
+use crate::interface::{CallKind, Counters, Event, MemRef, Order, Step};
 use crate::wire::Message;
 
 /// Collected wishes of one service process.
@@ -26,13 +26,14 @@ pub(crate) struct Outbox {
     /// Calls that have ended: their buffers must not be read any more.
     pub(crate) forgotten_calls: Vec<CallId>,
     pub(crate) counters: Counters,
+    narrates: bool,
     staging_quota: u64,
     staging_used: u64,
     next_staging: u64,
 }
 
 impl Outbox {
-    pub(crate) fn new(staging_quota: u64) -> Self {
+    pub(crate) fn new(staging_quota: u64, narrates: bool) -> Self {
         Outbox {
             now: Instant(0),
             orders: VecDeque::new(),
@@ -42,6 +43,7 @@ impl Outbox {
             forgotten: Vec::new(),
             forgotten_calls: Vec::new(),
             counters: Counters::default(),
+            narrates,
             staging_quota,
             staging_used: 0,
             next_staging: 1,
@@ -96,6 +98,13 @@ impl Outbox {
         self.counters.late_arrivals += 1;
         self.counters.late_ns += by_ns;
         self.events.push_back(Event::Late { group, rank, instance, kind, by_ns });
+    }
+
+    /// A collective has come further.
+    pub(crate) fn step(&mut self, group: GroupHandle, instance: InstanceId, step: Step) {
+        if self.narrates {
+            self.events.push_back(Event::Step { group, instance, step });
+        }
     }
 
     /// Whether something is to be done before anybody outside hears of anything.

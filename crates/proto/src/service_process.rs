@@ -72,7 +72,7 @@ impl ServiceProcess {
     pub fn new(id: SpId, config: Config, seed: u64) -> Self {
         ServiceProcess {
             id,
-            out: Outbox::new(config.staging_quota),
+            out: Outbox::new(config.staging_quota, config.narrate),
             groups: BTreeMap::new(),
             peers: BTreeMap::new(),
             channels: BTreeMap::new(),

@@ -167,7 +167,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn config() -> Config {
     let watchdog = Some(Duration::from_millis(3));
-    Config { chunk_bytes: 1000, staging_quota: 20_000, watchdog, ..Config::default() }
+    Config { chunk_bytes: 1000, staging_quota: 20_000, watchdog, narrate: true, ..Config::default() }
 }
 
 fn spec() -> GroupSpec {

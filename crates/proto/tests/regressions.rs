@@ -84,7 +84,16 @@ impl Victim {
         let instance = InstanceId(1);
         self.sp.handle_call(
             NOW,
-            Call { id: CallId(1), group: GROUP, rank: Rank(0), instance, signature, in_place: false, blocks: None },
+            Call {
+                id: CallId(1),
+                group: GROUP,
+                rank: Rank(0),
+                instance,
+                signature,
+                in_place: false,
+                blocks: None,
+                deadline: None,
+            },
         );
     }
 }

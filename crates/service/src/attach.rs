@@ -25,6 +25,7 @@ use crate::offers::{Offer, group_spec};
 use crate::poller::{Poller, Token, Trigger};
 use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
 use crate::topology::{Seat, Topology};
+use crate::trace::Trace;
 
 /// Messages taken from one connection per wake-up; the rest wake again.
 const MESSAGES: usize = 16;
@@ -77,6 +78,7 @@ pub(crate) struct Desk<'a> {
     pub(crate) engine: &'a mut Engine,
     pub(crate) poller: &'a Poller,
     pub(crate) host: &'a Host,
+    pub(crate) trace: Option<&'a mut Trace>,
 }
 
 impl Desk<'_> {
@@ -355,7 +357,7 @@ impl Desk<'_> {
         let &Restaged { group, instance, slot, send, receive } = restaged;
         // The call was posted before this was sent, and may still lie in the ring.
         for _ in 0..RING_CAPACITY {
-            if !self.ranks.take_submissions(self.engine) {
+            if !self.ranks.take_submissions(self.engine, self.trace.as_deref_mut()) {
                 break;
             }
         }

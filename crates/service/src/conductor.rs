@@ -20,6 +20,7 @@ use outboard_proto::{Event, ReceivedDatagram, SpId};
 use outboard_shm::attach::{Channel, Reply};
 use outboard_shm::status::Status;
 use rustix::io::Errno;
+use serde_json::{Value, json};
 
 use crate::attach::{Desk, Host, MORE_DESCRIPTORS};
 use crate::datapath::{Datapath, Report};
@@ -33,6 +34,7 @@ use crate::poller::{Poller, Token, Trigger};
 use crate::ranks::Ranks;
 use crate::socket::NamedSocket;
 use crate::statistics::{Present, Statistics, answer};
+use crate::trace::Trace;
 
 /// Reports taken from the mailbox per turn.
 const REPORTS: usize = 64;
@@ -59,6 +61,7 @@ pub(crate) struct Conductor {
     pub(crate) mailbox: Mailbox<Report>,
     pub(crate) datapath: Option<Datapath>,
     pub(crate) statistics: Statistics,
+    pub(crate) trace: Option<Trace>,
     pub(crate) lifetime: Lifetime,
 }
 
@@ -133,20 +136,25 @@ impl Conductor {
     fn turn(&mut self) -> bool {
         let mut worked = self.progress_fabric();
         worked |= self.take_reports();
-        worked |= self.ranks.take_submissions(&mut self.engine);
+        worked |= self.ranks.take_submissions(&mut self.engine, self.trace.as_mut());
         worked |= self.engine.timeout();
         worked |= self.take_events();
-        worked |= self.outbox.pump(&mut self.engine, self.datapath.as_ref());
+        worked |= self.outbox.pump(&mut self.engine, self.datapath.as_ref(), self.trace.as_mut());
         worked
     }
 
     fn progress_fabric(&mut self) -> bool {
-        let Conductor { engine, outbox, statistics, .. } = self;
+        let Conductor { engine, outbox, statistics, trace, .. } = self;
         let mut lost = Vec::new();
         let worked = outbox.fabric().progress(&mut |event| match event {
             FabricEvent::Message { from, header, payload } => {
                 statistics.datapath.frames_received += 1;
+                let since = trace.as_ref().filter(|_| !payload.is_empty()).map(|_| Trace::now());
                 engine.frame(SpId(from.0), header, payload);
+                if let (Some(trace), Some(since)) = (trace.as_mut(), since) {
+                    let args = json!({ "from": SpId(from.0).to_string(), "bytes": payload.len() });
+                    trace.did("receive unicast", since, args);
+                }
             }
             FabricEvent::PeerLost { peer, why } => {
                 tracing::info!(%peer, %why, "a service process is lost");
@@ -174,6 +182,9 @@ impl Conductor {
                     counts.bytes_sent += bytes;
                     counts.send_failures += failures;
                     self.engine.multicast_done(token, read);
+                    if let Some(trace) = &mut self.trace {
+                        trace.multicast_done(token);
+                    }
                 }
                 Report::Received { receiver, batch, overflowed } => {
                     counts.overflowed += overflowed;
@@ -181,7 +192,11 @@ impl Conductor {
                     let headers: Vec<_> = batch.datagrams().map(|datagram| received(datagram.bytes)).collect();
                     counts.datagrams_received += headers.len() as u64;
                     let chunks = Chunks(batch.datagrams().map(|datagram| split(datagram.bytes).1).collect());
+                    let since = self.trace.as_ref().map(|_| Trace::now());
                     self.engine.datagrams(&headers, &chunks);
+                    if let (Some(trace), Some(since)) = (&mut self.trace, since) {
+                        trace.did("receive multicast", since, json!({ "datagrams": headers.len() }));
+                    }
                     if let Some(datapath) = &self.datapath {
                         datapath.give_back(receiver, batch);
                     }
@@ -222,12 +237,20 @@ impl Conductor {
                 Event::Completed { call, result } => {
                     let failed = result.is_err();
                     if let Some(ended) = self.ranks.completed(call, result, &mut self.engine) {
-                        self.statistics.ended(ended, failed);
+                        self.statistics.ended(&ended, failed);
+                        if let Some(trace) = &mut self.trace {
+                            trace.ended(call, ended.place, ended.kind.name(), failed);
+                        }
                     }
                 }
                 Event::Late { group, rank, instance, kind, by_ns } => {
                     tracing::debug!(%group, %rank, instance = instance.0, by_ns, "a rank called late");
                     self.statistics.late(group, rank, kind, by_ns);
+                }
+                Event::Step { group, instance, step } => {
+                    if let Some(trace) = &mut self.trace {
+                        trace.step(group, instance, step);
+                    }
                 }
                 Event::Overdue(overdue) => overdue::warn(&overdue),
                 Event::Violation { peer, what } => tracing::debug!(?peer, what, "refused"),
@@ -244,7 +267,12 @@ impl Conductor {
         let asleep = self.mailbox.prepare_sleep() && self.ranks.prepare_sleep();
         let woken = if asleep {
             self.statistics.datapath.sleeps += 1;
-            self.poller.sleep(self.limit(phase))
+            let since = self.trace.as_ref().map(|_| Trace::now());
+            let woken = self.poller.sleep(self.limit(phase));
+            if let (Some(trace), Some(since)) = (&mut self.trace, since) {
+                trace.did("wait", since, Value::Null);
+            }
+            woken
         } else {
             Ok(Vec::new())
         };
@@ -282,8 +310,8 @@ impl Conductor {
             Token::Attach => self.accept(*phase),
             Token::Statistics => self.report(),
             Token::Channel(id) => {
-                let Conductor { engine, ranks, host, poller, .. } = self;
-                Desk { ranks, engine, poller, host }.serve(id);
+                let Conductor { engine, ranks, host, poller, trace, .. } = self;
+                Desk { ranks, engine, poller, host, trace: trace.as_mut() }.serve(id);
             }
             Token::Process(id) => self.ranks.remove(id, &self.poller, &mut self.engine),
         }

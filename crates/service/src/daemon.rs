@@ -23,6 +23,7 @@ use crate::settings::{FabricChoice, Settings, SettingsError};
 use crate::socket::{NamedSocket, SocketError};
 use crate::statistics::Statistics;
 use crate::topology::{self, Topology};
+use crate::trace::Trace;
 
 /// Why a service process does not start, or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +112,8 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         most_ranges: settings.memory_ranges,
         most_mapped: settings.mapped_ranges,
     };
+    let trace = settings.trace.as_deref().map(|path| Trace::create(path, host.id)).transpose();
+    let trace = trace.map_err(kernel("write the trace"))?;
     tracing::info!(
         service_process = format!("{id:016x}"),
         socket = %settings.socket.display(),
@@ -129,6 +132,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         mailbox,
         datapath,
         statistics: Statistics::new(),
+        trace,
         lifetime: Lifetime::new(settings.exit_when_idle),
     })
 }

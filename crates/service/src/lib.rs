@@ -36,6 +36,7 @@ mod socket;
 mod staging;
 pub mod statistics;
 pub mod topology;
+mod trace;
 
 pub use daemon::{StartError, run};
 pub use settings::Settings;

@@ -8,10 +8,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use outboard_fabric::{ConnectError, Fabric, Payload, PeerId, SendError};
 use outboard_proto::{MemRef, SpId, Transmit};
+use serde_json::json;
 
 use crate::datapath::{Datapath, SendJob};
 use crate::engine::Engine;
 use crate::memory::{Fault, Place};
+use crate::trace::Trace;
 
 /// Frames that wait for room, all peers together.
 const MOST_WAITING: usize = 256;
@@ -73,7 +75,12 @@ impl Outbox {
     }
 
     /// Sends what waits and what the machine has, as far as there is room; returns whether anything moved.
-    pub(crate) fn pump(&mut self, engine: &mut Engine, datapath: Option<&Datapath>) -> bool {
+    pub(crate) fn pump(
+        &mut self,
+        engine: &mut Engine,
+        datapath: Option<&Datapath>,
+        mut trace: Option<&mut Trace>,
+    ) -> bool {
         let mut moved = self.flush();
         if let Some(job) = self.held.take() {
             match submit(datapath, job) {
@@ -87,9 +94,19 @@ impl Outbox {
             }
             match engine.poll_transmit() {
                 None => break,
-                Some(Transmit::Frame { to, header, payload }) => self.frame(engine, to, header, &payload),
+                Some(Transmit::Frame { to, header, payload }) => {
+                    let since = trace.as_ref().filter(|_| !payload.is_empty()).map(|_| Trace::now());
+                    self.frame(engine, to, header, &payload);
+                    if let (Some(trace), Some(since)) = (&mut trace, since) {
+                        let bytes: u64 = payload.iter().map(|piece| piece.len).sum();
+                        trace.did("send unicast", since, json!({ "to": to.to_string(), "bytes": bytes }));
+                    }
+                }
                 Some(Transmit::Multicast(batch)) => match engine.place(batch.memory) {
-                    Ok(place) => self.held = submit(datapath, SendJob { batch, place }).err(),
+                    Ok(place) => {
+                        trace.iter_mut().for_each(|trace| trace.multicast(&batch));
+                        self.held = submit(datapath, SendJob { batch, place }).err();
+                    }
                     Err(fault) => engine.multicast_done(batch.token, Err(fault)),
                 },
             }

@@ -35,6 +35,7 @@ use crate::memory::Buffers;
 use crate::poller::{Poller, Token, Trigger};
 use crate::statistics::{Ended, Seated, Tiers};
 use crate::topology::{Place, Seat, Topology};
+use crate::trace::Trace;
 
 /// Submissions taken from one rank per turn, so that one rank does not starve the others.
 const SUBMISSIONS: usize = 64;
@@ -122,6 +123,7 @@ struct InFlight {
     instance: u64,
     rank: Rank,
     since: Instant,
+    place: (GroupHandle, Rank),
     kind: CallKind,
     bytes: u64,
 }
@@ -303,7 +305,7 @@ impl Ranks {
     }
 
     /// Takes what ranks have submitted, and looks whether they are reached as before; returns whether there was anything.
-    pub(crate) fn take_submissions(&mut self, engine: &mut Engine) -> bool {
+    pub(crate) fn take_submissions(&mut self, engine: &mut Engine, mut trace: Option<&mut Trace>) -> bool {
         let mut taken = Vec::new();
         for (&id, connection) in &mut self.connections {
             let Connection::Attached(rank) = connection else { continue };
@@ -322,7 +324,7 @@ impl Ranks {
             }
         }
         for (id, entry) in &taken {
-            self.submit(*id, entry, engine);
+            self.submit(*id, entry, engine, trace.as_deref_mut());
         }
         !taken.is_empty()
     }
@@ -340,7 +342,7 @@ impl Ranks {
         }
     }
 
-    fn submit(&mut self, id: ConnectionId, entry: &Entry, engine: &mut Engine) {
+    fn submit(&mut self, id: ConnectionId, entry: &Entry, engine: &mut Engine, trace: Option<&mut Trace>) {
         self.next_call += 1;
         let call_id = CallId(self.next_call);
         let Some(rank) = self.rank(id) else { return };
@@ -356,10 +358,14 @@ impl Ranks {
                 rank.busy.insert(slot, call_id);
                 let instance = InstanceId(entry.instance());
                 let (since, bytes, kind) = (Instant::now(), buffers.received_bytes(), signature.kind);
-                let (group_id, number) = (entry.group(), entry.instance());
+                let (place, group_id, number) = ((group, me), entry.group(), entry.instance());
+                let (connection, rank) = (id, me);
                 let in_flight =
-                    InFlight { connection: id, group: group_id, slot, instance: number, rank: me, since, kind, bytes };
+                    InFlight { connection, group: group_id, slot, instance: number, rank, since, place, kind, bytes };
                 self.calls.insert(call_id, in_flight);
+                if let Some(trace) = trace {
+                    trace.called(call_id, (group, instance, me), signature);
+                }
                 let call = Call { id: call_id, group, rank: me, instance, signature, in_place, blocks, deadline };
                 engine.call(call, buffers);
             }
@@ -387,8 +393,8 @@ impl Ranks {
         engine: &mut Engine,
     ) -> Option<Ended> {
         engine.forget_call(call);
-        let InFlight { connection, group, slot, since, kind, bytes, .. } = self.calls.remove(&call)?;
-        let ended = Some(Ended { kind, bytes, took: since.elapsed() });
+        let InFlight { connection, group, slot, since, place, kind, bytes, .. } = self.calls.remove(&call)?;
+        let ended = Some(Ended { place, kind, bytes, took: since.elapsed() });
         let Some(rank) = self.rank(connection) else { return ended };
         rank.busy.remove(&slot);
         if let Some(Membership { stage: Stage::Made { in_flight, .. }, .. }) = rank.groups.get_mut(&group) {

@@ -110,6 +110,9 @@ pub struct Settings {
     /// doubling times; 0 for never
     #[arg(long, env = "OUTBOARD_WATCHDOG", default_value = "30")]
     pub watchdog: Seconds,
+    /// File for a timeline of calls, stand-ins, transfers and waits, in the trace format that Perfetto reads
+    #[arg(long, env = "OUTBOARD_TRACE_FILE")]
+    pub trace: Option<PathBuf>,
     /// Threads that receive multicast (MC-10)
     #[arg(long, env = "OUTBOARD_RECEIVERS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub receivers: u16,
@@ -232,6 +235,7 @@ impl Settings {
             subgroups: self.subgroups,
             offload_from: self.offload_from.0,
             staging_quota: self.staging_quota.0,
+            narrate: self.trace.is_some(),
             watchdog: Some(self.watchdog.0).filter(|after| !after.is_zero()),
             ..Config::default()
         })

@@ -112,6 +112,7 @@ pub struct Kind {
 /// A call that has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
+    pub(crate) place: (GroupHandle, Rank),
     pub(crate) kind: CallKind,
     /// Of the receive buffer.
     pub(crate) bytes: u64,
@@ -266,7 +267,7 @@ impl Statistics {
     }
 
     /// A call has ended.
-    pub(crate) fn ended(&mut self, ended: Ended, failed: bool) {
+    pub(crate) fn ended(&mut self, ended: &Ended, failed: bool) {
         let took = u64::try_from(ended.took.as_nanos()).unwrap_or(u64::MAX);
         let name = ended.kind.name();
         let entry = self.kinds.entry(name).or_insert_with(|| Kind { kind: name.to_owned(), ..Kind::default() });
@@ -405,10 +406,14 @@ mod tests {
     #[test]
     fn calls_are_summed_by_kind() {
         let mut statistics = Statistics::new();
-        let ended =
-            |milliseconds| Ended { kind: CallKind::Allgather, bytes: 1000, took: Duration::from_millis(milliseconds) };
-        statistics.ended(ended(3), false);
-        statistics.ended(ended(1), true);
+        let ended = |milliseconds| Ended {
+            place: (GroupHandle(1), Rank(0)),
+            kind: CallKind::Allgather,
+            bytes: 1000,
+            took: Duration::from_millis(milliseconds),
+        };
+        statistics.ended(&ended(3), false);
+        statistics.ended(&ended(1), true);
         let report = statistics.report(SpId(1), &Counters::default(), present(), std::iter::empty(), &|_, _| None);
         let kind = "allgather".to_owned();
         let sum = Kind { kind, calls: 2, failed: 1, bytes: 2000, total_ns: 4_000_000, most_ns: 3_000_000 };

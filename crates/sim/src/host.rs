@@ -387,6 +387,7 @@ impl Host {
             }
             Event::Late { group, rank, .. } => self.outbox.push(Action::Late { group, rank }),
             Event::Overdue(overdue) => self.outbox.push(Action::Overdue(overdue)),
+            Event::Step { .. } => {}
             Event::Violation { what, .. } => return Err(Breach::FalseViolation(what)),
         }
         Ok(())

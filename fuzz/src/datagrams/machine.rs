@@ -159,7 +159,12 @@ impl Machine {
                 let (call, _) = self.calls.remove(&call).unwrap_or_else(|| panic!("{call:?} is answered twice"));
                 self.results.push((call, result));
             }
-            Event::Connect { .. } | Event::Disconnect { .. } | Event::Late { .. } | Event::Violation { .. } => {}
+            Event::Connect { .. }
+            | Event::Disconnect { .. }
+            | Event::Late { .. }
+            | Event::Overdue(_)
+            | Event::Step { .. }
+            | Event::Violation { .. } => {}
         }
     }
 

@@ -22,7 +22,7 @@ use crate::exchange::Exchange;
 use crate::group::Members;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
-use crate::interface::{Call, CallKind, Event, GroupSpec, Signature, sizes_digest};
+use crate::interface::{Call, CallKind, Event, GroupSpec, Signature, Step, sizes_digest};
 use crate::outbox::Completion;
 use crate::overdue::Watch;
 use crate::serial::expand16;
@@ -370,6 +370,7 @@ impl ServiceProcess {
                 g.instances.insert(instance, i);
                 g.watches.insert(instance, Watch::new(self.out.now, self.config.watchdog));
                 self.active.push_back((group, instance));
+                self.out.step(group, instance, Step::Known(signature));
                 Ok(())
             }
             Err(what) => {
@@ -722,6 +723,7 @@ impl ServiceProcess {
         let g = self.groups.get_mut(&handle).expect("a group outlives its collectives");
         let i = g.instances.remove(&instance).expect("a collective ends once");
         g.watches.remove(&instance);
+        self.out.step(handle, instance, Step::Ended);
         assert!(i.ended(), "only what has ended is cleared away");
         g.failed |= i.failed();
         g.note_ended(instance);

@@ -1,0 +1,161 @@
+//! `outboard trace`, and the end of `outboard run --trace`: joins the files that service processes and ranks have written to
+//! one that Perfetto (ui.perfetto.dev) and chrome://tracing show.
+//!
+//! Processes of one name become one: the service process writes the calls of a rank, the rank its waits. Files of one
+//! machine share a clock; those of others are moved by what their clocks said of the time of day, which is as exact as
+//! these agree. A line that is cut off, by a death amid writing, is left out.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::error::CliError;
+
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    /// The joined file
+    output: PathBuf,
+    /// The files of `outboardd --trace`, and of ranks with OUTBOARD_TRACE=DIRECTORY
+    #[arg(required = true)]
+    parts: Vec<PathBuf>,
+}
+
+pub(crate) fn trace(args: &TraceArgs) -> Result<ExitCode, CliError> {
+    join(&args.parts, &args.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The files that a job has written to its directory.
+pub(crate) fn parts(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut parts = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.ends_with(".json") && (name.starts_with("trace-") || name.starts_with("rank-")) {
+            parts.push(path);
+        }
+    }
+    parts.sort();
+    Ok(parts)
+}
+
+/// What the first machine's clock says, and whose it is.
+struct Clock {
+    machine: String,
+    ahead_ns: i64,
+}
+
+/// Joins `parts` to `output`.
+pub(crate) fn join(parts: &[PathBuf], output: &Path) -> Result<(), CliError> {
+    let place = |path: &Path| format!("the trace {}", path.display());
+    let write = || -> io::Result<BufWriter<File>> {
+        let mut file = BufWriter::new(File::create(output)?);
+        file.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
+        Ok(file)
+    };
+    let mut joined = write().map_err(CliError::system(place(output)))?;
+    let (mut base, mut processes, mut first) = (None, BTreeMap::new(), true);
+    for (number, part) in parts.iter().enumerate() {
+        let mut one = || -> io::Result<()> {
+            let mut file = Part::new(number, &mut base, &mut processes);
+            for line in BufReader::new(File::open(part)?).lines() {
+                let line = line?;
+                let event = serde_json::from_str(line.trim_end_matches(','));
+                let Some(event) = event.ok().and_then(|event| file.event(event)) else { continue };
+                joined.write_all(if first { b"" } else { b",\n" })?;
+                first = false;
+                serde_json::to_writer(&mut joined, &event)?;
+            }
+            Ok(())
+        };
+        one().map_err(CliError::system(place(part)))?;
+    }
+    joined.write_all(b"\n]}\n").and_then(|()| joined.flush()).map_err(CliError::system(place(output)))
+}
+
+/// One file while it is read.
+struct Part<'a> {
+    number: usize,
+    base: &'a mut Option<Clock>,
+    /// By name.
+    processes: &'a mut BTreeMap<String, u64>,
+    /// Of this file's processes, the number in the joined file.
+    numbers: BTreeMap<u64, u64>,
+    shift_us: f64,
+}
+
+impl<'a> Part<'a> {
+    fn new(number: usize, base: &'a mut Option<Clock>, processes: &'a mut BTreeMap<String, u64>) -> Self {
+        Part { number, base, processes, numbers: BTreeMap::new(), shift_us: 0.0 }
+    }
+
+    /// The event as it goes to the joined file.
+    fn event(&mut self, mut event: Value) -> Option<Value> {
+        let local = event["pid"].as_u64()?;
+        match event["name"].as_str()? {
+            "clock" => {
+                let machine = event["args"]["machine"].as_str()?.to_owned();
+                let ahead_ns = event["args"]["realtime_ahead_ns"].as_i64()?;
+                let base = self.base.get_or_insert_with(|| Clock { machine: machine.clone(), ahead_ns });
+                if base.machine != machine {
+                    self.shift_us = (ahead_ns - base.ahead_ns) as f64 / 1e3;
+                }
+                return None;
+            }
+            "process_name" => {
+                let next = self.processes.len() as u64 + 1;
+                let number = *self.processes.entry(event["args"]["name"].as_str()?.to_owned()).or_insert(next);
+                self.numbers.insert(local, number);
+            }
+            _ => {}
+        }
+        // A rank that made no group has no name.
+        let number = *self.numbers.get(&local)?;
+        event["pid"] = json!(number);
+        if let Some(ts) = event["ts"].as_f64().filter(|_| event["ph"] != "M") {
+            event["ts"] = json!(ts + self.shift_us);
+        }
+        if let Some(id) = event["id"].as_str() {
+            event["id"] = json!(format!("{}.{id}", self.number));
+        }
+        Some(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_joined_by_names_and_clocks_and_cut_lines_left_out() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, machine: &str, ahead: i64, process: &str, rest: &str| {
+            let clock = json!({ "name": "clock", "ph": "M", "pid": 1, "args": { "machine": machine, "realtime_ahead_ns": ahead } });
+            let named = json!({ "name": "process_name", "ph": "M", "pid": 1, "ts": 0, "args": { "name": process } });
+            let span = json!({ "name": "wait", "ph": "b", "id": "7", "pid": 1, "ts": 5.0 });
+            std::fs::write(directory.path().join(name), format!("[\n{clock},\n{named},\n{span},\n{rest}"))
+                .expect("written");
+        };
+        write("trace-h1.json", "a", 1_000_500, "rank 0", "{\"name\":\"wa");
+        write("rank-1.json", "a", 1_000_000, "rank 0", "");
+        write("trace-h2.json", "b", 3_000_000, "rank 1", "");
+        write("other.json", "b", 3_000_000, "rank 1", "");
+        let parts = parts(directory.path()).expect("entries");
+        assert_eq!(parts.len(), 3);
+        let output = directory.path().join("joined");
+        join(&parts, &output).expect("joined");
+        let joined: Value = serde_json::from_str(&std::fs::read_to_string(output).expect("text")).expect("JSON");
+        let spans: Vec<&Value> =
+            joined["traceEvents"].as_array().expect("events").iter().filter(|e| e["ph"] == "b").collect();
+        let told =
+            |event: &&Value| (event["pid"].as_u64(), event["ts"].as_f64(), event["id"].as_str().map(str::to_owned));
+        let told: Vec<_> = spans.iter().map(told).collect();
+        let expected = |pid, ts, id: &str| (Some(pid), Some(ts), Some(id.to_owned()));
+        assert_eq!(told, [expected(1, 5.0, "0.7"), expected(1, 5.0, "1.7"), expected(2, 2005.0, "2.7")]);
+    }
+}

@@ -1,0 +1,218 @@
+//! What happened when, for a timeline: spans of calls, stand-ins, transfers and waits in the trace format of Chrome, which
+//! Perfetto reads (SP-9).
+//!
+//! One line of JSON per event, behind a line `[`; `outboard run --trace` joins the files of a job. Times are microseconds of
+//! CLOCK_MONOTONIC, which all processes of one machine share; the first event tells how far it is from CLOCK_REALTIME, for
+//! files of several machines.
+//!
+//! Invariants: what is kept in memory is one buffer and the names of open stand-ins; a file never has more than
+//! [`MOST_EVENTS`]; a file that cannot be written ends the trace, never the daemon.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use outboard_plan::Rank;
+use outboard_proto::{CallId, GroupHandle, InstanceId, MulticastBatch, Signature, SpId, Step};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// Events of one file; about 200 MB.
+const MOST_EVENTS: u64 = 1 << 20;
+/// The number of the service process among the processes of the file; ranks follow.
+const SERVICE: u64 = 1;
+/// The row of the service process that shows what the conductor does.
+const CONDUCTOR: u64 = 1;
+
+/// An event of the trace format.
+#[derive(Serialize)]
+struct Entry<'a> {
+    name: &'a str,
+    cat: &'a str,
+    ph: char,
+    ts: f64,
+    pid: u64,
+    tid: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    args: Value,
+}
+
+/// A point in time of the trace.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct At(f64);
+
+/// A trace that is being written.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    file: Option<BufWriter<File>>,
+    written: u64,
+    /// Ranks that have a row, by a group and their rank there.
+    rows: HashMap<(GroupHandle, Rank), u64>,
+    /// The spans of each collective that are open: its kind, and how far it has come.
+    open: HashMap<(GroupHandle, InstanceId), (&'static str, &'static str)>,
+    standing: HashSet<(GroupHandle, InstanceId, Rank)>,
+}
+
+fn clock(id: ClockId) -> Duration {
+    let time = clock_gettime(id);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+impl Trace {
+    /// Starts a file.
+    pub(crate) fn create(path: &Path, sp: SpId) -> io::Result<Trace> {
+        let mut file = BufWriter::with_capacity(1 << 16, File::create(path)?);
+        file.write_all(b"[\n")?;
+        let mut trace = Trace {
+            file: Some(file),
+            written: 0,
+            rows: HashMap::new(),
+            open: HashMap::new(),
+            standing: HashSet::new(),
+        };
+        let ahead = clock(ClockId::Realtime).as_nanos() as i128 - clock(ClockId::Monotonic).as_nanos() as i128;
+        let machine = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let clock = json!({ "realtime_ahead_ns": ahead as i64, "machine": machine.trim() });
+        trace.metadata("clock", SERVICE, clock);
+        trace.metadata("process_name", SERVICE, json!({ "name": format!("service process {:016x} on {host}", sp.0) }));
+        Ok(trace)
+    }
+
+    /// Now, on the axis of the trace.
+    pub(crate) fn now() -> At {
+        At(clock(ClockId::Monotonic).as_nanos() as f64 / 1e3)
+    }
+
+    fn metadata(&mut self, name: &str, pid: u64, args: Value) {
+        self.write(&Entry { name, cat: "__metadata", ph: 'M', ts: 0.0, pid, tid: 0, dur: None, id: None, args });
+    }
+
+    fn write(&mut self, entry: &Entry<'_>) {
+        let Some(file) = &mut self.file else { return };
+        let line = serde_json::to_writer(&mut *file, entry).map_err(io::Error::from);
+        if let Err(error) = line.and_then(|()| file.write_all(b",\n")) {
+            tracing::warn!(%error, "the trace ends: it cannot be written");
+            self.file = None;
+            return;
+        }
+        self.written += 1;
+        if self.written >= MOST_EVENTS {
+            tracing::warn!(events = self.written, "the trace ends: it is full");
+            self.file = None;
+        }
+    }
+
+    /// One end of a span that others may overlap: `id` joins the two, spans of one `id` nest.
+    fn edge(&mut self, ph: char, (cat, name): (&str, &str), (pid, id): (u64, String), args: Value) {
+        let At(ts) = Trace::now();
+        self.write(&Entry { name, cat, ph, ts, pid, tid: 0, dur: None, id: Some(id), args });
+    }
+
+    /// What the conductor did from `since` until now: such spans never overlap.
+    pub(crate) fn did(&mut self, name: &str, since: At, args: Value) {
+        let At(now) = Trace::now();
+        let dur = Some(now - since.0);
+        let (pid, tid) = (SERVICE, CONDUCTOR);
+        self.write(&Entry { name, cat: "conductor", ph: 'X', ts: since.0, pid, tid, dur, id: None, args });
+    }
+
+    /// The row of a rank. Its name is the key by which the rank's own file is joined.
+    fn row(&mut self, group: GroupHandle, rank: Rank) -> u64 {
+        if let Some(row) = self.rows.get(&(group, rank)) {
+            return *row;
+        }
+        let row = SERVICE + 1 + self.rows.len() as u64;
+        self.rows.insert((group, rank), row);
+        self.metadata("process_name", row, json!({ "name": format!("{rank} of {group}") }));
+        row
+    }
+
+    /// A rank's call is taken up; if it was stood in for, that is over.
+    pub(crate) fn called(&mut self, call: CallId, place: (GroupHandle, InstanceId, Rank), signature: Signature) {
+        let (group, instance, rank) = place;
+        let row = self.row(group, rank);
+        if self.standing.remove(&place) {
+            self.edge('e', ("stand-in", "stood in for"), (row, name_of(group, instance)), Value::Null);
+        }
+        let args = json!({
+            "group": group.to_string(), "instance": instance.0, "rank": rank.0, "call": signature.to_string(),
+        });
+        self.edge('b', ("call", signature.kind.name()), (row, call.0.to_string()), args);
+    }
+
+    /// It has ended.
+    pub(crate) fn ended(&mut self, call: CallId, place: (GroupHandle, Rank), kind: &str, failed: bool) {
+        let row = self.row(place.0, place.1);
+        self.edge('e', ("call", kind), (row, call.0.to_string()), json!({ "failed": failed }));
+    }
+
+    /// A collective has come further.
+    pub(crate) fn step(&mut self, group: GroupHandle, instance: InstanceId, step: Step) {
+        let key = (group, instance);
+        let at = (SERVICE, name_of(group, instance));
+        let next = match step {
+            Step::Known(signature) => {
+                let args = json!({ "group": group.to_string(), "instance": instance.0, "call": signature.to_string() });
+                self.edge('b', ("collective", signature.kind.name()), at.clone(), args);
+                let first = if signature.kind.is_exchange() { "exchange" } else { "wait for local ranks" };
+                self.open.insert(key, (signature.kind.name(), first));
+                self.edge('b', ("collective", first), at, Value::Null);
+                return;
+            }
+            Step::StoodIn(rank) => {
+                let row = self.row(group, rank);
+                self.standing.insert((group, instance, rank));
+                let args = json!({ "group": group.to_string(), "instance": instance.0, "rank": rank.0 });
+                return self.edge('b', ("stand-in", "stood in for"), (row, at.1), args);
+            }
+            Step::Entered => Some("ready barrier"),
+            Step::Ready => Some("transfer"),
+            Step::Ended => None,
+        };
+        let Some((kind, phase)) = self.open.remove(&key) else { return };
+        self.edge('e', ("collective", phase), at.clone(), Value::Null);
+        match next {
+            Some(name) => {
+                self.open.insert(key, (kind, name));
+                self.edge('b', ("collective", name), at, Value::Null);
+            }
+            None => {
+                self.edge('e', ("collective", kind), at, Value::Null);
+                // Ranks that never called, where the group broke.
+                let left: Vec<_> = self.standing.iter().filter(|(g, i, _)| (*g, *i) == key).copied().collect();
+                for (group, instance, rank) in left {
+                    self.standing.remove(&(group, instance, rank));
+                    let row = self.row(group, rank);
+                    self.edge('e', ("stand-in", "stood in for"), (row, name_of(group, instance)), Value::Null);
+                }
+            }
+        }
+    }
+
+    /// A batch goes to the multicast sender.
+    pub(crate) fn multicast(&mut self, batch: &MulticastBatch) {
+        let args = json!({
+            "group": batch.header.group.to_string(), "rank": batch.header.source, "chunks": batch.chunks,
+            "bytes": batch.memory.len,
+        });
+        self.edge('b', ("multicast", "multicast"), (SERVICE, format!("{:x}", batch.token)), args);
+    }
+
+    /// It has been sent.
+    pub(crate) fn multicast_done(&mut self, token: u64) {
+        self.edge('e', ("multicast", "multicast"), (SERVICE, format!("{token:x}")), Value::Null);
+    }
+}
+
+/// Joins the edges of the spans of one collective.
+fn name_of(group: GroupHandle, instance: InstanceId) -> String {
+    format!("{:08x}.{}", group.0, instance.0)
+}
