@@ -32,12 +32,13 @@ impl Victim {
     }
 
     fn send(&mut self, from: SpId, seq: u32, message: &Message) {
+        let payload_len = if matches!(message, Message::Repair { .. }) { self.sp.config().chunk_bytes } else { 0 };
         let header = FrameHeader {
             kind: FrameKind::Message,
             ack_now: false,
             seq,
             ack: 0,
-            payload_len: 0,
+            payload_len,
             clock: 0,
             echo: 0,
             echo_age: u32::MAX,
@@ -45,7 +46,7 @@ impl Victim {
         let mut bytes = Vec::new();
         header.encode(&mut bytes);
         message.encode(&mut bytes);
-        self.sp.handle_frame(NOW, from, &bytes, 0);
+        self.sp.handle_frame(NOW, from, &bytes, payload_len);
     }
 
     /// The next message of the hostile service process.
@@ -185,4 +186,17 @@ fn a_peer_that_was_never_asked_is_not_dead() {
     victim.send(HONEST, 0, &create);
     victim.sp.handle_create_group(later, &spec(&[HONEST]), Rank(0));
     assert_eq!(victim.ready(), [Ok(())]);
+}
+
+/// Chunks that nobody asked for yet have no place to go to: the ranks here have not called.
+#[test]
+fn a_repair_before_the_barrier_is_refused() {
+    let mut victim = Victim::new();
+    victim.group();
+    let instance = InstanceId(1);
+    let signature = Signature { kind: CallKind::Allgather, bytes: 5000 };
+    victim.hostile(&Message::Ready { group: GROUP, instance, step: 0, signature, rank: Rank(1) });
+    let before = victim.sp.counters().violations;
+    victim.hostile(&Message::Repair { group: GROUP, instance, source: Rank(1), ranges: vec![(0, 1)] });
+    assert_eq!(victim.sp.counters().violations, before + 1);
 }

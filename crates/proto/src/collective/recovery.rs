@@ -271,7 +271,9 @@ impl Collective {
         ranges: &[(u32, u32)],
         payload_len: u32,
     ) -> bool {
-        if !self.valid_ranges(source, ranges) || self.blocks[&source].is_root() {
+        // As of datagrams: nobody was asked before the barrier was entered.
+        let asked = !matches!(self.phase, Phase::Gathering);
+        if !asked || !self.valid_ranges(source, ranges) || self.blocks[&source].is_root() {
             return false;
         }
         let block = self.block(source);
