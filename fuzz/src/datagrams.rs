@@ -20,8 +20,8 @@ use outboard_plan::{Rank, Span};
 use outboard_proto::config::AllgatherAlgorithm;
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, FrameHeader, FrameKind, Message};
 use outboard_proto::{
-    Call, CallId, CallKind, CollectiveError, Config, GroupHandle, GroupSpec, InstanceId, Instant, Member, Signature,
-    SpId, Transmit,
+    Call, CallId, CallKind, CollectiveError, Config, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member,
+    Signature, SpId, Transmit, sizes_digest,
 };
 
 use crate::tape::Tape;
@@ -113,22 +113,28 @@ fn config(ring: bool) -> Config {
 }
 
 fn group(handle: GroupHandle, sps: &[u64]) -> Group {
-    let member = |sp: &u64| Member { sp: SpId(*sp), address: Arc::from([*sp as u8]) };
+    let member = |sp: &u64| Member { sp: SpId(*sp), host: HostId(*sp), address: Arc::from([*sp as u8]) };
     let key = [u64::from(handle.0), 5];
     let spec = GroupSpec { handle, key, job: 1, members: sps.iter().map(member).collect() };
     Group { spec, signatures: Vec::new(), ranks: vec![Seat::default(); sps.len()] }
 }
 
-/// The blocks of an alltoallv: as many bytes as both ends of a pair make of its numbers, none for some.
+/// How much one rank has for another where blocks differ: nothing for some.
+fn uneven_bytes(from: u32, to: u32) -> u64 {
+    u64::from((from * 3 + to * 5 + 1) % 4) * 900
+}
+
+/// Blocks of these lengths one behind the other.
+fn place(span: fn(u64, u64) -> Span, lengths: Vec<u64>) -> Vec<Span> {
+    let starts = lengths.iter().scan(0, |end, bytes| Some(std::mem::replace(end, *end + bytes)));
+    starts.zip(&lengths).map(|(start, bytes)| span(start, *bytes)).collect()
+}
+
+/// The blocks of an alltoallv.
 fn uneven(ranks: u32, me: Rank) -> Blocks {
-    let bytes = |from: u32, to: u32| u64::from((from * 3 + to * 5) % 4) * 900;
-    let place = |span: fn(u64, u64) -> Span, lengths: Vec<u64>| {
-        let starts = lengths.iter().scan(0, |end, bytes| Some(std::mem::replace(end, *end + bytes)));
-        starts.zip(&lengths).map(|(start, bytes)| span(start, *bytes)).collect()
-    };
     Blocks {
-        send: place(Span::input, (0..ranks).map(|to| bytes(me.0, to)).collect()),
-        receive: place(Span::output, (0..ranks).map(|from| bytes(from, me.0)).collect()),
+        send: place(Span::input, (0..ranks).map(|to| uneven_bytes(me.0, to)).collect()),
+        receive: place(Span::output, (0..ranks).map(|from| uneven_bytes(from, me.0)).collect()),
     }
 }
 
@@ -254,11 +260,16 @@ impl World {
         if seat.calls == signatures.len() {
             let bytes = [0, 1, 999, 1000, 2500, 9000, 33_000][usize::from(tape.below(7))];
             let root = Rank(u32::from(tape.below(ranks.len() as u8)));
-            let signature = match tape.below(4) {
+            let sizes = || (0..ranks.len() as u32).map(|from| uneven_bytes(from, 0));
+            let signature = match tape.below(5) {
                 0 => Signature { kind: CallKind::Allgather, bytes },
                 1 => Signature { kind: CallKind::Broadcast { root }, bytes },
                 2 => Signature { kind: CallKind::Alltoall, bytes },
-                _ => Signature { kind: CallKind::Alltoallv, bytes: 0 },
+                3 => Signature { kind: CallKind::Alltoallv, bytes: 0 },
+                _ => {
+                    let kind = CallKind::Allgatherv { sizes: sizes_digest(sizes()) };
+                    Signature { kind, bytes: sizes().sum() }
+                }
             };
             signatures.push(signature);
         }
@@ -278,6 +289,12 @@ impl World {
         let buffers = match signature.kind {
             CallKind::Allgather => Buffers { input: signature.bytes, output: signature.bytes * all },
             CallKind::Alltoall => Buffers { input: signature.bytes * all, output: signature.bytes * all },
+            CallKind::Allgatherv { .. } => {
+                let input = uneven_bytes(rank.0, 0);
+                let receive = place(Span::output, (0..all as u32).map(|from| uneven_bytes(from, 0)).collect());
+                blocks = Some(Arc::new(Blocks { send: vec![Span::input(0, input)], receive }));
+                Buffers { input, output: signature.bytes }
+            }
             CallKind::Alltoallv => {
                 let uneven = uneven(all as u32, rank);
                 let (input, output) = uneven.bytes();

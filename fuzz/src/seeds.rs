@@ -10,7 +10,7 @@ pub fn datagrams() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for ring in 0..2 {
         for size in [2, 4, 5, 6] {
-            for kind in 0..4 {
+            for kind in 0..5 {
                 let mut seed = vec![ring];
                 seed.extend(&made);
                 for group in 0..2 {
@@ -44,6 +44,6 @@ pub fn rank() -> Vec<Vec<u8>> {
         &[OWED, CONNECT, 0],
     ];
     let mut seeds: Vec<Vec<u8>> = bad.iter().map(|bad| [&good, *bad, &[HONEST]].concat()).collect();
-    seeds.extend((0..9).map(|kind| [&good[..], &[REQUEST, kind, 0, 0, 0, 0, 1, 1, READ, HONEST]].concat()));
+    seeds.extend((0..10).map(|kind| [&good[..], &[REQUEST, kind, 0, 0, 0, 0, 1, 1, READ, HONEST]].concat()));
     seeds
 }

@@ -30,10 +30,11 @@ fn group(tape: &mut Tape<'_>) -> GroupHandle {
 }
 
 fn signature(tape: &mut Tape<'_>) -> Signature {
-    let kind = match tape.below(4) {
+    let kind = match tape.below(5) {
         0 => CallKind::Allgather,
         1 => CallKind::Broadcast { root: Rank(tape.number32()) },
         2 => CallKind::Alltoall,
+        3 => CallKind::Allgatherv { sizes: tape.number() },
         _ => return Signature { kind: CallKind::Alltoallv, bytes: 0 },
     };
     let bytes = match tape.below(4) {
@@ -96,7 +97,7 @@ fn fingerprint(tape: &mut Tape<'_>) -> u64 {
 
 /// A message.
 pub(super) fn message(tape: &mut Tape<'_>) -> Message {
-    let (kind, group, instance) = (tape.below(13), group(tape), InstanceId(tape.number()));
+    let (kind, group, instance) = (tape.below(15), group(tape), InstanceId(tape.number()));
     let source = Rank(tape.number32());
     match kind {
         0 => Message::Void,
@@ -135,7 +136,12 @@ pub(super) fn message(tape: &mut Tape<'_>) -> Message {
             let blocks = (0..blocks(tape)).map(|_| (Rank(tape.number32()), Rank(tape.number32()))).collect();
             Message::Pull { group, instance, blocks }
         }
-        9 => Message::Lost { group, rank: source, after: instance },
+        13 => Message::AskSizes { group, instance },
+        14 => {
+            let sizes = (0..blocks(tape)).map(|_| tape.number()).collect();
+            Message::Sizes { group, instance, first: source.0, sizes }
+        }
+        9 => Message::Lost { group, rank: source, after: instance, well: tape.flip() },
         _ => Message::Abort { group, fingerprint: fingerprint(tape), error: error(tape) },
     }
 }

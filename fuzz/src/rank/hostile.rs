@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use outboard_shm::attach::message::Message;
-use outboard_shm::attach::{Channel, Hello, OFFER_BYTES, Purpose, Reply, Request};
+use outboard_shm::attach::{Channel, Hello, OFFER_BYTES, Reply, Request, Restaged};
 use outboard_shm::control::{COMPLETION_WORDS, LAYOUT_VERSION, RankSide};
 use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
 use outboard_shm::region::{Region, seal_bytes};
@@ -67,6 +67,7 @@ impl Hostile {
             pid: tape.number32(),
             probe_address: tape.number(),
             nonce,
+            descriptor: tape.flip(),
         }
     }
 
@@ -109,7 +110,7 @@ impl Hostile {
     /// A group with an honest rank, which is rank 0; each one's identifier.
     pub(super) fn group_with(&mut self, honest: &mut Honest) -> Option<(u64, u64)> {
         let region = Region::create("buffers", BYTES).expect("memory");
-        let register = Request::RegisterMemory { address: ADDRESS, bytes: BYTES as u64, purpose: Purpose::Staging };
+        let register = Request::RegisterMemory { address: ADDRESS, bytes: BYTES as u64 };
         let registered = self.send(&register, &[region.fd()]) && self.hear(LIMIT) == Some(Reply::Done);
         if !registered || !self.send(&Request::Offer, &[]) {
             return None;
@@ -224,7 +225,7 @@ impl Hostile {
     /// A message in good form, whatever it says; or in nearly good form.
     pub(super) fn request(&mut self, tape: &mut Tape<'_>) {
         self.good = false;
-        let request = match tape.below(9) {
+        let request = match tape.below(10) {
             0 => Request::Hello(self.hello(tape)),
             1 => Request::Offer,
             2 => Request::CreateGroup { ranks: tape.number32(), rank: tape.number32() },
@@ -232,10 +233,14 @@ impl Hostile {
             4 | 5 => {
                 let address = if tape.flip() { tape.number() } else { u64::from(tape.byte()) * 4096 };
                 let bytes = if tape.flip() { tape.number() } else { 4096 };
-                let purpose = if tape.flip() { Purpose::Staging } else { Purpose::Allocation };
-                Request::RegisterMemory { address, bytes, purpose }
+                Request::RegisterMemory { address, bytes }
             }
             6 => Request::UnregisterMemory { address: u64::from(tape.byte()) * 4096 },
+            8 => {
+                let (group, instance, slot) = (tape.number(), tape.number(), tape.number32());
+                let address = |tape: &mut Tape<'_>| ADDRESS + u64::from(tape.byte()) * 64;
+                Request::Restage(Restaged { group, instance, slot, send: address(tape), receive: address(tape) })
+            }
             7 => Request::ErrorText { slot: tape.number32() },
             _ => Request::Detach,
         };
