@@ -26,13 +26,28 @@ impl Futex {
     pub(crate) fn wait(&self, expected: u32, timeout: Option<Duration>) {
         let timeout = timeout.and_then(|limit| rustix::thread::Timespec::try_from(limit).ok());
         // Every outcome (woken, changed, interrupted, timed out) sends the caller back to its condition.
+        #[cfg(not(miri))]
         let _ = rustix::thread::futex::wait(&self.0, rustix::thread::futex::Flags::empty(), expected, timeout.as_ref());
+        // Miri insists on the word's pointer type, which rustix does not pass.
+        #[cfg(miri)]
+        {
+            let timeout = timeout.map(|limit| libc::timespec { tv_sec: limit.tv_sec, tv_nsec: limit.tv_nsec });
+            let limit = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            // SAFETY: the word and the limit outlive the call.
+            unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAIT, expected, limit) };
+        }
     }
 
     /// Wakes every sleeper.
     pub(crate) fn wake_all(&self) {
         // The word is mapped and aligned, the only reasons for which a wake can fail.
+        #[cfg(not(miri))]
         let _ = rustix::thread::futex::wake(&self.0, rustix::thread::futex::Flags::empty(), i32::MAX as u32);
+        #[cfg(miri)]
+        // SAFETY: the word outlives the call.
+        unsafe {
+            libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAKE, i32::MAX)
+        };
     }
 }
 

@@ -526,7 +526,8 @@ mod tests {
             let mut bytes = message.encode(token as u64);
             assert!(bytes.len() <= MESSAGE_BYTES);
             assert_eq!(M::decode(&bytes), Ok((token as u64, message)));
-            for at in 0..bytes.len() {
+            // The interpreter takes an hour for all.
+            for at in (0..bytes.len()).step_by(if cfg!(miri) { 101 } else { 1 }) {
                 assert!(M::decode(&bytes[..at]).is_err(), "cut at {at}");
                 for flip in [1, 0x80, 0xff] {
                     let mut flipped = bytes.clone();
