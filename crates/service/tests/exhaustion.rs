@@ -49,7 +49,7 @@ fn gather(group: &Group) {
 fn a_daemon_without_descriptors_says_so_and_serves_on() {
     let base = Daemon::start(&[]).descriptors();
     let mut served_before = false;
-    for limit in base + 1..base + 16 {
+    for limit in base + 1..base + 20 {
         let daemon = with_descriptors(limit);
         let first = attach(&daemon).and_then(|context| Ok((alone(&context)?, context)));
         let mut crowd = Vec::new();
@@ -83,7 +83,7 @@ fn a_daemon_without_descriptors_says_so_and_serves_on() {
 
 /// Whether two ranks find room: the first that is served, and one more.
 fn daemon_has_room(limit: usize, base: usize) -> bool {
-    let rank = 6;
+    let rank = 8;
     limit >= base + 2 * rank
 }
 
