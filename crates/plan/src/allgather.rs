@@ -293,20 +293,19 @@ fn multicast(builder: &mut ProgramBuilder, blocks: Blocks<'_>, chains: u32) {
         builder.multicast_recv(Rank(root), blocks.of(root));
     }
     blocks.copy_own(builder);
-    if blocks.ranks == 1 {
+    if blocks.ranks == 1 || blocks.contribution().is_empty() {
         return;
     }
     let chain = chain_of(Rank(blocks.rank), blocks.ranks, chains);
     let turns = chain_ranks(blocks.ranks, chains, chain);
-    let mut done = Vec::new();
-    if blocks.rank > turns.start {
-        done.push(builder.recv(Rank(blocks.rank - 1), 0, Span::signal(), &[]));
-    }
-    if !blocks.contribution().is_empty() {
-        done = vec![builder.multicast(blocks.contribution(), &done)];
-    }
-    if blocks.rank + 1 < turns.end {
-        builder.send(Rank(blocks.rank + 1), 0, Span::signal(), &done);
+    // Who has nothing to multicast takes no turn: it would have ended before its signal has arrived.
+    let takes_turn = |rank: &u32| !blocks.of(*rank).is_empty();
+    let before = (turns.start..blocks.rank).rev().find(takes_turn);
+    let activated: Vec<OpId> =
+        before.map(|before| builder.recv(Rank(before), 0, Span::signal(), &[])).into_iter().collect();
+    let sent = builder.multicast(blocks.contribution(), &activated);
+    if let Some(next) = (blocks.rank + 1..turns.end).find(takes_turn) {
+        builder.send(Rank(next), 0, Span::signal(), &[sent]);
     }
 }
 

@@ -113,7 +113,9 @@ impl CallPlan {
             // Whoever disagrees is needed by the others for its bytes, and needs theirs.
             Pattern::Allgatherv { .. } => {
                 let odd = odd.unwrap_or(member);
-                (0..members).any(|from| (member == odd) != (from == odd) && self.sent(from, 0, member) > 0)
+                let differ = |other| self.signature_of(other, members) != self.signature_of(odd, members);
+                (0..members).any(differ)
+                    && (0..members).any(|from| (member == odd) != (from == odd) && self.sent(from, 0, member) > 0)
             }
             Pattern::Broadcast { root } => {
                 self.bytes_of(member) > 0 && member != root && (odd == Some(root) || odd == Some(member))

@@ -70,6 +70,18 @@ fn seeds_of_exchanges_that_found_something_stay_quiet() {
     }
 }
 
+/// The same, of scenarios with allgathervs.
+#[test]
+fn seeds_of_uneven_allgathers_that_found_something_stay_quiet() {
+    let signals_of_who_had_ended = [1587, 3494, 3908, 4986];
+    let no_dispute_at_all = [634];
+    for seed in [&signals_of_who_had_ended[..], &no_dispute_at_all].concat() {
+        if let Err(failure) = run(&mixed_faults(seed), seed) {
+            panic!("{failure}");
+        }
+    }
+}
+
 /// The ring heals over those who have left. A host dies before it can repeat a lost step of the barrier, and all hosts
 /// between it and the one that waits for that step have ended and left.
 #[test]
