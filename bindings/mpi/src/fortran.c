@@ -141,6 +141,64 @@ FORTRAN(iallgather, IALLGATHER,
     report_passed(COUNT_IALLGATHER, PMPI_Wtime() - began);
 }
 
+/* Fortran's integers are C's in every Open MPI that this shim knows. */
+_Static_assert(sizeof(MPI_Fint) == sizeof(int), "counts can be handed on as they are");
+
+static struct allgatherv allgatherv_from_fortran(char *sendbuf, const MPI_Fint *sendcount, const MPI_Fint *sendtype,
+                                                 char *recvbuf, const MPI_Fint *recvcounts, const MPI_Fint *displs,
+                                                 const MPI_Fint *recvtype, const MPI_Fint *comm)
+{
+    return (struct allgatherv){
+        .send = buffer(sendbuf),
+        .send_count = *sendcount,
+        .send_type = PMPI_Type_f2c(*sendtype),
+        .receive = buffer(recvbuf),
+        .receive_counts = recvcounts,
+        .displacements = displs,
+        .receive_type = PMPI_Type_f2c(*recvtype),
+        .comm = PMPI_Comm_f2c(*comm),
+    };
+}
+
+FORTRAN(allgatherv, ALLGATHERV,
+        (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcounts,
+         MPI_Fint *displs, MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *ierr))
+{
+    HIDDEN(allgatherv);
+    struct allgatherv call =
+        allgatherv_from_fortran(sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm);
+    int outcome;
+    if (allgatherv_offload(&call, &outcome)) {
+        if (ierr != NULL)
+            *ierr = outcome;
+        return;
+    }
+    double began = PMPI_Wtime();
+    next(sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm, ierr);
+    report_passed(COUNT_ALLGATHERV, PMPI_Wtime() - began);
+}
+
+FORTRAN(iallgatherv, IALLGATHERV,
+        (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcounts,
+         MPI_Fint *displs, MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *request, MPI_Fint *ierr))
+{
+    HIDDEN(iallgatherv);
+    struct allgatherv call =
+        allgatherv_from_fortran(sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm);
+    MPI_Request made;
+    int outcome;
+    if (iallgatherv_offload(&call, &made, &outcome)) {
+        if (outcome == MPI_SUCCESS)
+            *request = PMPI_Request_c2f(made);
+        if (ierr != NULL)
+            *ierr = outcome;
+        return;
+    }
+    double began = PMPI_Wtime();
+    next(sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm, request, ierr);
+    report_passed(COUNT_IALLGATHERV, PMPI_Wtime() - began);
+}
+
 static struct broadcast broadcast_from_fortran(char *address, const MPI_Fint *count, const MPI_Fint *type,
                                                const MPI_Fint *root, const MPI_Fint *comm)
 {
@@ -195,13 +253,11 @@ static struct alltoall even_from_fortran(char *sendbuf, const MPI_Fint *sendcoun
     };
 }
 
-/* Fortran's integers are C's in every Open MPI that this shim knows. */
 static struct alltoall uneven_from_fortran(char *sendbuf, const MPI_Fint *sendcounts, const MPI_Fint *sdispls,
                                            const MPI_Fint *sendtype, char *recvbuf, const MPI_Fint *recvcounts,
                                            const MPI_Fint *rdispls, const MPI_Fint *recvtype, const MPI_Fint *comm,
                                            enum counted kind)
 {
-    _Static_assert(sizeof(MPI_Fint) == sizeof(int), "counts can be handed on as they are");
     return (struct alltoall){
         .send = {buffer(sendbuf), sendcounts, sdispls, 0, PMPI_Type_f2c(*sendtype)},
         .receive = {buffer(recvbuf), recvcounts, rdispls, 0, PMPI_Type_f2c(*recvtype)},

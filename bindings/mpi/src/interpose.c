@@ -55,6 +55,32 @@ int MPI_Iallgather(const void *sendbuf, int sendcount, MPI_Datatype sendtype, vo
     return outcome;
 }
 
+int MPI_Allgatherv(const void *sendbuf, int sendcount, MPI_Datatype sendtype, void *recvbuf, const int recvcounts[],
+                   const int displs[], MPI_Datatype recvtype, MPI_Comm comm)
+{
+    const struct allgatherv call = {sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm};
+    int outcome;
+    if (allgatherv_offload(&call, &outcome))
+        return outcome;
+    double began = PMPI_Wtime();
+    outcome = PMPI_Allgatherv(sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm);
+    report_passed(COUNT_ALLGATHERV, PMPI_Wtime() - began);
+    return outcome;
+}
+
+int MPI_Iallgatherv(const void *sendbuf, int sendcount, MPI_Datatype sendtype, void *recvbuf, const int recvcounts[],
+                    const int displs[], MPI_Datatype recvtype, MPI_Comm comm, MPI_Request *request)
+{
+    const struct allgatherv call = {sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm};
+    int outcome;
+    if (iallgatherv_offload(&call, request, &outcome))
+        return outcome;
+    double began = PMPI_Wtime();
+    outcome = PMPI_Iallgatherv(sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm, request);
+    report_passed(COUNT_IALLGATHERV, PMPI_Wtime() - began);
+    return outcome;
+}
+
 int MPI_Bcast(void *buffer, int count, MPI_Datatype datatype, int root, MPI_Comm comm)
 {
     const struct broadcast call = {buffer, count, datatype, root, comm};

@@ -77,7 +77,7 @@ static void write_string(FILE *to, const char *text)
 
 static void write_rank(FILE *to, const unsigned long long *rank)
 {
-    static const char *const names[COUNTED] = {"allgather", "iallgather", "bcast",     "ibcast",
+    static const char *const names[COUNTED] = {"allgather", "iallgather", "allgatherv", "iallgatherv", "bcast", "ibcast",
                                              "alltoall",  "ialltoall",  "alltoallv", "ialltoallv"};
     fputc('{', to);
     for (int kind = 0; kind < COUNTED; kind++)

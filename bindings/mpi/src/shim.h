@@ -33,6 +33,8 @@
     X(iallgather)                                                                                                      \
     X(group_offloads_broadcast)                                                                                        \
     X(ibroadcast)                                                                                                      \
+    X(group_offloads_allgatherv)                                                                                       \
+    X(iallgatherv)                                                                                                     \
     X(group_offloads_alltoall)                                                                                         \
     X(ialltoall)                                                                                                       \
     X(group_offloads_alltoallv)                                                                                        \
@@ -158,6 +160,8 @@ int request_wait_blocking(outboard_request *posted, struct landing *landing);
 enum counted {
     COUNT_ALLGATHER,
     COUNT_IALLGATHER,
+    COUNT_ALLGATHERV,
+    COUNT_IALLGATHERV,
     COUNT_BCAST,
     COUNT_IBCAST,
     COUNT_ALLTOALL,
@@ -228,6 +232,22 @@ struct allgather {
 /* Both return false when the call passes through; else *outcome is what the MPI function returns. So in all that follow. */
 bool allgather_offload(const struct allgather *call, int *outcome);
 bool iallgather_offload(const struct allgather *call, MPI_Request *request, int *outcome);
+
+/* ---- allgatherv.c ---- */
+
+struct allgatherv {
+    const void *send;
+    int send_count;
+    MPI_Datatype send_type;
+    void *receive;
+    const int *receive_counts;
+    const int *displacements;
+    MPI_Datatype receive_type;
+    MPI_Comm comm;
+};
+
+bool allgatherv_offload(const struct allgatherv *call, int *outcome);
+bool iallgatherv_offload(const struct allgatherv *call, MPI_Request *request, int *outcome);
 
 /* ---- broadcast.c ---- */
 

@@ -617,6 +617,7 @@ static const struct {
     {"intercommunicators, idup and one rank", others_pass_through},
     {"communicator freed before its request", freed_communicator},
     {"broadcasts from every root, with gaps and without", broadcasts},
+    {"allgathers of uneven blocks, in place and not, with gaps", uneven_gathers},
     {"exchanges, even and uneven, in place and not, with gaps", exchanges},
     {"memory of MPI_Alloc_mem", allocated_memory},
     {"two threads on two communicators", two_threads},

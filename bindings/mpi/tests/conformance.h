@@ -29,5 +29,6 @@ void *fresh(size_t bytes);
 
 /* exchanges.c */
 void exchanges(void);
+void uneven_gathers(void);
 
 #endif

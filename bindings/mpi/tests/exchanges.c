@@ -1,5 +1,5 @@
 /*
- * exchanges.c: MPI_(I)alltoall(v) of the conformance program: even and uneven blocks, with gaps, of types with holes, in place,
+ * exchanges.c: MPI_(I)alltoall(v) and MPI_(I)allgatherv of the conformance program: even and uneven blocks, with gaps, of types with holes, in place,
  * with displacements below zero, on communicators whose ranks are in another order.
  */
 #include "conformance.h"
@@ -154,6 +154,49 @@ static void even_exchange_on(MPI_Comm comm, int count, int form)
         MPI_Type_free(&type);
     free(send);
     free(receive);
+}
+
+static void gather_uneven_on(MPI_Comm comm, int most, int form)
+{
+    int me, members, bad = 0, in_place = form & IN_PLACE, negative = form & NEGATIVE;
+    MPI_Comm_rank(comm, &me);
+    MPI_Comm_size(comm, &members);
+    int *counts = fresh((size_t)members * sizeof(int));
+    for (int of = 0; of < members; of++)
+        counts[of] = uneven(of, 1, most);
+    struct blocks receive = blocks_of(members, counts, form & STRIDED && me % 2 == 0 ? 3 : 1, negative);
+    struct blocks send = blocks_of(1, &counts[me], form & STRIDED && me % 3 == 0 ? 2 : 1, 0);
+    block(in_place ? &receive : &send, in_place ? me : 0, me, 0, in_place ? negative : 0, 0);
+    const void *from = in_place ? MPI_IN_PLACE : send.cells;
+    if (form & BLOCKING) {
+        CHECK(MPI_Allgatherv(from, counts[me], send.type, origin(&receive, negative), receive.counts,
+                             receive.displacements, receive.type, comm) == MPI_SUCCESS);
+    } else {
+        MPI_Request request;
+        CHECK(MPI_Iallgatherv(from, counts[me], send.type, origin(&receive, negative), receive.counts,
+                              receive.displacements, receive.type, comm, &request) == MPI_SUCCESS);
+        CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
+    }
+    for (int of = 0; of < members; of++)
+        bad += block(&receive, of, of, 0, negative, 1);
+    CHECK(bad == 0);
+    CHECK(!something_between(&receive));
+    blocks_free(&send);
+    blocks_free(&receive);
+    free(counts);
+}
+
+void uneven_gathers(void)
+{
+    static const int counts[] = {0, 3, 5000, 40000};
+    MPI_Comm half;
+    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
+    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (int form = 0; form < FORMS; form++) {
+            gather_uneven_on(MPI_COMM_WORLD, counts[i], form);
+            gather_uneven_on(half, counts[i], form);
+        }
+    MPI_Comm_free(&half);
 }
 
 void exchanges(void)

@@ -104,6 +104,7 @@ contains
       call MPI_Waitall(2, requests, MPI_STATUSES_IGNORE, ierr)
       back = forth
     else
+      call MPI_Allgatherv(send, n, MPI_INTEGER, uneven, counts, back, MPI_INTEGER, MPI_COMM_WORLD, ierr)
       call MPI_Alltoall(send, n, MPI_INTEGER, even, n, MPI_INTEGER, MPI_COMM_WORLD, ierr)
       call MPI_Alltoallv(send, counts, forth, MPI_INTEGER, uneven, counts, back, MPI_INTEGER, MPI_COMM_WORLD, ierr)
     end if

@@ -50,7 +50,9 @@ def main():
     counts, places = [count] * world.size, [count * rank for rank in range(world.size)]
     world.Alltoall(mine, receive)
     world.Ialltoallv([mine, counts, places, MPI.DOUBLE], [again, counts, places, MPI.DOUBLE]).Wait()
-    tell(receive == again == whole(world.size, count), "Alltoall and Ialltoallv")
+    gathered = array("d", bytes(8 * count * world.size))
+    world.Iallgatherv(send, [gathered, counts, places, MPI.DOUBLE]).Wait()
+    tell(gathered == receive == again == whole(world.size, count), "Iallgatherv, Alltoall and Ialltoallv")
 
     receive = array("d", bytes(8 * count * world.size))
     receive[world.rank * count : (world.rank + 1) * count] = send

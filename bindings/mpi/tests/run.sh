@@ -51,6 +51,7 @@ ranks() { # program, arguments...: four ranks of the current Open MPI; $preload 
 all_under_shim() { # program, arguments...: as under_shim, and broadcasts and exchanges were offloaded
   under_shim "$@" && grep -q '"bcast_offloaded":[1-9]' "$work/report.json" &&
     grep -q '"ibcast_offloaded":[1-9]' "$work/report.json" &&
+    grep -q '"i\?allgatherv_offloaded":[1-9]' "$work/report.json" &&
     grep -q '"i\?alltoall_offloaded":[1-9]' "$work/report.json" &&
     grep -q '"i\?alltoallv_offloaded":[1-9]' "$work/report.json"
 }

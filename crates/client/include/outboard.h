@@ -118,6 +118,18 @@ int outboard_group_offloads_broadcast(const outboard_group *group, uint64_t byte
 int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uint32_t root,
                         outboard_request **request);
 
+/* 1 when the group's configuration offloads an allgather of blocks of so many bytes together; as above. */
+int outboard_group_offloads_allgatherv(const outboard_group *group, uint64_t total_bytes);
+
+/*
+ * Posts an allgather of blocks of different sizes: `send` holds bytes[rank] bytes (or is OUTBOARD_IN_PLACE), the block of rank
+ * i goes to receive + offsets[i]. All ranks pass the same bytes, else the request fails with OUTBOARD_ERR_MISMATCH, each its
+ * own offsets. Lists have one entry for every rank and are read before the call returns. The blocks belong to Outboard until
+ * the request completes; what lies between them does not.
+ */
+int outboard_iallgatherv(outboard_group *group, const void *send, void *receive, const uint64_t *bytes,
+                         const uint64_t *offsets, outboard_request **request);
+
 /* 1 when the group's configuration offloads an alltoall of blocks of this size; as outboard_group_offloads_allgather. */
 int outboard_group_offloads_alltoall(const outboard_group *group, uint64_t bytes_per_pair);
 /* 1 when the group offloads alltoallvs, whatever their sizes, which no rank knows all of. */

@@ -334,6 +334,48 @@ unsafe extern "C" fn outboard_ibroadcast(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn outboard_group_offloads_allgatherv(group: *const Group, total_bytes: u64) -> c_int {
+    // SAFETY: as the header asks.
+    unsafe { group.as_ref() }.is_some_and(|group| group.offloads_allgatherv(total_bytes)).into()
+}
+
+/// A list with an entry for each of `ranks`.
+///
+/// # Safety
+/// `list` is NULL or has so many entries.
+unsafe fn list<'a>(list: *const u64, ranks: u32, argument: &'static str) -> Result<&'a [u64], Error> {
+    place(list.cast_mut(), argument)?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(list, ranks as usize) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn outboard_iallgatherv(
+    group: *mut Group,
+    send: *const c_void,
+    receive: *mut c_void,
+    bytes: *const u64,
+    offsets: *const u64,
+    request: *mut *mut Request,
+) -> c_int {
+    enter(|| {
+        place(request, "request")?;
+        // SAFETY: as the header asks.
+        let group = unsafe { borrow(group, "group") }?;
+        let ranks = group.size()?;
+        // SAFETY: as the header asks.
+        let received =
+            unsafe { BlockList { bytes: list(bytes, ranks, "bytes")?, offsets: list(offsets, ranks, "offsets")? } };
+        let in_place = send.addr() == usize::MAX;
+        let contribution = if in_place { Contribution::InPlace } else { Contribution::At(send.cast()) };
+        // SAFETY: as the header asks, of the blocks.
+        let posted = unsafe { group.iallgatherv(contribution, receive.cast(), received) }?;
+        // SAFETY: not NULL, as checked above.
+        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
+    })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn outboard_group_offloads_alltoall(group: *const Group, bytes_per_pair: u64) -> c_int {
     // SAFETY: as the header asks.
     unsafe { group.as_ref() }.is_some_and(|group| group.offloads_alltoall(bytes_per_pair)).into()
@@ -377,16 +419,19 @@ unsafe extern "C" fn outboard_ialltoallv(
         place(request, "request")?;
         // SAFETY: as the header asks.
         let group = unsafe { borrow(group, "group") }?;
-        let ranks = group.size()? as usize;
-        let list = |list: *const u64, argument| {
-            place(list.cast_mut(), argument)?;
-            // SAFETY: an entry for each rank, as the header asks.
-            Ok::<_, Error>(unsafe { std::slice::from_raw_parts(list, ranks) })
-        };
-        let sent = BlockList { bytes: list(send_bytes, "send_bytes")?, offsets: list(send_offsets, "send_offsets")? };
-        let received = BlockList {
-            bytes: list(receive_bytes, "receive_bytes")?,
-            offsets: list(receive_offsets, "receive_offsets")?,
+        let ranks = group.size()?;
+        // SAFETY: as the header asks.
+        let (sent, received) = unsafe {
+            (
+                BlockList {
+                    bytes: list(send_bytes, ranks, "send_bytes")?,
+                    offsets: list(send_offsets, ranks, "send_offsets")?,
+                },
+                BlockList {
+                    bytes: list(receive_bytes, ranks, "receive_bytes")?,
+                    offsets: list(receive_offsets, ranks, "receive_offsets")?,
+                },
+            )
         };
         // SAFETY: as the header asks, of the blocks.
         let posted = unsafe { group.ialltoallv((send.cast(), sent), (receive.cast(), received)) }?;

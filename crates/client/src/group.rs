@@ -7,7 +7,7 @@ use crate::request::Request;
 use crate::slots::Lent;
 use crate::staging::{Buffers, Pieces};
 use outboard_shm::attach::{self, GroupReady};
-use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
+use outboard_shm::entry::{AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
 use outboard_shm::memory::Tier;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -193,6 +193,62 @@ impl Group {
         };
         // SAFETY: the caller's promise about the buffer.
         unsafe { self.post(&buffers, &[], entry) }
+    }
+
+    /// Whether the group's agreed configuration offloads an allgather of blocks of so many bytes together: equal on all ranks.
+    pub fn offloads_allgatherv(&self, total_bytes: u64) -> bool {
+        let least = self.ready.allgather_least.saturating_mul(u64::from(self.ranks));
+        (least..=self.ready.allgather_most).contains(&total_bytes)
+    }
+
+    /// Posts an allgather of blocks of different sizes: block `i` of `received`, of rank `i`, comes to its place at `receive`.
+    /// All ranks name the same bytes, each its own offsets; what lies between the blocks is left alone. The contribution has
+    /// the bytes of this rank's block. Otherwise as [`Group::iallgather`].
+    ///
+    /// # Errors
+    /// As of [`Group::iallgather`]; a list that does not have one entry for each rank is an [`Error::Argument`].
+    ///
+    /// # Safety
+    /// As for [`Group::iallgather`], of all blocks; no two blocks share a byte.
+    pub unsafe fn iallgatherv(
+        &self,
+        contribution: Contribution,
+        receive: *mut u8,
+        received: BlockList<'_>,
+    ) -> Result<Request, Error> {
+        let (pieces, receive_bytes) = received.pieces(self.ranks, "receive")?;
+        if receive.is_null() && receive_bytes > 0 {
+            return Err(Error::argument("receive", "is NULL"));
+        }
+        let own = self.rank as usize;
+        // Of a block with bytes the place fits, as just checked; of another nothing is used.
+        let bytes_per_rank = received.bytes[own] as usize;
+        let place = if bytes_per_rank > 0 { received.offsets[own] as usize } else { 0 };
+        let (contribution, in_place_at) = match contribution {
+            Contribution::At(send) if send.is_null() && bytes_per_rank > 0 => {
+                return Err(Error::argument("send", "is NULL"));
+            }
+            Contribution::At(send) => (send, None),
+            Contribution::InPlace => (receive.wrapping_add(place).cast_const(), Some(place)),
+        };
+        let in_place = in_place_at.is_some();
+        let contributed = vec![(0, bytes_per_rank)];
+        let buffers = Buffers {
+            contribution,
+            bytes_per_rank,
+            receive,
+            receive_bytes,
+            in_place_at,
+            pieces: Some(Arc::new(Pieces { contribution: contributed, receive: pieces })),
+        };
+        let entry = |placed: Placed| {
+            let Placed { group, instance, slot, send, receive, table } = placed;
+            let send = if in_place { 0 } else { send };
+            Entry::Allgatherv(AllgathervEntry { group, instance, slot, in_place, send, receive, table })
+        };
+        let table = [received.bytes, received.offsets].concat();
+        // SAFETY: the caller's promise about the blocks.
+        unsafe { self.post(&buffers, &table, entry) }
     }
 
     /// Whether the group's agreed configuration offloads an alltoall of blocks of this size: equal on all ranks.

@@ -20,11 +20,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outboard_plan::alltoall::Blocks;
-use outboard_plan::{AlltoallError, Rank, Span};
-use outboard_proto::{Call, CallId, CallKind, CollectiveError, GroupError, GroupHandle, InstanceId, Signature};
+use outboard_plan::{AlltoallError, Extents, Rank, Span};
+use outboard_proto::{
+    Call, CallId, CallKind, CollectiveError, GroupError, GroupHandle, InstanceId, Signature, sizes_digest,
+};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
-use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
+use outboard_shm::entry::{AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
 use outboard_shm::memory::{AccessError, RankMemory, Tier, TieredMemory};
 use outboard_shm::status::Status;
 use rustix::process::Pid;
@@ -500,6 +502,7 @@ impl Attached {
             Entry::Allgather(entry) => allgather(entry, *rank, *ranks)?,
             Entry::Broadcast(entry) => broadcast(entry, *rank, *ranks)?,
             Entry::Alltoall(entry) => alltoall(entry, *rank, *ranks, &self.memory)?,
+            Entry::Allgatherv(entry) => allgatherv(entry, *rank, *ranks, &self.memory)?,
         };
         *calls = expected;
         *in_flight += 1;
@@ -550,7 +553,8 @@ fn alltoall(entry: &AlltoallEntry, rank: Rank, ranks: u32, memory: &TieredMemory
             (Signature { kind: CallKind::Alltoall, bytes }, blocks)
         }
         BlockSizes::Table { address } => {
-            let blocks = read_table(address, ranks, memory).map_err(|error| Refusal::Table { address, error })?;
+            let [send, receive] = read_lists(address, ranks, memory)?;
+            let blocks = Blocks { send: spans(&send, Span::input), receive: spans(&receive, Span::output) };
             (Signature { kind: CallKind::Alltoallv, bytes: 0 }, blocks)
         }
     };
@@ -565,14 +569,43 @@ fn alltoall(entry: &AlltoallEntry, rank: Rank, ranks: u32, memory: &TieredMemory
     Ok(Asked { signature, in_place: false, blocks, send: (send, sent), receive: (receive, received) })
 }
 
-fn read_table(address: u64, ranks: u32, memory: &TieredMemory) -> Result<Blocks, AccessError> {
+/// As [`alltoall`], with one block to send, whose bytes all ranks know.
+fn allgatherv(entry: &AllgathervEntry, rank: Rank, ranks: u32, memory: &TieredMemory) -> Result<Asked, Refusal> {
+    let &AllgathervEntry { send, receive, in_place, table, .. } = entry;
+    let [list] = read_lists(table, ranks, memory)?;
+    let own = list[rank.0 as usize];
+    let range = |bytes| Refusal::Range { bytes, send, receive };
+    let sizes = || list.iter().map(|(_, bytes)| *bytes);
+    let extents = Extents::uneven(sizes()).filter(|extents| extents.total() <= MOST_BYTES);
+    let total = extents.ok_or(range(u64::MAX))?.total();
+    let end = list.iter().try_fold(0, |end: u64, (offset, bytes)| Some(end.max(offset.checked_add(*bytes)?)));
+    let end = end.filter(|&end| end <= MOST_BYTES && receive.checked_add(end).is_some()).ok_or(range(total))?;
+    let send = if in_place { receive + own.0 } else { send };
+    if send.checked_add(own.1).is_none() {
+        return Err(range(own.1));
+    }
+    let blocks = Blocks { send: vec![Span::input(0, own.1)], receive: spans(&list, Span::output) };
+    let signature = Signature { kind: CallKind::Allgatherv { sizes: sizes_digest(sizes()) }, bytes: total };
+    Ok(Asked { signature, in_place, blocks: Some(Arc::new(blocks)), send: (send, own.1), receive: (receive, end) })
+}
+
+/// Offset and bytes of the block of each rank.
+type List = Vec<(u64, u64)>;
+
+fn spans(list: &List, span: fn(u64, u64) -> Span) -> Vec<Span> {
+    list.iter().map(|&(offset, bytes)| span(offset, bytes)).collect()
+}
+
+/// The lists of a table: bytes by rank, then offsets by rank, list after list.
+fn read_lists<const N: usize>(address: u64, ranks: u32, memory: &TieredMemory) -> Result<[List; N], Refusal> {
     let ranks = ranks as usize;
-    let mut table = vec![0; 4 * 8 * ranks];
-    memory.read(address, &mut table)?;
+    let mut table = vec![0; N * 2 * 8 * ranks];
+    memory.read(address, &mut table).map_err(|error| Refusal::Table { address, error })?;
     let numbers: Vec<u64> = table.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
-    let spans = |first: usize, span: fn(u64, u64) -> Span| {
-        let (bytes, offsets) = (&numbers[first * ranks..][..ranks], &numbers[(first + 1) * ranks..][..ranks]);
-        offsets.iter().zip(bytes).map(|(&offset, &bytes)| span(offset, bytes)).collect()
-    };
-    Ok(Blocks { send: spans(0, Span::input), receive: spans(2, Span::output) })
+    Ok(std::array::from_fn(|at| {
+        let (bytes, offsets) = numbers[2 * at * ranks..][..2 * ranks].split_at(ranks);
+        // An empty block lies nowhere, whatever its offset.
+        let block = |(&offset, &bytes)| if bytes == 0 { (0, 0) } else { (offset, bytes) };
+        offsets.iter().zip(bytes).map(block).collect()
+    }))
 }

@@ -22,12 +22,13 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    let tests: [(&str, fn()); 16] = [
+    let tests: [(&str, fn()); 17] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
         ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
         ("broadcasts_go_down_a_tree_without_multicast", broadcasts_go_down_a_tree_without_multicast),
         ("a_late_leaf_of_a_broadcast_delays_nobody", a_late_leaf_of_a_broadcast_delays_nobody),
+        ("uneven_blocks_are_multicast_once", uneven_blocks_are_multicast_once),
         ("exchanges_are_pulled", exchanges_are_pulled),
         ("a_late_rank_of_an_exchange_holds_up_nobody", a_late_rank_of_an_exchange_holds_up_nobody),
         ("ranks_that_disagree_on_a_block_are_told_both_counts", ranks_that_disagree_on_a_block_are_told_both_counts),
@@ -198,6 +199,21 @@ fn broadcasts_go_down_a_tree_without_multicast() {
     let cluster = Cluster::start(3, None, &["--algorithm", "ring"]);
     broadcast(&cluster, 1);
     assert_eq!(cluster.count("multicast_bytes"), 0);
+}
+
+/// MC-8 for blocks of different sizes, empty ones among them.
+fn uneven_blocks_are_multicast_once() {
+    for (options, multicast) in [(&[][..], true), (&["--algorithm", "ring"][..], false)] {
+        let cluster = Cluster::start(3, None, options);
+        let mut ranks = cluster.ranks("allgatherv", 2);
+        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+        let blocks: u64 =
+            (0..12).flat_map(|call| (0..6).map(move |of| [0, 1, 1447, 10_000, 170_003][(of * 3 + call) % 5])).sum();
+        assert_eq!(cluster.count("multicast_bytes"), if multicast { blocks } else { 0 });
+        assert_eq!((cluster.count("completed"), cluster.count("failed")), (6 * 18, 0));
+        ranks.iter_mut().for_each(Rank::go_on);
+        ranks.into_iter().for_each(Rank::finish);
+    }
 }
 
 /// SP-5, with several exchanges and allgathers in flight.

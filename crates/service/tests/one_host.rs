@@ -73,6 +73,17 @@ fn every_rank_can_broadcast() {
     ranks.into_iter().for_each(support::Rank::finish);
 }
 
+#[test]
+fn ranks_gather_uneven_blocks() {
+    let daemon = Daemon::start(&[]);
+    let mut ranks = ranks("allgatherv", &daemon, 4);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    let statistics = daemon.statistics();
+    assert_eq!((&statistics["completed"], &statistics["failed"]), (&(4 * 18).into(), &0.into()), "{statistics}");
+    ranks.iter_mut().for_each(support::Rank::go_on);
+    ranks.into_iter().for_each(support::Rank::finish);
+}
+
 /// SP-5 on one host: by copies.
 #[test]
 fn ranks_exchange_even_and_uneven_blocks() {

@@ -8,6 +8,7 @@ const KIND_ALLGATHER: u64 = 1;
 const KIND_BROADCAST: u64 = 2;
 const KIND_ALLTOALL: u64 = 3;
 const KIND_ALLTOALLV: u64 = 4;
+const KIND_ALLGATHERV: u64 = 5;
 const FLAG_IN_PLACE: u64 = 1;
 
 /// A rank's request to its service process.
@@ -19,6 +20,8 @@ pub enum Entry {
     Broadcast(BroadcastEntry),
     /// Start an alltoall.
     Alltoall(AlltoallEntry),
+    /// Start an allgather of blocks of different sizes.
+    Allgatherv(AllgathervEntry),
 }
 
 /// An allgather as the rank posts it.
@@ -74,6 +77,26 @@ pub struct AlltoallEntry {
     pub blocks: BlockSizes,
 }
 
+/// An allgatherv as the rank posts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllgathervEntry {
+    /// As of [`AllgatherEntry`].
+    pub group: u64,
+    /// As of [`AllgatherEntry`].
+    pub instance: u64,
+    /// As of [`AllgatherEntry`].
+    pub slot: u32,
+    /// As of [`AllgatherEntry`].
+    pub in_place: bool,
+    /// Address of the rank's own block.
+    pub send: u64,
+    /// Address in the rank that offsets of blocks count from.
+    pub receive: u64,
+    /// Address in the rank of a table, read when the entry is taken: two lists of one u64 per rank, the bytes of the blocks
+    /// and their offsets.
+    pub table: u64,
+}
+
 /// The sizes of the blocks of an all-to-all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockSizes {
@@ -124,6 +147,16 @@ impl Entry {
                 words[5] = entry.buffer;
                 words[7] = entry.bytes;
             }
+            Entry::Allgatherv(entry) => {
+                words[0] = KIND_ALLGATHERV;
+                words[1] = entry.group;
+                words[2] = entry.instance;
+                words[3] = u64::from(entry.slot);
+                words[4] = if entry.in_place { FLAG_IN_PLACE } else { 0 };
+                words[5] = entry.send;
+                words[6] = entry.receive;
+                words[7] = entry.table;
+            }
             Entry::Alltoall(entry) => {
                 (words[0], words[7]) = match entry.blocks {
                     BlockSizes::Even { bytes } => (KIND_ALLTOALL, bytes),
@@ -145,6 +178,7 @@ impl Entry {
             Entry::Allgather(entry) => entry.group,
             Entry::Broadcast(entry) => entry.group,
             Entry::Alltoall(entry) => entry.group,
+            Entry::Allgatherv(entry) => entry.group,
         }
     }
 
@@ -154,6 +188,7 @@ impl Entry {
             Entry::Allgather(entry) => entry.instance,
             Entry::Broadcast(entry) => entry.instance,
             Entry::Alltoall(entry) => entry.instance,
+            Entry::Allgatherv(entry) => entry.instance,
         }
     }
 
@@ -163,6 +198,7 @@ impl Entry {
             Entry::Allgather(entry) => entry.slot,
             Entry::Broadcast(entry) => entry.slot,
             Entry::Alltoall(entry) => entry.slot,
+            Entry::Allgatherv(entry) => entry.slot,
         }
     }
 
@@ -174,7 +210,7 @@ impl Entry {
         let check = |ok: bool, field, value| {
             if ok { Ok(()) } else { Err(BadEntry { field, value }) }
         };
-        check((KIND_ALLGATHER..=KIND_ALLTOALLV).contains(&words[0]), "kind", words[0])?;
+        check((KIND_ALLGATHER..=KIND_ALLGATHERV).contains(&words[0]), "kind", words[0])?;
         check(words[2] != 0, "instance", words[2])?;
         check(words[3] < u64::from(slots), "slot", words[3])?;
         for &spare in &words[8..] {
@@ -202,11 +238,16 @@ impl Entry {
             return Ok(Entry::Alltoall(AlltoallEntry { group, instance, slot, send, receive, blocks }));
         }
         check(words[4] & !FLAG_IN_PLACE == 0, "flags", words[4])?;
+        let in_place = words[4] & FLAG_IN_PLACE != 0;
+        if words[0] == KIND_ALLGATHERV {
+            let (send, receive, table) = (words[5], words[6], words[7]);
+            return Ok(Entry::Allgatherv(AllgathervEntry { group, instance, slot, in_place, send, receive, table }));
+        }
         Ok(Entry::Allgather(AllgatherEntry {
             group,
             instance,
             slot,
-            in_place: words[4] & FLAG_IN_PLACE != 0,
+            in_place,
             send: words[5],
             receive: words[6],
             bytes_per_rank: words[7],
@@ -245,10 +286,20 @@ mod tests {
         let words = entry.encode();
         assert_eq!(Entry::decode(&words, 10), Ok(entry));
         assert_eq!((entry.group(), entry.instance(), entry.slot()), (3, 1, 2));
-        for (word, value, field) in [(4, 1 << 32, "root"), (6, 1, "spare word"), (0, 5, "kind")] {
+        for (word, value, field) in [(4, 1 << 32, "root"), (6, 1, "spare word"), (0, 6, "kind")] {
             let mut bad = words;
             bad[word] = value;
             assert_eq!(Entry::decode(&bad, 10), Err(BadEntry { field, value }));
+        }
+    }
+
+    #[test]
+    fn an_allgatherv_survives_the_ring() {
+        for in_place in [false, true] {
+            let (send, receive, table) = (0x5000, 0x6000, 0x7000);
+            let entry = AllgathervEntry { group: 3, instance: 1, slot: 2, in_place, send, receive, table };
+            let words = Entry::Allgatherv(entry).encode();
+            assert_eq!(Entry::decode(&words, 10), Ok(Entry::Allgatherv(entry)));
         }
     }
 

@@ -373,6 +373,11 @@ int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uin
     return post(group, buffer, buffer, bytes, root, posted);
 }
 
+int outboard_group_offloads_allgatherv(const outboard_group *group, uint64_t total_bytes)
+{
+    return outboard_group_offloads_allgather(group, total_bytes);
+}
+
 int outboard_group_offloads_alltoall(const outboard_group *group, uint64_t bytes_per_pair)
 {
     return outboard_group_offloads_allgather(group, bytes_per_pair * group->ranks);
@@ -409,6 +414,18 @@ int outboard_ialltoallv(outboard_group *group, const void *send, const uint64_t 
     count(group, &group->segment->contributed[group->rank]);
     *posted = request;
     return OUTBOARD_OK;
+}
+
+/* An exchange in which everybody sends the same to all. */
+int outboard_iallgatherv(outboard_group *group, const void *send, void *receive, const uint64_t *bytes,
+                         const uint64_t *offsets, outboard_request **posted)
+{
+    uint64_t sent[MOST_RANKS], from[MOST_RANKS] = {0};
+    if (send == OUTBOARD_IN_PLACE)
+        send = (char *)receive + offsets[group->rank];
+    for (uint32_t rank = 0; rank < group->ranks; rank++)
+        sent[rank] = bytes[group->rank];
+    return outboard_ialltoallv(group, send, sent, from, receive, bytes, offsets, posted);
 }
 
 int outboard_ialltoall(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_pair,

@@ -77,6 +77,33 @@ fn broadcast(world: &[(Context, Group)], root: u32, bytes: usize) {
     assert!(buffers.iter().all(|buffer| *buffer == sent), "{bytes} bytes from rank {root}");
 }
 
+/// Posts an allgather of blocks of different sizes on all ranks, in place on the odd, and looks at what lies between them.
+fn allgatherv(world: &[(Context, Group)], bytes: usize) {
+    let gap = 5;
+    let sizes: Vec<u64> = (0..world.len()).map(|rank| (rank % 3 * bytes) as u64).collect();
+    let offsets: Vec<u64> = (0..world.len()).map(|at| sizes[..at].iter().map(|bytes| bytes + gap).sum()).collect();
+    let list = BlockList { bytes: &sizes, offsets: &offsets };
+    let sends: Vec<_> = (0..).zip(&sizes).map(|(rank, bytes)| contribution(rank, *bytes as usize)).collect();
+    let block = |send: &Vec<u8>| [&send[..], &[0xee; 5]].concat();
+    let expected: Vec<u8> = sends.iter().flat_map(block).collect();
+    let mut receives = vec![vec![0xee; expected.len()]; world.len()];
+    let mut requests = Vec::new();
+    for ((at, (_, group)), receive) in world.iter().enumerate().zip(&mut receives) {
+        let from = if at % 2 == 1 {
+            receive[offsets[at] as usize..][..sends[at].len()].copy_from_slice(&sends[at]);
+            Contribution::InPlace
+        } else {
+            Contribution::At(sends[at].as_ptr())
+        };
+        // SAFETY: the buffers outlive the loop below.
+        requests.push(unsafe { group.iallgatherv(from, receive.as_mut_ptr(), list) }.unwrap());
+    }
+    for request in &mut requests {
+        assert_eq!(request.wait(None), Some(Ok(())));
+    }
+    assert!(receives.iter().all(|receive| *receive == expected), "blocks of up to {} bytes", 2 * bytes);
+}
+
 /// Posts an even and an uneven exchange on all ranks, compares, and looks at what lies between the blocks.
 fn exchange(world: &[(Context, Group)], bytes: usize) {
     let ranks = world.len();
@@ -130,6 +157,7 @@ fn ranks_gather_by_cross_memory_attach() {
         allgather(&world, bytes);
         broadcast(&world, bytes as u32 % 4, bytes);
         exchange(&world, bytes);
+        allgatherv(&world, bytes);
     }
 }
 
@@ -155,6 +183,7 @@ fn ranks_gather_by_staging() {
         allgather(&world, bytes);
         broadcast(&world, bytes as u32 % 3, bytes);
         exchange(&world, bytes);
+        allgatherv(&world, bytes);
     }
 }
 

@@ -272,7 +272,7 @@ impl Service {
             .iter()
             .filter_map(|(connection, entry)| match entry {
                 Entry::Allgather(entry) => Some((*connection, *entry)),
-                Entry::Broadcast(_) | Entry::Alltoall(_) => None,
+                Entry::Broadcast(_) | Entry::Alltoall(_) | Entry::Allgatherv(_) => None,
             })
             .collect();
         match calls[0].1 {
@@ -282,6 +282,31 @@ impl Service {
             }
             Entry::Broadcast(_) => self.broadcast(members, calls),
             Entry::Alltoall(_) => self.alltoall(members, calls),
+            Entry::Allgatherv(_) => self.allgatherv(members, calls),
+        }
+    }
+
+    fn allgatherv(&self, members: &[usize], calls: &[(usize, Entry)]) {
+        let memory = |connection: usize| &self.ranks[connection].as_ref().unwrap().attached.as_ref().unwrap().1;
+        let entry = |connection: usize| match calls.iter().find(|(caller, _)| *caller == connection) {
+            Some((_, Entry::Allgatherv(entry))) => *entry,
+            other => panic!("{other:?}"),
+        };
+        // Bytes of the block of `of`, and where it belongs at the rank of this connection.
+        let block = |connection: usize, of: usize| {
+            let mut table = vec![0; 2 * 8 * members.len()];
+            memory(connection).read(entry(connection).table, &mut table).unwrap();
+            let number = |at: usize| u64::from_le_bytes(table[8 * at..][..8].try_into().unwrap());
+            (number(of), entry(connection).receive + number(of + members.len()))
+        };
+        for (from, &source) in members.iter().enumerate() {
+            let (bytes, own) = block(source, from);
+            let send = if entry(source).in_place { own } else { entry(source).send };
+            for &target in members.iter().filter(|target| !(entry(source).in_place && **target == source)) {
+                let (expected, receive) = block(target, from);
+                assert_eq!(bytes, expected);
+                copy_between(memory(source), send, memory(target), receive, bytes).unwrap();
+            }
         }
     }
 

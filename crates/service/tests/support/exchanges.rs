@@ -1,6 +1,6 @@
-//! All-to-alls as the ranks of the tests call them (SP-5).
+//! All-to-alls and uneven allgathers as the ranks of the tests call them (SP-5, SP-6).
 
-use outboard::{BlockList, Group, Request, Status};
+use outboard::{BlockList, Contribution, Group, Request, Status};
 
 use super::scenarios::{LIMIT, block, check, me, post, say, wait_for_line};
 
@@ -77,8 +77,31 @@ fn even(group: &Group, call: usize, bytes: u64) -> Posted {
     Posted { _send: send, receive, request: posted.expect("posted"), call }
 }
 
-pub(crate) fn check_exchange(group: &Group, mut posted: Posted) {
+/// Posts an allgather of uneven blocks, in place or not; what a rank contributes goes to everybody, named 0.
+fn gather(group: &Group, call: usize, count: impl Fn(usize) -> u64, in_place: bool) -> Posted {
     let (rank, ranks) = me(group);
+    let mut receive = Buffer::new((0..ranks).map(count).collect(), GAP);
+    let own = content(rank, 0, call, receive.bytes[rank]);
+    let send = Buffer { bytes: vec![own.len() as u64], offsets: vec![0], memory: own };
+    let contribution = if in_place {
+        receive.block(rank).copy_from_slice(&send.memory);
+        Contribution::InPlace
+    } else {
+        Contribution::At(send.memory.as_ptr())
+    };
+    let into = receive.memory.as_mut_ptr();
+    // SAFETY: as above.
+    let request = unsafe { group.iallgatherv(contribution, into, receive.list()) }.expect("posted");
+    Posted { _send: send, receive, request, call }
+}
+
+pub(crate) fn check_exchange(group: &Group, posted: Posted) {
+    check_blocks(group, posted, me(group).0);
+}
+
+/// The blocks are those that all ranks had for `rank`.
+fn check_blocks(group: &Group, mut posted: Posted, rank: usize) {
+    let (_, ranks) = me(group);
     posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");
     for from in 0..ranks {
         let expected = content(from, rank, posted.call, posted.receive.bytes[from]);
@@ -110,6 +133,19 @@ pub(crate) fn alltoall(group: &Group) {
         check(third, ranks);
         check_exchange(group, second);
         check_exchange(group, first);
+    }
+    say("done");
+    wait_for_line();
+}
+
+/// Uneven allgathers of all sizes, in place and not, in flight together.
+pub(crate) fn allgatherv(group: &Group) {
+    let sizes = |call: usize| move |of: usize| [0, 1, 1447, 10_000, 170_003][(of * 3 + call) % 5];
+    for call in (0..12).step_by(2) {
+        let posted = [gather(group, call, sizes(call), false), gather(group, call + 1, |_| 0, false)];
+        let in_place = gather(group, call + 1, sizes(call + 1), true);
+        check_blocks(group, in_place, 0);
+        posted.into_iter().for_each(|posted| check_blocks(group, posted, 0));
     }
     say("done");
     wait_for_line();

@@ -51,6 +51,7 @@ pub(crate) fn run(name: &str) {
         "one-dies" => one_dies(&group),
         "mismatch" => mismatch(&group),
         "alltoall" => exchanges::alltoall(&group),
+        "allgatherv" => exchanges::allgatherv(&group),
         "late-exchange" => exchanges::late(&group),
         "exchange-mismatch" => exchanges::mismatch(&group),
         "daemon-dies" => daemon_dies(&group),
