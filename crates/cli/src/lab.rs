@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use outboard_lab::{Lab, LabSpec, Loss, LossOf};
+use outboard_lab::{Lab, LabSpec, LinkLimits, Loss, LossOf, PortCounters};
 
 use crate::error::CliError;
 
@@ -13,7 +13,7 @@ use crate::error::CliError;
 pub(crate) enum LabCommand {
     /// Start a cluster in the background
     Up {
-        /// HOSTSxRATE, such as 4x1gbit
+        /// HOSTSxRATE, such as 4x1gbit; 4x1gbit+dpu gives every host a DPU
         spec: LabSpec,
         #[command(flatten)]
         links: LinkArgs,
@@ -54,6 +54,9 @@ pub(crate) struct LinkArgs {
     /// Largest IP packet in bytes
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
+    /// Rate of the links between hosts and DPUs, such as 8gbit; by default four times that of the others
+    #[arg(long, value_parser = LinkLimits::parse_rate)]
+    pcie: Option<u64>,
     /// Random loss in the switch, such as 5%
     #[arg(long)]
     loss: Option<String>,
@@ -76,6 +79,11 @@ impl LinkArgs {
         };
         let wrong = |e: outboard_lab::SpecError| CliError::Failed(e.to_string());
         let loss = self.loss.as_deref().map(|text| Loss::parse(text, of)).transpose().map_err(wrong)?;
+        let spec = match (self.pcie, spec.pcie()) {
+            (None, _) => spec,
+            (Some(rate), Some(_)) => spec.with_dpus(Some(rate)).map_err(wrong)?,
+            (Some(_), None) => return Err(CliError::Failed(format!("--pcie needs DPUs; ask for a lab {spec}+dpu"))),
+        };
         Ok(spec.with_mtu(self.mtu).map_err(wrong)?.with_loss(loss))
     }
 }
@@ -97,11 +105,12 @@ pub(crate) fn lab(command: LabCommand) -> Result<ExitCode, CliError> {
         }
         LabCommand::Counters { name } => {
             println!("host    sent bytes  packets  dropped    received bytes  packets  dropped");
-            for c in Lab::attach(name.as_deref())?.counters()? {
-                println!(
-                    "h{:<4} {:>12} {:>8} {:>8}    {:>14} {:>8} {:>8}",
-                    c.host, c.tx_bytes, c.tx_packets, c.tx_drops, c.rx_bytes, c.rx_packets, c.rx_drops
-                );
+            let lab = Lab::attach(name.as_deref())?;
+            print_counters(&lab.counters()?);
+            let pcie = lab.pcie_counters()?;
+            if !pcie.is_empty() {
+                println!("between host and DPU:");
+                print_counters(&pcie);
             }
         }
         LabCommand::List => {
@@ -111,4 +120,13 @@ pub(crate) fn lab(command: LabCommand) -> Result<ExitCode, CliError> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn print_counters(links: &[PortCounters]) {
+    for c in links {
+        println!(
+            "h{:<4} {:>12} {:>8} {:>8}    {:>14} {:>8} {:>8}",
+            c.host, c.tx_bytes, c.tx_packets, c.tx_drops, c.rx_bytes, c.rx_packets, c.rx_drops
+        );
+    }
 }

@@ -5,7 +5,8 @@
 
 use crate::holder::{EXEC_VERB, SHELL_VERB};
 use crate::message::{self, AgentReply, AgentRequest, ExecRequest};
-use crate::{Lab, LabError, host, spec, switch};
+use crate::node::Node;
+use crate::{Lab, LabError, host, switch};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Resource, Rlimit};
@@ -114,7 +115,7 @@ fn agent_socket(name: &str) -> Result<(String, PathBuf), LabError> {
     if !switch::inside() {
         return Lab::attach(None)?.agent(name);
     }
-    match spec::host_number(name).map(|number| format!("h{number}")) {
+    match Node::called(name).map(|node| node.to_string()) {
         Some(place) => {
             let socket = Path::new(switch::SHARED_DIR).join(format!("{place}.sock"));
             Ok((place, socket))

@@ -1,4 +1,4 @@
-//! A host: PID 1 of its namespaces. Builds the host's view of the machine, configures its end of the link, then serves
+//! A host or DPU: PID 1 of its namespaces. Builds the host's view of the machine, configures its ends of links, then serves
 //! as its agent: starts programs that clients ask for, reaps them, and reports how they ended.
 //!
 //! ```text
@@ -13,7 +13,8 @@
 //! process died before that signal was armed. Its end kills every process of the host.
 
 use crate::message::{self, AgentReply, AgentRequest, ExecRequest, HostOrder, HostReport};
-use crate::spec::{self, LabSpec};
+use crate::node::{Node, pcie_mac_address};
+use crate::spec::LabSpec;
 use crate::{SetupFailure, counters, session, switch, tools};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
@@ -32,11 +33,15 @@ const MAX_CONNECTIONS: usize = 512;
 /// Largest argument list and environment; the kernel's own default limit is 2 MiB.
 const MAX_REQUEST_BYTES: u64 = 8 * 1024 * 1024;
 const CONTROL_FD: i32 = 3;
+/// A DPU's interface towards its host.
+const PCIE: &str = "pcie0";
+/// Where the addresses of all DPUs lie.
+const DPU_NETWORK: &str = "10.77.1.0";
 
-/// Runs host `number` of a lab until the lab ends.
-pub(crate) fn main(spec: &LabSpec, number: u16, control: OwnedFd) -> ! {
+/// Runs a host or DPU of a lab until the lab ends.
+pub(crate) fn main(spec: &LabSpec, node: Node, control: OwnedFd) -> ! {
     let status = match keep_only(control) {
-        Ok(control) => run(spec, number, control),
+        Ok(control) => run(spec, node, control),
         Err(_) => 1,
     };
     std::process::exit(status)
@@ -59,11 +64,10 @@ fn keep_only(control: OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-fn run(spec: &LabSpec, number: u16, control: OwnedFd) -> i32 {
-    let place = format!("h{number}");
-    match build(spec, number, &place, &control) {
-        Ok((agent, routing)) => {
-            if message::send(&control, &HostReport::Ready, &[routing.as_fd()]).is_err() {
+fn run(spec: &LabSpec, node: Node, control: OwnedFd) -> i32 {
+    match build(spec, node, &node.to_string(), &control) {
+        Ok((agent, ready, routing)) => {
+            if message::send(&control, &ready, &[routing.as_fd()]).is_err() {
                 return 1;
             }
             drop(routing);
@@ -78,7 +82,12 @@ fn run(spec: &LabSpec, number: u16, control: OwnedFd) -> i32 {
     }
 }
 
-fn build(spec: &LabSpec, number: u16, place: &str, control: &OwnedFd) -> Result<(Agent, OwnedFd), SetupFailure> {
+fn build(
+    spec: &LabSpec,
+    node: Node,
+    place: &str,
+    control: &OwnedFd,
+) -> Result<(Agent, HostReport, OwnedFd), SetupFailure> {
     let failure = |step: &str, e: io::Error| SetupFailure::new(place, step, e);
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|e| failure("prctl PR_SET_PDEATHSIG", e.into()))?;
@@ -89,12 +98,16 @@ fn build(spec: &LabSpec, number: u16, place: &str, control: &OwnedFd) -> Result<
         Ok(HostOrder::Configure) => {}
         Err(e) => return Err(failure("wait for the switch process", e)),
     }
-    configure_link(spec, number, place)?;
+    configure_links(spec, node, place)?;
+    let number =
+        |name: &str| switch::interface_number(name).map_err(|e| failure(&format!("find the interface {name}"), e));
+    let pcie0 = if node.is_dpu() { Some(number(PCIE)?) } else { None };
+    let ready = HostReport::Ready { eth0: number("eth0")?, pcie0 };
     let routing = counters::routing_socket().map_err(|e| failure("open a routing socket", e))?;
     let socket = Path::new(switch::SHARED_DIR).join(format!("{place}.sock"));
     let listener = message::listen(&socket).map_err(|e| failure("listen for programs to run", e))?;
     let agent = Agent::new(listener).map_err(|e| failure("signalfd", e))?;
-    Ok((agent, routing))
+    Ok((agent, ready, routing))
 }
 
 /// Gives the host a `/proc`, `/sys`, `/run` and `/dev/shm` of its own, names for the lab's hosts and a boot id, by which
@@ -140,22 +153,55 @@ pub(crate) fn make_dir(place: &str, path: &Path) -> Result<(), SetupFailure> {
         .map_err(|e| SetupFailure::new(place, format!("create {}", path.display()), e))
 }
 
-/// Addresses, the multicast route, every neighbour (so that no ARP disturbs the counters) and the token bucket.
-fn configure_link(spec: &LabSpec, number: u16, place: &str) -> Result<(), SetupFailure> {
+/// Addresses, routes, every neighbour (so that no ARP disturbs the counters) and the token buckets.
+///
+/// A host with a DPU has its address and `eth0` as without, but everything beyond is reached through the DPU, which routes
+/// between its port at the switch and its host ("separate host mode"): bootstraps and native traffic of programs work,
+/// and cross the DPU's link; multicast of the host ends at the DPU.
+fn configure_links(spec: &LabSpec, node: Node, place: &str) -> Result<(), SetupFailure> {
     let mut script = String::from("link set lo up\n");
-    if spec.loss().is_some() {
+    let at_port = spec.at_port(node.number()) == node;
+    if spec.loss().is_some() && at_port {
         // Every packet takes its own chance: a burst that crosses the switch whole would be lost whole.
         script.push_str("link set eth0 gso_max_segs 1\n");
     }
-    let address = spec.address(number);
-    let _ = writeln!(script, "address add {address}/24 brd + dev eth0\nlink set eth0 up");
+    let _ = writeln!(script, "address add {}/24 brd + dev eth0\nlink set eth0 up", node.address());
     script.push_str("route add 224.0.0.0/4 dev eth0\n");
-    for peer in (1..=spec.hosts()).filter(|peer| *peer != number) {
-        let (address, mac) = (spec::address(peer), switch::mac_address(peer));
-        let _ = writeln!(script, "neigh replace {address} lladdr {mac} dev eth0 nud permanent");
+    if !at_port {
+        let _ = writeln!(script, "route add {}/24 dev eth0", DPU_NETWORK);
+    }
+    for peer in spec.nodes().filter(|peer| *peer != node && (!at_port || peer.is_dpu() == node.is_dpu())) {
+        let mac = if at_port { peer.mac_address() } else { pcie_mac_address(node.number()) };
+        let _ = writeln!(script, "neigh replace {} lladdr {mac} dev eth0 nud permanent", peer.address());
+    }
+    if node.is_dpu() {
+        script.push_str(&routes_of_dpu(spec, node.number()));
+        let forward = "/proc/sys/net/ipv4/ip_forward";
+        fs::write(forward, "1").map_err(|e| SetupFailure::new(place, format!("write {forward}"), e))?;
     }
     tools::run(place, "ip", &["-batch", "-"], &script)?;
-    tools::run(place, "tc", &["-batch", "-"], &switch::token_bucket(spec, "eth0"))
+    let pcie = spec.pcie().unwrap_or(spec.link());
+    let mut buckets = switch::token_bucket(if at_port { spec.link() } else { pcie }, "eth0");
+    if node.is_dpu() {
+        buckets.push_str(&switch::token_bucket(pcie, PCIE));
+    }
+    tools::run(place, "tc", &["-batch", "-"], &buckets)
+}
+
+/// What DPU `number` needs beside its port: the link to its host, and the ways to the others'.
+fn routes_of_dpu(spec: &LabSpec, number: u16) -> String {
+    let (dpu, host) = (Node::Dpu(number), Node::Host(number));
+    let (own, below) = (dpu.address(), host.address());
+    let mut script = format!(
+        "link set {PCIE} up\nroute add {below}/32 dev {PCIE} src {own}\n\
+         neigh replace {below} lladdr {} dev {PCIE} nud permanent\n",
+        host.mac_address()
+    );
+    for other in (1..=spec.hosts()).filter(|other| *other != number) {
+        let (beyond, via) = (Node::Host(other).address(), Node::Dpu(other).address());
+        let _ = writeln!(script, "route add {beyond}/32 via {via} dev eth0");
+    }
+    script
 }
 
 /// A client's connection.

@@ -1,7 +1,7 @@
 //! A lab from outside: starting, using and ending it.
 
 use crate::holder::{self, EXEC_VERB, SHELL_VERB, SWITCH_VERB};
-use crate::message::{self, SwitchReply, SwitchRequest};
+use crate::message::{self, LinkCounters, SwitchReply, SwitchRequest};
 use crate::state::{Registry, State};
 use crate::{LabError, LabSpec, LinkLimits, PortCounters, exec, switch};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -215,20 +215,32 @@ impl Lab {
         self.pid
     }
 
-    /// Process ids of the hosts' first processes as the switch process sees them; 0 for a host that is down.
+    /// Process ids of the hosts' first processes, then of their DPUs', as the switch process sees them; 0 for a host that is
+    /// down.
     pub fn host_pids(&self) -> &[i32] {
         &self.host_pids
     }
 
-    /// Counters of every port, in the order of the hosts. Takes well under a millisecond per host.
+    /// Counters of every port of the switch, in the order of the hosts. Takes well under a millisecond per host. Where a
+    /// host has a DPU, its port is the DPU's.
     pub fn counters(&self) -> Result<Vec<PortCounters>, LabError> {
+        Ok(self.link_counters()?.switch)
+    }
+
+    /// Counters of the links between hosts and DPUs, in the order of the hosts: what left the host, and what left the DPU
+    /// for it. None without DPUs.
+    pub fn pcie_counters(&self) -> Result<Vec<PortCounters>, LabError> {
+        Ok(self.link_counters()?.pcie)
+    }
+
+    fn link_counters(&self) -> Result<LinkCounters, LabError> {
         match self.ask(&SwitchRequest::Counters)? {
             SwitchReply::Counters(counters) => Ok(counters),
             reply => Err(unexpected("read its counters", reply)),
         }
     }
 
-    /// Ends `host` (from 1) at once, as if its machine had lost power.
+    /// Ends `host` (from 1) at once, with its DPU, as if its machine had lost power.
     pub fn crash(&self, host: u16) -> Result<(), LabError> {
         match self.ask(&SwitchRequest::Crash(host))? {
             SwitchReply::Done => Ok(()),
@@ -236,7 +248,7 @@ impl Lab {
         }
     }
 
-    /// A command that runs `program` inside `host` (`h1` or an address).
+    /// A command that runs `program` inside `host` (`h1`, `h1-dpu` or an address).
     ///
     /// It takes the standard streams, environment and directory that the command is given, exits with the program's exit
     /// code or by the signal that ended it, passes on SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2, and takes the
@@ -267,11 +279,11 @@ impl Lab {
     }
 
     pub(crate) fn agent(&self, host: &str) -> Result<(String, PathBuf), LabError> {
-        let number = self
+        let node = self
             .spec
-            .host_number(host)
+            .node(host)
             .ok_or_else(|| LabError::NoSuchHost { host: host.to_owned(), hosts: self.spec.hosts() })?;
-        let place = format!("h{number}");
+        let place = node.to_string();
         let socket = self.sockets.join(format!("{place}.sock"));
         Ok((place, socket))
     }

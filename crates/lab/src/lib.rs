@@ -11,6 +11,14 @@
 //!                                                       eth0, agent      eth0, agent
 //! ```
 //!
+//! With DPUs (`4x1gbit+dpu`) every host has a second set of namespaces beside it, `h1-dpu`: the port at the switch is the
+//! DPU's, and a veth pair with token buckets of its own, as fast as PCIe is beside a NIC, joins DPU and host. The DPU
+//! routes for its host, which reaches the others through it under the addresses that hosts have in any lab.
+//!
+//! ```text
+//!  switch p1 ---- eth0 [h1-dpu, 10.77.1.1, routes] pcie0 ---- eth0 [h1, 10.77.0.1]
+//! ```
+//!
 //! Invariants:
 //! - Nothing has a name outside the lab's namespaces: no `ip netns`, no interface, no firewall rule of the machine. A
 //!   lab ends with its processes, and those end with the switch process, which ends with its owner (see `switch`).
@@ -33,6 +41,7 @@ mod holder;
 mod host;
 mod lab;
 mod message;
+mod node;
 mod probe;
 mod session;
 mod spec;
@@ -45,5 +54,6 @@ pub use error::{LabError, SetupFailure};
 pub use exec::exit_like;
 pub use holder::holder_main_if_requested;
 pub use lab::{Lab, LabSummary, list};
+pub use node::Node;
 pub use probe::{Check, probe};
 pub use spec::{LabSpec, LinkLimits, Loss, LossOf, SpecError};

@@ -33,7 +33,7 @@ pub(crate) enum SwitchRequest {
     Describe,
     /// Report the counters of every port.
     Counters,
-    /// End one host as a crash of its machine would.
+    /// End one host, and its DPU, as a crash of its machine would.
     Crash(u16),
     /// End the lab.
     End,
@@ -47,11 +47,20 @@ pub(crate) enum SwitchReply {
     /// To `Build`.
     Failed(SetupFailure),
     /// To `Counters`.
-    Counters(Vec<PortCounters>),
+    Counters(LinkCounters),
     /// To `Detach` and `Crash`; `End` is answered by the end of the connection.
     Done,
     /// To anything that could not be done.
     Refused(String),
+}
+
+/// The counters of all links, each in the order of hosts.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LinkCounters {
+    /// To the switch.
+    pub(crate) switch: Vec<PortCounters>,
+    /// From host to DPU; none without DPUs.
+    pub(crate) pcie: Vec<PortCounters>,
 }
 
 /// From the switch process to a host process while the lab is built.
@@ -64,8 +73,8 @@ pub(crate) enum HostOrder {
 /// From a host process to the switch process while the lab is built.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum HostReport {
-    /// The host is up; a routing socket of its network namespace comes along.
-    Ready,
+    /// The host is up; a routing socket of its network namespace comes along. The numbers are those of its interfaces.
+    Ready { eth0: i32, pcie0: Option<i32> },
     /// The host cannot be built.
     Failed(SetupFailure),
 }

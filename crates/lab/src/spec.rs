@@ -1,5 +1,6 @@
 //! What a lab shall look like: hosts, link rate, MTU, loss. Pure data, no IO.
 
+use crate::node::{MAX_HOSTS, Node};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -10,8 +11,6 @@ use thiserror::Error;
 pub(crate) const BURST_BYTES: u32 = 64 * 1024;
 /// Bytes that may wait in front of a token bucket before it drops.
 pub(crate) const QUEUE_LIMIT_BYTES: u32 = 1024 * 1024;
-/// The addresses of a lab end in 1 ..= 250.
-const MAX_HOSTS: u16 = 250;
 /// `tc` takes rates in bits and the kernel keeps bytes; slower links than this are of no use.
 const MIN_RATE: u64 = 8_000;
 /// One terabit per second: beyond it the kernel's 64-bit nanosecond arithmetic loses precision.
@@ -23,15 +22,23 @@ const MAX_MTU: u32 = 64_000;
 const DEFAULT_MTU: u32 = 1_500;
 const PARTS_PER_PERCENT: f64 = 10_000.0;
 
-/// Shape of a lab: `HOSTSxRATE`, such as `4x1gbit`, `16x500mbit` or `2x2.5gbit`, and options.
+/// How much faster the link between host and DPU is than that to the switch, where nothing else is said.
+const PCIE_FACTOR: u64 = 4;
+/// What follows the rate in the shape of a lab with DPUs.
+const DPU_SUFFIX: &str = "+dpu";
+
+/// Shape of a lab: `HOSTSxRATE`, such as `4x1gbit`, `16x500mbit` or `2x2.5gbit`, and options. `4x1gbit+dpu` gives every
+/// host a DPU, which has the switch port in its place ([`crate::Node`]).
 ///
-/// Hosts are numbered from 1 and called `h1`, `h2`, ...
+/// Hosts are numbered from 1 and called `h1`, `h2`, ..., their DPUs `h1-dpu`, `h2-dpu`, ...
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LabSpec {
     hosts: u16,
     rate_bits_per_s: u64,
     mtu: u32,
     loss: Option<Loss>,
+    /// Rate of the links between hosts and DPUs, where there are DPUs.
+    pcie_bits_per_s: Option<u64>,
 }
 
 impl LabSpec {
@@ -43,7 +50,7 @@ impl LabSpec {
         if !(MIN_RATE..=MAX_RATE).contains(&rate_bits_per_s) {
             return Err(SpecError::RateRange { bits_per_s: rate_bits_per_s });
         }
-        Ok(Self { hosts, rate_bits_per_s, mtu: DEFAULT_MTU, loss: None })
+        Ok(Self { hosts, rate_bits_per_s, mtu: DEFAULT_MTU, loss: None, pcie_bits_per_s: None })
     }
 
     /// Sets the MTU of every link, in bytes of IP packet (256 ..= 64000).
@@ -59,6 +66,21 @@ impl LabSpec {
     pub fn with_loss(mut self, loss: Option<Loss>) -> Self {
         self.loss = loss;
         self
+    }
+
+    /// Gives every host a DPU at a link of `rate_bits_per_s`, four times the rate of the switch's links if `None`.
+    pub fn with_dpus(mut self, rate_bits_per_s: Option<u64>) -> Result<Self, SpecError> {
+        let rate = rate_bits_per_s.unwrap_or((self.rate_bits_per_s * PCIE_FACTOR).min(MAX_RATE));
+        if !(MIN_RATE..=MAX_RATE).contains(&rate) {
+            return Err(SpecError::RateRange { bits_per_s: rate });
+        }
+        self.pcie_bits_per_s = Some(rate);
+        Ok(self)
+    }
+
+    /// The limits of the links between hosts and DPUs, where there are DPUs.
+    pub fn pcie(&self) -> Option<LinkLimits> {
+        self.pcie_bits_per_s.map(|rate_bits_per_s| LinkLimits { rate_bits_per_s, mtu: self.mtu })
     }
 
     /// Number of hosts.
@@ -82,29 +104,32 @@ impl LabSpec {
     /// If the lab has no such host.
     pub fn address(&self, host: u16) -> Ipv4Addr {
         assert!((1..=self.hosts).contains(&host), "no host {host} in a lab of {}", self.hosts);
-        address(host)
+        Node::Host(host).address()
     }
 
     /// Number of the host called `name`: its host name (`h3`) or its address (`10.77.0.3`).
     pub fn host_number(&self, name: &str) -> Option<u16> {
-        host_number(name).filter(|host| *host <= self.hosts)
+        match self.node(name)? {
+            Node::Host(host) => Some(host),
+            Node::Dpu(_) => None,
+        }
     }
-}
 
-/// IPv4 address of a host in any lab: labs share no network, so that addresses may repeat.
-pub(crate) fn address(host: u16) -> Ipv4Addr {
-    let last = u8::try_from(host).expect("host numbers end at 250");
-    Ipv4Addr::new(10, 77, 0, last)
-}
+    /// The host or DPU called `name`: its name (`h3`, `h3-dpu`) or its address (`10.77.0.3`, `10.77.1.3`).
+    pub fn node(&self, name: &str) -> Option<Node> {
+        Node::called(name).filter(|node| node.number() <= self.hosts && (!node.is_dpu() || self.pcie().is_some()))
+    }
 
-/// Number of the host called `name` in any lab.
-pub(crate) fn host_number(name: &str) -> Option<u16> {
-    let digits = match name.parse::<Ipv4Addr>() {
-        Ok(parsed) => return (1..=MAX_HOSTS).find(|host| address(*host) == parsed),
-        Err(_) => name.strip_prefix('h')?,
-    };
-    let canonical = digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0');
-    digits.parse().ok().filter(|host| canonical && (1..=MAX_HOSTS).contains(host))
+    /// All hosts, then their DPUs.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = Node> {
+        let dpus = self.pcie_bits_per_s.map_or(0, |_| self.hosts);
+        (1..=self.hosts).map(Node::Host).chain((1..=dpus).map(Node::Dpu))
+    }
+
+    /// What the switch's port of host `host` leads to.
+    pub(crate) fn at_port(&self, host: u16) -> Node {
+        if self.pcie_bits_per_s.is_some() { Node::Dpu(host) } else { Node::Host(host) }
+    }
 }
 
 /// What one link can carry, in each direction.
@@ -205,8 +230,8 @@ impl fmt::Display for LossOf {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// The text is not `HOSTSxRATE`.
-    #[error("lab '{text}' is not HOSTSxRATE with a rate in kbit, mbit or gbit, such as 4x1gbit")]
+    /// The text is not `HOSTSxRATE` or `HOSTSxRATE+dpu`.
+    #[error("lab '{text}' is not HOSTSxRATE with a rate in kbit, mbit or gbit, such as 4x1gbit or 4x1gbit+dpu")]
     Shape {
         /// What was given.
         text: String,
@@ -222,6 +247,12 @@ pub enum SpecError {
     RateRange {
         /// What was given.
         bits_per_s: u64,
+    },
+    /// Not a rate.
+    #[error("'{text}' is not a rate in kbit, mbit or gbit, such as 4gbit")]
+    Rate {
+        /// What was given.
+        text: String,
     },
     /// An MTU that IPv4 or the token bucket cannot take.
     #[error("the MTU of a lab is 256 to 64000 bytes, not {mtu}")]
@@ -243,6 +274,24 @@ pub enum SpecError {
     },
 }
 
+/// Rate in bits per second of a text such as `500mbit`; `None` if it is none.
+fn rate_of(text: &str) -> Option<u64> {
+    let (number, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
+    let digits = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let number: f64 = number.parse().ok().filter(|_| digits)?;
+    Some((number * *unit as f64).round() as u64)
+}
+
+impl LinkLimits {
+    /// Reads a rate in bits per second, such as `4gbit`.
+    ///
+    /// # Errors
+    /// [`SpecError::Rate`].
+    pub fn parse_rate(text: &str) -> Result<u64, SpecError> {
+        rate_of(text).ok_or_else(|| SpecError::Rate { text: text.to_owned() })
+    }
+}
+
 const UNITS: [(&str, u64); 3] = [("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1_000)];
 
 impl FromStr for LabSpec {
@@ -250,17 +299,13 @@ impl FromStr for LabSpec {
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let shape = || SpecError::Shape { text: text.to_owned() };
-        let (hosts, rate) = text.split_once('x').ok_or_else(shape)?;
+        let (links, dpus) = text.strip_suffix(DPU_SUFFIX).map_or((text, false), |links| (links, true));
+        let (hosts, rate) = links.split_once('x').ok_or_else(shape)?;
         let hosts: u64 = hosts.parse().map_err(|_| shape())?;
-        let (number, unit) =
-            UNITS.iter().find_map(|(name, unit)| Some((rate.strip_suffix(name)?, unit))).ok_or_else(shape)?;
-        if !number.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
-            return Err(shape());
-        }
-        let number: f64 = number.parse().map_err(|_| shape())?;
-        let rate = (number * *unit as f64).round() as u64;
+        let rate = rate_of(rate).ok_or_else(shape)?;
         let hosts = u16::try_from(hosts).map_err(|_| SpecError::Hosts { hosts })?;
-        Self::new(hosts, rate)
+        let spec = Self::new(hosts, rate)?;
+        if dpus { spec.with_dpus(None) } else { Ok(spec) }
     }
 }
 
@@ -268,7 +313,8 @@ impl FromStr for LabSpec {
 impl fmt::Display for LabSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, unit) = UNITS.iter().find(|(_, unit)| self.rate_bits_per_s >= *unit).copied().unwrap_or(UNITS[2]);
-        write!(f, "{}x{}{name}", self.hosts, self.rate_bits_per_s as f64 / unit as f64)
+        let dpus = if self.pcie_bits_per_s.is_some() { DPU_SUFFIX } else { "" };
+        write!(f, "{}x{}{name}{dpus}", self.hosts, self.rate_bits_per_s as f64 / unit as f64)
     }
 }
 
@@ -283,6 +329,7 @@ mod tests {
             ("16x500mbit", 16, 500_000_000),
             ("1x64kbit", 1, 64_000),
             ("250x2.5gbit", 250, 2_500_000_000),
+            ("4x1gbit+dpu", 4, 1_000_000_000),
         ] {
             let spec: LabSpec = text.parse().unwrap();
             assert_eq!((spec.hosts(), spec.link().rate_bits_per_s()), (hosts, rate));
@@ -292,7 +339,20 @@ mod tests {
 
     #[test]
     fn wrong_shapes_say_what_is_right() {
-        for text in ["", "4", "4x", "x1gbit", "4x1", "4x1gbps", "4x-1gbit", "4xinfgbit", "4x1e3mbit", "4 x1gbit"] {
+        for text in [
+            "",
+            "4",
+            "4x",
+            "x1gbit",
+            "4x1",
+            "4x1gbps",
+            "4x-1gbit",
+            "4xinfgbit",
+            "4x1e3mbit",
+            "4 x1gbit",
+            "4x1gbit+",
+            "4+dpu",
+        ] {
             assert_eq!(text.parse::<LabSpec>(), Err(SpecError::Shape { text: text.to_owned() }));
         }
         assert_eq!("0x1gbit".parse::<LabSpec>(), Err(SpecError::Hosts { hosts: 0 }));
@@ -300,6 +360,17 @@ mod tests {
         assert_eq!("70000x1gbit".parse::<LabSpec>(), Err(SpecError::Hosts { hosts: 70_000 }));
         assert_eq!("4x0gbit".parse::<LabSpec>(), Err(SpecError::RateRange { bits_per_s: 0 }));
         assert!("4x1gbit".parse::<LabSpec>().unwrap().with_mtu(100).is_err());
+    }
+
+    #[test]
+    fn a_dpu_has_a_link_four_times_as_fast_or_as_asked_for() {
+        let spec: LabSpec = "2x1gbit+dpu".parse().unwrap();
+        assert_eq!(spec.pcie().map(|link| link.rate_bits_per_s()), Some(4_000_000_000));
+        let slow = spec.clone().with_dpus(Some(LinkLimits::parse_rate("500mbit").unwrap())).unwrap();
+        assert_eq!(slow.pcie().map(|link| link.rate_bits_per_s()), Some(500_000_000));
+        assert!(spec.clone().with_dpus(Some(0)).is_err() && LinkLimits::parse_rate("fast").is_err());
+        assert_eq!(spec.nodes().map(|node| node.to_string()).collect::<Vec<_>>(), ["h1", "h2", "h1-dpu", "h2-dpu"]);
+        assert_eq!("2x1gbit".parse::<LabSpec>().unwrap().pcie(), None);
     }
 
     #[test]
@@ -318,6 +389,10 @@ mod tests {
         let spec: LabSpec = "12x1gbit".parse().unwrap();
         assert_eq!(spec.host_number("h12"), Some(12));
         assert_eq!(spec.host_number("10.77.0.7"), Some(7));
+        assert_eq!(spec.node("h3-dpu"), None);
+        let spec = spec.with_dpus(None).unwrap();
+        assert_eq!((spec.node("h3-dpu"), spec.node("10.77.1.3")), (Some(Node::Dpu(3)), Some(Node::Dpu(3))));
+        assert_eq!((spec.node("h13-dpu"), spec.host_number("h3-dpu")), (None, None));
         for wrong in ["h13", "h0", "h01", "h+1", "12", "h", "10.77.0.13", "10.77.1.1", "localhost"] {
             assert_eq!(spec.host_number(wrong), None, "{wrong}");
         }

@@ -12,9 +12,10 @@
 //! lab is built, standard error.
 
 use crate::counters::{self, EndCounters};
-use crate::message::{self, HostOrder, HostReport, SwitchReply, SwitchRequest};
+use crate::message::{self, HostOrder, HostReport, LinkCounters, SwitchReply, SwitchRequest};
+use crate::node::{Node, pcie_mac_address};
 use crate::spec::{BURST_BYTES, LabSpec, Loss, LossOf, QUEUE_LIMIT_BYTES};
-use crate::{PortCounters, SetupFailure, host, tools};
+use crate::{LinkLimits, PortCounters, SetupFailure, host, tools};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountPropagationFlags;
@@ -53,15 +54,9 @@ pub(crate) fn inside() -> bool {
     control_socket().exists()
 }
 
-/// A deterministic, locally administered address.
-pub(crate) fn mac_address(host: u16) -> String {
-    let [high, low] = host.to_be_bytes();
-    format!("02:0b:0a:4d:{high:02x}:{low:02x}")
-}
-
 /// The `tc` command for either end of a link.
-pub(crate) fn token_bucket(spec: &LabSpec, device: &str) -> String {
-    let rate = spec.link().rate_bits_per_s();
+pub(crate) fn token_bucket(link: LinkLimits, device: &str) -> String {
+    let rate = link.rate_bits_per_s();
     format!("qdisc replace dev {device} root tbf rate {rate}bit burst {BURST_BYTES} limit {QUEUE_LIMIT_BYTES}\n")
 }
 
@@ -141,7 +136,7 @@ fn run(lifeline: OwnedFd) -> i32 {
     }
 }
 
-/// A host as the switch process sees it.
+/// A host or DPU as the switch process sees it.
 enum Slot {
     Up(UpHost),
     Down,
@@ -152,8 +147,17 @@ struct UpHost {
     pidfd: OwnedFd,
     /// Open as long as this process lives; its end ends the host.
     control: OwnedFd,
-    /// Reads the token bucket at the host's end of the link.
-    routing: Option<OwnedFd>,
+    /// The token buckets at the host's ends of its links.
+    ends: Option<Ends>,
+}
+
+/// How the token buckets in a host are read.
+struct Ends {
+    routing: OwnedFd,
+    /// Interface of the link that every host and DPU has.
+    eth0: i32,
+    /// Interface of a DPU's link to its host.
+    pcie0: Option<i32>,
 }
 
 /// A connection that asks for things.
@@ -165,6 +169,7 @@ struct Client {
 
 struct Switch {
     spec: LabSpec,
+    /// In the order of [`LabSpec::nodes`].
     slots: Vec<Slot>,
     routing: OwnedFd,
     /// Host number by interface index of its port.
@@ -183,15 +188,15 @@ impl Switch {
         fs::write(HOSTS_FILE, hosts_file(&spec)).map_err(failed("write the hosts file"))?;
         silence_ipv6(PLACE)?;
         let mut hosts = Vec::new();
-        for number in 1..=spec.hosts() {
-            hosts.push(start_host(&spec, number).map_err(failed("clone a host process"))?);
+        for node in spec.nodes() {
+            hosts.push(start_host(&spec, node).map_err(failed("clone a host process"))?);
         }
         let floods_until = configure(&spec, &hosts)?;
         for host in &hosts {
             message::send(&host.control, &HostOrder::Configure, &[]).map_err(failed("tell a host"))?;
         }
-        for (number, host) in (1..).zip(&mut hosts) {
-            host.routing = Some(await_ready(number, &host.control)?);
+        for (node, host) in spec.nodes().zip(&mut hosts) {
+            host.ends = Some(await_ready(node, &host.control)?);
         }
         let routing = counters::routing_socket().map_err(failed("open a routing socket"))?;
         let ports = port_numbers(&spec).map_err(failed("find the ports"))?;
@@ -200,6 +205,11 @@ impl Switch {
         std::thread::sleep(floods_until.saturating_duration_since(Instant::now()));
         let slots = hosts.into_iter().map(Slot::Up).collect();
         Ok((Self { spec, slots, routing, ports, over: false }, listener))
+    }
+
+    /// Where the slot of a node of this lab is.
+    fn index(&self, node: Node) -> usize {
+        usize::from(node.number()) - 1 + if node.is_dpu() { usize::from(self.spec.hosts()) } else { 0 }
     }
 
     fn up_hosts(&self) -> impl Iterator<Item = &UpHost> {
@@ -260,7 +270,9 @@ impl Switch {
             }
             SwitchRequest::Describe => self.describe(),
             SwitchRequest::Counters => {
-                self.counters().map_or_else(|e| SwitchReply::Refused(e.to_string()), SwitchReply::Counters)
+                let read =
+                    self.switch_counters().and_then(|switch| Ok(LinkCounters { switch, pcie: self.pcie_counters()? }));
+                read.map_or_else(|e| SwitchReply::Refused(e.to_string()), SwitchReply::Counters)
             }
             SwitchRequest::Crash(number) => match self.crash(number) {
                 Ok(()) => SwitchReply::Done,
@@ -278,7 +290,8 @@ impl Switch {
         None
     }
 
-    fn counters(&self) -> io::Result<Vec<PortCounters>> {
+    /// Of the links to the switch.
+    fn switch_counters(&self) -> io::Result<Vec<PortCounters>> {
         let mut ports: Vec<PortCounters> =
             (1..=self.spec.hosts()).map(|host| PortCounters { host, ..PortCounters::default() }).collect();
         for end in counters::read(&self.routing)? {
@@ -287,28 +300,56 @@ impl Switch {
                 (port.rx_bytes, port.rx_packets, port.rx_drops) = (end.bytes, end.packets, end.drops);
             }
         }
-        for (port, slot) in ports.iter_mut().zip(&self.slots) {
-            let Slot::Up(UpHost { routing: Some(routing), .. }) = slot else {
-                return Err(io::Error::other(format!("h{} is down and its counters with it", port.host)));
-            };
-            let end: EndCounters = counters::read(routing)?.first().copied().unwrap_or_default();
+        for port in &mut ports {
+            let end = self.end_counters(self.spec.at_port(port.host), |ends| ends.eth0)?;
             (port.tx_bytes, port.tx_packets, port.tx_drops) = (end.bytes, end.packets, end.drops);
         }
         Ok(ports)
     }
 
+    /// Of the links between hosts and DPUs.
+    fn pcie_counters(&self) -> io::Result<Vec<PortCounters>> {
+        let hosts = self.spec.pcie().map_or(0, |_| self.spec.hosts());
+        let link = |host| {
+            let up = self.end_counters(Node::Host(host), |ends| ends.eth0)?;
+            let down = self.end_counters(Node::Dpu(host), |ends| ends.pcie0.unwrap_or_default())?;
+            Ok(PortCounters {
+                host,
+                tx_bytes: up.bytes,
+                tx_packets: up.packets,
+                tx_drops: up.drops,
+                rx_bytes: down.bytes,
+                rx_packets: down.packets,
+                rx_drops: down.drops,
+            })
+        };
+        (1..=hosts).map(link).collect()
+    }
+
+    /// What left a node by one of its interfaces.
+    fn end_counters(&self, node: Node, interface: impl Fn(&Ends) -> i32) -> io::Result<EndCounters> {
+        let Slot::Up(UpHost { ends: Some(ends), .. }) = &self.slots[self.index(node)] else {
+            return Err(io::Error::other(format!("{node} is down and its counters with it")));
+        };
+        let found = counters::read(&ends.routing)?.into_iter().find(|end| end.interface == interface(ends));
+        Ok(found.unwrap_or_default())
+    }
+
     fn crash(&mut self, number: u16) -> io::Result<()> {
-        let slot = usize::from(number).checked_sub(1).and_then(|index| self.slots.get_mut(index));
-        match slot {
-            Some(slot @ Slot::Up(_)) => {
-                if let Slot::Up(host) = std::mem::replace(slot, Slot::Down) {
-                    host.end();
-                }
-                Ok(())
-            }
-            Some(Slot::Down) => Err(io::Error::other(format!("h{number} is down already"))),
-            None => Err(io::Error::other(format!("there is no host {number}"))),
+        if !(1..=self.spec.hosts()).contains(&number) {
+            return Err(io::Error::other(format!("there is no host {number}")));
         }
+        if matches!(self.slots[usize::from(number) - 1], Slot::Down) {
+            return Err(io::Error::other(format!("h{number} is down already")));
+        }
+        let dpu = self.spec.pcie().map(|_| Node::Dpu(number));
+        for node in [Node::Host(number)].into_iter().chain(dpu) {
+            let index = self.index(node);
+            if let Slot::Up(host) = std::mem::replace(&mut self.slots[index], Slot::Down) {
+                host.end();
+            }
+        }
+        Ok(())
     }
 
     /// Notices hosts that were killed from outside.
@@ -373,8 +414,8 @@ fn enter_namespaces() -> Result<(), SetupFailure> {
 
 fn hosts_file(spec: &LabSpec) -> String {
     let mut text = String::from("127.0.0.1 localhost\n");
-    for number in 1..=spec.hosts() {
-        let _ = writeln!(text, "{} h{number}", spec.address(number));
+    for node in spec.nodes() {
+        let _ = writeln!(text, "{} {node}", node.address());
     }
     text
 }
@@ -394,7 +435,7 @@ struct CloneArgs {
 }
 
 /// Forks a host process into namespaces of its own.
-fn start_host(spec: &LabSpec, number: u16) -> io::Result<UpHost> {
+fn start_host(spec: &LabSpec, node: Node) -> io::Result<UpHost> {
     let (ours, theirs) = message::pair()?;
     let namespaces =
         libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
@@ -405,13 +446,13 @@ fn start_host(spec: &LabSpec, number: u16) -> io::Result<UpHost> {
     match i32::try_from(pid).ok() {
         Some(0) => {
             // A panic must not run on into the switch process's part of the stack.
-            let _ = std::panic::catch_unwind(|| host::main(spec, number, theirs));
+            let _ = std::panic::catch_unwind(|| host::main(spec, node, theirs));
             std::process::exit(101)
         }
         Some(pid) if pid > 0 => {
             let pid = Pid::from_raw(pid).expect("checked to be positive");
             let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-            Ok(UpHost { pid, pidfd, control: ours, routing: None })
+            Ok(UpHost { pid, pidfd, control: ours, ends: None })
         }
         _ => Err(io::Error::last_os_error()),
     }
@@ -428,16 +469,26 @@ fn configure(spec: &LabSpec, hosts: &[UpHost]) -> Result<Instant, SetupFailure> 
     );
     let (mut buckets, mut addresses) = (String::new(), String::new());
     let mtu = spec.link().mtu();
-    for (number, host) in (1_u16..).zip(hosts) {
-        let (mac, pid) = (mac_address(number), host.pid.as_raw_nonzero());
+    let (at_host, at_dpu) = hosts.split_at(usize::from(spec.hosts()));
+    for (number, host) in (1_u16..).zip(if at_dpu.is_empty() { at_host } else { at_dpu }) {
+        let (mac, pid) = (spec.at_port(number).mac_address(), host.pid.as_raw_nonzero());
         let _ = writeln!(
             links,
             "link add name p{number} mtu {mtu} type veth peer name eth0 mtu {mtu} address {mac} netns {pid}\n\
              link set p{number} master sw up"
         );
-        buckets.push_str(&token_bucket(spec, &format!("p{number}")));
+        buckets.push_str(&token_bucket(spec.link(), &format!("p{number}")));
         // A switch floods what is for a host that it has not heard yet.
         let _ = writeln!(addresses, "fdb replace {mac} dev p{number} master static");
+    }
+    for (number, (host, dpu)) in (1_u16..).zip(at_host.iter().zip(at_dpu)) {
+        let (mac, pcie_mac) = (Node::Host(number).mac_address(), pcie_mac_address(number));
+        let [host, dpu] = [host, dpu].map(|node| node.pid.as_raw_nonzero());
+        let _ = writeln!(
+            links,
+            "link add name pcie0 netns {dpu} mtu {mtu} address {pcie_mac} type veth \
+             peer name eth0 netns {host} mtu {mtu} address {mac}"
+        );
     }
     tools::run(PLACE, "ip", &["-batch", "-"], &links)?;
     let floods_until = Instant::now() + Duration::from_millis(10 * QUERY_RESPONSE_CENTISECONDS) + TICKS;
@@ -461,26 +512,27 @@ fn lose(loss: Loss) -> Result<(), SetupFailure> {
     tools::run(PLACE, "nft", &["-f", "-"], &rules)
 }
 
-fn await_ready(number: u16, control: &OwnedFd) -> Result<OwnedFd, SetupFailure> {
-    let place = format!("h{number}");
+fn await_ready(node: Node, control: &OwnedFd) -> Result<Ends, SetupFailure> {
+    let place = node.to_string();
     let ended = |reason: String| SetupFailure::new(&place, "start", reason);
     match message::receive(control).map_err(|e| ended(e.to_string()))? {
-        Some((HostReport::Ready, mut fds)) => fds.pop().ok_or_else(|| ended("no routing socket came".into())),
+        Some((HostReport::Ready { eth0, pcie0 }, mut fds)) => {
+            let routing = fds.pop().ok_or_else(|| ended("no routing socket came".into()))?;
+            Ok(Ends { routing, eth0, pcie0 })
+        }
         Some((HostReport::Failed(failure), _)) => Err(failure),
         None => Err(ended("the host process ended".into())),
     }
 }
 
+/// The number of an interface of this process's network namespace.
+pub(crate) fn interface_number(name: &str) -> io::Result<i32> {
+    let name = std::ffi::CString::new(name)?;
+    // SAFETY: `name` is a C string that outlives the call.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    i32::try_from(index).ok().filter(|index| *index > 0).ok_or_else(io::Error::last_os_error)
+}
+
 fn port_numbers(spec: &LabSpec) -> io::Result<HashMap<i32, u16>> {
-    (1..=spec.hosts())
-        .map(|number| {
-            let name = std::ffi::CString::new(format!("p{number}"))?;
-            // SAFETY: `name` is a C string that outlives the call.
-            let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-            match i32::try_from(index) {
-                Ok(index) if index > 0 => Ok((index, number)),
-                _ => Err(io::Error::last_os_error()),
-            }
-        })
-        .collect()
+    (1..=spec.hosts()).map(|number| Ok((interface_number(&format!("p{number}"))?, number))).collect()
 }

@@ -2,6 +2,7 @@
 //!
 //! A main of its own, because a lab's processes are the program that starts the lab, executed again.
 
+mod dpu;
 mod life;
 mod network;
 mod programs;
@@ -29,7 +30,8 @@ fn main() -> ExitCode {
             Ok(())
         })
     };
-    let trials = programs::TESTS.iter().chain(network::TESTS).chain(life::TESTS).copied().map(test).collect();
+    let trials =
+        programs::TESTS.iter().chain(network::TESTS).chain(life::TESTS).chain(dpu::TESTS).copied().map(test).collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 

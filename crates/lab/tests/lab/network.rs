@@ -22,21 +22,26 @@ const GROUP: &str = "239.77.1.1";
 /// Ethernet, IPv4 and UDP headers.
 const HEADERS: u64 = 14 + 20 + 8;
 
-struct Receiver {
+pub(crate) struct Receiver {
     child: Child,
     stdout: BufReader<ChildStdout>,
 }
 
 /// What a receiver has seen: sequence numbers, and milliseconds between the first and the last.
-struct Received {
-    sequences: BTreeSet<u32>,
-    milliseconds: u64,
+pub(crate) struct Received {
+    pub(crate) sequences: BTreeSet<u32>,
+    pub(crate) milliseconds: u64,
 }
 
 impl Receiver {
-    fn start(lab: &Lab, host: u16, group: &str) -> Self {
-        let mut command = lab.command(&format!("h{host}"), std::env::current_exe().unwrap()).unwrap();
-        command.args(["traffic-receive", group, &lab.address(host).to_string()]);
+    pub(crate) fn start(lab: &Lab, host: u16, group: &str) -> Self {
+        Self::start_on(lab, &format!("h{host}"), group)
+    }
+
+    /// On a host or DPU.
+    pub(crate) fn start_on(lab: &Lab, name: &str, group: &str) -> Self {
+        let mut command = lab.command(name, std::env::current_exe().unwrap()).unwrap();
+        command.args(["traffic-receive", group, &address(lab, name)]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut first = String::new();
@@ -45,7 +50,7 @@ impl Receiver {
         Self { child, stdout }
     }
 
-    fn finish(mut self) -> Received {
+    pub(crate) fn finish(mut self) -> Received {
         drop(self.child.stdin.take());
         let mut text = String::new();
         self.stdout.read_to_string(&mut text).unwrap();
@@ -56,20 +61,30 @@ impl Receiver {
     }
 }
 
+fn address(lab: &Lab, name: &str) -> String {
+    lab.spec().node(name).expect("one of the lab's").address().to_string()
+}
+
 /// Datagrams that h1 sends.
-struct Stream {
-    count: u32,
-    size: u32,
+pub(crate) struct Stream {
+    pub(crate) count: u32,
+    pub(crate) size: u32,
     /// Datagrams per segmented send.
-    burst: u32,
+    pub(crate) burst: u32,
 }
 
 /// Sends from h1 and returns when every host in `sync_with` has read all of it.
 fn send(lab: &Lab, to: &str, stream: &Stream, sync_with: &[u16]) {
-    let mut command = lab.command("h1", std::env::current_exe().unwrap()).unwrap();
-    command.args(["traffic-send", to, &lab.address(1).to_string()]);
+    let names: Vec<String> = sync_with.iter().map(|host| format!("h{host}")).collect();
+    send_from(lab, "h1", to, stream, &names.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+/// The same from a host or DPU.
+pub(crate) fn send_from(lab: &Lab, name: &str, to: &str, stream: &Stream, sync_with: &[&str]) {
+    let mut command = lab.command(name, std::env::current_exe().unwrap()).unwrap();
+    command.args(["traffic-send", to, &address(lab, name)]);
     command.args([stream.count, stream.size, stream.burst].map(|number| number.to_string()));
-    command.args(sync_with.iter().map(|host| lab.address(*host).to_string()));
+    command.args(sync_with.iter().map(|name| address(lab, name)));
     assert!(command.status().unwrap().success());
 }
 
