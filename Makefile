@@ -5,6 +5,7 @@
 #   make bench  the figures of README.md and more: ours beside the peers (takes about an hour)
 #   make soak   long runs: 10,000 simulator seeds, loom, miri, a daemon's long life, fuzzing (FUZZ_SECONDS per target)
 #   make lint   format, lints, documentation
+#   make cross  the daemon for the processors of DPUs (aarch64), tried under qemu-user where that is installed
 #   make clean  what was built here
 
 SHELL := /bin/bash
@@ -20,7 +21,7 @@ hostile_rank_SANITIZER := address
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 MISSING = $(shell for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)
 
-.PHONY: demo test lint bench soak fuzz miri loom nightly clean build deps
+.PHONY: demo test lint bench soak fuzz miri loom nightly cross clean build deps
 demo: build
 	$(OUTBOARD) demo
 
@@ -81,6 +82,9 @@ nightly:
 	@rustup toolchain list | grep -q ^nightly || rustup toolchain install nightly --profile minimal
 	@rustup component list --toolchain nightly | grep -q 'miri.*(installed)' || \
 	  rustup component add --toolchain nightly miri rust-src
+
+cross:
+	packaging/cross.sh
 
 clean:
 	$(CARGO) clean

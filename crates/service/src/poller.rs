@@ -1,9 +1,9 @@
 //! What the conductor sleeps on: epoll with a token per descriptor.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
 /// Wake-ups taken per sleep; the rest come with the next.
@@ -104,15 +104,49 @@ impl Poller {
         self.woken.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.woken), limit.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::NOSYS) => return self.sleep_in_two_steps(limit.as_ref()),
             Err(errno) => return Err(errno),
         }
         Ok(self.woken.iter().map(|event| Token::decode(event.data.u64())).collect())
+    }
+
+    /// The same for kernels before 5.11, which DPUs may have, whose `epoll_wait` counts in milliseconds.
+    fn sleep_in_two_steps(&self, limit: Option<&Timespec>) -> Result<Vec<Token>, Errno> {
+        let mut watched = [PollFd::new(&self.epoll, PollFlags::IN)];
+        match poll(&mut watched, limit) {
+            Ok(0) | Err(Errno::INTR) => return Ok(Vec::new()),
+            Ok(_) => {}
+            Err(errno) => return Err(errno),
+        }
+        let mut woken = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
+        // SAFETY: the array has room for as many events as the call is told.
+        let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), woken.as_mut_ptr(), BATCH as libc::c_int, 0) };
+        match usize::try_from(count) {
+            Ok(count) => Ok(woken[..count].iter().map(|event| Token::decode(event.u64)).collect()),
+            Err(_) => match Errno::from_io_error(&std::io::Error::last_os_error()) {
+                Some(Errno::INTR) => Ok(Vec::new()),
+                errno => Err(errno.unwrap_or(Errno::IO)),
+            },
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As on kernels before 5.11.
+    #[test]
+    fn two_steps_see_what_one_sees() {
+        let poller = Poller::new().expect("a descriptor");
+        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("a descriptor");
+        poller.watch(&bell, Token::Doorbell(3), Trigger::Edge).expect("watched");
+        let now = Timespec::default();
+        assert_eq!(poller.sleep_in_two_steps(Some(&now)), Ok(Vec::new()));
+        rustix::io::write(&bell, &1u64.to_ne_bytes()).expect("rung");
+        assert_eq!(poller.sleep_in_two_steps(None), Ok(vec![Token::Doorbell(3)]));
+        assert_eq!(poller.sleep_in_two_steps(Some(&now)), Ok(Vec::new()), "an edge is told once");
+    }
 
     #[test]
     fn tokens_come_back_as_they_went() {
