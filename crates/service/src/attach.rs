@@ -56,9 +56,9 @@ pub(crate) struct Host {
 }
 
 /// A request that was refused: the reply, in words.
-struct Refused {
-    status: Status,
-    text: String,
+pub(crate) struct Refused {
+    pub(crate) status: Status,
+    pub(crate) text: String,
 }
 
 fn refuse<T>(status: Status, text: impl ToString) -> Result<T, Refused> {
@@ -396,15 +396,15 @@ impl Desk<'_> {
 }
 
 /// The process of a rank.
-struct Process {
-    pid: u32,
+pub(crate) struct Process {
+    pub(crate) pid: u32,
     /// Pins it and tells of its end; none where it is in a process namespace that we do not see.
-    pidfd: Option<OwnedFd>,
-    memory: TieredMemory,
+    pub(crate) pidfd: Option<OwnedFd>,
+    pub(crate) memory: TieredMemory,
 }
 
 /// Finds out by the kernel's word who greets, pins the process and probes its memory.
-fn pin(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>) -> Result<Process, Refused> {
+pub(crate) fn pin(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>) -> Result<Process, Refused> {
     let peer = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
     let own = rustix::process::geteuid().as_raw();
     if peer.uid != own && peer.uid != 0 {

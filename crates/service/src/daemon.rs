@@ -1,5 +1,6 @@
 //! Start and end of a service process: from [`Settings`] to a conductor that runs, and back to nothing.
 
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -19,6 +20,8 @@ use crate::lifetime::{Leaving, Lifetime};
 use crate::outbox::Outbox;
 use crate::poller::Poller;
 use crate::ranks::Ranks;
+use crate::relay;
+use crate::relay::dock::Dock;
 use crate::settings::{FabricChoice, Settings, SettingsError};
 use crate::socket::{NamedSocket, SocketError};
 use crate::statistics::Statistics;
@@ -66,8 +69,13 @@ pub fn run(
     stopped: impl FnMut() -> bool,
     ready: impl FnOnce(),
 ) -> Result<(), StartError> {
+    if let Some(service) = settings.relay {
+        return relay(settings, service, stop, stopped, ready);
+    }
     let mut conductor = build(settings)?;
     conductor.watch(stop).map_err(kernel("watch the daemon's descriptors"))?;
+    // Ends behind the conductor, with which the connections of relayed ranks end.
+    let _dock = settings.dock.map(|address| dock(settings, address)).transpose()?;
     ready();
     let ended = conductor.run(stopped);
     let leaving = settings.job_directory.as_deref().and_then(Leaving::begin);
@@ -75,6 +83,39 @@ pub fn run(
     drop(conductor);
     leaving.into_iter().for_each(Leaving::finish);
     ended.map_err(kernel("sleep"))
+}
+
+/// Lets relays attach ranks of another machine.
+fn dock(settings: &Settings, address: SocketAddr) -> Result<Dock, StartError> {
+    let socket = settings.socket.clone();
+    let most = settings.max_ranks as usize;
+    let (dock, local) = Dock::start(address, socket, &settings.relay_key, settings.relay_memory.0, most)
+        .map_err(kernel("listen for relays"))?;
+    tracing::info!(address = %local, "relays may attach ranks");
+    Ok(dock)
+}
+
+/// Serves this host's ranks in the place of the daemon at `service`.
+fn relay(
+    settings: &Settings,
+    service: SocketAddr,
+    stop: BorrowedFd<'_>,
+    stopped: impl FnMut() -> bool,
+    ready: impl FnOnce(),
+) -> Result<(), StartError> {
+    raise_descriptor_limit();
+    let mut socket = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET)?;
+    socket.admit(Mode::from_raw_mode(settings.socket_mode))?;
+    tracing::info!(%service, socket = %settings.socket.display(), "relaying");
+    ready();
+    let terms = relay::host::Terms {
+        service,
+        key: settings.relay_key.clone(),
+        most: settings.max_ranks as usize,
+        most_ranges: settings.memory_ranges,
+        most_mapped: settings.mapped_ranges,
+    };
+    relay::host::run(&mut socket, terms, stop, stopped).map_err(kernel("wait for ranks"))
 }
 
 fn build(settings: &Settings) -> Result<Conductor, StartError> {

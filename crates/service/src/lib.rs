@@ -31,6 +31,7 @@ mod outbox;
 mod overdue;
 mod poller;
 mod ranks;
+mod relay;
 pub mod settings;
 mod socket;
 mod staging;

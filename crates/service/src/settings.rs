@@ -4,6 +4,7 @@
 //! of the interface). [`print()`] shows every value with where it came from. Never changed after the start.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -140,6 +141,18 @@ pub struct Settings {
     /// Descriptor that gets one byte when ranks may attach
     #[arg(long, env = "OUTBOARD_READY_FD")]
     pub ready_fd: Option<i32>,
+    /// Address (HOST:PORT, numbers) at which relays of other hosts attach their ranks: this machine is a DPU
+    #[arg(long, env = "OUTBOARD_DOCK", conflicts_with = "relay")]
+    pub dock: Option<SocketAddr>,
+    /// Be a relay: serve this host's ranks in the place of the daemon on another machine that has this --dock
+    #[arg(long, env = "OUTBOARD_RELAY")]
+    pub relay: Option<SocketAddr>,
+    /// What relays and the daemon that they attach to have to agree on, lest others attach
+    #[arg(long, env = "OUTBOARD_RELAY_KEY", default_value = "", hide_env_values = true)]
+    pub relay_key: String,
+    /// Memory for the calls of each rank that attaches through a relay
+    #[arg(long, env = "OUTBOARD_RELAY_MEMORY", default_value = "2G")]
+    pub relay_memory: Bytes,
     /// End when the process that started the daemon ends
     #[arg(long, env = "OUTBOARD_DIE_WITH_PARENT")]
     pub die_with_parent: bool,
@@ -261,6 +274,9 @@ pub fn print(matches: &ArgMatches) -> String {
                 _ => "other",
             };
             let raw = matches.get_raw(id.as_str())?;
+            if id == "relay_key" && source != "default" {
+                return Some(format!("relay-key = (not shown) ({source})"));
+            }
             let value = raw.map(|v| v.to_string_lossy()).collect::<Vec<_>>().join(" ");
             Some(format!("{} = {value} ({source})", id.as_str().replace('_', "-")))
         })

@@ -318,6 +318,11 @@ impl RankSide {
         self.control.board().result(slot)
     }
 
+    /// Lets threads in [`wait`](Self::wait) look again whether they are done.
+    pub fn nudge(&self) {
+        self.control.board().announce();
+    }
+
     /// Sleeps until `done` holds or `limit` has passed; returns what `done` said last.
     pub fn wait(&self, limit: Option<Duration>, done: impl FnMut() -> bool) -> bool {
         self.control.board().wait(limit, done)

@@ -1,0 +1,370 @@
+//! The stream between a host relay and a service process on another machine: frames and their codec.
+//!
+//! A frame is `length (u32), kind (u8), body`, little-endian; the length counts what follows it, [`MOST_BYTES`] at most. The
+//! first frame of a connection is [`Frame::Greeting`], which carries magic and version, the last one of the service process
+//! may be [`Frame::Refused`]. Requests and replies of the attach socket cross as that codec writes them, without
+//! descriptors: what those hold (control region, offers) crosses as frames of its own.
+//!
+//! Invariants: no input makes the decoder panic or hold more than one frame of the largest size; what decodes encodes to the
+//! same bytes. Never does IO.
+
+use outboard_shm::ring::{ENTRY_WORDS, Words};
+use outboard_shm::status::Status;
+
+/// Version of the frames; both ends must have the same.
+pub(crate) const VERSION: u16 = 1;
+/// Longest piece of memory in one frame.
+pub(crate) const DATA_BYTES: usize = 256 << 10;
+/// Longest frame, its length not counted.
+const MOST_BYTES: usize = DATA_BYTES + 64;
+/// Longest key and longest sentence.
+const TEXT_BYTES: usize = 2048;
+const LENGTH_BYTES: usize = 4;
+const MAGIC: u32 = u32::from_le_bytes(*b"OBRL");
+
+/// One frame. Offsets and lengths are bytes; a `slot` is a completion word of the rank, which names its call in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Frame<'a> {
+    /// Relay, first: the key that both sides were told.
+    Greeting {
+        /// At most [`TEXT_BYTES`].
+        key: &'a [u8],
+    },
+    /// Relay: a request of the attach socket that has no descriptors.
+    Request(&'a [u8]),
+    /// Relay: the request to make a group, its offers to follow, `ranks` of them.
+    CreateGroup {
+        /// Of the request.
+        token: u64,
+        /// Ranks in the group.
+        ranks: u32,
+        /// This rank's number.
+        rank: u32,
+    },
+    /// Relay: more of the offers.
+    Offers(&'a [u8]),
+    /// Relay: a submission. Its addresses mean nothing; `input` bytes and then `table` bytes of [`Frame::Data`] follow.
+    Call {
+        /// As in the ring.
+        words: Words,
+        /// Bytes that the rank contributes.
+        input: u64,
+        /// Bytes of the table of blocks.
+        table: u64,
+        /// Bytes that the rank is to receive.
+        output: u64,
+    },
+    /// Relay: what the last call still needs cannot be read; let the call fail on all ranks.
+    Unreadable {
+        /// Of that call.
+        slot: u32,
+    },
+    /// Both: bytes of a call, from `offset` of its input and table, or of its output.
+    Data {
+        /// Of the call.
+        slot: u32,
+        /// Where they go.
+        offset: u64,
+        /// At most [`DATA_BYTES`].
+        bytes: &'a [u8],
+    },
+    /// Service process: a reply of the attach socket.
+    Reply(&'a [u8]),
+    /// Service process: the call has ended; all of its output went before.
+    Complete {
+        /// Of the call.
+        slot: u32,
+        /// Its result.
+        status: Status,
+    },
+    /// Service process, last: it does not serve this rank, or not any more, and why.
+    Refused {
+        /// The sentence.
+        text: &'a str,
+    },
+}
+
+/// A frame that no release of ours of this version writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    /// Another version.
+    #[error(
+        "the other side speaks version {theirs} of the relay protocol, this side {VERSION}; install both from one release"
+    )]
+    Version {
+        /// The version in its greeting.
+        theirs: u16,
+    },
+    /// A field out of range, cut off, or bytes left over.
+    #[error("malformed relay frame: bad {0}")]
+    Field(&'static str),
+}
+
+impl Frame<'_> {
+    fn kind(&self) -> u8 {
+        match self {
+            Frame::Greeting { .. } => 1,
+            Frame::Request(_) => 2,
+            Frame::CreateGroup { .. } => 3,
+            Frame::Offers(_) => 4,
+            Frame::Call { .. } => 5,
+            Frame::Unreadable { .. } => 6,
+            Frame::Data { .. } => 7,
+            Frame::Reply(_) => 8,
+            Frame::Complete { .. } => 9,
+            Frame::Refused { .. } => 10,
+        }
+    }
+
+    /// Appends the frame to `out`.
+    ///
+    /// # Panics
+    /// If a piece of memory is longer than [`DATA_BYTES`]; texts are cut.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend([0; LENGTH_BYTES]);
+        out.push(self.kind());
+        match self {
+            Frame::Greeting { key } => {
+                out.extend(MAGIC.to_le_bytes());
+                out.extend(VERSION.to_le_bytes());
+                out.extend(&key[..key.len().min(TEXT_BYTES)]);
+            }
+            Frame::Request(bytes) | Frame::Offers(bytes) | Frame::Reply(bytes) => out.extend(*bytes),
+            Frame::CreateGroup { token, ranks, rank } => {
+                out.extend(token.to_le_bytes());
+                out.extend(ranks.to_le_bytes());
+                out.extend(rank.to_le_bytes());
+            }
+            Frame::Call { words, input, table, output } => {
+                for word in words.iter().chain([input, table, output]) {
+                    out.extend(word.to_le_bytes());
+                }
+            }
+            Frame::Unreadable { slot } => out.extend(slot.to_le_bytes()),
+            Frame::Data { slot, offset, bytes } => {
+                out.extend(slot.to_le_bytes());
+                out.extend(offset.to_le_bytes());
+                out.extend(*bytes);
+            }
+            Frame::Complete { slot, status } => {
+                out.extend(slot.to_le_bytes());
+                out.extend(status.code().to_le_bytes());
+            }
+            Frame::Refused { text } => {
+                let cut = (0..=text.len().min(TEXT_BYTES)).rev().find(|&at| text.is_char_boundary(at));
+                out.extend(&text.as_bytes()[..cut.unwrap_or(0)]);
+            }
+        }
+        let length = out.len() - start - LENGTH_BYTES;
+        assert!(length <= MOST_BYTES, "a frame of {length} bytes");
+        out[start..start + LENGTH_BYTES].copy_from_slice(&(length as u32).to_le_bytes());
+    }
+}
+
+fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
+    let (&kind, body) = frame.split_first().ok_or(FrameError::Field("length"))?;
+    let mut body = Body(body);
+    let decoded = match kind {
+        1 => {
+            if body.u32()? != MAGIC {
+                return Err(FrameError::Field("magic number"));
+            }
+            let theirs = u16::from_le_bytes(body.array()?);
+            if theirs != VERSION {
+                return Err(FrameError::Version { theirs });
+            }
+            Frame::Greeting { key: body.rest(TEXT_BYTES)? }
+        }
+        2 => Frame::Request(body.rest(DATA_BYTES)?),
+        3 => Frame::CreateGroup { token: body.u64()?, ranks: body.u32()?, rank: body.u32()? },
+        4 => Frame::Offers(body.rest(DATA_BYTES)?),
+        5 => {
+            let mut words = [0; ENTRY_WORDS];
+            for word in &mut words {
+                *word = body.u64()?;
+            }
+            Frame::Call { words, input: body.u64()?, table: body.u64()?, output: body.u64()? }
+        }
+        6 => Frame::Unreadable { slot: body.u32()? },
+        7 => Frame::Data { slot: body.u32()?, offset: body.u64()?, bytes: body.rest(DATA_BYTES)? },
+        8 => Frame::Reply(body.rest(DATA_BYTES)?),
+        9 => {
+            let (slot, code) = (body.u32()?, body.u32()? as i32);
+            Frame::Complete { slot, status: Status::from_code(code).ok_or(FrameError::Field("status"))? }
+        }
+        10 => {
+            let text = std::str::from_utf8(body.rest(TEXT_BYTES)?).map_err(|_| FrameError::Field("text"))?;
+            Frame::Refused { text }
+        }
+        _ => return Err(FrameError::Field("kind")),
+    };
+    if body.0.is_empty() { Ok(decoded) } else { Err(FrameError::Field("length")) }
+}
+
+struct Body<'a>(&'a [u8]);
+
+impl<'a> Body<'a> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(FrameError::Field("length"))?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn u32(&mut self) -> Result<u32, FrameError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, FrameError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn rest(&mut self, most: usize) -> Result<&'a [u8], FrameError> {
+        if self.0.len() > most {
+            return Err(FrameError::Field("length"));
+        }
+        Ok(std::mem::take(&mut self.0))
+    }
+}
+
+/// Bytes that have come, frame by frame.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Decoder {
+    /// Where bytes that come are to be put, never empty after [`Decoder::next`] returned `None`.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        self.bytes.resize(LENGTH_BYTES + MOST_BYTES, 0);
+        &mut self.bytes[self.end..]
+    }
+
+    /// So many bytes were put there.
+    ///
+    /// # Panics
+    /// If there was no room for them.
+    pub(crate) fn filled(&mut self, count: usize) {
+        assert!(count <= self.bytes.len() - self.end, "{count} bytes beyond the room");
+        self.end += count;
+    }
+
+    /// The next whole frame; `None` until more has come.
+    ///
+    /// # Errors
+    /// [`FrameError`]; the stream is of no more use then.
+    pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
+        let Some((length, _)) = self.bytes[self.start..self.end].split_first_chunk() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > MOST_BYTES {
+            return Err(FrameError::Field("length"));
+        }
+        let frame = self.start + LENGTH_BYTES;
+        if self.end < frame + length {
+            return Ok(None);
+        }
+        self.start = frame + length;
+        decode(&self.bytes[frame..frame + length]).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text() -> impl Strategy<Value = String> {
+        "[a-zü ]{0,40}"
+    }
+
+    /// Content for any frame: numbers, bytes, a text.
+    fn parts() -> impl Strategy<Value = (u8, [u64; 3], u32, Words, Vec<u8>, String)> {
+        let bytes = proptest::collection::vec(any::<u8>(), 0..600);
+        (0..10u8, any::<[u64; 3]>(), any::<u32>(), any::<Words>(), bytes, text())
+    }
+
+    fn frame<'a>(
+        (kind, numbers, slot, words, bytes, text): &'a (u8, [u64; 3], u32, Words, Vec<u8>, String),
+    ) -> Frame<'a> {
+        let (&[input, table, output], &slot) = (numbers, slot);
+        match kind {
+            0 => Frame::Greeting { key: bytes },
+            1 => Frame::Request(bytes),
+            2 => Frame::CreateGroup { token: input, ranks: slot, rank: table as u32 },
+            3 => Frame::Offers(bytes),
+            4 => Frame::Call { words: *words, input, table, output },
+            5 => Frame::Unreadable { slot },
+            6 => Frame::Data { slot, offset: input, bytes },
+            7 => Frame::Reply(bytes),
+            8 => Frame::Complete { slot, status: Status::RankLost },
+            _ => Frame::Refused { text },
+        }
+    }
+
+    /// Feeds a stream in pieces of these sizes, in turn; returns the frames encoded again.
+    fn feed(stream: &[u8], pieces: &[usize]) -> Result<Vec<u8>, FrameError> {
+        let mut decoder = Decoder::default();
+        let (mut left, mut again, mut sizes) = (stream, Vec::new(), pieces.iter().cycle());
+        while !left.is_empty() {
+            let room = decoder.room();
+            let count = left.len().min(room.len()).min(sizes.next().copied().unwrap_or(1));
+            room[..count].copy_from_slice(&left[..count]);
+            decoder.filled(count);
+            left = &left[count..];
+            while let Some(frame) = decoder.next()? {
+                frame.encode(&mut again);
+            }
+        }
+        Ok(again)
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_however_the_stream_is_cut(
+            all in proptest::collection::vec(parts(), 1..8),
+            pieces in proptest::collection::vec(1usize..400, 1..8),
+        ) {
+            let mut stream = Vec::new();
+            all.iter().for_each(|parts| frame(parts).encode(&mut stream));
+            prop_assert_eq!(feed(&stream, &pieces), Ok(stream));
+        }
+
+        /// Whatever comes, the decoder takes it back apart into the same bytes or calls it an error.
+        #[test]
+        fn damage_is_an_error_or_another_frame(parts in parts(), at in any::<prop::sample::Index>(), flip in 1u8..) {
+            let mut stream = Vec::new();
+            frame(&parts).encode(&mut stream);
+            let at = at.index(stream.len());
+            stream[at] ^= flip;
+            if let Ok(again) = feed(&stream, &[64]) {
+                prop_assert!(stream.starts_with(&again));
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_piece_fits_and_longer_frames_are_refused() {
+        let mut stream = Vec::new();
+        Frame::Data { slot: 1, offset: u64::MAX, bytes: &vec![7; DATA_BYTES] }.encode(&mut stream);
+        assert_eq!(feed(&stream, &[4096]), Ok(stream));
+        let long = (MOST_BYTES as u32 + 1).to_le_bytes();
+        assert_eq!(feed(&long, &[4]), Err(FrameError::Field("length")));
+        assert_eq!(feed(&[0; 4], &[4]), Err(FrameError::Field("length")));
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let mut stream = Vec::new();
+        Frame::Greeting { key: b"secret" }.encode(&mut stream);
+        stream[9] = 9;
+        assert_eq!(feed(&stream, &[64]), Err(FrameError::Version { theirs: 9 }));
+        stream[5] = 0;
+        assert_eq!(feed(&stream, &[64]), Err(FrameError::Field("magic number")));
+    }
+}

@@ -1,0 +1,664 @@
+//! The host's side: serves ranks in the place of a service process on another machine (SP-1, GP-9).
+//!
+//! Each rank has two threads and a connection. The first takes what the rank says and submits, reads its input and sends it
+//! all; the second takes what comes and writes output and completions. A rank goes through these states:
+//!
+//! | state | on | goes to |
+//! |---|---|---|
+//! | greeting | `Hello`, and the service process takes the rank | attached |
+//! | greeting | anything else | gone, with the reason as reply |
+//! | attached | the end of the connection | lost: every call in flight, and every one to come, ends with the reason |
+//! | attached, lost | the rank's end, `Detach` answered | gone: the connection ends, the service process sees the rank leave |
+//!
+//! Invariants: the second thread waits for the connection alone, so what the service process sends always flows; memory of
+//! the rank is written by it alone, before the completion that tells the rank so. Never does: ask the rank's processor.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use outboard_shm::attach::message::Message;
+use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request, Welcome};
+use outboard_shm::control::{Completions, LAYOUT_VERSION, ServiceSide};
+use outboard_shm::entry::Entry;
+use outboard_shm::memory::{AccessError, MemfdRanges, RankMemory, TieredMemory};
+use outboard_shm::region::read_sealed;
+use outboard_shm::status::Status;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+
+use super::frame::{DATA_BYTES, Decoder, Frame};
+use super::submission::{Piece, Submission, bytes_of};
+use super::wire::{Wire, WireError};
+use crate::attach::{Process, Refused, pin};
+use crate::poller::{Poller, Token, Trigger};
+use crate::socket::NamedSocket;
+
+/// How long a rank may take to say who it is, and the service process to answer.
+const GREETING_LIMIT: Duration = Duration::from_secs(20);
+/// Submissions taken per turn, so that requests are looked at in between.
+const SUBMISSIONS: usize = 64;
+
+/// Where the service process is and who may attach here.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) service: SocketAddr,
+    pub(crate) key: String,
+    /// Ranks at a time.
+    pub(crate) most: usize,
+    /// Memory ranges of one rank, and how many of them are mapped at a time.
+    pub(crate) most_ranges: u32,
+    pub(crate) most_mapped: u32,
+}
+
+/// Serves ranks that attach at `socket` until `stopped` says so, see [`crate::run`].
+///
+/// # Errors
+/// When the kernel refuses to let us wait.
+pub(crate) fn run(
+    socket: &mut NamedSocket,
+    terms: Terms,
+    stop: BorrowedFd<'_>,
+    mut stopped: impl FnMut() -> bool,
+) -> Result<(), Errno> {
+    let terms = Arc::new(terms);
+    let present = Arc::new(AtomicUsize::new(0));
+    loop {
+        let mut fds = [PollFd::new(&*socket, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+        if !fds[1].revents().is_empty() && stopped() {
+            return Ok(());
+        }
+        match Channel::accept(socket.as_fd()) {
+            Ok(None) => {}
+            Ok(Some(channel)) => take_in(channel, &terms, &present),
+            Err(errno) => {
+                tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
+                socket.turn_away(drop);
+            }
+        }
+    }
+}
+
+fn take_in(channel: Channel, terms: &Arc<Terms>, present: &Arc<AtomicUsize>) {
+    let (terms, counted) = (Arc::clone(terms), Arc::clone(present));
+    if present.fetch_add(1, Ordering::Relaxed) >= terms.most {
+        present.fetch_sub(1, Ordering::Relaxed);
+        return tracing::warn!(most = terms.most, "a rank is turned away; raise --max-ranks");
+    }
+    let serve = move || {
+        serve(channel, &terms);
+        counted.fetch_sub(1, Ordering::Relaxed);
+    };
+    if let Err(error) = std::thread::Builder::new().name("relay-rank".into()).spawn(serve) {
+        present.fetch_sub(1, Ordering::Relaxed);
+        tracing::error!(%error, "no thread for a rank");
+    }
+}
+
+/// Serves one rank to its end.
+fn serve(channel: Channel, terms: &Terms) {
+    let (token, hello, descriptors) = match greeted(&channel) {
+        Ok(greeted) => greeted,
+        Err(error) => return tracing::debug!(%error, "a connection did not greet"),
+    };
+    match attach(&channel, &hello, descriptors, terms) {
+        Ok((session, side, welcome, decoder, pidfd)) => {
+            let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
+            if sent.is_ok() {
+                Relayed::start(channel, session, side, decoder, pidfd);
+            }
+        }
+        Err(Refused { status, text }) => {
+            tracing::warn!(pid = hello.pid, text, "a process may not attach");
+            // It may have gone meanwhile.
+            let _ = channel.send(token, &Reply::Error { status, text }, &[]);
+        }
+    }
+}
+
+fn greeted(channel: &Channel) -> Result<(u64, Hello, Vec<OwnedFd>), ChannelError> {
+    channel.wait(GREETING_LIMIT)?;
+    match channel.receive::<Request>()? {
+        Some(Received { token, message: Request::Hello(hello), descriptors }) => Ok((token, hello, descriptors)),
+        Some(Received { token, .. }) => {
+            let text = "the first message of a connection is a greeting".to_owned();
+            channel.send(token, &Reply::Error { status: Status::Protocol, text }, &[])?;
+            Err(ChannelError::Closed)
+        }
+        None => Err(ChannelError::Backlogged),
+    }
+}
+
+type Attached = (Session, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
+
+/// Finds out how the rank's memory is reached, and attaches it to the service process.
+fn attach(
+    channel: &Channel,
+    hello: &Hello,
+    descriptors: Vec<OwnedFd>,
+    terms: &Terms,
+) -> Result<Attached, Refused> {
+    if hello.layout_version != LAYOUT_VERSION {
+        let text = format!(
+            "the library shares memory in layout {}, the relay in layout {LAYOUT_VERSION}; install both from one release",
+            hello.layout_version
+        );
+        return Err(Refused { status: Status::Version, text });
+    }
+    let Process { pid, pidfd, memory } = pin(channel, hello, descriptors)?;
+    let ranges = MemfdRanges::bounded(terms.most_ranges, terms.most_mapped);
+    let memory = memory.with_ranges(ranges);
+    let unreachable = |why: &dyn std::fmt::Display| Refused {
+        status: Status::NoService,
+        text: format!("the service process at {} does not take ranks of this host: {why}", terms.service),
+    };
+    let stream = TcpStream::connect_timeout(&terms.service, GREETING_LIMIT).map_err(|error| unreachable(&error))?;
+    let wire = Wire::new(stream).map_err(|error| unreachable(&error))?;
+    let (decoder, mut welcome) = greet(&wire, &terms.key).map_err(|error| unreachable(&error))?;
+    (welcome.tier, welcome.most_ranges) = (memory.tier(), terms.most_ranges);
+    let resource = |text: String| Refused { status: Status::Resource, text };
+    let side = ServiceSide::create().map_err(|error| resource(error.to_string()))?;
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let bell = bell.map_err(|errno| resource(format!("the relay cannot make an eventfd: {errno}")))?;
+    tracing::info!(pid, tier = %memory.tier(), service = %terms.service, "a rank attached");
+    let session = Session {
+        service: terms.service,
+        pid,
+        wire,
+        memory,
+        completions: side.completions(),
+        books: Mutex::default(),
+        bell,
+    };
+    Ok((session, side, welcome, decoder, pidfd))
+}
+
+/// Why the service process does not take a rank.
+#[derive(Debug, thiserror::Error)]
+enum GreetError {
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Kernel(#[from] std::io::Error),
+    #[error("{0}")]
+    Refused(String),
+    #[error("it answers what was not asked")]
+    Nonsense,
+}
+
+fn greet(wire: &Wire, key: &str) -> Result<(Decoder, Welcome), GreetError> {
+    wire.send(&Frame::Greeting { key: key.as_bytes() })?;
+    wire.stream().set_read_timeout(Some(GREETING_LIMIT))?;
+    let mut decoder = Decoder::default();
+    let welcome = loop {
+        match decoder.next().map_err(WireError::from)? {
+            // The codec refuses a tier that only a rank of the same host can have, and this one is replaced.
+            Some(Frame::Reply(bytes)) => match Reply::decode(bytes) {
+                Ok((_, Reply::Welcome(welcome))) => break welcome,
+                _ => return Err(GreetError::Nonsense),
+            },
+            Some(Frame::Refused { text }) => return Err(GreetError::Refused(text.to_owned())),
+            Some(_) => return Err(GreetError::Nonsense),
+            None => wire.fill(&mut decoder)?,
+        }
+    };
+    wire.stream().set_read_timeout(None)?;
+    Ok((decoder, welcome))
+}
+
+/// What a reply that has not come is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// A group of so many ranks, in which this rank has this number.
+    CreateGroup(u32, u32),
+    DestroyGroup(u64),
+    Other,
+}
+
+/// What both threads know.
+#[derive(Debug, Default)]
+struct Books {
+    /// Where the output of each call in flight goes, by completion word.
+    in_flight: HashMap<u32, Arc<[Piece]>>,
+    /// Ranks and this rank's number, by group.
+    groups: HashMap<u64, (u32, u32)>,
+    asked: HashMap<u64, Asked>,
+    /// Sentences of failures that the service process does not know, by completion word.
+    failures: HashMap<u32, (Status, String)>,
+    /// Why there is no service process any more.
+    lost: Option<String>,
+}
+
+/// A relayed rank, as both threads see it.
+#[derive(Debug)]
+struct Session {
+    service: SocketAddr,
+    pid: u32,
+    wire: Wire,
+    memory: TieredMemory,
+    completions: Completions,
+    books: Mutex<Books>,
+    /// Rung when the connection has ended.
+    bell: OwnedFd,
+}
+
+impl Session {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what comes until the connection ends.
+    fn receive(&self, channel: &Channel, mut decoder: Decoder) {
+        let why = loop {
+            match self.drain(channel, &mut decoder) {
+                Ok(()) => {}
+                Err(why) => break why,
+            }
+            if let Err(error) = self.wire.fill(&mut decoder) {
+                break format!("the service process at {} is lost: {error}", self.service);
+            }
+        };
+        self.wire.end();
+        self.books().lost = Some(why);
+        // A counter that is at its end wakes as well.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    fn drain(&self, channel: &Channel, decoder: &mut Decoder) -> Result<(), String> {
+        let nonsense = |what: &str| format!("the service process at {} sent {what}", self.service);
+        while let Some(frame) = decoder.next().map_err(|error| nonsense(&error.to_string()))? {
+            match frame {
+                Frame::Reply(bytes) => {
+                    let (token, reply) = Reply::decode(bytes).map_err(|error| nonsense(&error.to_string()))?;
+                    self.reply(channel, token, &reply);
+                }
+                Frame::Data { slot, offset, bytes } => self.write(slot, offset, bytes),
+                Frame::Complete { slot, status } => self.complete(slot, status),
+                Frame::Refused { text } => {
+                    return Err(format!("the service process at {} gave this rank up: {text}", self.service));
+                }
+                Frame::Greeting { .. }
+                | Frame::Request(_)
+                | Frame::CreateGroup { .. }
+                | Frame::Offers(_)
+                | Frame::Call { .. }
+                | Frame::Unreadable { .. } => return Err(nonsense("what only relays send")),
+            }
+        }
+        Ok(())
+    }
+
+    fn reply(&self, channel: &Channel, token: u64, reply: &Reply) {
+        let mut books = self.books();
+        match (books.asked.remove(&token), reply) {
+            (Some(Asked::CreateGroup(ranks, me)), Reply::GroupReady(ready)) => {
+                books.groups.insert(ready.group, (ranks, me));
+            }
+            (Some(Asked::DestroyGroup(group)), Reply::Done) => {
+                books.groups.remove(&group);
+            }
+            _ => {}
+        }
+        drop(books);
+        self.answer(channel, token, reply);
+    }
+
+    /// A rank that does not take its reply is seen to be gone by the other thread.
+    fn answer(&self, channel: &Channel, token: u64, reply: &Reply) {
+        if let Err(error) = channel.send(token, reply, &[]) {
+            tracing::debug!(pid = self.pid, %error, "a rank does not take a reply");
+        }
+    }
+
+    /// Writes output to where the rank wants it.
+    fn write(&self, slot: u32, offset: u64, bytes: &[u8]) {
+        let pieces = self.books().in_flight.get(&slot).map(Arc::clone);
+        let Some(pieces) = pieces else { return };
+        if let Err(error) = scatter(&self.memory, &pieces, offset, bytes) {
+            self.books().failures.insert(slot, (Status::Memory, error.to_string()));
+        }
+    }
+
+    fn complete(&self, slot: u32, status: Status) {
+        let mut books = self.books();
+        if books.in_flight.remove(&slot).is_none() {
+            return;
+        }
+        let status = books.failures.get(&slot).map_or(status, |(own, _)| *own);
+        drop(books);
+        self.completions.complete(slot, status);
+    }
+
+    /// Ends a call that the service process does not know, or knows no reason for.
+    fn fail(&self, slot: u32, status: Status, text: String) {
+        self.books().failures.insert(slot, (status, text));
+        self.completions.complete(slot, status);
+    }
+}
+
+/// Writes `bytes`, which begin `offset` bytes after the beginning of the pieces; what lies beyond them is left out.
+fn scatter(memory: &dyn RankMemory, pieces: &[Piece], offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+    let (mut skip, mut left) = (offset, bytes);
+    for (address, length) in pieces {
+        if left.is_empty() {
+            break;
+        }
+        if skip >= *length {
+            skip -= length;
+            continue;
+        }
+        let count = usize::try_from(length - skip).map_or(left.len(), |room| room.min(left.len()));
+        let (now, rest) = left.split_at(count);
+        memory.write(address + skip, now)?;
+        (skip, left) = (0, rest);
+    }
+    Ok(())
+}
+
+/// How serving a rank ends.
+enum Gone {
+    /// The rank left or died.
+    Rank,
+    /// The kernel.
+    Kernel(Errno),
+}
+
+/// The thread that hears the rank.
+struct Relayed {
+    channel: Arc<Channel>,
+    session: Arc<Session>,
+    side: ServiceSide,
+    poller: Poller,
+    lost: bool,
+    buffer: Vec<u8>,
+}
+
+impl Relayed {
+    fn start(channel: Channel, session: Session, side: ServiceSide, decoder: Decoder, pidfd: Option<OwnedFd>) {
+        let (channel, session) = (Arc::new(channel), Arc::new(session));
+        let (to, own) = (Arc::clone(&channel), Arc::clone(&session));
+        let receiving =
+            std::thread::Builder::new().name("relay-receive".into()).spawn(move || own.receive(&to, decoder));
+        let receiving = match receiving {
+            Ok(thread) => thread,
+            Err(error) => return tracing::error!(%error, "no thread for a rank"),
+        };
+        let pid = session.pid;
+        match Poller::new() {
+            Ok(poller) => {
+                let relayed = Relayed { channel, session, side, poller, lost: false, buffer: Vec::new() };
+                relayed.serve(pidfd, receiving);
+            }
+            Err(errno) => {
+                session.wire.end();
+                tracing::error!(%errno, pid, "no descriptor for a rank");
+            }
+        }
+    }
+
+    fn serve(mut self, pidfd: Option<OwnedFd>, receiving: JoinHandle<()>) {
+        let watch = || {
+            self.poller.watch(&*self.channel, Token::Channel(0), Trigger::Level)?;
+            self.poller.watch(self.side.doorbell(), Token::Doorbell(0), Trigger::Edge)?;
+            self.poller.watch(&self.session.bell, Token::Mailbox, Trigger::Edge)?;
+            pidfd.as_ref().map_or(Ok(()), |pidfd| self.poller.watch(pidfd, Token::Process(0), Trigger::Level))
+        };
+        let gone = match watch() {
+            Ok(()) => self.turn_until_gone(),
+            Err(errno) => Gone::Kernel(errno),
+        };
+        let pid = self.session.pid;
+        match gone {
+            Gone::Rank => tracing::info!(pid, "a rank is gone"),
+            Gone::Kernel(errno) => tracing::error!(%errno, pid, "a rank is given up"),
+        }
+        // The service process sees the rank leave.
+        self.session.wire.end();
+        if receiving.join().is_err() {
+            tracing::error!(pid, "the thread that receives for a rank panicked");
+        }
+    }
+
+    fn turn_until_gone(&mut self) -> Gone {
+        loop {
+            let mut worked = self.take_submissions();
+            match self.take_requests() {
+                Ok(some) => worked |= some,
+                Err(gone) => return gone,
+            }
+            if worked {
+                continue;
+            }
+            let woken = if self.side.prepare_sleep() { self.poller.sleep(None) } else { Ok(Vec::new()) };
+            self.side.stay_awake();
+            match woken {
+                Ok(tokens) if tokens.contains(&Token::Process(0)) => return Gone::Rank,
+                Ok(tokens) if tokens.contains(&Token::Mailbox) => self.lose(),
+                Ok(_) => {}
+                Err(errno) => return Gone::Kernel(errno),
+            }
+        }
+    }
+
+    /// The service process is lost: whoever waits for it is told.
+    fn lose(&mut self) {
+        self.lost = true;
+        let mut books = self.session.books();
+        let why = books.lost.clone().unwrap_or_default();
+        tracing::warn!(pid = self.session.pid, why, "a rank is without its service process");
+        let slots: Vec<u32> = books.in_flight.drain().map(|(slot, _)| slot).collect();
+        let asked: Vec<u64> = books.asked.drain().map(|(token, _)| token).collect();
+        drop(books);
+        for slot in slots {
+            self.session.fail(slot, Status::ServiceLost, why.clone());
+        }
+        for token in asked {
+            let reply = Reply::Error { status: Status::ServiceLost, text: why.clone() };
+            self.session.answer(&self.channel, token, &reply);
+        }
+    }
+
+    fn take_submissions(&mut self) -> bool {
+        for taken in 0..SUBMISSIONS {
+            match self.side.take() {
+                None => return taken > 0,
+                Some(Ok(entry)) => self.submit(&entry),
+                Some(Err(error)) => tracing::debug!(pid = self.session.pid, %error, "a submission is refused"),
+            }
+        }
+        true
+    }
+
+    fn submit(&mut self, entry: &Entry) {
+        let (session, slot) = (Arc::clone(&self.session), entry.slot());
+        let mut books = session.books();
+        if books.in_flight.contains_key(&slot) {
+            return tracing::debug!(pid = session.pid, slot, "a completion word is used twice at once");
+        }
+        books.failures.remove(&slot);
+        let refused = if let (true, Some(why)) = (self.lost, &books.lost) {
+            Some((Status::ServiceLost, why.clone()))
+        } else if !books.groups.contains_key(&entry.group()) {
+            let group = entry.group();
+            let text = format!(
+                "group {group} is not one of this rank's; use a group between its creation and its destruction"
+            );
+            Some((Status::Argument, text))
+        } else {
+            None
+        };
+        let place = books.groups.get(&entry.group()).copied().unwrap_or_default();
+        drop(books);
+        if let Some((status, text)) = refused {
+            return session.fail(slot, status, text);
+        }
+        match Submission::of(entry, place, &session.memory) {
+            Ok(submission) => {
+                session.books().in_flight.insert(slot, submission.output.clone().into());
+                if let Err(error) = self.send(entry, &submission) {
+                    // The other thread hears of it too and ends the call.
+                    tracing::debug!(pid = session.pid, %error, "a call does not reach the service process");
+                }
+            }
+            Err(error) => session.fail(slot, Status::Argument, error.to_string()),
+        }
+    }
+
+    /// Sends a call with what it reads.
+    fn send(&mut self, entry: &Entry, submission: &Submission) -> std::io::Result<()> {
+        let (wire, slot) = (&self.session.wire, entry.slot());
+        let (input, output) = (bytes_of(&submission.input), bytes_of(&submission.output));
+        let table = submission.table.len() as u64;
+        wire.send(&Frame::Call { words: entry.encode(), input, table, output })?;
+        for (at, bytes) in submission.table.chunks(DATA_BYTES).enumerate() {
+            wire.send(&Frame::Data { slot, offset: input + (at * DATA_BYTES) as u64, bytes })?;
+        }
+        let mut offset = 0;
+        for &(address, length) in &submission.input {
+            let mut read = 0;
+            while read < length {
+                let count = (length - read).min(DATA_BYTES as u64);
+                self.buffer.resize(count as usize, 0);
+                if let Err(error) = self.session.memory.read(address + read, &mut self.buffer) {
+                    self.session.books().failures.insert(slot, (Status::Memory, error.to_string()));
+                    return wire.send(&Frame::Unreadable { slot });
+                }
+                wire.send(&Frame::Data { slot, offset, bytes: &self.buffer })?;
+                (read, offset) = (read + count, offset + count);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_requests(&mut self) -> Result<bool, Gone> {
+        match self.channel.receive::<Request>() {
+            Ok(None) => Ok(false),
+            Ok(Some(received)) => self.request(received).map(|()| true),
+            Err(ChannelError::Closed) => Err(Gone::Rank),
+            Err(error) => {
+                tracing::warn!(pid = self.session.pid, %error, "a connection is given up");
+                Err(Gone::Rank)
+            }
+        }
+    }
+
+    fn request(&mut self, received: Received<Request>) -> Result<(), Gone> {
+        let Received { token, message, descriptors } = received;
+        let local = match &message {
+            Request::Hello(_) => Some(error(Status::Protocol, "this connection is attached already")),
+            Request::RegisterMemory { address, bytes, .. } => {
+                let memfd = descriptors.into_iter().next();
+                return self.register(token, *address, *bytes, memfd);
+            }
+            Request::UnregisterMemory { address } => Some(match self.session.memory.ranges().unregister(*address) {
+                Ok(()) => Reply::Done,
+                Err(unknown) => error(Status::Argument, unknown),
+            }),
+            Request::ErrorText { slot } => {
+                let books = self.session.books();
+                books.failures.get(slot).map(|(status, text)| Reply::ErrorText { status: *status, text: text.clone() })
+            }
+            Request::CreateGroup { ranks, rank } if !self.lost => {
+                return self.create_group(token, (*ranks, *rank), &descriptors);
+            }
+            Request::Offer
+            | Request::DestroyGroup { .. }
+            | Request::SetDeadline { .. }
+            | Request::Detach
+            | Request::CreateGroup { .. } => None,
+            Request::Restage(_) => Some(error(Status::Argument, "the relay does not take copies")),
+        };
+        match (local, &message) {
+            (Some(reply), _) => self.session.answer(&self.channel, token, &reply),
+            (None, Request::DestroyGroup { .. } | Request::Detach) if self.lost => {
+                self.session.answer(&self.channel, token, &Reply::Done);
+            }
+            (None, _) if self.lost => {
+                let why = self.session.books().lost.clone().unwrap_or_default();
+                self.session.answer(&self.channel, token, &error(Status::ServiceLost, why));
+            }
+            (None, request) => self.forward(token, request),
+        }
+        Ok(())
+    }
+
+    fn forward(&self, token: u64, request: &Request) {
+        let asked = match request {
+            Request::DestroyGroup { group } => Asked::DestroyGroup(*group),
+            _ => Asked::Other,
+        };
+        self.session.books().asked.insert(token, asked);
+        self.note(self.session.wire.send(&Frame::Request(&request.encode(token))));
+    }
+
+    fn create_group(&self, token: u64, (ranks, rank): (u32, u32), descriptors: &[OwnedFd]) -> Result<(), Gone> {
+        let most = u32::from(u16::MAX);
+        let [offers] = descriptors else { unreachable!("the message has one descriptor") };
+        let offers = match read_sealed(offers.as_fd(), ranks.min(most) as usize * OFFER_BYTES) {
+            Ok(offers) if ranks <= most => offers,
+            Ok(_) => {
+                let text = format!("{ranks} ranks exceed the {most} of a group");
+                self.session.answer(&self.channel, token, &error(Status::Argument, text));
+                return Ok(());
+            }
+            Err(cause) => {
+                self.session.answer(&self.channel, token, &error(Status::Argument, cause));
+                return Ok(());
+            }
+        };
+        self.session.books().asked.insert(token, Asked::CreateGroup(ranks, rank));
+        let wire = &self.session.wire;
+        let sent = wire.send(&Frame::CreateGroup { token, ranks, rank });
+        self.note(sent.and_then(|()| offers.chunks(DATA_BYTES).try_for_each(|piece| wire.send(&Frame::Offers(piece)))));
+        Ok(())
+    }
+
+    fn register(&self, token: u64, address: u64, bytes: u64, memfd: Option<OwnedFd>) -> Result<(), Gone> {
+        let memfd = memfd.expect("the message has one descriptor");
+        let reply = match self.session.memory.ranges().register(address, bytes, memfd) {
+            Ok(()) => Reply::Done,
+            Err(cause) => error(Status::Argument, cause),
+        };
+        self.session.answer(&self.channel, token, &reply);
+        Ok(())
+    }
+
+    /// A request that could not be sent is answered when the other thread hears of the loss.
+    fn note(&self, sent: std::io::Result<()>) {
+        if let Err(error) = sent {
+            tracing::debug!(pid = self.session.pid, %error, "a request does not reach the service process");
+        }
+    }
+}
+
+fn error(status: Status, text: impl ToString) -> Reply {
+    Reply::Error { status, text: text.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outboard_shm::memory::MemfdRanges;
+    use outboard_shm::region::Region;
+
+    #[test]
+    fn output_goes_to_its_pieces_and_nowhere_else() {
+        let region = Region::create("test", 4096).expect("memory");
+        let memory = MemfdRanges::default();
+        memory.register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
+        let pieces = [(0x1010, 3), (0x1020, 4), (0x1001, 2)];
+        for (offset, bytes) in [(2, &b"cdefgh"[..]), (0, b"ab"), (8, b"i-beyond"), (100, b"far")] {
+            scatter(&memory, &pieces, offset, bytes).expect("mapped");
+        }
+        let mut seen = [0; 0x24];
+        region.read(0, &mut seen);
+        assert_eq!((&seen[0x10..0x13], &seen[0x20..0x24], &seen[1..3]), (&b"abc"[..], &b"defg"[..], &b"hi"[..]));
+        assert_eq!(seen.iter().filter(|byte| **byte != 0).count(), 9);
+        assert!(scatter(&memory, &[(0x9000, 1)], 0, b"x").is_err());
+    }
+}

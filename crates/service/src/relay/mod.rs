@@ -1,0 +1,24 @@
+//! Ranks of another machine: a relay beside them, a dock in the service process (DPU mode, SP-1, GP-9).
+//!
+//! ```text
+//!   host                                             DPU
+//!   rank -- attach socket, ring, memory -- relay == TCP, one connection per rank == dock -- attach socket, ring, shadows -- conductor
+//! ```
+//!
+//! The relay ([`host`]) serves ranks as a service process of their own host would, the dock ([`dock`]) attaches to the service
+//! process as ranks of its own host do: neither the client library nor the conductor knows that there are two machines.
+//! Memory is staged: a call's input crosses the link once, behind the call, into a *shadow* ([`shadow`]) that the service
+//! process has mapped; its output crosses once, before the completion.
+//!
+//! Invariants: each rank has a connection of its own, so that its end is the rank's end and its flow control the rank's
+//! own; the relay always takes what comes without waiting for anything that the dock has to take, so the two never wait for
+//! each other; a shadow holds no address that another rank could reach.
+//!
+//! Never does: look into what a collective does; survive the loss of the connection.
+
+pub(crate) mod dock;
+mod frame;
+pub(crate) mod host;
+mod shadow;
+mod submission;
+mod wire;

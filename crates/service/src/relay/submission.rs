@@ -1,0 +1,175 @@
+//! What a submission reads and writes in its rank, so that it can be carried to another machine and its result back.
+
+use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
+use outboard_shm::memory::{AccessError, RankMemory};
+
+/// Address and length of bytes in the rank.
+pub(super) type Piece = (u64, u64);
+
+/// A submission on its way to another machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Submission {
+    /// Read one after the other.
+    pub(super) input: Vec<Piece>,
+    /// Written one after the other.
+    pub(super) output: Vec<Piece>,
+    /// Table of blocks, for blocks that lie one after the other; empty where there is none.
+    pub(super) table: Vec<u8>,
+}
+
+/// Why a submission cannot be carried on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SubmissionError {
+    /// Lengths or addresses.
+    #[error("the buffers of this call exceed the address space")]
+    Range,
+    /// The table of blocks.
+    #[error("the table of blocks at {address:#x} cannot be read: {error}")]
+    Table {
+        /// Where it should be.
+        address: u64,
+        /// What the kernel said.
+        error: AccessError,
+    },
+}
+
+/// The bytes of all pieces together.
+pub(super) fn bytes_of(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|(_, bytes)| bytes).sum()
+}
+
+impl Submission {
+    /// Finds out what a submission of rank `me` among `ranks` moves; a table is read from its memory.
+    ///
+    /// # Errors
+    /// [`SubmissionError`].
+    pub(super) fn of(
+        entry: &Entry,
+        (ranks, me): (u32, u32),
+        memory: &dyn RankMemory,
+    ) -> Result<Submission, SubmissionError> {
+        let (input, output, table) = match *entry {
+            Entry::Allgather(entry) => {
+                let (input, output) = allgather(&entry, ranks, me)?;
+                (input, output, Vec::new())
+            }
+            Entry::Broadcast(BroadcastEntry { root, buffer, bytes, .. }) => {
+                let whole = vec![(buffer, bytes)];
+                if root == me { (whole, Vec::new(), Vec::new()) } else { (Vec::new(), whole, Vec::new()) }
+            }
+            Entry::Alltoall(AlltoallEntry { send, receive, blocks: BlockSizes::Even { bytes }, .. }) => {
+                let total = bytes.checked_mul(u64::from(ranks)).ok_or(SubmissionError::Range)?;
+                (vec![(send, total)], vec![(receive, total)], Vec::new())
+            }
+            Entry::Alltoall(AlltoallEntry { send, receive, blocks: BlockSizes::Table { address }, .. }) => {
+                blocks(address, (send, receive), ranks, memory)?
+            }
+        };
+        // Sums of both directions together fit, so those of one do.
+        let pieces = || input.iter().chain(&output);
+        let total = pieces().try_fold(0u64, |sum, (_, bytes)| sum.checked_add(*bytes));
+        let in_space = pieces().all(|(address, bytes)| address.checked_add(*bytes).is_some());
+        if !in_space || total.is_none_or(|total| total > i64::MAX as u64) {
+            return Err(SubmissionError::Range);
+        }
+        Ok(Submission { input, output, table })
+    }
+}
+
+fn allgather(entry: &AllgatherEntry, ranks: u32, me: u32) -> Result<(Vec<Piece>, Vec<Piece>), SubmissionError> {
+    let &AllgatherEntry { in_place, send, receive, bytes_per_rank: bytes, .. } = entry;
+    let total = bytes.checked_mul(u64::from(ranks)).ok_or(SubmissionError::Range)?;
+    // Part of the total, which fits.
+    let own = u64::from(me) * bytes;
+    let send = if in_place { receive.checked_add(own).ok_or(SubmissionError::Range)? } else { send };
+    Ok((vec![(send, bytes)], vec![(receive, total)]))
+}
+
+type Lists = (Vec<Piece>, Vec<Piece>, Vec<u8>);
+
+/// The blocks of an alltoallv, and the table for blocks without gaps between them.
+fn blocks(
+    address: u64,
+    (send, receive): (u64, u64),
+    ranks: u32,
+    memory: &dyn RankMemory,
+) -> Result<Lists, SubmissionError> {
+    let ranks = ranks as usize;
+    let mut table = vec![0; 4 * 8 * ranks];
+    memory.read(address, &mut table).map_err(|error| SubmissionError::Table { address, error })?;
+    let mut numbers: Vec<u64> = table.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
+    let mut lists = [Vec::new(), Vec::new()];
+    for ((list, half), start) in lists.iter_mut().zip(numbers.chunks_exact_mut(2 * ranks)).zip([send, receive]) {
+        let (bytes, offsets) = half.split_at_mut(ranks);
+        let mut packed = 0u64;
+        for (bytes, offset) in bytes.iter().zip(offsets) {
+            let address = start.checked_add(*offset).ok_or(SubmissionError::Range)?;
+            *offset = packed;
+            packed = packed.checked_add(*bytes).ok_or(SubmissionError::Range)?;
+            if *bytes > 0 {
+                list.push((address, *bytes));
+            }
+        }
+    }
+    let table = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let [input, output] = lists;
+    Ok((input, output, table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outboard_shm::memory::MemfdRanges;
+    use outboard_shm::region::Region;
+
+    fn memory(content: &[u8]) -> MemfdRanges {
+        let region = Region::create("test", 4096).expect("memory");
+        region.write(0, content);
+        let ranges = MemfdRanges::default();
+        ranges.register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
+        ranges
+    }
+
+    #[test]
+    fn an_allgather_in_place_sends_its_own_block() {
+        let entry = AllgatherEntry {
+            group: 1,
+            instance: 1,
+            slot: 0,
+            in_place: true,
+            send: 0,
+            receive: 0x5000,
+            bytes_per_rank: 16,
+        };
+        let found = Submission::of(&Entry::Allgather(entry), (4, 2), &memory(&[])).expect("fits");
+        assert_eq!((found.input, found.output), (vec![(0x5020, 16)], vec![(0x5000, 64)]));
+        let wide = Entry::Allgather(AllgatherEntry { bytes_per_rank: 1 << 62, ..entry });
+        assert_eq!(Submission::of(&wide, (4, 2), &memory(&[])), Err(SubmissionError::Range));
+    }
+
+    #[test]
+    fn only_the_root_of_a_broadcast_sends() {
+        let entry = Entry::Broadcast(BroadcastEntry { group: 1, instance: 1, slot: 0, root: 1, buffer: 64, bytes: 9 });
+        let root = Submission::of(&entry, (3, 1), &memory(&[])).expect("fits");
+        assert_eq!((bytes_of(&root.input), bytes_of(&root.output)), (9, 0));
+        let leaf = Submission::of(&entry, (3, 0), &memory(&[])).expect("fits");
+        assert_eq!((bytes_of(&leaf.input), bytes_of(&leaf.output)), (0, 9));
+    }
+
+    #[test]
+    fn blocks_are_carried_without_the_gaps_between_them() {
+        // Bytes to send, their offsets, bytes to receive, their offsets.
+        let table: Vec<u8> = [3u64, 5, 100, 40, 7, 0, 10, 500].iter().flat_map(|n| n.to_le_bytes()).collect();
+        let blocks = BlockSizes::Table { address: 0x1000 };
+        let entry =
+            Entry::Alltoall(AlltoallEntry { group: 1, instance: 1, slot: 0, send: 0x8000, receive: 0x9000, blocks });
+        let found = Submission::of(&entry, (2, 0), &memory(&table)).expect("readable");
+        assert_eq!(found.input, [(0x8000 + 100, 3), (0x8000 + 40, 5)]);
+        assert_eq!(found.output, [(0x9000 + 10, 7)]);
+        let packed: Vec<u8> = [3u64, 5, 0, 3, 7, 0, 0, 7].iter().flat_map(|n| n.to_le_bytes()).collect();
+        assert_eq!(found.table, packed);
+        let far = BlockSizes::Table { address: 0x9_0000 };
+        let entry = Entry::Alltoall(AlltoallEntry { group: 1, instance: 1, slot: 0, send: 0, receive: 0, blocks: far });
+        assert!(matches!(Submission::of(&entry, (2, 0), &memory(&table)), Err(SubmissionError::Table { .. })));
+    }
+}
