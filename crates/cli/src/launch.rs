@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::Args;
 use outboard::placement::{self, ServiceProcesses};
 use outboard_bench::{Job, LaunchError, Layout, Process, Running, ServiceCounters, ServiceStats};
-use outboard_lab::Lab;
+use outboard_lab::{Lab, Node};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
@@ -28,6 +28,9 @@ use crate::{places, reports};
 /// Where daemons of an emulated host listen; `/run` is each host's own.
 const HOST_DIRECTORY: &str = "/run/outboard";
 const RENDEZVOUS_PORT: u16 = 4790;
+/// Where the first daemon of a DPU takes relays; its siblings follow.
+const DOCK_PORT: u16 = 4791;
+const RELAY_KEY: &str = "OUTBOARD_RELAY_KEY";
 /// How long ranks may take to come to the rendezvous.
 const RENDEZVOUS_LIMIT: Duration = Duration::from_secs(60);
 const READY_LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
@@ -101,28 +104,42 @@ fn daemon_name(host: &str, number: u32, siblings: u32) -> String {
 }
 
 impl Daemons {
-    /// The daemons of every host of the lab, for `ranks` ranks.
+    /// The daemons of every host of the lab, for `ranks` ranks. Where hosts have DPUs the daemons run there, and on the hosts
+    /// run relays, at which ranks find them.
     pub(crate) fn on_lab(lab: &Lab, ranks: u32, directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
         let hosts = lab.spec().hosts();
         let siblings = args.each(ranks, hosts.into());
         let sockets: Vec<_> = (0..siblings).map(|n| socket_in(HOST_DIRECTORY.as_ref(), n, siblings)).collect();
         let traces = args.trace.then(|| directory.to_owned());
         let mut daemons = Daemons { processes: Vec::new(), sockets: sockets.clone(), stats: Vec::new(), traces };
+        let key = if lab.spec().pcie().is_some() { Some(relay_key()?) } else { None };
         let mut ready = Vec::new();
         let each = (1..=hosts).flat_map(|host| (0..siblings).zip(&sockets).map(move |sibling| (host, sibling)));
         for (host, (number, socket)) in each {
-            let host = format!("h{host}");
-            let name = daemon_name(&host, number, siblings);
-            let enter = |p: &str| lab.command(&host, p).map_err(|e| LaunchError::new(format!("entering {host}"), e));
-            let mut command = daemon_command(enter("/bin/sh")?, socket, directory, &name)?;
+            let node = if key.is_some() { Node::Dpu(host) } else { Node::Host(host) };
+            let name = daemon_name(&node.to_string(), number, siblings);
+            let mut command = daemon_command(enter(lab, node)?, socket, directory, &name)?;
+            command.arg("--stats").arg(stats_socket(directory, &name));
             command.args(["--interface", "eth0", "--algorithm", &args.algorithm]);
             command.arg("--link-rate").arg(lab.link().rate_bits_per_s().to_string());
             command.arg("--chains").arg(args.chains.to_string());
             command.arg("--subgroups").arg(args.subgroups.to_string());
             args.flags(&mut command, directory, &name);
+            let dock = dock_address(host, number);
+            if let Some(key) = &key {
+                command.arg("--dock").arg(dock.to_string()).env(RELAY_KEY, key);
+            }
             daemons.processes.push(Process::start(format!("outboardd on {name}"), command, directory)?);
             daemons.stats.push(stats_socket(directory, &name));
             ready.push(ready_fifo(directory, &name));
+            if let Some(key) = &key {
+                let node = Node::Host(host);
+                let name = daemon_name(&node.to_string(), number, siblings);
+                let mut command = daemon_command(enter(lab, node)?, socket, directory, &name)?;
+                command.arg("--relay").arg(dock.to_string()).env(RELAY_KEY, key);
+                daemons.processes.push(Process::start(format!("relay on {name}"), command, directory)?);
+                ready.push(ready_fifo(directory, &name));
+            }
         }
         daemons.processes.iter().zip(&ready).try_for_each(|(process, fifo)| await_ready(process, fifo).map(drop))?;
         Ok(daemons)
@@ -137,6 +154,7 @@ impl Daemons {
             let name = daemon_name("here", number, siblings);
             let socket = socket_in(directory, number, siblings);
             let mut command = daemon_command(Command::new("/bin/sh"), &socket, directory, &name)?;
+            command.arg("--stats").arg(stats_socket(directory, &name));
             command.arg("--die-with-parent");
             if siblings > 1 {
                 command.args(placement::SINGLE_HOST);
@@ -173,6 +191,26 @@ impl Daemons {
     }
 }
 
+/// A command that runs a shell inside a host or DPU.
+fn enter(lab: &Lab, node: Node) -> Result<Command, LaunchError> {
+    let name = node.to_string();
+    lab.command(&name, "/bin/sh").map_err(|e| LaunchError::new(format!("entering {name}"), e))
+}
+
+/// Where the daemon `number` on the DPU of `host` takes relays.
+fn dock_address(host: u16, number: u32) -> SocketAddr {
+    // Few daemons share a host, by far fewer than there are ports above.
+    SocketAddr::from((Node::Dpu(host).address(), DOCK_PORT + number as u16))
+}
+
+/// What daemons and relays of one job know and others do not.
+fn relay_key() -> Result<String, LaunchError> {
+    let mut bytes = [0; 16];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_err(|e| LaunchError::new("a key for relays", e))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// A program of this machine that ends with this process, however that ends; on emulated hosts the lab sees to it.
 pub(crate) fn bound(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
@@ -202,7 +240,7 @@ fn daemon_command(mut shell: Command, socket: &Path, directory: &Path, host: &st
     let daemon = places::daemon().map_err(|e| LaunchError::new("outboardd", e))?;
     let fifo = make_ready_fifo(directory, host)?;
     shell.arg("-c").arg("fifo=$1; shift; exec \"$0\" \"$@\" --ready-fd 3 3>\"$fifo\"").arg(daemon).arg(&fifo);
-    shell.arg("--socket").arg(socket).arg("--stats").arg(stats_socket(directory, host));
+    shell.arg("--socket").arg(socket);
     Ok(shell)
 }
 

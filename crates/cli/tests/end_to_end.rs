@@ -384,3 +384,65 @@ fn the_exit_code_of_a_failed_rank_is_the_jobs() {
     let outcome = Job::start(2, &[], "no such part").finish();
     assert_eq!(outcome.exit_code(), Some(2), "{outcome:?}");
 }
+
+/// GP-9: daemons on DPUs, ranks attached through relays; the collectives of `ranks.c`, whatever the network loses.
+#[test]
+fn ranks_of_hosts_with_dpus_verify() {
+    verify(4, &["--lab", "4x1gbit+dpu"]);
+    verify(4, &["--lab", "2x1gbit+dpu", "--pcie", "500mbit", "--algorithm", "ring"]);
+}
+
+#[test]
+fn loss_between_dpus_is_repaired() {
+    let outcome = verify(4, &["--lab", "4x1gbit+dpu", "--loss", "20%", "--of", "multicast"]);
+    assert!(outcome.counted("bytes sent again") > 0, "the network loses: {outcome:?}");
+    verify(4, &["--lab", "4x1gbit+dpu", "--loss", "1%", "--of", "all"]);
+}
+
+/// SP-8.
+#[test]
+fn several_service_processes_on_each_dpu_verify() {
+    verify(6, &["--lab", "2x1gbit+dpu", "--service-processes", "2"]);
+}
+
+#[test]
+fn a_mismatch_between_hosts_with_dpus_names_both_calls_on_all_ranks() {
+    mismatch(4, &["--lab", "4x1gbit+dpu"]);
+}
+
+#[test]
+fn a_rank_killed_on_a_host_with_a_dpu_is_named() {
+    lose_rank(4, &["--lab", "4x1gbit+dpu"], "h3");
+}
+
+/// The only outboardd that the victim's host shows is its relay: for the service process its rank is gone.
+#[test]
+fn a_killed_relay_is_its_rank_s_service_process_and_takes_the_rank_with_it() {
+    let outcome = Job::start(4, &["--lab", "4x1gbit+dpu"], "victim-service").finish();
+    outcome.assert_success();
+    assert_others_lose(&outcome, 4, RANK_LOST, "rank 2 of the group died");
+    assert_eq!(outcome.end_of(VICTIM).code, SERVICE_LOST, "{outcome:?}");
+}
+
+#[test]
+fn a_killed_daemon_of_a_dpu_is_named_to_its_own_rank_and_to_the_others() {
+    let mut job = Job::start(4, &["--lab", "4x1gbit+dpu"], "forever");
+    for _ in 0..4 {
+        job.await_line("@going");
+    }
+    job.kill_daemon("--dock 10.77.1.3:");
+    let outcome = job.finish();
+    for rank in 0..4 {
+        let end = outcome.end_of(rank);
+        let (code, named) =
+            if rank == VICTIM { (SERVICE_LOST, "10.77.1.3:4791 is lost") } else { (PEER_LOST, "(that of rank 2)") };
+        assert_eq!(end.code, code, "rank {rank}: {outcome:?}");
+        assert!(end.sentence.contains(named), "rank {rank} is told of {named}: {outcome:?}");
+    }
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_on_hosts_and_dpus() {
+    let job = stop(2, &["--lab", "2x1gbit+dpu"], "forever", Signal::INT);
+    assert_eq!(job.work_directories(), Vec::<String>::new());
+}

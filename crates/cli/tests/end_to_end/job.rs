@@ -104,6 +104,14 @@ impl Job {
         kill_process(Pid::from_child(&self.child), signal).expect("our own child");
     }
 
+    /// Kills the one daemon or relay of this job whose command line has `words`.
+    pub(crate) fn kill_daemon(&self, words: &str) {
+        let of_words = |process: &Process| process.is_daemon() && process.command.contains(words);
+        let found: Vec<Process> = self.processes().into_iter().filter(of_words).collect();
+        let [one] = found.as_slice() else { panic!("daemons with {words:?}: {found:?}") };
+        kill_process(Pid::from_raw(one.pid).expect("a number"), Signal::KILL).expect("it lives");
+    }
+
     /// Takes note of the end of a job that has ended, as the shell that started it would.
     pub(crate) fn reap(&mut self) -> ExitStatus {
         self.child.wait().expect("our own child")
