@@ -13,26 +13,26 @@
 //! Invariants: the second thread waits for the connection alone, so what the service process sends always flows; memory of
 //! the rank is written by it alone, before the completion that tells the rank so. Never does: ask the rank's processor.
 
-use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request, Welcome};
-use outboard_shm::control::{Completions, LAYOUT_VERSION, ServiceSide};
+use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
 use outboard_shm::entry::Entry;
-use outboard_shm::memory::{AccessError, MemfdRanges, RankMemory, TieredMemory};
+use outboard_shm::memory::{AccessError, MemfdRanges, RankMemory, Tier};
 use outboard_shm::region::read_sealed;
 use outboard_shm::status::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
 use super::frame::{DATA_BYTES, Decoder, Frame};
-use super::submission::{Piece, Submission, bytes_of};
+use super::session::{Asked, InFlight, Session};
+use super::submission::{Submission, bytes_of};
 use super::wire::{Wire, WireError};
 use crate::attach::{Process, Refused, pin};
 use crate::poller::{Poller, Token, Trigger};
@@ -137,12 +137,7 @@ fn greeted(channel: &Channel) -> Result<(u64, Hello, Vec<OwnedFd>), ChannelError
 type Attached = (Session, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
 
 /// Finds out how the rank's memory is reached, and attaches it to the service process.
-fn attach(
-    channel: &Channel,
-    hello: &Hello,
-    descriptors: Vec<OwnedFd>,
-    terms: &Terms,
-) -> Result<Attached, Refused> {
+fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &Terms) -> Result<Attached, Refused> {
     if hello.layout_version != LAYOUT_VERSION {
         let text = format!(
             "the library shares memory in layout {}, the relay in layout {LAYOUT_VERSION}; install both from one release",
@@ -211,155 +206,6 @@ fn greet(wire: &Wire, key: &str) -> Result<(Decoder, Welcome), GreetError> {
     Ok((decoder, welcome))
 }
 
-/// What a reply that has not come is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    /// A group of so many ranks, in which this rank has this number.
-    CreateGroup(u32, u32),
-    DestroyGroup(u64),
-    Other,
-}
-
-/// What both threads know.
-#[derive(Debug, Default)]
-struct Books {
-    /// Where the output of each call in flight goes, by completion word.
-    in_flight: HashMap<u32, Arc<[Piece]>>,
-    /// Ranks and this rank's number, by group.
-    groups: HashMap<u64, (u32, u32)>,
-    asked: HashMap<u64, Asked>,
-    /// Sentences of failures that the service process does not know, by completion word.
-    failures: HashMap<u32, (Status, String)>,
-    /// Why there is no service process any more.
-    lost: Option<String>,
-}
-
-/// A relayed rank, as both threads see it.
-#[derive(Debug)]
-struct Session {
-    service: SocketAddr,
-    pid: u32,
-    wire: Wire,
-    memory: TieredMemory,
-    completions: Completions,
-    books: Mutex<Books>,
-    /// Rung when the connection has ended.
-    bell: OwnedFd,
-}
-
-impl Session {
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes what comes until the connection ends.
-    fn receive(&self, channel: &Channel, mut decoder: Decoder) {
-        let why = loop {
-            match self.drain(channel, &mut decoder) {
-                Ok(()) => {}
-                Err(why) => break why,
-            }
-            if let Err(error) = self.wire.fill(&mut decoder) {
-                break format!("the service process at {} is lost: {error}", self.service);
-            }
-        };
-        self.wire.end();
-        self.books().lost = Some(why);
-        // A counter that is at its end wakes as well.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-    }
-
-    fn drain(&self, channel: &Channel, decoder: &mut Decoder) -> Result<(), String> {
-        let nonsense = |what: &str| format!("the service process at {} sent {what}", self.service);
-        while let Some(frame) = decoder.next().map_err(|error| nonsense(&error.to_string()))? {
-            match frame {
-                Frame::Reply(bytes) => {
-                    let (token, reply) = Reply::decode(bytes).map_err(|error| nonsense(&error.to_string()))?;
-                    self.reply(channel, token, &reply);
-                }
-                Frame::Data { slot, offset, bytes } => self.write(slot, offset, bytes),
-                Frame::Complete { slot, status } => self.complete(slot, status),
-                Frame::Refused { text } => {
-                    return Err(format!("the service process at {} gave this rank up: {text}", self.service));
-                }
-                Frame::Greeting { .. }
-                | Frame::Request(_)
-                | Frame::CreateGroup { .. }
-                | Frame::Offers(_)
-                | Frame::Call { .. }
-                | Frame::Unreadable { .. } => return Err(nonsense("what only relays send")),
-            }
-        }
-        Ok(())
-    }
-
-    fn reply(&self, channel: &Channel, token: u64, reply: &Reply) {
-        let mut books = self.books();
-        match (books.asked.remove(&token), reply) {
-            (Some(Asked::CreateGroup(ranks, me)), Reply::GroupReady(ready)) => {
-                books.groups.insert(ready.group, (ranks, me));
-            }
-            (Some(Asked::DestroyGroup(group)), Reply::Done) => {
-                books.groups.remove(&group);
-            }
-            _ => {}
-        }
-        drop(books);
-        self.answer(channel, token, reply);
-    }
-
-    /// A rank that does not take its reply is seen to be gone by the other thread.
-    fn answer(&self, channel: &Channel, token: u64, reply: &Reply) {
-        if let Err(error) = channel.send(token, reply, &[]) {
-            tracing::debug!(pid = self.pid, %error, "a rank does not take a reply");
-        }
-    }
-
-    /// Writes output to where the rank wants it.
-    fn write(&self, slot: u32, offset: u64, bytes: &[u8]) {
-        let pieces = self.books().in_flight.get(&slot).map(Arc::clone);
-        let Some(pieces) = pieces else { return };
-        if let Err(error) = scatter(&self.memory, &pieces, offset, bytes) {
-            self.books().failures.insert(slot, (Status::Memory, error.to_string()));
-        }
-    }
-
-    fn complete(&self, slot: u32, status: Status) {
-        let mut books = self.books();
-        if books.in_flight.remove(&slot).is_none() {
-            return;
-        }
-        let status = books.failures.get(&slot).map_or(status, |(own, _)| *own);
-        drop(books);
-        self.completions.complete(slot, status);
-    }
-
-    /// Ends a call that the service process does not know, or knows no reason for.
-    fn fail(&self, slot: u32, status: Status, text: String) {
-        self.books().failures.insert(slot, (status, text));
-        self.completions.complete(slot, status);
-    }
-}
-
-/// Writes `bytes`, which begin `offset` bytes after the beginning of the pieces; what lies beyond them is left out.
-fn scatter(memory: &dyn RankMemory, pieces: &[Piece], offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
-    let (mut skip, mut left) = (offset, bytes);
-    for (address, length) in pieces {
-        if left.is_empty() {
-            break;
-        }
-        if skip >= *length {
-            skip -= length;
-            continue;
-        }
-        let count = usize::try_from(length - skip).map_or(left.len(), |room| room.min(left.len()));
-        let (now, rest) = left.split_at(count);
-        memory.write(address + skip, now)?;
-        (skip, left) = (0, rest);
-    }
-    Ok(())
-}
-
 /// How serving a rank ends.
 enum Gone {
     /// The rank left or died.
@@ -374,6 +220,10 @@ struct Relayed {
     session: Arc<Session>,
     side: ServiceSide,
     poller: Poller,
+    /// The tier that the rank knows.
+    tier: Tier,
+    /// The call whose input waits for the rank's own copy, and how much of it has been sent.
+    stalled: Option<(u32, u64)>,
     lost: bool,
     buffer: Vec<u8>,
 }
@@ -391,7 +241,9 @@ impl Relayed {
         let pid = session.pid;
         match Poller::new() {
             Ok(poller) => {
-                let relayed = Relayed { channel, session, side, poller, lost: false, buffer: Vec::new() };
+                let tier = session.memory.tier();
+                let relayed =
+                    Relayed { channel, session, side, poller, tier, stalled: None, lost: false, buffer: Vec::new() };
                 relayed.serve(pidfd, receiving);
             }
             Err(errno) => {
@@ -426,6 +278,7 @@ impl Relayed {
 
     fn turn_until_gone(&mut self) -> Gone {
         loop {
+            self.announce();
             let mut worked = self.take_submissions();
             match self.take_requests() {
                 Ok(some) => worked |= some,
@@ -434,22 +287,34 @@ impl Relayed {
             if worked {
                 continue;
             }
-            let woken = if self.side.prepare_sleep() { self.poller.sleep(None) } else { Ok(Vec::new()) };
+            // Submissions behind a stalled one are not looked for.
+            let asleep = self.stalled.is_some() || self.side.prepare_sleep();
+            let woken = if asleep { self.poller.sleep(None) } else { Ok(Vec::new()) };
             self.side.stay_awake();
             match woken {
                 Ok(tokens) if tokens.contains(&Token::Process(0)) => return Gone::Rank,
-                Ok(tokens) if tokens.contains(&Token::Mailbox) => self.lose(),
+                Ok(tokens) if tokens.contains(&Token::Mailbox) => self.lose_if_lost(),
                 Ok(_) => {}
                 Err(errno) => return Gone::Kernel(errno),
             }
         }
     }
 
-    /// The service process is lost: whoever waits for it is told.
-    fn lose(&mut self) {
-        self.lost = true;
+    /// Tells the rank when the kernel has withdrawn a way to its memory, so that it copies.
+    fn announce(&mut self) {
+        let now = self.session.memory.tier();
+        if now != self.tier {
+            tracing::warn!(pid = self.session.pid, before = %self.tier, %now, "access to a rank's memory is withdrawn");
+            self.tier = now;
+            self.side.announce_tier(now);
+        }
+    }
+
+    /// Where the service process is lost, whoever waits for it is told.
+    fn lose_if_lost(&mut self) {
         let mut books = self.session.books();
-        let why = books.lost.clone().unwrap_or_default();
+        let Some(why) = books.lost.clone() else { return };
+        (self.lost, self.stalled) = (true, None);
         tracing::warn!(pid = self.session.pid, why, "a rank is without its service process");
         let slots: Vec<u32> = books.in_flight.drain().map(|(slot, _)| slot).collect();
         let asked: Vec<u64> = books.asked.drain().map(|(token, _)| token).collect();
@@ -465,6 +330,9 @@ impl Relayed {
 
     fn take_submissions(&mut self) -> bool {
         for taken in 0..SUBMISSIONS {
+            if self.stalled.is_some() {
+                return taken > 0;
+            }
             match self.side.take() {
                 None => return taken > 0,
                 Some(Ok(entry)) => self.submit(&entry),
@@ -499,38 +367,49 @@ impl Relayed {
         }
         match Submission::of(entry, place, &session.memory) {
             Ok(submission) => {
-                session.books().in_flight.insert(slot, submission.output.clone().into());
-                if let Err(error) = self.send(entry, &submission) {
-                    // The other thread hears of it too and ends the call.
-                    tracing::debug!(pid = session.pid, %error, "a call does not reach the service process");
-                }
+                let (input, output) = (bytes_of(&submission.input), bytes_of(&submission.output));
+                let table = submission.table.clone();
+                session.books().in_flight.insert(slot, InFlight::new(entry, submission));
+                let sent = self.send(entry, (input, output), &table).and_then(|()| self.send_input(slot, 0));
+                self.note(sent);
             }
             Err(error) => session.fail(slot, Status::Argument, error.to_string()),
         }
     }
 
-    /// Sends a call with what it reads.
-    fn send(&mut self, entry: &Entry, submission: &Submission) -> std::io::Result<()> {
+    /// Sends a call of so many bytes of input and output, without its input.
+    fn send(&self, entry: &Entry, (input, output): (u64, u64), table: &[u8]) -> std::io::Result<()> {
         let (wire, slot) = (&self.session.wire, entry.slot());
-        let (input, output) = (bytes_of(&submission.input), bytes_of(&submission.output));
-        let table = submission.table.len() as u64;
-        wire.send(&Frame::Call { words: entry.encode(), input, table, output })?;
-        for (at, bytes) in submission.table.chunks(DATA_BYTES).enumerate() {
+        wire.send(&Frame::Call { words: entry.encode(), input, table: table.len() as u64, output })?;
+        for (at, bytes) in table.chunks(DATA_BYTES).enumerate() {
             wire.send(&Frame::Data { slot, offset: input + (at * DATA_BYTES) as u64, bytes })?;
         }
-        let mut offset = 0;
-        for &(address, length) in &submission.input {
-            let mut read = 0;
-            while read < length {
-                let count = (length - read).min(DATA_BYTES as u64);
+        Ok(())
+    }
+
+    /// Sends the input of a call from `offset` on, as far as it can be read.
+    fn send_input(&mut self, slot: u32, mut offset: u64) -> std::io::Result<()> {
+        let pieces = self.session.books().in_flight.get(&slot).map(InFlight::input);
+        let (session, mut before) = (Arc::clone(&self.session), 0);
+        for (address, length) in pieces.unwrap_or_default() {
+            while offset < before + length {
+                let count = (before + length - offset).min(DATA_BYTES as u64);
                 self.buffer.resize(count as usize, 0);
-                if let Err(error) = self.session.memory.read(address + read, &mut self.buffer) {
-                    self.session.books().failures.insert(slot, (Status::Memory, error.to_string()));
-                    return wire.send(&Frame::Unreadable { slot });
+                match session.memory.read(address + (offset - before), &mut self.buffer) {
+                    Ok(()) => {}
+                    Err(AccessError::Withdrawn { .. }) => {
+                        self.stalled = Some((slot, offset));
+                        return Ok(());
+                    }
+                    Err(error) => {
+                        session.books().failures.insert(slot, (Status::Memory, error.to_string()));
+                        return session.wire.send(&Frame::Unreadable { slot });
+                    }
                 }
-                wire.send(&Frame::Data { slot, offset, bytes: &self.buffer })?;
-                (read, offset) = (read + count, offset + count);
+                session.wire.send(&Frame::Data { slot, offset, bytes: &self.buffer })?;
+                offset += count;
             }
+            before += length;
         }
         Ok(())
     }
@@ -571,7 +450,14 @@ impl Relayed {
             | Request::SetDeadline { .. }
             | Request::Detach
             | Request::CreateGroup { .. } => None,
-            Request::Restage(_) => Some(error(Status::Argument, "the relay does not take copies")),
+            Request::Restage(restaged) => {
+                let taken = self.session.restage(restaged);
+                if taken && let Some((slot, offset)) = self.stalled.take_if(|(slot, _)| *slot == restaged.slot) {
+                    let sent = self.send_input(slot, offset);
+                    self.note(sent);
+                }
+                Some(if taken { Reply::Done } else { error(Status::Argument, "the call has ended") })
+            }
         };
         match (local, &message) {
             (Some(reply), _) => self.session.answer(&self.channel, token, &reply),
@@ -628,37 +514,14 @@ impl Relayed {
         Ok(())
     }
 
-    /// A request that could not be sent is answered when the other thread hears of the loss.
+    /// What could not be sent is answered when the other thread hears of the loss.
     fn note(&self, sent: std::io::Result<()>) {
         if let Err(error) = sent {
-            tracing::debug!(pid = self.session.pid, %error, "a request does not reach the service process");
+            tracing::debug!(pid = self.session.pid, %error, "a frame does not reach the service process");
         }
     }
 }
 
 fn error(status: Status, text: impl ToString) -> Reply {
     Reply::Error { status, text: text.to_string() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use outboard_shm::memory::MemfdRanges;
-    use outboard_shm::region::Region;
-
-    #[test]
-    fn output_goes_to_its_pieces_and_nowhere_else() {
-        let region = Region::create("test", 4096).expect("memory");
-        let memory = MemfdRanges::default();
-        memory.register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
-        let pieces = [(0x1010, 3), (0x1020, 4), (0x1001, 2)];
-        for (offset, bytes) in [(2, &b"cdefgh"[..]), (0, b"ab"), (8, b"i-beyond"), (100, b"far")] {
-            scatter(&memory, &pieces, offset, bytes).expect("mapped");
-        }
-        let mut seen = [0; 0x24];
-        region.read(0, &mut seen);
-        assert_eq!((&seen[0x10..0x13], &seen[0x20..0x24], &seen[1..3]), (&b"abc"[..], &b"defg"[..], &b"hi"[..]));
-        assert_eq!(seen.iter().filter(|byte| **byte != 0).count(), 9);
-        assert!(scatter(&memory, &[(0x9000, 1)], 0, b"x").is_err());
-    }
 }

@@ -19,6 +19,7 @@
 pub(crate) mod dock;
 mod frame;
 pub(crate) mod host;
+mod session;
 mod shadow;
 mod submission;
 mod wire;

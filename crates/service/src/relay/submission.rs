@@ -15,6 +15,8 @@ pub(super) struct Submission {
     pub(super) output: Vec<Piece>,
     /// Table of blocks, for blocks that lie one after the other; empty where there is none.
     pub(super) table: Vec<u8>,
+    /// Addresses that those of input and output are meant relative to, should the rank copy its buffers.
+    bases: (u64, u64),
 }
 
 /// Why a submission cannot be carried on.
@@ -48,20 +50,25 @@ impl Submission {
         (ranks, me): (u32, u32),
         memory: &dyn RankMemory,
     ) -> Result<Submission, SubmissionError> {
+        let bases;
         let (input, output, table) = match *entry {
             Entry::Allgather(entry) => {
                 let (input, output) = allgather(&entry, ranks, me)?;
+                bases = (input[0].0, output[0].0);
                 (input, output, Vec::new())
             }
             Entry::Broadcast(BroadcastEntry { root, buffer, bytes, .. }) => {
+                bases = (buffer, buffer);
                 let whole = vec![(buffer, bytes)];
                 if root == me { (whole, Vec::new(), Vec::new()) } else { (Vec::new(), whole, Vec::new()) }
             }
             Entry::Alltoall(AlltoallEntry { send, receive, blocks: BlockSizes::Even { bytes }, .. }) => {
                 let total = bytes.checked_mul(u64::from(ranks)).ok_or(SubmissionError::Range)?;
+                bases = (send, receive);
                 (vec![(send, total)], vec![(receive, total)], Vec::new())
             }
             Entry::Alltoall(AlltoallEntry { send, receive, blocks: BlockSizes::Table { address }, .. }) => {
+                bases = (send, receive);
                 blocks(address, (send, receive), ranks, memory)?
             }
         };
@@ -72,7 +79,19 @@ impl Submission {
         if !in_space || total.is_none_or(|total| total > i64::MAX as u64) {
             return Err(SubmissionError::Range);
         }
-        Ok(Submission { input, output, table })
+        Ok(Submission { input, output, table, bases })
+    }
+
+    /// The rank has copied its buffers: the same pieces of those that begin at these addresses.
+    pub(super) fn moved(&mut self, send: u64, receive: u64) {
+        let sides = [(&mut self.input, self.bases.0, send), (&mut self.output, self.bases.1, receive)];
+        for (pieces, from, to) in sides {
+            for (address, _) in pieces {
+                // An address that no memory has is refused when it is accessed.
+                *address = address.wrapping_sub(from).wrapping_add(to);
+            }
+        }
+        self.bases = (send, receive);
     }
 }
 
@@ -142,7 +161,10 @@ mod tests {
             bytes_per_rank: 16,
         };
         let found = Submission::of(&Entry::Allgather(entry), (4, 2), &memory(&[])).expect("fits");
-        assert_eq!((found.input, found.output), (vec![(0x5020, 16)], vec![(0x5000, 64)]));
+        assert_eq!((&found.input, &found.output), (&vec![(0x5020, 16)], &vec![(0x5000, 64)]));
+        let mut moved = found;
+        moved.moved(0x1000, 0x2000);
+        assert_eq!((moved.input, moved.output), (vec![(0x1000, 16)], vec![(0x2000, 64)]));
         let wide = Entry::Allgather(AllgatherEntry { bytes_per_rank: 1 << 62, ..entry });
         assert_eq!(Submission::of(&wide, (4, 2), &memory(&[])), Err(SubmissionError::Range));
     }

@@ -39,6 +39,7 @@ pub(crate) fn run(name: &str) {
         "without-descriptors" => return without_descriptors(),
         "without-memory" => return without_memory(),
         "outlives" => return outlives(),
+        "beyond" => return beyond(),
         _ => {}
     }
     let context = Context::attach(None).expect("the daemon answers");
@@ -100,6 +101,17 @@ fn outlives() {
     say("ready");
     wait_for_line();
     say(&context.offer().expect_err("the daemon is gone").to_string());
+}
+
+/// Says how a call ends that is larger than the daemon keeps memory for.
+fn beyond() {
+    let context = Context::attach(None).expect("a daemon answers");
+    let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
+    let mut call = post(&group, 0, 100_000, false);
+    let ended = call.request.wait(Some(LIMIT)).expect("within the limit");
+    let error = ended.expect_err("there is no room for it");
+    assert_eq!(error.status(), Status::ServiceLost, "{error}");
+    say(&error.to_string());
 }
 
 /// Attaches and detaches again and again.

@@ -1,0 +1,173 @@
+//! Ranks that attach through a relay: the same scenarios as with a daemon of their own, on one machine.
+
+mod support;
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use support::refusable::Calls;
+use support::{Daemon, Rank, SCENARIO, scenarios, serve_rendezvous, start_ranks};
+
+/// The ranks and relays of the tests below; nothing when started as a test.
+#[test]
+fn another_process() {
+    if let Ok(scenario) = std::env::var(SCENARIO) {
+        scenarios::run(&scenario);
+    }
+}
+
+fn again() -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command.args(["--exact", "another_process", "--nocapture", "--test-threads", "1"]);
+    command
+}
+
+/// An address where nobody listens.
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").to_string()
+}
+
+/// A daemon and a relay to it, which takes orders.
+fn pair(flags: &[&str]) -> (Daemon, Daemon) {
+    let address = free_address();
+    let daemon = Daemon::start(&[&["--dock", &address, "--relay-key", "ours"], flags].concat());
+    let relay = Daemon::start_refusable(again(), &["--log", "warn", "--relay", &address, "--relay-key", "ours"]);
+    (daemon, relay)
+}
+
+fn start(scenario: &str, relay: &Daemon, ranks: usize) -> Vec<Rank> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let started = start_ranks(scenario, &vec![relay; ranks], &address, |_| again());
+    serve_rendezvous(&listener, ranks);
+    started
+}
+
+/// Runs a scenario whose ranks wait to be let go; returns what the daemon counted.
+fn run(scenario: &str, ranks: usize) -> serde_json::Value {
+    let (daemon, relay) = pair(&[]);
+    let mut ranks = start(scenario, &relay, ranks);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    let statistics = daemon.statistics();
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+    statistics
+}
+
+/// GP-9: every byte right, all of it staged.
+#[test]
+fn relayed_ranks_gather_broadcast_and_exchange() {
+    for (scenario, ranks, calls) in [("allgather", 4, 14), ("broadcast", 3, 24), ("alltoall", 4, 16)] {
+        let statistics = run(scenario, ranks);
+        assert_eq!(statistics["completed"], ranks * calls, "{scenario}: {statistics}");
+        assert_eq!(statistics["failed"], 0, "{scenario}: {statistics}");
+        assert_eq!(statistics["memory_tiers"]["staging"], ranks, "{scenario}: {statistics}");
+    }
+}
+
+/// MC-9.
+#[test]
+fn many_relayed_calls_in_flight_end_with_the_right_bytes() {
+    let (_daemon, relay) = pair(&[]);
+    start("in-flight", &relay, 4).into_iter().for_each(Rank::finish);
+    start("in-flight", &relay, 1).into_iter().for_each(Rank::finish);
+}
+
+#[test]
+fn relayed_ranks_hear_of_deaths_and_disagreements() {
+    let (_daemon, relay) = pair(&[]);
+    let mut ranks = start("one-dies", &relay, 4);
+    let mut last = ranks.pop().expect("four");
+    assert_eq!(last.line(), "ready");
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
+    last.kill();
+    ranks.into_iter().for_each(Rank::finish);
+    for scenario in ["mismatch", "exchange-mismatch"] {
+        start(scenario, &relay, 3).into_iter().for_each(Rank::finish);
+    }
+}
+
+/// SP-4, GP-9: while calls are in flight the kernel withdraws the relay's access to its ranks, in one step or two.
+#[test]
+fn a_relay_that_loses_access_loses_no_byte() {
+    let (cross, descriptor) = ((Calls::CrossMemory, libc::EPERM), (Calls::Descriptor, libc::EPERM));
+    for (refusals, tier) in [(&[cross][..], "memory descriptor"), (&[descriptor, cross][..], "staging")] {
+        for scenario in ["withdrawn", "withdrawn-under-way"] {
+            let (daemon, mut relay) = pair(&[]);
+            let mut ranks = start(scenario, &relay, 3);
+            ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+            refusals.iter().for_each(|&(calls, errno)| relay.refuse(calls, errno));
+            let waiting = if scenario == "withdrawn" { 3 } else { 1 };
+            ranks[..waiting].iter_mut().for_each(Rank::go_on);
+            ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), tier, "{scenario}"));
+            assert_eq!(daemon.statistics()["failed"], 0, "{scenario}");
+            ranks.iter_mut().for_each(Rank::go_on);
+            ranks.into_iter().for_each(Rank::finish);
+        }
+    }
+}
+
+/// What a rank hears that attaches alone through a relay with these flags.
+fn refused(flags: &[&str]) -> String {
+    let relay = Daemon::start_refusable(again(), &[&["--log", "error", "--relay"], flags].concat());
+    let mut rank = Rank::spawn(again().env(SCENARIO, "refused").env("OUTBOARD_SOCKET", relay.socket()));
+    let said = rank.line();
+    rank.finish();
+    said
+}
+
+#[test]
+fn who_may_not_attach_is_told_why() {
+    let address = free_address();
+    let said = refused(&[&address]);
+    assert!(said.contains(&address) && said.contains("refused"), "{said}");
+    let _daemon = Daemon::start(&["--dock", &address, "--relay-key", "ours", "--log", "error"]);
+    let said = refused(&[&address, "--relay-key", "theirs"]);
+    assert!(said.contains("OUTBOARD_RELAY_KEY"), "{said}");
+}
+
+/// A rank that has asked for more than the daemon keeps for it goes on without it, and hears why.
+#[test]
+fn a_call_beyond_the_quota_costs_its_rank_the_daemon() {
+    let (_daemon, relay) = pair(&["--relay-memory", "16K", "--log", "error"]);
+    let mut rank = Rank::spawn(again().env(SCENARIO, "beyond").env("OUTBOARD_SOCKET", relay.socket()));
+    let said = rank.line();
+    assert!(said.contains("--relay-memory"), "{said}");
+    rank.finish();
+}
+
+/// The daemon's end reaches a relayed rank that is in a call, and one that makes none.
+#[test]
+fn the_end_of_the_daemon_is_told_with_its_address() {
+    let (mut daemon, relay) = pair(&[]);
+    let mut rank = Rank::spawn(again().env(SCENARIO, "outlives").env("OUTBOARD_SOCKET", relay.socket()));
+    assert_eq!(rank.line(), "ready");
+    daemon.kill();
+    rank.go_on();
+    let said = rank.line();
+    assert!(said.contains("127.0.0.1:") && said.contains("is lost"), "{said}");
+    rank.finish();
+}
+
+/// A stranger at the dock costs nobody else anything.
+#[test]
+fn garbage_at_the_dock_is_refused() {
+    use std::io::{Read, Write};
+    let address = free_address();
+    let daemon = Daemon::start(&["--dock", &address, "--log", "error"]);
+    let said = |bytes: &[u8]| {
+        let mut stream = std::net::TcpStream::connect(&address).expect("it listens");
+        stream.write_all(bytes).expect("it reads");
+        let mut answer = Vec::new();
+        // A connection that is cut off may have lost the answer.
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let greeting = |version: u16| [&7u32.to_le_bytes()[..], &[1], b"OBRL", &version.to_le_bytes()].concat();
+    assert!(said(&greeting(77)).contains("version 77"));
+    assert!(said(&[0xff; 64]).contains("bad length"));
+    // Attached, and then a call of a group that it has not.
+    let call = [&[145u8, 0, 0, 0, 5], &[0xee; 144][..]].concat();
+    assert!(said(&[greeting(1), call].concat()).contains("bad call"));
+    assert_eq!(daemon.statistics()["failed"], 0);
+}
