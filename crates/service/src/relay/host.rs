@@ -13,6 +13,7 @@
 //! Invariants: the second thread waits for the connection alone, so what the service process sends always flows; memory of
 //! the rank is written by it alone, before the completion that tells the rank so. Never does: ask the rank's processor.
 
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -214,6 +215,15 @@ enum Gone {
     Kernel(Errno),
 }
 
+/// A call that is to be sent.
+struct Outgoing {
+    entry: Entry,
+    /// Bytes of it.
+    input: u64,
+    output: u64,
+    table: Vec<u8>,
+}
+
 /// The thread that hears the rank.
 struct Relayed {
     channel: Arc<Channel>,
@@ -224,6 +234,8 @@ struct Relayed {
     tier: Tier,
     /// The call whose input waits for the rank's own copy, and how much of it has been sent.
     stalled: Option<(u32, u64)>,
+    /// Calls in flight that wait behind it, no more than the rank has completion words.
+    outgoing: VecDeque<Outgoing>,
     lost: bool,
     buffer: Vec<u8>,
 }
@@ -242,8 +254,17 @@ impl Relayed {
         match Poller::new() {
             Ok(poller) => {
                 let tier = session.memory.tier();
-                let relayed =
-                    Relayed { channel, session, side, poller, tier, stalled: None, lost: false, buffer: Vec::new() };
+                let relayed = Relayed {
+                    channel,
+                    session,
+                    side,
+                    poller,
+                    tier,
+                    stalled: None,
+                    outgoing: VecDeque::new(),
+                    lost: false,
+                    buffer: Vec::new(),
+                };
                 relayed.serve(pidfd, receiving);
             }
             Err(errno) => {
@@ -287,9 +308,7 @@ impl Relayed {
             if worked {
                 continue;
             }
-            // Submissions behind a stalled one are not looked for.
-            let asleep = self.stalled.is_some() || self.side.prepare_sleep();
-            let woken = if asleep { self.poller.sleep(None) } else { Ok(Vec::new()) };
+            let woken = if self.side.prepare_sleep() { self.poller.sleep(None) } else { Ok(Vec::new()) };
             self.side.stay_awake();
             match woken {
                 Ok(tokens) if tokens.contains(&Token::Process(0)) => return Gone::Rank,
@@ -315,6 +334,7 @@ impl Relayed {
         let mut books = self.session.books();
         let Some(why) = books.lost.clone() else { return };
         (self.lost, self.stalled) = (true, None);
+        self.outgoing.clear();
         tracing::warn!(pid = self.session.pid, why, "a rank is without its service process");
         let slots: Vec<u32> = books.in_flight.drain().map(|(slot, _)| slot).collect();
         let asked: Vec<u64> = books.asked.drain().map(|(token, _)| token).collect();
@@ -330,9 +350,6 @@ impl Relayed {
 
     fn take_submissions(&mut self) -> bool {
         for taken in 0..SUBMISSIONS {
-            if self.stalled.is_some() {
-                return taken > 0;
-            }
             match self.side.take() {
                 None => return taken > 0,
                 Some(Ok(entry)) => self.submit(&entry),
@@ -370,16 +387,25 @@ impl Relayed {
                 let (input, output) = (bytes_of(&submission.input), bytes_of(&submission.output));
                 let table = submission.table.clone();
                 session.books().in_flight.insert(slot, InFlight::new(entry, submission));
-                let sent = self.send(entry, (input, output), &table).and_then(|()| self.send_input(slot, 0));
-                self.note(sent);
+                self.outgoing.push_back(Outgoing { entry: *entry, input, output, table });
+                self.send_outgoing();
             }
             Err(error) => session.fail(slot, Status::Argument, error.to_string()),
         }
     }
 
-    /// Sends a call of so many bytes of input and output, without its input.
-    fn send(&self, entry: &Entry, (input, output): (u64, u64), table: &[u8]) -> std::io::Result<()> {
-        let (wire, slot) = (&self.session.wire, entry.slot());
+    /// Sends the calls whose turn it is, each with what it reads.
+    fn send_outgoing(&mut self) {
+        while self.stalled.is_none() {
+            let Some(call) = self.outgoing.pop_front() else { return };
+            let sent = self.send(&call).and_then(|()| self.send_input(call.entry.slot(), 0));
+            self.note(sent);
+        }
+    }
+
+    /// Sends a call without its input.
+    fn send(&self, Outgoing { entry, input, output, table }: &Outgoing) -> std::io::Result<()> {
+        let (wire, slot, input, output) = (&self.session.wire, entry.slot(), *input, *output);
         wire.send(&Frame::Call { words: entry.encode(), input, table: table.len() as u64, output })?;
         for (at, bytes) in table.chunks(DATA_BYTES).enumerate() {
             wire.send(&Frame::Data { slot, offset: input + (at * DATA_BYTES) as u64, bytes })?;
@@ -451,10 +477,13 @@ impl Relayed {
             | Request::Detach
             | Request::CreateGroup { .. } => None,
             Request::Restage(restaged) => {
+                // The call may still lie in the ring, where it was before the rank copied.
+                while self.take_submissions() {}
                 let taken = self.session.restage(restaged);
                 if taken && let Some((slot, offset)) = self.stalled.take_if(|(slot, _)| *slot == restaged.slot) {
                     let sent = self.send_input(slot, offset);
                     self.note(sent);
+                    self.send_outgoing();
                 }
                 Some(if taken { Reply::Done } else { error(Status::Argument, "the call has ended") })
             }
