@@ -57,7 +57,9 @@ fn run(scenario: &str, ranks: usize) -> serde_json::Value {
 /// GP-9: every byte right, all of it staged.
 #[test]
 fn relayed_ranks_gather_broadcast_and_exchange() {
-    for (scenario, ranks, calls) in [("allgather", 4, 14), ("broadcast", 3, 24), ("alltoall", 4, 16)] {
+    for (scenario, ranks, calls) in
+        [("allgather", 4, 14), ("broadcast", 3, 24), ("alltoall", 4, 16), ("allgatherv", 4, 18)]
+    {
         let statistics = run(scenario, ranks);
         assert_eq!(statistics["completed"], ranks * calls, "{scenario}: {statistics}");
         assert_eq!(statistics["failed"], 0, "{scenario}: {statistics}");

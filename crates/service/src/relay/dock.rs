@@ -28,7 +28,7 @@ use std::time::Duration;
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
-use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
+use outboard_shm::entry::{AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
 use outboard_shm::region::seal_bytes;
 use outboard_shm::status::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -288,6 +288,10 @@ impl Docked {
         let receive = base + self.output_at;
         match self.entry {
             Entry::Allgather(entry) => Entry::Allgather(AllgatherEntry { in_place: false, send, receive, ..entry }),
+            Entry::Allgatherv(entry) => {
+                let table = base + self.table_at;
+                Entry::Allgatherv(AllgathervEntry { in_place: false, send, receive, table, ..entry })
+            }
             Entry::Broadcast(entry) => {
                 let buffer = if self.input > 0 { send } else { receive };
                 Entry::Broadcast(BroadcastEntry { buffer, ..entry })

@@ -1,6 +1,6 @@
 //! What a submission reads and writes in its rank, so that it can be carried to another machine and its result back.
 
-use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
+use outboard_shm::entry::{AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
 use outboard_shm::memory::{AccessError, RankMemory};
 
 /// Address and length of bytes in the rank.
@@ -69,7 +69,16 @@ impl Submission {
             }
             Entry::Alltoall(AlltoallEntry { send, receive, blocks: BlockSizes::Table { address }, .. }) => {
                 bases = (send, receive);
-                blocks(address, (send, receive), ranks, memory)?
+                let (lists, table) = lists(address, [send, receive], ranks, memory)?;
+                let [input, output] = lists.map(|list| list.into_iter().filter(|(_, bytes)| *bytes > 0).collect());
+                (input, output, table)
+            }
+            Entry::Allgatherv(AllgathervEntry { in_place, send, receive, table, .. }) => {
+                let ([output], table) = lists(table, [receive], ranks, memory)?;
+                let (place, bytes) = output[me as usize];
+                let own = (if in_place { place } else { send }, bytes);
+                bases = (own.0, receive);
+                (vec![own], output.into_iter().filter(|(_, bytes)| *bytes > 0).collect(), table)
             }
         };
         // Sums of both directions together fit, so those of one do.
@@ -104,35 +113,31 @@ fn allgather(entry: &AllgatherEntry, ranks: u32, me: u32) -> Result<(Vec<Piece>,
     Ok((vec![(send, bytes)], vec![(receive, total)]))
 }
 
-type Lists = (Vec<Piece>, Vec<Piece>, Vec<u8>);
-
-/// The blocks of an alltoallv, and the table for blocks without gaps between them.
-fn blocks(
+/// The blocks of each buffer of a table, by rank, and the table for blocks without gaps between them. The buffers begin at
+/// `starts`.
+fn lists<const N: usize>(
     address: u64,
-    (send, receive): (u64, u64),
+    starts: [u64; N],
     ranks: u32,
     memory: &dyn RankMemory,
-) -> Result<Lists, SubmissionError> {
+) -> Result<([Vec<Piece>; N], Vec<u8>), SubmissionError> {
     let ranks = ranks as usize;
-    let mut table = vec![0; 4 * 8 * ranks];
+    let mut table = vec![0; N * 2 * 8 * ranks];
     memory.read(address, &mut table).map_err(|error| SubmissionError::Table { address, error })?;
     let mut numbers: Vec<u64> = table.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
-    let mut lists = [Vec::new(), Vec::new()];
-    for ((list, half), start) in lists.iter_mut().zip(numbers.chunks_exact_mut(2 * ranks)).zip([send, receive]) {
+    let mut lists = [const { Vec::new() }; N];
+    for ((list, half), start) in lists.iter_mut().zip(numbers.chunks_exact_mut(2 * ranks)).zip(starts) {
         let (bytes, offsets) = half.split_at_mut(ranks);
         let mut packed = 0u64;
         for (bytes, offset) in bytes.iter().zip(offsets) {
-            let address = start.checked_add(*offset).ok_or(SubmissionError::Range)?;
+            // An empty block lies nowhere, whatever its offset.
+            let place = if *bytes == 0 { Some(start) } else { start.checked_add(*offset) };
+            list.push((place.ok_or(SubmissionError::Range)?, *bytes));
             *offset = packed;
             packed = packed.checked_add(*bytes).ok_or(SubmissionError::Range)?;
-            if *bytes > 0 {
-                list.push((address, *bytes));
-            }
         }
     }
-    let table = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-    let [input, output] = lists;
-    Ok((input, output, table))
+    Ok((lists, numbers.iter().flat_map(|number| number.to_le_bytes()).collect()))
 }
 
 #[cfg(test)]
@@ -193,5 +198,19 @@ mod tests {
         let far = BlockSizes::Table { address: 0x9_0000 };
         let entry = Entry::Alltoall(AlltoallEntry { group: 1, instance: 1, slot: 0, send: 0, receive: 0, blocks: far });
         assert!(matches!(Submission::of(&entry, (2, 0), &memory(&table)), Err(SubmissionError::Table { .. })));
+    }
+
+    #[test]
+    fn an_uneven_allgather_sends_one_block_and_receives_all() {
+        let table: Vec<u8> = [3u64, 0, 7, 40, 999, 500].iter().flat_map(|n| n.to_le_bytes()).collect();
+        for (in_place, own) in [(false, 0x8000), (true, 0x9000 + 500)] {
+            let (send, receive, at) = (0x8000, 0x9000, 0x1000);
+            let entry = AllgathervEntry { group: 1, instance: 1, slot: 0, in_place, send, receive, table: at };
+            let found = Submission::of(&Entry::Allgatherv(entry), (3, 2), &memory(&table)).expect("readable");
+            assert_eq!(found.input, [(own, 7)]);
+            assert_eq!(found.output, [(0x9000 + 40, 3), (0x9000 + 500, 7)]);
+            let packed: Vec<u8> = [3u64, 0, 7, 0, 3, 3].iter().flat_map(|n| n.to_le_bytes()).collect();
+            assert_eq!(found.table, packed);
+        }
     }
 }
