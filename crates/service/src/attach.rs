@@ -24,6 +24,7 @@ use crate::failure;
 use crate::offers::{Offer, group_spec};
 use crate::poller::{Poller, Token, Trigger};
 use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
+use crate::relay::output::Berths;
 use crate::topology::{Seat, Topology};
 use crate::trace::Trace;
 
@@ -53,6 +54,8 @@ pub(crate) struct Host {
     /// Memory ranges that a rank may register, and that are mapped at once (GP-4).
     pub(crate) most_ranges: u32,
     pub(crate) most_mapped: u32,
+    /// Ranks that the dock attaches.
+    pub(crate) berths: Arc<Berths>,
 }
 
 /// A request that was refused: the reply, in words.
@@ -224,6 +227,9 @@ impl Desk<'_> {
         let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors)?;
         let ranges = MemfdRanges::bounded(self.host.most_ranges, self.host.most_mapped);
         process.memory = process.memory.with_ranges(ranges);
+        if let Some(watch) = self.host.berths.take(&hello.nonce) {
+            process.memory = process.memory.with_watch(watch);
+        }
         let side =
             ServiceSide::create().map_err(|error| Refused { status: Status::Resource, text: error.to_string() })?;
         let watch = |fd: BorrowedFd<'_>, token, trigger| {

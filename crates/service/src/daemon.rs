@@ -22,6 +22,7 @@ use crate::poller::Poller;
 use crate::ranks::Ranks;
 use crate::relay;
 use crate::relay::dock::Dock;
+use crate::relay::output::Berths;
 use crate::settings::{FabricChoice, Settings, SettingsError};
 use crate::socket::{NamedSocket, SocketError};
 use crate::statistics::Statistics;
@@ -75,7 +76,7 @@ pub fn run(
     let mut conductor = build(settings)?;
     conductor.watch(stop).map_err(kernel("watch the daemon's descriptors"))?;
     // Ends behind the conductor, with which the connections of relayed ranks end.
-    let _dock = settings.dock.map(|address| dock(settings, address)).transpose()?;
+    let _dock = settings.dock.map(|address| dock(settings, address, &conductor.host.berths)).transpose()?;
     ready();
     let ended = conductor.run(stopped);
     let leaving = settings.job_directory.as_deref().and_then(Leaving::begin);
@@ -86,10 +87,10 @@ pub fn run(
 }
 
 /// Lets relays attach ranks of another machine.
-fn dock(settings: &Settings, address: SocketAddr) -> Result<Dock, StartError> {
-    let socket = settings.socket.clone();
+fn dock(settings: &Settings, address: SocketAddr, berths: &Arc<Berths>) -> Result<Dock, StartError> {
+    let own = (settings.socket.clone(), Arc::clone(berths));
     let most = settings.max_ranks as usize;
-    let (dock, local) = Dock::start(address, socket, &settings.relay_key, settings.relay_memory.0, most)
+    let (dock, local) = Dock::start(address, own, &settings.relay_key, settings.relay_memory.0, most)
         .map_err(kernel("listen for relays"))?;
     tracing::info!(address = %local, "relays may attach ranks");
     Ok(dock)
@@ -152,6 +153,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         max_groups: settings.max_groups as usize,
         most_ranges: settings.memory_ranges,
         most_mapped: settings.mapped_ranges,
+        berths: Arc::default(),
     };
     let trace = settings.trace.as_deref().map(|path| Trace::create(path, host.id)).transpose();
     let trace = trace.map_err(kernel("write the trace"))?;

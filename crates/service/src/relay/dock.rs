@@ -34,8 +34,10 @@ use outboard_shm::status::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::frame::{DATA_BYTES, Decoder, Frame};
+use super::output::{Berths, Output, Spans};
 use super::shadow::{Shadow, ShadowError, Shadows, Taken};
 use super::wire::{Wire, WireError};
+use crate::attach::random;
 
 /// How long a relay may take to greet, and the service process to answer.
 const GREETING_LIMIT: Duration = Duration::from_secs(20);
@@ -53,6 +55,7 @@ struct Terms {
     quota: u64,
     most: usize,
     present: AtomicUsize,
+    berths: Arc<Berths>,
 }
 
 /// The listening socket's thread; connections end with the service process.
@@ -63,14 +66,14 @@ pub(crate) struct Dock {
 }
 
 impl Dock {
-    /// Listens for relays at `address`; `socket` is the service process's own, `key` what relays have to know, `quota` the
-    /// memory for calls of one rank, `most` the ranks.
+    /// Listens for relays at `address`; `socket` and `berths` are the service process's own, `key` is what relays have to
+    /// know, `quota` the memory for calls of one rank, `most` the ranks.
     ///
     /// # Errors
     /// The kernel's reason.
     pub(crate) fn start(
         address: SocketAddr,
-        socket: PathBuf,
+        (socket, berths): (PathBuf, Arc<Berths>),
         key: &str,
         quota: u64,
         most: usize,
@@ -79,7 +82,8 @@ impl Dock {
         let local = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let terms = Terms { socket, key: key.as_bytes().to_owned(), quota, most, present: AtomicUsize::new(0) };
+        let (key, present) = (key.as_bytes().to_owned(), AtomicUsize::new(0));
+        let terms = Terms { socket, key, quota, most, present, berths };
         let (terms, until) = (Arc::new(terms), stop.try_clone()?);
         let thread =
             std::thread::Builder::new().name("dock".into()).spawn(move || listen(&listener, &until, &terms))?;
@@ -183,9 +187,11 @@ fn serve(wire: Wire, from: SocketAddr, terms: &Terms) -> Result<(), Refusal> {
     let mut decoder = Decoder::default();
     let session = greet(&wire, &mut decoder, terms);
     let ended = match session {
-        Ok((channel, side)) => {
+        Ok((channel, side, output)) => {
+            output.wake(&side);
             let shared = Arc::new(Shared {
                 side,
+                output,
                 wire,
                 books: Mutex::new(Books { posted: HashMap::new(), shadows: Shadows::new(terms.quota), over: false }),
                 changed: Condvar::new(),
@@ -213,7 +219,7 @@ fn serve(wire: Wire, from: SocketAddr, terms: &Terms) -> Result<(), Refusal> {
 }
 
 /// Hears the greeting and attaches to the service process on behalf of the rank.
-fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, RankSide), End> {
+fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
     wire.stream().set_read_timeout(Some(GREETING_LIMIT))?;
     let known = loop {
         match decoder.next().map_err(WireError::from)? {
@@ -226,6 +232,22 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
     if !known {
         return refused("the key is not ours; give relay and daemon the same OUTBOARD_RELAY_KEY");
     }
+    let nonce = match random::<2>() {
+        Ok(words) => std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8]),
+        Err(errno) => return refused(format!("the service process cannot draw random numbers: {errno}")),
+    };
+    let output = Arc::default();
+    terms.berths.expect(nonce, &output);
+    let attached = attach(terms, nonce);
+    // Taken by the service process already, unless it has refused.
+    terms.berths.take(&nonce);
+    let (channel, side, welcome) = attached?;
+    wire.send(&Frame::Reply(&welcome.encode(0)))?;
+    Ok((channel, Arc::new(side), output))
+}
+
+/// Attaches as a rank of this machine would; the nonce tells the service process whom for.
+fn attach(terms: &Terms, nonce: [u8; 16]) -> Result<(Channel, RankSide, Reply), End> {
     let failed = |error: &dyn std::fmt::Display| End::Refused(format!("the service process does not attach: {error}"));
     let channel = Channel::connect(&terms.socket).map_err(|errno| failed(&errno))?;
     let hello = Hello {
@@ -234,7 +256,7 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
         pid: std::process::id(),
         // Nothing of ours is to be reached but what is registered.
         probe_address: NOWHERE,
-        nonce: [0; 16],
+        nonce,
         descriptor: false,
     };
     channel.send(OWN_TOKENS, &Request::Hello(hello), &[]).map_err(|error| failed(&error))?;
@@ -249,8 +271,7 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
         return refused("the service process answers what was not asked");
     };
     let side = RankSide::attach(region, doorbell).map_err(|error| failed(&error))?;
-    wire.send(&Frame::Reply(&welcome.message.encode(0)))?;
-    Ok((channel, side))
+    Ok((channel, side, welcome.message))
 }
 
 /// Compares without telling by its time how much is the same.
@@ -270,6 +291,8 @@ struct Docked {
     output_at: u64,
     /// Bytes of input and table that have not come.
     missing: u64,
+    /// What has left of the output.
+    sent: Spans,
     readable: bool,
 }
 
@@ -306,6 +329,12 @@ impl Docked {
         }
     }
 
+    /// Addresses of the output.
+    fn output_addresses(&self) -> (u64, u64) {
+        let start = self.shadow.address() + self.output_at;
+        (start, start + self.output)
+    }
+
     /// Takes a piece of input or table; false if it is beyond them.
     fn fill(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let length = bytes.len() as u64;
@@ -326,7 +355,8 @@ impl Docked {
 /// What the two threads of a session share.
 #[derive(Debug)]
 struct Shared {
-    side: RankSide,
+    side: Arc<RankSide>,
+    output: Arc<Output>,
     wire: Wire,
     books: Mutex<Books>,
     changed: Condvar,
@@ -353,40 +383,73 @@ impl Shared {
         self.side.nudge();
     }
 
-    /// Sends output and completion of every call that ends, until the session is over.
+    /// Sends output as it comes, and the rest with the completion of every call that ends, until the session is over.
     fn deliver(&self) {
         let mut buffer = Vec::new();
         loop {
             let idle = |books: &mut Books| books.posted.is_empty() && !books.over;
             drop(self.changed.wait_while(self.books(), idle).unwrap_or_else(PoisonError::into_inner));
             let news = |books: &Books| books.over || books.posted.keys().any(|slot| self.side.result(*slot).is_some());
-            self.side.wait(None, || news(&self.books()));
+            self.side.wait(None, || news(&self.books()) || self.output.is_worth_a_frame());
             let mut books = self.books();
             if books.over {
                 return;
             }
             let ended: Vec<_> = books.posted.extract_if(|slot, _| self.side.result(*slot).is_some()).collect();
             drop(books);
+            // A connection that has broken is seen by the thread that reads.
             for (slot, call) in ended {
                 let status = self.side.result(slot).unwrap_or(Status::Internal);
-                // A connection that has broken is seen by the thread that reads.
                 if self.answer(slot, &call, status, &mut buffer).is_err() {
                     return;
                 }
                 self.books().shadows.give_back(call.shadow);
             }
+            if let Some(span) = self.output.take()
+                && self.send_early(span, &mut buffer).is_err()
+            {
+                return;
+            }
         }
     }
 
-    fn answer(&self, slot: u32, call: &Docked, status: Status, buffer: &mut Vec<u8>) -> io::Result<()> {
-        let output = if status == Status::Ok { call.output } else { 0 };
-        let mut offset = 0;
-        while offset < output {
-            let count = (output - offset).min(DATA_BYTES as u64);
-            buffer.resize(count as usize, 0);
+    /// Sends what has been written between two addresses of a call that has not ended.
+    fn send_early(&self, (mut start, end): (u64, u64), buffer: &mut Vec<u8>) -> io::Result<()> {
+        while start < end {
+            let mut books = self.books();
+            let of_call = |call: &Docked| {
+                let (from, to) = call.output_addresses();
+                (from..to).contains(&start).then_some((from, to))
+            };
+            let found = books.posted.iter_mut().find_map(|(slot, call)| of_call(call).map(|span| (*slot, call, span)));
+            // Shadows are written for calls in flight alone; what has ended meanwhile has left.
+            let Some((slot, call, (from, to))) = found else { return Ok(()) };
+            let (offset, stop) = (start - from, to.min(end).min(start + DATA_BYTES as u64));
+            buffer.resize((stop - start) as usize, 0);
             call.shadow.read(call.output_at + offset, buffer);
+            call.sent.insert(offset, stop - from);
+            drop(books);
             self.wire.send(&Frame::Data { slot, offset, bytes: buffer })?;
-            offset += count;
+            start = stop;
+        }
+        Ok(())
+    }
+
+    /// Sends what has not left of a call that has ended, and its completion.
+    fn answer(&self, slot: u32, call: &Docked, status: Status, buffer: &mut Vec<u8>) -> io::Result<()> {
+        let (from, to) = call.output_addresses();
+        let late = self.output.take_between(from, to);
+        let mut sent = call.sent.clone();
+        late.into_iter().for_each(|(start, end)| drop(sent.remove(start - from, end - from)));
+        let rest = if status == Status::Ok { sent.missing(0, call.output) } else { Vec::new() };
+        for (mut offset, end) in rest {
+            while offset < end {
+                let count = (end - offset).min(DATA_BYTES as u64);
+                buffer.resize(count as usize, 0);
+                call.shadow.read(call.output_at + offset, buffer);
+                self.wire.send(&Frame::Data { slot, offset, bytes: buffer })?;
+                offset += count;
+            }
         }
         self.wire.send(&Frame::Complete { slot, status })
     }
@@ -548,7 +611,17 @@ impl Session<'_> {
             let token = self.order(&Request::RegisterMemory { address, bytes }, &[region.fd()])?;
             self.registering.insert(token, address);
         }
-        let call = Docked { entry, shadow, input, output, table_at, output_at, missing: input + table, readable: true };
+        let call = Docked {
+            entry,
+            shadow,
+            input,
+            output,
+            table_at,
+            output_at,
+            missing: input + table,
+            sent: Spans::default(),
+            readable: true,
+        };
         if call.missing == 0 {
             return self.filled(call);
         }

@@ -20,7 +20,7 @@ mod tiered;
 pub use cross::CrossMemory;
 pub use descriptor::{MemoryDescriptor, NotMemory};
 pub use memfd::{MOST_MAPPED, MOST_RANGES, MemfdRanges, RangeError, Resident};
-pub use tiered::{Probe, ProbeOutcome, Proof, TieredMemory, probe};
+pub use tiered::{Probe, ProbeOutcome, Proof, TieredMemory, Watch, probe};
 
 use std::fmt;
 

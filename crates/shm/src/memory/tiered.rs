@@ -6,6 +6,8 @@ use super::{
 };
 use crate::sync::{AtomicU32, Ordering};
 use rustix::io::Errno;
+use std::fmt;
+use std::sync::Arc;
 
 /// The rank's buffer that proves access: a nonce that it drew, then room for the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +83,12 @@ pub struct Proof {
     pub nonce: [u8; Probe::NONCE],
 }
 
+/// Hears of writes to a rank's memory.
+pub trait Watch: Send + Sync + fmt::Debug {
+    /// The batch has been written, or a part of it where the write failed.
+    fn written(&self, batch: &[WritePiece<'_>]);
+}
+
 /// All of a rank's memory: memfd where registered, else the best of the other tiers that the kernel allows.
 ///
 /// | tier in use | an access ends with | next |
@@ -98,6 +106,7 @@ pub struct TieredMemory {
     proof: Option<Proof>,
     /// In use for memory that is not registered, as [`Tier::code`].
     tier: AtomicU32,
+    watch: Option<Arc<dyn Watch>>,
 }
 
 impl TieredMemory {
@@ -123,6 +132,12 @@ impl TieredMemory {
     #[must_use]
     pub fn with_ranges(self, ranges: MemfdRanges) -> Self {
         TieredMemory { ranges, ..self }
+    }
+
+    /// The same memory, whose writes somebody hears of.
+    #[must_use]
+    pub fn with_watch(self, watch: Arc<dyn Watch>) -> Self {
+        TieredMemory { watch: Some(watch), ..self }
     }
 
     /// Registers and unregisters memfd ranges, at any time.
@@ -184,6 +199,17 @@ impl TieredMemory {
         }
     }
 
+    fn write_runs(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError> {
+        let mut run = 0;
+        for (at, piece) in batch.iter().enumerate() {
+            let Some(resident) = self.ranges.find(piece.address, piece.local.len() as u64) else { continue };
+            resident.copy_in(piece.local);
+            self.write_run(&batch[run..at])?;
+            run = at + 1;
+        }
+        self.write_run(&batch[run..])
+    }
+
     fn read_run(&self, run: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
         let Some(first) = run.first() else { return Ok(()) };
         self.access((first.address, first.local.len()), |memory| memory.readv(run))
@@ -203,6 +229,7 @@ impl Default for TieredMemory {
             descriptor: None,
             proof: None,
             tier: AtomicU32::new(Tier::Staging.code()),
+            watch: None,
         }
     }
 }
@@ -222,14 +249,11 @@ impl RankMemory for TieredMemory {
     }
 
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError> {
-        let mut run = 0;
-        for (at, piece) in batch.iter().enumerate() {
-            let Some(resident) = self.ranges.find(piece.address, piece.local.len() as u64) else { continue };
-            resident.copy_in(piece.local);
-            self.write_run(&batch[run..at])?;
-            run = at + 1;
+        let written = self.write_runs(batch);
+        if let Some(watch) = &self.watch {
+            watch.written(batch);
         }
-        self.write_run(&batch[run..])
+        written
     }
 
     fn resident(&self, address: u64, bytes: u64) -> Option<Resident> {
@@ -296,6 +320,28 @@ mod tests {
         assert!(!buffer.answered());
         assert_eq!(probe(&own(), address, nonce), ProbeOutcome::Reached);
         assert!(buffer.answered());
+    }
+
+    #[derive(Debug, Default)]
+    struct Noted(std::sync::Mutex<Vec<(u64, usize)>>);
+
+    impl Watch for Noted {
+        fn written(&self, batch: &[WritePiece<'_>]) {
+            self.0.lock().unwrap().extend(batch.iter().map(|piece| (piece.address, piece.local.len())));
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "maps a memfd")]
+    fn a_watch_hears_of_every_write() {
+        let noted = Arc::new(Noted::default());
+        let memory = TieredMemory::staged().with_watch(noted.clone());
+        let region = Region::create("test", 4096).unwrap();
+        memory.ranges().register(0x5000, 4096, region.fd().try_clone_to_owned().unwrap()).unwrap();
+        memory.write(0x5000, b"one").unwrap();
+        let batch = [WritePiece { local: b"two", address: 0x5800 }, WritePiece { local: b"beyond", address: 0x9000 }];
+        assert!(memory.writev(&batch).is_err());
+        assert_eq!(*noted.0.lock().unwrap(), [(0x5000, 3), (0x5800, 3), (0x9000, 6)]);
     }
 
     #[test]
