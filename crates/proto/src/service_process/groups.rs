@@ -13,20 +13,20 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
-use outboard_plan::{Extents, Rank};
+use outboard_plan::Rank;
 
 use crate::barrier::Barrier;
 use crate::collective::Context;
 use crate::error::{CollectiveError, GroupError};
-use crate::exchange::Exchange;
 use crate::group::Members;
-use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
+use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
-use crate::interface::{Call, CallKind, Event, GroupSpec, Signature, Step, sizes_digest};
-use crate::outbox::Completion;
+use crate::interface::{Event, GroupSpec, Signature, Step};
 use crate::overdue::Watch;
 use crate::serial::expand16;
 use crate::wire::Message;
+
+mod calls;
 
 use super::{MAX_RETIRED, MAX_STRANGERS, ServiceProcess};
 
@@ -153,29 +153,6 @@ impl Group {
 }
 
 impl ServiceProcess {
-    /// Lets an instance handle something, if it is there still.
-    pub(super) fn with_instance<T>(
-        &mut self,
-        group: GroupHandle,
-        id: InstanceId,
-        f: impl FnOnce(&mut Instance, &mut Context<'_>) -> T,
-    ) -> Option<T> {
-        let (members, instance) = self.groups.get_mut(&group)?.parts(id);
-        Some(f(instance?, &mut Context { config: &self.config, members, out: &mut self.out }))
-    }
-
-    /// As [`Self::with_instance`], for what may show that ranks disagree, which breaks the group.
-    fn with_instance_or_break(
-        &mut self,
-        group: GroupHandle,
-        id: InstanceId,
-        f: impl FnOnce(&mut Instance, &mut Context<'_>) -> Result<(), CollectiveError>,
-    ) {
-        if let Some(Err(error)) = self.with_instance(group, id, f) {
-            self.break_group(group, error, true);
-        }
-    }
-
     pub(super) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
         if let Err(error) = self.try_create_group(spec, rank) {
             self.out.events.push_back(Event::GroupReady { group: spec.handle, rank, result: Err(error) });
@@ -314,74 +291,6 @@ impl ServiceProcess {
         }
     }
 
-    pub(super) fn route_call(&mut self, call: Call) {
-        let Err(error) = self.try_call(&call) else { return };
-        if let Some(g) = self.groups.get_mut(&call.group) {
-            g.failed = true;
-        }
-        let completion = Completion { call: call.id, group: call.group, instance: call.instance, rank: call.rank };
-        self.out.complete(completion, Err(error));
-    }
-
-    fn try_call(&mut self, call: &Call) -> Result<(), CollectiveError> {
-        let protocol = CollectiveError::Protocol(self.id);
-        let g = self.groups.get_mut(&call.group).ok_or(protocol.clone())?;
-        let local = g.members.local(call.rank).ok_or(protocol.clone())?;
-        if call.instance.0 != g.calls[local].0 + 1 || g.left.contains(&call.rank) || !sound(call, g.members.ranks()) {
-            return Err(protocol);
-        }
-        g.calls[local] = (call.instance.0, Some(call.signature));
-        if let Some(doom) = g.doom(call.instance) {
-            return Err(doom);
-        }
-        if matches!(g.state, State::Creating { .. }) {
-            return Err(protocol);
-        }
-        self.know_instance(call.group, call.instance, call.signature, call.rank, extents_of(call))?;
-        self.set_deadline(call);
-        let owned = call.clone();
-        self.with_instance_or_break(call.group, call.instance, |i, cx| i.handle_call(cx, owned));
-        self.compare_with_left(call.group, call.instance);
-        Ok(())
-    }
-
-    /// Makes the instance known, or compares its signature with what is known.
-    fn know_instance(
-        &mut self,
-        group: GroupHandle,
-        instance: InstanceId,
-        signature: Signature,
-        rank: Rank,
-        sizes: Option<Extents>,
-    ) -> Result<(), CollectiveError> {
-        let g = self.groups.get_mut(&group).expect("the caller has found it");
-        if let Some(c) = g.instances.get(&instance) {
-            let (a_rank, a) = c.signature();
-            if a == signature {
-                return sizes.map_or(Ok(()), |sizes| self.size_instance(group, instance, sizes));
-            }
-            let error = CollectiveError::Mismatch { a_rank, a, b_rank: rank, b: signature };
-            self.break_group(group, error.clone(), true);
-            return Err(error);
-        }
-        let cx = Context { config: &self.config, members: &mut g.members, out: &mut self.out };
-        match Instance::new(&cx, instance, signature, rank, sizes) {
-            Ok(i) => {
-                g.instances.insert(instance, i);
-                g.watches.insert(instance, Watch::new(self.out.now, self.config.watchdog));
-                self.active.push_back((group, instance));
-                self.out.step(group, instance, Step::Known(signature));
-                Ok(())
-            }
-            Err(what) => {
-                self.out.violation(None, what);
-                let error = CollectiveError::Protocol(self.id);
-                self.break_group(group, error.clone(), true);
-                Err(error)
-            }
-        }
-    }
-
     pub(super) fn route_message(&mut self, from: SpId, message: Message, payload_len: u32) {
         let Some(handle) = message.group() else { return };
         let carries = matches!(message, Message::Data { .. } | Message::Repair { .. });
@@ -462,134 +371,6 @@ impl ServiceProcess {
         known
     }
 
-    fn handle_ready(
-        &mut self,
-        handle: GroupHandle,
-        instance: InstanceId,
-        (from, step): (u32, u8),
-        (signature, rank): (Signature, Rank),
-    ) -> bool {
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        if !g.members.has_rank(rank) || !g.may_open(instance) {
-            return false;
-        }
-        if g.doom(instance).is_some() {
-            return true;
-        }
-        if g.has_ended(instance) {
-            self.compare_with_ended(handle, instance, signature, rank);
-            return true;
-        }
-        if self.know_instance(handle, instance, signature, rank, None).is_err() {
-            return true;
-        }
-        let known = self.with_instance(handle, instance, |i, cx| match i {
-            Instance::Collective(c) if c.alive() => {
-                c.heard_of(cx, cx.out.now);
-                c.handle_ready(cx, from, step)
-            }
-            Instance::Unsized(call) if call.alive() => call.handle_ready(cx.members.sps[from as usize], (from, step)),
-            // A failed one, or ranks that disagree, which was found above.
-            Instance::Collective(_) | Instance::Unsized(_) | Instance::Exchange(_) => true,
-        });
-        known.unwrap_or(true)
-    }
-
-    fn handle_announce(
-        &mut self,
-        handle: GroupHandle,
-        instance: InstanceId,
-        (from, source, signature): (SpId, Rank, Signature),
-        blocks: &[(Rank, u64)],
-    ) -> bool {
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        if !g.members.has_rank(source) || g.members.sp_of(source) != from || !g.may_open(instance) {
-            return false;
-        }
-        if g.doom(instance).is_some() {
-            return true;
-        }
-        if g.has_ended(instance) {
-            self.compare_with_ended(handle, instance, signature, source);
-            let &(destination, sent) = blocks.first().expect("decoding refuses none");
-            let error = CollectiveError::Block { source_rank: source, sent, destination, expected: 0 };
-            self.break_group(handle, error, true);
-            return true;
-        }
-        if self.know_instance(handle, instance, signature, source, None).is_err() {
-            return true;
-        }
-        let announced = self.with_instance(handle, instance, |i, cx| match i.exchange() {
-            Some(e) if e.alive() => e.handle_announce(cx, source, blocks),
-            Some(_) | None => Ok(true),
-        });
-        announced.unwrap_or(Ok(true)).unwrap_or_else(|error| {
-            self.break_group(handle, error, true);
-            true
-        })
-    }
-
-    /// Somebody calls an instance that has ended here: well, if it was the same. Only exchanges end without all ranks.
-    fn compare_with_ended(&mut self, handle: GroupHandle, instance: InstanceId, b: Signature, b_rank: Rank) {
-        let g = self.groups.get(&handle).expect("the caller has found it");
-        let ended = g.exchanged.iter().find(|(ended, ..)| *ended == instance);
-        if let Some(&(_, a_rank, a)) = ended.filter(|(_, _, a)| *a != b) {
-            self.break_group(handle, CollectiveError::Mismatch { a_rank, a, b_rank, b }, true);
-        }
-    }
-
-    fn route_to_instance(
-        &mut self,
-        handle: GroupHandle,
-        instance: InstanceId,
-        from: SpId,
-        message: &Message,
-        payload_len: u32,
-    ) -> bool {
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        let ended = g.has_ended(instance) || g.doom(instance).is_some();
-        let (members, found) = g.parts(instance);
-        let Some(found) = found.filter(|i| i.alive()) else {
-            // Behind the barrier, and behind an announcement, all concerned know the instance: what is not known any more
-            // has ended.
-            return ended;
-        };
-        let mut cx = Context { config: &self.config, members, out: &mut self.out };
-        if let Message::Data { source, destination, index, total, offset, .. } = message {
-            return cx.members.has_rank(*source)
-                && cx.members.sp_of(*source) == from
-                && found.handle_data(&mut cx, (*source, *destination, *index), (*total, *offset), payload_len);
-        }
-        if let Message::Pull { blocks, .. } = message {
-            return found.exchange().is_some_and(|e| e.handle_pull(&mut cx, from, blocks));
-        }
-        let Some(c) = found.collective() else { return false };
-        match message {
-            Message::Want { source, ranges, .. } => c.handle_want(&mut cx, from, *source, ranges),
-            Message::Miss { source, ranges, .. } => c.handle_miss(&mut cx, *source, ranges),
-            Message::Repair { source, ranges, .. } => {
-                cx.members.left() == from && c.handle_repair(&mut cx, *source, ranges, payload_len)
-            }
-            Message::Have { sources, .. } => c.handle_have(&mut cx, from, sources),
-            Message::Complete { .. } => c.handle_complete(&mut cx, from),
-            Message::AskSizes { .. } => {
-                c.tell_sizes(&mut cx, from);
-                true
-            }
-            Message::Void
-            | Message::Create { .. }
-            | Message::Ready { .. }
-            | Message::Data { .. }
-            | Message::Announce { .. }
-            | Message::Pull { .. }
-            | Message::Sizes { .. }
-            | Message::Lost { .. }
-            | Message::Inquire { .. }
-            | Message::Absent { .. }
-            | Message::Abort { .. } => unreachable!("routed by the caller"),
-        }
-    }
-
     fn handle_lost(&mut self, handle: GroupHandle, from: SpId, rank: Rank, lost: Lost) -> bool {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
         if !g.members.has_rank(rank) || g.members.sp_of(rank) != from {
@@ -628,19 +409,6 @@ impl ServiceProcess {
         }
         let open: Vec<InstanceId> = g.instances.range(..=after).map(|(instance, _)| *instance).collect();
         open.into_iter().for_each(|instance| self.compare_with_left(handle, instance));
-    }
-
-    /// Whoever has left after its calls ended well is owed nothing and owes nothing: an exchange that still needs something of
-    /// it disagrees with it.
-    fn compare_with_left(&mut self, handle: GroupHandle, instance: InstanceId) {
-        let Some(g) = self.groups.get_mut(&handle) else { return };
-        let Some(exchange) = g.instances.get_mut(&instance).and_then(Instance::exchange).filter(|e| e.alive()) else {
-            return;
-        };
-        let mut left = g.lost.iter().filter(|(_, lost)| lost.well && lost.after >= instance).map(|(rank, _)| *rank);
-        if let Err(error) = left.try_for_each(|rank| exchange.without(rank)) {
-            self.break_group(handle, error, true);
-        }
     }
 
     pub(super) fn leave_group(&mut self, handle: GroupHandle, rank: Rank) {
@@ -700,22 +468,6 @@ impl ServiceProcess {
             self.out.messages.extend(g.members.others().map(|sp| (sp, message.clone())));
         }
         self.retire_if_left(handle);
-    }
-
-    pub(super) fn route_fault(&mut self, call: CallId, error: fn(Rank) -> CollectiveError) {
-        let found = self.groups.iter().find_map(|(h, g)| {
-            let mut alive = g.instances.iter().filter(|(_, c)| c.alive());
-            alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank)))
-        });
-        let Some((handle, instance, rank)) = found.or_else(|| self.out.untold(call)) else { return };
-        let error = error(rank);
-        self.out.fail_untold(handle, instance, &error);
-        if let Some(g) = self.groups.get_mut(&handle) {
-            g.failed = true;
-        }
-        if self.groups.contains_key(&handle) {
-            self.break_group(handle, error, true);
-        }
     }
 
     /// Clears away a collective that has ended.
@@ -783,36 +535,6 @@ impl ServiceProcess {
                 self.channels.remove(channel);
                 self.out.events.push_back(Event::Leave(*channel));
             }
-        }
-    }
-}
-
-/// The sizes that an allgatherv brings along.
-fn extents_of(call: &Call) -> Option<Extents> {
-    match call.signature.kind {
-        CallKind::Allgatherv { .. } => Extents::uneven(call.blocks.as_ref()?.receive.iter().map(|span| span.len)),
-        CallKind::Allgather | CallKind::Broadcast { .. } | CallKind::Alltoall | CallKind::Alltoallv => None,
-    }
-}
-
-/// Whether the blocks of a call can be; those of calls without blocks of their own are as even as the signature.
-fn sound(call: &Call, ranks: u32) -> bool {
-    match (call.signature.kind, &call.blocks) {
-        (CallKind::Allgather | CallKind::Broadcast { .. }, blocks) => blocks.is_none(),
-        (CallKind::Allgatherv { .. }, None) => false,
-        (CallKind::Allgatherv { sizes }, Some(blocks)) => {
-            let (received, own) = (&blocks.receive, call.rank.0 as usize);
-            let extents = Extents::uneven(received.iter().map(|span| span.len));
-            received.len() == ranks as usize
-                && received.iter().chain(&blocks.send).all(|span| span.end().is_some())
-                && blocks.send.len() == 1
-                && blocks.send[0].len == received[own].len
-                && extents.is_some_and(|extents| extents.total() == call.signature.bytes)
-                && sizes == sizes_digest(received.iter().map(|span| span.len))
-        }
-        (CallKind::Alltoall, Some(_)) | (CallKind::Alltoallv, None) => false,
-        (CallKind::Alltoall, None) | (CallKind::Alltoallv, Some(_)) => {
-            Exchange::blocks_of(call, ranks).is_some_and(|blocks| blocks.check(ranks, call.rank).is_ok())
         }
     }
 }
