@@ -243,7 +243,11 @@ fn an_interrupt_between_collectives_leaves_nothing() {
 /// SP-9: while the others wait, the one that has not called is named on all hosts.
 #[test]
 fn top_names_who_has_not_called() {
-    let mut job = Job::start(2, &["--lab", "2x1gbit"], "absent");
+    ["2x1gbit", "2x1gbit+dpu"].into_iter().for_each(top_names_the_absent);
+}
+
+fn top_names_the_absent(lab: &str) {
+    let mut job = Job::start(2, &["--lab", lab], "absent");
     job.await_line("@going");
     job.await_line("@going");
     // Posted is not yet taken up, and the news takes a moment to the other host: asked again until both are seen.

@@ -24,7 +24,7 @@ use crate::failure;
 use crate::offers::{Offer, group_spec};
 use crate::poller::{Poller, Token, Trigger};
 use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
-use crate::relay::output::Berths;
+use crate::relay::output::{Berths, Docking};
 use crate::topology::{Seat, Topology};
 use crate::trace::Trace;
 
@@ -190,6 +190,7 @@ impl Desk<'_> {
             channel,
             pid: rank.pid,
             pidfd: rank.pidfd,
+            seat: rank.seat,
             side,
             completions,
             tier: rank.memory.tier(),
@@ -227,8 +228,10 @@ impl Desk<'_> {
         let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors)?;
         let ranges = MemfdRanges::bounded(self.host.most_ranges, self.host.most_mapped);
         process.memory = process.memory.with_ranges(ranges);
-        if let Some(watch) = self.host.berths.take(&hello.nonce) {
-            process.memory = process.memory.with_watch(watch);
+        if let Some(Docking { pid, seat, output }) = self.host.berths.take(&hello.nonce) {
+            // Its process here is ours; the connection alone tells of its end.
+            (process.pid, process.pidfd, process.seat) = (pid, None, Some(seat));
+            process.memory = process.memory.with_watch(output);
         }
         let side =
             ServiceSide::create().map_err(|error| Refused { status: Status::Resource, text: error.to_string() })?;
@@ -256,7 +259,9 @@ impl Desk<'_> {
         let (handle, key) = (GroupHandle(drawn[0] as u32), [drawn[1], drawn[2]]);
         let host = self.host;
         let rank = self.attached(id)?;
-        let seat = Seat { node: Arc::clone(&host.node), place: rank.place(&host.topology) };
+        let seat = rank.seat.clone();
+        let here = || Seat { node: Arc::clone(&host.node), place: rank.place(&host.topology) };
+        let seat = seat.unwrap_or_else(here);
         let &Host { id: sp, place, job, digest, .. } = host;
         let offer = Offer { sp, host: place, job, handle, key, digest, address: Arc::clone(&host.address), seat };
         if rank.offers.len() >= MOST_OFFERS {
@@ -407,6 +412,8 @@ pub(crate) struct Process {
     /// Pins it and tells of its end; none where it is in a process namespace that we do not see.
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) memory: TieredMemory,
+    /// Where it runs, if on another machine.
+    pub(crate) seat: Option<Seat>,
 }
 
 /// Finds out by the kernel's word who greets, pins the process and probes its memory.
@@ -421,7 +428,7 @@ pub(crate) fn pin(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>) -
     let Some(pid) = peer.pid else {
         tracing::info!(pid = hello.pid, "a rank of another process namespace");
         let memory = TieredMemory::proven(None, descriptor(descriptors, hello.pid), proof);
-        return Ok(Process { pid: hello.pid, pidfd: None, memory });
+        return Ok(Process { pid: hello.pid, pidfd: None, memory, seat: None });
     };
     let pinned = pidfd_open(pid, PidfdFlags::empty());
     let pidfd = pinned.map_err(|errno| kernel("pin the process", errno))?;
@@ -432,7 +439,7 @@ pub(crate) fn pin(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>) -
     }
     let pid = pid.as_raw_nonzero().get().unsigned_abs();
     let memory = TieredMemory::proven(Some(cross), descriptor(descriptors, pid), proof);
-    Ok(Process { pid, pidfd: Some(pidfd), memory })
+    Ok(Process { pid, pidfd: Some(pidfd), memory, seat: None })
 }
 
 /// The memory that a rank has handed over, if it is memory.

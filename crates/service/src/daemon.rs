@@ -115,6 +115,8 @@ fn relay(
         most: settings.max_ranks as usize,
         most_ranges: settings.memory_ranges,
         most_mapped: settings.mapped_ranges,
+        node: topology::node(),
+        topology: Topology::detect(),
     };
     relay::host::run(&mut socket, terms, stop, stopped).map_err(kernel("wait for ranks"))
 }

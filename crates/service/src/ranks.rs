@@ -82,6 +82,8 @@ pub(crate) struct Attached {
     pub(crate) pid: u32,
     /// None where the rank is in a process namespace that we do not see: then the socket alone tells of its end.
     pub(crate) pidfd: Option<OwnedFd>,
+    /// Where it runs, if on another machine.
+    pub(crate) seat: Option<Seat>,
     pub(crate) side: ServiceSide,
     pub(crate) completions: Completions,
     pub(crate) memory: Arc<TieredMemory>,
@@ -470,6 +472,9 @@ type Range = (u64, u64);
 impl Attached {
     /// Where its process may run now; unknown where that is in a process namespace that we do not see.
     pub(crate) fn place(&self, topology: &Topology) -> Place {
+        if let Some(seat) = &self.seat {
+            return seat.place;
+        }
         let pid = self.pidfd.as_ref().and_then(|_| Pid::from_raw(self.pid.try_into().ok()?));
         pid.map_or_else(Place::default, |pid| topology.place_of(Some(pid)))
     }

@@ -67,6 +67,25 @@ fn relayed_ranks_gather_broadcast_and_exchange() {
     }
 }
 
+/// SP-1: a rank runs where it runs, not where its service process does.
+#[test]
+fn sockets_and_cores_of_relayed_ranks_are_told() {
+    let (daemon, relay) = pair(&[]);
+    let allowed = rustix::thread::sched_getaffinity(None).expect("a few processors");
+    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", &first.to_string()]).arg(std::env::current_exe().expect("a path"));
+    command.args(["--exact", "another_process", "--nocapture", "--test-threads", "1"]);
+    let mut rank = Rank::spawn(command.env(SCENARIO, "alone").env("OUTBOARD_SOCKET", relay.socket()));
+    assert_eq!(rank.line(), "ready");
+    let statistics = daemon.statistics();
+    let (place, pid) = (&statistics["seated"][0]["place"], &statistics["seated"][0]["pid"]);
+    assert!(place["socket"].is_number() && place["core"].is_number(), "{statistics}");
+    assert!(pid.as_u64().is_some_and(|pid| pid != u64::from(daemon.id())), "{statistics}");
+    rank.go_on();
+    rank.finish();
+}
+
 /// MC-9.
 #[test]
 fn many_relayed_calls_in_flight_end_with_the_right_bytes() {
@@ -165,7 +184,9 @@ fn garbage_at_the_dock_is_refused() {
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
     };
-    let greeting = |version: u16| [&7u32.to_le_bytes()[..], &[1], b"OBRL", &version.to_le_bytes()].concat();
+    // Process 7 of host `h`, bound nowhere, without a key.
+    let rank = [&[7, 0, 0, 0][..], &[0xff; 8], &[1, b'h']].concat();
+    let greeting = |version: u16| [&[21, 0, 0, 0, 1][..], b"OBRL", &version.to_le_bytes(), &rank].concat();
     assert!(said(&greeting(77)).contains("version 77"));
     assert!(said(&[0xff; 64]).contains("bad length"));
     // Attached, and then a call of a group that it has not.

@@ -34,10 +34,11 @@ use outboard_shm::status::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::frame::{DATA_BYTES, Decoder, Frame};
-use super::output::{Berths, Output, Spans};
+use super::output::{Berths, Docking, Output, Spans};
 use super::shadow::{Shadow, ShadowError, Shadows, Taken};
 use super::wire::{Wire, WireError};
 use crate::attach::random;
+use crate::topology::{Place, Seat};
 
 /// How long a relay may take to greet, and the service process to answer.
 const GREETING_LIMIT: Duration = Duration::from_secs(20);
@@ -221,9 +222,13 @@ fn serve(wire: Wire, from: SocketAddr, terms: &Terms) -> Result<(), Refusal> {
 /// Hears the greeting and attaches to the service process on behalf of the rank.
 fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
     wire.stream().set_read_timeout(Some(GREETING_LIMIT))?;
-    let known = loop {
+    let output = Arc::default();
+    let (known, docking) = loop {
         match decoder.next().map_err(WireError::from)? {
-            Some(Frame::Greeting { key }) => break same(key, &terms.key),
+            Some(Frame::Greeting { pid, socket, core, node, key }) => {
+                let seat = Seat { node: node.into(), place: Place { socket, core } };
+                break (same(key, &terms.key), Docking { pid, seat, output: Arc::clone(&output) });
+            }
             Some(_) => return refused("the first frame of a connection is a greeting"),
             None => wire.fill(decoder)?,
         }
@@ -236,8 +241,7 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
         Ok(words) => std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8]),
         Err(errno) => return refused(format!("the service process cannot draw random numbers: {errno}")),
     };
-    let output = Arc::default();
-    terms.berths.expect(nonce, &output);
+    terms.berths.expect(nonce, docking);
     let attached = attach(terms, nonce);
     // Taken by the service process already, unless it has refused.
     terms.berths.take(&nonce);

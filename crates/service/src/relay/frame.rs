@@ -19,14 +19,26 @@ pub(crate) const DATA_BYTES: usize = 256 << 10;
 const MOST_BYTES: usize = DATA_BYTES + 64;
 /// Longest key and longest sentence.
 const TEXT_BYTES: usize = 2048;
+/// Longest name of a host.
+const NODE_BYTES: usize = 64;
+/// In place of a socket or core that is not one.
+const NOWHERE: u32 = u32::MAX;
 const LENGTH_BYTES: usize = 4;
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRL");
 
 /// One frame. Offsets and lengths are bytes; a `slot` is a completion word of the rank, which names its call in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
-    /// Relay, first: the key that both sides were told.
+    /// Relay, first: who the rank is, and the key that both sides were told.
     Greeting {
+        /// The rank's process on its host.
+        pid: u32,
+        /// Where it is bound to, if to one of each (SP-1).
+        socket: Option<u32>,
+        /// As above.
+        core: Option<u32>,
+        /// The host's name, at most [`NODE_BYTES`].
+        node: &'a str,
         /// At most [`TEXT_BYTES`].
         key: &'a [u8],
     },
@@ -125,9 +137,15 @@ impl Frame<'_> {
         out.extend([0; LENGTH_BYTES]);
         out.push(self.kind());
         match self {
-            Frame::Greeting { key } => {
+            Frame::Greeting { pid, socket, core, node, key } => {
                 out.extend(MAGIC.to_le_bytes());
                 out.extend(VERSION.to_le_bytes());
+                for number in [*pid, socket.unwrap_or(NOWHERE), core.unwrap_or(NOWHERE)] {
+                    out.extend(number.to_le_bytes());
+                }
+                let node = cut(node, NODE_BYTES);
+                out.push(node.len() as u8);
+                out.extend(node.as_bytes());
                 out.extend(&key[..key.len().min(TEXT_BYTES)]);
             }
             Frame::Request(bytes) | Frame::Offers(bytes) | Frame::Reply(bytes) => out.extend(*bytes),
@@ -151,15 +169,18 @@ impl Frame<'_> {
                 out.extend(slot.to_le_bytes());
                 out.extend(status.code().to_le_bytes());
             }
-            Frame::Refused { text } => {
-                let cut = (0..=text.len().min(TEXT_BYTES)).rev().find(|&at| text.is_char_boundary(at));
-                out.extend(&text.as_bytes()[..cut.unwrap_or(0)]);
-            }
+            Frame::Refused { text } => out.extend(cut(text, TEXT_BYTES).as_bytes()),
         }
         let length = out.len() - start - LENGTH_BYTES;
         assert!(length <= MOST_BYTES, "a frame of {length} bytes");
         out[start..start + LENGTH_BYTES].copy_from_slice(&(length as u32).to_le_bytes());
     }
+}
+
+/// As much of a text as fits, in whole characters.
+fn cut(text: &str, most: usize) -> &str {
+    let end = (0..=text.len().min(most)).rev().find(|&at| text.is_char_boundary(at));
+    &text[..end.unwrap_or(0)]
 }
 
 fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
@@ -174,7 +195,9 @@ fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
             if theirs != VERSION {
                 return Err(FrameError::Version { theirs });
             }
-            Frame::Greeting { key: body.rest(TEXT_BYTES)? }
+            let (pid, socket, core) = (body.u32()?, body.u32()?, body.u32()?);
+            let [socket, core] = [socket, core].map(|number| Some(number).filter(|number| *number != NOWHERE));
+            Frame::Greeting { pid, socket, core, node: body.node()?, key: body.rest(TEXT_BYTES)? }
         }
         2 => Frame::Request(body.rest(DATA_BYTES)?),
         3 => Frame::CreateGroup { token: body.u64()?, ranks: body.u32()?, rank: body.u32()? },
@@ -217,6 +240,15 @@ impl<'a> Body<'a> {
 
     fn u64(&mut self) -> Result<u64, FrameError> {
         self.array().map(u64::from_le_bytes)
+    }
+
+    /// A name that goes to people's terminals.
+    fn node(&mut self) -> Result<&'a str, FrameError> {
+        let [length] = self.array()?;
+        let (name, rest) = self.0.split_at_checked(usize::from(length)).ok_or(FrameError::Field("length"))?;
+        self.0 = rest;
+        let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NODE_BYTES);
+        name.filter(|name| !name.chars().any(char::is_control)).ok_or(FrameError::Field("node"))
     }
 
     fn rest(&mut self, most: usize) -> Result<&'a [u8], FrameError> {
@@ -280,7 +312,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn text() -> impl Strategy<Value = String> {
-        "[a-zü ]{0,40}"
+        "[a-zü ]{0,30}"
     }
 
     /// Content for any frame: numbers, bytes, a text.
@@ -294,7 +326,7 @@ mod tests {
     ) -> Frame<'a> {
         let (&[input, table, output], &slot) = (numbers, slot);
         match kind {
-            0 => Frame::Greeting { key: bytes },
+            0 => Frame::Greeting { pid: slot, socket: None, core: Some(slot / 2), node: text, key: bytes },
             1 => Frame::Request(bytes),
             2 => Frame::CreateGroup { token: input, ranks: slot, rank: table as u32 },
             3 => Frame::Offers(bytes),
@@ -361,7 +393,7 @@ mod tests {
     #[test]
     fn another_version_is_named() {
         let mut stream = Vec::new();
-        Frame::Greeting { key: b"secret" }.encode(&mut stream);
+        Frame::Greeting { pid: 7, socket: None, core: None, node: "h1", key: b"secret" }.encode(&mut stream);
         stream[9] = 9;
         assert_eq!(feed(&stream, &[64]), Err(FrameError::Version { theirs: 9 }));
         stream[5] = 0;

@@ -30,6 +30,7 @@ use outboard_shm::region::read_sealed;
 use outboard_shm::status::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
+use rustix::process::Pid;
 
 use super::frame::{DATA_BYTES, Decoder, Frame};
 use super::session::{Asked, InFlight, Session};
@@ -38,6 +39,7 @@ use super::wire::{Wire, WireError};
 use crate::attach::{Process, Refused, pin};
 use crate::poller::{Poller, Token, Trigger};
 use crate::socket::NamedSocket;
+use crate::topology::{Place, Topology};
 
 /// How long a rank may take to say who it is, and the service process to answer.
 const GREETING_LIMIT: Duration = Duration::from_secs(20);
@@ -54,6 +56,9 @@ pub(crate) struct Terms {
     /// Memory ranges of one rank, and how many of them are mapped at a time.
     pub(crate) most_ranges: u32,
     pub(crate) most_mapped: u32,
+    /// This host's name.
+    pub(crate) node: Arc<str>,
+    pub(crate) topology: Topology,
 }
 
 /// Serves ranks that attach at `socket` until `stopped` says so, see [`crate::run`].
@@ -146,7 +151,7 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &T
         );
         return Err(Refused { status: Status::Version, text });
     }
-    let Process { pid, pidfd, memory } = pin(channel, hello, descriptors)?;
+    let Process { pid, pidfd, memory, seat: _ } = pin(channel, hello, descriptors)?;
     let ranges = MemfdRanges::bounded(terms.most_ranges, terms.most_mapped);
     let memory = memory.with_ranges(ranges);
     let unreachable = |why: &dyn std::fmt::Display| Refused {
@@ -155,7 +160,10 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &T
     };
     let stream = TcpStream::connect_timeout(&terms.service, GREETING_LIMIT).map_err(|error| unreachable(&error))?;
     let wire = Wire::new(stream).map_err(|error| unreachable(&error))?;
-    let (decoder, mut welcome) = greet(&wire, &terms.key).map_err(|error| unreachable(&error))?;
+    let seen = pidfd.as_ref().and_then(|_| Pid::from_raw(pid.cast_signed()));
+    let Place { socket, core } = seen.map_or_else(Place::default, |pid| terms.topology.place_of(Some(pid)));
+    let greeting = Frame::Greeting { pid, socket, core, node: &terms.node, key: terms.key.as_bytes() };
+    let (decoder, mut welcome) = greet(&wire, &greeting).map_err(|error| unreachable(&error))?;
     (welcome.tier, welcome.most_ranges) = (memory.tier(), terms.most_ranges);
     let resource = |text: String| Refused { status: Status::Resource, text };
     let side = ServiceSide::create().map_err(|error| resource(error.to_string()))?;
@@ -187,8 +195,8 @@ enum GreetError {
     Nonsense,
 }
 
-fn greet(wire: &Wire, key: &str) -> Result<(Decoder, Welcome), GreetError> {
-    wire.send(&Frame::Greeting { key: key.as_bytes() })?;
+fn greet(wire: &Wire, greeting: &Frame<'_>) -> Result<(Decoder, Welcome), GreetError> {
+    wire.send(greeting)?;
     wire.stream().set_read_timeout(Some(GREETING_LIMIT))?;
     let mut decoder = Decoder::default();
     let welcome = loop {

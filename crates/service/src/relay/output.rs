@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use outboard_shm::control::RankSide;
 use outboard_shm::memory::{Watch, WritePiece};
 
+use crate::topology::Seat;
+
 /// Bytes in a row that are sent before the call has ended.
 const WORTH_A_FRAME: u64 = 128 << 10;
 
@@ -65,7 +67,7 @@ impl Spans {
 
 /// What has been written to one rank's shadows and has not left.
 #[derive(Debug, Default)]
-pub(super) struct Output {
+pub(crate) struct Output {
     written: Mutex<Spans>,
     /// Wakes the thread that delivers.
     side: OnceLock<Arc<RankSide>>,
@@ -118,23 +120,34 @@ impl Watch for Output {
     }
 }
 
+/// A rank of another machine, as the dock attaches it.
+#[derive(Debug, Clone)]
+pub(crate) struct Docking {
+    /// Its process there.
+    pub(crate) pid: u32,
+    /// Where it runs (SP-1).
+    pub(crate) seat: Seat,
+    /// Who hears of writes to its memory.
+    pub(crate) output: Arc<Output>,
+}
+
 /// Ranks that the dock is about to attach, by the nonce in their greeting: how the conductor tells them from others.
 #[derive(Debug, Default)]
-pub(crate) struct Berths(Mutex<HashMap<[u8; 16], Arc<Output>>>);
+pub(crate) struct Berths(Mutex<HashMap<[u8; 16], Docking>>);
 
 impl Berths {
-    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 16], Arc<Output>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 16], Docking>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A rank will come with this nonce.
-    pub(super) fn expect(&self, nonce: [u8; 16], output: &Arc<Output>) {
-        self.lock().insert(nonce, Arc::clone(output));
+    pub(super) fn expect(&self, nonce: [u8; 16], docking: Docking) {
+        self.lock().insert(nonce, docking);
     }
 
-    /// Who hears of writes to the memory of the rank with this nonce, once.
-    pub(crate) fn take(&self, nonce: &[u8; 16]) -> Option<Arc<dyn Watch>> {
-        self.lock().remove(nonce).map(|output| output as Arc<dyn Watch>)
+    /// The rank that has come with this nonce, once.
+    pub(crate) fn take(&self, nonce: &[u8; 16]) -> Option<Docking> {
+        self.lock().remove(nonce)
     }
 }
 

@@ -116,6 +116,11 @@ impl Daemon {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// As `kill -9`.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it lives");
