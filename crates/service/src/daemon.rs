@@ -92,6 +92,9 @@ fn dock(settings: &Settings, address: SocketAddr, berths: &Arc<Berths>) -> Resul
     let most = settings.max_ranks as usize;
     let (dock, local) = Dock::start(address, own, &settings.relay_key, settings.relay_memory.0, most)
         .map_err(kernel("listen for relays"))?;
+    if settings.relay_key.is_empty() && !address.ip().is_loopback() {
+        tracing::warn!(address = %local, "whoever reaches this address may attach; set OUTBOARD_RELAY_KEY on both sides");
+    }
     tracing::info!(address = %local, "relays may attach ranks");
     Ok(dock)
 }

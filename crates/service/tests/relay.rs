@@ -108,6 +108,15 @@ fn relayed_ranks_hear_of_deaths_and_disagreements() {
     }
 }
 
+/// A buffer to send is blamed on its rank by the service process, to all; one to receive into by the relay, to its rank.
+#[test]
+fn a_buffer_that_is_nowhere_is_blamed_on_its_relayed_rank() {
+    let (_daemon, relay) = pair(&[]);
+    for scenario in ["send-fault", "receive-fault"] {
+        start(scenario, &relay, 3).into_iter().for_each(Rank::finish);
+    }
+}
+
 /// SP-4, GP-9: while calls are in flight the kernel withdraws the relay's access to its ranks, in one step or two.
 #[test]
 fn a_relay_that_loses_access_loses_no_byte() {

@@ -436,7 +436,8 @@ impl Relayed {
                         return Ok(());
                     }
                     Err(error) => {
-                        session.books().failures.insert(slot, (Status::Memory, error.to_string()));
+                        // The service process blames the rank, to all others too.
+                        tracing::warn!(pid = session.pid, %error, "a rank's buffer cannot be read");
                         return session.wire.send(&Frame::Unreadable { slot });
                     }
                 }

@@ -66,6 +66,15 @@ pub(super) struct Books {
     pub(super) lost: Option<String>,
 }
 
+impl Books {
+    /// Output of a call in flight does not reach the rank: its fault alone, the others have theirs.
+    fn cannot_write(&mut self, slot: u32, error: &AccessError) {
+        let group = self.in_flight.get(&slot).and_then(|call| self.groups.get(&call.group));
+        let me = group.map_or_else(String::new, |(_, me)| format!(" of rank {me} of the group"));
+        self.failures.insert(slot, (Status::Memory, format!("the receive buffer{me} cannot be written: {error}")));
+    }
+}
+
 /// A relayed rank, as both threads see it.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -163,7 +172,7 @@ impl Session {
             error => Some(error),
         };
         if let Some(error) = error {
-            books.failures.insert(slot, (Status::Memory, error.to_string()));
+            books.cannot_write(slot, &error);
         }
     }
 
@@ -198,7 +207,7 @@ impl Session {
         let written = held.iter().try_for_each(|(offset, bytes)| scatter(&self.memory, output, *offset, bytes));
         let ended = call.ended.take();
         if let Err(error) = written {
-            books.failures.insert(slot, (Status::Memory, error.to_string()));
+            books.cannot_write(slot, &error);
         }
         drop(books);
         if let Some(status) = ended {
