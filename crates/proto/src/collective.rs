@@ -29,7 +29,7 @@ use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
 use crate::interface::{Call, CallKind, InFlight, MemRef, Region, Signature, Step};
 use crate::multicast::{Block, chunks_of};
 use crate::outbox::{Completion, Outbox, Staging};
-use crate::pacing::{Share, transfer_time};
+use crate::pacing::{Portion, Share, transfer_time};
 use crate::wire::{MAX_BLOCKS, Message};
 
 mod layout;
@@ -45,6 +45,13 @@ pub(crate) struct Context<'a> {
     pub(crate) config: &'a Config,
     pub(crate) members: &'a mut Members,
     pub(crate) out: &'a mut Outbox,
+}
+
+impl Context<'_> {
+    /// How much of a link one collective may take at once.
+    pub(crate) fn portion(&self) -> Portion {
+        Portion::new(self.config, self.out.in_company)
+    }
 }
 
 #[derive(Debug)]

@@ -20,7 +20,8 @@
 //! | staged | the rank calls | here |
 //!
 //! Invariants: a block is asked for once; a call completes once and none of its buffers is named after that; at most
-//! [`Config::pull_bytes`](crate::Config) are under way, or two blocks. Never sees payload.
+//! [`Config::pull_bytes`](crate::Config) are under way, or two blocks; less beside other groups (MC-13).
+//! Never sees payload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -398,9 +399,11 @@ impl Exchange {
     /// Asks for blocks while there is room.
     fn pull(&mut self, cx: &mut Context<'_>) {
         let mut pulls: BTreeMap<SpId, Vec<(Rank, Rank)>> = BTreeMap::new();
+        // Beside other groups one source at a time, so that nothing queues at the switch (MC-13).
+        let (most, least) = (cx.portion().pulled, if cx.out.in_company { 1 } else { LEAST_COMING });
         while let Some(&(distance, pair)) = self.queue.first() {
             let Inbound::Announced { bytes } = self.inbound[&pair] else { unreachable!("asked for once") };
-            if self.coming >= LEAST_COMING && self.coming_bytes.saturating_add(bytes) > cx.config.pull_bytes {
+            if self.coming >= least && self.coming_bytes.saturating_add(bytes) > most {
                 break;
             }
             self.queue.remove(&(distance, pair));
@@ -468,7 +471,7 @@ impl Exchange {
         if !self.alive() {
             return None;
         }
-        let fragment = self.sends.next(cx.members, to, cx.config.fragment_bytes.into())?;
+        let fragment = self.sends.next(cx.members, to, cx.portion().piece)?;
         let Presence::Called { call, .. } = &self.locals[fragment.local].presence else {
             unreachable!("a call stays until its blocks are acknowledged")
         };

@@ -11,7 +11,8 @@
 //! | in flight (`una <= seq < cursor`) | acknowledged | gone |
 //! | in flight | timer | queued (cursor back to `una`), timer doubled |
 //!
-//! Invariants: at most [`WINDOW`] messages in flight; `una <= cursor <= una + entries`. Never sees payload.
+//! Invariants: at most [`WINDOW`] messages in flight, and as many bytes of payload as its user allows; `una <= cursor <=
+//! una + entries`. Never sees payload.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -79,6 +80,10 @@ pub struct Link {
     una: u64,
     cursor: u64,
     highest_sent: u64,
+    /// Payload queued and in flight.
+    payload_bytes: u64,
+    /// Payload sent since an acknowledgement was asked for.
+    unasked_bytes: u64,
     rto_floor: Duration,
     backoff: u32,
     timer: Option<Instant>,
@@ -88,6 +93,7 @@ pub struct Link {
     clock_heard: Option<(u32, Instant)>,
     srtt: Option<Duration>,
     rttvar: Duration,
+    least_rtt: Option<Duration>,
     last_heard: Instant,
     /// When the other end last owed nothing.
     owed_since: Instant,
@@ -104,6 +110,8 @@ impl Link {
             una: 0,
             cursor: 0,
             highest_sent: 0,
+            payload_bytes: 0,
+            unasked_bytes: 0,
             rto_floor,
             backoff: 0,
             timer: None,
@@ -113,6 +121,7 @@ impl Link {
             clock_heard: None,
             srtt: None,
             rttvar: Duration::ZERO,
+            least_rtt: None,
             last_heard: now,
             owed_since: now,
             heartbeat: None,
@@ -120,10 +129,11 @@ impl Link {
         }
     }
 
-    /// Whether bulk messages may be queued: less than a window is waiting.
+    /// Whether bulk messages may be queued: less than a window is waiting, and less than `most` bytes of payload, so that
+    /// nothing that comes later waits behind more.
     #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.entries.len() < WINDOW
+    pub fn has_room(&self, most: u64) -> bool {
+        self.entries.len() < WINDOW && self.payload_bytes < most
     }
 
     /// Messages queued or in flight.
@@ -136,6 +146,12 @@ impl Link {
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         self.srtt
+    }
+
+    /// The shortest round trip measured: what the path takes with nothing queued.
+    #[must_use]
+    pub fn least_round_trip(&self) -> Option<Duration> {
+        self.least_rtt
     }
 
     /// Messages sent again so far.
@@ -185,6 +201,7 @@ impl Link {
         }
         let mut body = Vec::with_capacity(48);
         message.encode(&mut body);
+        self.payload_bytes += bytes(&payload);
         self.entries.push_back(Entry { body, payload, owner, tag });
     }
 
@@ -208,7 +225,7 @@ impl Link {
         for e in self.entries.iter_mut().filter(|e| void(e)) {
             e.body.clear();
             Message::Void.encode(&mut e.body);
-            e.payload = Vec::new();
+            self.payload_bytes -= bytes(&std::mem::take(&mut e.payload));
             e.owner = None;
             e.tag = None;
         }
@@ -251,6 +268,7 @@ impl Link {
         let elapsed = micros(now).wrapping_sub(header.echo);
         let Some(rtt) = elapsed.checked_sub(header.echo_age).filter(|r| *r < 60_000_000) else { return };
         let rtt = Duration::from_micros(u64::from(rtt));
+        self.least_rtt = Some(self.least_rtt.map_or(rtt, |least| least.min(rtt)));
         match self.srtt {
             None => {
                 self.srtt = Some(rtt);
@@ -269,6 +287,7 @@ impl Link {
         }
         while self.una < ack {
             let e = self.entries.pop_front().expect("what was sent is kept until acknowledged");
+            self.payload_bytes -= bytes(&e.payload);
             acked.extend(e.tag);
             self.una += 1;
         }
@@ -307,7 +326,14 @@ impl Link {
             }
             let e = &self.entries[in_flight];
             let payload = e.payload.clone();
-            let header = self.header(now, FrameKind::Message, seq, e.tag.is_some(), &payload);
+            self.unasked_bytes += bytes(&payload);
+            // The round trip is measured before anything is queued; whoever waits for room hears of it in good time, whatever
+            // the size of the window.
+            let ask = e.tag.is_some() || self.srtt.is_none() || self.unasked_bytes * 4 >= self.payload_bytes.max(1);
+            if ask {
+                self.unasked_bytes = 0;
+            }
+            let header = self.header(now, FrameKind::Message, seq, ask, &payload);
             let mut frame = Vec::with_capacity(crate::wire::FRAME_HEADER_BYTES + e.body.len());
             header.encode(&mut frame);
             frame.extend_from_slice(&e.body);
@@ -334,7 +360,7 @@ impl Link {
             ack_now,
             seq: seq as u32,
             ack: self.expected as u32,
-            payload_len: payload.iter().map(|p| p.len as u32).sum(),
+            payload_len: bytes(payload) as u32,
             clock: micros(now),
             echo,
             echo_age,
@@ -358,6 +384,10 @@ impl Link {
     pub fn next_poll(&self) -> Option<Instant> {
         self.ack_due.into_iter().chain(self.beat_at()).min()
     }
+}
+
+fn bytes(payload: &[MemRef]) -> u64 {
+    payload.iter().map(|piece| piece.len).sum()
 }
 
 fn micros(now: Instant) -> u32 {
@@ -411,6 +441,27 @@ mod tests {
             assert_eq!(got, sent, "loss pattern {lost:b}");
             assert_eq!(a.backlog(), 0, "all acknowledged with loss pattern {lost:b}");
         }
+    }
+
+    /// MC-13.
+    #[test]
+    fn payload_is_bounded_by_bytes_until_it_is_acknowledged_or_void() {
+        let (mut a, mut b) =
+            (Link::new(Instant(0), Duration::from_millis(2)), Link::new(Instant(0), Duration::from_millis(2)));
+        let piece = |call| MemRef { region: Region::Input(CallId(call)), offset: 0, len: 100 };
+        for call in 1..=3 {
+            assert!(a.has_room(300));
+            a.push(Instant(0), &Message::Void, vec![piece(call)], None, None);
+        }
+        assert!(!a.has_room(300));
+        a.forget_call(CallId(2));
+        assert!(a.has_room(300) && !a.has_room(200));
+        for (frame, payload) in std::iter::from_fn(|| a.poll(Instant(0))).collect::<Vec<_>>() {
+            let (header, body) = FrameHeader::decode(&frame, bytes(&payload) as u32).expect("own frames decode");
+            b.handle(Instant(0), &header, body, &mut Vec::new());
+        }
+        drain(&mut b, Instant(0)).iter().for_each(|frame| feed(&mut a, Instant(0), frame, &mut Vec::new()));
+        assert!(a.has_room(1), "asked for without being told to wait for more");
     }
 
     #[test]

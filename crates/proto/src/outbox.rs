@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use outboard_plan::Rank;
 
+use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
 use crate::interface::{CallKind, Counters, Event, MemRef, Order, Step};
@@ -15,6 +16,8 @@ use crate::wire::Message;
 #[derive(Debug)]
 pub(crate) struct Outbox {
     pub(crate) now: Instant,
+    /// Several groups have collectives in flight, or had a moment ago: what one sends delays the others (MC-13).
+    pub(crate) in_company: bool,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) events: VecDeque<Event>,
     /// The calls whose ends wait among the events.
@@ -33,9 +36,10 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn new(staging_quota: u64, narrates: bool) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Outbox {
             now: Instant(0),
+            in_company: false,
             orders: VecDeque::new(),
             events: VecDeque::new(),
             completions: VecDeque::new(),
@@ -43,8 +47,8 @@ impl Outbox {
             forgotten: Vec::new(),
             forgotten_calls: Vec::new(),
             counters: Counters::default(),
-            narrates,
-            staging_quota,
+            narrates: config.narrate,
+            staging_quota: config.staging_quota,
             staging_used: 0,
             next_staging: 1,
         }

@@ -10,17 +10,23 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::ids::Instant;
 
+/// What of the credit a stream begins with: what it puts into the queues of a switch at its start stays there until it ends, and
+/// everybody else waits behind it.
+const AFTER_REST: u32 = 8;
+
 /// When the next datagrams may go out.
 #[derive(Debug)]
 pub(crate) struct Pacer {
     next: Instant,
     credit: Duration,
+    /// There was nothing to send: no time was lost.
+    rested: bool,
 }
 
 impl Pacer {
     /// `switch_queue` bytes at `link_rate` bit/s are the most that is caught up.
     pub(crate) fn new(link_rate: u64, switch_queue: u64) -> Self {
-        Pacer { next: Instant(0), credit: transfer_time(switch_queue, link_rate) }
+        Pacer { next: Instant(0), credit: transfer_time(switch_queue, link_rate), rested: true }
     }
 
     pub(crate) fn next(&self) -> Instant {
@@ -29,7 +35,13 @@ impl Pacer {
 
     /// Accounts for `wire_bytes` that go out at `now` at `rate` bit/s.
     pub(crate) fn sent(&mut self, now: Instant, wire_bytes: u64, rate: u64) {
-        self.next = self.next.max(now - self.credit) + transfer_time(wire_bytes, rate);
+        let credit = if std::mem::take(&mut self.rested) { self.credit / AFTER_REST } else { self.credit };
+        self.next = self.next.max(now - credit) + transfer_time(wire_bytes, rate);
+    }
+
+    /// There is nothing to send.
+    pub(crate) fn rest(&mut self) {
+        self.rested = true;
     }
 }
 
@@ -76,6 +88,62 @@ impl Pace {
         let batch = (share(config.switch_queue / 2) / datagram).clamp(1, config.batch_chunks.into());
         Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
     }
+
+    /// The same beside other groups: batches that do not keep them waiting, and some of the link left over, so that queues
+    /// which the others' messages add to become empty again (MC-13).
+    pub(crate) fn in_company(self, config: &Config) -> Self {
+        let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
+        let batch = self.batch.min((bytes_in(TURN, self.rate) / datagram).max(LEAST_BATCH));
+        let rate = self.rate - self.rate / 8;
+        Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
+    }
+}
+
+/// Time that one group keeps a link from another with one piece, and with what it has queued beside.
+const TURN: Duration = Duration::from_micros(64);
+/// What a group alone has queued: enough for a service process that the machine lets wait.
+const ALONE: Duration = Duration::from_millis(4);
+/// A round trip longer than this was measured behind a queue.
+const LONGEST_TRIP: Duration = Duration::from_micros(250);
+/// A piece smaller than this costs more by its bookkeeping than by its bytes.
+const LEAST_PIECE: u64 = 8 << 10;
+/// Datagrams likewise.
+const LEAST_BATCH: u64 = 4;
+
+/// How much of a link one collective may take at once: large pieces are cheap, small ones let others in (MC-13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Portion {
+    /// Bytes of one fragment or repair.
+    pub(crate) piece: u64,
+    /// Bytes asked for of all sources together (SP-5).
+    pub(crate) pulled: u64,
+    /// Bytes queued on all links together beyond what a round trip takes.
+    queued: u64,
+}
+
+impl Portion {
+    /// For a group that is in the company of others, or alone.
+    pub(crate) fn new(config: &Config, in_company: bool) -> Self {
+        let fragment = u64::from(config.fragment_bytes);
+        if in_company {
+            let piece = bytes_in(TURN, config.link_rate).max(LEAST_PIECE).min(fragment);
+            Portion { piece, queued: piece * 2, pulled: config.pull_bytes.min(piece * 4) }
+        } else {
+            let queued = bytes_in(ALONE, config.link_rate).max(fragment * 4);
+            Portion { piece: fragment, queued, pulled: config.pull_bytes }
+        }
+    }
+
+    /// Bytes of bulk that may be queued and in flight to one of `links` peers that there is bulk for, with this round trip.
+    pub(crate) fn queued(&self, config: &Config, links: usize, round_trip: Option<Duration>) -> u64 {
+        let under_way = bytes_in(round_trip.unwrap_or_default().min(LONGEST_TRIP) * 2, config.link_rate);
+        ((self.queued + under_way) / links.max(1) as u64).max(self.piece)
+    }
+}
+
+/// Bytes that `rate` bit/s carry in a time.
+fn bytes_in(time: Duration, rate: u64) -> u64 {
+    u64::try_from(time.as_nanos() * u128::from(rate) / 8_000_000_000).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -107,9 +175,30 @@ mod tests {
     #[test]
     fn lost_time_is_caught_up_within_the_credit() {
         let mut p = Pacer::new(8_000_000_000, 1_000_000);
+        p.rested = false;
         p.sent(Instant(10_000_000), 1000, 8_000_000);
         assert_eq!(p.next(), Instant(10_000_000 - 1_000_000 + 1_000_000));
         p.sent(Instant(10_000_000), 1000, 8_000_000);
         assert_eq!(p.next(), Instant(11_000_000));
+        p.rest();
+        p.sent(Instant(20_000_000), 1000, 8_000_000);
+        assert_eq!(p.next(), Instant(20_000_000 - 1_000_000 / 8 + 1_000_000), "no time was lost");
+    }
+
+    #[test]
+    fn mc_13_in_company_pieces_are_small_at_any_rate() {
+        for rate in [10_000_000, 1_000_000_000, 100_000_000_000] {
+            let config = Config { link_rate: rate, ..Config::default() };
+            let [alone, among] = [false, true].map(|company| Portion::new(&config, company));
+            let trip = Some(Duration::from_micros(10));
+            assert!(among.piece <= alone.piece && among.pulled <= alone.pulled, "{rate}");
+            assert!(among.queued(&config, 1, trip) < alone.queued(&config, 1, trip), "{rate}");
+            assert_eq!(among.queued(&config, 1000, trip), among.piece, "each link may always have a piece");
+            let long = Some(Duration::from_secs(1));
+            assert_eq!(among.queued(&config, 1, long), among.queued(&config, 1, Some(LONGEST_TRIP)), "{rate}");
+            let pace = Pace::new(&config, Share::even(1, 1));
+            let in_company = pace.in_company(&config);
+            assert!(in_company.batch <= pace.batch && in_company.rate < pace.rate, "{rate}");
+        }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Who does what: [`groups`] makes, breaks and ends groups and routes calls and messages to their collectives;
 //! [`peers`] keeps the links; this module is the surface the driver sees and the order in which things go out:
-//! control messages first, then bulk where links have room, then multicast as fast as the pacer allows.
+//! control messages first, then bulk where links have room, then multicast as fast as the pacer allows; groups take turns
+//! with both ([`turns`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -25,9 +26,11 @@ mod groups;
 mod overdue;
 mod peers;
 mod sizes;
+mod turns;
 
 use groups::{Group, Unmade};
 use peers::Peer;
+use turns::Turns;
 
 /// Multicast batches in the hands of the driver at once.
 const MAX_BATCHES: usize = 16;
@@ -50,8 +53,7 @@ pub struct ServiceProcess {
     retired: VecDeque<GroupHandle>,
     unmade: VecDeque<Unmade>,
     lost_peers: VecDeque<SpId>,
-    /// Collectives that have something to do, the next to be served first.
-    active: VecDeque<(GroupHandle, InstanceId)>,
+    turns: Turns,
     batches: BTreeMap<u64, Batch>,
     next_token: u64,
     pacer: Pacer,
@@ -72,7 +74,7 @@ impl ServiceProcess {
     pub fn new(id: SpId, config: Config, seed: u64) -> Self {
         ServiceProcess {
             id,
-            out: Outbox::new(config.staging_quota, config.narrate),
+            out: Outbox::new(&config),
             groups: BTreeMap::new(),
             peers: BTreeMap::new(),
             channels: BTreeMap::new(),
@@ -80,7 +82,7 @@ impl ServiceProcess {
             retired: VecDeque::new(),
             unmade: VecDeque::new(),
             lost_peers: VecDeque::new(),
-            active: VecDeque::new(),
+            turns: Turns::default(),
             batches: BTreeMap::new(),
             next_token: seed | 1,
             pacer: Pacer::new(config.link_rate, config.switch_queue),
@@ -207,7 +209,7 @@ impl ServiceProcess {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.out.now = now;
         self.time_peers();
-        for (group, instance) in self.active.clone() {
+        for (group, instance) in self.turns.iter().collect::<Vec<_>>() {
             let due = |g: &Group| g.instance(instance).and_then(Instance::poll_timeout).is_some_and(|t| t <= now);
             if self.groups.get(&group).is_some_and(due) {
                 self.with_instance(group, instance, |i, cx| i.handle_timeout(cx));
@@ -246,8 +248,8 @@ impl ServiceProcess {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timers = |g: &Group, i| [g.instance(i).and_then(Instance::poll_timeout), g.watch_due(i)];
-        let timers = |(g, i): &(GroupHandle, InstanceId)| Some(timers(self.groups.get(g)?, *i));
-        let collectives = self.active.iter().filter_map(timers).flatten().flatten();
+        let timers = |(g, i)| Some(timers(self.groups.get(&g)?, i));
+        let collectives = self.turns.iter().filter_map(timers).flatten().flatten();
         let peers = self.peers.values().filter_map(Peer::poll_timeout);
         collectives.chain(peers).min()
     }
@@ -263,57 +265,60 @@ impl ServiceProcess {
 
     /// What is in flight at `now`, and what it waits for.
     pub fn in_flight(&self, now: Instant) -> impl Iterator<Item = InFlight> + '_ {
-        self.active.iter().filter_map(move |(group, instance)| {
-            let group = self.groups.get(group)?;
-            Some(group.instance(*instance)?.in_flight_now(now, &group.members))
+        self.turns.iter().filter_map(move |(group, instance)| {
+            let group = self.groups.get(&group)?;
+            Some(group.instance(instance)?.in_flight_now(now, &group.members))
         })
     }
 
     fn wants_to_multicast(&self) -> bool {
-        let wants = |(g, i): &(GroupHandle, InstanceId)| {
-            self.groups.get(g).and_then(|g| g.instance(*i)).is_some_and(Instance::has_batch)
-        };
-        self.batches.len() < MAX_BATCHES && self.active.iter().any(wants)
+        self.batches.len() < MAX_BATCHES && self.turns.iter().any(|(g, i)| wants_to_multicast(&self.groups, g, i))
     }
 
-    /// The next multicast batch, when the pacer allows one: round-robin over the collectives in flight.
+    /// The next multicast batch, when the pacer allows one, of the group whose turn it is (MC-13).
     fn next_batch(&mut self, now: Instant) -> Option<Transmit> {
+        if !self.turns.iter().any(|(g, i)| wants_to_multicast(&self.groups, g, i)) {
+            self.pacer.rest();
+        }
         if now < self.pacer.next() || self.batches.len() >= MAX_BATCHES {
             return None;
         }
-        for _ in 0..self.active.len() {
-            self.active.rotate_left(1);
-            let (group, instance) = *self.active.back().expect("the loop runs over its entries");
-            let Some(g) = self.groups.get_mut(&group) else { continue };
-            let (members, found) = g.parts(instance);
-            let Some(collective) = found.and_then(Instance::collective) else { continue };
-            let pace = Pace::new(&self.config, collective.share(members));
-            let (key, reach) = (members.key, members.reach);
-            let mut cx = Context { config: &self.config, members, out: &mut self.out };
-            let Some(batch) = collective.next_batch(&mut cx, pace.batch) else { continue };
-            let chunks = (batch.run.end - batch.run.start) as u32;
-            let bytes = batch.memory.len;
-            self.pacer.sent(now, bytes + u64::from(chunks * self.config.datagram_overhead), pace.rate);
-            if batch.again {
-                self.out.counters.retransmitted_bytes += bytes;
-            } else {
-                self.out.counters.multicast_bytes += bytes;
-            }
-            let token = self.next_token;
-            self.next_token = self.next_token.wrapping_add(1);
-            self.batches.insert(token, Batch { group, instance, source: batch.source, run: batch.run });
-            return Some(Transmit::Multicast(MulticastBatch {
-                token,
-                channel: batch.channel,
-                reach,
-                header: batch.header,
-                key,
-                chunks,
-                chunk_bytes: self.config.chunk_bytes,
-                memory: batch.memory,
-            }));
+        let groups = &mut self.groups;
+        let (group, instance) = self.turns.next_multicast(|g, i| wants_to_multicast(groups, g, i))?;
+        let (members, found) = groups.get_mut(&group).expect("just asked").parts(instance);
+        let collective = found.and_then(Instance::collective).expect("only collectives multicast");
+        let pace = Pace::new(&self.config, collective.share(members));
+        let pace = if self.out.in_company { pace.in_company(&self.config) } else { pace };
+        let (key, reach) = (members.key, members.reach);
+        let mut cx = Context { config: &self.config, members, out: &mut self.out };
+        let batch = collective.next_batch(&mut cx, pace.batch).expect("it has one");
+        let chunks = (batch.run.end - batch.run.start) as u32;
+        let bytes = batch.memory.len;
+        self.pacer.sent(now, bytes + u64::from(chunks * self.config.datagram_overhead), pace.rate);
+        if batch.again {
+            self.out.counters.retransmitted_bytes += bytes;
+        } else {
+            self.out.counters.multicast_bytes += bytes;
         }
-        None
+        let token = self.next_token;
+        self.next_token = self.next_token.wrapping_add(1);
+        self.batches.insert(token, Batch { group, instance, source: batch.source, run: batch.run });
+        Some(Transmit::Multicast(MulticastBatch {
+            token,
+            channel: batch.channel,
+            reach,
+            header: batch.header,
+            key,
+            chunks,
+            chunk_bytes: self.config.chunk_bytes,
+            memory: batch.memory,
+        }))
+    }
+
+    /// A collective gets its turns from now on.
+    fn begin(&mut self, group: GroupHandle, instance: InstanceId) {
+        self.turns.insert(group, instance);
+        self.out.in_company = self.turns.in_company(self.out.now);
     }
 
     /// After every input: messages go to their links, what has ended is cleared away.
@@ -326,11 +331,16 @@ impl ServiceProcess {
                 self.push_message(to, &message);
             }
             for (group, instance) in std::mem::take(&mut self.out.forgotten) {
-                self.active.retain(|a| *a != (group, instance));
+                self.turns.remove(self.out.now, group, instance);
                 self.peers.values_mut().for_each(|p| p.link.forget(group, instance));
                 // The next one may begin now, which may be more to say.
                 self.end_collective(group, instance);
             }
         }
+        self.out.in_company = self.turns.in_company(self.out.now);
     }
+}
+
+fn wants_to_multicast(groups: &BTreeMap<GroupHandle, Group>, group: GroupHandle, instance: InstanceId) -> bool {
+    groups.get(&group).and_then(|g| g.instance(instance)).is_some_and(Instance::has_batch)
 }

@@ -63,7 +63,7 @@ impl Collective {
     }
 
     fn next_fragment(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
-        let fragment = self.sends.next(cx.members, to, cx.config.fragment_bytes.into())?;
+        let fragment = self.sends.next(cx.members, to, cx.portion().piece)?;
         let local = &mut self.locals[fragment.local];
         let source = local.rank;
         if fragment.piece.is_empty() {

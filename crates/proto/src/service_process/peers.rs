@@ -5,6 +5,7 @@
 //! are sent something to acknowledge. Nobody has to know by whom it is watched. A peer that was never heard and shares no
 //! group with us is not dead but dormant: it may never have heard of us.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::collective::Context;
@@ -13,6 +14,7 @@ use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, Instant, SpId};
 use crate::interface::{Event, Transmit};
 use crate::link::{Link, Tag, Tagged};
+use crate::pacing::Portion;
 use crate::wire::Message;
 
 use super::ServiceProcess;
@@ -35,13 +37,16 @@ pub(super) struct Peer {
     /// Nothing is sent to it until it is heard or needed again.
     dormant: bool,
     dead_after: std::time::Duration,
+    /// The group whose bulk was queued last.
+    served: Option<GroupHandle>,
 }
 
 impl Peer {
     /// A peer that was heard before a group with it was asked for here.
     pub(super) fn unknown(now: Instant, config: &Config) -> Self {
         let link = Link::new(now, config.retransmit_floor);
-        Peer { link, address: None, watched_by: 0, groups: 0, dormant: false, dead_after: config.dead_after }
+        let dead_after = config.dead_after;
+        Peer { link, address: None, watched_by: 0, groups: 0, dormant: false, dead_after, served: None }
     }
 
     /// Whoever was never heard may not have been asked for the group yet, and then cannot answer.
@@ -191,18 +196,32 @@ impl ServiceProcess {
         None
     }
 
-    /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room.
+    /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room: a piece of each group in turn
+    /// (MC-13).
     pub(super) fn fill_links(&mut self) {
-        for (group, instance) in &self.active {
-            let Some(g) = self.groups.get_mut(group) else { continue };
-            let (members, Some(found)) = g.parts(*instance) else { continue };
-            let mut cx = Context { config: &self.config, members, out: &mut self.out };
-            for to in found.bulk_targets(&cx) {
-                let Some(peer) = self.peers.get_mut(&to).filter(|p| p.address.is_some()) else { continue };
-                while peer.link.has_room() {
-                    let Some(bulk) = found.next_bulk(&mut cx, to) else { break };
-                    peer.link.push(cx.out.now, &bulk.message, bulk.payload, Some((*group, *instance)), bulk.tag);
-                }
+        let portion = Portion::new(&self.config, self.out.in_company);
+        let mut targets = BTreeSet::new();
+        for (group, instance) in self.turns.iter() {
+            let Some(g) = self.groups.get_mut(&group) else { continue };
+            let (members, Some(found)) = g.parts(instance) else { continue };
+            targets.extend(found.bulk_targets(&Context { config: &self.config, members, out: &mut self.out }));
+        }
+        let links = targets.len();
+        for to in targets {
+            let Some(peer) = self.peers.get_mut(&to).filter(|p| p.address.is_some()) else { continue };
+            let most = portion.queued(&self.config, links, peer.link.least_round_trip());
+            while peer.link.has_room(most) {
+                let next = self.turns.after(peer.served).find_map(|(group, instances)| {
+                    let g = self.groups.get_mut(&group)?;
+                    instances.iter().find_map(|instance| {
+                        let (members, found) = g.parts(*instance);
+                        let mut cx = Context { config: &self.config, members, out: &mut self.out };
+                        Some((group, *instance, found?.next_bulk(&mut cx, to)?))
+                    })
+                });
+                let Some((group, instance, bulk)) = next else { break };
+                peer.served = Some(group);
+                peer.link.push(self.out.now, &bulk.message, bulk.payload, Some((group, instance)), bulk.tag);
             }
         }
     }

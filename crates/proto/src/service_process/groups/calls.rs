@@ -95,7 +95,7 @@ impl ServiceProcess {
             Ok(i) => {
                 g.instances.insert(instance, i);
                 g.watches.insert(instance, Watch::new(self.out.now, self.config.watchdog));
-                self.active.push_back((group, instance));
+                self.begin(group, instance);
                 self.out.step(group, instance, Step::Known(signature));
                 Ok(())
             }
