@@ -48,7 +48,8 @@ fn hostile_message() -> impl Strategy<Value = Message> {
             group,
             step,
             sp: SpId(1),
-            digest: if good { config().digest() } else { 9 }
+            digest: if good { config().digest() } else { 9 },
+            fingerprint: spec().fingerprint(),
         }),
         instance.clone().prop_map(move |instance| Message::Inquire { group, instance }),
         (instance.clone(), rank.clone(), any::<u32>()).prop_map(move |(instance, rank, more)| {
@@ -137,7 +138,13 @@ fn opening() -> Vec<Step> {
     let signature = Signature { kind: CallKind::Allgather, bytes: 2000 };
     let create = |from, step| Step::Frame {
         from,
-        message: Message::Create { group, step, sp: SpId(1), digest: config().digest() },
+        message: Message::Create {
+            group,
+            step,
+            sp: SpId(1),
+            digest: config().digest(),
+            fingerprint: spec().fingerprint(),
+        },
         payload: 0,
     };
     let ready = |from, step| Step::Frame {

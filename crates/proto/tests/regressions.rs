@@ -56,7 +56,13 @@ impl Victim {
     }
 
     fn create(&self) -> Message {
-        Message::Create { group: GROUP, step: 0, sp: HOSTILE, digest: self.sp.config().digest() }
+        self.create_by(HOSTILE)
+    }
+
+    /// The step of the barrier by which `sp` makes a group of rank 0 here and rank 1 there.
+    fn create_by(&self, sp: SpId) -> Message {
+        let fingerprint = spec(&[sp]).fingerprint();
+        Message::Create { group: GROUP, step: 0, sp, digest: self.sp.config().digest(), fingerprint }
     }
 
     fn ready(&mut self) -> Vec<Result<(), GroupError>> {
@@ -122,7 +128,7 @@ fn a_flood_of_messages_for_unknown_groups_harms_its_sender_alone() {
         victim.hostile(&Message::Complete { group: GroupHandle(group), instance: InstanceId(1) });
     }
     assert!(victim.sp.counters().violations > 0, "the flood is bounded");
-    let create = Message::Create { group: GROUP, step: 0, sp: HONEST, digest: victim.sp.config().digest() };
+    let create = victim.create_by(HONEST);
     victim.send(HONEST, 0, &create);
     victim.sp.handle_create_group(NOW, &spec(&[HONEST]), Rank(0));
     assert_eq!(victim.ready(), [Ok(())]);
@@ -158,8 +164,24 @@ fn errors_from_outside_name_members_alone() {
     }
     let mut victim = Victim::new();
     victim.sp.handle_create_group(NOW, &spec(&[HOSTILE]), Rank(0));
-    victim.hostile(&Message::Create { group: GROUP, step: 0, sp: HONEST, digest: 9 });
+    let fingerprint = spec(&[HOSTILE]).fingerprint();
+    victim.hostile(&Message::Create { group: GROUP, step: 0, sp: HONEST, digest: 9, fingerprint });
     assert_eq!(victim.ready(), [], "a configuration of nobody's is no reason");
+    let create = victim.create();
+    victim.hostile(&create);
+    assert_eq!(victim.ready(), [Ok(())]);
+}
+
+/// Whoever knows a group's handle does not get into it by a group of other members.
+#[test]
+fn a_group_is_made_by_its_own_members_alone() {
+    let mut victim = Victim::new();
+    victim.sp.handle_create_group(NOW, &spec(&[HOSTILE]), Rank(0));
+    let other = GroupSpec { key: [3, 5], ..spec(&[HOSTILE]) };
+    let digest = victim.sp.config().digest();
+    let stolen = Message::Create { group: GROUP, step: 0, sp: HOSTILE, digest, fingerprint: other.fingerprint() };
+    victim.hostile(&stolen);
+    assert_eq!(victim.ready(), []);
     let create = victim.create();
     victim.hostile(&create);
     assert_eq!(victim.ready(), [Ok(())]);
@@ -182,7 +204,7 @@ fn a_peer_that_was_never_asked_is_not_dead() {
     }
     assert_eq!(victim.sp.poll_timeout(), None, "it is left alone");
     victim.ready();
-    let create = Message::Create { group: GROUP, step: 0, sp: HONEST, digest: victim.sp.config().digest() };
+    let create = victim.create_by(HONEST);
     victim.send(HONEST, 0, &create);
     victim.sp.handle_create_group(later, &spec(&[HONEST]), Rank(0));
     assert_eq!(victim.ready(), [Ok(())]);

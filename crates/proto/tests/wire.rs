@@ -99,12 +99,9 @@ fn absence() -> impl Strategy<Value = Message> {
 fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         Just(Message::Void),
-        (group(), any::<u8>(), any::<u64>(), any::<u64>()).prop_map(|(group, step, sp, digest)| Message::Create {
-            group,
-            step,
-            sp: SpId(sp),
-            digest
-        }),
+        (group(), any::<u8>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
+            |(group, step, sp, digest, fingerprint)| Message::Create { group, step, sp: SpId(sp), digest, fingerprint }
+        ),
         (group(), instance(), any::<u8>(), signature(), rank()).prop_map(|(group, instance, step, signature, rank)| {
             Message::Ready { group, instance, step, signature, rank }
         }),

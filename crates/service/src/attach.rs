@@ -19,9 +19,10 @@ use outboard_shm::status::Status;
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
 
+use crate::admission::Admission;
 use crate::engine::Engine;
 use crate::failure;
-use crate::offers::{Offer, group_spec};
+use crate::offers::{Offer, Sealer, group_spec};
 use crate::poller::{Poller, Token, Trigger};
 use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
 use crate::relay::output::{Berths, Docking};
@@ -51,6 +52,8 @@ pub(crate) struct Host {
     pub(crate) address: Arc<[u8]>,
     pub(crate) max_ranks: usize,
     pub(crate) max_groups: usize,
+    pub(crate) admission: Admission,
+    pub(crate) sealer: Sealer,
     /// Memory ranges that a rank may register, and that are mapped at once (GP-4).
     pub(crate) most_ranges: u32,
     pub(crate) most_mapped: u32,
@@ -188,6 +191,7 @@ impl Desk<'_> {
         let completions = side.completions();
         let rank = Attached {
             channel,
+            user: rank.user,
             pid: rank.pid,
             pidfd: rank.pidfd,
             seat: rank.seat,
@@ -225,7 +229,7 @@ impl Desk<'_> {
             let most = self.host.max_ranks;
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
-        let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors)?;
+        let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.admission)?;
         let ranges = MemfdRanges::bounded(self.host.most_ranges, self.host.most_mapped);
         process.memory = process.memory.with_ranges(ranges);
         if let Some(Docking { pid, seat, output }) = self.host.berths.take(&hello.nonce) {
@@ -263,7 +267,8 @@ impl Desk<'_> {
         let here = || Seat { node: Arc::clone(&host.node), place: rank.place(&host.topology) };
         let seat = seat.unwrap_or_else(here);
         let &Host { id: sp, place, job, digest, .. } = host;
-        let offer = Offer { sp, host: place, job, handle, key, digest, address: Arc::clone(&host.address), seat };
+        let (address, seal) = (Arc::clone(&host.address), host.sealer.seal(rank.user, handle, key));
+        let offer = Offer { sp, host: place, job, handle, key, digest, address, seat, seal };
         if rank.offers.len() >= MOST_OFFERS {
             rank.offers.pop_front();
         }
@@ -278,7 +283,7 @@ impl Desk<'_> {
         descriptors: Vec<OwnedFd>,
         (ranks, me): (u32, u32),
     ) -> Result<(), Refused> {
-        let (own, most) = (self.host.id, self.host.max_groups);
+        let (own, most, sealer) = (self.host.id, self.host.max_groups, &self.host.sealer);
         let rank = self.attached(id)?;
         if rank.groups.len() >= most {
             return refuse(Status::Resource, format!("this rank is in {most} groups already; destroy some"));
@@ -292,9 +297,10 @@ impl Desk<'_> {
             Ok(offers) => offers,
             Err(error) => return refuse(Status::Argument, error),
         };
-        let drawn = &rank.offers;
+        let (drawn, user) = (&rank.offers, rank.user);
         let ours = |offer: &Offer| offer.sp == own && drawn.contains(&(offer.handle, offer.key));
-        let (spec, seats) = group_spec(&offers, ranks, me, ours)
+        let foreign = |offer: &Offer| offer.sp == own && offer.seal != sealer.seal(user, offer.handle, offer.key);
+        let (spec, seats) = group_spec(&offers, ranks, me, ours, user, foreign)
             .map_err(|error| Refused { status: failure::offer(&error), text: error.to_string() })?;
         // Each offer makes one group.
         if let Ok(used) = Offer::decode(&offers[me as usize * OFFER_BYTES..][..OFFER_BYTES], me) {
@@ -408,6 +414,7 @@ impl Desk<'_> {
 
 /// The process of a rank.
 pub(crate) struct Process {
+    pub(crate) user: u32,
     pub(crate) pid: u32,
     /// Pins it and tells of its end; none where it is in a process namespace that we do not see.
     pub(crate) pidfd: Option<OwnedFd>,
@@ -417,18 +424,20 @@ pub(crate) struct Process {
 }
 
 /// Finds out by the kernel's word who greets, pins the process and probes its memory.
-pub(crate) fn pin(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>) -> Result<Process, Refused> {
+pub(crate) fn pin(
+    channel: &Channel,
+    hello: &Hello,
+    descriptors: Vec<OwnedFd>,
+    admission: &Admission,
+) -> Result<Process, Refused> {
     let peer = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
-    let own = rustix::process::geteuid().as_raw();
-    if peer.uid != own && peer.uid != 0 {
-        let text = format!("user {} may not attach to a service process of user {own}", peer.uid);
-        return refuse(Status::NoService, text);
-    }
+    let user = peer.uid;
+    admission.check(user).map_err(|text| Refused { status: Status::NoService, text })?;
     let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
     let Some(pid) = peer.pid else {
         tracing::info!(pid = hello.pid, "a rank of another process namespace");
         let memory = TieredMemory::proven(None, descriptor(descriptors, hello.pid), proof);
-        return Ok(Process { pid: hello.pid, pidfd: None, memory, seat: None });
+        return Ok(Process { user, pid: hello.pid, pidfd: None, memory, seat: None });
     };
     let pinned = pidfd_open(pid, PidfdFlags::empty());
     let pidfd = pinned.map_err(|errno| kernel("pin the process", errno))?;
@@ -439,7 +448,7 @@ pub(crate) fn pin(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>) -
     }
     let pid = pid.as_raw_nonzero().get().unsigned_abs();
     let memory = TieredMemory::proven(Some(cross), descriptor(descriptors, pid), proof);
-    Ok(Process { pid, pidfd: Some(pidfd), memory, seat: None })
+    Ok(Process { user, pid, pidfd: Some(pidfd), memory, seat: None })
 }
 
 /// The memory that a rank has handed over, if it is memory.

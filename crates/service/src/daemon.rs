@@ -11,12 +11,14 @@ use outboard_proto::config::AllgatherAlgorithm;
 use rustix::fs::Mode;
 use rustix::net::SocketType;
 
+use crate::admission::Admission;
 use crate::attach::{Host, random};
 use crate::conductor::Conductor;
 use crate::datapath::Datapath;
 use crate::engine::Engine;
 use crate::host;
 use crate::lifetime::{Leaving, Lifetime};
+use crate::offers::Sealer;
 use crate::outbox::Outbox;
 use crate::poller::Poller;
 use crate::ranks::Ranks;
@@ -120,6 +122,7 @@ fn relay(
         most_mapped: settings.mapped_ranges,
         node: topology::node(),
         topology: Topology::detect(),
+        admission: Admission::new(settings, rustix::process::geteuid().as_raw()),
     };
     relay::host::run(&mut socket, terms, stop, stopped).map_err(kernel("wait for ranks"))
 }
@@ -127,7 +130,7 @@ fn relay(
 fn build(settings: &Settings) -> Result<Conductor, StartError> {
     let config = settings.resolve()?;
     raise_descriptor_limit();
-    let [id, seed] = random().map_err(kernel("draw random numbers"))?;
+    let [id, seed, secret_a, secret_b] = random().map_err(kernel("draw random numbers"))?;
     let attach = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET)?;
     attach.admit(Mode::from_raw_mode(settings.socket_mode))?;
     let stats = settings.stats.as_deref();
@@ -156,6 +159,8 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         address: Arc::from(fabric.local_address()),
         max_ranks: settings.max_ranks as usize,
         max_groups: settings.max_groups as usize,
+        admission: Admission::new(settings, rustix::process::geteuid().as_raw()),
+        sealer: Sealer::new([secret_a, secret_b]),
         most_ranges: settings.memory_ranges,
         most_mapped: settings.mapped_ranges,
         berths: Arc::default(),

@@ -37,7 +37,8 @@ pub(crate) fn offer(error: &OfferError) -> Status {
         | OfferError::Damaged { .. }
         | OfferError::Address { .. }
         | OfferError::Host { .. }
-        | OfferError::NotOurs { .. } => Status::Argument,
+        | OfferError::NotOurs { .. }
+        | OfferError::Foreign { .. } => Status::Argument,
         OfferError::Version { .. } => Status::Version,
         OfferError::Job { .. } | OfferError::Configuration { .. } => Status::Mismatch,
     }

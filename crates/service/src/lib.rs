@@ -15,6 +15,7 @@
 //!
 //! Nothing here decides what a collective does: that is `outboard-proto`.
 
+mod admission;
 mod attach;
 mod conductor;
 pub mod daemon;

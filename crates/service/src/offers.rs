@@ -18,7 +18,7 @@ use crate::topology::{Place, Seat};
 pub const MAX_ADDRESS: usize = outboard_fabric::MAX_ADDRESS;
 const MAGIC: [u8; 8] = *b"outboard";
 /// Layout of the offer itself; the wire version is carried beside it.
-const LAYOUT: u8 = 2;
+const LAYOUT: u8 = 3;
 const WORDS_AT: usize = 16;
 const ADDRESS_AT: usize = 64;
 const SEAT_AT: usize = ADDRESS_AT + MAX_ADDRESS;
@@ -28,6 +28,7 @@ const NODE_BYTES: usize = 64;
 /// In place of a socket or core that is not one.
 const NOWHERE: u32 = u32::MAX;
 const CHECKSUM_AT: usize = OFFER_BYTES - 8;
+const SEAL_AT: usize = CHECKSUM_AT - 8;
 
 /// One rank's offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +49,34 @@ pub struct Offer {
     pub address: Arc<[u8]>,
     /// Where the rank runs.
     pub seat: Seat,
+    /// [`Sealer::seal`] of the service process: whom it was made for.
+    pub seal: u64,
+}
+
+/// Binds offers to the user whose rank they were made for: who has read another user's offers cannot make a group of them
+/// at the service process that made them. A service process has its own and tells nobody.
+#[derive(Debug)]
+pub struct Sealer {
+    secret: [u64; 2],
+}
+
+impl Sealer {
+    /// By a secret that was drawn at random.
+    #[must_use]
+    pub fn new(secret: [u64; 2]) -> Self {
+        Sealer { secret }
+    }
+
+    /// The seal of an offer for a rank of this user.
+    #[must_use]
+    pub fn seal(&self, user: u32, handle: GroupHandle, key: [u64; 2]) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
+        hasher.write_u32(user);
+        hasher.write_u32(handle.0);
+        hasher.write_u64(key[0]);
+        hasher.write_u64(key[1]);
+        hasher.finish()
+    }
 }
 
 /// Why offers do not make a group.
@@ -94,6 +123,14 @@ pub enum OfferError {
     NotOurs {
         /// The rank given.
         rank: u32,
+    },
+    /// An offer of this service process for another user.
+    #[error("the offer of rank {rank} was not made for a rank of user {user}; a group has ranks of one user on a host")]
+    Foreign {
+        /// Whose.
+        rank: u32,
+        /// The caller's user.
+        user: u32,
     },
     /// Two service processes of different jobs.
     #[error("rank {rank} belongs to job {found}, this rank to job {ours}; start all daemons with the same --job")]
@@ -155,6 +192,7 @@ impl Offer {
         }
         b[ADDRESS_AT..ADDRESS_AT + self.address.len()].copy_from_slice(&self.address);
         self.encode_seat(&mut b);
+        b[SEAL_AT..CHECKSUM_AT].copy_from_slice(&self.seal.to_le_bytes());
         let sum = checksum(&b[..CHECKSUM_AT]);
         b[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
         b
@@ -205,12 +243,15 @@ impl Offer {
             host: HostId(word(b, 56)),
             address: b[ADDRESS_AT..ADDRESS_AT + length].into(),
             seat: Offer::decode_seat(b).ok_or_else(|| damaged("the place of the rank"))?,
+            seal: word(b, SEAL_AT),
         })
     }
 }
 
 /// Reads the offers of all `ranks`, checks that they fit together and that `rank`'s is one that `ours` accepts, and
-/// returns the group that they make and where its ranks run. Handle and key are those of rank 0's offer.
+/// returns the group that they make and where its ranks run. `foreign` tells offers of this service process that another user's
+/// rank was given. The handle is that of rank 0's offer, the key is drawn from all offers: whoever puts an offer of his own in
+/// the place of another has another group.
 ///
 /// # Errors
 /// See [`OfferError`]. Every member that is given the same offers fails alike, but for `NotOurs`.
@@ -219,6 +260,8 @@ pub fn group_spec(
     ranks: u32,
     rank: u32,
     ours: impl FnOnce(&Offer) -> bool,
+    user: u32,
+    foreign: impl Fn(&Offer) -> bool,
 ) -> Result<(GroupSpec, Vec<Seat>), OfferError> {
     let expected = (ranks as usize).checked_mul(OFFER_BYTES);
     if ranks == 0 || ranks > u32::from(u16::MAX) || expected != Some(offers.len()) {
@@ -237,6 +280,9 @@ pub fn group_spec(
     let first = &parsed[0];
     let mut known = std::collections::HashMap::new();
     for (r, offer) in (0..ranks).zip(&parsed) {
+        if foreign(offer) {
+            return Err(OfferError::Foreign { rank: r, user });
+        }
         if offer.job != first.job {
             return Err(OfferError::Job { rank: r, found: offer.job, ours: first.job });
         }
@@ -254,7 +300,7 @@ pub fn group_spec(
     // One copy of each address, however many ranks a service process serves.
     let member = |offer: &Offer| Member { sp: offer.sp, host: offer.host, address: Arc::clone(known[&offer.sp].0) };
     let members = parsed.iter().map(member).collect();
-    let spec = GroupSpec { handle: first.handle, key: first.key, job: first.job, members };
+    let spec = GroupSpec { handle: first.handle, key: common_key(&parsed), job: first.job, members };
     // One copy of each name, however many ranks a host has.
     let mut nodes = std::collections::HashSet::new();
     let seats = parsed.iter().map(|offer| {
@@ -264,6 +310,20 @@ pub fn group_spec(
     });
     let seats = seats.collect();
     Ok((spec, seats))
+}
+
+/// A key that follows from every offer, and that nobody knows without all of them.
+fn common_key(offers: &[Offer]) -> [u64; 2] {
+    [0, 1].map(|half| {
+        let mut hasher = SipHasher13::new_with_keys(offers[0].key[0], offers[0].key[1]);
+        hasher.write_u8(half);
+        for offer in offers {
+            hasher.write_u32(offer.handle.0);
+            hasher.write_u64(offer.key[0]);
+            hasher.write_u64(offer.key[1]);
+        }
+        hasher.finish()
+    })
 }
 
 fn word(b: &[u8], at: usize) -> u64 {
@@ -294,7 +354,12 @@ mod tests {
             digest: 9,
             address: sp.to_le_bytes().as_slice().into(),
             seat: Seat { node: "h\u{f6}st".into(), place: Place { socket: Some(sp as u32), core: None } },
+            seal: 7,
         }
+    }
+
+    fn spec_of(bytes: &[u8], ranks: u32, rank: u32, ours: bool) -> Result<GroupSpec, OfferError> {
+        group_spec(bytes, ranks, rank, |_| ours, 1, |_| false).map(|(spec, _)| spec)
     }
 
     fn blob(offers: &[Offer]) -> Vec<u8> {
@@ -304,9 +369,9 @@ mod tests {
     #[test]
     fn the_lowest_rank_names_the_group() {
         let all = [offer(5), offer(6), offer(5)];
-        let (spec, seats) = group_spec(&blob(&all), 3, 1, |o| o.sp == SpId(6)).expect("they fit");
+        let (spec, seats) = group_spec(&blob(&all), 3, 1, |o| o.sp == SpId(6), 1, |_| false).expect("they fit");
         assert_eq!(seats.iter().map(Seat::to_string).collect::<Vec<_>>()[1], "h\u{f6}st, socket 6, any core");
-        assert_eq!((spec.handle, spec.key, spec.job), (GroupHandle(105), [5, 7], 3));
+        assert_eq!((spec.handle, spec.job), (GroupHandle(105), 3));
         assert_eq!(spec.members.iter().map(|m| m.sp.0).collect::<Vec<_>>(), [5, 6, 5]);
         assert_eq!(spec.members.iter().map(|m| m.host.0).collect::<Vec<_>>(), [1, 0, 1]);
     }
@@ -314,11 +379,11 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_by_rank() {
         let good = blob(&[offer(1), offer(2)]);
-        let group = |bytes: &[u8], ranks, rank| group_spec(bytes, ranks, rank, |_| true).expect_err("refused");
+        let group = |bytes: &[u8], ranks, rank| spec_of(bytes, ranks, rank, true).expect_err("refused");
         assert!(matches!(group(&good, 3, 0), OfferError::Length { .. }));
         assert!(matches!(group(&[], 0, 0), OfferError::Length { .. }));
         assert!(matches!(group(&good, 2, 2), OfferError::Rank { .. }));
-        assert!(matches!(group_spec(&good, 2, 0, |_| false), Err(OfferError::NotOurs { rank: 0 })));
+        assert!(matches!(spec_of(&good, 2, 0, false), Err(OfferError::NotOurs { rank: 0 })));
         let other_job = blob(&[offer(1), Offer { job: 4, ..offer(2) }]);
         assert!(matches!(group(&other_job, 2, 0), OfferError::Job { rank: 1, .. }));
         let other_settings = blob(&[offer(1), Offer { digest: 4, ..offer(2) }]);
@@ -330,6 +395,33 @@ mod tests {
         let mut old = good.clone();
         old[OFFER_BYTES + 9] = 0;
         assert!(matches!(group(&old, 2, 0), OfferError::Version { rank: 1, found: 0, .. }));
+    }
+
+    #[test]
+    fn a_group_follows_from_every_offer() {
+        let all = [offer(5), offer(6), offer(5)];
+        let fingerprint = |offers: &[Offer]| spec_of(&blob(offers), 3, 0, true).expect("they fit").fingerprint();
+        assert_eq!(fingerprint(&all), fingerprint(&all));
+        for rank in 0..3 {
+            let mut other = all.clone();
+            other[rank].key[1] += 1;
+            assert_ne!(fingerprint(&other), fingerprint(&all), "the offer of rank {rank} is another's");
+        }
+    }
+
+    #[test]
+    fn offers_for_another_user_are_refused() {
+        let sealer = Sealer::new([1, 2]);
+        let sealed = |sp, user| {
+            let offer = offer(sp);
+            Offer { seal: sealer.seal(user, offer.handle, offer.key), ..offer }
+        };
+        let group = |user: u32| {
+            let foreign = |o: &Offer| o.sp == SpId(1) && o.seal != sealer.seal(user, o.handle, o.key);
+            group_spec(&blob(&[sealed(1, 1000), sealed(2, 7)]), 2, 1, |_| true, user, foreign)
+        };
+        assert!(group(1000).is_ok(), "what others made is theirs to check");
+        assert_eq!(group(1001).expect_err("stolen"), OfferError::Foreign { rank: 0, user: 1001 });
     }
 
     #[test]
@@ -345,12 +437,12 @@ mod tests {
         fn every_damaged_byte_is_noticed(at in 0..OFFER_BYTES, flip in 1u8..) {
             let mut bytes = blob(&[offer(1)]);
             bytes[at] ^= flip;
-            prop_assert!(group_spec(&bytes, 1, 0, |_| true).is_err());
+            prop_assert!(spec_of(&bytes, 1, 0, true).is_err());
         }
 
         #[test]
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..3000), ranks in 0u32..4) {
-            prop_assert!(group_spec(&bytes, ranks, 0, |_| true).is_err());
+            prop_assert!(spec_of(&bytes, ranks, 0, true).is_err());
         }
     }
 }

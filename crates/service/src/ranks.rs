@@ -79,6 +79,8 @@ pub(crate) struct Membership {
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) channel: Channel,
+    /// Whose process it is, by the kernel's word.
+    pub(crate) user: u32,
     pub(crate) pid: u32,
     /// None where the rank is in a process namespace that we do not see: then the socket alone tells of its end.
     pub(crate) pidfd: Option<OwnedFd>,

@@ -74,6 +74,10 @@ pub struct Settings {
     /// Who may attach, as the mode of the socket's file
     #[arg(long, env = "OUTBOARD_SOCKET_MODE", default_value = "600", value_parser = octal)]
     pub socket_mode: u32,
+    /// Users beside the daemon's own and root whose processes may attach, by number; by default all that the socket's mode
+    /// lets connect
+    #[arg(long, env = "OUTBOARD_ALLOW_UID", value_delimiter = ',')]
+    pub allow_uid: Vec<u32>,
     /// Network interface towards the other hosts; none means a single host
     #[arg(long, env = "OUTBOARD_INTERFACE")]
     pub interface: Option<String>,

@@ -108,7 +108,7 @@ pub(super) fn message(tape: &mut Tape<'_>) -> Message {
                 1 => config(true).digest(),
                 _ => Config::default().digest(),
             };
-            Message::Create { group, step, sp, digest }
+            Message::Create { group, step, sp, digest, fingerprint: fingerprint(tape) }
         }
         2 => Message::Ready { group, instance, step: tape.byte(), signature: signature(tape), rank: source },
         3 => Message::Data {

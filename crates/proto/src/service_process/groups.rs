@@ -265,7 +265,8 @@ impl ServiceProcess {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
         for (to, step) in steps {
             let to = g.members.sps[to as usize];
-            self.out.messages.push_back((to, Message::Create { group: handle, step, sp, digest }));
+            let fingerprint = g.members.fingerprint;
+            self.out.messages.push_back((to, Message::Create { group: handle, step, sp, digest, fingerprint }));
         }
         if let State::Creating { barrier, askers } = &mut g.state
             && barrier.done()
@@ -312,6 +313,8 @@ impl ServiceProcess {
         };
         let known = match message {
             Message::Void => true,
+            // Another group with this handle: nobody gets into this one by it, and its own members are told otherwise.
+            Message::Create { fingerprint, .. } if fingerprint != g.members.fingerprint => false,
             Message::Create { step, sp, digest, .. } => self.handle_create(handle, (from_index, step), (sp, digest)),
             Message::Lost { rank, after, well, .. } => self.handle_lost(handle, from, rank, Lost { after, well }),
             Message::Abort { fingerprint, error, .. } => {

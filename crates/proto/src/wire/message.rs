@@ -34,6 +34,8 @@ pub enum Message {
         sp: SpId,
         /// Its fingerprint.
         digest: u64,
+        /// [`GroupSpec::fingerprint`](crate::GroupSpec::fingerprint) of the group that the sender makes.
+        fingerprint: u64,
     },
     /// One step of the ready barrier (MC-4). Carries the whole call signature.
     Ready {
@@ -223,11 +225,12 @@ impl Message {
         let mut w = Writer { out };
         match self {
             Message::Void => w.u8(0),
-            Message::Create { group, step, sp, digest } => {
+            Message::Create { group, step, sp, digest, fingerprint } => {
                 w.head(1, *group);
                 w.u8(*step);
                 w.u64(sp.0);
                 w.u64(*digest);
+                w.u64(*fingerprint);
             }
             Message::Ready { group, instance, step, signature, rank } => {
                 w.call(2, *group, *instance);
@@ -306,7 +309,10 @@ impl Message {
         }
         let group = GroupHandle(r.u32()?);
         let message = match kind {
-            1 => Message::Create { group, step: r.u8()?, sp: SpId(r.u64()?), digest: r.u64()? },
+            1 => {
+                let (step, sp) = (r.u8()?, SpId(r.u64()?));
+                Message::Create { group, step, sp, digest: r.u64()?, fingerprint: r.u64()? }
+            }
             10 => Message::Abort { group, fingerprint: r.u64()?, error: read_error(&mut r)? },
             2..=9 | 11..=16 => Self::decode_call(kind, group, InstanceId(r.u64()?), &mut r)?,
             _ => return Err(DecodeError::Value("message kind")),

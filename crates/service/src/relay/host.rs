@@ -36,6 +36,7 @@ use super::frame::{DATA_BYTES, Decoder, Frame};
 use super::session::{Asked, InFlight, Session};
 use super::submission::{Submission, bytes_of};
 use super::wire::{Wire, WireError};
+use crate::admission::Admission;
 use crate::attach::{Process, Refused, pin};
 use crate::poller::{Poller, Token, Trigger};
 use crate::socket::NamedSocket;
@@ -59,6 +60,7 @@ pub(crate) struct Terms {
     /// This host's name.
     pub(crate) node: Arc<str>,
     pub(crate) topology: Topology,
+    pub(crate) admission: Admission,
 }
 
 /// Serves ranks that attach at `socket` until `stopped` says so, see [`crate::run`].
@@ -151,7 +153,7 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &T
         );
         return Err(Refused { status: Status::Version, text });
     }
-    let Process { pid, pidfd, memory, seat: _ } = pin(channel, hello, descriptors)?;
+    let Process { pid, pidfd, memory, .. } = pin(channel, hello, descriptors, &terms.admission)?;
     let ranges = MemfdRanges::bounded(terms.most_ranges, terms.most_mapped);
     let memory = memory.with_ranges(ranges);
     let unreachable = |why: &dyn std::fmt::Display| Refused {

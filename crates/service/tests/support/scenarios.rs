@@ -40,6 +40,7 @@ pub(crate) fn run(name: &str) {
         "without-memory" => return without_memory(),
         "outlives" => return outlives(),
         "beyond" => return beyond(),
+        "thief" => return thief(),
         _ => {}
     }
     let context = Context::attach(None).expect("the daemon answers");
@@ -112,6 +113,18 @@ fn beyond() {
     let error = ended.expect_err("there is no room for it");
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
     say(&error.to_string());
+}
+
+/// Puts an offer of its own in either place of two that it has read, and says why that makes no group.
+fn thief() {
+    let context = Context::attach(None).expect("a daemon answers");
+    let stolen = std::fs::read(std::env::var("OUTBOARD_TEST_OFFERS").expect("set by the test")).expect("readable");
+    for rank in [0, 1] {
+        let own = context.offer().expect("an offer");
+        let mut offers = stolen.clone();
+        offers[rank * own.len()..][..own.len()].copy_from_slice(&own[..]);
+        say(&context.create_group(&offers, 2, rank as u32).expect_err("they are not ours").to_string());
+    }
 }
 
 /// Attaches and detaches again and again.

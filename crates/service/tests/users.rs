@@ -1,0 +1,94 @@
+//! Ranks of several users at one daemon: who may attach, and that nobody gets into the groups of another.
+//! Root only; skipped with a printed reason for others.
+
+mod support;
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use outboard::Context;
+use support::{Daemon, Rank, SCENARIO, scenarios};
+
+const NOBODY: &str = "65534";
+
+/// The ranks of the tests below; nothing when started as a test.
+#[test]
+fn rank_process() {
+    if let Ok(scenario) = std::env::var(SCENARIO) {
+        scenarios::run(&scenario);
+    }
+}
+
+fn is_root() -> bool {
+    let root = std::fs::metadata("/proc/self").expect("there").uid() == 0;
+    if !root {
+        eprintln!("skipped: only root may start ranks as another user");
+    }
+    root
+}
+
+/// A daemon whose socket everybody may find and open, and a copy of this program beside it.
+fn open_daemon(flags: &[&str]) -> (Daemon, PathBuf) {
+    let daemon = Daemon::start(&[&["--socket-mode", "666"], flags].concat());
+    let directory = daemon.socket().parent().expect("a directory").to_owned();
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let program = directory.join("ranks");
+    std::fs::copy(std::env::current_exe().expect("a path"), &program).expect("room");
+    (daemon, program)
+}
+
+/// A rank of another user.
+fn of_nobody(scenario: &str, daemon: &Daemon, program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(program);
+    command.args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"]);
+    command.env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket());
+    command
+}
+
+#[test]
+fn users_attach_where_the_mode_or_the_list_lets_them() {
+    if !is_root() {
+        return;
+    }
+    for flags in [&[][..], &["--allow-uid", NOBODY]] {
+        let (daemon, program) = open_daemon(flags);
+        let mut rank = Rank::spawn(&mut of_nobody("alone", &daemon, &program));
+        assert_eq!(rank.line(), "ready");
+        rank.go_on();
+        rank.finish();
+    }
+    let (daemon, program) = open_daemon(&["--allow-uid", "1000"]);
+    let mut rank = Rank::spawn(&mut of_nobody("refused", &daemon, &program));
+    let why = rank.line();
+    assert!(why.contains("user 65534") && why.contains("--allow-uid"), "{why}");
+    rank.finish();
+}
+
+/// Whoever has read another user's offers can do nothing with them.
+#[test]
+fn stolen_offers_make_no_group() {
+    if !is_root() {
+        return;
+    }
+    let (daemon, program) = open_daemon(&[]);
+    let contexts = [0, 1].map(|_| Context::attach(Some(&daemon.socket())).expect("it answers"));
+    let offers = contexts.each_ref().map(|context| *context.offer().expect("an offer"));
+    let stolen = program.with_file_name("offers");
+    std::fs::write(&stolen, offers.concat()).expect("room");
+    let mut thief = Rank::spawn(of_nobody("thief", &daemon, &program).env("OUTBOARD_TEST_OFFERS", &stolen));
+    for rank in [0, 1] {
+        let why = thief.line();
+        assert!(why.contains(&format!("offer of rank {}", 1 - rank)) && why.contains("65534"), "{why}");
+    }
+    thief.finish();
+    // The owners' group is made all the same.
+    let all = offers.concat();
+    std::thread::scope(|scope| {
+        for (context, rank) in contexts.iter().zip(0..) {
+            let all = &all;
+            scope.spawn(move || context.create_group(all, 2, rank).expect("it is made").destroy().expect("at rest"));
+        }
+    });
+}
