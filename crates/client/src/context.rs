@@ -1,7 +1,7 @@
 //! The attachment of a process to the service process of its host.
 
 use crate::ABI_VERSION;
-use crate::bootstrap;
+use crate::bootstrap::{self, environment};
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::group::{Group, deadline_of_environment};
@@ -131,6 +131,7 @@ impl Context {
             probe_address: &raw mut *probe as u64,
             nonce: probe.nonce(),
             descriptor: own_memory.is_some(),
+            job: environment::job(&environment::process)?,
         });
         let descriptors: Vec<_> = own_memory.iter().map(AsFd::as_fd).collect();
         let reply = connection.call(&hello, &descriptors, Some(ATTACH_LIMIT))?;

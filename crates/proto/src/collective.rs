@@ -286,7 +286,7 @@ impl Collective {
     fn stand_in(&mut self, cx: &mut Context<'_>) {
         self.stand_in_at = None;
         for local in self.locals.iter_mut().filter(|l| matches!(l.presence, Presence::Absent)) {
-            match cx.out.stage(local.run.program().output_bytes) {
+            match cx.out.stage(cx.members.owner, local.run.program().output_bytes) {
                 Some(staging) => {
                     local.presence = Presence::StoodIn(staging);
                     cx.out.step(cx.members.handle, self.instance, Step::StoodIn(local.rank));

@@ -36,6 +36,8 @@ pub struct Config {
     pub offload_from: u64,
     /// Bytes of staging for ranks that have not called (SP-6) and messages that came early.
     pub staging_quota: u64,
+    /// As many of them for the groups of one owner ([`ServiceProcess::assign_group`](crate::ServiceProcess::assign_group)).
+    pub owner_staging_quota: u64,
     /// Silence after which a neighbour is asked for a sign of life.
     pub heartbeat: Duration,
     /// Time without an acknowledgement that is owed, after which a service process is declared dead.
@@ -70,7 +72,8 @@ impl Default for Config {
             chains: 0,
             subgroups: 1,
             offload_from: 4096,
-            staging_quota: 512 << 20,
+            staging_quota: 1 << 30,
+            owner_staging_quota: 512 << 20,
             heartbeat: Duration::from_secs(1),
             dead_after: Duration::from_millis(3500),
             timer_floor: Duration::from_millis(4),

@@ -385,7 +385,7 @@ impl Exchange {
         match self.locals[i].presence {
             Presence::Called { .. } => Some(None),
             Presence::Absent { .. } => {
-                let staging = cx.out.stage(bytes);
+                let staging = cx.out.stage(cx.members.owner, bytes);
                 if staging.is_none() {
                     // Looked at again at the next chance: staging of another collective may have been given back.
                     self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);

@@ -21,6 +21,8 @@ pub(crate) struct Members {
     pub(crate) handle: GroupHandle,
     pub(crate) key: [u64; 2],
     pub(crate) fingerprint: u64,
+    /// Whose local ranks they are, for quotas.
+    pub(crate) owner: u64,
     pub(crate) sps: Vec<SpId>,
     /// Which of `sps` serves each rank.
     pub(crate) of_rank: Vec<u32>,
@@ -74,6 +76,7 @@ impl Members {
             handle: spec.handle,
             key: spec.key,
             fingerprint: spec.fingerprint(),
+            owner: 0,
             of_rank,
             me: my_number,
             locals,

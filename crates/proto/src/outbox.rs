@@ -2,7 +2,7 @@
 //!
 //! Invariant: orders keep the order in which they were given. Staging never exceeds the quota.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use outboard_plan::Rank;
 
@@ -31,7 +31,10 @@ pub(crate) struct Outbox {
     pub(crate) counters: Counters,
     narrates: bool,
     staging_quota: u64,
+    owner_quota: u64,
     staging_used: u64,
+    /// What each owner of groups uses of it; none that uses none.
+    used_by: BTreeMap<u64, u64>,
     next_staging: u64,
 }
 
@@ -49,26 +52,36 @@ impl Outbox {
             counters: Counters::default(),
             narrates: config.narrate,
             staging_quota: config.staging_quota,
+            owner_quota: config.owner_staging_quota,
             staging_used: 0,
+            used_by: BTreeMap::new(),
             next_staging: 1,
         }
     }
 
-    /// Memory of the service process, or none when the quota is used up.
-    pub(crate) fn stage(&mut self, bytes: u64) -> Option<Staging> {
-        if bytes > self.staging_quota - self.staging_used {
+    /// Memory of the service process, or none when the quota of all or of `owner` is used up.
+    pub(crate) fn stage(&mut self, owner: u64, bytes: u64) -> Option<Staging> {
+        let used = self.used_by.get(&owner).copied().unwrap_or(0);
+        if bytes > self.staging_quota - self.staging_used || bytes > self.owner_quota - used {
             return None;
         }
         self.staging_used += bytes;
+        self.used_by.insert(owner, used + bytes);
         self.counters.staging_peak = self.counters.staging_peak.max(self.staging_used);
         let id = StagingId(self.next_staging);
         self.next_staging += 1;
         self.orders.push_back(Order::Stage { id, bytes });
-        Some(Staging { id, bytes })
+        Some(Staging { id, bytes, owner })
     }
 
     pub(crate) fn unstage(&mut self, staging: Staging) {
         self.staging_used -= staging.bytes;
+        if let Some(used) = self.used_by.get_mut(&staging.owner) {
+            *used -= staging.bytes;
+            if *used == 0 {
+                self.used_by.remove(&staging.owner);
+            }
+        }
         self.orders.push_back(Order::Unstage { id: staging.id });
     }
 
@@ -170,4 +183,24 @@ pub(crate) struct Completion {
 pub(crate) struct Staging {
     pub(crate) id: StagingId,
     pub(crate) bytes: u64,
+    /// To whose quota it counts.
+    owner: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_at_its_quota_of_staging_leaves_the_rest_to_others() {
+        let mut out = Outbox::new(&Config { staging_quota: 100, owner_staging_quota: 60, ..Config::default() });
+        let first = out.stage(1, 60).expect("within the quota");
+        assert_eq!(out.stage(1, 1), None);
+        let other = out.stage(2, 40).expect("another's");
+        assert_eq!(out.stage(2, 1), None, "the quota of all");
+        out.unstage(first);
+        assert!(out.stage(1, 60).is_some());
+        out.unstage(other);
+        assert_eq!(out.used_by, BTreeMap::from([(1, 60)]), "nothing is kept of who has nothing");
+    }
 }

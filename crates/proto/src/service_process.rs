@@ -123,6 +123,14 @@ impl ServiceProcess {
         self.settle();
     }
 
+    /// The local ranks of a group that was asked for belong to `owner`, to whose quota its staging counts. Groups that nobody
+    /// was assigned to have one owner, 0.
+    pub fn assign_group(&mut self, group: GroupHandle, owner: u64) {
+        if let Some(g) = self.groups.get_mut(&group) {
+            g.members.owner = owner;
+        }
+    }
+
     /// A local rank leaves a group in order (it has no call in flight there) or because its process died. Its calls in
     /// flight end with an error on all ranks that need it; `Completed` is still reported for each of them.
     pub fn handle_leave(&mut self, now: Instant, group: GroupHandle, rank: Rank) {

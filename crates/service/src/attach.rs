@@ -24,6 +24,7 @@ use crate::engine::Engine;
 use crate::failure;
 use crate::offers::{Offer, Sealer, group_spec};
 use crate::poller::{Poller, Token, Trigger};
+use crate::quotas::{Job, QuotaError, Quotas};
 use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
 use crate::relay::output::{Berths, Docking};
 use crate::topology::{Seat, Topology};
@@ -52,6 +53,7 @@ pub(crate) struct Host {
     pub(crate) address: Arc<[u8]>,
     pub(crate) max_ranks: usize,
     pub(crate) max_groups: usize,
+    pub(crate) quotas: Quotas,
     pub(crate) admission: Admission,
     pub(crate) sealer: Sealer,
     /// Memory ranges that a rank may register, and that are mapped at once (GP-4).
@@ -65,6 +67,12 @@ pub(crate) struct Host {
 pub(crate) struct Refused {
     pub(crate) status: Status,
     pub(crate) text: String,
+}
+
+impl From<QuotaError> for Refused {
+    fn from(error: QuotaError) -> Self {
+        Refused { status: Status::Resource, text: error.to_string() }
+    }
 }
 
 fn refuse<T>(status: Status, text: impl ToString) -> Result<T, Refused> {
@@ -191,7 +199,7 @@ impl Desk<'_> {
         let completions = side.completions();
         let rank = Attached {
             channel,
-            user: rank.user,
+            job: Job { user: rank.user, number: hello.job },
             pid: rank.pid,
             pidfd: rank.pidfd,
             seat: rank.seat,
@@ -267,7 +275,7 @@ impl Desk<'_> {
         let here = || Seat { node: Arc::clone(&host.node), place: rank.place(&host.topology) };
         let seat = seat.unwrap_or_else(here);
         let &Host { id: sp, place, job, digest, .. } = host;
-        let (address, seal) = (Arc::clone(&host.address), host.sealer.seal(rank.user, handle, key));
+        let (address, seal) = (Arc::clone(&host.address), host.sealer.seal(rank.job.user, handle, key));
         let offer = Offer { sp, host: place, job, handle, key, digest, address, seat, seal };
         if rank.offers.len() >= MOST_OFFERS {
             rank.offers.pop_front();
@@ -288,6 +296,9 @@ impl Desk<'_> {
         if rank.groups.len() >= most {
             return refuse(Status::Resource, format!("this rank is in {most} groups already; destroy some"));
         }
+        let job = rank.job;
+        self.host.quotas.join(self.ranks.held_by(job))?;
+        let rank = self.attached(id)?;
         let bytes = (ranks as usize).saturating_mul(OFFER_BYTES);
         if ranks > u32::from(u16::MAX) {
             return refuse(Status::Argument, format!("{ranks} ranks exceed the {} of a group", u16::MAX));
@@ -297,7 +308,7 @@ impl Desk<'_> {
             Ok(offers) => offers,
             Err(error) => return refuse(Status::Argument, error),
         };
-        let (drawn, user) = (&rank.offers, rank.user);
+        let (drawn, user, owner) = (&rank.offers, rank.job.user, rank.job.owner());
         let ours = |offer: &Offer| offer.sp == own && drawn.contains(&(offer.handle, offer.key));
         let foreign = |offer: &Offer| offer.sp == own && offer.seal != sealer.seal(user, offer.handle, offer.key);
         let (spec, seats) = group_spec(&offers, ranks, me, ours, user, foreign)
@@ -313,7 +324,7 @@ impl Desk<'_> {
         let stage = Stage::Making { token };
         let membership = Membership { handle: spec.handle, rank: Rank(me), ranks, deadline: None, stage };
         self.ranks.join(id, membership, seats);
-        self.engine.create_group(&spec, Rank(me));
+        self.engine.create_group(&spec, Rank(me), owner);
         Ok(())
     }
 
@@ -347,6 +358,8 @@ impl Desk<'_> {
         address: u64,
         bytes: u64,
     ) -> Result<Reply, Refused> {
+        let job = self.attached(id)?.job;
+        self.host.quotas.register(self.ranks.held_by(job), bytes)?;
         let rank = self.attached(id)?;
         let memfd = descriptors.into_iter().next().expect("the message has one descriptor");
         match rank.memory.ranges().register(address, bytes, memfd) {
@@ -374,7 +387,7 @@ impl Desk<'_> {
         let &Restaged { group, instance, slot, send, receive } = restaged;
         // The call was posted before this was sent, and may still lie in the ring.
         for _ in 0..RING_CAPACITY {
-            if !self.ranks.take_submissions(self.engine, self.trace.as_deref_mut()) {
+            if !self.ranks.take_submissions(self.engine, &self.host.quotas, self.trace.as_deref_mut()) {
                 break;
             }
         }

@@ -136,7 +136,7 @@ impl Conductor {
     fn turn(&mut self) -> bool {
         let mut worked = self.progress_fabric();
         worked |= self.take_reports();
-        worked |= self.ranks.take_submissions(&mut self.engine, self.trace.as_mut());
+        worked |= self.ranks.take_submissions(&mut self.engine, &self.host.quotas, self.trace.as_mut());
         worked |= self.engine.timeout();
         worked |= self.take_events();
         worked |= self.outbox.pump(&mut self.engine, self.datapath.as_ref(), self.trace.as_mut());

@@ -21,6 +21,7 @@ use crate::lifetime::{Leaving, Lifetime};
 use crate::offers::Sealer;
 use crate::outbox::Outbox;
 use crate::poller::Poller;
+use crate::quotas::Quotas;
 use crate::ranks::Ranks;
 use crate::relay;
 use crate::relay::dock::Dock;
@@ -159,6 +160,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         address: Arc::from(fabric.local_address()),
         max_ranks: settings.max_ranks as usize,
         max_groups: settings.max_groups as usize,
+        quotas: Quotas::new(settings),
         admission: Admission::new(settings, rustix::process::geteuid().as_raw()),
         sealer: Sealer::new([secret_a, secret_b]),
         most_ranges: settings.memory_ranges,

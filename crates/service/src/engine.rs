@@ -86,8 +86,12 @@ impl Engine {
         self.settle(&NoPayload);
     }
 
-    pub(crate) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
-        self.tell(|machine, now| machine.handle_create_group(now, spec, rank));
+    /// `owner` is whose ranks these are, for the quota of staging.
+    pub(crate) fn create_group(&mut self, spec: &GroupSpec, rank: Rank, owner: u64) {
+        self.tell(|machine, now| {
+            machine.handle_create_group(now, spec, rank);
+            machine.assign_group(spec.handle, owner);
+        });
     }
 
     pub(crate) fn leave(&mut self, group: GroupHandle, rank: Rank) {

@@ -31,6 +31,7 @@ pub mod offers;
 mod outbox;
 mod overdue;
 mod poller;
+mod quotas;
 mod ranks;
 mod relay;
 pub mod settings;

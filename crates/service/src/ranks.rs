@@ -35,6 +35,7 @@ use crate::engine::Engine;
 use crate::failure;
 use crate::memory::Buffers;
 use crate::poller::{Poller, Token, Trigger};
+use crate::quotas::{Held, Job, QuotaError, Quotas};
 use crate::statistics::{Ended, Seated, Tiers};
 use crate::topology::{Place, Seat, Topology};
 use crate::trace::Trace;
@@ -79,8 +80,8 @@ pub(crate) struct Membership {
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) channel: Channel,
-    /// Whose process it is, by the kernel's word.
-    pub(crate) user: u32,
+    /// To whose quotas it counts.
+    pub(crate) job: Job,
     pub(crate) pid: u32,
     /// None where the rank is in a process namespace that we do not see: then the socket alone tells of its end.
     pub(crate) pidfd: Option<OwnedFd>,
@@ -132,6 +133,7 @@ struct InFlight {
     place: (GroupHandle, Rank),
     kind: CallKind,
     bytes: u64,
+    job: Job,
 }
 
 /// See the module.
@@ -146,6 +148,8 @@ pub(crate) struct Ranks {
     next_call: u64,
     /// Ranks that are gone, by the tier they had at last.
     departed: Tiers,
+    /// Calls in flight of each job that has some.
+    requests: HashMap<Job, u64>,
     /// Whether a rank ever attached.
     pub(crate) attached_once: bool,
     /// Submissions and messages refused.
@@ -169,8 +173,19 @@ enum Refusal {
     Table { address: u64, error: AccessError },
     #[error(transparent)]
     Blocks(#[from] AlltoallError),
+    #[error(transparent)]
+    Quota(#[from] QuotaError),
     #[error("rank {root} cannot be the root of a broadcast among {ranks} ranks; they count from 0")]
     Root { root: u32, ranks: u32 },
+}
+
+impl Refusal {
+    fn status(&self) -> Status {
+        match self {
+            Refusal::Quota(_) => Status::Resource,
+            _ => Status::Argument,
+        }
+    }
 }
 
 impl Ranks {
@@ -208,6 +223,19 @@ impl Ranks {
 
     pub(crate) fn memberships(&self) -> usize {
         self.members.len()
+    }
+
+    /// What the ranks of a job hold.
+    pub(crate) fn held_by(&self, job: Job) -> Held {
+        let ranks = self.attached().filter(|rank| rank.job == job);
+        ranks.fold(Held::default(), |held, rank| {
+            let ranges = rank.memory.ranges();
+            Held {
+                groups: held.groups + rank.groups.len() as u64,
+                ranges: held.ranges + ranges.counts().0 as u64,
+                bytes: held.bytes.saturating_add(ranges.bytes()),
+            }
+        })
     }
 
     /// Memory ranges that ranks have registered, and how many of them are mapped (GP-4).
@@ -311,7 +339,12 @@ impl Ranks {
     }
 
     /// Takes what ranks have submitted, and looks whether they are reached as before; returns whether there was anything.
-    pub(crate) fn take_submissions(&mut self, engine: &mut Engine, mut trace: Option<&mut Trace>) -> bool {
+    pub(crate) fn take_submissions(
+        &mut self,
+        engine: &mut Engine,
+        quotas: &Quotas,
+        mut trace: Option<&mut Trace>,
+    ) -> bool {
         let mut taken = Vec::new();
         for (&id, connection) in &mut self.connections {
             let Connection::Attached(rank) = connection else { continue };
@@ -330,7 +363,7 @@ impl Ranks {
             }
         }
         for (id, entry) in &taken {
-            self.submit(*id, entry, engine, trace.as_deref_mut());
+            self.submit((*id, entry), engine, quotas, trace.as_deref_mut());
         }
         !taken.is_empty()
     }
@@ -348,9 +381,17 @@ impl Ranks {
         }
     }
 
-    fn submit(&mut self, id: ConnectionId, entry: &Entry, engine: &mut Engine, trace: Option<&mut Trace>) {
+    fn submit(
+        &mut self,
+        (id, entry): (ConnectionId, &Entry),
+        engine: &mut Engine,
+        quotas: &Quotas,
+        trace: Option<&mut Trace>,
+    ) {
         self.next_call += 1;
         let call_id = CallId(self.next_call);
+        let Some(job) = self.rank(id).map(|rank| rank.job) else { return };
+        let in_flight = self.requests.get(&job).copied().unwrap_or(0);
         let Some(rank) = self.rank(id) else { return };
         let slot = entry.slot();
         if rank.busy.contains_key(&slot) {
@@ -358,7 +399,7 @@ impl Ranks {
             self.refused += 1;
             return;
         }
-        match rank.admit(entry) {
+        match quotas.request(in_flight).map_err(Refusal::from).and_then(|()| rank.admit(entry)) {
             Ok(Admitted { group, rank: me, what: Asked { signature, in_place, blocks, .. }, deadline, buffers }) => {
                 rank.failures.remove(&slot);
                 rank.busy.insert(slot, call_id);
@@ -366,9 +407,20 @@ impl Ranks {
                 let (since, bytes, kind) = (Instant::now(), buffers.received_bytes(), signature.kind);
                 let (place, group_id, number) = ((group, me), entry.group(), entry.instance());
                 let (connection, rank) = (id, me);
-                let in_flight =
-                    InFlight { connection, group: group_id, slot, instance: number, rank, since, place, kind, bytes };
+                let in_flight = InFlight {
+                    connection,
+                    group: group_id,
+                    slot,
+                    instance: number,
+                    rank,
+                    since,
+                    place,
+                    kind,
+                    bytes,
+                    job,
+                };
                 self.calls.insert(call_id, in_flight);
+                *self.requests.entry(job).or_insert(0) += 1;
                 if let Some(trace) = trace {
                     trace.called(call_id, (group, instance, me), signature);
                 }
@@ -377,8 +429,14 @@ impl Ranks {
             }
             Err(refusal) => {
                 tracing::debug!(pid = rank.pid, %refusal, "a submission is refused");
-                rank.failures.insert(slot, (Status::Argument, refusal.to_string()));
-                rank.completions.complete(slot, Status::Argument);
+                let status = refusal.status();
+                rank.failures.insert(slot, (status, refusal.to_string()));
+                rank.completions.complete(slot, status);
+                // The others wait for a call that will not come: they learn that this rank is out.
+                let out = rank.groups.get(&entry.group()).filter(|_| matches!(refusal, Refusal::Quota(_)));
+                if let Some((handle, me)) = out.map(|membership| (membership.handle, membership.rank)) {
+                    engine.leave(handle, me);
+                }
                 self.refused += 1;
             }
         }
@@ -399,7 +457,13 @@ impl Ranks {
         engine: &mut Engine,
     ) -> Option<Ended> {
         engine.forget_call(call);
-        let InFlight { connection, group, slot, since, place, kind, bytes, .. } = self.calls.remove(&call)?;
+        let InFlight { connection, group, slot, since, place, kind, bytes, job, .. } = self.calls.remove(&call)?;
+        if let Some(requests) = self.requests.get_mut(&job) {
+            *requests -= 1;
+            if *requests == 0 {
+                self.requests.remove(&job);
+            }
+        }
         let ended = Some(Ended { place, kind, bytes, took: since.elapsed() });
         let Some(rank) = self.rank(connection) else { return ended };
         rank.busy.remove(&slot);

@@ -109,8 +109,11 @@ pub struct Settings {
     #[arg(long, env = "OUTBOARD_OFFLOAD_FROM", default_value = "4K")]
     pub offload_from: Bytes,
     /// Memory for ranks that have not called yet
-    #[arg(long, env = "OUTBOARD_STAGING_QUOTA", default_value = "512M")]
+    #[arg(long, env = "OUTBOARD_STAGING_QUOTA", default_value = "1G")]
     pub staging_quota: Bytes,
+    /// As much of it for the ranks of one job
+    #[arg(long, env = "OUTBOARD_JOB_STAGING", default_value = "512M")]
+    pub job_staging: Bytes,
     /// Seconds after which a collective in flight is reported in the log, with the ranks that have not called it; again at
     /// doubling times; 0 for never
     #[arg(long, env = "OUTBOARD_WATCHDOG", default_value = "30")]
@@ -127,6 +130,18 @@ pub struct Settings {
     /// Groups that one rank may hold at once
     #[arg(long, env = "OUTBOARD_MAX_GROUPS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_groups: u32,
+    /// Memberships in groups that the ranks of one job may hold at once on this host
+    #[arg(long, env = "OUTBOARD_JOB_GROUPS", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
+    pub job_groups: u32,
+    /// Requests that they may have in flight
+    #[arg(long, env = "OUTBOARD_JOB_REQUESTS", default_value_t = 262_144, value_parser = clap::value_parser!(u32).range(1..))]
+    pub job_requests: u32,
+    /// Pieces of memory that they may share with the daemon
+    #[arg(long, env = "OUTBOARD_JOB_RANGES", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
+    pub job_ranges: u32,
+    /// Bytes of these together
+    #[arg(long, env = "OUTBOARD_JOB_MEMORY", default_value = "1024G")]
+    pub job_memory: Bytes,
     /// Pieces of memory that one rank may share with the daemon; each takes a descriptor
     #[arg(long, env = "OUTBOARD_MEMORY_RANGES", default_value_t = outboard_shm::memory::MOST_RANGES, value_parser = clap::value_parser!(u32).range(1..))]
     pub memory_ranges: u32,
@@ -254,6 +269,7 @@ impl Settings {
             staging_quota: self.staging_quota.0,
             narrate: self.trace.is_some(),
             watchdog: Some(self.watchdog.0).filter(|after| !after.is_zero()),
+            owner_staging_quota: self.job_staging.0,
             ..Config::default()
         })
     }

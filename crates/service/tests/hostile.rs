@@ -70,7 +70,7 @@ impl Stranger {
 }
 
 fn hello(layout_version: u32) -> Hello {
-    Hello { abi_version: 1, layout_version, pid: 1, probe_address: 8, nonce: [1; 16], descriptor: false }
+    Hello { abi_version: 1, layout_version, pid: 1, probe_address: 8, nonce: [1; 16], descriptor: false, job: 0 }
 }
 
 fn entry(group: u64, instance: u64, slot: u32) -> AllgatherEntry {

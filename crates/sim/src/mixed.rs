@@ -137,6 +137,7 @@ impl Draw {
             subgroups: self.rng.random_range(1..=4),
             offload_from: 0,
             staging_quota: self.of(&[256 << 10, 64 << 20, 64 << 20]),
+            owner_staging_quota: u64::MAX,
             heartbeat: Duration::from_millis(200),
             dead_after: Duration::from_secs(4),
             timer_floor: Duration::from_micros(self.of(&[1000, 4000])),

@@ -68,6 +68,7 @@ impl Hostile {
             probe_address: tape.number(),
             nonce,
             descriptor: tape.flip(),
+            job: tape.number(),
         }
     }
 

@@ -262,6 +262,8 @@ fn attach(terms: &Terms, nonce: [u8; 16]) -> Result<(Channel, RankSide, Reply), 
         probe_address: NOWHERE,
         nonce,
         descriptor: false,
+        // One for all ranks of other machines.
+        job: 0,
     };
     channel.send(OWN_TOKENS, &Request::Hello(hello), &[]).map_err(|error| failed(&error))?;
     channel.wait(GREETING_LIMIT).map_err(|error| failed(&error))?;

@@ -8,7 +8,7 @@ use crate::memory::{Probe, Tier};
 use crate::status::Status;
 
 /// Version of the messages; both ends must have the same.
-pub const ATTACH_VERSION: u16 = 2;
+pub const ATTACH_VERSION: u16 = 3;
 /// Bytes of a group offer, as in `outboard.h`.
 pub const OFFER_BYTES: usize = 1024;
 /// Longest text in a message; longer ones are cut.
@@ -86,6 +86,8 @@ pub struct Hello {
     pub nonce: [u8; Probe::NONCE],
     /// A descriptor of the rank's memory goes along.
     pub descriptor: bool,
+    /// The job, by a number that all its ranks on this host have: they share its quotas.
+    pub job: u64,
 }
 
 /// Where the buffers of a call in flight lie from now on, as many bytes as before: in registered memory.
@@ -299,6 +301,7 @@ impl Message for Request {
                 writer.u64(hello.probe_address);
                 writer.put(&hello.nonce);
                 writer.u32(hello.descriptor.into());
+                writer.u64(hello.job);
                 writer
             }
             Request::Offer => start(2),
@@ -363,6 +366,7 @@ impl Message for Request {
                     1 => true,
                     _ => return Err(DecodeError::Field("descriptor")),
                 },
+                job: reader.u64("job")?,
             }),
             2 => Request::Offer,
             3 => {
@@ -491,6 +495,7 @@ mod tests {
                 probe_address: 1 << 46,
                 nonce: [9; 16],
                 descriptor: true,
+                job: 1 << 63,
             }),
             Request::Offer,
             Request::CreateGroup { ranks: 4096, rank: 4095 },

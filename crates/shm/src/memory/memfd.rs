@@ -157,6 +157,12 @@ impl MemfdRanges {
         self.table().remove(&address).map(drop).ok_or(RangeError::Unknown { address })
     }
 
+    /// Bytes of all ranges registered.
+    pub fn bytes(&self) -> u64 {
+        let by_start = self.by_start.read().unwrap_or_else(PoisonError::into_inner);
+        by_start.values().map(|range| range.bytes).fold(0, u64::saturating_add)
+    }
+
     /// Ranges registered, and how many of them are mapped.
     pub fn counts(&self) -> (usize, usize) {
         let by_start = self.by_start.read().unwrap_or_else(PoisonError::into_inner);
