@@ -8,7 +8,9 @@
 //! |---|---|---|
 //! | serving | the caller's stop | draining |
 //! | serving | the last rank's leaving, where told to end with it | ended |
-//! | draining | no call in flight, [`DRAIN`] over, a second stop | ended: groups left, sockets removed |
+//! | draining | no call in flight | ended: groups left, sockets removed |
+//! | draining | its limit is over, a second stop | parting: calls in flight fail, no rank's memory is touched |
+//! | parting | all ranks gone, [`LAST_WORDS`] over, another stop | ended |
 //!
 //! Invariant: a channel is joined before the machine may send what says so (Join before `poll_transmit`).
 
@@ -42,8 +44,8 @@ const REPORTS: usize = 64;
 const CONNECTIONS: usize = 64;
 /// Connections beyond the attached ranks: greeting, or being refused.
 const GREETING: usize = 64;
-/// How long calls in flight may go on after the stop.
-const DRAIN: Duration = Duration::from_secs(5);
+/// How long ranks may ask why their calls failed at the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long the farewell to other service processes may take.
 const FAREWELL: Duration = Duration::from_millis(200);
 /// Precision of the conductor's timers in nanoseconds: paced batches are one to two milliseconds apart.
@@ -63,6 +65,8 @@ pub(crate) struct Conductor {
     pub(crate) statistics: Statistics,
     pub(crate) trace: Option<Trace>,
     pub(crate) lifetime: Lifetime,
+    /// How long calls in flight may go on after the stop.
+    pub(crate) drain: Duration,
 }
 
 /// What the caller wants.
@@ -70,6 +74,7 @@ pub(crate) struct Conductor {
 enum Phase {
     Serving,
     Draining { until: Instant },
+    Parting { until: Instant },
     Ended,
 }
 
@@ -112,14 +117,27 @@ impl Conductor {
                     self.wake(token, &mut phase, &mut stopped);
                 }
             }
-            if let Phase::Draining { until } = phase
-                && (self.ranks.calls_in_flight() == 0 || Instant::now() >= until)
-            {
-                phase = Phase::Ended;
-            }
+            phase = self.drained(phase);
         }
         self.farewell();
         Ok(())
+    }
+
+    /// What follows from the calls and ranks that are left.
+    fn drained(&mut self, phase: Phase) -> Phase {
+        match phase {
+            Phase::Draining { .. } if self.ranks.calls_in_flight() == 0 => Phase::Ended,
+            Phase::Draining { until } if Instant::now() >= until => self.part(),
+            Phase::Parting { until } if Instant::now() >= until || self.ranks.connections.is_empty() => Phase::Ended,
+            Phase::Serving | Phase::Draining { .. } | Phase::Parting { .. } | Phase::Ended => phase,
+        }
+    }
+
+    /// Gives up the calls in flight; their ranks may ask why.
+    fn part(&mut self) -> Phase {
+        let failed = self.ranks.give_up(&mut self.engine);
+        tracing::warn!(failed, "calls in flight did not end in time");
+        Phase::Parting { until: Instant::now() + LAST_WORDS }
     }
 
     /// Whether nobody is there and nobody is expected ([`Lifetime`]).
@@ -285,7 +303,7 @@ impl Conductor {
     fn limit(&self, phase: Phase) -> Option<Duration> {
         let timer = self.engine.next_call(self.outbox.has_room()).map(|at| at.since(self.engine.now()));
         match phase {
-            Phase::Draining { until } => {
+            Phase::Draining { until } | Phase::Parting { until } => {
                 let drain = until.saturating_duration_since(Instant::now());
                 Some(timer.map_or(drain, |timer| timer.min(drain)))
             }
@@ -301,8 +319,9 @@ impl Conductor {
             Token::Stop => {
                 if stopped() {
                     *phase = match *phase {
-                        Phase::Serving => Phase::Draining { until: Instant::now() + DRAIN },
-                        Phase::Draining { .. } | Phase::Ended => Phase::Ended,
+                        Phase::Serving => Phase::Draining { until: Instant::now() + self.drain },
+                        Phase::Draining { .. } if self.ranks.calls_in_flight() > 0 => self.part(),
+                        Phase::Draining { .. } | Phase::Parting { .. } | Phase::Ended => Phase::Ended,
                     };
                     tracing::info!(calls = self.ranks.calls_in_flight(), "told to end");
                 }
@@ -325,9 +344,14 @@ impl Conductor {
                     let room = self.ranks.connections.len() < self.host.max_ranks + GREETING;
                     if room && phase == Phase::Serving {
                         self.ranks.greet(channel, &self.poller);
-                    } else {
-                        self.ranks.refused += 1;
+                        continue;
                     }
+                    self.ranks.refused += 1;
+                    let (status, why) = match phase {
+                        Phase::Serving => (Status::Resource, "has too many connections; raise its --max-ranks"),
+                        _ => (Status::NoService, "was told to end and takes no more ranks; attach when it is back"),
+                    };
+                    tell(&channel, status, format!("the service process of this host {why}"));
                 }
                 Err(errno) => {
                     tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
@@ -387,7 +411,11 @@ impl Conductor {
 /// Tells a process why it cannot attach.
 fn refuse(channel: Channel, errno: Errno) {
     let text = format!("the service process of this host cannot take another rank: {errno}{MORE_DESCRIPTORS}");
-    if let Err(error) = channel.send(0, &Reply::Error { status: Status::Resource, text }, &[]) {
+    tell(&channel, Status::Resource, text);
+}
+
+fn tell(channel: &Channel, status: Status, text: String) {
+    if let Err(error) = channel.send(0, &Reply::Error { status, text }, &[]) {
         tracing::debug!(%error, "a process does not hear why it is turned away");
     }
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use outboard_fabric::multicast::{Interface, InterfaceError, MulticastSettings};
 use outboard_fabric::{Fabric, Limits, LoopbackHub, PeerId, Ucx, UcxError, UcxSettings};
@@ -189,6 +190,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         statistics: Statistics::new(),
         trace,
         lifetime: Lifetime::new(settings.exit_when_idle),
+        drain: Duration::from_secs(settings.drain.into()),
     })
 }
 

@@ -449,6 +449,22 @@ impl Ranks {
         (in_flight.group == group && in_flight.instance == instance).then_some(call)
     }
 
+    /// Ends all calls in flight with an error, because the service process ends; how many they were. The memory of their
+    /// ranks is theirs again.
+    pub(crate) fn give_up(&mut self, engine: &mut Engine) -> usize {
+        let calls = std::mem::take(&mut self.calls);
+        self.requests.clear();
+        for (&call, in_flight) in &calls {
+            engine.forget_memory(call, in_flight.rank);
+            let Some(rank) = self.rank(in_flight.connection) else { continue };
+            rank.busy.remove(&in_flight.slot);
+            let text = "the service process was told to end before the call had ended; attach again when it is back";
+            rank.failures.insert(in_flight.slot, (Status::ServiceLost, text.to_owned()));
+            rank.completions.complete(in_flight.slot, Status::ServiceLost);
+        }
+        calls.len()
+    }
+
     /// The machine reports a call's end.
     pub(crate) fn completed(
         &mut self,

@@ -172,6 +172,9 @@ pub struct Settings {
     /// Memory for the calls of each rank that attaches through a relay
     #[arg(long, env = "OUTBOARD_RELAY_MEMORY", default_value = "2G")]
     pub relay_memory: Bytes,
+    /// Seconds that calls in flight may go on after the daemon was told to end
+    #[arg(long, env = "OUTBOARD_DRAIN", default_value_t = 5)]
+    pub drain: u32,
     /// End when the process that started the daemon ends
     #[arg(long, env = "OUTBOARD_DIE_WITH_PARENT")]
     pub die_with_parent: bool,

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    let tests: [(&str, fn()); 17] = [
+    let tests: [(&str, fn()); 19] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
         ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
@@ -36,6 +36,8 @@ fn main() -> ExitCode {
         ("withdrawn_memory_loses_no_byte_between_hosts", withdrawn_memory_loses_no_byte_between_hosts),
         ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
         ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
+        ("a_dead_host_is_named_and_leaves_nothing_behind", a_dead_host_is_named_and_leaves_nothing_behind),
+        ("a_halted_rank_is_late_and_not_dead", a_halted_rank_is_late_and_not_dead),
         ("siblings_share_what_crosses_the_wire_once", siblings_share_what_crosses_the_wire_once),
         ("siblings_repair_what_their_link_lost", siblings_repair_what_their_link_lost),
         ("no_layout_of_ranks_costs_more_on_the_wire", no_layout_of_ranks_costs_more_on_the_wire),
@@ -317,6 +319,58 @@ fn a_killed_daemon_is_named_on_all_hosts() {
     cluster.daemons[1].kill();
     ranks.drain(1..).for_each(Rank::finish);
     ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+}
+
+/// A host's link goes silent and all its processes end at once, so that no kernel says farewell for them.
+fn a_dead_host_is_named_and_leaves_nothing_behind() {
+    let mut cluster = Cluster::start(3, None, &[]);
+    let before: Vec<usize> = cluster.daemons.iter().map(Daemon::descriptors).collect();
+    let victim = cluster.daemons[2].statistics()["service_process"].as_str().expect("a name").to_owned();
+    let mut ranks = cluster.ranks("a-host-dies", 2);
+    let mut dead = ranks.split_off(4);
+    dead.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
+    let mut silence = cluster.lab.command("h3", "ip").expect("the host is up");
+    let status = silence.args(["link", "set", "eth0", "down"]).status().expect("iproute2");
+    assert!(status.success(), "{status}");
+    dead.iter_mut().for_each(Rank::kill);
+    cluster.daemons[2].kill();
+    for rank in &mut ranks {
+        let said = rank.line();
+        assert!(said.contains(&victim) && said.contains("rank 4"), "{said}");
+    }
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+    cluster.daemons.truncate(2);
+    cluster.ranks("in-flight", 2).into_iter().for_each(Rank::finish);
+    for (daemon, before) in cluster.daemons.iter().zip(before) {
+        // The kernel tells of each end; an answer comes after the daemon has looked at all of them.
+        let quiet = (0..1000).any(|_| daemon.statistics()["memberships"] == 0);
+        let statistics = daemon.statistics();
+        assert!(quiet && statistics["calls"] == 0 && statistics["ranks"] == 0, "{statistics}");
+        // A connection to the other host stays.
+        assert!(daemon.descriptors() <= before + 4, "{} descriptors, {before} at the start", daemon.descriptors());
+    }
+}
+
+/// Longer than a host may be silent: the process of a rank that hangs is there, so it is late and no more.
+fn a_halted_rank_is_late_and_not_dead() {
+    let cluster = Cluster::start(2, None, &[]);
+    let mut ranks = cluster.ranks("halted", 2);
+    assert_eq!(ranks[3].line(), "ready");
+    // By the numbers that processes have within the lab.
+    let statistics = cluster.daemons[1].statistics();
+    let seated = statistics["seated"].as_array().expect("a list");
+    let last = seated.iter().find(|seat| seat["rank"] == 3).expect("it is attached");
+    let signal = |name: &str| {
+        let mut kill = cluster.lab.command("h2", "kill").expect("the host is up");
+        assert!(kill.args([name, &last["pid"].to_string()]).status().expect("procps").success());
+    };
+    signal("-STOP");
+    ranks[3].go_on();
+    ranks[..3].iter_mut().for_each(|rank| assert_eq!(rank.line(), "waits"));
+    signal("-CONT");
     ranks.into_iter().for_each(Rank::finish);
 }
 

@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 mod exchanges;
+mod life;
 pub(crate) mod refusable;
 pub(crate) mod scenarios;
 
@@ -125,6 +126,29 @@ impl Daemon {
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it lives");
         self.child.wait().expect("it was ours");
+    }
+
+    /// Tells it to end in good order.
+    pub(crate) fn tell_to_end(&self) {
+        // Waited for by nobody else, so the number is still its own.
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it lives");
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("it was ours")
+    }
+
+    /// One more at the same sockets; this one has ended.
+    pub(crate) fn restart(&mut self) {
+        let mut child = Command::new(DAEMON)
+            .args(["--log", "warn", "--ready-fd", "1", "--socket"])
+            .arg(self.socket())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the daemon starts");
+        child.stdout.take().expect("piped").read_exact(&mut [0]).expect("the daemon says that it is ready");
+        self.child = child;
     }
 
     /// Ends it in good order and returns how it ended.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use outboard::{Context, Contribution, Error, Group, Request, Status};
 
 use super::exchanges::{self, check_exchange, post_uneven};
+use super::life;
 
 /// No wait of a test ends by this unless something is broken.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
@@ -41,6 +42,7 @@ pub(crate) fn run(name: &str) {
         "outlives" => return outlives(),
         "beyond" => return beyond(),
         "thief" => return thief(),
+        "reattaches" => return life::reattaches(),
         _ => {}
     }
     let context = Context::attach(None).expect("the daemon answers");
@@ -56,6 +58,10 @@ pub(crate) fn run(name: &str) {
         "allgatherv" => exchanges::allgatherv(&group),
         "late-exchange" => exchanges::late(&group),
         "exchange-mismatch" => exchanges::mismatch(&group),
+        "drained" => return life::drained(&group),
+        "given-up" => return life::given_up(&group),
+        "halted" => life::halted(&group),
+        "a-host-dies" => life::a_host_dies(&group),
         "hoard" => return hoard(&context, &group),
         "daemon-dies" => daemon_dies(&group),
         "a-daemon-dies" => a_daemon_dies(&group),
@@ -222,7 +228,7 @@ pub(super) fn block(rank: usize, call: usize, bytes: usize) -> Vec<u8> {
 pub(super) struct Posted {
     _send: Vec<u8>,
     receive: Vec<u8>,
-    request: Request,
+    pub(super) request: Request,
     call: usize,
     bytes: usize,
 }
@@ -357,7 +363,7 @@ fn withdrawn_under_way(context: &Context, group: &Group) {
     wait_for_line();
 }
 
-fn failed(mut posted: Posted) -> Error {
+pub(super) fn failed(mut posted: Posted) -> Error {
     posted.request.wait(Some(LIMIT)).expect("within the limit").expect_err("a failure")
 }
 

@@ -1,0 +1,93 @@
+//! What ranks do while daemons, hosts and other ranks come to their end.
+
+use std::time::Duration;
+
+use outboard::{Context, Group, Status};
+
+use super::scenarios::{check, failed, me, post, say, wait_for_line};
+
+/// Longer than a host may be silent.
+const LONG: Duration = Duration::from_secs(5);
+
+fn alone(context: &Context) {
+    let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
+    check(post(&group, 0, 10_000, false), 1);
+    group.destroy().expect("no request is in flight");
+}
+
+/// Loses its daemon, and attaches to the next one while what it had of the first is still there.
+pub(super) fn reattaches() {
+    let first = Context::attach(None).expect("a daemon answers");
+    let group = first.create_group(&first.offer().expect("an offer")[..], 1, 0).expect("the group is made");
+    say("ready");
+    wait_for_line();
+    let error = first.offer().expect_err("it is gone");
+    assert_eq!(error.status(), Status::ServiceLost, "{error}");
+    let second = Context::attach(None).expect("the next one answers");
+    alone(&second);
+    drop((group, first));
+    alone(&second);
+    second.detach().expect("no group is left");
+    say("done");
+}
+
+/// Rank 1 calls when the daemon has been told to end.
+pub(super) fn drained(group: &Group) {
+    let (rank, ranks) = me(group);
+    if rank == 1 {
+        say("ready");
+        wait_for_line();
+    }
+    let posted = post(group, 0, 10_000, false);
+    if rank == 0 {
+        say("posted");
+    }
+    check(posted, ranks);
+}
+
+/// Rank 1 never calls, and the daemon is told to end.
+pub(super) fn given_up(group: &Group) {
+    if me(group).0 == 1 {
+        say("ready");
+        return wait_for_line();
+    }
+    let posted = post(group, 0, 10_000, false);
+    say("posted");
+    let error = failed(posted);
+    assert_eq!(error.status(), Status::ServiceLost, "{error}");
+    say(&error.to_string());
+}
+
+/// The last rank is stopped for longer than a silent host is believed in.
+pub(super) fn halted(group: &Group) {
+    let (rank, ranks) = me(group);
+    check(post(group, 0, 10_000, false), ranks);
+    if rank == ranks - 1 {
+        say("ready");
+        wait_for_line();
+    }
+    let mut posted = post(group, 1, 10_000, false);
+    if rank < ranks - 1 {
+        let ended = posted.request.wait(Some(LONG));
+        assert!(ended.is_none(), "a rank that is late is not an error: {ended:?}");
+        say("waits");
+    }
+    check(posted, ranks);
+}
+
+/// The last two ranks end with their host, without having called.
+pub(super) fn a_host_dies(group: &Group) {
+    let (rank, ranks) = me(group);
+    check(post(group, 0, 10_000, false), ranks);
+    if rank + 2 >= ranks {
+        say("ready");
+        wait_for_line();
+        unreachable!("it is killed");
+    }
+    let posted = post(group, 1, 10_000, false);
+    say("posted");
+    let error = failed(posted);
+    assert_eq!(error.status(), Status::PeerLost, "{error}");
+    say(&error.to_string());
+    wait_for_line();
+}
