@@ -37,8 +37,15 @@ impl Honest {
         let mut probe = Box::new(Probe::new().expect("random bytes"));
         let probe_address = (&raw const *probe).addr() as u64;
         let (layout_version, nonce) = (LAYOUT_VERSION, probe.nonce());
-        let hello =
-            Hello { abi_version: 1, layout_version, pid: std::process::id(), probe_address, nonce, descriptor: false, job: 0 };
+        let hello = Hello {
+            abi_version: 1,
+            layout_version,
+            pid: std::process::id(),
+            probe_address,
+            nonce,
+            descriptor: false,
+            job: 0,
+        };
         channel.send(1, &Request::Hello(hello), &[]).expect("sent");
         assert!(channel.wait(LIMIT).expect("poll"), "an honest rank is welcomed");
         let mut received = channel.receive::<Reply>().expect("a reply").expect("it waits");
