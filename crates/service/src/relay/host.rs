@@ -437,6 +437,8 @@ impl Relayed {
                         self.stalled = Some((slot, offset));
                         return Ok(());
                     }
+                    // It has died, which its process or its connection tells next: nobody is to blame its buffer.
+                    Err(AccessError::Gone { .. }) => return Ok(()),
                     Err(error) => {
                         // The service process blames the rank, to all others too.
                         tracing::warn!(pid = session.pid, %error, "a rank's buffer cannot be read");
