@@ -95,11 +95,9 @@ static int post(const struct allgather *call, struct posting *posting, outboard_
         }
         int outcome =
             outboard.iallgather(posting->group->members, posting->from, posting->into, posting->bytes, posted);
-        if (outcome == OUTBOARD_OK)
-            return MPI_SUCCESS;
-        char sentence[MPI_MAX_ERROR_STRING];
-        library_sentence(outcome, sentence, sizeof sentence);
-        code = error_code(outcome, sentence);
+        code = outcome_code(outcome);
+        if (code == MPI_SUCCESS)
+            return code;
     }
     landing_finish(&posting->landing, false);
     report_failed();

@@ -129,14 +129,8 @@ static int post(const struct allgatherv *call, struct posting *posting, outboard
     int code = prepare_receive(call, posting);
     if (code == MPI_SUCCESS)
         code = prepare_send(call, posting);
-    if (code == MPI_SUCCESS) {
-        int outcome = hand_over(posting, posted);
-        if (outcome != OUTBOARD_OK) {
-            char sentence[MPI_MAX_ERROR_STRING];
-            library_sentence(outcome, sentence, sizeof sentence);
-            code = error_code(outcome, sentence);
-        }
-    }
+    if (code == MPI_SUCCESS)
+        code = outcome_code(hand_over(posting, posted));
     free(posting->bytes);
     if (code != MPI_SUCCESS) {
         landing_finish(&posting->landing, false);

@@ -177,14 +177,8 @@ static int post(struct posting *posting, outboard_request **posted)
     posting->receive.bytes = lists + 2 * ranks;
     posting->receive.offsets = lists + 3 * ranks;
     int code = prepare(posting);
-    if (code == MPI_SUCCESS) {
-        int outcome = hand_over(posting, posted);
-        if (outcome != OUTBOARD_OK) {
-            char sentence[MPI_MAX_ERROR_STRING];
-            library_sentence(outcome, sentence, sizeof sentence);
-            code = error_code(outcome, sentence);
-        }
-    }
+    if (code == MPI_SUCCESS)
+        code = outcome_code(hand_over(posting, posted));
     free(lists);
     if (code != MPI_SUCCESS) {
         landing_finish(&posting->landing, false);

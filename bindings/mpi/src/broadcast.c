@@ -59,11 +59,9 @@ static int post(const struct broadcast *call, struct posting *posting, outboard_
     int code = prepare(call, posting, &memory);
     if (code == MPI_SUCCESS) {
         int outcome = outboard.ibroadcast(posting->group->members, memory, posting->bytes, (uint32_t)call->root, posted);
-        if (outcome == OUTBOARD_OK)
-            return MPI_SUCCESS;
-        char sentence[MPI_MAX_ERROR_STRING];
-        library_sentence(outcome, sentence, sizeof sentence);
-        code = error_code(outcome, sentence);
+        code = outcome_code(outcome);
+        if (code == MPI_SUCCESS)
+            return code;
     }
     landing_finish(&posting->landing, false);
     report_failed();

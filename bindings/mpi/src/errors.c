@@ -42,3 +42,12 @@ int error_raise(MPI_Comm comm, int code)
     PMPI_Comm_call_errhandler(comm == MPI_COMM_NULL ? MPI_COMM_WORLD : comm, code);
     return code;
 }
+
+int outcome_code(int outcome)
+{
+    char sentence[MPI_MAX_ERROR_STRING];
+    if (outcome == OUTBOARD_OK)
+        return MPI_SUCCESS;
+    library_sentence(outcome, sentence, sizeof sentence);
+    return error_code(outcome, sentence);
+}

@@ -287,6 +287,8 @@ bool ialltoall_offload(const struct alltoall *call, MPI_Request *request, int *o
 
 /* The MPI error code that stands for an outcome of liboutboard, with this sentence as its string. */
 int error_code(int outcome, const char *sentence);
+/* The MPI error code of what a call of liboutboard just returned, with its sentence; MPI_SUCCESS for OUTBOARD_OK. */
+int outcome_code(int outcome);
 /* Raises the code on the communicator's error handler and returns it. */
 int error_raise(MPI_Comm comm, int code);
 
