@@ -156,7 +156,7 @@ impl Exchange {
     }
 
     /// What the caller exchanges: every block alike, or as it says.
-    pub(crate) fn blocks_of(call: &Call, ranks: u32) -> Option<std::sync::Arc<Blocks>> {
+    fn blocks_of(call: &Call, ranks: u32) -> Option<std::sync::Arc<Blocks>> {
         match &call.blocks {
             Some(blocks) => Some(blocks.clone()),
             None => Blocks::even(ranks, call.signature.bytes).map(Into::into),

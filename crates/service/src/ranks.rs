@@ -634,25 +634,24 @@ fn broadcast(entry: &BroadcastEntry, rank: Rank, ranks: u32) -> Result<Asked, Re
 /// write to it.
 fn alltoall(entry: &AlltoallEntry, rank: Rank, ranks: u32, memory: &TieredMemory) -> Result<Asked, Refusal> {
     let &AlltoallEntry { send, receive, .. } = entry;
-    let (signature, blocks) = match entry.blocks {
+    let (signature, blocks, (sent, received)) = match entry.blocks {
+        // Even blocks follow from the signature.
         BlockSizes::Even { bytes } => {
-            let blocks = Blocks::even(ranks, bytes).ok_or(Refusal::Range { bytes, send, receive })?;
-            (Signature { kind: CallKind::Alltoall, bytes }, blocks)
+            let total = bytes.checked_mul(ranks.into()).ok_or(Refusal::Range { bytes, send, receive })?;
+            (Signature { kind: CallKind::Alltoall, bytes }, None, (total, total))
         }
         BlockSizes::Table { address } => {
             let [send, receive] = read_lists(address, ranks, memory)?;
             let blocks = Blocks { send: spans(&send, Span::input), receive: spans(&receive, Span::output) };
-            (Signature { kind: CallKind::Alltoallv, bytes: 0 }, blocks)
+            blocks.check(ranks, rank)?;
+            let bytes = blocks.bytes();
+            (Signature { kind: CallKind::Alltoallv, bytes: 0 }, Some(Arc::new(blocks)), bytes)
         }
     };
-    blocks.check(ranks, rank)?;
-    let (sent, received) = blocks.bytes();
     let bytes = sent.max(received);
     if bytes > MOST_BYTES || send.checked_add(sent).is_none() || receive.checked_add(received).is_none() {
         return Err(Refusal::Range { bytes, send, receive });
     }
-    // Even blocks follow from the signature.
-    let blocks = matches!(entry.blocks, BlockSizes::Table { .. }).then(|| Arc::new(blocks));
     Ok(Asked { signature, in_place: false, blocks, send: (send, sent), receive: (receive, received) })
 }
 
