@@ -17,6 +17,7 @@ pub mod broadcast;
 mod builder;
 mod partition;
 mod program;
+pub mod reduction;
 mod text;
 mod verify;
 
@@ -26,4 +27,5 @@ pub use broadcast::{BroadcastError, BroadcastShape, broadcast};
 pub use builder::ProgramBuilder;
 pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};
 pub use program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
+pub use reduction::{Element, Operator, Reduction, ReductionError};
 pub use verify::{At, Contract, Piece, VerifyError, verify};
