@@ -381,7 +381,7 @@ mod tests {
             let program = allgather(shape, 10, Rank(6), 1000, false).unwrap();
             let sends = program.steps.iter().map(|step| match step.op {
                 Op::Send { span, .. } | Op::Multicast { span } => span.len,
-                Op::Recv { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } => 0,
+                Op::Recv { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } | Op::Reduce { .. } => 0,
             });
             sends.sum::<u64>()
         };

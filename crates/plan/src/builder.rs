@@ -112,6 +112,11 @@ impl ProgramBuilder {
         self.push(Op::Copy { from, to }, after)
     }
 
+    /// Appends [`Op::Reduce`]; otherwise as [`push`](Self::push).
+    pub fn reduce(&mut self, from: Span, into: Span, from_left: bool, after: &[OpId]) -> OpId {
+        self.push(Op::Reduce { from, into, from_left }, after)
+    }
+
     /// A local barrier (GP-2): every step appended later starts when every step so far is complete.
     pub fn barrier(&mut self) {
         let unfollowed = self.followed.iter().enumerate().filter(|(_, followed)| !**followed);

@@ -117,21 +117,37 @@ pub enum Op {
         /// Destination.
         to: Span,
     },
+    /// Combines `from` into `into`, element by element, as the call's [`crate::Reduction`] says; the spans have equal
+    /// length, whole elements, and do not overlap.
+    Reduce {
+        /// The operand that stays.
+        from: Span,
+        /// The operand that becomes the result.
+        into: Span,
+        /// `from` is the left operand: `into = from * into`, else `into = into * from`.
+        from_left: bool,
+    },
 }
 
 impl Op {
-    /// The span of this rank's memory that the operation reads.
+    /// The span of this rank's memory that the operation reads and leaves as it is.
     pub const fn reads(&self) -> Option<Span> {
         match *self {
-            Op::Send { span, .. } | Op::Multicast { span } | Op::Copy { from: span, .. } => Some(span),
+            Op::Send { span, .. }
+            | Op::Multicast { span }
+            | Op::Copy { from: span, .. }
+            | Op::Reduce { from: span, .. } => Some(span),
             Op::Recv { .. } | Op::MulticastRecv { .. } => None,
         }
     }
 
-    /// The span of this rank's memory that the operation writes.
+    /// The span of this rank's memory that the operation writes; a reduction reads it, too.
     pub const fn writes(&self) -> Option<Span> {
         match *self {
-            Op::Recv { span, .. } | Op::MulticastRecv { span, .. } | Op::Copy { to: span, .. } => Some(span),
+            Op::Recv { span, .. }
+            | Op::MulticastRecv { span, .. }
+            | Op::Copy { to: span, .. }
+            | Op::Reduce { into: span, .. } => Some(span),
             Op::Send { .. } | Op::Multicast { .. } => None,
         }
     }

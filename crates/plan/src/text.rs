@@ -49,6 +49,8 @@ impl fmt::Display for Op {
                 write!(f, "receive multicast of {root} into {span}")
             }
             Op::Copy { from, to } => write!(f, "copy {from} to {to}"),
+            Op::Reduce { from, into, from_left: true } => write!(f, "reduce {from} from the left into {into}"),
+            Op::Reduce { from, into, from_left: false } => write!(f, "reduce {from} from the right into {into}"),
         }
     }
 }

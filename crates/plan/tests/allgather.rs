@@ -176,6 +176,7 @@ fn altered(op: Op, ranks: u32) -> Vec<Op> {
             ops.extend(resized(to).into_iter().map(|to| Op::Copy { from, to }));
             ops.push(Op::Copy { from: to, to: from });
         }
+        Op::Reduce { .. } => panic!("an allgather reduces: {op}"),
     }
     ops
 }
@@ -246,7 +247,7 @@ fn damaged(program: &Program) -> Vec<Program> {
 fn set_destination(op: &mut Op, destination: Span) {
     match op {
         Op::Recv { span, .. } | Op::MulticastRecv { span, .. } | Op::Copy { to: span, .. } => *span = destination,
-        Op::Send { .. } | Op::Multicast { .. } => panic!("{op} has no destination"),
+        Op::Send { .. } | Op::Multicast { .. } | Op::Reduce { .. } => panic!("{op} has no destination"),
     }
 }
 

@@ -265,6 +265,10 @@ fn malformed_steps_are_refused() {
     for to in [Span::output(4, 8), Span::scratch(0, 7)] {
         assert!(matches!(refused(&one(Op::Copy { from: OURS, to }), nothing), VerifyError::Copy { .. }));
     }
+    for into in [Span::output(4, 8), Span::scratch(0, 7)] {
+        let reduce = Op::Reduce { from: OURS, into, from_left: true };
+        assert!(matches!(refused(&one(reduce), nothing), VerifyError::Reduce { .. }));
+    }
     for to in [Rank(0), Rank(2)] {
         let programs = one(Op::Send { to, index: 0, span: Span::signal() });
         assert!(matches!(refused(&programs, nothing), VerifyError::Peer { ranks: 2, .. }));

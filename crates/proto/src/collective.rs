@@ -377,6 +377,7 @@ impl Collective {
                     _ => local.blocked.push(id),
                 }
             }
+            Op::Reduce { .. } => unreachable!("no plan of an allgather or broadcast reduces"),
             Op::Send { to, index, span } => self.start_send(cx, i, id, (to, index, span)),
             Op::Multicast { span } => self.start_multicast(cx, i, id, span),
         }

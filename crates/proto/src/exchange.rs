@@ -302,6 +302,7 @@ impl Exchange {
                     }
                 }
                 Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("no all-to-all multicasts"),
+                Op::Reduce { .. } => unreachable!("no all-to-all reduces"),
             }
         }
         let (group, instance, signature) = (cx.members.handle, self.instance, self.signature);

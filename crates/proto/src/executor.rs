@@ -68,7 +68,7 @@ impl Run {
                     run.multicasts.insert(root, (id, span));
                 }
                 Op::Multicast { span } => run.own = Some(span),
-                Op::Send { .. } | Op::Copy { .. } => {}
+                Op::Send { .. } | Op::Copy { .. } | Op::Reduce { .. } => {}
             }
         }
         run

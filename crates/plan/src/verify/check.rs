@@ -74,7 +74,10 @@ fn step(program: &Program, id: OpId) -> Result<(), VerifyError> {
         }
         Op::Multicast { .. } => Ok(()),
         Op::Copy { from, to } if from.len != to.len || overlap(from, to) => Err(VerifyError::Copy { at: at() }),
-        Op::Copy { .. } => Ok(()),
+        Op::Reduce { from, into, .. } if from.len != into.len || overlap(from, into) => {
+            Err(VerifyError::Reduce { at: at() })
+        }
+        Op::Copy { .. } | Op::Reduce { .. } => Ok(()),
     }
 }
 

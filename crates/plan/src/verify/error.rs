@@ -121,6 +121,18 @@ pub enum VerifyError {
         /// The step.
         at: Box<At>,
     },
+    /// A reduction of spans of different lengths, or that overlap.
+    #[error("{at}: the spans of a reduction have equal length and do not overlap")]
+    Reduce {
+        /// The step.
+        at: Box<At>,
+    },
+    /// A reduction in a collective that only moves data.
+    #[error("{at} combines contributions, of which its contract knows nothing")]
+    Combines {
+        /// The step.
+        at: Box<At>,
+    },
     /// A receive of message data that is not posted at once (MC-4).
     #[error("{at} waits for other steps: receives of data are posted at once")]
     Waits {

@@ -212,7 +212,7 @@ impl<'a> Graph<'a> {
             let earlier = match program.steps[id].op {
                 Op::Send { to, index, .. } => sends.insert((me, to, index), node),
                 Op::Recv { from, index, .. } => receives.insert((from, me, index), node),
-                Op::Multicast { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } => None,
+                Op::Multicast { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } | Op::Reduce { .. } => None,
             };
             if let Some(earlier) = earlier {
                 return Err(VerifyError::SameName { at: self.at(node).boxed(), other: self.at(earlier).boxed() });
@@ -237,7 +237,7 @@ impl<'a> Graph<'a> {
             let earlier = match self.programs[rank].steps[id].op {
                 Op::Multicast { .. } => sent[rank].replace(node),
                 Op::MulticastRecv { root, .. } => receives.insert((root.0 as usize, rank), node),
-                Op::Send { .. } | Op::Recv { .. } | Op::Copy { .. } => None,
+                Op::Send { .. } | Op::Recv { .. } | Op::Copy { .. } | Op::Reduce { .. } => None,
             };
             if let Some(earlier) = earlier {
                 return Err(VerifyError::SameName { at: self.at(node).boxed(), other: self.at(earlier).boxed() });

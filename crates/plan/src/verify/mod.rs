@@ -204,6 +204,7 @@ fn execute(
                 let runs = memory.read(graph, node, from)?;
                 memory.write(to, &runs);
             }
+            (Event::Start(_), Op::Reduce { .. }) => return Err(VerifyError::Combines { at: at.boxed() }),
             (Event::Complete(_), Op::Recv { span, .. } | Op::MulticastRecv { span, .. }) => {
                 let send = graph.source(node).expect("every receive is matched");
                 let (runs, waiting) = sent.get_mut(&send).expect("a receive completes after its send starts");
@@ -214,7 +215,7 @@ fn execute(
                 }
             }
             (Event::Start(_), Op::Recv { .. } | Op::MulticastRecv { .. })
-            | (Event::Complete(_), Op::Send { .. } | Op::Multicast { .. } | Op::Copy { .. }) => {}
+            | (Event::Complete(_), Op::Send { .. } | Op::Multicast { .. } | Op::Copy { .. } | Op::Reduce { .. }) => {}
         }
     }
     Ok(memories)
