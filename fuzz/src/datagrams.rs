@@ -124,6 +124,14 @@ fn uneven_bytes(from: u32, to: u32) -> u64 {
     u64::from((from * 3 + to * 5 + 1) % 4) * 900
 }
 
+/// Bytes of the blocks of a gather or scatter; those of uneven ones follow from the root.
+fn rooted_bytes(signature: Signature) -> u64 {
+    match signature.kind {
+        CallKind::Gatherv { root } | CallKind::Scatterv { root } => uneven_bytes(root.0, 1),
+        _ => signature.bytes,
+    }
+}
+
 /// Blocks of these lengths one behind the other.
 fn place(span: fn(u64, u64) -> Span, lengths: Vec<u64>) -> Vec<Span> {
     let starts = lengths.iter().scan(0, |end, bytes| Some(std::mem::replace(end, *end + bytes)));
@@ -261,11 +269,15 @@ impl World {
             let bytes = [0, 1, 999, 1000, 2500, 9000, 33_000][usize::from(tape.below(7))];
             let root = Rank(u32::from(tape.below(ranks.len() as u8)));
             let sizes = || (0..ranks.len() as u32).map(|from| uneven_bytes(from, 0));
-            let signature = match tape.below(5) {
+            let signature = match tape.below(9) {
                 0 => Signature { kind: CallKind::Allgather, bytes },
                 1 => Signature { kind: CallKind::Broadcast { root }, bytes },
                 2 => Signature { kind: CallKind::Alltoall, bytes },
                 3 => Signature { kind: CallKind::Alltoallv, bytes: 0 },
+                4 => Signature { kind: CallKind::Gather { root }, bytes },
+                5 => Signature { kind: CallKind::Gatherv { root }, bytes: 0 },
+                6 => Signature { kind: CallKind::Scatter { root }, bytes },
+                7 => Signature { kind: CallKind::Scatterv { root }, bytes: 0 },
                 _ => {
                     let kind = CallKind::Allgatherv { sizes: sizes_digest(sizes()) };
                     Signature { kind, bytes: sizes().sum() }
@@ -299,6 +311,18 @@ impl World {
                 let uneven = uneven(all as u32, rank);
                 let (input, output) = uneven.bytes();
                 blocks = Some(Arc::new(uneven));
+                Buffers { input, output }
+            }
+            CallKind::Gather { root } | CallKind::Gatherv { root } => {
+                let gathered = Blocks::gather((all as u32, root), rank, rooted_bytes(signature), true).expect("small");
+                let (input, output) = gathered.bytes();
+                blocks = (signature.kind == CallKind::Gatherv { root }).then(|| Arc::new(gathered));
+                Buffers { input, output }
+            }
+            CallKind::Scatter { root } | CallKind::Scatterv { root } => {
+                let scattered = Blocks::scatter((all as u32, root), rank, rooted_bytes(signature), true).expect("small");
+                let (input, output) = scattered.bytes();
+                blocks = (signature.kind == CallKind::Scatterv { root }).then(|| Arc::new(scattered));
                 Buffers { input, output }
             }
             CallKind::Broadcast { root } if root == rank => Buffers { input: signature.bytes, output: 0 },

@@ -1,4 +1,4 @@
-//! Alltoall and Alltoallv: every rank has a block for every rank.
+//! Alltoall and Alltoallv: every rank has a block for every rank. Gathers and scatters are the same with most blocks empty.
 //!
 //! Counts are local to a pair here: what a rank sends to another is known on these two alone. So the plan is pairwise, one
 //! message for each pair with bytes, `ranks - 1` at most; whoever executes it announces messages and lets the receiving
@@ -72,6 +72,33 @@ impl Blocks {
         Some(Blocks { send: spans(Span::input), receive: spans(Span::output) })
     }
 
+    /// What `rank` has of a gather at `root` of blocks of `bytes` each, which lie there in the order of ranks; the root's own
+    /// moves only with `own`. `None` where they exceed 64 bits.
+    #[must_use]
+    pub fn gather((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
+        let (many, one) = rooted((ranks, root), rank, bytes, own)?;
+        Some(Blocks { send: spans(one, Span::input), receive: spans(many, Span::output) })
+    }
+
+    /// What `rank` has of a scatter from `root`, otherwise as [`Blocks::gather`].
+    #[must_use]
+    pub fn scatter((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
+        let (many, one) = rooted((ranks, root), rank, bytes, own)?;
+        Some(Blocks { send: spans(many, Span::input), receive: spans(one, Span::output) })
+    }
+
+    /// Whether these can be what `rank` has of a gather at `root`: nobody but the root receives, and all send to it alone.
+    #[must_use]
+    pub fn are_gathered(&self, root: Rank, rank: Rank) -> bool {
+        only_with(&self.send, root) && (rank == root || self.receive.iter().all(|span| span.is_empty()))
+    }
+
+    /// Whether these can be what `rank` has of a scatter from `root`.
+    #[must_use]
+    pub fn are_scattered(&self, root: Rank, rank: Rank) -> bool {
+        only_with(&self.receive, root) && (rank == root || self.send.iter().all(|span| span.is_empty()))
+    }
+
     /// Bytes of `Input` and of `Output` up to the end of the last block.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
@@ -100,6 +127,28 @@ impl Blocks {
         }
         Ok(())
     }
+}
+
+/// Offset and bytes of each block.
+type Places = Vec<(u64, u64)>;
+
+/// The blocks of all ranks, which only the root has, and the one that every rank has with the root.
+fn rooted((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<(Places, Places)> {
+    bytes.checked_mul(ranks.into())?;
+    let moves = |other: u32| own || rank != root || other != root.0;
+    let place = |at: u64, has: bool| if has { (at, bytes) } else { (0, 0) };
+    let many = (0..ranks).map(|other| place(u64::from(other) * bytes, rank == root && moves(other))).collect();
+    let one = (0..ranks).map(|other| place(0, other == root.0 && moves(other))).collect();
+    Some((many, one))
+}
+
+fn spans(places: Places, span: fn(u64, u64) -> Span) -> Vec<Span> {
+    places.into_iter().map(|(offset, len)| span(offset, len)).collect()
+}
+
+/// Whether only the block of `root` has bytes.
+fn only_with(spans: &[Span], root: Rank) -> bool {
+    spans.iter().zip(0..).all(|(span, other)| span.is_empty() || Rank(other) == root)
 }
 
 /// What `rank` does in an exchange of `blocks` among `ranks` ranks; message 0 of each pair is the block, and there is none

@@ -33,6 +33,25 @@ fn every_group_up_to_64_exchanges_even_blocks() {
     }
 }
 
+#[test]
+fn every_group_up_to_24_gathers_at_and_scatters_from_every_root_in_place_and_not() {
+    for ranks in 1..=24 {
+        for root in (0..ranks).map(Rank) {
+            for own in [true, false] {
+                let of = |rank| Blocks::gather((ranks, root), Rank(rank), 5, own).unwrap();
+                proven(&(0..ranks).map(of).collect::<Vec<_>>());
+                assert!((0..ranks).all(|rank| of(rank).are_gathered(root, Rank(rank))));
+                let of = |rank| Blocks::scatter((ranks, root), Rank(rank), 5, own).unwrap();
+                proven(&(0..ranks).map(of).collect::<Vec<_>>());
+                assert!((0..ranks).all(|rank| of(rank).are_scattered(root, Rank(rank))));
+                let other = Rank((root.0 + 1) % ranks);
+                assert!(ranks == 1 || !of(root.0).are_gathered(root, root) && !of(root.0).are_scattered(root, other));
+            }
+        }
+    }
+    assert_eq!(Blocks::gather((3, Rank(0)), Rank(1), u64::MAX / 2, true), None);
+}
+
 proptest! {
     #[test]
     fn any_counts_are_exchanged(

@@ -144,7 +144,15 @@ impl Collective {
             (CallKind::Allgather | CallKind::Allgatherv { .. }, true) => (0..).map(Rank).zip(extents.sizes()).collect(),
             (CallKind::Broadcast { root }, true) => vec![(root, signature.bytes)],
             (CallKind::Allgather | CallKind::Allgatherv { .. } | CallKind::Broadcast { .. }, false) => Vec::new(),
-            (CallKind::Alltoall | CallKind::Alltoallv, _) => unreachable!("exchanges are not multicast"),
+            (
+                CallKind::Alltoall
+                | CallKind::Alltoallv
+                | CallKind::Gather { .. }
+                | CallKind::Gatherv { .. }
+                | CallKind::Scatter { .. }
+                | CallKind::Scatterv { .. },
+                _,
+            ) => unreachable!("exchanges are not multicast"),
         };
         let blocks: BTreeMap<Rank, Block> = roots.into_iter().filter(|(_, bytes)| *bytes > 0).map(block).collect();
         Ok(Collective {

@@ -1,4 +1,5 @@
-//! One all-to-all at one service process, by pull (SP-5).
+//! One all-to-all, gather or scatter at one service process, by pull (SP-5): the last two are all-to-alls in which all but the
+//! root have one block, so that nobody waits for anybody but the root.
 //!
 //! A rank that calls has its blocks announced to the service processes of their destinations, which ask for them: a bounded
 //! number of bytes at a time, in the order of the plan, so that the receive link stays full and no switch queue overflows.
@@ -34,7 +35,7 @@ use crate::executor::Run;
 use crate::fragments::{Bulk, Sends};
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
-use crate::interface::{Call, InFlight, MemRef, Order, Region, Signature, Step};
+use crate::interface::{Call, CallKind, InFlight, MemRef, Order, Region, Signature, Step};
 use crate::link::{Tag, Tagged};
 use crate::outbox::{Completion, Staging};
 use crate::wire::{MAX_BLOCKS, Message};
@@ -97,7 +98,7 @@ struct Offered {
 /// Names a block: destination, source.
 type Pair = (Rank, Rank);
 
-/// One all-to-all at one service process.
+/// One exchange at one service process.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     instance: InstanceId,
@@ -132,7 +133,7 @@ impl Exchange {
         signer: Rank,
     ) -> Result<Self, &'static str> {
         if signature.bytes.checked_mul(cx.members.ranks().into()).is_none() {
-            return Err("an alltoall beyond the address space");
+            return Err("an exchange beyond the address space");
         }
         let absent = |rank: &Rank| Local { rank: *rank, presence: Presence::Absent { wanted: None } };
         Ok(Exchange {
@@ -159,7 +160,22 @@ impl Exchange {
     fn blocks_of(call: &Call, ranks: u32) -> Option<std::sync::Arc<Blocks>> {
         match &call.blocks {
             Some(blocks) => Some(blocks.clone()),
-            None => Blocks::even(ranks, call.signature.bytes).map(Into::into),
+            None => Self::even_blocks(call, ranks).map(Into::into),
+        }
+    }
+
+    fn even_blocks(call: &Call, ranks: u32) -> Option<Blocks> {
+        let Signature { kind, bytes } = call.signature;
+        match kind {
+            CallKind::Gather { root } => Blocks::gather((ranks, root), call.rank, bytes, !call.in_place),
+            CallKind::Scatter { root } => Blocks::scatter((ranks, root), call.rank, bytes, !call.in_place),
+            CallKind::Alltoall => Blocks::even(ranks, bytes),
+            CallKind::Alltoallv
+            | CallKind::Gatherv { .. }
+            | CallKind::Scatterv { .. }
+            | CallKind::Allgather
+            | CallKind::Allgatherv { .. }
+            | CallKind::Broadcast { .. } => None,
         }
     }
 
@@ -301,7 +317,7 @@ impl Exchange {
                         None => announced.entry(cx.members.sp_of(to)).or_default().push((to, span.len)),
                     }
                 }
-                Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("no all-to-all multicasts"),
+                Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("no exchange multicasts"),
                 Op::Reduce { .. } => unreachable!("no all-to-all reduces"),
             }
         }

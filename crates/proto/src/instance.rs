@@ -45,7 +45,12 @@ impl Instance {
         sizes: Option<Extents>,
     ) -> Result<Self, &'static str> {
         let extents = match signature.kind {
-            CallKind::Alltoall | CallKind::Alltoallv => {
+            CallKind::Alltoall
+            | CallKind::Alltoallv
+            | CallKind::Gather { .. }
+            | CallKind::Gatherv { .. }
+            | CallKind::Scatter { .. }
+            | CallKind::Scatterv { .. } => {
                 return Exchange::new(cx, id, signature, signer).map(Box::new).map(Instance::Exchange);
             }
             CallKind::Allgatherv { .. } => match sizes {

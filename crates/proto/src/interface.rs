@@ -36,6 +36,26 @@ pub enum CallKind {
     Alltoall,
     /// Every rank has a block for every rank; how large, only the two know.
     Alltoallv,
+    /// Every rank has a block of the same size for the root.
+    Gather {
+        /// Who receives.
+        root: Rank,
+    },
+    /// Every rank has a block for the root; how large, only the two know.
+    Gatherv {
+        /// Who receives.
+        root: Rank,
+    },
+    /// The root has a block of the same size for every rank.
+    Scatter {
+        /// Who contributes.
+        root: Rank,
+    },
+    /// The root has a block for every rank; how large, only the two know.
+    Scatterv {
+        /// Who contributes.
+        root: Rank,
+    },
 }
 
 impl CallKind {
@@ -43,7 +63,12 @@ impl CallKind {
     #[must_use]
     pub fn is_exchange(self) -> bool {
         match self {
-            CallKind::Alltoall | CallKind::Alltoallv => true,
+            CallKind::Alltoall
+            | CallKind::Alltoallv
+            | CallKind::Gather { .. }
+            | CallKind::Gatherv { .. }
+            | CallKind::Scatter { .. }
+            | CallKind::Scatterv { .. } => true,
             CallKind::Allgather | CallKind::Allgatherv { .. } | CallKind::Broadcast { .. } => false,
         }
     }
@@ -57,6 +82,10 @@ impl CallKind {
             CallKind::Broadcast { .. } => "broadcast",
             CallKind::Alltoall => "alltoall",
             CallKind::Alltoallv => "alltoallv",
+            CallKind::Gather { .. } => "gather",
+            CallKind::Gatherv { .. } => "gatherv",
+            CallKind::Scatter { .. } => "scatter",
+            CallKind::Scatterv { .. } => "scatterv",
         }
     }
 }
@@ -74,8 +103,8 @@ pub fn sizes_digest(sizes: impl Iterator<Item = u64>) -> u64 {
 pub struct Signature {
     /// Which collective.
     pub kind: CallKind,
-    /// Bytes that each rank contributes, or the root, or that each block of an alltoall has; of an allgatherv
-    /// the bytes of all blocks together, of an alltoallv 0.
+    /// Bytes that each rank contributes, or the root, or that each block of an alltoall, gather or scatter has; of an
+    /// allgatherv the bytes of all blocks together, of an alltoallv, gatherv or scatterv 0.
     pub bytes: u64,
 }
 
@@ -90,6 +119,10 @@ impl fmt::Display for Signature {
             }
             CallKind::Alltoall => write!(f, "{kind} of {} bytes per pair", self.bytes),
             CallKind::Alltoallv => write!(f, "{kind}"),
+            CallKind::Gather { root } => write!(f, "{kind} of {} bytes per rank at {root}", self.bytes),
+            CallKind::Gatherv { root } => write!(f, "{kind} at {root}"),
+            CallKind::Scatter { root } => write!(f, "{kind} of {} bytes per rank from {root}", self.bytes),
+            CallKind::Scatterv { root } => write!(f, "{kind} from {root}"),
         }
     }
 }
@@ -107,9 +140,11 @@ pub struct Call {
     pub instance: InstanceId,
     /// What is called.
     pub signature: Signature,
-    /// The contribution lies in its place of the output already. Of allgathers only.
+    /// The contribution lies in its place of the output already, of an allgather; of the root of a gather or scatter of even
+    /// blocks: its own block stays where it is.
     pub in_place: bool,
-    /// Where the blocks lie, of an allgatherv or alltoallv only. An allgatherv sends one block.
+    /// Where the blocks lie, of calls with blocks of different sizes only. An allgatherv sends one block. A block that the
+    /// root of a gatherv or scatterv leaves where it is counts as empty.
     pub blocks: Option<Arc<Blocks>>,
     /// Time after which the collective fails on all ranks, and the group with it, if this call has not ended: opt-in
     /// (SP-9).

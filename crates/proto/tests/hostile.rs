@@ -35,12 +35,14 @@ fn hostile_message() -> impl Strategy<Value = Message> {
     let ranges = (0u32..6, 1u32..4).prop_map(|r| vec![r]);
     let signature = (kind(), 0u64..3).prop_map(|(kind, n)| match kind {
         CallKind::Allgatherv { .. } => uneven(2000),
-        CallKind::Alltoallv => Signature { kind, bytes: 0 },
+        CallKind::Alltoallv | CallKind::Scatterv { .. } => Signature { kind, bytes: 0 },
         kind => Signature { kind, bytes: [0, 2000, u64::MAX][n as usize] },
     });
     let exchange = prop_oneof![
         Just(Signature { kind: CallKind::Alltoall, bytes: 2000 }),
         Just(Signature { kind: CallKind::Alltoallv, bytes: 0 }),
+        Just(Signature { kind: GATHER, bytes: 2000 }),
+        Just(Signature { kind: SCATTERV, bytes: 0 }),
     ];
     let bytes = prop_oneof![Just(2000u64), Just(1), Just(u64::MAX)];
     prop_oneof![
@@ -117,9 +119,13 @@ fn hostile_message() -> impl Strategy<Value = Message> {
     ]
 }
 
+const GATHER: CallKind = CallKind::Gather { root: Rank(0) };
+const SCATTERV: CallKind = CallKind::Scatterv { root: Rank(2) };
+
 fn kind() -> impl Strategy<Value = CallKind> {
     let uneven = CallKind::Allgatherv { sizes: 0 };
-    prop_oneof![Just(CallKind::Allgather), Just(uneven), Just(CallKind::Alltoall), Just(CallKind::Alltoallv)]
+    let all = [CallKind::Allgather, uneven, CallKind::Alltoall, CallKind::Alltoallv, GATHER, SCATTERV];
+    prop::sample::select(all.to_vec())
 }
 
 /// What all four ranks call with blocks of these bytes.
@@ -230,6 +236,10 @@ impl Driver {
                 let (signature, blocks) = match kind {
                     CallKind::Allgatherv { .. } => (uneven((*bytes).into()), Some(own(even()))),
                     CallKind::Alltoallv => (Signature { kind: *kind, bytes: 0 }, Some(even())),
+                    CallKind::Scatterv { root } => {
+                        let blocks = Blocks::scatter((4, *root), Rank((*rank).into()), (*bytes).into(), true);
+                        (Signature { kind: *kind, bytes: 0 }, blocks)
+                    }
                     kind => (Signature { kind: *kind, bytes: (*bytes).into() }, None),
                 };
                 let call = Call {

@@ -16,13 +16,20 @@ fn signature() -> impl Strategy<Value = Signature> {
         any::<u32>().prop_map(|root| CallKind::Broadcast { root: Rank(root) }),
         Just(CallKind::Alltoall),
         any::<u64>().prop_map(|sizes| CallKind::Allgatherv { sizes }),
+        any::<u32>().prop_map(|root| CallKind::Gather { root: Rank(root) }),
+        any::<u32>().prop_map(|root| CallKind::Scatter { root: Rank(root) }),
     ];
-    let uneven = Just(Signature { kind: CallKind::Alltoallv, bytes: 0 });
+    let uneven = prop_oneof![
+        Just(CallKind::Alltoallv),
+        any::<u32>().prop_map(|root| CallKind::Gatherv { root: Rank(root) }),
+        any::<u32>().prop_map(|root| CallKind::Scatterv { root: Rank(root) }),
+    ];
+    let uneven = uneven.prop_map(|kind| Signature { kind, bytes: 0 });
     prop_oneof![(kind, any::<u64>()).prop_map(|(kind, bytes)| Signature { kind, bytes }), uneven]
 }
 
 fn exchange() -> impl Strategy<Value = Signature> {
-    signature().prop_filter("all-to-alls are announced", |signature| signature.kind.is_exchange())
+    signature().prop_filter("exchanges are announced", |signature| signature.kind.is_exchange())
 }
 
 fn rank() -> impl Strategy<Value = Rank> {

@@ -28,7 +28,7 @@ mod world;
 pub use breach::Breach;
 pub use exhaustive::{Losses, exhaust_losses};
 pub use faults::{Faults, HostDeath, HostPause, RankFault};
-pub use mixed::{mixed_allgathers, mixed_exchanges, mixed_faults, mixed_rooted};
+pub use mixed::{mixed_allgathers, mixed_exchanges, mixed_faults, mixed_rooted, mixed_sizes};
 pub use network::{LinkBytes, NetworkPlan};
 pub use pattern::Pattern;
 pub use report::{Failure, Outcome};

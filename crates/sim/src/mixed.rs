@@ -17,9 +17,30 @@ use crate::pattern::Pattern;
 use crate::scenario::{CallPlan, GroupPlan, Scenario};
 use crate::store::StoreKind;
 
-/// [`mixed_exchanges`], of which some allgathers have blocks of different sizes.
+/// [`mixed_sizes`], of which some broadcasts are gathers and scatters, even and uneven, some of them in place.
 #[must_use]
 pub fn mixed_faults(seed: u64) -> Scenario {
+    let mut scenario = mixed_sizes(seed);
+    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x626c_6f63_6b73) };
+    for call in scenario.groups.iter_mut().flat_map(|group| &mut group.calls) {
+        let Pattern::Broadcast { root } = call.pattern else { continue };
+        if draw.one_in(3) {
+            continue;
+        }
+        let drawn = draw.rng.random();
+        let gathers = [Pattern::Gather { root }, Pattern::Gatherv { root, seed: drawn }];
+        let scatters = [Pattern::Scatter { root }, Pattern::Scatterv { root, seed: drawn }];
+        call.pattern = draw.of(&[gathers, scatters].concat());
+        if draw.one_in(3) {
+            call.in_place.push(root);
+        }
+    }
+    scenario
+}
+
+/// [`mixed_exchanges`], of which some allgathers have blocks of different sizes.
+#[must_use]
+pub fn mixed_sizes(seed: u64) -> Scenario {
     let mut scenario = mixed_exchanges(seed);
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7369_7a65_7300) };
     for call in scenario.groups.iter_mut().flat_map(|group| &mut group.calls) {
@@ -272,12 +293,20 @@ mod tests {
             assert!(all.iter().any(|s| s.host_of.len() == ranks), "{ranks} ranks");
         }
         type Trait = (&'static str, fn(&Scenario) -> bool);
-        let traits: [Trait; 11] = [
+        let traits: [Trait; 13] = [
             ("several service processes on a machine", |s| s.network.siblings > 1 && s.hosts() > s.network.siblings),
             ("ring", |s| s.config.allgather == AllgatherAlgorithm::Ring),
             ("several ranks on a host", |s| s.hosts() < s.host_of.len()),
             ("uneven blocks", |s| {
                 s.groups.iter().any(|g| g.calls.iter().any(|c| matches!(c.pattern, Pattern::Alltoallv { .. })))
+            }),
+            ("a gather in place", |s| {
+                s.groups.iter().any(|g| {
+                    g.calls.iter().any(|c| matches!(c.pattern, Pattern::Gather { .. }) && !c.in_place.is_empty())
+                })
+            }),
+            ("an uneven scatter", |s| {
+                s.groups.iter().any(|g| g.calls.iter().any(|c| matches!(c.pattern, Pattern::Scatterv { .. })))
             }),
             ("a dead rank", |s| !s.faults.dead_ranks.is_empty()),
             ("a host that dies in silence", |s| s.faults.dead_hosts.iter().any(|h| h.reported_after.is_none())),

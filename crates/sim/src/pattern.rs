@@ -32,6 +32,56 @@ pub enum Pattern {
         /// The seed.
         seed: u64,
     },
+    /// A block of every member for one.
+    Gather {
+        /// Which.
+        root: usize,
+    },
+    /// The same with counts as of an alltoallv.
+    Gatherv {
+        /// Which.
+        root: usize,
+        /// The seed.
+        seed: u64,
+    },
+    /// A block of one member for every one.
+    Scatter {
+        /// Which.
+        root: usize,
+    },
+    /// The same with counts as of an alltoallv.
+    Scatterv {
+        /// Which.
+        root: usize,
+        /// The seed.
+        seed: u64,
+    },
+}
+
+impl Pattern {
+    /// Whose bytes go to all, or who gets those of all, where that is one member.
+    pub(crate) fn root(self) -> Option<usize> {
+        match self {
+            Pattern::Broadcast { root }
+            | Pattern::Gather { root }
+            | Pattern::Gatherv { root, .. }
+            | Pattern::Scatter { root }
+            | Pattern::Scatterv { root, .. } => Some(root),
+            Pattern::Allgather | Pattern::Allgatherv { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } => None,
+        }
+    }
+
+    /// Whether `member` may call it with its own block in place.
+    pub(crate) fn may_be_in_place(self, member: usize) -> bool {
+        match self {
+            Pattern::Allgather | Pattern::Allgatherv { .. } => true,
+            Pattern::Gather { root }
+            | Pattern::Gatherv { root, .. }
+            | Pattern::Scatter { root }
+            | Pattern::Scatterv { root, .. } => root == member,
+            Pattern::Broadcast { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } => false,
+        }
+    }
 }
 
 /// A part of a receive buffer.
@@ -60,6 +110,14 @@ impl CallPlan {
             }
             Pattern::Alltoall => Signature { kind: CallKind::Alltoall, bytes },
             Pattern::Alltoallv { .. } => Signature { kind: CallKind::Alltoallv, bytes: 0 },
+            Pattern::Gather { root } => Signature { kind: CallKind::Gather { root: Rank(root as u32) }, bytes },
+            Pattern::Gatherv { root, .. } => {
+                Signature { kind: CallKind::Gatherv { root: Rank(root as u32) }, bytes: 0 }
+            }
+            Pattern::Scatter { root } => Signature { kind: CallKind::Scatter { root: Rank(root as u32) }, bytes },
+            Pattern::Scatterv { root, .. } => {
+                Signature { kind: CallKind::Scatterv { root: Rank(root as u32) }, bytes: 0 }
+            }
         }
     }
 
@@ -67,8 +125,25 @@ impl CallPlan {
     pub(crate) fn blocks(&self, member: usize, members: usize) -> Option<Arc<Blocks>> {
         match self.pattern {
             Pattern::Allgatherv { .. } | Pattern::Alltoallv { .. } => Some(Arc::new(self.exchanged(member, members))),
-            Pattern::Allgather | Pattern::Broadcast { .. } | Pattern::Alltoall => None,
+            Pattern::Gatherv { .. } | Pattern::Scatterv { .. } => {
+                let mut blocks = self.exchanged(member, members);
+                if self.in_place.contains(&member) {
+                    (blocks.send[member].len, blocks.receive[member].len) = (0, 0);
+                }
+                Some(Arc::new(blocks))
+            }
+            Pattern::Allgather
+            | Pattern::Broadcast { .. }
+            | Pattern::Alltoall
+            | Pattern::Gather { .. }
+            | Pattern::Scatter { .. } => None,
         }
+    }
+
+    /// Whether the call of `member` says that its own block is in place. Uneven blocks of a root say so by being empty.
+    pub(crate) fn says_in_place(&self, member: usize) -> bool {
+        let by_blocks = matches!(self.pattern, Pattern::Gatherv { .. } | Pattern::Scatterv { .. });
+        self.in_place.contains(&member) && !by_blocks
     }
 
     /// Bytes of the send and of the receive buffer of `member` of `members`.
@@ -79,7 +154,12 @@ impl CallPlan {
             Pattern::Broadcast { root } if root == member => (bytes, 0),
             Pattern::Broadcast { .. } => (0, bytes),
             Pattern::Allgatherv { .. } => (self.sent(member, 0, member), self.exchanged(member, members).bytes().1),
-            Pattern::Alltoall | Pattern::Alltoallv { .. } => self.exchanged(member, members).bytes(),
+            Pattern::Alltoall
+            | Pattern::Alltoallv { .. }
+            | Pattern::Gather { .. }
+            | Pattern::Gatherv { .. }
+            | Pattern::Scatter { .. }
+            | Pattern::Scatterv { .. } => self.exchanged(member, members).bytes(),
         }
     }
 
@@ -92,7 +172,13 @@ impl CallPlan {
             }
             Pattern::Broadcast { root } if root == member => Vec::new(),
             Pattern::Broadcast { root } => vec![Part { at: 0, len, source: root, from: 0 }],
-            Pattern::Allgatherv { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } => {
+            Pattern::Allgatherv { .. }
+            | Pattern::Alltoall
+            | Pattern::Alltoallv { .. }
+            | Pattern::Gather { .. }
+            | Pattern::Gatherv { .. }
+            | Pattern::Scatter { .. }
+            | Pattern::Scatterv { .. } => {
                 let mine = self.exchanged(member, members);
                 let to_all = matches!(self.pattern, Pattern::Allgatherv { .. });
                 let part = |(source, span): (usize, &Span)| {
@@ -120,8 +206,12 @@ impl CallPlan {
             Pattern::Broadcast { root } => {
                 self.bytes_of(member) > 0 && member != root && (odd == Some(root) || odd == Some(member))
             }
+            Pattern::Gather { root } => self.bytes_of(member) > 0 && member == root,
+            Pattern::Scatter { root } => {
+                self.bytes_of(member) > 0 && member != root && (odd == Some(root) || odd == Some(member))
+            }
             // What it sends to whoever has not called is staged.
-            Pattern::Alltoallv { .. } => {
+            Pattern::Alltoallv { .. } | Pattern::Gatherv { .. } | Pattern::Scatterv { .. } => {
                 (0..members).any(|other| self.sent(other, member, member) != self.sent(other, member, other))
             }
         }
@@ -132,8 +222,17 @@ impl CallPlan {
     #[must_use]
     pub fn sent(&self, from: usize, to: usize, seen_by: usize) -> u64 {
         match self.pattern {
-            Pattern::Allgather | Pattern::Broadcast { .. } | Pattern::Alltoall => self.bytes_of(seen_by),
-            Pattern::Allgatherv { seed } | Pattern::Alltoallv { seed } => {
+            Pattern::Gather { root } | Pattern::Gatherv { root, .. } if to != root => 0,
+            Pattern::Scatter { root } | Pattern::Scatterv { root, .. } if from != root => 0,
+            Pattern::Allgather
+            | Pattern::Broadcast { .. }
+            | Pattern::Alltoall
+            | Pattern::Gather { .. }
+            | Pattern::Scatter { .. } => self.bytes_of(seen_by),
+            Pattern::Allgatherv { seed }
+            | Pattern::Alltoallv { seed }
+            | Pattern::Gatherv { seed, .. }
+            | Pattern::Scatterv { seed, .. } => {
                 let name = seed ^ (from as u64) << 32 ^ (to as u64) << 48;
                 let drawn = (name ^ (name >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 8;
                 if drawn.is_multiple_of(4) { 0 } else { 1 + (drawn >> 4) % self.bytes_of(seen_by).max(1) }
@@ -141,24 +240,39 @@ impl CallPlan {
         }
     }
 
-    /// Where the contribution of `member` of `members` lies in its receive buffer, in place.
-    pub(crate) fn place(&self, member: usize, members: usize) -> u64 {
-        self.parts(member, members).iter().find(|part| part.source == member).map_or(0, |part| part.at)
+    /// Where the contribution of `member` of `members` lies in its receive buffer, where it is in place there.
+    pub(crate) fn place(&self, member: usize, members: usize) -> Option<u64> {
+        let scatters = matches!(self.pattern, Pattern::Scatter { .. } | Pattern::Scatterv { .. });
+        let found = self.parts(member, members).iter().find(|part| part.source == member).map_or(0, |part| part.at);
+        (self.in_place.contains(&member) && !scatters).then_some(found)
     }
 
-    /// What `member` exchanges. Drawn blocks lie in the reverse order of ranks, with gaps.
+    /// What `member` exchanges. Drawn blocks lie in the reverse order of ranks, with gaps. A block in place counts where it
+    /// is received.
     fn exchanged(&self, member: usize, members: usize) -> Blocks {
-        let (Pattern::Allgatherv { seed } | Pattern::Alltoallv { seed }) = self.pattern else {
-            return Blocks::even(members as u32, self.bytes_of(member)).expect("small buffers");
+        let seed = match self.pattern {
+            Pattern::Allgatherv { seed }
+            | Pattern::Alltoallv { seed }
+            | Pattern::Gatherv { seed, .. }
+            | Pattern::Scatterv { seed, .. } => Some(seed),
+            Pattern::Allgather
+            | Pattern::Broadcast { .. }
+            | Pattern::Alltoall
+            | Pattern::Gather { .. }
+            | Pattern::Scatter { .. } => None,
         };
-        let gap = seed % 3;
+        let gap = seed.map_or(0, |seed| seed % 3);
         let spans = |len: &dyn Fn(usize) -> u64, span: fn(u64, u64) -> Span| {
             let mut at = 0;
-            let mut spans = Vec::new();
-            for other in (0..members).rev() {
-                spans.push(span(at, len(other)));
-                at += len(other) + gap;
+            let place = |other: usize| {
+                let placed = span(at, len(other));
+                at += if len(other) == 0 { 0 } else { len(other) + gap };
+                placed
+            };
+            if seed.is_none() {
+                return (0..members).map(place).collect();
             }
+            let mut spans: Vec<Span> = (0..members).rev().map(place).collect();
             spans.reverse();
             spans
         };
@@ -166,9 +280,12 @@ impl CallPlan {
             let own = Span::input(0, self.sent(member, 0, member));
             return Blocks { send: vec![own], receive: spans(&|other| self.sent(other, 0, member), Span::output) };
         }
+        let stays = self.in_place.contains(&member)
+            && matches!(self.pattern, Pattern::Scatter { .. } | Pattern::Scatterv { .. });
+        let received = |from| if stays && from == member { 0 } else { self.sent(from, member, member) };
         Blocks {
-            send: spans(&|other| self.sent(member, other, member), Span::input),
-            receive: spans(&|other| self.sent(other, member, member), Span::output),
+            send: spans(&|to| self.sent(member, to, member), Span::input),
+            receive: spans(&received, Span::output),
         }
     }
 }

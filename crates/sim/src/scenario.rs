@@ -191,7 +191,11 @@ impl Scenario {
     pub fn received_bytes(&self) -> u64 {
         let calls = self.groups.iter().flat_map(|g| g.calls.iter().map(move |c| (g.members.len() as u64, c)));
         let each = |(p, c): (u64, &CallPlan)| match c.pattern {
-            Pattern::Broadcast { .. } => c.bytes * p,
+            Pattern::Broadcast { .. }
+            | Pattern::Gather { .. }
+            | Pattern::Gatherv { .. }
+            | Pattern::Scatter { .. }
+            | Pattern::Scatterv { .. } => c.bytes * p,
             Pattern::Allgather | Pattern::Allgatherv { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } => {
                 c.bytes * p * p
             }
@@ -232,11 +236,9 @@ impl Scenario {
             }
             assert!(group.window > 0 && !group.members.is_empty());
             for call in &group.calls {
-                if let Pattern::Broadcast { root } = call.pattern {
-                    assert!(root < group.members.len(), "a root is a member");
-                }
-                let gathers = matches!(call.pattern, Pattern::Allgather | Pattern::Allgatherv { .. });
-                assert!(gathers || call.in_place.is_empty(), "only allgathers are in place");
+                assert!(call.pattern.root().is_none_or(|root| root < group.members.len()), "a root is a member");
+                let may_be = |member: &usize| call.pattern.may_be_in_place(*member);
+                assert!(call.in_place.iter().all(may_be), "only allgathers and blocks of roots are in place");
             }
         }
         let largest = u64::from(self.config.fragment_bytes.max(self.config.chunk_bytes * self.network.train));

@@ -1,4 +1,4 @@
-//! All-to-alls on the virtual network: what a late rank holds up, and what it does not (SP-5, SP-6).
+//! All-to-alls, gathers and scatters on the virtual network: what a late rank holds up, and what it does not (SP-5, SP-6).
 
 use std::time::Duration;
 
@@ -34,6 +34,29 @@ fn sp_5_a_late_rank_holds_up_only_those_who_need_its_bytes() {
         }
     }
     assert!(early > 20 && late > 20, "both kinds were seen: {early}, {late}");
+}
+
+/// Nobody waits for a rank with which it has no block: of a gather for none but the root, which need not have called, of a
+/// scatter for the root alone.
+#[test]
+fn sp_5_only_the_root_of_a_gather_waits_and_only_the_root_of_a_scatter_is_waited_for() {
+    for (per_host, bytes) in [(1, 20_000), (2, 20_000), (4, 20_000), (2, 1)] {
+        for root in [0, 3] {
+            let even = [Pattern::Gather { root }, Pattern::Scatter { root }];
+            for pattern in
+                even.into_iter().chain([Pattern::Gatherv { root, seed: 1 }, Pattern::Scatterv { root, seed: 1 }])
+            {
+                let scenario = with_a_late_rank(per_host, pattern, bytes);
+                let call = scenario.groups[0].calls[0].clone();
+                let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+                for member in 0..3 {
+                    let ended = outcome.ends[&(0, member, 1)];
+                    let needs = call.sent(3, member, member) > 0;
+                    assert_eq!(ended >= LATE, needs, "member {member} of {pattern:?}, {per_host} per host");
+                }
+            }
+        }
+    }
 }
 
 /// What the others had for the late rank lies at its host when it calls, so that only its own blocks are still to move.

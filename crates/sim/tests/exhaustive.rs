@@ -59,7 +59,10 @@ fn mc_6_broadcasts_survive_every_double_loss() {
 
 #[test]
 fn sp_5_exchanges_survive_every_double_loss() {
-    for pattern in [Pattern::Alltoall, Pattern::Alltoallv { seed: 5 }] {
+    let all_to_all = [Pattern::Alltoall, Pattern::Alltoallv { seed: 5 }];
+    let gathers = [Pattern::Gather { root: 1 }, Pattern::Gatherv { root: 1, seed: 5 }];
+    let scatters = [Pattern::Scatter { root: 1 }, Pattern::Scatterv { root: 1, seed: 5 }];
+    for pattern in [all_to_all, gathers, scatters].concat() {
         for (ranks, per_host) in [(3, 1), (4, 2)] {
             let mut scenario = short(ranks, per_host, 3, AllgatherAlgorithm::Multicast);
             scenario.groups[0].calls[0].pattern = pattern;

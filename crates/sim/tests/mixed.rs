@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outboard_proto::config::AllgatherAlgorithm;
-use outboard_sim::{HostDeath, Scenario, mixed, mixed_allgathers, mixed_exchanges, mixed_faults, run};
+use outboard_sim::{HostDeath, Scenario, mixed, mixed_allgathers, mixed_exchanges, mixed_faults, mixed_sizes, run};
 
 /// Seeds of the sweep; `make soak` asks for more through the environment.
 fn seeds() -> u64 {
@@ -76,7 +76,7 @@ fn seeds_of_uneven_allgathers_that_found_something_stay_quiet() {
     let signals_of_who_had_ended = [1587, 3494, 3908, 4986];
     let no_dispute_at_all = [634];
     for seed in [&signals_of_who_had_ended[..], &no_dispute_at_all].concat() {
-        if let Err(failure) = run(&mixed_faults(seed), seed) {
+        if let Err(failure) = run(&mixed_sizes(seed), seed) {
             panic!("{failure}");
         }
     }

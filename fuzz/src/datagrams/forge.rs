@@ -35,6 +35,9 @@ fn signature(tape: &mut Tape<'_>) -> Signature {
         1 => CallKind::Broadcast { root: Rank(tape.number32()) },
         2 => CallKind::Alltoall,
         3 => CallKind::Allgatherv { sizes: tape.number() },
+        4 => CallKind::Gather { root: Rank(tape.number32()) },
+        5 => CallKind::Scatter { root: Rank(tape.number32()) },
+        6 => return Signature { kind: CallKind::Gatherv { root: Rank(tape.number32()) }, bytes: 0 },
         _ => return Signature { kind: CallKind::Alltoallv, bytes: 0 },
     };
     let bytes = match tape.below(4) {

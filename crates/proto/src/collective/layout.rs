@@ -30,7 +30,12 @@ impl Layout {
             CallKind::Broadcast { .. } => 1,
             CallKind::Allgather | CallKind::Allgatherv { .. } if cx.config.chains == 0 || one_host => ranks,
             CallKind::Allgather | CallKind::Allgatherv { .. } => cx.config.chains.min(ranks),
-            CallKind::Alltoall | CallKind::Alltoallv => unreachable!("exchanges are not multicast"),
+            CallKind::Alltoall
+            | CallKind::Alltoallv
+            | CallKind::Gather { .. }
+            | CallKind::Gatherv { .. }
+            | CallKind::Scatter { .. }
+            | CallKind::Scatterv { .. } => unreachable!("exchanges are not multicast"),
         };
         Layout { multicast: one_host || network, over_the_wire: network, chains, subgroups: cx.config.subgroups }
     }
@@ -55,7 +60,12 @@ impl Layout {
                 };
                 broadcast(shape, ranks, root, rank, signature.bytes).map_err(|_| "a broadcast from this root")
             }
-            CallKind::Alltoall | CallKind::Alltoallv => unreachable!("exchanges are not multicast"),
+            CallKind::Alltoall
+            | CallKind::Alltoallv
+            | CallKind::Gather { .. }
+            | CallKind::Gatherv { .. }
+            | CallKind::Scatter { .. }
+            | CallKind::Scatterv { .. } => unreachable!("exchanges are not multicast"),
         }
     }
 }

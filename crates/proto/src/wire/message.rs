@@ -418,6 +418,10 @@ impl Writer<'_> {
             CallKind::Alltoall => (3, None),
             CallKind::Alltoallv => (4, None),
             CallKind::Allgatherv { .. } => (5, None),
+            CallKind::Gather { root } => (32, Some(root)),
+            CallKind::Gatherv { root } => (33, Some(root)),
+            CallKind::Scatter { root } => (34, Some(root)),
+            CallKind::Scatterv { root } => (35, Some(root)),
         };
         self.u8(kind);
         self.u64(s.bytes);
@@ -517,6 +521,10 @@ fn read_signature(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
         3 => CallKind::Alltoall,
         4 if bytes == 0 => CallKind::Alltoallv,
         5 => CallKind::Allgatherv { sizes: r.u64()? },
+        32 => CallKind::Gather { root: Rank(r.u32()?) },
+        33 if bytes == 0 => CallKind::Gatherv { root: Rank(r.u32()?) },
+        34 => CallKind::Scatter { root: Rank(r.u32()?) },
+        35 if bytes == 0 => CallKind::Scatterv { root: Rank(r.u32()?) },
         _ => return Err(DecodeError::Value("call kind")),
     };
     Ok(Signature { kind, bytes })

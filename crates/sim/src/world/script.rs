@@ -53,10 +53,9 @@ impl World<'_> {
         let CallName { group, member, instance } = name;
         let plan = &self.scenario.groups[group];
         let call = &plan.calls[instance as usize - 1];
-        let in_place = call.in_place.contains(&member);
         self.calls_made += 1;
         let id = CallId(self.calls_made);
-        let place = in_place.then(|| call.place(member, plan.members.len()));
+        let place = call.place(member, plan.members.len());
         let memory = &mut self.hosts[host].memory;
         let (sent, received) = call.buffers(member, plan.members.len());
         memory.add_call(id, name.origin(), sent, received, place);
@@ -77,7 +76,7 @@ impl World<'_> {
             rank: Rank(member as u32),
             instance: InstanceId(instance),
             signature: call.signature_of(member, plan.members.len()),
-            in_place,
+            in_place: call.says_in_place(member),
             blocks: call.blocks(member, plan.members.len()),
             deadline: call.deadline,
         };

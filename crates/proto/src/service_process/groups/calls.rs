@@ -269,7 +269,14 @@ impl ServiceProcess {
 fn extents_of(call: &Call) -> Option<Extents> {
     match call.signature.kind {
         CallKind::Allgatherv { .. } => Extents::uneven(call.blocks.as_ref()?.receive.iter().map(|span| span.len)),
-        CallKind::Allgather | CallKind::Broadcast { .. } | CallKind::Alltoall | CallKind::Alltoallv => None,
+        CallKind::Allgather
+        | CallKind::Broadcast { .. }
+        | CallKind::Alltoall
+        | CallKind::Alltoallv
+        | CallKind::Gather { .. }
+        | CallKind::Gatherv { .. }
+        | CallKind::Scatter { .. }
+        | CallKind::Scatterv { .. } => None,
     }
 }
 
@@ -292,5 +299,18 @@ fn sound(call: &Call, ranks: u32) -> bool {
         // Even blocks are sound where they fit.
         (CallKind::Alltoall, None) => call.signature.bytes.checked_mul(ranks.into()).is_some(),
         (CallKind::Alltoallv, Some(blocks)) => blocks.check(ranks, call.rank).is_ok(),
+        (CallKind::Gather { .. } | CallKind::Scatter { .. }, Some(_)) => false,
+        (CallKind::Gatherv { .. } | CallKind::Scatterv { .. }, None) => false,
+        (CallKind::Gather { root } | CallKind::Scatter { root }, None) => {
+            root.0 < ranks
+                && (call.rank == root || !call.in_place)
+                && call.signature.bytes.checked_mul(ranks.into()).is_some()
+        }
+        (CallKind::Gatherv { root }, Some(blocks)) => {
+            root.0 < ranks && blocks.check(ranks, call.rank).is_ok() && blocks.are_gathered(root, call.rank)
+        }
+        (CallKind::Scatterv { root }, Some(blocks)) => {
+            root.0 < ranks && blocks.check(ranks, call.rank).is_ok() && blocks.are_scattered(root, call.rank)
+        }
     }
 }
