@@ -56,7 +56,7 @@ pub struct Config {
     pub switch_queue: u64,
     /// Most datagrams of one multicast batch.
     pub batch_chunks: u32,
-    /// Payload bytes of one unicast fragment.
+    /// Payload bytes of one unicast fragment. The default and its headers are what UCX sends over TCP in one piece, 64 KiB.
     pub fragment_bytes: u32,
     /// Bytes of an all-to-all that a service process has asked for and that have not come (SP-5).
     pub pull_bytes: u64,
@@ -83,8 +83,8 @@ impl Default for Config {
             narrate: false,
             switch_queue: 512 << 10,
             batch_chunks: 32,
-            fragment_bytes: 64 << 10,
-            pull_bytes: 1 << 20,
+            fragment_bytes: 63 << 10,
+            pull_bytes: 512 << 10,
         }
     }
 }

@@ -17,11 +17,15 @@
 //! |---|---|---|
 //! | - | announced | announced |
 //! | announced | the rank has called and there is room, or it is stood in for | coming (a local one: here) |
+//! | coming | there is room, and more of it to ask for | coming |
 //! | coming | the last fragment | here, or staged when the rank has not called |
 //! | staged | the rank calls | here |
 //!
-//! Invariants: a block is asked for once; a call completes once and none of its buffers is named after that; at most
-//! [`Config::pull_bytes`](crate::Config) are under way, or two blocks; less beside other groups (MC-13).
+//! Large blocks are asked for piece by piece, first of the sources that have been asked for least: were they asked for whole, as
+//! they are announced, some sources would be asked by all at first and others only in the end.
+//!
+//! Invariants: every byte is asked for once; a call completes once and none of its buffers is named after that; at most
+//! [`Config::pull_bytes`](crate::Config) are under way, or one piece; less beside other groups (MC-13).
 //! Never sees payload.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,8 +44,8 @@ use crate::link::{Tag, Tagged};
 use crate::outbox::{Completion, Staging};
 use crate::wire::{MAX_BLOCKS, Message};
 
-/// Blocks that may be under way however large they are: one comes while the next is asked for.
-const LEAST_COMING: usize = 2;
+/// Pieces that may be under way: few enough to be large, enough to keep several sources busy.
+const PIECES: u64 = 4;
 
 #[derive(Debug)]
 enum Phase {
@@ -81,6 +85,7 @@ enum Inbound {
     /// `staging` is none where it goes straight to the rank's own buffer.
     Coming {
         bytes: u64,
+        asked: u64,
         got: u64,
         staging: Option<Staging>,
     },
@@ -111,12 +116,11 @@ pub(crate) struct Exchange {
     open: bool,
     locals: Vec<Local>,
     inbound: BTreeMap<Pair, Inbound>,
-    /// Announced blocks that may be asked for, nearest source first.
-    queue: BTreeSet<(u32, Pair)>,
+    /// Blocks that may be asked for, or for more of, by bytes asked for and distance of the source.
+    queue: BTreeSet<(u64, u32, Pair)>,
     /// Announced blocks of local ranks that may be copied.
     local_queue: BTreeSet<Pair>,
     coming_bytes: u64,
-    coming: usize,
     offered: BTreeMap<Pair, Offered>,
     sends: Sends,
     /// Absent ranks are stood in for.
@@ -148,7 +152,6 @@ impl Exchange {
             queue: BTreeSet::new(),
             local_queue: BTreeSet::new(),
             coming_bytes: 0,
-            coming: 0,
             offered: BTreeMap::new(),
             sends: Sends::default(),
             standing: false,
@@ -378,7 +381,7 @@ impl Exchange {
         if cx.members.local(source).is_some() {
             self.local_queue.insert(pair);
         } else {
-            self.queue.insert(((destination.0 + ranks - source.0) % ranks, pair));
+            self.queue.insert((0, (destination.0 + ranks - source.0) % ranks, pair));
         }
     }
 
@@ -415,21 +418,33 @@ impl Exchange {
 
     /// Asks for blocks while there is room.
     fn pull(&mut self, cx: &mut Context<'_>) {
-        let mut pulls: BTreeMap<SpId, Vec<(Rank, Rank)>> = BTreeMap::new();
+        let mut pulls: BTreeMap<SpId, Vec<(Rank, Rank, u64)>> = BTreeMap::new();
+        let most = cx.portion().pulled;
         // Beside other groups one source at a time, so that nothing queues at the switch (MC-13).
-        let (most, least) = (cx.portion().pulled, if cx.out.in_company { 1 } else { LEAST_COMING });
-        while let Some(&(distance, pair)) = self.queue.first() {
-            let Inbound::Announced { bytes } = self.inbound[&pair] else { unreachable!("asked for once") };
-            if self.coming >= least && self.coming_bytes.saturating_add(bytes) > most {
+        let largest = if cx.out.in_company { u64::MAX } else { (most / PIECES).max(1) };
+        while let Some(&(asked, distance, pair)) = self.queue.first() {
+            let (Inbound::Announced { bytes } | Inbound::Coming { bytes, .. }) = self.inbound[&pair] else {
+                unreachable!("what is here is not asked for")
+            };
+            let piece = (bytes - asked).min(largest);
+            if self.coming_bytes > 0 && self.coming_bytes.saturating_add(piece) > most {
                 break;
             }
-            self.queue.remove(&(distance, pair));
+            self.queue.remove(&(asked, distance, pair));
             let (destination, source) = pair;
-            let Some(staging) = self.place(cx, destination, bytes) else { continue };
-            self.inbound.insert(pair, Inbound::Coming { bytes, got: 0, staging });
-            self.coming += 1;
-            self.coming_bytes += bytes;
-            pulls.entry(cx.members.sp_of(source)).or_default().push((source, destination));
+            if asked == 0 {
+                let Some(staging) = self.place(cx, destination, bytes) else { continue };
+                self.inbound.insert(pair, Inbound::Coming { bytes, asked, got: 0, staging });
+            }
+            let up_to = asked + piece;
+            if let Some(Inbound::Coming { asked, .. }) = self.inbound.get_mut(&pair) {
+                *asked = up_to;
+            }
+            self.coming_bytes += piece;
+            if up_to < bytes {
+                self.queue.insert((up_to, distance, pair));
+            }
+            pulls.entry(cx.members.sp_of(source)).or_default().push((source, destination, up_to));
         }
         let (group, instance) = (cx.members.handle, self.instance);
         for (sp, blocks) in pulls {
@@ -467,13 +482,19 @@ impl Exchange {
     }
 
     /// `from` asks for blocks, each named by source and destination. False when it cannot have them.
-    pub(crate) fn handle_pull(&mut self, cx: &mut Context<'_>, from: SpId, blocks: &[(Rank, Rank)]) -> bool {
-        for &(source, destination) in blocks {
+    pub(crate) fn handle_pull(&mut self, cx: &mut Context<'_>, from: SpId, blocks: &[(Rank, Rank, u64)]) -> bool {
+        for &(source, destination, up_to) in blocks {
             if !cx.members.has_rank(destination) || cx.members.sp_of(destination) != from {
                 return false;
             }
-            let Some(Offered { local, op, span }) = self.offered.remove(&(destination, source)) else { return false };
-            self.sends.push(local, op, (destination, 0, span));
+            let Some(local) = cx.members.local(source) else { return false };
+            let known = match self.offered.remove(&(destination, source)) {
+                Some(Offered { op, span, .. }) => self.sends.push_asked((local, op), (destination, 0, span), up_to),
+                None => self.sends.ask(local, destination, up_to),
+            };
+            if !known {
+                return false;
+            }
         }
         true
     }
@@ -516,8 +537,8 @@ impl Exchange {
     ) -> bool {
         let (pair, len) = ((destination, source), u64::from(payload_len));
         let Some(i) = cx.members.local(destination) else { return false };
-        let Some(Inbound::Coming { bytes, got, staging }) = self.inbound.get_mut(&pair) else { return false };
-        if total != *bytes || offset != *got || len == 0 || len > total - offset {
+        let Some(Inbound::Coming { bytes, asked, got, staging }) = self.inbound.get_mut(&pair) else { return false };
+        if total != *bytes || offset != *got || len == 0 || len > *asked - offset {
             return false;
         }
         *got += len;
@@ -536,11 +557,12 @@ impl Exchange {
             offset: 0,
             to: MemRef { region, offset: start + offset, len },
         });
+        self.coming_bytes -= len;
         if whole {
-            self.coming -= 1;
-            self.coming_bytes -= total;
             self.is_here(cx, i, source);
             self.advance(cx);
+        } else if !self.queue.is_empty() {
+            self.pull(cx);
         }
         true
     }

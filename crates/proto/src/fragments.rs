@@ -1,7 +1,8 @@
 //! Messages of a plan on their way out, cut into fragments that share a link with everything else.
 //!
-//! A message is named (source, destination, index); its fragments leave in order, and links keep that order. Invariant: a
-//! message leaves once. What memory a fragment lies in is its collective's affair.
+//! A message is named (source, destination, index); its fragments leave in order, and links keep that order, as far as the
+//! receiver has asked for them where it asks. Invariant: a message leaves once. What memory a fragment lies in is its
+//! collective's affair.
 
 use std::collections::VecDeque;
 
@@ -24,6 +25,8 @@ pub(crate) struct Sending {
     pub(crate) index: u32,
     pub(crate) span: Span,
     offset: u64,
+    /// So much of it may leave.
+    asked: u64,
 }
 
 /// The next piece of a message.
@@ -55,7 +58,23 @@ pub(crate) struct Sends {
 
 impl Sends {
     pub(crate) fn push(&mut self, local: usize, op: OpId, (to, index, span): (Rank, u32, Span)) {
-        self.queue.push_back(Sending { local, op, to, index, span, offset: 0 });
+        self.queue.push_back(Sending { local, op, to, index, span, offset: 0, asked: span.len });
+    }
+
+    /// Lets what the rank at `local` sends to `to` leave up to a byte beyond the last. False when it cannot.
+    pub(crate) fn ask(&mut self, local: usize, to: Rank, up_to: u64) -> bool {
+        let known = self.queue.iter_mut().find(|s| s.local == local && s.to == to);
+        let Some(sending) = known.filter(|s| up_to > s.asked && up_to <= s.span.len) else { return false };
+        sending.asked = up_to;
+        true
+    }
+
+    /// The same for a message of which nothing has been asked for.
+    pub(crate) fn push_asked(&mut self, (local, op): (usize, OpId), message: (Rank, u32, Span), up_to: u64) -> bool {
+        self.push(local, op, message);
+        let sending = self.queue.back_mut().expect("just pushed");
+        sending.asked = 0;
+        self.ask(local, message.0, up_to)
     }
 
     pub(crate) fn clear(&mut self) {
@@ -65,7 +84,7 @@ impl Sends {
     /// To whom there is something to send, each named once.
     pub(crate) fn targets(&self, members: &Members) -> Vec<SpId> {
         let mut targets = Vec::new();
-        for to in self.queue.iter().map(|s| members.sp_of(s.to)) {
+        for to in self.queue.iter().filter(|s| s.may_leave()).map(|s| members.sp_of(s.to)) {
             if !targets.contains(&to) {
                 targets.push(to);
             }
@@ -75,10 +94,10 @@ impl Sends {
 
     /// The next fragment for `to`, of `most` bytes at most.
     pub(crate) fn next(&mut self, members: &Members, to: SpId, most: u64) -> Option<Fragment> {
-        let at = self.queue.iter().position(|s| members.sp_of(s.to) == to)?;
+        let at = self.queue.iter().position(|s| s.may_leave() && members.sp_of(s.to) == to)?;
         let s = &mut self.queue[at];
         let offset = s.offset;
-        let len = (s.span.len - offset).min(most);
+        let len = (s.asked - offset).min(most);
         s.offset += len;
         let piece = Span { offset: s.span.offset + offset, len, ..s.span };
         let last = s.offset == s.span.len;
@@ -88,6 +107,13 @@ impl Sends {
             self.queue.remove(at);
         }
         Some(fragment)
+    }
+}
+
+impl Sending {
+    /// There is something of it to send, if only that it has no bytes.
+    fn may_leave(&self) -> bool {
+        self.offset < self.asked || self.span.is_empty()
     }
 }
 

@@ -47,6 +47,8 @@ pub struct ServiceProcess {
     out: Outbox,
     groups: BTreeMap<GroupHandle, Group>,
     peers: BTreeMap<SpId, Peer>,
+    /// Whom the last frame went to.
+    sent_to: SpId,
     channels: BTreeMap<Channel, u32>,
     /// Messages for groups that are not known here yet, by sender, in order.
     strangers: BTreeMap<SpId, VecDeque<Message>>,
@@ -77,6 +79,7 @@ impl ServiceProcess {
             out: Outbox::new(&config),
             groups: BTreeMap::new(),
             peers: BTreeMap::new(),
+            sent_to: id,
             channels: BTreeMap::new(),
             strangers: BTreeMap::new(),
             retired: VecDeque::new(),

@@ -108,7 +108,13 @@ fn hostile_message() -> impl Strategy<Value = Message> {
         instance.clone().prop_map(move |instance| Message::AskSizes { group, instance }),
         (instance.clone(), 0u32..4, prop::collection::vec(prop_oneof![Just(2000u64), Just(u64::MAX)], 1..5))
             .prop_map(move |(instance, first, sizes)| Message::Sizes { group, instance, first, sizes }),
-        (instance, prop::collection::vec((rank.clone(), rank.clone()), 1..3))
+        (
+            instance,
+            prop::collection::vec(
+                (rank.clone(), rank.clone(), prop_oneof![Just(0u64), Just(1), Just(4096), Just(u64::MAX)]),
+                1..3
+            )
+        )
             .prop_map(move |(instance, blocks)| Message::Pull { group, instance, blocks }),
         (rank, 0u64..3, any::<bool>()).prop_map(move |(rank, after, well)| Message::Lost {
             group,

@@ -153,7 +153,7 @@ fn message() -> impl Strategy<Value = Message> {
                 blocks
             }
         ),
-        (group(), instance(), prop::collection::vec((rank(), rank()), 1..=MAX_BLOCKS))
+        (group(), instance(), prop::collection::vec((rank(), rank(), any::<u64>()), 1..=MAX_BLOCKS))
             .prop_map(|(group, instance, blocks)| Message::Pull { group, instance, blocks }),
         (group(), instance()).prop_map(|(group, instance)| Message::AskSizes { group, instance }),
         (group(), instance(), any::<u32>(), prop::collection::vec(any::<u64>(), 1..=MAX_BLOCKS))

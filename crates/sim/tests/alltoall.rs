@@ -95,3 +95,27 @@ fn sp_5_many_sources_do_not_overflow_the_queue_of_one_port() {
     let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
     assert!(outcome.counters.iter().all(|c| c.link_retransmissions == 0), "nothing was dropped");
 }
+
+/// All links are busy all the time, whatever the size: nobody is asked by all at first and by nobody later, and nobody is sent
+/// to by all at once (SP-5). In virtual time, so the bound holds on any machine.
+#[test]
+fn sp_5_every_link_is_kept_busy() {
+    for (hosts, rate, bytes) in [
+        (4, 250_000_000, 1u64 << 20),
+        (4, 1_000_000_000, 1 << 20),
+        (4, 250_000_000, 256 << 10),
+        (8, 1_000_000_000, 1 << 20),
+        (16, 1_000_000_000, 256 << 10),
+    ] {
+        let mut scenario = Scenario::allgather(hosts, 0);
+        scenario.groups[0].calls = vec![CallPlan::of(Pattern::Alltoall, bytes)];
+        (scenario.network.rate, scenario.config.link_rate) = (rate, rate);
+        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let limit = Duration::from_secs_f64((hosts as u64 - 1) as f64 * bytes as f64 * 8.0 / rate as f64);
+        let ended = *outcome.ends.values().max().expect("a call for each rank");
+        assert!(
+            ended < limit.mul_f64(1.3),
+            "{hosts} hosts, {bytes} bytes at {rate} bit/s: {ended:?} where {limit:?} is the limit"
+        );
+    }
+}

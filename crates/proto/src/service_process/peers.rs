@@ -6,13 +6,14 @@
 //! group with us is not dead but dormant: it may never have heard of us.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::collective::Context;
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, Instant, SpId};
-use crate::interface::{Event, Transmit};
+use crate::interface::{Event, MemRef, Transmit};
 use crate::link::{Link, Tag, Tagged};
 use crate::pacing::Portion;
 use crate::wire::Message;
@@ -92,6 +93,14 @@ impl Peer {
     pub(super) fn next_poll(&self) -> Option<Instant> {
         self.is_reachable().then(|| self.link.next_poll()).flatten()
     }
+}
+
+/// The frame of the first of `peers` that has one.
+fn poll_first<'a>(
+    mut peers: impl Iterator<Item = (&'a SpId, &'a mut Peer)>,
+    now: Instant,
+) -> Option<(SpId, (Vec<u8>, Vec<MemRef>))> {
+    peers.find_map(|(to, peer)| Some((*to, peer.is_reachable().then(|| peer.link.poll(now))??)))
 }
 
 impl ServiceProcess {
@@ -188,12 +197,12 @@ impl ServiceProcess {
     }
 
     pub(super) fn poll_frame(&mut self, now: Instant) -> Option<Transmit> {
-        for (to, peer) in self.peers.iter_mut().filter(|(_, p)| p.is_reachable()) {
-            if let Some((header, payload)) = peer.link.poll(now) {
-                return Some(Transmit::Frame { to: *to, header, payload });
-            }
-        }
-        None
+        // In turns that everybody begins with another: sent to in one order by all, peers would wait for each other's bytes.
+        let later = (Bound::Excluded(self.sent_to), Bound::Unbounded);
+        let (to, (header, payload)) = poll_first(self.peers.range_mut(later), now)
+            .or_else(|| poll_first(self.peers.range_mut(..=self.sent_to), now))?;
+        self.sent_to = to;
+        Some(Transmit::Frame { to, header, payload })
     }
 
     /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room: a piece of each group in turn

@@ -130,14 +130,15 @@ pub enum Message {
         /// For whom, and how many bytes, at least 1; 1 to [`MAX_BLOCKS`] entries.
         blocks: Vec<(Rank, u64)>,
     },
-    /// Asks for blocks that were announced; each comes as `Data` with index 0 (SP-5).
+    /// Asks for blocks that were announced, or for more of them; each comes as `Data` with index 0 (SP-5).
     Pull {
         /// The group.
         group: GroupHandle,
         /// The collective.
         instance: InstanceId,
-        /// Source and destination of each; 1 to [`MAX_BLOCKS`] entries.
-        blocks: Vec<(Rank, Rank)>,
+        /// Source and destination of each, and up to which of its bytes it may come, more than before; 1 to [`MAX_BLOCKS`]
+        /// entries.
+        blocks: Vec<(Rank, Rank, u64)>,
     },
     /// Asks for the sizes of an allgatherv's blocks.
     AskSizes {
@@ -283,9 +284,10 @@ impl Message {
             }
             Message::Pull { group, instance, blocks } => {
                 w.call(12, *group, *instance);
-                w.blocks(blocks, |w, (source, destination)| {
+                w.blocks(blocks, |w, (source, destination, up_to)| {
                     w.u32(source.0);
                     w.u32(destination.0);
+                    w.u64(*up_to);
                 });
             }
             Message::Inquire { group, instance } => w.call(15, *group, *instance),
@@ -374,7 +376,7 @@ impl Message {
                 Message::Announce { group, instance, signature, source, blocks: read_blocks(r, block)? }
             }
             12 => {
-                let blocks = read_blocks(r, |r| Ok((Rank(r.u32()?), Rank(r.u32()?))))?;
+                let blocks = read_blocks(r, |r| Ok((Rank(r.u32()?), Rank(r.u32()?), r.u64()?)))?;
                 Message::Pull { group, instance, blocks }
             }
             13 => Message::AskSizes { group, instance },
