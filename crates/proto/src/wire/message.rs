@@ -16,7 +16,7 @@ pub const MAX_RANGES: usize = 48;
 /// Most sources in one `Have`.
 pub const MAX_SOURCES: usize = 96;
 /// Most blocks in one `Announce` or `Pull`.
-pub const MAX_BLOCKS: usize = 32;
+pub const MAX_BLOCKS: usize = 24;
 
 /// A message between service processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
