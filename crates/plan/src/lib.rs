@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod algorithm;
 pub mod allgather;
 pub mod alltoall;
 pub mod broadcast;
@@ -19,8 +20,13 @@ mod partition;
 mod program;
 pub mod reduction;
 mod text;
+mod topology;
 mod verify;
 
+pub use algorithm::{
+    Algorithm, AlgorithmError, AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm,
+    GatherAlgorithm, LeaderExchange, ScatterAlgorithm, SettingError,
+};
 pub use allgather::{AllgatherError, Extents, Shape, allgather, allgatherv};
 pub use alltoall::{AlltoallError, alltoall};
 pub use broadcast::{BroadcastError, BroadcastShape, broadcast};
@@ -28,4 +34,5 @@ pub use builder::ProgramBuilder;
 pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};
 pub use program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
 pub use reduction::{Element, Operator, Reduction, ReductionError};
+pub use topology::Topology;
 pub use verify::{At, Contract, Piece, VerifyError, verify};

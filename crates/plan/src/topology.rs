@@ -1,0 +1,137 @@
+//! Which ranks share a host, so that a plan can keep between hosts what has to go between hosts (SP-6).
+//!
+//! Invariants: hosts are numbered densely, in the order of their lowest ranks; the ranks of a host ascend. How ranks lie
+//! on hosts is free: contiguous, strided or anything else (SP-7). Never looks at machines: whoever knows says so.
+
+use std::sync::Arc;
+
+use crate::program::{MAX_RANKS, Rank};
+
+/// The hosts of the ranks of a group. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topology(Layout);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Layout {
+    /// So many ranks, each alone on its host.
+    Flat(u32),
+    Hosts(Arc<Hosts>),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Hosts {
+    host_of: Vec<u32>,
+    ranks_of: Vec<Vec<Rank>>,
+}
+
+impl Topology {
+    /// Every rank is alone on its host.
+    #[must_use]
+    pub const fn flat(ranks: u32) -> Topology {
+        Topology(Layout::Flat(ranks))
+    }
+
+    /// The host of each rank, in the order of ranks; any numbers that tell hosts apart. `None` for more than
+    /// [`MAX_RANKS`] of them.
+    #[must_use]
+    pub fn of_hosts(hosts: impl IntoIterator<Item = u32>) -> Option<Topology> {
+        let mut numbers = std::collections::HashMap::new();
+        let mut layout = Hosts { host_of: Vec::new(), ranks_of: Vec::new() };
+        for (host, rank) in hosts.into_iter().zip(0..) {
+            if rank == MAX_RANKS {
+                return None;
+            }
+            let dense = *numbers.entry(host).or_insert(layout.ranks_of.len() as u32);
+            if dense as usize == layout.ranks_of.len() {
+                layout.ranks_of.push(Vec::new());
+            }
+            layout.host_of.push(dense);
+            layout.ranks_of[dense as usize].push(Rank(rank));
+        }
+        Some(Topology(Layout::Hosts(Arc::new(layout))))
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn ranks(&self) -> u32 {
+        match &self.0 {
+            Layout::Flat(ranks) => *ranks,
+            Layout::Hosts(hosts) => hosts.host_of.len() as u32,
+        }
+    }
+
+    /// How many hosts there are.
+    #[must_use]
+    pub fn hosts(&self) -> u32 {
+        match &self.0 {
+            Layout::Flat(ranks) => *ranks,
+            Layout::Hosts(hosts) => hosts.ranks_of.len() as u32,
+        }
+    }
+
+    /// The host of `rank`.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    #[must_use]
+    pub fn host_of(&self, rank: Rank) -> u32 {
+        match &self.0 {
+            Layout::Flat(ranks) => {
+                assert!(rank.0 < *ranks, "{rank} of {ranks}");
+                rank.0
+            }
+            Layout::Hosts(hosts) => hosts.host_of[rank.0 as usize],
+        }
+    }
+
+    /// The ranks of `host`, ascending; at least one.
+    ///
+    /// # Panics
+    /// When there is no such host.
+    #[must_use]
+    pub fn ranks_of(&self, host: u32) -> Vec<Rank> {
+        match &self.0 {
+            Layout::Flat(ranks) => {
+                assert!(host < *ranks, "host {host} of {ranks}");
+                vec![Rank(host)]
+            }
+            Layout::Hosts(hosts) => hosts.ranks_of[host as usize].clone(),
+        }
+    }
+
+    /// Ranks of the host that has the fewest; 0 where there is no host.
+    #[must_use]
+    pub fn fewest_per_host(&self) -> u32 {
+        match &self.0 {
+            Layout::Flat(ranks) => 1.min(*ranks),
+            Layout::Hosts(hosts) => hosts.ranks_of.iter().map(Vec::len).min().unwrap_or(0) as u32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SP-7: strided ranks, hosts of different sizes, names that are not dense.
+    #[test]
+    fn hosts_are_numbered_by_their_lowest_rank() {
+        let topology = Topology::of_hosts([70, 3, 70, 5, 3, 70]).unwrap();
+        assert_eq!((topology.ranks(), topology.hosts(), topology.fewest_per_host()), (6, 3, 1));
+        assert_eq!((0..6).map(|rank| topology.host_of(Rank(rank))).collect::<Vec<_>>(), [0, 1, 0, 2, 1, 0]);
+        assert_eq!(topology.ranks_of(0), [Rank(0), Rank(2), Rank(5)]);
+        assert_eq!(topology.ranks_of(2), [Rank(3)]);
+    }
+
+    #[test]
+    fn flat_is_a_host_for_each_rank() {
+        let (flat, named) = (Topology::flat(4), Topology::of_hosts(0..4).unwrap());
+        for rank in 0..4 {
+            assert_eq!(flat.host_of(Rank(rank)), named.host_of(Rank(rank)));
+            assert_eq!(flat.ranks_of(rank), named.ranks_of(rank));
+        }
+        assert_eq!((flat.hosts(), flat.fewest_per_host()), (named.hosts(), named.fewest_per_host()));
+        assert_eq!(Topology::of_hosts(std::iter::repeat_n(0, 65_536)), None);
+        assert_eq!(Topology::of_hosts([]).unwrap().fewest_per_host(), 0);
+    }
+}
