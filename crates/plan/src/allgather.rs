@@ -6,40 +6,22 @@
 //! not depend on it.
 //!
 //! Invariants: receives of message data follow nothing, so an engine posts them all at once (MC-4); each block is
-//! written once on every rank; `Input` is only read. A rank's program takes time and memory in the order of `ranks`,
-//! whatever the byte counts.
+//! written once on every rank, straight from the network; `Input` is only read. A rank's program takes time and memory
+//! in the order of `ranks`, times the leaders of a host, whatever the byte counts.
+
+mod exchange;
+mod hierarchical;
 
 use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::algorithm::AllgatherAlgorithm;
 use crate::builder::ProgramBuilder;
 use crate::partition::{chain_of, chain_ranks};
 use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
+use crate::topology::Topology;
 use crate::verify::{Contract, Piece};
-
-/// How the blocks travel. The group agrees on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Shape {
-    /// Blocks go from neighbour to neighbour round a ring.
-    ///
-    /// `ranks - 1` rounds; each rank sends and receives `(ranks - 1) * bytes_per_rank` bytes, to its right neighbour
-    /// `rank + 1` and from its left one. In round `r` a rank passes on block `rank - r` as message `r`, the first
-    /// straight from where it contributes it. (CD-2; the point-to-point algorithm that MC-R compares with.)
-    Ring,
-    /// Every rank multicasts its block to all others (MC-8): one Broadcast per rank.
-    ///
-    /// Each rank sends `bytes_per_rank` bytes and receives `(ranks - 1) * bytes_per_rank`. `chains` ranks multicast at
-    /// the same time; the ranks of one chain, contiguous as of [`chain_ranks`], take turns, which makes
-    /// `ceil(ranks / chains)` rounds. A rank's turn comes with a signal from its predecessor in the chain, sent once
-    /// the predecessor's multicast is complete on the sending side.
-    Multicast {
-        /// Roots that multicast at the same time, `1 ..= ranks`; need not divide the ranks. `ranks` means no turns.
-        chains: u32,
-        /// Multicast addresses each block is spread over (MC-10), at least 1; see [`crate::subgroup_chunks`].
-        subgroups: u16,
-    },
-}
 
 /// Why there is no such allgather.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -58,8 +40,16 @@ pub enum AllgatherError {
         /// The ranks of the group.
         ranks: u32,
     },
-    /// No chain, or more chains than ranks.
-    #[error("{chains} chains for {ranks} ranks: choose 1 to {ranks} (`chains` of Shape::Multicast)")]
+    /// The topology is that of another group.
+    #[error("a topology of {topology} ranks for the blocks of {ranks}: describe the ranks of the group")]
+    Topology {
+        /// Ranks of the topology.
+        topology: u32,
+        /// The ranks of the group.
+        ranks: u32,
+    },
+    /// More chains than ranks.
+    #[error("{chains} chains for {ranks} ranks: choose up to {ranks} (`chains` of multicast)")]
     Chains {
         /// The chains asked for.
         chains: u32,
@@ -67,8 +57,14 @@ pub enum AllgatherError {
         ranks: u32,
     },
     /// No multicast address to send to.
-    #[error("0 subgroups: choose at least 1 (`subgroups` of Shape::Multicast)")]
+    #[error("0 subgroups: choose at least 1 (`subgroups` of multicast)")]
     Subgroups,
+    /// No message at a time.
+    #[error("0 ports: choose at least 1 (`ports` of standard-exchange and bruck)")]
+    Ports,
+    /// Nobody to exchange blocks with other hosts.
+    #[error("0 leaders: choose at least 1 (`leaders` of hierarchical)")]
+    Leaders,
     /// The output cannot be addressed.
     #[error("the blocks of {ranks} ranks do not fit a 64-bit address: lower the byte counts")]
     Bytes {
@@ -160,40 +156,55 @@ impl Extents {
     }
 }
 
-/// What `rank` does in an allgather of blocks of one size among `ranks` ranks; otherwise as [`allgatherv`].
+/// What `rank` does in an allgather of blocks of one size among the ranks of `topology`; otherwise as [`allgatherv`].
 ///
 /// # Errors
 /// When an argument is out of range; see [`AllgatherError`].
 pub fn allgather(
-    shape: Shape,
-    ranks: u32,
+    algorithm: AllgatherAlgorithm,
+    topology: &Topology,
     rank: Rank,
     bytes_per_rank: u64,
     in_place: bool,
 ) -> Result<Program, AllgatherError> {
+    let ranks = topology.ranks();
     let extents = Extents::even(ranks, bytes_per_rank).ok_or(AllgatherError::Bytes { ranks })?;
-    allgatherv(shape, rank, &extents, in_place)
+    allgatherv(algorithm, topology, rank, &extents, in_place)
 }
 
-/// What `rank` does in an allgather of these blocks.
+/// What `rank` does in an allgather of these blocks. Only [`AllgatherAlgorithm::Hierarchical`] asks for hosts, others for
+/// the number of ranks alone.
 ///
 /// Empty blocks do not move: where all are empty the program is. A group of one copies its block, or in place does nothing.
 ///
 /// # Errors
 /// When an argument is out of range; see [`AllgatherError`].
-pub fn allgatherv(shape: Shape, rank: Rank, extents: &Extents, in_place: bool) -> Result<Program, AllgatherError> {
+pub fn allgatherv(
+    algorithm: AllgatherAlgorithm,
+    topology: &Topology,
+    rank: Rank,
+    extents: &Extents,
+    in_place: bool,
+) -> Result<Program, AllgatherError> {
     let ranks = extents.ranks();
-    check(shape, ranks, rank)?;
+    check(algorithm, topology, ranks, rank)?;
+    let algorithm = algorithm.carried_out(ranks);
     let mut builder = ProgramBuilder::new(rank, ranks);
     let blocks = Blocks { extents, ranks, rank: rank.0, in_place };
     builder.buffers(blocks.input_bytes(), extents.total(), 0);
-    if let Shape::Multicast { chains, subgroups } = shape {
+    if let AllgatherAlgorithm::Multicast { chains, subgroups } = algorithm {
         builder.multicast_layout(chains, subgroups);
     }
     if extents.total() > 0 {
-        match shape {
-            Shape::Ring => ring(&mut builder, blocks),
-            Shape::Multicast { chains, .. } => multicast(&mut builder, blocks, chains),
+        match algorithm {
+            AllgatherAlgorithm::Ring => ring(&mut builder, blocks),
+            AllgatherAlgorithm::NeighbourExchange => exchange::neighbour(&mut builder, blocks),
+            AllgatherAlgorithm::StandardExchange { ports } => exchange::standard(&mut builder, blocks, ports),
+            AllgatherAlgorithm::Bruck { ports } => exchange::bruck(&mut builder, blocks, ports),
+            AllgatherAlgorithm::Hierarchical { leaders, between } => {
+                hierarchical::hierarchical(&mut builder, blocks, topology, leaders, between.into())?;
+            }
+            AllgatherAlgorithm::Multicast { chains, .. } => multicast(&mut builder, blocks, chains),
         }
     }
     Ok(builder.build())
@@ -214,22 +225,32 @@ pub fn contract(extents: &Extents, rank: Rank, in_place: bool) -> Contract {
     }
 }
 
-fn check(shape: Shape, ranks: u32, rank: Rank) -> Result<(), AllgatherError> {
+fn check(algorithm: AllgatherAlgorithm, topology: &Topology, ranks: u32, rank: Rank) -> Result<(), AllgatherError> {
     if ranks == 0 || ranks > MAX_RANKS {
         return Err(AllgatherError::Ranks { ranks });
     }
     if rank.0 >= ranks {
         return Err(AllgatherError::Rank { rank, ranks });
     }
-    if let Shape::Multicast { chains, subgroups } = shape {
-        if chains == 0 || chains > ranks {
-            return Err(AllgatherError::Chains { chains, ranks });
-        }
-        if subgroups == 0 {
-            return Err(AllgatherError::Subgroups);
-        }
+    if topology.ranks() != ranks {
+        return Err(AllgatherError::Topology { topology: topology.ranks(), ranks });
     }
-    Ok(())
+    match algorithm {
+        AllgatherAlgorithm::Multicast { chains, .. } if chains > ranks => Err(AllgatherError::Chains { chains, ranks }),
+        AllgatherAlgorithm::Multicast { subgroups: 0, .. } => Err(AllgatherError::Subgroups),
+        AllgatherAlgorithm::Hierarchical { leaders: 0, .. } => Err(AllgatherError::Leaders),
+        AllgatherAlgorithm::Hierarchical { between, .. } => {
+            check(between.into(), &Topology::flat(topology.hosts()), topology.hosts(), Rank(0))
+        }
+        AllgatherAlgorithm::StandardExchange { ports: 0 } | AllgatherAlgorithm::Bruck { ports: 0 } => {
+            Err(AllgatherError::Ports)
+        }
+        AllgatherAlgorithm::Ring
+        | AllgatherAlgorithm::NeighbourExchange
+        | AllgatherAlgorithm::StandardExchange { .. }
+        | AllgatherAlgorithm::Bruck { .. }
+        | AllgatherAlgorithm::Multicast { .. } => Ok(()),
+    }
 }
 
 /// Where the blocks lie on one rank.
@@ -261,10 +282,15 @@ impl Blocks<'_> {
         (self.rank + self.ranks - steps) % self.ranks
     }
 
-    fn copy_own(self, builder: &mut ProgramBuilder) {
-        if !self.in_place && !self.contribution().is_empty() {
-            builder.copy(self.contribution(), self.of(self.rank), &[]);
-        }
+    /// The rank `steps < ranks` to the right, round the ring.
+    fn right(self, steps: u32) -> u32 {
+        (self.rank + steps) % self.ranks
+    }
+
+    /// The step that puts this rank's own block in its place, where it is not there yet.
+    fn copy_own(self, builder: &mut ProgramBuilder) -> Option<OpId> {
+        let moves = !self.in_place && !self.contribution().is_empty();
+        moves.then(|| builder.copy(self.contribution(), self.of(self.rank), &[]))
     }
 }
 
@@ -277,7 +303,7 @@ fn ring(builder: &mut ProgramBuilder, blocks: Blocks<'_>) {
     };
     let received: Vec<Option<OpId>> = (0..rounds).map(&mut receive).collect();
     blocks.copy_own(builder);
-    let to = Rank((blocks.rank + 1) % blocks.ranks);
+    let to = Rank(blocks.right(1));
     for round in (0..rounds).filter(|round| !blocks.of(blocks.left(*round)).is_empty()) {
         if round == 0 {
             builder.send(to, round, blocks.contribution(), &[]);
@@ -312,23 +338,32 @@ fn multicast(builder: &mut ProgramBuilder, blocks: Blocks<'_>, chains: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::LeaderExchange;
     use crate::program::Op;
 
-    const MULTICAST: Shape = Shape::Multicast { chains: 1, subgroups: 1 };
+    const MULTICAST: AllgatherAlgorithm = AllgatherAlgorithm::Multicast { chains: 1, subgroups: 1 };
+    const RING: AllgatherAlgorithm = AllgatherAlgorithm::Ring;
 
     #[test]
     fn nonsense_is_refused_by_name() {
-        let refused = |shape, ranks, rank, bytes| allgather(shape, ranks, Rank(rank), bytes, false).unwrap_err();
-        let multicast = |chains, subgroups| Shape::Multicast { chains, subgroups };
-        assert_eq!(refused(Shape::Ring, 0, 0, 1), AllgatherError::Ranks { ranks: 0 });
-        assert_eq!(refused(Shape::Ring, 65_536, 0, 1), AllgatherError::Ranks { ranks: 65_536 });
-        assert_eq!(refused(Shape::Ring, 3, 3, 1), AllgatherError::Rank { rank: Rank(3), ranks: 3 });
-        assert_eq!(refused(multicast(0, 1), 3, 0, 1), AllgatherError::Chains { chains: 0, ranks: 3 });
+        let refused = |algorithm, ranks, rank, bytes| {
+            allgather(algorithm, &Topology::flat(ranks), Rank(rank), bytes, false).unwrap_err()
+        };
+        let multicast = |chains, subgroups| AllgatherAlgorithm::Multicast { chains, subgroups };
+        assert_eq!(refused(RING, 0, 0, 1), AllgatherError::Ranks { ranks: 0 });
+        assert_eq!(refused(RING, 65_536, 0, 1), AllgatherError::Ranks { ranks: 65_536 });
+        assert_eq!(refused(RING, 3, 3, 1), AllgatherError::Rank { rank: Rank(3), ranks: 3 });
         assert_eq!(refused(multicast(4, 1), 3, 0, 1), AllgatherError::Chains { chains: 4, ranks: 3 });
         assert_eq!(refused(multicast(1, 0), 3, 0, 1), AllgatherError::Subgroups);
-        assert_eq!(refused(Shape::Ring, 3, 0, u64::MAX / 3 + 1), AllgatherError::Bytes { ranks: 3 });
+        assert_eq!(refused(AllgatherAlgorithm::Bruck { ports: 0 }, 3, 0, 1), AllgatherError::Ports);
+        let hierarchical = |leaders, between| AllgatherAlgorithm::Hierarchical { leaders, between };
+        assert_eq!(refused(hierarchical(0, LeaderExchange::Ring), 3, 0, 1), AllgatherError::Leaders);
+        assert_eq!(refused(hierarchical(1, LeaderExchange::Bruck { ports: 0 }), 3, 0, 1), AllgatherError::Ports);
+        let stranger = allgatherv(RING, &Topology::flat(4), Rank(0), &Extents::even(3, 1).unwrap(), false);
+        assert_eq!(stranger, Err(AllgatherError::Topology { topology: 4, ranks: 3 }));
+        assert_eq!(refused(RING, 3, 0, u64::MAX / 3 + 1), AllgatherError::Bytes { ranks: 3 });
         assert_eq!(Extents::uneven([u64::MAX, 1]), None);
-        assert!(allgather(Shape::Ring, 3, Rank(2), u64::MAX / 3, false).is_ok());
+        assert!(allgather(RING, &Topology::flat(3), Rank(2), u64::MAX / 3, false).is_ok());
         assert_eq!(
             AllgatherError::Rank { rank: Rank(3), ranks: 3 }.to_string(),
             "an allgather program for rank 3 of 3: ranks count from 0"
@@ -337,8 +372,8 @@ mod tests {
 
     #[test]
     fn nothing_to_move_is_an_empty_program() {
-        for shape in [Shape::Ring, Shape::Multicast { chains: 5, subgroups: 3 }] {
-            let program = allgather(shape, 9, Rank(4), 0, false).unwrap();
+        for algorithm in [RING, AllgatherAlgorithm::Multicast { chains: 5, subgroups: 3 }] {
+            let program = allgather(algorithm, &Topology::flat(9), Rank(4), 0, false).unwrap();
             assert!(program.steps.is_empty());
         }
     }
@@ -354,8 +389,8 @@ mod tests {
 
     #[test]
     fn group_of_one_only_copies() {
-        for shape in [Shape::Ring, MULTICAST] {
-            let ops = |in_place| allgather(shape, 1, Rank(0), 8, in_place).unwrap().steps;
+        for algorithm in [RING, MULTICAST] {
+            let ops = |in_place| allgather(algorithm, &Topology::flat(1), Rank(0), 8, in_place).unwrap().steps;
             let copy = Op::Copy { from: Span::input(0, 8), to: Span::output(0, 8) };
             assert_eq!(ops(false).iter().map(|step| step.op).collect::<Vec<_>>(), [copy]);
             assert!(ops(true).is_empty());
@@ -365,9 +400,10 @@ mod tests {
     /// The largest group with blocks far beyond memory: steps and dependencies grow with the ranks alone.
     #[test]
     fn program_size_is_linear_in_the_ranks() {
-        for shape in [Shape::Ring, Shape::Multicast { chains: 100, subgroups: 4 }] {
+        for algorithm in [RING, AllgatherAlgorithm::Multicast { chains: 100, subgroups: 4 }] {
             for rank in [0, 1, MAX_RANKS - 1] {
-                let program = allgather(shape, MAX_RANKS, Rank(rank), u64::MAX / 65_535, false).unwrap();
+                let program =
+                    allgather(algorithm, &Topology::flat(MAX_RANKS), Rank(rank), u64::MAX / 65_535, false).unwrap();
                 assert!(program.steps.len() <= 2 * MAX_RANKS as usize + 1);
                 assert!(program.steps.iter().all(|step| step.after.len() <= 1));
             }
@@ -377,15 +413,15 @@ mod tests {
     /// MC-8: bytes on the sending side are one block with multicast, all but one with the ring.
     #[test]
     fn sent_bytes_are_as_documented() {
-        let sent = |shape| {
-            let program = allgather(shape, 10, Rank(6), 1000, false).unwrap();
+        let sent = |algorithm| {
+            let program = allgather(algorithm, &Topology::flat(10), Rank(6), 1000, false).unwrap();
             let sends = program.steps.iter().map(|step| match step.op {
                 Op::Send { span, .. } | Op::Multicast { span } => span.len,
                 Op::Recv { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } | Op::Reduce { .. } => 0,
             });
             sends.sum::<u64>()
         };
-        assert_eq!(sent(Shape::Ring), 9000);
-        assert_eq!(sent(Shape::Multicast { chains: 3, subgroups: 1 }), 1000);
+        assert_eq!(sent(RING), 9000);
+        assert_eq!(sent(AllgatherAlgorithm::Multicast { chains: 3, subgroups: 1 }), 1000);
     }
 }

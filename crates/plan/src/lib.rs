@@ -6,7 +6,7 @@
 //! at a time, so that a group of 4,096 ranks never exists in memory as a whole.
 //!
 //! Invariants: a program depends only on what MPI makes equal on both ends of each message (group size, collective,
-//! root, byte counts) and on the layout choice of [`Shape`], which the group agrees on. Operation ids are dense and
+//! root, byte counts) and on the [`Algorithm`] and [`Topology`] that the group agrees on. Operation ids are dense and
 //! every dependency points backwards. This crate never does IO, never looks at a clock, never sees payload.
 
 #![forbid(unsafe_code)]
@@ -27,7 +27,7 @@ pub use algorithm::{
     Algorithm, AlgorithmError, AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm,
     GatherAlgorithm, LeaderExchange, ScatterAlgorithm, SettingError,
 };
-pub use allgather::{AllgatherError, Extents, Shape, allgather, allgatherv};
+pub use allgather::{AllgatherError, Extents, allgather, allgatherv};
 pub use alltoall::{AlltoallError, alltoall};
 pub use broadcast::{BroadcastError, BroadcastShape, broadcast};
 pub use builder::ProgramBuilder;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::program::Rank;
 
 /// The items of part `part`.
-fn part_range(total: u64, parts: u64, part: u64) -> Range<u64> {
+pub(crate) fn part_range(total: u64, parts: u64, part: u64) -> Range<u64> {
     assert!(part < parts, "part {part} of {parts}");
     let (size, longer) = (total / parts, total % parts);
     let start = part * size + part.min(longer);

@@ -82,12 +82,14 @@ impl fmt::Display for Program {
 
 #[cfg(test)]
 mod tests {
-    use crate::allgather::{Shape, allgather};
+    use crate::algorithm::AllgatherAlgorithm;
+    use crate::allgather::allgather;
     use crate::program::{Rank, Span};
+    use crate::topology::Topology;
 
     #[test]
     fn ring_program_reads_like_this() {
-        let program = allgather(Shape::Ring, 3, Rank(1), 8, false).unwrap();
+        let program = allgather(AllgatherAlgorithm::Ring, &Topology::flat(3), Rank(1), 8, false).unwrap();
         assert_eq!(
             program.to_string(),
             "rank 1 of 3: input 8 B, output 24 B, scratch 0 B, chains 1, subgroups 1\n\
@@ -101,8 +103,8 @@ mod tests {
 
     #[test]
     fn multicast_program_reads_like_this() {
-        let shape = Shape::Multicast { chains: 1, subgroups: 2 };
-        let program = allgather(shape, 3, Rank(1), 8, true).unwrap();
+        let multicast = AllgatherAlgorithm::Multicast { chains: 1, subgroups: 2 };
+        let program = allgather(multicast, &Topology::flat(3), Rank(1), 8, true).unwrap();
         assert_eq!(
             program.to_string(),
             "rank 1 of 3: input 0 B, output 24 B, scratch 0 B, chains 1, subgroups 2\n\

@@ -2,28 +2,35 @@
 
 use outboard_plan::allgather::contract;
 use outboard_plan::{
-    Buffer, Extents, Op, OpId, Program, Rank, Shape, Span, Step, VerifyError, allgather, allgatherv, verify,
+    AllgatherAlgorithm, Buffer, Extents, Op, OpId, Program, Rank, Span, Step, Topology, VerifyError, allgather,
+    allgatherv, verify,
 };
 use proptest::prelude::*;
 
-fn programs(shape: Shape, ranks: u32, bytes: u64, in_place: impl Fn(Rank) -> bool) -> Vec<Program> {
-    let program = |rank| allgather(shape, ranks, rank, bytes, in_place(rank)).unwrap();
+fn programs(algorithm: AllgatherAlgorithm, ranks: u32, bytes: u64, in_place: impl Fn(Rank) -> bool) -> Vec<Program> {
+    let program = |rank| allgather(algorithm, &Topology::flat(ranks), rank, bytes, in_place(rank)).unwrap();
     (0..ranks).map(Rank).map(program).collect()
 }
 
-fn prove(shape: Shape, ranks: u32, bytes: u64, in_place: impl Fn(Rank) -> bool + Copy) -> Result<(), VerifyError> {
-    verify(&programs(shape, ranks, bytes, in_place), |rank| contract(&even(ranks, bytes), rank, in_place(rank)))
+fn prove(
+    algorithm: AllgatherAlgorithm,
+    ranks: u32,
+    bytes: u64,
+    in_place: impl Fn(Rank) -> bool + Copy,
+) -> Result<(), VerifyError> {
+    verify(&programs(algorithm, ranks, bytes, in_place), |rank| contract(&even(ranks, bytes), rank, in_place(rank)))
 }
 
 fn even(ranks: u32, bytes: u64) -> Extents {
     Extents::even(ranks, bytes).unwrap()
 }
 
-fn prove_uneven(shape: Shape, sizes: &[u64], in_place: bool) {
+fn prove_uneven(algorithm: AllgatherAlgorithm, sizes: &[u64], in_place: bool) {
     let extents = Extents::uneven(sizes.iter().copied()).unwrap();
-    let program = |rank| allgatherv(shape, Rank(rank), &extents, in_place).unwrap();
+    let program =
+        |rank| allgatherv(algorithm, &Topology::flat(extents.ranks()), Rank(rank), &extents, in_place).unwrap();
     let programs: Vec<Program> = (0..extents.ranks()).map(program).collect();
-    assert_eq!(verify(&programs, |rank| contract(&extents, rank, in_place)), Ok(()), "{shape:?} of {sizes:?}");
+    assert_eq!(verify(&programs, |rank| contract(&extents, rank, in_place)), Ok(()), "{algorithm:?} of {sizes:?}");
 }
 
 /// Every pattern of empty blocks among up to seven ranks, in every number of chains.
@@ -33,22 +40,22 @@ fn uneven_blocks_with_zeros_among_them_are_right() {
         for full in 0u32..1 << ranks {
             let sizes: Vec<u64> = (0..ranks).map(|rank| u64::from(full >> rank & 1) * u64::from(rank + 1)).collect();
             for in_place in [false, true] {
-                prove_uneven(Shape::Ring, &sizes, in_place);
+                prove_uneven(AllgatherAlgorithm::Ring, &sizes, in_place);
                 (1..=ranks).for_each(|chains| prove_uneven(multicast(chains), &sizes, in_place));
             }
         }
     }
 }
 
-fn multicast(chains: u32) -> Shape {
-    Shape::Multicast { chains, subgroups: 1 }
+fn multicast(chains: u32) -> AllgatherAlgorithm {
+    AllgatherAlgorithm::Multicast { chains, subgroups: 1 }
 }
 
 #[test]
 fn ring_is_right_for_every_group_up_to_64() {
     for ranks in 1..=64 {
         for in_place in [false, true] {
-            prove(Shape::Ring, ranks, 1, |_| in_place).unwrap();
+            prove(AllgatherAlgorithm::Ring, ranks, 1, |_| in_place).unwrap();
         }
     }
 }
@@ -78,9 +85,9 @@ fn multicast_is_right_for_every_number_of_chains() {
 fn extreme_byte_counts_are_right() {
     for ranks in [1, 2, 3, 10] {
         for bytes in [0, 1, u64::MAX / u64::from(ranks)] {
-            for shape in [Shape::Ring, multicast(1), multicast(ranks)] {
+            for algorithm in [AllgatherAlgorithm::Ring, multicast(1), multicast(ranks)] {
                 for in_place in [false, true] {
-                    prove(shape, ranks, bytes, |_| in_place).unwrap();
+                    prove(algorithm, ranks, bytes, |_| in_place).unwrap();
                 }
             }
         }
@@ -95,16 +102,16 @@ proptest! {
     fn random_groups_are_right(ranks in 1..=300u32, pick: u32, subgroups in 1..=u16::MAX, bytes in 0..=1u64 << 50,
                                ring: bool, places: u64) {
         let chains = 1 + pick % ranks;
-        let shape = if ring { Shape::Ring } else { Shape::Multicast { chains, subgroups } };
-        prove(shape, ranks, bytes, |rank| places >> (rank.0 % 64) & 1 == 1).unwrap();
+        let algorithm = if ring { AllgatherAlgorithm::Ring } else { AllgatherAlgorithm::Multicast { chains, subgroups } };
+        prove(algorithm, ranks, bytes, |rank| places >> (rank.0 % 64) & 1 == 1).unwrap();
     }
 }
 
 /// MC-4: receives of message data are posted at once.
 #[test]
 fn receives_of_data_wait_for_nothing() {
-    for shape in [Shape::Ring, multicast(3)] {
-        for step in programs(shape, 10, 8, |_| false).iter().flat_map(|program| &program.steps) {
+    for algorithm in [AllgatherAlgorithm::Ring, multicast(3)] {
+        for step in programs(algorithm, 10, 8, |_| false).iter().flat_map(|program| &program.steps) {
             if let Op::Recv { span, .. } | Op::MulticastRecv { span, .. } = step.op {
                 assert!(span.is_empty() || step.after.is_empty(), "{step}");
             }
@@ -116,7 +123,7 @@ fn receives_of_data_wait_for_nothing() {
 #[test]
 fn activation_passes_along_the_chain() {
     let turns = |rank| {
-        let program = allgather(multicast(2), 5, Rank(rank), 8, false).unwrap();
+        let program = allgather(multicast(2), &Topology::flat(5), Rank(rank), 8, false).unwrap();
         let step = |op: &dyn Fn(&Op) -> bool| program.steps.iter().find(|step| op(&step.op)).cloned();
         let before = |step: &Step| step.after.iter().map(|id| program.steps[id.0 as usize].op).collect::<Vec<_>>();
         let multicast = step(&|op| matches!(op, Op::Multicast { .. })).unwrap();
@@ -256,10 +263,10 @@ fn set_destination(op: &mut Op, destination: Span) {
 fn every_single_damage_is_refused() {
     let mut refused = 0;
     for ranks in 1..=6 {
-        let shapes = [Shape::Ring].into_iter().chain((1..=ranks).map(multicast));
-        for shape in shapes {
+        let algorithms = [AllgatherAlgorithm::Ring].into_iter().chain((1..=ranks).map(multicast));
+        for algorithm in algorithms {
             for (in_place, bytes) in [(false, 8), (true, 8), (false, 1)] {
-                let mut group = programs(shape, ranks, bytes, |_| in_place);
+                let mut group = programs(algorithm, ranks, bytes, |_| in_place);
                 for rank in 0..ranks as usize {
                     let valid = group[rank].clone();
                     for program in damaged(&valid) {

@@ -1,7 +1,7 @@
 //! Which plan carries out a call here: a pure function of the call and of the agreed configuration, but for ranks that
 //! share one service process, which need no network.
 
-use outboard_plan::{BroadcastShape, Extents, Program, Rank, Shape, allgatherv, broadcast};
+use outboard_plan::{BroadcastShape, Extents, Program, Rank, Topology, allgatherv, broadcast};
 
 use super::Context;
 use crate::config::AllgatherAlgorithm;
@@ -50,8 +50,12 @@ impl Layout {
         let Layout { multicast, chains, subgroups, .. } = self;
         match signature.kind {
             CallKind::Allgather | CallKind::Allgatherv { .. } => {
-                let shape = if multicast { Shape::Multicast { chains, subgroups } } else { Shape::Ring };
-                allgatherv(shape, rank, extents, false).map_err(|_| "an allgather of these sizes")
+                let algorithm = match multicast {
+                    true => outboard_plan::AllgatherAlgorithm::Multicast { chains, subgroups },
+                    false => outboard_plan::AllgatherAlgorithm::Ring,
+                };
+                allgatherv(algorithm, &Topology::flat(ranks), rank, extents, false)
+                    .map_err(|_| "an allgather of these sizes")
             }
             CallKind::Broadcast { root } => {
                 let shape = match multicast {

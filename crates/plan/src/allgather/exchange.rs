@@ -1,0 +1,142 @@
+//! Flat algorithms whose messages carry several blocks: neighbour exchange, Standard Exchange, Bruck.
+//!
+//! Invariants: blocks go straight to their place in `Output`, so nothing passes through scratch; a message holds
+//! adjoining blocks and is left out where they are all empty. Between two ranks there is one message a round at most,
+//! or two where the blocks wrap round the last rank.
+
+use super::Blocks;
+use crate::builder::ProgramBuilder;
+use crate::program::{OpId, Rank, Span};
+
+/// In round 0 a pair of ranks shares its blocks; from then on a rank exchanges pairs of blocks with its left and its
+/// right neighbour in turns. `blocks.ranks` is even.
+pub(super) fn neighbour(builder: &mut ProgramBuilder, blocks: Blocks<'_>) {
+    let (ranks, rank) = (blocks.ranks, blocks.rank);
+    let (pairs, even) = (ranks / 2, rank.is_multiple_of(2));
+    let pair = |pair: u32| blocks.run(2 * pair, 2);
+    // Even ranks look right in even rounds, odd ranks in odd ones.
+    let partner = |round: u32| {
+        let right = even == round.is_multiple_of(2);
+        Rank(if right { (rank + 1) % ranks } else { blocks.left(1) })
+    };
+    // What comes from that side was `ceil(round / 2)` pairs away on it.
+    let arriving = |round: u32| {
+        let away = round.div_ceil(2);
+        let right = even == round.is_multiple_of(2);
+        if right { (rank / 2 + away) % pairs } else { (rank / 2 + pairs - away) % pairs }
+    };
+    let mut receive = |round: u32| {
+        let span = if round == 0 { blocks.of(rank ^ 1) } else { pair(arriving(round)) };
+        (!span.is_empty()).then(|| builder.recv(partner(round), round, span, &[]))
+    };
+    let received: Vec<Option<OpId>> = (0..pairs).map(&mut receive).collect();
+    let own = blocks.copy_own(builder);
+    for round in 0..pairs {
+        let arrived = |round: u32| received[round as usize];
+        let (span, after) = match round {
+            0 => (blocks.contribution(), [None, None]),
+            1 => (pair(rank / 2), [own, arrived(0)]),
+            _ => (pair(arriving(round - 1)), [arrived(round - 1), None]),
+        };
+        if !span.is_empty() {
+            let after: Vec<OpId> = after.into_iter().flatten().collect();
+            builder.send(partner(round), round, span, &after);
+        }
+    }
+}
+
+/// In round `j` a rank gives all it has to those that differ from it in digit `j`, to the base `ports + 1`, only.
+/// `blocks.ranks` is a power of that base.
+pub(super) fn standard(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32) {
+    let (ranks, rank) = (blocks.ranks, blocks.rank);
+    // Beyond a group of one the base is at most the ranks.
+    let base = ports.saturating_add(1);
+    let rounds: Vec<u32> =
+        std::iter::successors(Some(1u32), |held| held.checked_mul(base)).take_while(|held| *held < ranks).collect();
+    // The rank that differs from this one only in the digit worth `held`, by `steps` round the base.
+    let partner = |held: u32, steps: u32| {
+        let digit = rank / held % base;
+        rank - digit * held + (digit + steps) % base * held
+    };
+    let holding = |rank: u32, held: u32| blocks.run(rank / held * held, held);
+    let mut received: Vec<Vec<OpId>> = Vec::new();
+    for (round, &held) in (0..).zip(&rounds) {
+        let senders = (1..=ports).map(|steps| partner(held, base - steps));
+        let messages = senders.map(|from| (Rank(from), holding(from, held))).filter(|(_, span)| !span.is_empty());
+        received.push(messages.map(|(from, span)| builder.recv(from, round, span, &[])).collect());
+    }
+    let mut after: Vec<OpId> = blocks.copy_own(builder).into_iter().collect();
+    for (round, &held) in (0..).zip(&rounds) {
+        let first = round == 0;
+        let span = if first { blocks.contribution() } else { holding(rank, held) };
+        for to in (1..=ports).map(|steps| Rank(partner(held, steps))).filter(|_| !span.is_empty()) {
+            builder.send(to, round, span, if first { &[] } else { &after });
+        }
+        after.append(&mut received[round as usize]);
+    }
+}
+
+/// What a rank sends in one of Bruck's messages: `count` blocks from its own on, round the group, `distance` to the left.
+struct Shift {
+    distance: u32,
+    count: u32,
+}
+
+/// In round `j` a rank gives those `i * (ports + 1)^j` to its left as many blocks, from its own on, as they miss.
+pub(super) fn bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32) {
+    let shifts = shifts(blocks.ranks, ports);
+    let mut received: Vec<(u32, OpId)> = Vec::new();
+    for &Shift { distance, count } in &shifts {
+        let from = blocks.right(distance);
+        for (index, span) in blocks.round(from, count) {
+            received.push((distance, builder.recv(Rank(from), index, span, &[])));
+        }
+    }
+    let own = blocks.copy_own(builder);
+    for &Shift { distance, count } in &shifts {
+        let to = Rank(blocks.left(distance));
+        if count == 1 {
+            // Its own block alone, which need not be in its place yet.
+            if !blocks.contribution().is_empty() {
+                builder.send(to, 0, blocks.contribution(), &[]);
+            }
+            continue;
+        }
+        let arrived = received.iter().filter(|(distance, _)| *distance < count).map(|(_, id)| *id);
+        let after: Vec<OpId> = own.into_iter().chain(arrived).collect();
+        for (index, span) in blocks.round(blocks.rank, count) {
+            builder.send(to, index, span, &after);
+        }
+    }
+}
+
+/// The messages of each rank, round by round.
+fn shifts(ranks: u32, ports: u32) -> Vec<Shift> {
+    let mut shifts = Vec::new();
+    let (mut held, base) = (1u64, u64::from(ports) + 1);
+    while held < u64::from(ranks) {
+        let distances = (1..=u64::from(ports)).map(|i| i * held).take_while(|distance| *distance < u64::from(ranks));
+        shifts.extend(distances.map(|distance| {
+            let distance = distance as u32;
+            Shift { distance, count: (held as u32).min(ranks - distance) }
+        }));
+        held *= base;
+    }
+    shifts
+}
+
+impl Blocks<'_> {
+    /// `count` adjoining blocks from block `first` on, none of which is behind the last.
+    pub(super) fn run(self, first: u32, count: u32) -> Span {
+        let (first, last) = (self.of(first), self.of(first + count - 1));
+        Span::output(first.offset, last.offset + last.len - first.offset)
+    }
+
+    /// `count` blocks from block `first` on, round the group: the runs that are not empty, each with its number.
+    fn round(self, first: u32, count: u32) -> impl Iterator<Item = (u32, Span)> {
+        let before_end = count.min(self.ranks - first);
+        let wrapped = (count > before_end).then(|| self.run(0, count - before_end));
+        let runs = [Some(self.run(first, before_end)), wrapped];
+        (0..).zip(runs).filter_map(|(index, run)| Some((index, run?))).filter(|(_, run)| !run.is_empty())
+    }
+}

@@ -1,0 +1,210 @@
+//! Allgather by hosts: ranks of a host share their blocks, leaders exchange them between hosts, and pass on what
+//! arrives (SP-6, CD-2).
+//!
+//! Invariants: every block crosses the network once per host, whatever the rank layout (SP-7); it goes straight to its
+//! place in `Output`. A message holds blocks that adjoin there, is called after the first of them, and no rank
+//! receives a block twice. Leaders pass on each message as it has arrived.
+
+use std::collections::BTreeMap;
+
+use super::{AllgatherError, Blocks, Extents, allgatherv};
+use crate::algorithm::AllgatherAlgorithm;
+use crate::builder::ProgramBuilder;
+use crate::partition::part_range;
+use crate::program::{Op, OpId, Program, Rank, Span};
+use crate::topology::Topology;
+
+/// Adjoining blocks, from that of `first` on.
+#[derive(Clone, Copy)]
+struct Run {
+    first: u32,
+    span: Span,
+}
+
+/// Leaders of the same number, one on each host, and the blocks that they exchange.
+struct Lane {
+    /// By host.
+    leaders: Vec<Rank>,
+    /// The blocks that are not empty, by host, each with its first byte in what the leaders exchange.
+    blocks: Vec<(u64, Rank)>,
+    /// What each host has.
+    shares: Extents,
+}
+
+impl Lane {
+    fn new(lane: u32, lanes: u32, blocks: Blocks<'_>, topology: &Topology) -> Lane {
+        let mut leaders = Vec::new();
+        let mut starts = Vec::new();
+        let mut shares = Vec::new();
+        let mut at = 0;
+        for host in 0..topology.hosts() {
+            let ranks = topology.ranks_of(host);
+            let part = part_range(ranks.len() as u64, lanes.into(), lane.into());
+            let share = &ranks[part.start as usize..part.end as usize];
+            leaders.push(share[0]);
+            let before = at;
+            for rank in share.iter().filter(|rank| !blocks.of(rank.0).is_empty()) {
+                starts.push((at, *rank));
+                at += blocks.of(rank.0).len;
+            }
+            shares.push(at - before);
+        }
+        let shares = Extents::uneven(shares).expect("parts of the blocks are no more than the blocks");
+        Lane { leaders, blocks: starts, shares }
+    }
+
+    /// Where the blocks of `span`, of what the leaders exchange, lie.
+    fn runs(&self, span: Span, blocks: Blocks<'_>) -> Vec<Run> {
+        let inside = |at: u64| self.blocks.partition_point(|(start, _)| *start < at);
+        let mut runs: Vec<Run> = Vec::new();
+        for (_, rank) in &self.blocks[inside(span.offset)..inside(span.offset + span.len)] {
+            let block = blocks.of(rank.0);
+            match runs.last_mut() {
+                Some(run) if run.span.offset + run.span.len == block.offset => run.span.len += block.len,
+                _ => runs.push(Run { first: rank.0, span: block }),
+            }
+        }
+        runs
+    }
+
+    /// What the leader on `host` does to exchange shares.
+    fn exchange(&self, between: AllgatherAlgorithm, host: u32) -> Result<Program, AllgatherError> {
+        allgatherv(between, &Topology::flat(self.leaders.len() as u32), Rank(host), &self.shares, true)
+    }
+}
+
+/// The program as it grows.
+struct Hierarchy<'a> {
+    builder: &'a mut ProgramBuilder,
+    blocks: Blocks<'a>,
+    /// The other ranks of this host.
+    siblings: Vec<Rank>,
+    /// By first byte in `Output`, what came in one message and the step that received it.
+    arrived: BTreeMap<u64, (Run, OpId)>,
+}
+
+/// Writes the program of `blocks.rank`.
+pub(super) fn hierarchical(
+    builder: &mut ProgramBuilder,
+    blocks: Blocks<'_>,
+    topology: &Topology,
+    leaders: u32,
+    between: AllgatherAlgorithm,
+) -> Result<(), AllgatherError> {
+    let rank = Rank(blocks.rank);
+    let host = topology.host_of(rank);
+    let mut siblings = topology.ranks_of(host);
+    siblings.retain(|other| *other != rank);
+    let lanes = leaders.min(topology.fewest_per_host());
+    let lanes: Vec<Lane> = (0..lanes).map(|lane| Lane::new(lane, lanes, blocks, topology)).collect();
+    let mut led = None;
+    let mut hierarchy = Hierarchy { builder, blocks, siblings, arrived: BTreeMap::new() };
+    hierarchy.receive_on_host();
+    for lane in &lanes {
+        let exchange = lane.exchange(between, host)?;
+        if lane.leaders[host as usize] == rank {
+            hierarchy.receive_between(lane, &exchange);
+            led = Some((lane, exchange));
+        } else {
+            hierarchy.receive_passed_on(lane, &exchange, lane.leaders[host as usize]);
+        }
+    }
+    hierarchy.send_on_host();
+    if let Some((lane, exchange)) = led {
+        hierarchy.lead(lane, &exchange);
+    }
+    Ok(())
+}
+
+impl Hierarchy<'_> {
+    fn receive_on_host(&mut self) {
+        for from in self.siblings.clone() {
+            let span = self.blocks.of(from.0);
+            if !span.is_empty() {
+                self.receive(from, Run { first: from.0, span });
+            }
+        }
+        if let Some(copy) = self.blocks.copy_own(self.builder) {
+            let own = self.blocks.of(self.blocks.rank);
+            self.arrived.insert(own.offset, (Run { first: self.blocks.rank, span: own }, copy));
+        }
+    }
+
+    fn receive(&mut self, from: Rank, run: Run) {
+        let id = self.builder.recv(from, run.first, run.span, &[]);
+        self.arrived.insert(run.span.offset, (run, id));
+    }
+
+    /// What the leader of `lane` here receives from the leaders of other hosts, when this is it.
+    fn receive_between(&mut self, lane: &Lane, exchange: &Program) {
+        for step in &exchange.steps {
+            if let Op::Recv { from, span, .. } = step.op {
+                for run in lane.runs(span, self.blocks) {
+                    self.receive(lane.leaders[from.0 as usize], run);
+                }
+            }
+        }
+    }
+
+    /// The same, when another rank of this host is the leader and passes it on.
+    fn receive_passed_on(&mut self, lane: &Lane, exchange: &Program, leader: Rank) {
+        for step in &exchange.steps {
+            if let Op::Recv { span, .. } = step.op {
+                for run in lane.runs(span, self.blocks) {
+                    self.receive(leader, run);
+                }
+            }
+        }
+    }
+
+    fn send_on_host(&mut self) {
+        if !self.blocks.contribution().is_empty() {
+            for to in &self.siblings {
+                self.builder.send(*to, self.blocks.rank, self.blocks.contribution(), &[]);
+            }
+        }
+    }
+
+    /// Sends to other hosts what `exchange` says, and to this host what arrives from there.
+    fn lead(&mut self, lane: &Lane, exchange: &Program) {
+        let received = exchange.steps.iter().filter_map(|step| match step.op {
+            Op::Recv { span, .. } => Some(span),
+            _ => None,
+        });
+        let mut to_pass_on: Vec<Run> = received.flat_map(|span| lane.runs(span, self.blocks)).collect();
+        for step in &exchange.steps {
+            let Op::Send { to, span, .. } = step.op else { continue };
+            let runs = lane.runs(span, self.blocks);
+            for run in &runs {
+                let after = self.writers(run.span);
+                self.builder.send(lane.leaders[to.0 as usize], run.first, run.span, &after);
+            }
+            // Other hosts first: the network is slower. What is here now need not wait for the next round.
+            let (here, later) = to_pass_on.into_iter().partition(|passed| {
+                runs.iter().any(|run| {
+                    passed.span.offset < run.span.offset + run.span.len && passed.span.offset >= run.span.offset
+                })
+            });
+            to_pass_on = later;
+            self.pass_on(here);
+        }
+        self.pass_on(to_pass_on);
+    }
+
+    fn pass_on(&mut self, runs: Vec<Run>) {
+        for run in runs {
+            let after = self.writers(run.span);
+            for to in &self.siblings {
+                self.builder.send(*to, run.first, run.span, &after);
+            }
+        }
+    }
+
+    /// The steps that wrote `span` of `Output`.
+    fn writers(&self, span: Span) -> Vec<OpId> {
+        let end = span.offset + span.len;
+        let before = self.arrived.range(..=span.offset).next_back();
+        let first = before.filter(|(_, (run, _))| run.span.offset + run.span.len > span.offset).map(|(at, _)| *at);
+        self.arrived.range(first.unwrap_or(span.offset)..end).map(|(_, (_, id))| *id).collect()
+    }
+}
