@@ -390,7 +390,7 @@ pub enum BroadcastAlgorithm {
     /// `chain`: each rank passes on to the next, segment by segment. `P - 2` rounds more than there are segments; each
     /// rank but the last sends `n` bytes. (GP-8: the ring Broadcast of HPL.)
     Chain {
-        /// Bytes of a segment, at least 1; one that cuts the message in more than `MAX_SEGMENTS`
+        /// Bytes of a segment, at least 1; one that cuts the message in more than [`crate::broadcast::MAX_SEGMENTS`]
         /// is refused.
         segment: u64,
     },
@@ -398,7 +398,7 @@ pub enum BroadcastAlgorithm {
     /// has none in the other (TH-6). About `2 * log2 P` rounds more than a half has segments; each rank sends `n` bytes at
     /// most.
     DoubleTree {
-        /// Bytes of a segment, at least 1; one that cuts the message in more than `MAX_SEGMENTS`
+        /// Bytes of a segment, at least 1; one that cuts the message in more than [`crate::broadcast::MAX_SEGMENTS`]
         /// is refused.
         segment: u64,
     },

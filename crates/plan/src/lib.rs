@@ -29,7 +29,7 @@ pub use algorithm::{
 };
 pub use allgather::{AllgatherError, Extents, allgather, allgatherv};
 pub use alltoall::{AlltoallError, alltoall};
-pub use broadcast::{BroadcastError, BroadcastShape, broadcast};
+pub use broadcast::{BroadcastError, broadcast};
 pub use builder::ProgramBuilder;
 pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};
 pub use program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};

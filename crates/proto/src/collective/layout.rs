@@ -1,7 +1,7 @@
 //! Which plan carries out a call here: a pure function of the call and of the agreed configuration, but for ranks that
 //! share one service process, which need no network.
 
-use outboard_plan::{BroadcastShape, Extents, Program, Rank, Topology, allgatherv, broadcast};
+use outboard_plan::{BroadcastAlgorithm, Extents, Program, Rank, Topology, allgatherv, broadcast};
 
 use super::Context;
 use crate::config::AllgatherAlgorithm;
@@ -58,11 +58,11 @@ impl Layout {
                     .map_err(|_| "an allgather of these sizes")
             }
             CallKind::Broadcast { root } => {
-                let shape = match multicast {
-                    true => BroadcastShape::Multicast { subgroups },
-                    false => BroadcastShape::Binomial,
+                let algorithm = match multicast {
+                    true => BroadcastAlgorithm::Multicast { subgroups },
+                    false => BroadcastAlgorithm::Binomial,
                 };
-                broadcast(shape, ranks, root, rank, signature.bytes).map_err(|_| "a broadcast from this root")
+                broadcast(algorithm, ranks, root, rank, signature.bytes).map_err(|_| "a broadcast from this root")
             }
             CallKind::Alltoall
             | CallKind::Alltoallv
