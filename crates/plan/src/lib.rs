@@ -17,6 +17,7 @@ pub mod alltoall;
 pub mod broadcast;
 mod builder;
 mod partition;
+pub mod passes;
 mod program;
 pub mod reduction;
 mod text;

@@ -1,13 +1,24 @@
 //! Alltoall(v) proven by the verifier for every small group and for counts drawn at random, zeros among them (GP-8).
 
 use outboard_plan::alltoall::{Blocks, contract};
-use outboard_plan::{AlltoallError, Rank, Span, alltoall, verify};
+use outboard_plan::{AlltoallAlgorithm, AlltoallError, Op, Program, Rank, Span, alltoall, verify};
 use proptest::prelude::*;
 
-fn proven(all: &[Blocks]) {
+/// Those for blocks of any size.
+const PAIRWISE: [AlltoallAlgorithm; 4] = [
+    AlltoallAlgorithm::Pull,
+    AlltoallAlgorithm::Pairwise,
+    AlltoallAlgorithm::ScatterDestination { batch: 1 },
+    AlltoallAlgorithm::ScatterDestination { batch: 4 },
+];
+
+fn group(algorithm: AlltoallAlgorithm, all: &[Blocks]) -> Vec<Program> {
     let ranks = all.len() as u32;
-    let programs: Vec<_> = (0..ranks).map(|r| alltoall(ranks, Rank(r), &all[r as usize]).unwrap()).collect();
-    assert_eq!(verify(&programs, |rank| contract(rank, all)), Ok(()));
+    (0..ranks).map(|r| alltoall(algorithm, ranks, Rank(r), &all[r as usize]).unwrap()).collect()
+}
+
+fn proven(algorithm: AlltoallAlgorithm, all: &[Blocks]) {
+    assert_eq!(verify(&group(algorithm, all), |rank| contract(rank, all)), Ok(()), "{algorithm}");
 }
 
 /// Blocks with these counts (by source, then destination), with a gap of `gap` bytes behind each.
@@ -28,7 +39,9 @@ fn with_counts(counts: &[Vec<u64>], gap: u64) -> Vec<Blocks> {
 fn every_group_up_to_64_exchanges_even_blocks() {
     for ranks in 1..=64 {
         for bytes in [0, 1, 7] {
-            proven(&vec![Blocks::even(ranks, bytes).unwrap(); ranks as usize]);
+            for algorithm in PAIRWISE.into_iter().chain([AlltoallAlgorithm::Bruck]) {
+                proven(algorithm, &vec![Blocks::even(ranks, bytes).unwrap(); ranks as usize]);
+            }
         }
     }
 }
@@ -39,10 +52,10 @@ fn every_group_up_to_24_gathers_at_and_scatters_from_every_root_in_place_and_not
         for root in (0..ranks).map(Rank) {
             for own in [true, false] {
                 let of = |rank| Blocks::gather((ranks, root), Rank(rank), 5, own).unwrap();
-                proven(&(0..ranks).map(of).collect::<Vec<_>>());
+                proven(AlltoallAlgorithm::Pull, &(0..ranks).map(of).collect::<Vec<_>>());
                 assert!((0..ranks).all(|rank| of(rank).are_gathered(root, Rank(rank))));
                 let of = |rank| Blocks::scatter((ranks, root), Rank(rank), 5, own).unwrap();
-                proven(&(0..ranks).map(of).collect::<Vec<_>>());
+                proven(AlltoallAlgorithm::Pull, &(0..ranks).map(of).collect::<Vec<_>>());
                 assert!((0..ranks).all(|rank| of(rank).are_scattered(root, Rank(rank))));
                 let other = Rank((root.0 + 1) % ranks);
                 assert!(ranks == 1 || !of(root.0).are_gathered(root, root) && !of(root.0).are_scattered(root, other));
@@ -61,8 +74,70 @@ proptest! {
         }),
         gap in 0u64..3,
     ) {
-        proven(&with_counts(&counts, gap));
+        for algorithm in PAIRWISE {
+            proven(algorithm, &with_counts(&counts, gap));
+        }
     }
+
+    #[test]
+    fn blocks_of_one_size_lie_anywhere(ranks in 1usize..100, bytes in 1..u64::from(u32::MAX), gap in 0u64..3) {
+        proven(AlltoallAlgorithm::Bruck, &with_counts(&vec![vec![bytes; ranks]; ranks], gap));
+    }
+}
+
+/// GP-8: of a rank's sends at most `batch` are on their way; pairwise, a round waits for the one before it.
+#[test]
+fn sends_wait_for_each_other_as_documented() {
+    let even = vec![Blocks::even(8, 5).unwrap(); 8];
+    let sends = |program: &Program| -> Vec<usize> {
+        (0..program.steps.len()).filter(|id| matches!(program.steps[*id].op, Op::Send { .. })).collect()
+    };
+    for program in group(AlltoallAlgorithm::ScatterDestination { batch: 3 }, &even) {
+        let sends = sends(&program);
+        for (position, id) in sends.iter().enumerate() {
+            let after: Vec<usize> = program.steps[*id].after.iter().map(|id| id.0 as usize).collect();
+            assert_eq!(after, if position < 3 { vec![] } else { vec![sends[position - 3]] });
+        }
+    }
+    for program in group(AlltoallAlgorithm::Pairwise, &even) {
+        for pair in sends(&program).windows(2) {
+            let after = &program.steps[pair[1]].after;
+            assert_eq!((after.len(), after[0].0 as usize), (2, pair[0]));
+        }
+    }
+}
+
+/// Bruck: `ceil(log2 P)` messages a rank, with half of the blocks in each at most.
+#[test]
+fn bruck_sends_few_messages() {
+    for ranks in [2u32, 7, 8, 9, 64, 100] {
+        let even = vec![Blocks::even(ranks, 16).unwrap(); ranks as usize];
+        let rounds = ranks.next_power_of_two().trailing_zeros();
+        for program in group(AlltoallAlgorithm::Bruck, &even) {
+            let sent: Vec<u64> = program
+                .steps
+                .iter()
+                .filter_map(|step| match step.op {
+                    Op::Send { span, .. } => Some(span.len),
+                    _ => None,
+                })
+                .collect();
+            assert_eq!(sent.len(), rounds as usize);
+            assert!(sent.iter().all(|bytes| *bytes <= u64::from(ranks.div_ceil(2)) * 16), "{sent:?} of {ranks}");
+        }
+    }
+}
+
+#[test]
+fn algorithms_refuse_what_does_not_fit_them() {
+    let even = Blocks::even(3, 4).unwrap();
+    let refused = |algorithm, blocks| alltoall(algorithm, 3, Rank(0), blocks).unwrap_err();
+    assert_eq!(refused(AlltoallAlgorithm::ScatterDestination { batch: 0 }, &even), AlltoallError::Batch);
+    let mut uneven = even.clone();
+    uneven.receive[1].len = 3;
+    assert_eq!(refused(AlltoallAlgorithm::Bruck, &uneven), AlltoallError::Uneven { first: 4, other: 3 });
+    let large = Blocks::even(3, u64::MAX / 3).unwrap();
+    assert_eq!(refused(AlltoallAlgorithm::Bruck, &large), AlltoallError::Scratch { bytes: u64::MAX / 3, ranks: 3 });
 }
 
 #[test]

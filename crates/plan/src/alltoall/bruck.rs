@@ -1,0 +1,98 @@
+//! Alltoall by Bruck: blocks for ranks `j` away travel in steps of the powers of two that make up `j`.
+//!
+//! Slot `j` of a rank holds the block that is `j` ranks from its destination's side: at first the rank's own block for
+//! `rank + j`, at last the block of `rank - j` for this rank. In round `k` all slots with bit `k` go `2^k` to the right.
+//!
+//! Invariants: each round has scratch of its own for what it packs and for what it receives, since receives follow
+//! nothing (MC-4); a slot moves at most once a round.
+
+use super::{AlltoallError, Blocks, copy_own};
+use crate::builder::ProgramBuilder;
+use crate::passes;
+use crate::program::{OpId, Program, Rank, Span};
+
+/// The slots with bit `round`, and where they lie in scratch.
+#[derive(Clone, Copy)]
+struct Round {
+    round: u32,
+    slots: u32,
+    packed: u64,
+    received: u64,
+}
+
+impl Round {
+    /// How many slots before slot `slot` have the bit.
+    fn position(self, slot: u32) -> u64 {
+        let in_last = if slot >> self.round & 1 == 1 { slot & ((1 << self.round) - 1) } else { 0 };
+        u64::from((slot >> (self.round + 1) << self.round) + in_last)
+    }
+
+    fn members(self, ranks: u32) -> impl Iterator<Item = u32> {
+        (1..ranks).filter(move |slot| slot >> self.round & 1 == 1)
+    }
+}
+
+pub(super) fn bruck(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Result<Program, AlltoallError> {
+    let ranks = blocks.send.len() as u32;
+    let bytes = size(blocks)?;
+    if bytes == 0 {
+        return Ok(builder.build());
+    }
+    let rounds = rounds(ranks, bytes)?;
+    let (input, output) = blocks.bytes();
+    builder.buffers(input, output, rounds.last().map_or(0, |last| last.received + u64::from(last.slots) * bytes));
+    let away = |steps: u32| Rank((rank.0 + steps) % ranks);
+    let mut receive = |round: &Round| {
+        let from = away(ranks - (1 << round.round));
+        builder.recv(from, 0, Span::scratch(round.received, u64::from(round.slots) * bytes), &[])
+    };
+    let received: Vec<OpId> = rounds.iter().map(&mut receive).collect();
+    copy_own(&mut builder, rank, blocks);
+    // Where a slot lies behind the rounds of its bits in `bits`, and the step that brought it there.
+    let place = |slot: u32, bits: u32| match bits.checked_ilog2() {
+        None => (blocks.send[away(slot).0 as usize], None),
+        Some(last) => {
+            let round = rounds[last as usize];
+            (Span::scratch(round.received + round.position(slot) * bytes, bytes), Some(received[last as usize]))
+        }
+    };
+    for round in &rounds {
+        let pack = |slot: u32| {
+            let (from, after) = place(slot, slot & ((1 << round.round) - 1));
+            builder.copy(from, Span::scratch(round.packed + round.position(slot) * bytes, bytes), after.as_slice())
+        };
+        let packed: Vec<OpId> = round.members(ranks).map(pack).collect();
+        let message = Span::scratch(round.packed, u64::from(round.slots) * bytes);
+        builder.send(away(1 << round.round), 0, message, &packed);
+    }
+    for slot in 1..ranks {
+        let (from, after) = place(slot, slot);
+        builder.copy(from, blocks.receive[away(ranks - slot).0 as usize], after.as_slice());
+    }
+    Ok(passes::fuse_copies(builder.build()))
+}
+
+/// The bytes of each block.
+fn size(blocks: &Blocks) -> Result<u64, AlltoallError> {
+    let mut sizes = blocks.send.iter().chain(&blocks.receive).map(|block| block.len);
+    let first = sizes.next().unwrap_or(0);
+    match sizes.find(|other| *other != first) {
+        Some(other) => Err(AlltoallError::Uneven { first, other }),
+        None => Ok(first),
+    }
+}
+
+fn rounds(ranks: u32, bytes: u64) -> Result<Vec<Round>, AlltoallError> {
+    let mut rounds = Vec::new();
+    let mut end = 0u64;
+    for round in 0..ranks.next_power_of_two().trailing_zeros() {
+        let mut next = Round { round, slots: 0, packed: end, received: 0 };
+        next.slots = next.position(ranks) as u32;
+        let length = bytes.checked_mul(next.slots.into());
+        let room = length.and_then(|length| Some((end.checked_add(length)?, length)));
+        let placed = room.and_then(|(received, length)| Some((received, received.checked_add(length)?)));
+        (next.received, end) = placed.ok_or(AlltoallError::Scratch { bytes, ranks })?;
+        rounds.push(next);
+    }
+    Ok(rounds)
+}
