@@ -1,9 +1,10 @@
 //! Collectives as data: what moves where, in which order, for every rank of a group.
 //!
 //! A [`Program`] is what one rank does: operations on spans of its buffers, each naming the operations it follows.
-//! Frontends build programs with the pure functions of [`mod@allgather`], [`mod@alltoall`] and [`mod@broadcast`], or with a
-//! [`ProgramBuilder`]; engines execute them; [`verify()`] proves them; `Display` shows them. Programs are produced one rank
-//! at a time, so that a group of 4,096 ranks never exists in memory as a whole.
+//! Frontends build programs with the pure functions of [`mod@allgather`], [`mod@alltoall`], [`mod@barrier`],
+//! [`mod@broadcast`], [`mod@gather`] and [`mod@scatter`], by the [`algorithm`] that the group agrees on, or with a
+//! [`ProgramBuilder`]; [`passes`] change how they do it; engines execute them; [`verify()`] proves them; `Display` shows
+//! them. Programs are produced one rank at a time, so that a group of 4,096 ranks never exists in memory as a whole.
 //!
 //! Invariants: a program depends only on what MPI makes equal on both ends of each message (group size, collective,
 //! root, byte counts) and on the [`Algorithm`] and [`Topology`] that the group agrees on. Operation ids are dense and
@@ -14,12 +15,17 @@
 pub mod algorithm;
 pub mod allgather;
 pub mod alltoall;
+pub mod barrier;
+mod binomial;
 pub mod broadcast;
 mod builder;
+pub mod gather;
 mod partition;
 pub mod passes;
 mod program;
 pub mod reduction;
+mod rooted;
+pub mod scatter;
 mod text;
 mod topology;
 mod verify;
@@ -30,10 +36,14 @@ pub use algorithm::{
 };
 pub use allgather::{AllgatherError, Extents, allgather, allgatherv};
 pub use alltoall::{AlltoallError, alltoall};
+pub use barrier::{BarrierError, barrier};
 pub use broadcast::{BroadcastError, broadcast};
 pub use builder::ProgramBuilder;
+pub use gather::{gather, gatherv};
 pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};
 pub use program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
 pub use reduction::{Element, Operator, Reduction, ReductionError};
+pub use rooted::{RootedError, Share};
+pub use scatter::{scatter, scatterv};
 pub use topology::Topology;
 pub use verify::{At, Contract, Piece, VerifyError, verify};

@@ -6,10 +6,10 @@
 //!
 //! | pass | makes |
 //! |---|---|
-//! | [`chunk`] | messages of so many bytes at most, each passed on as it arrives |
+//! | [`chunk()`] | messages of so many bytes at most, each passed on as it arrives |
 //! | [`fuse_copies`] | one copy of copies that adjoin |
-//! | [`ports`] | sends wait until less than so many are on their way |
-//! | [`subgroups`] | multicasts spread over so many addresses |
+//! | [`ports()`] | sends wait until less than so many are on their way |
+//! | [`subgroups()`] | multicasts spread over so many addresses |
 //!
 //! A hierarchy is made from a [`crate::Topology`] by [`crate::AllgatherAlgorithm::Hierarchical`].
 

@@ -1,0 +1,47 @@
+//! The binomial tree that several collectives use: rank `v`, counted from the root, hangs below `v` without its lowest
+//! set bit.
+//!
+//! Invariant: the ranks of a subtree are contiguous, its top first.
+
+use std::ops::Range;
+
+/// Above `rank`; nobody is above the root.
+pub(crate) fn parent(rank: u32) -> Option<u32> {
+    (rank > 0).then(|| rank & (rank - 1))
+}
+
+/// `rank` and all below it, among `ranks` ranks.
+pub(crate) fn subtree(rank: u32, ranks: u32) -> Range<u32> {
+    let full = if rank == 0 { ranks } else { 1 << rank.trailing_zeros() };
+    rank..(rank + full).min(ranks)
+}
+
+/// Directly below `rank`, the largest subtree first.
+pub(crate) fn children(rank: u32, ranks: u32) -> impl DoubleEndedIterator<Item = u32> {
+    let below = subtree(rank, ranks).len() as u32;
+    let steps = below.next_power_of_two().trailing_zeros();
+    (0..steps).rev().map(move |step| rank + (1 << step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parents_and_children_agree() {
+        for ranks in 1..200 {
+            let mut edges = 0;
+            for rank in 0..ranks {
+                let mut next = subtree(rank, ranks).end;
+                for child in children(rank, ranks) {
+                    assert_eq!((parent(child), subtree(child, ranks).end), (Some(rank), next));
+                    next = child;
+                    edges += 1;
+                }
+                assert_eq!(next, rank + 1, "the subtrees of the children cover all but the top");
+            }
+            assert_eq!(edges, ranks - 1);
+        }
+        assert_eq!(parent(0), None);
+    }
+}
