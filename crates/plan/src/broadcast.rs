@@ -17,8 +17,8 @@ use crate::builder::ProgramBuilder;
 use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
 use crate::verify::{Contract, Piece};
 
-/// The most segments that a message is cut in: steps of a program are memory of an engine.
-pub const MAX_SEGMENTS: u64 = 1 << 20;
+/// The most segments that a message is cut in.
+pub const MAX_SEGMENTS: u64 = crate::passes::MAX_PIECES;
 
 /// Why there is no such broadcast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]

@@ -10,14 +10,17 @@
 //! | [`fuse_copies`] | one copy of copies that adjoin |
 //! | [`ports()`] | sends wait until less than so many are on their way |
 //! | [`subgroups()`] | multicasts spread over so many addresses |
+//! | [`hierarchy()`] | a plan among ranks of one among their hosts |
 //!
-//! A hierarchy is made from a [`crate::Topology`] by [`crate::AllgatherAlgorithm::Hierarchical`].
+//! Where blocks of several ranks travel together, [`crate::AllgatherAlgorithm::Hierarchical`] makes the hierarchy.
 
 mod chunk;
 mod fuse;
+mod hierarchy;
 
 pub use chunk::{ChunkError, MAX_PIECES, chunk};
 pub use fuse::fuse_copies;
+pub use hierarchy::{HierarchyError, hierarchy};
 
 use std::collections::VecDeque;
 use std::num::{NonZeroU16, NonZeroU32};
