@@ -12,17 +12,17 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Operator {
-    /// `a + b`; integers wrap.
+    /// `a + b`; integers wrap, and what is no number becomes the positive quiet NaN without payload.
     Sum = 1,
-    /// `a * b`; integers wrap.
+    /// `a * b`; otherwise as [`Self::Sum`].
     Product = 2,
     /// The smaller. Of floating-point numbers one that is NaN wins, the left one of two.
     Minimum = 3,
     /// The larger. Of floating-point numbers one that is NaN wins, the left one of two.
     Maximum = 4,
-    /// The pair with the smaller value; of equal values the smaller index.
+    /// The pair with the smaller value; of equal values the smaller index. A NaN wins as in [`Self::Minimum`].
     MinimumLocation = 5,
-    /// The pair with the larger value; of equal values the smaller index.
+    /// The pair with the larger value; of equal values the smaller index. A NaN wins as in [`Self::Maximum`].
     MaximumLocation = 6,
     /// `a & b`.
     BitAnd = 7,

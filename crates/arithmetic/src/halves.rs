@@ -1,0 +1,98 @@
+//! Floating-point numbers of 16 bits, computed with 32.
+//!
+//! A sum or product of 32 bits rounded once more to 16 is the correctly rounded one: 24 bits of significand are at least
+//! twice the 11 (or 8) of the operands and two more.
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+use outboard_plan::Operator;
+
+use crate::numbers::{Ordered, canonical};
+use crate::{Lane, Operands, each, undefined};
+
+/// Elements converted at once: few enough to stay in the first cache, many enough to be vectors.
+const BATCH: usize = 256;
+
+/// One of the two formats.
+pub(crate) trait Half: Lane<2> + Ordered + Default {}
+
+impl Half for f16 {}
+impl Half for bf16 {}
+
+macro_rules! half {
+    ($type:ident) => {
+        impl Lane<2> for $type {
+            fn get(bytes: [u8; 2]) -> Self {
+                $type::from_ne_bytes(bytes)
+            }
+
+            fn put(self) -> [u8; 2] {
+                self.to_ne_bytes()
+            }
+        }
+
+        impl Ordered for $type {
+            fn is_nan(self) -> bool {
+                $type::is_nan(self)
+            }
+        }
+    };
+}
+
+half!(f16);
+half!(bf16);
+
+/// Puts `combine(left, right)`, computed with 32 bits, into every element of `into`.
+fn widened<H: Half>(operands: Operands<'_>, combine: impl Fn(f32, f32) -> f32)
+where
+    [H]: HalfFloatSliceExt,
+{
+    let Operands { from, into, from_left } = operands;
+    let mut narrow = [H::default(); BATCH];
+    let (mut first, mut second) = ([0f32; BATCH], [0f32; BATCH]);
+    for (from, into) in from.chunks(2 * BATCH).zip(into.chunks_mut(2 * BATCH)) {
+        let count = into.len() / 2;
+        let (narrow, first, second) = (&mut narrow[..count], &mut first[..count], &mut second[..count]);
+        widen(from, narrow, first);
+        widen(into, narrow, second);
+        if from_left {
+            first.iter_mut().zip(&*second).for_each(|(a, b)| *a = canonical::f32(combine(*a, *b)));
+        } else {
+            first.iter_mut().zip(&*second).for_each(|(a, b)| *a = canonical::f32(combine(*b, *a)));
+        }
+        narrow.convert_from_f32_slice(first);
+        for (into, number) in into.as_chunks_mut().0.iter_mut().zip(narrow) {
+            *into = number.put();
+        }
+    }
+}
+
+fn widen<H: Half>(bytes: &[u8], narrow: &mut [H], wide: &mut [f32])
+where
+    [H]: HalfFloatSliceExt,
+{
+    for (number, bytes) in narrow.iter_mut().zip(bytes.as_chunks().0) {
+        *number = H::get(*bytes);
+    }
+    narrow.convert_to_f32_slice(wide);
+}
+
+pub(crate) fn reduce<H: Half>(operator: Operator, operands: Operands<'_>)
+where
+    [H]: HalfFloatSliceExt,
+{
+    match operator {
+        Operator::Sum => widened::<H>(operands, |a, b| a + b),
+        Operator::Product => widened::<H>(operands, |a, b| a * b),
+        Operator::Minimum => each(operands, H::minimum),
+        Operator::Maximum => each(operands, H::maximum),
+        Operator::MinimumLocation
+        | Operator::MaximumLocation
+        | Operator::BitAnd
+        | Operator::BitOr
+        | Operator::BitXor
+        | Operator::LogicalAnd
+        | Operator::LogicalOr
+        | Operator::LogicalXor => undefined(operator),
+    }
+}

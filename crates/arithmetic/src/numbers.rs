@@ -1,0 +1,197 @@
+//! Integers, floating-point numbers and complex ones.
+
+use std::ops::{BitAnd, BitOr, BitXor};
+
+use outboard_plan::Operator;
+
+use crate::{Lane, Operands, each, undefined};
+
+/// An integer of `N` bytes.
+pub(crate) trait Integer<const N: usize>:
+    Lane<N> + Ord + BitAnd<Output = Self> + BitOr<Output = Self> + BitXor<Output = Self>
+{
+    const ZERO: Self;
+    const ONE: Self;
+    fn sum(self, right: Self) -> Self;
+    fn product(self, right: Self) -> Self;
+}
+
+/// What has an order, with NaN beyond all: what minima and maxima need.
+pub(crate) trait Ordered: Copy + PartialOrd {
+    fn is_nan(self) -> bool;
+
+    /// The smaller; the first of equal ones; one that is NaN before all.
+    fn minimum(self, right: Self) -> Self {
+        if self <= right || self.is_nan() { self } else { right }
+    }
+
+    /// The larger; the first of equal ones; one that is NaN before all.
+    fn maximum(self, right: Self) -> Self {
+        if self >= right || self.is_nan() { self } else { right }
+    }
+}
+
+/// A floating-point number of `N` bytes that the machine computes with.
+pub(crate) trait Float<const N: usize>: Lane<N> + Ordered {
+    fn sum(self, right: Self) -> Self;
+    fn product(self, right: Self) -> Self;
+    /// `a * b - c * d`, each step rounded.
+    fn cross_difference(a: Self, b: Self, c: Self, d: Self) -> Self;
+    /// `a * b + c * d`, each step rounded.
+    fn cross_sum(a: Self, b: Self, c: Self, d: Self) -> Self;
+}
+
+macro_rules! lane {
+    ($type:ty, $bytes:literal) => {
+        impl Lane<$bytes> for $type {
+            fn get(bytes: [u8; $bytes]) -> Self {
+                <$type>::from_ne_bytes(bytes)
+            }
+
+            fn put(self) -> [u8; $bytes] {
+                self.to_ne_bytes()
+            }
+        }
+    };
+}
+
+macro_rules! integer {
+    ($type:ty, $bytes:literal) => {
+        lane!($type, $bytes);
+
+        impl Ordered for $type {
+            fn is_nan(self) -> bool {
+                false
+            }
+        }
+
+        impl Integer<$bytes> for $type {
+            const ZERO: Self = 0;
+            const ONE: Self = 1;
+
+            fn sum(self, right: Self) -> Self {
+                self.wrapping_add(right)
+            }
+
+            fn product(self, right: Self) -> Self {
+                self.wrapping_mul(right)
+            }
+        }
+    };
+}
+
+integer!(i8, 1);
+integer!(i16, 2);
+integer!(i32, 4);
+integer!(i64, 8);
+integer!(u8, 1);
+integer!(u16, 2);
+integer!(u32, 4);
+integer!(u64, 8);
+
+macro_rules! float {
+    ($type:ident, $bytes:literal) => {
+        lane!($type, $bytes);
+
+        impl Ordered for $type {
+            fn is_nan(self) -> bool {
+                $type::is_nan(self)
+            }
+        }
+
+        impl Float<$bytes> for $type {
+            fn sum(self, right: Self) -> Self {
+                canonical::$type(self + right)
+            }
+
+            fn product(self, right: Self) -> Self {
+                canonical::$type(self * right)
+            }
+
+            fn cross_difference(a: Self, b: Self, c: Self, d: Self) -> Self {
+                canonical::$type(a * b - c * d)
+            }
+
+            fn cross_sum(a: Self, b: Self, c: Self, d: Self) -> Self {
+                canonical::$type(a * b + c * d)
+            }
+        }
+    };
+}
+
+/// One NaN in place of all: sign and payload of a computed NaN differ between machines, and even between the body and
+/// the tail of one loop.
+pub(crate) mod canonical {
+    pub(crate) fn f32(x: f32) -> f32 {
+        if x.is_nan() { f32::from_bits(0x7fc0_0000) } else { x }
+    }
+
+    pub(crate) fn f64(x: f64) -> f64 {
+        if x.is_nan() { f64::from_bits(0x7ff8_0000_0000_0000) } else { x }
+    }
+}
+
+float!(f32, 4);
+float!(f64, 8);
+
+pub(crate) fn floats<T: Float<N>, const N: usize>(operator: Operator, operands: Operands<'_>) {
+    match operator {
+        Operator::Sum => each(operands, T::sum),
+        Operator::Product => each(operands, T::product),
+        Operator::Minimum => each(operands, T::minimum),
+        Operator::Maximum => each(operands, T::maximum),
+        Operator::MinimumLocation
+        | Operator::MaximumLocation
+        | Operator::BitAnd
+        | Operator::BitOr
+        | Operator::BitXor
+        | Operator::LogicalAnd
+        | Operator::LogicalOr
+        | Operator::LogicalXor => undefined(operator),
+    }
+}
+
+/// A complex number of `M = 2 * N` bytes.
+#[derive(Clone, Copy)]
+struct Complex<T, const N: usize> {
+    re: T,
+    im: T,
+}
+
+impl<T: Float<N>, const N: usize, const M: usize> Lane<M> for Complex<T, N> {
+    fn get(bytes: [u8; M]) -> Self {
+        let part = |i: usize| T::get(bytes.as_chunks::<N>().0[i]);
+        Self { re: part(0), im: part(1) }
+    }
+
+    fn put(self) -> [u8; M] {
+        let mut bytes = [0; M];
+        let parts = bytes.as_chunks_mut::<N>().0;
+        parts[0] = self.re.put();
+        parts[1] = self.im.put();
+        bytes
+    }
+}
+
+pub(crate) fn complexes<T: Float<N>, const N: usize, const M: usize>(operator: Operator, operands: Operands<'_>) {
+    const { assert!(M == 2 * N) };
+    let sum = |a: Complex<T, N>, b: Complex<T, N>| Complex { re: a.re.sum(b.re), im: a.im.sum(b.im) };
+    let product = |a: Complex<T, N>, b: Complex<T, N>| Complex {
+        re: T::cross_difference(a.re, b.re, a.im, b.im),
+        im: T::cross_sum(a.re, b.im, a.im, b.re),
+    };
+    match operator {
+        Operator::Sum => each::<_, M>(operands, sum),
+        Operator::Product => each::<_, M>(operands, product),
+        Operator::Minimum
+        | Operator::Maximum
+        | Operator::MinimumLocation
+        | Operator::MaximumLocation
+        | Operator::BitAnd
+        | Operator::BitOr
+        | Operator::BitXor
+        | Operator::LogicalAnd
+        | Operator::LogicalOr
+        | Operator::LogicalXor => undefined(operator),
+    }
+}

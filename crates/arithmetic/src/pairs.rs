@@ -1,0 +1,61 @@
+//! MPI's pairs of a value and an index, laid out as C lays out `struct { value; int index; }`.
+
+use outboard_plan::Operator;
+
+use crate::numbers::Ordered;
+use crate::{Lane, Operands, each, undefined};
+
+/// A pair of `M` bytes: the value is the first `N`, the index lies behind it at the next multiple of 4.
+#[derive(Clone, Copy)]
+struct Pair<const N: usize, const M: usize>([u8; M]);
+
+impl<const N: usize, const M: usize> Lane<M> for Pair<N, M> {
+    fn get(bytes: [u8; M]) -> Self {
+        Self(bytes)
+    }
+
+    fn put(self) -> [u8; M] {
+        self.0
+    }
+}
+
+impl<const N: usize, const M: usize> Pair<N, M> {
+    const INDEX: usize = N.div_ceil(4);
+
+    fn value<T: Lane<N>>(self) -> T {
+        T::get(self.0.as_chunks::<N>().0[0])
+    }
+
+    fn index(self) -> i32 {
+        i32::from_ne_bytes(self.0.as_chunks::<4>().0[Self::INDEX])
+    }
+}
+
+/// The pair whose value is first as of `before`; of equal values the smaller index; one that is NaN before all.
+fn first<T: Lane<N> + Ordered, const N: usize, const M: usize>(
+    operands: Operands<'_>,
+    before: impl Fn(&T, &T) -> bool,
+) {
+    each::<Pair<N, M>, M>(operands, |a, b| {
+        let (x, y): (T, T) = (a.value(), b.value());
+        let left = if x == y { a.index() <= b.index() } else { before(&x, &y) || x.is_nan() };
+        if left { a } else { b }
+    });
+}
+
+pub(crate) fn reduce<T: Lane<N> + Ordered, const N: usize, const M: usize>(operator: Operator, operands: Operands<'_>) {
+    match operator {
+        Operator::MinimumLocation => first::<T, N, M>(operands, T::lt),
+        Operator::MaximumLocation => first::<T, N, M>(operands, T::gt),
+        Operator::Sum
+        | Operator::Product
+        | Operator::Minimum
+        | Operator::Maximum
+        | Operator::BitAnd
+        | Operator::BitOr
+        | Operator::BitXor
+        | Operator::LogicalAnd
+        | Operator::LogicalOr
+        | Operator::LogicalXor => undefined(operator),
+    }
+}
