@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::Piece;
+use super::{Fault, Piece};
 use crate::program::{Buffer, Op, OpId, Program, Rank, Span};
 
 /// A step of a rank's program.
@@ -127,6 +127,24 @@ pub enum VerifyError {
         /// The step.
         at: Box<At>,
     },
+    /// A reduction of different elements of the vectors.
+    #[error("{at} combines byte {left} of some vectors with byte {right} of others")]
+    Elements {
+        /// The step.
+        at: Box<At>,
+        /// The byte of its left operand.
+        left: u64,
+        /// The byte of its right operand.
+        right: u64,
+    },
+    /// A reduction of a part of an element.
+    #[error("{at} cuts an element of {bytes} B")]
+    CutsElement {
+        /// The step.
+        at: Box<At>,
+        /// Bytes of an element.
+        bytes: u64,
+    },
     /// A reduction in a collective that only moves data.
     #[error("{at} combines contributions, of which its contract knows nothing")]
     Combines {
@@ -222,6 +240,48 @@ pub enum VerifyError {
         expected: Piece,
         /// What is there.
         found: Piece,
+    },
+    /// Output that should hold a combination holds nothing.
+    #[error("{rank} ends without a result at byte {offset} of its output")]
+    Uncombined {
+        /// Whose output.
+        rank: Rank,
+        /// The first such byte.
+        offset: u64,
+    },
+    /// Output that holds another element of the vectors than promised.
+    #[error(
+        "{rank} ends with byte {found} of the vectors at byte {offset} of its output, where byte {expected} belongs"
+    )]
+    WrongElement {
+        /// Whose output.
+        rank: Rank,
+        /// Where.
+        offset: u64,
+        /// The byte of the vectors that is there.
+        found: u64,
+        /// The one that should be.
+        expected: u64,
+    },
+    /// Output that combines other contributions than promised, or in another order.
+    #[error("at byte {offset} of the output of {rank}, {fault}")]
+    Contribution {
+        /// Whose output.
+        rank: Rank,
+        /// The first such byte.
+        offset: u64,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// Two ranks combine the same contributions, but in different pairs, which rounding shows.
+    #[error("at byte {offset} of the result, {rank} and {other} combine the same in different pairs")]
+    Differs {
+        /// One rank.
+        rank: Rank,
+        /// The other.
+        other: Rank,
+        /// The first such byte, counted over what the contracts promise.
+        offset: u64,
     },
     /// Output that the contract leaves alone was written to.
     #[error("{rank} ends with something at byte {offset} of its output, where its contract says nothing")]

@@ -6,24 +6,24 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::program::Rank;
+use super::values::Value;
 
-/// `len` bytes that are bytes `from ..` of what `source` contributed.
+/// `len` bytes that are bytes `from ..` of `value`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
-    pub(super) source: Rank,
+    pub(super) value: Value,
     pub(super) from: u64,
     pub(super) len: u64,
 }
 
 impl Run {
     /// The run without its first `skip` bytes and at most `len` long.
-    fn part(self, skip: u64, len: u64) -> Run {
-        Run { source: self.source, from: self.from + skip, len: (self.len - skip).min(len) }
+    pub(super) fn part(self, skip: u64, len: u64) -> Run {
+        Run { value: self.value, from: self.from + skip, len: (self.len - skip).min(len) }
     }
 
     fn continues_with(self, next: Run) -> bool {
-        self.source == next.source && self.from + self.len == next.from
+        self.value == next.value && self.from + self.len == next.from
     }
 }
 
@@ -97,6 +97,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::program::Rank;
 
     #[derive(Debug, Clone)]
     enum Action {
@@ -107,7 +108,7 @@ mod tests {
     fn action() -> impl Strategy<Value = Action> {
         let write = (0..40u64, 0..3u32, 0..40u64, 1..12u64).prop_map(|(offset, source, from, len)| Action::Write {
             offset,
-            run: Run { source: Rank(source), from, len },
+            run: Run { value: Value::of(Rank(source)), from, len },
         });
         let erase = (0..50u64, 0..20u64).prop_map(|(start, len)| Action::Erase(start..start + len));
         prop_oneof![3 => write, 1 => erase]
@@ -118,13 +119,13 @@ mod tests {
         #[test]
         fn behaves_like_bytes(actions in prop::collection::vec(action(), 1..30), start in 0..60u64, len in 0..30u64) {
             let mut memory = Memory::default();
-            let mut bytes: Vec<Option<(Rank, u64)>> = vec![None; 100];
+            let mut bytes: Vec<Option<(Value, u64)>> = vec![None; 100];
             for action in actions {
                 match action {
                     Action::Write { offset, run } => {
                         memory.write(offset, &[run]);
                         for i in 0..run.len {
-                            bytes[(offset + i) as usize] = Some((run.source, run.from + i));
+                            bytes[(offset + i) as usize] = Some((run.value, run.from + i));
                         }
                     }
                     Action::Erase(range) => {
@@ -142,7 +143,7 @@ mod tests {
                 }
                 Ok(runs) => {
                     prop_assert!(runs.windows(2).all(|pair| !pair[0].continues_with(pair[1])));
-                    let read = runs.iter().flat_map(|run| (0..run.len).map(|i| Some((run.source, run.from + i))));
+                    let read = runs.iter().flat_map(|run| (0..run.len).map(|i| Some((run.value, run.from + i))));
                     prop_assert_eq!(&read.collect::<Vec<_>>(), expected);
                 }
             }

@@ -15,10 +15,13 @@
 //! is not enough, because a transport may still read the memory to repeat it.
 
 mod check;
+mod combination;
 mod error;
 mod graph;
 mod memory;
+mod values;
 
+pub use combination::{Combination, Contributors, Fault, ReductionContract, verify_reduction};
 pub use error::{At, VerifyError};
 
 use std::collections::{HashMap, HashSet};
@@ -26,6 +29,7 @@ use std::collections::{HashMap, HashSet};
 use crate::program::{Buffer, Op, Program, Rank, Span};
 use graph::{Event, Graph, Node};
 use memory::{Memory, Run};
+use values::{Value, Values};
 
 /// A span that holds part of what a rank contributes to the collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,18 +65,46 @@ pub struct Contract {
 pub fn verify(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> Result<(), VerifyError> {
     check::group(programs)?;
     for program in programs {
-        check::program(program, &contract(program.rank))?;
+        let contract = contract(program.rank);
+        check::program(program, (contract.input_bytes, contract.output_bytes))?;
+        for Piece { span, .. } in contract.before.iter().chain(&contract.after) {
+            assert!(check::lies_within(program, *span), "the contract of {} names {span}", program.rank);
+        }
     }
     let graph = Graph::new(programs)?;
     for program in programs {
-        conflicts(&graph, program)?;
+        conflicts(&graph, program, Layout::Apart)?;
     }
     roots_at_once(&graph, programs)?;
-    let memories = execute(&graph, programs, &contract)?;
+    let memories = execute(&graph, programs, Layout::Apart, |rank| contract(rank).before, None)?;
     for (program, mut memory) in programs.iter().zip(memories) {
         outcome(program.rank, &mut memory.output, &contract(program.rank))?;
     }
     Ok(())
+}
+
+/// How `Input` and `Output` lie to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// In memory of their own.
+    Apart,
+    /// Byte `i` of one is byte `i` of the other, as in a call in place.
+    Same,
+}
+
+impl Layout {
+    /// Where a span of the program lies; of `Input` and `Output` in the same memory it is `Output`.
+    fn place(self, span: Span) -> Span {
+        match (self, span.buffer) {
+            (Layout::Same, Buffer::Input) => Span { buffer: Buffer::Output, ..span },
+            (Layout::Apart, _) | (Layout::Same, Buffer::Output | Buffer::Scratch) => span,
+        }
+    }
+
+    /// Whether the operation is a copy from a place to itself.
+    fn nothing_to_do(self, op: Op) -> bool {
+        matches!(op, Op::Copy { from, to } if self.place(from) == self.place(to))
+    }
 }
 
 /// One access to a buffer.
@@ -85,12 +117,13 @@ struct Access {
 }
 
 /// Refuses accesses of `program` that share bytes, of which one writes and neither precedes the other.
-fn conflicts(graph: &Graph<'_>, program: &Program) -> Result<(), VerifyError> {
+fn conflicts(graph: &Graph<'_>, program: &Program, layout: Layout) -> Result<(), VerifyError> {
     for buffer in [Buffer::Input, Buffer::Output, Buffer::Scratch] {
         let mut accesses = Vec::new();
-        for (id, step) in program.steps.iter().enumerate() {
+        for (id, step) in program.steps.iter().enumerate().filter(|(_, step)| !layout.nothing_to_do(step.op)) {
             let node = graph.node(program.rank, id);
             for (span, writes) in [(step.op.reads(), false), (step.op.writes(), true)] {
+                let span = span.map(|span| layout.place(span));
                 if let Some(span) = span.filter(|span| span.buffer == buffer && !span.is_empty()) {
                     let end = check::end_of(span);
                     accesses.push(Access { start: span.offset, end, writes, node });
@@ -150,16 +183,20 @@ fn roots_at_once(graph: &Graph<'_>, programs: &[Program]) -> Result<(), VerifyEr
 }
 
 /// The contents of the buffers of one rank.
-#[derive(Default)]
 struct Memories {
+    layout: Layout,
     input: Memory,
     output: Memory,
     scratch: Memory,
 }
 
 impl Memories {
-    fn buffer(&mut self, buffer: Buffer) -> &mut Memory {
-        match buffer {
+    fn new(layout: Layout) -> Self {
+        Self { layout, input: Memory::default(), output: Memory::default(), scratch: Memory::default() }
+    }
+
+    fn buffer(&mut self, span: Span) -> &mut Memory {
+        match self.layout.place(span).buffer {
             Buffer::Input => &mut self.input,
             Buffer::Output => &mut self.output,
             Buffer::Scratch => &mut self.scratch,
@@ -167,12 +204,40 @@ impl Memories {
     }
 
     fn read(&mut self, graph: &Graph<'_>, node: Node, span: Span) -> Result<Vec<Run>, VerifyError> {
-        let contents = self.buffer(span.buffer).read(span.offset..check::end_of(span));
+        let contents = self.buffer(span).read(span.offset..check::end_of(span));
         contents.map_err(|offset| VerifyError::ReadsNothing { at: graph.at(node).boxed(), offset })
     }
 
     fn write(&mut self, span: Span, runs: &[Run]) {
-        self.buffer(span.buffer).write(span.offset, runs);
+        self.buffer(span).write(span.offset, runs);
+    }
+}
+
+/// What following combinations takes.
+struct Combining<'a> {
+    values: &'a mut Values,
+    element_bytes: u64,
+}
+
+impl Combining<'_> {
+    /// `left * right` of two contents of equal length.
+    fn combine(&mut self, at: At, left: &[Run], right: &[Run]) -> Result<Vec<Run>, VerifyError> {
+        let (mut lefts, mut rights) = (left.iter().copied(), right.iter().copied());
+        let (mut left, mut right) = (lefts.next(), rights.next());
+        let mut combined = Vec::new();
+        while let (Some(a), Some(b)) = (left, right) {
+            let len = a.len.min(b.len);
+            if a.from != b.from {
+                return Err(VerifyError::Elements { at: at.boxed(), left: a.from, right: b.from });
+            }
+            if !a.from.is_multiple_of(self.element_bytes) || !len.is_multiple_of(self.element_bytes) {
+                return Err(VerifyError::CutsElement { at: at.boxed(), bytes: self.element_bytes });
+            }
+            combined.push(Run { value: self.values.combine(a.value, b.value), from: a.from, len });
+            left = if a.len > len { Some(a.part(len, u64::MAX)) } else { lefts.next() };
+            right = if b.len > len { Some(b.part(len, u64::MAX)) } else { rights.next() };
+        }
+        Ok(combined)
     }
 }
 
@@ -180,13 +245,15 @@ impl Memories {
 fn execute(
     graph: &Graph<'_>,
     programs: &[Program],
-    contract: impl Fn(Rank) -> Contract,
+    layout: Layout,
+    before: impl Fn(Rank) -> Vec<Piece>,
+    mut combining: Option<Combining<'_>>,
 ) -> Result<Vec<Memories>, VerifyError> {
-    let mut memories: Vec<Memories> = programs.iter().map(|_| Memories::default()).collect();
+    let mut memories: Vec<Memories> = programs.iter().map(|_| Memories::new(layout)).collect();
     for (program, memory) in programs.iter().zip(&mut memories) {
-        for Piece { span, source, from } in contract(program.rank).before {
+        for Piece { span, source, from } in before(program.rank) {
             if !span.is_empty() {
-                memory.write(span, &[Run { source, from, len: span.len }]);
+                memory.write(span, &[Run { value: Value::of(source), from, len: span.len }]);
             }
         }
     }
@@ -204,7 +271,14 @@ fn execute(
                 let runs = memory.read(graph, node, from)?;
                 memory.write(to, &runs);
             }
-            (Event::Start(_), Op::Reduce { .. }) => return Err(VerifyError::Combines { at: at.boxed() }),
+            (Event::Start(_), Op::Reduce { from, into, from_left }) => {
+                let Some(combining) = &mut combining else {
+                    return Err(VerifyError::Combines { at: at.boxed() });
+                };
+                let (from, old) = (memory.read(graph, node, from)?, memory.read(graph, node, into)?);
+                let (left, right) = if from_left { (&from, &old) } else { (&old, &from) };
+                memory.write(into, &combining.combine(at, left, right)?);
+            }
             (Event::Complete(_), Op::Recv { span, .. } | Op::MulticastRecv { span, .. }) => {
                 let send = graph.source(node).expect("every receive is matched");
                 let (runs, waiting) = sent.get_mut(&send).expect("a receive completes after its send starts");
@@ -228,9 +302,10 @@ fn outcome(rank: Rank, output: &mut Memory, contract: &Contract) -> Result<(), V
         let range = expected.span.offset..check::end_of(expected.span);
         let runs = output.read(range).map_err(|offset| VerifyError::Missing { rank, expected: *expected, offset })?;
         let mut passed = 0;
-        for Run { source, from, len } in runs {
-            if source != expected.source || from != expected.from + passed {
-                let found = Piece { span: Span::output(expected.span.offset + passed, len), source, from };
+        for Run { value, from, len } in runs {
+            if value != Value::of(expected.source) || from != expected.from + passed {
+                let span = Span::output(expected.span.offset + passed, len);
+                let found = Piece { span, source: value.contributor(), from };
                 return Err(VerifyError::Wrong { rank, expected: *expected, found });
             }
             passed += len;

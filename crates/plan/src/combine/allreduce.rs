@@ -1,0 +1,160 @@
+//! Allreduce: every rank ends with the combination of all ranks' vectors, the same bits on all of them.
+//!
+//! Every rank contributes `Input` and has `Output` of equal size.
+
+use super::draft::{Draft, Part};
+use super::halving::halve;
+use super::pairing::{BACK, FORTH, Pairing, Role};
+use super::reduce::binomial;
+use super::reduce_scatter::{Blocks, ring_scatter};
+use super::{AllreduceAlgorithm, CombineError, Vector, check};
+use crate::program::{Program, Rank, Span};
+use crate::verify::{Combination, Contributors, ReductionContract};
+
+/// What `rank` does in an Allreduce among `ranks` ranks.
+///
+/// # Errors
+/// When an argument is out of range; see [`CombineError`].
+pub fn allreduce(
+    algorithm: AllreduceAlgorithm,
+    ranks: u32,
+    rank: Rank,
+    vector: Vector,
+) -> Result<Program, CombineError> {
+    check(ranks, rank, vector)?;
+    let bytes = vector.bytes();
+    let mut draft = Draft::new(rank, ranks, bytes, bytes);
+    let blocks = Blocks::Parts { ranks, vector };
+    match algorithm {
+        AllreduceAlgorithm::RecursiveDoubling => recursive_doubling(&mut draft, ranks, rank),
+        AllreduceAlgorithm::Ring => ring(&mut draft, blocks, rank),
+        AllreduceAlgorithm::Rabenseifner => rabenseifner(&mut draft, ranks, rank, vector),
+        AllreduceAlgorithm::ReduceMulticast { subgroups: 0 }
+        | AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 0 } => return Err(CombineError::Subgroups),
+        AllreduceAlgorithm::ReduceMulticast { subgroups } => {
+            draft.multicast_layout(1, subgroups);
+            reduce_multicast(&mut draft, ranks, rank, bytes);
+        }
+        AllreduceAlgorithm::ReduceScatterMulticast { subgroups } => {
+            draft.multicast_layout(ranks, subgroups);
+            reduce_scatter_multicast(&mut draft, blocks, rank);
+        }
+    }
+    draft.finish()
+}
+
+/// What an Allreduce promises to each rank, for [`crate::verify_reduction()`].
+pub fn contract(algorithm: AllreduceAlgorithm, ranks: u32, vector: Vector) -> ReductionContract {
+    let bytes = vector.bytes();
+    let round = |first| Contributors::Round { first: Rank(first), count: ranks };
+    let after = match algorithm {
+        AllreduceAlgorithm::RecursiveDoubling
+        | AllreduceAlgorithm::Rabenseifner
+        | AllreduceAlgorithm::ReduceMulticast { .. } => {
+            vec![Combination { span: Span::output(0, bytes), from: 0, of: round(0) }]
+        }
+        AllreduceAlgorithm::Ring | AllreduceAlgorithm::ReduceScatterMulticast { .. } => {
+            let block = |q| {
+                let (offset, len) = vector.part(ranks.into(), u64::from(q));
+                Combination { span: Span::output(offset, len), from: offset, of: round((q + 1) % ranks) }
+            };
+            (0..ranks).map(block).collect()
+        }
+    };
+    ReductionContract { element_bytes: vector.element_bytes, input_bytes: bytes, output_bytes: bytes, after }
+}
+
+/// In round `k` places at distance `2^k` exchange what they have; both put that of the lower place to the left.
+fn recursive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) {
+    let pairing = Pairing::new(ranks, None);
+    let entered = pairing.enter(draft, rank);
+    let result = entered.map(|(place, mut part)| {
+        for round in 0..pairing.rounds() {
+            let partner = pairing.rank(place ^ 1 << round);
+            let received = draft.recv(partner, FORTH, part.span.len);
+            draft.send(partner, FORTH, &part);
+            part = draft.combine(&part, &received, place >> round & 1 == 0);
+        }
+        part
+    });
+    if let Some(result) = &result {
+        draft.deliver(result, 0);
+    }
+    leave(draft, pairing.role(rank), result);
+}
+
+/// The rank of a pair that took part passes the result to the one that stood aside.
+fn leave(draft: &mut Draft, role: Role, result: Option<Part>) {
+    match (role, result) {
+        (Role::Both { other, .. }, Some(result)) => draft.send(other, BACK, &result),
+        (Role::Aside { other }, None) => {
+            let received = draft.recv(other, BACK, draft.input().span.len);
+            draft.deliver(&received, 0);
+        }
+        (Role::Alone { .. }, Some(_)) => {}
+        (role, result) => unreachable!("{role:?} ends its rounds with {result:?}"),
+    }
+}
+
+/// [`ring_scatter`], then the finished blocks go on round the same ring.
+fn ring(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) {
+    let ranks = blocks.ranks();
+    let mut part = ring_scatter(draft, blocks, rank, true);
+    draft.deliver(&part, blocks.of(rank.0).offset);
+    let (left, right) = (Rank((rank.0 + ranks - 1) % ranks), Rank((rank.0 + 1) % ranks));
+    for round in 1..ranks {
+        let block = blocks.of((rank.0 + ranks - round) % ranks);
+        // Indices behind those of the scatter's rounds.
+        let index = ranks + round;
+        let received = draft.recv_into(left, index, Span::output(block.offset, block.len));
+        draft.send(right, index, &part);
+        part = received;
+    }
+}
+
+/// [`halve`], then the way back: in round `k`, now from the last to the first, partners exchange the finished halves
+/// that they have.
+fn rabenseifner(draft: &mut Draft, ranks: u32, rank: Rank, vector: Vector) {
+    let pairing = Pairing::new(ranks, None);
+    let entered = pairing.enter(draft, rank);
+    let result = entered.map(|entered| {
+        let halves = halve(draft, vector, pairing, entered, true);
+        let bytes = |elements: u64| elements * vector.element_bytes;
+        let of = |range: &std::ops::Range<u64>| Span::output(bytes(range.start), bytes(range.end - range.start));
+        let kept = of(&halves.ranges[pairing.rounds() as usize]);
+        let mut after = draft.deliver(&halves.part, kept.offset).after;
+        for round in (0..pairing.rounds()).rev() {
+            let partner = pairing.rank(halves.place ^ 1 << round);
+            let received = draft.recv_into(partner, BACK, of(&halves.partners(round)));
+            let finished = of(&halves.ranges[round as usize + 1]);
+            draft.send(partner, BACK, &Part { span: finished, after: after.clone() });
+            after.extend(received.after);
+        }
+        Part { span: of(&halves.ranges[0]), after }
+    });
+    leave(draft, pairing.role(rank), result);
+}
+
+/// [`binomial`] to rank 0, which multicasts the result.
+fn reduce_multicast(draft: &mut Draft, ranks: u32, rank: Rank, bytes: u64) {
+    let result = binomial(draft, ranks, Rank(0), rank, true);
+    match result {
+        Some(result) if ranks > 1 => draft.multicast(&result),
+        Some(_) => {}
+        None => draft.multicast_recv(Rank(0), Span::output(0, bytes)),
+    }
+}
+
+/// [`ring_scatter`], then every rank multicasts its finished block, all at once (MC-8).
+fn reduce_scatter_multicast(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) {
+    let ranks = blocks.ranks();
+    for root in (0..ranks).filter(|root| *root != rank.0) {
+        let block = blocks.of(root);
+        draft.multicast_recv(Rank(root), Span::output(block.offset, block.len));
+    }
+    let part = ring_scatter(draft, blocks, rank, true);
+    draft.deliver(&part, blocks.of(rank.0).offset);
+    if ranks > 1 {
+        draft.multicast(&part);
+    }
+}

@@ -1,0 +1,155 @@
+//! A program of a reduction in the making: parts of vectors that are sent, received, combined and delivered.
+//!
+//! Invariants: each message lands in scratch of its own unless it is the result itself; `Input` is never combined into;
+//! what is delivered to `Output` follows every earlier step that reads the same bytes of `Input`, which may be the same
+//! memory. Steps without bytes are left out.
+
+use crate::builder::ProgramBuilder;
+use crate::program::{Buffer, OpId, Program, Rank, Span};
+
+use super::CombineError;
+
+/// Some bytes and the steps that must be complete before they may be read.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub(super) span: Span,
+    pub(super) after: Vec<OpId>,
+}
+
+impl Part {
+    /// Bytes that are there from the start.
+    pub(super) fn given(span: Span) -> Self {
+        Self { span, after: Vec::new() }
+    }
+
+    /// `len` bytes from `offset` of the part.
+    pub(super) fn cut(&self, offset: u64, len: u64) -> Part {
+        assert!(offset + len <= self.span.len, "{len} B from {offset} of {}", self.span);
+        Part { span: Span { offset: self.span.offset + offset, len, ..self.span }, after: self.after.clone() }
+    }
+}
+
+/// A [`ProgramBuilder`] that hands out scratch and knows who reads `Input`.
+pub(super) struct Draft {
+    builder: ProgramBuilder,
+    input: u64,
+    output: u64,
+    /// Bytes of scratch handed out, `None` beyond 64 bits.
+    scratch: Option<u64>,
+    /// Steps that read `Input`, and what of it.
+    readers: Vec<(Span, OpId)>,
+}
+
+impl Draft {
+    pub(super) fn new(rank: Rank, ranks: u32, input: u64, output: u64) -> Self {
+        let builder = ProgramBuilder::new(rank, ranks);
+        Self { builder, input, output, scratch: Some(0), readers: Vec::new() }
+    }
+
+    /// As of [`ProgramBuilder::multicast_layout`].
+    pub(super) fn multicast_layout(&mut self, chains: u32, subgroups: u16) {
+        self.builder.multicast_layout(chains, subgroups);
+    }
+
+    /// Everything that the rank contributes.
+    pub(super) fn input(&self) -> Part {
+        Part::given(Span::input(0, self.input))
+    }
+
+    /// Scratch that no other step has.
+    pub(super) fn scratch(&mut self, len: u64) -> Span {
+        let offset = self.scratch.unwrap_or(0);
+        self.scratch = self.scratch.and_then(|bytes| bytes.checked_add(len));
+        // Beyond 64 bits the program is refused at the end; until then its spans only have to exist.
+        Span::scratch(if self.scratch.is_some() { offset } else { 0 }, len)
+    }
+
+    fn reads(&mut self, span: Span, by: OpId) -> OpId {
+        if span.buffer == Buffer::Input {
+            self.readers.push((span, by));
+        }
+        by
+    }
+
+    pub(super) fn send(&mut self, to: Rank, index: u32, part: &Part) {
+        if !part.span.is_empty() {
+            let sent = self.builder.send(to, index, part.span, &part.after);
+            self.reads(part.span, sent);
+        }
+    }
+
+    /// Receives `len` bytes into scratch.
+    pub(super) fn recv(&mut self, from: Rank, index: u32, len: u64) -> Part {
+        let span = self.scratch(len);
+        self.recv_into(from, index, span)
+    }
+
+    /// Receives a result where it belongs, or a part of a message where its neighbours lie.
+    pub(super) fn recv_into(&mut self, from: Rank, index: u32, span: Span) -> Part {
+        let received = (!span.is_empty()).then(|| self.builder.recv(from, index, span, &[]));
+        Part { span, after: received.into_iter().collect() }
+    }
+
+    /// Multicasts a result.
+    pub(super) fn multicast(&mut self, part: &Part) {
+        if !part.span.is_empty() {
+            self.builder.multicast(part.span, &part.after);
+        }
+    }
+
+    /// Receives a result by multicast where it belongs.
+    pub(super) fn multicast_recv(&mut self, root: Rank, span: Span) {
+        if !span.is_empty() {
+            self.builder.multicast_recv(root, span);
+        }
+    }
+
+    /// Combines two parts: the first stays, the second becomes the result.
+    pub(super) fn combine(&mut self, stays: &Part, becomes: &Part, stays_left: bool) -> Part {
+        if becomes.span.is_empty() {
+            return becomes.clone();
+        }
+        let after: Vec<OpId> = becomes.after.iter().chain(&stays.after).copied().collect();
+        let combined = self.builder.reduce(stays.span, becomes.span, stays_left, &after);
+        self.reads(stays.span, combined);
+        Part { span: becomes.span, after: vec![combined] }
+    }
+
+    /// The same bytes at another place, which no other step touches before.
+    pub(super) fn copy(&mut self, part: &Part, to: Span) -> Part {
+        if part.span.is_empty() {
+            return Part::given(to);
+        }
+        let copied = self.builder.copy(part.span, to, &part.after);
+        self.reads(part.span, copied);
+        Part { span: to, after: vec![copied] }
+    }
+
+    /// A copy of the part in scratch: what is sent when a result may arrive where the part lies.
+    pub(super) fn copy_aside(&mut self, part: &Part) -> Part {
+        let span = self.scratch(part.span.len);
+        self.copy(part, span)
+    }
+
+    /// Copies a result to `offset` of `Output`.
+    pub(super) fn deliver(&mut self, part: &Part, offset: u64) -> Part {
+        let Part { span, mut after } = part.clone();
+        let to = Span::output(offset, span.len);
+        if (span.buffer, span.offset) != (Buffer::Input, offset) {
+            let overlaps = |read: &Span| read.offset < offset + span.len && offset < read.offset + read.len;
+            let readers = self.readers.iter().filter(|(read, by)| overlaps(read) && !part.after.contains(by));
+            after.extend(readers.map(|(_, by)| by));
+        }
+        self.copy(&Part { span, after }, to)
+    }
+
+    /// The program.
+    ///
+    /// # Errors
+    /// When it needs more scratch than 64 bits count.
+    pub(super) fn finish(mut self) -> Result<Program, CombineError> {
+        let scratch = self.scratch.ok_or(CombineError::Scratch)?;
+        self.builder.buffers(self.input, self.output, scratch);
+        Ok(self.builder.build())
+    }
+}

@@ -1,0 +1,61 @@
+//! Vector halving with distance doubling: the Reduce-Scatter that Reduce and Allreduce of long vectors begin with (TH-6).
+//!
+//! In round `k` a place and the one at distance `2^k` share a range of the vector; each gives the other's half and keeps
+//! its own, the lower place the lower half. Neighbours meet first, so that what is combined always comes from
+//! neighbouring ranks, in their order. (Rabenseifner: "Optimization of collective reduction operations", 2004.)
+
+use std::ops::Range;
+
+use super::Vector;
+use super::draft::{Draft, Part};
+use super::pairing::{FORTH, Pairing};
+use crate::program::Buffer;
+
+/// Where a place stands after the rounds.
+pub(super) struct Halves {
+    pub(super) place: u32,
+    /// The elements it shared before each round, and those it keeps in the end.
+    pub(super) ranges: Vec<Range<u64>>,
+    /// The kept elements, combined from all ranks.
+    pub(super) part: Part,
+}
+
+impl Halves {
+    /// The half of round `round` that is the partner's.
+    pub(super) fn partners(&self, round: u32) -> Range<u64> {
+        let (all, kept) = (&self.ranges[round as usize], &self.ranges[round as usize + 1]);
+        if kept.start == all.start { kept.end..all.end } else { all.start..kept.start }
+    }
+}
+
+/// Halves `part`, the whole vector of a place. With `aside`, nothing is sent from `Input`, because the result may
+/// arrive there.
+pub(super) fn halve(
+    draft: &mut Draft,
+    vector: Vector,
+    pairing: Pairing,
+    (place, mut part): (u32, Part),
+    aside: bool,
+) -> Halves {
+    let whole = 0..vector.count;
+    let mut ranges = vec![whole];
+    for round in 0..pairing.rounds() {
+        let all = ranges[round as usize].clone();
+        let middle = all.start + (all.end - all.start) / 2;
+        let lower = place >> round & 1 == 0;
+        let (kept, given) =
+            if lower { (all.start..middle, middle..all.end) } else { (middle..all.end, all.start..middle) };
+        let bytes = |elements: u64| elements * vector.element_bytes;
+        let of = |range: &Range<u64>| part.cut(bytes(range.start - all.start), bytes(range.end - range.start));
+        let partner = pairing.rank(place ^ 1 << round);
+        let received = draft.recv(partner, FORTH, bytes(kept.end - kept.start));
+        let mut outgoing = of(&given);
+        if aside && outgoing.span.buffer == Buffer::Input {
+            outgoing = draft.copy_aside(&outgoing);
+        }
+        draft.send(partner, FORTH, &outgoing);
+        part = draft.combine(&of(&kept), &received, lower);
+        ranges.push(kept);
+    }
+    Halves { place, ranges, part }
+}

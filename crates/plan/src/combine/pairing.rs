@@ -1,0 +1,108 @@
+//! Pairs of a power of two of ranks, for any number of ranks.
+//!
+//! Let `2^rounds` be the largest power of two that does not exceed the ranks, and `excess` the ranks beyond it. Among the
+//! first `2 * excess` ranks, rank `2i` and rank `2i + 1` stand together as place `i`: one of them takes part, the other
+//! gives it its contribution before and gets its share of the result afterwards. Every other rank has a place of its
+//! own. Places keep the order of the ranks. (Thakur, Rabenseifner, Gropp: "Optimization of collective communication
+//! operations in MPICH", 2005.)
+
+use super::draft::{Draft, Part};
+use crate::program::Rank;
+
+/// The index of messages that carry contributions; two ranks exchange at most one each way.
+pub(super) const FORTH: u32 = 0;
+/// The index of messages that carry results; two ranks exchange at most one each way.
+pub(super) const BACK: u32 = 1;
+
+/// What a rank does besides its rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Takes part in the rounds, alone at its place.
+    Alone {
+        /// The place.
+        place: u32,
+    },
+    /// Takes part in the rounds, with the contribution of `other` to begin with.
+    Both {
+        /// The place.
+        place: u32,
+        /// The rank that stands aside.
+        other: Rank,
+    },
+    /// Stands aside: only exchanges with `other`.
+    Aside {
+        /// The rank that takes part.
+        other: Rank,
+    },
+}
+
+/// The places of a group.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pairing {
+    ranks: u32,
+    /// Takes part wherever it stands; of all other pairs the odd rank does.
+    always: Option<Rank>,
+}
+
+impl Pairing {
+    pub(super) fn new(ranks: u32, always: Option<Rank>) -> Self {
+        Self { ranks, always }
+    }
+
+    /// Rounds in which each place meets each other one at most once.
+    pub(super) fn rounds(self) -> u32 {
+        self.ranks.ilog2()
+    }
+
+    pub(super) fn places(self) -> u32 {
+        1 << self.rounds()
+    }
+
+    fn excess(self) -> u32 {
+        self.ranks - self.places()
+    }
+
+    /// The first rank of a place, or the number of ranks behind the last place.
+    pub(super) fn first(self, place: u32) -> u32 {
+        place + place.min(self.excess())
+    }
+
+    /// The rank of a place that takes part.
+    pub(super) fn rank(self, place: u32) -> Rank {
+        let first = self.first(place);
+        if place < self.excess() && self.always != Some(Rank(first)) { Rank(first + 1) } else { Rank(first) }
+    }
+
+    pub(super) fn place_of(self, rank: Rank) -> u32 {
+        if rank.0 < 2 * self.excess() { rank.0 / 2 } else { rank.0 - self.excess() }
+    }
+
+    pub(super) fn role(self, rank: Rank) -> Role {
+        let place = self.place_of(rank);
+        if place >= self.excess() {
+            return Role::Alone { place };
+        }
+        let takes_part = self.rank(place);
+        if rank == takes_part {
+            Role::Both { place, other: Rank(rank.0 ^ 1) }
+        } else {
+            Role::Aside { other: takes_part }
+        }
+    }
+
+    /// What `rank` begins its rounds with, and where, or `None` when it stands aside and has given it away.
+    pub(super) fn enter(self, draft: &mut Draft, rank: Rank) -> Option<(u32, Part)> {
+        let own = draft.input();
+        match self.role(rank) {
+            Role::Alone { place } => Some((place, own)),
+            Role::Both { place, other } => {
+                let received = draft.recv(other, FORTH, own.span.len);
+                Some((place, draft.combine(&own, &received, rank < other)))
+            }
+            Role::Aside { other } => {
+                draft.send(other, FORTH, &own);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Reduce: the root ends with the combination of all ranks' vectors.
+//!
+//! Every rank contributes `Input`; only the root has `Output`.
+
+use super::draft::{Draft, Part};
+use super::halving::{Halves, halve};
+use super::pairing::{BACK, Pairing};
+use super::{CombineError, ReduceAlgorithm, Vector, check};
+use crate::program::{OpId, Program, Rank, Span};
+use crate::verify::{Combination, Contributors, ReductionContract};
+
+/// What `rank` does in a Reduce to `root` among `ranks` ranks.
+///
+/// # Errors
+/// When an argument is out of range; see [`CombineError`].
+pub fn reduce(
+    algorithm: ReduceAlgorithm,
+    ranks: u32,
+    root: Rank,
+    rank: Rank,
+    vector: Vector,
+) -> Result<Program, CombineError> {
+    check(ranks, rank, vector)?;
+    check(ranks, root, vector)?;
+    let bytes = vector.bytes();
+    let mut draft = Draft::new(rank, ranks, bytes, if rank == root { bytes } else { 0 });
+    match algorithm {
+        ReduceAlgorithm::Binomial => {
+            binomial(&mut draft, ranks, root, rank, false);
+        }
+        ReduceAlgorithm::Halving => halving(&mut draft, ranks, root, rank, vector),
+    }
+    draft.finish()
+}
+
+/// What a Reduce promises to `rank`, for [`crate::verify_reduction()`].
+pub fn contract(algorithm: ReduceAlgorithm, ranks: u32, root: Rank, rank: Rank, vector: Vector) -> ReductionContract {
+    let bytes = vector.bytes();
+    let first = match algorithm {
+        ReduceAlgorithm::Binomial => root,
+        ReduceAlgorithm::Halving => Rank(0),
+    };
+    let output_bytes = if rank == root { bytes } else { 0 };
+    let span = Span::output(0, output_bytes);
+    ReductionContract {
+        element_bytes: vector.element_bytes,
+        input_bytes: bytes,
+        output_bytes,
+        after: vec![Combination { span, from: 0, of: Contributors::Round { first, count: ranks } }],
+    }
+}
+
+/// A binomial tree. Counted from the root, rank `v` combines what its children `v + 1`, `v + 2`, `v + 4`, ... send, in
+/// this order, behind its own, and sends it to `v` without its lowest set bit: contributions meet in the order of the
+/// ranks from the root round to the one before it.
+///
+/// The result, on the root. With `aside`, nothing is sent from `Input`, because the result may arrive there.
+pub(super) fn binomial(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, aside: bool) -> Option<Part> {
+    let own = (rank.0 + ranks - root.0) % ranks;
+    let other = |v: u32| Rank((v + root.0) % ranks);
+    let lowest = if own == 0 { ranks.next_power_of_two() } else { 1 << own.trailing_zeros() };
+    let children = (0..lowest.ilog2()).map(|bit| own + (1 << bit)).take_while(|child| *child < ranks);
+    let mut part = draft.input();
+    let bytes = part.span.len;
+    let received: Vec<Part> = children.map(|child| draft.recv(other(child), 0, bytes)).collect();
+    if own == 0 {
+        let mut result = draft.deliver(&part, 0);
+        for part in received {
+            result = draft.combine(&part, &result, false);
+        }
+        return Some(result);
+    }
+    if aside && received.is_empty() {
+        part = draft.copy_aside(&part);
+    }
+    for received in received {
+        part = draft.combine(&part, &received, true);
+    }
+    draft.send(other(own - lowest), 0, &part);
+    None
+}
+
+/// [`halve`], then a binomial gather: the way back, on which the half of each pair that is farther from the root gives
+/// all that it has.
+fn halving(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, vector: Vector) {
+    let pairing = Pairing::new(ranks, Some(root));
+    let Some(entered) = pairing.enter(draft, rank) else { return };
+    let halves = halve(draft, vector, pairing, entered, rank == root);
+    gather(draft, vector, pairing, halves, root);
+}
+
+fn gather(draft: &mut Draft, vector: Vector, pairing: Pairing, halves: Halves, root: Rank) {
+    let differing = halves.place ^ pairing.place_of(root);
+    // The round whose partner gets all that was gathered in the later ones.
+    let gives = differing.checked_ilog2();
+    let first = gives.map_or(0, |round| round + 1);
+    let all = halves.ranges[first as usize].clone();
+    let bytes = |elements: u64| elements * vector.element_bytes;
+    let whole = if gives.is_some() && first == pairing.rounds() {
+        halves.part
+    } else {
+        let kept = &halves.ranges[pairing.rounds() as usize];
+        let len = bytes(all.end - all.start);
+        let place = if gives.is_some() { draft.scratch(len) } else { Span::output(0, len) };
+        let span = |range: &std::ops::Range<u64>| Span {
+            offset: place.offset + bytes(range.start - all.start),
+            len: bytes(range.end - range.start),
+            ..place
+        };
+        let own = match gives {
+            Some(_) => draft.copy(&halves.part, span(kept)),
+            None => draft.deliver(&halves.part, bytes(kept.start)),
+        };
+        let mut after: Vec<OpId> = own.after;
+        for round in (first..pairing.rounds()).rev() {
+            let partner = pairing.rank(halves.place ^ 1 << round);
+            after.extend(draft.recv_into(partner, BACK, span(&halves.partners(round))).after);
+        }
+        Part { span: place, after }
+    };
+    if let Some(round) = gives {
+        draft.send(pairing.rank(halves.place ^ 1 << round), BACK, &whole);
+    }
+}
