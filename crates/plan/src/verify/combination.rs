@@ -119,9 +119,7 @@ pub fn verify_reduction(programs: &[Program], contract: impl Fn(Rank) -> Reducti
     let graph = Graph::new(programs)?;
     roots_at_once(&graph, programs)?;
     for layout in [Layout::Apart, Layout::Same] {
-        for program in programs {
-            conflicts(&graph, program, layout)?;
-        }
+        conflicts(&graph, programs, layout)?;
         let mut values = Values::new(programs.len() as u32);
         let before = |rank: Rank| {
             let span = Span::input(0, programs[rank.0 as usize].input_bytes);

@@ -72,9 +72,7 @@ pub fn verify(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> Resu
         }
     }
     let graph = Graph::new(programs)?;
-    for program in programs {
-        conflicts(&graph, program, Layout::Apart)?;
-    }
+    conflicts(&graph, programs, Layout::Apart)?;
     roots_at_once(&graph, programs)?;
     let memories = execute(&graph, programs, Layout::Apart, |rank| contract(rank).before, None)?;
     for (program, mut memory) in programs.iter().zip(memories) {
@@ -116,40 +114,51 @@ struct Access {
     node: Node,
 }
 
-/// Refuses accesses of `program` that share bytes, of which one writes and neither precedes the other.
-fn conflicts(graph: &Graph<'_>, program: &Program, layout: Layout) -> Result<(), VerifyError> {
-    for buffer in [Buffer::Input, Buffer::Output, Buffer::Scratch] {
-        let mut accesses = Vec::new();
-        for (id, step) in program.steps.iter().enumerate().filter(|(_, step)| !layout.nothing_to_do(step.op)) {
-            let node = graph.node(program.rank, id);
-            for (span, writes) in [(step.op.reads(), false), (step.op.writes(), true)] {
-                let span = span.map(|span| layout.place(span));
-                if let Some(span) = span.filter(|span| span.buffer == buffer && !span.is_empty()) {
-                    let end = check::end_of(span);
-                    accesses.push(Access { start: span.offset, end, writes, node });
-                }
-            }
-        }
-        accesses.sort_by_key(|access| access.start);
-        let (mut reads, mut writes): (Vec<Access>, Vec<Access>) = (Vec::new(), Vec::new());
-        for access in accesses {
-            reads.retain(|earlier| earlier.end > access.start);
-            writes.retain(|earlier| earlier.end > access.start);
-            let readers = reads.iter().filter(|_| access.writes);
-            for other in writes.iter().chain(readers) {
-                if !graph.precedes(other.node, access.node) && !graph.precedes(access.node, other.node) {
-                    let shared = access.end.min(other.end) - access.start;
-                    return Err(VerifyError::Conflict {
-                        at: graph.at(other.node).boxed(),
-                        other: graph.at(access.node).boxed(),
-                        shared: Span { buffer, offset: access.start, len: shared },
-                    });
-                }
-            }
-            if access.writes { writes.push(access) } else { reads.push(access) }
+/// Refuses accesses of a rank that share bytes, of which one writes and neither precedes the other.
+fn conflicts(graph: &Graph<'_>, programs: &[Program], layout: Layout) -> Result<(), VerifyError> {
+    let (mut pairs, mut shared) = (Vec::new(), Vec::new());
+    for program in programs {
+        for buffer in [Buffer::Input, Buffer::Output, Buffer::Scratch] {
+            sharing(accesses(graph, program, buffer, layout), |a, b, start, end| {
+                pairs.push((a.node, b.node));
+                shared.push(Span { buffer, offset: start, len: end - start });
+            });
         }
     }
-    Ok(())
+    graph.unordered(&pairs).map_or(Ok(()), |index| {
+        let (at, other) = (graph.at(pairs[index].0).boxed(), graph.at(pairs[index].1).boxed());
+        Err(VerifyError::Conflict { at, other, shared: shared[index] })
+    })
+}
+
+/// What a rank's steps do to a buffer, by offset.
+fn accesses(graph: &Graph<'_>, program: &Program, buffer: Buffer, layout: Layout) -> Vec<Access> {
+    let mut accesses = Vec::new();
+    for (id, step) in program.steps.iter().enumerate().filter(|(_, step)| !layout.nothing_to_do(step.op)) {
+        let node = graph.node(program.rank, id);
+        for (span, writes) in [(step.op.reads(), false), (step.op.writes(), true)] {
+            let span = span.map(|span| layout.place(span));
+            if let Some(span) = span.filter(|span| span.buffer == buffer && !span.is_empty()) {
+                accesses.push(Access { start: span.offset, end: check::end_of(span), writes, node });
+            }
+        }
+    }
+    accesses.sort_by_key(|access| access.start);
+    accesses
+}
+
+/// Calls `with` for every two accesses that share bytes and of which one writes, with the start and end of those bytes.
+fn sharing(accesses: Vec<Access>, mut with: impl FnMut(Access, Access, u64, u64)) {
+    let (mut reads, mut writes): (Vec<Access>, Vec<Access>) = (Vec::new(), Vec::new());
+    for access in accesses {
+        reads.retain(|earlier| earlier.end > access.start);
+        writes.retain(|earlier| earlier.end > access.start);
+        let readers = reads.iter().filter(|_| access.writes);
+        for other in writes.iter().chain(readers) {
+            with(*other, access, access.start, access.end.min(other.end));
+        }
+        if access.writes { writes.push(access) } else { reads.push(access) }
+    }
 }
 
 /// Proves that at most `chains` roots multicast at once (MC-8) by laying the multicasts out in so many chains, in each
