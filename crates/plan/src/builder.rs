@@ -3,6 +3,8 @@
 //! Invariants: ids are dense and count up from 0, dependencies point backwards. Whether the program does something
 //! sensible is the verifier's question, not the builder's.
 
+use std::collections::BTreeSet;
+
 use crate::program::{Op, OpId, Program, Rank, Span, Step};
 
 /// A program in the making.
@@ -122,6 +124,19 @@ impl ProgramBuilder {
         let unfollowed = self.followed.iter().enumerate().filter(|(_, followed)| !**followed);
         self.frontier = unfollowed.map(|(id, _)| OpId(u32::try_from(id).expect("ids fit 32 bits"))).collect();
         self.barrier = self.program.steps.len();
+    }
+
+    /// Whether a step that follows `after` also follows `step`, directly or through others.
+    pub(crate) fn follows(&self, after: &[OpId], step: OpId) -> bool {
+        let (mut stack, mut seen) = (after.to_vec(), BTreeSet::new());
+        while let Some(later) = stack.pop() {
+            if later == step {
+                return true;
+            }
+            let earlier = &self.program.steps[later.0 as usize].after;
+            stack.extend(earlier.iter().filter(|id| **id >= step && seen.insert(**id)));
+        }
+        false
     }
 
     /// The finished program.

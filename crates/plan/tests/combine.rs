@@ -1,11 +1,15 @@
 //! Plans of reductions are proven: every contribution once, in the promised order, the same pairs on all ranks that share a
 //! result (TH-2, TH-6), in place and not.
 
+mod damage;
+
 use outboard_plan::combine::{allreduce as all, reduce as to_root, reduce_scatter as scatter, scan as prefix};
 use outboard_plan::{
-    AllreduceAlgorithm, Extents, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm, Vector,
-    allreduce, exscan, reduce, reduce_scatter, scan, verify_reduction,
+    AllreduceAlgorithm, Extents, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, ReductionContract,
+    ScanAlgorithm, Vector, allreduce, exscan, reduce, reduce_scatter, scan, verify_reduction,
 };
+use proptest::prelude::*;
+use proptest::sample::select;
 
 const REDUCE: [ReduceAlgorithm; 2] = [ReduceAlgorithm::Binomial, ReduceAlgorithm::Halving];
 
@@ -98,4 +102,115 @@ fn scans_are_right_for_every_group_up_to_64() {
             vectors(ranks).into_iter().for_each(|vector| prove_scans(algorithm, ranks, vector));
         }
     }
+}
+
+/// Vectors of any element, shorter and longer than the ranks are many.
+fn vector() -> impl Strategy<Value = Vector> {
+    let count = prop_oneof![0..300u64, Just(1 << 40)];
+    (count, select(vec![1, 2, 4, 8, 12, 16])).prop_map(|(count, element_bytes)| Vector { count, element_bytes })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn random_vectors_are_right(
+        (ranks, root) in (1..=64u32).prop_flat_map(|ranks| (Just(ranks), 0..ranks)),
+        vector in vector(),
+        to_root in select(&REDUCE),
+        to_all in select(&ALLREDUCE),
+        pieces in 1..9u32,
+    ) {
+        prove_reduce(to_root, ranks, Rank(root), vector);
+        prove_allreduce(to_all, ranks, vector);
+        prove_scans(ScanAlgorithm::RecursiveDoubling, ranks, vector);
+        prove_scans(ScanAlgorithm::Chain { pieces }, ranks, vector);
+    }
+
+    #[test]
+    fn random_blocks_with_zeros_among_them_are_right(
+        counts in prop::collection::vec(prop_oneof![Just(0u64), 1..50u64], 1..=64),
+        element_bytes in select(vec![1, 8, 16]),
+        algorithm in select(&REDUCE_SCATTER),
+    ) {
+        prove_reduce_scatter(algorithm, &counts, element_bytes);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4))]
+
+    /// Algorithms whose programs grow with the logarithm of the ranks.
+    #[test]
+    fn random_groups_up_to_4096_are_right(ranks in 65..=4096u32, pick: u32, count in 1..100_000u64) {
+        let vector = Vector { count, element_bytes: 4 };
+        for algorithm in REDUCE {
+            prove_reduce(algorithm, ranks, Rank(pick % ranks), vector);
+        }
+        for algorithm in [AllreduceAlgorithm::RecursiveDoubling, AllreduceAlgorithm::Rabenseifner] {
+            prove_allreduce(algorithm, ranks, vector);
+        }
+        prove_allreduce(AllreduceAlgorithm::ReduceMulticast { subgroups: 1 }, ranks, vector);
+        prove_scans(ScanAlgorithm::RecursiveDoubling, ranks, vector);
+        prove_scans(ScanAlgorithm::Chain { pieces: 1 }, ranks, vector);
+        prove_reduce_scatter(ReduceScatterAlgorithm::RecursiveHalving, &vec![count % 5; ranks as usize], 4);
+    }
+
+    /// Algorithms whose programs grow with the ranks.
+    #[test]
+    fn random_rings_are_right(ranks in 65..=130u32, count in 0..1000u64) {
+        let vector = Vector { count, element_bytes: 2 };
+        prove_allreduce(AllreduceAlgorithm::Ring, ranks, vector);
+        prove_allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1 }, ranks, vector);
+        prove_reduce_scatter(ReduceScatterAlgorithm::Ring, &vec![1; ranks as usize], 2);
+        prove_reduce_scatter(ReduceScatterAlgorithm::Pairwise, &vec![1; ranks as usize], 2);
+    }
+}
+
+/// Damages each program of a valid group in every way, one at a time: no such group is valid.
+fn damage_is_refused(name: &str, group: Vec<Program>, contract: impl Fn(Rank) -> ReductionContract) -> usize {
+    assert_eq!(verify_reduction(&group, &contract), Ok(()), "{name}");
+    let mut refused = 0;
+    for rank in 0..group.len() {
+        let mut group = group.clone();
+        let valid = group[rank].clone();
+        for program in damage::damaged(&valid) {
+            group[rank] = program;
+            let verdict = verify_reduction(&group, &contract);
+            assert!(verdict.is_err(), "{name}: accepted in place of\n{valid}\n{}", group[rank]);
+            refused += 1;
+        }
+    }
+    refused
+}
+
+#[test]
+fn every_single_damage_is_refused() {
+    let mut refused = 0;
+    for ranks in 1..=6 {
+        let vector = Vector { count: 2 * u64::from(ranks) + 1, element_bytes: 2 };
+        for algorithm in ALLREDUCE {
+            let programs = group(ranks, |rank| allreduce(algorithm, ranks, rank, vector).unwrap());
+            refused += damage_is_refused(algorithm.name(), programs, |_| all::contract(algorithm, ranks, vector));
+        }
+        for algorithm in REDUCE {
+            let root = Rank(ranks / 2);
+            let programs = group(ranks, |rank| reduce(algorithm, ranks, root, rank, vector).unwrap());
+            let contract = |rank| to_root::contract(algorithm, ranks, root, rank, vector);
+            refused += damage_is_refused(algorithm.name(), programs, contract);
+        }
+        for algorithm in REDUCE_SCATTER {
+            let extents = Extents::uneven((0..ranks).map(|rank| 2 + 2 * u64::from(rank % 2))).unwrap();
+            let programs = group(ranks, |rank| reduce_scatter(algorithm, rank, &extents).unwrap());
+            let contract = |rank| scatter::contract(algorithm, rank, &extents, 2);
+            refused += damage_is_refused(algorithm.name(), programs, contract);
+        }
+        for algorithm in SCAN {
+            let programs = group(ranks, |rank| scan(algorithm, ranks, rank, vector).unwrap());
+            refused += damage_is_refused(algorithm.name(), programs, |rank| prefix::contract(rank, vector));
+            let programs = group(ranks, |rank| exscan(algorithm, ranks, rank, vector).unwrap());
+            refused += damage_is_refused(algorithm.name(), programs, |rank| prefix::exscan_contract(rank, vector));
+        }
+    }
+    assert!(refused > 10_000, "only {refused} damaged plans were tried");
 }

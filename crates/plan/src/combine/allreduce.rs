@@ -123,14 +123,16 @@ fn rabenseifner(draft: &mut Draft, ranks: u32, rank: Rank, vector: Vector) {
         let of = |range: &std::ops::Range<u64>| Span::output(bytes(range.start), bytes(range.end - range.start));
         let kept = of(&halves.ranges[pairing.rounds() as usize]);
         let mut after = draft.deliver(&halves.part, kept.offset).after;
+        // The first to go needs not wait until it is delivered.
+        let mut finished = halves.part.clone();
         for round in (0..pairing.rounds()).rev() {
             let partner = pairing.rank(halves.place ^ 1 << round);
             let received = draft.recv_into(partner, BACK, of(&halves.partners(round)));
-            let finished = of(&halves.ranges[round as usize + 1]);
-            draft.send(partner, BACK, &Part { span: finished, after: after.clone() });
+            draft.send(partner, BACK, &finished);
             after.extend(received.after);
+            finished = Part { span: of(&halves.ranges[round as usize]), after: after.clone() };
         }
-        Part { span: of(&halves.ranges[0]), after }
+        finished
     });
     leave(draft, pairing.role(rank), result);
 }

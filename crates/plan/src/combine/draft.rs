@@ -109,7 +109,7 @@ impl Draft {
         if becomes.span.is_empty() {
             return becomes.clone();
         }
-        let after: Vec<OpId> = becomes.after.iter().chain(&stays.after).copied().collect();
+        let after = self.latest(becomes.after.iter().chain(&stays.after).copied().collect());
         let combined = self.builder.reduce(stays.span, becomes.span, stays_left, &after);
         self.reads(stays.span, combined);
         Part { span: becomes.span, after: vec![combined] }
@@ -137,10 +137,24 @@ impl Draft {
         let to = Span::output(offset, span.len);
         if (span.buffer, span.offset) != (Buffer::Input, offset) {
             let overlaps = |read: &Span| read.offset < offset + span.len && offset < read.offset + read.len;
-            let readers = self.readers.iter().filter(|(read, by)| overlaps(read) && !part.after.contains(by));
-            after.extend(readers.map(|(_, by)| by));
+            after.extend(self.readers.iter().filter(|(read, _)| overlaps(read)).map(|(_, by)| by));
+            after = self.latest(after);
         }
         self.copy(&Part { span, after }, to)
+    }
+
+    /// The steps of `after` that no other one of them follows anyway.
+    fn latest(&self, mut after: Vec<OpId>) -> Vec<OpId> {
+        after.sort_unstable();
+        after.dedup();
+        let mut latest: Vec<OpId> = Vec::new();
+        for step in after.into_iter().rev() {
+            if !self.builder.follows(&latest, step) {
+                latest.push(step);
+            }
+        }
+        latest.reverse();
+        latest
     }
 
     /// The program.
