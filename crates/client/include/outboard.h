@@ -153,6 +153,43 @@ int outboard_ialltoallv(outboard_group *group, const void *send, const uint64_t 
                         const uint64_t *send_offsets, void *receive, const uint64_t *receive_bytes,
                         const uint64_t *receive_offsets, outboard_request **request);
 
+/* 1 when the group's configuration offloads a gather or scatter of blocks of this size; as
+ * outboard_group_offloads_allgather. A gatherv or scatterv is offloaded where outboard_group_offloads_alltoallv says so. */
+int outboard_group_offloads_gather(const outboard_group *group, uint64_t bytes_per_rank);
+
+/*
+ * Posts a gather: bytes_per_rank bytes at `send` of every rank come to `receive` of rank `root`, in the order of ranks.
+ * `receive` counts on the root alone, and only there `send` may be OUTBOARD_IN_PLACE. Never blocks; a rank other than the root
+ * completes when its block has been read, whoever else has called. All ranks pass the same bytes and root. The buffers belong to
+ * Outboard until the request completes.
+ */
+int outboard_igather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, uint32_t root,
+                     outboard_request **request);
+
+/*
+ * Posts a scatter: block i of bytes_per_rank bytes at `send` of rank `root` goes to `receive` of rank i. `send` counts on the
+ * root alone, and only there `receive` may be (void *)OUTBOARD_IN_PLACE: the root's block stays where it is. Otherwise as a
+ * gather; nobody waits for anybody but the root.
+ */
+int outboard_iscatter(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, uint32_t root,
+                      outboard_request **request);
+
+/*
+ * Posts a gather of blocks of different sizes: send_bytes at `send` of rank i go to receive + receive_offsets[i] of rank
+ * `root`, whose receive_bytes[i] must be the same: if both are above 0 and differ, the request fails on the ranks that have not
+ * completed, with OUTBOARD_ERR_MISMATCH. Lists count on the root alone, have one entry for every rank and are read before the
+ * call returns. Of a contribution in place send_bytes does not count.
+ */
+int outboard_igatherv(outboard_group *group, const void *send, uint64_t send_bytes, void *receive,
+                      const uint64_t *receive_bytes, const uint64_t *receive_offsets, uint32_t root,
+                      outboard_request **request);
+
+/* Posts a scatter of blocks of different sizes: send_bytes[i] at send + send_offsets[i] of rank `root` go to `receive` of rank
+ * i, which expects receive_bytes; otherwise as outboard_igatherv. */
+int outboard_iscatterv(outboard_group *group, const void *send, const uint64_t *send_bytes,
+                       const uint64_t *send_offsets, void *receive, uint64_t receive_bytes, uint32_t root,
+                       outboard_request **request);
+
 /* Sets *done to 1 when the request has completed; the return value is then its result. The request stays valid. */
 int outboard_test(outboard_request *request, int *done);
 /* Sleeps until the request completes and returns its result; timeout_ms < 0 waits for ever. On timeout *done is 0

@@ -20,6 +20,8 @@ use std::path::Path;
 use std::sync::{LazyLock, Mutex, TryLockError};
 use std::time::Duration;
 
+mod rooted;
+
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }

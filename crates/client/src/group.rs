@@ -12,6 +12,10 @@ use outboard_shm::memory::Tier;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+mod rooted;
+
+pub use rooted::Destination;
+
 /// Seconds.
 const DEADLINE: &str = "OUTBOARD_DEADLINE";
 
@@ -165,9 +169,7 @@ impl Group {
     /// # Safety
     /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
     pub unsafe fn ibroadcast(&self, root: u32, buffer: *mut u8, bytes: u64) -> Result<Request, Error> {
-        if root >= self.ranks {
-            return Err(Error::argument("root", format!("is {root}: the group has ranks 0 to {}", self.ranks - 1)));
-        }
+        self.check_root(root)?;
         let Ok(length) = isize::try_from(bytes).map(isize::unsigned_abs) else {
             return Err(Error::argument("bytes", format!("is {bytes}, more than the address space")));
         };
@@ -337,6 +339,13 @@ impl Group {
         let table = [sent.bytes, sent.offsets, received.bytes, received.offsets].concat();
         // SAFETY: the caller's promise about the blocks.
         unsafe { self.post(&buffers, &table, entry) }
+    }
+
+    fn check_root(&self, root: u32) -> Result<(), Error> {
+        if root < self.ranks {
+            return Ok(());
+        }
+        Err(Error::argument("root", format!("is {root}: the group has ranks 0 to {}", self.ranks - 1)))
     }
 
     /// Posts what `entry` makes of where everything lies, the table too, if there is one.

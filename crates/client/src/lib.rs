@@ -26,7 +26,7 @@ mod trace;
 
 pub use context::Context;
 pub use error::Error;
-pub use group::{BlockList, Contribution, Group};
+pub use group::{BlockList, Contribution, Destination, Group};
 pub use outboard_shm::attach::OFFER_BYTES;
 pub use outboard_shm::memory::Tier;
 pub use outboard_shm::status::Status;

@@ -40,6 +40,8 @@ use crate::statistics::{Ended, Seated, Tiers};
 use crate::topology::{Place, Seat, Topology};
 use crate::trace::Trace;
 
+mod rooted;
+
 /// Submissions taken from one rank per turn, so that one rank does not starve the others.
 const SUBMISSIONS: usize = 64;
 /// Largest receive buffer that an address space can hold.
@@ -175,8 +177,14 @@ enum Refusal {
     Blocks(#[from] AlltoallError),
     #[error(transparent)]
     Quota(#[from] QuotaError),
-    #[error("rank {root} cannot be the root of a broadcast among {ranks} ranks; they count from 0")]
+    #[error("rank {root} cannot be the root among {ranks} ranks; they count from 0")]
     Root { root: u32, ranks: u32 },
+    #[error("a gather or scatter is in place at a rank that is not its root; only the root's own block can be")]
+    InPlace,
+    #[error(
+        "the root of a gatherv or scatterv names one block, or another rank a table; the root gives the blocks of all"
+    )]
+    Lists,
 }
 
 impl Refusal {
@@ -590,6 +598,7 @@ impl Attached {
             Entry::Broadcast(entry) => broadcast(entry, *rank, *ranks)?,
             Entry::Alltoall(entry) => alltoall(entry, *rank, *ranks, &self.memory)?,
             Entry::Allgatherv(entry) => allgatherv(entry, *rank, *ranks, &self.memory)?,
+            Entry::Rooted(entry) => rooted::rooted(entry, *rank, *ranks, &self.memory)?,
         };
         *calls = expected;
         *in_flight += 1;

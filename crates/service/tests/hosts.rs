@@ -31,6 +31,8 @@ fn main() -> ExitCode {
         ("uneven_blocks_are_multicast_once", uneven_blocks_are_multicast_once),
         ("exchanges_are_pulled", exchanges_are_pulled),
         ("a_late_rank_of_an_exchange_holds_up_nobody", a_late_rank_of_an_exchange_holds_up_nobody),
+        ("gathers_and_scatters_are_pulled", gathers_and_scatters_are_pulled),
+        ("a_late_root_of_a_gather_holds_up_nobody", a_late_root_of_a_gather_holds_up_nobody),
         ("ranks_that_disagree_on_a_block_are_told_both_counts", ranks_that_disagree_on_a_block_are_told_both_counts),
         ("lost_datagrams_are_repaired", lost_datagrams_are_repaired),
         ("withdrawn_memory_loses_no_byte_between_hosts", withdrawn_memory_loses_no_byte_between_hosts),
@@ -240,9 +242,35 @@ fn a_late_rank_of_an_exchange_holds_up_nobody() {
     ranks.into_iter().for_each(Rank::finish);
 }
 
+/// SP-5, with several of all kinds in flight.
+fn gathers_and_scatters_are_pulled() {
+    let cluster = Cluster::start(3, None, &[]);
+    let mut ranks = cluster.ranks("rooted", 2);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+    assert_eq!((cluster.count("completed"), cluster.count("failed")), (6 * 50, 0));
+}
+
+/// SP-6: nobody waits for the late root of a gather, nor for the late leaf of a scatter.
+fn a_late_root_of_a_gather_holds_up_nobody() {
+    let cluster = Cluster::start(3, None, &[]);
+    let mut ranks = cluster.ranks("late-root", 2);
+    for _ in 0..2 {
+        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+        let (late, others) = ranks.split_last_mut().expect("six");
+        others.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+        late.go_on();
+        assert_eq!(late.line(), "done");
+        ranks.iter_mut().for_each(Rank::go_on);
+    }
+    ranks.into_iter().for_each(Rank::finish);
+}
+
 fn ranks_that_disagree_on_a_block_are_told_both_counts() {
     let cluster = Cluster::start(2, None, &[]);
     cluster.ranks("exchange-mismatch", 1).into_iter().for_each(Rank::finish);
+    cluster.ranks("rooted-mismatch", 1).into_iter().for_each(Rank::finish);
 }
 
 /// SP-6, SP-9: nobody waits for the late one, which gets its bytes from staging, and is counted.

@@ -96,6 +96,18 @@ fn ranks_exchange_even_and_uneven_blocks() {
     ranks.into_iter().for_each(support::Rank::finish);
 }
 
+/// SP-5 on one host.
+#[test]
+fn ranks_gather_at_and_scatter_from_a_root() {
+    let daemon = Daemon::start(&[]);
+    let mut ranks = ranks("rooted", &daemon, 4);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    let statistics = daemon.statistics();
+    assert_eq!((&statistics["completed"], &statistics["failed"]), (&(4 * 50).into(), &0.into()), "{statistics}");
+    ranks.iter_mut().for_each(support::Rank::go_on);
+    ranks.into_iter().for_each(support::Rank::finish);
+}
+
 /// MC-9: posting does not wait for what was posted before.
 #[test]
 fn many_calls_in_flight_end_with_the_right_bytes() {
@@ -125,6 +137,7 @@ fn ranks_that_disagree_learn_both_calls() {
     let daemon = Daemon::start(&[]);
     ranks("mismatch", &daemon, 3).into_iter().for_each(support::Rank::finish);
     ranks("exchange-mismatch", &daemon, 3).into_iter().for_each(support::Rank::finish);
+    ranks("rooted-mismatch", &daemon, 3).into_iter().for_each(support::Rank::finish);
 }
 
 #[test]

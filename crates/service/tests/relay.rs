@@ -58,7 +58,7 @@ fn run(scenario: &str, ranks: usize) -> serde_json::Value {
 #[test]
 fn relayed_ranks_gather_broadcast_and_exchange() {
     for (scenario, ranks, calls) in
-        [("allgather", 4, 14), ("broadcast", 3, 24), ("alltoall", 4, 16), ("allgatherv", 4, 18)]
+        [("allgather", 4, 14), ("broadcast", 3, 24), ("alltoall", 4, 16), ("allgatherv", 4, 18), ("rooted", 4, 50)]
     {
         let statistics = run(scenario, ranks);
         assert_eq!(statistics["completed"], ranks * calls, "{scenario}: {statistics}");
@@ -103,7 +103,7 @@ fn relayed_ranks_hear_of_deaths_and_disagreements() {
     ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
     last.kill();
     ranks.into_iter().for_each(Rank::finish);
-    for scenario in ["mismatch", "exchange-mismatch"] {
+    for scenario in ["mismatch", "exchange-mismatch", "rooted-mismatch"] {
         start(scenario, &relay, 3).into_iter().for_each(Rank::finish);
     }
 }

@@ -4,6 +4,10 @@
 
 use crate::ring::{ENTRY_WORDS, Words};
 
+mod rooted;
+
+pub use rooted::{Direction, RootedBlocks, RootedEntry};
+
 const KIND_ALLGATHER: u64 = 1;
 const KIND_BROADCAST: u64 = 2;
 const KIND_ALLTOALL: u64 = 3;
@@ -22,6 +26,8 @@ pub enum Entry {
     Alltoall(AlltoallEntry),
     /// Start an allgather of blocks of different sizes.
     Allgatherv(AllgathervEntry),
+    /// Start a gather or scatter.
+    Rooted(RootedEntry),
 }
 
 /// An allgather as the rank posts it.
@@ -157,6 +163,7 @@ impl Entry {
                 words[6] = entry.receive;
                 words[7] = entry.table;
             }
+            Entry::Rooted(entry) => entry.encode(&mut words),
             Entry::Alltoall(entry) => {
                 (words[0], words[7]) = match entry.blocks {
                     BlockSizes::Even { bytes } => (KIND_ALLTOALL, bytes),
@@ -179,6 +186,7 @@ impl Entry {
             Entry::Broadcast(entry) => entry.group,
             Entry::Alltoall(entry) => entry.group,
             Entry::Allgatherv(entry) => entry.group,
+            Entry::Rooted(entry) => entry.group,
         }
     }
 
@@ -189,6 +197,7 @@ impl Entry {
             Entry::Broadcast(entry) => entry.instance,
             Entry::Alltoall(entry) => entry.instance,
             Entry::Allgatherv(entry) => entry.instance,
+            Entry::Rooted(entry) => entry.instance,
         }
     }
 
@@ -199,6 +208,7 @@ impl Entry {
             Entry::Broadcast(entry) => entry.slot,
             Entry::Alltoall(entry) => entry.slot,
             Entry::Allgatherv(entry) => entry.slot,
+            Entry::Rooted(entry) => entry.slot,
         }
     }
 
@@ -210,11 +220,15 @@ impl Entry {
         let check = |ok: bool, field, value| {
             if ok { Ok(()) } else { Err(BadEntry { field, value }) }
         };
-        check((KIND_ALLGATHER..=KIND_ALLGATHERV).contains(&words[0]), "kind", words[0])?;
+        let rooted = rooted::Kind::of(words[0]);
+        check(rooted.is_some() || (KIND_ALLGATHER..=KIND_ALLGATHERV).contains(&words[0]), "kind", words[0])?;
         check(words[2] != 0, "instance", words[2])?;
         check(words[3] < u64::from(slots), "slot", words[3])?;
         for &spare in &words[8..] {
             check(spare == 0, "spare word", spare)?;
+        }
+        if let Some(kind) = rooted {
+            return RootedEntry::decode(words, kind).map(Entry::Rooted);
         }
         let (group, instance, slot) = (words[1], words[2], words[3] as u32);
         if words[0] == KIND_BROADCAST {

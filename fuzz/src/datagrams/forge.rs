@@ -30,7 +30,7 @@ fn group(tape: &mut Tape<'_>) -> GroupHandle {
 }
 
 fn signature(tape: &mut Tape<'_>) -> Signature {
-    let kind = match tape.below(5) {
+    let kind = match tape.below(8) {
         0 => CallKind::Allgather,
         1 => CallKind::Broadcast { root: Rank(tape.number32()) },
         2 => CallKind::Alltoall,

@@ -2,4 +2,5 @@
 
 mod c_interface;
 mod rank;
+mod rooted;
 mod service;

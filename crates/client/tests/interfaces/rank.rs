@@ -1,11 +1,12 @@
 //! The Rust interface against a service process that carries allgathers out among the ranks of this test process.
 
+use crate::rooted::gathers_and_scatters;
 use crate::service::{Behaviour, FakeService, Reach};
 use outboard::{BlockList, Context, Contribution, Error, Group, Request, Status, Tier, wait_some};
 use std::time::Duration;
 
 /// Attaches `ranks` ranks and makes one group of them.
-fn world(service: &FakeService, ranks: u32) -> Vec<(Context, Group)> {
+pub(crate) fn world(service: &FakeService, ranks: u32) -> Vec<(Context, Group)> {
     let contexts: Vec<Context> = (0..ranks).map(|_| Context::attach(Some(service.socket())).unwrap()).collect();
     let offers: Vec<u8> = contexts.iter().flat_map(|context| *context.offer().unwrap()).collect();
     std::thread::scope(|scope| {
@@ -21,7 +22,7 @@ fn world(service: &FakeService, ranks: u32) -> Vec<(Context, Group)> {
     })
 }
 
-fn contribution(rank: u32, bytes: usize) -> Vec<u8> {
+pub(crate) fn contribution(rank: u32, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 7 + rank as usize * 31) as u8).collect()
 }
 
@@ -158,6 +159,7 @@ fn ranks_gather_by_cross_memory_attach() {
         broadcast(&world, bytes as u32 % 4, bytes);
         exchange(&world, bytes);
         allgatherv(&world, bytes);
+        gathers_and_scatters(&world, bytes as u32 % 3, bytes);
     }
 }
 
@@ -184,6 +186,7 @@ fn ranks_gather_by_staging() {
         broadcast(&world, bytes as u32 % 3, bytes);
         exchange(&world, bytes);
         allgatherv(&world, bytes);
+        gathers_and_scatters(&world, bytes as u32 % 3, bytes);
     }
 }
 

@@ -3,7 +3,7 @@
 use outboard::Status;
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, OFFER_BYTES, Received, Reply, Request, Welcome};
 use outboard_shm::control::{Completions, ServiceSide};
-use outboard_shm::entry::{AllgatherEntry, BlockSizes, Entry};
+use outboard_shm::entry::{AllgatherEntry, BlockSizes, Direction, Entry, RootedBlocks, RootedEntry};
 use outboard_shm::memory::{CrossMemory, MemoryDescriptor, Proof, RankMemory, TieredMemory, copy_between};
 use outboard_shm::region::read_sealed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -272,7 +272,7 @@ impl Service {
             .iter()
             .filter_map(|(connection, entry)| match entry {
                 Entry::Allgather(entry) => Some((*connection, *entry)),
-                Entry::Broadcast(_) | Entry::Alltoall(_) | Entry::Allgatherv(_) => None,
+                Entry::Broadcast(_) | Entry::Alltoall(_) | Entry::Allgatherv(_) | Entry::Rooted(_) => None,
             })
             .collect();
         match calls[0].1 {
@@ -283,6 +283,7 @@ impl Service {
             Entry::Broadcast(_) => self.broadcast(members, calls),
             Entry::Alltoall(_) => self.alltoall(members, calls),
             Entry::Allgatherv(_) => self.allgatherv(members, calls),
+            Entry::Rooted(entry) => self.rooted(members, calls, entry.root),
         }
     }
 
@@ -306,6 +307,45 @@ impl Service {
                 let (expected, receive) = block(target, from);
                 assert_eq!(bytes, expected);
                 copy_between(memory(source), send, memory(target), receive, bytes).unwrap();
+            }
+        }
+    }
+
+    /// Gathers and scatters: between the block of each rank and its place among those of the root.
+    fn rooted(&self, members: &[usize], calls: &[(usize, Entry)], root: u32) {
+        let memory = |connection: usize| &self.ranks[connection].as_ref().unwrap().attached.as_ref().unwrap().1;
+        let entry = |connection: usize| match calls.iter().find(|(caller, _)| *caller == connection) {
+            Some((_, Entry::Rooted(entry))) => *entry,
+            other => panic!("{other:?}"),
+        };
+        let at_root = members[root as usize];
+        let root_entry: RootedEntry = entry(at_root);
+        let gathers = root_entry.direction == Direction::Gather;
+        for (rank, &connection) in members.iter().enumerate() {
+            let own = entry(connection);
+            assert_eq!((own.root, own.direction), (root, root_entry.direction), "all call the same");
+            let (bytes, offset) = match root_entry.blocks {
+                RootedBlocks::Even { bytes } => (bytes, rank as u64 * bytes),
+                RootedBlocks::Own { .. } => panic!("the root has a table"),
+                RootedBlocks::Table { address } => {
+                    let mut table = vec![0; 2 * 8 * members.len()];
+                    memory(at_root).read(address, &mut table).unwrap();
+                    let number = |at: usize| u64::from_le_bytes(table[8 * at..][..8].try_into().unwrap());
+                    (number(rank), number(rank + members.len()))
+                }
+            };
+            match own.blocks {
+                RootedBlocks::Even { bytes: own } | RootedBlocks::Own { bytes: own } => assert_eq!(own, bytes),
+                RootedBlocks::Table { .. } => assert_eq!(connection, at_root),
+            }
+            if own.in_place {
+                assert_eq!(connection, at_root);
+            } else if gathers {
+                let place = root_entry.receive + offset;
+                copy_between(memory(connection), own.send, memory(at_root), place, bytes).unwrap();
+            } else {
+                let place = root_entry.send + offset;
+                copy_between(memory(at_root), place, memory(connection), own.receive, bytes).unwrap();
             }
         }
     }

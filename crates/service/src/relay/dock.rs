@@ -28,7 +28,10 @@ use std::time::Duration;
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
-use outboard_shm::entry::{AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
+use outboard_shm::entry::{
+    AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, RootedBlocks,
+    RootedEntry,
+};
 use outboard_shm::region::seal_bytes;
 use outboard_shm::status::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -331,6 +334,15 @@ impl Docked {
                     BlockSizes::Table { .. } => BlockSizes::Table { address: base + self.table_at },
                 };
                 Entry::Alltoall(AlltoallEntry { send, receive, blocks, ..entry })
+            }
+            Entry::Rooted(entry) => {
+                let blocks = match entry.blocks {
+                    RootedBlocks::Table { .. } => RootedBlocks::Table { address: base + self.table_at },
+                    sizes @ (RootedBlocks::Even { .. } | RootedBlocks::Own { .. }) => sizes,
+                };
+                // The root's own block was carried with the input of a gather.
+                let in_place = entry.in_place && entry.direction == Direction::Scatter;
+                Entry::Rooted(RootedEntry { in_place, send, receive, blocks, ..entry })
             }
         }
     }

@@ -1,6 +1,9 @@
 //! What a submission reads and writes in its rank, so that it can be carried to another machine and its result back.
 
-use outboard_shm::entry::{AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
+use outboard_shm::entry::{
+    AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, RootedBlocks,
+    RootedEntry,
+};
 use outboard_shm::memory::{AccessError, RankMemory};
 
 /// Address and length of bytes in the rank.
@@ -80,6 +83,11 @@ impl Submission {
                 bases = (own.0, receive);
                 (vec![own], output.into_iter().filter(|(_, bytes)| *bytes > 0).collect(), table)
             }
+            Entry::Rooted(entry) => {
+                let (input, output, table);
+                (input, output, table, bases) = rooted(&entry, ranks, me, memory)?;
+                (input, output, table)
+            }
         };
         // Sums of both directions together fit, so those of one do.
         let pieces = || input.iter().chain(&output);
@@ -111,6 +119,40 @@ fn allgather(entry: &AllgatherEntry, ranks: u32, me: u32) -> Result<(Vec<Piece>,
     let own = u64::from(me) * bytes;
     let send = if in_place { receive.checked_add(own).ok_or(SubmissionError::Range)? } else { send };
     Ok((vec![(send, bytes)], vec![(receive, total)]))
+}
+
+/// Input, output, table and bases of a gather or scatter.
+type Rooted = (Vec<Piece>, Vec<Piece>, Vec<u8>, (u64, u64));
+
+/// The root has a block for every rank on one side and its own on the other, the others have one block. An own block that a
+/// gather finds in place is carried as input all the same; one that a scatter leaves in place is no output.
+fn rooted(entry: &RootedEntry, ranks: u32, me: u32, memory: &dyn RankMemory) -> Result<Rooted, SubmissionError> {
+    let &RootedEntry { direction, root, in_place, send, receive, blocks, .. } = entry;
+    let gathers = direction == Direction::Gather;
+    let (many_at, one_at) = if gathers { (receive, send) } else { (send, receive) };
+    let mut table = Vec::new();
+    let (many, one) = match blocks {
+        RootedBlocks::Own { bytes } => (Vec::new(), (one_at, bytes)),
+        RootedBlocks::Even { bytes } if me != root => (Vec::new(), (one_at, bytes)),
+        RootedBlocks::Even { bytes } => {
+            let total = bytes.checked_mul(u64::from(ranks)).ok_or(SubmissionError::Range)?;
+            // Part of the total, which fits.
+            let place = many_at.checked_add(u64::from(me) * bytes).ok_or(SubmissionError::Range)?;
+            (vec![(many_at, total)], (if in_place { place } else { one_at }, bytes))
+        }
+        RootedBlocks::Table { address } => {
+            let ([list], packed) = lists(address, [many_at], ranks, memory)?;
+            table = packed;
+            let (place, bytes) = list[me as usize];
+            let many = list.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+            (many, (if in_place { place } else { one_at }, bytes))
+        }
+    };
+    if gathers {
+        return Ok((vec![one], many, table, (one.0, receive)));
+    }
+    let one = if in_place { Vec::new() } else { vec![one] };
+    Ok((many, one, table, (send, receive)))
 }
 
 /// The blocks of each buffer of a table, by rank, and the table for blocks without gaps between them. The buffers begin at

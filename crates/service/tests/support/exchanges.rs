@@ -5,19 +5,19 @@ use outboard::{BlockList, Contribution, Group, Request, Status};
 use super::scenarios::{LIMIT, block, check, me, post, say, wait_for_line};
 
 /// Bytes between two blocks, which nobody may touch.
-const GAP: usize = 3;
-const UNTOUCHED: u8 = 0xee;
+pub(super) const GAP: usize = 3;
+pub(super) const UNTOUCHED: u8 = 0xee;
 
 /// One buffer with its blocks.
-struct Buffer {
-    memory: Vec<u8>,
-    bytes: Vec<u64>,
+pub(super) struct Buffer {
+    pub(super) memory: Vec<u8>,
+    pub(super) bytes: Vec<u64>,
     offsets: Vec<u64>,
 }
 
 impl Buffer {
     /// Blocks of these bytes in the reverse order of ranks, `gap` bytes apart.
-    fn new(bytes: Vec<u64>, gap: usize) -> Buffer {
+    pub(super) fn new(bytes: Vec<u64>, gap: usize) -> Buffer {
         let mut at = 0;
         let mut offsets = vec![0; bytes.len()];
         for rank in (0..bytes.len()).rev() {
@@ -27,11 +27,17 @@ impl Buffer {
         Buffer { memory: vec![UNTOUCHED; at as usize], bytes, offsets }
     }
 
-    fn block(&mut self, rank: usize) -> &mut [u8] {
+    /// Blocks of these bytes in the order of ranks.
+    pub(super) fn in_order(bytes: Vec<u64>) -> Buffer {
+        let offsets: Vec<u64> = (0..bytes.len()).map(|at| bytes[..at].iter().sum()).collect();
+        Buffer { memory: vec![UNTOUCHED; bytes.iter().sum::<u64>() as usize], bytes, offsets }
+    }
+
+    pub(super) fn block(&mut self, rank: usize) -> &mut [u8] {
         &mut self.memory[self.offsets[rank] as usize..][..self.bytes[rank] as usize]
     }
 
-    fn list(&self) -> BlockList<'_> {
+    pub(super) fn list(&self) -> BlockList<'_> {
         BlockList { bytes: &self.bytes, offsets: &self.offsets }
     }
 }
@@ -44,7 +50,7 @@ pub(crate) struct Posted {
     call: usize,
 }
 
-fn content(source: usize, destination: usize, call: usize, bytes: u64) -> Vec<u8> {
+pub(super) fn content(source: usize, destination: usize, call: usize, bytes: u64) -> Vec<u8> {
     block(source * 64 + destination, call, bytes as usize)
 }
 
@@ -67,11 +73,8 @@ fn exchange(group: &Group, call: usize, count: impl Fn(usize, usize) -> u64) -> 
 fn even(group: &Group, call: usize, bytes: u64) -> Posted {
     let (rank, ranks) = me(group);
     let send: Vec<u8> = (0..ranks).flat_map(|to| content(rank, to, call, bytes)).collect();
-    let lists = |memory| {
-        let offsets = (0..ranks as u64).map(|other| other * bytes).collect();
-        Buffer { memory, bytes: vec![bytes; ranks], offsets }
-    };
-    let (send, mut receive) = (lists(send), lists(vec![UNTOUCHED; ranks * bytes as usize]));
+    let mut receive = Buffer::in_order(vec![bytes; ranks]);
+    let send = Buffer { memory: send, ..Buffer::in_order(vec![bytes; ranks]) };
     // SAFETY: as above.
     let posted = unsafe { group.ialltoall(send.memory.as_ptr(), receive.memory.as_mut_ptr(), bytes) };
     Posted { _send: send, receive, request: posted.expect("posted"), call }

@@ -8,6 +8,7 @@
 mod exchanges;
 mod life;
 pub(crate) mod refusable;
+mod rooted;
 pub(crate) mod scenarios;
 
 use std::io::{BufRead, BufReader, Read, Write};

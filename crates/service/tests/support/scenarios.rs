@@ -10,6 +10,7 @@ use outboard::{Context, Contribution, Error, Group, Request, Status};
 
 use super::exchanges::{self, check_exchange, post_uneven};
 use super::life;
+use super::rooted;
 
 /// No wait of a test ends by this unless something is broken.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
@@ -56,6 +57,9 @@ pub(crate) fn run(name: &str) {
         "mismatch" => mismatch(&group),
         "alltoall" => exchanges::alltoall(&group),
         "allgatherv" => exchanges::allgatherv(&group),
+        "rooted" => rooted::all_kinds(&group),
+        "late-root" => rooted::late_root(&group),
+        "rooted-mismatch" => rooted::mismatch(&group),
         "late-exchange" => exchanges::late(&group),
         "exchange-mismatch" => exchanges::mismatch(&group),
         "drained" => return life::drained(&group),

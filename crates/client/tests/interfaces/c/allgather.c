@@ -81,6 +81,32 @@ int main(void) {
     EXPECT(outboard_request_free(requests[2]) == OUTBOARD_OK);
     EXPECT(outboard_dealloc(context, in_place) == OUTBOARD_OK);
 
+    unsigned char small[3] = {0}, *mine = receive + rank;
+    const uint64_t sizes[2] = {1, 2}, offsets[2] = {2, 0};
+    EXPECT(outboard_group_offloads_gather(group, BYTES) == 1);
+    EXPECT(outboard_igather(group, send, receive, BYTES, 2, &requests[0]) == OUTBOARD_ERR_ARGUMENT);
+    EXPECT(outboard_igather(group, send, rank == 1 ? receive : NULL, BYTES, 1, &requests[0]) == OUTBOARD_OK);
+    EXPECT(outboard_wait(requests[0], -1, NULL) == OUTBOARD_OK);
+    EXPECT(rank == 0 || (receive[0] == 'a' && receive[2 * BYTES - 1] == 'b'));
+    EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);
+    EXPECT(outboard_igatherv(group, send, rank + 1, small, rank == 0 ? sizes : NULL, offsets, 0, &requests[0]) ==
+           OUTBOARD_OK);
+    EXPECT(outboard_wait(requests[0], -1, NULL) == OUTBOARD_OK);
+    EXPECT(rank == 1 || memcmp(small, "bba", 3) == 0);
+    EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);
+    memcpy(small, "bba", 3);
+    memset(mine, 0, 2);
+    EXPECT(outboard_iscatterv(group, small, rank == 0 ? sizes : NULL, offsets, mine, rank + 1, 0, &requests[0]) ==
+           OUTBOARD_OK);
+    EXPECT(outboard_wait(requests[0], -1, NULL) == OUTBOARD_OK);
+    EXPECT(memcmp(mine, rank == 0 ? "a" : "bb", rank + 1) == 0);
+    EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);
+    void *to = rank == 0 ? (void *)OUTBOARD_IN_PLACE : mine;
+    EXPECT(outboard_iscatter(group, rank == 0 ? "xy" : NULL, to, 1, 0, &requests[0]) == OUTBOARD_OK);
+    EXPECT(outboard_wait(requests[0], -1, NULL) == OUTBOARD_OK);
+    EXPECT(*mine == (rank == 0 ? 'a' : 'y'));
+    EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);
+
     unsigned char offer[OUTBOARD_OFFER_BYTES];
     EXPECT(outboard_group_offer(context, offer) == OUTBOARD_OK);
     EXPECT(outboard_group_create(context, offer, 1, 0, &alone) == OUTBOARD_OK);

@@ -1,0 +1,156 @@
+//! Gathers and scatters as the ranks of the tests call them (SP-5, SP-6).
+
+use outboard::{Contribution, Destination, Group, Request, Status};
+
+use super::exchanges::{Buffer, GAP, UNTOUCHED, check_exchange, content, post_uneven};
+use super::scenarios::{LIMIT, check, me, post, say, wait_for_line};
+
+/// How a gather or scatter is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Kind {
+    gathers: bool,
+    even: bool,
+    /// At the root.
+    in_place: bool,
+}
+
+/// A posted call with its buffers.
+struct Posted {
+    /// What this rank sends, and what it receives.
+    send: Buffer,
+    receive: Buffer,
+    request: Request,
+    call: usize,
+    root: usize,
+    kind: Kind,
+}
+
+/// Bytes between a rank and the root of a call.
+fn length(call: usize, even: bool, rank: usize) -> u64 {
+    let sizes = [0, 1, 1447, 10_000, 70_003];
+    sizes[if even { call % 5 } else { (rank * 3 + call) % 5 }]
+}
+
+/// Posts a call in which every other rank has a block with the root.
+fn rooted(group: &Group, call: usize, root: usize, kind: Kind, length: impl Fn(usize) -> u64) -> Posted {
+    let (rank, ranks) = me(group);
+    let is_root = rank == root;
+    let many = || {
+        let bytes: Vec<u64> = (0..ranks).map(|other| if is_root { length(other) } else { 0 }).collect();
+        if kind.even { Buffer::in_order(bytes) } else { Buffer::new(bytes, GAP) }
+    };
+    let one = || Buffer::in_order((0..ranks).map(|other| if other == root { length(rank) } else { 0 }).collect());
+    let (mut send, mut receive) = if kind.gathers { (one(), many()) } else { (many(), one()) };
+    for to in 0..ranks {
+        let bytes = send.bytes[to];
+        send.block(to).copy_from_slice(&content(rank, to, call, bytes));
+    }
+    let in_place = kind.in_place && is_root;
+    if in_place && kind.gathers {
+        let own = send.block(rank).to_vec();
+        receive.block(rank).copy_from_slice(&own);
+        send.block(rank).fill(UNTOUCHED);
+    }
+    let from = if in_place { Contribution::InPlace } else { Contribution::At(send.memory.as_ptr()) };
+    let to = if in_place { Destination::InPlace } else { Destination::At(receive.memory.as_mut_ptr()) };
+    let (at, bytes, root_number) = (receive.memory.as_mut_ptr(), length(rank), root as u32);
+    // SAFETY: the buffers live in the result and are looked at after the request has ended.
+    let posted = unsafe {
+        match (kind.gathers, kind.even) {
+            (true, true) => group.igather(root_number, from, at, bytes),
+            (true, false) => group.igatherv(root_number, (from, bytes), (at, is_root.then(|| receive.list()))),
+            (false, true) => group.iscatter(root_number, send.memory.as_ptr(), to, bytes),
+            (false, false) => {
+                let sent = (send.memory.as_ptr(), is_root.then(|| send.list()));
+                group.iscatterv(root_number, sent, (to, bytes))
+            }
+        }
+    };
+    Posted { send, receive, request: posted.expect("posted"), call, root, kind }
+}
+
+/// Waits and compares.
+fn check_rooted(group: &Group, mut posted: Posted) {
+    let (rank, ranks) = me(group);
+    posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");
+    let Posted { receive, call, root, kind, .. } = &mut posted;
+    for from in 0..ranks {
+        let bytes = receive.bytes[from];
+        let stays = kind.in_place && !kind.gathers && (rank, from) == (*root, *root);
+        let expected = if stays { vec![UNTOUCHED; bytes as usize] } else { content(from, rank, *call, bytes) };
+        assert!(*receive.block(from) == expected, "block of rank {from} in call {call}, {kind:?} with root {root}");
+        receive.block(from).fill(UNTOUCHED);
+    }
+    assert!(receive.memory.iter().all(|byte| *byte == UNTOUCHED), "something was written between the blocks");
+    drop(posted.send);
+}
+
+const KINDS: [Kind; 8] = [
+    kind(true, true, false),
+    kind(true, true, true),
+    kind(true, false, false),
+    kind(true, false, true),
+    kind(false, true, false),
+    kind(false, true, true),
+    kind(false, false, false),
+    kind(false, false, true),
+];
+const GATHERV: Kind = kind(true, false, false);
+const SCATTER: Kind = kind(false, true, false);
+
+const fn kind(gathers: bool, even: bool, in_place: bool) -> Kind {
+    Kind { gathers, even, in_place }
+}
+
+/// All kinds with blocks of all sizes and different roots, several in flight, among allgathers and all-to-alls.
+pub(crate) fn all_kinds(group: &Group) {
+    let (_, ranks) = me(group);
+    for round in 0..5 {
+        let call = |at: usize| round * 10 + at;
+        let post_kind = |(at, kind): (usize, &Kind)| {
+            let (call, even) = (call(at), kind.even);
+            rooted(group, call, call % ranks, *kind, |rank| length(call, even, rank))
+        };
+        let all: Vec<Posted> = KINDS.iter().enumerate().map(post_kind).collect();
+        let (allgather, exchange) = (post(group, call(8), 3000, false), post_uneven(group, call(9)));
+        check_exchange(group, exchange);
+        // Ended in another order than posted.
+        all.into_iter().rev().for_each(|posted| check_rooted(group, posted));
+        check(allgather, ranks);
+    }
+    say("done");
+    wait_for_line();
+}
+
+/// The root of a gather posts when all others have ended: their blocks are staged at its host (SP-6). Then the last rank of a
+/// scatter does, which the others do not need.
+pub(crate) fn late_root(group: &Group) {
+    let (rank, ranks) = me(group);
+    let last = ranks - 1;
+    for (call, root, kind) in [(1, last, GATHERV), (2, 0, SCATTER)] {
+        say("ready");
+        if rank == last {
+            wait_for_line();
+        }
+        check_rooted(group, rooted(group, call, root, kind, |_| 50_000));
+        say("done");
+        wait_for_line();
+    }
+}
+
+/// The root expects another number of bytes than rank 1 sends it.
+pub(crate) fn mismatch(group: &Group) {
+    let (rank, ranks) = me(group);
+    check(post(group, 0, 1, false), ranks);
+    let bytes = |from: usize| if from == 1 && rank == 0 { 5_000 } else { 6_000 };
+    let mut posted = rooted(group, 1, 0, GATHERV, bytes);
+    let result = posted.request.wait(Some(LIMIT)).expect("within the limit");
+    // Whoever's block had been read before the root called has ended.
+    if rank > 0 && result.is_ok() {
+        return;
+    }
+    let error = result.expect_err("a failure");
+    assert_eq!(error.status(), Status::Mismatch, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("rank 1 sends 6000 bytes to rank 0, which expects 5000"), "{text}");
+}
