@@ -1,137 +1,84 @@
 /*
- * allgather.c: MPI_Allgather and MPI_Iallgather handed to the service process.
+ * allgather.c: MPI_Allgather(v) handed to the service process.
  *
- * Whether a call is offloaded depends on the group and on the bytes each rank contributes, which MPI makes equal on
- * all ranks. How the bytes get from and into the program's datatypes is this rank's own affair.
+ * Whether a call is offloaded depends on the bytes each rank contributes, or all together, which MPI makes equal on all
+ * ranks. How the bytes get from and into the program's datatypes is this rank's own affair.
  */
-#include <string.h>
-
 #include "shim.h"
 
-struct posting {
-    struct group *group;
-    uint64_t bytes; /* of each rank */
-    struct shape receive_shape;
-    const void *from;
-    void *into;
-    struct landing landing;
-};
-
-/* Arguments that MPI would refuse are left to MPI. */
-static bool decide(const struct allgather *call, struct posting *posting)
+static bool send_unsound(const struct call *call)
 {
-    posting->group = group_of(call->comm);
-    if (posting->group == NULL || call->receive_count < 0 || call->receive_type == MPI_DATATYPE_NULL)
-        return false;
-    if (call->send != MPI_IN_PLACE && (call->send_count < 0 || call->send_type == MPI_DATATYPE_NULL))
-        return false;
+    return call->send.buffer != MPI_IN_PLACE && given_unsound(&call->send, 0);
+}
+
+static bool decide_even(struct posting *posting)
+{
+    const struct call *call = posting->call;
+    return !given_unsound(&call->receive, 0) && !send_unsound(call) && given_bytes(&call->receive, &posting->bytes) &&
+           outboard.group_offloads_allgather(posting->group->members, posting->bytes) == 1;
+}
+
+static bool decide_uneven(struct posting *posting)
+{
+    const struct call *call = posting->call;
+    int ranks = posting->group->ranks;
     MPI_Count size;
-    if (PMPI_Type_size_x(call->receive_type, &size) != MPI_SUCCESS ||
-        __builtin_mul_overflow((uint64_t)size, (uint64_t)call->receive_count, &posting->bytes))
+    if (given_unsound(&call->receive, ranks) || send_unsound(call) ||
+        PMPI_Type_size_x(call->receive.type, &size) != MPI_SUCCESS)
         return false;
-    return outboard.group_offloads_allgather(posting->group->members, posting->bytes) == 1;
+    posting->bytes = 0;
+    for (int rank = 0; rank < ranks; rank++)
+        posting->bytes += (uint64_t)call->receive.counts[rank] * (uint64_t)size;
+    return outboard.group_offloads_allgatherv(posting->group->members, posting->bytes) == 1;
 }
 
-/* The receive buffer as plain memory: itself, or a bounce buffer that is unpacked when all has arrived. */
-static int prepare_receive(const struct allgather *call, struct posting *posting)
+static int arrange_send(struct posting *posting)
 {
-    int code = shape_of(call->receive_type, &posting->receive_shape);
-    if (code != MPI_SUCCESS)
-        return code;
-    struct landing *landing = &posting->landing;
-    memset(landing, 0, sizeof *landing);
-    if (posting->receive_shape.stackable) {
-        posting->into = moved(call->receive, posting->receive_shape.true_lb);
-        return MPI_SUCCESS;
-    }
-    uint64_t elements = (uint64_t)call->receive_count * (uint64_t)posting->group->ranks;
-    code = landing_start(landing, call->receive, elements, call->receive_type, &posting->receive_shape);
-    posting->into = landing->bounce;
-    return code;
+    const struct call *call = posting->call;
+    if (call->send.buffer == MPI_IN_PLACE)
+        return side_of_rank(&posting->sides.send, &call->receive, posting->group->rank);
+    side_run(&posting->sides.send, &call->send, (uint64_t)call->send.count);
+    return MPI_SUCCESS;
 }
 
-/* This rank's contribution, as it lies or packed straight into its place among the received. */
-static int prepare_send(const struct allgather *call, struct posting *posting)
+static int arrange_even(struct posting *posting)
 {
-    const struct landing *landing = &posting->landing;
-    uint64_t place = (uint64_t)posting->group->rank;
-    void *own = moved(posting->into, (int64_t)(place * posting->bytes));
-    posting->from = OUTBOARD_IN_PLACE;
-    if (call->send == MPI_IN_PLACE) {
-        if (landing->bounce == NULL)
-            return MPI_SUCCESS;
-        MPI_Count lb, extent;
-        int code = PMPI_Type_get_extent_x(call->receive_type, &lb, &extent);
-        if (code != MPI_SUCCESS)
-            return code;
-        const void *lies = moved(call->receive, (int64_t)place * call->receive_count * extent);
-        return pack_elements(lies, (uint64_t)call->receive_count, call->receive_type, &landing->shape, own);
-    }
-    struct shape shape;
-    int code = shape_of(call->send_type, &shape);
-    if (code != MPI_SUCCESS)
-        return code;
-    if ((uint64_t)call->send_count * shape.size != posting->bytes)
+    const struct given *receive = &posting->call->receive;
+    side_run(&posting->sides.receive, receive, (uint64_t)receive->count * (uint64_t)posting->group->ranks);
+    return arrange_send(posting);
+}
+
+static int arrange_uneven(struct posting *posting)
+{
+    side_blocks(&posting->sides.receive, &posting->call->receive, posting->group->ranks);
+    return arrange_send(posting);
+}
+
+/* In place and not packed: it lies where it is received. */
+static const void *contribution(const struct posting *posting)
+{
+    const struct side *send = &posting->sides.send;
+    bool in_place = posting->call->send.buffer == MPI_IN_PLACE && !send->packed && send->total > 0;
+    return in_place ? OUTBOARD_IN_PLACE : side_memory(send);
+}
+
+static int hand_over_even(struct posting *posting)
+{
+    const struct sides *sides = &posting->sides;
+    if (sides->send.total != posting->bytes)
         return MPI_ERR_TRUNCATE; /* what this rank sends is not what it says it receives from each */
-    if (shape.stackable || (shape.solid && call->send_count == 1)) {
-        posting->from = moved(call->send, shape.true_lb);
-        return MPI_SUCCESS;
-    }
-    return pack_elements(call->send, (uint64_t)call->send_count, call->send_type, &shape, own);
+    return outcome_code(outboard.iallgather(posting->group->members, contribution(posting),
+                                            side_memory(&sides->receive), posting->bytes, &posting->posted));
 }
 
-/* Returns an MPI error code; after success `*posted` is in flight. */
-static int post(const struct allgather *call, struct posting *posting, outboard_request **posted)
+static int hand_over_uneven(struct posting *posting)
 {
-    static unsigned char nothing[1];
-    int code = prepare_receive(call, posting);
-    if (code != MPI_SUCCESS)
-        return code;
-    code = prepare_send(call, posting);
-    if (code == MPI_SUCCESS) {
-        if (posting->bytes == 0) {
-            posting->into = nothing;
-            posting->from = OUTBOARD_IN_PLACE;
-        }
-        int outcome =
-            outboard.iallgather(posting->group->members, posting->from, posting->into, posting->bytes, posted);
-        code = outcome_code(outcome);
-        if (code == MPI_SUCCESS)
-            return code;
-    }
-    landing_finish(&posting->landing, false);
-    report_failed();
-    return code;
+    const struct side *receive = &posting->sides.receive;
+    if (posting->sides.send.total != receive->bytes[posting->group->rank])
+        return MPI_ERR_TRUNCATE; /* what this rank sends is not what it says it receives from itself */
+    return outcome_code(outboard.iallgatherv(posting->group->members, contribution(posting), side_memory(receive),
+                                             receive->bytes, receive->offsets, &posting->posted));
 }
 
-static struct posting_end begin(const struct allgather *call, struct posting *posting, enum counted kind, double began)
-{
-    struct posting_end end = {
-        .kind = kind, .comm = call->comm, .group = posting->group, .landing = &posting->landing,
-        .bytes = posting->bytes, .began = began,
-    };
-    end.code = post(call, posting, &end.posted);
-    return end;
-}
-
-bool iallgather_offload(const struct allgather *call, MPI_Request *request, int *outcome)
-{
-    struct posting posting;
-    double began = PMPI_Wtime();
-    if (!decide(call, &posting))
-        return false;
-    struct posting_end end = begin(call, &posting, COUNT_IALLGATHER, began);
-    *outcome = posting_end_nonblocking(&end, request);
-    return true;
-}
-
-bool allgather_offload(const struct allgather *call, int *outcome)
-{
-    struct posting posting;
-    double began = PMPI_Wtime();
-    if (!decide(call, &posting))
-        return false;
-    struct posting_end end = begin(call, &posting, COUNT_ALLGATHER, began);
-    *outcome = posting_end_blocking(&end);
-    return true;
-}
+const struct method allgather_method = {decide_even, arrange_even, hand_over_even};
+const struct method allgatherv_method = {decide_uneven, arrange_uneven, hand_over_uneven};

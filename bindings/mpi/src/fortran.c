@@ -1,5 +1,5 @@
 /*
- * fortran.c: the same functions by their Fortran names.
+ * fortran.c: the functions of interpose.c by their Fortran names.
  *
  * Open MPI 4.1 and 5.0 give each Fortran function one address under five names: the four manglings that mpif.h and
  * `use mpi` link to, and ompi_NAME_f, which the wrappers of `use mpi_f08` call (but for those with logical arguments:
@@ -9,15 +9,10 @@
  *
  * Errors of offloaded requests are raised by MPI itself here, on the handler of MPI_COMM_WORLD.
  */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "shim.h"
+#include "fortran.h"
 
 /* The function that the shim hides; where Fortran's libraries were opened privately (a module of Python), there. */
-static void *hidden(const char *name)
+void *fortran_hidden(const char *name)
 {
     static const char *const libraries[] = {"libmpi_mpifh.so.40", "libmpi_usempif08.so.40"};
     void *found = dlsym(RTLD_NEXT, name);
@@ -31,21 +26,6 @@ static void *hidden(const char *name)
     }
     return found;
 }
-
-/* Defines ompi_LOWER_f and the four manglings of it. */
-#define FORTRAN(lower, upper, parameters)                                                                              \
-    void ompi_##lower##_f parameters;                                                                                  \
-    void mpi_##lower parameters __attribute__((alias("ompi_" #lower "_f")));                                           \
-    void mpi_##lower##_ parameters __attribute__((alias("ompi_" #lower "_f")));                                        \
-    void mpi_##lower##__ parameters __attribute__((alias("ompi_" #lower "_f")));                                       \
-    void MPI_##upper parameters __attribute__((alias("ompi_" #lower "_f")));                                           \
-    void ompi_##lower##_f parameters
-
-#define HIDDEN(lower) HIDDEN_NAME(ompi_##lower##_f)
-#define HIDDEN_NAME(name)                                                                                              \
-    static __typeof__(&name) volatile next;                                                                            \
-    if (next == NULL)                                                                                                  \
-    *(void *volatile *)&next = hidden(#name)
 
 static bool succeeded(const MPI_Fint *ierr)
 {
@@ -75,274 +55,6 @@ FORTRAN(finalize, FINALIZE, (MPI_Fint * ierr))
     HIDDEN(finalize);
     shim_stop();
     next(ierr);
-}
-
-/* ---- the collectives ---- */
-
-/* Fortran's MPI_BOTTOM and MPI_IN_PLACE are variables of libmpi, known by their addresses. */
-extern int mpi_fortran_bottom_ __attribute__((weak));
-extern int mpi_fortran_in_place_ __attribute__((weak));
-
-static void *buffer(char *address)
-{
-    if (address == (char *)&mpi_fortran_bottom_)
-        return MPI_BOTTOM;
-    return address == (char *)&mpi_fortran_in_place_ ? MPI_IN_PLACE : address;
-}
-
-static struct allgather from_fortran(char *sendbuf, const MPI_Fint *sendcount, const MPI_Fint *sendtype, char *recvbuf,
-                                     const MPI_Fint *recvcount, const MPI_Fint *recvtype, const MPI_Fint *comm)
-{
-    return (struct allgather){
-        .send = buffer(sendbuf),
-        .send_count = *sendcount,
-        .send_type = PMPI_Type_f2c(*sendtype),
-        .receive = buffer(recvbuf),
-        .receive_count = *recvcount,
-        .receive_type = PMPI_Type_f2c(*recvtype),
-        .comm = PMPI_Comm_f2c(*comm),
-    };
-}
-
-FORTRAN(allgather, ALLGATHER,
-        (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcount,
-         MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *ierr))
-{
-    HIDDEN(allgather);
-    struct allgather call = from_fortran(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm);
-    int outcome;
-    if (allgather_offload(&call, &outcome)) {
-        if (ierr != NULL)
-            *ierr = outcome;
-        return;
-    }
-    double began = PMPI_Wtime();
-    next(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, ierr);
-    report_passed(COUNT_ALLGATHER, PMPI_Wtime() - began);
-}
-
-FORTRAN(iallgather, IALLGATHER,
-        (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcount,
-         MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *request, MPI_Fint *ierr))
-{
-    HIDDEN(iallgather);
-    struct allgather call = from_fortran(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm);
-    MPI_Request made;
-    int outcome;
-    if (iallgather_offload(&call, &made, &outcome)) {
-        if (outcome == MPI_SUCCESS)
-            *request = PMPI_Request_c2f(made);
-        if (ierr != NULL)
-            *ierr = outcome;
-        return;
-    }
-    double began = PMPI_Wtime();
-    next(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, request, ierr);
-    report_passed(COUNT_IALLGATHER, PMPI_Wtime() - began);
-}
-
-/* Fortran's integers are C's in every Open MPI that this shim knows. */
-_Static_assert(sizeof(MPI_Fint) == sizeof(int), "counts can be handed on as they are");
-
-static struct allgatherv allgatherv_from_fortran(char *sendbuf, const MPI_Fint *sendcount, const MPI_Fint *sendtype,
-                                                 char *recvbuf, const MPI_Fint *recvcounts, const MPI_Fint *displs,
-                                                 const MPI_Fint *recvtype, const MPI_Fint *comm)
-{
-    return (struct allgatherv){
-        .send = buffer(sendbuf),
-        .send_count = *sendcount,
-        .send_type = PMPI_Type_f2c(*sendtype),
-        .receive = buffer(recvbuf),
-        .receive_counts = recvcounts,
-        .displacements = displs,
-        .receive_type = PMPI_Type_f2c(*recvtype),
-        .comm = PMPI_Comm_f2c(*comm),
-    };
-}
-
-FORTRAN(allgatherv, ALLGATHERV,
-        (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcounts,
-         MPI_Fint *displs, MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *ierr))
-{
-    HIDDEN(allgatherv);
-    struct allgatherv call =
-        allgatherv_from_fortran(sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm);
-    int outcome;
-    if (allgatherv_offload(&call, &outcome)) {
-        if (ierr != NULL)
-            *ierr = outcome;
-        return;
-    }
-    double began = PMPI_Wtime();
-    next(sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm, ierr);
-    report_passed(COUNT_ALLGATHERV, PMPI_Wtime() - began);
-}
-
-FORTRAN(iallgatherv, IALLGATHERV,
-        (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcounts,
-         MPI_Fint *displs, MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *request, MPI_Fint *ierr))
-{
-    HIDDEN(iallgatherv);
-    struct allgatherv call =
-        allgatherv_from_fortran(sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm);
-    MPI_Request made;
-    int outcome;
-    if (iallgatherv_offload(&call, &made, &outcome)) {
-        if (outcome == MPI_SUCCESS)
-            *request = PMPI_Request_c2f(made);
-        if (ierr != NULL)
-            *ierr = outcome;
-        return;
-    }
-    double began = PMPI_Wtime();
-    next(sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm, request, ierr);
-    report_passed(COUNT_IALLGATHERV, PMPI_Wtime() - began);
-}
-
-static struct broadcast broadcast_from_fortran(char *address, const MPI_Fint *count, const MPI_Fint *type,
-                                               const MPI_Fint *root, const MPI_Fint *comm)
-{
-    return (struct broadcast){buffer(address), *count, PMPI_Type_f2c(*type), *root, PMPI_Comm_f2c(*comm)};
-}
-
-FORTRAN(bcast, BCAST,
-        (char *address, MPI_Fint *count, MPI_Fint *type, MPI_Fint *root, MPI_Fint *comm, MPI_Fint *ierr))
-{
-    HIDDEN(bcast);
-    struct broadcast call = broadcast_from_fortran(address, count, type, root, comm);
-    int outcome;
-    if (broadcast_offload(&call, &outcome)) {
-        if (ierr != NULL)
-            *ierr = outcome;
-        return;
-    }
-    double began = PMPI_Wtime();
-    next(address, count, type, root, comm, ierr);
-    report_passed(COUNT_BCAST, PMPI_Wtime() - began);
-}
-
-FORTRAN(ibcast, IBCAST,
-        (char *address, MPI_Fint *count, MPI_Fint *type, MPI_Fint *root, MPI_Fint *comm, MPI_Fint *request,
-         MPI_Fint *ierr))
-{
-    HIDDEN(ibcast);
-    struct broadcast call = broadcast_from_fortran(address, count, type, root, comm);
-    MPI_Request made;
-    int outcome;
-    if (ibroadcast_offload(&call, &made, &outcome)) {
-        if (outcome == MPI_SUCCESS)
-            *request = PMPI_Request_c2f(made);
-        if (ierr != NULL)
-            *ierr = outcome;
-        return;
-    }
-    double began = PMPI_Wtime();
-    next(address, count, type, root, comm, request, ierr);
-    report_passed(COUNT_IBCAST, PMPI_Wtime() - began);
-}
-
-static struct alltoall even_from_fortran(char *sendbuf, const MPI_Fint *sendcount, const MPI_Fint *sendtype,
-                                         char *recvbuf, const MPI_Fint *recvcount, const MPI_Fint *recvtype,
-                                         const MPI_Fint *comm, enum counted kind)
-{
-    return (struct alltoall){
-        .send = {.buffer = buffer(sendbuf), .count = *sendcount, .type = PMPI_Type_f2c(*sendtype)},
-        .receive = {.buffer = buffer(recvbuf), .count = *recvcount, .type = PMPI_Type_f2c(*recvtype)},
-        .comm = PMPI_Comm_f2c(*comm),
-        .kind = kind,
-    };
-}
-
-static struct alltoall uneven_from_fortran(char *sendbuf, const MPI_Fint *sendcounts, const MPI_Fint *sdispls,
-                                           const MPI_Fint *sendtype, char *recvbuf, const MPI_Fint *recvcounts,
-                                           const MPI_Fint *rdispls, const MPI_Fint *recvtype, const MPI_Fint *comm,
-                                           enum counted kind)
-{
-    return (struct alltoall){
-        .send = {buffer(sendbuf), sendcounts, sdispls, 0, PMPI_Type_f2c(*sendtype)},
-        .receive = {buffer(recvbuf), recvcounts, rdispls, 0, PMPI_Type_f2c(*recvtype)},
-        .comm = PMPI_Comm_f2c(*comm),
-        .kind = kind,
-    };
-}
-
-FORTRAN(alltoall, ALLTOALL,
-        (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcount,
-         MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *ierr))
-{
-    HIDDEN(alltoall);
-    struct alltoall call =
-        even_from_fortran(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, COUNT_ALLTOALL);
-    int outcome;
-    if (alltoall_offload(&call, &outcome)) {
-        if (ierr != NULL)
-            *ierr = outcome;
-        return;
-    }
-    double began = PMPI_Wtime();
-    next(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, ierr);
-    report_passed(COUNT_ALLTOALL, PMPI_Wtime() - began);
-}
-
-FORTRAN(ialltoall, IALLTOALL,
-        (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcount,
-         MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *request, MPI_Fint *ierr))
-{
-    HIDDEN(ialltoall);
-    struct alltoall call =
-        even_from_fortran(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, COUNT_IALLTOALL);
-    MPI_Request made;
-    int outcome;
-    if (ialltoall_offload(&call, &made, &outcome)) {
-        if (outcome == MPI_SUCCESS)
-            *request = PMPI_Request_c2f(made);
-        if (ierr != NULL)
-            *ierr = outcome;
-        return;
-    }
-    double began = PMPI_Wtime();
-    next(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, request, ierr);
-    report_passed(COUNT_IALLTOALL, PMPI_Wtime() - began);
-}
-
-FORTRAN(alltoallv, ALLTOALLV,
-        (char *sendbuf, MPI_Fint *sendcounts, MPI_Fint *sdispls, MPI_Fint *sendtype, char *recvbuf,
-         MPI_Fint *recvcounts, MPI_Fint *rdispls, MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *ierr))
-{
-    HIDDEN(alltoallv);
-    struct alltoall call = uneven_from_fortran(sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls,
-                                               recvtype, comm, COUNT_ALLTOALLV);
-    int outcome;
-    if (alltoall_offload(&call, &outcome)) {
-        if (ierr != NULL)
-            *ierr = outcome;
-        return;
-    }
-    double began = PMPI_Wtime();
-    next(sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm, ierr);
-    report_passed(COUNT_ALLTOALLV, PMPI_Wtime() - began);
-}
-
-FORTRAN(ialltoallv, IALLTOALLV,
-        (char *sendbuf, MPI_Fint *sendcounts, MPI_Fint *sdispls, MPI_Fint *sendtype, char *recvbuf,
-         MPI_Fint *recvcounts, MPI_Fint *rdispls, MPI_Fint *recvtype, MPI_Fint *comm, MPI_Fint *request,
-         MPI_Fint *ierr))
-{
-    HIDDEN(ialltoallv);
-    struct alltoall call = uneven_from_fortran(sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls,
-                                               recvtype, comm, COUNT_IALLTOALLV);
-    MPI_Request made;
-    int outcome;
-    if (ialltoall_offload(&call, &made, &outcome)) {
-        if (outcome == MPI_SUCCESS)
-            *request = PMPI_Request_c2f(made);
-        if (ierr != NULL)
-            *ierr = outcome;
-        return;
-    }
-    double began = PMPI_Wtime();
-    next(sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm, request, ierr);
-    report_passed(COUNT_IALLTOALLV, PMPI_Wtime() - began);
 }
 
 /* ---- memory ---- */
@@ -408,6 +120,35 @@ FORTRAN(waitsome, WAITSOME,
     HIDDEN(waitsome);
     completion_sleep(*incount, requests, WAIT_ANY);
     next(incount, requests, outcount, indices, statuses, ierr);
+}
+
+/* ---- persistent requests ---- */
+
+FORTRAN(start, START, (MPI_Fint * request, MPI_Fint *ierr))
+{
+    HIDDEN(start);
+    MPI_Request handle = PMPI_Request_f2c(*request);
+    int outcome;
+    if (!request_start(&handle, &outcome))
+        next(request, ierr);
+    else if (ierr != NULL)
+        *ierr = outcome;
+}
+
+FORTRAN(startall, STARTALL, (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *ierr))
+{
+    MPI_Fint outcome = MPI_SUCCESS;
+    for (int i = 0; i < *count && outcome == MPI_SUCCESS; i++)
+        ompi_start_f(&requests[i], &outcome);
+    if (ierr != NULL)
+        *ierr = outcome;
+}
+
+FORTRAN(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *ierr))
+{
+    HIDDEN(request_free);
+    request_forget(PMPI_Request_f2c(*request));
+    next(request, ierr);
 }
 
 /* ---- communicators ---- */

@@ -1,5 +1,5 @@
 /*
- * interpose.c: the MPI functions that the shim stands in for, by their C names.
+ * interpose.c: the MPI functions that the shim stands in for, by their C names, but for the collectives (collectives.c).
  */
 #include "shim.h"
 
@@ -25,146 +25,6 @@ int MPI_Finalize(void)
 {
     shim_stop();
     return PMPI_Finalize();
-}
-
-/* ---- the collectives ---- */
-
-int MPI_Allgather(const void *sendbuf, int sendcount, MPI_Datatype sendtype, void *recvbuf, int recvcount,
-                  MPI_Datatype recvtype, MPI_Comm comm)
-{
-    const struct allgather call = {sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm};
-    int outcome;
-    if (allgather_offload(&call, &outcome))
-        return outcome;
-    double began = PMPI_Wtime();
-    outcome = PMPI_Allgather(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm);
-    report_passed(COUNT_ALLGATHER, PMPI_Wtime() - began);
-    return outcome;
-}
-
-int MPI_Iallgather(const void *sendbuf, int sendcount, MPI_Datatype sendtype, void *recvbuf, int recvcount,
-                   MPI_Datatype recvtype, MPI_Comm comm, MPI_Request *request)
-{
-    const struct allgather call = {sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm};
-    int outcome;
-    if (iallgather_offload(&call, request, &outcome))
-        return outcome;
-    double began = PMPI_Wtime();
-    outcome = PMPI_Iallgather(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, request);
-    report_passed(COUNT_IALLGATHER, PMPI_Wtime() - began);
-    return outcome;
-}
-
-int MPI_Allgatherv(const void *sendbuf, int sendcount, MPI_Datatype sendtype, void *recvbuf, const int recvcounts[],
-                   const int displs[], MPI_Datatype recvtype, MPI_Comm comm)
-{
-    const struct allgatherv call = {sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm};
-    int outcome;
-    if (allgatherv_offload(&call, &outcome))
-        return outcome;
-    double began = PMPI_Wtime();
-    outcome = PMPI_Allgatherv(sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm);
-    report_passed(COUNT_ALLGATHERV, PMPI_Wtime() - began);
-    return outcome;
-}
-
-int MPI_Iallgatherv(const void *sendbuf, int sendcount, MPI_Datatype sendtype, void *recvbuf, const int recvcounts[],
-                    const int displs[], MPI_Datatype recvtype, MPI_Comm comm, MPI_Request *request)
-{
-    const struct allgatherv call = {sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm};
-    int outcome;
-    if (iallgatherv_offload(&call, request, &outcome))
-        return outcome;
-    double began = PMPI_Wtime();
-    outcome = PMPI_Iallgatherv(sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm, request);
-    report_passed(COUNT_IALLGATHERV, PMPI_Wtime() - began);
-    return outcome;
-}
-
-int MPI_Bcast(void *buffer, int count, MPI_Datatype datatype, int root, MPI_Comm comm)
-{
-    const struct broadcast call = {buffer, count, datatype, root, comm};
-    int outcome;
-    if (broadcast_offload(&call, &outcome))
-        return outcome;
-    double began = PMPI_Wtime();
-    outcome = PMPI_Bcast(buffer, count, datatype, root, comm);
-    report_passed(COUNT_BCAST, PMPI_Wtime() - began);
-    return outcome;
-}
-
-int MPI_Ibcast(void *buffer, int count, MPI_Datatype datatype, int root, MPI_Comm comm, MPI_Request *request)
-{
-    const struct broadcast call = {buffer, count, datatype, root, comm};
-    int outcome;
-    if (ibroadcast_offload(&call, request, &outcome))
-        return outcome;
-    double began = PMPI_Wtime();
-    outcome = PMPI_Ibcast(buffer, count, datatype, root, comm, request);
-    report_passed(COUNT_IBCAST, PMPI_Wtime() - began);
-    return outcome;
-}
-
-int MPI_Alltoall(const void *sendbuf, int sendcount, MPI_Datatype sendtype, void *recvbuf, int recvcount,
-                 MPI_Datatype recvtype, MPI_Comm comm)
-{
-    const struct alltoall call = {
-        {(void *)sendbuf, NULL, NULL, sendcount, sendtype}, {recvbuf, NULL, NULL, recvcount, recvtype}, comm,
-        COUNT_ALLTOALL};
-    int outcome;
-    if (alltoall_offload(&call, &outcome))
-        return outcome;
-    double began = PMPI_Wtime();
-    outcome = PMPI_Alltoall(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm);
-    report_passed(COUNT_ALLTOALL, PMPI_Wtime() - began);
-    return outcome;
-}
-
-int MPI_Ialltoall(const void *sendbuf, int sendcount, MPI_Datatype sendtype, void *recvbuf, int recvcount,
-                  MPI_Datatype recvtype, MPI_Comm comm, MPI_Request *request)
-{
-    const struct alltoall call = {
-        {(void *)sendbuf, NULL, NULL, sendcount, sendtype}, {recvbuf, NULL, NULL, recvcount, recvtype}, comm,
-        COUNT_IALLTOALL};
-    int outcome;
-    if (ialltoall_offload(&call, request, &outcome))
-        return outcome;
-    double began = PMPI_Wtime();
-    outcome = PMPI_Ialltoall(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, request);
-    report_passed(COUNT_IALLTOALL, PMPI_Wtime() - began);
-    return outcome;
-}
-
-int MPI_Alltoallv(const void *sendbuf, const int sendcounts[], const int sdispls[], MPI_Datatype sendtype, void *recvbuf,
-                  const int recvcounts[], const int rdispls[], MPI_Datatype recvtype, MPI_Comm comm)
-{
-    const struct alltoall call = {
-        {(void *)sendbuf, sendcounts, sdispls, 0, sendtype}, {recvbuf, recvcounts, rdispls, 0, recvtype}, comm,
-        COUNT_ALLTOALLV};
-    int outcome;
-    if (alltoall_offload(&call, &outcome))
-        return outcome;
-    double began = PMPI_Wtime();
-    outcome = PMPI_Alltoallv(sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm);
-    report_passed(COUNT_ALLTOALLV, PMPI_Wtime() - began);
-    return outcome;
-}
-
-int MPI_Ialltoallv(const void *sendbuf, const int sendcounts[], const int sdispls[], MPI_Datatype sendtype,
-                   void *recvbuf, const int recvcounts[], const int rdispls[], MPI_Datatype recvtype, MPI_Comm comm,
-                   MPI_Request *request)
-{
-    const struct alltoall call = {
-        {(void *)sendbuf, sendcounts, sdispls, 0, sendtype}, {recvbuf, recvcounts, rdispls, 0, recvtype}, comm,
-        COUNT_IALLTOALLV};
-    int outcome;
-    if (ialltoall_offload(&call, request, &outcome))
-        return outcome;
-    double began = PMPI_Wtime();
-    outcome =
-        PMPI_Ialltoallv(sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm, request);
-    report_passed(COUNT_IALLTOALLV, PMPI_Wtime() - began);
-    return outcome;
 }
 
 /* ---- memory ---- */
@@ -249,6 +109,28 @@ int MPI_Testsome(int incount, MPI_Request requests[], int *outcount, int indices
         return PMPI_Testsome(incount, requests, outcount, indices, statuses);
     int outcome = PMPI_Testsome(incount, requests, outcount, indices, statuses);
     return completion_end_some(&call, outcome, *outcount, indices, statuses);
+}
+
+/* ---- persistent requests ---- */
+
+int MPI_Start(MPI_Request *request)
+{
+    int outcome;
+    return request_start(request, &outcome) ? outcome : PMPI_Start(request);
+}
+
+int MPI_Startall(int count, MPI_Request requests[])
+{
+    int outcome = MPI_SUCCESS;
+    for (int i = 0; i < count && outcome == MPI_SUCCESS; i++)
+        outcome = MPI_Start(&requests[i]);
+    return outcome;
+}
+
+int MPI_Request_free(MPI_Request *request)
+{
+    request_forget(*request);
+    return PMPI_Request_free(request);
 }
 
 /* ---- communicators ---- */

@@ -9,8 +9,17 @@
 
 #include "shim.h"
 
-enum { NANOSECONDS_POSTING, NANOSECONDS_WAITING, BYTES, PACKED, FAILED, ALLOCATED, OFFLOADED, PASSED = OFFLOADED + COUNTED,
-       FIELDS = PASSED + COUNTED };
+enum {
+    NANOSECONDS_POSTING,
+    NANOSECONDS_WAITING,
+    BYTES,
+    PACKED,
+    FAILED,
+    ALLOCATED,
+    OFFLOADED,
+    PASSED = OFFLOADED + COLLECTIVES_KNOWN * FORMS,
+    FIELDS = PASSED + COLLECTIVES_KNOWN * FORMS
+};
 
 static atomic_ullong fields[FIELDS];
 static char native_because[SHIM_SENTENCE];
@@ -30,15 +39,15 @@ void report_start(const char *why_native)
     snprintf(native_because, sizeof native_because, "%s", why_native == NULL ? "" : why_native);
 }
 
-void report_passed(enum counted kind, double seconds)
+void report_passed(enum collective collective, enum form form, double seconds)
 {
-    add(PASSED + (int)kind, 1);
+    add(PASSED + (int)collective * FORMS + (int)form, 1);
     add_seconds(NANOSECONDS_POSTING, seconds);
 }
 
-void report_posted(enum counted kind, uint64_t bytes, bool packed, double seconds)
+void report_posted(enum collective collective, enum form form, uint64_t bytes, bool packed, double seconds)
 {
-    add(OFFLOADED + (int)kind, 1);
+    add(OFFLOADED + (int)collective * FORMS + (int)form, 1);
     add(BYTES, bytes);
     add(PACKED, packed);
     add_seconds(NANOSECONDS_POSTING, seconds);
@@ -77,12 +86,16 @@ static void write_string(FILE *to, const char *text)
 
 static void write_rank(FILE *to, const unsigned long long *rank)
 {
-    static const char *const names[COUNTED] = {"allgather", "iallgather", "allgatherv", "iallgatherv", "bcast", "ibcast",
-                                             "alltoall",  "ialltoall",  "alltoallv", "ialltoallv"};
+#define TEXT(name) #name,
+    static const char *const names[COLLECTIVES_KNOWN] = {COLLECTIVES(TEXT)};
+#undef TEXT
+    static const char *const before[FORMS] = {"", "i", ""}, *const behind[FORMS] = {"", "", "_start"};
     fputc('{', to);
-    for (int kind = 0; kind < COUNTED; kind++)
-        fprintf(to, "\"%s_offloaded\":%llu,\"%s_native\":%llu,", names[kind], rank[OFFLOADED + kind], names[kind],
-                rank[PASSED + kind]);
+    for (int field = 0; field < COLLECTIVES_KNOWN * FORMS; field++) {
+        const char *name = names[field / FORMS], *first = before[field % FORMS], *last = behind[field % FORMS];
+        fprintf(to, "\"%s%s%s_offloaded\":%llu,\"%s%s%s_native\":%llu,", first, name, last, rank[OFFLOADED + field], first,
+                name, last, rank[PASSED + field]);
+    }
     fprintf(to, "\"bytes_contributed\":%llu,\"packed\":%llu,\"failed\":%llu,", rank[BYTES], rank[PACKED], rank[FAILED]);
     fprintf(to, "\"shared_allocations\":%llu,", rank[ALLOCATED]);
     fprintf(to, "\"posting_s\":%.6f,\"waiting_s\":%.6f}", (double)rank[NANOSECONDS_POSTING] * 1e-9,

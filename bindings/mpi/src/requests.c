@@ -2,12 +2,14 @@
  * requests.c: offloaded collectives in flight, and the MPI requests that stand for them.
  *
  * An MPI request is a generalized request. It is completed from a hook in MPI's own progress engine, so every function
- * that waits or tests in MPI completes it, alone or mixed with requests of other kinds, and there is no thread.
+ * that waits or tests in MPI completes it, alone or mixed with requests of other kinds, and there is no thread. A persistent
+ * request, which generalized ones cannot be, is a persistent receive of an empty message that this rank sends itself when the
+ * collective has ended (persistent.c).
  *
  *   state      entered by                      left by
- *   in flight  request_make                    hook: liboutboard says it ended
+ *   in flight  op_fly                          hook: liboutboard says it ended
  *   claimed    a thread about to sleep on it   the same thread, awake again
- *   ended      hook: bytes landed, MPI told    MPI frees the request (release_op)
+ *   ended      hook: bytes landed, MPI told    MPI frees the request (release_op), or it is started again
  *
  * Invariants: an operation is on the list of those in flight until it has ended; liboutboard's request belongs to one
  * thread at a time: to whoever claimed it, else to the hook; `lock` is never held while MPI or liboutboard is called
@@ -20,7 +22,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "shim.h"
+#include "requests.h"
 
 /* MPI's progress is called this often between two sleeps; it looks at sockets at every eighth call. */
 #define PROGRESS_CALLS 8
@@ -28,22 +30,6 @@
 #define LONGEST_SLEEP_MS 4
 #define SLEEPS_AT_ONCE 64
 #define BUCKETS 256
-
-struct op {
-    MPI_Request request;
-    outboard_request *posted;
-    struct group *group;
-    MPI_Comm comm; /* MPI_COMM_NULL once the communicator is gone */
-    struct landing landing;
-    bool claimed;
-    bool in_flight;
-    atomic_bool ended;
-    int outcome; /* of liboutboard */
-    int code;    /* of MPI, when moving the bytes failed */
-    char sentence[MPI_MAX_ERROR_STRING];
-    struct op *next_in_flight;
-    struct op *next_in_bucket;
-};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -59,7 +45,7 @@ static unsigned bucket_of(MPI_Request request)
 }
 
 /* With the lock held. */
-static struct op *op_of(MPI_Request request)
+static struct op *known(MPI_Request request)
 {
     struct op *op = buckets[bucket_of(request)];
     while (op != NULL && op->request != request)
@@ -67,54 +53,13 @@ static struct op *op_of(MPI_Request request)
     return op;
 }
 
-int landing_start_pieces(struct landing *landing, void *receive, struct piece *pieces, int count, MPI_Datatype type,
-                         const struct shape *shape, uint64_t bytes)
-{
-    *landing = (struct landing){.receive = receive, .pieces = pieces, .count = count, .shape = *shape};
-    int code = PMPI_Type_contiguous(1, type, &landing->type);
-    if (code == MPI_SUCCESS)
-        code = PMPI_Type_commit(&landing->type);
-    if (code == MPI_SUCCESS) {
-        landing->bounce = bounce_take(bytes);
-        if (landing->bounce != NULL)
-            return MPI_SUCCESS;
-        PMPI_Type_free(&landing->type);
-        code = MPI_ERR_NO_MEM;
-    }
-    free(pieces);
-    landing->pieces = NULL;
-    return code;
-}
-
-int landing_start(struct landing *landing, void *receive, uint64_t elements, MPI_Datatype type,
-                  const struct shape *shape)
-{
-    int code = landing_start_pieces(landing, receive, NULL, 1, type, shape, elements * shape->size);
-    landing->whole.elements = elements;
-    return code;
-}
-
-int landing_finish(struct landing *landing, bool arrived)
-{
-    int code = MPI_SUCCESS;
-    if (landing->bounce == NULL)
-        return code;
-    const struct piece *pieces = landing->pieces == NULL ? &landing->whole : landing->pieces;
-    uint64_t at = 0;
-    for (int i = 0; arrived && code == MPI_SUCCESS && i < landing->count; i++) {
-        code = unpack_elements(moved(landing->bounce, (int64_t)at), pieces[i].elements, landing->type, &landing->shape,
-                               moved(landing->receive, pieces[i].offset));
-        at += pieces[i].elements * landing->shape.size;
-    }
-    bounce_give(landing->bounce);
-    landing->bounce = NULL;
-    free(landing->pieces);
-    landing->pieces = NULL;
-    PMPI_Type_free(&landing->type);
-    return code;
-}
-
 /* ---- the generalized request ---- */
+
+/* The MPI error code of a collective that has ended. */
+static int failure_of(const struct op *op)
+{
+    return op->outcome != OUTBOARD_OK ? error_code(op->outcome, op->sentence) : op->code;
+}
 
 static int fill_status(void *extra, MPI_Status *status)
 {
@@ -124,7 +69,7 @@ static int fill_status(void *extra, MPI_Status *status)
     status->MPI_SOURCE = MPI_ANY_SOURCE;
     status->MPI_TAG = MPI_ANY_TAG;
     status->MPI_ERROR = MPI_SUCCESS;
-    int code = op->outcome != OUTBOARD_OK ? error_code(op->outcome, op->sentence) : op->code;
+    int code = failure_of(op);
     if (code == MPI_SUCCESS)
         return MPI_SUCCESS;
     struct completion *call = current;
@@ -143,9 +88,8 @@ static int fill_status(void *extra, MPI_Status *status)
     return code;
 }
 
-static int release_op(void *extra)
+void op_forget(struct op *op)
 {
-    struct op *op = extra;
     pthread_mutex_lock(&lock);
     struct op **at = &buckets[bucket_of(op->request)];
     while (*at != op)
@@ -153,6 +97,12 @@ static int release_op(void *extra)
     *at = op->next_in_bucket;
     pthread_mutex_unlock(&lock);
     atomic_fetch_sub(&live, 1);
+}
+
+static int release_op(void *extra)
+{
+    struct op *op = extra;
+    op_forget(op);
     free(op);
     return MPI_SUCCESS;
 }
@@ -173,9 +123,13 @@ static void end_op(struct op *op)
     op->posted = NULL;
     if (op->outcome != OUTBOARD_OK || op->code != MPI_SUCCESS)
         report_failed();
-    MPI_Request request = op->request;
-    atomic_store(&op->ended, true);
-    PMPI_Grequest_complete(request); /* frees `op` if the program freed the request */
+    if (op->again != NULL) {
+        persistent_ended(op);
+    } else {
+        MPI_Request request = op->request;
+        atomic_store(&op->ended, true);
+        PMPI_Grequest_complete(request); /* frees `op` if the program freed the request */
+    }
     pthread_mutex_lock(&lock);
     atomic_fetch_sub(&flying, 1);
     pthread_cond_broadcast(&changed);
@@ -231,44 +185,68 @@ static void progress(void)
 /* ---- posting ---- */
 
 /* A collective whose MPI request could not be made must still end before its buffers go. */
-static int abandon(outboard_request *posted, const struct landing *landing, int code)
+static int abandon(const struct posting *posting, int code)
 {
-    struct landing unused = *landing;
-    outboard.wait(posted, -1, NULL);
-    outboard.request_free(posted);
+    struct landing unused = posting->sides.landing;
+    outboard.wait(posting->posted, -1, NULL);
+    outboard.request_free(posting->posted);
     landing_finish(&unused, false);
     return code;
 }
 
-int request_make(MPI_Comm comm, struct group *group, outboard_request *posted, const struct landing *landing,
-                 MPI_Request *request)
+void op_remember(struct op *op)
 {
-    struct op *op = calloc(1, sizeof *op);
-    if (op == NULL)
-        return abandon(posted, landing, MPI_ERR_NO_MEM);
-    op->posted = posted;
-    op->group = group;
-    op->comm = comm;
-    op->landing = *landing;
-    atomic_init(&op->ended, false);
-    int code = PMPI_Grequest_start(fill_status, release_op, ignore_cancel, op, &op->request);
-    if (code != MPI_SUCCESS) {
-        free(op);
-        return abandon(posted, landing, code);
-    }
-    *request = op->request;
     atomic_fetch_add(&live, 1);
-    atomic_fetch_add(&flying, 1);
     pthread_mutex_lock(&lock);
     unsigned bucket = bucket_of(op->request);
     op->next_in_bucket = buckets[bucket];
     buckets[bucket] = op;
+    pthread_mutex_unlock(&lock);
+}
+
+struct op *op_of(MPI_Request request)
+{
+    if (atomic_load_explicit(&live, memory_order_relaxed) == 0)
+        return NULL;
+    pthread_mutex_lock(&lock);
+    struct op *op = known(request);
+    pthread_mutex_unlock(&lock);
+    return op;
+}
+
+void op_fly(struct op *op, const struct posting *posting)
+{
+    op->posted = posting->posted;
+    op->landing = posting->sides.landing;
+    op->outcome = OUTBOARD_OK;
+    op->code = MPI_SUCCESS;
+    atomic_store(&op->ended, false);
+    atomic_fetch_add(&flying, 1);
+    pthread_mutex_lock(&lock);
     op->in_flight = true;
+    op->next_in_flight = NULL;
     struct op **end = &in_flight;
     while (*end != NULL)
         end = &(*end)->next_in_flight;
     *end = op;
     pthread_mutex_unlock(&lock);
+}
+
+int request_make(const struct posting *posting, MPI_Request *request)
+{
+    struct op *op = calloc(1, sizeof *op);
+    if (op == NULL)
+        return abandon(posting, MPI_ERR_NO_MEM);
+    op->group = posting->group;
+    op->comm = posting->call->comm;
+    int code = PMPI_Grequest_start(fill_status, release_op, ignore_cancel, op, &op->request);
+    if (code != MPI_SUCCESS) {
+        free(op);
+        return abandon(posting, code);
+    }
+    *request = op->request;
+    op_remember(op);
+    op_fly(op, posting);
     return MPI_SUCCESS;
 }
 
@@ -294,30 +272,6 @@ int request_wait_blocking(outboard_request *posted, struct landing *landing)
     outboard.request_free(posted);
     int code = landing_finish(landing, outcome == OUTBOARD_OK);
     return outcome == OUTBOARD_OK ? code : error_code(outcome, sentence);
-}
-
-int posting_end_nonblocking(const struct posting_end *end, MPI_Request *request)
-{
-    bool packed = end->landing->bounce != NULL;
-    int code = end->code;
-    if (code == MPI_SUCCESS)
-        code = request_make(end->comm, end->group, end->posted, end->landing, request);
-    report_posted(end->kind, end->bytes, packed, PMPI_Wtime() - end->began);
-    return code == MPI_SUCCESS ? code : error_raise(end->comm, code);
-}
-
-int posting_end_blocking(const struct posting_end *end)
-{
-    int code = end->code;
-    double posted = PMPI_Wtime();
-    report_posted(end->kind, end->bytes, end->landing->bounce != NULL, posted - end->began);
-    if (code == MPI_SUCCESS) {
-        code = request_wait_blocking(end->posted, end->landing);
-        report_waited(PMPI_Wtime() - posted);
-        if (code != MPI_SUCCESS)
-            report_failed();
-    }
-    return code == MPI_SUCCESS ? code : error_raise(end->comm, code);
 }
 
 /* Sleeps once on operations just claimed, then gives them back. */
@@ -394,7 +348,7 @@ static void sort_requests(int count, const MPI_Request *requests, int *ours, int
     for (int i = 0; i < count; i++) {
         if (requests[i] == MPI_REQUEST_NULL)
             continue;
-        if (op_of(requests[i]) != NULL)
+        if (known(requests[i]) != NULL)
             ++*ours;
         else
             ++*others;
@@ -406,7 +360,7 @@ static bool look(int count, const MPI_Request *requests, enum patience patience,
 {
     int ended = 0, open = 0;
     for (int i = 0; i < count; i++) {
-        struct op *op = requests[i] == MPI_REQUEST_NULL ? NULL : op_of(requests[i]);
+        struct op *op = requests[i] == MPI_REQUEST_NULL ? NULL : known(requests[i]);
         if (op == NULL)
             continue;
         if (atomic_load(&op->ended)) {
@@ -475,9 +429,29 @@ bool completion_begin(struct completion *completion, int count, const MPI_Reques
     return true;
 }
 
+/* Failures of persistent requests, of which MPI has no query function: each is told once. */
+static void collect_failures(struct completion *completion)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < completion->count; i++) {
+        struct op *op = completion->before[i] == MPI_REQUEST_NULL ? NULL : known(completion->before[i]);
+        if (op == NULL || op->again == NULL || !atomic_load(&op->ended) || failure_of(op) == MPI_SUCCESS)
+            continue;
+        completion->codes[i] = failure_of(op);
+        if (completion->failures++ == 0) {
+            completion->first = completion->codes[i];
+            completion->comm = op->comm;
+        }
+        op->outcome = OUTBOARD_OK;
+        op->code = MPI_SUCCESS;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 static void completion_close(struct completion *completion)
 {
     current = completion->outer;
+    collect_failures(completion);
     report_waited(PMPI_Wtime() - completion->began);
 }
 
@@ -552,10 +526,11 @@ void completion_sleep(int count, const MPI_Fint *requests, enum patience patienc
 
 int requests_start(void)
 {
-    return engine.attach(hook) < 0 ? MPI_ERR_OTHER : MPI_SUCCESS;
+    return engine.attach(hook) < 0 ? MPI_ERR_OTHER : persistent_begin();
 }
 
 void requests_stop(void)
 {
     engine.remove(hook);
+    persistent_end();
 }

@@ -39,6 +39,11 @@
     X(ialltoall)                                                                                                       \
     X(group_offloads_alltoallv)                                                                                        \
     X(ialltoallv)                                                                                                      \
+    X(group_offloads_gather)                                                                                           \
+    X(igather)                                                                                                         \
+    X(iscatter)                                                                                                        \
+    X(igatherv)                                                                                                        \
+    X(iscatterv)                                                                                                       \
     X(test)                                                                                                            \
     X(wait)                                                                                                            \
     X(wait_some)                                                                                                       \
@@ -119,7 +124,7 @@ void *allocation_take(MPI_Aint size);
 /* Gives it back; false when it is not such memory. */
 bool allocation_give(void *memory);
 
-/* ---- requests.c: collectives in flight ---- */
+/* ---- landing.c: bytes that arrive packed ---- */
 
 /* Elements that follow one another from this offset of the buffer. */
 struct piece {
@@ -128,65 +133,153 @@ struct piece {
 };
 
 /* Where the bytes of a collective go when it has ended: `bounce` is NULL when none was needed. What arrives in it is the
- * pieces one after another; the piece is the whole where `pieces` is NULL. */
+ * pieces one after another. */
 struct landing {
     void *bounce;
     void *receive;
-    struct piece whole;
     struct piece *pieces;
     int count;
     MPI_Datatype type;
     struct shape shape;
 };
 
-/* Room for `elements` elements that arrive packed, to be unpacked into `receive`; the program may free its datatype
- * before. Returns an MPI error code. */
-int landing_start(struct landing *landing, void *receive, uint64_t elements, MPI_Datatype type,
-                  const struct shape *shape);
-/* As above for `count` pieces, none perhaps, which the landing takes over, in a bounce buffer of `bytes` bytes. */
-int landing_start_pieces(struct landing *landing, void *receive, struct piece *pieces, int count, MPI_Datatype type,
-                         const struct shape *shape, uint64_t bytes);
+/* Room in a bounce buffer of `bytes` bytes for `count` pieces, none perhaps, which the landing takes over; they are to be
+ * unpacked into `receive`. The program may free its datatype before. Returns an MPI error code. */
+int landing_start(struct landing *landing, void *receive, struct piece *pieces, int count, MPI_Datatype type,
+                  const struct shape *shape, uint64_t bytes);
 /* Ends the landing: moves the bytes if `arrived`, releases the bounce buffer. */
 int landing_finish(struct landing *landing, bool arrived);
 
+/* ---- sides.c: the buffers of a call as liboutboard wants them ---- */
+
+/* One buffer as the program gave it: `counts` and `displacements` by rank, or NULL and `count` elements, of one block or for
+ * each rank. */
+struct given {
+    void *buffer;
+    const int *counts;
+    const int *displacements;
+    int count;
+    MPI_Datatype type;
+};
+
+/* Bytes and offsets by block, from `memory`: plain memory of the program, or part of the landing's bounce buffer. */
+struct side {
+    struct given given;
+    int blocks;          /* one for each rank, or one of `elements`, or none */
+    uint64_t elements;
+    bool must_pack;
+    struct shape shape;
+    MPI_Count extent;
+    bool packed;
+    uint64_t total;
+    uint64_t *bytes;
+    uint64_t *offsets;
+    void *memory;
+};
+
+struct sides {
+    struct side send;
+    struct side receive;
+    struct landing landing;
+    uint64_t *lists;
+};
+
+/* The side is one run of elements, or a block for each of `ranks`. */
+void side_run(struct side *side, const struct given *given, uint64_t elements);
+void side_blocks(struct side *side, const struct given *given, int ranks);
+/* The side is the block of `rank` that lies, or is to come, in place among those of another buffer. Returns an MPI error
+ * code. */
+int side_of_rank(struct side *side, const struct given *given, int rank);
+/* Finds out where everything lies, packs what has to be. Returns an MPI error code; sides_end() all the same. */
+int sides_begin(struct sides *sides, int ranks);
+/* After posting, which has read the lists. */
+void sides_end(struct sides *sides);
+/* Never NULL, which liboutboard takes for a mistake even where there are no bytes. */
+void *side_memory(const struct side *side);
+/* What MPI would refuse: a null datatype, a negative count, a list that is missing. `ranks` is 0 for a single count. */
+bool given_unsound(const struct given *given, int ranks);
+/* Bytes of `count` elements; false beyond 64 bits. */
+bool given_bytes(const struct given *given, uint64_t *bytes);
+
+/* ---- posting.c: from a call to a collective in flight ---- */
+
+/* Collectives that may be offloaded. */
+#define COLLECTIVES(X)                                                                                                 \
+    X(allgather)                                                                                                       \
+    X(allgatherv)                                                                                                      \
+    X(bcast)                                                                                                           \
+    X(alltoall)                                                                                                        \
+    X(alltoallv)                                                                                                       \
+    X(gather)                                                                                                          \
+    X(gatherv)                                                                                                         \
+    X(scatter)                                                                                                         \
+    X(scatterv)
+
+enum collective {
+#define NUMBER(name) COLLECTIVE_##name,
+    COLLECTIVES(NUMBER)
+#undef NUMBER
+    COLLECTIVES_KNOWN
+};
+
+/* How MPI was asked for it; counted apart. */
+enum form { BLOCKING, NONBLOCKING, PERSISTENT, FORMS };
+
+/* One collective as MPI was given it. */
+struct call {
+    enum collective collective;
+    MPI_Comm comm;
+    struct given send;    /* of a broadcast both are the buffer */
+    struct given receive;
+    int root;
+};
+
+/* A call on its way to liboutboard. */
+struct posting {
+    const struct call *call;
+    struct group *group;
+    uint64_t bytes; /* what all ranks know: of each rank, of a block, or of all together */
+    struct sides sides;
+    outboard_request *posted;
+};
+
+/* How one collective is handed over; all see the group set. */
+struct method {
+    /* Whether it is offloaded, by the group and by what MPI makes equal on all ranks. False for arguments that MPI would
+     * refuse, which are left to MPI. */
+    bool (*decide)(struct posting *posting);
+    /* Says what the sides are. Returns an MPI error code. */
+    int (*arrange)(struct posting *posting);
+    /* Posts what sides_begin() has found; MPI_SUCCESS, or an error code for lengths that MPI makes equal and that are not. */
+    int (*hand_over)(struct posting *posting);
+};
+
+extern const struct method allgather_method, allgatherv_method, broadcast_method, alltoall_method, alltoallv_method,
+    gather_method, gatherv_method, scatter_method, scatterv_method;
+
+/* All return false when the call passes through; else *outcome is what the MPI function returns. */
+bool offload(const struct call *call, int *outcome);
+bool offload_nonblocking(const struct call *call, MPI_Request *request, int *outcome);
+bool offload_persistent(const struct call *call, MPI_Request *request, int *outcome);
+/* Whether it is offloaded; then the posting is ready to be posted. */
+bool posting_decide(const struct call *call, struct posting *posting);
+/* Returns an MPI error code; after success posting->posted is in flight and the landing to be finished. */
+int posting_post(struct posting *posting, enum form form);
+
+/* ---- requests.c: collectives in flight ---- */
+
 int requests_start(void);
 void requests_stop(void);
-/* Makes the MPI request of a collective just posted; takes over `posted` and `landing`, also when it fails. */
-int request_make(MPI_Comm comm, struct group *group, outboard_request *posted, const struct landing *landing,
-                 MPI_Request *request);
+/* Makes the MPI request of a collective just posted, which it takes over, also when it fails. */
+int request_make(const struct posting *posting, MPI_Request *request);
+/* Makes an inactive MPI request that posts the call, whose sides are arranged, whenever it is started. */
+int request_make_persistent(const struct posting *posting, MPI_Request *request);
+/* Starts it; false when it is none of ours. */
+bool request_start(MPI_Request *request, int *outcome);
+/* Before MPI frees a request. */
+void request_forget(MPI_Request request);
 /* Waits for a collective that no MPI request stands for, MPI's own progress going on. Returns an MPI error code. */
 int request_wait_blocking(outboard_request *posted, struct landing *landing);
-/* Functions that are counted apart. */
-enum counted {
-    COUNT_ALLGATHER,
-    COUNT_IALLGATHER,
-    COUNT_ALLGATHERV,
-    COUNT_IALLGATHERV,
-    COUNT_BCAST,
-    COUNT_IBCAST,
-    COUNT_ALLTOALL,
-    COUNT_IALLTOALL,
-    COUNT_ALLTOALLV,
-    COUNT_IALLTOALLV,
-    COUNTED
-};
-
-/* What both kinds of call end with: the posted collective, or the error code that posting it had. */
-struct posting_end {
-    enum counted kind;
-    MPI_Comm comm;
-    struct group *group;
-    outboard_request *posted;
-    struct landing *landing;
-    uint64_t bytes;
-    double began;
-    int code;
-};
-
-/* Makes the request, reports; returns what the MPI function returns. */
-int posting_end_nonblocking(const struct posting_end *end, MPI_Request *request);
-/* Waits, reports; returns what the MPI function returns. */
-int posting_end_blocking(const struct posting_end *end);
 /* Ends what is in flight on the group, or on all groups (NULL), and forgets `comm` where it is named. */
 void requests_drain(const struct group *group);
 
@@ -217,72 +310,6 @@ int completion_end_some(struct completion *completion, int outcome, int count, c
 /* The sleeping alone, for the Fortran names. */
 void completion_sleep(int count, const MPI_Fint *requests, enum patience patience);
 
-/* ---- allgather.c ---- */
-
-struct allgather {
-    const void *send;
-    int send_count;
-    MPI_Datatype send_type;
-    void *receive;
-    int receive_count;
-    MPI_Datatype receive_type;
-    MPI_Comm comm;
-};
-
-/* Both return false when the call passes through; else *outcome is what the MPI function returns. So in all that follow. */
-bool allgather_offload(const struct allgather *call, int *outcome);
-bool iallgather_offload(const struct allgather *call, MPI_Request *request, int *outcome);
-
-/* ---- allgatherv.c ---- */
-
-struct allgatherv {
-    const void *send;
-    int send_count;
-    MPI_Datatype send_type;
-    void *receive;
-    const int *receive_counts;
-    const int *displacements;
-    MPI_Datatype receive_type;
-    MPI_Comm comm;
-};
-
-bool allgatherv_offload(const struct allgatherv *call, int *outcome);
-bool iallgatherv_offload(const struct allgatherv *call, MPI_Request *request, int *outcome);
-
-/* ---- broadcast.c ---- */
-
-struct broadcast {
-    void *buffer;
-    int count;
-    MPI_Datatype type;
-    int root;
-    MPI_Comm comm;
-};
-
-bool broadcast_offload(const struct broadcast *call, int *outcome);
-bool ibroadcast_offload(const struct broadcast *call, MPI_Request *request, int *outcome);
-
-/* ---- alltoall.c ---- */
-
-/* One buffer of an alltoall: `counts` and `displacements` by rank, or NULL and the same `count` for all in turn. */
-struct exchanged {
-    void *buffer;
-    const int *counts;
-    const int *displacements;
-    int count;
-    MPI_Datatype type;
-};
-
-struct alltoall {
-    struct exchanged send;
-    struct exchanged receive;
-    MPI_Comm comm;
-    enum counted kind;
-};
-
-bool alltoall_offload(const struct alltoall *call, int *outcome);
-bool ialltoall_offload(const struct alltoall *call, MPI_Request *request, int *outcome);
-
 /* ---- errors.c ---- */
 
 /* The MPI error code that stands for an outcome of liboutboard, with this sentence as its string. */
@@ -295,8 +322,8 @@ int error_raise(MPI_Comm comm, int code);
 /* ---- report.c: what was done, for OUTBOARD_MPI_REPORT ---- */
 
 void report_start(const char *why_native);
-void report_passed(enum counted kind, double seconds);
-void report_posted(enum counted kind, uint64_t bytes, bool packed, double seconds);
+void report_passed(enum collective collective, enum form form, double seconds);
+void report_posted(enum collective collective, enum form form, uint64_t bytes, bool packed, double seconds);
 void report_waited(double seconds);
 void report_failed(void);
 void report_allocated(void);

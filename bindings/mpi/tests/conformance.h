@@ -31,4 +31,32 @@ void *fresh(size_t bytes);
 void exchanges(void);
 void uneven_gathers(void);
 
+/* One buffer of an exchange: blocks of elements of `type`, which are `stride` cells apart. */
+struct blocks {
+    int *cells, *counts, *displacements, total;
+    MPI_Datatype type;
+    int stride;
+};
+
+/* Blocks in the reverse order of ranks with a gap of one element, the displacements below zero where `negative`. */
+struct blocks blocks_of(int members, const int *counts, int stride, int negative);
+void blocks_free(struct blocks *made);
+/* What MPI calls the buffer: where displacement 0 lies. */
+int *origin(const struct blocks *of, int negative);
+/* Fills block `of` with what goes from `from` to `to`, or counts the elements that are not that. */
+int block(struct blocks *in, int of, int from, int to, int negative, int check);
+int something_between(const struct blocks *in);
+int exchanged_value(int from, int to, int at);
+/* Elements that `from` sends to `to` in an uneven exchange. */
+int uneven(int from, int to, int most);
+
+enum { STRIDED = 1, IN_PLACE = 2, BLOCKING = 4, NEGATIVE = 8, FORMS = 16 };
+
+/* rooted.c */
+void gathers_at_a_root(void);
+void scatters_from_a_root(void);
+
+/* persistent.c */
+void persistent_collectives(void);
+
 #endif

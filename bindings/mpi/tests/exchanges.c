@@ -1,24 +1,15 @@
 /*
- * exchanges.c: MPI_(I)alltoall(v) and MPI_(I)allgatherv of the conformance program: even and uneven blocks, with gaps, of types with holes, in place,
- * with displacements below zero, on communicators whose ranks are in another order.
+ * exchanges.c: MPI_(I)alltoall(v) and MPI_(I)allgatherv of the conformance program: even and uneven blocks, with gaps, of
+ * types with holes, in place, with displacements below zero, on communicators whose ranks are in another order.
  */
 #include "conformance.h"
 
-/* Elements that `from` sends to `to` in an uneven exchange. */
-static int uneven(int from, int to, int most)
+int uneven(int from, int to, int most)
 {
     return (from * 3 + to * 5) % 4 * most / 3;
 }
 
-/* One buffer of an exchange: blocks of elements of `type`, which are `stride` cells apart. */
-struct blocks {
-    int *cells, *counts, *displacements, total;
-    MPI_Datatype type;
-    int stride;
-};
-
-/* Blocks in the reverse order of ranks with a gap of one element, the displacements below zero where `negative`. */
-static struct blocks blocks_of(int members, const int *counts, int stride, int negative)
+struct blocks blocks_of(int members, const int *counts, int stride, int negative)
 {
     struct blocks made = {.stride = stride, .type = MPI_INT};
     made.counts = fresh((size_t)members * sizeof(int));
@@ -38,7 +29,7 @@ static struct blocks blocks_of(int members, const int *counts, int stride, int n
     return made;
 }
 
-static void blocks_free(struct blocks *made)
+void blocks_free(struct blocks *made)
 {
     if (made->stride > 1)
         MPI_Type_free(&made->type);
@@ -47,19 +38,17 @@ static void blocks_free(struct blocks *made)
     free(made->displacements);
 }
 
-/* What MPI calls the buffer: where displacement 0 lies. */
-static int *origin(const struct blocks *of, int negative)
+int *origin(const struct blocks *of, int negative)
 {
     return of->cells + (negative ? (size_t)of->total * (size_t)of->stride : 0);
 }
 
-static int exchanged_value(int from, int to, int at)
+int exchanged_value(int from, int to, int at)
 {
     return value(from, at, to * 7919 + 1);
 }
 
-/* Fills block `of` with what goes from `from` to `to`, or counts the elements that are not that. */
-static int block(struct blocks *in, int of, int from, int to, int negative, int check)
+int block(struct blocks *in, int of, int from, int to, int negative, int check)
 {
     int bad = 0;
     for (int at = 0; at < in->counts[of]; at++) {
@@ -74,7 +63,7 @@ static int block(struct blocks *in, int of, int from, int to, int negative, int 
     return bad;
 }
 
-static int something_between(const struct blocks *in)
+int something_between(const struct blocks *in)
 {
     int untouched;
     memset(&untouched, 0xee, sizeof untouched);
@@ -83,8 +72,6 @@ static int something_between(const struct blocks *in)
             return 1;
     return 0;
 }
-
-enum { STRIDED = 1, IN_PLACE = 2, BLOCKING = 4, NEGATIVE = 8, FORMS = 16 };
 
 static void exchange_on(MPI_Comm comm, int most, int form)
 {

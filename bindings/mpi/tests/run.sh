@@ -53,7 +53,12 @@ all_under_shim() { # program, arguments...: as under_shim, and broadcasts and ex
     grep -q '"ibcast_offloaded":[1-9]' "$work/report.json" &&
     grep -q '"i\?allgatherv_offloaded":[1-9]' "$work/report.json" &&
     grep -q '"i\?alltoall_offloaded":[1-9]' "$work/report.json" &&
-    grep -q '"i\?alltoallv_offloaded":[1-9]' "$work/report.json"
+    grep -q '"i\?alltoallv_offloaded":[1-9]' "$work/report.json" &&
+    for collective in gather gatherv scatter scatterv; do
+      grep -q "\"${collective}_offloaded\":[1-9]" "$work/report.json" &&
+        grep -q "\"i${collective}_offloaded\":[1-9]" "$work/report.json" &&
+        grep -q "\"${collective}_start_offloaded\":[1-9]" "$work/report.json" || return 1
+    done
 }
 
 under_shim() { # program, arguments...: passes when the program does, and some calls were offloaded, none failed
@@ -124,7 +129,7 @@ refuses() { # sentence, matrix lines...: both programs say so
 build() { # mpicc: everything this Open MPI runs, in $built
   local program
   make -s -C "$shim" MPICC="$1" OUT="$built" &&
-    "$1" "${flags[@]}" "$here/conformance.c" "$here/exchanges.c" -o "$built/conformance" -pthread &&
+    "$1" "${flags[@]}" "$here"/{conformance,exchanges,rooted,persistent}.c -o "$built/conformance" -pthread &&
     for program in failing sleeping; do
       "$1" "${flags[@]}" "$here/$program.c" -o "$built/$program" -pthread || return 1
     done &&

@@ -439,6 +439,68 @@ int outboard_ialltoall(outboard_group *group, const void *send, void *receive, u
     return outboard_ialltoallv(group, send, bytes, offsets, receive, bytes, offsets, posted);
 }
 
+int outboard_group_offloads_gather(const outboard_group *group, uint64_t bytes_per_rank)
+{
+    return outboard_group_offloads_allgather(group, bytes_per_rank);
+}
+
+/* A gather or scatter is an exchange in which all but the root have one block. */
+int outboard_igatherv(outboard_group *group, const void *send, uint64_t send_bytes, void *receive,
+                      const uint64_t *receive_bytes, const uint64_t *receive_offsets, uint32_t root,
+                      outboard_request **posted)
+{
+    uint64_t sent[MOST_RANKS] = {0}, from[MOST_RANKS] = {0};
+    bool is_root = group->rank == root;
+    if (send == OUTBOARD_IN_PLACE) {
+        if (!is_root)
+            return failure(OUTBOARD_ERR_ARGUMENT, "in place, but not the root");
+        send = (char *)receive + receive_offsets[root];
+        send_bytes = receive_bytes[root];
+    }
+    sent[root] = send_bytes;
+    return outboard_ialltoallv(group, send, sent, from, is_root ? receive : from, is_root ? receive_bytes : from,
+                               is_root ? receive_offsets : from, posted);
+}
+
+int outboard_iscatterv(outboard_group *group, const void *send, const uint64_t *send_bytes,
+                       const uint64_t *send_offsets, void *receive, uint64_t receive_bytes, uint32_t root,
+                       outboard_request **posted)
+{
+    uint64_t sent[MOST_RANKS] = {0}, received[MOST_RANKS] = {0}, nowhere[MOST_RANKS] = {0};
+    bool is_root = group->rank == root, stays = receive == OUTBOARD_IN_PLACE;
+    if (stays && !is_root)
+        return failure(OUTBOARD_ERR_ARGUMENT, "in place, but not the root");
+    if (is_root)
+        memcpy(sent, send_bytes, group->ranks * sizeof *sent);
+    if (stays)
+        sent[root] = 0;
+    received[root] = stays ? 0 : receive_bytes;
+    return outboard_ialltoallv(group, is_root ? send : nowhere, sent, is_root ? send_offsets : nowhere, receive,
+                               received, nowhere, posted);
+}
+
+int outboard_igather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, uint32_t root,
+                     outboard_request **posted)
+{
+    uint64_t bytes[MOST_RANKS], offsets[MOST_RANKS];
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        bytes[rank] = bytes_per_rank;
+        offsets[rank] = rank * bytes_per_rank;
+    }
+    return outboard_igatherv(group, send, bytes_per_rank, receive, bytes, offsets, root, posted);
+}
+
+int outboard_iscatter(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, uint32_t root,
+                      outboard_request **posted)
+{
+    uint64_t bytes[MOST_RANKS], offsets[MOST_RANKS];
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        bytes[rank] = bytes_per_rank;
+        offsets[rank] = rank * bytes_per_rank;
+    }
+    return outboard_iscatterv(group, send, bytes, offsets, receive, bytes_per_rank, root, posted);
+}
+
 /* With the lock held. */
 static int outcome_of(outboard_request *request)
 {

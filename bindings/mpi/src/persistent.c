@@ -1,0 +1,176 @@
+/*
+ * persistent.c: persistent collectives: an MPI request that posts the offloaded call whenever it is started.
+ *
+ * Generalized requests cannot be started again. What MPI is given is a persistent receive, on a communicator of this rank
+ * alone, of an empty message that the rank sends itself when the collective has ended. So the functions that wait and test
+ * need to know nothing of it.
+ *
+ *   state     entered by                              left by
+ *   inactive  the _init call, or MPI's own completion MPI_Start, MPI_Request_free
+ *   active    MPI_Start                               the message, sent when the collective has ended
+ *
+ * Invariant: an active request has exactly one message to come.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "requests.h"
+
+struct persistent {
+    struct call call;         /* what is posted whenever the request is started */
+    MPI_Datatype types[2];    /* duplicates of those of the program, or none */
+    int tag;                  /* of the message that completes it */
+    atomic_int holders;       /* the request, and the collective in flight */
+    int lists[];
+};
+
+static MPI_Comm alone = MPI_COMM_NULL;
+static int most_tags;
+static atomic_uint drawn;
+
+int persistent_begin(void)
+{
+    int *limit, found = 0, code = PMPI_Comm_dup(MPI_COMM_SELF, &alone);
+    if (code == MPI_SUCCESS)
+        code = PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
+    most_tags = found ? *limit : 32767;
+    return code;
+}
+
+void persistent_end(void)
+{
+    if (alone != MPI_COMM_NULL)
+        PMPI_Comm_free(&alone);
+}
+
+/* Which of the program's arguments count here: on a rank that is not the root, or in place, some do not and may be anything. */
+static bool counts(const struct side *side, const struct given *given)
+{
+    return side->blocks > 0 && side->given.type == given->type;
+}
+
+/* A datatype that the program may free before the call is posted again. */
+static int keep_type(struct given *given, MPI_Datatype *kept)
+{
+    int integers, addresses, types, combiner;
+    int code = PMPI_Type_get_envelope(given->type, &integers, &addresses, &types, &combiner);
+    if (code != MPI_SUCCESS || combiner == MPI_COMBINER_NAMED)
+        return code;
+    code = PMPI_Type_dup(given->type, kept);
+    if (code == MPI_SUCCESS)
+        given->type = *kept;
+    return code;
+}
+
+/* Lists that the program may change before the call is posted again. */
+static void keep_lists(struct given *given, int *room, int ranks)
+{
+    memcpy(room, given->counts, (size_t)ranks * sizeof *room);
+    memcpy(room + ranks, given->displacements, (size_t)ranks * sizeof *room);
+    given->counts = room;
+    given->displacements = room + ranks;
+}
+
+static int keep(struct persistent *kept, const struct sides *sides, int ranks)
+{
+    struct given *all[2] = {&kept->call.send, &kept->call.receive};
+    int code = MPI_SUCCESS;
+    for (int i = 0; i < 2 && code == MPI_SUCCESS; i++) {
+        const struct side *send = &sides->send, *receive = &sides->receive;
+        const int *list = all[i]->counts;
+        if (list != NULL && ((send->blocks > 0 && send->given.counts == list) ||
+                             (receive->blocks > 0 && receive->given.counts == list)))
+            keep_lists(all[i], kept->lists + 2 * i * ranks, ranks);
+        if (counts(send, all[i]) || counts(receive, all[i]))
+            code = keep_type(all[i], &kept->types[i]);
+    }
+    return code;
+}
+
+static void let_go(struct persistent *kept)
+{
+    for (int i = 0; i < 2; i++)
+        if (kept->types[i] != MPI_DATATYPE_NULL)
+            PMPI_Type_free(&kept->types[i]);
+    free(kept);
+}
+
+/* The last one frees the operation. */
+static void release(struct op *op)
+{
+    if (atomic_fetch_sub(&op->again->holders, 1) > 1)
+        return;
+    let_go(op->again);
+    free(op);
+}
+
+int request_make_persistent(const struct posting *posting, MPI_Request *request)
+{
+    int ranks = posting->group->ranks;
+    struct op *op = calloc(1, sizeof *op);
+    struct persistent *kept = malloc(sizeof *kept + 4 * (size_t)ranks * sizeof *kept->lists);
+    if (op == NULL || kept == NULL) {
+        free(op);
+        free(kept);
+        return MPI_ERR_NO_MEM;
+    }
+    *kept = (struct persistent){.call = *posting->call, .types = {MPI_DATATYPE_NULL, MPI_DATATYPE_NULL}};
+    atomic_init(&kept->holders, 1);
+    kept->tag = (int)(atomic_fetch_add(&drawn, 1) % (unsigned)most_tags);
+    *op = (struct op){.group = posting->group, .comm = posting->call->comm, .again = kept};
+    atomic_init(&op->ended, true);
+    int code = keep(kept, &posting->sides, ranks);
+    if (code == MPI_SUCCESS)
+        code = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, kept->tag, alone, &op->request);
+    if (code != MPI_SUCCESS) {
+        release(op);
+        return code;
+    }
+    *request = op->request;
+    op_remember(op);
+    return MPI_SUCCESS;
+}
+
+static void complete(int tag)
+{
+    PMPI_Send(NULL, 0, MPI_BYTE, 0, tag, alone);
+}
+
+void persistent_ended(struct op *op)
+{
+    int tag = op->again->tag;
+    atomic_store(&op->ended, true);
+    release(op);
+    complete(tag);
+}
+
+bool request_start(MPI_Request *request, int *outcome)
+{
+    struct posting posting;
+    struct op *op = op_of(*request);
+    if (op == NULL || op->again == NULL)
+        return false;
+    MPI_Comm comm = op->comm;
+    int code = PMPI_Start(request);
+    if (code == MPI_SUCCESS) {
+        /* Decided when it was made, by the same arguments, unless the communicator has gone meanwhile. */
+        code = posting_decide(&op->again->call, &posting) ? posting_post(&posting, PERSISTENT) : MPI_ERR_COMM;
+        if (code == MPI_SUCCESS) {
+            atomic_fetch_add(&op->again->holders, 1);
+            op_fly(op, &posting);
+        } else {
+            complete(op->again->tag);
+        }
+    }
+    *outcome = code == MPI_SUCCESS ? code : error_raise(comm, code);
+    return true;
+}
+
+void request_forget(MPI_Request request)
+{
+    struct op *op = op_of(request);
+    if (op == NULL || op->again == NULL)
+        return;
+    op_forget(op);
+    release(op);
+}

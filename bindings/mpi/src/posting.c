@@ -1,0 +1,99 @@
+/*
+ * posting.c: what every offloaded collective goes through, whichever it is and however MPI was asked for it.
+ *
+ *   decide      by the group and what MPI makes equal on all ranks: offloaded, or passed through
+ *   arrange     what this rank sends and receives
+ *   begin       where that lies in memory, packed where it has to be (sides.c)
+ *   hand over   to liboutboard
+ *   end         wait, or make the request that stands for it (requests.c)
+ *
+ * A collective is a struct method; nothing else knows more than one form of it.
+ */
+#include <string.h>
+
+#include "shim.h"
+
+static const struct method *const methods[COLLECTIVES_KNOWN] = {
+    [COLLECTIVE_allgather] = &allgather_method, [COLLECTIVE_allgatherv] = &allgatherv_method,
+    [COLLECTIVE_bcast] = &broadcast_method,     [COLLECTIVE_alltoall] = &alltoall_method,
+    [COLLECTIVE_alltoallv] = &alltoallv_method, [COLLECTIVE_gather] = &gather_method,
+    [COLLECTIVE_gatherv] = &gatherv_method,     [COLLECTIVE_scatter] = &scatter_method,
+    [COLLECTIVE_scatterv] = &scatterv_method,
+};
+
+bool posting_decide(const struct call *call, struct posting *posting)
+{
+    memset(posting, 0, sizeof *posting);
+    posting->call = call;
+    posting->group = group_of(call->comm);
+    return posting->group != NULL && methods[call->collective]->decide(posting);
+}
+
+static int hand_over(struct posting *posting)
+{
+    const struct method *method = methods[posting->call->collective];
+    int code = method->arrange(posting);
+    if (code == MPI_SUCCESS)
+        code = sides_begin(&posting->sides, posting->group->ranks);
+    if (code == MPI_SUCCESS)
+        code = method->hand_over(posting);
+    sides_end(&posting->sides);
+    return code;
+}
+
+int posting_post(struct posting *posting, enum form form)
+{
+    double began = PMPI_Wtime();
+    int code = hand_over(posting);
+    bool packed = posting->sides.landing.bounce != NULL;
+    if (code != MPI_SUCCESS) {
+        landing_finish(&posting->sides.landing, false);
+        report_failed();
+    }
+    report_posted(posting->call->collective, form, posting->sides.send.total, packed, PMPI_Wtime() - began);
+    return code;
+}
+
+static int raised(const struct call *call, int code)
+{
+    return code == MPI_SUCCESS ? code : error_raise(call->comm, code);
+}
+
+bool offload(const struct call *call, int *outcome)
+{
+    struct posting posting;
+    if (!posting_decide(call, &posting))
+        return false;
+    int code = posting_post(&posting, BLOCKING);
+    if (code == MPI_SUCCESS) {
+        double began = PMPI_Wtime();
+        code = request_wait_blocking(posting.posted, &posting.sides.landing);
+        report_waited(PMPI_Wtime() - began);
+        if (code != MPI_SUCCESS)
+            report_failed();
+    }
+    *outcome = raised(call, code);
+    return true;
+}
+
+bool offload_nonblocking(const struct call *call, MPI_Request *request, int *outcome)
+{
+    struct posting posting;
+    if (!posting_decide(call, &posting))
+        return false;
+    int code = posting_post(&posting, NONBLOCKING);
+    if (code == MPI_SUCCESS)
+        code = request_make(&posting, request);
+    *outcome = raised(call, code);
+    return true;
+}
+
+bool offload_persistent(const struct call *call, MPI_Request *request, int *outcome)
+{
+    struct posting posting;
+    if (!posting_decide(call, &posting))
+        return false;
+    int code = methods[call->collective]->arrange(&posting);
+    *outcome = raised(call, code == MPI_SUCCESS ? request_make_persistent(&posting, request) : code);
+    return true;
+}

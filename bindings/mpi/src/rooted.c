@@ -1,0 +1,139 @@
+/*
+ * rooted.c: MPI_Gather(v) and MPI_Scatter(v) handed to the service process.
+ *
+ * The root has the blocks of all ranks, the others have one. Whether a gather or scatter is offloaded depends on the bytes of
+ * a block, which MPI makes equal on all ranks; the blocks of the others are known to the root and one rank alone, so all of
+ * them are offloaded or none. What only the root gives counts there alone, MPI_IN_PLACE among it.
+ */
+#include "shim.h"
+
+static bool is_root(const struct posting *posting)
+{
+    return posting->group->rank == posting->call->root;
+}
+
+static bool gathers(const struct call *call)
+{
+    return call->collective == COLLECTIVE_gather || call->collective == COLLECTIVE_gatherv;
+}
+
+/* The block of this rank, and on the root the blocks of all. */
+static const struct given *one(const struct call *call)
+{
+    return gathers(call) ? &call->send : &call->receive;
+}
+
+static const struct given *many(const struct call *call)
+{
+    return gathers(call) ? &call->receive : &call->send;
+}
+
+static bool in_place(const struct posting *posting)
+{
+    return is_root(posting) && one(posting->call)->buffer == MPI_IN_PLACE;
+}
+
+/* `ranks` is 0 for even blocks. */
+static bool unsound(const struct posting *posting, int ranks)
+{
+    const struct call *call = posting->call;
+    return call->root < 0 || call->root >= posting->group->ranks ||
+           (!is_root(posting) && one(call)->buffer == MPI_IN_PLACE) ||
+           (is_root(posting) && given_unsound(many(call), ranks)) ||
+           (!in_place(posting) && given_unsound(one(call), 0));
+}
+
+static bool decide_even(struct posting *posting)
+{
+    const struct call *call = posting->call;
+    return !unsound(posting, 0) && given_bytes(is_root(posting) ? many(call) : one(call), &posting->bytes) &&
+           outboard.group_offloads_gather(posting->group->members, posting->bytes) == 1;
+}
+
+static bool decide_uneven(struct posting *posting)
+{
+    return !unsound(posting, posting->group->ranks) &&
+           outboard.group_offloads_alltoallv(posting->group->members) == 1;
+}
+
+static struct side *side_of_one(struct posting *posting)
+{
+    return gathers(posting->call) ? &posting->sides.send : &posting->sides.receive;
+}
+
+static struct side *side_of_many(struct posting *posting)
+{
+    return gathers(posting->call) ? &posting->sides.receive : &posting->sides.send;
+}
+
+/* A block in place of a gather is contributed from there, that of a scatter stays. */
+static int arrange_one(struct posting *posting)
+{
+    const struct call *call = posting->call;
+    if (!in_place(posting)) {
+        side_run(side_of_one(posting), one(call), (uint64_t)one(call)->count);
+        return MPI_SUCCESS;
+    }
+    return gathers(call) ? side_of_rank(side_of_one(posting), many(call), call->root) : MPI_SUCCESS;
+}
+
+static int arrange_even(struct posting *posting)
+{
+    const struct given *all = many(posting->call);
+    if (is_root(posting))
+        side_run(side_of_many(posting), all, (uint64_t)all->count * (uint64_t)posting->group->ranks);
+    return arrange_one(posting);
+}
+
+static int arrange_uneven(struct posting *posting)
+{
+    if (is_root(posting))
+        side_blocks(side_of_many(posting), many(posting->call), posting->group->ranks);
+    return arrange_one(posting);
+}
+
+/* What liboutboard is told of this rank's block. */
+static void *own(struct posting *posting)
+{
+    const struct side *side = side_of_one(posting);
+    bool stays = in_place(posting) && !side->packed;
+    return stays ? (void *)OUTBOARD_IN_PLACE : side_memory(side);
+}
+
+/* Of the root: its block has as many bytes on both sides. */
+static bool unequal(struct posting *posting, uint64_t bytes)
+{
+    return !in_place(posting) && side_of_one(posting)->total != bytes;
+}
+
+static int hand_over_even(struct posting *posting)
+{
+    outboard_group *members = posting->group->members;
+    uint32_t root = (uint32_t)posting->call->root;
+    void *all = side_memory(side_of_many(posting));
+    if (unequal(posting, posting->bytes))
+        return MPI_ERR_TRUNCATE;
+    if (gathers(posting->call))
+        return outcome_code(outboard.igather(members, own(posting), all, posting->bytes, root, &posting->posted));
+    return outcome_code(outboard.iscatter(members, all, own(posting), posting->bytes, root, &posting->posted));
+}
+
+static int hand_over_uneven(struct posting *posting)
+{
+    outboard_group *members = posting->group->members;
+    uint32_t root = (uint32_t)posting->call->root;
+    struct side *blocks = side_of_many(posting);
+    uint64_t bytes = side_of_one(posting)->total;
+    if (is_root(posting) && unequal(posting, blocks->bytes[root]))
+        return MPI_ERR_TRUNCATE;
+    if (gathers(posting->call))
+        return outcome_code(outboard.igatherv(members, own(posting), bytes, side_memory(blocks), blocks->bytes,
+                                              blocks->offsets, root, &posting->posted));
+    return outcome_code(outboard.iscatterv(members, side_memory(blocks), blocks->bytes, blocks->offsets, own(posting),
+                                           bytes, root, &posting->posted));
+}
+
+const struct method gather_method = {decide_even, arrange_even, hand_over_even};
+const struct method gatherv_method = {decide_uneven, arrange_uneven, hand_over_uneven};
+const struct method scatter_method = {decide_even, arrange_even, hand_over_even};
+const struct method scatterv_method = {decide_uneven, arrange_uneven, hand_over_uneven};

@@ -1,0 +1,162 @@
+/*
+ * rooted.c: MPI_(I)gather(v) and MPI_(I)scatter(v) of the conformance program: from and at every root, in place there and not,
+ * with gaps, of types with holes, with displacements below zero, several at once. What counts on the root alone is nonsense
+ * elsewhere.
+ */
+#include "conformance.h"
+
+/* Counts of the ranks: all the same, or not. */
+static int *counts_of(int members, int count, int even)
+{
+    int *counts = fresh((size_t)members * sizeof(int));
+    for (int of = 0; of < members; of++)
+        counts[of] = even ? count : uneven(of, 1, count);
+    return counts;
+}
+
+static struct blocks blocks_in_order(int members, const int *counts, int stride)
+{
+    struct blocks made = blocks_of(members, counts, stride, 0);
+    made.total = 0;
+    for (int of = 0; of < members; of++) {
+        made.displacements[of] = made.total;
+        made.total += counts[of];
+    }
+    return made;
+}
+
+/* One call at one root. Nonsense is what MPI is given where an argument does not count. */
+struct rooted {
+    MPI_Comm comm;
+    int me, members, root, even, form, negative;
+    int *counts;
+    struct blocks many, one;
+    MPI_Request request;
+};
+
+static struct rooted rooted_of(MPI_Comm comm, int root, int count, int even, int form)
+{
+    struct rooted call = {.comm = comm, .root = root, .even = even, .form = form, .request = MPI_REQUEST_NULL};
+    MPI_Comm_rank(comm, &call.me);
+    MPI_Comm_size(comm, &call.members);
+    call.negative = even ? 0 : form & NEGATIVE;
+    call.counts = counts_of(call.members, count, even);
+    int stride = form & STRIDED ? 3 : 1;
+    call.many = even ? blocks_in_order(call.members, call.counts, stride)
+                     : blocks_of(call.members, call.counts, stride, call.negative);
+    call.one = blocks_of(1, &call.counts[call.me], form & STRIDED && call.me % 2 == 0 ? 2 : 1, 0);
+    return call;
+}
+
+static void rooted_free(struct rooted *call)
+{
+    blocks_free(&call->many);
+    blocks_free(&call->one);
+    free(call->counts);
+}
+
+static int is_root(const struct rooted *call)
+{
+    return call->me == call->root;
+}
+
+static void post_gather(struct rooted *call)
+{
+    int mine = call->counts[call->me], blocking = call->form & BLOCKING, at_root = is_root(call);
+    int in_place = at_root && call->form & IN_PLACE;
+    block(in_place ? &call->many : &call->one, in_place ? call->me : 0, call->me, 0, in_place ? call->negative : 0, 0);
+    const void *from = in_place ? MPI_IN_PLACE : call->one.cells;
+    int count = in_place ? -1 : mine, each = at_root ? mine : -1;
+    MPI_Datatype type = in_place ? MPI_DATATYPE_NULL : call->one.type;
+    MPI_Datatype into = at_root ? call->many.type : MPI_DATATYPE_NULL;
+    int *to = at_root ? origin(&call->many, call->negative) : NULL;
+    const int *counts = at_root ? call->many.counts : NULL, *places = at_root ? call->many.displacements : NULL;
+    int outcome;
+    if (call->even && blocking)
+        outcome = MPI_Gather(from, count, type, to, each, into, call->root, call->comm);
+    else if (call->even)
+        outcome = MPI_Igather(from, count, type, to, each, into, call->root, call->comm, &call->request);
+    else if (blocking)
+        outcome = MPI_Gatherv(from, count, type, to, counts, places, into, call->root, call->comm);
+    else
+        outcome = MPI_Igatherv(from, count, type, to, counts, places, into, call->root, call->comm, &call->request);
+    CHECK(outcome == MPI_SUCCESS);
+}
+
+static void check_gather(struct rooted *call)
+{
+    int bad = 0;
+    CHECK(MPI_Wait(&call->request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
+    for (int of = 0; is_root(call) && of < call->members; of++)
+        bad += block(&call->many, of, of, 0, call->negative, 1);
+    CHECK(bad == 0);
+    CHECK(!something_between(&call->many));
+    rooted_free(call);
+}
+
+static void post_scatter(struct rooted *call)
+{
+    int mine = call->counts[call->me], blocking = call->form & BLOCKING, at_root = is_root(call);
+    int in_place = at_root && call->form & IN_PLACE;
+    for (int of = 0; at_root && of < call->members; of++)
+        block(&call->many, of, call->root, of, call->negative, 0);
+    const void *from = at_root ? origin(&call->many, call->negative) : NULL;
+    void *to = in_place ? MPI_IN_PLACE : call->one.cells;
+    int count = in_place ? -1 : mine, each = at_root ? mine : -1;
+    MPI_Datatype type = in_place ? MPI_DATATYPE_NULL : call->one.type;
+    MPI_Datatype of_many = at_root ? call->many.type : MPI_DATATYPE_NULL;
+    const int *counts = at_root ? call->many.counts : NULL, *places = at_root ? call->many.displacements : NULL;
+    int outcome;
+    if (call->even && blocking)
+        outcome = MPI_Scatter(from, each, of_many, to, count, type, call->root, call->comm);
+    else if (call->even)
+        outcome = MPI_Iscatter(from, each, of_many, to, count, type, call->root, call->comm, &call->request);
+    else if (blocking)
+        outcome = MPI_Scatterv(from, counts, places, of_many, to, count, type, call->root, call->comm);
+    else
+        outcome = MPI_Iscatterv(from, counts, places, of_many, to, count, type, call->root, call->comm, &call->request);
+    CHECK(outcome == MPI_SUCCESS);
+}
+
+static void check_scatter(struct rooted *call)
+{
+    CHECK(MPI_Wait(&call->request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
+    if (!(is_root(call) && call->form & IN_PLACE))
+        CHECK(block(&call->one, 0, call->root, call->me, 0, 1) == 0);
+    CHECK(!something_between(&call->one));
+    rooted_free(call);
+}
+
+static void each_at(MPI_Comm comm, int root, int count, int form, void (*post)(struct rooted *),
+                    void (*check)(struct rooted *))
+{
+    struct rooted even = rooted_of(comm, root, count, 1, form);
+    post(&even);
+    struct rooted odd = rooted_of(comm, root, count, 0, form);
+    post(&odd);
+    check(&odd);
+    check(&even);
+}
+
+static void at_every_root(void (*post)(struct rooted *), void (*check)(struct rooted *))
+{
+    static const int counts[] = {0, 3, 5000, 40000};
+    MPI_Comm half;
+    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
+    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (int form = 0; form < FORMS; form++) {
+            each_at(MPI_COMM_WORLD, (int)(i + (unsigned)form) % ranks, counts[i], form, post, check);
+            each_at(half, (form & 1) % (ranks / 2), counts[i], form, post, check);
+        }
+    MPI_Comm_free(&half);
+}
+
+void gathers_at_a_root(void)
+{
+    at_every_root(post_gather, check_gather);
+}
+
+void scatters_from_a_root(void)
+{
+    at_every_root(post_scatter, check_scatter);
+}
