@@ -28,7 +28,7 @@
 #define PERSISTENT_FORM(Name, lower, parameters, arguments, ...)                                                       \
     int PERSISTENT_NAME(Name)(UNPACK parameters, MPI_Comm comm, MPI_Info info, MPI_Request * request)                  \
     {                                                                                                                  \
-        const struct call call = {COLLECTIVE_##lower, comm, __VA_ARGS__};                                              \
+        const struct call call = {COLLECTIVE_##lower, comm, __VA_ARGS__, false};                                       \
         int outcome;                                                                                                   \
         if (offload_persistent(&call, request, &outcome))                                                              \
             return outcome;                                                                                            \
@@ -42,7 +42,7 @@
 #define COLLECTIVE(Name, lower, parameters, arguments, ...)                                                            \
     int MPI_##Name(UNPACK parameters, MPI_Comm comm)                                                                   \
     {                                                                                                                  \
-        const struct call call = {COLLECTIVE_##lower, comm, __VA_ARGS__};                                              \
+        const struct call call = {COLLECTIVE_##lower, comm, __VA_ARGS__, false};                                       \
         int outcome;                                                                                                   \
         if (offload(&call, &outcome))                                                                                  \
             return outcome;                                                                                            \
@@ -50,7 +50,7 @@
     }                                                                                                                  \
     int MPI_I##lower(UNPACK parameters, MPI_Comm comm, MPI_Request *request)                                           \
     {                                                                                                                  \
-        const struct call call = {COLLECTIVE_##lower, comm, __VA_ARGS__};                                              \
+        const struct call call = {COLLECTIVE_##lower, comm, __VA_ARGS__, false};                                       \
         int outcome;                                                                                                   \
         if (offload_nonblocking(&call, request, &outcome))                                                             \
             return outcome;                                                                                            \

@@ -40,7 +40,7 @@ static void answer_request(int outcome, MPI_Request made, MPI_Fint *request, MPI
     FORTRAN_AS(function, lower, upper, parameters)                                                                     \
     {                                                                                                                  \
         HIDDEN_NAME(function);                                                                                         \
-        const struct call call = {collective, PMPI_Comm_f2c(*comm), __VA_ARGS__};                                      \
+        const struct call call = {collective, PMPI_Comm_f2c(*comm), __VA_ARGS__, true};                                \
         MPI_Request made;                                                                                              \
         int outcome;                                                                                                   \
         if (offloads(&call, &made, &outcome)) {                                                                        \
@@ -69,7 +69,7 @@ static void answer_request(int outcome, MPI_Request made, MPI_Fint *request, MPI
     FORTRAN(lower, upper, (UNPACK parameters, MPI_Fint * comm, MPI_Fint * ierr))                                       \
     {                                                                                                                  \
         HIDDEN(lower);                                                                                                 \
-        const struct call call = {COLLECTIVE_##lower, PMPI_Comm_f2c(*comm), __VA_ARGS__};                              \
+        const struct call call = {COLLECTIVE_##lower, PMPI_Comm_f2c(*comm), __VA_ARGS__, true};                        \
         int outcome;                                                                                                   \
         if (offload(&call, &outcome)) {                                                                                \
             answer(outcome, ierr);                                                                                     \

@@ -117,7 +117,7 @@ static void warn_native(MPI_Comm comm, int rank, const char *why)
     if (rank != 0)
         return;
     PMPI_Comm_get_name(comm, name, &length);
-    fprintf(stderr, "outboard: communicator %s%sruns its allgathers natively: %s\n", name, length > 0 ? " " : "", why);
+    fprintf(stderr, "outboard: communicator %s%sruns its collectives natively: %s\n", name, length > 0 ? " " : "", why);
 }
 
 /* Step two, with the offers of all at hand; agreed by all before the group is used. */
@@ -218,7 +218,7 @@ static bool agree(bool ready, char *why, size_t bytes)
     PMPI_Bcast(why, (int)bytes, MPI_CHAR, first, MPI_COMM_WORLD);
     why[bytes - 1] = '\0';
     if (rank == 0 && why[0] != '\0')
-        fprintf(stderr, "outboard: allgathers run natively; rank %d says: %s\n", first, why);
+        fprintf(stderr, "outboard: collectives run natively; rank %d says: %s\n", first, why);
     return false;
 }
 

@@ -138,7 +138,10 @@ static void complete(int tag)
 
 void persistent_ended(struct op *op)
 {
-    int tag = op->again->tag;
+    int tag = op->again->tag, code = op_failure(op);
+    /* No function of ours stands between a Fortran program and what tells it of the end. */
+    if (code != MPI_SUCCESS && op->again->call.fortran)
+        error_raise(MPI_COMM_WORLD, code);
     atomic_store(&op->ended, true);
     release(op);
     complete(tag);

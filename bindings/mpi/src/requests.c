@@ -55,8 +55,7 @@ static struct op *known(MPI_Request request)
 
 /* ---- the generalized request ---- */
 
-/* The MPI error code of a collective that has ended. */
-static int failure_of(const struct op *op)
+int op_failure(const struct op *op)
 {
     return op->outcome != OUTBOARD_OK ? error_code(op->outcome, op->sentence) : op->code;
 }
@@ -69,7 +68,7 @@ static int fill_status(void *extra, MPI_Status *status)
     status->MPI_SOURCE = MPI_ANY_SOURCE;
     status->MPI_TAG = MPI_ANY_TAG;
     status->MPI_ERROR = MPI_SUCCESS;
-    int code = failure_of(op);
+    int code = op_failure(op);
     if (code == MPI_SUCCESS)
         return MPI_SUCCESS;
     struct completion *call = current;
@@ -435,9 +434,9 @@ static void collect_failures(struct completion *completion)
     pthread_mutex_lock(&lock);
     for (int i = 0; i < completion->count; i++) {
         struct op *op = completion->before[i] == MPI_REQUEST_NULL ? NULL : known(completion->before[i]);
-        if (op == NULL || op->again == NULL || !atomic_load(&op->ended) || failure_of(op) == MPI_SUCCESS)
+        if (op == NULL || op->again == NULL || !atomic_load(&op->ended) || op_failure(op) == MPI_SUCCESS)
             continue;
-        completion->codes[i] = failure_of(op);
+        completion->codes[i] = op_failure(op);
         if (completion->failures++ == 0) {
             completion->first = completion->codes[i];
             completion->comm = op->comm;

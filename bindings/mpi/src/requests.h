@@ -33,6 +33,8 @@ struct op *op_of(MPI_Request request);
 /* From now on the request is ours, and no more. */
 void op_remember(struct op *op);
 void op_forget(struct op *op);
+/* The MPI error code of a collective that has ended. */
+int op_failure(const struct op *op);
 /* A collective of it is in flight. */
 void op_fly(struct op *op, const struct posting *posting);
 

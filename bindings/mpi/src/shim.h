@@ -232,6 +232,7 @@ struct call {
     struct given send;    /* of a broadcast both are the buffer */
     struct given receive;
     int root;
+    bool fortran;         /* called by a Fortran name */
 };
 
 /* A call on its way to liboutboard. */

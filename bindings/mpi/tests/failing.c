@@ -9,6 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if OMPI_MAJOR_VERSION >= 5
+#define PERSISTENT(name) MPI_##name##_init
+#else
+#include <mpi-ext.h>
+#define PERSISTENT(name) MPIX_##name##_init
+#endif
+
 static int rank, ranks, handled, handled_code, bad, number;
 static MPI_Comm handled_comm;
 
@@ -61,7 +68,7 @@ int main(int argc, char **argv)
     MPI_Comm_set_errhandler(comm, errhandler);
     int *receive = malloc(3 * (size_t)ranks * sizeof(int));
     if (rank == 0)
-        printf("1..6\n");
+        printf("1..7\n");
 
     post(comm, receive, requests);
     outcome = MPI_Wait(&requests[0], &statuses[0]);
@@ -100,6 +107,16 @@ int main(int argc, char **argv)
     outcome = MPI_Allgather(&rank, 1, MPI_INT, receive, 1, MPI_INT, comm);
     outcome = outcome == MPI_SUCCESS ? MPI_Allgather(&rank, 1, MPI_INT, receive, 1, MPI_INT, comm) : MPI_SUCCESS;
     tell(explains(outcome) && handled == 6 && handled_comm == comm, "MPI_Allgather returns the code");
+
+    PERSISTENT(Allgather)(&rank, 1, MPI_INT, receive, 1, MPI_INT, comm, MPI_INFO_NULL, &requests[0]);
+    for (int turn = 0; turn < 2; turn++) {
+        MPI_Start(&requests[0]);
+        outcome = MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
+        flag = turn == 0 ? outcome == MPI_SUCCESS : flag && explains(outcome);
+    }
+    flag = flag && MPI_Wait(&requests[0], MPI_STATUS_IGNORE) == MPI_SUCCESS && handled == 7 && handled_comm == comm;
+    MPI_Request_free(&requests[0]);
+    tell(flag, "MPI_Wait returns the code of a persistent request once");
 
     MPI_Errhandler_free(&errhandler);
     MPI_Comm_free(&comm);

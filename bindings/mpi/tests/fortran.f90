@@ -3,11 +3,17 @@
 program fortran_allgather
 #ifdef F08
   use mpi_f08
+#ifdef EXTENSION
+  use mpi_f08_ext
+#endif
 #define COMM_HANDLE type(MPI_Comm)
 #define REQUEST_HANDLE type(MPI_Request)
 #define TYPE_HANDLE type(MPI_Datatype)
 #else
   use mpi
+#ifdef EXTENSION
+  use mpi_ext
+#endif
 #define COMM_HANDLE integer
 #define REQUEST_HANDLE integer
 #define TYPE_HANDLE integer
@@ -24,7 +30,7 @@ program fortran_allgather
   call MPI_Comm_size(MPI_COMM_WORLD, ranks, ierr)
   test = 0
   bad = 0
-  if (rank == 0) print '(a)', '1..12'
+  if (rank == 0) print '(a)', '1..15'
 
   call tell(gathered(MPI_COMM_WORLD, 0), 'allgather')
   call tell(gathered(MPI_COMM_WORLD, 1), 'iallgather and wait')
@@ -35,6 +41,9 @@ program fortran_allgather
   call tell(broadcast(.true.), 'ibcast and wait')
   call tell(exchanged(.false.), 'alltoall and alltoallv')
   call tell(exchanged(.true.), 'ialltoall and ialltoallv in place, waitall')
+  call tell(rooted(.false.), 'gather, gatherv, scatter and scatterv')
+  call tell(rooted(.true.), 'igather, igatherv, iscatter and iscatterv in place, waitall')
+  call tell(started(), 'allgather and scatterv, started again and again')
   call tell(allocation(), 'memory of MPI_Alloc_mem')
   call MPI_Comm_split(MPI_COMM_WORLD, mod(rank, 2), rank, half, ierr)
   call tell(gathered(half, 1), 'communicator from comm_split')
@@ -114,6 +123,85 @@ contains
       exchanged = exchanged .and. &
         all(uneven(back(of + 1) + 1:back(of + 1) + n) == [(of * 10007 + rank * 101 + i, i = 1, n)])
     end do
+  end function
+
+  ! To the root and back, even blocks and blocks in the reverse order of ranks.
+  logical function rooted(nonblocking)
+    logical, intent(in) :: nonblocking
+    integer, asynchronous :: mine(n), even(n * ranks), uneven(n * ranks), first(n), second(n)
+    integer, asynchronous :: counts(ranks), places(ranks)
+    integer :: of, root
+    REQUEST_HANDLE :: requests(2)
+    root = ranks - 1
+    counts = n
+    places = [((ranks - 1 - of) * n, of = 0, ranks - 1)]
+    mine = [(rank * 10007 + i, i = 1, n)]
+    even = -1
+    uneven = -1
+    first = -1
+    second = -1
+    if (nonblocking .and. rank == root) then
+      even(root * n + 1:root * n + n) = mine
+      uneven(places(root + 1) + 1:places(root + 1) + n) = mine
+      call MPI_Igather(MPI_IN_PLACE, n, MPI_INTEGER, even, n, MPI_INTEGER, root, MPI_COMM_WORLD, requests(1), ierr)
+      call MPI_Igatherv(MPI_IN_PLACE, n, MPI_INTEGER, uneven, counts, places, MPI_INTEGER, root, MPI_COMM_WORLD, &
+                        requests(2), ierr)
+      call MPI_Waitall(2, requests, MPI_STATUSES_IGNORE, ierr)
+      first = mine
+      second = mine
+      call MPI_Iscatter(even, n, MPI_INTEGER, MPI_IN_PLACE, n, MPI_INTEGER, root, MPI_COMM_WORLD, requests(1), ierr)
+      call MPI_Iscatterv(uneven, counts, places, MPI_INTEGER, MPI_IN_PLACE, n, MPI_INTEGER, root, MPI_COMM_WORLD, &
+                         requests(2), ierr)
+      call MPI_Waitall(2, requests, MPI_STATUSES_IGNORE, ierr)
+    else if (nonblocking) then
+      call MPI_Igather(mine, n, MPI_INTEGER, even, n, MPI_INTEGER, root, MPI_COMM_WORLD, requests(1), ierr)
+      call MPI_Igatherv(mine, n, MPI_INTEGER, uneven, counts, places, MPI_INTEGER, root, MPI_COMM_WORLD, requests(2), &
+                        ierr)
+      call MPI_Waitall(2, requests, MPI_STATUSES_IGNORE, ierr)
+      call MPI_Iscatter(even, n, MPI_INTEGER, first, n, MPI_INTEGER, root, MPI_COMM_WORLD, requests(1), ierr)
+      call MPI_Iscatterv(uneven, counts, places, MPI_INTEGER, second, n, MPI_INTEGER, root, MPI_COMM_WORLD, &
+                         requests(2), ierr)
+      call MPI_Waitall(2, requests, MPI_STATUSES_IGNORE, ierr)
+    else
+      call MPI_Gather(mine, n, MPI_INTEGER, even, n, MPI_INTEGER, root, MPI_COMM_WORLD, ierr)
+      call MPI_Gatherv(mine, n, MPI_INTEGER, uneven, counts, places, MPI_INTEGER, root, MPI_COMM_WORLD, ierr)
+      call MPI_Scatter(even, n, MPI_INTEGER, first, n, MPI_INTEGER, root, MPI_COMM_WORLD, ierr)
+      call MPI_Scatterv(uneven, counts, places, MPI_INTEGER, second, n, MPI_INTEGER, root, MPI_COMM_WORLD, ierr)
+    end if
+    rooted = ierr == MPI_SUCCESS .and. all(first == mine) .and. all(second == mine)
+    do of = 0, ranks - 1
+      if (rank /= root) exit
+      rooted = rooted .and. all(even(of * n + 1:of * n + n) == [(of * 10007 + i, i = 1, n)])
+      rooted = rooted .and. all(uneven(places(of + 1) + 1:places(of + 1) + n) == [(of * 10007 + i, i = 1, n)])
+    end do
+  end function
+
+  ! Persistent requests, where this Open MPI has them.
+  logical function started()
+    integer, asynchronous :: mine(n), all_of(n * ranks), own(n), counts(ranks), places(ranks)
+    integer :: of, turn
+    REQUEST_HANDLE :: requests(2)
+    started = .true.
+#ifdef EXTENSION
+    counts = n
+    places = [(of * n, of = 0, ranks - 1)]
+    call MPIX_Allgather_init(mine, n, MPI_INTEGER, all_of, n, MPI_INTEGER, MPI_COMM_WORLD, MPI_INFO_NULL, requests(1), &
+                             ierr)
+    call MPIX_Scatterv_init(all_of, counts, places, MPI_INTEGER, own, n, MPI_INTEGER, 0, MPI_COMM_WORLD, &
+                            MPI_INFO_NULL, requests(2), ierr)
+    do turn = 1, 5
+      mine = [(rank * 10007 + i * turn, i = 1, n)]
+      own = -1
+      call MPI_Start(requests(1), ierr)
+      call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+      call MPI_Startall(1, requests(2:2), ierr)
+      call MPI_Waitall(2, requests, MPI_STATUSES_IGNORE, ierr)
+      started = started .and. ierr == MPI_SUCCESS .and. all(own == mine)
+    end do
+    call MPI_Request_free(requests(1), ierr)
+    call MPI_Request_free(requests(2), ierr)
+    started = started .and. requests(1) == MPI_REQUEST_NULL .and. requests(2) == MPI_REQUEST_NULL
+#endif
   end function
 
   logical function allocation()

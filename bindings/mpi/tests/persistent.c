@@ -4,18 +4,13 @@
  */
 #include "conformance.h"
 
-#if MPI_VERSION >= 4
+#if OMPI_MAJOR_VERSION >= 5
 #define PERSISTENT(name) MPI_##name##_init
 #else
 #include <mpi-ext.h>
-#if defined(OMPI_HAVE_MPI_EXT_PCOLLREQ) && OMPI_HAVE_MPI_EXT_PCOLLREQ
 #define PERSISTENT(name) MPIX_##name##_init
-#elif OMPI_MAJOR_VERSION >= 5
-#define PERSISTENT(name) MPI_##name##_init
-#endif
 #endif
 
-#ifdef PERSISTENT
 enum { COUNT = 3000, KINDS = 9 };
 
 /* Ints of every kind of call: what this rank sends and receives at most. */
@@ -162,8 +157,3 @@ void persistent_collectives(void)
         free(calls.receive[kind]);
     }
 }
-#else
-void persistent_collectives(void)
-{
-}
-#endif

@@ -143,10 +143,16 @@ fortran() { # name, flags...
     note skip "$mpi: Fortran, $name" "no Fortran in this Open MPI"
     return
   fi
+  case $version in 4.*) set -- "$@" -DEXTENSION ;; esac
   (cd "$built" && "$bin/mpifort" -cpp -Wall -Werror "$@" "$here/fortran.f90" -o "fortran-$name") ||
     { note fail "$mpi: Fortran, $name does not compile"; return; }
   settings=()
   check "$mpi: Fortran, $name" under_shim "$built/fortran-$name"
+  check "$mpi: Fortran, $name: gathers were offloaded" grep -q '"igatherv_offloaded":[1-9]' "$work/report.json"
+  case $version in
+    4.*) check "$mpi: Fortran, $name: so were persistent scatters" \
+      grep -q '"scatterv_start_offloaded":[1-9]' "$work/report.json" ;;
+  esac
 }
 
 faults() { # what only the fake can do
