@@ -50,6 +50,8 @@ struct sample {
     double own_ms;     /* from the own post to the result */
     double cpu_s;      /* processor time of all threads meanwhile */
     double wrong;      /* 1 when a byte of the result was wrong */
+    double post_us;    /* processor time of the rank's own thread to post */
+    double ending_us;  /* the same to test and to wait */
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
@@ -233,14 +235,20 @@ static int64_t agree_start(const struct options *options)
     return (int64_t)latest + options->refill_ns;
 }
 
-static void compute(uint64_t units, int tests)
+/* Processor time in nanoseconds that the tests between its pieces took of the rank's own thread. */
+static int64_t compute(uint64_t units, int tests)
 {
     const uint64_t pieces = (uint64_t)tests + 1;
+    int64_t testing = 0;
     for (uint64_t piece = 0; piece < pieces; piece++) {
         compute_units(units * (piece + 1) / pieces - units * piece / pieces);
-        if (piece + 1 < pieces)
+        if (piece + 1 < pieces) {
+            const int64_t before = thread_cpu_ns();
             (void)transport_test();
+            testing += thread_cpu_ns() - before;
+        }
     }
+    return testing;
 }
 
 /* Blocks of one size side by side, none between a silent rank and any. */
@@ -297,11 +305,14 @@ static struct sample repeat(const struct options *options, const struct buffers 
     if ((int)transport_rank() == options->late_rank)
         clock_sleep_until_ns(start + options->late_ns);
     const int64_t posted = clock_now_ns();
+    const int64_t thread = thread_cpu_ns();
     post(options, buffers, bytes);
-    if (units > 0)
-        compute(units, options->tests);
+    const int64_t thread_posted = thread_cpu_ns();
+    const int64_t testing = units > 0 ? compute(units, options->tests) : 0;
+    const int64_t thread_waits = thread_cpu_ns();
     transport_wait();
     const int64_t end = clock_now_ns();
+    const int64_t thread_end = thread_cpu_ns();
     const int64_t cpu_end = process_cpu_ns();
     /* Checking takes milliseconds of a core that another rank may still need to notice its own end. */
     transport_barrier();
@@ -310,6 +321,8 @@ static struct sample repeat(const struct options *options, const struct buffers 
         .own_ms = (double)(end - posted) / 1e6,
         .cpu_s = (double)(cpu_end - cpu) / 1e9,
         .wrong = wrong(options, (const unsigned char *)buffers->receive, bytes, call),
+        .post_us = (double)(thread_posted - thread) / 1e3,
+        .ending_us = (double)(thread_end - thread_waits + testing) / 1e3,
     };
 }
 
@@ -320,7 +333,7 @@ static struct sample repeat_barrier(const struct options *options)
     const int64_t start = clock_now_ns();
     transport_barrier();
     const double elapsed = (double)(clock_now_ns() - start) / 1e6;
-    return (struct sample){elapsed, elapsed, (double)(process_cpu_ns() - cpu) / 1e9, 0};
+    return (struct sample){.elapsed_ms = elapsed, .own_ms = elapsed, .cpu_s = (double)(process_cpu_ns() - cpu) / 1e9};
 }
 
 /* ---- phases and their report -------------------------------------------------------------------------------------- */
@@ -356,7 +369,21 @@ static struct sample *run_phase(const struct options *options, const struct buff
     return all;
 }
 
-/* Writes `"NAME":[slowest rank of each repetition]`, and the sum of processor time and of wrong results. */
+/* What every rank took of its own thread in each repetition. */
+static void report_thread(FILE *row, const struct options *options, const struct sample *all)
+{
+    const size_t samples = transport_ranks() * (size_t)options->repetitions;
+    fprintf(row, ",\"post_us\":[");
+    for (size_t at = 0; at < samples; at++)
+        fprintf(row, "%s%.3f", at > 0 ? "," : "", all[at].post_us);
+    fprintf(row, "],\"ending_us\":[");
+    for (size_t at = 0; at < samples; at++)
+        fprintf(row, "%s%.3f", at > 0 ? "," : "", all[at].ending_us);
+    fputc(']', row);
+}
+
+/* Writes `"PHASE":{...}`: the slowest rank of each repetition, what a late rank did to it, and the sums of processor time
+ * and of wrong results. */
 static void report_phase(FILE *row, const char *phase, const struct options *options, const struct sample *all)
 {
     const int repetitions = options->repetitions;
@@ -385,7 +412,9 @@ static void report_phase(FILE *row, const char *phase, const struct options *opt
         }
         fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest);
     }
-    fprintf(row, "],\"cpu_s\":%.9f,\"wrong\":%.0f}", cpu_s, wrongs);
+    fputc(']', row);
+    report_thread(row, options, all);
+    fprintf(row, ",\"cpu_s\":%.9f,\"wrong\":%.0f}", cpu_s, wrongs);
 }
 
 static void send_row(FILE *row, char **text)

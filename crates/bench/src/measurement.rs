@@ -60,6 +60,10 @@ pub(crate) struct Phase {
     pub(crate) late_own_ms: Vec<f64>,
     /// The slowest of the others, of each repetition; empty where no rank is late.
     pub(crate) late_others_ms: Vec<f64>,
+    /// Processor time of each rank's own thread to post, in every repetition.
+    pub(crate) post_us: Vec<f64>,
+    /// The same to test and wait, in the same order.
+    pub(crate) ending_us: Vec<f64>,
     /// Processor time of all ranks in all repetitions.
     pub(crate) cpu_s: f64,
     /// Results with wrong bytes.

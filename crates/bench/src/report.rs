@@ -104,6 +104,10 @@ pub struct Row {
     pub overlap: Overlap,
     /// Processor time per call of all ranks, progress threads included, in pure communication.
     pub host_cpu_s: f64,
+    /// Processor time of a rank's own thread per call in pure communication, where it waits for the end.
+    pub thread_cpu_waiting: ThreadCpu,
+    /// The same while computing hides the call: what the call takes from the program (post and completion).
+    pub thread_cpu_computing: ThreadCpu,
     /// Processor time per call of the service processes; `None` where there are none.
     pub service_cpu_s: Option<f64>,
     /// What a service process takes of a core while nobody calls anything, in percent: the mean of all; `None` where that
@@ -150,6 +154,33 @@ impl Spread {
             sorted[middle]
         };
         Self { median, min: *min, max: *max }
+    }
+}
+
+/// Processor time that calls take of the thread that makes them, over all ranks and repetitions; progress threads are not
+/// in it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ThreadCpu {
+    /// To post, median.
+    pub post_us: f64,
+    /// To test and wait until the end, median.
+    pub ending_us: f64,
+    /// Both together.
+    pub call_us: Spread,
+}
+
+impl ThreadCpu {
+    /// Of as many calls as either slice has figures, in the same order.
+    ///
+    /// # Panics
+    /// If there are no calls.
+    pub fn of(post_us: &[f64], ending_us: &[f64]) -> Self {
+        let call_us: Vec<f64> = post_us.iter().zip(ending_us).map(|(post, ending)| post + ending).collect();
+        Self {
+            post_us: Spread::of(post_us).median,
+            ending_us: Spread::of(ending_us).median,
+            call_us: Spread::of(&call_us),
+        }
     }
 }
 
@@ -252,6 +283,8 @@ pub(crate) mod tests {
             multicast_minimum_bytes: 16_777_216,
             overlap: Overlap::new(28.9, 30.0, ms),
             host_cpu_s: 0.001,
+            thread_cpu_waiting: ThreadCpu::of(&[4.0], &[250.0]),
+            thread_cpu_computing: ThreadCpu::of(&[4.0], &[3.0]),
             service_cpu_s: None,
             idle_service_cpu_percent: None,
             offloaded_calls: None,
@@ -286,6 +319,8 @@ pub(crate) mod tests {
             "ratio_to_limit",
             "wire_bytes",
             "host_cpu_s",
+            "thread_cpu_waiting",
+            "thread_cpu_computing",
             "service_cpu_s",
             "offloaded_calls",
             "retransmitted_bytes",
@@ -304,6 +339,9 @@ pub(crate) mod tests {
         for field in ["compute_ms", "overall_ms", "percent"] {
             assert!(row["overlap"][field].is_number(), "{field}");
         }
+        for field in ["post_us", "ending_us"] {
+            assert!(row["thread_cpu_computing"][field].is_number(), "{field}");
+        }
         assert!(row["service_cpu_s"].is_null());
     }
 
@@ -311,6 +349,13 @@ pub(crate) mod tests {
     fn spread_of_even_and_odd_numbers_of_values() {
         assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), Spread { median: 2.0, min: 1.0, max: 3.0 });
         assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 3.0]), Spread { median: 2.5, min: 1.0, max: 4.0 });
+    }
+
+    #[test]
+    fn calls_are_added_up_one_by_one() {
+        let cpu = ThreadCpu::of(&[1.0, 2.0, 9.0], &[30.0, 10.0, 20.0]);
+        assert_eq!((cpu.post_us, cpu.ending_us), (2.0, 20.0));
+        assert_eq!(cpu.call_us, Spread { median: 29.0, min: 12.0, max: 31.0 });
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use crate::calibration::Calibrator;
 use crate::compile::Workshop;
 use crate::job::{ServiceCounters, System};
-use crate::measurement::{self, Launch, SizeSamples};
+use crate::measurement::{self, Launch, Phase, SizeSamples};
 use crate::peers::InstalledPeer;
-use crate::report::{LateRow, Limits, LossRow, Overlap, Report, Row, Spread};
+use crate::report::{LateRow, Limits, LossRow, Overlap, Report, Row, Spread, ThreadCpu};
 use crate::{BenchError, BenchOptions, install, limit, plot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outboard_lab::Lab;
@@ -149,6 +149,8 @@ fn row(
         multicast_minimum_bytes: limit::multicast_minimum_bytes(&call),
         overlap: Overlap::new(compute_ms, overall_ms, time_ms.median),
         host_cpu_s: samples.iter().map(|sample| sample.pure.cpu_s).sum::<f64>() / calls,
+        thread_cpu_waiting: thread_cpu(samples, |sample| &sample.pure),
+        thread_cpu_computing: thread_cpu(samples, |sample| &sample.overall),
         service_cpu_s: services.and_then(|counters| counters.cpu_s).map(|seconds| seconds / calls),
         offloaded_calls: offloaded_calls(options, launches, services),
         retransmitted_bytes: services.and_then(|counters| counters.retransmitted_bytes),
@@ -163,6 +165,11 @@ fn row(
 /// The figures of all repetitions of all rounds.
 fn repetitions(samples: &[&SizeSamples], pick: impl Fn(&SizeSamples) -> &Vec<f64>) -> Vec<f64> {
     samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect()
+}
+
+fn thread_cpu(samples: &[&SizeSamples], phase: impl Fn(&SizeSamples) -> &Phase) -> ThreadCpu {
+    let all = |pick: fn(&Phase) -> &Vec<f64>| repetitions(samples, |sample| pick(phase(sample)));
+    ThreadCpu::of(&all(|phase| &phase.post_us), &all(|phase| &phase.ending_us))
 }
 
 fn late_row(options: &BenchOptions, samples: &[&SizeSamples]) -> Option<LateRow> {

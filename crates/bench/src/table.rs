@@ -2,7 +2,7 @@
 
 use crate::{Row, format_size};
 
-const HEADINGS: [&str; 11] = [
+const HEADINGS: [&str; 12] = [
     "system",
     "algorithm",
     "ranks",
@@ -14,6 +14,7 @@ const HEADINGS: [&str; 11] = [
     "overlap %",
     "overall ms (compute)",
     "cpu ms/call",
+    "rank cpu us/call (waiting)",
 ];
 /// A row with fewer calls offloaded per repetition measures another library. Not 1: the first and the last call of a phase
 /// may be counted a moment after the counters were read.
@@ -106,6 +107,12 @@ pub(crate) fn cpu_cell(host_s: f64, service_s: Option<f64>) -> String {
     }
 }
 
+/// What the call takes of the rank's own thread to post and to end it while it computes, and where it waits instead.
+fn thread_cell(row: &Row) -> String {
+    let (computing, waiting) = (row.thread_cpu_computing, row.thread_cpu_waiting);
+    format!("{:.1} + {:.1} ({:.1} + {:.1})", computing.post_us, computing.ending_us, waiting.post_us, waiting.ending_us)
+}
+
 fn cells(row: &Row) -> [String; HEADINGS.len()] {
     let time = row.time_ms;
     [
@@ -123,6 +130,7 @@ fn cells(row: &Row) -> [String; HEADINGS.len()] {
         format!("{:.0}", row.overlap.percent),
         format!("{:.2} ({:.2})", row.overlap.overall_ms, row.overlap.compute_ms),
         cpu_cell(row.host_cpu_s, row.service_cpu_s),
+        thread_cell(row),
     ]
 }
 
@@ -178,6 +186,11 @@ mod tests {
             text.lines().skip(3).collect::<Vec<_>>(),
             ["outboard below debian, 1M: NOT OFFLOADED: 0.00 of a call per allgather"]
         );
+    }
+
+    #[test]
+    fn time_of_the_own_thread_is_shown_for_computing_and_waiting() {
+        assert!(render(&[row("outboard", 1024, 0.3)]).contains("4.0 + 3.0 (4.0 + 250.0)"));
     }
 
     #[test]

@@ -61,6 +61,10 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
             row.time_ms.min > 0.0 && row.time_ms.median >= row.time_ms.min && row.time_ms.max >= row.time_ms.median
         );
         assert!(row.overlap.compute_ms > 0.0 && row.host_cpu_s > 0.0);
+        let (waiting, computing) = (row.thread_cpu_waiting, row.thread_cpu_computing);
+        assert!(waiting.post_us > 0.0 && computing.post_us > 0.0 && computing.ending_us > 0.0, "{row:?}");
+        let all_calls_s = row.host_cpu_s * f64::from(row.repetitions);
+        assert!(waiting.call_us.max / 1e6 <= all_calls_s, "a part of what the processes take: {row:?}");
         assert_eq!((row.service_cpu_s, row.retransmitted_bytes), (None, None));
     }
     let large = &report.rows[2];
