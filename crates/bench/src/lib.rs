@@ -49,4 +49,4 @@ pub use ours::{Outboard, OutboardBelowMpi, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
 pub use report::{LateRow, LossRow, Overlap, Report, Row, Spread, ThreadCpu};
 pub use run::run;
-pub use table::render as render_table;
+pub use table::{render as render_table, render_by_size};

@@ -12,12 +12,54 @@ pub(crate) struct Figure {
     pub(crate) file: &'static str,
     pub(crate) title: &'static str,
     pub(crate) unit: &'static str,
-    /// What no system can beat, drawn as a line of its own.
-    pub(crate) reference: f64,
+    pub(crate) scale: Scale,
+    /// What no system can beat, drawn as a line of its own; `None` where that depends on the place.
+    pub(crate) reference: Option<f64>,
     pub(crate) x_title: &'static str,
     /// Places on the axis are evenly spaced, and labelled by this.
     pub(crate) x_label: fn(u64) -> String,
     pub(crate) points: Vec<Point>,
+}
+
+/// How far up a value is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// From 0 or below.
+    Linear,
+    /// By its logarithm; values that have none are left out.
+    Logarithmic,
+}
+
+impl Scale {
+    fn height(self, value: f64) -> Option<f64> {
+        match self {
+            Self::Linear => Some(value),
+            Self::Logarithmic => (value > 0.0).then(|| value.log10()),
+        }
+    }
+
+    fn label(self, height: f64) -> String {
+        match self {
+            Self::Linear => format!("{height:.1}"),
+            Self::Logarithmic => format!("{:.2}", 10_f64.powf(height)),
+        }
+    }
+
+    /// Lowest and highest height of the chart.
+    fn range(self, heights: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
+        let ends = |(low, high): (f64, f64), height: f64| (low.min(height), high.max(height));
+        match self {
+            Self::Linear => {
+                let (low, high) = heights.fold((0.0, 0.0), ends);
+                low * 1.1..high * 1.1
+            }
+            // Whole powers of ten around the values; one of them where there are none.
+            Self::Logarithmic => {
+                let (low, high) = heights.fold((f64::INFINITY, f64::NEG_INFINITY), ends);
+                if low <= high { low.floor()..high.ceil().max(low.floor() + 1.0) } else { 0.0..1.0 }
+            }
+        }
+    }
 }
 
 /// One system at one place on the axis.
@@ -40,8 +82,9 @@ pub(crate) fn draw(figures: &[Figure], directory: &Path) -> Result<(), BenchErro
 
 fn draw_figure(figure: &Figure, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let places = places(figure);
-    let values = figure.points.iter().map(|point| point.value).chain([figure.reference]);
-    let (low, high) = values.fold((0.0_f64, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
+    let scale = figure.scale;
+    let values = figure.points.iter().map(|point| point.value).chain(figure.reference);
+    let heights = scale.range(values.filter_map(|value| scale.height(value)));
     let last = places.len().saturating_sub(1) as f64;
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
@@ -50,7 +93,7 @@ fn draw_figure(figure: &Figure, path: &Path) -> Result<(), Box<dyn std::error::E
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(60)
-        .build_cartesian_2d(-0.2..last + 0.2, low * 1.1..high * 1.1)?;
+        .build_cartesian_2d(-0.2..last + 0.2, heights)?;
     let label = |at: &f64| match places.get(at.round() as usize) {
         Some(x) if (at - at.round()).abs() < 1e-6 => (figure.x_label)(*x),
         _ => String::new(),
@@ -60,21 +103,24 @@ fn draw_figure(figure: &Figure, path: &Path) -> Result<(), Box<dyn std::error::E
         .disable_x_mesh()
         .x_labels(places.len() * 10)
         .x_label_formatter(&label)
+        .y_label_formatter(&|height| scale.label(*height))
         .x_desc(figure.x_title)
         .y_desc(figure.unit)
         .draw()?;
-    let reference = [(-0.2, figure.reference), (last + 0.2, figure.reference)];
-    context.draw_series(LineSeries::new(reference, BLACK.mix(0.5)))?;
-    for (index, system) in systems(figure).iter().enumerate() {
+    if let Some(reference) = figure.reference.and_then(|value| scale.height(value)) {
+        let line = [(-0.2, reference), (last + 0.2, reference)];
+        context.draw_series(LineSeries::new(line, BLACK.mix(0.5)))?;
+    }
+    for (index, system) in distinct(figure.points.iter().map(|point| point.system.as_str())).iter().enumerate() {
         let colour = Palette99::pick(index).to_rgba();
         let at = |x: u64| {
             let point = figure.points.iter().find(|point| point.x == x && point.system == *system)?;
-            Some(point.value)
+            scale.height(point.value)
         };
         let line = places.iter().enumerate().filter_map(|(place, x)| Some((place as f64, at(*x)?)));
         context
             .draw_series(LineSeries::new(line, colour.stroke_width(2)).point_size(4))?
-            .label(system.as_str())
+            .label(*system)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
     }
     context.configure_series_labels().border_style(BLACK.mix(0.3)).background_style(WHITE.mix(0.8)).draw()?;
@@ -89,22 +135,33 @@ fn places(figure: &Figure) -> Vec<u64> {
     places
 }
 
-/// In the order of the first points.
-fn systems(figure: &Figure) -> Vec<String> {
-    let mut systems: Vec<String> = Vec::new();
-    for point in &figure.points {
-        if !systems.contains(&point.system) {
-            systems.push(point.system.clone());
+/// Every name once, in the order in which they come first.
+pub(crate) fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut distinct = Vec::new();
+    for name in names {
+        if !distinct.contains(&name) {
+            distinct.push(name);
         }
     }
-    systems
+    distinct
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Scale;
     use crate::Report;
     use crate::report::tests::row;
     use std::fs;
+
+    #[test]
+    fn heights_are_values_or_their_powers_of_ten() {
+        assert_eq!(Scale::Linear.range([2.0, 30.0].into_iter()), 0.0..33.0);
+        let heights = [0.5, 0.0, 25.0].into_iter().filter_map(|value| Scale::Logarithmic.height(value));
+        assert_eq!(Scale::Logarithmic.range(heights), -1.0..2.0);
+        assert_eq!(Scale::Logarithmic.range([0.0].into_iter()), 0.0..1.0);
+        assert_eq!(Scale::Logarithmic.range(std::iter::empty()), 0.0..1.0);
+        assert_eq!((Scale::Linear.label(1.5), Scale::Logarithmic.label(-1.0)), ("1.5".into(), "0.10".into()));
+    }
 
     #[test]
     fn charts_name_every_system_and_size() {
@@ -119,6 +176,7 @@ mod tests {
         super::draw(&figures, &directory.path().join("charts")).unwrap();
         for figure in &figures {
             let text = fs::read_to_string(directory.path().join("charts").join(figure.file)).unwrap();
+            assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
             for word in ["outboard", "mpich", "1M", "4M", figure.unit] {
                 assert!(text.contains(word), "{word} in {}", figure.file);
             }

@@ -1,6 +1,6 @@
 //! The rows of a run, as they go into the JSON file.
 
-use crate::plot::{Figure, Point};
+use crate::plot::{Figure, Point, Scale};
 use crate::{BenchError, Call, format_size, limit};
 use outboard_lab::{LinkLimits, Loss};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ impl Report {
         write_json(self, path)
     }
 
-    pub(crate) fn figures(&self) -> [Figure; 3] {
+    pub(crate) fn figures(&self) -> [Figure; 4] {
         let points = |value: fn(&Row) -> f64| {
             let point = |row: &Row| Point { system: row.system.clone(), x: row.bytes_per_rank, value: value(row) };
             self.rows.iter().map(point).collect()
@@ -29,11 +29,13 @@ impl Report {
             file,
             title,
             unit,
-            reference,
+            scale: Scale::Linear,
+            reference: Some(reference),
             x_title: "bytes per rank",
             x_label: format_size,
             points,
         };
+        let latency = points(|row| row.time_ms.median);
         let time = points(|row| if row.raw_limit_ms > 0.0 { row.time_ms.median / row.raw_limit_ms } else { 0.0 });
         let wire = points(|row| match row.multicast_minimum_bytes {
             0 => 0.0,
@@ -41,6 +43,11 @@ impl Report {
         });
         let overlap = points(|row| row.overlap.percent);
         [
+            Figure {
+                scale: Scale::Logarithmic,
+                reference: None,
+                ..figure("latency.svg", "Time of a call", "milliseconds", 0.0, latency)
+            },
             figure("time.svg", "Time of a call over the limit of the links", "time / limit", 1.0, time),
             figure("wire.svg", "Bytes over all switch ports, over what is needed", "wire bytes / minimum", 1.0, wire),
             figure("overlap.svg", "Communication hidden behind computing", "overlap in %", 100.0, overlap),

@@ -1,5 +1,6 @@
 //! The report as a table for people.
 
+use crate::plot::distinct;
 use crate::{Row, format_size};
 
 const HEADINGS: [&str; 12] = [
@@ -19,8 +20,8 @@ const HEADINGS: [&str; 12] = [
 /// A row with fewer calls offloaded per repetition measures another library. Not 1: the first and the last call of a phase
 /// may be counted a moment after the counters were read.
 const OFFLOADED_FROM: f64 = 0.5;
-/// These columns hold names, the others numbers.
-const LEFT_ALIGNED: usize = 2;
+/// So many columns hold names, the others numbers.
+pub(crate) const LEFT_ALIGNED: usize = 2;
 
 /// Renders rows as lines of text, grouped by size, fastest first.
 ///
@@ -34,7 +35,27 @@ pub fn render(rows: &[Row]) -> String {
     });
     let mut lines = vec![HEADINGS.map(str::to_owned)];
     lines.extend(sorted.into_iter().map(cells));
-    lay_out(&lines) + &native_lines(rows) + &idle_lines(rows) + &late_lines(rows)
+    lay_out(&lines, LEFT_ALIGNED) + &native_lines(rows) + &idle_lines(rows) + &late_lines(rows)
+}
+
+/// Renders times alone: a line for each size, a column for each system in the order of the rows. This is the table of
+/// [`Report`](crate::Report)'s chart of latencies, for comparing systems that differ in one setting (SP-8).
+pub fn render_by_size(rows: &[Row]) -> String {
+    let systems = distinct(rows.iter().map(|row| row.system.as_str()));
+    let mut sizes: Vec<u64> = rows.iter().map(|row| row.bytes_per_rank).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let time = |bytes: u64, system: &str| {
+        let row = rows.iter().find(|row| row.bytes_per_rank == bytes && row.system == system);
+        row.map_or_else(|| "-".to_owned(), |row| format!("{:.2}", row.time_ms.median))
+    };
+    let headings =
+        std::iter::once("bytes/rank, ms".to_owned()).chain(systems.iter().map(|system| (*system).to_owned()));
+    let line = |bytes: u64| {
+        std::iter::once(format_size(bytes)).chain(systems.iter().map(|system| time(bytes, system))).collect::<Vec<_>>()
+    };
+    let lines: Vec<Vec<String>> = std::iter::once(headings.collect()).chain(sizes.into_iter().map(line)).collect();
+    lay_out(&lines, 0)
 }
 
 /// Who is called ours and is not.
@@ -75,17 +96,18 @@ fn idle_lines(rows: &[Row]) -> String {
         .collect()
 }
 
-/// Lines of cells in columns that line up.
-pub(crate) fn lay_out<const COLUMNS: usize>(lines: &[[String; COLUMNS]]) -> String {
-    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
-    let widths: [usize; COLUMNS] = std::array::from_fn(width);
-    lines.iter().map(|line| render_line(line, &widths)).collect()
+/// Lines of as many cells each, in columns that line up: the first `left_aligned` to the left, the others to the right.
+pub(crate) fn lay_out(lines: &[impl AsRef<[String]>], left_aligned: usize) -> String {
+    let columns = lines.first().map_or(0, |line| line.as_ref().len());
+    let width = |at: usize| lines.iter().map(|line| line.as_ref()[at].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    lines.iter().map(|line| render_line(line.as_ref(), &widths, left_aligned)).collect()
 }
 
-fn render_line<const COLUMNS: usize>(cells: &[String; COLUMNS], widths: &[usize; COLUMNS]) -> String {
+fn render_line(cells: &[String], widths: &[usize], left_aligned: usize) -> String {
     let mut line = String::new();
     for (at, (cell, width)) in cells.iter().zip(widths).enumerate() {
-        let padded = if at < LEFT_ALIGNED { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
+        let padded = if at < left_aligned { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
         line += if at == 0 { "" } else { "  " };
         line += &padded;
     }
@@ -164,6 +186,23 @@ mod tests {
         assert_eq!(lines.len(), 3);
         assert!(lines.iter().all(|line| line.chars().count() == lines[0].chars().count()), "{text}");
         assert!(lines[2].contains("1234.50 [1233.50..1236.50]"), "{text}");
+    }
+
+    /// SP-8: what the number of service processes per host changes at each size.
+    #[test]
+    fn sp_8_systems_are_compared_size_by_size() {
+        let mut rows = vec![row("outboard, 1 to a host", 4096, 1.5), row("outboard, 1 to a host", 65_536, 20.0)];
+        rows.push(row("outboard, 4 to a host", 65_536, 10.25));
+        let text = render_by_size(&rows);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "bytes/rank, ms  outboard, 1 to a host  outboard, 4 to a host",
+                "            4K                   1.50                      -",
+                "           64K                  20.00                  10.25"
+            ]
+        );
     }
 
     #[test]

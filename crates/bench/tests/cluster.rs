@@ -72,7 +72,7 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
     assert!(large.wire_bytes >= 4.0 * 65_536.0, "{}", large.wire_bytes);
     assert!(large.wire_bytes <= 8.0 * 65_536.0, "{}", large.wire_bytes);
     assert!(large.limit_and_barriers_ms.is_some());
-    assert_eq!(fs::read_dir(charts.path())?.count(), 3);
+    assert_eq!(fs::read_dir(charts.path())?.count(), 4);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use outboard::placement::ServiceProcesses;
 use outboard_bench::{
     BenchOptions, Collective, FftOptions, Lateness, Layout, Outboard, OutboardBelowMpi, Peer, Services, System,
-    default_peers_dir, parse_sizes, render_fft_table, render_table,
+    default_peers_dir, parse_sizes, render_by_size, render_fft_table, render_table,
 };
 use outboard_lab::LabSpec;
 
@@ -142,6 +142,9 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
     let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
     let report = outboard_bench::run(&options, &systems)?;
     print!("{}", render_table(&report.rows));
+    if args.service_processes.len() > 1 {
+        print!("\n{}", render_by_size(&report.rows));
+    }
     if let Some(path) = args.json {
         report.write_json(&path)?;
     }

@@ -5,7 +5,7 @@ use super::launch::{GridSamples, Launch};
 use super::traffic::Traffic;
 use crate::BenchError;
 use crate::job::System;
-use crate::plot::{Figure, Point};
+use crate::plot::{Figure, Point, Scale};
 use crate::report::{LossRow, Spread, write_json};
 use crate::run::sum_services;
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,8 @@ impl FftReport {
             file,
             title,
             unit,
-            reference,
+            scale: Scale::Linear,
+            reference: Some(reference),
             x_title: "points along each axis",
             x_label: |grid| grid.to_string(),
             points,

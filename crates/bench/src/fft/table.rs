@@ -1,7 +1,7 @@
 //! The report as a table for people.
 
 use super::{FftReport, FftRow};
-use crate::table::{cpu_cell, lay_out, ranks_cell};
+use crate::table::{LEFT_ALIGNED, cpu_cell, lay_out, ranks_cell};
 
 const HEADINGS: [&str; 9] = [
     "system",
@@ -28,7 +28,9 @@ pub fn render(report: &FftReport) -> String {
     });
     let lines: Vec<_> =
         std::iter::once(HEADINGS.map(str::to_owned)).chain(sorted.iter().map(|row| cells(row))).collect();
-    lay_out(&lines) + &sorted.iter().filter_map(|row| offloading(row)).collect::<String>() + &different_bits(&sorted)
+    lay_out(&lines, LEFT_ALIGNED)
+        + &sorted.iter().filter_map(|row| offloading(row)).collect::<String>()
+        + &different_bits(&sorted)
 }
 
 /// How much of a system that is called ours was ours.
