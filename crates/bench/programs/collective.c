@@ -39,6 +39,8 @@ struct options {
     int64_t refill_ns;           /* what the token buckets need to be full again */
     int late_rank;               /* -1: none */
     int64_t late_ns;
+    int late_times;              /* late by so many pure times instead, as measured with that rank on time; 0: by late_ns */
+    int late_blocks;             /* blocks of its result that are not its own */
     bool late_silent;            /* an alltoallv has no block for the late rank and none from it */
     int main_core;               /* -1: not bound */
     int others_core;             /* -1: progress threads not bound */
@@ -125,6 +127,10 @@ static struct options parse_options(int argc, char **argv)
             options.late_rank = (int)parse_number(value, &end);
         else if (strcmp(argv[at], "late-ns") == 0)
             options.late_ns = parse_number(value, &end);
+        else if (strcmp(argv[at], "late-times") == 0)
+            options.late_times = (int)parse_number(value, &end);
+        else if (strcmp(argv[at], "late-blocks") == 0)
+            options.late_blocks = (int)parse_number(value, &end);
         else if (strcmp(argv[at], "late-silent") == 0)
             options.late_silent = parse_number(value, &end) != 0;
         else if (strcmp(argv[at], "main-core") == 0)
@@ -382,6 +388,34 @@ static void report_thread(FILE *row, const struct options *options, const struct
     fputc(']', row);
 }
 
+/* The slowest rank of a repetition but `without`; -1 leaves nobody out. */
+static double slowest_ms(const struct options *options, const struct sample *all, int repetition, int without)
+{
+    double slowest = 0;
+    for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
+        const double elapsed_ms = all[rank * (size_t)options->repetitions + (size_t)repetition].elapsed_ms;
+        slowest = (int)rank != without && elapsed_ms > slowest ? elapsed_ms : slowest;
+    }
+    return slowest;
+}
+
+/* What the late rank and the others took in each repetition; empty where no rank is late. */
+static void report_late(FILE *row, const struct options *options, const struct sample *all)
+{
+    const int repetitions = options->late_rank >= 0 ? options->repetitions : 0;
+    const struct sample *late = all + (size_t)(options->late_rank > 0 ? options->late_rank : 0) * (size_t)options->repetitions;
+    fprintf(row, "],\"late_call_ms\":[");
+    for (int at = 0; at < repetitions; at++)
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", late[at].elapsed_ms - late[at].own_ms);
+    fprintf(row, "],\"late_own_ms\":[");
+    for (int at = 0; at < repetitions; at++)
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", late[at].own_ms);
+    fprintf(row, "],\"late_others_ms\":[");
+    for (int at = 0; at < repetitions; at++)
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest_ms(options, all, at, options->late_rank));
+    fputc(']', row);
+}
+
 /* Writes `"PHASE":{...}`: the slowest rank of each repetition, what a late rank did to it, and the sums of processor time
  * and of wrong results. */
 static void report_phase(FILE *row, const char *phase, const struct options *options, const struct sample *all)
@@ -390,31 +424,71 @@ static void report_phase(FILE *row, const char *phase, const struct options *opt
     double cpu_s = 0;
     double wrongs = 0;
     fprintf(row, "\"%s\":{\"slowest_ms\":[", phase);
-    for (int at = 0; at < repetitions; at++) {
-        double slowest = 0;
-        for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
-            const struct sample *sample = &all[rank * (size_t)repetitions + (size_t)at];
-            slowest = sample->elapsed_ms > slowest ? sample->elapsed_ms : slowest;
-            cpu_s += sample->cpu_s;
-            wrongs += sample->wrong;
-        }
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest);
+    for (int at = 0; at < repetitions; at++)
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest_ms(options, all, at, -1));
+    for (size_t at = 0; at < transport_ranks() * (size_t)repetitions; at++) {
+        cpu_s += all[at].cpu_s;
+        wrongs += all[at].wrong;
     }
-    fprintf(row, "],\"late_own_ms\":[");
-    for (int at = 0; at < repetitions && options->late_rank >= 0; at++)
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", all[options->late_rank * repetitions + at].own_ms);
-    fprintf(row, "],\"late_others_ms\":[");
-    for (int at = 0; at < repetitions && options->late_rank >= 0; at++) {
-        double slowest = 0;
-        for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
-            const double elapsed_ms = all[rank * (size_t)repetitions + (size_t)at].elapsed_ms;
-            slowest = (int)rank != options->late_rank && elapsed_ms > slowest ? elapsed_ms : slowest;
-        }
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest);
-    }
-    fputc(']', row);
+    report_late(row, options, all);
     report_thread(row, options, all);
     fprintf(row, ",\"cpu_s\":%.9f,\"wrong\":%.0f}", cpu_s, wrongs);
+}
+
+/* Least time in which memory can be copied, in each repetition: what the late rank has no part of in its result. By the
+ * clock of its thread, as the others may poll on the same core meanwhile. */
+static double *measure_copy(const struct options *options, const struct buffers *buffers, size_t bytes)
+{
+    const size_t copied = bytes * (size_t)options->late_blocks;
+    double *mine = allocate(sizeof *mine * (size_t)options->repetitions);
+    double *all = allocate(sizeof *all * (size_t)options->repetitions * transport_ranks());
+    if ((int)transport_rank() == options->late_rank) {
+        unsigned char *from = allocate(copied + 1);
+        memset(from, 1, copied);
+        for (int at = 0; at < options->repetitions; at++) {
+            const int64_t start = thread_cpu_ns();
+            memcpy(buffers->receive, from, copied);
+            /* Keeps the compiler from dropping a copy that nothing reads. */
+            __asm__ volatile("" : : "r"(buffers->receive) : "memory");
+            mine[at] = (double)(thread_cpu_ns() - start) / 1e6;
+        }
+        free(from);
+    }
+    transport_exchange(mine, all, options->repetitions);
+    memcpy(mine, all + (size_t)options->late_rank * (size_t)options->repetitions,
+           sizeof *mine * (size_t)options->repetitions);
+    free(all);
+    return mine;
+}
+
+static int ascending(const void *left, const void *right)
+{
+    const double a = *(const double *)left;
+    const double b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* The same on all ranks, which have the same samples. */
+static double median_slowest_ms(const struct options *options, const struct sample *all)
+{
+    double *slowest = allocate(sizeof *slowest * (size_t)options->repetitions);
+    for (int at = 0; at < options->repetitions; at++)
+        slowest[at] = slowest_ms(options, all, at, -1);
+    qsort(slowest, (size_t)options->repetitions, sizeof *slowest, ascending);
+    const double median = slowest[options->repetitions / 2];
+    free(slowest);
+    return median;
+}
+
+/* What the late rank does in one size, and the samples with it on time. */
+static void report_lateness(FILE *row, const struct options *options, const struct sample *punctual, const double *copy_ms)
+{
+    fprintf(row, "\"lateness\":{\"by_ms\":%.6f,\"copy_ms\":[", (double)options->late_ns / 1e6);
+    for (int at = 0; at < options->repetitions; at++)
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", copy_ms[at]);
+    fprintf(row, "],");
+    report_phase(row, "punctual", options, punctual);
+    fprintf(row, "},");
 }
 
 static void send_row(FILE *row, char **text)
@@ -450,30 +524,37 @@ static void measure_idle(const struct options *options)
         transport_fail("the harness is gone");
 }
 
-static void measure_size(const struct options *options, const struct buffers *buffers, int index)
+static void measure_size(const struct options *given, const struct buffers *buffers, int index)
 {
     char *text = NULL;
     size_t length = 0;
-    struct options punctual = *options;
-    punctual.late_ns = 0;
-    struct sample *nobody_late =
-        options->late_rank >= 0 ? run_phase(&punctual, buffers, options->bytes[index], 0) : NULL;
+    struct options of_size = *given;
+    const struct options *const options = &of_size;
+    struct sample *punctual = NULL;
+    double *copy_ms = NULL;
+    if (options->late_rank >= 0) {
+        of_size.late_ns = 0;
+        punctual = run_phase(options, buffers, options->bytes[index], 0);
+        of_size.late_ns = options->late_times == 0
+                              ? given->late_ns
+                              : (int64_t)(options->late_times * median_slowest_ms(options, punctual) * 1e6);
+        copy_ms = measure_copy(options, buffers, options->bytes[index]);
+    }
     struct sample *pure = run_phase(options, buffers, options->bytes[index], 0);
     struct sample *overall = run_phase(options, buffers, options->bytes[index], options->units[index]);
     FILE *row = open_memstream(&text, &length);
     if (row == NULL)
         transport_fail("no memory for the report");
     fprintf(row, "{\"bytes_per_rank\":%zu,", options->bytes[index]);
-    if (nobody_late != NULL) {
-        report_phase(row, "punctual", options, nobody_late);
-        fputc(',', row);
-    }
+    if (punctual != NULL)
+        report_lateness(row, options, punctual, copy_ms);
     report_phase(row, "pure", options, pure);
     fputc(',', row);
     report_phase(row, "overall", options, overall);
     fputc('}', row);
     send_row(row, &text);
-    free(nobody_late);
+    free(punctual);
+    free(copy_ms);
     free(pure);
     free(overall);
 }

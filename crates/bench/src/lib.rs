@@ -43,7 +43,7 @@ pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats,
 pub use layout::Layout;
 pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
 pub use options::{
-    BenchOptions, Collective, Lateness, OptionError, default_peers_dir, format_size, parse_size, parse_sizes,
+    BenchOptions, Collective, LateBy, Lateness, OptionError, default_peers_dir, format_size, parse_size, parse_sizes,
 };
 pub use ours::{Outboard, OutboardBelowMpi, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};

@@ -33,6 +33,26 @@ impl Call {
         self.hosts * self.ranks_per_host
     }
 
+    /// Blocks of a rank's result that another rank contributes: what it must be brought when it calls late.
+    pub(crate) fn blocks_of_others(&self, rank: u32) -> u32 {
+        match self.collective {
+            _ if self.silent_rank => 0,
+            Collective::Allgather | Collective::Alltoall | Collective::Alltoallv => self.ranks() - 1,
+            Collective::Broadcast => u32::from(rank != 0),
+        }
+    }
+
+    /// Bytes that others wait for until a rank has called, over its host's link.
+    fn bytes_to_others(&self, rank: u32) -> u64 {
+        let hosts_elsewhere = self.hosts > 1;
+        match self.collective {
+            _ if self.silent_rank || !hosts_elsewhere => 0,
+            Collective::Allgather => self.bytes,
+            Collective::Alltoall | Collective::Alltoallv => u64::from(self.ranks() - self.ranks_per_host) * self.bytes,
+            Collective::Broadcast => u64::from(rank == 0) * self.bytes,
+        }
+    }
+
     /// Payload that must come in over each host's link, every block once: the others' R(H-1) blocks of N of an allgather
     /// with R ranks on each of H hosts (SP-6), one N of a broadcast. Of an alltoall of P ranks, each of R has one of every
     /// rank elsewhere: R(P-R) blocks come in, and as many go out; a silent rank takes one off each at the hosts where it
@@ -61,6 +81,12 @@ pub fn raw_limit_ms(call: &Call, link: &LinkLimits) -> f64 {
 pub fn limit_ms(call: &Call, link: &LinkLimits) -> f64 {
     let beyond_burst = received_bits(call) - f64::from(link.burst_bytes()) * 8.0;
     beyond_burst.max(0.0) / link.rate_bits_per_s() as f64 * 1e3
+}
+
+/// Milliseconds that the links need, without bursts, for what a rank has for those on other hosts, each block once: nobody
+/// who waits for that can end earlier after the rank's call.
+pub(crate) fn contribution_ms(call: &Call, rank: u32, link: &LinkLimits) -> f64 {
+    call.bytes_to_others(rank) as f64 * 8.0 / link.rate_bits_per_s() as f64 * 1e3
 }
 
 /// Payload that crosses the switch ports, in and out, when every contribution is sent once and received once by every
@@ -161,6 +187,22 @@ mod tests {
         assert!((credit - burst_ms).abs() < 1e-9);
         assert_eq!(limit_ms(&call(Allgather, (4, 1), 16 * 1024), &link), 0.0);
         assert_eq!(limit_ms(&call(Allgather, (1, 1), MIB), &link), 0.0);
+    }
+
+    /// What a rank that calls late gets and gives, whatever the others do.
+    #[test]
+    fn a_late_rank_misses_the_blocks_of_others_and_owes_them_its_own() {
+        let late = |collective, rank| {
+            let call = call(collective, (4, 2), MIB);
+            (call.blocks_of_others(rank), call.bytes_to_others(rank))
+        };
+        assert_eq!((late(Allgather, 5), late(Alltoall, 5)), ((7, MIB), (7, 6 * MIB)));
+        assert_eq!((late(Broadcast, 5), late(Broadcast, 0)), ((1, 0), (0, MIB)));
+        let silent = Call { silent_rank: true, ..call(Alltoallv, (4, 2), MIB) };
+        assert_eq!((silent.blocks_of_others(5), silent.bytes_to_others(5)), (0, 0));
+        assert_eq!(call(Allgather, (1, 8), MIB).bytes_to_others(5), 0);
+        let ms = contribution_ms(&call(Allgather, (4, 1), MIB), 1, &link("4x1gbit"));
+        assert!((ms - 8.389).abs() < 1e-3, "{ms}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::calibration::RANKS_CORE;
 use crate::control::{ControlLine, ControlSocket, Watch};
 use crate::job::{Job, ServiceCounters, System};
 use crate::limit::refill_time;
-use crate::{BenchError, BenchOptions, limit};
+use crate::{BenchError, BenchOptions, LateBy, limit};
 use outboard_lab::Lab;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -39,8 +39,8 @@ pub(crate) struct Launch {
 /// What one launch found for one size.
 #[derive(Clone, Debug)]
 pub(crate) struct SizeSamples {
-    /// As `pure`, with the late rank on time; `None` where no rank is late.
-    pub(crate) punctual: Option<Phase>,
+    /// `None` where no rank is late.
+    pub(crate) lateness: Option<LatenessSamples>,
     pub(crate) pure: Phase,
     pub(crate) overall: Phase,
     /// Wire bytes of all pure repetitions.
@@ -51,11 +51,24 @@ pub(crate) struct SizeSamples {
     pub(crate) alone_ms: Vec<f64>,
 }
 
+/// What belongs to a late rank, as the program sends it.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct LatenessSamples {
+    /// How late it was told to be.
+    pub(crate) by_ms: f64,
+    /// What copying memory takes it, of as many bytes as others contribute to its result; some times over.
+    pub(crate) copy_ms: Vec<f64>,
+    /// As the pure phase, with the rank on time.
+    pub(crate) punctual: Phase,
+}
+
 /// The samples of one phase as the program sends them.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Phase {
     /// The slowest rank of each repetition.
     pub(crate) slowest_ms: Vec<f64>,
+    /// When the late rank called, from the start of each repetition; empty where no rank is late.
+    pub(crate) late_call_ms: Vec<f64>,
     /// The late rank's time from its own post, of each repetition; empty where no rank is late.
     pub(crate) late_own_ms: Vec<f64>,
     /// The slowest of the others, of each repetition; empty where no rank is late.
@@ -78,7 +91,7 @@ struct BarrierLine {
 #[derive(Deserialize)]
 struct SizeLine {
     bytes_per_rank: u64,
-    punctual: Option<Phase>,
+    lateness: Option<LatenessSamples>,
     pure: Phase,
     overall: Phase,
 }
@@ -178,9 +191,9 @@ fn converse(
 
 fn size_samples(bytes: u64, text: &str, phases: &[Counted], watch: &Watch<'_>) -> Result<SizeSamples, BenchError> {
     let line: SizeLine = parse(text, watch)?;
-    match (phases, &line.punctual) {
+    match (phases, &line.lateness) {
         ([pure, _overall], None) | ([_, pure, _overall], Some(_)) if line.bytes_per_rank == bytes => Ok(SizeSamples {
-            punctual: line.punctual,
+            lateness: line.lateness,
             pure: line.pure,
             overall: line.overall,
             wire_bytes: pure.wire_bytes,
@@ -226,7 +239,12 @@ fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64], control
     }
     if let Some(late) = options.late {
         arguments.push(format!("late-rank={}", late.rank));
-        arguments.push(format!("late-ns={}", late.by.as_nanos()));
+        arguments.push(match late.by {
+            LateBy::Time(time) => format!("late-ns={}", time.as_nanos()),
+            LateBy::PureTimes(times) => format!("late-times={times}"),
+        });
+        // The same number of blocks at every size.
+        arguments.push(format!("late-blocks={}", options.call(0).blocks_of_others(late.rank)));
         arguments.push(format!("late-silent={}", u8::from(late.silent)));
     }
     if options.comm_core {
@@ -245,11 +263,15 @@ fn time_limit(options: &BenchOptions) -> Duration {
     const CHECKED_PER_S: f64 = 50e6;
     const EVERY_REPETITION_S: f64 = 0.2;
     let ranks = f64::from(options.ranks());
-    let late = options.late.map_or(0.0, |late| late.by.as_secs_f64());
     let repetition = |bytes: u64| {
         let raw = limit::raw_limit_ms(&options.call(bytes), &options.lab.link()) / 1e3;
         let checked = ranks * ranks * bytes as f64 / CHECKED_PER_S;
-        SLOWNESS * raw + checked + late + EVERY_REPETITION_S
+        let (late, times) = match options.late.map(|late| late.by) {
+            Some(LateBy::Time(late)) => (late.as_secs_f64(), 1.0),
+            Some(LateBy::PureTimes(times)) => (0.0, 1.0 + f64::from(times)),
+            None => (0.0, 1.0),
+        };
+        times * (SLOWNESS * raw + EVERY_REPETITION_S) + checked + late
     };
     let all: f64 = options.sizes.iter().map(|bytes| repetition(*bytes)).sum();
     let phases = 3.0 * f64::from(options.repetitions + 2);

@@ -146,16 +146,25 @@ impl BenchOptions {
     }
 }
 
-/// Which rank comes late, and by how much: `RANK:MS`.
+/// Which rank comes late, and by how much: `RANK:MS` or `RANK:TIMESx`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lateness {
     /// The rank.
     pub rank: u32,
     /// How long it sleeps after the others have posted.
-    pub by: Duration,
+    pub by: LateBy,
     /// An alltoallv sends nothing to it and gets nothing from it. Nobody can end without a block that a late rank has yet
     /// to name, so only such a call shows whether those who need nothing of it end as if nobody were late.
     pub silent: bool,
+}
+
+/// How late a rank is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LateBy {
+    /// The same for every system and size.
+    Time(Duration),
+    /// So many times what the system takes for that size with nobody late, in the same launch.
+    PureTimes(u32),
 }
 
 impl FromStr for Lateness {
@@ -163,9 +172,15 @@ impl FromStr for Lateness {
 
     fn from_str(text: &str) -> Result<Self, OptionError> {
         let wrong = || OptionError::Late { text: text.to_owned() };
-        let (rank, ms) = text.split_once(':').ok_or_else(wrong)?;
-        let ms: u64 = ms.strip_suffix("ms").unwrap_or(ms).parse().map_err(|_| wrong())?;
-        Ok(Self { rank: rank.parse().map_err(|_| wrong())?, by: Duration::from_millis(ms), silent: false })
+        let (rank, by) = text.split_once(':').ok_or_else(wrong)?;
+        let by = match by.strip_suffix('x') {
+            Some(times) => LateBy::PureTimes(times.parse().ok().filter(|times| *times > 0).ok_or_else(wrong)?),
+            None => {
+                let ms = by.strip_suffix("ms").unwrap_or(by).parse().map_err(|_| wrong())?;
+                LateBy::Time(Duration::from_millis(ms))
+            }
+        };
+        Ok(Self { rank: rank.parse().map_err(|_| wrong())?, by, silent: false })
     }
 }
 
@@ -196,7 +211,9 @@ pub enum OptionError {
         value: u32,
     },
     /// Not a lateness.
-    #[error("a late rank is given as RANK:MS, such as 2:50, not '{text}'")]
+    #[error(
+        "a late rank is given as RANK:MS or, in times of the system's own, RANK:TIMESx, such as 2:50 or 2:2x, not '{text}'"
+    )]
     Late {
         /// What was given.
         text: String,
@@ -321,11 +338,12 @@ mod tests {
     }
 
     #[test]
-    fn lateness_is_a_rank_and_milliseconds() {
-        let late = Lateness { rank: 2, by: Duration::from_millis(50), silent: false };
+    fn lateness_is_a_rank_and_milliseconds_or_times() {
+        let late = Lateness { rank: 2, by: LateBy::Time(Duration::from_millis(50)), silent: false };
         assert_eq!("2:50".parse(), Ok(late));
         assert_eq!("2:50ms".parse(), Ok(late));
-        for text in ["", "2", "2:", ":50", "a:50", "2:-1"] {
+        assert_eq!("2:3x".parse(), Ok(Lateness { by: LateBy::PureTimes(3), ..late }));
+        for text in ["", "2", "2:", ":50", "a:50", "2:-1", "2:x", "2:0x", "2:-1x", "2:1.5x"] {
             assert!(text.parse::<Lateness>().is_err(), "{text}");
         }
     }
@@ -343,9 +361,9 @@ mod tests {
         assert_eq!(bad(|o| o.sizes.clear()), OptionError::Sizes { count: 0 });
         assert_eq!(bad(|o| o.repetitions = 0), OptionError::Count { what: "repetitions", value: 0 });
         assert_eq!(bad(|o| o.ranks_per_host = 0), OptionError::RanksPerHost { value: 0 });
-        let late = bad(|o| o.late = Some(Lateness { rank: 4, by: Duration::ZERO, silent: false }));
+        let late = bad(|o| o.late = Some(Lateness { rank: 4, by: LateBy::PureTimes(1), silent: false }));
         assert_eq!(late, OptionError::LateRank { rank: 4, ranks: 4 });
-        let silent = bad(|o| o.late = Some(Lateness { rank: 3, by: Duration::ZERO, silent: true }));
+        let silent = bad(|o| o.late = Some(Lateness { rank: 3, by: LateBy::PureTimes(1), silent: true }));
         assert_eq!(silent, OptionError::Silent { collective: "allgather" });
         assert_eq!(late.to_string(), "rank 4 cannot be late: the lab's ranks are 0 to 3");
     }

@@ -229,14 +229,20 @@ impl From<Loss> for LossRow {
 pub struct LateRow {
     /// The rank.
     pub rank: u32,
-    /// How late it posted.
+    /// How late it was told to be: where that depends on the system's own time, the median of the rounds.
     pub ms: f64,
     /// Nothing was sent to it or got from it: the others' time is one among the others.
     pub silent: bool,
     /// How long it then waited for its result: median.
     pub own_ms: f64,
+    /// What copying memory takes it, of as many bytes as others contribute to its result: median of its processor time.
+    pub copy_ms: f64,
     /// The slowest of the others, from the start: median.
     pub others_ms: f64,
+    /// The same from the late rank's call on; negative where they had ended before it called.
+    pub others_after_call_ms: f64,
+    /// What the links need without bursts for what the late rank has for others, who cannot end earlier after its call.
+    pub contribution_ms: f64,
     /// The same with the late rank on time, in the same run: what [`LateRow::others_ms`] is where it delays nobody.
     pub punctual_ms: f64,
 }

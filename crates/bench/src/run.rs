@@ -3,10 +3,10 @@
 use crate::calibration::Calibrator;
 use crate::compile::Workshop;
 use crate::job::{ServiceCounters, System};
-use crate::measurement::{self, Launch, Phase, SizeSamples};
+use crate::measurement::{self, LatenessSamples, Launch, Phase, SizeSamples};
 use crate::peers::InstalledPeer;
 use crate::report::{LateRow, Limits, LossRow, Overlap, Report, Row, Spread, ThreadCpu};
-use crate::{BenchError, BenchOptions, install, limit, plot};
+use crate::{BenchError, BenchOptions, Call, install, limit, plot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outboard_lab::Lab;
 use std::fs;
@@ -122,8 +122,9 @@ fn row(
     let barrier_ms = Spread::of(&barriers);
     let limits = Limits::new(&call, &options.lab.link(), time_ms.median, barrier_ms.median);
     let services = sum_services(samples.iter().map(|sample| sample.services));
-    let phases =
-        samples.iter().flat_map(|sample| [Some(&sample.pure), Some(&sample.overall), sample.punctual.as_ref()]);
+    let phases = samples.iter().flat_map(|sample| {
+        [Some(&sample.pure), Some(&sample.overall), sample.lateness.as_ref().map(|late| &late.punctual)]
+    });
     let wrong_results = phases.flatten().map(|phase| phase.wrong).sum();
     Row {
         collective: options.collective.name().to_owned(),
@@ -156,7 +157,7 @@ fn row(
         retransmitted_bytes: services.and_then(|counters| counters.retransmitted_bytes),
         late_arrivals: services.and_then(|counters| counters.late_arrivals),
         idle_service_cpu_percent: idle_percent(options, launches),
-        late: late_row(options, samples),
+        late: late_row(options, &call, samples),
         verified: wrong_results == 0,
         wrong_results,
     }
@@ -172,21 +173,27 @@ fn thread_cpu(samples: &[&SizeSamples], phase: impl Fn(&SizeSamples) -> &Phase) 
     ThreadCpu::of(&all(|phase| &phase.post_us), &all(|phase| &phase.ending_us))
 }
 
-fn late_row(options: &BenchOptions, samples: &[&SizeSamples]) -> Option<LateRow> {
+fn late_row(options: &BenchOptions, call: &Call, samples: &[&SizeSamples]) -> Option<LateRow> {
     let late = options.late?;
     let median = |values: &[f64]| Spread::of(values).median;
-    let punctual: Vec<f64> = samples
-        .iter()
-        .filter_map(|sample| sample.punctual.as_ref())
-        .flat_map(|phase| phase.late_others_ms.iter().copied())
-        .collect();
+    let lateness: Vec<&LatenessSamples> = samples.iter().filter_map(|sample| sample.lateness.as_ref()).collect();
+    let all = |pick: fn(&LatenessSamples) -> &[f64]| {
+        let values: Vec<f64> = lateness.iter().flat_map(|late| pick(late).iter().copied()).collect();
+        median(&values)
+    };
+    let others_ms = repetitions(samples, |sample| &sample.pure.late_others_ms);
+    let called_ms = repetitions(samples, |sample| &sample.pure.late_call_ms);
+    let others_after: Vec<f64> = others_ms.iter().zip(called_ms).map(|(others, called)| others - called).collect();
     Some(LateRow {
         rank: late.rank,
-        ms: late.by.as_secs_f64() * 1e3,
+        ms: all(|late| std::slice::from_ref(&late.by_ms)),
         silent: late.silent,
         own_ms: median(&repetitions(samples, |sample| &sample.pure.late_own_ms)),
-        others_ms: median(&repetitions(samples, |sample| &sample.pure.late_others_ms)),
-        punctual_ms: median(&punctual),
+        copy_ms: all(|late| &late.copy_ms),
+        others_ms: median(&others_ms),
+        others_after_call_ms: median(&others_after),
+        contribution_ms: limit::contribution_ms(call, late.rank, &options.lab.link()),
+        punctual_ms: all(|late| &late.punctual.late_others_ms),
     })
 }
 

@@ -73,14 +73,15 @@ fn late_lines(rows: &[Row]) -> String {
     let line = |row: &Row| {
         let late = row.late.as_ref()?;
         let (system, size) = (&row.system, format_size(row.bytes_per_rank));
+        let blocks = if late.silent { ", without blocks" } else { "" };
+        let after = match late.others_after_call_ms {
+            before if before < 0.0 => format!("the others ended {:.2} ms before it", -before),
+            after => format!("the others end after {after:.2} ms (the links need {:.2})", late.contribution_ms),
+        };
         Some(format!(
-            "{system}, {size}: rank {} late by {:.1} ms{}: the others take {:.2} ms ({:.2} with it on time), itself {:.2} ms from its post\n",
-            late.rank,
-            late.ms,
-            if late.silent { ", without blocks" } else { "" },
-            late.others_ms,
-            late.punctual_ms,
-            late.own_ms
+            "{system}, {size}: rank {} late by {:.1} ms{blocks}: the others take {:.2} ms ({:.2} with it on time); from its \
+             call, itself {:.2} ms (a copy of what it missed {:.2}), {after}\n",
+            late.rank, late.ms, late.others_ms, late.punctual_ms, late.own_ms, late.copy_ms
         ))
     };
     rows.iter().filter_map(line).collect()
@@ -159,6 +160,7 @@ fn cells(row: &Row) -> [String; HEADINGS.len()] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LateRow;
     use crate::report::tests::row;
 
     #[test]
@@ -213,6 +215,33 @@ mod tests {
         assert_eq!(
             text.lines().skip(4).collect::<Vec<_>>(),
             ["outboard: idle, a service process takes 0.012 % of a core"]
+        );
+    }
+
+    #[test]
+    fn what_a_late_rank_does_is_told() {
+        let mut rows = [row("outboard", 1 << 20, 60.0), row("outboard", 4 << 20, 260.0)];
+        let late = LateRow {
+            rank: 5,
+            ms: 50.0,
+            silent: false,
+            own_ms: 1.5,
+            copy_ms: 1.25,
+            others_ms: 60.0,
+            others_after_call_ms: 10.0,
+            contribution_ms: 8.39,
+            punctual_ms: 40.0,
+        };
+        rows[1].late = Some(LateRow { others_ms: 45.0, others_after_call_ms: -5.0, ..late.clone() });
+        rows[0].late = Some(late);
+        assert_eq!(
+            render(&rows).lines().skip(3).collect::<Vec<_>>(),
+            [
+                "outboard, 1M: rank 5 late by 50.0 ms: the others take 60.00 ms (40.00 with it on time); from its call, itself \
+                 1.50 ms (a copy of what it missed 1.25), the others end after 10.00 ms (the links need 8.39)",
+                "outboard, 4M: rank 5 late by 50.0 ms: the others take 45.00 ms (40.00 with it on time); from its call, itself \
+                 1.50 ms (a copy of what it missed 1.25), the others ended 5.00 ms before it",
+            ]
         );
     }
 

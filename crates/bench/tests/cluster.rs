@@ -4,7 +4,8 @@
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use outboard_bench::{
-    BenchError, BenchOptions, Collective, FftOptions, Lateness, Layout, Peer, Report, render_fft_table, run, run_fft,
+    BenchError, BenchOptions, Collective, FftOptions, LateBy, Lateness, Layout, Peer, Report, render_fft_table, run,
+    run_fft,
 };
 use outboard_lab::{LabSpec, Loss, LossOf};
 use std::fs;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     let trials = vec![
         Trial::test("debian_on_two_hosts", debian_on_two_hosts),
         Trial::test("late_rank_and_loss", late_rank_and_loss),
+        Trial::test("late_by_times_of_its_own", late_by_times_of_its_own),
         Trial::test("several_ranks_per_host", several_ranks_per_host),
         Trial::test("broadcast_from_rank_0", broadcast_from_rank_0),
         Trial::test("alltoall_of_two_ranks_per_host", alltoall_of_two_ranks_per_host),
@@ -79,7 +81,7 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
 /// SP-9: a rank that posts late delays the others, and loss is injected for real; the bytes stay right.
 fn late_rank_and_loss() -> Result<(), Failed> {
     let mut options = options(&[100_000]);
-    let late = Lateness { rank: 1, by: Duration::from_millis(20), silent: false };
+    let late = Lateness { rank: 1, by: LateBy::Time(Duration::from_millis(20)), silent: false };
     options.late = Some(late);
     options.lab = options.lab.with_loss(Some(Loss::new(1.0, LossOf::All)?));
     let report = measured(&options)?;
@@ -89,8 +91,25 @@ fn late_rank_and_loss() -> Result<(), Failed> {
     let late = row.late.as_ref().expect("a late rank");
     assert_eq!((late.rank, late.ms), (1, 20.0));
     assert!(late.punctual_ms > 0.0 && late.own_ms > 0.0 && late.own_ms < row.time_ms.max);
+    let from_call = late.others_ms - late.others_after_call_ms;
+    assert!((20.0..late.others_ms).contains(&from_call), "it calls when it is told to: {late:?}");
+    assert!(late.copy_ms > 0.0 && late.contribution_ms > 0.0, "{late:?}");
     assert!(late.others_ms >= 20.0 && late.others_ms <= row.time_ms.max, "an allgather waits for all: {late:?}");
     assert_eq!(row.loss.as_ref().map(|loss| (loss.percent, loss.of.as_str())), Some((1.0, "all")));
+    Ok(())
+}
+
+/// SP-9: late by a multiple of what the system takes with nobody late.
+fn late_by_times_of_its_own() -> Result<(), Failed> {
+    let mut options = options(&[1, 300_000]);
+    (options.collective, options.ranks_per_host) = (Collective::Broadcast, 2);
+    options.late = Some(Lateness { rank: 3, by: LateBy::PureTimes(2), silent: false });
+    for row in &measured(&options)?.rows {
+        let late = row.late.as_ref().expect("a late rank");
+        // Twice what the slowest took, to the microsecond.
+        assert!(row.verified && late.ms + 1e-3 >= 2.0 * late.punctual_ms && row.time_ms.min >= late.ms, "{row:?}");
+        assert_eq!(late.contribution_ms, 0.0, "a leaf owes nothing");
+    }
     Ok(())
 }
 
@@ -138,7 +157,7 @@ fn alltoall_of_two_ranks_per_host() -> Result<(), Failed> {
 /// SP-5: those among whom blocks go end without the one who has none.
 fn a_late_rank_without_blocks_delays_nobody() -> Result<(), Failed> {
     let mut options = options(&[20_000]);
-    let by = Duration::from_secs(2);
+    let by = LateBy::Time(Duration::from_secs(2));
     (options.collective, options.ranks_per_host) = (Collective::Alltoallv, 2);
     (options.repetitions, options.late) = (1, Some(Lateness { rank: 3, by, silent: true }));
     let report = measured(&options)?;

@@ -76,7 +76,7 @@ pub(crate) struct BenchArgs {
     /// Ranks share core 0; service processes and progress threads have core 1
     #[arg(long)]
     comm_core: bool,
-    /// A rank that posts late: RANK:MILLISECONDS
+    /// A rank that posts late: RANK:MILLISECONDS, or RANK:2x for twice the system's own time with nobody late
     #[arg(long)]
     late: Option<Lateness>,
     /// The late rank has no blocks (alltoallv only), so that the others need not wait for any
