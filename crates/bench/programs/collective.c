@@ -1,6 +1,5 @@
 /*
- * collective.c: measures a nonblocking allgather, broadcast from rank 0, alltoall or alltoallv, with every byte of every
- * result checked.
+ * collective.c: measures a nonblocking collective (see calls.h), with every byte of every result checked.
  *
  * Phases, in the manner of the OSU overlap benchmarks: barriers; if asked for, nothing for a while; then for each size pure
  * communication (post and wait) and overall (post, compute loop, wait); where a rank is late, before these pure
@@ -10,6 +9,7 @@
  * Rank 0 talks to the harness: "begin" and "end" around each phase, each answered when the counters have been read; then
  * the samples, as JSON on one line.
  */
+#include "calls.h"
 #include "compute.h"
 #include "control.h"
 #include "transport.h"
@@ -23,16 +23,14 @@
 
 enum { SIZES_MAX = 32, WARM_UP = 2 };
 
-enum kind { ALLGATHER, BROADCAST, ALLTOALL, ALLTOALLV, KINDS };
-static const char *const kind_names[KINDS] = {"allgather", "broadcast", "alltoall", "alltoallv"};
-
 struct options {
     const char *control;         /* socket of the harness */
     const char *layout;          /* for host_check; NULL: not checked */
-    enum kind kind;
+    const struct collective *what;
     int sizes;
-    size_t bytes[SIZES_MAX];     /* per rank */
+    size_t bytes[SIZES_MAX];     /* of a call */
     uint64_t units[SIZES_MAX];   /* of the compute loop, worth 1.15 of the limit for that size */
+    size_t missed[SIZES_MAX];    /* bytes of the late rank's result that others contribute to */
     int repetitions;
     int tests;                   /* calls of transport_test spread over the compute loop */
     int64_t idle_ns;             /* of doing nothing; 0: no such phase */
@@ -40,7 +38,6 @@ struct options {
     int late_rank;               /* -1: none */
     int64_t late_ns;
     int late_times;              /* late by so many pure times instead, as measured with that rank on time; 0: by late_ns */
-    int late_blocks;             /* blocks of its result that are not its own */
     bool late_silent;            /* an alltoallv has no block for the late rank and none from it */
     int main_core;               /* -1: not bound */
     int others_core;             /* -1: progress threads not bound */
@@ -48,19 +45,15 @@ struct options {
 
 /* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
 struct sample {
-    double elapsed_ms; /* from the agreed start to the result */
-    double own_ms;     /* from the own post to the result */
-    double cpu_s;      /* processor time of all threads meanwhile */
+    double start_ns;   /* the agreed instant, as soon as the rank was awake */
+    double post_ns;    /* its own post */
+    double end_ns;     /* its result */
+    double cpu_s;      /* processor time of all threads from start to end */
     double wrong;      /* 1 when a byte of the result was wrong */
     double post_us;    /* processor time of the rank's own thread to post */
     double ending_us;  /* the same to test and to wait */
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
-
-struct buffers {
-    uint64_t *send;
-    uint64_t *receive;
-};
 
 static int harness = -1;
 
@@ -74,28 +67,24 @@ static int64_t parse_number(const char *text, char **end)
     return value;
 }
 
-/* One "BYTES:UNITS" after another, separated by commas. */
+/* One "BYTES:UNITS:MISSED" after another, separated by commas. */
 static void parse_sizes(struct options *options, const char *text)
 {
-    char *at = NULL;
-    for (options->sizes = 0; *text != '\0'; text = *at == ',' ? at + 1 : at) {
+    for (options->sizes = 0; *text != '\0'; options->sizes++) {
+        int64_t parts[3];
         if (options->sizes == SIZES_MAX)
             transport_fail("more than %d sizes", SIZES_MAX);
-        options->bytes[options->sizes] = (size_t)parse_number(text, &at);
-        if (*at != ':')
-            transport_fail("not BYTES:UNITS: %s", text);
-        options->units[options->sizes++] = (uint64_t)parse_number(at + 1, &at);
-        if (*at != ',' && *at != '\0')
-            transport_fail("not BYTES:UNITS: %s", text);
+        for (int part = 0; part < 3; part++) {
+            char *end = NULL;
+            parts[part] = parse_number(text, &end);
+            if (part < 2 ? *end != ':' : *end != ',' && *end != '\0')
+                transport_fail("not BYTES:UNITS:MISSED: %s", text);
+            text = *end == '\0' ? end : end + 1;
+        }
+        options->bytes[options->sizes] = (size_t)parts[0];
+        options->units[options->sizes] = (uint64_t)parts[1];
+        options->missed[options->sizes] = (size_t)parts[2];
     }
-}
-
-static enum kind parse_kind(const char *name)
-{
-    for (int kind = 0; kind < KINDS; kind++)
-        if (strcmp(name, kind_names[kind]) == 0)
-            return (enum kind)kind;
-    transport_fail("not a collective: %s", name);
 }
 
 static struct options parse_options(int argc, char **argv)
@@ -110,7 +99,7 @@ static struct options parse_options(int argc, char **argv)
         if (strcmp(argv[at], "control") == 0)
             options.control = value;
         else if (strcmp(argv[at], "collective") == 0)
-            options.kind = parse_kind(value);
+            options.what = call_named(value);
         else if (strcmp(argv[at], "layout") == 0)
             options.layout = value;
         else if (strcmp(argv[at], "sizes") == 0)
@@ -129,8 +118,6 @@ static struct options parse_options(int argc, char **argv)
             options.late_ns = parse_number(value, &end);
         else if (strcmp(argv[at], "late-times") == 0)
             options.late_times = (int)parse_number(value, &end);
-        else if (strcmp(argv[at], "late-blocks") == 0)
-            options.late_blocks = (int)parse_number(value, &end);
         else if (strcmp(argv[at], "late-silent") == 0)
             options.late_silent = parse_number(value, &end) != 0;
         else if (strcmp(argv[at], "main-core") == 0)
@@ -140,80 +127,9 @@ static struct options parse_options(int argc, char **argv)
         else
             transport_fail("unknown option %s", argv[at]);
     }
-    if (options.control == NULL || options.sizes == 0 || options.repetitions < 1)
-        transport_fail("control, sizes and repetitions are needed");
+    if (options.control == NULL || options.what == NULL || options.sizes == 0 || options.repetitions < 1)
+        transport_fail("control, a collective, sizes and repetitions are needed");
     return options;
-}
-
-/* ---- what is sent, and what must arrive --------------------------------------------------------------------------- */
-
-/* Word `index` of a block in a call: differs by block, place and call, so that no stale or misplaced byte passes for the
- * right one. */
-static uint64_t pattern(uint64_t block, uint64_t call, uint64_t index)
-{
-    uint64_t word = index + call * 0x100000001b3u + (block << 36);
-    word = (word ^ (word >> 29)) * 0x9e3779b97f4a7c15u;
-    return word ^ (word >> 32);
-}
-
-static bool has_blocks_by_pair(enum kind kind)
-{
-    return kind == ALLTOALL || kind == ALLTOALLV;
-}
-
-/* Number of the block that `source` has for `destination`: a number of its own where each gets another one. */
-static uint64_t block_number(const struct options *options, uint32_t source, uint32_t destination)
-{
-    return has_blocks_by_pair(options->kind) ? (uint64_t)source * transport_ranks() + destination : source;
-}
-
-static bool is_silent(const struct options *options, uint32_t rank)
-{
-    return options->late_silent && (int)rank == options->late_rank;
-}
-
-static void fill_block(unsigned char *to, size_t bytes, uint64_t call, uint64_t block)
-{
-    for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
-        const uint64_t word = pattern(block, call, at / sizeof word);
-        memcpy(to + at, &word, bytes - at < sizeof word ? bytes - at : sizeof word);
-    }
-}
-
-/* What the own rank contributes. */
-static void fill(const struct options *options, unsigned char *to, size_t bytes, uint64_t call)
-{
-    const uint32_t blocks = has_blocks_by_pair(options->kind) ? transport_ranks() : 1;
-    for (uint32_t destination = 0; destination < blocks; destination++)
-        fill_block(to + destination * bytes, bytes, call, block_number(options, transport_rank(), destination));
-}
-
-static int block_wrong(const unsigned char *received, size_t bytes, uint64_t call, uint64_t block, uint32_t source)
-{
-    for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
-        const uint64_t expected = pattern(block, call, at / sizeof expected);
-        const size_t length = bytes - at < sizeof expected ? bytes - at : sizeof expected;
-        if (memcmp(received + at, &expected, length) != 0) {
-            fprintf(stderr, "rank %u: call %" PRIu64 ", %zu bytes per rank: wrong bytes from rank %u at offset %zu\n",
-                    transport_rank(), call, bytes, source, at);
-            return 1;
-        }
-    }
-    return 0;
-}
-
-/* Looks at every byte of every block that had to arrive; the first wrong one is named on stderr. 1 when there is one. */
-static int wrong(const struct options *options, const unsigned char *received, size_t bytes, uint64_t call)
-{
-    const uint32_t sources = options->kind == BROADCAST ? 1 : transport_ranks();
-    for (uint32_t source = 0; source < sources; source++) {
-        const uint64_t block = block_number(options, source, transport_rank());
-        if (is_silent(options, source) || is_silent(options, transport_rank()))
-            continue;
-        if (block_wrong(received + source * bytes, bytes, call, block, source))
-            return 1;
-    }
-    return 0;
 }
 
 /* ---- repetitions -------------------------------------------------------------------------------------------------- */
@@ -257,54 +173,16 @@ static int64_t compute(uint64_t units, int tests)
     return testing;
 }
 
-/* Blocks of one size side by side, none between a silent rank and any. */
-static const struct transport_blocks *even_blocks(const struct options *options, size_t bytes)
-{
-    static struct transport_blocks blocks;
-    const bool own_silent = is_silent(options, transport_rank());
-    if (blocks.bytes == NULL) {
-        blocks.bytes = allocate(sizeof *blocks.bytes * transport_ranks());
-        blocks.at = allocate(sizeof *blocks.at * transport_ranks());
-    }
-    for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
-        blocks.bytes[rank] = own_silent || is_silent(options, rank) ? 0 : bytes;
-        blocks.at[rank] = rank * bytes;
-    }
-    return &blocks;
-}
-
-static void post(const struct options *options, const struct buffers *buffers, size_t bytes)
-{
-    switch (options->kind) {
-    case ALLGATHER:
-        transport_post(buffers->send, buffers->receive, bytes);
-        return;
-    case BROADCAST:
-        transport_broadcast(buffers->receive, bytes);
-        return;
-    case ALLTOALL:
-        transport_alltoall(buffers->send, buffers->receive, bytes);
-        return;
-    case ALLTOALLV: {
-        const struct transport_blocks *blocks = even_blocks(options, bytes);
-        transport_alltoallv(buffers->send, blocks, buffers->receive, blocks);
-        return;
-    }
-    case KINDS:
-        break;
-    }
-    transport_fail("no collective");
-}
-
 static struct sample repeat(const struct options *options, const struct buffers *buffers, size_t bytes, uint64_t units)
 {
-    static uint64_t call;
-    call++;
-    /* Rank 0 broadcasts from the buffer into which the others receive. */
-    if (options->kind != BROADCAST)
-        fill(options, (unsigned char *)buffers->send, bytes, call);
-    else if (transport_rank() == 0)
-        fill(options, (unsigned char *)buffers->receive, bytes, call);
+    static uint64_t number;
+    const struct call call = {
+        .what = options->what,
+        .bytes = bytes,
+        .number = ++number,
+        .silent_rank = options->late_silent ? options->late_rank : -1,
+    };
+    call_fill(&call, buffers);
     clock_sleep_until_ns(agree_start(options));
     const int64_t cpu = process_cpu_ns();
     const int64_t start = clock_now_ns();
@@ -312,7 +190,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
         clock_sleep_until_ns(start + options->late_ns);
     const int64_t posted = clock_now_ns();
     const int64_t thread = thread_cpu_ns();
-    post(options, buffers, bytes);
+    call_post(&call, buffers);
     const int64_t thread_posted = thread_cpu_ns();
     const int64_t testing = units > 0 ? compute(units, options->tests) : 0;
     const int64_t thread_waits = thread_cpu_ns();
@@ -323,10 +201,11 @@ static struct sample repeat(const struct options *options, const struct buffers 
     /* Checking takes milliseconds of a core that another rank may still need to notice its own end. */
     transport_barrier();
     return (struct sample){
-        .elapsed_ms = (double)(end - start) / 1e6,
-        .own_ms = (double)(end - posted) / 1e6,
+        .start_ns = (double)start,
+        .post_ns = (double)posted,
+        .end_ns = (double)end,
         .cpu_s = (double)(cpu_end - cpu) / 1e9,
-        .wrong = wrong(options, (const unsigned char *)buffers->receive, bytes, call),
+        .wrong = call_wrong(&call, buffers),
         .post_us = (double)(thread_posted - thread) / 1e3,
         .ending_us = (double)(thread_end - thread_waits + testing) / 1e3,
     };
@@ -338,8 +217,13 @@ static struct sample repeat_barrier(const struct options *options)
     const int64_t cpu = process_cpu_ns();
     const int64_t start = clock_now_ns();
     transport_barrier();
-    const double elapsed = (double)(clock_now_ns() - start) / 1e6;
-    return (struct sample){.elapsed_ms = elapsed, .own_ms = elapsed, .cpu_s = (double)(process_cpu_ns() - cpu) / 1e9};
+    const int64_t end = clock_now_ns();
+    return (struct sample){
+        .start_ns = (double)start,
+        .post_ns = (double)start,
+        .end_ns = (double)end,
+        .cpu_s = (double)(process_cpu_ns() - cpu) / 1e9,
+    };
 }
 
 /* ---- phases and their report -------------------------------------------------------------------------------------- */
@@ -353,6 +237,22 @@ static void mark(const char *what)
                          control_receive(harness, answer, sizeof answer) != 0 || strcmp(answer, "ok") != 0))
         transport_fail("the harness is gone");
     transport_barrier();
+}
+
+/* Marks the samples in which a rank ended before another one had posted. Hosts share the clock. */
+static void judge_order(const struct options *options, struct sample *all)
+{
+    for (int at = 0; at < options->repetitions; at++) {
+        double last_post_ns = 0;
+        for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
+            const double post_ns = all[rank * (size_t)options->repetitions + (size_t)at].post_ns;
+            last_post_ns = post_ns > last_post_ns ? post_ns : last_post_ns;
+        }
+        for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
+            struct sample *sample = &all[rank * (size_t)options->repetitions + (size_t)at];
+            sample->wrong += sample->end_ns < last_post_ns;
+        }
+    }
 }
 
 /* All ranks' samples: repetition after repetition within rank after rank. `bytes` 0 stands for the barrier phase. */
@@ -372,6 +272,8 @@ static struct sample *run_phase(const struct options *options, const struct buff
     mine[0].wrong += wrong_warm_up;
     transport_exchange((const double *)mine, (double *)all, repetitions * SAMPLE_DOUBLES);
     free(mine);
+    if (buffers == NULL || call_synchronises(options->what))
+        judge_order(options, all);
     return all;
 }
 
@@ -393,7 +295,8 @@ static double slowest_ms(const struct options *options, const struct sample *all
 {
     double slowest = 0;
     for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
-        const double elapsed_ms = all[rank * (size_t)options->repetitions + (size_t)repetition].elapsed_ms;
+        const struct sample *sample = &all[rank * (size_t)options->repetitions + (size_t)repetition];
+        const double elapsed_ms = (sample->end_ns - sample->start_ns) / 1e6;
         slowest = (int)rank != without && elapsed_ms > slowest ? elapsed_ms : slowest;
     }
     return slowest;
@@ -403,13 +306,13 @@ static double slowest_ms(const struct options *options, const struct sample *all
 static void report_late(FILE *row, const struct options *options, const struct sample *all)
 {
     const int repetitions = options->late_rank >= 0 ? options->repetitions : 0;
-    const struct sample *late = all + (size_t)(options->late_rank > 0 ? options->late_rank : 0) * (size_t)options->repetitions;
+    const struct sample *late = all + (options->late_rank >= 0 ? options->late_rank : 0) * (ptrdiff_t)repetitions;
     fprintf(row, "],\"late_call_ms\":[");
     for (int at = 0; at < repetitions; at++)
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", late[at].elapsed_ms - late[at].own_ms);
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", (late[at].post_ns - late[at].start_ns) / 1e6);
     fprintf(row, "],\"late_own_ms\":[");
     for (int at = 0; at < repetitions; at++)
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", late[at].own_ms);
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", (late[at].end_ns - late[at].post_ns) / 1e6);
     fprintf(row, "],\"late_others_ms\":[");
     for (int at = 0; at < repetitions; at++)
         fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest_ms(options, all, at, options->late_rank));
@@ -437,9 +340,8 @@ static void report_phase(FILE *row, const char *phase, const struct options *opt
 
 /* Least time in which memory can be copied, in each repetition: what the late rank has no part of in its result. By the
  * clock of its thread, as the others may poll on the same core meanwhile. */
-static double *measure_copy(const struct options *options, const struct buffers *buffers, size_t bytes)
+static double *measure_copy(const struct options *options, const struct buffers *buffers, size_t copied)
 {
-    const size_t copied = bytes * (size_t)options->late_blocks;
     double *mine = allocate(sizeof *mine * (size_t)options->repetitions);
     double *all = allocate(sizeof *all * (size_t)options->repetitions * transport_ranks());
     if ((int)transport_rank() == options->late_rank) {
@@ -538,7 +440,7 @@ static void measure_size(const struct options *given, const struct buffers *buff
         of_size.late_ns = options->late_times == 0
                               ? given->late_ns
                               : (int64_t)(options->late_times * median_slowest_ms(options, punctual) * 1e6);
-        copy_ms = measure_copy(options, buffers, options->bytes[index]);
+        copy_ms = measure_copy(options, buffers, options->missed[index]);
     }
     struct sample *pure = run_phase(options, buffers, options->bytes[index], 0);
     struct sample *overall = run_phase(options, buffers, options->bytes[index], options->units[index]);
@@ -580,8 +482,8 @@ int main(int argc, char **argv)
     for (int at = 0; at < options.sizes; at++)
         largest = options.bytes[at] > largest ? options.bytes[at] : largest;
     const struct buffers buffers = {
-        .send = transport_alloc(largest * (has_blocks_by_pair(options.kind) ? transport_ranks() : 1) + sizeof(uint64_t)),
-        .receive = transport_alloc(largest * transport_ranks() + sizeof(uint64_t)),
+        .send = transport_alloc(call_send_bytes(options.what, largest)),
+        .receive = transport_alloc(call_receive_bytes(options.what, largest)),
     };
     if (transport_rank() == 0 && (harness = control_connect(options.control)) < 0)
         transport_fail("no line to the harness");

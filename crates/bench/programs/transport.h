@@ -22,26 +22,36 @@ const char *transport_library(void);
 /* The buffers of the collectives come from here, so that each library may give the memory it likes best. */
 void *transport_alloc(size_t bytes);
 
-/* Starts an allgather. */
-void transport_post(const void *send, void *receive, size_t bytes_per_rank);
-/* Starts a broadcast from rank 0. */
-void transport_broadcast(void *buffer, size_t bytes);
-/* Starts an alltoall: block r of `send` goes to rank r, block r of `receive` comes from it. */
-void transport_alltoall(const void *send, void *receive, size_t bytes);
-
-/* One side of an alltoallv: for every rank the bytes of its block, and where it begins. */
+/* For every rank the bytes of its block, and where it begins. The arrays must stay as they are until the collective that
+ * was started with them has completed. */
 struct transport_blocks {
     uint64_t *bytes;
     uint64_t *at;
 };
-/* Starts an alltoallv; the blocks' arrays must stay as they are until it has completed. */
+
+/* Each starts one collective, as MPI's of that name with an I before it. Bytes are those of one block; blocks for or of all
+ * ranks lie side by side where no blocks are given. Elements are 64-bit unsigned integers, and are added. */
+void transport_allgather(const void *send, void *receive, size_t bytes);
+void transport_allgatherv(const void *send, void *receive, const struct transport_blocks *incoming);
+void transport_alltoall(const void *send, void *receive, size_t bytes);
 void transport_alltoallv(const void *send, const struct transport_blocks *outgoing, void *receive,
                          const struct transport_blocks *incoming);
+void transport_broadcast(void *buffer, size_t bytes, uint32_t root);
+void transport_gather(const void *send, void *receive, size_t bytes, uint32_t root);
+void transport_gatherv(const void *send, void *receive, const struct transport_blocks *incoming, uint32_t root);
+void transport_scatter(const void *send, void *receive, size_t bytes, uint32_t root);
+void transport_scatterv(const void *send, const struct transport_blocks *outgoing, void *receive, uint32_t root);
+void transport_reduce(const void *send, void *receive, size_t elements, uint32_t root);
+void transport_allreduce(const void *send, void *receive, size_t elements);
+void transport_reduce_scatter_block(const void *send, void *receive, size_t elements_per_rank);
+void transport_scan(const void *send, void *receive, size_t elements);
+void transport_ibarrier(void);
+
 /* Gives the library the chance to progress; 1 when the collective has completed. */
 int transport_test(void);
 void transport_wait(void);
 
-/* Returns when every rank has entered. */
+/* Returns when every rank has entered; what the program itself synchronises with. */
 void transport_barrier(void);
 /* Brings `count` doubles of each rank to all: `all` holds count * ranks, in rank order. Also a barrier. */
 void transport_exchange(const double *mine, double *all, int count);

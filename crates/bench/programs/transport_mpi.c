@@ -12,8 +12,6 @@ static int own_rank;
 static int all_ranks;
 static char library[MPI_MAX_LIBRARY_VERSION_STRING];
 static MPI_Request in_flight = MPI_REQUEST_NULL;
-/* Counts and displacements of the alltoallv in flight, which MPI reads until it has completed. */
-static int *alltoallv_arguments;
 
 static void check(int code, const char *call)
 {
@@ -72,15 +70,104 @@ static int to_count(uint64_t bytes)
     return (int)bytes;
 }
 
-void transport_post(const void *send, void *receive, size_t bytes_per_rank)
+/* Counts and displacements as MPI takes them, and reads until the collective has completed. */
+struct arguments {
+    int *counts;
+    int *displacements;
+};
+
+/* Into one of two places: an alltoallv has two sides. */
+static struct arguments arguments_of(const struct transport_blocks *blocks, int side)
 {
-    const int count = to_count(bytes_per_rank);
+    static struct arguments sides[2];
+    struct arguments *of_side = &sides[side];
+    if (of_side->counts == NULL) {
+        of_side->counts = transport_alloc(sizeof *of_side->counts * (size_t)all_ranks);
+        of_side->displacements = transport_alloc(sizeof *of_side->displacements * (size_t)all_ranks);
+    }
+    for (int rank = 0; rank < all_ranks; rank++) {
+        of_side->counts[rank] = to_count(blocks->bytes[rank]);
+        of_side->displacements[rank] = to_count(blocks->at[rank]);
+    }
+    return *of_side;
+}
+
+void transport_allgather(const void *send, void *receive, size_t bytes)
+{
+    const int count = to_count(bytes);
     check(MPI_Iallgather(send, count, MPI_BYTE, receive, count, MPI_BYTE, MPI_COMM_WORLD, &in_flight), "MPI_Iallgather");
 }
 
-void transport_broadcast(void *buffer, size_t bytes)
+void transport_allgatherv(const void *send, void *receive, const struct transport_blocks *incoming)
 {
-    check(MPI_Ibcast(buffer, to_count(bytes), MPI_BYTE, 0, MPI_COMM_WORLD, &in_flight), "MPI_Ibcast");
+    const struct arguments in = arguments_of(incoming, 0);
+    check(MPI_Iallgatherv(send, in.counts[own_rank], MPI_BYTE, receive, in.counts, in.displacements, MPI_BYTE,
+                          MPI_COMM_WORLD, &in_flight),
+          "MPI_Iallgatherv");
+}
+
+void transport_broadcast(void *buffer, size_t bytes, uint32_t root)
+{
+    check(MPI_Ibcast(buffer, to_count(bytes), MPI_BYTE, (int)root, MPI_COMM_WORLD, &in_flight), "MPI_Ibcast");
+}
+
+void transport_gather(const void *send, void *receive, size_t bytes, uint32_t root)
+{
+    const int count = to_count(bytes);
+    check(MPI_Igather(send, count, MPI_BYTE, receive, count, MPI_BYTE, (int)root, MPI_COMM_WORLD, &in_flight),
+          "MPI_Igather");
+}
+
+void transport_gatherv(const void *send, void *receive, const struct transport_blocks *incoming, uint32_t root)
+{
+    const struct arguments in = arguments_of(incoming, 0);
+    check(MPI_Igatherv(send, in.counts[own_rank], MPI_BYTE, receive, in.counts, in.displacements, MPI_BYTE, (int)root,
+                       MPI_COMM_WORLD, &in_flight),
+          "MPI_Igatherv");
+}
+
+void transport_scatter(const void *send, void *receive, size_t bytes, uint32_t root)
+{
+    const int count = to_count(bytes);
+    check(MPI_Iscatter(send, count, MPI_BYTE, receive, count, MPI_BYTE, (int)root, MPI_COMM_WORLD, &in_flight),
+          "MPI_Iscatter");
+}
+
+void transport_scatterv(const void *send, const struct transport_blocks *outgoing, void *receive, uint32_t root)
+{
+    const struct arguments out = arguments_of(outgoing, 0);
+    check(MPI_Iscatterv(send, out.counts, out.displacements, MPI_BYTE, receive, out.counts[own_rank], MPI_BYTE, (int)root,
+                        MPI_COMM_WORLD, &in_flight),
+          "MPI_Iscatterv");
+}
+
+void transport_reduce(const void *send, void *receive, size_t elements, uint32_t root)
+{
+    check(MPI_Ireduce(send, receive, to_count(elements), MPI_UINT64_T, MPI_SUM, (int)root, MPI_COMM_WORLD, &in_flight),
+          "MPI_Ireduce");
+}
+
+void transport_allreduce(const void *send, void *receive, size_t elements)
+{
+    check(MPI_Iallreduce(send, receive, to_count(elements), MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD, &in_flight),
+          "MPI_Iallreduce");
+}
+
+void transport_reduce_scatter_block(const void *send, void *receive, size_t elements_per_rank)
+{
+    check(MPI_Ireduce_scatter_block(send, receive, to_count(elements_per_rank), MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD,
+                                    &in_flight),
+          "MPI_Ireduce_scatter_block");
+}
+
+void transport_scan(const void *send, void *receive, size_t elements)
+{
+    check(MPI_Iscan(send, receive, to_count(elements), MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD, &in_flight), "MPI_Iscan");
+}
+
+void transport_ibarrier(void)
+{
+    check(MPI_Ibarrier(MPI_COMM_WORLD, &in_flight), "MPI_Ibarrier");
 }
 
 void transport_alltoall(const void *send, void *receive, size_t bytes)
@@ -92,16 +179,9 @@ void transport_alltoall(const void *send, void *receive, size_t bytes)
 void transport_alltoallv(const void *send, const struct transport_blocks *outgoing, void *receive,
                          const struct transport_blocks *incoming)
 {
-    const uint64_t *const given[] = {outgoing->bytes, outgoing->at, incoming->bytes, incoming->at};
-    int *arguments[4];
-    if (alltoallv_arguments == NULL)
-        alltoallv_arguments = transport_alloc(sizeof *alltoallv_arguments * 4 * (size_t)all_ranks);
-    for (int which = 0; which < 4; which++) {
-        arguments[which] = alltoallv_arguments + which * all_ranks;
-        for (int rank = 0; rank < all_ranks; rank++)
-            arguments[which][rank] = to_count(given[which][rank]);
-    }
-    check(MPI_Ialltoallv(send, arguments[0], arguments[1], MPI_BYTE, receive, arguments[2], arguments[3], MPI_BYTE,
+    const struct arguments out = arguments_of(outgoing, 0);
+    const struct arguments in = arguments_of(incoming, 1);
+    check(MPI_Ialltoallv(send, out.counts, out.displacements, MPI_BYTE, receive, in.counts, in.displacements, MPI_BYTE,
                          MPI_COMM_WORLD, &in_flight),
           "MPI_Ialltoallv");
 }

@@ -59,14 +59,19 @@ void *transport_alloc(size_t bytes)
     return memory;
 }
 
-void transport_post(const void *send, void *receive, size_t bytes_per_rank)
+void transport_allgather(const void *send, void *receive, size_t bytes)
 {
-    check(outboard_iallgather(world, send, receive, bytes_per_rank, &in_flight), "outboard_iallgather");
+    check(outboard_iallgather(world, send, receive, bytes, &in_flight), "outboard_iallgather");
 }
 
-void transport_broadcast(void *buffer, size_t bytes)
+void transport_allgatherv(const void *send, void *receive, const struct transport_blocks *incoming)
 {
-    check(outboard_ibroadcast(world, buffer, bytes, 0, &in_flight), "outboard_ibroadcast");
+    check(outboard_iallgatherv(world, send, receive, incoming->bytes, incoming->at, &in_flight), "outboard_iallgatherv");
+}
+
+void transport_broadcast(void *buffer, size_t bytes, uint32_t root)
+{
+    check(outboard_ibroadcast(world, buffer, bytes, root, &in_flight), "outboard_ibroadcast");
 }
 
 void transport_alltoall(const void *send, void *receive, size_t bytes)
@@ -80,6 +85,64 @@ void transport_alltoallv(const void *send, const struct transport_blocks *outgoi
     check(outboard_ialltoallv(world, send, outgoing->bytes, outgoing->at, receive, incoming->bytes, incoming->at,
                               &in_flight),
           "outboard_ialltoallv");
+}
+
+_Noreturn static void no(const char *collective)
+{
+    transport_fail("Outboard's C interface has no %s: measure it below an MPI library (--via mpi)", collective);
+}
+
+void transport_gather(const void *send, void *receive, size_t bytes, uint32_t root)
+{
+    (void)send, (void)receive, (void)bytes, (void)root;
+    no("gather");
+}
+
+void transport_gatherv(const void *send, void *receive, const struct transport_blocks *incoming, uint32_t root)
+{
+    (void)send, (void)receive, (void)incoming, (void)root;
+    no("gatherv");
+}
+
+void transport_scatter(const void *send, void *receive, size_t bytes, uint32_t root)
+{
+    (void)send, (void)receive, (void)bytes, (void)root;
+    no("scatter");
+}
+
+void transport_scatterv(const void *send, const struct transport_blocks *outgoing, void *receive, uint32_t root)
+{
+    (void)send, (void)outgoing, (void)receive, (void)root;
+    no("scatterv");
+}
+
+void transport_reduce(const void *send, void *receive, size_t elements, uint32_t root)
+{
+    (void)send, (void)receive, (void)elements, (void)root;
+    no("reduce");
+}
+
+void transport_allreduce(const void *send, void *receive, size_t elements)
+{
+    (void)send, (void)receive, (void)elements;
+    no("allreduce");
+}
+
+void transport_reduce_scatter_block(const void *send, void *receive, size_t elements_per_rank)
+{
+    (void)send, (void)receive, (void)elements_per_rank;
+    no("reduce-scatter");
+}
+
+void transport_scan(const void *send, void *receive, size_t elements)
+{
+    (void)send, (void)receive, (void)elements;
+    no("scan");
+}
+
+void transport_ibarrier(void)
+{
+    no("barrier");
 }
 
 int transport_test(void)
@@ -119,7 +182,7 @@ void transport_barrier(void)
 
 void transport_exchange(const double *mine, double *all, int count)
 {
-    transport_post(mine, all, (size_t)count * sizeof *mine);
+    transport_allgather(mine, all, (size_t)count * sizeof *mine);
     transport_wait();
 }
 

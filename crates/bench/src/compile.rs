@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-const SOURCES: [(&str, &str); 10] = [
+const SOURCES: [(&str, &str); 12] = [
+    ("calls.c", include_str!("../programs/calls.c")),
+    ("calls.h", include_str!("../programs/calls.h")),
     ("collective.c", include_str!("../programs/collective.c")),
     ("calibrate.c", include_str!("../programs/calibrate.c")),
     ("compute.c", include_str!("../programs/compute.c")),
@@ -104,10 +106,11 @@ impl Workshop {
     /// The measuring program for one system, called `name` in the error.
     pub(crate) fn measuring_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
         let program = format!("collective-{}", name.replace([' ', '/'], "-"));
-        let mut arguments = vec!["collective.c", "control.c", toolchain.transport, "compute.o", "-o", &program]
-            .into_iter()
-            .map(OsString::from)
-            .collect::<Vec<_>>();
+        let mut arguments =
+            vec!["collective.c", "calls.c", "control.c", toolchain.transport, "compute.o", "-o", &program]
+                .into_iter()
+                .map(OsString::from)
+                .collect::<Vec<_>>();
         arguments.extend(toolchain.library.iter().cloned());
         self.compile(name, &toolchain.compiler, &arguments)?;
         Ok(self.path().join(program))
@@ -163,7 +166,7 @@ mod tests {
         let workshop = Workshop::open().unwrap();
         assert!(workshop.calibrator().unwrap().is_file());
         let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/include");
-        for source in ["collective.c", "transport_outboard.c"] {
+        for source in ["collective.c", "calls.c", "transport_outboard.c"] {
             let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);
             workshop.compile("outboard", Path::new(PLAIN_COMPILER), &arguments).unwrap();
         }

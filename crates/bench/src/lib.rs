@@ -19,6 +19,7 @@
 //! the cluster and the peers' directory, knowing how Outboard's own daemons are started (see [`System`]).
 
 mod calibration;
+mod collective;
 mod compile;
 mod control;
 mod error;
@@ -36,6 +37,7 @@ mod report;
 mod run;
 mod table;
 
+pub use collective::Collective;
 pub use compile::Toolchain;
 pub use error::BenchError;
 pub use fft::{FftOptions, FftReport, FftRow, render_fft_table, run_fft};
@@ -43,7 +45,7 @@ pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats,
 pub use layout::Layout;
 pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
 pub use options::{
-    BenchOptions, Collective, LateBy, Lateness, OptionError, default_peers_dir, format_size, parse_size, parse_sizes,
+    BenchOptions, LateBy, Lateness, OptionError, default_peers_dir, format_size, parse_size, parse_sizes,
 };
 pub use ours::{Outboard, OutboardBelowMpi, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};

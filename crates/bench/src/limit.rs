@@ -1,4 +1,21 @@
-//! What no system can beat: the time and the wire bytes of a collective on a star of equal links.
+//! What no system can beat: the time and the wire bytes of a collective on a star of equal links, whose switch copies
+//! (multicast) and does not compute.
+//!
+//! With N the bytes of a call, R ranks on each of H hosts, P = RH ranks, B the rate of a link each way:
+//!
+//! | collective | least time | over all ports, in and out | because |
+//! |---|---|---|---|
+//! | allgather(v) | NR(H-1)/B | PNH | every block enters every other host once (MC-R, SP-6); N(P-1)/B with R = 1 |
+//! | alltoall(v) | NR(P-R)/B | 2NP(P-R) | each of R ranks has a block of every rank elsewhere |
+//! | broadcast | N/B | NH | it leaves one host and enters the others (MC-R) |
+//! | gather(v), scatter(v) | N(P-R)/B | 2N(P-R) | the root's link carries a block of every rank elsewhere |
+//! | reduce | N/B | 2N(H-1) | every other host sends what its ranks have, combined; what arrives is combined on the way |
+//! | reduce-scatter | N(H-1)/HB | 2N(H-1) | each element takes H-1 messages, to be shared out evenly |
+//! | allreduce | 2N(H-1)/HB | N(3H-2) | and as many arrivals of the sum, at hosts that did not complete it (Patarasuk and Yuan, 2009) |
+//! | scan | N/B | 2N(H-1) | as a chain of hosts, at best: in contiguous order |
+//! | barrier | 0 | 0 | no bytes of the program |
+//!
+//! An aggregator in the switch would reduce in N/B, and an allreduce likewise; there is none here, so it is no limit.
 
 use crate::Collective;
 use outboard_lab::LinkLimits;
@@ -21,7 +38,8 @@ pub struct Call {
     pub hosts: u32,
     /// Ranks on each of them.
     pub ranks_per_host: u32,
-    /// What a rank contributes, or the root of a broadcast; of an alltoall what a rank has for each other one.
+    /// Of a block (what a rank contributes to an allgather or a gather, the root to a broadcast, and of an alltoall or a
+    /// scatter what is for one rank), or of the whole vector of each rank that is reduced.
     pub bytes: u64,
     /// One rank sends nothing and gets nothing in an alltoallv.
     pub silent_rank: bool,
@@ -33,53 +51,73 @@ impl Call {
         self.hosts * self.ranks_per_host
     }
 
-    /// Blocks of a rank's result that another rank contributes: what it must be brought when it calls late.
-    pub(crate) fn blocks_of_others(&self, rank: u32) -> u32 {
+    /// Bytes of a rank's result that others contribute to: what it must be brought when it calls late.
+    pub(crate) fn result_of_others_bytes(&self, rank: u32) -> u64 {
+        let others = u64::from(self.ranks() - 1);
+        let root = u64::from(rank == 0);
         match self.collective {
-            _ if self.silent_rank => 0,
-            Collective::Allgather | Collective::Alltoall | Collective::Alltoallv => self.ranks() - 1,
-            Collective::Broadcast => u32::from(rank != 0),
+            _ if self.silent_rank || others == 0 => 0,
+            Collective::Allgather | Collective::Allgatherv | Collective::Alltoall | Collective::Alltoallv => {
+                others * self.bytes
+            }
+            Collective::Broadcast | Collective::Scatter | Collective::Scatterv | Collective::Scan => {
+                (1 - root) * self.bytes
+            }
+            Collective::Gather | Collective::Gatherv => root * others * self.bytes,
+            Collective::Reduce => root * self.bytes,
+            Collective::Allreduce => self.bytes,
+            Collective::ReduceScatter => self.bytes / u64::from(self.ranks()),
+            Collective::Barrier => 0,
         }
     }
 
-    /// Bytes that others wait for until a rank has called, over its host's link.
+    /// Bytes that others wait for until a rank has called, over the busiest link; none where it depends on where ranks
+    /// lie whether they cross one.
     fn bytes_to_others(&self, rank: u32) -> u64 {
-        let hosts_elsewhere = self.hosts > 1;
+        let elsewhere = u64::from(self.ranks() - self.ranks_per_host);
+        let root = u64::from(rank == 0);
         match self.collective {
-            _ if self.silent_rank || !hosts_elsewhere => 0,
-            Collective::Allgather => self.bytes,
-            Collective::Alltoall | Collective::Alltoallv => u64::from(self.ranks() - self.ranks_per_host) * self.bytes,
-            Collective::Broadcast => u64::from(rank == 0) * self.bytes,
+            _ if self.silent_rank || elsewhere == 0 => 0,
+            Collective::Allgather | Collective::Allgatherv | Collective::Allreduce => self.bytes,
+            Collective::Alltoall | Collective::Alltoallv => elsewhere * self.bytes,
+            Collective::Broadcast => root * self.bytes,
+            Collective::Scatter | Collective::Scatterv => root * elsewhere * self.bytes,
+            // The part of every other host.
+            Collective::ReduceScatter => self.bytes / u64::from(self.hosts) * u64::from(self.hosts - 1),
+            Collective::Gather | Collective::Gatherv | Collective::Reduce | Collective::Scan | Collective::Barrier => 0,
         }
     }
 
-    /// Payload that must come in over each host's link, every block once: the others' R(H-1) blocks of N of an allgather
-    /// with R ranks on each of H hosts (SP-6), one N of a broadcast. Of an alltoall of P ranks, each of R has one of every
-    /// rank elsewhere: R(P-R) blocks come in, and as many go out; a silent rank takes one off each at the hosts where it
-    /// is not.
-    fn received_bytes(&self) -> u64 {
+    /// Payload over the busiest link, one way, as in the table above. In an alltoallv a silent rank takes one block off for
+    /// each of the ranks at the hosts where it is not.
+    fn busiest_link_bytes(&self) -> u64 {
         let (hosts, ranks_per_host) = (u64::from(self.hosts), u64::from(self.ranks_per_host));
-        let elsewhere = ranks_per_host * hosts.saturating_sub(1);
+        let other_hosts = hosts.saturating_sub(1);
+        let elsewhere = ranks_per_host * other_hosts;
         match self.collective {
-            Collective::Allgather => elsewhere * self.bytes,
+            Collective::Allgather | Collective::Allgatherv => elsewhere * self.bytes,
             Collective::Alltoall | Collective::Alltoallv => {
                 ranks_per_host * elsewhere.saturating_sub(u64::from(self.silent_rank)) * self.bytes
             }
-            Collective::Broadcast => hosts.saturating_sub(1).min(1) * self.bytes,
+            Collective::Gather | Collective::Gatherv | Collective::Scatter | Collective::Scatterv => {
+                elsewhere * self.bytes
+            }
+            Collective::Broadcast | Collective::Reduce | Collective::Scan => other_hosts.min(1) * self.bytes,
+            Collective::ReduceScatter => (other_hosts * self.bytes).div_ceil(hosts),
+            Collective::Allreduce => (2 * other_hosts * self.bytes).div_ceil(hosts),
+            Collective::Barrier => 0,
         }
     }
 }
 
-/// Milliseconds that a host needs to receive all that the others contribute at the link's rate, headers and bursts left
-/// out: N*R(H-1)/B of an allgather with R ranks on each of H hosts, which is N(P-1)/B with one on each; N/B of a
-/// broadcast; N*R(P-R)/B of an alltoall of P ranks, N*R(P-R-1)/B where one of them is silent.
+/// Milliseconds that the busiest link needs at its rate, headers and bursts left out: the table of this module.
 pub fn raw_limit_ms(call: &Call, link: &LinkLimits) -> f64 {
-    received_bits(call) / link.rate_bits_per_s() as f64 * 1e3
+    busiest_link_bits(call) / link.rate_bits_per_s() as f64 * 1e3
 }
 
 /// As [`raw_limit_ms`], less what a full token bucket lets through at once; 0 where all of it fits the bucket.
 pub fn limit_ms(call: &Call, link: &LinkLimits) -> f64 {
-    let beyond_burst = received_bits(call) - f64::from(link.burst_bytes()) * 8.0;
+    let beyond_burst = busiest_link_bits(call) - f64::from(link.burst_bytes()) * 8.0;
     beyond_burst.max(0.0) / link.rate_bits_per_s() as f64 * 1e3
 }
 
@@ -89,20 +127,25 @@ pub(crate) fn contribution_ms(call: &Call, rank: u32, link: &LinkLimits) -> f64 
     call.bytes_to_others(rank) as f64 * 8.0 / link.rate_bits_per_s() as f64 * 1e3
 }
 
-/// Payload that crosses the switch ports, in and out, when every contribution is sent once and received once by every
-/// other host that wants it: with P ranks, R on each of H hosts, P*N + P*N*(H-1) of an allgather (MC-R), N + (H-1)*N of a
-/// broadcast, 2*P(P-R)*N of an alltoall, 2*(P-2)(P-R)*N where one rank is silent.
+/// Payload that crosses the switch ports, in and out, when everything is sent once and received once by every other host
+/// that wants it: the table of this module. Of an alltoallv with a silent rank 2N(P-2)(P-R).
 pub fn multicast_minimum_bytes(call: &Call) -> u64 {
-    match call.collective {
+    let (hosts, ranks) = (u64::from(call.hosts), u64::from(call.ranks()));
+    let elsewhere = ranks - u64::from(call.ranks_per_host);
+    let times = match call.collective {
         _ if call.hosts < 2 => 0,
-        Collective::Allgather => u64::from(call.ranks()) * u64::from(call.hosts) * call.bytes,
-        Collective::Broadcast => u64::from(call.hosts) * call.bytes,
+        Collective::Allgather | Collective::Allgatherv => ranks * hosts,
         Collective::Alltoall | Collective::Alltoallv => {
-            let ranks = u64::from(call.ranks());
             let that_talk = if call.silent_rank { ranks - 2 } else { ranks };
-            2 * that_talk * (ranks - u64::from(call.ranks_per_host)) * call.bytes
+            2 * that_talk * elsewhere
         }
-    }
+        Collective::Gather | Collective::Gatherv | Collective::Scatter | Collective::Scatterv => 2 * elsewhere,
+        Collective::Broadcast => hosts,
+        Collective::Reduce | Collective::ReduceScatter | Collective::Scan => 2 * (hosts - 1),
+        Collective::Allreduce => 3 * hosts - 2,
+        Collective::Barrier => 0,
+    };
+    times * call.bytes
 }
 
 /// How long an idle link needs for a full token bucket, with a margin.
@@ -111,14 +154,17 @@ pub(crate) fn refill_time(link: &LinkLimits) -> Duration {
     Duration::from_secs_f64(fill) + REFILL_MARGIN
 }
 
-fn received_bits(call: &Call) -> f64 {
-    call.received_bytes() as f64 * 8.0
+fn busiest_link_bits(call: &Call) -> f64 {
+    call.busiest_link_bytes() as f64 * 8.0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Collective::{Allgather, Alltoall, Alltoallv, Broadcast};
+    use Collective::{
+        Allgather, Allgatherv, Allreduce, Alltoall, Alltoallv, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scan,
+        Scatter,
+    };
     use outboard_lab::LabSpec;
 
     const MIB: u64 = 1 << 20;
@@ -143,6 +189,14 @@ mod tests {
         close((1, 1), Allgather, "1x1gbit", 0.0);
         close((4, 1), Broadcast, "4x1gbit", 8.389);
         close((1, 1), Broadcast, "1x1gbit", 0.0);
+        close((4, 1), Allreduce, "4x250mbit", 50.332);
+        close((4, 1), ReduceScatter, "4x250mbit", 25.166);
+        for collective in [Reduce, Scan, Broadcast] {
+            close((4, 1), collective, "4x250mbit", 33.554);
+        }
+        close((4, 1), Gather, "4x1gbit", 25.166);
+        close((4, 2), Gather, "4x1gbit", 50.332);
+        close((4, 1), Barrier, "4x1gbit", 0.0);
     }
 
     /// SP-6: every block crosses the link of every other host once, however many ranks read it there.
@@ -170,12 +224,30 @@ mod tests {
                 let out_of = |host| crossing.iter().filter(|(from, _)| from / per_host == host).count() as u64;
                 let busiest = (0..hosts).map(|host| into(host).max(out_of(host))).max().unwrap();
                 let call = Call { silent_rank: silent.is_some(), ..call(Alltoallv, (hosts, per_host), MIB) };
-                assert_eq!(call.received_bytes(), busiest * MIB, "{call:?}");
+                assert_eq!(call.busiest_link_bytes(), busiest * MIB, "{call:?}");
                 assert_eq!(multicast_minimum_bytes(&call), 2 * crossing.len() as u64 * MIB, "{call:?}");
             }
         }
         let one_each = raw_limit_ms(&call(Alltoall, (4, 1), MIB), &link("4x1gbit"));
         assert_eq!(one_each, raw_limit_ms(&call(Allgather, (4, 1), MIB), &link("4x1gbit")));
+    }
+
+    /// Hosts combine what their ranks have before anything crosses a link.
+    #[test]
+    fn reductions_move_a_vector_per_host() {
+        for collective in [Reduce, Allreduce, ReduceScatter, Scan] {
+            let of = |hosts, per_host| {
+                let call = call(collective, (hosts, per_host), MIB);
+                (call.busiest_link_bytes(), multicast_minimum_bytes(&call))
+            };
+            assert_eq!(of(4, 8), of(4, 1));
+            assert_eq!(of(1, 8), (0, 0));
+        }
+        // A reduce-scatter and an allgather of the parts are one way to an allreduce.
+        let two = [call(ReduceScatter, (4, 1), MIB), call(Allgatherv, (4, 1), MIB / 4)];
+        let whole = call(Allreduce, (4, 1), MIB);
+        assert_eq!(two.iter().map(Call::busiest_link_bytes).sum::<u64>(), whole.busiest_link_bytes());
+        assert_eq!(two.iter().map(multicast_minimum_bytes).sum::<u64>(), multicast_minimum_bytes(&whole));
     }
 
     #[test]
@@ -194,12 +266,16 @@ mod tests {
     fn a_late_rank_misses_the_blocks_of_others_and_owes_them_its_own() {
         let late = |collective, rank| {
             let call = call(collective, (4, 2), MIB);
-            (call.blocks_of_others(rank), call.bytes_to_others(rank))
+            (call.result_of_others_bytes(rank), call.bytes_to_others(rank))
         };
-        assert_eq!((late(Allgather, 5), late(Alltoall, 5)), ((7, MIB), (7, 6 * MIB)));
-        assert_eq!((late(Broadcast, 5), late(Broadcast, 0)), ((1, 0), (0, MIB)));
+        assert_eq!((late(Allgather, 5), late(Alltoall, 5)), ((7 * MIB, MIB), (7 * MIB, 6 * MIB)));
+        assert_eq!((late(Broadcast, 5), late(Broadcast, 0)), ((MIB, 0), (0, MIB)));
+        assert_eq!((late(Scatter, 5), late(Scatter, 0)), ((MIB, 0), (0, 6 * MIB)));
+        assert_eq!((late(Gather, 5), late(Gather, 0)), ((0, 0), (7 * MIB, 0)));
+        assert_eq!((late(Allreduce, 5), late(ReduceScatter, 5)), ((MIB, MIB), (MIB / 8, 3 * MIB / 4)));
+        assert_eq!(late(Barrier, 5), (0, 0));
         let silent = Call { silent_rank: true, ..call(Alltoallv, (4, 2), MIB) };
-        assert_eq!((silent.blocks_of_others(5), silent.bytes_to_others(5)), (0, 0));
+        assert_eq!((silent.result_of_others_bytes(5), silent.bytes_to_others(5)), (0, 0));
         assert_eq!(call(Allgather, (1, 8), MIB).bytes_to_others(5), 0);
         let ms = contribution_ms(&call(Allgather, (4, 1), MIB), 1, &link("4x1gbit"));
         assert!((ms - 8.389).abs() < 1e-3, "{ms}");

@@ -224,7 +224,9 @@ pub(crate) fn counted(now: Counted, before: Counted) -> Counted {
 }
 
 fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64], control: &Path) -> Vec<String> {
-    let sizes: Vec<String> = options.sizes.iter().zip(units).map(|(bytes, units)| format!("{bytes}:{units}")).collect();
+    let missed = |bytes| options.late.map_or(0, |late| options.call(bytes).result_of_others_bytes(late.rank));
+    let sizes: Vec<String> =
+        options.sizes.iter().zip(units).map(|(bytes, units)| format!("{bytes}:{units}:{}", missed(*bytes))).collect();
     let mut arguments = vec![
         format!("control={}", control.display()),
         format!("collective={}", options.collective.name()),
@@ -243,8 +245,6 @@ fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64], control
             LateBy::Time(time) => format!("late-ns={}", time.as_nanos()),
             LateBy::PureTimes(times) => format!("late-times={times}"),
         });
-        // The same number of blocks at every size.
-        arguments.push(format!("late-blocks={}", options.call(0).blocks_of_others(late.rank)));
         arguments.push(format!("late-silent={}", u8::from(late.silent)));
     }
     if options.comm_core {

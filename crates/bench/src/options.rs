@@ -1,6 +1,6 @@
 //! What to measure: sizes, peers, faults, and how often. Parsing of the texts a person gives.
 
-use crate::{Call, Layout, Peer};
+use crate::{Call, Collective, Layout, Peer};
 use outboard_lab::LabSpec;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,31 +14,6 @@ pub(crate) const MAX_REPETITIONS: u32 = 100_000;
 /// More ranks than this on one host of an emulated cluster measure the scheduler.
 pub(crate) const MAX_RANKS_PER_HOST: u32 = 64;
 
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collective {
-    /// Every rank contributes and receives all.
-    Allgather,
-    /// Rank 0 contributes, all others receive.
-    Broadcast,
-    /// Every rank has a block for every other one, all of one size.
-    Alltoall,
-    /// The same by counts and displacements.
-    Alltoallv,
-}
-
-impl Collective {
-    /// Name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Allgather => "allgather",
-            Self::Broadcast => "broadcast",
-            Self::Alltoall => "alltoall",
-            Self::Alltoallv => "alltoallv",
-        }
-    }
-}
-
 /// One run of the benchmark.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
@@ -50,7 +25,7 @@ pub struct BenchOptions {
     pub ranks_per_host: u32,
     /// Which of them are neighbours in rank.
     pub layout: Layout,
-    /// Bytes that each rank contributes, of an alltoall those for each other rank; in the order of the report.
+    /// Bytes of a call ([`Call::bytes`]), in the order of the report.
     pub sizes: Vec<u64>,
     /// MPI libraries measured beside ours.
     pub peers: Vec<Peer>,
@@ -125,6 +100,13 @@ impl BenchOptions {
         }
         if let Some(bytes) = self.sizes.iter().find(|bytes| **bytes > MAX_SIZE) {
             return Err(OptionError::Size { text: bytes.to_string() });
+        }
+        let multiple = self.collective.bytes_multiple(self.ranks());
+        if let Some(bytes) = self.sizes.iter().find(|bytes| !bytes.is_multiple_of(multiple)) {
+            return Err(OptionError::Elements { collective: self.collective.name(), bytes: *bytes, multiple });
+        }
+        if !self.collective.has_bytes() && self.sizes != [0] {
+            return Err(OptionError::NoBytes { collective: self.collective.name() });
         }
         for (what, value) in [("repetitions", self.repetitions), ("rounds", self.rounds)] {
             if !(1..=MAX_REPETITIONS).contains(&value) {
@@ -202,6 +184,22 @@ pub enum OptionError {
         /// What was given.
         text: String,
     },
+    /// A size that is no whole number of elements, or of elements for each rank.
+    #[error("a {collective} is measured with a multiple of {multiple} bytes, not {bytes}")]
+    Elements {
+        /// Name of the collective.
+        collective: &'static str,
+        /// What was given.
+        bytes: u64,
+        /// What fits.
+        multiple: u64,
+    },
+    /// Sizes for a collective that has none.
+    #[error("a {collective} moves no bytes: its one size is 0")]
+    NoBytes {
+        /// Name of the collective.
+        collective: &'static str,
+    },
     /// No repetition or round at all, or too many.
     #[error("{what}: 1 to {MAX_REPETITIONS} can be had, not {value}")]
     Count {
@@ -254,6 +252,12 @@ pub enum OptionError {
         /// What was given.
         value: u32,
     },
+    /// Not a collective.
+    #[error("'{text}' is none of the collectives that are measured: {}", names())]
+    Collective {
+        /// What was given.
+        text: String,
+    },
     /// Not a layout.
     #[error("ranks lie contiguous or strided, not '{text}'")]
     Layout {
@@ -274,6 +278,10 @@ pub enum OptionError {
         /// What was given.
         text: String,
     },
+}
+
+fn names() -> String {
+    Collective::ALL.map(Collective::name).join(", ")
 }
 
 /// Counts in MPI calls are 32-bit; more is of no use on an emulated link either.
@@ -361,6 +369,9 @@ mod tests {
         assert_eq!(bad(|o| o.sizes.clear()), OptionError::Sizes { count: 0 });
         assert_eq!(bad(|o| o.repetitions = 0), OptionError::Count { what: "repetitions", value: 0 });
         assert_eq!(bad(|o| o.ranks_per_host = 0), OptionError::RanksPerHost { value: 0 });
+        assert_eq!(bad(|o| o.collective = Collective::Barrier), OptionError::NoBytes { collective: "barrier" });
+        let cut = bad(|o| (o.collective, o.sizes[0]) = (Collective::ReduceScatter, 1000));
+        assert_eq!(cut, OptionError::Elements { collective: "reduce-scatter", bytes: 1000, multiple: 32 });
         let late = bad(|o| o.late = Some(Lateness { rank: 4, by: LateBy::PureTimes(1), silent: false }));
         assert_eq!(late, OptionError::LateRank { rank: 4, ranks: 4 });
         let silent = bad(|o| o.late = Some(Lateness { rank: 3, by: LateBy::PureTimes(1), silent: true }));

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 
+/// With fewer calls offloaded per repetition, another library is measured. Not 1: the first and the last call of a phase may
+/// be counted a moment after the counters were read.
+const OFFLOADED_FROM: f64 = 0.5;
+
 /// Everything that one run found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -22,7 +26,7 @@ impl Report {
 
     pub(crate) fn figures(&self) -> [Figure; 4] {
         let points = |value: fn(&Row) -> f64| {
-            let point = |row: &Row| Point { system: row.system.clone(), x: row.bytes_per_rank, value: value(row) };
+            let point = |row: &Row| Point { system: row.label(), x: row.bytes_per_rank, value: value(row) };
             self.rows.iter().map(point).collect()
         };
         let figure = |file, title, unit, reference, points| Figure {
@@ -64,7 +68,7 @@ pub(crate) fn write_json(rows: &impl Serialize, path: &Path) -> Result<(), Bench
 /// One system at one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// `allgather`, `broadcast`, `alltoall` or `alltoallv`.
+    /// Name of the [`Collective`](crate::Collective).
     pub collective: String,
     /// Name of the system: `outboard`, `mpich`, ...
     pub system: String,
@@ -86,7 +90,7 @@ pub struct Row {
     pub ranks_per_host: u32,
     /// How ranks lie on the hosts: `contiguous` or `strided`.
     pub layout: String,
-    /// Bytes that each rank contributes, or the root of a broadcast; of an alltoall what each rank has for each other one.
+    /// Bytes of a call ([`Call::bytes`]).
     pub bytes_per_rank: u64,
     /// Measured repetitions of all rounds together, per phase.
     pub repetitions: u32,
@@ -134,6 +138,19 @@ pub struct Row {
     pub verified: bool,
     /// Results with wrong bytes, summed over ranks and repetitions.
     pub wrong_results: u64,
+}
+
+impl Row {
+    /// A system of ours whose service processes did not carry the calls out: the figures are those of the MPI library
+    /// that it lies below.
+    pub fn passed_through(&self) -> bool {
+        self.offloaded_calls.is_some_and(|calls| calls < OFFLOADED_FROM)
+    }
+
+    /// The system's name in tables and charts, which never shows another library's figures as ours.
+    pub fn label(&self) -> String {
+        if self.passed_through() { format!("{} (NOT OFFLOADED)", self.system) } else { self.system.clone() }
+    }
 }
 
 /// Median, smallest and largest of the repetitions.

@@ -17,9 +17,6 @@ const HEADINGS: [&str; 12] = [
     "cpu ms/call",
     "rank cpu us/call (waiting)",
 ];
-/// A row with fewer calls offloaded per repetition measures another library. Not 1: the first and the last call of a phase
-/// may be counted a moment after the counters were read.
-const OFFLOADED_FROM: f64 = 0.5;
 /// So many columns hold names, the others numbers.
 pub(crate) const LEFT_ALIGNED: usize = 2;
 
@@ -41,12 +38,13 @@ pub fn render(rows: &[Row]) -> String {
 /// Renders times alone: a line for each size, a column for each system in the order of the rows. This is the table of
 /// [`Report`](crate::Report)'s chart of latencies, for comparing systems that differ in one setting (SP-8).
 pub fn render_by_size(rows: &[Row]) -> String {
-    let systems = distinct(rows.iter().map(|row| row.system.as_str()));
+    let labels: Vec<String> = rows.iter().map(Row::label).collect();
+    let systems = distinct(labels.iter().map(String::as_str));
     let mut sizes: Vec<u64> = rows.iter().map(|row| row.bytes_per_rank).collect();
     sizes.sort_unstable();
     sizes.dedup();
     let time = |bytes: u64, system: &str| {
-        let row = rows.iter().find(|row| row.bytes_per_rank == bytes && row.system == system);
+        let row = rows.iter().find(|row| row.bytes_per_rank == bytes && row.label() == system);
         row.map_or_else(|| "-".to_owned(), |row| format!("{:.2}", row.time_ms.median))
     };
     let headings =
@@ -61,7 +59,7 @@ pub fn render_by_size(rows: &[Row]) -> String {
 /// Who is called ours and is not.
 fn native_lines(rows: &[Row]) -> String {
     let line = |row: &Row| {
-        let offloaded = row.offloaded_calls.filter(|calls| *calls < OFFLOADED_FROM)?;
+        let offloaded = row.offloaded_calls.filter(|_| row.passed_through())?;
         let (system, size, collective) = (&row.system, format_size(row.bytes_per_rank), &row.collective);
         Some(format!("{system}, {size}: NOT OFFLOADED: {offloaded:.2} of a call per {collective}\n"))
     };
@@ -139,8 +137,8 @@ fn thread_cell(row: &Row) -> String {
 fn cells(row: &Row) -> [String; HEADINGS.len()] {
     let time = row.time_ms;
     [
-        if row.verified { row.system.clone() } else { format!("{}!", row.system) },
-        row.algorithm.clone(),
+        if row.verified { row.label() } else { format!("{}!", row.label()) },
+        if row.passed_through() { "-".into() } else { row.algorithm.clone() },
         ranks_cell(row.ranks, row.ranks_per_host, &row.layout),
         format_size(row.bytes_per_rank),
         format!("{:.2} [{:.2}..{:.2}]", time.median, time.min, time.max),
@@ -254,6 +252,8 @@ mod tests {
             text.lines().skip(3).collect::<Vec<_>>(),
             ["outboard below debian, 1M: NOT OFFLOADED: 0.00 of a call per allgather"]
         );
+        assert!(text.contains("\noutboard  ") && text.contains("\noutboard below debian (NOT OFFLOADED)  "), "{text}");
+        assert!(render_by_size(&rows).contains("outboard below debian (NOT OFFLOADED)"));
     }
 
     #[test]

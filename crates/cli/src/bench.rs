@@ -17,20 +17,44 @@ use crate::lab::LinkArgs;
 use crate::launch::{self, DaemonArgs, Daemons};
 use crate::places;
 
-/// How alltoalls go, whatever the daemons do for allgathers (SP-5).
+/// How blocks for one rank go, whatever the daemons do for allgathers (SP-5).
 const PULL: &str = "pull";
+/// Chosen by the daemons.
+const AUTO: &str = "auto";
+/// Where none are given.
+const SIZES: &str = "256K,1M,4M";
 
 /// What is measured.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     /// Nonblocking allgather
     Allgather(BenchArgs),
-    /// Nonblocking broadcast from rank 0
-    Broadcast(BenchArgs),
+    /// Nonblocking allgatherv, all blocks of one size
+    Allgatherv(BenchArgs),
     /// Nonblocking alltoall
     Alltoall(BenchArgs),
     /// Nonblocking alltoallv, all blocks of one size
     Alltoallv(BenchArgs),
+    /// Nonblocking broadcast from rank 0
+    Broadcast(BenchArgs),
+    /// Nonblocking gather to rank 0
+    Gather(BenchArgs),
+    /// Nonblocking gatherv to rank 0, all blocks of one size
+    Gatherv(BenchArgs),
+    /// Nonblocking scatter from rank 0
+    Scatter(BenchArgs),
+    /// Nonblocking scatterv from rank 0, all blocks of one size
+    Scatterv(BenchArgs),
+    /// Nonblocking reduce to rank 0, a sum of 64-bit integers
+    Reduce(BenchArgs),
+    /// Nonblocking allreduce, a sum of 64-bit integers
+    Allreduce(BenchArgs),
+    /// Nonblocking reduce-scatter of equal blocks, a sum of 64-bit integers; sizes are those of the whole vector
+    ReduceScatter(BenchArgs),
+    /// Nonblocking inclusive scan, a sum of 64-bit integers
+    Scan(BenchArgs),
+    /// Nonblocking barrier
+    Barrier(BenchArgs),
     /// A three-dimensional FFT in pencils, several fields in a pipeline, its transposes by MPI_Ialltoallv
     Fft(FftArgs),
 }
@@ -61,9 +85,10 @@ pub(crate) struct BenchArgs {
     layout: Layout,
     #[command(flatten)]
     links: LinkArgs,
-    /// Bytes per rank, or of the root, or for each other rank of an alltoall; separated by commas
-    #[arg(long, default_value = "256K,1M,4M")]
-    sizes: String,
+    /// Bytes of a rank's block (of the root's broadcast, for each other rank of an alltoall or scatter, of the vectors that
+    /// are reduced), separated by commas [default: 256K,1M,4M; 0 of a barrier]
+    #[arg(long)]
+    sizes: Option<String>,
     /// open-mpi, mpich, intel-mpi, debian, separated by commas
     #[arg(long, value_delimiter = ',')]
     peers: Vec<Peer>,
@@ -107,12 +132,45 @@ pub(crate) struct BenchArgs {
 pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
     let (collective, args) = match command {
         BenchCommand::Allgather(args) => (Collective::Allgather, args),
-        BenchCommand::Broadcast(args) => (Collective::Broadcast, args),
+        BenchCommand::Allgatherv(args) => (Collective::Allgatherv, args),
         BenchCommand::Alltoall(args) => (Collective::Alltoall, args),
         BenchCommand::Alltoallv(args) => (Collective::Alltoallv, args),
+        BenchCommand::Broadcast(args) => (Collective::Broadcast, args),
+        BenchCommand::Gather(args) => (Collective::Gather, args),
+        BenchCommand::Gatherv(args) => (Collective::Gatherv, args),
+        BenchCommand::Scatter(args) => (Collective::Scatter, args),
+        BenchCommand::Scatterv(args) => (Collective::Scatterv, args),
+        BenchCommand::Reduce(args) => (Collective::Reduce, args),
+        BenchCommand::Allreduce(args) => (Collective::Allreduce, args),
+        BenchCommand::ReduceScatter(args) => (Collective::ReduceScatter, args),
+        BenchCommand::Scan(args) => (Collective::Scan, args),
+        BenchCommand::Barrier(args) => (Collective::Barrier, args),
         BenchCommand::Fft(args) => return fft(args),
     };
-    let sizes = parse_sizes(&args.sizes).map_err(|e| CliError::Failed(e.to_string()))?;
+    collectives(collective, args)
+}
+
+/// The algorithm that our side is told, as the report names it.
+fn algorithm(collective: Collective, daemons: &DaemonArgs) -> String {
+    match collective {
+        Collective::Allgather | Collective::Allgatherv | Collective::Broadcast => daemons.algorithm.clone(),
+        Collective::Alltoall
+        | Collective::Alltoallv
+        | Collective::Gather
+        | Collective::Gatherv
+        | Collective::Scatter
+        | Collective::Scatterv => PULL.to_owned(),
+        Collective::Reduce
+        | Collective::Allreduce
+        | Collective::ReduceScatter
+        | Collective::Scan
+        | Collective::Barrier => AUTO.to_owned(),
+    }
+}
+
+fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliError> {
+    let sizes = args.sizes.unwrap_or_else(|| if collective.has_bytes() { SIZES } else { "0" }.to_owned());
+    let sizes = parse_sizes(&sizes).map_err(|e| CliError::Failed(e.to_string()))?;
     let mut options = BenchOptions::new(collective, args.links.apply(args.lab)?, sizes);
     options.ranks_per_host = args.ranks_per_host;
     options.layout = args.layout;
@@ -128,16 +186,12 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         daemons.service_core = Some(1);
     }
     let mut ours: Vec<Box<dyn System>> = Vec::new();
-    let algorithm = |daemons: &DaemonArgs| match collective {
-        Collective::Allgather | Collective::Broadcast => daemons.algorithm.clone(),
-        Collective::Alltoall | Collective::Alltoallv => PULL.to_owned(),
-    };
     for each in &args.service_processes {
         daemons.service_processes = *each;
         // One alone is what everybody expects.
         let told = args.service_processes.len() > 1 || *each != ServiceProcesses::default();
         let variant = told.then(|| format!("{each} to a host"));
-        ours.extend(systems_of(args.via, args.mpi, &algorithm(&daemons), &daemons, variant.as_deref())?);
+        ours.extend(systems_of(args.via, args.mpi, &algorithm(collective, &daemons), &daemons, variant.as_deref())?);
     }
     let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
     let report = outboard_bench::run(&options, &systems)?;
