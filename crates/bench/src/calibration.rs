@@ -40,9 +40,9 @@ impl Calibrator {
     pub(crate) fn start(options: &BenchOptions, workshop: &Workshop) -> Result<Self, BenchError> {
         let program = workshop.calibrator()?;
         let socket = ControlSocket::listen(workshop.path(), "calibration")?;
-        let core = if options.comm_core { RANKS_CORE.to_string() } else { "-1".to_owned() };
+        let core = if options.setup.comm_core { RANKS_CORE.to_string() } else { "-1".to_owned() };
         let mut running = Running { ranks: Vec::new(), services: Vec::new(), stats: None };
-        for rank in 0..options.ranks() {
+        for rank in 0..options.setup.ranks() {
             let mut command = Command::new(&program);
             command.arg(socket.path()).arg(&core);
             let process = Process::start(format!("calibration {rank}"), command, workshop.path())
@@ -50,7 +50,7 @@ impl Calibrator {
             running.ranks.push(process);
         }
         let mut watch = Watch::new(NAME, &mut running, LIMIT);
-        let lines = (0..options.ranks()).map(|_| socket.accept(&mut watch)).collect::<Result<_, _>>()?;
+        let lines = (0..options.setup.ranks()).map(|_| socket.accept(&mut watch)).collect::<Result<_, _>>()?;
         Ok(Self { running, lines })
     }
 
@@ -67,8 +67,9 @@ impl Calibrator {
         }
         let per_ms = units as f64 / elapsed_ms;
         // A short loop would tell less: where its processes happen to be placed decides how long the slowest takes.
-        let of_size =
-            |bytes: &u64| to_units(per_ms * raw_limit_ms(&options.call(*bytes), &options.lab.link()) * COMPUTE_WORTH);
+        let of_size = |bytes: &u64| {
+            to_units(per_ms * raw_limit_ms(&options.call(*bytes), &options.setup.lab.link()) * COMPUTE_WORTH)
+        };
         Ok(options.sizes.iter().map(of_size).collect())
     }
 

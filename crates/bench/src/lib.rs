@@ -26,6 +26,7 @@ mod error;
 mod fft;
 mod install;
 mod job;
+mod launch;
 mod layout;
 mod limit;
 mod measurement;
@@ -35,6 +36,7 @@ mod peers;
 mod plot;
 mod report;
 mod run;
+mod setup;
 mod table;
 
 pub use collective::Collective;
@@ -44,11 +46,10 @@ pub use fft::{FftOptions, FftReport, FftRow, render_fft_table, run_fft};
 pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System, process_cpu_seconds};
 pub use layout::Layout;
 pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
-pub use options::{
-    BenchOptions, LateBy, Lateness, OptionError, default_peers_dir, format_size, parse_size, parse_sizes,
-};
+pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, parse_size, parse_sizes};
 pub use ours::{Outboard, OutboardBelowMpi, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
-pub use report::{LateRow, LossRow, Overlap, Report, Row, Spread, ThreadCpu};
+pub use report::{Cost, LateRow, LossRow, Overlap, Report, Row, Spread, Subject, ThreadCpu};
 pub use run::run;
+pub use setup::{Setup, default_peers_dir};
 pub use table::{render as render_table, render_by_size};

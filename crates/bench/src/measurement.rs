@@ -1,24 +1,10 @@
-//! One launch of one system, from the first rank to the last sample.
-//!
-//! ```text
-//!  line of the program   what the harness does
-//!  library TEXT          remembers it
-//!  begin                 reads all counters, then answers ok
-//!  end                   reads all counters again, then answers ok: one more phase is done
-//!  idle                  takes the phase since the last row for one in which nobody called anything
-//!  row JSON              takes the samples of the phases since the last row
-//!  (closed)              waits for all ranks to end with success
-//! ```
+//! One launch of one system with the collectives' program: its samples, size by size.
 
-use crate::calibration::RANKS_CORE;
-use crate::control::{ControlLine, ControlSocket, Watch};
-use crate::job::{Job, ServiceCounters, System};
+use crate::job::{ServiceCounters, System};
+use crate::launch::{Counted, Launching, Said, Talk};
 use crate::limit::refill_time;
 use crate::{BenchError, BenchOptions, LateBy, limit};
-use outboard_lab::Lab;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use std::path::Path;
 use std::time::Duration;
 
 /// What one launch found.
@@ -96,101 +82,48 @@ struct SizeLine {
     overall: Phase,
 }
 
-/// What was counted in one phase.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Counted {
-    pub(crate) wire_bytes: u64,
-    pub(crate) services: Option<ServiceCounters>,
-}
-
-/// Launches `system` with the program built for it, and measures all sizes.
+/// Launches the program and measures all sizes; `tick` is called after each phase.
 pub(crate) fn measure(
     options: &BenchOptions,
-    lab: &Lab,
-    system: &dyn System,
-    program: &Path,
+    launching: &Launching<'_>,
     units: &[u64],
-    directory: &Path,
     tick: &dyn Fn(),
 ) -> Result<Launch, BenchError> {
-    let name = system.name();
-    let socket = ControlSocket::listen(directory, "control")?;
-    let arguments = arguments(options, system, units, socket.path());
-    let job = Job {
-        lab,
-        ranks: options.ranks(),
-        layout: options.layout,
-        program,
-        arguments: &arguments,
-        comm_core: options.comm_core,
-        directory,
-    };
-    let mut running = system.launch(&job).map_err(|source| BenchError::Launch { system: name.clone(), source })?;
-    let limit = options.launch_timeout.unwrap_or_else(|| time_limit(options));
-    let mut watch = Watch::new(&name, &mut running, limit);
-    let mut line = socket.accept(&mut watch)?;
-    let launch = converse(options, lab, &mut line, &mut watch, tick)?;
-    drop(line);
-    watch.wait_end()?;
-    Ok(launch)
+    let arguments = arguments(options, launching.system, units);
+    launching.run(arguments, time_limit(options), |talk| listen(options, talk, tick))
 }
 
-fn converse(
-    options: &BenchOptions,
-    lab: &Lab,
-    line: &mut ControlLine,
-    watch: &mut Watch<'_>,
-    tick: &dyn Fn(),
-) -> Result<Launch, BenchError> {
+fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>, tick: &dyn Fn()) -> Result<Launch, BenchError> {
     let mut library = String::new();
     let (mut barrier, mut barrier_services, mut idle_cpu_s) = (None, None, None);
     let mut sizes = Vec::new();
-    let mut begun = None;
     let mut phases: Vec<Counted> = Vec::new();
-    while sizes.len() < options.sizes.len() {
-        let during = format!("measuring, {} of {} sizes done", sizes.len(), options.sizes.len());
-        let text = line.receive_more(watch, &during)?;
-        let (word, rest) = text.split_once(' ').unwrap_or((&text, ""));
-        match (word, begun) {
-            ("library", None) => library = rest.to_owned(),
-            ("begin", None) => {
-                begun = Some(read_counters(lab, watch)?);
-                line.send("ok")?;
-            }
-            ("end", Some(before)) => {
-                phases.push(counted(read_counters(lab, watch)?, before));
-                begun = None;
-                line.send("ok")?;
+    while let Some(bytes) = options.sizes.get(sizes.len()) {
+        match talk.next(&format!("measuring, {} of {} sizes done", sizes.len(), options.sizes.len()))? {
+            Said::Library(text) => library = text,
+            Said::Phase(counted) => {
+                phases.push(counted);
                 tick();
             }
-            ("idle", None) => {
-                idle_cpu_s = phases.pop().and_then(|phase| phase.services?.cpu_s);
-            }
-            ("row", None) if barrier.is_none() => {
-                barrier = Some(parse::<BarrierLine>(rest, watch)?.barrier);
+            Said::Idle => idle_cpu_s = phases.pop().and_then(|phase| phase.services?.cpu_s),
+            Said::Row(text) if barrier.is_none() => {
+                barrier = Some(talk.parse::<BarrierLine>(&text)?.barrier);
                 barrier_services = phases.pop().and_then(|phase| phase.services);
                 phases.clear();
             }
-            ("row", None) => {
-                sizes.push(size_samples(options.sizes[sizes.len()], rest, &phases, watch)?);
+            Said::Row(text) => {
+                sizes.push(size_samples(*bytes, &text, &phases, talk)?);
                 phases.clear();
             }
-            _ => return Err(watch.nonsense(&text)),
         }
     }
-    let barrier = barrier.ok_or_else(|| watch.nonsense("no barriers"))?;
-    Ok(Launch {
-        library,
-        service_processes: watch.running().services.len(),
-        barrier,
-        barrier_services,
-        idle_cpu_s,
-        sizes,
-    })
+    let barrier = barrier.ok_or_else(|| talk.nonsense("no barriers"))?;
+    let service_processes = talk.service_processes();
+    Ok(Launch { library, service_processes, barrier, barrier_services, idle_cpu_s, sizes })
 }
 
-fn size_samples(bytes: u64, text: &str, phases: &[Counted], watch: &Watch<'_>) -> Result<SizeSamples, BenchError> {
-    let line: SizeLine = parse(text, watch)?;
+fn size_samples(bytes: u64, text: &str, phases: &[Counted], talk: &Talk<'_, '_>) -> Result<SizeSamples, BenchError> {
+    let line: SizeLine = talk.parse(text)?;
     match (phases, &line.lateness) {
         ([pure, _overall], None) | ([_, pure, _overall], Some(_)) if line.bytes_per_rank == bytes => Ok(SizeSamples {
             lateness: line.lateness,
@@ -200,41 +133,19 @@ fn size_samples(bytes: u64, text: &str, phases: &[Counted], watch: &Watch<'_>) -
             services: pure.services,
             alone_ms: Vec::new(),
         }),
-        _ => Err(watch.nonsense(text)),
+        _ => Err(talk.nonsense(text)),
     }
 }
 
-pub(crate) fn parse<T: DeserializeOwned>(text: &str, watch: &Watch<'_>) -> Result<T, BenchError> {
-    serde_json::from_str(text).map_err(|_| watch.nonsense(text))
-}
-
-pub(crate) fn read_counters(lab: &Lab, watch: &mut Watch<'_>) -> Result<Counted, BenchError> {
-    let wire_bytes = lab.counters()?.iter().map(|port| port.tx_bytes + port.rx_bytes).sum();
-    let name = watch.system().to_owned();
-    let services = match &mut watch.running().stats {
-        Some(stats) => Some(stats.read().map_err(|source| BenchError::Launch { system: name, source })?),
-        None => None,
-    };
-    Ok(Counted { wire_bytes, services })
-}
-
-pub(crate) fn counted(now: Counted, before: Counted) -> Counted {
-    let services = now.services.zip(before.services).map(|(now, before)| now.since(&before));
-    Counted { wire_bytes: now.wire_bytes - before.wire_bytes, services }
-}
-
-fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64], control: &Path) -> Vec<String> {
+fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64]) -> Vec<String> {
     let missed = |bytes| options.late.map_or(0, |late| options.call(bytes).result_of_others_bytes(late.rank));
     let sizes: Vec<String> =
         options.sizes.iter().zip(units).map(|(bytes, units)| format!("{bytes}:{units}:{}", missed(*bytes))).collect();
     let mut arguments = vec![
-        format!("control={}", control.display()),
         format!("collective={}", options.collective.name()),
-        format!("layout={}:{}", options.lab.hosts(), options.layout),
         format!("sizes={}", sizes.join(",")),
-        format!("repetitions={}", options.repetitions),
         format!("tests={}", options.test_calls),
-        format!("refill-ns={}", refill_time(&options.lab.link()).as_nanos()),
+        format!("refill-ns={}", refill_time(&options.setup.lab.link()).as_nanos()),
     ];
     if let Some(idle) = options.idle {
         arguments.push(format!("idle-ns={}", idle.as_nanos()));
@@ -247,10 +158,8 @@ fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64], control
         });
         arguments.push(format!("late-silent={}", u8::from(late.silent)));
     }
-    if options.comm_core {
-        arguments.push(format!("main-core={RANKS_CORE}"));
-        let core = system.progress_core().filter(|_| options.pin_progress);
-        arguments.extend(core.map(|core| format!("others-core={core}")));
+    if options.setup.comm_core && options.pin_progress {
+        arguments.extend(system.progress_core().map(|core| format!("others-core={core}")));
     }
     arguments
 }
@@ -262,9 +171,9 @@ fn time_limit(options: &BenchOptions) -> Duration {
     const SLOWNESS: f64 = 50.0;
     const CHECKED_PER_S: f64 = 50e6;
     const EVERY_REPETITION_S: f64 = 0.2;
-    let ranks = f64::from(options.ranks());
+    let ranks = f64::from(options.setup.ranks());
     let repetition = |bytes: u64| {
-        let raw = limit::raw_limit_ms(&options.call(bytes), &options.lab.link()) / 1e3;
+        let raw = limit::raw_limit_ms(&options.call(bytes), &options.setup.lab.link()) / 1e3;
         let checked = ranks * ranks * bytes as f64 / CHECKED_PER_S;
         let (late, times) = match options.late.map(|late| late.by) {
             Some(LateBy::Time(late)) => (late.as_secs_f64(), 1.0),
@@ -274,7 +183,7 @@ fn time_limit(options: &BenchOptions) -> Duration {
         times * (SLOWNESS * raw + EVERY_REPETITION_S) + checked + late
     };
     let all: f64 = options.sizes.iter().map(|bytes| repetition(*bytes)).sum();
-    let phases = 3.0 * f64::from(options.repetitions + 2);
+    let phases = 3.0 * f64::from(options.setup.repetitions + 2);
     let idle = options.idle.map_or(0.0, |idle| idle.as_secs_f64());
     Duration::from_secs_f64(STARTING_S + idle + phases * (all + EVERY_REPETITION_S))
 }

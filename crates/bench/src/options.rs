@@ -1,40 +1,22 @@
 //! What to measure: sizes, peers, faults, and how often. Parsing of the texts a person gives.
 
-use crate::{Call, Collective, Layout, Peer};
-use outboard_lab::LabSpec;
-use std::path::PathBuf;
+use crate::setup::{MAX_RANKS_PER_HOST, MAX_REPETITIONS};
+use crate::{Call, Collective, Setup};
 use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
 /// The largest number of sizes in one run; the measuring program has room for as many.
 pub(crate) const MAX_SIZES: usize = 32;
-/// Repetitions and rounds beyond this are a typing error.
-pub(crate) const MAX_REPETITIONS: u32 = 100_000;
-/// More ranks than this on one host of an emulated cluster measure the scheduler.
-pub(crate) const MAX_RANKS_PER_HOST: u32 = 64;
-
 /// One run of the benchmark.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
+    /// Where and how often.
+    pub setup: Setup,
     /// The collective.
     pub collective: Collective,
-    /// The cluster. Its loss is part of the specification.
-    pub lab: LabSpec,
-    /// Ranks on every host.
-    pub ranks_per_host: u32,
-    /// Which of them are neighbours in rank.
-    pub layout: Layout,
     /// Bytes of a call ([`Call::bytes`]), in the order of the report.
     pub sizes: Vec<u64>,
-    /// MPI libraries measured beside ours.
-    pub peers: Vec<Peer>,
-    /// Repetitions of each phase, per round.
-    pub repetitions: u32,
-    /// How often the whole set of systems is gone through, so that the machine's moods meet all of them.
-    pub rounds: u32,
-    /// Ranks share core 0, service processes and progress threads have core 1.
-    pub comm_core: bool,
     /// With the communication core: bind the progress threads of peers that cannot do so themselves to core 1. Free
     /// threads served MPICH better and Open MPI as well while the machine had other work, so that is the default.
     pub pin_progress: bool,
@@ -44,81 +26,43 @@ pub struct BenchOptions {
     pub idle: Option<Duration>,
     /// Test calls spread over the compute loop, the same number for every system.
     pub test_calls: u32,
-    /// Where the peers are installed.
-    pub peers_dir: PathBuf,
-    /// Where to write the charts; `None` for no charts.
-    pub plot: Option<PathBuf>,
-    /// Longest time one launch may take; `None` for a bound computed from sizes and repetitions.
-    pub launch_timeout: Option<Duration>,
-    /// Show a progress bar on standard error, where that is a terminal.
-    pub progress: bool,
 }
 
 impl BenchOptions {
-    /// A run on `lab`, one rank per host, with `sizes` and no peers: 20 repetitions, one round, no faults.
-    pub fn new(collective: Collective, lab: LabSpec, sizes: Vec<u64>) -> Self {
-        Self {
-            collective,
-            lab,
-            ranks_per_host: 1,
-            layout: Layout::default(),
-            sizes,
-            peers: Vec::new(),
-            repetitions: 20,
-            rounds: 1,
-            comm_core: false,
-            pin_progress: false,
-            late: None,
-            idle: None,
-            test_calls: 0,
-            peers_dir: default_peers_dir(),
-            plot: None,
-            launch_timeout: None,
-            progress: true,
-        }
-    }
-
-    /// Number of ranks.
-    pub fn ranks(&self) -> u32 {
-        u32::from(self.lab.hosts()) * self.ranks_per_host
+    /// Nobody late, nothing idle.
+    pub fn new(setup: Setup, collective: Collective, sizes: Vec<u64>) -> Self {
+        Self { setup, collective, sizes, pin_progress: false, late: None, idle: None, test_calls: 0 }
     }
 
     /// The call that is measured for one of the sizes.
     pub(crate) fn call(&self, bytes: u64) -> Call {
         Call {
             collective: self.collective,
-            hosts: u32::from(self.lab.hosts()),
-            ranks_per_host: self.ranks_per_host,
+            hosts: u32::from(self.setup.lab.hosts()),
+            ranks_per_host: self.setup.ranks_per_host,
             silent_rank: self.late.is_some_and(|late| late.silent),
             bytes,
         }
     }
 
     pub(crate) fn check(&self) -> Result<(), OptionError> {
+        self.setup.check()?;
         if self.sizes.is_empty() || self.sizes.len() > MAX_SIZES {
             return Err(OptionError::Sizes { count: self.sizes.len() });
         }
         if let Some(bytes) = self.sizes.iter().find(|bytes| **bytes > MAX_SIZE) {
             return Err(OptionError::Size { text: bytes.to_string() });
         }
-        let multiple = self.collective.bytes_multiple(self.ranks());
+        let multiple = self.collective.bytes_multiple(self.setup.ranks());
         if let Some(bytes) = self.sizes.iter().find(|bytes| !bytes.is_multiple_of(multiple)) {
             return Err(OptionError::Elements { collective: self.collective.name(), bytes: *bytes, multiple });
         }
         if !self.collective.has_bytes() && self.sizes != [0] {
             return Err(OptionError::NoBytes { collective: self.collective.name() });
         }
-        for (what, value) in [("repetitions", self.repetitions), ("rounds", self.rounds)] {
-            if !(1..=MAX_REPETITIONS).contains(&value) {
-                return Err(OptionError::Count { what, value });
-            }
-        }
-        if !(1..=MAX_RANKS_PER_HOST).contains(&self.ranks_per_host) {
-            return Err(OptionError::RanksPerHost { value: self.ranks_per_host });
-        }
         match self.late {
-            Some(late) if late.rank >= self.ranks() => {
-                Err(OptionError::LateRank { rank: late.rank, ranks: self.ranks() })
+            Some(late) if late.rank >= self.setup.ranks() => {
+                Err(OptionError::LateRank { rank: late.rank, ranks: self.setup.ranks() })
             }
             Some(Lateness { silent: true, .. }) if self.collective != Collective::Alltoallv => {
                 Err(OptionError::Silent { collective: self.collective.name() })
@@ -316,13 +260,6 @@ pub fn format_size(bytes: u64) -> String {
     }
 }
 
-/// `$XDG_CACHE_HOME/outboard/peers`, by default `~/.cache/outboard/peers`.
-pub fn default_peers_dir() -> PathBuf {
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-    cache.unwrap_or_else(std::env::temp_dir).join("outboard").join("peers")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -358,8 +295,8 @@ mod tests {
 
     #[test]
     fn impossible_runs_are_refused() {
-        let lab: LabSpec = "4x1gbit".parse().unwrap();
-        let good = BenchOptions::new(Collective::Allgather, lab, vec![1024]);
+        let setup = Setup::new("4x1gbit".parse().unwrap(), 20);
+        let good = BenchOptions::new(setup, Collective::Allgather, vec![1024]);
         assert_eq!(good.check(), Ok(()));
         let bad = |change: fn(&mut BenchOptions)| {
             let mut options = good.clone();
@@ -367,8 +304,7 @@ mod tests {
             options.check().unwrap_err()
         };
         assert_eq!(bad(|o| o.sizes.clear()), OptionError::Sizes { count: 0 });
-        assert_eq!(bad(|o| o.repetitions = 0), OptionError::Count { what: "repetitions", value: 0 });
-        assert_eq!(bad(|o| o.ranks_per_host = 0), OptionError::RanksPerHost { value: 0 });
+        assert_eq!(bad(|o| o.setup.rounds = 0), OptionError::Count { what: "rounds", value: 0 });
         assert_eq!(bad(|o| o.collective = Collective::Barrier), OptionError::NoBytes { collective: "barrier" });
         let cut = bad(|o| (o.collective, o.sizes[0]) = (Collective::ReduceScatter, 1000));
         assert_eq!(cut, OptionError::Elements { collective: "reduce-scatter", bytes: 1000, multiple: 32 });

@@ -1,7 +1,8 @@
 //! The rows of a run, as they go into the JSON file.
 
+use crate::job::{ServiceCounters, System};
 use crate::plot::{Figure, Point, Scale};
-use crate::{BenchError, Call, format_size, limit};
+use crate::{BenchError, Call, Setup, format_size, limit};
 use outboard_lab::{LinkLimits, Loss};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -39,11 +40,11 @@ impl Report {
             x_label: format_size,
             points,
         };
-        let latency = points(|row| row.time_ms.median);
-        let time = points(|row| if row.raw_limit_ms > 0.0 { row.time_ms.median / row.raw_limit_ms } else { 0.0 });
+        let latency = points(|row| row.cost.time_ms.median);
+        let time = points(|row| if row.raw_limit_ms > 0.0 { row.cost.time_ms.median / row.raw_limit_ms } else { 0.0 });
         let wire = points(|row| match row.multicast_minimum_bytes {
             0 => 0.0,
-            minimum => row.wire_bytes / minimum as f64,
+            minimum => row.cost.wire_bytes / minimum as f64,
         });
         let overlap = points(|row| row.overlap.percent);
         [
@@ -65,11 +66,9 @@ pub(crate) fn write_json(rows: &impl Serialize, path: &Path) -> Result<(), Bench
     fs::write(path, text + "\n").map_err(BenchError::system(format!("write {}", path.display())))
 }
 
-/// One system at one size.
+/// Which system was measured, and where: the same in all rows of one system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    /// Name of the [`Collective`](crate::Collective).
-    pub collective: String,
+pub struct Subject {
     /// Name of the system: `outboard`, `mpich`, ...
     pub system: String,
     /// What the library says that it is.
@@ -90,12 +89,90 @@ pub struct Row {
     pub ranks_per_host: u32,
     /// How ranks lie on the hosts: `contiguous` or `strided`.
     pub layout: String,
-    /// Bytes of a call ([`Call::bytes`]).
-    pub bytes_per_rank: u64,
+}
+
+impl Subject {
+    pub(crate) fn of(setup: &Setup, system: &dyn System, library: &str) -> Self {
+        Self {
+            system: system.name(),
+            library: library.to_owned(),
+            algorithm: system.algorithm(),
+            lab: setup.lab.to_string(),
+            mtu: setup.lab.link().mtu(),
+            loss: setup.lab.loss().map(LossRow::from),
+            comm_core: setup.comm_core,
+            ranks: setup.ranks(),
+            ranks_per_host: setup.ranks_per_host,
+            layout: setup.layout.name().to_owned(),
+        }
+    }
+}
+
+/// What a repetition takes, and whether its results were right.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
     /// Measured repetitions of all rounds together, per phase.
     pub repetitions: u32,
-    /// Pure communication, post and wait, of the slowest rank.
+    /// A repetition, of the slowest rank: of a collective post and wait, without computing.
     pub time_ms: Spread,
+    /// Bytes per repetition over all switch ports, in and out, as the queueing disciplines counted them. The small exchange
+    /// that starts a repetition is among them.
+    pub wire_bytes: f64,
+    /// Processor time per repetition of all ranks, progress threads included.
+    pub host_cpu_s: f64,
+    /// Processor time per repetition of the service processes; `None` where there are none.
+    pub service_cpu_s: Option<f64>,
+    /// Bytes sent again in all repetitions together; `None` where the system does not tell.
+    pub retransmitted_bytes: Option<u64>,
+    /// Messages for ranks that had not called yet, in the same repetitions (SP-9); `None` where the system does not
+    /// tell.
+    pub late_arrivals: Option<u64>,
+    /// Every byte of every repetition was right.
+    pub verified: bool,
+    /// Wrong results, summed over ranks and repetitions.
+    pub wrong_results: u64,
+}
+
+/// Sums over all repetitions, from which a [`Cost`] is made.
+pub(crate) struct Sums {
+    pub(crate) repetitions: u32,
+    pub(crate) time_ms: Spread,
+    pub(crate) wire_bytes: u64,
+    pub(crate) host_cpu_s: f64,
+    pub(crate) services: Option<ServiceCounters>,
+    pub(crate) wrong_results: u64,
+}
+
+impl Cost {
+    pub(crate) fn of(sums: &Sums) -> Self {
+        let each = |sum: f64| sum / f64::from(sums.repetitions);
+        Self {
+            repetitions: sums.repetitions,
+            time_ms: sums.time_ms,
+            wire_bytes: each(sums.wire_bytes as f64),
+            host_cpu_s: each(sums.host_cpu_s),
+            service_cpu_s: sums.services.and_then(|counters| counters.cpu_s).map(each),
+            retransmitted_bytes: sums.services.and_then(|counters| counters.retransmitted_bytes),
+            late_arrivals: sums.services.and_then(|counters| counters.late_arrivals),
+            verified: sums.wrong_results == 0,
+            wrong_results: sums.wrong_results,
+        }
+    }
+}
+
+/// One system at one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Name of the [`Collective`](crate::Collective).
+    pub collective: String,
+    /// Who and where.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// Bytes of a call ([`Call::bytes`]).
+    pub bytes_per_rank: u64,
+    /// Of pure communication, post and wait.
+    #[serde(flatten)]
+    pub cost: Cost,
     /// Least time at the rate of the links, the burst of the token buckets taken into account.
     pub limit_ms: f64,
     /// Least time at the rate of the links without bursts ([`limit::raw_limit_ms`]).
@@ -106,38 +183,22 @@ pub struct Row {
     pub barrier_ms: Spread,
     /// Below 1 MiB: the limit and three of the system's median barriers, which time is to be judged by there.
     pub limit_and_barriers_ms: Option<f64>,
-    /// Bytes per call over all switch ports, in and out, as the queueing disciplines counted them. The small exchange
-    /// that starts a repetition is among them.
-    pub wire_bytes: f64,
-    /// Payload that cannot be done without, over the same ports.
+    /// Payload that cannot be done without, over all switch ports.
     pub multicast_minimum_bytes: u64,
     /// What remains for the program meanwhile.
     pub overlap: Overlap,
-    /// Processor time per call of all ranks, progress threads included, in pure communication.
-    pub host_cpu_s: f64,
     /// Processor time of a rank's own thread per call in pure communication, where it waits for the end.
     pub thread_cpu_waiting: ThreadCpu,
     /// The same while computing hides the call: what the call takes from the program (post and completion).
     pub thread_cpu_computing: ThreadCpu,
-    /// Processor time per call of the service processes; `None` where there are none.
-    pub service_cpu_s: Option<f64>,
     /// What a service process takes of a core while nobody calls anything, in percent: the mean of all; `None` where that
     /// was not measured or the system has none.
     pub idle_service_cpu_percent: Option<f64>,
     /// Calls that service processes carried out, per repetition: 1 where the call was offloaded, 0 where it passed
     /// through. What starting a repetition offloads by itself is taken off. `None` where there are no service processes.
     pub offloaded_calls: Option<f64>,
-    /// Bytes sent again in all measured pure repetitions together; `None` where the system does not tell.
-    pub retransmitted_bytes: Option<u64>,
-    /// Messages for ranks that had not called yet, in the same repetitions (SP-9); `None` where the system does not
-    /// tell.
-    pub late_arrivals: Option<u64>,
     /// The rank that posted late in every repetition.
     pub late: Option<LateRow>,
-    /// Every byte of every repetition was right.
-    pub verified: bool,
-    /// Results with wrong bytes, summed over ranks and repetitions.
-    pub wrong_results: u64,
 }
 
 impl Row {
@@ -149,7 +210,11 @@ impl Row {
 
     /// The system's name in tables and charts, which never shows another library's figures as ours.
     pub fn label(&self) -> String {
-        if self.passed_through() { format!("{} (NOT OFFLOADED)", self.system) } else { self.system.clone() }
+        if self.passed_through() {
+            format!("{} (NOT OFFLOADED)", self.subject.system)
+        } else {
+            self.subject.system.clone()
+        }
     }
 }
 
@@ -288,9 +353,8 @@ impl Limits {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn row(system: &str, bytes_per_rank: u64, ms: f64) -> Row {
-        Row {
-            collective: "allgather".into(),
+    pub(crate) fn subject(system: &str) -> Subject {
+        Subject {
             system: system.into(),
             library: "a library".into(),
             algorithm: "auto".into(),
@@ -301,29 +365,63 @@ pub(crate) mod tests {
             ranks: 4,
             ranks_per_host: 1,
             layout: "contiguous".into(),
-            bytes_per_rank,
+        }
+    }
+
+    /// Of 20 repetitions without service processes.
+    pub(crate) fn cost(ms: f64) -> Cost {
+        Cost::of(&Sums {
             repetitions: 20,
             time_ms: Spread { median: ms, min: ms - 1.0, max: ms + 2.0 },
+            wire_bytes: 350_000_000,
+            host_cpu_s: 0.02,
+            services: None,
+            wrong_results: 0,
+        })
+    }
+
+    pub(crate) fn row(system: &str, bytes_per_rank: u64, ms: f64) -> Row {
+        Row {
+            collective: "allgather".into(),
+            subject: subject(system),
+            bytes_per_rank,
+            cost: cost(ms),
             limit_ms: 24.64,
             raw_limit_ms: 25.17,
             ratio_to_limit: Some(ms / 24.64),
             barrier_ms: Spread::of(&[0.2]),
             limit_and_barriers_ms: None,
-            wire_bytes: 17_500_000.0,
             multicast_minimum_bytes: 16_777_216,
             overlap: Overlap::new(28.9, 30.0, ms),
-            host_cpu_s: 0.001,
             thread_cpu_waiting: ThreadCpu::of(&[4.0], &[250.0]),
             thread_cpu_computing: ThreadCpu::of(&[4.0], &[3.0]),
-            service_cpu_s: None,
             idle_service_cpu_percent: None,
             offloaded_calls: None,
+            late: None,
+        }
+    }
+
+    #[test]
+    fn costs_are_those_of_a_repetition() {
+        let services = ServiceCounters {
+            cpu_s: Some(4.0),
+            completed: Some(8),
             retransmitted_bytes: Some(1448),
             late_arrivals: None,
-            late: None,
-            verified: true,
-            wrong_results: 0,
-        }
+        };
+        let time_ms = Spread::of(&[5.0]);
+        let sums = Sums {
+            repetitions: 2,
+            time_ms,
+            wire_bytes: 1000,
+            host_cpu_s: 3.0,
+            services: Some(services),
+            wrong_results: 1,
+        };
+        let cost = Cost::of(&sums);
+        assert_eq!((cost.wire_bytes, cost.host_cpu_s, cost.service_cpu_s), (500.0, 1.5, Some(2.0)));
+        assert_eq!((cost.retransmitted_bytes, cost.late_arrivals), (Some(1448), None));
+        assert!(!cost.verified);
     }
 
     #[test]

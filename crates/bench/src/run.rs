@@ -3,10 +3,11 @@
 use crate::calibration::Calibrator;
 use crate::compile::Workshop;
 use crate::job::{ServiceCounters, System};
+use crate::launch::Launching;
 use crate::measurement::{self, LatenessSamples, Launch, Phase, SizeSamples};
 use crate::peers::InstalledPeer;
-use crate::report::{LateRow, Limits, LossRow, Overlap, Report, Row, Spread, ThreadCpu};
-use crate::{BenchError, BenchOptions, Call, install, limit, plot};
+use crate::report::{Cost, LateRow, Limits, Overlap, Report, Row, Spread, Subject, Sums, ThreadCpu};
+use crate::{BenchError, BenchOptions, Call, Setup, install, limit, plot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outboard_lab::Lab;
 use std::fs;
@@ -26,73 +27,90 @@ fn phases_per_launch(options: &BenchOptions) -> u64 {
 /// If anything fails: a comparison with a system missing is none. Wrong bytes are no error here; their row says so.
 pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, BenchError> {
     options.check()?;
-    let bar = progress_bar(options, ours.len() + options.peers.len());
-    for peer in &options.peers {
-        bar.set_message(format!("installing {}", peer.name()));
-        install::ensure(*peer, &options.peers_dir)?;
-    }
-    let peers: Vec<InstalledPeer> =
-        options.peers.iter().map(|peer| InstalledPeer::new(*peer, &options.peers_dir)).collect();
-    let systems: Vec<&dyn System> = ours.iter().copied().chain(peers.iter().map(|peer| peer as &dyn System)).collect();
+    let steps = phases_per_launch(options);
+    let bar = bar(&options.setup, ours.len(), steps);
+    let peers = installed(&options.setup, &bar)?;
     let workshop = Workshop::open()?;
-    bar.set_message("building the measuring programs");
-    let programs = systems
-        .iter()
-        .map(|system| workshop.measuring_program(&system.name(), &system.toolchain()))
-        .collect::<Result<Vec<PathBuf>, BenchError>>()?;
+    let build = |system: &dyn System| workshop.measuring_program(&system.name(), &system.toolchain());
+    let entrants = entrants(ours, &peers, &bar, build)?;
     bar.set_message("calibrating the compute loop");
     let mut calibrator = Calibrator::start(options, &workshop)?;
-    let launches = measure_all(options, &systems, &programs, &mut calibrator, workshop.path(), &bar)?;
-    drop(calibrator);
+    let units = calibrator.units(options)?;
+    let mut alone = || units.iter().map(|units| calibrator.alone_ms(*units)).collect::<Result<Vec<_>, _>>();
+    let launches = go_through(&options.setup, &entrants, workshop.path(), &bar, |launching| {
+        let before = alone()?;
+        let mut launch = measurement::measure(options, launching, &units, &|| bar.inc(1))?;
+        for (size, (before, after)) in launch.sizes.iter_mut().zip(before.into_iter().zip(alone()?)) {
+            size.alone_ms = [before, after].concat();
+        }
+        Ok(launch)
+    })?;
     bar.finish_and_clear();
-    let rows = systems.iter().zip(&launches).flat_map(|(system, launches)| rows(options, *system, launches));
+    let rows = entrants.iter().zip(&launches).flat_map(|(entrant, launches)| rows(options, entrant.system, launches));
     let report = Report { rows: rows.collect() };
-    if let Some(directory) = &options.plot {
+    if let Some(directory) = &options.setup.plot {
         plot::draw(&report.figures(), directory)?;
     }
     Ok(report)
 }
 
-/// The launches of each system, one per round; systems alternate within a round.
-fn measure_all(
-    options: &BenchOptions,
-    systems: &[&dyn System],
-    programs: &[PathBuf],
-    calibrator: &mut Calibrator,
+/// A system that takes part, and the program built for it.
+pub(crate) struct Entrant<'a> {
+    pub(crate) system: &'a dyn System,
+    program: PathBuf,
+}
+
+/// The peers, installed if need be.
+pub(crate) fn installed(setup: &Setup, bar: &ProgressBar) -> Result<Vec<InstalledPeer>, BenchError> {
+    for peer in &setup.peers {
+        bar.set_message(format!("installing {}", peer.name()));
+        install::ensure(*peer, &setup.peers_dir)?;
+    }
+    Ok(setup.peers.iter().map(|peer| InstalledPeer::new(*peer, &setup.peers_dir)).collect())
+}
+
+/// Ours first, then the peers.
+pub(crate) fn entrants<'a>(
+    ours: &[&'a dyn System],
+    peers: &'a [InstalledPeer],
+    bar: &ProgressBar,
+    build: impl Fn(&dyn System) -> Result<PathBuf, BenchError>,
+) -> Result<Vec<Entrant<'a>>, BenchError> {
+    bar.set_message("building the programs");
+    let systems = ours.iter().copied().chain(peers.iter().map(|peer| peer as &dyn System));
+    systems.map(|system| Ok(Entrant { system, program: build(system)? })).collect()
+}
+
+/// Starts the cluster and launches every entrant in each round, so that systems alternate; what `measure` found of each, one
+/// per round.
+pub(crate) fn go_through<T>(
+    setup: &Setup,
+    entrants: &[Entrant<'_>],
     workshop: &Path,
     bar: &ProgressBar,
-) -> Result<Vec<Vec<Launch>>, BenchError> {
-    let units = calibrator.units(options)?;
-    let mut alone = || units.iter().map(|units| calibrator.alone_ms(*units)).collect::<Result<Vec<_>, _>>();
-    let lab = Lab::start(&options.lab)?;
-    let mut launches: Vec<Vec<Launch>> = systems.iter().map(|_| Vec::new()).collect();
-    for round in 1..=options.rounds {
-        for (at, system) in systems.iter().enumerate() {
-            bar.set_message(format!("{} (round {round} of {})", system.name(), options.rounds));
+    mut measure: impl FnMut(&Launching<'_>) -> Result<T, BenchError>,
+) -> Result<Vec<Vec<T>>, BenchError> {
+    let lab = Lab::start(&setup.lab)?;
+    let mut found: Vec<Vec<T>> = entrants.iter().map(|_| Vec::new()).collect();
+    for round in 1..=setup.rounds {
+        for (at, Entrant { system, program }) in entrants.iter().enumerate() {
+            bar.set_message(format!("{} (round {round} of {})", system.name(), setup.rounds));
             let directory = workshop.join(format!("launch-{round}-{at}"));
             fs::create_dir(&directory).map_err(BenchError::system(format!("make {}", directory.display())))?;
-            let tick = || bar.inc(1);
-            let before = alone()?;
-            let mut launch = measurement::measure(options, &lab, *system, &programs[at], &units, &directory, &tick)?;
-            for (size, (before, after)) in launch.sizes.iter_mut().zip(before.into_iter().zip(alone()?)) {
-                size.alone_ms = [before, after].concat();
-            }
-            launches[at].push(launch);
+            let launching = Launching { setup, lab: &lab, system: *system, program, directory: &directory };
+            found[at].push(measure(&launching)?);
         }
     }
-    Ok(launches)
+    Ok(found)
 }
 
-fn progress_bar(options: &BenchOptions, systems: usize) -> ProgressBar {
-    bar(systems as u64 * u64::from(options.rounds) * phases_per_launch(options), options.progress)
-}
-
-/// A progress bar, or a hidden one.
-pub(crate) fn bar(steps: u64, shown: bool) -> ProgressBar {
+/// A progress bar of so many steps for each launch, or a hidden one.
+pub(crate) fn bar(setup: &Setup, ours: usize, steps: u64) -> ProgressBar {
+    let launches = (ours + setup.peers.len()) as u64 * u64::from(setup.rounds);
     // Draws nothing where standard error is no terminal.
-    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let target = if setup.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed_precise} {msg}").expect("a valid template");
-    ProgressBar::with_draw_target(Some(steps), target).with_style(style)
+    ProgressBar::with_draw_target(Some(launches * steps), target).with_style(style)
 }
 
 fn rows(options: &BenchOptions, system: &dyn System, launches: &[Launch]) -> Vec<Row> {
@@ -113,53 +131,42 @@ fn row(
     samples: &[&SizeSamples],
 ) -> Row {
     let call = options.call(bytes_per_rank);
-    let calls = f64::from(options.repetitions * options.rounds);
     let all = |pick: fn(&SizeSamples) -> &Vec<f64>| Spread::of(&repetitions(samples, pick));
     let barriers: Vec<f64> = launches.iter().flat_map(|launch| launch.barrier.slowest_ms.iter().copied()).collect();
     let time_ms = all(|sample| &sample.pure.slowest_ms);
     let overall_ms = all(|sample| &sample.overall.slowest_ms).median;
     let compute_ms = all(|sample| &sample.alone_ms).median;
     let barrier_ms = Spread::of(&barriers);
-    let limits = Limits::new(&call, &options.lab.link(), time_ms.median, barrier_ms.median);
+    let limits = Limits::new(&call, &options.setup.lab.link(), time_ms.median, barrier_ms.median);
     let services = sum_services(samples.iter().map(|sample| sample.services));
     let phases = samples.iter().flat_map(|sample| {
         [Some(&sample.pure), Some(&sample.overall), sample.lateness.as_ref().map(|late| &late.punctual)]
     });
-    let wrong_results = phases.flatten().map(|phase| phase.wrong).sum();
+    let library = launches.last().map(|launch| launch.library.as_str());
     Row {
         collective: options.collective.name().to_owned(),
-        system: system.name(),
-        library: launches.last().map(|launch| launch.library.clone()).unwrap_or_default(),
-        algorithm: system.algorithm(),
-        lab: options.lab.to_string(),
-        mtu: options.lab.link().mtu(),
-        loss: options.lab.loss().map(LossRow::from),
-        comm_core: options.comm_core,
-        ranks: options.ranks(),
-        ranks_per_host: options.ranks_per_host,
-        layout: options.layout.name().to_owned(),
+        subject: Subject::of(&options.setup, system, library.unwrap_or_default()),
         bytes_per_rank,
-        repetitions: options.repetitions * options.rounds,
-        time_ms,
+        cost: Cost::of(&Sums {
+            repetitions: options.setup.all_repetitions(),
+            time_ms,
+            wire_bytes: samples.iter().map(|sample| sample.wire_bytes).sum(),
+            host_cpu_s: samples.iter().map(|sample| sample.pure.cpu_s).sum(),
+            services,
+            wrong_results: phases.flatten().map(|phase| phase.wrong).sum(),
+        }),
         limit_ms: limits.limit_ms,
         raw_limit_ms: limits.raw_limit_ms,
         ratio_to_limit: limits.ratio_to_limit,
         barrier_ms,
         limit_and_barriers_ms: limits.limit_and_barriers_ms,
-        wire_bytes: samples.iter().map(|sample| sample.wire_bytes as f64).sum::<f64>() / calls,
         multicast_minimum_bytes: limit::multicast_minimum_bytes(&call),
         overlap: Overlap::new(compute_ms, overall_ms, time_ms.median),
-        host_cpu_s: samples.iter().map(|sample| sample.pure.cpu_s).sum::<f64>() / calls,
         thread_cpu_waiting: thread_cpu(samples, |sample| &sample.pure),
         thread_cpu_computing: thread_cpu(samples, |sample| &sample.overall),
-        service_cpu_s: services.and_then(|counters| counters.cpu_s).map(|seconds| seconds / calls),
         offloaded_calls: offloaded_calls(options, launches, services),
-        retransmitted_bytes: services.and_then(|counters| counters.retransmitted_bytes),
-        late_arrivals: services.and_then(|counters| counters.late_arrivals),
         idle_service_cpu_percent: idle_percent(options, launches),
         late: late_row(options, &call, samples),
-        verified: wrong_results == 0,
-        wrong_results,
     }
 }
 
@@ -192,7 +199,7 @@ fn late_row(options: &BenchOptions, call: &Call, samples: &[&SizeSamples]) -> Op
         copy_ms: all(|late| &late.copy_ms),
         others_ms: median(&others_ms),
         others_after_call_ms: median(&others_after),
-        contribution_ms: limit::contribution_ms(call, late.rank, &options.lab.link()),
+        contribution_ms: limit::contribution_ms(call, late.rank, &options.setup.lab.link()),
         punctual_ms: all(|late| &late.punctual.late_others_ms),
     })
 }
@@ -209,7 +216,7 @@ fn idle_percent(options: &BenchOptions, launches: &[Launch]) -> Option<f64> {
 fn offloaded_calls(options: &BenchOptions, launches: &[Launch], services: Option<ServiceCounters>) -> Option<f64> {
     let barriers = sum_services(launches.iter().map(|launch| launch.barrier_services))?.completed?;
     let beyond = services?.completed? as f64 - barriers as f64;
-    Some(beyond / f64::from(options.ranks() * options.repetitions * options.rounds))
+    Some(beyond / f64::from(options.setup.ranks() * options.setup.all_repetitions()))
 }
 
 /// Sums over the rounds; a counter that one round did not tell is not told at all.

@@ -1,7 +1,7 @@
 //! The report as a table for people.
 
 use crate::plot::distinct;
-use crate::{Row, format_size};
+use crate::{Cost, Row, Subject, format_size};
 
 const HEADINGS: [&str; 12] = [
     "system",
@@ -26,8 +26,8 @@ pub(crate) const LEFT_ALIGNED: usize = 2;
 pub fn render(rows: &[Row]) -> String {
     let mut sorted: Vec<&Row> = rows.iter().collect();
     sorted.sort_by(|a, b| {
-        (a.bytes_per_rank, a.time_ms.median)
-            .partial_cmp(&(b.bytes_per_rank, b.time_ms.median))
+        (a.bytes_per_rank, a.cost.time_ms.median)
+            .partial_cmp(&(b.bytes_per_rank, b.cost.time_ms.median))
             .expect("times are numbers")
     });
     let mut lines = vec![HEADINGS.map(str::to_owned)];
@@ -45,7 +45,7 @@ pub fn render_by_size(rows: &[Row]) -> String {
     sizes.dedup();
     let time = |bytes: u64, system: &str| {
         let row = rows.iter().find(|row| row.bytes_per_rank == bytes && row.label() == system);
-        row.map_or_else(|| "-".to_owned(), |row| format!("{:.2}", row.time_ms.median))
+        row.map_or_else(|| "-".to_owned(), |row| format!("{:.2}", row.cost.time_ms.median))
     };
     let headings =
         std::iter::once("bytes/rank, ms".to_owned()).chain(systems.iter().map(|system| (*system).to_owned()));
@@ -60,7 +60,7 @@ pub fn render_by_size(rows: &[Row]) -> String {
 fn native_lines(rows: &[Row]) -> String {
     let line = |row: &Row| {
         let offloaded = row.offloaded_calls.filter(|_| row.passed_through())?;
-        let (system, size, collective) = (&row.system, format_size(row.bytes_per_rank), &row.collective);
+        let (system, size, collective) = (&row.subject.system, format_size(row.bytes_per_rank), &row.collective);
         Some(format!("{system}, {size}: NOT OFFLOADED: {offloaded:.2} of a call per {collective}\n"))
     };
     rows.iter().filter_map(line).collect()
@@ -70,7 +70,7 @@ fn native_lines(rows: &[Row]) -> String {
 fn late_lines(rows: &[Row]) -> String {
     let line = |row: &Row| {
         let late = row.late.as_ref()?;
-        let (system, size) = (&row.system, format_size(row.bytes_per_rank));
+        let (system, size) = (&row.subject.system, format_size(row.bytes_per_rank));
         let blocks = if late.silent { ", without blocks" } else { "" };
         let after = match late.others_after_call_ms {
             before if before < 0.0 => format!("the others ended {:.2} ms before it", -before),
@@ -88,7 +88,7 @@ fn late_lines(rows: &[Row]) -> String {
 /// What was measured once per system.
 fn idle_lines(rows: &[Row]) -> String {
     let mut idle: Vec<(&str, f64)> =
-        rows.iter().filter_map(|row| Some((row.system.as_str(), row.idle_service_cpu_percent?))).collect();
+        rows.iter().filter_map(|row| Some((row.subject.system.as_str(), row.idle_service_cpu_percent?))).collect();
     idle.dedup_by_key(|(system, _)| *system);
     idle.iter()
         .map(|(system, percent)| format!("{system}: idle, a service process takes {percent:.3} % of a core\n"))
@@ -114,17 +114,17 @@ fn render_line(cells: &[String], widths: &[usize], left_aligned: usize) -> Strin
     line + "\n"
 }
 
-pub(crate) fn ranks_cell(ranks: u32, ranks_per_host: u32, layout: &str) -> String {
-    match ranks_per_host {
-        1 => ranks.to_string(),
-        several => format!("{ranks} ({several} a host, {layout})"),
+pub(crate) fn ranks_cell(subject: &Subject) -> String {
+    match subject.ranks_per_host {
+        1 => subject.ranks.to_string(),
+        several => format!("{} ({several} a host, {})", subject.ranks, subject.layout),
     }
 }
 
-pub(crate) fn cpu_cell(host_s: f64, service_s: Option<f64>) -> String {
-    match service_s {
-        Some(service_s) => format!("{:.2} + {:.2} service", host_s * 1e3, service_s * 1e3),
-        None => format!("{:.2}", host_s * 1e3),
+pub(crate) fn cpu_cell(cost: &Cost) -> String {
+    match cost.service_cpu_s {
+        Some(service_s) => format!("{:.2} + {:.2} service", cost.host_cpu_s * 1e3, service_s * 1e3),
+        None => format!("{:.2}", cost.host_cpu_s * 1e3),
     }
 }
 
@@ -135,11 +135,11 @@ fn thread_cell(row: &Row) -> String {
 }
 
 fn cells(row: &Row) -> [String; HEADINGS.len()] {
-    let time = row.time_ms;
+    let time = row.cost.time_ms;
     [
-        if row.verified { row.label() } else { format!("{}!", row.label()) },
-        if row.passed_through() { "-".into() } else { row.algorithm.clone() },
-        ranks_cell(row.ranks, row.ranks_per_host, &row.layout),
+        if row.cost.verified { row.label() } else { format!("{}!", row.label()) },
+        if row.passed_through() { "-".into() } else { row.subject.algorithm.clone() },
+        ranks_cell(&row.subject),
         format_size(row.bytes_per_rank),
         format!("{:.2} [{:.2}..{:.2}]", time.median, time.min, time.max),
         match row.limit_and_barriers_ms {
@@ -147,10 +147,10 @@ fn cells(row: &Row) -> [String; HEADINGS.len()] {
             None => format!("{:.2}", row.limit_ms),
         },
         row.ratio_to_limit.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
-        format!("{:.3}", row.wire_bytes / 1e6),
+        format!("{:.3}", row.cost.wire_bytes / 1e6),
         format!("{:.0}", row.overlap.percent),
         format!("{:.2} ({:.2})", row.overlap.overall_ms, row.overlap.compute_ms),
-        cpu_cell(row.host_cpu_s, row.service_cpu_s),
+        cpu_cell(&row.cost),
         thread_cell(row),
     ]
 }
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn rows_are_grouped_by_size_and_sorted_by_time() {
         let mut wrong = row("broken", 1 << 20, 20.0);
-        wrong.verified = false;
+        wrong.cost.verified = false;
         let text =
             render(&[row("mpich", 4 << 20, 110.0), row("slow", 1 << 20, 40.0), wrong, row("fast", 1 << 20, 26.0)]);
         let systems: Vec<&str> = text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn layout_is_told_where_hosts_have_several_ranks() {
         let mut strided = row("outboard", 1 << 20, 52.0);
-        (strided.ranks, strided.ranks_per_host, strided.layout) = (8, 2, "strided".into());
+        strided.subject.layout = "strided".into();
+        (strided.subject.ranks, strided.subject.ranks_per_host) = (8, 2);
         let text = render(&[row("mpich", 1 << 20, 26.0), strided]);
         assert_eq!(text.matches("8 (2 a host, strided)").count(), 1, "{text}");
     }
@@ -264,7 +265,7 @@ mod tests {
     #[test]
     fn service_time_is_shown_beside_the_ranks() {
         let mut ours = row("outboard", 1 << 20, 26.0);
-        ours.service_cpu_s = Some(0.025);
+        ours.cost.service_cpu_s = Some(0.025);
         assert!(render(&[ours]).contains("1.00 + 25.00 service"));
     }
 }

@@ -4,10 +4,10 @@
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use outboard_bench::{
-    BenchError, BenchOptions, Collective, FftOptions, LateBy, Lateness, Layout, Peer, Report, render_fft_table, run,
-    run_fft,
+    BenchError, BenchOptions, Collective, FftOptions, LateBy, Lateness, Layout, Peer, Report, Setup, render_fft_table,
+    run, run_fft,
 };
-use outboard_lab::{LabSpec, Loss, LossOf};
+use outboard_lab::{Loss, LossOf, SpecError};
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -31,13 +31,15 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
+fn setup(repetitions: u32) -> Result<Setup, SpecError> {
+    let mut setup = Setup::new("2x1gbit".parse()?, repetitions);
+    setup.peers = vec![Peer::Debian];
+    setup.progress = false;
+    Ok(setup)
+}
+
 fn options(sizes: &[u64]) -> BenchOptions {
-    let lab: LabSpec = "2x1gbit".parse().expect("a lab");
-    let mut options = BenchOptions::new(Collective::Allgather, lab, sizes.to_vec());
-    options.peers = vec![Peer::Debian];
-    options.repetitions = 3;
-    options.progress = false;
-    options
+    BenchOptions::new(setup(3).expect("a lab"), Collective::Allgather, sizes.to_vec())
 }
 
 fn measured(options: &BenchOptions) -> Result<Report, Failed> {
@@ -47,31 +49,33 @@ fn measured(options: &BenchOptions) -> Result<Report, Failed> {
 fn debian_on_two_hosts() -> Result<(), Failed> {
     let sizes = [0, 1, 65_536];
     let mut options = options(&sizes);
-    options.comm_core = true;
+    options.setup.comm_core = true;
     options.pin_progress = true;
-    options.rounds = 2;
+    options.setup.rounds = 2;
     let charts = tempfile::tempdir()?;
-    options.plot = Some(charts.path().to_owned());
+    options.setup.plot = Some(charts.path().to_owned());
     let report = measured(&options)?;
     assert_eq!(report.rows.iter().map(|row| row.bytes_per_rank).collect::<Vec<_>>(), sizes);
     for row in &report.rows {
-        assert!(row.verified && row.wrong_results == 0, "{row:?}");
-        assert_eq!((row.system.as_str(), row.ranks, row.repetitions), ("debian", 2, 6));
-        assert!(row.library.contains("Open MPI"), "{}", row.library);
+        assert!(row.cost.verified && row.cost.wrong_results == 0, "{row:?}");
+        assert_eq!((row.subject.system.as_str(), row.subject.ranks, row.cost.repetitions), ("debian", 2, 6));
+        assert!(row.subject.library.contains("Open MPI"), "{}", row.subject.library);
         assert!(
-            row.time_ms.min > 0.0 && row.time_ms.median >= row.time_ms.min && row.time_ms.max >= row.time_ms.median
+            row.cost.time_ms.min > 0.0
+                && row.cost.time_ms.median >= row.cost.time_ms.min
+                && row.cost.time_ms.max >= row.cost.time_ms.median
         );
-        assert!(row.overlap.compute_ms > 0.0 && row.host_cpu_s > 0.0);
+        assert!(row.overlap.compute_ms > 0.0 && row.cost.host_cpu_s > 0.0);
         let (waiting, computing) = (row.thread_cpu_waiting, row.thread_cpu_computing);
         assert!(waiting.post_us > 0.0 && computing.post_us > 0.0 && computing.ending_us > 0.0, "{row:?}");
-        let all_calls_s = row.host_cpu_s * f64::from(row.repetitions);
+        let all_calls_s = row.cost.host_cpu_s * f64::from(row.cost.repetitions);
         assert!(waiting.call_us.max / 1e6 <= all_calls_s, "a part of what the processes take: {row:?}");
-        assert_eq!((row.service_cpu_s, row.retransmitted_bytes), (None, None));
+        assert_eq!((row.cost.service_cpu_s, row.cost.retransmitted_bytes), (None, None));
     }
     let large = &report.rows[2];
     // Each rank's contribution leaves one host and enters the other: the ranks did talk over the links.
-    assert!(large.wire_bytes >= 4.0 * 65_536.0, "{}", large.wire_bytes);
-    assert!(large.wire_bytes <= 8.0 * 65_536.0, "{}", large.wire_bytes);
+    assert!(large.cost.wire_bytes >= 4.0 * 65_536.0, "{}", large.cost.wire_bytes);
+    assert!(large.cost.wire_bytes <= 8.0 * 65_536.0, "{}", large.cost.wire_bytes);
     assert!(large.limit_and_barriers_ms.is_some());
     assert_eq!(fs::read_dir(charts.path())?.count(), 4);
     Ok(())
@@ -82,31 +86,34 @@ fn late_rank_and_loss() -> Result<(), Failed> {
     let mut options = options(&[100_000]);
     let late = Lateness { rank: 1, by: LateBy::Time(Duration::from_millis(20)), silent: false };
     options.late = Some(late);
-    options.lab = options.lab.with_loss(Some(Loss::new(1.0, LossOf::All)?));
+    options.setup.lab = options.setup.lab.with_loss(Some(Loss::new(1.0, LossOf::All)?));
     let report = measured(&options)?;
     let [row] = report.rows.as_slice() else { panic!("{report:?}") };
-    assert!(row.verified);
-    assert!(row.time_ms.min >= 20.0, "the late rank counts from the start: {:?}", row.time_ms);
+    assert!(row.cost.verified);
+    assert!(row.cost.time_ms.min >= 20.0, "the late rank counts from the start: {:?}", row.cost.time_ms);
     let late = row.late.as_ref().expect("a late rank");
     assert_eq!((late.rank, late.ms), (1, 20.0));
-    assert!(late.punctual_ms > 0.0 && late.own_ms > 0.0 && late.own_ms < row.time_ms.max);
+    assert!(late.punctual_ms > 0.0 && late.own_ms > 0.0 && late.own_ms < row.cost.time_ms.max);
     let from_call = late.others_ms - late.others_after_call_ms;
     assert!((20.0..late.others_ms).contains(&from_call), "it calls when it is told to: {late:?}");
     assert!(late.copy_ms > 0.0 && late.contribution_ms > 0.0, "{late:?}");
-    assert!(late.others_ms >= 20.0 && late.others_ms <= row.time_ms.max, "an allgather waits for all: {late:?}");
-    assert_eq!(row.loss.as_ref().map(|loss| (loss.percent, loss.of.as_str())), Some((1.0, "all")));
+    assert!(late.others_ms >= 20.0 && late.others_ms <= row.cost.time_ms.max, "an allgather waits for all: {late:?}");
+    assert_eq!(row.subject.loss.as_ref().map(|loss| (loss.percent, loss.of.as_str())), Some((1.0, "all")));
     Ok(())
 }
 
 /// SP-9: late by a multiple of what the system takes with nobody late.
 fn late_by_times_of_its_own() -> Result<(), Failed> {
     let mut options = options(&[1, 300_000]);
-    (options.collective, options.ranks_per_host) = (Collective::Broadcast, 2);
+    (options.collective, options.setup.ranks_per_host) = (Collective::Broadcast, 2);
     options.late = Some(Lateness { rank: 3, by: LateBy::PureTimes(2), silent: false });
     for row in &measured(&options)?.rows {
         let late = row.late.as_ref().expect("a late rank");
         // Twice what the slowest took, to the microsecond.
-        assert!(row.verified && late.ms + 1e-3 >= 2.0 * late.punctual_ms && row.time_ms.min >= late.ms, "{row:?}");
+        assert!(
+            row.cost.verified && late.ms + 1e-3 >= 2.0 * late.punctual_ms && row.cost.time_ms.min >= late.ms,
+            "{row:?}"
+        );
         assert_eq!(late.contribution_ms, 0.0, "a leaf owes nothing");
     }
     Ok(())
@@ -116,13 +123,13 @@ fn late_by_times_of_its_own() -> Result<(), Failed> {
 fn several_ranks_per_host() -> Result<(), Failed> {
     for layout in [Layout::Contiguous, Layout::Strided] {
         let mut options = options(&[50_000]);
-        (options.ranks_per_host, options.layout) = (2, layout);
+        (options.setup.ranks_per_host, options.setup.layout) = (2, layout);
         let report = measured(&options)?;
         let [row] = report.rows.as_slice() else { panic!("{report:?}") };
-        assert!(row.verified);
-        assert_eq!((row.ranks, row.ranks_per_host, row.layout.as_str()), (4, 2, layout.name()));
+        assert!(row.cost.verified);
+        assert_eq!((row.subject.ranks, row.subject.ranks_per_host, row.subject.layout.as_str()), (4, 2, layout.name()));
         assert_eq!(row.multicast_minimum_bytes, 4 * 2 * 50_000);
-        assert!(row.wire_bytes >= 4.0 * 2.0 * 50_000.0, "{}", row.wire_bytes);
+        assert!(row.cost.wire_bytes >= 4.0 * 2.0 * 50_000.0, "{}", row.cost.wire_bytes);
     }
     Ok(())
 }
@@ -132,11 +139,11 @@ fn every_collective_of_two_ranks_per_host() -> Result<(), Failed> {
     for (at, collective) in Collective::ALL.into_iter().enumerate() {
         let mut options = options(if collective.has_bytes() { &[0, 64, 40_000] } else { &[0] });
         options.collective = collective;
-        (options.ranks_per_host, options.repetitions) = (2, 2);
-        options.layout = if at.is_multiple_of(2) { Layout::Contiguous } else { Layout::Strided };
+        (options.setup.ranks_per_host, options.setup.repetitions) = (2, 2);
+        options.setup.layout = if at.is_multiple_of(2) { Layout::Contiguous } else { Layout::Strided };
         for row in &measured(&options)?.rows {
-            assert!(row.verified && row.collective == collective.name(), "{row:?}");
-            assert!(row.wire_bytes >= row.multicast_minimum_bytes as f64, "{row:?}");
+            assert!(row.cost.verified && row.collective == collective.name(), "{row:?}");
+            assert!(row.cost.wire_bytes >= row.multicast_minimum_bytes as f64, "{row:?}");
             assert!(row.raw_limit_ms > 0.0 || row.bytes_per_rank == 0, "{row:?}");
             assert_eq!(row.offloaded_calls, None, "no service process took part");
         }
@@ -148,13 +155,13 @@ fn every_collective_of_two_ranks_per_host() -> Result<(), Failed> {
 fn a_late_rank_without_blocks_delays_nobody() -> Result<(), Failed> {
     let mut options = options(&[20_000]);
     let by = LateBy::Time(Duration::from_secs(2));
-    (options.collective, options.ranks_per_host) = (Collective::Alltoallv, 2);
-    (options.repetitions, options.late) = (1, Some(Lateness { rank: 3, by, silent: true }));
+    (options.collective, options.setup.ranks_per_host) = (Collective::Alltoallv, 2);
+    (options.setup.repetitions, options.late) = (1, Some(Lateness { rank: 3, by, silent: true }));
     let report = measured(&options)?;
     let [row] = report.rows.as_slice() else { panic!("{report:?}") };
     let late = row.late.as_ref().expect("a late rank");
-    assert!(row.verified && late.silent);
-    assert!(row.time_ms.min >= 2000.0 && late.others_ms < late.ms, "{late:?}");
+    assert!(row.cost.verified && late.silent);
+    assert!(row.cost.time_ms.min >= 2000.0 && late.others_ms < late.ms, "{late:?}");
     assert_eq!(row.multicast_minimum_bytes, 2 * 2 * 2 * 20_000);
     Ok(())
 }
@@ -162,19 +169,18 @@ fn a_late_rank_without_blocks_delays_nobody() -> Result<(), Failed> {
 fn fft_has_the_same_bits_below_any_layout() -> Result<(), Failed> {
     let mut checksums = Vec::new();
     for layout in [Layout::Contiguous, Layout::Strided] {
-        let mut options = FftOptions::new("2x1gbit".parse()?, vec![8, 18]);
-        (options.ranks_per_host, options.layout, options.variables) = (2, layout, 3);
-        (options.peers, options.repetitions, options.rounds) = (vec![Peer::Debian], 2, 2);
-        options.progress = false;
+        let mut setup = setup(2)?;
+        (setup.ranks_per_host, setup.layout, setup.rounds) = (2, layout, 2);
         let charts = tempfile::tempdir()?;
-        options.plot = Some(charts.path().to_owned());
+        setup.plot = Some(charts.path().to_owned());
+        let options = FftOptions { setup, grids: vec![8, 18], variables: 3 };
         let report = run_fft(&options, &[]).map_err(|error| Failed::from(error.to_string()))?;
         assert!(report.agrees(), "{}", render_fft_table(&report));
         assert_eq!(report.rows.iter().map(|row| row.grid).collect::<Vec<_>>(), [8, 18]);
         for row in &report.rows {
-            assert_eq!((row.process_grid.as_str(), row.exchanges, row.repetitions), ("2x2", 12, 4));
-            assert!(row.mpi_ms.median > 0.0 && row.mpi_ms.median <= row.time_ms.max, "{row:?}");
-            assert!(row.wire_bytes >= row.payload_bytes as f64 && row.payload_bytes > 0, "{row:?}");
+            assert_eq!((row.process_grid.as_str(), row.exchanges, row.cost.repetitions), ("2x2", 12, 4));
+            assert!(row.mpi_ms.median > 0.0 && row.mpi_ms.median <= row.cost.time_ms.max, "{row:?}");
+            assert!(row.cost.wire_bytes >= row.payload_bytes as f64 && row.payload_bytes > 0, "{row:?}");
             assert_eq!(row.offloaded_exchanges, None, "no service process took part");
         }
         assert_eq!(fs::read_dir(charts.path())?.count(), 3);
@@ -186,7 +192,7 @@ fn fft_has_the_same_bits_below_any_layout() -> Result<(), Failed> {
 
 fn a_launch_out_of_time_leaves_nothing_running() -> Result<(), Failed> {
     let mut options = options(&[1 << 20]);
-    options.launch_timeout = Some(Duration::from_millis(1));
+    options.setup.launch_timeout = Some(Duration::from_millis(1));
     match run(&options, &[]) {
         Err(BenchError::TimedOut { system, .. }) => assert_eq!(system, "debian"),
         other => return Err(Failed::from(format!("{other:?}"))),

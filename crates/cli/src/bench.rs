@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use outboard::placement::ServiceProcesses;
 use outboard_bench::{
-    BenchOptions, Collective, FftOptions, Lateness, Layout, Outboard, OutboardBelowMpi, Peer, Services, System,
+    BenchOptions, Collective, FftOptions, Lateness, Layout, Outboard, OutboardBelowMpi, Peer, Services, Setup, System,
     default_peers_dir, parse_sizes, render_by_size, render_fft_table, render_table,
 };
 use outboard_lab::LabSpec;
@@ -72,8 +72,9 @@ enum Via {
     None,
 }
 
+/// Where, beside whom and how often.
 #[derive(Debug, Args)]
-pub(crate) struct BenchArgs {
+struct SetupArgs {
     /// HOSTSxRATE
     #[arg(long, default_value = "4x1gbit")]
     lab: LabSpec,
@@ -85,22 +86,61 @@ pub(crate) struct BenchArgs {
     layout: Layout,
     #[command(flatten)]
     links: LinkArgs,
-    /// Bytes of a rank's block (of the root's broadcast, for each other rank of an alltoall or scatter, of the vectors that
-    /// are reduced), separated by commas [default: 256K,1M,4M; 0 of a barrier]
-    #[arg(long)]
-    sizes: Option<String>,
     /// open-mpi, mpich, intel-mpi, debian, separated by commas
     #[arg(long, value_delimiter = ',')]
     peers: Vec<Peer>,
-    /// Which way into Outboard
-    #[arg(long, value_enum, default_value = "c")]
-    via: Via,
-    /// The Open MPI that `--via mpi` runs on: debian or open-mpi
+    /// The Open MPI that Outboard is preloaded under: debian or open-mpi
     #[arg(long, default_value = "debian")]
     mpi: Peer,
     /// Ranks share core 0; service processes and progress threads have core 1
     #[arg(long)]
     comm_core: bool,
+    /// How often all systems are gone through
+    #[arg(long, default_value_t = 1)]
+    rounds: u32,
+    /// Where the rows go
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Where charts go
+    #[arg(long)]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    daemons: DaemonArgs,
+}
+
+impl SetupArgs {
+    fn setup(&self, repetitions: u32) -> Result<Setup, CliError> {
+        let mut setup = Setup::new(self.links.apply(self.lab.clone())?, repetitions);
+        setup.ranks_per_host = self.ranks_per_host;
+        setup.layout = self.layout;
+        setup.peers.clone_from(&self.peers);
+        setup.comm_core = self.comm_core;
+        setup.rounds = self.rounds;
+        setup.plot.clone_from(&self.plot);
+        Ok(setup)
+    }
+
+    /// So many daemons on each host; on the communication core where there is one.
+    fn daemons(&self, service_processes: ServiceProcesses) -> DaemonArgs {
+        let mut daemons = DaemonArgs { service_processes, ..self.daemons.clone() };
+        if self.comm_core && daemons.service_core.is_none() {
+            daemons.service_core = Some(1);
+        }
+        daemons
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    setup: SetupArgs,
+    /// Bytes of a rank's block (of the root's broadcast, for each other rank of an alltoall or scatter, of the vectors that
+    /// are reduced), separated by commas [default: 256K,1M,4M; 0 of a barrier]
+    #[arg(long)]
+    sizes: Option<String>,
+    /// Which way into Outboard
+    #[arg(long, value_enum, default_value = "c")]
+    via: Via,
     /// A rank that posts late: RANK:MILLISECONDS, or RANK:2x for twice the system's own time with nobody late
     #[arg(long)]
     late: Option<Lateness>,
@@ -113,20 +153,9 @@ pub(crate) struct BenchArgs {
     /// Repetitions of each phase
     #[arg(long, default_value_t = 20)]
     repetitions: u32,
-    /// How often all systems are gone through
-    #[arg(long, default_value_t = 1)]
-    rounds: u32,
-    /// Where the rows go
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Where charts go
-    #[arg(long)]
-    plot: Option<PathBuf>,
     /// Daemons on each host, which share its ranks: numbers or auto, separated by commas, each measured as a system
     #[arg(long, value_delimiter = ',', default_value = "1")]
     service_processes: Vec<ServiceProcesses>,
-    #[command(flatten)]
-    daemons: DaemonArgs,
 }
 
 pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
@@ -171,27 +200,17 @@ fn algorithm(collective: Collective, daemons: &DaemonArgs) -> String {
 fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliError> {
     let sizes = args.sizes.unwrap_or_else(|| if collective.has_bytes() { SIZES } else { "0" }.to_owned());
     let sizes = parse_sizes(&sizes).map_err(|e| CliError::Failed(e.to_string()))?;
-    let mut options = BenchOptions::new(collective, args.links.apply(args.lab)?, sizes);
-    options.ranks_per_host = args.ranks_per_host;
-    options.layout = args.layout;
-    options.peers = args.peers;
-    options.comm_core = args.comm_core;
+    let mut options = BenchOptions::new(args.setup.setup(args.repetitions)?, collective, sizes);
     options.late = args.late.map(|late| Lateness { silent: args.late_silent, ..late });
     options.idle = args.idle.map(Duration::from_secs);
-    options.repetitions = args.repetitions;
-    options.rounds = args.rounds;
-    options.plot = args.plot;
-    let mut daemons = args.daemons;
-    if options.comm_core && daemons.service_core.is_none() {
-        daemons.service_core = Some(1);
-    }
     let mut ours: Vec<Box<dyn System>> = Vec::new();
     for each in &args.service_processes {
-        daemons.service_processes = *each;
+        let daemons = args.setup.daemons(*each);
         // One alone is what everybody expects.
         let told = args.service_processes.len() > 1 || *each != ServiceProcesses::default();
         let variant = told.then(|| format!("{each} to a host"));
-        ours.extend(systems_of(args.via, args.mpi, &algorithm(collective, &daemons), &daemons, variant.as_deref())?);
+        let algorithm = algorithm(collective, &daemons);
+        ours.extend(systems_of(args.via, args.setup.mpi, &algorithm, &daemons, variant.as_deref())?);
     }
     let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
     let report = outboard_bench::run(&options, &systems)?;
@@ -199,10 +218,10 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
     if args.service_processes.len() > 1 {
         print!("\n{}", render_by_size(&report.rows));
     }
-    if let Some(path) = args.json {
-        report.write_json(&path)?;
+    if let Some(path) = &args.setup.json {
+        report.write_json(path)?;
     }
-    let wrong = report.rows.iter().any(|row| !row.verified);
+    let wrong = report.rows.iter().any(|row| !row.cost.verified);
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -250,77 +269,37 @@ fn below_mpi(
 
 #[derive(Debug, Args)]
 pub(crate) struct FftArgs {
-    /// HOSTSxRATE
-    #[arg(long, default_value = "4x1gbit")]
-    lab: LabSpec,
-    /// Ranks on every host
-    #[arg(long, default_value_t = 1)]
-    ranks_per_host: u32,
-    /// How ranks lie on the hosts: contiguous keeps neighbours together, strided deals them in turn
-    #[arg(long, default_value = "contiguous")]
-    layout: Layout,
     #[command(flatten)]
-    links: LinkArgs,
+    setup: SetupArgs,
     /// Points along each axis, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "128,256")]
     grid: Vec<u32>,
     /// Fields in the pipeline
     #[arg(long, default_value_t = 4)]
     variables: u32,
-    /// open-mpi, mpich, intel-mpi, debian, separated by commas
-    #[arg(long, value_delimiter = ',')]
-    peers: Vec<Peer>,
     /// Only the peers, without an MPI library with Outboard below the program
     #[arg(long)]
     peers_only: bool,
-    /// The Open MPI that Outboard is preloaded under: debian or open-mpi
-    #[arg(long, default_value = "debian")]
-    mpi: Peer,
-    /// Ranks share core 0; service processes have core 1
-    #[arg(long)]
-    comm_core: bool,
     /// Pairs of a forward and a backward transform
     #[arg(long, default_value_t = 5)]
     repetitions: u32,
-    /// How often all systems are gone through
-    #[arg(long, default_value_t = 1)]
-    rounds: u32,
-    /// Where the rows go
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Where charts go
-    #[arg(long)]
-    plot: Option<PathBuf>,
     /// Daemons on each host, which share its ranks: a number, or auto by ranks and processors
     #[arg(long, default_value_t)]
     service_processes: ServiceProcesses,
-    #[command(flatten)]
-    daemons: DaemonArgs,
 }
 
 fn fft(args: FftArgs) -> Result<ExitCode, CliError> {
-    let mut options = FftOptions::new(args.links.apply(args.lab)?, args.grid);
-    options.ranks_per_host = args.ranks_per_host;
-    options.layout = args.layout;
-    options.variables = args.variables;
-    options.peers = args.peers;
-    options.comm_core = args.comm_core;
-    options.repetitions = args.repetitions;
-    options.rounds = args.rounds;
-    options.plot = args.plot;
-    let mut daemons = args.daemons;
-    daemons.service_processes = args.service_processes;
+    let options =
+        FftOptions { grids: args.grid, variables: args.variables, setup: args.setup.setup(args.repetitions)? };
+    let daemons = args.setup.daemons(args.service_processes);
     let variant = (args.service_processes != ServiceProcesses::default())
         .then(|| format!("{} to a host", args.service_processes));
-    if options.comm_core && daemons.service_core.is_none() {
-        daemons.service_core = Some(1);
-    }
-    let ours = if args.peers_only { Vec::new() } else { vec![below_mpi(args.mpi, PULL, daemons, variant)?] };
+    let ours = if args.peers_only { Vec::new() } else { vec![below_mpi(args.setup.mpi, PULL, daemons, variant)?] };
     let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
     let report = outboard_bench::run_fft(&options, &systems)?;
     print!("{}", render_fft_table(&report));
-    if let Some(path) = args.json {
-        report.write_json(&path)?;
+    if let Some(path) = &args.setup.json {
+        report.write_json(path)?;
     }
     Ok(if report.agrees() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -24,7 +24,7 @@ const OFFLOADED_FROM: f64 = 0.5;
 pub fn render(report: &FftReport) -> String {
     let mut sorted: Vec<&FftRow> = report.rows.iter().collect();
     sorted.sort_by(|a, b| {
-        (a.grid, a.time_ms.median).partial_cmp(&(b.grid, b.time_ms.median)).expect("times are numbers")
+        (a.grid, a.cost.time_ms.median).partial_cmp(&(b.grid, b.cost.time_ms.median)).expect("times are numbers")
     });
     let lines: Vec<_> =
         std::iter::once(HEADINGS.map(str::to_owned)).chain(sorted.iter().map(|row| cells(row))).collect();
@@ -39,28 +39,28 @@ fn offloading(row: &FftRow) -> Option<String> {
     let verdict = if offloaded < OFFLOADED_FROM * f64::from(row.exchanges) { "NOT OFFLOADED: " } else { "" };
     Some(format!(
         "{}, grid {}: {verdict}service processes carried out {offloaded:.1} of {} exchanges\n",
-        row.system, row.grid, row.exchanges
+        row.subject.system, row.grid, row.exchanges
     ))
 }
 
 fn different_bits(rows: &[&FftRow]) -> String {
     let differs = |row: &&&FftRow| rows.iter().any(|other| !row.same_bits(other));
-    let line = |row: &&FftRow| format!("{}, grid {}: DIFFERENT BITS: {}\n", row.system, row.grid, row.checksum);
+    let line = |row: &&FftRow| format!("{}, grid {}: DIFFERENT BITS: {}\n", row.subject.system, row.grid, row.checksum);
     rows.iter().filter(differs).map(line).collect()
 }
 
 fn cells(row: &FftRow) -> [String; HEADINGS.len()] {
     let spread = |of: &crate::report::Spread| format!("{:.1} [{:.1}..{:.1}]", of.median, of.min, of.max);
     [
-        if row.verified { row.system.clone() } else { format!("{}!", row.system) },
-        row.algorithm.clone(),
-        ranks_cell(row.ranks, row.ranks_per_host, &row.layout),
+        if row.cost.verified { row.subject.system.clone() } else { format!("{}!", row.subject.system) },
+        row.subject.algorithm.clone(),
+        ranks_cell(&row.subject),
         format!("{}^3 x {}", row.grid, row.variables),
-        spread(&row.time_ms),
+        spread(&row.cost.time_ms),
         spread(&row.mpi_ms),
         format!("{:.1}", row.limit_ms),
-        format!("{:.1} ({:.1} payload)", row.wire_bytes / 1e6, row.payload_bytes as f64 / 1e6),
-        cpu_cell(row.host_cpu_s, row.service_cpu_s),
+        format!("{:.1} ({:.1} payload)", row.cost.wire_bytes / 1e6, row.payload_bytes as f64 / 1e6),
+        cpu_cell(&row.cost),
     ]
 }
 
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn rows_are_grouped_by_grid_and_sorted_by_time() {
         let mut wrong = row("broken", 128, 20.0);
-        wrong.verified = false;
+        wrong.cost.verified = false;
         let text = render(&FftReport { rows: vec![row("slow", 256, 9.0), row("fast", 256, 8.0), wrong] });
         let systems: Vec<&str> = text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
         assert_eq!(systems, ["broken!", "fast", "slow"]);

@@ -17,9 +17,9 @@ pub(super) struct Traffic {
 
 impl Traffic {
     pub(super) fn of(options: &FftOptions, grid: u32) -> Self {
-        let hosts = u32::from(options.lab.hosts());
+        let hosts = u32::from(options.setup.lab.hosts());
         let (rows, columns) = options.process_grid();
-        let host = |rank| (options.layout.host_of(rank, options.ranks(), hosts) - 1) as usize;
+        let host = |rank| (options.setup.layout.host_of(rank, options.setup.ranks(), hosts) - 1) as usize;
         let mut traffic = Self { into: vec![0; hosts as usize], out_of: vec![0; hosts as usize] };
         let mut carry = |from: u32, to: u32, cells: u64| {
             let bytes = cells * CELL_BYTES * u64::from(options.variables);
@@ -67,12 +67,12 @@ fn part(length: u32, parts: u32, at: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Layout;
+    use crate::{Layout, Setup};
 
     fn options(lab: &str, ranks_per_host: u32, layout: Layout) -> FftOptions {
-        let mut options = FftOptions::new(lab.parse().unwrap(), vec![64]);
-        (options.ranks_per_host, options.layout, options.variables) = (ranks_per_host, layout, 1);
-        options
+        let mut setup = Setup::new(lab.parse().unwrap(), 1);
+        (setup.ranks_per_host, setup.layout) = (ranks_per_host, layout);
+        FftOptions { setup, grids: vec![64], variables: 1 }
     }
 
     #[test]

@@ -1,0 +1,153 @@
+//! One launch of a measuring program below one system, and the talk with its rank 0.
+//!
+//! ```text
+//!  line of the program   what the harness does
+//!  library TEXT          tells what the library says that it is
+//!  begin                 reads all counters, then answers ok
+//!  end                   reads all counters again, then answers ok: one more phase is done
+//!  idle                  tells that in the phase before nobody called anything
+//!  row JSON              tells the samples of the phases since the last row
+//!  (closed)              waits for all ranks to end with success
+//! ```
+
+use crate::calibration::RANKS_CORE;
+use crate::control::{ControlLine, ControlSocket, Watch};
+use crate::job::{Job, ServiceCounters, System};
+use crate::{BenchError, Setup};
+use outboard_lab::Lab;
+use serde::de::DeserializeOwned;
+use std::path::Path;
+use std::time::Duration;
+
+/// What is launched.
+pub(crate) struct Launching<'a> {
+    pub(crate) setup: &'a Setup,
+    pub(crate) lab: &'a Lab,
+    pub(crate) system: &'a dyn System,
+    /// Built for the system.
+    pub(crate) program: &'a Path,
+    /// For outputs of the programs.
+    pub(crate) directory: &'a Path,
+}
+
+/// What was counted in one phase.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    pub(crate) wire_bytes: u64,
+    pub(crate) services: Option<ServiceCounters>,
+}
+
+/// What rank 0 has to tell.
+#[derive(Debug)]
+pub(crate) enum Said {
+    Library(String),
+    Phase(Counted),
+    Idle,
+    /// As JSON.
+    Row(String),
+}
+
+/// The talk with rank 0.
+pub(crate) struct Talk<'a, 'w> {
+    lab: &'a Lab,
+    line: ControlLine,
+    watch: Watch<'w>,
+}
+
+impl Launching<'_> {
+    /// Starts the program with `arguments` beside those that every measuring program has, has `listen` hear what rank 0
+    /// says, and waits for the end, all that within `limit` if the setup has none.
+    pub(crate) fn run<T>(
+        &self,
+        arguments: Vec<String>,
+        limit: Duration,
+        listen: impl FnOnce(&mut Talk<'_, '_>) -> Result<T, BenchError>,
+    ) -> Result<T, BenchError> {
+        let Self { setup, lab, system, program, directory } = *self;
+        let name = system.name();
+        let socket = ControlSocket::listen(directory, "control")?;
+        let arguments = [self.arguments(socket.path()), arguments].concat();
+        let job = Job {
+            lab,
+            ranks: setup.ranks(),
+            layout: setup.layout,
+            program,
+            arguments: &arguments,
+            comm_core: setup.comm_core,
+            directory,
+        };
+        let mut running = system.launch(&job).map_err(|source| BenchError::Launch { system: name.clone(), source })?;
+        let mut watch = Watch::new(&name, &mut running, setup.launch_timeout.unwrap_or(limit));
+        let line = socket.accept(&mut watch)?;
+        let mut talk = Talk { lab, line, watch };
+        let heard = listen(&mut talk)?;
+        let Talk { line, mut watch, .. } = talk;
+        drop(line);
+        watch.wait_end()?;
+        Ok(heard)
+    }
+
+    fn arguments(&self, control: &Path) -> Vec<String> {
+        let mut arguments = vec![
+            format!("control={}", control.display()),
+            format!("layout={}:{}", self.setup.lab.hosts(), self.setup.layout),
+            format!("repetitions={}", self.setup.repetitions),
+        ];
+        if self.setup.comm_core {
+            arguments.push(format!("main-core={RANKS_CORE}"));
+        }
+        arguments
+    }
+}
+
+impl Talk<'_, '_> {
+    /// What is said next; phases end before they are told. `during` says in errors what was going on.
+    pub(crate) fn next(&mut self, during: &str) -> Result<Said, BenchError> {
+        let text = self.line.receive_more(&mut self.watch, during)?;
+        match text.split_once(' ').unwrap_or((&text, "")) {
+            ("library", library) => Ok(Said::Library(library.to_owned())),
+            ("begin", "") => self.phase(during).map(Said::Phase),
+            ("idle", "") => Ok(Said::Idle),
+            ("row", json) => Ok(Said::Row(json.to_owned())),
+            _ => Err(self.nonsense(&text)),
+        }
+    }
+
+    fn phase(&mut self, during: &str) -> Result<Counted, BenchError> {
+        let before = self.read_counters()?;
+        self.line.send("ok")?;
+        let text = self.line.receive_more(&mut self.watch, during)?;
+        if text != "end" {
+            return Err(self.nonsense(&text));
+        }
+        let now = self.read_counters()?;
+        self.line.send("ok")?;
+        let services = now.services.zip(before.services).map(|(now, before)| now.since(&before));
+        Ok(Counted { wire_bytes: now.wire_bytes - before.wire_bytes, services })
+    }
+
+    fn read_counters(&mut self) -> Result<Counted, BenchError> {
+        let wire_bytes = self.lab.counters()?.iter().map(|port| port.tx_bytes + port.rx_bytes).sum();
+        let name = self.watch.system().to_owned();
+        let services = match &mut self.watch.running().stats {
+            Some(stats) => Some(stats.read().map_err(|source| BenchError::Launch { system: name, source })?),
+            None => None,
+        };
+        Ok(Counted { wire_bytes, services })
+    }
+
+    /// A row's content.
+    pub(crate) fn parse<T: DeserializeOwned>(&self, json: &str) -> Result<T, BenchError> {
+        serde_json::from_str(json).map_err(|_| self.nonsense(json))
+    }
+
+    /// What was said makes no sense.
+    pub(crate) fn nonsense(&self, text: &str) -> BenchError {
+        self.watch.nonsense(text)
+    }
+
+    /// How many processes must outlive the ranks.
+    pub(crate) fn service_processes(&mut self) -> usize {
+        self.watch.running().services.len()
+    }
+}

@@ -1,0 +1,105 @@
+//! What every kind of run has: the cluster, who runs where on it, who is compared, how often.
+
+use crate::{Layout, OptionError, Peer};
+use outboard_lab::LabSpec;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Repetitions and rounds beyond this are a typing error.
+pub(crate) const MAX_REPETITIONS: u32 = 100_000;
+/// More ranks than this on one host of an emulated cluster measure the scheduler.
+pub(crate) const MAX_RANKS_PER_HOST: u32 = 64;
+
+/// Where and how often systems are measured beside one another.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The cluster. Its loss is part of the specification.
+    pub lab: LabSpec,
+    /// Ranks on every host.
+    pub ranks_per_host: u32,
+    /// Which of them are neighbours in rank.
+    pub layout: Layout,
+    /// MPI libraries measured beside ours.
+    pub peers: Vec<Peer>,
+    /// Repetitions of each phase, per round.
+    pub repetitions: u32,
+    /// How often the whole set of systems is gone through, so that the machine's moods meet all of them.
+    pub rounds: u32,
+    /// Ranks share core 0, service processes and progress threads have core 1.
+    pub comm_core: bool,
+    /// Where the peers are installed.
+    pub peers_dir: PathBuf,
+    /// Where to write the charts; `None` for no charts.
+    pub plot: Option<PathBuf>,
+    /// Longest time one launch may take; `None` for a bound computed from what is to be done.
+    pub launch_timeout: Option<Duration>,
+    /// Show a progress bar on standard error, where that is a terminal.
+    pub progress: bool,
+}
+
+impl Setup {
+    /// One rank on each host of `lab`, no peers, one round.
+    pub fn new(lab: LabSpec, repetitions: u32) -> Self {
+        Self {
+            lab,
+            ranks_per_host: 1,
+            layout: Layout::default(),
+            peers: Vec::new(),
+            repetitions,
+            rounds: 1,
+            comm_core: false,
+            peers_dir: default_peers_dir(),
+            plot: None,
+            launch_timeout: None,
+            progress: true,
+        }
+    }
+
+    /// Number of ranks.
+    pub fn ranks(&self) -> u32 {
+        u32::from(self.lab.hosts()) * self.ranks_per_host
+    }
+
+    /// Measured repetitions of all rounds together.
+    pub(crate) fn all_repetitions(&self) -> u32 {
+        self.repetitions * self.rounds
+    }
+
+    pub(crate) fn check(&self) -> Result<(), OptionError> {
+        for (what, value) in [("repetitions", self.repetitions), ("rounds", self.rounds)] {
+            if !(1..=MAX_REPETITIONS).contains(&value) {
+                return Err(OptionError::Count { what, value });
+            }
+        }
+        if !(1..=MAX_RANKS_PER_HOST).contains(&self.ranks_per_host) {
+            return Err(OptionError::RanksPerHost { value: self.ranks_per_host });
+        }
+        Ok(())
+    }
+}
+
+/// `$XDG_CACHE_HOME/outboard/peers`, by default `~/.cache/outboard/peers`.
+pub fn default_peers_dir() -> PathBuf {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+    cache.unwrap_or_else(std::env::temp_dir).join("outboard").join("peers")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_setups_are_refused() {
+        let good = Setup::new("4x1gbit".parse().unwrap(), 20);
+        assert_eq!(good.check(), Ok(()));
+        let bad = |change: fn(&mut Setup)| {
+            let mut setup = good.clone();
+            change(&mut setup);
+            setup.check().unwrap_err()
+        };
+        assert_eq!(bad(|s| s.repetitions = 0), OptionError::Count { what: "repetitions", value: 0 });
+        assert_eq!(bad(|s| s.rounds = 0), OptionError::Count { what: "rounds", value: 0 });
+        assert_eq!(bad(|s| s.ranks_per_host = 0), OptionError::RanksPerHost { value: 0 });
+    }
+}
