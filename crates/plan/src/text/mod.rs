@@ -1,11 +1,30 @@
-//! Plans as text, for people: one line per step.
+//! Plans as text: one line per step, read by people and by [`parse`]; the grammar is in docs/plan-format.md.
 //!
-//! The text is complete (every field that an engine acts on appears) but is not meant to be parsed. Spans read as
-//! half-open byte ranges. Shows unverified programs too, so nothing here assumes that spans lie inside their buffers.
+//! Invariants: the text is complete, so [`parse`] gives back just what [`print`] was given, verified or not; therefore
+//! nothing here assumes that spans lie inside their buffers. Spans read as half-open byte ranges. Which operator a
+//! reduction applies to which elements belongs to the call, not to the plan, and is not in the text.
+
+mod parse;
 
 use std::fmt;
 
 use crate::program::{Buffer, Op, OpId, Program, Span, Step};
+
+pub use crate::scan::{Place, SyntaxError};
+pub use parse::{TextError, TextReason, parse};
+
+/// The version of the format, in its first line.
+const VERSION: u32 = 1;
+
+/// The text of the programs of all ranks of a group, in the order of ranks, as [`parse`] reads it.
+pub fn print(programs: &[Program]) -> String {
+    let mut text = format!("plan {VERSION}\n");
+    for program in programs {
+        text.push('\n');
+        text.push_str(&program.to_string());
+    }
+    text
+}
 
 impl fmt::Display for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,11 +53,11 @@ impl fmt::Display for OpId {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Op::Send { to, index, span } if span.is_empty() => {
+            Op::Send { to, index, span } if *span == Span::signal() => {
                 write!(f, "send signal {index} to {to}")
             }
             Op::Send { to, index, span } => write!(f, "send {span} to {to} as message {index}"),
-            Op::Recv { from, index, span } if span.is_empty() => {
+            Op::Recv { from, index, span } if *span == Span::signal() => {
                 write!(f, "receive signal {index} from {from}")
             }
             Op::Recv { from, index, span } => {

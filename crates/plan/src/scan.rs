@@ -1,0 +1,230 @@
+//! Text cut into tokens, each with its place, for the parsers of [`mod@crate::text`] and [`mod@crate::goal`].
+//!
+//! Invariants: a place counts lines and columns (in characters) from 1; whatever the text, scanning ends, and
+//! [`Token::End`] comes again and again at its end. Never judges what the tokens mean.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// Characters of a word that an error repeats.
+const SHOWN: usize = 40;
+
+/// A place in a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Counts from 1.
+    pub line: usize,
+    /// In characters; counts from 1.
+    pub column: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}", self.line, self.column)
+    }
+}
+
+/// What a text has where its grammar has something else.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SyntaxError {
+    /// Another token than the grammar has here.
+    #[error("expected {expected}, found {found}")]
+    Expected {
+        /// What could stand here.
+        expected: String,
+        /// What stands here.
+        found: String,
+    },
+    /// A number beyond what is counted with it.
+    #[error("{number} is too large: at most {most}")]
+    TooLarge {
+        /// The digits.
+        number: String,
+        /// The largest number here.
+        most: u64,
+    },
+    /// A comment that does not end.
+    #[error("the comment that begins here has no end")]
+    Comment,
+}
+
+/// How comments begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Comments {
+    /// `#` to the end of the line.
+    Hash,
+    /// `//` to the end of the line, and `/*` to `*/`.
+    Slashes,
+}
+
+/// What a text is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Token<'a> {
+    /// A letter and the letters, digits and underscores behind it.
+    Word(&'a str),
+    /// Digits.
+    Number(&'a str),
+    /// Any other character that is not a space.
+    Symbol(char),
+    /// The end of a line.
+    Newline,
+    /// The end of the text.
+    End,
+}
+
+impl fmt::Display for Token<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Token::Word(text) | Token::Number(text) => write!(f, "`{}`", shown(text)),
+            Token::Symbol(symbol) => write!(f, "`{}`", symbol.escape_default()),
+            Token::Newline => f.write_str("the end of the line"),
+            Token::End => f.write_str("the end of the text"),
+        }
+    }
+}
+
+/// The beginning of a text of any length, for an error.
+pub(crate) fn shown(text: &str) -> String {
+    let mut short: String = text.chars().take(SHOWN).collect();
+    if short.len() < text.len() {
+        short.push_str("...");
+    }
+    short
+}
+
+/// An error of scanning, and where.
+pub(crate) type Misplaced = (Place, SyntaxError);
+
+/// A text and how far it is read.
+#[derive(Debug, Clone)]
+pub(crate) struct Scanner<'a> {
+    rest: &'a str,
+    place: Place,
+    comments: Comments,
+    /// Whether the end of a line is a token, or a space like others.
+    newlines: bool,
+}
+
+impl<'a> Scanner<'a> {
+    /// A text at its start; `newlines` says whether ends of lines are tokens.
+    pub(crate) fn new(text: &'a str, comments: Comments, newlines: bool) -> Self {
+        Self { rest: text, place: Place { line: 1, column: 1 }, comments, newlines }
+    }
+
+    /// The next token and its place; it stays the next.
+    pub(crate) fn peek(&mut self) -> Result<(Place, Token<'a>), Misplaced> {
+        self.skip()?;
+        let Some(first) = self.rest.chars().next() else {
+            return Ok((self.place, Token::End));
+        };
+        let upto = |rest: &'a str, belongs: fn(char) -> bool| {
+            let end = rest.find(|c| !belongs(c)).unwrap_or(rest.len());
+            &rest[..end]
+        };
+        let token = match first {
+            '\n' => Token::Newline,
+            '0'..='9' => Token::Number(upto(self.rest, |c| c.is_ascii_digit())),
+            'a'..='z' | 'A'..='Z' => Token::Word(upto(self.rest, |c| c.is_ascii_alphanumeric() || c == '_')),
+            symbol => Token::Symbol(symbol),
+        };
+        Ok((self.place, token))
+    }
+
+    /// The next token and its place.
+    pub(crate) fn next(&mut self) -> Result<(Place, Token<'a>), Misplaced> {
+        let (place, token) = self.peek()?;
+        match token {
+            Token::Word(text) | Token::Number(text) => self.advance(text.len()),
+            Token::Symbol(symbol) => self.advance(symbol.len_utf8()),
+            Token::Newline => self.advance(1),
+            Token::End => {}
+        }
+        Ok((place, token))
+    }
+
+    /// Takes `token`, or says that it is `expected`.
+    pub(crate) fn expect(&mut self, token: Token<'_>, expected: impl fmt::Display) -> Result<Place, Misplaced> {
+        match self.peek()? {
+            (_, found) if found == token => Ok(self.next()?.0),
+            found => Err(unexpected(found, expected)),
+        }
+    }
+
+    /// Takes the words and symbols of `phrase`, which are separated by single spaces.
+    pub(crate) fn phrase(&mut self, phrase: &str) -> Result<(), Misplaced> {
+        for part in phrase.split(' ') {
+            let symbol = part.chars().next().filter(|c| !c.is_ascii_alphanumeric());
+            let token = symbol.map_or(Token::Word(part), Token::Symbol);
+            self.expect(token, format_args!("`{part}`"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether `token` comes next; if so it is taken.
+    pub(crate) fn take(&mut self, token: Token<'_>) -> Result<bool, Misplaced> {
+        let next = self.peek()?.1 == token;
+        if next {
+            self.next()?;
+        }
+        Ok(next)
+    }
+
+    /// Takes a number of at most `most`; `what` says what is counted.
+    pub(crate) fn number<N: TryFrom<u128>>(&mut self, what: &str, most: N) -> Result<N, Misplaced>
+    where
+        u64: TryFrom<N>,
+    {
+        let (place, digits) = match self.peek()? {
+            (place, Token::Number(digits)) => (place, digits),
+            found => return Err(unexpected(found, what)),
+        };
+        self.next()?;
+        let value = digits.parse::<u128>().ok().and_then(|value| N::try_from(value).ok());
+        value.ok_or_else(|| {
+            let most = u64::try_from(most).unwrap_or(u64::MAX);
+            (place, SyntaxError::TooLarge { number: shown(digits), most })
+        })
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        let (passed, rest) = self.rest.split_at(bytes);
+        self.rest = rest;
+        match passed.rfind('\n') {
+            Some(last) => {
+                self.place.line += passed.matches('\n').count();
+                self.place.column = 1 + passed[last + 1..].chars().count();
+            }
+            None => self.place.column += passed.chars().count(),
+        }
+    }
+
+    /// Passes spaces and comments.
+    fn skip(&mut self) -> Result<(), Misplaced> {
+        loop {
+            let newlines = self.newlines;
+            let space = |c: char| matches!(c, ' ' | '\t' | '\r') || (c == '\n' && !newlines);
+            let spaces = self.rest.len() - self.rest.trim_start_matches(space).len();
+            self.advance(spaces);
+            let line = match self.comments {
+                Comments::Hash => "#",
+                Comments::Slashes => "//",
+            };
+            if self.rest.starts_with(line) {
+                self.advance(self.rest.find('\n').unwrap_or(self.rest.len()));
+            } else if self.comments == Comments::Slashes && self.rest.starts_with("/*") {
+                let Some(end) = self.rest[2..].find("*/") else {
+                    return Err((self.place, SyntaxError::Comment));
+                };
+                self.advance(end + 4);
+            } else {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// That `found` stands where something else is `expected`.
+pub(crate) fn unexpected((place, found): (Place, Token<'_>), expected: impl fmt::Display) -> Misplaced {
+    (place, SyntaxError::Expected { expected: expected.to_string(), found: found.to_string() })
+}
