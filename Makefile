@@ -13,11 +13,13 @@ CARGO ?= cargo
 OUTBOARD := target/release/outboard
 PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-dev libhwloc15 libhwloc-dev openmpi-bin \
   libopenmpi-dev python3-venv python3-dev libfftw3-dev
-# Seconds per fuzz target, the targets, and the sanitizer of each: the protocol has no unsafe code to watch.
+# Seconds per fuzz target, the targets, and the sanitizer of each: plans and protocol have no unsafe code to watch.
 FUZZ_SECONDS ?= 1200
-FUZZ_TARGETS := hostile_datagrams hostile_rank
+FUZZ_TARGETS := hostile_datagrams hostile_rank plan_text goal_import
 hostile_datagrams_SANITIZER := none
 hostile_rank_SANITIZER := address
+plan_text_SANITIZER := none
+goal_import_SANITIZER := none
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 MISSING = $(shell for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)
 

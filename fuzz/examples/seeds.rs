@@ -12,6 +12,8 @@ fn main() -> ExitCode {
     let seeds = match target.as_str() {
         "hostile_datagrams" => outboard_fuzz::seeds::datagrams(),
         "hostile_rank" => outboard_fuzz::seeds::rank(),
+        "plan_text" => outboard_fuzz::seeds::plans(),
+        "goal_import" => outboard_fuzz::seeds::schedules(),
         other => {
             eprintln!("no target is called {other}");
             return ExitCode::FAILURE;

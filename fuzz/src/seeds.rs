@@ -1,5 +1,10 @@
 //! Where fuzzing begins: scripts in which everybody behaves, so that the fuzzer starts deep in the protocol.
 
+use outboard_plan::goal::{self, Costs};
+use outboard_plan::{
+    AllgatherAlgorithm, BroadcastAlgorithm, Program, ProgramBuilder, Rank, Span, Topology, allgather, broadcast, text,
+};
+
 use crate::datagrams::acts;
 
 /// Scripts for `hostile_datagrams`: both groups made, some collectives carried out, with a hostile act in between.
@@ -46,4 +51,43 @@ pub fn rank() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = bad.iter().map(|bad| [&good, *bad, &[HONEST]].concat()).collect();
     seeds.extend((0..10).map(|kind| [&good[..], &[REQUEST, kind, 0, 0, 0, 0, 1, 1, READ, HONEST]].concat()));
     seeds
+}
+
+/// Small plans with every kind of step.
+fn small_plans() -> Vec<Vec<Program>> {
+    let group = |of: &dyn Fn(Rank) -> Program| (0..3).map(|rank| of(Rank(rank))).collect();
+    let gathered =
+        |algorithm| group(&|rank| allgather(algorithm, &Topology::flat(3), rank, 8, false).expect("a small group"));
+    let reduced = group(&|rank| {
+        let mut builder = ProgramBuilder::new(rank, 3);
+        builder.buffers(8, 8, 0);
+        builder.reduce(Span::input(0, 8), Span::output(0, 8), rank.0 == 0, &[]);
+        builder.build()
+    });
+    let tree = BroadcastAlgorithm::Binomial;
+    let cast = group(&|rank| broadcast(tree, 3, Rank(1), rank, 70_000).expect("a small group"));
+    vec![
+        gathered(AllgatherAlgorithm::Ring),
+        gathered(AllgatherAlgorithm::Multicast { chains: 1, subgroups: 2 }),
+        reduced,
+        cast,
+    ]
+}
+
+/// Texts for `plan_text`.
+#[must_use]
+pub fn plans() -> Vec<Vec<u8>> {
+    small_plans().iter().map(|programs| text::print(programs).into_bytes()).collect()
+}
+
+/// Texts for `goal_import`, one of them with all that the dialect has.
+#[must_use]
+pub fn schedules() -> Vec<Vec<u8>> {
+    let costs = Costs::default();
+    let export = |programs: &Vec<Program>| goal::export(programs, costs).expect("few messages").into_bytes();
+    let mut schedules: Vec<Vec<u8>> = small_plans().iter().map(export).collect();
+    let free = "num_ranks 2 // two\nrank 0 {\na: recv 1b from 1 tag 3 cpu 1 nic 0\nb irequires a /* c */\nb: calc 9 cpu 0\n}\n\
+                rank 1 { send 1b to 0 tag 3 }";
+    schedules.push(free.as_bytes().to_vec());
+    schedules
 }

@@ -22,6 +22,7 @@ pub mod broadcast;
 mod builder;
 pub mod combine;
 pub mod gather;
+pub mod goal;
 mod partition;
 pub mod passes;
 mod program;

@@ -1,0 +1,55 @@
+//! Texts that claim to be plans or schedules: they are refused with a place in the text, or become what can be written
+//! and read again.
+
+use outboard_plan::goal::{self, Costs, GoalReason};
+use outboard_plan::{Contract, VerifyError, text, verify};
+
+/// The verifier looks at schedules of so many ranks; it sees nothing new in more, and they take long.
+const VERIFIED_RANKS: usize = 16;
+
+/// A text that may be a plan.
+pub fn plan(bytes: &[u8]) {
+    let written = String::from_utf8_lossy(bytes);
+    match text::parse(&written) {
+        Ok(programs) => {
+            let again = text::parse(&text::print(&programs));
+            assert_eq!(again.as_ref(), Ok(&programs));
+            let promise = |input_bytes, output_bytes| Contract {
+                input_bytes,
+                output_bytes,
+                before: Vec::new(),
+                after: Vec::new(),
+            };
+            // Whatever the verdict: there is one.
+            let _ = verify(&programs, |rank| {
+                let program = &programs[rank.0 as usize];
+                promise(program.input_bytes, program.output_bytes)
+            });
+        }
+        Err(error) => inside(&written, error.at.line),
+    }
+}
+
+/// A text that may be a GOAL schedule.
+pub fn schedule(bytes: &[u8]) {
+    let written = String::from_utf8_lossy(bytes);
+    match goal::import(&written) {
+        Ok(import) => {
+            if import.programs.len() <= VERIFIED_RANKS {
+                let verdict = verify(&import.programs, |rank| import.contracts[rank.0 as usize].clone());
+                assert!(matches!(verdict, Ok(()) | Err(VerifyError::Deadlock { .. })), "{verdict:?}");
+            }
+            let again = goal::export(&import.programs, Costs::default()).expect("indices count from 0");
+            match goal::import(&again) {
+                Ok(again) => assert_eq!(again.programs.len(), import.programs.len()),
+                // Messages of no bytes have one when written, which may be one too many.
+                Err(error) => assert!(matches!(error.reason, GoalReason::TooLarge { .. }), "{error}"),
+            }
+        }
+        Err(error) => inside(&written, error.at.line),
+    }
+}
+
+fn inside(text: &str, line: usize) {
+    assert!((1..=text.matches('\n').count() + 1).contains(&line), "line {line}");
+}
