@@ -190,6 +190,83 @@ int outboard_iscatterv(outboard_group *group, const void *send, const uint64_t *
                        const uint64_t *send_offsets, void *receive, uint64_t receive_bytes, uint32_t root,
                        outboard_request **request);
 
+/*
+ * What reductions do to elements, and what these are. MPI's rules apply: integers wrap, bitwise and logical operators are for
+ * integers, those with location for pairs alone, minimum and maximum for numbers that are ordered. Buffers hold elements in
+ * the byte order of the machine, at any alignment.
+ */
+enum outboard_operator {
+    OUTBOARD_SUM = 1,
+    OUTBOARD_PRODUCT = 2,
+    OUTBOARD_MINIMUM = 3,
+    OUTBOARD_MAXIMUM = 4,
+    OUTBOARD_MINIMUM_LOCATION = 5, /* of equal values the smaller index */
+    OUTBOARD_MAXIMUM_LOCATION = 6,
+    OUTBOARD_BIT_AND = 7,
+    OUTBOARD_BIT_OR = 8,
+    OUTBOARD_BIT_XOR = 9,
+    OUTBOARD_LOGICAL_AND = 10,
+    OUTBOARD_LOGICAL_OR = 11,
+    OUTBOARD_LOGICAL_XOR = 12
+};
+enum outboard_element {
+    OUTBOARD_I8 = 1,
+    OUTBOARD_I16 = 2,
+    OUTBOARD_I32 = 3,
+    OUTBOARD_I64 = 4,
+    OUTBOARD_U8 = 5,
+    OUTBOARD_U16 = 6,
+    OUTBOARD_U32 = 7,
+    OUTBOARD_U64 = 8,
+    OUTBOARD_F16 = 9,
+    OUTBOARD_BF16 = 10,
+    OUTBOARD_F32 = 11,
+    OUTBOARD_F64 = 12,
+    OUTBOARD_COMPLEX_F32 = 13,
+    OUTBOARD_COMPLEX_F64 = 14,
+    OUTBOARD_F32_INDEX = 15, /* struct { float value; int index; } */
+    OUTBOARD_F64_INDEX = 16, /* struct { double value; int index; } */
+    OUTBOARD_I64_INDEX = 17, /* struct { long value; int index; } */
+    OUTBOARD_I32_INDEX = 18, /* struct { int value; int index; } */
+    OUTBOARD_I16_INDEX = 19  /* struct { short value; int index; } */
+};
+
+/* 1 when the group offloads barriers. */
+int outboard_group_offloads_barrier(const outboard_group *group);
+/* 1 when the group's configuration offloads reductions to which each rank contributes so many bytes; as above. */
+int outboard_group_offloads_reduction(const outboard_group *group, uint64_t bytes);
+
+/* Posts a barrier: the request completes when all ranks have posted theirs. Never blocks. */
+int outboard_ibarrier(outboard_group *group, outboard_request **request);
+
+/*
+ * Post reductions: the vectors at `send` of all ranks are combined, element by element. All ranks pass the same counts,
+ * operator, element and root, else the request fails with OUTBOARD_ERR_MISMATCH. The result has the same bits from run to run
+ * whatever comes first, and on all ranks that receive the same. `send` OUTBOARD_IN_PLACE means that the vector begins where
+ * the result goes, at `receive`. Never block; a rank that posts late holds up only those whose result it is part of. Both
+ * buffers belong to Outboard until the request completes. OUTBOARD_ERR_RESOURCE when what is on the way would exceed the
+ * service process's staging.
+ */
+/* `count` elements to rank `root`, which alone may be in place; elsewhere `receive` means nothing. */
+int outboard_ireduce(outboard_group *group, const void *send, void *receive, uint64_t count, int op, int element,
+                     uint32_t root, outboard_request **request);
+/* `count` elements to all ranks. */
+int outboard_iallreduce(outboard_group *group, const void *send, void *receive, uint64_t count, int op, int element,
+                        outboard_request **request);
+/* The vector is cut into a block of counts[i] elements for each rank i; each receives its own. `counts` has one entry for
+ * every rank and is read before the call returns. */
+int outboard_ireduce_scatter(outboard_group *group, const void *send, void *receive, const uint64_t *counts, int op,
+                             int element, outboard_request **request);
+/* The same with blocks of `count` elements. */
+int outboard_ireduce_scatter_block(outboard_group *group, const void *send, void *receive, uint64_t count, int op,
+                                   int element, outboard_request **request);
+/* `count` elements: rank i receives those of ranks 0 to i combined. */
+int outboard_iscan(outboard_group *group, const void *send, void *receive, uint64_t count, int op, int element,
+                   outboard_request **request);
+/* `count` elements: rank i receives those of ranks 0 to i - 1 combined, rank 0 nothing. */
+int outboard_iexscan(outboard_group *group, const void *send, void *receive, uint64_t count, int op, int element,
+                     outboard_request **request);
+
 /* Sets *done to 1 when the request has completed; the return value is then its result. The request stays valid. */
 int outboard_test(outboard_request *request, int *done);
 /* Sleeps until the request completes and returns its result; timeout_ms < 0 waits for ever. On timeout *done is 0

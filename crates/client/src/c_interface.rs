@@ -20,6 +20,7 @@ use std::path::Path;
 use std::sync::{LazyLock, Mutex, TryLockError};
 use std::time::Duration;
 
+mod reductions;
 mod rooted;
 
 thread_local! {

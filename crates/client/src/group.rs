@@ -12,6 +12,7 @@ use outboard_shm::memory::Tier;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+mod reductions;
 mod rooted;
 
 pub use rooted::Destination;

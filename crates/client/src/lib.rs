@@ -27,6 +27,7 @@ mod trace;
 pub use context::Context;
 pub use error::Error;
 pub use group::{BlockList, Contribution, Destination, Group};
+pub use outboard_plan::{Element, Operator, Reduction, ReductionError};
 pub use outboard_shm::attach::OFFER_BYTES;
 pub use outboard_shm::memory::Tier;
 pub use outboard_shm::status::Status;

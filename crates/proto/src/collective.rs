@@ -2,7 +2,7 @@
 //!
 //! | phase | event | next |
 //! |---|---|---|
-//! | Gathering | every local rank has called or is stood in for, and the group's window is open | Barrier |
+//! | Gathering | every local rank has called or is stood in for, the group's window is open and scratch is taken | Barrier |
 //! | Barrier | all service processes are ready (MC-4) | Running |
 //! | Running | the calls of all local ranks have ended | Ended |
 //! | Gathering, Barrier, Running | [`Collective::fail`] | Failed, and Ended when nothing of ours is on its way |
@@ -11,7 +11,8 @@
 //! done, the right neighbour complete (MC-7) and nothing of ours on its way to the wire. A rank that is late keeps only
 //! those waiting that need what it contributes. News of the collective from another host starts the clock after which
 //! the service process stands in. In place means that the input is an alias of the rank's part of the output, so one
-//! program serves both forms.
+//! program serves both forms. Reductions are ordered as the programs order them, whatever comes first, so that results have
+//! the same bits from run to run (TH-2).
 //!
 //! Invariants: every call completes once; none of its buffers is named after that. Never sees payload.
 
@@ -26,7 +27,7 @@ use crate::executor::Run;
 use crate::fragments::Sends;
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
-use crate::interface::{Call, CallKind, InFlight, MemRef, Region, Signature, Step};
+use crate::interface::{Call, InFlight, MemRef, Region, Signature, Step};
 use crate::multicast::{Block, chunks_of};
 use crate::outbox::{Completion, Outbox, Staging};
 use crate::pacing::{Portion, Share, transfer_time};
@@ -34,10 +35,12 @@ use crate::wire::{MAX_BLOCKS, Message};
 
 mod layout;
 mod recovery;
+mod scratch;
 mod shares;
 mod unicast;
 
-use layout::Layout;
+use layout::{Terrain, choose};
+use scratch::Scratch;
 use shares::Shares;
 
 /// What a collective works with while it handles something.
@@ -82,6 +85,8 @@ struct Local {
     run: Run,
     /// Steps that wait for this rank's own call, or for another local rank.
     blocked: Vec<OpId>,
+    /// Where its scratch begins, once there is some.
+    scratch: Option<(StagingId, u64)>,
 }
 
 /// One collective at one service process.
@@ -96,6 +101,7 @@ pub(crate) struct Collective {
     phase: Phase,
     barrier: Barrier,
     locals: Vec<Local>,
+    scratch: Scratch,
     /// By the rank that multicasts it. Empty when nothing is multicast between hosts.
     blocks: BTreeMap<Rank, Block>,
     subgroups: u16,
@@ -116,6 +122,8 @@ pub(crate) struct Collective {
     /// When news of it came while a local rank was absent.
     began: Option<Instant>,
     stand_in_at: Option<Instant>,
+    /// When scratch is asked for again that the quota did not allow.
+    equip_at: Option<Instant>,
     sends: Sends,
     /// Multicast batches handed to the driver and not yet done.
     outstanding: u32,
@@ -124,7 +132,7 @@ pub(crate) struct Collective {
 impl Collective {
     /// A collective of which `signer`'s call is the first news. Fails when its sizes cannot be.
     pub(crate) fn new(
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         instance: InstanceId,
         (signer, signature): (Rank, Signature),
         extents: Extents,
@@ -132,29 +140,19 @@ impl Collective {
         if extents.sizes().any(|bytes| chunks_of(bytes, cx.config.chunk_bytes) >= u64::from(u32::MAX)) {
             return Err("a block of more than 2^32 chunks");
         }
-        let layout = Layout::new(cx, signature.kind);
+        let layout = choose(signature, Terrain::of(cx.members), cx.config);
         let local = |rank: &Rank| -> Result<Local, &'static str> {
             let run = Run::new(layout.program(signature, &extents, (cx.members.ranks(), *rank))?);
-            Ok(Local { rank: *rank, presence: Presence::Absent, run, blocked: Vec::new() })
+            Ok(Local { rank: *rank, presence: Presence::Absent, run, blocked: Vec::new(), scratch: None })
         };
         let locals = cx.members.locals.iter().map(local).collect::<Result<Vec<_>, _>>()?;
         let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
         let block = |(r, bytes): (Rank, u64)| (r, Block::new(bytes, cx.config.chunk_bytes, here(r)));
-        let roots: Vec<(Rank, u64)> = match (signature.kind, layout.over_the_wire) {
-            (CallKind::Allgather | CallKind::Allgatherv { .. }, true) => (0..).map(Rank).zip(extents.sizes()).collect(),
-            (CallKind::Broadcast { root }, true) => vec![(root, signature.bytes)],
-            (CallKind::Allgather | CallKind::Allgatherv { .. } | CallKind::Broadcast { .. }, false) => Vec::new(),
-            (
-                CallKind::Alltoall
-                | CallKind::Alltoallv
-                | CallKind::Gather { .. }
-                | CallKind::Gatherv { .. }
-                | CallKind::Scatter { .. }
-                | CallKind::Scatterv { .. },
-                _,
-            ) => unreachable!("exchanges are not multicast"),
-        };
-        let blocks: BTreeMap<Rank, Block> = roots.into_iter().filter(|(_, bytes)| *bytes > 0).map(block).collect();
+        let program = locals[0].run.program();
+        let (chains, subgroups) = (program.chains, program.subgroups);
+        // Within one service process what is multicast is copied.
+        let networked = cx.members.sps.len() > 1;
+        let blocks: BTreeMap<Rank, Block> = locals[0].run.multicast_roots().filter(|_| networked).map(block).collect();
         Ok(Collective {
             instance,
             signature,
@@ -162,13 +160,14 @@ impl Collective {
             since: cx.out.now,
             phase: Phase::Gathering,
             barrier: Barrier::new(cx.members.me, cx.members.sps.len() as u32),
+            scratch: Scratch::new(cx.members, instance, &locals)?,
             locals,
             leaves_missing: blocks.values().filter(|b| !b.is_root()).count() as u32,
             complete_sent: blocks.is_empty(),
             right_complete: blocks.is_empty(),
             blocks,
-            subgroups: cx.config.subgroups,
-            shares: Shares::new(cx.members, signature.kind, layout.chains, &extents),
+            subgroups,
+            shares: Shares::new(cx.members, signature.kind, chains, &extents),
             extents,
             serving: BTreeSet::new(),
             asks_unanswered: 0,
@@ -177,6 +176,7 @@ impl Collective {
             check_at: None,
             began: None,
             stand_in_at: None,
+            equip_at: None,
             sends: Sends::default(),
             outstanding: 0,
         })
@@ -240,8 +240,8 @@ impl Collective {
         self.locals.iter().find(|l| matches!(&l.presence, Presence::Called(c, _) if c.id == id)).map(|l| l.rank)
     }
 
-    /// A local rank calls. The caller has compared the signatures.
-    pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: Call) {
+    /// A local rank calls. The caller has compared the signatures. An error breaks the group.
+    pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: Call) -> Result<(), CollectiveError> {
         let i = cx.members.local(call.rank).expect("the caller checks that the rank is local");
         let presence = std::mem::replace(&mut self.locals[i].presence, Presence::Absent);
         let staging = match presence {
@@ -257,10 +257,12 @@ impl Collective {
         if let Some(id) = stood_in {
             self.hand_over(cx, i, Region::Staging(id));
         }
+        self.check_scratch(cx)?;
         self.local_is_ready(cx);
+        Ok(())
     }
 
-    /// What came while the rank was absent goes from staging to its own buffer.
+    /// What came while the rank was absent, and what was made of it, goes from staging to its own buffer.
     fn hand_over(&mut self, cx: &mut Context<'_>, i: usize, staging: Region) {
         let local = &self.locals[i];
         let copy = |cx: &mut Context<'_>, span: Span| {
@@ -277,9 +279,12 @@ impl Collective {
                 }
             }
         }
-        for r in local.run.receives().filter(|r| r.got > 0) {
-            copy(cx, Span { len: r.got, ..r.span });
-        }
+        let received = local.run.receives().filter(|r| r.got > 0).map(|r| Span { len: r.got, ..r.span });
+        let mut written: Vec<Span> = received.chain(local.run.made()).filter(|s| s.buffer == Buffer::Output).collect();
+        // A span that several reductions have written goes over once.
+        written.sort_by_key(|span| (span.offset, span.len));
+        written.dedup();
+        written.into_iter().for_each(|span| copy(cx, span));
     }
 
     /// News of the collective from another host, which came at `since`: absent ranks have until the stand-in.
@@ -307,18 +312,23 @@ impl Collective {
     }
 
     fn local_is_ready(&mut self, cx: &mut Context<'_>) {
+        self.retry_blocked();
+        self.try_enter(cx);
+        self.advance(cx);
+    }
+
+    fn retry_blocked(&mut self) {
         for local in &mut self.locals {
             let blocked = std::mem::take(&mut local.blocked);
             local.run.retry(blocked);
         }
-        self.try_enter(cx);
-        self.advance(cx);
     }
 
     /// Enters the ready barrier if all is ready here. Called again when the window of the group has moved.
     pub(crate) fn try_enter(&mut self, cx: &mut Context<'_>) {
         let ready = self.locals.iter().all(|l| !matches!(l.presence, Presence::Absent));
-        if matches!(self.phase, Phase::Gathering) && ready && self.instance.0 <= cx.members.window_end {
+        let may_enter = ready && self.instance.0 <= cx.members.window_end;
+        if matches!(self.phase, Phase::Gathering) && may_enter && self.take_scratch(cx) {
             self.phase = Phase::Barrier;
             cx.out.step(cx.members.handle, self.instance, Step::Entered);
             self.stand_in_at = None;
@@ -385,7 +395,17 @@ impl Collective {
                     _ => local.blocked.push(id),
                 }
             }
-            Op::Reduce { .. } => unreachable!("no plan of an allgather or broadcast reduces"),
+            Op::Reduce { from, into, from_left } => {
+                let local = &mut self.locals[i];
+                match (local.memory(&self.extents, from), local.memory(&self.extents, into)) {
+                    (Some(from), Some(into)) => {
+                        let reduction = self.signature.kind.reduction().expect("plans of reductions alone combine");
+                        cx.out.reduce(reduction, (from, into), from_left);
+                        local.run.complete(id);
+                    }
+                    _ => local.blocked.push(id),
+                }
+            }
             Op::Send { to, index, span } => self.start_send(cx, i, id, (to, index, span)),
             Op::Multicast { span } => self.start_multicast(cx, i, id, span),
         }
@@ -462,6 +482,7 @@ impl Collective {
         }
         self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
         self.check_at = None;
+        self.give_scratch_back(cx);
         cx.out.forgotten.push((cx.members.handle, self.instance));
     }
 
@@ -491,19 +512,22 @@ impl Collective {
         }
         self.phase = Phase::Failed(error);
         self.sends.clear();
-        (self.check_at, self.have_at, self.stand_in_at) = (None, None, None);
+        (self.check_at, self.have_at, self.stand_in_at, self.equip_at) = (None, None, None, None);
         self.try_end(cx);
     }
 
     /// When [`Self::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        [self.check_at, self.have_at, self.stand_in_at].into_iter().flatten().min()
+        [self.check_at, self.have_at, self.stand_in_at, self.equip_at].into_iter().flatten().min()
     }
 
     /// Time has passed.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
         let (check, have, stand_in) = (due(self.check_at), due(self.have_at), due(self.stand_in_at));
+        if due(self.equip_at) {
+            self.try_enter(cx);
+        }
         if stand_in {
             self.stand_in(cx);
         }
@@ -536,21 +560,25 @@ impl Local {
     fn memory(&self, extents: &Extents, span: Span) -> Option<MemRef> {
         let Span { buffer, offset, len } = span;
         if len == 0 {
-            // A signal needs no memory; nothing is ever done with this piece.
-            return Some(MemRef { region: Region::Staging(StagingId(0)), offset: 0, len: 0 });
+            // Nothing is ever done with this piece; but an empty input says that the rank has called.
+            let is_there = buffer != Buffer::Input || matches!(self.presence, Presence::Called(..));
+            return is_there.then_some(MemRef { region: Region::Staging(StagingId(0)), offset: 0, len: 0 });
         }
         let (region, offset) = match (&self.presence, buffer) {
-            // In place is for allgathers: the service refuses it elsewhere.
+            // The service refuses it where it cannot be.
             (Presence::Called(call, _), Buffer::Input) if call.in_place => {
-                (Region::Output(call.id), placed(call, extents, extents.block(self.rank).offset + offset))
+                let start = call.signature.kind.reduction().map_or_else(|| extents.block(self.rank).offset, |_| 0);
+                (Region::Output(call.id), placed(call, extents, start + offset))
             }
             (Presence::Called(call, _), Buffer::Input) => (Region::Input(call.id), offset),
             (Presence::Called(call, _), Buffer::Output) => (Region::Output(call.id), placed(call, extents, offset)),
             (Presence::StoodIn(staging), Buffer::Output) => (Region::Staging(staging.id), offset),
-            // No allgather uses scratch; an absent rank has nothing, one stood in for has no input.
-            (_, Buffer::Scratch) | (Presence::Absent | Presence::Ended, _) | (Presence::StoodIn(_), Buffer::Input) => {
-                return None;
+            (Presence::Called(..) | Presence::StoodIn(_), Buffer::Scratch) => {
+                let (staging, start) = self.scratch?;
+                (Region::Staging(staging), start + offset)
             }
+            // An absent rank has nothing, one stood in for has no input.
+            (Presence::Absent | Presence::Ended, _) | (Presence::StoodIn(_), Buffer::Input) => return None,
         };
         Some(MemRef { region, offset, len })
     }
@@ -562,7 +590,9 @@ impl Local {
 
 /// Where byte `offset` of the plan's output lies in that of the call, whose blocks may lie anywhere.
 fn placed(call: &Call, extents: &Extents, offset: u64) -> u64 {
-    let Some(blocks) = &call.blocks else { return offset };
+    let Some(blocks) = call.blocks.as_ref().filter(|_| call.signature.kind.reduction().is_none()) else {
+        return offset;
+    };
     let rank = extents.rank_at(offset);
     blocks.receive[rank.0 as usize].offset + (offset - extents.block(rank).offset)
 }

@@ -77,6 +77,16 @@ pub enum CollectiveError {
         "{0} exists already with other members on a host of the group; make the group again, it draws a new handle"
     )]
     HandleTaken(GroupHandle),
+    /// What a reduction has to keep in memory of the service process on the way is more than its quota.
+    #[error(
+        "the service process of {rank} would need {bytes} bytes of its own for this call, more than its quota of staging; raise that, or make calls on less"
+    )]
+    Staging {
+        /// The lowest of the group's ranks that it serves.
+        rank: Rank,
+        /// How much.
+        bytes: u64,
+    },
     /// A rank had set a deadline for its call, and it has passed (SP-9).
     #[error("{0}")]
     Deadline(Box<DeadlineMissed>),
@@ -89,6 +99,7 @@ impl CollectiveError {
             CollectiveError::Mismatch { .. }
             | CollectiveError::Block { .. }
             | CollectiveError::Memory(_)
+            | CollectiveError::Staging { .. }
             | CollectiveError::Deadline(_) => true,
             CollectiveError::RankLost(_)
             | CollectiveError::PeerLost { .. }

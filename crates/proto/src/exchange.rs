@@ -178,7 +178,14 @@ impl Exchange {
             | CallKind::Scatterv { .. }
             | CallKind::Allgather
             | CallKind::Allgatherv { .. }
-            | CallKind::Broadcast { .. } => None,
+            | CallKind::Broadcast { .. }
+            | CallKind::Barrier
+            | CallKind::Reduce { .. }
+            | CallKind::Allreduce { .. }
+            | CallKind::ReduceScatter { .. }
+            | CallKind::ReduceScatterBlock { .. }
+            | CallKind::Scan { .. }
+            | CallKind::Exscan { .. } => None,
         }
     }
 

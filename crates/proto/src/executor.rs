@@ -113,6 +113,15 @@ impl Run {
         self.done[id.0 as usize]
     }
 
+    /// What copies and reductions have written so far.
+    pub(crate) fn made(&self) -> impl Iterator<Item = Span> + '_ {
+        let steps = self.program.steps.iter().zip(&self.done).filter(|(_, done)| **done);
+        steps.filter_map(|(step, _)| match step.op {
+            Op::Copy { to: span, .. } | Op::Reduce { into: span, .. } => Some(span),
+            Op::Send { .. } | Op::Recv { .. } | Op::Multicast { .. } | Op::MulticastRecv { .. } => None,
+        })
+    }
+
     pub(crate) fn finished(&self) -> bool {
         self.remaining == 0
     }
@@ -137,6 +146,12 @@ impl Run {
 
     pub(crate) fn multicast_receives(&self) -> impl Iterator<Item = (Rank, Span)> + '_ {
         self.multicasts.iter().map(|(r, (_, s))| (*r, *s))
+    }
+
+    /// Everybody who multicasts, and how many bytes.
+    pub(crate) fn multicast_roots(&self) -> impl Iterator<Item = (Rank, u64)> + '_ {
+        let own = self.own.map(|span| (self.program.rank, span.len));
+        own.into_iter().chain(self.multicasts.iter().map(|(root, (_, span))| (*root, span.len)))
     }
 
     /// What this rank multicasts.

@@ -129,6 +129,6 @@ impl Fragment {
             instance,
             what: Tagged::Send { local: local as u32, op },
         });
-        Bulk { message, payload: payload.into_iter().collect(), tag }
+        Bulk { message, payload: payload.into_iter().filter(|piece| piece.len > 0).collect(), tag }
     }
 }

@@ -12,7 +12,7 @@ use outboard_plan::Rank;
 
 use crate::config::Config;
 use crate::error::CollectiveError;
-use crate::ids::{Channel, GroupHandle, HostId, SpId};
+use crate::ids::{Channel, GroupHandle, HostId, InstanceId, SpId};
 use crate::interface::{GroupSpec, Reach};
 
 /// The members of a group.
@@ -42,6 +42,8 @@ pub(crate) struct Members {
     pub(crate) patience: Duration,
     /// The last instance whose barrier may be entered now.
     pub(crate) window_end: u64,
+    /// Instances that are to take scratch and have not: they take it in their order, so that no two wait for each other.
+    pub(crate) unequipped: BTreeSet<InstanceId>,
 }
 
 impl Members {
@@ -91,6 +93,7 @@ impl Members {
             channels,
             patience: config.timer_floor,
             window_end: window,
+            unequipped: BTreeSet::new(),
         })
     }
 
@@ -124,7 +127,9 @@ impl Members {
     pub(crate) fn names_members(&self, error: &CollectiveError) -> bool {
         let serves = |sp: &SpId| self.index_of(*sp).is_some();
         match error {
-            CollectiveError::RankLost(rank) | CollectiveError::Memory(rank) => self.has_rank(*rank),
+            CollectiveError::RankLost(rank) | CollectiveError::Memory(rank) | CollectiveError::Staging { rank, .. } => {
+                self.has_rank(*rank)
+            }
             CollectiveError::PeerLost { sp, rank } => self.has_rank(*rank) && self.sp_of(*rank) == *sp,
             CollectiveError::Mismatch { a_rank, b_rank, .. } => self.has_rank(*a_rank) && self.has_rank(*b_rank),
             CollectiveError::Block { source_rank, destination, .. } => {

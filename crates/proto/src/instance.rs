@@ -1,7 +1,8 @@
 //! One of a group's calls, carried out by the machine of its kind.
 //!
 //! Collectives with a barrier move blocks that all ranks agree on ([`Collective`]); exchanges move what pairs of ranks agree
-//! on, without a barrier ([`Exchange`]); of an allgatherv that only others have called the sizes are unknown ([`Unsized`]).
+//! on, without a barrier ([`Exchange`]); of an allgatherv or uneven reduce-scatter that only others have called the sizes are
+//! unknown ([`Unsized`]).
 //! Never does anything itself.
 
 use outboard_plan::{Extents, Rank};
@@ -35,10 +36,10 @@ macro_rules! either {
 }
 
 impl Instance {
-    /// A call of which `signer`'s is the first news, with the sizes of an allgatherv's blocks where they are known. Fails when
-    /// they cannot be.
+    /// A call of which `signer`'s is the first news, with the sizes of its blocks where they are known. Fails when they cannot
+    /// be.
     pub(crate) fn new(
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         id: InstanceId,
         signature: Signature,
         signer: Rank,
@@ -53,12 +54,19 @@ impl Instance {
             | CallKind::Scatterv { .. } => {
                 return Exchange::new(cx, id, signature, signer).map(Box::new).map(Instance::Exchange);
             }
-            CallKind::Allgatherv { .. } => match sizes {
+            CallKind::Allgatherv { .. } | CallKind::ReduceScatter { .. } => match sizes {
                 None => return Ok(Instance::Unsized(Box::new(Unsized::new(cx, id, signature, signer)))),
                 sizes => sizes,
             },
-            CallKind::Allgather => Extents::even(cx.members.ranks(), signature.bytes),
-            CallKind::Broadcast { .. } => Extents::even(1, signature.bytes),
+            CallKind::Allgather | CallKind::ReduceScatterBlock { .. } => {
+                Extents::even(cx.members.ranks(), signature.bytes)
+            }
+            CallKind::Broadcast { .. }
+            | CallKind::Barrier
+            | CallKind::Reduce { .. }
+            | CallKind::Allreduce { .. }
+            | CallKind::Scan { .. }
+            | CallKind::Exscan { .. } => Extents::even(1, signature.bytes),
         };
         let extents = extents.ok_or("blocks beyond the address space")?;
         Collective::new(cx, id, (signer, signature), extents).map(Box::new).map(Instance::Collective)
@@ -136,10 +144,7 @@ impl Instance {
     /// A local rank calls. The caller has compared the signatures. An error breaks the group.
     pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: Call) -> Result<(), CollectiveError> {
         match self {
-            Instance::Collective(collective) => {
-                collective.handle_call(cx, call);
-                Ok(())
-            }
+            Instance::Collective(collective) => collective.handle_call(cx, call),
             Instance::Exchange(exchange) => exchange.handle_call(cx, call),
             Instance::Unsized(_) => unreachable!("a call brings its sizes along"),
         }

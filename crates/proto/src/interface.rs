@@ -9,8 +9,8 @@ use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_plan::Rank;
 use outboard_plan::alltoall::Blocks;
+use outboard_plan::{Rank, Reduction};
 use siphasher::sip::SipHasher13;
 
 use crate::error::{CollectiveError, GroupError};
@@ -56,6 +56,42 @@ pub enum CallKind {
         /// Who contributes.
         root: Rank,
     },
+    /// Nothing moves; nobody ends before all have called.
+    Barrier,
+    /// The vectors of all ranks are combined, element by element; the root receives the result.
+    Reduce {
+        /// Who receives.
+        root: Rank,
+        /// How.
+        reduction: Reduction,
+    },
+    /// The same; every rank receives the result.
+    Allreduce {
+        /// How.
+        reduction: Reduction,
+    },
+    /// The same; every rank receives a block of the result, of a size of its own, which all know.
+    ReduceScatter {
+        /// How.
+        reduction: Reduction,
+        /// Fingerprint of the sizes, [`sizes_digest`].
+        sizes: u64,
+    },
+    /// The same; the blocks have one size.
+    ReduceScatterBlock {
+        /// How.
+        reduction: Reduction,
+    },
+    /// Every rank receives the combined vectors of itself and all before it.
+    Scan {
+        /// How.
+        reduction: Reduction,
+    },
+    /// Every rank but the first receives the combined vectors of all before it; the first receives nothing.
+    Exscan {
+        /// How.
+        reduction: Reduction,
+    },
 }
 
 impl CallKind {
@@ -69,7 +105,61 @@ impl CallKind {
             | CallKind::Gatherv { .. }
             | CallKind::Scatter { .. }
             | CallKind::Scatterv { .. } => true,
-            CallKind::Allgather | CallKind::Allgatherv { .. } | CallKind::Broadcast { .. } => false,
+            CallKind::Allgather
+            | CallKind::Allgatherv { .. }
+            | CallKind::Broadcast { .. }
+            | CallKind::Barrier
+            | CallKind::Reduce { .. }
+            | CallKind::Allreduce { .. }
+            | CallKind::ReduceScatter { .. }
+            | CallKind::ReduceScatterBlock { .. }
+            | CallKind::Scan { .. }
+            | CallKind::Exscan { .. } => false,
+        }
+    }
+
+    /// How the vectors are combined, where they are.
+    #[must_use]
+    pub fn reduction(self) -> Option<Reduction> {
+        match self {
+            CallKind::Reduce { reduction, .. }
+            | CallKind::Allreduce { reduction }
+            | CallKind::ReduceScatter { reduction, .. }
+            | CallKind::ReduceScatterBlock { reduction }
+            | CallKind::Scan { reduction }
+            | CallKind::Exscan { reduction } => Some(reduction),
+            CallKind::Allgather
+            | CallKind::Allgatherv { .. }
+            | CallKind::Broadcast { .. }
+            | CallKind::Alltoall
+            | CallKind::Alltoallv
+            | CallKind::Gather { .. }
+            | CallKind::Gatherv { .. }
+            | CallKind::Scatter { .. }
+            | CallKind::Scatterv { .. }
+            | CallKind::Barrier => None,
+        }
+    }
+
+    /// The fingerprint of the sizes of its blocks, where a call brings sizes along that all ranks know.
+    #[must_use]
+    pub fn sizes(self) -> Option<u64> {
+        match self {
+            CallKind::Allgatherv { sizes } | CallKind::ReduceScatter { sizes, .. } => Some(sizes),
+            CallKind::Allgather
+            | CallKind::Broadcast { .. }
+            | CallKind::Alltoall
+            | CallKind::Alltoallv
+            | CallKind::Gather { .. }
+            | CallKind::Gatherv { .. }
+            | CallKind::Scatter { .. }
+            | CallKind::Scatterv { .. }
+            | CallKind::Barrier
+            | CallKind::Reduce { .. }
+            | CallKind::Allreduce { .. }
+            | CallKind::ReduceScatterBlock { .. }
+            | CallKind::Scan { .. }
+            | CallKind::Exscan { .. } => None,
         }
     }
 
@@ -86,11 +176,18 @@ impl CallKind {
             CallKind::Gatherv { .. } => "gatherv",
             CallKind::Scatter { .. } => "scatter",
             CallKind::Scatterv { .. } => "scatterv",
+            CallKind::Barrier => "barrier",
+            CallKind::Reduce { .. } => "reduce",
+            CallKind::Allreduce { .. } => "allreduce",
+            CallKind::ReduceScatter { .. } => "reduce-scatter",
+            CallKind::ReduceScatterBlock { .. } => "reduce-scatter of even blocks",
+            CallKind::Scan { .. } => "scan",
+            CallKind::Exscan { .. } => "exscan",
         }
     }
 }
 
-/// The fingerprint of the sizes of an allgatherv's blocks, by rank.
+/// The fingerprint of the sizes of blocks, by rank.
 #[must_use]
 pub fn sizes_digest(sizes: impl Iterator<Item = u64>) -> u64 {
     let mut h = SipHasher13::new_with_keys(0x626c_6f63, 0x6b73_697a);
@@ -103,8 +200,9 @@ pub fn sizes_digest(sizes: impl Iterator<Item = u64>) -> u64 {
 pub struct Signature {
     /// Which collective.
     pub kind: CallKind,
-    /// Bytes that each rank contributes, or the root, or that each block of an alltoall, gather or scatter has; of an
-    /// allgatherv the bytes of all blocks together, of an alltoallv, gatherv or scatterv 0.
+    /// Bytes that each rank contributes, or the root, or that each block of an alltoall, gather, scatter or even
+    /// reduce-scatter has; of an allgatherv or uneven reduce-scatter the bytes of all blocks together, of an alltoallv,
+    /// gatherv, scatterv and a barrier 0.
     pub bytes: u64,
 }
 
@@ -118,11 +216,21 @@ impl fmt::Display for Signature {
                 write!(f, "{kind} of {} bytes in blocks of sizes {sizes:016x}", self.bytes)
             }
             CallKind::Alltoall => write!(f, "{kind} of {} bytes per pair", self.bytes),
-            CallKind::Alltoallv => write!(f, "{kind}"),
             CallKind::Gather { root } => write!(f, "{kind} of {} bytes per rank at {root}", self.bytes),
             CallKind::Gatherv { root } => write!(f, "{kind} at {root}"),
             CallKind::Scatter { root } => write!(f, "{kind} of {} bytes per rank from {root}", self.bytes),
             CallKind::Scatterv { root } => write!(f, "{kind} from {root}"),
+            CallKind::Alltoallv | CallKind::Barrier => write!(f, "{kind}"),
+            CallKind::Reduce { root, reduction } => write!(f, "{kind} ({reduction}) of {} bytes to {root}", self.bytes),
+            CallKind::ReduceScatter { reduction, sizes } => {
+                write!(f, "{kind} ({reduction}) of {} bytes in blocks of sizes {sizes:016x}", self.bytes)
+            }
+            CallKind::ReduceScatterBlock { reduction } => {
+                write!(f, "{kind} ({reduction}) of {} bytes per rank", self.bytes)
+            }
+            CallKind::Allreduce { reduction } | CallKind::Scan { reduction } | CallKind::Exscan { reduction } => {
+                write!(f, "{kind} ({reduction}) of {} bytes", self.bytes)
+            }
         }
     }
 }
@@ -140,11 +248,12 @@ pub struct Call {
     pub instance: InstanceId,
     /// What is called.
     pub signature: Signature,
-    /// The contribution lies in its place of the output already, of an allgather; of the root of a gather or scatter of even
-    /// blocks: its own block stays where it is.
+    /// The contribution lies in the output already: of an allgather in its place, of a reduction from the start (of a reduce
+    /// on its root alone); of the root of a gather or scatter of even blocks: its own block stays where it is.
     pub in_place: bool,
-    /// Where the blocks lie, of calls with blocks of different sizes only. An allgatherv sends one block. A block that the
-    /// root of a gatherv or scatterv leaves where it is counts as empty.
+    /// Where the blocks lie, of calls with blocks of different sizes only. An allgatherv sends one block; a reduce-scatter
+    /// receives one and sends those of all ranks, one after the other. A block that the root of a gatherv or scatterv leaves
+    /// where it is counts as empty.
     pub blocks: Option<Arc<Blocks>>,
     /// Time after which the collective fails on all ranks, and the group with it, if this call has not ended: opt-in
     /// (SP-9).
@@ -233,6 +342,17 @@ pub enum Order {
         from: MemRef,
         /// Destination.
         to: MemRef,
+    },
+    /// Combine `from` into `into` element by element (equal lengths, whole elements, never overlapping).
+    Reduce {
+        /// The operand that stays.
+        from: MemRef,
+        /// The operand that becomes the result.
+        into: MemRef,
+        /// How.
+        reduction: Reduction,
+        /// `from` is the left operand.
+        from_left: bool,
     },
     /// Copy received payload to memory: `to.len` bytes from `offset` of payload `payload` (the index within the batch
     /// given to [`crate::ServiceProcess::handle_datagrams`], 0 for [`crate::ServiceProcess::handle_frame`]).

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use outboard_plan::Rank;
+use outboard_plan::{Rank, Reduction};
 
 use crate::config::Config;
 use crate::error::CollectiveError;
@@ -74,6 +74,11 @@ impl Outbox {
         Some(Staging { id, bytes, owner })
     }
 
+    /// Whether [`Self::stage`] can ever give so much at once.
+    pub(crate) fn could_stage(&self, bytes: u64) -> bool {
+        bytes <= self.staging_quota.min(self.owner_quota)
+    }
+
     pub(crate) fn unstage(&mut self, staging: Staging) {
         self.staging_used -= staging.bytes;
         if let Some(used) = self.used_by.get_mut(&staging.owner) {
@@ -89,6 +94,15 @@ impl Outbox {
         assert_eq!(from.len, to.len, "copies keep lengths");
         if from != to && from.len > 0 {
             self.orders.push_back(Order::Copy { from, to });
+        }
+    }
+
+    /// Combines two pieces that lie apart.
+    pub(crate) fn reduce(&mut self, reduction: Reduction, (from, into): (MemRef, MemRef), from_left: bool) {
+        assert_eq!(from.len, into.len, "operands have one length");
+        assert!(from.len.is_multiple_of(reduction.element().bytes()), "operands are whole elements");
+        if from.len > 0 {
+            self.orders.push_back(Order::Reduce { from, into, reduction, from_left });
         }
     }
 

@@ -1,4 +1,4 @@
-//! An allgatherv of which this service process has heard, but not how large the blocks are.
+//! An allgatherv or uneven reduce-scatter of which this service process has heard, but not how large the blocks are.
 //!
 //! A rank that calls brings the sizes along. Where no local rank has called for a while, they are asked of the service process
 //! that told of the call, so that this one can stand in (SP-6): a list that every rank knows is not sent around otherwise.
@@ -19,7 +19,7 @@ use crate::collective::Context;
 use crate::error::CollectiveError;
 use crate::group::Members;
 use crate::ids::{InstanceId, Instant, SpId};
-use crate::interface::{CallKind, InFlight, Signature, sizes_digest};
+use crate::interface::{InFlight, Signature, sizes_digest};
 use crate::wire::Message;
 
 /// Steps of the ready barrier that can come before this service process has entered it: one for each power of two.
@@ -108,7 +108,7 @@ impl Unsized {
         let digest = sizes_digest(sizes.iter().copied());
         let extents = Extents::uneven(sizes.iter().copied()).filter(|extents| extents.total() == self.signature.bytes);
         match extents {
-            Some(extents) if self.signature.kind == (CallKind::Allgatherv { sizes: digest }) => Ok(Some(extents)),
+            Some(extents) if self.signature.kind.sizes() == Some(digest) => Ok(Some(extents)),
             Some(_) | None => Err("sizes other than those that were called"),
         }
     }

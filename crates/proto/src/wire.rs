@@ -14,6 +14,6 @@ pub use message::{MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message};
 pub use reader::DecodeError;
 
 /// Version of everything on the wire. Service processes of different versions refuse each other's groups.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Largest frame without payload, bytes.
 pub const MAX_FRAME_HEADER: usize = 512;

@@ -15,6 +15,8 @@ use std::collections::{HashSet, VecDeque};
 
 use outboard_proto::{CallId, MemRef, Region, StagingId};
 
+use crate::combine::Combination;
+
 /// Payload held for ranks that are not in our library.
 const MOST_BYTES: usize = 256 << 20;
 
@@ -28,7 +30,9 @@ pub(crate) enum Work {
         /// Destination.
         to: MemRef,
     },
-    /// Received payload.
+    /// As the machine ordered it, or what is left of it.
+    Reduce(Combination),
+    /// Received payload, or a result.
     Deliver {
         /// The payload.
         bytes: Vec<u8>,
@@ -46,6 +50,7 @@ impl Work {
     fn regions(&self) -> impl Iterator<Item = Region> {
         let (one, two) = match self {
             Work::Copy { from, to } => (from.region, Some(to.region)),
+            Work::Reduce(Combination { from, into, .. }) => (from.region, Some(into.region)),
             Work::Deliver { to, .. } => (to.region, None),
             Work::Unstage { id } => (Region::Staging(*id), None),
         };
@@ -55,7 +60,7 @@ impl Work {
     fn payload(&self) -> usize {
         match self {
             Work::Deliver { bytes, .. } => bytes.len(),
-            Work::Copy { .. } | Work::Unstage { .. } => 0,
+            Work::Copy { .. } | Work::Reduce(_) | Work::Unstage { .. } => 0,
         }
     }
 }
@@ -139,7 +144,11 @@ impl Deferred {
                 lost.insert(to.region);
                 false
             }
-            Work::Copy { .. } | Work::Deliver { .. } | Work::Unstage { .. } => true,
+            Work::Reduce(Combination { from, into, .. }) if lost.contains(&from.region) => {
+                lost.insert(into.region);
+                false
+            }
+            Work::Copy { .. } | Work::Reduce(_) | Work::Deliver { .. } | Work::Unstage { .. } => true,
         });
         self.forget(call);
         let cut = |region: &Region| match region {

@@ -16,6 +16,7 @@ pub(crate) fn collective(error: &CollectiveError) -> Status {
         | CollectiveError::Configuration { .. }
         | CollectiveError::HandleTaken(_) => Status::Mismatch,
         CollectiveError::Memory(_) => Status::Memory,
+        CollectiveError::Staging { .. } => Status::Resource,
         CollectiveError::Deadline(_) => Status::Deadline,
         CollectiveError::Protocol(_) => Status::Protocol,
     }

@@ -17,6 +17,7 @@
 
 mod admission;
 mod attach;
+mod combine;
 mod conductor;
 pub mod daemon;
 mod datapath;

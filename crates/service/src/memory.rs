@@ -11,6 +11,7 @@ use std::sync::Arc;
 use outboard_proto::{CallId, MemRef, Order, Region, ServiceProcess, StagingId};
 use outboard_shm::memory::{AccessError, RankMemory, TieredMemory, WritePiece, copy_between};
 
+use crate::combine::{Bounces, Combination, Unfinished};
 use crate::deferred::{Deferred, Work};
 use crate::staging::{Staging, StagingPool};
 
@@ -134,6 +135,14 @@ impl Place {
         }
     }
 
+    /// The same place without its first bytes.
+    pub(crate) fn behind(&self, bytes: u64) -> Place {
+        match self.clone() {
+            Place::Rank { call, memory, address } => Place::Rank { call, memory, address: address + bytes },
+            Place::Staging { buffer, offset } => Place::Staging { buffer, offset: offset + bytes },
+        }
+    }
+
     fn copy_to(&self, to: &Place, bytes: u64, bounce: &mut Vec<u8>) -> Result<(), Fault> {
         let length = usize::try_from(bytes).expect("staging lies in memory");
         match (self, to) {
@@ -201,6 +210,7 @@ pub(crate) struct Memory {
     deferred: Deferred,
     /// Grows once, with the first copy between ranks that needs it.
     bounce: Vec<u8>,
+    bounces: Bounces,
 }
 
 impl Memory {
@@ -322,6 +332,9 @@ impl Memory {
                 }
                 Order::Unstage { id } => self.work(Work::Unstage { id }),
                 Order::Copy { from, to } => self.work(Work::Copy { from, to }),
+                Order::Reduce { from, into, reduction, from_left } => {
+                    self.work(Work::Reduce(Combination { from, into, reduction, from_left }));
+                }
                 Order::Deliver { .. } => unreachable!("gathered above"),
             }
         }
@@ -332,6 +345,7 @@ impl Memory {
     fn work(&mut self, work: Work) {
         let done = match &work {
             Work::Copy { from, to } => self.copy(*from, *to),
+            Work::Reduce(combination) => return self.reduce(*combination),
             Work::Deliver { bytes, to } => self.put(bytes, *to),
             Work::Unstage { id } if self.deferred.holds(Region::Staging(*id)) => Err(Fault::Awaited),
             Work::Unstage { id } => {
@@ -360,6 +374,17 @@ impl Memory {
         if !self.deferred.push(work) {
             tracing::warn!(call = receiver.0, "no more can be held for a rank that does not copy");
             self.faults.push((receiver, Cause::Buffer));
+        }
+    }
+
+    /// Combines, now or as far as memory is within reach.
+    fn reduce(&mut self, combination: Combination) {
+        let places = self.place(combination.from).and_then(|from| Ok((from, self.place(combination.into)?)));
+        let done = places
+            .map_err(|fault| Unfinished { fault, left: vec![Work::Reduce(combination)] })
+            .and_then(|(from, into)| combination.perform(&from, &into, &mut self.bounces));
+        if let Err(Unfinished { fault, left }) = done {
+            left.into_iter().for_each(|work| self.postpone(fault, work));
         }
     }
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outboard_plan::alltoall::Blocks;
-use outboard_plan::{AlltoallError, Extents, Rank, Span};
+use outboard_plan::{AlltoallError, Extents, Rank, ReductionError, Span};
 use outboard_proto::{
     Call, CallId, CallKind, CollectiveError, GroupError, GroupHandle, InstanceId, Signature, sizes_digest,
 };
@@ -40,6 +40,7 @@ use crate::statistics::{Ended, Seated, Tiers};
 use crate::topology::{Place, Seat, Topology};
 use crate::trace::Trace;
 
+mod reductions;
 mod rooted;
 
 /// Submissions taken from one rank per turn, so that one rank does not starve the others.
@@ -177,9 +178,13 @@ enum Refusal {
     Blocks(#[from] AlltoallError),
     #[error(transparent)]
     Quota(#[from] QuotaError),
+    #[error(transparent)]
+    Reduction(#[from] ReductionError),
+    #[error("{bytes} bytes are not whole elements of {element} bytes")]
+    Element { bytes: u64, element: u64 },
     #[error("rank {root} cannot be the root among {ranks} ranks; they count from 0")]
     Root { root: u32, ranks: u32 },
-    #[error("a gather or scatter is in place at a rank that is not its root; only the root's own block can be")]
+    #[error("a gather, scatter or reduce is in place at a rank that is not its root; only the root's own block can be")]
     InPlace,
     #[error(
         "the root of a gatherv or scatterv names one block, or another rank a table; the root gives the blocks of all"
@@ -599,6 +604,8 @@ impl Attached {
             Entry::Alltoall(entry) => alltoall(entry, *rank, *ranks, &self.memory)?,
             Entry::Allgatherv(entry) => allgatherv(entry, *rank, *ranks, &self.memory)?,
             Entry::Rooted(entry) => rooted::rooted(entry, *rank, *ranks, &self.memory)?,
+            Entry::Barrier(_) => reductions::barrier(),
+            Entry::Reduction(entry) => reductions::reduction(entry, *rank, *ranks, &self.memory)?,
         };
         *calls = expected;
         *in_flight += 1;

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Version of everything that the two sides share in memory: control region and entries.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 /// Entries of the submission ring: an entry owns a completion word until it ends, so the ring is never full of them.
 pub const RING_CAPACITY: u32 = COMPLETION_WORDS;
 /// Completion words, and with them requests in flight, per rank.

@@ -13,6 +13,13 @@ const KIND_BROADCAST: u64 = 2;
 const KIND_ALLTOALL: u64 = 3;
 const KIND_ALLTOALLV: u64 = 4;
 const KIND_ALLGATHERV: u64 = 5;
+const KIND_BARRIER: u64 = 16;
+const KIND_REDUCE: u64 = 17;
+const KIND_ALLREDUCE: u64 = 18;
+const KIND_REDUCE_SCATTER: u64 = 19;
+const KIND_REDUCE_SCATTER_BLOCK: u64 = 20;
+const KIND_SCAN: u64 = 21;
+const KIND_EXSCAN: u64 = 22;
 const FLAG_IN_PLACE: u64 = 1;
 
 /// A rank's request to its service process.
@@ -28,6 +35,10 @@ pub enum Entry {
     Allgatherv(AllgathervEntry),
     /// Start a gather or scatter.
     Rooted(RootedEntry),
+    /// Start a barrier.
+    Barrier(BarrierEntry),
+    /// Start a reduction of some kind.
+    Reduction(ReductionEntry),
 }
 
 /// An allgather as the rank posts it.
@@ -103,6 +114,75 @@ pub struct AllgathervEntry {
     pub table: u64,
 }
 
+/// A barrier as the rank posts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BarrierEntry {
+    /// As of [`AllgatherEntry`].
+    pub group: u64,
+    /// As of [`AllgatherEntry`].
+    pub instance: u64,
+    /// As of [`AllgatherEntry`].
+    pub slot: u32,
+}
+
+/// A reduction as the rank posts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReductionEntry {
+    /// As of [`AllgatherEntry`].
+    pub group: u64,
+    /// As of [`AllgatherEntry`].
+    pub instance: u64,
+    /// As of [`AllgatherEntry`].
+    pub slot: u32,
+    /// Who receives what of the result.
+    pub result: Reduced,
+    /// Operator and element, as their code on the wire.
+    pub code: u16,
+    /// The contribution lies where the result goes, from its start; `send` is 0.
+    pub in_place: bool,
+    /// Address of the contribution.
+    pub send: u64,
+    /// Address of the result, where the rank receives one.
+    pub receive: u64,
+}
+
+/// What becomes of the combined vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduced {
+    /// One rank receives them.
+    Reduce {
+        /// That rank.
+        root: u32,
+        /// Bytes of a vector.
+        bytes: u64,
+    },
+    /// All ranks receive them.
+    Allreduce {
+        /// Bytes of a vector.
+        bytes: u64,
+    },
+    /// Every rank receives its block of them.
+    ReduceScatter {
+        /// Address in the rank of a table, read when the entry is taken: one u64 per rank, the bytes of the blocks.
+        table: u64,
+    },
+    /// Every rank receives its block of them.
+    ReduceScatterBlock {
+        /// Bytes of a block.
+        bytes: u64,
+    },
+    /// Every rank receives those of itself and of the ranks before it.
+    Scan {
+        /// Bytes of a vector.
+        bytes: u64,
+    },
+    /// Every rank but the first receives those of the ranks before it.
+    Exscan {
+        /// Bytes of a vector.
+        bytes: u64,
+    },
+}
+
 /// The sizes of the blocks of an all-to-all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockSizes {
@@ -164,6 +244,32 @@ impl Entry {
                 words[7] = entry.table;
             }
             Entry::Rooted(entry) => entry.encode(&mut words),
+            Entry::Barrier(entry) => {
+                words[0] = KIND_BARRIER;
+                words[1] = entry.group;
+                words[2] = entry.instance;
+                words[3] = u64::from(entry.slot);
+            }
+            Entry::Reduction(entry) => {
+                (words[0], words[7]) = match entry.result {
+                    Reduced::Reduce { root, bytes } => {
+                        words[9] = u64::from(root);
+                        (KIND_REDUCE, bytes)
+                    }
+                    Reduced::Allreduce { bytes } => (KIND_ALLREDUCE, bytes),
+                    Reduced::ReduceScatter { table } => (KIND_REDUCE_SCATTER, table),
+                    Reduced::ReduceScatterBlock { bytes } => (KIND_REDUCE_SCATTER_BLOCK, bytes),
+                    Reduced::Scan { bytes } => (KIND_SCAN, bytes),
+                    Reduced::Exscan { bytes } => (KIND_EXSCAN, bytes),
+                };
+                words[1] = entry.group;
+                words[2] = entry.instance;
+                words[3] = u64::from(entry.slot);
+                words[4] = if entry.in_place { FLAG_IN_PLACE } else { 0 };
+                words[5] = entry.send;
+                words[6] = entry.receive;
+                words[8] = u64::from(entry.code);
+            }
             Entry::Alltoall(entry) => {
                 (words[0], words[7]) = match entry.blocks {
                     BlockSizes::Even { bytes } => (KIND_ALLTOALL, bytes),
@@ -187,6 +293,8 @@ impl Entry {
             Entry::Alltoall(entry) => entry.group,
             Entry::Allgatherv(entry) => entry.group,
             Entry::Rooted(entry) => entry.group,
+            Entry::Barrier(entry) => entry.group,
+            Entry::Reduction(entry) => entry.group,
         }
     }
 
@@ -198,6 +306,8 @@ impl Entry {
             Entry::Alltoall(entry) => entry.instance,
             Entry::Allgatherv(entry) => entry.instance,
             Entry::Rooted(entry) => entry.instance,
+            Entry::Barrier(entry) => entry.instance,
+            Entry::Reduction(entry) => entry.instance,
         }
     }
 
@@ -209,6 +319,8 @@ impl Entry {
             Entry::Alltoall(entry) => entry.slot,
             Entry::Allgatherv(entry) => entry.slot,
             Entry::Rooted(entry) => entry.slot,
+            Entry::Barrier(entry) => entry.slot,
+            Entry::Reduction(entry) => entry.slot,
         }
     }
 
@@ -221,16 +333,30 @@ impl Entry {
             if ok { Ok(()) } else { Err(BadEntry { field, value }) }
         };
         let rooted = rooted::Kind::of(words[0]);
-        check(rooted.is_some() || (KIND_ALLGATHER..=KIND_ALLGATHERV).contains(&words[0]), "kind", words[0])?;
+        let reduces = (KIND_REDUCE..=KIND_EXSCAN).contains(&words[0]);
+        let moves = (KIND_ALLGATHER..=KIND_ALLGATHERV).contains(&words[0]) || rooted.is_some();
+        check(moves || words[0] == KIND_BARRIER || reduces, "kind", words[0])?;
         check(words[2] != 0, "instance", words[2])?;
         check(words[3] < u64::from(slots), "slot", words[3])?;
-        for &spare in &words[8..] {
+        let used = match words[0] {
+            KIND_BARRIER => 4,
+            KIND_REDUCE => 10,
+            _ if reduces => 9,
+            _ => 8,
+        };
+        for &spare in &words[used..] {
             check(spare == 0, "spare word", spare)?;
         }
         if let Some(kind) = rooted {
             return RootedEntry::decode(words, kind).map(Entry::Rooted);
         }
         let (group, instance, slot) = (words[1], words[2], words[3] as u32);
+        if words[0] == KIND_BARRIER {
+            return Ok(Entry::Barrier(BarrierEntry { group, instance, slot }));
+        }
+        if reduces {
+            return Self::decode_reduction(words, (group, instance, slot)).map(Entry::Reduction);
+        }
         if words[0] == KIND_BROADCAST {
             let root = u32::try_from(words[4]).map_err(|_| BadEntry { field: "root", value: words[4] })?;
             check(words[6] == 0, "spare word", words[6])?;
@@ -266,6 +392,25 @@ impl Entry {
             receive: words[6],
             bytes_per_rank: words[7],
         }))
+    }
+
+    fn decode_reduction(words: &Words, (group, instance, slot): (u64, u64, u32)) -> Result<ReductionEntry, BadEntry> {
+        let fits = |field, value: u64| u32::try_from(value).map_err(|_| BadEntry { field, value });
+        let code = u16::try_from(words[8]).map_err(|_| BadEntry { field: "reduction", value: words[8] })?;
+        let bytes = words[7];
+        let result = match words[0] {
+            KIND_REDUCE => Reduced::Reduce { root: fits("root", words[9])?, bytes },
+            KIND_ALLREDUCE => Reduced::Allreduce { bytes },
+            KIND_REDUCE_SCATTER => Reduced::ReduceScatter { table: words[7] },
+            KIND_REDUCE_SCATTER_BLOCK => Reduced::ReduceScatterBlock { bytes },
+            KIND_SCAN => Reduced::Scan { bytes },
+            _ => Reduced::Exscan { bytes },
+        };
+        if words[4] & !FLAG_IN_PLACE != 0 {
+            return Err(BadEntry { field: "flags", value: words[4] });
+        }
+        let in_place = words[4] & FLAG_IN_PLACE != 0;
+        Ok(ReductionEntry { group, instance, slot, result, code, in_place, send: words[5], receive: words[6] })
     }
 }
 
@@ -304,6 +449,43 @@ mod tests {
             let mut bad = words;
             bad[word] = value;
             assert_eq!(Entry::decode(&bad, 10), Err(BadEntry { field, value }));
+        }
+    }
+
+    #[test]
+    fn a_barrier_survives_the_ring_and_bad_fields_are_named() {
+        let entry = Entry::Barrier(BarrierEntry { group: 3, instance: 1, slot: 2 });
+        let words = entry.encode();
+        assert_eq!(Entry::decode(&words, 10), Ok(entry));
+        assert_eq!((entry.group(), entry.instance(), entry.slot()), (3, 1, 2));
+        let mut bad = words;
+        bad[7] = 1;
+        assert_eq!(Entry::decode(&bad, 10), Err(BadEntry { field: "spare word", value: 1 }));
+    }
+
+    #[test]
+    fn reductions_survive_the_ring_and_bad_fields_are_named() {
+        let results = [
+            Reduced::Reduce { root: 7, bytes: 8 },
+            Reduced::Allreduce { bytes: 8 },
+            Reduced::ReduceScatter { table: 0x7000 },
+            Reduced::ReduceScatterBlock { bytes: 8 },
+            Reduced::Scan { bytes: 8 },
+            Reduced::Exscan { bytes: 8 },
+        ];
+        for (result, in_place) in results.into_iter().zip([true, false].into_iter().cycle()) {
+            let (code, send, receive) = (0x010c, 0x5000, 0x6000);
+            let reduction = ReductionEntry { group: 3, instance: 1, slot: 2, result, code, in_place, send, receive };
+            let entry = Entry::Reduction(reduction);
+            let words = entry.encode();
+            assert_eq!(Entry::decode(&words, 10), Ok(entry));
+            assert_eq!((entry.group(), entry.instance(), entry.slot()), (3, 1, 2));
+            let others = [(4, 2, "flags"), (8, 1 << 16, "reduction"), (10, 1, "spare word"), (0, 23, "kind")];
+            for (word, value, field) in others {
+                let mut bad = words;
+                bad[word] = value;
+                assert_eq!(Entry::decode(&bad, 10), Err(BadEntry { field, value }));
+            }
         }
     }
 

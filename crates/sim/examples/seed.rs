@@ -1,11 +1,11 @@
 //! Plays seeds of the mixed faults and prints the account of the first that fails: `seed FROM [TO]`.
 
-use outboard_sim::{mixed, mixed_faults, run};
+use outboard_sim::{mixed, mixed_reductions, run};
 
 fn main() {
     let args: Vec<u64> = std::env::args().skip(1).map(|a| a.parse().expect("a number")).collect();
     match args[..] {
-        [seed] => match run(&mixed_faults(seed), seed) {
+        [seed] => match run(&mixed_reductions(seed), seed) {
             Ok(outcome) => println!("{outcome:#?}"),
             Err(failure) => println!("{failure}"),
         },

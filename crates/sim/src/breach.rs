@@ -53,6 +53,14 @@ pub enum Breach {
         /// Destination.
         to: MemRef,
     },
+    /// Operands of unequal length, of broken elements, or overlapping ones.
+    #[error("combines {from:?} into {into:?}: unequal, not whole elements or overlapping")]
+    BadReduce {
+        /// The operand that stays.
+        from: MemRef,
+        /// The operand that becomes the result.
+        into: MemRef,
+    },
     /// A delivery from a payload that does not exist or is shorter.
     #[error("delivers {len} bytes from {offset} of payload {payload}, which is not there")]
     BadDeliver {
@@ -147,6 +155,16 @@ pub enum Breach {
     /// A call that ended well although the ranks disagreed about it.
     #[error("{rank} of {group} ends instance {instance} well although the ranks disagree", instance = instance.0)]
     MissedMismatch {
+        /// The group.
+        group: GroupHandle,
+        /// The rank.
+        rank: Rank,
+        /// The collective.
+        instance: InstanceId,
+    },
+    /// A barrier that ended well before all had called.
+    #[error("{rank} of {group} has passed the barrier of instance {instance} before all have called", instance = instance.0)]
+    PassedBarrier {
         /// The group.
         group: GroupHandle,
         /// The rank.

@@ -277,6 +277,9 @@ impl Host {
                 Err(Breach::ReadsUndefined { .. }) if !self.faulted.is_empty() => return Ok(()),
                 copied => copied?,
             },
+            Order::Reduce { from, into, reduction, from_left } => {
+                self.memory.reduce(reduction, (from, into), from_left)?
+            }
             Order::Deliver { payload, offset, to } => {
                 let missing = Breach::BadDeliver { payload, offset, len: to.len };
                 let (bytes, start, len) = match payloads {

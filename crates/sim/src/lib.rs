@@ -11,6 +11,7 @@
 
 mod breach;
 mod clock;
+mod combined;
 mod exhaustive;
 mod faults;
 mod host;
@@ -26,9 +27,10 @@ mod sweep;
 mod world;
 
 pub use breach::Breach;
+pub use combined::Combined;
 pub use exhaustive::{Losses, exhaust_losses};
 pub use faults::{Faults, HostDeath, HostPause, RankFault};
-pub use mixed::{mixed_allgathers, mixed_exchanges, mixed_faults, mixed_rooted, mixed_sizes};
+pub use mixed::{mixed_allgathers, mixed_exchanges, mixed_faults, mixed_reductions, mixed_rooted, mixed_sizes};
 pub use network::{LinkBytes, NetworkPlan};
 pub use pattern::Pattern;
 pub use report::{Failure, Outcome};

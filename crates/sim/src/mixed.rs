@@ -5,17 +5,44 @@
 
 use std::time::Duration;
 
+use outboard_plan::{Element, Operator, Reduction};
 use outboard_proto::Config;
 use outboard_proto::config::AllgatherAlgorithm;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::combined::Combined;
 use crate::faults::{Faults, HostDeath, HostPause, RankFault};
 use crate::network::NetworkPlan;
 use crate::pattern::Pattern;
 use crate::scenario::{CallPlan, GroupPlan, Scenario};
 use crate::store::StoreKind;
+
+/// [`mixed_faults`], of which some calls are barriers and half of the scenarios have reductions.
+#[must_use]
+pub fn mixed_reductions(seed: u64) -> Scenario {
+    let mut scenario = mixed_faults(seed);
+    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x636f_6d62_6900) };
+    let reduces = draw.one_in(2);
+    for group in &mut scenario.groups {
+        let members = group.members.len();
+        for call in &mut group.calls {
+            if draw.one_in(6) {
+                call.pattern = Pattern::Barrier;
+                call.in_place.clear();
+            } else if reduces && draw.one_in(2) {
+                draw.reduction(call, members);
+            }
+        }
+    }
+    if reduces {
+        scenario.store = StoreKind::Bytes;
+        // Groups that each hold what the others wait for would wait for ever.
+        scenario.config.staging_quota = 256 << 20;
+    }
+    scenario
+}
 
 /// [`mixed_sizes`], of which some broadcasts are gathers and scatters, even and uneven, some of them in place.
 #[must_use]
@@ -117,6 +144,39 @@ impl Draw {
 
     fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         *choices.choose(&mut self.rng).expect("there is a choice")
+    }
+
+    /// Makes a reduction of the call.
+    fn reduction(&mut self, call: &mut CallPlan, members: usize) {
+        let (root, seed) = (self.rng.random_range(0..members), u64::from(self.rng.random::<u32>()));
+        let result = self.of(&[
+            Combined::Reduce { root },
+            Combined::Allreduce,
+            Combined::Allreduce,
+            Combined::ReduceScatter { seed },
+            Combined::ReduceScatterBlock,
+            Combined::Scan,
+            Combined::Exscan,
+        ]);
+        let (operator, element) = self.of(&[
+            (Operator::Sum, Element::F32),
+            (Operator::Sum, Element::F64),
+            (Operator::Sum, Element::I32),
+            (Operator::BitXor, Element::U8),
+            (Operator::Maximum, Element::I16),
+            (Operator::MinimumLocation, Element::I32Index),
+        ]);
+        let reduction = Reduction::new(operator, element).expect("defined by MPI");
+        let whole = |bytes: u64| bytes / element.bytes() * element.bytes();
+        call.pattern = Pattern::Reduction { result, reduction };
+        call.bytes = whole(call.bytes);
+        call.disagrees = call.disagrees.map(|(member, bytes)| (member, whole(bytes)));
+        if let Combined::Reduce { root } = result {
+            call.in_place.retain(|member| *member == root);
+        } else if call.in_place.is_empty() {
+            // Calls that were no allgathers before are in place, too.
+            call.in_place = (0..members).filter(|_| self.one_in(3)).collect();
+        }
     }
 
     fn micros(&mut self, most: u64) -> Duration {

@@ -4,13 +4,15 @@
 //! service process did die, the signatures do differ. Invariant: truth is recorded when it happens, before any machine
 //! can know it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use outboard_plan::Rank;
 use outboard_proto::{Absentee, CollectiveError, GroupError, GroupHandle, InstanceId, Overdue, Signature, SpId};
 
 use crate::breach::Breach;
+use crate::combined::Combined;
 use crate::pattern::Part;
 use crate::scenario::{GroupPlan, Scenario};
 use crate::store::{CallOutput, Origin};
@@ -55,6 +57,8 @@ pub(crate) struct Truth {
     pub(crate) gone: BTreeSet<(usize, usize)>,
     /// (group, member, instance) that ended well.
     done: BTreeSet<(usize, usize, u64)>,
+    /// Fingerprints of the results of reductions, by (group, member, instance).
+    pub(crate) bits: BTreeMap<(usize, usize, u64), u64>,
     /// (group, member, instance) that was called.
     called: BTreeSet<(usize, usize, u64)>,
 }
@@ -71,7 +75,7 @@ impl Truth {
         scenario: &Scenario,
         name: CallName,
         result: &Result<(), CollectiveError>,
-        output: CallOutput,
+        mut output: CallOutput,
     ) -> Result<(), Breach> {
         let plan = &scenario.groups[name.group];
         let call = &plan.calls[name.instance as usize - 1];
@@ -81,9 +85,16 @@ impl Truth {
                 if call.is_disputed() && call.needs_all_of(name.member, plan.members.len()) {
                     return Err(Breach::MissedMismatch { group, rank, instance });
                 }
+                let called = |member| self.called.contains(&(name.group, member, name.instance));
+                if call.is_barrier() && !(0..plan.members.len()).all(called) {
+                    return Err(Breach::PassedBarrier { group, rank, instance });
+                }
                 let parts = call.parts(name.member, plan.members.len()).into_iter();
                 let origin = |part: Part| (part, CallName { member: part.source, ..name }.origin());
                 if let Some(what) = output.difference(parts.map(origin)) {
+                    return Err(Breach::WrongBytes { group, rank, instance, what });
+                }
+                if let Some(what) = self.misreduced(scenario, name, &output) {
                     return Err(Breach::WrongBytes { group, rank, instance, what });
                 }
                 self.done.insert((name.group, name.member, name.instance));
@@ -92,6 +103,26 @@ impl Truth {
             Err(error) if self.is_so(scenario, name.group, Some(name.instance), error) => Ok(()),
             Err(error) => Err(Breach::FalseError { group, rank, instance, reason: error.to_string() }),
         }
+    }
+
+    /// What is wrong with the result of a reduction. Every rank that receives the same has the same bits.
+    fn misreduced(&mut self, scenario: &Scenario, name: CallName, output: &CallOutput) -> Option<String> {
+        let plan = &scenario.groups[name.group];
+        let call = &plan.calls[name.instance as usize - 1];
+        let expected = call.expected(name.member, plan.members.len())?;
+        let found = output.bytes(expected.len())?;
+        let mut hasher = DefaultHasher::new();
+        found.hash(&mut hasher);
+        let bits = hasher.finish();
+        self.bits.insert((name.group, name.member, name.instance), bits);
+        if let Some((Combined::Allreduce, _)) = call.reduction() {
+            let others = (0..plan.members.len())
+                .filter_map(|member| self.bits.get(&(name.group, member, name.instance)).map(|bits| (member, *bits)));
+            if let Some((other, _)) = others.into_iter().find(|(_, other)| *other != bits) {
+                return Some(format!("other bits than at member {other}"));
+            }
+        }
+        expected.difference(found, |member| CallName { member, ..name }.origin())
     }
 
     /// Judges the answer to a request for a group.
@@ -112,6 +143,7 @@ impl Truth {
                 CollectiveError::Mismatch { .. }
                 | CollectiveError::Block { .. }
                 | CollectiveError::Memory(_)
+                | CollectiveError::Staging { .. }
                 | CollectiveError::Deadline(_),
             )) => false,
             Err(GroupError::Failed(error)) => self.is_so(scenario, number, None, error),
@@ -164,6 +196,8 @@ impl Truth {
                 };
                 call.deadline == Some(after) && !missed.missing.is_empty() && missed.missing.named.iter().all(late)
             }
+            // Only where the quota is smaller than any that is drawn for what is drawn.
+            CollectiveError::Staging { bytes, .. } => *bytes > scenario.config.staging_quota,
             CollectiveError::Protocol(_) | CollectiveError::HandleTaken(_) => false,
         }
     }

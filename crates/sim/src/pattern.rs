@@ -5,9 +5,10 @@
 use std::sync::Arc;
 
 use outboard_plan::alltoall::Blocks;
-use outboard_plan::{Rank, Span};
+use outboard_plan::{Rank, Reduction, Span};
 use outboard_proto::{CallKind, Signature, sizes_digest};
 
+use crate::combined::Combined;
 use crate::scenario::CallPlan;
 
 /// A kind of collective.
@@ -56,6 +57,15 @@ pub enum Pattern {
         /// The seed.
         seed: u64,
     },
+    /// Nothing but that all have called.
+    Barrier,
+    /// The vectors of all members are combined.
+    Reduction {
+        /// Who receives what.
+        result: Combined,
+        /// How.
+        reduction: Reduction,
+    },
 }
 
 impl Pattern {
@@ -67,7 +77,13 @@ impl Pattern {
             | Pattern::Gatherv { root, .. }
             | Pattern::Scatter { root }
             | Pattern::Scatterv { root, .. } => Some(root),
-            Pattern::Allgather | Pattern::Allgatherv { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } => None,
+            Pattern::Reduction { result: Combined::Reduce { root }, .. } => Some(root),
+            Pattern::Allgather
+            | Pattern::Allgatherv { .. }
+            | Pattern::Alltoall
+            | Pattern::Alltoallv { .. }
+            | Pattern::Barrier
+            | Pattern::Reduction { .. } => None,
         }
     }
 
@@ -78,8 +94,10 @@ impl Pattern {
             Pattern::Gather { root }
             | Pattern::Gatherv { root, .. }
             | Pattern::Scatter { root }
-            | Pattern::Scatterv { root, .. } => root == member,
-            Pattern::Broadcast { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } => false,
+            | Pattern::Scatterv { root, .. }
+            | Pattern::Reduction { result: Combined::Reduce { root }, .. } => root == member,
+            Pattern::Reduction { .. } => true,
+            Pattern::Broadcast { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } | Pattern::Barrier => false,
         }
     }
 }
@@ -118,6 +136,8 @@ impl CallPlan {
             Pattern::Scatterv { root, .. } => {
                 Signature { kind: CallKind::Scatterv { root: Rank(root as u32) }, bytes: 0 }
             }
+            Pattern::Barrier => Signature { kind: CallKind::Barrier, bytes: 0 },
+            Pattern::Reduction { result, reduction } => self.combined_signature((result, reduction), member, members),
         }
     }
 
@@ -132,11 +152,13 @@ impl CallPlan {
                 }
                 Some(Arc::new(blocks))
             }
+            Pattern::Reduction { result, reduction } => self.combined_blocks((result, reduction), member, members),
             Pattern::Allgather
             | Pattern::Broadcast { .. }
             | Pattern::Alltoall
             | Pattern::Gather { .. }
-            | Pattern::Scatter { .. } => None,
+            | Pattern::Scatter { .. }
+            | Pattern::Barrier => None,
         }
     }
 
@@ -153,6 +175,8 @@ impl CallPlan {
             Pattern::Allgather => (bytes, bytes * members as u64),
             Pattern::Broadcast { root } if root == member => (bytes, 0),
             Pattern::Broadcast { .. } => (0, bytes),
+            Pattern::Barrier => (0, 0),
+            Pattern::Reduction { result, reduction } => self.combined_buffers((result, reduction), member, members),
             Pattern::Allgatherv { .. } => (self.sent(member, 0, member), self.exchanged(member, members).bytes().1),
             Pattern::Alltoall
             | Pattern::Alltoallv { .. }
@@ -163,7 +187,7 @@ impl CallPlan {
         }
     }
 
-    /// What the receive buffer of `member` of `members` holds in the end.
+    /// What the receive buffer of `member` of `members` holds in the end, of what others contribute.
     pub(crate) fn parts(&self, member: usize, members: usize) -> Vec<Part> {
         let len = self.bytes_of(member);
         match self.pattern {
@@ -171,6 +195,7 @@ impl CallPlan {
                 (0..members).map(|source| Part { at: source as u64 * len, len, source, from: 0 }).collect()
             }
             Pattern::Broadcast { root } if root == member => Vec::new(),
+            Pattern::Barrier | Pattern::Reduction { .. } => Vec::new(),
             Pattern::Broadcast { root } => vec![Part { at: 0, len, source: root, from: 0 }],
             Pattern::Allgatherv { .. }
             | Pattern::Alltoall
@@ -210,10 +235,31 @@ impl CallPlan {
             Pattern::Scatter { root } => {
                 self.bytes_of(member) > 0 && member != root && (odd == Some(root) || odd == Some(member))
             }
+            Pattern::Barrier => false,
+            Pattern::Reduction { result, reduction } => {
+                self.combined_needs_all_of((result, reduction), member, members)
+            }
             // What it sends to whoever has not called is staged.
             Pattern::Alltoallv { .. } | Pattern::Gatherv { .. } | Pattern::Scatterv { .. } => {
                 (0..members).any(|other| self.sent(other, member, member) != self.sent(other, member, other))
             }
+        }
+    }
+
+    /// Whether nobody may end before all have called.
+    pub(crate) fn is_barrier(&self) -> bool {
+        match self.pattern {
+            Pattern::Barrier => true,
+            Pattern::Allgather
+            | Pattern::Broadcast { .. }
+            | Pattern::Allgatherv { .. }
+            | Pattern::Alltoall
+            | Pattern::Alltoallv { .. }
+            | Pattern::Gather { .. }
+            | Pattern::Gatherv { .. }
+            | Pattern::Scatter { .. }
+            | Pattern::Scatterv { .. }
+            | Pattern::Reduction { .. } => false,
         }
     }
 
@@ -224,11 +270,13 @@ impl CallPlan {
         match self.pattern {
             Pattern::Gather { root } | Pattern::Gatherv { root, .. } if to != root => 0,
             Pattern::Scatter { root } | Pattern::Scatterv { root, .. } if from != root => 0,
+            Pattern::Barrier => 0,
             Pattern::Allgather
             | Pattern::Broadcast { .. }
             | Pattern::Alltoall
             | Pattern::Gather { .. }
-            | Pattern::Scatter { .. } => self.bytes_of(seen_by),
+            | Pattern::Scatter { .. }
+            | Pattern::Reduction { .. } => self.bytes_of(seen_by),
             Pattern::Allgatherv { seed }
             | Pattern::Alltoallv { seed }
             | Pattern::Gatherv { seed, .. }
@@ -259,7 +307,9 @@ impl CallPlan {
             | Pattern::Broadcast { .. }
             | Pattern::Alltoall
             | Pattern::Gather { .. }
-            | Pattern::Scatter { .. } => None,
+            | Pattern::Scatter { .. }
+            | Pattern::Barrier
+            | Pattern::Reduction { .. } => None,
         };
         let gap = seed.map_or(0, |seed| seed % 3);
         let spans = |len: &dyn Fn(usize) -> u64, span: fn(u64, u64) -> Span| {

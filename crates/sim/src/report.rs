@@ -17,6 +17,8 @@ pub struct Outcome {
     pub finished: Duration,
     /// Virtual time at which each call ended, by (group, member, instance).
     pub ends: BTreeMap<(usize, usize, u64), Duration>,
+    /// Fingerprints of what the calls of reductions received, by (group, member, instance).
+    pub bits: BTreeMap<(usize, usize, u64), u64>,
     /// Virtual time from the first call to the last completion.
     pub in_collectives: Duration,
     /// Bytes on the wire, by host.

@@ -52,13 +52,13 @@ pub struct GroupPlan {
 pub struct CallPlan {
     /// What is called.
     pub pattern: Pattern,
-    /// Bytes that each rank contributes, or the root, or of the largest block of an all-to-all.
+    /// Bytes that each rank contributes, or the root, or of the largest block of an all-to-all or a reduce-scatter.
     pub bytes: u64,
     /// When the ranks call, at the earliest.
     pub at: Duration,
     /// Members (by rank in the group) that call so much later.
     pub late: Vec<(usize, Duration)>,
-    /// Members that call in place. Of allgathers only.
+    /// Members that call in place. Of allgathers and reductions only, of a reduce its root alone.
     pub in_place: Vec<usize>,
     /// The deadline that all members set.
     pub deadline: Option<Duration>,
@@ -196,6 +196,8 @@ impl Scenario {
             | Pattern::Gatherv { .. }
             | Pattern::Scatter { .. }
             | Pattern::Scatterv { .. } => c.bytes * p,
+            Pattern::Barrier => 0,
+            Pattern::Reduction { .. } => 4 * c.bytes * p * p,
             Pattern::Allgather | Pattern::Allgatherv { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } => {
                 c.bytes * p * p
             }
@@ -238,7 +240,13 @@ impl Scenario {
             for call in &group.calls {
                 assert!(call.pattern.root().is_none_or(|root| root < group.members.len()), "a root is a member");
                 let may_be = |member: &usize| call.pattern.may_be_in_place(*member);
-                assert!(call.in_place.iter().all(may_be), "only allgathers and blocks of roots are in place");
+                assert!(call.in_place.iter().all(may_be), "{call:?} cannot be in place");
+                if let Some((_, reduction)) = call.reduction() {
+                    let disputed = call.disagrees.map_or(0, |(_, bytes)| bytes);
+                    let whole = |bytes: u64| bytes.is_multiple_of(reduction.element().bytes());
+                    assert!(whole(call.bytes) && whole(disputed), "vectors are whole elements");
+                    assert!(self.store == StoreKind::Bytes, "only bytes can be combined");
+                }
             }
         }
         let largest = u64::from(self.config.fragment_bytes.max(self.config.chunk_bytes * self.network.train));

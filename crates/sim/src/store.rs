@@ -8,9 +8,12 @@ mod provenance;
 
 use std::collections::BTreeMap;
 
+use outboard_arithmetic::reduce;
+use outboard_plan::{Element, Reduction};
 use outboard_proto::{CallId, MemRef, Region, StagingId};
 
 use crate::breach::Breach;
+use crate::combined::contribution;
 use crate::pattern::Part;
 use provenance::IntervalMap;
 pub(crate) use provenance::{Origin, Piece};
@@ -56,12 +59,11 @@ impl Contents {
         }
     }
 
-    fn fill(&mut self, start: u64, len: u64, origin: Origin) {
+    /// Puts a contribution there, of bytes or of numbers of this element.
+    fn fill(&mut self, start: u64, len: u64, (origin, element): (Origin, Element)) {
         match self {
             Contents::Bytes(b) => {
-                for (i, byte) in b[start as usize..(start + len) as usize].iter_mut().enumerate() {
-                    *byte = origin.byte(i as u64);
-                }
+                b[start as usize..(start + len) as usize].copy_from_slice(&contribution(origin, element, 0..len));
             }
             Contents::Provenance { map, .. } => map.write(start, Piece { len, origin, offset: 0 }),
         }
@@ -125,7 +127,14 @@ impl Memory {
 
     /// Brings in the buffers of a call: `origin` is its contribution of `bytes`, `output` the size of the receive
     /// buffer, `place` where the contribution lies in it when the call is in place.
-    pub(crate) fn add_call(&mut self, id: CallId, origin: Origin, bytes: u64, output: u64, place: Option<u64>) {
+    pub(crate) fn add_call(
+        &mut self,
+        id: CallId,
+        origin: (Origin, Element),
+        bytes: u64,
+        output: u64,
+        place: Option<u64>,
+    ) {
         let mut input = Contents::undefined(self.kind, if place.is_some() { 0 } else { bytes });
         let mut out = Contents::undefined(self.kind, output);
         match place {
@@ -229,6 +238,26 @@ impl Memory {
         }
     }
 
+    pub(crate) fn reduce(
+        &mut self,
+        reduction: Reduction,
+        (from, into): (MemRef, MemRef),
+        from_left: bool,
+    ) -> Result<Access<()>, Breach> {
+        let overlap =
+            from.region == into.region && from.offset < into.offset + into.len && into.offset < from.offset + from.len;
+        if from.len != into.len || overlap || !from.len.is_multiple_of(reduction.element().bytes()) {
+            return Err(Breach::BadReduce { from, into });
+        }
+        let (from, mut result) = match (self.read(from)?, self.read(into)?) {
+            (Access::Done(Payload::Bytes(from)), Access::Done(Payload::Bytes(result))) => (from, result),
+            (Access::Fault(call), _) | (_, Access::Fault(call)) => return Ok(Access::Fault(call)),
+            (Access::Done(_), Access::Done(_)) => unreachable!("scenarios with reductions have real bytes"),
+        };
+        reduce(reduction, &from, &mut result, from_left);
+        self.write(into, &Payload::Bytes(result), 0)
+    }
+
     fn find(&mut self, at: MemRef) -> Result<Access<&mut Contents>, Breach> {
         let contents = match at.region {
             Region::Staging(id) => self.staging.get_mut(&id).ok_or(Breach::StagingGone { at })?,
@@ -255,8 +284,16 @@ pub(crate) struct CallOutput {
 }
 
 impl CallOutput {
+    /// The first bytes of the buffer; none where the store has none.
+    pub(crate) fn bytes(&self, len: u64) -> Option<&[u8]> {
+        match &self.output {
+            Contents::Bytes(bytes) => Some(&bytes[..len as usize]),
+            Contents::Provenance { .. } => None,
+        }
+    }
+
     /// Where the buffer differs from parts of contributions.
-    pub(crate) fn difference(mut self, parts: impl Iterator<Item = (Part, Origin)>) -> Option<String> {
+    pub(crate) fn difference(&mut self, parts: impl Iterator<Item = (Part, Origin)>) -> Option<String> {
         for (Part { at, len, source, from }, origin) in parts {
             let wrong = match self.output.read(at, len) {
                 Payload::Bytes(b) => b
@@ -300,8 +337,8 @@ mod tests {
         for kind in [StoreKind::Bytes, StoreKind::Provenance] {
             for place in [None, Some(0)] {
                 let mut m = Memory::new(kind, 100);
-                m.add_call(CALL, origin(0), 10, 20, place);
-                m.add_call(CallId(2), origin(1), 10, 20, None);
+                m.add_call(CALL, (origin(0), Element::U8), 10, 20, place);
+                m.add_call(CallId(2), (origin(1), Element::U8), 10, 20, None);
                 if place.is_none() {
                     let from = MemRef { region: Region::Input(CALL), offset: 0, len: 10 };
                     assert_eq!(m.copy(from, output(0, 10)), Ok(Access::Done(())));
@@ -311,12 +348,12 @@ mod tests {
                 for first in [5, 0] {
                     assert_eq!(m.write(output(10 + first, 5), &payload, first), Ok(Access::Done(())));
                 }
-                let end = m.end_call(CALL).expect("is there");
+                let mut end = m.end_call(CALL).expect("is there");
                 assert_eq!(end.difference(blocks()), None);
             }
             let mut m = Memory::new(kind, 100);
-            m.add_call(CALL, origin(0), 10, 20, Some(0));
-            let end = m.end_call(CALL).expect("is there");
+            m.add_call(CALL, (origin(0), Element::U8), 10, 20, Some(0));
+            let mut end = m.end_call(CALL).expect("is there");
             assert!(end.difference(blocks()).is_some());
         }
     }
@@ -324,7 +361,7 @@ mod tests {
     #[test]
     fn refuses_what_breaks_the_rules() {
         let mut m = Memory::new(StoreKind::Provenance, 100);
-        m.add_call(CALL, origin(0), 10, 20, None);
+        m.add_call(CALL, (origin(0), Element::U8), 10, 20, None);
         assert!(matches!(m.read(output(15, 6)), Err(Breach::OutOfBounds { size: 20, .. })));
         assert!(matches!(m.read(output(0, 1)), Err(Breach::ReadsUndefined { holes: 1, .. })));
         let input = MemRef { region: Region::Input(CALL), offset: 0, len: 1 };

@@ -1,7 +1,7 @@
 //! `outboard.h` against the library: same codes, same functions, and a C program that uses them all.
 
 use crate::service::{Behaviour, FakeService};
-use outboard::rendezvous;
+use outboard::{Reduction, rendezvous};
 use outboard_shm::status::Status;
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -58,6 +58,28 @@ fn codes_and_sizes_are_those_of_the_header() {
     assert_eq!(header.matches("#define OUTBOARD_ERR_").count() + 1, Status::ALL.len());
     assert_eq!(constant(&header, "OUTBOARD_ABI_VERSION"), i64::from(outboard::ABI_VERSION));
     assert_eq!(constant(&header, "OUTBOARD_OFFER_BYTES"), outboard::OFFER_BYTES as i64);
+}
+
+/// The number of an enumerator of the header.
+fn enumerator(header: &str, name: &str) -> Option<u16> {
+    let line = header.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(" = "))?;
+    line.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+}
+
+#[test]
+fn operators_and_elements_are_those_of_the_header() {
+    let header = header();
+    let mut named = BTreeSet::new();
+    for reduction in Reduction::all() {
+        // In the header a digit follows its letter: `ComplexF32` is `COMPLEX_F32`.
+        let code = reduction.code();
+        let operator = format!("OUTBOARD_{}", shouted(&format!("{:?}", reduction.operator())));
+        let element = format!("OUTBOARD_{}", shouted(&format!("{:?}", reduction.element())));
+        assert_eq!(enumerator(&header, &operator), Some(code >> 8), "{operator}");
+        assert_eq!(enumerator(&header, &element), Some(code & 0xff), "{element}");
+        named.extend([operator, element]);
+    }
+    assert_eq!(named.len(), 12 + 19);
 }
 
 fn compile(folder: &Path, source: &Path) -> PathBuf {

@@ -2,7 +2,9 @@
 
 use crate::rooted::gathers_and_scatters;
 use crate::service::{Behaviour, FakeService, Reach};
-use outboard::{BlockList, Context, Contribution, Error, Group, Request, Status, Tier, wait_some};
+use outboard::{
+    BlockList, Context, Contribution, Element, Error, Group, Operator, Reduction, Request, Status, Tier, wait_some,
+};
 use std::time::Duration;
 
 /// Attaches `ranks` ranks and makes one group of them.
@@ -105,6 +107,62 @@ fn allgatherv(world: &[(Context, Group)], bytes: usize) {
     assert!(receives.iter().all(|receive| *receive == expected), "blocks of up to {} bytes", 2 * bytes);
 }
 
+/// Posts a barrier and reductions of all kinds on all ranks, in place where that can be, and compares.
+fn reductions(world: &[(Context, Group)], count: usize) {
+    let ranks = world.len();
+    let sum = Reduction::new(Operator::Sum, Element::U32).unwrap();
+    let numbers = |rank: usize, count: usize| (0..count).map(move |at| (rank * 1000 + at * 7) as u32);
+    let summed = |ranks: std::ops::Range<usize>, at: usize| ranks.map(|rank| (rank * 1000 + at * 7) as u32).sum();
+    let counts: Vec<u64> = (0..ranks).map(|rank| (rank % 3 * count) as u64).collect();
+    let start = |rank: usize| counts[..rank].iter().sum::<u64>() as usize;
+    for in_place in [false, true] {
+        let (mut buffers, mut requests, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+        for (me, (_, group)) in world.iter().enumerate() {
+            let mut one = |length: usize, sums: Vec<u32>, kind: usize| {
+                let send: Vec<u32> = numbers(me, length).collect();
+                let in_place = in_place && (kind > 0 || me == 1 % ranks);
+                let mut receive = if in_place { send.clone() } else { vec![0; sums.len()] };
+                let from = match in_place {
+                    true => Contribution::InPlace,
+                    false => Contribution::At(send.as_ptr().cast()),
+                };
+                let (to, some) = (receive.as_mut_ptr().cast(), count as u64);
+                // SAFETY: the buffers are kept until the requests have ended.
+                let posted = unsafe {
+                    match kind {
+                        0 => group.ireduce(1 % ranks as u32, from, to, some, sum),
+                        1 => group.iallreduce(from, to, some, sum),
+                        2 => group.ireduce_scatter(from, to, &counts, sum),
+                        3 => group.ireduce_scatter_block(from, to, some, sum),
+                        4 => group.iscan(from, to, some, sum),
+                        _ => group.iexscan(from, to, some, sum),
+                    }
+                };
+                requests.push(posted.unwrap());
+                buffers.push((send, receive));
+                expected.push(sums);
+            };
+            let sums = |members: std::ops::Range<usize>, part: std::ops::Range<usize>| -> Vec<u32> {
+                part.map(|at| summed(members.clone(), at)).collect()
+            };
+            let root = if me == 1 % ranks { count } else { 0 };
+            one(count, sums(0..ranks, 0..root), 0);
+            one(count, sums(0..ranks, 0..count), 1);
+            one(start(ranks), sums(0..ranks, start(me)..start(me) + counts[me] as usize), 2);
+            one(count * ranks, sums(0..ranks, me * count..(me + 1) * count), 3);
+            one(count, sums(0..me + 1, 0..count), 4);
+            one(count, sums(0..me, 0..if me == 0 { 0 } else { count }), 5);
+            requests.push(group.ibarrier().unwrap());
+        }
+        for request in &mut requests {
+            assert_eq!(request.wait(None), Some(Ok(())));
+        }
+        for (at, ((_, receive), sums)) in buffers.iter().zip(expected).enumerate() {
+            assert!(receive[..sums.len()] == sums, "reduction {} of rank {}, {count} elements", at % 6, at / 6);
+        }
+    }
+}
+
 /// Posts an even and an uneven exchange on all ranks, compares, and looks at what lies between the blocks.
 fn exchange(world: &[(Context, Group)], bytes: usize) {
     let ranks = world.len();
@@ -158,6 +216,7 @@ fn ranks_gather_by_cross_memory_attach() {
         allgather(&world, bytes);
         broadcast(&world, bytes as u32 % 4, bytes);
         exchange(&world, bytes);
+        reductions(&world, bytes);
         allgatherv(&world, bytes);
         gathers_and_scatters(&world, bytes as u32 % 3, bytes);
     }
@@ -185,6 +244,7 @@ fn ranks_gather_by_staging() {
         allgather(&world, bytes);
         broadcast(&world, bytes as u32 % 3, bytes);
         exchange(&world, bytes);
+        reductions(&world, bytes);
         allgatherv(&world, bytes);
         gathers_and_scatters(&world, bytes as u32 % 3, bytes);
     }

@@ -1,9 +1,10 @@
-//! A service process for tests: the attach protocol and allgathers among the ranks attached to it, in one thread.
+//! A service process for tests: the attach protocol and collectives among the ranks attached to it, in one thread.
 
-use outboard::Status;
+use outboard::{Reduction, Status};
+use outboard_arithmetic::reduce;
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, OFFER_BYTES, Received, Reply, Request, Welcome};
 use outboard_shm::control::{Completions, ServiceSide};
-use outboard_shm::entry::{AllgatherEntry, BlockSizes, Direction, Entry, RootedBlocks, RootedEntry};
+use outboard_shm::entry::{AllgatherEntry, BlockSizes, Direction, Entry, Reduced, RootedBlocks, RootedEntry};
 use outboard_shm::memory::{CrossMemory, MemoryDescriptor, Proof, RankMemory, TieredMemory, copy_between};
 use outboard_shm::region::read_sealed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -272,7 +273,12 @@ impl Service {
             .iter()
             .filter_map(|(connection, entry)| match entry {
                 Entry::Allgather(entry) => Some((*connection, *entry)),
-                Entry::Broadcast(_) | Entry::Alltoall(_) | Entry::Allgatherv(_) | Entry::Rooted(_) => None,
+                Entry::Broadcast(_)
+                | Entry::Alltoall(_)
+                | Entry::Allgatherv(_)
+                | Entry::Rooted(_)
+                | Entry::Barrier(_)
+                | Entry::Reduction(_) => None,
             })
             .collect();
         match calls[0].1 {
@@ -284,6 +290,60 @@ impl Service {
             Entry::Alltoall(_) => self.alltoall(members, calls),
             Entry::Allgatherv(_) => self.allgatherv(members, calls),
             Entry::Rooted(entry) => self.rooted(members, calls, entry.root),
+            Entry::Barrier(_) => assert!(calls.iter().all(|(_, call)| matches!(call, Entry::Barrier(_)))),
+            Entry::Reduction(_) => self.reduction(members, calls),
+        }
+    }
+
+    /// Combines in the order of ranks.
+    fn reduction(&self, members: &[usize], calls: &[(usize, Entry)]) {
+        let memory = |connection: usize| &self.ranks[connection].as_ref().unwrap().attached.as_ref().unwrap().1;
+        let entry = |connection: usize| match calls.iter().find(|(caller, _)| *caller == connection) {
+            Some((_, Entry::Reduction(entry))) => *entry,
+            other => panic!("{other:?}"),
+        };
+        // Bytes of the block of each rank, where there are blocks.
+        let blocks = |connection: usize| -> Vec<u64> {
+            match entry(connection).result {
+                Reduced::ReduceScatter { table: address } => {
+                    let mut table = vec![0; 8 * members.len()];
+                    memory(connection).read(address, &mut table).unwrap();
+                    table.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect()
+                }
+                Reduced::ReduceScatterBlock { bytes } => vec![bytes; members.len()],
+                Reduced::Reduce { bytes, .. }
+                | Reduced::Allreduce { bytes }
+                | Reduced::Scan { bytes }
+                | Reduced::Exscan { bytes } => vec![bytes],
+            }
+        };
+        let vector = |connection: usize| {
+            let mut vector = vec![0; blocks(connection).iter().sum::<u64>() as usize];
+            let entry = entry(connection);
+            memory(connection).read(if entry.in_place { entry.receive } else { entry.send }, &mut vector).unwrap();
+            vector
+        };
+        let vectors: Vec<Vec<u8>> = members.iter().map(|member| vector(*member)).collect();
+        let combined = |members: usize| {
+            let mut result = vectors[0].clone();
+            let reduction = Reduction::from_code(entry(calls[0].0).code).unwrap();
+            vectors[1..members].iter().for_each(|vector| reduce(reduction, vector, &mut result, false));
+            result
+        };
+        for (rank, &member) in members.iter().enumerate() {
+            let (all, blocks) = (members.len(), blocks(member));
+            let result = match entry(member).result {
+                Reduced::Reduce { root, .. } if root as usize != rank => continue,
+                Reduced::Exscan { .. } if rank == 0 => continue,
+                Reduced::Reduce { .. } | Reduced::Allreduce { .. } => combined(all),
+                Reduced::Scan { .. } => combined(rank + 1),
+                Reduced::Exscan { .. } => combined(rank),
+                Reduced::ReduceScatter { .. } | Reduced::ReduceScatterBlock { .. } => {
+                    let start = blocks[..rank].iter().sum::<u64>() as usize;
+                    combined(all)[start..][..blocks[rank] as usize].to_vec()
+                }
+            };
+            memory(member).write(entry(member).receive, &result).unwrap();
         }
     }
 

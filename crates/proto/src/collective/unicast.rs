@@ -3,7 +3,7 @@
 //! A message is named (source, destination, index). Fragments arrive in order, because links keep it. A send is done
 //! when its last fragment is acknowledged: only then is its memory free.
 
-use outboard_plan::{OpId, Rank, Span};
+use outboard_plan::{Buffer, OpId, Rank, Span};
 
 use super::{Collective, Context};
 use crate::fragments::Bulk;
@@ -66,8 +66,8 @@ impl Collective {
         let fragment = self.sends.next(cx.members, to, cx.portion().piece)?;
         let local = &mut self.locals[fragment.local];
         let source = local.rank;
-        if fragment.piece.is_empty() {
-            // A signal has no memory to wait for.
+        if fragment.piece.is_empty() && fragment.piece.buffer == Buffer::Scratch {
+            // A signal has no memory to wait for; that a rank has called must have arrived before its call ends.
             local.run.complete(fragment.op);
             self.advance(cx);
             return Some(fragment.bulk(cx.members, self.instance, source, None));

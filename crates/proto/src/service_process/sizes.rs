@@ -1,4 +1,4 @@
-//! Allgathervs that were heard of before their sizes were known become collectives.
+//! Calls with sizes of their own that were heard of before their sizes were known become collectives.
 
 use outboard_plan::Extents;
 
@@ -22,7 +22,7 @@ impl ServiceProcess {
             return Ok(());
         }
         let mut cx = Context { config: &self.config, members, out: &mut self.out };
-        let collective = Collective::new(&cx, id, instance.signature(), sizes);
+        let collective = Collective::new(&mut cx, id, instance.signature(), sizes);
         let collective = match collective {
             Ok(collective) => Box::new(collective),
             Err(what) => {

@@ -3,7 +3,7 @@
 //! Every message names its group; those of a collective name its instance. `Data` and `Repair` are followed by
 //! payload, the others are whole.
 
-use outboard_plan::Rank;
+use outboard_plan::{Rank, Reduction};
 
 use super::reader::{DecodeError, Reader};
 use crate::error::CollectiveError;
@@ -420,6 +420,13 @@ impl Writer<'_> {
             CallKind::Alltoall => (3, None),
             CallKind::Alltoallv => (4, None),
             CallKind::Allgatherv { .. } => (5, None),
+            CallKind::Barrier => (16, None),
+            CallKind::Reduce { root, .. } => (17, Some(root)),
+            CallKind::Allreduce { .. } => (18, None),
+            CallKind::ReduceScatter { .. } => (19, None),
+            CallKind::ReduceScatterBlock { .. } => (20, None),
+            CallKind::Scan { .. } => (21, None),
+            CallKind::Exscan { .. } => (22, None),
             CallKind::Gather { root } => (32, Some(root)),
             CallKind::Gatherv { root } => (33, Some(root)),
             CallKind::Scatter { root } => (34, Some(root)),
@@ -428,9 +435,8 @@ impl Writer<'_> {
         self.u8(kind);
         self.u64(s.bytes);
         root.into_iter().for_each(|root| self.u32(root.0));
-        if let CallKind::Allgatherv { sizes } = s.kind {
-            self.u64(sizes);
-        }
+        s.kind.reduction().into_iter().for_each(|reduction| self.u16(reduction.code()));
+        s.kind.sizes().into_iter().for_each(|sizes| self.u64(sizes));
     }
     fn absentees(&mut self, absent: &Absentees) {
         assert!(absent.named.len() <= MAX_ABSENT, "no more are named");
@@ -502,6 +508,11 @@ impl Writer<'_> {
                 self.u32(destination.0);
                 self.u64(*expected);
             }
+            CollectiveError::Staging { rank, bytes } => {
+                self.u8(10);
+                self.u32(rank.0);
+                self.u64(*bytes);
+            }
             CollectiveError::Deadline(missed) => {
                 self.u8(9);
                 self.u64(missed.instance.0);
@@ -523,6 +534,13 @@ fn read_signature(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
         3 => CallKind::Alltoall,
         4 if bytes == 0 => CallKind::Alltoallv,
         5 => CallKind::Allgatherv { sizes: r.u64()? },
+        16 if bytes == 0 => CallKind::Barrier,
+        17 => CallKind::Reduce { root: Rank(r.u32()?), reduction: read_reduction(r)? },
+        18 => CallKind::Allreduce { reduction: read_reduction(r)? },
+        19 => CallKind::ReduceScatter { reduction: read_reduction(r)?, sizes: r.u64()? },
+        20 => CallKind::ReduceScatterBlock { reduction: read_reduction(r)? },
+        21 => CallKind::Scan { reduction: read_reduction(r)? },
+        22 => CallKind::Exscan { reduction: read_reduction(r)? },
         32 => CallKind::Gather { root: Rank(r.u32()?) },
         33 if bytes == 0 => CallKind::Gatherv { root: Rank(r.u32()?) },
         34 => CallKind::Scatter { root: Rank(r.u32()?) },
@@ -530,6 +548,10 @@ fn read_signature(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
         _ => return Err(DecodeError::Value("call kind")),
     };
     Ok(Signature { kind, bytes })
+}
+
+fn read_reduction(r: &mut Reader<'_>) -> Result<Reduction, DecodeError> {
+    Reduction::from_code(r.u16()?).map_err(|_| DecodeError::Value("reduction"))
 }
 
 fn read_ranges(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, DecodeError> {
@@ -610,6 +632,7 @@ fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
             expected: r.u64()?,
         },
         9 => CollectiveError::Deadline(Box::new(read_missed(r)?)),
+        10 => CollectiveError::Staging { rank: Rank(r.u32()?), bytes: r.u64()? },
         _ => return Err(DecodeError::Value("error kind")),
     })
 }

@@ -29,8 +29,8 @@ use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::entry::{
-    AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, RootedBlocks,
-    RootedEntry,
+    AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, Reduced,
+    ReductionEntry, RootedBlocks, RootedEntry,
 };
 use outboard_shm::region::seal_bytes;
 use outboard_shm::status::Status;
@@ -343,6 +343,14 @@ impl Docked {
                 // The root's own block was carried with the input of a gather.
                 let in_place = entry.in_place && entry.direction == Direction::Scatter;
                 Entry::Rooted(RootedEntry { in_place, send, receive, blocks, ..entry })
+            }
+            Entry::Barrier(entry) => Entry::Barrier(entry),
+            Entry::Reduction(entry) => {
+                let result = match entry.result {
+                    Reduced::ReduceScatter { .. } => Reduced::ReduceScatter { table: base + self.table_at },
+                    whole => whole,
+                };
+                Entry::Reduction(ReductionEntry { in_place: false, send, receive, result, ..entry })
             }
         }
     }

@@ -1,8 +1,8 @@
 //! What a submission reads and writes in its rank, so that it can be carried to another machine and its result back.
 
 use outboard_shm::entry::{
-    AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, RootedBlocks,
-    RootedEntry,
+    AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, Reduced,
+    ReductionEntry, RootedBlocks, RootedEntry,
 };
 use outboard_shm::memory::{AccessError, RankMemory};
 
@@ -88,6 +88,16 @@ impl Submission {
                 (input, output, table, bases) = rooted(&entry, ranks, me, memory)?;
                 (input, output, table)
             }
+            Entry::Barrier(_) => {
+                bases = (0, 0);
+                (Vec::new(), Vec::new(), Vec::new())
+            }
+            Entry::Reduction(entry) => {
+                let (sent, received, table) = reduction(&entry, (ranks, me), memory)?;
+                let send = if entry.in_place { entry.receive } else { entry.send };
+                bases = (send, entry.receive);
+                (vec![(send, sent)], vec![(entry.receive, received)], table)
+            }
         };
         // Sums of both directions together fit, so those of one do.
         let pieces = || input.iter().chain(&output);
@@ -153,6 +163,30 @@ fn rooted(entry: &RootedEntry, ranks: u32, me: u32, memory: &dyn RankMemory) -> 
     }
     let one = if in_place { Vec::new() } else { vec![one] };
     Ok((many, one, table, (send, receive)))
+}
+
+/// Bytes that a reduction reads and writes, and its table.
+fn reduction(
+    entry: &ReductionEntry,
+    (ranks, me): (u32, u32),
+    memory: &dyn RankMemory,
+) -> Result<(u64, u64, Vec<u8>), SubmissionError> {
+    let (sent, received) = match entry.result {
+        Reduced::Reduce { root, bytes } => (bytes, if root == me { bytes } else { 0 }),
+        Reduced::Exscan { bytes } => (bytes, if me == 0 { 0 } else { bytes }),
+        Reduced::Allreduce { bytes } | Reduced::Scan { bytes } => (bytes, bytes),
+        Reduced::ReduceScatterBlock { bytes } => {
+            (bytes.checked_mul(u64::from(ranks)).ok_or(SubmissionError::Range)?, bytes)
+        }
+        Reduced::ReduceScatter { table: address } => {
+            let mut table = vec![0; 8 * ranks as usize];
+            memory.read(address, &mut table).map_err(|error| SubmissionError::Table { address, error })?;
+            let blocks: Vec<u64> = table.as_chunks::<8>().0.iter().map(|block| u64::from_le_bytes(*block)).collect();
+            let all = blocks.iter().try_fold(0u64, |sum, block| sum.checked_add(*block));
+            return Ok((all.ok_or(SubmissionError::Range)?, blocks[me as usize], table));
+        }
+    };
+    Ok((sent, received, Vec::new()))
 }
 
 /// The blocks of each buffer of a table, by rank, and the table for blocks without gaps between them. The buffers begin at
@@ -223,6 +257,30 @@ mod tests {
         assert_eq!((bytes_of(&root.input), bytes_of(&root.output)), (9, 0));
         let leaf = Submission::of(&entry, (3, 0), &memory(&[])).expect("fits");
         assert_eq!((bytes_of(&leaf.input), bytes_of(&leaf.output)), (0, 9));
+    }
+
+    #[test]
+    fn a_reduction_in_place_sends_all_and_receives_its_part() {
+        let table: Vec<u8> = [8u64, 0, 16].iter().flat_map(|n| n.to_le_bytes()).collect();
+        let whole = ReductionEntry {
+            group: 1,
+            instance: 1,
+            slot: 0,
+            result: Reduced::Allreduce { bytes: 24 },
+            code: 0x010c,
+            in_place: true,
+            send: 0,
+            receive: 0x9000,
+        };
+        let scatter = ReductionEntry { result: Reduced::ReduceScatter { table: 0x1000 }, ..whole };
+        for (entry, received, carried) in [(whole, 24, &[][..]), (scatter, 16, &table)] {
+            let found = Submission::of(&Entry::Reduction(entry), (3, 2), &memory(&table)).expect("readable");
+            assert_eq!((&found.input, &found.output), (&vec![(0x9000, 24)], &vec![(0x9000, received)]));
+            assert_eq!(found.table, carried);
+        }
+        let wide = ReductionEntry { result: Reduced::ReduceScatterBlock { bytes: 1 << 63 }, ..whole };
+        let refused = Submission::of(&Entry::Reduction(wide), (3, 2), &memory(&table));
+        assert_eq!(refused, Err(SubmissionError::Range));
     }
 
     #[test]

@@ -23,10 +23,15 @@ impl Origin {
         self == Self::UNDEFINED
     }
 
+    /// A number of its own.
+    pub(crate) fn name(self) -> u64 {
+        let name = u64::from(self.group) << 48 ^ u64::from(self.instance) << 24 ^ u64::from(self.rank);
+        name.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
     /// The byte at `offset` of the contribution.
     pub(crate) fn byte(self, offset: u64) -> u8 {
-        let name = u64::from(self.group) << 48 ^ u64::from(self.instance) << 24 ^ u64::from(self.rank);
-        let word = ((offset / 8) ^ name.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = ((offset / 8) ^ self.name()).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         ((word ^ (word >> 29)) >> (8 * (offset % 8))) as u8
     }
 }

@@ -1,5 +1,7 @@
 //! The ranks of a run: what their scripts make them do, how they and their service processes die, and when all is over.
 
+use outboard_plan::Element;
+
 use super::*;
 
 impl World<'_> {
@@ -58,7 +60,8 @@ impl World<'_> {
         let place = call.place(member, plan.members.len());
         let memory = &mut self.hosts[host].memory;
         let (sent, received) = call.buffers(member, plan.members.len());
-        memory.add_call(id, name.origin(), sent, received, place);
+        let element = call.reduction().map_or(Element::U8, |(_, reduction)| reduction.element());
+        memory.add_call(id, (name.origin(), element), sent, received, place);
         if self.truth.bad_memory.contains(&plan.members[member]) {
             memory.make_faulty(id);
         }
@@ -211,6 +214,7 @@ impl World<'_> {
         Outcome {
             finished: self.last_completion.since(Instant(0)),
             ends: self.ends.iter().map(|(n, at)| ((n.group, n.member, n.instance), *at)).collect(),
+            bits: self.truth.bits.clone(),
             in_collectives: self.last_completion.since(self.first_call.unwrap_or_default()),
             links: self.network.bytes(),
             counters: self.hosts.iter().map(|h| h.sp.counters()).collect(),

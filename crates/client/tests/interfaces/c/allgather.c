@@ -106,6 +106,20 @@ int main(void) {
     EXPECT(outboard_wait(requests[0], -1, NULL) == OUTBOARD_OK);
     EXPECT(*mine == (rank == 0 ? 'a' : 'y'));
     EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);
+    double sum[2] = {rank + 0.5, 4.0}, own[2] = {rank + 0.5, 4.0}, before[2] = {-1.0, -1.0};
+    EXPECT(outboard_group_offloads_barrier(group) == 1);
+    EXPECT(outboard_group_offloads_reduction(group, UINT64_MAX) == 0);
+    EXPECT(outboard_iallreduce(group, OUTBOARD_IN_PLACE, sum, 2, OUTBOARD_BIT_AND, OUTBOARD_F64, &requests[0]) ==
+           OUTBOARD_ERR_ARGUMENT);
+    EXPECT(outboard_iallreduce(group, OUTBOARD_IN_PLACE, sum, 2, OUTBOARD_SUM, OUTBOARD_F64, &requests[0]) == OUTBOARD_OK);
+    EXPECT(outboard_ibarrier(group, &requests[1]) == OUTBOARD_OK);
+    EXPECT(outboard_iexscan(group, own, before, 2, OUTBOARD_SUM, OUTBOARD_F64, &requests[2]) == OUTBOARD_OK);
+    for (int at = 0; at < 3; at++) {
+        EXPECT(outboard_wait(requests[at], 60000, &done) == OUTBOARD_OK && done == 1);
+        EXPECT(outboard_request_free(requests[at]) == OUTBOARD_OK);
+    }
+    EXPECT(sum[0] == 2.0 && sum[1] == 8.0);
+    EXPECT(before[0] == (rank == 1 ? 0.5 : -1.0) && before[1] == (rank == 1 ? 4.0 : -1.0));
 
     unsigned char offer[OUTBOARD_OFFER_BYTES];
     EXPECT(outboard_group_offer(context, offer) == OUTBOARD_OK);

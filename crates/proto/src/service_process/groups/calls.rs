@@ -89,8 +89,8 @@ impl ServiceProcess {
             self.break_group(group, error.clone(), true);
             return Err(error);
         }
-        let cx = Context { config: &self.config, members: &mut g.members, out: &mut self.out };
-        match Instance::new(&cx, instance, signature, rank, sizes) {
+        let mut cx = Context { config: &self.config, members: &mut g.members, out: &mut self.out };
+        match Instance::new(&mut cx, instance, signature, rank, sizes) {
             Ok(i) => {
                 g.instances.insert(instance, i);
                 g.watches.insert(instance, Watch::new(self.out.now, self.config.watchdog));
@@ -265,26 +265,35 @@ impl ServiceProcess {
     }
 }
 
-/// The sizes that an allgatherv brings along.
+/// The sizes that a call brings along.
 fn extents_of(call: &Call) -> Option<Extents> {
-    match call.signature.kind {
-        CallKind::Allgatherv { .. } => Extents::uneven(call.blocks.as_ref()?.receive.iter().map(|span| span.len)),
-        CallKind::Allgather
-        | CallKind::Broadcast { .. }
-        | CallKind::Alltoall
-        | CallKind::Alltoallv
-        | CallKind::Gather { .. }
-        | CallKind::Gatherv { .. }
-        | CallKind::Scatter { .. }
-        | CallKind::Scatterv { .. } => None,
-    }
+    let blocks = call.signature.kind.sizes().and(call.blocks.as_ref())?;
+    let scattered = call.signature.kind.reduction().is_some();
+    let spans = if scattered { &blocks.send } else { &blocks.receive };
+    Extents::uneven(spans.iter().map(|span| span.len))
 }
 
 /// Whether the blocks of a call can be; those of calls without blocks of their own are as even as the signature.
 fn sound(call: &Call, ranks: u32) -> bool {
     match (call.signature.kind, &call.blocks) {
-        (CallKind::Allgather | CallKind::Broadcast { .. }, blocks) => blocks.is_none(),
-        (CallKind::Allgatherv { .. }, None) => false,
+        (
+            CallKind::Allgather
+            | CallKind::Broadcast { .. }
+            | CallKind::Barrier
+            | CallKind::Reduce { .. }
+            | CallKind::Allreduce { .. }
+            | CallKind::ReduceScatterBlock { .. }
+            | CallKind::Scan { .. }
+            | CallKind::Exscan { .. },
+            blocks,
+        ) => blocks.is_none(),
+        (CallKind::Allgatherv { .. } | CallKind::ReduceScatter { .. }, None) => false,
+        (CallKind::ReduceScatter { sizes, .. }, Some(blocks)) => {
+            let lengths = || blocks.send.iter().map(|span| span.len);
+            blocks.send.len() == ranks as usize
+                && Extents::uneven(lengths()).is_some_and(|extents| extents.total() == call.signature.bytes)
+                && sizes == sizes_digest(lengths())
+        }
         (CallKind::Allgatherv { sizes }, Some(blocks)) => {
             let (received, own) = (&blocks.receive, call.rank.0 as usize);
             let extents = Extents::uneven(received.iter().map(|span| span.len));

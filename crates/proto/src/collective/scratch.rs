@@ -1,0 +1,89 @@
+//! Scratch of the local ranks' programs: memory of the service process, taken once for a collective before its barrier is
+//! entered, so that whatever comes has a place (MC-4), and given back at its end.
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | Unneeded | - | - |
+//! | Wanted | [`Collective::take_scratch`], its turn in the group and the quota allows | Taken |
+//! | Wanted, Taken | the end of the collective | Unneeded |
+//!
+//! Invariant: the instances of a group take theirs in their order, on every host: two of them never wait for each other's.
+
+use super::{Collective, Context, Local};
+use crate::error::CollectiveError;
+use crate::group::Members;
+use crate::ids::InstanceId;
+use crate::outbox::Staging;
+
+/// Scratch begins where any element may lie.
+const ALIGN: u64 = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) enum Scratch {
+    /// No program uses any, or it has been given back.
+    Unneeded,
+    Wanted {
+        bytes: u64,
+    },
+    Taken(Staging),
+}
+
+impl Scratch {
+    /// What the programs of `locals` need. Fails when that exceeds the address space.
+    pub(super) fn new(members: &mut Members, instance: InstanceId, locals: &[Local]) -> Result<Self, &'static str> {
+        let need = |sum: u64, local: &Local| sum.checked_add(room(local)?);
+        let bytes = locals.iter().try_fold(0, need).ok_or("scratch beyond the address space")?;
+        if bytes == 0 {
+            return Ok(Scratch::Unneeded);
+        }
+        members.unequipped.insert(instance);
+        Ok(Scratch::Wanted { bytes })
+    }
+}
+
+/// What a rank's program needs, rounded up to where the next rank's may begin.
+fn room(local: &Local) -> Option<u64> {
+    local.run.program().scratch_bytes.checked_next_multiple_of(ALIGN)
+}
+
+impl Collective {
+    /// Refuses what the quota can never allow.
+    pub(super) fn check_scratch(&self, cx: &Context<'_>) -> Result<(), CollectiveError> {
+        match self.scratch {
+            Scratch::Wanted { bytes } if !cx.out.could_stage(bytes) => {
+                Err(CollectiveError::Staging { rank: self.locals[0].rank, bytes })
+            }
+            Scratch::Unneeded | Scratch::Wanted { .. } | Scratch::Taken(_) => Ok(()),
+        }
+    }
+
+    /// Takes the scratch of all local ranks. False, and asked again later, while others of the group come first or the
+    /// quota does not allow it: what others hold is given back when they end.
+    pub(super) fn take_scratch(&mut self, cx: &mut Context<'_>) -> bool {
+        self.equip_at = None;
+        let Scratch::Wanted { bytes } = self.scratch else { return true };
+        let turn = cx.members.unequipped.first() == Some(&self.instance);
+        let Some(staging) = turn.then(|| cx.out.stage(cx.members.owner, bytes)).flatten() else {
+            self.equip_at = Some(cx.out.now + cx.config.stand_in_after * 4);
+            return false;
+        };
+        cx.members.unequipped.remove(&self.instance);
+        let mut start = 0;
+        for local in &mut self.locals {
+            local.scratch = Some((staging.id, start));
+            start += room(local).expect("the sum fits");
+        }
+        self.scratch = Scratch::Taken(staging);
+        self.retry_blocked();
+        true
+    }
+
+    /// Nothing is named any more.
+    pub(super) fn give_scratch_back(&mut self, cx: &mut Context<'_>) {
+        cx.members.unequipped.remove(&self.instance);
+        if let Scratch::Taken(staging) = std::mem::replace(&mut self.scratch, Scratch::Unneeded) {
+            cx.out.unstage(staging);
+        }
+    }
+}

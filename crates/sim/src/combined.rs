@@ -1,0 +1,234 @@
+//! Reductions that a script may call: what ranks contribute, and what the result is.
+//!
+//! Floating-point contributions are such that another order of additions gives other bits. Results of operators that do not
+//! round are held to a reference in the order of ranks, the others to its neighbourhood; that their bits are the same on all
+//! ranks, and from run to run, is for the [oracle](crate::oracle) and for tests to see. Pure.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use outboard_arithmetic::reduce;
+use outboard_plan::alltoall::Blocks;
+use outboard_plan::{Element, Extents, Operator, Rank, Reduction, Span};
+use outboard_proto::{CallKind, Signature, sizes_digest};
+
+use crate::pattern::Pattern;
+use crate::scenario::CallPlan;
+use crate::store::Origin;
+
+/// Who receives what of the combined vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Combined {
+    /// One member all.
+    Reduce {
+        /// Which.
+        root: usize,
+    },
+    /// All members all.
+    Allreduce,
+    /// Every member a block of 0 to `bytes`, drawn by this seed.
+    ReduceScatter {
+        /// The seed.
+        seed: u64,
+    },
+    /// Every member a block of `bytes`.
+    ReduceScatterBlock,
+    /// Every member those of itself and of all before it.
+    Scan,
+    /// Every member those of all before it.
+    Exscan,
+}
+
+/// What a receive buffer begins with in the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Expected {
+    reduction: Reduction,
+    /// Bytes of the combined vectors.
+    part: Range<u64>,
+    /// Members whose vectors are combined.
+    members: Range<usize>,
+}
+
+impl CallPlan {
+    /// The reduction, where it is one.
+    pub(crate) fn reduction(&self) -> Option<(Combined, Reduction)> {
+        match self.pattern {
+            Pattern::Reduction { result, reduction } => Some((result, reduction)),
+            Pattern::Allgather
+            | Pattern::Broadcast { .. }
+            | Pattern::Allgatherv { .. }
+            | Pattern::Alltoall
+            | Pattern::Alltoallv { .. }
+            | Pattern::Gather { .. }
+            | Pattern::Gatherv { .. }
+            | Pattern::Scatter { .. }
+            | Pattern::Scatterv { .. }
+            | Pattern::Barrier => None,
+        }
+    }
+
+    /// Bytes of each member's block of a reduce-scatter, as `seen_by` believes.
+    fn blocks_of(&self, (result, reduction): (Combined, Reduction), members: usize, seen_by: usize) -> Vec<u64> {
+        let (bytes, element) = (self.bytes_of(seen_by), reduction.element().bytes());
+        let block = |member: usize| match result {
+            Combined::ReduceScatter { seed } => {
+                let drawn = mix(seed ^ (member as u64) << 32);
+                if drawn.is_multiple_of(4) { 0 } else { (1 + (drawn >> 4) % bytes.max(1)) / element * element }
+            }
+            _ => bytes,
+        };
+        (0..members).map(block).collect()
+    }
+
+    /// What `member` of `members` calls.
+    pub(crate) fn combined_signature(
+        &self,
+        (result, reduction): (Combined, Reduction),
+        member: usize,
+        members: usize,
+    ) -> Signature {
+        let bytes = self.bytes_of(member);
+        match result {
+            Combined::Reduce { root } => {
+                Signature { kind: CallKind::Reduce { root: Rank(root as u32), reduction }, bytes }
+            }
+            Combined::Allreduce => Signature { kind: CallKind::Allreduce { reduction }, bytes },
+            Combined::ReduceScatter { .. } => {
+                let blocks = self.blocks_of((result, reduction), members, member);
+                let kind = CallKind::ReduceScatter { reduction, sizes: sizes_digest(blocks.iter().copied()) };
+                Signature { kind, bytes: blocks.iter().sum() }
+            }
+            Combined::ReduceScatterBlock => Signature { kind: CallKind::ReduceScatterBlock { reduction }, bytes },
+            Combined::Scan => Signature { kind: CallKind::Scan { reduction }, bytes },
+            Combined::Exscan => Signature { kind: CallKind::Exscan { reduction }, bytes },
+        }
+    }
+
+    /// The blocks that `member` hands over with its call, where it does.
+    pub(crate) fn combined_blocks(
+        &self,
+        what: (Combined, Reduction),
+        member: usize,
+        members: usize,
+    ) -> Option<Arc<Blocks>> {
+        if !matches!(what.0, Combined::ReduceScatter { .. }) {
+            return None;
+        }
+        let extents = Extents::uneven(self.blocks_of(what, members, member)).expect("small buffers");
+        let block = |rank| extents.block(Rank(rank));
+        let send = (0..members as u32).map(|rank| Span::input(block(rank).offset, block(rank).len)).collect();
+        Some(Arc::new(Blocks { send, receive: vec![Span::output(0, block(member as u32).len)] }))
+    }
+
+    /// Bytes of the send and of the receive buffer of `member` of `members`. In place the one holds what both need.
+    pub(crate) fn combined_buffers(&self, what: (Combined, Reduction), member: usize, members: usize) -> (u64, u64) {
+        let bytes = self.bytes_of(member);
+        let (sent, received) = match what.0 {
+            Combined::Reduce { root } => (bytes, if root == member { bytes } else { 0 }),
+            Combined::Allreduce | Combined::Scan | Combined::Exscan => (bytes, bytes),
+            Combined::ReduceScatter { .. } | Combined::ReduceScatterBlock => {
+                let blocks = self.blocks_of(what, members, member);
+                (blocks.iter().sum(), blocks[member])
+            }
+        };
+        (sent, if self.in_place.contains(&member) { sent.max(received) } else { received })
+    }
+
+    /// Whether `member` of a disputed call cannot end before all who disagree have called.
+    pub(crate) fn combined_needs_all_of(&self, what: (Combined, Reduction), member: usize, members: usize) -> bool {
+        let odd = self.disagrees.map_or(member, |(odd, _)| odd);
+        let bytes = self.bytes_of(member);
+        // The vectors of all up to this one are needed, and whoever disagrees is among them, or is this one.
+        let up_to = |last: usize| odd < last || (odd == member && last > 0);
+        match what.0 {
+            Combined::Reduce { root } => bytes > 0 && root == member,
+            Combined::Allreduce | Combined::ReduceScatterBlock => bytes > 0,
+            Combined::ReduceScatter { .. } => {
+                let signature = |who| self.combined_signature(what, who, members);
+                let differs = (0..members).any(|other| signature(other) != signature(odd));
+                differs && self.blocks_of(what, members, member)[member] > 0
+            }
+            Combined::Scan => bytes > 0 && (up_to(member) || odd == member && member > 0),
+            Combined::Exscan => bytes > 0 && member > 0 && up_to(member),
+        }
+    }
+
+    /// What the receive buffer of `member` of `members` begins with in the end, of a reduction.
+    pub(crate) fn expected(&self, member: usize, members: usize) -> Option<Expected> {
+        let (result, reduction) = self.reduction()?;
+        let bytes = self.bytes_of(member);
+        let (part, members) = match result {
+            Combined::Reduce { root } if root != member => return None,
+            Combined::Exscan if member == 0 => return None,
+            Combined::Reduce { .. } | Combined::Allreduce => (0..bytes, 0..members),
+            Combined::ReduceScatter { .. } | Combined::ReduceScatterBlock => {
+                let blocks = self.blocks_of((result, reduction), members, member);
+                let start = blocks[..member].iter().sum();
+                (start..start + blocks[member], 0..members)
+            }
+            Combined::Scan => (0..bytes, 0..member + 1),
+            Combined::Exscan => (0..bytes, 0..member),
+        };
+        Some(Expected { reduction, part, members })
+    }
+}
+
+impl Expected {
+    /// Bytes of the receive buffer that hold the result.
+    pub(crate) fn len(&self) -> u64 {
+        self.part.end - self.part.start
+    }
+
+    /// How `found` differs from what it should be; `origin` names the contribution of a member.
+    pub(crate) fn difference(&self, found: &[u8], origin: impl Fn(usize) -> Origin) -> Option<String> {
+        let element = self.reduction.element();
+        let vector = |member| contribution(origin(member), element, self.part.clone());
+        let mut members = self.members.clone();
+        let mut reference = vector(members.next().expect("somebody contributes"));
+        members.for_each(|member| reduce(self.reduction, &vector(member), &mut reference, false));
+        let size = element.bytes() as usize;
+        let pairs = found.chunks_exact(size).zip(reference.chunks_exact(size));
+        let wrong = |(_, (found, expected)): &(usize, (&[u8], &[u8]))| !self.agrees(found, expected);
+        let (at, (found, expected)) = pairs.enumerate().find(wrong)?;
+        Some(format!("element {at} of the {} is {found:02x?}, by the order of ranks {expected:02x?}", self.reduction))
+    }
+
+    /// Whether an element is what it should be, or as near as rounding in another order may bring it.
+    fn agrees(&self, found: &[u8], expected: &[u8]) -> bool {
+        let largest = MOST * self.members.len() as f64;
+        let near = |found: f64, expected: f64, precision: f64| (found - expected).abs() <= largest * precision;
+        match (self.reduction.operator(), self.reduction.element()) {
+            (Operator::Sum, Element::F32) => {
+                let value = |bytes: &[u8]| f64::from(f32::from_ne_bytes(bytes.try_into().expect("four bytes")));
+                near(value(found), value(expected), 1e-5)
+            }
+            (Operator::Sum, Element::F64) => {
+                let value = |bytes: &[u8]| f64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+                near(value(found), value(expected), 1e-13)
+            }
+            _ => found == expected,
+        }
+    }
+}
+
+/// Above the magnitude of every floating-point contribution.
+const MOST: f64 = 143.0 * 4096.0;
+
+fn mix(name: u64) -> u64 {
+    (name ^ (name >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 8
+}
+
+/// Bytes of a contribution that are numbers of this element.
+pub(crate) fn contribution(origin: Origin, element: Element, part: Range<u64>) -> Vec<u8> {
+    let numbers = part.start / element.bytes()..part.end / element.bytes();
+    // Of many magnitudes and with long fractions, so that every addition rounds.
+    let number = |at: u64| {
+        let drawn = mix(origin.name() ^ at << 20);
+        ((drawn % 2001) as f64 - 1000.0) / 7.0 * f64::from(1u32 << (drawn >> 16 & 0xf).min(12))
+    };
+    match element {
+        Element::F32 => numbers.flat_map(|at| (number(at) as f32).to_ne_bytes()).collect(),
+        Element::F64 => numbers.flat_map(|at| number(at).to_ne_bytes()).collect(),
+        _ => part.map(|at| origin.byte(at)).collect(),
+    }
+}

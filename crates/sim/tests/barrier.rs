@@ -1,0 +1,53 @@
+//! Barriers: the oracle knows who has called when anybody passes.
+
+use std::time::Duration;
+
+use outboard_sim::{CallPlan, Faults, Pattern, Scenario, run};
+
+const LATE: Duration = Duration::from_secs(1);
+
+fn barrier(ranks: usize) -> Scenario {
+    let mut scenario = Scenario::allgather(ranks, 0);
+    scenario.groups[0].calls = vec![CallPlan::of(Pattern::Barrier, 0)];
+    scenario
+}
+
+#[test]
+fn groups_of_any_size_pass() {
+    for ranks in 1..=17 {
+        for (ranks_per_host, siblings) in [(1, 1), (3, 1), (2, 2)] {
+            let scenario = barrier(ranks).ranks_per_host(ranks_per_host).siblings(siblings);
+            let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+            assert_eq!((outcome.calls, outcome.errors), (ranks as u64, 0));
+        }
+    }
+}
+
+/// SP-6: a service process stands in for the late rank and does not pass on that it has come.
+#[test]
+fn sp_6_nobody_passes_before_the_late_rank() {
+    for ranks_per_host in [1, 2, 4] {
+        for late in 0..8 {
+            let mut scenario = barrier(8).ranks_per_host(ranks_per_host);
+            scenario.groups[0].calls[0].late.push((late, LATE));
+            scenario.groups[0].calls.push(CallPlan::new(1000));
+            let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+            assert!(outcome.ends.iter().all(|(_, end)| *end >= LATE), "{:?}", outcome.ends);
+            assert_eq!(outcome.late, 1);
+        }
+    }
+}
+
+/// That a rank has called is told until it has arrived, whatever is lost.
+#[test]
+fn lost_frames_hold_nobody_for_ever() {
+    for seed in 0..50 {
+        let faults = Faults { frame_loss: 0.3, ..Faults::none() };
+        let mut scenario = barrier(7).ranks_per_host(2).with_faults(faults);
+        scenario.groups[0].calls = vec![CallPlan::of(Pattern::Barrier, 0); 4];
+        scenario.groups[0].window = 4;
+        if let Err(failure) = run(&scenario, seed) {
+            panic!("{failure}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Reductions of all kinds: right results on all ranks, the same bits from run to run, whoever is late and whatever is lost.
+
+use std::time::Duration;
+
+use outboard_plan::{Element, Operator, Reduction};
+use outboard_proto::config::AllgatherAlgorithm;
+use outboard_sim::{CallPlan, Combined, Faults, Outcome, Pattern, Scenario, StoreKind, run};
+
+const LATE: Duration = Duration::from_secs(1);
+const RESULTS: [Combined; 6] = [
+    Combined::Reduce { root: 1 },
+    Combined::Allreduce,
+    Combined::ReduceScatter { seed: 5 },
+    Combined::ReduceScatterBlock,
+    Combined::Scan,
+    Combined::Exscan,
+];
+
+fn sum(element: Element) -> Reduction {
+    Reduction::new(Operator::Sum, element).expect("defined by MPI")
+}
+
+fn call(result: Combined, element: Element, bytes: u64) -> CallPlan {
+    CallPlan::of(Pattern::Reduction { result, reduction: sum(element) }, bytes)
+}
+
+fn reduction(ranks: usize, result: Combined, element: Element, bytes: u64) -> Scenario {
+    let mut scenario = Scenario::allgather(ranks, 0);
+    scenario.groups[0].calls = vec![call(result, element, bytes)];
+    scenario.store = StoreKind::Bytes;
+    scenario
+}
+
+fn play(scenario: &Scenario, seed: u64) -> Outcome {
+    run(scenario, seed).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+/// Members that may call in place.
+fn in_place(result: Combined, ranks: usize) -> Vec<usize> {
+    match result {
+        Combined::Reduce { root } => vec![root],
+        _ => (0..ranks).filter(|member| member % 3 != 1).collect(),
+    }
+}
+
+#[test]
+fn groups_of_any_size_agree_with_the_reference() {
+    for result in RESULTS {
+        for ranks in 2..=13 {
+            for (ranks_per_host, siblings, bytes) in [(1, 1, 8), (3, 1, 4000), (2, 2, 40_000), (1, 1, 100_000)] {
+                let mut scenario = reduction(ranks, result, Element::I32, bytes);
+                scenario.groups[0].calls[0].in_place = in_place(result, ranks);
+                play(&scenario.ranks_per_host(ranks_per_host).siblings(siblings), 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn one_rank_alone_and_empty_vectors_end() {
+    for result in RESULTS.into_iter().filter(|result| !matches!(result, Combined::Reduce { .. })) {
+        play(&reduction(1, result, Element::F64, 800), 1);
+        play(&reduction(5, result, Element::F64, 0), 1);
+    }
+    play(&reduction(1, Combined::Reduce { root: 0 }, Element::F64, 800), 1);
+    play(&reduction(5, Combined::Reduce { root: 1 }, Element::F64, 0), 1);
+}
+
+/// TH-2: the plan alone decides in which order contributions meet, so that loss, jitter, lateness and who is first change no
+/// bit. The contributions are such that another order gives others.
+#[test]
+fn th_2_the_bits_of_a_result_are_the_same_from_run_to_run() {
+    for result in RESULTS {
+        for bytes in [800, 60_000] {
+            for algorithm in [AllgatherAlgorithm::Multicast, AllgatherAlgorithm::Ring] {
+                let scenario = reduction(7, result, Element::F32, bytes).by(algorithm);
+                let bits = play(&scenario, 0).bits;
+                for seed in 1..12u64 {
+                    let faults = Faults {
+                        datagram_loss: 0.1,
+                        frame_loss: 0.1,
+                        reorder: 0.1,
+                        jitter: Duration::from_millis(2),
+                        ..Faults::none()
+                    };
+                    let mut other = scenario.clone().with_faults(faults);
+                    other.groups[0].calls[0].late = vec![(seed as usize % 7, Duration::from_millis(5 * seed))];
+                    other.groups[0].calls[0].in_place = in_place(result, 7);
+                    assert_eq!(play(&other, seed).bits, bits, "{result:?} of {bytes} bytes, seed {seed}");
+                }
+            }
+        }
+    }
+}
+
+/// SP-6: the service process receives for a rank that has not called, and combines nothing of its own.
+#[test]
+fn sp_6_a_late_rank_finds_its_result_when_it_comes() {
+    for result in RESULTS {
+        for (ranks_per_host, bytes) in [(1, 800), (2, 800), (4, 80_000), (2, 80_000)] {
+            for late in 0..8 {
+                let mut scenario = reduction(8, result, Element::F64, bytes).ranks_per_host(ranks_per_host);
+                scenario.groups[0].calls[0].late.push((late, LATE));
+                scenario.groups[0].calls[0].in_place = in_place(result, 8);
+                let outcome = play(&scenario, 1);
+                assert_eq!((outcome.late, outcome.errors), (1, 0));
+            }
+        }
+    }
+}
+
+/// Who needs nothing of the late rank does not wait for it.
+#[test]
+fn sp_6_a_scan_delays_only_those_behind_the_late_rank() {
+    let mut scenario = reduction(8, Combined::Scan, Element::F64, 800).ranks_per_host(2);
+    scenario.groups[0].calls[0].late.push((5, LATE));
+    let outcome = play(&scenario, 1);
+    for ((_, member, _), end) in &outcome.ends {
+        assert!(*end >= LATE || *member < 5, "member {member} ends at {end:?}");
+    }
+    assert!(outcome.ends.iter().any(|(_, end)| *end < LATE), "{:?}", outcome.ends);
+}
+
+/// Scratch that the quota does not allow at once is waited for, in the order of the calls.
+#[test]
+fn calls_that_do_not_fit_the_staging_together_follow_each_other() {
+    let mut scenario = reduction(6, Combined::Allreduce, Element::F64, 40_000).ranks_per_host(2);
+    scenario.groups[0].calls = vec![call(Combined::Allreduce, Element::F64, 40_000); 6];
+    scenario.groups[0].window = 6;
+    scenario.config.staging_quota = 200_000;
+    let outcome = play(&scenario, 1);
+    assert_eq!(outcome.errors, 0);
+    assert!(outcome.counters.iter().all(|counters| counters.staging_peak <= 200_000));
+}
+
+#[test]
+fn a_call_that_can_never_fit_the_staging_fails_on_all_ranks() {
+    let mut scenario = reduction(6, Combined::Allreduce, Element::F64, 400_000).ranks_per_host(2);
+    scenario.config.staging_quota = 100_000;
+    assert_eq!(play(&scenario, 1).errors, 6);
+}
