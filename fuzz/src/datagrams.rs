@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_plan::alltoall::Blocks;
-use outboard_plan::{Rank, Span};
+use outboard_plan::{Element, Operator, Rank, Reduction, Span};
 use outboard_proto::config::AllgatherAlgorithm;
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, FrameHeader, FrameKind, Message};
 use outboard_proto::{
@@ -269,7 +269,8 @@ impl World {
             let bytes = [0, 1, 999, 1000, 2500, 9000, 33_000][usize::from(tape.below(7))];
             let root = Rank(u32::from(tape.below(ranks.len() as u8)));
             let sizes = || (0..ranks.len() as u32).map(|from| uneven_bytes(from, 0));
-            let signature = match tape.below(9) {
+            let reduction = Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI");
+            let signature = match tape.below(16) {
                 0 => Signature { kind: CallKind::Allgather, bytes },
                 1 => Signature { kind: CallKind::Broadcast { root }, bytes },
                 2 => Signature { kind: CallKind::Alltoall, bytes },
@@ -278,6 +279,16 @@ impl World {
                 5 => Signature { kind: CallKind::Gatherv { root }, bytes: 0 },
                 6 => Signature { kind: CallKind::Scatter { root }, bytes },
                 7 => Signature { kind: CallKind::Scatterv { root }, bytes: 0 },
+                8 => Signature { kind: CallKind::Barrier, bytes: 0 },
+                9 => Signature { kind: CallKind::Reduce { root, reduction }, bytes },
+                10 => Signature { kind: CallKind::Allreduce { reduction }, bytes },
+                11 => Signature { kind: CallKind::ReduceScatterBlock { reduction }, bytes },
+                12 => Signature { kind: CallKind::Scan { reduction }, bytes },
+                13 => Signature { kind: CallKind::Exscan { reduction }, bytes },
+                14 => {
+                    let kind = CallKind::ReduceScatter { reduction, sizes: sizes_digest(sizes()) };
+                    Signature { kind, bytes: sizes().sum() }
+                }
                 _ => {
                     let kind = CallKind::Allgatherv { sizes: sizes_digest(sizes()) };
                     Signature { kind, bytes: sizes().sum() }
@@ -320,10 +331,26 @@ impl World {
                 Buffers { input, output }
             }
             CallKind::Scatter { root } | CallKind::Scatterv { root } => {
-                let scattered = Blocks::scatter((all as u32, root), rank, rooted_bytes(signature), true).expect("small");
+                let scattered =
+                    Blocks::scatter((all as u32, root), rank, rooted_bytes(signature), true).expect("small");
                 let (input, output) = scattered.bytes();
                 blocks = (signature.kind == CallKind::Scatterv { root }).then(|| Arc::new(scattered));
                 Buffers { input, output }
+            }
+            CallKind::Barrier => Buffers { input: 0, output: 0 },
+            CallKind::Reduce { root, .. } => {
+                Buffers { input: signature.bytes, output: if root == rank { signature.bytes } else { 0 } }
+            }
+            CallKind::Exscan { .. } if rank.0 == 0 => Buffers { input: signature.bytes, output: 0 },
+            CallKind::Allreduce { .. } | CallKind::Scan { .. } | CallKind::Exscan { .. } => {
+                Buffers { input: signature.bytes, output: signature.bytes }
+            }
+            CallKind::ReduceScatterBlock { .. } => Buffers { input: signature.bytes * all, output: signature.bytes },
+            CallKind::ReduceScatter { .. } => {
+                let output = uneven_bytes(rank.0, 0);
+                let send = place(Span::input, (0..all as u32).map(|to| uneven_bytes(to, 0)).collect());
+                blocks = Some(Arc::new(Blocks { send, receive: vec![Span::output(0, output)] }));
+                Buffers { input: signature.bytes, output }
             }
             CallKind::Broadcast { root } if root == rank => Buffers { input: signature.bytes, output: 0 },
             CallKind::Broadcast { .. } => Buffers { input: 0, output: signature.bytes },
@@ -534,7 +561,9 @@ fn names_members(error: &CollectiveError, ranks: u32) {
     let member = |rank: &Rank| assert!(rank.0 < ranks, "{error} names a rank that is not there");
     let server = |sp: &SpId| assert!((10..13).contains(&sp.0), "{error} names a service process that is not there");
     match error {
-        CollectiveError::RankLost(rank) | CollectiveError::Memory(rank) => member(rank),
+        CollectiveError::RankLost(rank) | CollectiveError::Memory(rank) | CollectiveError::Staging { rank, .. } => {
+            member(rank);
+        }
         CollectiveError::PeerLost { sp, rank } => {
             server(sp);
             member(rank);

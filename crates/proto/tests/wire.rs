@@ -1,6 +1,6 @@
 //! The wire codec: what is written is read back, and no bytes whatever make a decoder panic or over-read.
 
-use outboard_plan::Rank;
+use outboard_plan::{Rank, Reduction};
 use outboard_proto::wire::{
     DatagramHeader, FrameHeader, FrameKind, MAX_BLOCKS, MAX_FRAME_HEADER, MAX_RANGES, MAX_SOURCES, Message,
 };
@@ -10,6 +10,10 @@ use outboard_proto::{
 };
 use proptest::prelude::*;
 
+fn reduction() -> impl Strategy<Value = Reduction> {
+    proptest::sample::select(Reduction::all().collect::<Vec<_>>())
+}
+
 fn signature() -> impl Strategy<Value = Signature> {
     let kind = prop_oneof![
         Just(CallKind::Allgather),
@@ -18,9 +22,16 @@ fn signature() -> impl Strategy<Value = Signature> {
         any::<u64>().prop_map(|sizes| CallKind::Allgatherv { sizes }),
         any::<u32>().prop_map(|root| CallKind::Gather { root: Rank(root) }),
         any::<u32>().prop_map(|root| CallKind::Scatter { root: Rank(root) }),
+        (any::<u32>(), reduction()).prop_map(|(root, reduction)| CallKind::Reduce { root: Rank(root), reduction }),
+        reduction().prop_map(|reduction| CallKind::Allreduce { reduction }),
+        (reduction(), any::<u64>()).prop_map(|(reduction, sizes)| CallKind::ReduceScatter { reduction, sizes }),
+        reduction().prop_map(|reduction| CallKind::ReduceScatterBlock { reduction }),
+        reduction().prop_map(|reduction| CallKind::Scan { reduction }),
+        reduction().prop_map(|reduction| CallKind::Exscan { reduction }),
     ];
     let uneven = prop_oneof![
         Just(CallKind::Alltoallv),
+        Just(CallKind::Barrier),
         any::<u32>().prop_map(|root| CallKind::Gatherv { root: Rank(root) }),
         any::<u32>().prop_map(|root| CallKind::Scatterv { root: Rank(root) }),
     ];
@@ -75,6 +86,7 @@ fn error() -> impl Strategy<Value = CollectiveError> {
             b
         }),
         rank().prop_map(CollectiveError::Memory),
+        (rank(), any::<u64>()).prop_map(|(rank, bytes)| CollectiveError::Staging { rank, bytes }),
         any::<u64>().prop_map(|sp| CollectiveError::Protocol(SpId(sp))),
         any::<[u64; 4]>().prop_map(|[a, a_digest, b, b_digest]| CollectiveError::Configuration {
             a: SpId(a),

@@ -34,6 +34,8 @@ fn main() -> ExitCode {
         ("gathers_and_scatters_are_pulled", gathers_and_scatters_are_pulled),
         ("a_late_root_of_a_gather_holds_up_nobody", a_late_root_of_a_gather_holds_up_nobody),
         ("ranks_that_disagree_on_a_block_are_told_both_counts", ranks_that_disagree_on_a_block_are_told_both_counts),
+        ("ranks_reduce_and_pass_barriers", ranks_reduce_and_pass_barriers),
+        ("a_late_rank_holds_up_only_whose_sums_it_is_part_of", a_late_rank_holds_up_only_whose_sums_it_is_part_of),
         ("lost_datagrams_are_repaired", lost_datagrams_are_repaired),
         ("withdrawn_memory_loses_no_byte_between_hosts", withdrawn_memory_loses_no_byte_between_hosts),
         ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
@@ -225,6 +227,34 @@ fn exchanges_are_pulled() {
     let cluster = Cluster::start(3, None, &[]);
     exchange(&cluster, 2);
     assert_eq!((cluster.count("completed"), cluster.count("failed")), (6 * 16, 0));
+}
+
+/// TH-2, over both plans of long vectors, with several daemons on a host, too.
+fn ranks_reduce_and_pass_barriers() {
+    for (siblings, algorithm) in [(1, "multicast"), (1, "ring"), (2, "multicast")] {
+        let cluster = Cluster::with_siblings(3, siblings, None, &["--algorithm", algorithm]);
+        for (scenario, calls) in [("reductions", 120), ("same-bits", 12)] {
+            let before = cluster.count("completed");
+            let mut ranks = cluster.ranks(scenario, 2);
+            ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+            assert_eq!((cluster.count("completed"), cluster.count("failed")), (before + 6 * calls, 0));
+            ranks.iter_mut().for_each(Rank::go_on);
+            ranks.into_iter().for_each(Rank::finish);
+        }
+    }
+}
+
+/// SP-6: those before it in a scan end without it, nobody passes the barrier, and all have their sums once it has come.
+fn a_late_rank_holds_up_only_whose_sums_it_is_part_of() {
+    let cluster = Cluster::start(3, None, &[]);
+    let mut ranks = cluster.ranks("late-reduction", 2);
+    let (late, others) = ranks.split_last_mut().expect("six");
+    assert_eq!(late.line(), "ready");
+    others.iter_mut().for_each(|rank| assert_eq!(rank.line(), "waits"));
+    let before = cluster.count("late_arrivals");
+    late.go_on();
+    ranks.into_iter().for_each(Rank::finish);
+    assert_eq!(cluster.count("late_arrivals"), before + 3);
 }
 
 /// SP-6: blocks for the late rank are staged at its host, so that their sources are free.

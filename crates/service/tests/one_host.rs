@@ -108,6 +108,27 @@ fn ranks_gather_at_and_scatter_from_a_root() {
     ranks.into_iter().for_each(support::Rank::finish);
 }
 
+/// TH-2, SP-6 on one host.
+#[test]
+fn ranks_reduce_and_pass_barriers() {
+    let daemon = Daemon::start(&[]);
+    let calls = 5 * 6 * 2 * 2;
+    for (scenario, calls) in [("reductions", calls), ("same-bits", 12)] {
+        let before = daemon.statistics()["completed"].as_u64().expect("a number");
+        let mut ranks = ranks(scenario, &daemon, 4);
+        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+        let statistics = daemon.statistics();
+        let counted = (&statistics["completed"], &statistics["failed"]);
+        assert_eq!(counted, (&(before + 4 * calls).into(), &0.into()), "{statistics}");
+        ranks.iter_mut().for_each(support::Rank::go_on);
+        ranks.into_iter().for_each(support::Rank::finish);
+    }
+    let mut alone = ranks("reductions", &daemon, 1);
+    assert_eq!(alone[0].line(), "done");
+    alone[0].go_on();
+    alone.into_iter().for_each(support::Rank::finish);
+}
+
 /// MC-9: posting does not wait for what was posted before.
 #[test]
 fn many_calls_in_flight_end_with_the_right_bytes() {

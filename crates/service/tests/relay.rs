@@ -56,10 +56,15 @@ fn run(scenario: &str, ranks: usize) -> serde_json::Value {
 
 /// GP-9: every byte right, all of it staged.
 #[test]
-fn relayed_ranks_gather_broadcast_and_exchange() {
-    for (scenario, ranks, calls) in
-        [("allgather", 4, 14), ("broadcast", 3, 24), ("alltoall", 4, 16), ("allgatherv", 4, 18), ("rooted", 4, 50)]
-    {
+fn relayed_ranks_gather_broadcast_exchange_and_reduce() {
+    for (scenario, ranks, calls) in [
+        ("allgather", 4, 14),
+        ("broadcast", 3, 24),
+        ("alltoall", 4, 16),
+        ("allgatherv", 4, 18),
+        ("rooted", 4, 50),
+        ("reductions", 3, 120),
+    ] {
         let statistics = run(scenario, ranks);
         assert_eq!(statistics["completed"], ranks * calls, "{scenario}: {statistics}");
         assert_eq!(statistics["failed"], 0, "{scenario}: {statistics}");

@@ -1,6 +1,6 @@
 //! What the hostile send: messages, frames and datagrams put together from the tape.
 
-use outboard_plan::Rank;
+use outboard_plan::{Element, Operator, Rank, Reduction};
 use outboard_proto::wire::{
     DATAGRAM_HEADER_BYTES, DatagramHeader, FrameHeader, FrameKind, MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message,
 };
@@ -30,13 +30,24 @@ fn group(tape: &mut Tape<'_>) -> GroupHandle {
 }
 
 fn signature(tape: &mut Tape<'_>) -> Signature {
-    let kind = match tape.below(8) {
+    // Whether there is such a reduction is the decoder's affair; most of these there are.
+    let code = u16::from(tape.below(13)) << 8 | u16::from(tape.below(20));
+    let sum = Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI");
+    let reduction = Reduction::from_code(code).unwrap_or(sum);
+    let kind = match tape.below(15) {
         0 => CallKind::Allgather,
         1 => CallKind::Broadcast { root: Rank(tape.number32()) },
         2 => CallKind::Alltoall,
         3 => CallKind::Allgatherv { sizes: tape.number() },
         4 => CallKind::Gather { root: Rank(tape.number32()) },
         5 => CallKind::Scatter { root: Rank(tape.number32()) },
+        7 => CallKind::Reduce { root: Rank(tape.number32()), reduction },
+        8 => CallKind::Allreduce { reduction },
+        9 => CallKind::ReduceScatter { reduction, sizes: tape.number() },
+        10 => CallKind::ReduceScatterBlock { reduction },
+        11 => CallKind::Scan { reduction },
+        12 => CallKind::Exscan { reduction },
+        13 => return Signature { kind: CallKind::Barrier, bytes: 0 },
         6 => return Signature { kind: CallKind::Gatherv { root: Rank(tape.number32()) }, bytes: 0 },
         _ => return Signature { kind: CallKind::Alltoallv, bytes: 0 },
     };
@@ -66,7 +77,8 @@ fn blocks(tape: &mut Tape<'_>) -> usize {
 
 fn error(tape: &mut Tape<'_>) -> CollectiveError {
     let (rank, sp) = (Rank(tape.number32()), SpId(tape.number().wrapping_add(8)));
-    match tape.below(8) {
+    match tape.below(9) {
+        8 => CollectiveError::Staging { rank, bytes: tape.number() },
         0 => CollectiveError::RankLost(rank),
         1 => CollectiveError::PeerLost { sp, rank },
         2 => {

@@ -133,6 +133,12 @@ impl Machine {
                     self.check(&from);
                     self.check(&to);
                 }
+                Order::Reduce { from, into, reduction, .. } => {
+                    assert_eq!(from.len, into.len, "operands have equal lengths");
+                    assert!(from.len.is_multiple_of(reduction.element().bytes()), "operands are whole elements");
+                    self.check(&from);
+                    self.check(&into);
+                }
                 Order::Deliver { payload, offset, to } => {
                     let end = u64::from(offset) + to.len;
                     assert!(end <= u64::from(payloads[payload as usize]), "beyond the payload: {to:?} at {offset}");

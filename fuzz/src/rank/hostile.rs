@@ -7,7 +7,7 @@ use std::time::Duration;
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, Hello, OFFER_BYTES, Reply, Request, Restaged};
 use outboard_shm::control::{COMPLETION_WORDS, LAYOUT_VERSION, RankSide};
-use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
+use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry, Reduced, ReductionEntry};
 use outboard_shm::region::{Region, seal_bytes};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -159,7 +159,19 @@ impl Hostile {
         };
         let (group, instance) = (tape.number(), tape.number());
         let bytes = if tape.flip() { 64 } else { tape.number() };
-        let entry = match tape.below(3) {
+        let entry = match tape.below(4) {
+            2 => {
+                let (in_place, send, receive) = (tape.flip(), address(tape), address(tape));
+                let code = u16::from(tape.below(13)) << 8 | u16::from(tape.below(20));
+                let result = match tape.below(5) {
+                    0 => Reduced::Reduce { root: tape.number32(), bytes },
+                    1 => Reduced::ReduceScatter { table: address(tape) },
+                    2 => Reduced::ReduceScatterBlock { bytes },
+                    3 => Reduced::Exscan { bytes },
+                    _ => Reduced::Allreduce { bytes },
+                };
+                Entry::Reduction(ReductionEntry { group, instance, slot, result, code, in_place, send, receive })
+            }
             0 => {
                 let (root, buffer) = (tape.number32(), address(tape));
                 Entry::Broadcast(BroadcastEntry { group, instance, slot, root, buffer, bytes })

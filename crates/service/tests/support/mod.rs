@@ -7,6 +7,7 @@
 
 mod exchanges;
 mod life;
+mod reductions;
 pub(crate) mod refusable;
 mod rooted;
 pub(crate) mod scenarios;

@@ -10,6 +10,7 @@ use outboard::{Context, Contribution, Error, Group, Request, Status};
 
 use super::exchanges::{self, check_exchange, post_uneven};
 use super::life;
+use super::reductions::{self, check_sums, post_sums};
 use super::rooted;
 
 /// No wait of a test ends by this unless something is broken.
@@ -61,6 +62,9 @@ pub(crate) fn run(name: &str) {
         "late-root" => rooted::late_root(&group),
         "rooted-mismatch" => rooted::mismatch(&group),
         "late-exchange" => exchanges::late(&group),
+        "reductions" => reductions::all(&group),
+        "same-bits" => reductions::same_bits(&group),
+        "late-reduction" => reductions::late(&group),
         "exchange-mismatch" => exchanges::mismatch(&group),
         "drained" => return life::drained(&group),
         "given-up" => return life::given_up(&group),
@@ -326,18 +330,19 @@ fn in_flight(group: &Group) {
 fn withdrawn(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
     let calls = |first: usize| (first..first + 8).map(|call| post(group, call, 1 + call * 9_001, call % 2 == 0));
-    let in_flight = || (calls(10).collect::<Vec<_>>(), post_uneven(group, 9));
+    let in_flight = || (calls(10).collect::<Vec<_>>(), post_uneven(group, 9), post_sums(group, 8, 50_003));
     calls(0).for_each(|posted| check(posted, ranks));
     check_broadcast(post_broadcast(group, 0, 8, 300_000), 0);
     let late = rank == ranks - 1;
     let early = (!late).then(in_flight);
     say("ready");
     wait_for_line();
-    let (gathers, exchange) = early.unwrap_or_else(in_flight);
+    let (gathers, exchange, sums) = early.unwrap_or_else(in_flight);
     let broadcast = post_broadcast(group, ranks - 1, 9, 300_000);
     gathers.into_iter().rev().for_each(|posted| check(posted, ranks));
     check_broadcast(broadcast, ranks - 1);
     check_exchange(group, exchange);
+    check_sums(sums);
     calls(30).for_each(|posted| check(posted, ranks));
     say(context.memory_tier().name());
     wait_for_line();
@@ -350,10 +355,12 @@ fn withdrawn_under_way(context: &Context, group: &Group) {
         let call = 5 * round;
         let gathers: Vec<_> = (call..call + 3).map(|call| post(group, call, 100 + call % 7 * 30_001, false)).collect();
         let exchange = post_uneven(group, call + 3);
+        let sums = [post_sums(group, call, 2_000), post_sums(group, call + 1, 50_001)];
         let root = round % ranks;
         check_broadcast(post_broadcast(group, root, call + 4, 70_000), root);
         gathers.into_iter().for_each(|posted| check(posted, ranks));
         check_exchange(group, exchange);
+        sums.into_iter().for_each(check_sums);
     };
     round(0);
     say("ready");

@@ -1,0 +1,168 @@
+//! Barriers and reductions as the ranks of the tests call them (SP-6, TH-2).
+
+use std::ops::Range;
+
+use outboard::{Contribution, Element, Group, Operator, Reduction, Request};
+
+use super::scenarios::{LIMIT, me, say, wait_for_line};
+
+const UNTOUCHED: u32 = 0xeeee_eeee;
+
+/// What becomes of the sums.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Result {
+    Reduce { root: usize },
+    Allreduce,
+    Scatter,
+    ScatterBlock,
+    Scan,
+    Exscan,
+}
+
+/// A posted reduction with its buffers.
+pub(crate) struct Posted {
+    _send: Vec<u32>,
+    receive: Vec<u32>,
+    request: Request,
+    expected: Vec<u32>,
+    what: (Result, usize, usize),
+}
+
+/// What `rank` contributes to call `call` at `at`.
+fn number(rank: usize, call: usize, at: usize) -> u32 {
+    (rank * 7919 + call * 104_729 + at * 31) as u32
+}
+
+fn sum() -> Reduction {
+    Reduction::new(Operator::Sum, Element::U32).expect("defined by MPI")
+}
+
+/// Posts sums of vectors of `count` elements, or of blocks of so many.
+fn post(group: &Group, result: Result, call: usize, count: usize, in_place: bool) -> Posted {
+    let (rank, ranks) = me(group);
+    let counts: Vec<u64> = (0..ranks as u64).map(|rank| (rank + call as u64) % 3 * count as u64).collect();
+    let start = |rank: usize| counts[..rank].iter().sum::<u64>() as usize;
+    let length = match result {
+        Result::Scatter => start(ranks),
+        Result::ScatterBlock => count * ranks,
+        Result::Reduce { .. } | Result::Allreduce | Result::Scan | Result::Exscan => count,
+    };
+    let (part, of): (Range<usize>, Range<usize>) = match result {
+        Result::Reduce { root } => (0..if root == rank { count } else { 0 }, 0..ranks),
+        Result::Allreduce => (0..count, 0..ranks),
+        Result::Scatter => (start(rank)..start(rank) + counts[rank] as usize, 0..ranks),
+        Result::ScatterBlock => (rank * count..(rank + 1) * count, 0..ranks),
+        Result::Scan => (0..count, 0..rank + 1),
+        Result::Exscan => (0..if rank == 0 { 0 } else { count }, 0..rank),
+    };
+    let summed = |at| of.clone().fold(0u32, |sum, rank| sum.wrapping_add(number(rank, call, at)));
+    let expected: Vec<u32> = part.map(summed).collect();
+    let send: Vec<u32> = (0..length).map(|at| number(rank, call, at)).collect();
+    let in_place = in_place && !matches!(result, Result::Reduce { root } if root != rank);
+    let mut receive = if in_place { send.clone() } else { vec![UNTOUCHED; expected.len()] };
+    let from = if in_place { Contribution::InPlace } else { Contribution::At(send.as_ptr().cast()) };
+    let (to, each) = (receive.as_mut_ptr().cast(), count as u64);
+    // SAFETY: the buffers live in the result and are looked at after the request has ended.
+    let posted = unsafe {
+        match result {
+            Result::Reduce { root } => group.ireduce(root as u32, from, to, each, sum()),
+            Result::Allreduce => group.iallreduce(from, to, each, sum()),
+            Result::Scatter => group.ireduce_scatter(from, to, &counts, sum()),
+            Result::ScatterBlock => group.ireduce_scatter_block(from, to, each, sum()),
+            Result::Scan => group.iscan(from, to, each, sum()),
+            Result::Exscan => group.iexscan(from, to, each, sum()),
+        }
+    };
+    Posted { _send: send, receive, request: posted.expect("posted"), expected, what: (result, call, count) }
+}
+
+/// Posts an allreduce, for scenarios of other things.
+pub(crate) fn post_sums(group: &Group, call: usize, count: usize) -> Posted {
+    post(group, Result::Allreduce, call, count, call.is_multiple_of(2))
+}
+
+pub(crate) fn check_sums(mut posted: Posted) {
+    posted.request.wait(Some(LIMIT)).expect("within the limit").expect("success");
+    let wrong = posted.receive.iter().zip(&posted.expected).position(|(found, expected)| found != expected);
+    assert_eq!(wrong, None, "{:?}", posted.what);
+}
+
+/// Every kind at every size, in place where that can be, with a barrier in flight behind each.
+pub(super) fn all(group: &Group) {
+    let (_, ranks) = me(group);
+    for (at, count) in [0, 1, 362, 25_001, 1 << 18].into_iter().enumerate() {
+        let root = at % ranks;
+        let results = [
+            Result::Reduce { root },
+            Result::Allreduce,
+            Result::Scatter,
+            Result::ScatterBlock,
+            Result::Scan,
+            Result::Exscan,
+        ];
+        for (call, result) in results.into_iter().enumerate() {
+            for in_place in [false, true] {
+                let posted = post(group, result, 6 * at + call, count, in_place);
+                let mut barrier = group.ibarrier().expect("posted");
+                check_sums(posted);
+                barrier.wait(Some(LIMIT)).expect("within the limit").expect("success");
+            }
+        }
+    }
+    say("done");
+    wait_for_line();
+}
+
+/// TH-2: sums of numbers that round, once and again; all ranks compare theirs.
+pub(super) fn same_bits(group: &Group) {
+    let (rank, ranks) = me(group);
+    let sum = Reduction::new(Operator::Sum, Element::F32).expect("defined by MPI");
+    for count in [100usize, 60_000] {
+        let magnitude = |at: usize| f32::from_bits(((120 + (at + rank) % 20) as u32) << 23);
+        let send: Vec<f32> = (0..count).map(|at| magnitude(at) / 3.0 + (rank * at) as f32 / 7.0).collect();
+        let mut first = Vec::new();
+        for _ in 0..5 {
+            let mut receive = vec![0f32; count];
+            let (from, to) = (Contribution::At(send.as_ptr().cast()), receive.as_mut_ptr().cast());
+            // SAFETY: the buffers outlive the request.
+            let mut request = unsafe { group.iallreduce(from, to, count as u64, sum) }.expect("posted");
+            request.wait(Some(LIMIT)).expect("within the limit").expect("success");
+            let bits: Vec<u32> = receive.iter().map(|sum| sum.to_bits()).collect();
+            if first.is_empty() {
+                first.clone_from(&bits);
+            }
+            assert!(bits == first, "another run, other bits");
+        }
+        let mut others = vec![0u32; count * ranks];
+        let (from, to) = (Contribution::At(first.as_ptr().cast()), others.as_mut_ptr().cast());
+        // SAFETY: the buffers outlive the request.
+        let mut request = unsafe { group.iallgather(from, to, 4 * count as u64) }.expect("posted");
+        request.wait(Some(LIMIT)).expect("within the limit").expect("success");
+        assert!(others.chunks(count).all(|bits| bits == first), "another rank, other bits");
+    }
+    say("done");
+    wait_for_line();
+}
+
+/// The last rank posts only when all others have the sums that it has no part in; SP-6.
+pub(super) fn late(group: &Group) {
+    let (rank, ranks) = me(group);
+    let late = rank == ranks - 1;
+    let early = (!late).then(|| post(group, Result::Scan, 1, 30_000, false));
+    let Some(scan) = early else {
+        say("ready");
+        wait_for_line();
+        check_sums(post(group, Result::Scan, 1, 30_000, false));
+        let mut barrier = group.ibarrier().expect("posted");
+        let sums = post(group, Result::Allreduce, 2, 30_000, true);
+        barrier.wait(Some(LIMIT)).expect("within the limit").expect("success");
+        return check_sums(sums);
+    };
+    check_sums(scan);
+    let mut barrier = group.ibarrier().expect("posted");
+    let sums = post(group, Result::Allreduce, 2, 30_000, true);
+    assert!(barrier.test().is_none(), "one has not come");
+    say("waits");
+    barrier.wait(Some(LIMIT)).expect("within the limit").expect("success");
+    check_sums(sums);
+}
