@@ -1,5 +1,7 @@
 //! Alltoall(v) proven by the verifier for every small group and for counts drawn at random, zeros among them (GP-8).
 
+mod support;
+
 use outboard_plan::alltoall::{Blocks, contract};
 use outboard_plan::{AlltoallAlgorithm, AlltoallError, Op, Program, Rank, Span, alltoall, verify};
 use proptest::prelude::*;
@@ -84,6 +86,21 @@ proptest! {
     #[test]
     fn blocks_of_one_size_lie_anywhere(ranks in 1usize..100, bytes in 1..u64::from(u32::MAX), gap in 0u64..3) {
         proven(AlltoallAlgorithm::Bruck, &with_counts(&vec![vec![bytes; ranks]; ranks], gap));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Programs of single ranks of large groups fit those of their peers: all of them, or those of Bruck's few partners.
+    #[test]
+    fn random_ranks_of_large_groups_fit_their_peers(ranks in 1..=4096u32, rank: u32, bytes in 1..1u64 << 40, pick in 0..4usize) {
+        let bruck = (AlltoallAlgorithm::Bruck, ranks);
+        for (algorithm, ranks) in [bruck, (PAIRWISE[pick], 1 + ranks % 500)] {
+            let blocks = Blocks::even(ranks, bytes).unwrap();
+            let program = |rank| alltoall(algorithm, ranks, rank, &blocks).unwrap();
+            support::sampled(program, &[Rank(rank % ranks)], |_| bytes * u64::from(ranks));
+        }
     }
 }
 

@@ -101,6 +101,12 @@ proptest! {
         prove(algorithms(bytes, segments)[pick], ranks, Rank(root % ranks), bytes)?;
     }
 
+    /// Whole groups of up to 4,096, where programs are short.
+    #[test]
+    fn random_trees_are_right(ranks in 1..=4096u32, root: u32, bytes in 0..=u64::MAX, segments in 1..5u64, pick in 0..5usize) {
+        prove(algorithms(bytes, segments)[pick], ranks, Rank(root % ranks), bytes)?;
+    }
+
     #[test]
     fn random_ranks_of_large_groups_fit_their_peers(
         ranks in 1..=4096u32, root: u32, rank: u32, bytes in 0..=u64::MAX, segments in 1..20u64, pick in 0..6usize,

@@ -60,6 +60,8 @@ fn share(root: Rank, rank: Rank, blocks: &[Span]) -> Share<'_> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
     #[test]
     fn any_counts_are_right(
         sizes in prop::collection::vec(prop_oneof![Just(0u64), 0..1u64 << 5], 1..80), root: u32, gap in 0..3u64,
@@ -77,6 +79,16 @@ proptest! {
             .map(|rank| scatterv(ranks, root, rank, share(root, rank, &starts)).unwrap())
             .collect();
         prove("scatterv", &scatters, |rank| scatter::contract(root, rank, &starts));
+    }
+
+    #[test]
+    fn random_groups_are_right(ranks in 1..=1000u32, root: u32, bytes in 0..9u64, ports in 1..9u32) {
+        let root = Rank(root % ranks);
+        prove_gather(GatherAlgorithm::Binomial, ranks, root, bytes);
+        prove_scatter(ScatterAlgorithm::Binomial, ranks, root, bytes);
+        let algorithm = BarrierAlgorithm::Dissemination { ports };
+        let programs: Vec<Program> = (0..ranks).map(|rank| barrier(algorithm, ranks, Rank(rank)).unwrap()).collect();
+        prove("barrier", &programs, |_| barrier::contract());
     }
 
     #[test]
