@@ -1,8 +1,8 @@
 //! Which algorithms there are for each collective that moves data, and how people write them.
 //!
 //! Written as `name` or `name:setting=value,setting=value`, such as `bruck:ports=3`; settings that are not written have
-//! their defaults, and what is shown is read back as the same. What each costs stands here; how its plan is built stands in
-//! the module of the collective.
+//! their defaults, and what is shown is read back as the same. What each costs stands here; how its plan is built
+//! stands in the module of the collective.
 //!
 //! `P` is the number of ranks, `n` the bytes of a block (Allgather, Alltoall, Gather, Scatter) or of the whole
 //! (Broadcast). A round is a message that cannot leave before another has arrived.
@@ -132,9 +132,10 @@ pub enum AllgatherAlgorithm {
     NeighbourExchange,
     /// `standard-exchange`: recursive doubling for `ports` ports (CD-2).
     ///
-    /// `log_(ports + 1) P` rounds; each rank sends and receives `(P - 1) * n` bytes. In round `j` it sends all it has to
-    /// the `ports` ranks that differ from it in digit `j` only, written to the base `ports + 1`. Where `P` is no power of
-    /// that base, [`AllgatherAlgorithm::Bruck`] with as many ports is used, as [`AllgatherAlgorithm::carried_out`] says.
+    /// `log_(ports + 1) P` rounds; each rank sends and receives `(P - 1) * n` bytes. In round `j` it sends all it has
+    /// to the `ports` ranks that differ from it in digit `j` only, written to the base `ports + 1`. Where `P` is no
+    /// power of that base, [`AllgatherAlgorithm::Bruck`] with as many ports is used, as
+    /// [`AllgatherAlgorithm::carried_out`] says.
     StandardExchange {
         /// Messages that a rank sends at the same time, at least 1.
         ports: u32,
@@ -152,10 +153,10 @@ pub enum AllgatherAlgorithm {
     /// `hierarchical`: every block crosses the network once per host (SP-6, CD-2).
     ///
     /// The ranks of a host give each other their blocks. Each host has `leaders` leaders (as many as its smallest host
-    /// has ranks at most), which share its blocks; leader `l` exchanges its share with the leaders `l` of all other hosts,
-    /// as `between` says, and passes on what arrives to the other ranks of its host. 2 rounds more than `between` has
-    /// among the hosts; a leader sends and receives `n` times the ranks of all other hosts, divided by `leaders`, over the
-    /// network.
+    /// has ranks at most), which share its blocks; leader `l` exchanges its share with the leaders `l` of all other
+    /// hosts, as `between` says, and passes on what arrives to the other ranks of its host. 2 rounds more than
+    /// `between` has among the hosts; a leader sends and receives `n` times the ranks of all other hosts, divided by
+    /// `leaders`, over the network.
     Hierarchical {
         /// Leaders per host, at least 1.
         leaders: u32,
@@ -164,10 +165,10 @@ pub enum AllgatherAlgorithm {
     },
     /// `multicast`: every rank multicasts its block to all others (MC-8): one Broadcast per rank.
     ///
-    /// Each rank sends `n` bytes and receives `(P - 1) * n`. `chains` ranks multicast at the same time; the ranks of one
-    /// chain, contiguous as of [`crate::chain_ranks`], take turns, which makes `ceil(P / chains)` rounds. A rank's turn
-    /// comes with a signal from its predecessor in the chain, sent once the predecessor's multicast is complete on the
-    /// sending side.
+    /// Each rank sends `n` bytes and receives `(P - 1) * n`. `chains` ranks multicast at the same time; the ranks of
+    /// one chain, contiguous as of [`crate::chain_ranks`], take turns, which makes `ceil(P / chains)` rounds. A rank's
+    /// turn comes with a signal from its predecessor in the chain, sent once the predecessor's multicast is complete on
+    /// the sending side.
     Multicast {
         /// Roots that multicast at the same time, up to `P`; need not divide `P`. 0 stands for `P`: no turns.
         chains: u32,
@@ -323,8 +324,8 @@ pub enum AlltoallAlgorithm {
     /// `pull`: all messages at once, in scatter-destination order (GP-8); whoever executes them may let the receiving
     /// side ask for them (SP-5). 1 round, `s` bytes per rank.
     Pull,
-    /// `pairwise`: in round `i` a rank exchanges with one other only, `rank ^ i` where `P` is a power of two, else it sends
-    /// to `rank + i` and receives from `rank - i`. `P - 1` rounds, `s` bytes per rank. (GP-8.)
+    /// `pairwise`: in round `i` a rank exchanges with one other only, `rank ^ i` where `P` is a power of two, else it
+    /// sends to `rank + i` and receives from `rank - i`. `P - 1` rounds, `s` bytes per rank. (GP-8.)
     Pairwise,
     /// `scatter-destination`: as `pull`, but of a rank's sends at most `batch` are on their way at a time (GP-8).
     /// `ceil((P - 1) / batch)` times a message's time, `s` bytes per rank.
@@ -333,8 +334,8 @@ pub enum AlltoallAlgorithm {
         batch: u32,
     },
     /// `bruck`: blocks travel in steps of powers of two, together with others that need the same step. Blocks of one
-    /// size only. `ceil(log2 P)` rounds; each rank sends `ceil(log2 P) * P / 2 * n` bytes at most and copies twice as many
-    /// through scratch. (J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport
+    /// size only. `ceil(log2 P)` rounds; each rank sends `ceil(log2 P) * P / 2 * n` bytes at most and copies twice as
+    /// many through scratch. (J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport
     /// message-passing systems", 1997.)
     Bruck,
 }
@@ -381,8 +382,8 @@ pub enum BroadcastAlgorithm {
     /// `binomial`: a binomial tree, `ceil(log2 P)` rounds; the root sends that many times `n` bytes, every other rank
     /// receives `n` once. Counted from the root, rank `v` receives from `v` without its lowest set bit. (CD-2.)
     Binomial,
-    /// `k-nomial`: as `binomial`, with digits to the base `radix` in place of bits. `ceil(log_radix P)` rounds; the root
-    /// sends `(radix - 1) * n` bytes in each. (The point-to-point algorithm that MC-R compares with.)
+    /// `k-nomial`: as `binomial`, with digits to the base `radix` in place of bits. `ceil(log_radix P)` rounds; the
+    /// root sends `(radix - 1) * n` bytes in each. (The point-to-point algorithm that MC-R compares with.)
     KNomial {
         /// Base of the digits, at least 2.
         radix: u32,
@@ -395,16 +396,16 @@ pub enum BroadcastAlgorithm {
         segment: u64,
     },
     /// `double-tree`: half of the bytes down each of two binary trees, segment by segment; who has children in one tree
-    /// has none in the other (TH-6). About `2 * log2 P` rounds more than a half has segments; each rank sends `n` bytes at
-    /// most.
+    /// has none in the other (TH-6). About `2 * log2 P` rounds more than a half has segments; each rank sends `n` bytes
+    /// at most.
     DoubleTree {
         /// Bytes of a segment, at least 1; one that cuts the message in more than [`crate::broadcast::MAX_SEGMENTS`]
         /// is refused.
         segment: u64,
     },
-    /// `scatter-allgather`: `P` blocks go down a binomial tree, then round a ring past those who have them. `ceil(log2 P) +
-    /// P - 1` rounds; each rank sends less than `2 * n` bytes. (R. van de Geijn and others, "Collective communication:
-    /// theory, practice, and experience", 2007.)
+    /// `scatter-allgather`: `P` blocks go down a binomial tree, then round a ring past those who have them. `P - 1`
+    /// rounds behind the `ceil(log2 P)` of the tree; each rank sends less than `2 * n` bytes. (R. van de Geijn and
+    /// others, "Collective communication: theory, practice, and experience", 2007.)
     ScatterAllgather,
     /// `multicast`: the root multicasts once; it sends `n` bytes, every other rank receives `n` (MC-1).
     Multicast {
@@ -464,12 +465,13 @@ impl fmt::Display for BroadcastAlgorithm {
 /// How the blocks of a Gather(v) travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GatherAlgorithm {
-    /// `linear`: every rank sends its block to the root, all at once. 1 round; the root receives `(P - 1) * n` bytes, every
-    /// other rank sends `n`. The only one for Gatherv, whose counts the root and the owner of the block alone know.
+    /// `linear`: every rank sends its block to the root, all at once. 1 round; the root receives `(P - 1) * n` bytes,
+    /// every other rank sends `n`. The only one for Gatherv, whose counts the root and the owner of the block alone
+    /// know.
     Linear,
-    /// `binomial`: up a binomial tree whose inner ranks collect the blocks of their subtrees in scratch. Blocks of one size
-    /// only. `ceil(log2 P)` rounds; the root receives `(P - 1) * n` bytes, every other rank sends `n` times the ranks of its
-    /// subtree. (The tree of [`BroadcastAlgorithm::Binomial`], the other way round.)
+    /// `binomial`: up a binomial tree whose inner ranks collect the blocks of their subtrees in scratch. Blocks of one
+    /// size only. `ceil(log2 P)` rounds; the root receives `(P - 1) * n` bytes, every other rank sends `n` times the
+    /// ranks of its subtree. (The tree of [`BroadcastAlgorithm::Binomial`], the other way round.)
     Binomial,
 }
 
@@ -498,12 +500,12 @@ impl fmt::Display for GatherAlgorithm {
 /// How the blocks of a Scatter(v) travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ScatterAlgorithm {
-    /// `linear`: the root sends every rank its block, all at once. 1 round; the root sends `(P - 1) * n` bytes, every other
-    /// rank receives `n`. The only one for Scatterv, whose counts the root and the owner of the block alone know.
+    /// `linear`: the root sends every rank its block, all at once. 1 round; the root sends `(P - 1) * n` bytes, every
+    /// other rank receives `n`. The only one for Scatterv, whose counts the root and the owner of the block alone know.
     Linear,
-    /// `binomial`: down a binomial tree whose inner ranks hold the blocks of their subtrees in scratch. Blocks of one size
-    /// only. `ceil(log2 P)` rounds; the root sends `(P - 1) * n` bytes, every other rank receives `n` times the ranks of its
-    /// subtree. (The tree of [`BroadcastAlgorithm::Binomial`].)
+    /// `binomial`: down a binomial tree whose inner ranks hold the blocks of their subtrees in scratch. Blocks of one
+    /// size only. `ceil(log2 P)` rounds; the root sends `(P - 1) * n` bytes, every other rank receives `n` times the
+    /// ranks of its subtree. (The tree of [`BroadcastAlgorithm::Binomial`].)
     Binomial,
 }
 
@@ -532,8 +534,8 @@ impl fmt::Display for ScatterAlgorithm {
 /// How the ranks of a Barrier learn that all have come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BarrierAlgorithm {
-    /// `dissemination`: in round `j` a rank tells `rank + i * (ports + 1)^j`, `i` from 1 to `ports`, that all it knows of
-    /// have come. `ceil(log_(ports + 1) P)` rounds of `ports` messages without bytes. (D. Hensgen and others, "Two
+    /// `dissemination`: in round `j` a rank tells `rank + i * (ports + 1)^j`, `i` from 1 to `ports`, that all it knows
+    /// of have come. `ceil(log_(ports + 1) P)` rounds of `ports` messages without bytes. (D. Hensgen and others, "Two
     /// algorithms for barrier synchronization", 1988.)
     Dissemination {
         /// Messages that a rank sends at the same time, at least 1.

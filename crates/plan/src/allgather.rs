@@ -1,9 +1,8 @@
 //! Allgather and Allgatherv: every rank ends with the blocks of all ranks, in rank order.
 //!
-//! `Output` holds the blocks one after another, block `q` from rank `q`, as [`Extents`] says: all of one size, or each of its
-//! own, which all ranks know. A rank contributes `Input`, or,
-//! in place, its own block of `Output`, where it already lies; MPI asks all ranks for the same choice, the plan does
-//! not depend on it.
+//! `Output` holds the blocks one after another, block `q` from rank `q`, as [`Extents`] says: all of one size, or each
+//! of its own, which all ranks know. A rank contributes `Input`, or, in place, its own block of `Output`, where it
+//! already lies; MPI asks all ranks for the same choice, the plan does not depend on it.
 //!
 //! Invariants: receives of message data follow nothing, so an engine posts them all at once (MC-4); each block is
 //! written once on every rank, straight from the network; `Input` is only read. A rank's program takes time and memory
@@ -172,10 +171,11 @@ pub fn allgather(
     allgatherv(algorithm, topology, rank, &extents, in_place)
 }
 
-/// What `rank` does in an allgather of these blocks. Only [`AllgatherAlgorithm::Hierarchical`] asks for hosts, others for
-/// the number of ranks alone.
+/// What `rank` does in an allgather of these blocks. Only [`AllgatherAlgorithm::Hierarchical`] asks for hosts, others
+/// for the number of ranks alone.
 ///
-/// Empty blocks do not move: where all are empty the program is. A group of one copies its block, or in place does nothing.
+/// Empty blocks do not move: where all are empty the program is. A group of one copies its block, or in place does
+/// nothing.
 ///
 /// # Errors
 /// When an argument is out of range; see [`AllgatherError`].

@@ -1,12 +1,13 @@
-//! Alltoall and Alltoallv: every rank has a block for every rank. Gathers and scatters are the same with most blocks empty.
+//! Alltoall and Alltoallv: every rank has a block for every rank. Gathers and scatters are the same with most blocks
+//! empty.
 //!
 //! Counts are local to a pair here: what a rank sends to another is known on these two alone. So all plans but Bruck's,
-//! whose blocks have one size, are pairwise, one message for each pair with bytes, `ranks - 1` at most; whoever executes
-//! them announces messages and lets the receiving side ask for them (SP-5), or simply sends.
+//! whose blocks have one size, are pairwise, one message for each pair with bytes, `ranks - 1` at most; whoever
+//! executes them announces messages and lets the receiving side ask for them (SP-5), or simply sends.
 //!
 //! Invariants: receives follow nothing (MC-4); between two ranks only message 0 goes. In step `i` rank `r` sends to
-//! `r + i` and receives from `r - i`, or both with `r ^ i`, so that everybody sends to somebody else at the same time (the
-//! scatter-destination order of GP-8).
+//! rank `r + i` and receives from `r - i`, or both with `r ^ i`, so that everybody sends to somebody else at the same
+//! time (the scatter-destination order of GP-8).
 
 mod bruck;
 
@@ -98,8 +99,8 @@ impl Blocks {
         Some(Blocks { send: spans(Span::input), receive: spans(Span::output) })
     }
 
-    /// What `rank` has of a gather at `root` of blocks of `bytes` each, which lie there in the order of ranks; the root's own
-    /// moves only with `own`. `None` where they exceed 64 bits.
+    /// What `rank` has of a gather at `root` of blocks of `bytes` each, which lie there in the order of ranks; the
+    /// root's own moves only with `own`. `None` where they exceed 64 bits.
     #[must_use]
     pub fn gather((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
         let (many, one) = rooted((ranks, root), rank, bytes, own)?;
@@ -113,7 +114,8 @@ impl Blocks {
         Some(Blocks { send: spans(many, Span::input), receive: spans(one, Span::output) })
     }
 
-    /// Whether these can be what `rank` has of a gather at `root`: nobody but the root receives, and all send to it alone.
+    /// Whether these can be what `rank` has of a gather at `root`: nobody but the root receives, and all send to it
+    /// alone.
     #[must_use]
     pub fn are_gathered(&self, root: Rank, rank: Rank) -> bool {
         only_with(&self.send, root) && (rank == root || self.receive.iter().all(|span| span.is_empty()))

@@ -1,7 +1,7 @@
 //! Barrier: nobody leaves before all have come.
 //!
-//! No bytes move. What a rank sends is an empty span of `Input`, which, unlike a signal, needs that the rank has called:
-//! else an engine that stands in for an absent rank would let the others leave.
+//! No bytes move. What a rank sends is an empty span of `Input`, which, unlike a signal, needs that the rank has
+//! called: else an engine that stands in for an absent rank would let the others leave.
 //!
 //! Invariant: a send follows everything that its rank has heard in earlier rounds.
 

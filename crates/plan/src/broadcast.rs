@@ -1,11 +1,11 @@
 //! Broadcast: every rank ends with what the root contributes.
 //!
-//! The root contributes `Input` and has no `Output`; for all others it is the other way round, since MPI's one buffer is
-//! read on the root and written elsewhere.
+//! The root contributes `Input` and has no `Output`; for all others it is the other way round, since MPI's one buffer
+//! is read on the root and written elsewhere.
 //!
-//! Invariants: receives follow nothing, so an engine posts them all at once (MC-4); every byte arrives once on each rank
-//! but the root, straight in its place. Ranks count from the root round the group, so that all roots are alike. Sends
-//! are listed round by round.
+//! Invariants: receives follow nothing, so an engine posts them all at once (MC-4); every byte arrives once on each
+//! rank but the root, straight in its place. Ranks count from the root round the group, so that all roots are alike.
+//! Sends are listed round by round.
 
 mod pipelined;
 mod scatter;

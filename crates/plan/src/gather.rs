@@ -2,8 +2,8 @@
 //!
 //! Every rank contributes `Input`, the root too; the root alone has `Output`.
 //!
-//! Invariants: receives follow nothing, so an engine posts them all at once (MC-4); empty blocks do not move; at the root
-//! every block arrives straight in its place.
+//! Invariants: receives follow nothing, so an engine posts them all at once (MC-4); empty blocks do not move; at the
+//! root every block arrives straight in its place.
 
 use crate::algorithm::GatherAlgorithm;
 use crate::binomial;
@@ -53,8 +53,9 @@ pub fn gatherv(ranks: u32, root: Rank, rank: Rank, share: Share<'_>) -> Result<P
     let mut builder = ProgramBuilder::new(rank, ranks);
     match share {
         Share::Root(blocks) if rank == root && blocks.len() == ranks as usize => {
+            rooted::check(blocks, Buffer::Output)?;
             let own = blocks[rank.0 as usize];
-            builder.buffers(own.len, rooted::end_of(blocks, Buffer::Output)?, 0);
+            builder.buffers(own.len, rooted::end_of(blocks), 0);
             for from in place.others().filter(|from| !blocks[from.0 as usize].is_empty()) {
                 builder.recv(from, 0, blocks[from.0 as usize], &[]);
             }
@@ -90,7 +91,7 @@ pub fn contract(root: Rank, rank: Rank, blocks: &[Span]) -> Contract {
         Share::Root(blocks) => {
             let piece = |(span, source): (&Span, u32)| Piece { span: *span, source: Rank(source), from: 0 };
             let pieces = blocks.iter().zip(0..).filter(|(span, _)| !span.is_empty()).map(piece).collect();
-            (blocks.iter().filter(|span| !span.is_empty()).filter_map(Span::end).max().unwrap_or(0), pieces)
+            (rooted::end_of(blocks), pieces)
         }
         Share::Block(_) => (0, Vec::new()),
     };

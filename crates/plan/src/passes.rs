@@ -1,8 +1,8 @@
 //! Passes: programs into programs that do the same in another way.
 //!
-//! Each pass looks at one rank's program and agrees by itself with what it makes of the peers' programs, so a group that
-//! applies the same passes in the same order needs no words about it. What a program promises holds behind a pass as
-//! before it; [`crate::verify()`] shows it.
+//! Each pass looks at one rank's program and agrees by itself with what it makes of the peers' programs, so a group
+//! that applies the same passes in the same order needs no words about it. What a program promises holds behind a pass
+//! as before it; [`crate::verify()`] shows it.
 //!
 //! | pass | makes |
 //! |---|---|
@@ -30,9 +30,9 @@ use crate::program::{Op, OpId, Program};
 /// The same with at most `ports` messages of data on their way at a time: a send, or multicast, follows the one that is
 /// `ports` before it in the program (the k ports of CD-2; the bounded batches of GP-8).
 ///
-/// Sends then leave in the order of the program. So there must be an order of all messages of the group that every program
-/// keeps and in which what a send follows comes before it; rounds are such an order, and all programs of this crate list
-/// sends by rounds. Elsewhere ranks may come to wait for each other, which [`crate::verify()`] finds.
+/// Sends then leave in the order of the program. So there must be an order of all messages of the group that every
+/// program keeps and in which what a send follows comes before it; rounds are such an order, and all programs of this
+/// crate list sends by rounds. Elsewhere ranks may come to wait for each other, which [`crate::verify()`] finds.
 #[must_use]
 pub fn ports(mut program: Program, ports: NonZeroU32) -> Program {
     let ports = ports.get() as usize;

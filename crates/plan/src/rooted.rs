@@ -14,8 +14,8 @@ use crate::program::{Buffer, MAX_RANKS, Rank, Span};
 /// What a rank knows of the blocks of a Gatherv or Scatterv.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share<'a> {
-    /// The root: where the block of each rank lies, its own included; in `Output` of a Gatherv, where no two share a byte,
-    /// in `Input` of a Scatterv.
+    /// The root: where the block of each rank lies, its own included; in `Output` of a Gatherv, where no two share a
+    /// byte, in `Input` of a Scatterv.
     Root(&'a [Span]),
     /// Any other rank: the bytes of its block.
     Block(u64),
@@ -119,14 +119,15 @@ pub(crate) fn share(root: Rank, rank: Rank, blocks: &[Span]) -> Share<'_> {
     if rank == root { Share::Root(blocks) } else { Share::Block(blocks[rank.0 as usize].len) }
 }
 
-/// Bytes up to the end of the last block; checks that blocks lie in `buffer`.
-pub(crate) fn end_of(blocks: &[Span], buffer: Buffer) -> Result<u64, RootedError> {
-    let mut last = 0;
-    for span in blocks {
-        match span.end() {
-            Some(end) if span.buffer == buffer => last = last.max(if span.is_empty() { 0 } else { end }),
-            _ => return Err(RootedError::Block { span: *span }),
-        }
+/// Bytes up to the end of the last block that is not empty.
+pub(crate) fn end_of(blocks: &[Span]) -> u64 {
+    blocks.iter().filter(|span| !span.is_empty()).filter_map(Span::end).max().unwrap_or(0)
+}
+
+/// Refuses blocks that do not lie in `buffer`.
+pub(crate) fn check(blocks: &[Span], buffer: Buffer) -> Result<(), RootedError> {
+    match blocks.iter().find(|span| span.buffer != buffer || span.end().is_none()) {
+        Some(span) => Err(RootedError::Block { span: *span }),
+        None => Ok(()),
     }
-    Ok(last)
 }

@@ -53,8 +53,9 @@ pub fn scatterv(ranks: u32, root: Rank, rank: Rank, share: Share<'_>) -> Result<
     let mut builder = ProgramBuilder::new(rank, ranks);
     match share {
         Share::Root(blocks) if rank == root && blocks.len() == ranks as usize => {
+            rooted::check(blocks, Buffer::Input)?;
             let own = blocks[rank.0 as usize];
-            builder.buffers(rooted::end_of(blocks, Buffer::Input)?, own.len, 0);
+            builder.buffers(rooted::end_of(blocks), own.len, 0);
             for to in place.others().filter(|to| !blocks[to.0 as usize].is_empty()) {
                 builder.send(to, 0, blocks[to.0 as usize], &[]);
             }
@@ -88,7 +89,7 @@ pub fn contract(root: Rank, rank: Rank, blocks: &[Span]) -> Contract {
     let after =
         if len == 0 { Vec::new() } else { vec![Piece { span: Span::output(0, len), source: root, from: offset }] };
     let input_bytes = match rooted::share(root, rank, blocks) {
-        Share::Root(blocks) => blocks.iter().filter(|span| !span.is_empty()).filter_map(Span::end).max().unwrap_or(0),
+        Share::Root(blocks) => rooted::end_of(blocks),
         Share::Block(_) => 0,
     };
     let before = vec![Piece { span: Span::input(0, input_bytes), source: rank, from: 0 }];

@@ -1,7 +1,7 @@
 //! Which ranks share a host, so that a plan can keep between hosts what has to go between hosts (SP-6).
 //!
-//! Invariants: hosts are numbered densely, in the order of their lowest ranks; the ranks of a host ascend. How ranks lie
-//! on hosts is free: contiguous, strided or anything else (SP-7). Never looks at machines: whoever knows says so.
+//! Invariants: hosts are numbered densely, in the order of their lowest ranks; the ranks of a host ascend. How ranks
+//! lie on hosts is free: contiguous, strided or anything else (SP-7). Never looks at machines: whoever knows says so.
 
 use std::sync::Arc;
 

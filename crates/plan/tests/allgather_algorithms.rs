@@ -128,9 +128,10 @@ fn rounds_are_as_documented() {
                         Op::Send { to, index, .. } => {
                             let after = step.after.iter().map(|id| before[me][id.0 as usize]).max();
                             round[me][id] = after.map_or(1, |round| round + 1);
-                            let there = programs[to.0 as usize].steps.iter().position(
-                                |step| matches!(step.op, Op::Recv { from, index: i, .. } if (from.0 as usize, i) == (me, index)),
-                            );
+                            let there = programs[to.0 as usize].steps.iter().position(|step| {
+                                let name = (me, index);
+                                matches!(step.op, Op::Recv { from, index, .. } if (from.0 as usize, index) == name)
+                            });
                             round[to.0 as usize][there.unwrap()] = round[me][id];
                         }
                         _ => continue,

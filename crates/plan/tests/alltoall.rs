@@ -92,9 +92,12 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Programs of single ranks of large groups fit those of their peers: all of them, or those of Bruck's few partners.
+    /// Programs of single ranks of large groups fit those of their peers: all of them, or those of Bruck's few
+    /// partners.
     #[test]
-    fn random_ranks_of_large_groups_fit_their_peers(ranks in 1..=4096u32, rank: u32, bytes in 1..1u64 << 40, pick in 0..4usize) {
+    fn random_ranks_of_large_groups_fit_their_peers(
+        ranks in 1..=4096u32, rank: u32, bytes in 1..1u64 << 40, pick in 0..4usize,
+    ) {
         let bruck = (AlltoallAlgorithm::Bruck, ranks);
         for (algorithm, ranks) in [bruck, (PAIRWISE[pick], 1 + ranks % 500)] {
             let blocks = Blocks::even(ranks, bytes).unwrap();

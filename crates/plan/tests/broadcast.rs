@@ -97,13 +97,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn random_groups_are_right(ranks in 1..=300u32, root: u32, bytes in 0..=u64::MAX, segments in 1..20u64, pick in 0..7usize) {
+    fn random_groups_are_right(
+        ranks in 1..=300u32, root: u32, bytes in 0..=u64::MAX, segments in 1..20u64, pick in 0..7usize,
+    ) {
         prove(algorithms(bytes, segments)[pick], ranks, Rank(root % ranks), bytes)?;
     }
 
     /// Whole groups of up to 4,096, where programs are short.
     #[test]
-    fn random_trees_are_right(ranks in 1..=4096u32, root: u32, bytes in 0..=u64::MAX, segments in 1..5u64, pick in 0..5usize) {
+    fn random_trees_are_right(
+        ranks in 1..=4096u32, root: u32, bytes in 0..=u64::MAX, segments in 1..5u64, pick in 0..5usize,
+    ) {
         prove(algorithms(bytes, segments)[pick], ranks, Rank(root % ranks), bytes)?;
     }
 

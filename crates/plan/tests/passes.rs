@@ -209,7 +209,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
-    fn random_groups_stay_right(ranks in 1..=40u32, seed: u32, size in 0..200u64, bytes in 1..100u64, count in 1..6u32) {
+    fn random_groups_stay_right(
+        ranks in 1..=40u32, seed: u32, size in 0..200u64, bytes in 1..100u64, count in 1..6u32,
+    ) {
         prove_allgather(ranks, |rank| size * u64::from((rank ^ seed) % 3), bytes, count);
         prove_broadcast(ranks, Rank(seed % ranks), size, bytes, count);
         prove_alltoall(ranks, size, bytes, count);

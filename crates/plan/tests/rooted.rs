@@ -7,7 +7,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use outboard_plan::passes::{chunk, fuse_copies, ports};
 use outboard_plan::{
     Algorithm, BarrierAlgorithm, BarrierError, GatherAlgorithm, Op, Program, Rank, RootedError, ScatterAlgorithm,
-    Share, Span, barrier, gather, gatherv, scatter, scatterv, verify,
+    Share, Span, Step, barrier, gather, gatherv, scatter, scatterv, verify,
 };
 use proptest::prelude::*;
 
@@ -119,7 +119,9 @@ fn known_at_the_end(programs: &[Program]) -> Vec<Vec<bool>> {
             for (id, step) in program.steps.iter().enumerate() {
                 let mut learnt: Vec<&Vec<bool>> = step.after.iter().map(|id| &before[me][id.0 as usize]).collect();
                 if let Op::Recv { from, index, .. } = step.op {
-                    let sent = |step: &outboard_plan::Step| matches!(step.op, Op::Send { to, index: i, .. } if (to.0 as usize, i) == (me, index));
+                    let name = (me, index);
+                    let sent =
+                        |step: &Step| matches!(step.op, Op::Send { to, index, .. } if (to.0 as usize, index) == name);
                     let sender = from.0 as usize;
                     learnt.push(&before[sender][programs[sender].steps.iter().position(sent).unwrap()]);
                 }

@@ -76,7 +76,8 @@ pub(super) fn standard(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: 
     }
 }
 
-/// What a rank sends in one of Bruck's messages: `count` blocks from its own on, round the group, `distance` to the left.
+/// What a rank sends in one of Bruck's messages: `count` blocks from its own on, round the group, `distance` to the
+/// left.
 struct Shift {
     distance: u32,
     count: u32,

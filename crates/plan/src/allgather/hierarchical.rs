@@ -21,6 +21,13 @@ struct Run {
     span: Span,
 }
 
+impl Run {
+    /// Whether byte `offset` of `Output` is in it.
+    fn holds(self, offset: u64) -> bool {
+        (self.span.offset..self.span.offset + self.span.len).contains(&offset)
+    }
+}
+
 /// Leaders of the same number, one on each host, and the blocks that they exchange.
 struct Lane {
     /// By host.
@@ -102,11 +109,10 @@ pub(super) fn hierarchical(
     hierarchy.receive_on_host();
     for lane in &lanes {
         let exchange = lane.exchange(between, host)?;
-        if lane.leaders[host as usize] == rank {
-            hierarchy.receive_between(lane, &exchange);
+        let leader = lane.leaders[host as usize];
+        hierarchy.receive_from_hosts(lane, &exchange, leader);
+        if leader == rank {
             led = Some((lane, exchange));
-        } else {
-            hierarchy.receive_passed_on(lane, &exchange, lane.leaders[host as usize]);
         }
     }
     hierarchy.send_on_host();
@@ -135,23 +141,15 @@ impl Hierarchy<'_> {
         self.arrived.insert(run.span.offset, (run, id));
     }
 
-    /// What the leader of `lane` here receives from the leaders of other hosts, when this is it.
-    fn receive_between(&mut self, lane: &Lane, exchange: &Program) {
+    /// What comes to this host by `lane`: to `leader`, its leader here, from those of other hosts, and to others from
+    /// it.
+    fn receive_from_hosts(&mut self, lane: &Lane, exchange: &Program, leader: Rank) {
         for step in &exchange.steps {
             if let Op::Recv { from, span, .. } = step.op {
+                let leads = leader.0 == self.blocks.rank;
+                let sender = if leads { lane.leaders[from.0 as usize] } else { leader };
                 for run in lane.runs(span, self.blocks) {
-                    self.receive(lane.leaders[from.0 as usize], run);
-                }
-            }
-        }
-    }
-
-    /// The same, when another rank of this host is the leader and passes it on.
-    fn receive_passed_on(&mut self, lane: &Lane, exchange: &Program, leader: Rank) {
-        for step in &exchange.steps {
-            if let Op::Recv { span, .. } = step.op {
-                for run in lane.runs(span, self.blocks) {
-                    self.receive(leader, run);
+                    self.receive(sender, run);
                 }
             }
         }
@@ -180,11 +178,8 @@ impl Hierarchy<'_> {
                 self.builder.send(lane.leaders[to.0 as usize], run.first, run.span, &after);
             }
             // Other hosts first: the network is slower. What is here now need not wait for the next round.
-            let (here, later) = to_pass_on.into_iter().partition(|passed| {
-                runs.iter().any(|run| {
-                    passed.span.offset < run.span.offset + run.span.len && passed.span.offset >= run.span.offset
-                })
-            });
+            let sent = |passed: &Run| runs.iter().any(|run| run.holds(passed.span.offset));
+            let (here, later) = to_pass_on.into_iter().partition(sent);
             to_pass_on = later;
             self.pass_on(here);
         }
@@ -204,7 +199,7 @@ impl Hierarchy<'_> {
     fn writers(&self, span: Span) -> Vec<OpId> {
         let end = span.offset + span.len;
         let before = self.arrived.range(..=span.offset).next_back();
-        let first = before.filter(|(_, (run, _))| run.span.offset + run.span.len > span.offset).map(|(at, _)| *at);
+        let first = before.filter(|(_, (run, _))| run.holds(span.offset)).map(|(at, _)| *at);
         self.arrived.range(first.unwrap_or(span.offset)..end).map(|(_, (_, id))| *id).collect()
     }
 }

@@ -1,7 +1,8 @@
 //! Alltoall by Bruck: blocks for ranks `j` away travel in steps of the powers of two that make up `j`.
 //!
 //! Slot `j` of a rank holds the block that is `j` ranks from its destination's side: at first the rank's own block for
-//! `rank + j`, at last the block of `rank - j` for this rank. In round `k` all slots with bit `k` go `2^k` to the right.
+//! `rank + j`, at last the block of `rank - j` for this rank. In round `k` all slots with bit `k` go `2^k` to the
+//! right.
 //!
 //! Invariants: each round has scratch of its own for what it packs and for what it receives, since receives follow
 //! nothing (MC-4); a slot moves at most once a round.

@@ -1,7 +1,8 @@
 //! Broadcasts that pass on each segment as it arrives: along a chain, or down two binary trees at once.
 //!
 //! Invariants: a segment is message number `segment` between two ranks, also where both trees have an edge there, since
-//! segments count through both halves. What a rank sends is ordered by rounds: segments ascend, and the two trees alternate.
+//! segments count through both halves. What a rank sends is ordered by rounds: segments ascend, and the two trees
+//! alternate.
 
 use std::ops::Range;
 
@@ -78,8 +79,8 @@ pub(super) fn double_tree(builder: &mut ProgramBuilder, place: Place, segment: u
     }
 }
 
-/// One of two binary trees over ranks `1 ..`, with rank 0 above its top: positions `1 ..` in order, of which only the even
-/// ones have children. In the second tree ranks stand at positions of the other parity, so that nobody has
+/// One of two binary trees over ranks `1 ..`, with rank 0 above its top: positions `1 ..` in order, of which only the
+/// even ones have children. In the second tree ranks stand at positions of the other parity, so that nobody has
 /// children in both. (P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
 /// and scan", 2009.)
 #[derive(Clone, Copy)]
@@ -94,7 +95,8 @@ impl Tree {
         self.ranks - 1
     }
 
-    /// Where `rank` stands in the tree: in the second one mirrored or, where that would keep the parity, shifted by one.
+    /// Where `rank` stands in the tree: in the second one mirrored or, where that would keep the parity, shifted by
+    /// one.
     fn position(self, rank: u32) -> u32 {
         match (self.second, self.last().is_multiple_of(2)) {
             (false, _) => rank,

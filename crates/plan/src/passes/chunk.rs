@@ -141,8 +141,8 @@ impl Cutter {
         self.pieces.push(first..end);
     }
 
-    /// Chunks of an earlier step that no chunk of this one touches come before the last of them all the same: others may
-    /// wait for this step and mean the earlier one.
+    /// Chunks of an earlier step that no chunk of this one touches come before the last of them all the same: others
+    /// may wait for this step and mean the earlier one.
     fn keep_order(&mut self, step: &Step, conflicting: &[OpId], new: std::ops::Range<u32>) {
         let followed: HashSet<OpId> =
             new.clone().flat_map(|id| self.steps[id as usize].after.iter().copied()).collect();
@@ -172,8 +172,8 @@ impl Cutter {
     }
 }
 
-/// For each step the earlier ones that it conflicts with and that no other conflicting step lies between, if all of those
-/// come before it by what this program says; `None` if not.
+/// For each step the earlier ones that it conflicts with and that no other conflicting step lies between, if all of
+/// those come before it by what this program says; `None` if not.
 fn conflicts(program: &Program) -> Option<Vec<Vec<OpId>>> {
     let mut accesses = Accesses::default();
     let mut conflicts: Vec<Vec<OpId>> = Vec::with_capacity(program.steps.len());

@@ -1,7 +1,7 @@
 //! One copy in place of several whose spans adjoin.
 //!
-//! Invariants: copies become one only where they follow the same steps, so that no step comes to wait for one that waits
-//! for it. Never moves other steps.
+//! Invariants: copies become one only where they follow the same steps, so that no step comes to wait for one that
+//! waits for it. Never moves other steps.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! A plan among hosts made a plan among all their ranks (SP-6).
 //!
-//! One leader of each host does what its host does in the given plan; what it ends with, it passes on to the other ranks of
-//! its host, each part as soon as it is there. So every byte crosses the network once per host, whatever the rank
-//! layout (SP-7).
+//! One leader of each host does what its host does in the given plan; what it ends with, it passes on to the other
+//! ranks of its host, each part as soon as it is there. So every byte crosses the network once per host, whatever the
+//! rank layout (SP-7).
 //!
 //! Invariants: leaders exchange the same messages as before, under the same numbers; the others only receive, straight
 //! into `Output`.
@@ -18,7 +18,7 @@ use crate::topology::Topology;
 pub enum HierarchyError {
     /// The plan is not that of the rank's host among the hosts, or not every host has a leader.
     #[error(
-        "a plan of {host} among {hosts} hosts and {leaders} leaders for {rank}: pass that of its host, a leader for each"
+        "the plan of {host} of {hosts} hosts, {leaders} leaders, for {rank}: pass that of its host and a leader of each"
     )]
     Hosts {
         /// The host whose program it is.
@@ -54,9 +54,9 @@ pub enum HierarchyError {
     },
 }
 
-/// What `rank` does when `leaders`, one on each host of `topology`, carry out a plan among the hosts, of which `between` is
-/// the program of this rank's host; afterwards all ranks of a host have what their leader has: its `Output` or,
-/// of a leader without (the root of a broadcast), its `Input`.
+/// What `rank` does when `leaders`, one on each host of `topology`, carry out a plan among the hosts, of which
+/// `between` is the program of this rank's host; afterwards all ranks of a host have what their leader has: its
+/// `Output` or, of a leader without (the root of a broadcast), its `Input`.
 ///
 /// # Errors
 /// When plan, topology and leaders do not fit each other, or the plan multicasts; see [`HierarchyError`].
