@@ -1,0 +1,165 @@
+//! Reductions take the rounds and send the bytes that their algorithms promise.
+
+use std::collections::HashMap;
+
+use outboard_plan::{
+    AllreduceAlgorithm, Extents, Op, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm, Vector,
+    allreduce, exscan, reduce, reduce_scatter, scan,
+};
+
+/// Elements of the vector: a multiple of every number of ranks here, so that all blocks are equal.
+const BYTES: u64 = 720_720;
+const VECTOR: Vector = Vector { count: BYTES, element_bytes: 1 };
+
+fn groups() -> impl Iterator<Item = u32> {
+    1..=16
+}
+
+fn group(ranks: u32, program: impl Fn(Rank) -> Program) -> Vec<Program> {
+    (0..ranks).map(Rank).map(program).collect()
+}
+
+/// The most messages of which each leaves after the one before it has arrived.
+fn rounds(programs: &[Program]) -> u32 {
+    let mut depths: Vec<Vec<u32>> = programs.iter().map(|program| vec![0; program.steps.len()]).collect();
+    loop {
+        let before = depths.clone();
+        let mut sent = HashMap::new();
+        for (program, depths) in programs.iter().zip(&mut depths) {
+            for (id, step) in program.steps.iter().enumerate() {
+                let ready = step.after.iter().map(|id| depths[id.0 as usize]).max().unwrap_or(0);
+                depths[id] = depths[id].max(ready);
+                match step.op {
+                    Op::Send { to, index, .. } => sent.insert((program.rank, Some((to, index))), depths[id]),
+                    Op::Multicast { .. } => sent.insert((program.rank, None), depths[id]),
+                    Op::Recv { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } | Op::Reduce { .. } => None,
+                };
+            }
+        }
+        for (program, depths) in programs.iter().zip(&mut depths) {
+            for (id, step) in program.steps.iter().enumerate() {
+                let name = match step.op {
+                    Op::Recv { from, index, .. } => (from, Some((program.rank, index))),
+                    Op::MulticastRecv { root, .. } => (root, None),
+                    Op::Send { .. } | Op::Multicast { .. } | Op::Copy { .. } | Op::Reduce { .. } => continue,
+                };
+                depths[id] = sent[&name] + 1;
+            }
+        }
+        if depths == before {
+            return depths.into_iter().flatten().max().unwrap_or(0);
+        }
+    }
+}
+
+/// The group takes so many rounds at most, and no fewer where the ranks are a power of two.
+fn takes(programs: &[Program], most: u32) {
+    let (ranks, rounds) = (programs.len(), rounds(programs));
+    assert!(rounds <= most, "{rounds} rounds of {ranks} ranks in place of {most}");
+    assert!(rounds == most || !ranks.is_power_of_two(), "{rounds} rounds of {ranks} ranks in place of {most}");
+}
+
+/// Bytes that a rank sends.
+fn sent(program: &Program) -> u64 {
+    let bytes = |op: Op| match op {
+        Op::Send { span, .. } | Op::Multicast { span } => span.len,
+        Op::Recv { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } | Op::Reduce { .. } => 0,
+    };
+    program.steps.iter().map(|step| bytes(step.op)).sum()
+}
+
+fn most_sent(programs: &[Program]) -> u64 {
+    programs.iter().map(sent).max().expect("a group has a rank")
+}
+
+/// Rounds among a power of two of ranks, and those for pairs of ranks beyond it.
+fn doublings(ranks: u32) -> (u32, u32) {
+    (ranks.ilog2(), u32::from(!ranks.is_power_of_two()))
+}
+
+fn ceil_log2(ranks: u32) -> u32 {
+    ranks.next_power_of_two().ilog2()
+}
+
+/// Bytes of all blocks but one.
+fn all_but_one(ranks: u32) -> u64 {
+    BYTES - BYTES / u64::from(ranks)
+}
+
+#[test]
+fn reduce_costs_what_it_says() {
+    for ranks in groups() {
+        let programs = |algorithm| {
+            let root = Rank(ranks / 3);
+            group(ranks, |rank| reduce(algorithm, ranks, root, rank, VECTOR).unwrap())
+        };
+        let (doublings, more) = doublings(ranks);
+        let tree = programs(ReduceAlgorithm::Binomial);
+        takes(&tree, ceil_log2(ranks));
+        assert!(tree.iter().all(|program| sent(program) <= BYTES));
+        let halving = programs(ReduceAlgorithm::Halving);
+        takes(&halving, 2 * doublings + more);
+        assert!(most_sent(&halving) <= BYTES * 3 / 2);
+    }
+}
+
+#[test]
+fn allreduce_costs_what_it_says() {
+    for ranks in groups() {
+        let programs = |algorithm| group(ranks, |rank| allreduce(algorithm, ranks, rank, VECTOR).unwrap());
+        let (doublings, more) = doublings(ranks);
+        let doubling = programs(AllreduceAlgorithm::RecursiveDoubling);
+        takes(&doubling, doublings + 2 * more);
+        assert_eq!(most_sent(&doubling), u64::from(doublings + more) * BYTES);
+        let ring = programs(AllreduceAlgorithm::Ring);
+        takes(&ring, 2 * (ranks - 1));
+        assert_eq!(most_sent(&ring), 2 * all_but_one(ranks));
+        let halving = programs(AllreduceAlgorithm::Rabenseifner);
+        takes(&halving, 2 * doublings + 2 * more);
+        assert!(most_sent(&halving).abs_diff(2 * all_but_one(1 << doublings) + u64::from(more) * BYTES) < 2 * 16);
+        let tree = programs(AllreduceAlgorithm::ReduceMulticast { subgroups: 1 });
+        takes(&tree, ceil_log2(ranks) + u32::from(ranks > 1));
+        assert_eq!(most_sent(&tree), if ranks > 1 { BYTES } else { 0 });
+        let scatter = programs(AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1 });
+        takes(&scatter, if ranks > 1 { ranks } else { 0 });
+        assert_eq!(most_sent(&scatter), if ranks > 1 { BYTES } else { 0 });
+    }
+}
+
+#[test]
+fn reduce_scatter_costs_what_it_says() {
+    for ranks in groups() {
+        let extents = Extents::even(ranks, BYTES / u64::from(ranks)).unwrap();
+        let programs = |algorithm| group(ranks, |rank| reduce_scatter(algorithm, rank, &extents).unwrap());
+        let (doublings, more) = doublings(ranks);
+        let ring = programs(ReduceScatterAlgorithm::Ring);
+        takes(&ring, ranks - 1);
+        assert_eq!(most_sent(&ring), all_but_one(ranks));
+        let pairwise = programs(ReduceScatterAlgorithm::Pairwise);
+        takes(&pairwise, u32::from(ranks > 1));
+        assert_eq!(most_sent(&pairwise), all_but_one(ranks));
+        let halving = programs(ReduceScatterAlgorithm::RecursiveHalving);
+        takes(&halving, doublings + 2 * more);
+        assert!(most_sent(&halving) <= BYTES);
+    }
+}
+
+#[test]
+fn scans_cost_what_they_say() {
+    for ranks in groups() {
+        let doubling = |rank| scan(ScanAlgorithm::RecursiveDoubling, ranks, rank, VECTOR).unwrap();
+        let exclusive = |rank| exscan(ScanAlgorithm::RecursiveDoubling, ranks, rank, VECTOR).unwrap();
+        for programs in [group(ranks, doubling), group(ranks, exclusive)] {
+            takes(&programs, ceil_log2(ranks));
+            assert!(most_sent(&programs) <= u64::from(ceil_log2(ranks)) * BYTES);
+        }
+        for pieces in [1, 5] {
+            let chain = |rank| scan(ScanAlgorithm::Chain { pieces }, ranks, rank, VECTOR).unwrap();
+            let exclusive = |rank| exscan(ScanAlgorithm::Chain { pieces }, ranks, rank, VECTOR).unwrap();
+            for programs in [group(ranks, chain), group(ranks, exclusive)] {
+                takes(&programs, ranks - 1);
+                assert_eq!(most_sent(&programs), if ranks > 1 { BYTES } else { 0 });
+            }
+        }
+    }
+}
