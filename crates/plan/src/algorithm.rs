@@ -571,15 +571,17 @@ impl fmt::Display for BarrierAlgorithm {
 
 macro_rules! read_as_written {
     ($($algorithm:ty),*) => {
-        $(impl FromStr for $algorithm {
-            type Err = AlgorithmError;
+        $(impl std::str::FromStr for $algorithm {
+            type Err = $crate::AlgorithmError;
 
-            fn from_str(text: &str) -> Result<Self, AlgorithmError> {
-                parse(text)
+            fn from_str(text: &str) -> Result<Self, $crate::AlgorithmError> {
+                $crate::algorithm::parse(text)
             }
         })*
     };
 }
+
+pub(crate) use read_as_written;
 
 read_as_written!(
     AllgatherAlgorithm,

@@ -5,7 +5,7 @@ mod damage;
 
 use outboard_plan::combine::{allreduce as all, reduce as to_root, reduce_scatter as scatter, scan as prefix};
 use outboard_plan::{
-    AllreduceAlgorithm, Extents, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, ReductionContract,
+    Algorithm, AllreduceAlgorithm, Extents, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, ReductionContract,
     ScanAlgorithm, Vector, allreduce, exscan, reduce, reduce_scatter, scan, verify_reduction,
 };
 use proptest::prelude::*;
