@@ -4,6 +4,8 @@
 //! what is delivered to `Output` follows every earlier step that reads the same bytes of `Input`, which may be the same
 //! memory. Steps without bytes are left out.
 
+use std::collections::BTreeSet;
+
 use crate::builder::ProgramBuilder;
 use crate::program::{Buffer, OpId, Program, Rank, Span};
 
@@ -131,16 +133,35 @@ impl Draft {
         self.copy(part, span)
     }
 
-    /// Copies a result to `offset` of `Output`.
+    /// Copies a result that lies at `offset` of the vector to the same place of `Output`.
     pub(super) fn deliver(&mut self, part: &Part, offset: u64) -> Part {
-        let Part { span, mut after } = part.clone();
-        let to = Span::output(offset, span.len);
-        if (span.buffer, span.offset) != (Buffer::Input, offset) {
-            let overlaps = |read: &Span| read.offset < offset + span.len && offset < read.offset + read.len;
-            after.extend(self.readers.iter().filter(|(read, _)| overlaps(read)).map(|(_, by)| by));
+        let to = Span::output(offset, part.span.len);
+        let mut after = part.after.clone();
+        if (part.span.buffer, part.span.offset) != (Buffer::Input, offset) {
+            after.extend(self.readers(to));
             after = self.latest(after);
         }
-        self.copy(&Part { span, after }, to)
+        self.copy(&Part { span: part.span, after }, to)
+    }
+
+    /// Copies a result that lies at `offset` of the vector to the start of `Output`.
+    pub(super) fn deliver_block(&mut self, part: &Part, offset: u64) {
+        if offset == 0 {
+            self.deliver(part, 0);
+            return;
+        }
+        let to = Span::output(0, part.span.len);
+        // Readers come first anyway where the result is made of what they read, but when the plan is cut, no piece of the
+        // result is made of the bytes of `Input` that it replaces.
+        let after = self.latest(part.after.clone()).into_iter().chain(self.readers(to)).collect::<BTreeSet<OpId>>();
+        self.copy(&Part { span: part.span, after: after.into_iter().collect() }, to);
+    }
+
+    /// The steps so far that read bytes of `Input` which may be those of `output`.
+    fn readers(&self, output: Span) -> impl Iterator<Item = OpId> + '_ {
+        let overlaps =
+            move |read: &Span| read.offset < output.offset + output.len && output.offset < read.offset + read.len;
+        self.readers.iter().filter(move |(read, _)| overlaps(read)).map(|(_, by)| *by)
     }
 
     /// The steps of `after` that no other one of them follows anyway.

@@ -25,7 +25,7 @@ pub fn reduce_scatter(
     match algorithm {
         ReduceScatterAlgorithm::Ring => {
             let part = ring_scatter(&mut draft, blocks, rank, false);
-            draft.deliver(&part, 0);
+            draft.deliver_block(&part, blocks.of(rank.0).offset);
         }
         ReduceScatterAlgorithm::RecursiveHalving => recursive_halving(&mut draft, blocks, rank),
         ReduceScatterAlgorithm::Pairwise => pairwise(&mut draft, blocks, rank),
@@ -132,6 +132,7 @@ pub(super) fn ring_scatter(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank, as
 fn pairwise(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) {
     let ranks = blocks.ranks();
     let own = Part::given(blocks.of(rank.0));
+    let offset = own.span.offset;
     let left = |steps: u32| Rank((rank.0 + ranks - steps) % ranks);
     let received: Vec<Part> = (1..ranks).map(|steps| draft.recv(left(steps), 0, own.span.len)).collect();
     for steps in 1..ranks {
@@ -139,7 +140,7 @@ fn pairwise(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) {
         draft.send(Rank(right), 0, &Part::given(blocks.of(right)));
     }
     let part = received.into_iter().fold(own, |part, received| draft.combine(&part, &received, false));
-    draft.deliver(&part, 0);
+    draft.deliver_block(&part, offset);
 }
 
 /// In each round the places that a place still shares blocks with are halved: it gives the blocks of the other half to
@@ -150,7 +151,7 @@ fn recursive_halving(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) {
     let Some((place, mut part)) = pairing.enter(draft, rank) else {
         let Role::Aside { other } = pairing.role(rank) else { unreachable!("{rank} takes part and entered nothing") };
         let received = draft.recv(other, BACK, own.len);
-        draft.deliver(&received, 0);
+        draft.deliver_block(&received, own.offset);
         return;
     };
     // What the part holds, by where it lies in the vector.
@@ -175,5 +176,5 @@ fn recursive_halving(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) {
     if let Role::Both { other, .. } = pairing.role(rank) {
         draft.send(other, BACK, &cut(&part, held, blocks.of(other.0)));
     }
-    draft.deliver(&cut(&part, held, own), 0);
+    draft.deliver_block(&cut(&part, held, own), own.offset);
 }

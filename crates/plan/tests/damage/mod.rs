@@ -72,6 +72,19 @@ fn without(program: &Program, id: usize) -> Program {
     program
 }
 
+/// Whether another step of `after` follows the one at `dependency` anyway.
+fn implied(program: &Program, after: &[OpId], dependency: usize) -> bool {
+    let mut follows: Vec<OpId> = after.to_vec();
+    let step = follows.remove(dependency);
+    while let Some(later) = follows.pop() {
+        if later == step {
+            return true;
+        }
+        follows.extend(program.steps[later.0 as usize].after.iter().filter(|earlier| **earlier >= step));
+    }
+    false
+}
+
 fn set_destination(op: &mut Op, destination: Span) {
     match op {
         Op::Recv { span, .. }
@@ -106,7 +119,7 @@ pub(crate) fn damaged(program: &Program) -> Vec<Program> {
         with(&|program| *program = without(program, id));
         with(&|program| program.steps.push(step.clone()));
         with(&|program| program.steps[id].after.push(OpId(id as u32)));
-        for dependency in 0..step.after.len() {
+        for dependency in (0..step.after.len()).filter(|dependency| !implied(program, &step.after, *dependency)) {
             with(&|program| {
                 program.steps[id].after.remove(dependency);
             });
