@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use outboard_plan::{
-    AllreduceAlgorithm, Extents, Op, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm, Vector,
-    allreduce, exscan, reduce, reduce_scatter, scan,
+    Algorithm, AllreduceAlgorithm, CombineError, Extents, MAX_RANKS, Op, Program, Rank, ReduceAlgorithm,
+    ReduceScatterAlgorithm, ScanAlgorithm, Vector, allreduce, exscan, reduce, reduce_scatter, scan,
 };
 
 /// Elements of the vector: a multiple of every number of ranks here, so that all blocks are equal.
@@ -160,6 +160,76 @@ fn scans_cost_what_they_say() {
                 takes(&programs, ranks - 1);
                 assert_eq!(most_sent(&programs), if ranks > 1 { BYTES } else { 0 });
             }
+        }
+    }
+}
+
+/// Programs of the largest group: steps grow with the ranks, or with their logarithm, whatever the count.
+#[test]
+fn programs_stay_small() {
+    let vector = Vector { count: 1 << 40, element_bytes: 8 };
+    let steps = |program: Program| {
+        assert!(program.steps.iter().all(|step| step.after.len() <= 20), "{}", program.rank);
+        program.steps.len()
+    };
+    let (linear, logarithmic) = (5 * MAX_RANKS as usize, 6 * 16);
+    for rank in [0, 1, MAX_RANKS / 2, MAX_RANKS - 1].map(Rank) {
+        let most = |algorithm| match algorithm {
+            AllreduceAlgorithm::Ring | AllreduceAlgorithm::ReduceScatterMulticast { .. } => linear,
+            AllreduceAlgorithm::RecursiveDoubling
+            | AllreduceAlgorithm::Rabenseifner
+            | AllreduceAlgorithm::ReduceMulticast { .. } => logarithmic,
+        };
+        for algorithm in AllreduceAlgorithm::ALL.iter().copied() {
+            assert!(steps(allreduce(algorithm, MAX_RANKS, rank, vector).unwrap()) <= most(algorithm), "{algorithm}");
+        }
+        for algorithm in ReduceAlgorithm::ALL.iter().copied() {
+            assert!(steps(reduce(algorithm, MAX_RANKS, Rank(7), rank, vector).unwrap()) <= logarithmic, "{algorithm}");
+        }
+        let extents = Extents::even(MAX_RANKS, 8).unwrap();
+        for algorithm in ReduceScatterAlgorithm::ALL.iter().copied() {
+            assert!(steps(reduce_scatter(algorithm, rank, &extents).unwrap()) <= linear, "{algorithm}");
+        }
+        let doubling = ScanAlgorithm::RecursiveDoubling;
+        assert!(steps(scan(doubling, MAX_RANKS, rank, vector).unwrap()) <= logarithmic);
+        assert!(steps(exscan(doubling, MAX_RANKS, rank, vector).unwrap()) <= logarithmic);
+        assert!(steps(scan(ScanAlgorithm::Chain { pieces: 1000 }, MAX_RANKS, rank, vector).unwrap()) <= 4 * 1000);
+    }
+}
+
+#[test]
+fn nonsense_is_refused_by_name() {
+    let vector = Vector { count: 3, element_bytes: 8 };
+    let to = |root, rank| reduce(ReduceAlgorithm::Binomial, 3, Rank(root), Rank(rank), vector).unwrap_err();
+    assert_eq!(to(3, 0), CombineError::Rank { rank: Rank(3), ranks: 3 });
+    assert_eq!(to(0, 4).to_string(), "rank 4 in a reduction among 3 ranks: ranks count from 0");
+    let all = |algorithm, ranks, vector| allreduce(algorithm, ranks, Rank(0), vector).unwrap_err();
+    let (doubling, multicast) =
+        (AllreduceAlgorithm::RecursiveDoubling, AllreduceAlgorithm::ReduceMulticast { subgroups: 0 });
+    assert_eq!(all(doubling, 0, vector), CombineError::Ranks { ranks: 0 });
+    assert_eq!(all(doubling, MAX_RANKS + 1, vector), CombineError::Ranks { ranks: MAX_RANKS + 1 });
+    assert_eq!(all(multicast, 3, vector), CombineError::Subgroups);
+    let long = Vector { count: u64::MAX / 8 + 1, element_bytes: 8 };
+    assert_eq!(all(doubling, 3, long), CombineError::Bytes { count: u64::MAX / 8 + 1, element_bytes: 8 });
+    let half = Vector { count: u64::MAX / 2, element_bytes: 1 };
+    assert_eq!(all(doubling, 16, half), CombineError::Scratch);
+    let chain = scan(ScanAlgorithm::Chain { pieces: 0 }, 3, Rank(0), vector).unwrap_err();
+    assert_eq!(chain, CombineError::Pieces);
+}
+
+#[test]
+fn nothing_to_combine_is_an_empty_program() {
+    let vector = Vector { count: 0, element_bytes: 8 };
+    for rank in (0..5).map(Rank) {
+        for algorithm in AllreduceAlgorithm::ALL.iter().copied() {
+            assert_eq!(allreduce(algorithm, 5, rank, vector).unwrap().steps, [], "{algorithm}");
+        }
+        for algorithm in ReduceAlgorithm::ALL.iter().copied() {
+            assert_eq!(reduce(algorithm, 5, Rank(1), rank, vector).unwrap().steps, [], "{algorithm}");
+        }
+        for algorithm in [ScanAlgorithm::RecursiveDoubling, ScanAlgorithm::Chain { pieces: 3 }] {
+            assert_eq!(scan(algorithm, 5, rank, vector).unwrap().steps, [], "{algorithm}");
+            assert_eq!(exscan(algorithm, 5, rank, vector).unwrap().steps, [], "{algorithm}");
         }
     }
 }

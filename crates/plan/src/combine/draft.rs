@@ -111,7 +111,7 @@ impl Draft {
         if becomes.span.is_empty() {
             return becomes.clone();
         }
-        let after = self.latest(becomes.after.iter().chain(&stays.after).copied().collect());
+        let after: Vec<OpId> = becomes.after.iter().chain(&stays.after).copied().collect();
         let combined = self.builder.reduce(stays.span, becomes.span, stays_left, &after);
         self.reads(stays.span, combined);
         Part { span: becomes.span, after: vec![combined] }
