@@ -148,7 +148,8 @@ pub(super) fn message(tape: &mut Tape<'_>) -> Message {
             Message::Announce { group, instance, signature: signature(tape), source, blocks }
         }
         12 => {
-            let blocks = (0..blocks(tape)).map(|_| (Rank(tape.number32()), Rank(tape.number32()))).collect();
+            let blocks =
+                (0..blocks(tape)).map(|_| (Rank(tape.number32()), Rank(tape.number32()), tape.number())).collect();
             Message::Pull { group, instance, blocks }
         }
         13 => Message::AskSizes { group, instance },

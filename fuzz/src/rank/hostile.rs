@@ -7,7 +7,10 @@ use std::time::Duration;
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, Hello, OFFER_BYTES, Reply, Request, Restaged};
 use outboard_shm::control::{COMPLETION_WORDS, LAYOUT_VERSION, RankSide};
-use outboard_shm::entry::{AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry, Reduced, ReductionEntry};
+use outboard_shm::entry::{
+    AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, Reduced, ReductionEntry, RootedBlocks,
+    RootedEntry,
+};
 use outboard_shm::region::{Region, seal_bytes};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -159,8 +162,8 @@ impl Hostile {
         };
         let (group, instance) = (tape.number(), tape.number());
         let bytes = if tape.flip() { 64 } else { tape.number() };
-        let entry = match tape.below(4) {
-            2 => {
+        let entry = match tape.below(5) {
+            3 => {
                 let (in_place, send, receive) = (tape.flip(), address(tape), address(tape));
                 let code = u16::from(tape.below(13)) << 8 | u16::from(tape.below(20));
                 let result = match tape.below(5) {
@@ -187,6 +190,17 @@ impl Hostile {
                     receive,
                     bytes_per_rank: bytes,
                 })
+            }
+            2 => {
+                let (send, receive, root, in_place) = (address(tape), address(tape), tape.number32(), tape.flip());
+                let direction = if tape.flip() { Direction::Gather } else { Direction::Scatter };
+                let blocks = match tape.below(3) {
+                    0 => RootedBlocks::Even { bytes },
+                    1 => RootedBlocks::Own { bytes },
+                    _ => RootedBlocks::Table { address: address(tape) },
+                };
+                let root = if tape.flip() { root } else { 1 };
+                Entry::Rooted(RootedEntry { group, instance, slot, direction, root, in_place, send, receive, blocks })
             }
             _ => {
                 let (send, receive) = (address(tape), address(tape));

@@ -300,6 +300,32 @@ mod tests {
         assert!(matches!(Submission::of(&entry, (2, 0), &memory(&table)), Err(SubmissionError::Table { .. })));
     }
 
+    /// The root has the blocks of all on one side, and its own on the other unless it stays in place; others have one block.
+    #[test]
+    fn a_gather_carries_the_own_block_in_place_and_a_scatter_does_not() {
+        let table: Vec<u8> = [3u64, 0, 7, 40, 999, 500].iter().flat_map(|n| n.to_le_bytes()).collect();
+        let packed: Vec<u8> = [3u64, 0, 7, 0, 3, 3].iter().flat_map(|n| n.to_le_bytes()).collect();
+        let (send, receive, many) = (0x8000, 0x9000, [(40, 3), (500, 7)]);
+        let of = |direction, in_place, root, blocks| {
+            let entry =
+                RootedEntry { group: 1, instance: 1, slot: 0, direction, root, in_place, send, receive, blocks };
+            let found = Submission::of(&Entry::Rooted(entry), (3, 2), &memory(&table)).expect("readable");
+            (found.input, found.output, found.table)
+        };
+        let at = |start: u64| many.map(|(offset, bytes)| (start + offset, bytes)).to_vec();
+        let (uneven, even, none) = (RootedBlocks::Table { address: 0x1000 }, RootedBlocks::Even { bytes: 8 }, Vec::new);
+        let (gather, scatter) = (Direction::Gather, Direction::Scatter);
+        assert_eq!(of(gather, false, 2, uneven), (vec![(send, 7)], at(receive), packed.clone()));
+        assert_eq!(of(gather, true, 2, uneven), (vec![(receive + 500, 7)], at(receive), packed.clone()));
+        assert_eq!(of(scatter, false, 2, uneven), (at(send), vec![(receive, 7)], packed.clone()));
+        assert_eq!(of(scatter, true, 2, uneven), (at(send), vec![], packed));
+        assert_eq!(of(gather, true, 2, even), (vec![(receive + 16, 8)], vec![(receive, 24)], none()));
+        assert_eq!(of(scatter, false, 2, even), (vec![(send, 24)], vec![(receive, 8)], none()));
+        let own = RootedBlocks::Own { bytes: 5 };
+        assert_eq!(of(gather, false, 0, own), (vec![(send, 5)], vec![], none()));
+        assert_eq!(of(scatter, false, 0, own), (vec![], vec![(receive, 5)], none()));
+    }
+
     #[test]
     fn an_uneven_allgather_sends_one_block_and_receives_all() {
         let table: Vec<u8> = [3u64, 0, 7, 40, 999, 500].iter().flat_map(|n| n.to_le_bytes()).collect();
