@@ -52,8 +52,8 @@ static void answer_request(int outcome, MPI_Request made, MPI_Fint *request, MPI
 
 #define PERSISTENT_FORM(function, lower, upper, collective, parameters, arguments, ...)                                \
     REQUEST_FORM(function, lower, upper, collective, PERSISTENT, offload_persistent,                                   \
-                 (UNPACK parameters, MPI_Fint * comm, MPI_Fint * info, MPI_Fint * request, MPI_Fint * ierr),           \
-                 (UNPACK arguments, comm, info, request, ierr), __VA_ARGS__)
+                 (UNPACK parameters, MPI_Fint * info, MPI_Fint * request, MPI_Fint * ierr),           \
+                 (UNPACK arguments, info, request, ierr), __VA_ARGS__)
 
 /* Open MPI 4.1 has the persistent forms as an extension. */
 #if OMPI_MAJOR_VERSION >= 5
@@ -66,7 +66,7 @@ static void answer_request(int outcome, MPI_Request made, MPI_Fint *request, MPI
 
 /* The three forms; what comes after `arguments` as in collectives.c. */
 #define COLLECTIVE(lower, upper, parameters, arguments, ...)                                                           \
-    FORTRAN(lower, upper, (UNPACK parameters, MPI_Fint * comm, MPI_Fint * ierr))                                       \
+    FORTRAN(lower, upper, (UNPACK parameters, MPI_Fint * ierr))                                       \
     {                                                                                                                  \
         HIDDEN(lower);                                                                                                 \
         const struct call call = {COLLECTIVE_##lower, PMPI_Comm_f2c(*comm), __VA_ARGS__, true};                        \
@@ -75,11 +75,11 @@ static void answer_request(int outcome, MPI_Request made, MPI_Fint *request, MPI
             answer(outcome, ierr);                                                                                     \
             return;                                                                                                    \
         }                                                                                                              \
-        PASS(COLLECTIVE_##lower, BLOCKING, UNPACK arguments, comm, ierr);                                              \
+        PASS(COLLECTIVE_##lower, BLOCKING, UNPACK arguments, ierr);                                              \
     }                                                                                                                  \
     REQUEST_FORM(ompi_i##lower##_f, mpi_i##lower, MPI_I##upper, COLLECTIVE_##lower, NONBLOCKING, offload_nonblocking,  \
-                 (UNPACK parameters, MPI_Fint * comm, MPI_Fint * request, MPI_Fint * ierr),                            \
-                 (UNPACK arguments, comm, request, ierr), __VA_ARGS__)                                                 \
+                 (UNPACK parameters, MPI_Fint * request, MPI_Fint * ierr),                            \
+                 (UNPACK arguments, request, ierr), __VA_ARGS__)                                                 \
     PERSISTENT_OF(lower, upper, parameters, arguments, __VA_ARGS__)
 
 #define EVEN(address, count, type) {buffer(address), NULL, NULL, *count, PMPI_Type_f2c(*type)}
@@ -87,51 +87,86 @@ static void answer_request(int outcome, MPI_Request made, MPI_Fint *request, MPI
 
 COLLECTIVE(allgather, ALLGATHER,
            (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcount,
-            MPI_Fint *recvtype),
-           (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype), EVEN(sendbuf, sendcount, sendtype),
-           EVEN(recvbuf, recvcount, recvtype), 0)
+            MPI_Fint *recvtype, MPI_Fint *comm),
+           (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm), EVEN(sendbuf, sendcount, sendtype),
+           EVEN(recvbuf, recvcount, recvtype), 0, MPI_OP_NULL)
 
 COLLECTIVE(allgatherv, ALLGATHERV,
            (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcounts,
-            MPI_Fint *displs, MPI_Fint *recvtype),
-           (sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype), EVEN(sendbuf, sendcount, sendtype),
-           UNEVEN(recvbuf, recvcounts, displs, recvtype), 0)
+            MPI_Fint *displs, MPI_Fint *recvtype, MPI_Fint *comm),
+           (sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm), EVEN(sendbuf, sendcount, sendtype),
+           UNEVEN(recvbuf, recvcounts, displs, recvtype), 0, MPI_OP_NULL)
 
-COLLECTIVE(bcast, BCAST, (char *address, MPI_Fint *count, MPI_Fint *type, MPI_Fint *root),
-           (address, count, type, root), EVEN(address, count, type), EVEN(address, count, type), *root)
+COLLECTIVE(bcast, BCAST, (char *address, MPI_Fint *count, MPI_Fint *type, MPI_Fint *root, MPI_Fint *comm),
+           (address, count, type, root, comm), EVEN(address, count, type), EVEN(address, count, type), *root, MPI_OP_NULL)
 
 COLLECTIVE(alltoall, ALLTOALL,
            (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcount,
-            MPI_Fint *recvtype),
-           (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype), EVEN(sendbuf, sendcount, sendtype),
-           EVEN(recvbuf, recvcount, recvtype), 0)
+            MPI_Fint *recvtype, MPI_Fint *comm),
+           (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm), EVEN(sendbuf, sendcount, sendtype),
+           EVEN(recvbuf, recvcount, recvtype), 0, MPI_OP_NULL)
 
 COLLECTIVE(alltoallv, ALLTOALLV,
            (char *sendbuf, MPI_Fint *sendcounts, MPI_Fint *sdispls, MPI_Fint *sendtype, char *recvbuf,
-            MPI_Fint *recvcounts, MPI_Fint *rdispls, MPI_Fint *recvtype),
-           (sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype),
-           UNEVEN(sendbuf, sendcounts, sdispls, sendtype), UNEVEN(recvbuf, recvcounts, rdispls, recvtype), 0)
+            MPI_Fint *recvcounts, MPI_Fint *rdispls, MPI_Fint *recvtype, MPI_Fint *comm),
+           (sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm),
+           UNEVEN(sendbuf, sendcounts, sdispls, sendtype), UNEVEN(recvbuf, recvcounts, rdispls, recvtype), 0, MPI_OP_NULL)
 
 COLLECTIVE(gather, GATHER,
            (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcount,
-            MPI_Fint *recvtype, MPI_Fint *root),
-           (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root), EVEN(sendbuf, sendcount, sendtype),
-           EVEN(recvbuf, recvcount, recvtype), *root)
+            MPI_Fint *recvtype, MPI_Fint *root, MPI_Fint *comm),
+           (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm), EVEN(sendbuf, sendcount, sendtype),
+           EVEN(recvbuf, recvcount, recvtype), *root, MPI_OP_NULL)
 
 COLLECTIVE(gatherv, GATHERV,
            (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcounts,
-            MPI_Fint *displs, MPI_Fint *recvtype, MPI_Fint *root),
-           (sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, root),
-           EVEN(sendbuf, sendcount, sendtype), UNEVEN(recvbuf, recvcounts, displs, recvtype), *root)
+            MPI_Fint *displs, MPI_Fint *recvtype, MPI_Fint *root, MPI_Fint *comm),
+           (sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, root, comm),
+           EVEN(sendbuf, sendcount, sendtype), UNEVEN(recvbuf, recvcounts, displs, recvtype), *root, MPI_OP_NULL)
 
 COLLECTIVE(scatter, SCATTER,
            (char *sendbuf, MPI_Fint *sendcount, MPI_Fint *sendtype, char *recvbuf, MPI_Fint *recvcount,
-            MPI_Fint *recvtype, MPI_Fint *root),
-           (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root), EVEN(sendbuf, sendcount, sendtype),
-           EVEN(recvbuf, recvcount, recvtype), *root)
+            MPI_Fint *recvtype, MPI_Fint *root, MPI_Fint *comm),
+           (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm), EVEN(sendbuf, sendcount, sendtype),
+           EVEN(recvbuf, recvcount, recvtype), *root, MPI_OP_NULL)
 
 COLLECTIVE(scatterv, SCATTERV,
            (char *sendbuf, MPI_Fint *sendcounts, MPI_Fint *displs, MPI_Fint *sendtype, char *recvbuf,
-            MPI_Fint *recvcount, MPI_Fint *recvtype, MPI_Fint *root),
-           (sendbuf, sendcounts, displs, sendtype, recvbuf, recvcount, recvtype, root),
-           UNEVEN(sendbuf, sendcounts, displs, sendtype), EVEN(recvbuf, recvcount, recvtype), *root)
+            MPI_Fint *recvcount, MPI_Fint *recvtype, MPI_Fint *root, MPI_Fint *comm),
+           (sendbuf, sendcounts, displs, sendtype, recvbuf, recvcount, recvtype, root, comm),
+           UNEVEN(sendbuf, sendcounts, displs, sendtype), EVEN(recvbuf, recvcount, recvtype), *root, MPI_OP_NULL)
+
+#define NO_BUFFER {NULL, NULL, NULL, 0, MPI_DATATYPE_NULL}
+
+COLLECTIVE(barrier, BARRIER, (MPI_Fint * comm), (comm), NO_BUFFER, NO_BUFFER, 0, MPI_OP_NULL)
+
+COLLECTIVE(reduce, REDUCE,
+           (char *sendbuf, char *recvbuf, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op, MPI_Fint *root,
+            MPI_Fint *comm),
+           (sendbuf, recvbuf, count, type, op, root, comm), EVEN(sendbuf, count, type), EVEN(recvbuf, count, type),
+           *root, PMPI_Op_f2c(*op))
+
+COLLECTIVE(allreduce, ALLREDUCE,
+           (char *sendbuf, char *recvbuf, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm),
+           (sendbuf, recvbuf, count, type, op, comm), EVEN(sendbuf, count, type), EVEN(recvbuf, count, type), 0,
+           PMPI_Op_f2c(*op))
+
+COLLECTIVE(reduce_scatter, REDUCE_SCATTER,
+           (char *sendbuf, char *recvbuf, MPI_Fint *recvcounts, MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm),
+           (sendbuf, recvbuf, recvcounts, type, op, comm), UNEVEN(sendbuf, NULL, NULL, type),
+           UNEVEN(recvbuf, recvcounts, NULL, type), 0, PMPI_Op_f2c(*op))
+
+COLLECTIVE(reduce_scatter_block, REDUCE_SCATTER_BLOCK,
+           (char *sendbuf, char *recvbuf, MPI_Fint *recvcount, MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm),
+           (sendbuf, recvbuf, recvcount, type, op, comm), EVEN(sendbuf, recvcount, type),
+           EVEN(recvbuf, recvcount, type), 0, PMPI_Op_f2c(*op))
+
+COLLECTIVE(scan, SCAN,
+           (char *sendbuf, char *recvbuf, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm),
+           (sendbuf, recvbuf, count, type, op, comm), EVEN(sendbuf, count, type), EVEN(recvbuf, count, type), 0,
+           PMPI_Op_f2c(*op))
+
+COLLECTIVE(exscan, EXSCAN,
+           (char *sendbuf, char *recvbuf, MPI_Fint *count, MPI_Fint *type, MPI_Fint *op, MPI_Fint *comm),
+           (sendbuf, recvbuf, count, type, op, comm), EVEN(sendbuf, count, type), EVEN(recvbuf, count, type), 0,
+           PMPI_Op_f2c(*op))

@@ -66,19 +66,25 @@ static int keep_type(struct given *given, MPI_Datatype *kept)
 static void keep_lists(struct given *given, int *room, int ranks)
 {
     memcpy(room, given->counts, (size_t)ranks * sizeof *room);
-    memcpy(room + ranks, given->displacements, (size_t)ranks * sizeof *room);
     given->counts = room;
+    if (given->displacements == NULL)
+        return;
+    memcpy(room + ranks, given->displacements, (size_t)ranks * sizeof *room);
     given->displacements = room + ranks;
 }
 
-static int keep(struct persistent *kept, const struct sides *sides, int ranks)
+static int keep(struct persistent *kept, const struct posting *posting)
 {
+    const struct sides *sides = &posting->sides;
+    int ranks = posting->group->ranks;
+    /* Those of a reduction count everywhere; its datatypes are predefined. */
+    bool reduces = kept->call.collective == COLLECTIVE_reduce_scatter;
     struct given *all[2] = {&kept->call.send, &kept->call.receive};
     int code = MPI_SUCCESS;
     for (int i = 0; i < 2 && code == MPI_SUCCESS; i++) {
         const struct side *send = &sides->send, *receive = &sides->receive;
         const int *list = all[i]->counts;
-        if (list != NULL && ((send->blocks > 0 && send->given.counts == list) ||
+        if (list != NULL && (reduces || (send->blocks > 0 && send->given.counts == list) ||
                              (receive->blocks > 0 && receive->given.counts == list)))
             keep_lists(all[i], kept->lists + 2 * i * ranks, ranks);
         if (counts(send, all[i]) || counts(receive, all[i]))
@@ -119,7 +125,7 @@ int request_make_persistent(const struct posting *posting, MPI_Request *request)
     kept->tag = (int)(atomic_fetch_add(&drawn, 1) % (unsigned)most_tags);
     *op = (struct op){.group = posting->group, .comm = posting->call->comm, .again = kept};
     atomic_init(&op->ended, true);
-    int code = keep(kept, &posting->sides, ranks);
+    int code = keep(kept, posting);
     if (code == MPI_SUCCESS)
         code = PMPI_Recv_init(NULL, 0, MPI_BYTE, 0, kept->tag, alone, &op->request);
     if (code != MPI_SUCCESS) {

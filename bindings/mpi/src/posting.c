@@ -18,7 +18,11 @@ static const struct method *const methods[COLLECTIVES_KNOWN] = {
     [COLLECTIVE_bcast] = &broadcast_method,     [COLLECTIVE_alltoall] = &alltoall_method,
     [COLLECTIVE_alltoallv] = &alltoallv_method, [COLLECTIVE_gather] = &gather_method,
     [COLLECTIVE_gatherv] = &gatherv_method,     [COLLECTIVE_scatter] = &scatter_method,
-    [COLLECTIVE_scatterv] = &scatterv_method,
+    [COLLECTIVE_scatterv] = &scatterv_method,   [COLLECTIVE_barrier] = &barrier_method,
+    [COLLECTIVE_reduce] = &reduction_method,    [COLLECTIVE_allreduce] = &reduction_method,
+    [COLLECTIVE_scan] = &reduction_method,      [COLLECTIVE_exscan] = &reduction_method,
+    [COLLECTIVE_reduce_scatter] = &reduction_method,
+    [COLLECTIVE_reduce_scatter_block] = &reduction_method,
 };
 
 bool posting_decide(const struct call *call, struct posting *posting)

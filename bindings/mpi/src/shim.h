@@ -44,6 +44,15 @@
     X(iscatter)                                                                                                        \
     X(igatherv)                                                                                                        \
     X(iscatterv)                                                                                                       \
+    X(group_offloads_barrier)                                                                                          \
+    X(ibarrier)                                                                                                        \
+    X(group_offloads_reduction)                                                                                        \
+    X(ireduce)                                                                                                         \
+    X(iallreduce)                                                                                                      \
+    X(ireduce_scatter)                                                                                                 \
+    X(ireduce_scatter_block)                                                                                           \
+    X(iscan)                                                                                                           \
+    X(iexscan)                                                                                                         \
     X(test)                                                                                                            \
     X(wait)                                                                                                            \
     X(wait_some)                                                                                                       \
@@ -213,7 +222,14 @@ bool given_bytes(const struct given *given, uint64_t *bytes);
     X(gather)                                                                                                          \
     X(gatherv)                                                                                                         \
     X(scatter)                                                                                                         \
-    X(scatterv)
+    X(scatterv)                                                                                                        \
+    X(barrier)                                                                                                         \
+    X(reduce)                                                                                                          \
+    X(allreduce)                                                                                                       \
+    X(reduce_scatter)                                                                                                  \
+    X(reduce_scatter_block)                                                                                            \
+    X(scan)                                                                                                            \
+    X(exscan)
 
 enum collective {
 #define NUMBER(name) COLLECTIVE_##name,
@@ -232,7 +248,15 @@ struct call {
     struct given send;    /* of a broadcast both are the buffer */
     struct given receive;
     int root;
+    MPI_Op op;
     bool fortran;         /* called by a Fortran name */
+};
+
+/* What a reduction is to liboutboard. */
+struct reduction {
+    enum outboard_operator operator;
+    enum outboard_element element;
+    uint64_t element_bytes;
 };
 
 /* A call on its way to liboutboard. */
@@ -240,6 +264,7 @@ struct posting {
     const struct call *call;
     struct group *group;
     uint64_t bytes; /* what all ranks know: of each rank, of a block, or of all together */
+    struct reduction reduction;
     struct sides sides;
     outboard_request *posted;
 };
@@ -256,7 +281,14 @@ struct method {
 };
 
 extern const struct method allgather_method, allgatherv_method, broadcast_method, alltoall_method, alltoallv_method,
-    gather_method, gatherv_method, scatter_method, scatterv_method;
+    gather_method, gatherv_method, scatter_method, scatterv_method, barrier_method, reduction_method;
+
+/* ---- operators.c ---- */
+
+/* False where this operator on this datatype is none of liboutboard's: of the program's own making, or not defined. */
+bool reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction);
+
+/* ---- posting.c ---- */
 
 /* All return false when the call passes through; else *outcome is what the MPI function returns. */
 bool offload(const struct call *call, int *outcome);

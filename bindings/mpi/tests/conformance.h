@@ -56,7 +56,20 @@ enum { STRIDED = 1, IN_PLACE = 2, BLOCKING = 4, NEGATIVE = 8, FORMS = 16 };
 void gathers_at_a_root(void);
 void scatters_from_a_root(void);
 
+/* reductions.c */
+void barriers(void);
+void reductions(void);
+void operators(void);
+void own_operators(void);
+void persistent_reductions(void);
+
 /* persistent.c */
+#if OMPI_MAJOR_VERSION >= 5
+#define PERSISTENT(name) MPI_##name##_init
+#else
+#include <mpi-ext.h>
+#define PERSISTENT(name) MPIX_##name##_init
+#endif
 void persistent_collectives(void);
 
 #endif

@@ -29,7 +29,8 @@ static void handler(MPI_Comm *comm, int *code, ...)
 static void tell(int good, const char *name)
 {
     int all;
-    MPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    /* By the name that is not offloaded, and so does not fail. */
+    PMPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     bad += !all;
     if (rank == 0)
         printf("%s %d - %s\n", all ? "ok" : "not ok", ++number, name);

@@ -4,13 +4,6 @@
  */
 #include "conformance.h"
 
-#if OMPI_MAJOR_VERSION >= 5
-#define PERSISTENT(name) MPI_##name##_init
-#else
-#include <mpi-ext.h>
-#define PERSISTENT(name) MPIX_##name##_init
-#endif
-
 enum { COUNT = 3000, KINDS = 9 };
 
 /* Ints of every kind of call: what this rank sends and receives at most. */

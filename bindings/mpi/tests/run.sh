@@ -54,7 +54,8 @@ all_under_shim() { # program, arguments...: as under_shim, and broadcasts and ex
     grep -q '"i\?allgatherv_offloaded":[1-9]' "$work/report.json" &&
     grep -q '"i\?alltoall_offloaded":[1-9]' "$work/report.json" &&
     grep -q '"i\?alltoallv_offloaded":[1-9]' "$work/report.json" &&
-    for collective in gather gatherv scatter scatterv; do
+    for collective in gather gatherv scatter scatterv barrier reduce allreduce reduce_scatter reduce_scatter_block \
+      scan exscan; do
       grep -q "\"${collective}_offloaded\":[1-9]" "$work/report.json" &&
         grep -q "\"i${collective}_offloaded\":[1-9]" "$work/report.json" &&
         grep -q "\"${collective}_start_offloaded\":[1-9]" "$work/report.json" || return 1
@@ -129,7 +130,7 @@ refuses() { # sentence, matrix lines...: both programs say so
 build() { # mpicc: everything this Open MPI runs, in $built
   local program
   make -s -C "$shim" MPICC="$1" OUT="$built" &&
-    "$1" "${flags[@]}" "$here"/{conformance,exchanges,rooted,persistent}.c -o "$built/conformance" -pthread &&
+    "$1" "${flags[@]}" "$here"/{conformance,exchanges,rooted,reductions,persistent}.c -o "$built/conformance" -pthread &&
     for program in failing sleeping; do
       "$1" "${flags[@]}" "$here/$program.c" -o "$built/$program" -pthread || return 1
     done &&
@@ -230,7 +231,7 @@ install() { # Open MPI 5.0 from PyPI, and mpi4py built against each
 [ "${1:-}" != --install ] || install
 real=${OUTBOARD_LIBRARY:-}
 library=${real:-$work/liboutboard.so}
-[ -n "$real" ] || gcc "${flags[@]}" -fPIC -shared -I"$root/crates/client/include" -o "$library" "$here/fake/fake.c" \
+[ -n "$real" ] || gcc "${flags[@]}" -fPIC -shared -I"$root/crates/client/include" -o "$library" "$here"/fake/*.c \
   -pthread || exit 1
 if [ -z "${MPICCS:-}" ]; then
   MPICCS=

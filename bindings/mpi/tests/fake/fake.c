@@ -24,6 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "fold.h"
 #include "outboard.h"
 
 #define MOST_RANKS 64
@@ -38,11 +39,19 @@ struct segment {
     uint64_t arrived[MOST_RANKS];
 };
 
+/* Of a reduction: which elements this rank receives, combined over which ranks. */
+struct combined {
+    int op, element;       /* 0: no reduction */
+    uint64_t first, count; /* elements */
+    uint32_t from, to;     /* ranks */
+};
+
 struct outboard_request {
     outboard_group *group;
     void *receive;
     uint64_t bytes, offset;
     int64_t root;          /* -1: all ranks contribute */
+    struct combined combined;
     uint64_t *blocks;      /* of an alltoall: bytes by rank, then offsets by rank, of what arrives; else NULL */
     int outcome;
     bool done, freed;
@@ -211,8 +220,26 @@ static void deliver_blocks(outboard_group *group, outboard_request *request)
     }
 }
 
+/* In the order of ranks. */
+static void deliver_combined(outboard_group *group, outboard_request *request)
+{
+    const struct combined *of = &request->combined;
+    uint64_t each = element_bytes(of->element), bytes = of->count * each;
+    void *next = malloc(bytes + 1);
+    for (uint32_t rank = of->from; rank < of->to; rank++) {
+        fetch(group, rank, rank == of->from ? request->receive : next, bytes, request->offset + of->first * each);
+        if (rank > of->from)
+            fold(request->receive, next, of->count, of->op, of->element);
+    }
+    free(next);
+}
+
 static void deliver(outboard_group *group, outboard_request *request)
 {
+    if (request->combined.element != 0) {
+        deliver_combined(group, request);
+        return;
+    }
     if (request->blocks != NULL) {
         deliver_blocks(group, request);
         return;
@@ -499,6 +526,101 @@ int outboard_iscatter(outboard_group *group, const void *send, void *receive, ui
         offsets[rank] = rank * bytes_per_rank;
     }
     return outboard_iscatterv(group, send, bytes, offsets, receive, bytes_per_rank, root, posted);
+}
+
+int outboard_group_offloads_barrier(const outboard_group *group)
+{
+    (void)group;
+    return 1;
+}
+
+int outboard_group_offloads_reduction(const outboard_group *group, uint64_t bytes)
+{
+    return outboard_group_offloads_allgather(group, bytes);
+}
+
+/* An exchange of nothing: everything in the fake waits for all. */
+int outboard_ibarrier(outboard_group *group, outboard_request **posted)
+{
+    uint64_t nothing[MOST_RANKS] = {0};
+    return outboard_ialltoallv(group, nothing, nothing, nothing, nothing, nothing, nothing, posted);
+}
+
+/* Every rank leaves its vector of `elements` elements. */
+static int post_combined(outboard_group *group, const void *send, void *receive, uint64_t elements,
+                         struct combined combined, outboard_request **posted)
+{
+    uint64_t bytes = elements * element_bytes(combined.element);
+    if (element_bytes(combined.element) == 0 || combined.op < OUTBOARD_SUM || combined.op > OUTBOARD_LOGICAL_XOR)
+        return failure(OUTBOARD_ERR_ARGUMENT, "no such operator or element");
+    if (send == NULL || receive == NULL)
+        return failure(OUTBOARD_ERR_ARGUMENT, "a buffer is NULL");
+    outboard_request *request = calloc(1, sizeof *request);
+    pthread_mutex_lock(&lock);
+    process.requests++;
+    *request = (outboard_request){.group = group,
+                                  .receive = receive,
+                                  .bytes = bytes,
+                                  .offset = group->offset,
+                                  .root = -1,
+                                  .combined = combined};
+    leave(group, send == OUTBOARD_IN_PLACE ? receive : send, bytes, request->offset);
+    enqueue(group, request);
+    pthread_mutex_unlock(&lock);
+    count(group, &group->segment->contributed[group->rank]);
+    *posted = request;
+    return OUTBOARD_OK;
+}
+
+int outboard_ireduce(outboard_group *group, const void *send, void *receive, uint64_t elements, int op, int element,
+                     uint32_t root, outboard_request **posted)
+{
+    uint32_t to = group->rank == root ? group->ranks : 0;
+    if (root >= group->ranks || (send == OUTBOARD_IN_PLACE && group->rank != root))
+        return failure(OUTBOARD_ERR_ARGUMENT, "no such root, or in place elsewhere");
+    return post_combined(group, send, receive, elements, (struct combined){op, element, 0, elements, 0, to}, posted);
+}
+
+int outboard_iallreduce(outboard_group *group, const void *send, void *receive, uint64_t elements, int op, int element,
+                        outboard_request **posted)
+{
+    struct combined all = {op, element, 0, elements, 0, group->ranks};
+    return post_combined(group, send, receive, elements, all, posted);
+}
+
+int outboard_ireduce_scatter(outboard_group *group, const void *send, void *receive, const uint64_t *counts, int op,
+                             int element, outboard_request **posted)
+{
+    struct combined own = {op, element, 0, counts[group->rank], 0, group->ranks};
+    uint64_t elements = 0;
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        own.first += rank < group->rank ? counts[rank] : 0;
+        elements += counts[rank];
+    }
+    return post_combined(group, send, receive, elements, own, posted);
+}
+
+int outboard_ireduce_scatter_block(outboard_group *group, const void *send, void *receive, uint64_t elements, int op,
+                                   int element, outboard_request **posted)
+{
+    uint64_t counts[MOST_RANKS];
+    for (uint32_t rank = 0; rank < group->ranks; rank++)
+        counts[rank] = elements;
+    return outboard_ireduce_scatter(group, send, receive, counts, op, element, posted);
+}
+
+int outboard_iscan(outboard_group *group, const void *send, void *receive, uint64_t elements, int op, int element,
+                   outboard_request **posted)
+{
+    struct combined before = {op, element, 0, elements, 0, group->rank + 1};
+    return post_combined(group, send, receive, elements, before, posted);
+}
+
+int outboard_iexscan(outboard_group *group, const void *send, void *receive, uint64_t elements, int op, int element,
+                     outboard_request **posted)
+{
+    struct combined before = {op, element, 0, elements, 0, group->rank};
+    return post_combined(group, send, receive, elements, before, posted);
 }
 
 /* With the lock held. */

@@ -1,0 +1,112 @@
+/*
+ * reductions.c: MPI_Barrier, MPI_Reduce, MPI_Allreduce, MPI_Reduce_scatter(_block), MPI_Scan and MPI_Exscan handed to the service
+ * process.
+ *
+ * Whether a reduction is offloaded depends on its operator, datatype and counts, which MPI makes equal on all ranks. Elements of
+ * the predefined datatypes lie in memory as liboutboard takes them, so nothing is ever packed.
+ */
+#include "shim.h"
+
+static bool is_root(const struct posting *posting)
+{
+    return posting->group->rank == posting->call->root;
+}
+
+static bool decide_barrier(struct posting *posting)
+{
+    return outboard.group_offloads_barrier(posting->group->members) == 1;
+}
+
+static int arrange_nothing(struct posting *posting)
+{
+    (void)posting;
+    return MPI_SUCCESS;
+}
+
+static int hand_over_barrier(struct posting *posting)
+{
+    return outcome_code(outboard.ibarrier(posting->group->members, &posting->posted));
+}
+
+/* Elements that each rank contributes; false for counts that MPI would refuse. */
+static bool contributed(const struct posting *posting, uint64_t *elements)
+{
+    const struct given *receive = &posting->call->receive;
+    bool by_rank = posting->call->collective == COLLECTIVE_reduce_scatter;
+    int ranks = posting->group->ranks;
+    *elements = 0;
+    if (by_rank && receive->counts == NULL)
+        return false;
+    for (int rank = 0; rank < (by_rank ? ranks : 1); rank++) {
+        int count = by_rank ? receive->counts[rank] : receive->count;
+        if (count < 0)
+            return false;
+        *elements += (uint64_t)count;
+    }
+    if (posting->call->collective == COLLECTIVE_reduce_scatter_block)
+        *elements *= (uint64_t)ranks;
+    return true;
+}
+
+static bool decide(struct posting *posting)
+{
+    const struct call *call = posting->call;
+    bool has_root = call->collective == COLLECTIVE_reduce;
+    if (has_root && (call->root < 0 || call->root >= posting->group->ranks))
+        return false;
+    if (has_root && !is_root(posting) && call->send.buffer == MPI_IN_PLACE)
+        return false;
+    uint64_t elements;
+    if (!reduction_of(call->op, call->receive.type, &posting->reduction) || !contributed(posting, &elements) ||
+        __builtin_mul_overflow(elements, posting->reduction.element_bytes, &posting->bytes))
+        return false;
+    return outboard.group_offloads_reduction(posting->group->members, posting->bytes) == 1;
+}
+
+/* What liboutboard is told of a buffer: never NULL, which counts for nothing where there are no bytes. */
+static void *memory(void *buffer)
+{
+    static _Alignas(16) unsigned char nothing[16];
+    return buffer == NULL ? nothing : buffer;
+}
+
+static int scatter(struct posting *posting, const void *from, void *into)
+{
+    const struct given *receive = &posting->call->receive;
+    size_t ranks = (size_t)posting->group->ranks;
+    uint64_t *counts = posting->sides.lists; /* as many as there are for other collectives */
+    for (size_t rank = 0; rank < ranks; rank++)
+        counts[rank] = (uint64_t)receive->counts[rank];
+    return outboard.ireduce_scatter(posting->group->members, from, into, counts, (int)posting->reduction.operator,
+                                    (int)posting->reduction.element, &posting->posted);
+}
+
+static int hand_over(struct posting *posting)
+{
+    const struct call *call = posting->call;
+    outboard_group *members = posting->group->members;
+    int op = (int)posting->reduction.operator, element = (int)posting->reduction.element;
+    uint64_t count = (uint64_t)call->receive.count;
+    const void *from = call->send.buffer == MPI_IN_PLACE ? OUTBOARD_IN_PLACE : memory(call->send.buffer);
+    void *into = memory(call->receive.buffer);
+    outboard_request **posted = &posting->posted;
+    posting->sides.send.total = posting->bytes;
+    switch (call->collective) {
+    case COLLECTIVE_reduce:
+        return outcome_code(
+            outboard.ireduce(members, from, into, count, op, element, (uint32_t)call->root, posted));
+    case COLLECTIVE_allreduce:
+        return outcome_code(outboard.iallreduce(members, from, into, count, op, element, posted));
+    case COLLECTIVE_reduce_scatter:
+        return outcome_code(scatter(posting, from, into));
+    case COLLECTIVE_reduce_scatter_block:
+        return outcome_code(outboard.ireduce_scatter_block(members, from, into, count, op, element, posted));
+    case COLLECTIVE_scan:
+        return outcome_code(outboard.iscan(members, from, into, count, op, element, posted));
+    default:
+        return outcome_code(outboard.iexscan(members, from, into, count, op, element, posted));
+    }
+}
+
+const struct method barrier_method = {decide_barrier, arrange_nothing, hand_over_barrier};
+const struct method reduction_method = {decide, arrange_nothing, hand_over};

@@ -1,0 +1,150 @@
+/*
+ * fold.c: the arithmetic of the fake's reductions, as MPI defines it; aborts where it defines none.
+ */
+#include "fold.h"
+
+#include <complex.h>
+#include <stdlib.h>
+
+#include "outboard.h"
+
+#define PAIRS(X)                                                                                                       \
+    X(OUTBOARD_F32_INDEX, float)                                                                                       \
+    X(OUTBOARD_F64_INDEX, double)                                                                                      \
+    X(OUTBOARD_I64_INDEX, long)                                                                                        \
+    X(OUTBOARD_I32_INDEX, int)                                                                                         \
+    X(OUTBOARD_I16_INDEX, short)
+#define INTEGERS(X)                                                                                                    \
+    X(OUTBOARD_I8, int8_t)                                                                                             \
+    X(OUTBOARD_I16, int16_t)                                                                                           \
+    X(OUTBOARD_I32, int32_t)                                                                                           \
+    X(OUTBOARD_I64, int64_t)                                                                                           \
+    X(OUTBOARD_U8, uint8_t)                                                                                            \
+    X(OUTBOARD_U16, uint16_t)                                                                                          \
+    X(OUTBOARD_U32, uint32_t)                                                                                          \
+    X(OUTBOARD_U64, uint64_t)
+#define NUMBERS(X)                                                                                                     \
+    X(OUTBOARD_F32, float)                                                                                             \
+    X(OUTBOARD_F64, double)
+#define COMPLEXES(X)                                                                                                   \
+    X(OUTBOARD_COMPLEX_F32, float complex)                                                                             \
+    X(OUTBOARD_COMPLEX_F64, double complex)
+
+#define PAIR_STRUCT(name, type)                                                                                        \
+    struct pair_##name {                                                                                               \
+        type value;                                                                                                    \
+        int index;                                                                                                     \
+    };
+PAIRS(PAIR_STRUCT)
+
+uint64_t element_bytes(int element)
+{
+#define BYTES(name, type)                                                                                              \
+    case name:                                                                                                         \
+        return sizeof(type);
+#define PAIR_BYTES(name, type)                                                                                         \
+    case name:                                                                                                         \
+        return sizeof(struct pair_##name);
+    switch (element) {
+        INTEGERS(BYTES)
+        NUMBERS(BYTES)
+        COMPLEXES(BYTES)
+        PAIRS(PAIR_BYTES)
+    default:
+        return 0;
+    }
+}
+
+#define ARITHMETIC(a, b)                                                                                               \
+    case OUTBOARD_SUM:                                                                                                 \
+        *(a) = *(a) + (b);                                                                                             \
+        break;                                                                                                         \
+    case OUTBOARD_PRODUCT:                                                                                             \
+        *(a) = *(a) * (b);                                                                                             \
+        break;
+#define ORDER(a, b)                                                                                                    \
+    case OUTBOARD_MINIMUM:                                                                                             \
+        *(a) = (b) < *(a) ? (b) : *(a);                                                                                \
+        break;                                                                                                         \
+    case OUTBOARD_MAXIMUM:                                                                                             \
+        *(a) = (b) > *(a) ? (b) : *(a);                                                                                \
+        break;
+#define BITS(a, b)                                                                                                     \
+    case OUTBOARD_BIT_AND:                                                                                             \
+        *(a) = *(a) & (b);                                                                                             \
+        break;                                                                                                         \
+    case OUTBOARD_BIT_OR:                                                                                              \
+        *(a) = *(a) | (b);                                                                                             \
+        break;                                                                                                         \
+    case OUTBOARD_BIT_XOR:                                                                                             \
+        *(a) = *(a) ^ (b);                                                                                             \
+        break;                                                                                                         \
+    case OUTBOARD_LOGICAL_AND:                                                                                         \
+        *(a) = *(a) && (b);                                                                                            \
+        break;                                                                                                         \
+    case OUTBOARD_LOGICAL_OR:                                                                                          \
+        *(a) = *(a) || (b);                                                                                            \
+        break;                                                                                                         \
+    case OUTBOARD_LOGICAL_XOR:                                                                                         \
+        *(a) = !*(a) != !(b);                                                                                          \
+        break;
+
+/* One element of each class. */
+#define INTEGER_FOLD(name, type)                                                                                       \
+    static void fold_##name(type *a, type b, int op)                                                                   \
+    {                                                                                                                  \
+        switch (op) {                                                                                                  \
+            ARITHMETIC(a, b) ORDER(a, b) BITS(a, b)                                                                    \
+        default:                                                                                                       \
+            abort();                                                                                                   \
+        }                                                                                                              \
+    }
+#define NUMBER_FOLD(name, type)                                                                                        \
+    static void fold_##name(type *a, type b, int op)                                                                   \
+    {                                                                                                                  \
+        switch (op) {                                                                                                  \
+            ARITHMETIC(a, b) ORDER(a, b)                                                                               \
+        default:                                                                                                       \
+            abort();                                                                                                   \
+        }                                                                                                              \
+    }
+#define COMPLEX_FOLD(name, type)                                                                                       \
+    static void fold_##name(type *a, type b, int op)                                                                   \
+    {                                                                                                                  \
+        switch (op) {                                                                                                  \
+            ARITHMETIC(a, b)                                                                                           \
+        default:                                                                                                       \
+            abort();                                                                                                   \
+        }                                                                                                              \
+    }
+#define PAIR_FOLD(name, type)                                                                                          \
+    static void fold_##name(struct pair_##name *a, struct pair_##name b, int op)                                       \
+    {                                                                                                                  \
+        if (op != OUTBOARD_MINIMUM_LOCATION && op != OUTBOARD_MAXIMUM_LOCATION)                                        \
+            abort();                                                                                                   \
+        int wins = op == OUTBOARD_MINIMUM_LOCATION ? b.value < a->value : b.value > a->value;                          \
+        if (wins || (b.value == a->value && b.index < a->index))                                                       \
+            *a = b;                                                                                                    \
+    }
+INTEGERS(INTEGER_FOLD)
+NUMBERS(NUMBER_FOLD)
+COMPLEXES(COMPLEX_FOLD)
+PAIRS(PAIR_FOLD)
+
+void fold(void *into, const void *with, uint64_t count, int op, int element)
+{
+#define EACH(name, type)                                                                                               \
+    case name:                                                                                                         \
+        for (uint64_t i = 0; i < count; i++)                                                                           \
+            fold_##name((type *)into + i, ((const type *)with)[i], op);                                                \
+        break;
+#define EACH_PAIR(name, type) EACH(name, struct pair_##name)
+    switch (element) {
+        INTEGERS(EACH)
+        NUMBERS(EACH)
+        COMPLEXES(EACH)
+        PAIRS(EACH_PAIR)
+    default:
+        abort();
+    }
+}
