@@ -1,4 +1,4 @@
-//! Reads what [`super::print`] writes.
+//! Reads what [`super::print()`] writes.
 
 use thiserror::Error;
 

@@ -19,12 +19,12 @@ pub struct At {
 }
 
 impl At {
-    pub(super) fn new(program: &Program, step: OpId) -> Self {
+    pub(crate) fn new(program: &Program, step: OpId) -> Self {
         Self { rank: program.rank, step, op: program.steps[step.0 as usize].op }
     }
 
     /// Boxed, to keep the error small.
-    pub(super) fn boxed(self) -> Box<Self> {
+    pub(crate) fn boxed(self) -> Box<Self> {
         Box::new(self)
     }
 }

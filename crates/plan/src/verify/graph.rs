@@ -18,11 +18,11 @@ use super::{At, VerifyError};
 use crate::program::{Op, OpId, Program, Rank};
 
 /// A step of a rank.
-pub(super) type Node = usize;
+pub(crate) type Node = usize;
 
 /// One thing that happens to a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
+pub(crate) enum Event {
     /// The step may read and write from here on.
     Start(Node),
     /// The step is done with its memory.
@@ -122,7 +122,7 @@ impl Batch {
 }
 
 /// All steps of a group, linked.
-pub(super) struct Graph<'a> {
+pub(crate) struct Graph<'a> {
     programs: &'a [Program],
     /// The first node of each rank, and the number of nodes behind the last.
     base: Vec<Node>,
@@ -142,7 +142,7 @@ pub(super) struct Graph<'a> {
 
 impl<'a> Graph<'a> {
     /// Matches messages by name and orders the events.
-    pub(super) fn new(programs: &'a [Program]) -> Result<Self, VerifyError> {
+    pub(crate) fn new(programs: &'a [Program]) -> Result<Self, VerifyError> {
         let mut base = vec![0];
         for program in programs {
             base.push(base[base.len() - 1] + program.steps.len());
@@ -174,7 +174,7 @@ impl<'a> Graph<'a> {
     }
 
     /// The number of steps.
-    pub(super) fn nodes(&self) -> usize {
+    pub(crate) fn nodes(&self) -> usize {
         self.source.len()
     }
 
@@ -184,7 +184,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Which step of which rank a node is.
-    pub(super) fn at(&self, node: Node) -> At {
+    pub(crate) fn at(&self, node: Node) -> At {
         // A rank without steps shares its base with the next one; the last of equals owns the node.
         let rank = self.base.partition_point(|base| *base <= node) - 1;
         let step = node - self.base[rank];
@@ -197,7 +197,7 @@ impl<'a> Graph<'a> {
     }
 
     /// The send or multicast that a receive takes.
-    pub(super) fn source(&self, receive: Node) -> Option<Node> {
+    pub(crate) fn source(&self, receive: Node) -> Option<Node> {
         self.source[receive]
     }
 
@@ -207,12 +207,12 @@ impl<'a> Graph<'a> {
     }
 
     /// All events, in an order that respects every edge.
-    pub(super) fn order(&self) -> &[Event] {
+    pub(crate) fn order(&self) -> &[Event] {
         &self.order
     }
 
     /// The steps that `node` names.
-    pub(super) fn after(&self, node: Node) -> &[Node] {
+    pub(crate) fn after(&self, node: Node) -> &[Node] {
         self.after.of(node)
     }
 

@@ -23,11 +23,12 @@ mod values;
 
 pub use combination::{Combination, Contributors, Fault, ReductionContract, verify_reduction};
 pub use error::{At, VerifyError};
+pub(crate) use graph::{Event, Graph};
 
 use std::collections::{HashMap, HashSet};
 
 use crate::program::{Buffer, Op, Program, Rank, Span};
-use graph::{Event, Graph, Node};
+use graph::Node;
 use memory::{Memory, Run};
 use values::{Value, Values};
 
@@ -79,6 +80,12 @@ pub fn verify(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> Resu
         outcome(program.rank, &mut memory.output, &contract(program.rank))?;
     }
     Ok(())
+}
+
+/// Checks each of `programs` by itself, but for what its contract says; the [`Graph`] of all may be made of them then.
+pub(crate) fn well_formed(programs: &[Program]) -> Result<(), VerifyError> {
+    check::group(programs)?;
+    programs.iter().try_for_each(check::steps)
 }
 
 /// How `Input` and `Output` lie to each other.
