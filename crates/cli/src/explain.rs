@@ -1,15 +1,35 @@
 //! `outboard explain`: what Outboard would do, and why.
 
+mod core_direct;
+mod plans;
+mod rounds;
+mod svg;
+mod views;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand, ValueEnum};
+use outboard_plan::goal::{self, Costs};
+use outboard_plan::text;
 
 use crate::error::CliError;
 use crate::places;
+use plans::{Collective, Planned};
 
-/// What is explained.
+/// What is explained: the plan of a collective, unless a subcommand says otherwise.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct ExplainArgs {
+    #[command(subcommand)]
+    command: Option<ExplainCommand>,
+    #[command(flatten)]
+    plan: PlanArgs,
+}
+
 #[derive(Debug, Subcommand)]
-pub(crate) enum ExplainCommand {
+enum ExplainCommand {
     /// The daemon's settings as flags, environment and defaults make them
     Config {
         /// Flags as the daemon would get them
@@ -18,11 +38,135 @@ pub(crate) enum ExplainCommand {
     },
 }
 
-pub(crate) fn explain(ExplainCommand::Config { flags }: ExplainCommand) -> Result<ExitCode, CliError> {
+/// Which plan, and what of it.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// The collective whose plan is shown
+    #[arg(value_enum, required_unless_present = "file")]
+    collective: Option<Collective>,
+    /// Shows a plan (docs/plan-format.md) or GOAL schedule from a file, in place of a collective's
+    #[arg(long, conflicts_with_all = ["collective", "ranks", "size", "algorithm", "ports", "topology", "root"])]
+    file: Option<PathBuf>,
+    /// Ranks of the group; 4, or as many as --topology has
+    #[arg(long)]
+    ranks: Option<u32>,
+    /// Bytes of a rank's block, or of the whole where there are no blocks; 1K by default
+    #[arg(long)]
+    size: Option<String>,
+    /// The algorithm, with settings behind a colon, such as bruck:ports=3
+    #[arg(long)]
+    algorithm: Option<String>,
+    /// Messages that a rank sends at the same time, where the algorithm has that setting
+    #[arg(long)]
+    ports: Option<u32>,
+    /// Ranks by hosts: 4x2 (4 hosts of 2 ranks), 4x2:strided, or a number of ranks for each host: 2,2,3
+    #[arg(long)]
+    topology: Option<String>,
+    /// Root of a collective that has one; 0 by default
+    #[arg(long)]
+    root: Option<u32>,
+    /// What is shown
+    #[arg(long, value_enum, default_value = "plan")]
+    stage: Stage,
+    /// How messages find memory in task lists; eager below 16K by default
+    #[arg(long, value_enum)]
+    protocol: Option<Protocol>,
+    /// Task lists as they run, in place of the short view of the CORE-Direct paper's tables
+    #[arg(long)]
+    executed: bool,
+    /// How it is written; svg draws rounds
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Stage {
+    /// Every step of every rank (docs/plan-format.md)
+    Plan,
+    /// Which messages travel when, and bytes per rank
+    Rounds,
+    /// A GOAL schedule for LogGOPSim
+    Goal,
+    /// Task lists of a triggered NIC
+    CoreDirect,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Protocol {
+    /// Into preposted buffers
+    Eager,
+    /// Straight to its place, once the receiver is ready
+    Rendezvous,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+    /// A drawing of rounds and messages
+    Svg,
+}
+
+pub(crate) fn explain(ExplainArgs { command, plan }: ExplainArgs) -> Result<ExitCode, CliError> {
+    match command {
+        Some(ExplainCommand::Config { flags }) => config(&flags),
+        None => {
+            // Printed at once: a reader that has seen enough closes the pipe, which is no panic.
+            let shown = show(&plan)?;
+            std::io::Write::write_all(&mut std::io::stdout(), shown.as_bytes())
+                .or_else(|error| if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
+                .map_err(CliError::system("write to standard output"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn config(flags: &[String]) -> Result<ExitCode, CliError> {
     let status = std::process::Command::new(places::daemon()?)
         .args(flags)
         .arg("--print-settings")
         .status()
         .map_err(CliError::system("start outboardd"))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(args: &PlanArgs) -> Result<String, CliError> {
+    if args.format == Format::Svg && args.stage != Stage::Rounds {
+        return Err(CliError::Failed(
+            "an SVG draws rounds: add --stage rounds, or choose --format text or json".into(),
+        ));
+    }
+    if args.stage != Stage::CoreDirect && (args.protocol.is_some() || args.executed) {
+        return Err(CliError::Failed("--protocol and --executed belong to --stage core-direct".into()));
+    }
+    let planned = plans::plan(args)?;
+    match args.stage {
+        Stage::Plan => show_plan(args, &planned),
+        Stage::Rounds => rounds::show(args.format, &planned),
+        Stage::Goal => show_goal(args, &planned),
+        Stage::CoreDirect => core_direct::show(args, &planned),
+    }
+}
+
+fn show_plan(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
+    if args.format == Format::Json {
+        return json(&views::Plan::of(planned));
+    }
+    Ok(format!("# {}\n{}", planned.title, text::print(&planned.programs)))
+}
+
+fn show_goal(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
+    let schedule = goal::export(&planned.programs, Costs::default()).map_err(|e| CliError::Failed(e.to_string()))?;
+    if args.format == Format::Json {
+        return json(&views::Goal { summary: views::Summary::of(planned), schedule });
+    }
+    Ok(format!("// {}\n{schedule}", planned.title))
+}
+
+fn json(view: &impl serde::Serialize) -> Result<String, CliError> {
+    let mut text = serde_json::to_string_pretty(view).map_err(|e| CliError::Failed(e.to_string()))?;
+    let _ = writeln!(text);
+    Ok(text)
 }

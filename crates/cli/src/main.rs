@@ -49,9 +49,8 @@ enum Command {
     Sim(sim::SimCommand),
     /// What works on this machine, and the remedy where something does not
     Doctor(doctor::DoctorArgs),
-    /// What Outboard would do, and why
-    #[command(subcommand)]
-    Explain(explain::ExplainCommand),
+    /// What Outboard would do, and why: the plan of a collective, or the daemon's settings
+    Explain(explain::ExplainArgs),
     #[command(name = "__rendezvous", hide = true)]
     Rendezvous(launch::RendezvousArgs),
 }
@@ -75,7 +74,7 @@ fn main() -> ExitCode {
         Command::Lab(command) => lab::lab(command),
         Command::Sim(command) => sim::sim(command),
         Command::Doctor(args) => doctor::doctor(&args),
-        Command::Explain(command) => explain::explain(command),
+        Command::Explain(args) => explain::explain(args),
         Command::Rendezvous(args) => launch::rendezvous(&args),
     };
     result.unwrap_or_else(|error| {

@@ -1,0 +1,293 @@
+//! The plan that the command line asks for.
+
+use std::fmt;
+use std::path::Path;
+
+use clap::ValueEnum;
+use outboard_plan::{
+    Algorithm, AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, GatherAlgorithm, MAX_RANKS,
+    Op, Program, Rank, ScatterAlgorithm, SettingError, Topology, allgather, alltoall, barrier, broadcast, gather, goal,
+    scatter, text,
+};
+
+use super::PlanArgs;
+use crate::error::CliError;
+
+/// Ranks of a group unless told otherwise.
+const DEFAULT_RANKS: u32 = 4;
+/// Bytes unless told otherwise.
+const DEFAULT_SIZE: &str = "1K";
+/// Steps of all ranks together beyond which nobody reads a plan any more.
+const MAX_STEPS: usize = 4_000_000;
+
+/// The collectives that have plans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Collective {
+    /// Every rank ends with the blocks of all
+    Allgather,
+    /// Every rank has a block for every rank
+    Alltoall,
+    /// Nobody leaves before all have come
+    Barrier,
+    /// Every rank ends with what the root has
+    Broadcast,
+    /// The root ends with the blocks of all
+    Gather,
+    /// Every rank ends with its block of what the root has
+    Scatter,
+}
+
+/// What `--size` counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counts {
+    /// Nothing.
+    Nothing,
+    /// The bytes of each block.
+    Block,
+    /// All bytes.
+    Whole,
+}
+
+impl Collective {
+    fn counts(self) -> Counts {
+        match self {
+            Collective::Allgather | Collective::Alltoall | Collective::Gather | Collective::Scatter => Counts::Block,
+            Collective::Barrier => Counts::Nothing,
+            Collective::Broadcast => Counts::Whole,
+        }
+    }
+
+    fn has_root(self) -> bool {
+        match self {
+            Collective::Broadcast | Collective::Gather | Collective::Scatter => true,
+            Collective::Allgather | Collective::Alltoall | Collective::Barrier => false,
+        }
+    }
+
+    /// As on the command line.
+    fn name(self) -> String {
+        self.to_possible_value().expect("every collective is shown").get_name().to_owned()
+    }
+}
+
+/// A plan, and what it is the plan of.
+pub(crate) struct Planned {
+    /// The collective and its algorithm with settings; not of a file.
+    pub(crate) of: Option<(String, String)>,
+    /// Bytes of a block, or of the whole; of the largest message of a file.
+    pub(crate) bytes: u64,
+    /// One line for people.
+    pub(crate) title: String,
+    /// The programs, by rank.
+    pub(crate) programs: Vec<Program>,
+}
+
+/// The plan that `args` ask for.
+pub(crate) fn plan(args: &PlanArgs) -> Result<Planned, CliError> {
+    let collective = match (&args.file, args.collective) {
+        (Some(path), _) => return file(path),
+        (None, collective) => {
+            collective.expect("clap asks for a collective where there is neither file nor subcommand")
+        }
+    };
+    let topology = topology(args)?;
+    let ranks = topology.ranks();
+    if ranks == 0 || ranks > MAX_RANKS {
+        return Err(CliError::Failed(format!("--ranks {ranks}: a group has 1 to {MAX_RANKS} ranks")));
+    }
+    let root = root(args, collective, ranks)?;
+    let bytes = bytes(args, collective)?;
+    let (algorithm, programs) = match collective {
+        Collective::Allgather => {
+            let algorithm: AllgatherAlgorithm = algorithm(args)?;
+            let of = |rank| allgather(algorithm, &topology, rank, bytes, false);
+            (algorithm.carried_out(ranks).to_string(), programs(ranks, of)?)
+        }
+        Collective::Alltoall => {
+            let algorithm: AlltoallAlgorithm = algorithm(args)?;
+            let blocks = outboard_plan::alltoall::Blocks::even(ranks, bytes)
+                .ok_or_else(|| CliError::Failed(format!("{ranks} blocks of {bytes} bytes exceed 64 bits")))?;
+            (algorithm.to_string(), programs(ranks, |rank| alltoall(algorithm, ranks, rank, &blocks))?)
+        }
+        Collective::Barrier => {
+            let algorithm: BarrierAlgorithm = algorithm(args)?;
+            (algorithm.to_string(), programs(ranks, |rank| barrier(algorithm, ranks, rank))?)
+        }
+        Collective::Broadcast => {
+            let algorithm: BroadcastAlgorithm = algorithm(args)?;
+            (algorithm.to_string(), programs(ranks, |rank| broadcast(algorithm, ranks, root, rank, bytes))?)
+        }
+        Collective::Gather => {
+            let algorithm: GatherAlgorithm = algorithm(args)?;
+            (algorithm.to_string(), programs(ranks, |rank| gather(algorithm, ranks, root, rank, bytes))?)
+        }
+        Collective::Scatter => {
+            let algorithm: ScatterAlgorithm = algorithm(args)?;
+            (algorithm.to_string(), programs(ranks, |rank| scatter(algorithm, ranks, root, rank, bytes))?)
+        }
+    };
+    let size = match collective.counts() {
+        Counts::Nothing => String::new(),
+        Counts::Block => format!(", {bytes} B per block"),
+        Counts::Whole => format!(", {bytes} B"),
+    };
+    let collective = collective.name();
+    let title = format!("{collective}, {algorithm}, {ranks} ranks{size}");
+    Ok(Planned { of: Some((collective, algorithm)), bytes, title, programs })
+}
+
+/// The plan in a file, which is one of two texts.
+fn file(path: &Path) -> Result<Planned, CliError> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(CliError::system(format!("read {shown}")))?;
+    let inside = |error: &dyn fmt::Display| CliError::Failed(format!("{shown}: {error}"));
+    let is_goal = text.lines().any(|line| line.trim_start().starts_with("num_ranks"));
+    let programs = if is_goal {
+        goal::import(&text).map_err(|error| inside(&error))?.programs
+    } else {
+        text::parse(&text).map_err(|error| inside(&error))?
+    };
+    let reads = programs.iter().flat_map(|program| &program.steps).filter_map(|step| match step.op {
+        Op::Send { span, .. } | Op::Multicast { span } => Some(span.len),
+        Op::Recv { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } | Op::Reduce { .. } => None,
+    });
+    let bytes = reads.max().unwrap_or(0);
+    let title = format!("{shown}, {} ranks, messages of up to {bytes} B", programs.len()).replace('\n', " ");
+    Ok(Planned { of: None, bytes, title, programs })
+}
+
+/// The root, which is 0 where none was asked for.
+fn root(args: &PlanArgs, collective: Collective, ranks: u32) -> Result<Rank, CliError> {
+    match args.root {
+        Some(_) if !collective.has_root() => {
+            let rooted: Vec<String> = Collective::value_variants()
+                .iter()
+                .filter(|other| other.has_root())
+                .map(|other| other.name())
+                .collect();
+            let (name, rooted) = (collective.name(), rooted.join(", "));
+            Err(CliError::Failed(format!("--root: {name} has no root; of the collectives these have: {rooted}")))
+        }
+        Some(root) if root >= ranks => Err(CliError::Failed(format!("--root {root}: ranks are 0 to {}", ranks - 1))),
+        root => Ok(Rank(root.unwrap_or(0))),
+    }
+}
+
+/// The bytes of a block or of the whole.
+fn bytes(args: &PlanArgs, collective: Collective) -> Result<u64, CliError> {
+    match &args.size {
+        Some(_) if collective.counts() == Counts::Nothing => {
+            Err(CliError::Failed(format!("--size: {} moves no bytes", collective.name())))
+        }
+        None if collective.counts() == Counts::Nothing => Ok(0),
+        size => outboard_bench::parse_size(size.as_deref().unwrap_or(DEFAULT_SIZE)).map_err(failed),
+    }
+}
+
+fn failed(error: impl fmt::Display) -> CliError {
+    CliError::Failed(error.to_string())
+}
+
+/// The algorithm as it was written, or the first of the collective.
+fn algorithm<A: Algorithm>(args: &PlanArgs) -> Result<A, CliError> {
+    let mut algorithm = match &args.algorithm {
+        Some(text) => text.parse().map_err(failed)?,
+        None => A::ALL[0],
+    };
+    if let Some(ports) = args.ports {
+        algorithm.set("ports", &ports.to_string()).map_err(|error| match error {
+            SettingError::Value { .. } => CliError::Failed(format!("--ports {ports} for {algorithm}: {error}")),
+            SettingError::Unknown => {
+                let mut with: Vec<&str> = Vec::new();
+                with.extend(
+                    A::ALL.iter().filter(|other| (**other).clone().set("ports", "1").is_ok()).map(|o| o.name()),
+                );
+                let choice = if with.is_empty() { "none".to_owned() } else { with.join(", ") };
+                CliError::Failed(format!(
+                    "--ports: {} has no ports; of the {} algorithms these have: {choice}",
+                    algorithm.name(),
+                    A::COLLECTIVE
+                ))
+            }
+        })?;
+    }
+    Ok(algorithm)
+}
+
+/// The programs of all ranks, as long as somebody may read them.
+fn programs<E: fmt::Display>(ranks: u32, of: impl Fn(Rank) -> Result<Program, E>) -> Result<Vec<Program>, CliError> {
+    let mut steps = 0;
+    let mut programs = Vec::new();
+    for rank in (0..ranks).map(Rank) {
+        let program = of(rank).map_err(failed)?;
+        steps += program.steps.len();
+        if steps > MAX_STEPS {
+            return Err(CliError::Failed(format!(
+                "the first {} of {ranks} ranks have more than {MAX_STEPS} steps: choose fewer ranks or a smaller --size",
+                rank.0 + 1
+            )));
+        }
+        programs.push(program);
+    }
+    Ok(programs)
+}
+
+/// Which ranks share a host.
+fn topology(args: &PlanArgs) -> Result<Topology, CliError> {
+    let Some(text) = &args.topology else {
+        return Ok(Topology::flat(args.ranks.unwrap_or(DEFAULT_RANKS)));
+    };
+    let wrong = || {
+        CliError::Failed(format!(
+            "--topology {text}: write hosts and ranks of each as 4x2 or 4x2:strided, or the ranks of every host as 2,2,3; \
+             a group has 1 to {} ranks",
+            MAX_RANKS
+        ))
+    };
+    let hosts = hosts(text).ok_or_else(wrong)?;
+    if let Some(ranks) = args.ranks.filter(|ranks| *ranks as usize != hosts.len()) {
+        return Err(CliError::Failed(format!(
+            "--ranks {ranks} and --topology {text}, which has {} ranks: make them equal or leave one out",
+            hosts.len()
+        )));
+    }
+    Topology::of_hosts(hosts).ok_or_else(wrong)
+}
+
+/// The host of every rank.
+fn hosts(text: &str) -> Option<Vec<u32>> {
+    let number = |text: &str| text.parse::<u32>().ok().filter(|number| (1..=MAX_RANKS).contains(number));
+    let (shape, layout) = text.split_once(':').unwrap_or((text, "contiguous"));
+    let hosts: Vec<u32> = if let Some((hosts, each)) = shape.split_once('x') {
+        let (hosts, each) = (number(hosts)?, number(each)?);
+        let ranks = hosts.checked_mul(each).filter(|ranks| *ranks <= MAX_RANKS)?;
+        match layout {
+            "contiguous" => (0..ranks).map(|rank| rank / each).collect(),
+            "strided" => (0..ranks).map(|rank| rank % hosts).collect(),
+            _ => return None,
+        }
+    } else {
+        let counts: Vec<u32> = shape.split(',').map(number).collect::<Option<_>>()?;
+        let ranks: u64 = counts.iter().map(|count| u64::from(*count)).sum();
+        if ranks > MAX_RANKS.into() || layout != "contiguous" {
+            return None;
+        }
+        (0..).zip(&counts).flat_map(|(host, count)| (0..*count).map(move |_| host)).collect()
+    };
+    Some(hosts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_read_as_people_write_them() {
+        assert_eq!(hosts("2x3"), Some(vec![0, 0, 0, 1, 1, 1]));
+        assert_eq!(hosts("2x3:strided"), Some(vec![0, 1, 0, 1, 0, 1]));
+        assert_eq!(hosts("2,1,3"), Some(vec![0, 0, 1, 2, 2, 2]));
+        for nonsense in ["", "x", "0x2", "2x", "2,,3", "2x2:sideways", "2,2:strided", "65535x2", "65535,1", "-1"] {
+            assert_eq!(hosts(nonsense), None, "{nonsense}");
+        }
+    }
+}
