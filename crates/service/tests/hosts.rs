@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    let tests: [(&str, fn()); 21] = [
+    let tests: [(&str, fn()); 23] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
         ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
