@@ -203,9 +203,12 @@ impl Collective {
         matches!(self.phase, Phase::Running)
     }
 
-    /// What this service process may fill of the links.
+    /// What this service process may fill of the links: roots whose blocks are here have sent, and leave the links to those that
+    /// are late (SP-6).
     pub(crate) fn share(&self, members: &Members) -> Share {
-        self.shares.of(members, members.me)
+        let sends = |local: &&Local| self.blocks.get(&local.rank).is_some_and(|block| !block.is_full());
+        let own = self.locals.iter().filter(sends).count() as u32;
+        self.shares.of(members, members.me).among(self.leaves_missing + own)
     }
 
     pub(crate) fn signature(&self) -> (Rank, Signature) {

@@ -77,6 +77,16 @@ impl Share {
     pub(crate) fn even(incoming: u32, active: u32) -> Self {
         Share { part: 1, of: active.min(incoming).max(1).into() }
     }
+
+    /// The same when no more than `left` blocks are still to be sent by anybody.
+    pub(crate) fn among(self, left: u32) -> Self {
+        match (self.part, left) {
+            (1, left) => Share { of: self.of.min(left.into()).max(1), ..self },
+            // Of blocks of different sizes only the last is known to be alone.
+            (_, 0 | 1) => Share { part: 1, of: 1 },
+            (_, _) => self,
+        }
+    }
 }
 
 impl Pace {

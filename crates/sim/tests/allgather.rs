@@ -1,5 +1,7 @@
 //! One allgather as the daemon runs it: its time and traffic, and that large sweeps hold.
 
+use std::time::Duration;
+
 use outboard_proto::config::AllgatherAlgorithm;
 use outboard_sim::{AllgatherSweep, Scenario, allgather, run};
 
@@ -39,6 +41,21 @@ fn sp_8_siblings_share_the_links() {
         let outcome = run(&lossy, 1).unwrap_or_else(|failure| panic!("{failure}"));
         let repaired = minimum * 120 / 100;
         assert!(outcome.wire_bytes() < repaired, "{} bytes on the wire with loss", outcome.wire_bytes());
+    }
+}
+
+/// SP-6: what a late rank contributes finds the links empty, so it has them for itself: it crosses them once, and what the late
+/// rank missed of others is at its host.
+#[test]
+fn sp_6_the_block_of_a_late_rank_has_the_links_for_itself() {
+    let (bytes, late) = (1u64 << 20, Duration::from_millis(200));
+    for per_host in [1, 2] {
+        let mut scenario = Scenario::allgather(8, bytes).ranks_per_host(per_host);
+        scenario.groups[0].calls[0].late = vec![(7, late)];
+        let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+        let block = Duration::from_secs_f64((bytes * 8) as f64 / scenario.network.rate as f64);
+        let ended = *outcome.ends.values().max().expect("eight calls");
+        assert!(ended < late + block.mul_f64(1.3), "{per_host} a host: ended after {ended:?}");
     }
 }
 

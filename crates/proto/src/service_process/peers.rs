@@ -13,7 +13,7 @@ use crate::collective::Context;
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, Instant, SpId};
-use crate::interface::{Event, MemRef, Transmit};
+use crate::interface::{Event, Transmit};
 use crate::link::{Link, Tag, Tagged};
 use crate::pacing::Portion;
 use crate::wire::Message;
@@ -96,11 +96,11 @@ impl Peer {
 }
 
 /// The frame of the first of `peers` that has one.
-fn poll_first<'a>(
-    mut peers: impl Iterator<Item = (&'a SpId, &'a mut Peer)>,
-    now: Instant,
-) -> Option<(SpId, (Vec<u8>, Vec<MemRef>))> {
-    peers.find_map(|(to, peer)| Some((*to, peer.is_reachable().then(|| peer.link.poll(now))??)))
+fn poll_first<'a>(peers: impl Iterator<Item = (&'a SpId, &'a mut Peer)>, now: Instant) -> Option<Transmit> {
+    peers.into_iter().filter(|(_, peer)| peer.is_reachable()).find_map(|(to, peer)| {
+        let (header, payload) = peer.link.poll(now)?;
+        Some(Transmit::Frame { to: *to, header, payload })
+    })
 }
 
 impl ServiceProcess {
@@ -199,10 +199,12 @@ impl ServiceProcess {
     pub(super) fn poll_frame(&mut self, now: Instant) -> Option<Transmit> {
         // In turns that everybody begins with another: sent to in one order by all, peers would wait for each other's bytes.
         let later = (Bound::Excluded(self.sent_to), Bound::Unbounded);
-        let (to, (header, payload)) = poll_first(self.peers.range_mut(later), now)
+        let frame = poll_first(self.peers.range_mut(later), now)
             .or_else(|| poll_first(self.peers.range_mut(..=self.sent_to), now))?;
-        self.sent_to = to;
-        Some(Transmit::Frame { to, header, payload })
+        if let Transmit::Frame { to, .. } = frame {
+            self.sent_to = to;
+        }
+        Some(frame)
     }
 
     /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room: a piece of each group in turn
