@@ -5,7 +5,7 @@ use std::num::{NonZeroU16, NonZeroU32, NonZeroU64};
 use outboard_plan::passes::{ChunkError, HierarchyError, chunk, fuse_copies, hierarchy, ports, subgroups};
 use outboard_plan::{
     AllgatherAlgorithm, AlltoallAlgorithm, BroadcastAlgorithm, Contract, Extents, LeaderExchange, Op, Program,
-    ProgramBuilder, Rank, Span, Topology, allgather, allgatherv, alltoall, broadcast, verify,
+    ProgramBuilder, Rank, Span, Topology, allgather, allgatherv, alltoall, broadcast, broadcast_by_hosts, verify,
 };
 use proptest::prelude::*;
 
@@ -114,21 +114,6 @@ fn every_group_up_to_64_stays_right() {
     }
 }
 
-/// A broadcast among the hosts of `topology`, each led by its last rank but for the root's, made one among all ranks.
-fn broadcast_by_hosts(algorithm: BroadcastAlgorithm, topology: &Topology, root: Rank, bytes: u64) -> Vec<Program> {
-    let hosts = topology.hosts();
-    let root_host = topology.host_of(root);
-    let leaders: Vec<Rank> = (0..hosts)
-        .map(|host| if host == root_host { root } else { *topology.ranks_of(host).last().unwrap() })
-        .collect();
-    let program = |rank: u32| {
-        let host = Rank(topology.host_of(Rank(rank)));
-        let between = broadcast(algorithm, hosts, Rank(root_host), host, bytes).unwrap();
-        hierarchy(&between, topology, &leaders, Rank(rank)).unwrap()
-    };
-    (0..topology.ranks()).map(program).collect()
-}
-
 /// SP-6, SP-7: hosts of any size, contiguous and strided; every byte crosses the network once per host.
 #[test]
 fn hierarchies_of_every_group_up_to_64_are_right() {
@@ -144,7 +129,8 @@ fn hierarchies_of_every_group_up_to_64_are_right() {
             let topology = Topology::of_hosts((0..ranks).map(host)).unwrap();
             let root = Rank(ranks / 2);
             for algorithm in algorithms {
-                let programs = broadcast_by_hosts(algorithm, &topology, root, 40);
+                let program = |rank| broadcast_by_hosts(algorithm, &topology, root, Rank(rank), 40).unwrap();
+                let programs: Vec<Program> = (0..ranks).map(program).collect();
                 let contract = |rank| outboard_plan::broadcast::contract(root, rank, 40);
                 prove(&format!("{algorithm} of {hosts} hosts, {ranks} ranks"), &programs, 11, 2, contract);
                 let crossing = |program: &Program| {

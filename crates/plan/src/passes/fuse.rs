@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use crate::program::{Buffer, Op, OpId, Program, Span, Step};
 
-/// Where a copy begins or ends, and what it follows: the same for two copies that can become one there.
-type Edge = (Buffer, u64, Buffer, u64, Vec<OpId>);
+/// Where a copy begins or ends, and the number of what it follows: the same for two copies that can become one there.
+type Edge = (Buffer, u64, Buffer, u64, usize);
 
 /// The same with copies joined that follow the same steps, and of which one reads and writes where the other ends to
 /// read and write.
@@ -18,6 +18,8 @@ pub fn fuse_copies(mut program: Program) -> Program {
     // By old number.
     let mut renumbered: Vec<OpId> = Vec::with_capacity(program.steps.len());
     let (mut begins, mut ends): (HashMap<Edge, usize>, HashMap<Edge, usize>) = (HashMap::new(), HashMap::new());
+    // Each set of steps that some copy follows has a number.
+    let mut numbers: HashMap<Vec<OpId>, usize> = HashMap::new();
     for Step { op, after } in program.steps {
         let mut after: Vec<OpId> = after.into_iter().map(|id| renumbered[id.0 as usize]).collect();
         after.sort_unstable();
@@ -27,17 +29,20 @@ pub fn fuse_copies(mut program: Program) -> Program {
             steps.push(Step { op, after });
             continue;
         };
-        let edge = |from_at, to_at| (from.buffer, from_at, to.buffer, to_at, after.clone());
-        let before = ends.remove(&edge(from.offset, to.offset));
-        let behind = begins.remove(&edge(from.offset + from.len, to.offset + to.len));
+        let number = numbers.get(&after).copied().unwrap_or(numbers.len());
+        let begin = |from: Span, to: Span| (from.buffer, from.offset, to.buffer, to.offset, number);
+        let end = |from: Span, to: Span| (from.buffer, from.offset + from.len, to.buffer, to.offset + to.len, number);
+        let before = ends.remove(&begin(from, to));
+        let behind = begins.remove(&end(from, to));
         let neighbour = before.or(behind).filter(|at| join(&mut steps[*at].op, from, to));
         let at = neighbour.unwrap_or(steps.len());
         if neighbour.is_none() {
-            steps.push(Step { op, after: after.clone() });
+            numbers.entry(after.clone()).or_insert(number);
+            steps.push(Step { op, after });
         }
         if let Op::Copy { from, to } = steps[at].op {
-            begins.insert((from.buffer, from.offset, to.buffer, to.offset, after.clone()), at);
-            ends.insert((from.buffer, from.offset + from.len, to.buffer, to.offset + to.len, after), at);
+            begins.insert(begin(from, to), at);
+            ends.insert(end(from, to), at);
         }
         renumbered.push(OpId(at as u32));
     }
