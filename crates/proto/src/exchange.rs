@@ -428,8 +428,8 @@ impl Exchange {
     fn pull(&mut self, cx: &mut Context<'_>) {
         let mut pulls: BTreeMap<SpId, Vec<(Rank, Rank, u64)>> = BTreeMap::new();
         let most = cx.portion().pulled;
-        // Beside other groups one source at a time, so that nothing queues at the switch (MC-13).
-        let largest = if cx.out.in_company { u64::MAX } else { (most / PIECES).max(1) };
+        // Beside other groups of two sources at a time, so that next to nothing queues at the switch (MC-13).
+        let largest = (most / if cx.out.in_company { 2 } else { PIECES }).max(1);
         while let Some(&(asked, distance, pair)) = self.queue.first() {
             let (Inbound::Announced { bytes } | Inbound::Coming { bytes, .. }) = self.inbound[&pair] else {
                 unreachable!("what is here is not asked for")
