@@ -2,10 +2,10 @@
 //!
 //! A [`Program`] is what one rank does: operations on spans of its buffers, each naming the operations it follows.
 //! Frontends build programs with the pure functions of [`mod@allgather`], [`mod@alltoall`], [`mod@barrier`],
-//! [`mod@broadcast`], [`mod@gather`] and [`mod@scatter`], by the [`algorithm`] that the group agrees on, or with a
-//! [`ProgramBuilder`]; [`passes`] change how they do it; engines execute them; [`verify()`] proves them; [`mod@text`]
-//! writes and reads them. Programs are produced one rank at a time, so that a group of 4,096 ranks never exists in
-//! memory as a whole.
+//! [`mod@broadcast`], [`mod@gather`] and [`mod@scatter`], of the modules of [`combine`] for reductions, by the
+//! [`algorithm`] that the group agrees on, or with a [`ProgramBuilder`]; [`passes`] change how they do it; engines execute
+//! them; [`verify()`] and [`verify_reduction()`] prove them; [`mod@text`] writes and reads them. Programs are produced one
+//! rank at a time, so that a group of 4,096 ranks never exists in memory as a whole.
 //!
 //! Invariants: a program depends only on what MPI makes equal on both ends of each message (group size, collective,
 //! root, byte counts) and on the [`Algorithm`] and [`Topology`] that the group agrees on. Operation ids are dense and

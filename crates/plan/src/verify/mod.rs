@@ -1,7 +1,8 @@
 //! Proves a plan by symbolic execution over the programs of all ranks.
 //!
 //! What is proven, for every timing and every transport that delivers messages once and intact:
-//! - every rank ends with what its [`Contract`] promises and with nothing else in `Output`;
+//! - every rank ends with what its [`Contract`] promises and with nothing else in `Output`; for reductions, what its
+//!   [`ReductionContract`] promises: which contributions, in which order, whether the call is in place or not;
 //! - nobody waits for ever, not even where a send completes only when its receive is posted;
 //! - no two operations of a rank touch the same bytes unless both read or one is complete before the other starts;
 //! - messages have unique names and equal lengths on both ends; a multicast is received by all other ranks;

@@ -37,7 +37,8 @@ impl Values {
 
     /// `left * right`.
     pub(super) fn combine(&mut self, left: Value, right: Value) -> Value {
-        let next = u32::try_from(self.sides.len() as u64 + u64::from(self.ranks)).expect("there are memory's worth");
+        let next = u32::try_from(self.sides.len() as u64 + u64::from(self.ranks))
+            .expect("a verification has fewer than 2^32 trees");
         let name = *self.names.entry((left, right)).or_insert(Value(next));
         if name.0 == next {
             self.sides.push((left, right));
