@@ -95,3 +95,78 @@ impl Combination {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use outboard_plan::{Element, Operator};
+    use outboard_proto::{CallId, Region, StagingId};
+    use outboard_shm::memory::{AccessError, RankMemory, TieredMemory};
+    use outboard_shm::region::Region as Shared;
+
+    use super::*;
+    use crate::staging::{Staging, StagingPool};
+
+    const BYTES: u64 = PIECE + 16;
+    const AT: u64 = 0x10000;
+
+    fn piece(region: Region) -> MemRef {
+        MemRef { region, offset: 0, len: BYTES }
+    }
+
+    fn combination_of_sums() -> Combination {
+        let (from, into) = (piece(Region::Staging(StagingId(1))), piece(Region::Output(CallId(1))));
+        let reduction = Reduction::new(Operator::Sum, Element::U32).expect("defined");
+        Combination { from, into, reduction, from_left: true }
+    }
+
+    fn staged(number: u32) -> (Arc<Staging>, Place) {
+        let buffer = StagingPool::default().take(BYTES).expect("memory");
+        let bytes: Vec<u8> = (0..BYTES / 4).flat_map(|_| number.to_ne_bytes()).collect();
+        buffer.copy_in(0, &bytes);
+        (buffer.clone(), Place::Staging { buffer, offset: 0 })
+    }
+
+    /// Memory of a rank of which so many bytes can be reached.
+    fn rank(bytes: u64) -> Arc<TieredMemory> {
+        let memory = TieredMemory::staged();
+        let region = Shared::create("test", 2 * PIECE as usize).expect("memory");
+        let descriptor = region.fd().try_clone_to_owned().expect("a descriptor");
+        memory.ranges().register(AT, bytes, descriptor).expect("free");
+        Arc::new(memory)
+    }
+
+    fn numbers(bytes: &[u8]) -> Vec<u32> {
+        bytes.as_chunks::<4>().0.iter().map(|number| u32::from_ne_bytes(*number)).collect()
+    }
+
+    #[test]
+    fn every_element_is_combined_once_wherever_it_lies() {
+        let (memory, mut bounces) = (rank(2 * PIECE), Bounces::default());
+        let place = Place::Rank { call: CallId(1), memory: Arc::clone(&memory), address: AT };
+        let ((_, from), (into, there)) = (staged(3), staged(4));
+        for target in [&place, &place, &there] {
+            assert!(combination_of_sums().perform(&from, target, &mut bounces).is_ok());
+        }
+        let mut found = vec![0; BYTES as usize];
+        memory.read(AT, &mut found).expect("reachable");
+        assert!(numbers(&found).iter().all(|number| *number == 6));
+        into.copy_out(0, &mut found);
+        assert!(numbers(&found).iter().all(|number| *number == 7));
+    }
+
+    #[test]
+    fn what_is_left_behind_a_fault_is_named() {
+        let (memory, mut bounces) = (rank(PIECE), Bounces::default());
+        let place = Place::Rank { call: CallId(1), memory, address: AT };
+        let combination = combination_of_sums();
+        let Unfinished { fault, left } =
+            combination.perform(&staged(3).1, &place, &mut bounces).expect_err("the second piece is out of reach");
+        assert!(matches!(fault, Fault::Call { error: AccessError::Unreachable { bytes: 16, .. }, .. }));
+        let [Work::Reduce(rest)] = &left[..] else { panic!("{left:?}") };
+        assert_eq!((rest.from.offset, rest.from.len, rest.into.offset, rest.into.len), (PIECE, 16, PIECE, 16));
+        let unread = combination.perform(&place, &staged(3).1, &mut bounces).expect_err("read from there");
+        assert_eq!(unread.left.len(), 1);
+    }
+}

@@ -167,6 +167,8 @@ impl Deferred {
 
 #[cfg(test)]
 mod tests {
+    use outboard_plan::{Element, Operator, Reduction};
+
     use super::*;
 
     fn piece(region: Region) -> MemRef {
@@ -205,6 +207,23 @@ mod tests {
         assert_eq!(deferred.cut_off(one), [two]);
         assert!(!deferred.holds_call(one) && deferred.holds_call(three));
         assert!(matches!(deferred.reached(three).make_contiguous(), [Work::Unstage { .. }, Work::Copy { .. }]));
+    }
+
+    #[test]
+    fn th_2_what_is_combined_with_lost_bytes_is_lost() {
+        let (one, two) = (CallId(1), CallId(2));
+        let (staging, reduction) =
+            (Region::Staging(StagingId(9)), Reduction::new(Operator::Sum, Element::U64).expect("defined"));
+        let combine = |from, into| {
+            Work::Reduce(Combination { from: piece(from), into: piece(into), reduction, from_left: false })
+        };
+        let mut deferred = Deferred::default();
+        deferred.await_copy(one);
+        assert!(deferred.push(combine(Region::Input(one), staging)));
+        assert!(deferred.push(combine(staging, Region::Output(two))));
+        assert!(deferred.holds(staging) && deferred.holds_call(two));
+        assert_eq!(deferred.cut_off(one), [two]);
+        assert!(!deferred.holds_call(two));
     }
 
     #[test]

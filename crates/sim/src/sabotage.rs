@@ -22,6 +22,11 @@ pub enum Sabotage {
         /// Which.
         nth: u64,
     },
+    /// Skips a `Reduce`.
+    SkipReduce {
+        /// Which.
+        nth: u64,
+    },
     /// Keeps staging that was to be given back.
     KeepStaging {
         /// Which.
@@ -65,6 +70,7 @@ impl Saboteur {
         match (sabotage, order) {
             (Sabotage::SkipDeliver { nth }, Order::Deliver { .. })
             | (Sabotage::SkipCopy { nth }, Order::Copy { .. })
+            | (Sabotage::SkipReduce { nth }, Order::Reduce { .. })
             | (Sabotage::KeepStaging { nth }, Order::Unstage { .. }) => (!self.hit(nth)).then_some(order),
             (Sabotage::ShiftDeliver { nth }, Order::Deliver { payload, offset, mut to }) if self.hit(nth) => {
                 to.offset = if to.offset == 0 { 1 } else { to.offset - 1 };

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use outboard_plan::Rank;
+use outboard_plan::{Element, Operator, Rank, Reduction};
 use outboard_proto::config::AllgatherAlgorithm;
-use outboard_sim::{Breach, Sabotage, Scenario, StoreKind, run, run_sabotaged};
+use outboard_sim::{Breach, CallPlan, Combined, Pattern, Sabotage, Scenario, StoreKind, run, run_sabotaged};
 
 /// Two hosts with two ranks each, one of which comes late, so that staging is used.
 fn scenario(algorithm: AllgatherAlgorithm, store: StoreKind) -> Scenario {
@@ -53,6 +53,17 @@ fn a_skipped_copy_is_found() {
         let found = breach(s, Sabotage::SkipCopy { nth: 0 });
         assert!(matches!(found, Breach::WrongBytes { .. } | Breach::ReadsUndefined { .. }), "{found}");
     });
+}
+
+#[test]
+fn a_skipped_reduction_is_found() {
+    let sum = Reduction::new(Operator::Sum, Element::F32).expect("defined by MPI");
+    for result in [Combined::Allreduce, Combined::ReduceScatterBlock, Combined::Scan] {
+        let mut scenario = scenario(AllgatherAlgorithm::Ring, StoreKind::Bytes);
+        scenario.groups[0].calls = vec![CallPlan::of(Pattern::Reduction { result, reduction: sum }, 4000)];
+        let found = breach(&scenario, Sabotage::SkipReduce { nth: 0 });
+        assert!(matches!(found, Breach::WrongBytes { .. }), "{found}");
+    }
 }
 
 #[test]

@@ -41,6 +41,7 @@ fn signature(tape: &mut Tape<'_>) -> Signature {
         3 => CallKind::Allgatherv { sizes: tape.number() },
         4 => CallKind::Gather { root: Rank(tape.number32()) },
         5 => CallKind::Scatter { root: Rank(tape.number32()) },
+        6 => return Signature { kind: CallKind::Gatherv { root: Rank(tape.number32()) }, bytes: 0 },
         7 => CallKind::Reduce { root: Rank(tape.number32()), reduction },
         8 => CallKind::Allreduce { reduction },
         9 => CallKind::ReduceScatter { reduction, sizes: tape.number() },
@@ -48,7 +49,6 @@ fn signature(tape: &mut Tape<'_>) -> Signature {
         11 => CallKind::Scan { reduction },
         12 => CallKind::Exscan { reduction },
         13 => return Signature { kind: CallKind::Barrier, bytes: 0 },
-        6 => return Signature { kind: CallKind::Gatherv { root: Rank(tape.number32()) }, bytes: 0 },
         _ => return Signature { kind: CallKind::Alltoallv, bytes: 0 },
     };
     let bytes = match tape.below(4) {
