@@ -12,7 +12,8 @@
 //! those waiting that need what it contributes. News of the collective from another host starts the clock after which
 //! the service process stands in. In place means that the input is an alias of the rank's part of the output, so one
 //! program serves both forms. Reductions are ordered as the programs order them, whatever comes first, so that results have
-//! the same bits from run to run (TH-2).
+//! the same bits from run to run (TH-2). Nobody stands in at a [`CallKind::Barrier`]: once all are ready for it, all have
+//! called, and nothing is left to do.
 //!
 //! Invariants: every call completes once; none of its buffers is named after that. Never sees payload.
 
@@ -27,7 +28,7 @@ use crate::executor::Run;
 use crate::fragments::Sends;
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
-use crate::interface::{Call, InFlight, MemRef, Region, Signature, Step};
+use crate::interface::{Call, CallKind, InFlight, MemRef, Region, Signature, Step};
 use crate::multicast::{Block, chunks_of};
 use crate::outbox::{Completion, Outbox, Staging};
 use crate::pacing::{Portion, Share, transfer_time};
@@ -292,7 +293,8 @@ impl Collective {
 
     /// News of the collective from another host, which came at `since`: absent ranks have until the stand-in.
     pub(crate) fn heard_of(&mut self, cx: &mut Context<'_>, since: Instant) {
-        if matches!(self.phase, Phase::Gathering) && self.began.is_none() {
+        let stands_in = self.signature.kind != CallKind::Barrier;
+        if matches!(self.phase, Phase::Gathering) && self.began.is_none() && stands_in {
             self.began = Some(since);
             self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_plan::alltoall::Blocks;
-use outboard_plan::{Rank, Span};
+use outboard_plan::{Element, Operator, Rank, Reduction, Span};
 use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message};
 use outboard_proto::{
     Absentee, Absentees, Call, CallId, CallKind, Config, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant,
@@ -35,7 +35,7 @@ fn hostile_message() -> impl Strategy<Value = Message> {
     let ranges = (0u32..6, 1u32..4).prop_map(|r| vec![r]);
     let signature = (kind(), 0u64..3).prop_map(|(kind, n)| match kind {
         CallKind::Allgatherv { .. } => uneven(2000),
-        CallKind::Alltoallv | CallKind::Scatterv { .. } => Signature { kind, bytes: 0 },
+        CallKind::Alltoallv | CallKind::Scatterv { .. } | CallKind::Barrier => Signature { kind, bytes: 0 },
         kind => Signature { kind, bytes: [0, 2000, u64::MAX][n as usize] },
     });
     let exchange = prop_oneof![
@@ -130,8 +130,11 @@ const SCATTERV: CallKind = CallKind::Scatterv { root: Rank(2) };
 
 fn kind() -> impl Strategy<Value = CallKind> {
     let uneven = CallKind::Allgatherv { sizes: 0 };
-    let all = [CallKind::Allgather, uneven, CallKind::Alltoall, CallKind::Alltoallv, GATHER, SCATTERV];
-    prop::sample::select(all.to_vec())
+    let reduction = Reduction::new(Operator::Sum, Element::U32).expect("defined by MPI");
+    let gathers = [CallKind::Allgather, uneven, GATHER];
+    let exchanges = [CallKind::Alltoall, CallKind::Alltoallv, SCATTERV];
+    let reductions = [CallKind::Barrier, CallKind::Allreduce { reduction }, CallKind::Scan { reduction }];
+    prop::sample::select([gathers, exchanges, reductions].concat())
 }
 
 /// What all four ranks call with blocks of these bytes.
@@ -241,6 +244,7 @@ impl Driver {
                 let own = |blocks: Blocks| Blocks { send: vec![Span::input(0, (*bytes).into())], ..blocks };
                 let (signature, blocks) = match kind {
                     CallKind::Allgatherv { .. } => (uneven((*bytes).into()), Some(own(even()))),
+                    CallKind::Barrier => (Signature { kind: *kind, bytes: 0 }, None),
                     CallKind::Alltoallv => (Signature { kind: *kind, bytes: 0 }, Some(even())),
                     CallKind::Scatterv { root } => {
                         let blocks = Blocks::scatter((4, *root), Rank((*rank).into()), (*bytes).into(), true);
