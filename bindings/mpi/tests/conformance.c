@@ -11,7 +11,8 @@
 
 int rank, ranks;
 _Thread_local int failures;
-static int provided, native;
+int native;
+static int provided;
 
 int value(int of, int at, int call)
 {

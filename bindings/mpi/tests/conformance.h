@@ -19,6 +19,8 @@
 
 /* Of MPI_COMM_WORLD. */
 extern int rank, ranks;
+/* What Open MPI itself would not survive is left out. */
+extern int native;
 /* Of the test that runs, in this thread. */
 extern _Thread_local int failures;
 

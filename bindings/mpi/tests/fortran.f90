@@ -30,7 +30,7 @@ program fortran_allgather
   call MPI_Comm_size(MPI_COMM_WORLD, ranks, ierr)
   test = 0
   bad = 0
-  if (rank == 0) print '(a)', '1..15'
+  if (rank == 0) print '(a)', '1..17'
 
   call tell(gathered(MPI_COMM_WORLD, 0), 'allgather')
   call tell(gathered(MPI_COMM_WORLD, 1), 'iallgather and wait')
@@ -43,6 +43,8 @@ program fortran_allgather
   call tell(exchanged(.true.), 'ialltoall and ialltoallv in place, waitall')
   call tell(rooted(.false.), 'gather, gatherv, scatter and scatterv')
   call tell(rooted(.true.), 'igather, igatherv, iscatter and iscatterv in place, waitall')
+  call tell(reduced(.false.), 'reduce, allreduce, reduce_scatter(_block), scan, exscan and barrier')
+  call tell(reduced(.true.), 'the same nonblocking and in place, waitall')
   call tell(started(), 'allgather and scatterv, started again and again')
   call tell(allocation(), 'memory of MPI_Alloc_mem')
   call MPI_Comm_split(MPI_COMM_WORLD, mod(rank, 2), rank, half, ierr)
@@ -174,6 +176,56 @@ contains
       rooted = rooted .and. all(even(of * n + 1:of * n + n) == [(of * 10007 + i, i = 1, n)])
       rooted = rooted .and. all(uneven(places(of + 1) + 1:places(of + 1) + n) == [(of * 10007 + i, i = 1, n)])
     end do
+  end function
+
+  ! Sums, the largest with its place, and blocks of sums.
+  logical function reduced(nonblocking)
+    logical, intent(in) :: nonblocking
+    integer, asynchronous :: mine(n), all_of(n * ranks), summed(n), block(n), second(n), before(n), upto(n), counts(ranks)
+    real(8), asynchronous :: values(n), largest(n)
+    integer, asynchronous :: pair(2), farthest(2)
+    integer :: of, least, most
+    REQUEST_HANDLE :: requests(8)
+    counts = n
+    least = ranks * (ranks - 1) / 2
+    most = rank * (rank + 1) / 2
+    mine = [(rank + i, i = 1, n)]
+    all_of = [((rank + of * 10 + i, i = 1, n), of = 0, ranks - 1)]
+    values = rank * 0.5d0
+    pair = [mod(rank * 3 + 1, ranks), rank]
+    summed = mine
+    block = -1
+    second = -1
+    largest = -1
+    before = -1
+    upto = -1
+    if (nonblocking) then
+      call MPI_Iallreduce(MPI_IN_PLACE, summed, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, requests(1), ierr)
+      call MPI_Ireduce(values, largest, n, MPI_DOUBLE_PRECISION, MPI_MAX, 0, MPI_COMM_WORLD, requests(2), ierr)
+      call MPI_Ireduce_scatter(all_of, block, counts, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, requests(3), ierr)
+      call MPI_Ireduce_scatter_block(all_of, second, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, requests(4), ierr)
+      call MPI_Iscan(mine, upto, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, requests(5), ierr)
+      call MPI_Iexscan(mine, before, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, requests(6), ierr)
+      call MPI_Iallreduce(pair, farthest, 1, MPI_2INTEGER, MPI_MAXLOC, MPI_COMM_WORLD, requests(7), ierr)
+      call MPI_Ibarrier(MPI_COMM_WORLD, requests(8), ierr)
+      call MPI_Waitall(8, requests, MPI_STATUSES_IGNORE, ierr)
+    else
+      call MPI_Allreduce(mine, summed, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, ierr)
+      call MPI_Reduce(values, largest, n, MPI_DOUBLE_PRECISION, MPI_MAX, 0, MPI_COMM_WORLD, ierr)
+      call MPI_Reduce_scatter(all_of, block, counts, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, ierr)
+      call MPI_Reduce_scatter_block(all_of, second, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, ierr)
+      call MPI_Scan(mine, upto, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, ierr)
+      call MPI_Exscan(mine, before, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, ierr)
+      call MPI_Allreduce(pair, farthest, 1, MPI_2INTEGER, MPI_MAXLOC, MPI_COMM_WORLD, ierr)
+      call MPI_Barrier(MPI_COMM_WORLD, ierr)
+    end if
+    reduced = ierr == MPI_SUCCESS .and. all(summed == [(least + ranks * i, i = 1, n)])
+    reduced = reduced .and. (rank /= 0 .or. all(largest == (ranks - 1) * 0.5d0))
+    reduced = reduced .and. all(block == [(least + ranks * (rank * 10 + i), i = 1, n)]) .and. all(second == block)
+    reduced = reduced .and. all(upto == [(most + (rank + 1) * i, i = 1, n)])
+    reduced = reduced .and. (rank == 0 .or. all(before == [(most - rank + rank * i, i = 1, n)]))
+    reduced = reduced .and. farthest(1) == maxval([(mod(of * 3 + 1, ranks), of = 0, ranks - 1)])
+    reduced = reduced .and. mod(farthest(2) * 3 + 1, ranks) == farthest(1)
   end function
 
   ! Persistent requests, where this Open MPI has them.

@@ -33,7 +33,7 @@ def whole(members, count):
 def main():
     """Runs all tests; returns the number of those that failed."""
     if world.rank == 0:
-        print("1..7")
+        print("1..8")
     count = 3000
     send, receive = block(world.rank, count), array("d", bytes(8 * count * world.size))
     world.Allgather(send, receive)
@@ -68,6 +68,15 @@ def main():
     ]
     MPI.Request.Waitall(requests)
     tell(receive == whole(world.size, count) and heard[0] == (world.rank + 1) % world.size, "Waitall, mixed")
+
+    total = array("d", bytes(8 * count))
+    world.Iallreduce(send, total, op=MPI.SUM).Wait()
+    expected = array("d", (sum(block(r, count)[at] for r in range(world.size)) for at in range(0, count, 500)))
+    parts = array("d", bytes(8 * count)) if world.rank == 0 else None
+    own = array("d", bytes(8 * (count // world.size)))
+    world.Igather(send[: count // world.size], parts, root=0).Wait()
+    world.Scatter(parts, own, root=0)
+    tell(total[::500] == expected and own == send[: count // world.size], "Iallreduce, Igather and Scatter")
 
     half = world.Split(world.rank % 2, world.rank)
     gaps = MPI.DOUBLE.Create_resized(0, 16).Commit()

@@ -383,11 +383,10 @@ void own_operators(void)
 static void make_persistent(struct call *call)
 {
     const void *from = in_place(call) ? MPI_IN_PLACE : call->send;
-    int *to = call->receive, *counts = fresh((size_t)call->members * sizeof(int)), outcome;
+    int *to = call->receive, outcome;
     MPI_Info info = MPI_INFO_NULL;
     MPI_Comm comm = call->comm;
     MPI_Request *request = &call->request;
-    memcpy(counts, call->counts, (size_t)call->members * sizeof(int));
     switch (call->kind) {
     case REDUCE:
         outcome = PERSISTENT(Reduce)(from, to, call->total, MPI_INT, MPI_SUM, call->root, comm, info, request);
@@ -396,10 +395,10 @@ static void make_persistent(struct call *call)
         outcome = PERSISTENT(Allreduce)(from, to, call->total, MPI_INT, MPI_SUM, comm, info, request);
         break;
     case SCATTER:
-        outcome = PERSISTENT(Reduce_scatter)(from, to, counts, MPI_INT, MPI_SUM, comm, info, request);
+        outcome = PERSISTENT(Reduce_scatter)(from, to, call->counts, MPI_INT, MPI_SUM, comm, info, request);
         break;
     case SCATTER_BLOCK:
-        outcome = PERSISTENT(Reduce_scatter_block)(from, to, counts[0], MPI_INT, MPI_SUM, comm, info, request);
+        outcome = PERSISTENT(Reduce_scatter_block)(from, to, call->counts[0], MPI_INT, MPI_SUM, comm, info, request);
         break;
     case SCAN:
         outcome = PERSISTENT(Scan)(from, to, call->total, MPI_INT, MPI_SUM, comm, info, request);
@@ -408,9 +407,6 @@ static void make_persistent(struct call *call)
         outcome = PERSISTENT(Exscan)(from, to, call->total, MPI_INT, MPI_SUM, comm, info, request);
     }
     CHECK(outcome == MPI_SUCCESS);
-    /* The list may go before the call is started. */
-    memset(counts, 0xee, (size_t)call->members * sizeof(int));
-    free(counts);
 }
 
 void persistent_reductions(void)

@@ -150,6 +150,7 @@ fortran() { # name, flags...
   settings=()
   check "$mpi: Fortran, $name" under_shim "$built/fortran-$name"
   check "$mpi: Fortran, $name: gathers were offloaded" grep -q '"igatherv_offloaded":[1-9]' "$work/report.json"
+  check "$mpi: Fortran, $name: reductions were offloaded" grep -q '"iexscan_offloaded":[1-9]' "$work/report.json"
   case $version in
     4.*) check "$mpi: Fortran, $name: so were persistent scatters" \
       grep -q '"scatterv_start_offloaded":[1-9]' "$work/report.json" ;;
