@@ -1,5 +1,6 @@
 //! `outboard explain`: what Outboard would do, and why.
 
+mod collective;
 mod core_direct;
 mod plans;
 mod rounds;
@@ -16,7 +17,8 @@ use outboard_plan::text;
 
 use crate::error::CliError;
 use crate::places;
-use plans::{Collective, Planned};
+use collective::Collective;
+use plans::Planned;
 
 /// What is explained: the plan of a collective, unless a subcommand says otherwise.
 #[derive(Debug, Args)]
@@ -45,7 +47,7 @@ pub(crate) struct PlanArgs {
     #[arg(value_enum, required_unless_present = "file")]
     collective: Option<Collective>,
     /// Shows a plan (docs/plan-format.md) or GOAL schedule from a file, in place of a collective's
-    #[arg(long, conflicts_with_all = ["collective", "ranks", "size", "algorithm", "ports", "topology", "root"])]
+    #[arg(long, conflicts_with_all = ["collective", "ranks", "size", "element_bytes", "algorithm", "ports", "topology", "root"])]
     file: Option<PathBuf>,
     /// Ranks of the group; 4, or as many as --topology has
     #[arg(long)]
@@ -53,6 +55,9 @@ pub(crate) struct PlanArgs {
     /// Bytes of a rank's block, or of the whole where there are no blocks; 1K by default
     #[arg(long)]
     size: Option<String>,
+    /// Bytes of an element of a reduction; 8 by default
+    #[arg(long)]
+    element_bytes: Option<u64>,
     /// The algorithm, with settings behind a colon, such as bruck:ports=3
     #[arg(long)]
     algorithm: Option<String>,

@@ -63,6 +63,10 @@ fn every_collective_is_explained() {
         names::<outboard_plan::BroadcastAlgorithm>(),
         names::<outboard_plan::GatherAlgorithm>(),
         names::<outboard_plan::ScatterAlgorithm>(),
+        names::<outboard_plan::AllreduceAlgorithm>(),
+        names::<outboard_plan::ReduceAlgorithm>(),
+        names::<outboard_plan::ReduceScatterAlgorithm>(),
+        names::<outboard_plan::ScanAlgorithm>(),
     ];
     for (collective, algorithm) in all.concat() {
         let arguments = [collective, "--algorithm", algorithm, "--topology", "3,1,2"];
@@ -230,7 +234,11 @@ fn what_does_not_fit_is_refused_with_the_choices() {
         let said = refused(arguments);
         assert!(said.contains(expected), "{arguments:?}: {said}");
     };
-    said(&["gossip"], "possible values: allgather, alltoall, barrier, broadcast, gather, scatter");
+    said(
+        &["gossip"],
+        "possible values: allgather, allreduce, alltoall, barrier, broadcast, exscan, gather, reduce, reduce-scatter, scan, \
+         scatter",
+    );
     said(&["allgather", "--stage", "nowhere"], "possible values: plan, rounds, goal, core-direct");
     said(&["allgather", "--format", "png"], "possible values: text, json, svg");
     said(&["allgather", "--algorithm", "gossip"], "choose one of ring, neighbour-exchange, standard-exchange, bruck");
@@ -243,9 +251,13 @@ fn what_does_not_fit_is_refused_with_the_choices() {
     said(&["broadcast", "--root", "4"], "--root 4: ranks are 0 to 3");
     said(
         &["alltoall", "--root", "1"],
-        "alltoall has no root; of the collectives these have: broadcast, gather, scatter",
+        "alltoall has no root; of the collectives these have: broadcast, gather, reduce, scatter",
     );
     said(&["barrier", "--size", "1K"], "barrier moves no bytes");
+    said(&["scan", "--size", "1002"], "whole elements, and --element-bytes is 8");
+    said(&["gather", "--element-bytes", "4"], "gather combines no elements");
+    said(&["allreduce", "--ports", "2"], "of the allreduce algorithms these have: none");
+    said(&["reduce", "--algorithm", "gossip"], "choose one of binomial, halving");
     said(&["allgather", "--ranks", "0"], "1 to 65535 ranks");
     said(&["allgather", "--topology", "2by2"], "as 4x2 or 4x2:strided");
     said(&["allgather", "--topology", "2x2", "--ranks", "5"], "which has 4 ranks");

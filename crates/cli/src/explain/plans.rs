@@ -3,72 +3,26 @@
 use std::fmt;
 use std::path::Path;
 
-use clap::ValueEnum;
+use clap::ValueEnum as _;
 use outboard_plan::{
-    Algorithm, AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, GatherAlgorithm, MAX_RANKS,
-    Op, Program, Rank, ScatterAlgorithm, SettingError, Topology, allgather, alltoall, barrier, broadcast, gather, goal,
-    scatter, text,
+    Algorithm, AllgatherAlgorithm, AllreduceAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm,
+    Extents, GatherAlgorithm, MAX_RANKS, Op, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm,
+    ScatterAlgorithm, SettingError, Topology, Vector, allgather, allreduce, alltoall, barrier, broadcast, exscan,
+    gather, goal, reduce, reduce_scatter, scan, scatter, text,
 };
 
 use super::PlanArgs;
+use super::collective::{Collective, Counts};
 use crate::error::CliError;
 
 /// Ranks of a group unless told otherwise.
 const DEFAULT_RANKS: u32 = 4;
 /// Bytes unless told otherwise.
 const DEFAULT_SIZE: &str = "1K";
+/// Bytes of an element unless told otherwise: a double.
+const DEFAULT_ELEMENT_BYTES: u64 = 8;
 /// Steps of all ranks together beyond which nobody reads a plan any more.
 const MAX_STEPS: usize = 4_000_000;
-
-/// The collectives that have plans.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Collective {
-    /// Every rank ends with the blocks of all
-    Allgather,
-    /// Every rank has a block for every rank
-    Alltoall,
-    /// Nobody leaves before all have come
-    Barrier,
-    /// Every rank ends with what the root has
-    Broadcast,
-    /// The root ends with the blocks of all
-    Gather,
-    /// Every rank ends with its block of what the root has
-    Scatter,
-}
-
-/// What `--size` counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counts {
-    /// Nothing.
-    Nothing,
-    /// The bytes of each block.
-    Block,
-    /// All bytes.
-    Whole,
-}
-
-impl Collective {
-    fn counts(self) -> Counts {
-        match self {
-            Collective::Allgather | Collective::Alltoall | Collective::Gather | Collective::Scatter => Counts::Block,
-            Collective::Barrier => Counts::Nothing,
-            Collective::Broadcast => Counts::Whole,
-        }
-    }
-
-    fn has_root(self) -> bool {
-        match self {
-            Collective::Broadcast | Collective::Gather | Collective::Scatter => true,
-            Collective::Allgather | Collective::Alltoall | Collective::Barrier => false,
-        }
-    }
-
-    /// As on the command line.
-    fn name(self) -> String {
-        self.to_possible_value().expect("every collective is shown").get_name().to_owned()
-    }
-}
 
 /// A plan, and what it is the plan of.
 pub(crate) struct Planned {
@@ -97,35 +51,11 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<Planned, CliError> {
     }
     let root = root(args, collective, ranks)?;
     let bytes = bytes(args, collective)?;
-    let (algorithm, programs) = match collective {
-        Collective::Allgather => {
-            let algorithm: AllgatherAlgorithm = algorithm(args)?;
-            let of = |rank| allgather(algorithm, &topology, rank, bytes, false);
-            (algorithm.carried_out(ranks).to_string(), programs(ranks, of)?)
-        }
-        Collective::Alltoall => {
-            let algorithm: AlltoallAlgorithm = algorithm(args)?;
-            let blocks = outboard_plan::alltoall::Blocks::even(ranks, bytes)
-                .ok_or_else(|| CliError::Failed(format!("{ranks} blocks of {bytes} bytes exceed 64 bits")))?;
-            (algorithm.to_string(), programs(ranks, |rank| alltoall(algorithm, ranks, rank, &blocks))?)
-        }
-        Collective::Barrier => {
-            let algorithm: BarrierAlgorithm = algorithm(args)?;
-            (algorithm.to_string(), programs(ranks, |rank| barrier(algorithm, ranks, rank))?)
-        }
-        Collective::Broadcast => {
-            let algorithm: BroadcastAlgorithm = algorithm(args)?;
-            (algorithm.to_string(), programs(ranks, |rank| broadcast(algorithm, ranks, root, rank, bytes))?)
-        }
-        Collective::Gather => {
-            let algorithm: GatherAlgorithm = algorithm(args)?;
-            (algorithm.to_string(), programs(ranks, |rank| gather(algorithm, ranks, root, rank, bytes))?)
-        }
-        Collective::Scatter => {
-            let algorithm: ScatterAlgorithm = algorithm(args)?;
-            (algorithm.to_string(), programs(ranks, |rank| scatter(algorithm, ranks, root, rank, bytes))?)
-        }
-    };
+    if args.element_bytes.is_some() && !collective.reduces() {
+        return Err(CliError::Failed(format!("--element-bytes: {} combines no elements", collective.name())));
+    }
+    let call = Call { args, topology, ranks, root, bytes };
+    let (algorithm, programs) = call.build(collective)?;
     let size = match collective.counts() {
         Counts::Nothing => String::new(),
         Counts::Block => format!(", {bytes} B per block"),
@@ -154,6 +84,143 @@ fn file(path: &Path) -> Result<Planned, CliError> {
     let bytes = reads.max().unwrap_or(0);
     let title = format!("{shown}, {} ranks, messages of up to {bytes} B", programs.len()).replace('\n', " ");
     Ok(Planned { of: None, bytes, title, programs })
+}
+
+/// What the command line says of a call.
+struct Call<'a> {
+    args: &'a PlanArgs,
+    topology: Topology,
+    ranks: u32,
+    root: Rank,
+    bytes: u64,
+}
+
+/// An algorithm with its settings, and its programs.
+type Built = Result<(String, Vec<Program>), CliError>;
+
+impl Call<'_> {
+    fn build(&self, collective: Collective) -> Built {
+        match collective {
+            Collective::Allgather => self.allgather(),
+            Collective::Allreduce => {
+                let (algorithm, vector) = (self.algorithm::<AllreduceAlgorithm>()?, self.vector()?);
+                self.programs(algorithm, |rank| allreduce(algorithm, self.ranks, rank, vector))
+            }
+            Collective::Alltoall => self.alltoall(),
+            Collective::Barrier => {
+                let algorithm = self.algorithm::<BarrierAlgorithm>()?;
+                self.programs(algorithm, |rank| barrier(algorithm, self.ranks, rank))
+            }
+            Collective::Broadcast => {
+                let algorithm = self.algorithm::<BroadcastAlgorithm>()?;
+                self.programs(algorithm, |rank| broadcast(algorithm, self.ranks, self.root, rank, self.bytes))
+            }
+            Collective::Exscan => {
+                let (algorithm, vector) = (self.algorithm::<ScanAlgorithm>()?, self.vector()?);
+                self.programs(algorithm, |rank| exscan(algorithm, self.ranks, rank, vector))
+            }
+            Collective::Gather => {
+                let algorithm = self.algorithm::<GatherAlgorithm>()?;
+                self.programs(algorithm, |rank| gather(algorithm, self.ranks, self.root, rank, self.bytes))
+            }
+            Collective::Reduce => {
+                let (algorithm, vector) = (self.algorithm::<ReduceAlgorithm>()?, self.vector()?);
+                self.programs(algorithm, |rank| reduce(algorithm, self.ranks, self.root, rank, vector))
+            }
+            Collective::ReduceScatter => self.reduce_scatter(),
+            Collective::Scan => {
+                let (algorithm, vector) = (self.algorithm::<ScanAlgorithm>()?, self.vector()?);
+                self.programs(algorithm, |rank| scan(algorithm, self.ranks, rank, vector))
+            }
+            Collective::Scatter => {
+                let algorithm = self.algorithm::<ScatterAlgorithm>()?;
+                self.programs(algorithm, |rank| scatter(algorithm, self.ranks, self.root, rank, self.bytes))
+            }
+        }
+    }
+
+    fn allgather(&self) -> Built {
+        let algorithm = self.algorithm::<AllgatherAlgorithm>()?;
+        let of = |rank| allgather(algorithm, &self.topology, rank, self.bytes, false);
+        self.programs(algorithm.carried_out(self.ranks), of)
+    }
+
+    fn alltoall(&self) -> Built {
+        let algorithm = self.algorithm::<AlltoallAlgorithm>()?;
+        let blocks = outboard_plan::alltoall::Blocks::even(self.ranks, self.bytes).ok_or_else(|| self.too_large())?;
+        self.programs(algorithm, |rank| alltoall(algorithm, self.ranks, rank, &blocks))
+    }
+
+    fn reduce_scatter(&self) -> Built {
+        let algorithm = self.algorithm::<ReduceScatterAlgorithm>()?;
+        self.vector()?;
+        let extents = Extents::even(self.ranks, self.bytes).ok_or_else(|| self.too_large())?;
+        self.programs(algorithm, |rank| reduce_scatter(algorithm, rank, &extents))
+    }
+
+    fn too_large(&self) -> CliError {
+        CliError::Failed(format!("{} blocks of {} bytes exceed 64 bits", self.ranks, self.bytes))
+    }
+
+    /// The algorithm as it was written, or the first of the collective.
+    fn algorithm<A: Algorithm>(&self) -> Result<A, CliError> {
+        let mut algorithm = match &self.args.algorithm {
+            Some(text) => text.parse().map_err(failed)?,
+            None => A::ALL[0],
+        };
+        let Some(ports) = self.args.ports else { return Ok(algorithm) };
+        match algorithm.set("ports", &ports.to_string()) {
+            Ok(()) => Ok(algorithm),
+            Err(error @ SettingError::Value { .. }) => {
+                Err(CliError::Failed(format!("--ports {ports} for {algorithm}: {error}")))
+            }
+            Err(SettingError::Unknown) => {
+                let has_ports = |other: &&A| (**other).clone().set("ports", "1").is_ok();
+                let with: Vec<&str> = A::ALL.iter().filter(has_ports).map(|other| other.name()).collect();
+                let choice = if with.is_empty() { "none".to_owned() } else { with.join(", ") };
+                Err(CliError::Failed(format!(
+                    "--ports: {} has no ports; of the {} algorithms these have: {choice}",
+                    algorithm.name(),
+                    A::COLLECTIVE
+                )))
+            }
+        }
+    }
+
+    /// What a rank contributes to a reduction.
+    fn vector(&self) -> Result<Vector, CliError> {
+        let element_bytes = self.args.element_bytes.unwrap_or(DEFAULT_ELEMENT_BYTES);
+        if element_bytes == 0 || !self.bytes.is_multiple_of(element_bytes) {
+            return Err(CliError::Failed(format!(
+                "--size {}: a reduction combines whole elements, and --element-bytes is {element_bytes}",
+                self.bytes
+            )));
+        }
+        Ok(Vector { count: self.bytes / element_bytes, element_bytes })
+    }
+
+    /// The programs of all ranks, as long as somebody may read them.
+    fn programs<E: fmt::Display>(
+        &self,
+        algorithm: impl fmt::Display,
+        of: impl Fn(Rank) -> Result<Program, E>,
+    ) -> Built {
+        let mut steps = 0;
+        let mut programs = Vec::new();
+        for rank in (0..self.ranks).map(Rank) {
+            let program = of(rank).map_err(failed)?;
+            steps += program.steps.len();
+            if steps > MAX_STEPS {
+                return Err(CliError::Failed(format!(
+                    "the first {} of {} ranks have more than {MAX_STEPS} steps: choose fewer ranks or a smaller --size",
+                    rank.0 + 1,
+                    self.ranks
+                )));
+            }
+            programs.push(program);
+        }
+        Ok((algorithm.to_string(), programs))
+    }
 }
 
 /// The root, which is 0 where none was asked for.
@@ -186,50 +253,6 @@ fn bytes(args: &PlanArgs, collective: Collective) -> Result<u64, CliError> {
 
 fn failed(error: impl fmt::Display) -> CliError {
     CliError::Failed(error.to_string())
-}
-
-/// The algorithm as it was written, or the first of the collective.
-fn algorithm<A: Algorithm>(args: &PlanArgs) -> Result<A, CliError> {
-    let mut algorithm = match &args.algorithm {
-        Some(text) => text.parse().map_err(failed)?,
-        None => A::ALL[0],
-    };
-    if let Some(ports) = args.ports {
-        algorithm.set("ports", &ports.to_string()).map_err(|error| match error {
-            SettingError::Value { .. } => CliError::Failed(format!("--ports {ports} for {algorithm}: {error}")),
-            SettingError::Unknown => {
-                let mut with: Vec<&str> = Vec::new();
-                with.extend(
-                    A::ALL.iter().filter(|other| (**other).clone().set("ports", "1").is_ok()).map(|o| o.name()),
-                );
-                let choice = if with.is_empty() { "none".to_owned() } else { with.join(", ") };
-                CliError::Failed(format!(
-                    "--ports: {} has no ports; of the {} algorithms these have: {choice}",
-                    algorithm.name(),
-                    A::COLLECTIVE
-                ))
-            }
-        })?;
-    }
-    Ok(algorithm)
-}
-
-/// The programs of all ranks, as long as somebody may read them.
-fn programs<E: fmt::Display>(ranks: u32, of: impl Fn(Rank) -> Result<Program, E>) -> Result<Vec<Program>, CliError> {
-    let mut steps = 0;
-    let mut programs = Vec::new();
-    for rank in (0..ranks).map(Rank) {
-        let program = of(rank).map_err(failed)?;
-        steps += program.steps.len();
-        if steps > MAX_STEPS {
-            return Err(CliError::Failed(format!(
-                "the first {} of {ranks} ranks have more than {MAX_STEPS} steps: choose fewer ranks or a smaller --size",
-                rank.0 + 1
-            )));
-        }
-        programs.push(program);
-    }
-    Ok(programs)
 }
 
 /// Which ranks share a host.

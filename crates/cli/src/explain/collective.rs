@@ -1,0 +1,96 @@
+//! The collectives that the command line knows, and which arguments each takes.
+
+use clap::ValueEnum;
+
+/// The collectives that have plans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Collective {
+    /// Every rank ends with the blocks of all
+    Allgather,
+    /// Every rank ends with the combination of all vectors
+    Allreduce,
+    /// Every rank has a block for every rank
+    Alltoall,
+    /// Nobody leaves before all have come
+    Barrier,
+    /// Every rank ends with what the root has
+    Broadcast,
+    /// Every rank ends with the combination of the vectors of ranks before it
+    Exscan,
+    /// The root ends with the blocks of all
+    Gather,
+    /// The root ends with the combination of all vectors
+    Reduce,
+    /// Every rank ends with its block of the combination of all vectors
+    ReduceScatter,
+    /// Every rank ends with the combination of the vectors of ranks up to it
+    Scan,
+    /// Every rank ends with its block of what the root has
+    Scatter,
+}
+
+/// What `--size` counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counts {
+    /// Nothing.
+    Nothing,
+    /// The bytes of each block.
+    Block,
+    /// All bytes.
+    Whole,
+}
+
+impl Collective {
+    /// What `--size` counts.
+    pub(super) fn counts(self) -> Counts {
+        match self {
+            Collective::Allgather
+            | Collective::Alltoall
+            | Collective::Gather
+            | Collective::ReduceScatter
+            | Collective::Scatter => Counts::Block,
+            Collective::Barrier => Counts::Nothing,
+            Collective::Allreduce
+            | Collective::Broadcast
+            | Collective::Exscan
+            | Collective::Reduce
+            | Collective::Scan => Counts::Whole,
+        }
+    }
+
+    /// Whether one rank is told from the others.
+    pub(super) fn has_root(self) -> bool {
+        match self {
+            Collective::Broadcast | Collective::Gather | Collective::Reduce | Collective::Scatter => true,
+            Collective::Allgather
+            | Collective::Allreduce
+            | Collective::Alltoall
+            | Collective::Barrier
+            | Collective::Exscan
+            | Collective::ReduceScatter
+            | Collective::Scan => false,
+        }
+    }
+
+    /// Whether it combines elements.
+    pub(super) fn reduces(self) -> bool {
+        match self {
+            Collective::Allreduce
+            | Collective::Exscan
+            | Collective::Reduce
+            | Collective::ReduceScatter
+            | Collective::Scan => true,
+            Collective::Allgather
+            | Collective::Alltoall
+            | Collective::Barrier
+            | Collective::Broadcast
+            | Collective::Gather
+            | Collective::Scatter => false,
+        }
+    }
+
+    /// As on the command line.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().expect("every collective is shown").get_name().to_owned()
+    }
+}
