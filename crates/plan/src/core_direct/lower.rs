@@ -80,13 +80,24 @@ impl<'a> Lowering<'a> {
         &self.rounds
     }
 
+    /// What a rank sends and receives, in the order of [`Rounds::messages`].
+    fn messages_of(&self, rank: Rank) -> impl Iterator<Item = &Message> {
+        self.messages[rank.0 as usize].iter().map(|number| &self.rounds.messages()[*number])
+    }
+
     /// The connections of a rank, sorted by peer.
+    ///
+    /// # Panics
+    /// When there is no such rank.
     #[must_use]
     pub fn connections(&self, rank: Rank) -> Vec<Connection> {
-        queues::connections(&self.rounds, self.pairwise, rank)
+        queues::connections(self.messages_of(rank), self.pairwise, rank)
     }
 
     /// Queue pairs that a rank needs, whatever the protocol of a call (CD-6).
+    ///
+    /// # Panics
+    /// When there is no such rank.
     #[must_use]
     pub fn queue_pairs(&self, rank: Rank) -> usize {
         PER_CONNECTION * self.connections(rank).len()
@@ -117,8 +128,7 @@ impl<'a> Lowering<'a> {
             sends: HashMap::new(),
             complete: vec![false; program.steps.len()],
         };
-        let mine: Vec<Message> =
-            self.messages[rank.0 as usize].iter().map(|number| self.rounds.messages()[*number]).collect();
+        let mine: Vec<Message> = self.messages_of(rank).copied().collect();
         for round in mine.chunk_by(|a, b| a.round == b.round) {
             writer.round = round[0].round;
             writer.round(round)?;

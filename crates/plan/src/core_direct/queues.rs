@@ -63,14 +63,20 @@ pub(super) fn pairwise(rounds: &Rounds) -> bool {
     (0..rounds.count()).all(both_ways)
 }
 
-/// The connections of `rank`, sorted.
-pub(super) fn connections(rounds: &Rounds, pairwise: bool, rank: Rank) -> Vec<Connection> {
-    let of = |message: &Message| match (message.from == rank, message.to == rank) {
-        (true, _) => Some(Connection { peer: message.to, serves: outgoing(pairwise) }),
-        (_, true) => Some(Connection { peer: message.from, serves: incoming(pairwise) }),
-        _ => None,
+/// The connections of `rank`, sorted, which sends or receives each of `messages`.
+pub(super) fn connections<'a>(
+    messages: impl Iterator<Item = &'a Message>,
+    pairwise: bool,
+    rank: Rank,
+) -> Vec<Connection> {
+    let of = |message: &Message| {
+        if message.from == rank {
+            Connection { peer: message.to, serves: outgoing(pairwise) }
+        } else {
+            Connection { peer: message.from, serves: incoming(pairwise) }
+        }
     };
-    rounds.messages().iter().filter_map(of).collect::<BTreeSet<_>>().into_iter().collect()
+    messages.map(of).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Which connection takes messages out.
