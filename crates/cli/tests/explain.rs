@@ -266,5 +266,7 @@ fn what_does_not_fit_is_refused_with_the_choices() {
     said(&["allgather", "--protocol", "eager"], "--stage core-direct");
     said(&["allgather", "--ranks", "65535"], "choose fewer ranks");
     said(&["allgather", "--algorithm", "multicast", "--stage", "core-direct"], "without multicast");
+    let endless = ["allgather", "--ranks", "64", "--size", "1G", "--stage", "core-direct", "--protocol", "eager"];
+    said(&endless, "choose --protocol rendezvous");
     said(&["alltoall", "--algorithm", "bruck", "--stage", "core-direct"], "stands between messages");
 }

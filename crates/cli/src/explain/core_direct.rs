@@ -4,11 +4,15 @@ use std::fmt::{Display, Write as _};
 
 use outboard_plan::Rank;
 use outboard_plan::core_direct::{self, Lowering, Purpose, QueuePair, RENDEZVOUS_BYTES, Request, Serves, Template};
+use outboard_plan::rounds::Message;
 use serde::Serialize;
 
 use super::plans::Planned;
 use super::{Format, PlanArgs, Protocol, json, views};
 use crate::error::CliError;
+
+/// Eager buffers of all ranks together beyond which nobody reads the lists any more.
+const MAX_BUFFERS: u64 = 2_000_000;
 
 pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
     let failed = |error: core_direct::LowerError| CliError::Failed(error.to_string());
@@ -21,6 +25,16 @@ pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliErro
             core_direct::Protocol::Eager { buffer: planned.bytes.clamp(1, RENDEZVOUS_BYTES) }
         }
     };
+    if let core_direct::Protocol::Eager { buffer } = protocol {
+        let buffers = |message: &Message| message.bytes.div_ceil(buffer).max(1);
+        let all = lowering.rounds().messages().iter().map(buffers).fold(0, u64::saturating_add);
+        if all > MAX_BUFFERS {
+            return Err(CliError::Failed(format!(
+                "messages fill {all} eager buffers of {buffer} B, each with tasks of its own: choose --protocol rendezvous, \
+                 fewer ranks or a smaller --size; at most {MAX_BUFFERS} are shown"
+            )));
+        }
+    }
     let ranks = (0..planned.programs.len() as u32).map(Rank);
     let templates =
         ranks.map(|rank| lowering.template(rank, protocol)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
