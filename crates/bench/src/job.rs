@@ -3,7 +3,7 @@
 //! Invariant: a [`Process`] that is dropped has ended. Programs that launchers start on other hosts end with the cluster
 //! at the latest.
 
-use crate::{Layout, Toolchain};
+use crate::{Call, Layout, Toolchain};
 use outboard_lab::Lab;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -26,8 +26,8 @@ const OUTPUT_SHOWN: u64 = 4096;
 pub trait System {
     /// Name in the report.
     fn name(&self) -> String;
-    /// Algorithm asked for; `auto` where the system chooses.
-    fn algorithm(&self) -> String;
+    /// Algorithm by which it carries out a call, as far as it tells; `auto` where it does not.
+    fn algorithm(&self, call: &Call) -> String;
     /// How the measuring program is built for it.
     fn toolchain(&self) -> Toolchain;
     /// With the communication core and progress threads to be bound: where the measuring program binds threads other

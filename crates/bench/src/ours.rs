@@ -3,34 +3,35 @@
 
 use crate::job::{Job, LaunchError, Process, Running, ServiceStats, System};
 use crate::peers::{InstalledPeer, ProgressThread};
-use crate::{BenchError, Peer, Toolchain, install};
+use crate::{BenchError, Call, Peer, Toolchain, install};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+type NameAlgorithm = Box<dyn Fn(&Call) -> String>;
 type LaunchRanks = Box<dyn Fn(&Job<'_>) -> Result<Running, LaunchError>>;
 type StartServices = Box<dyn Fn(&Job<'_>) -> Result<Services, LaunchError>>;
 
 /// Outboard through its C interface.
 pub struct Outboard {
     variant: Option<String>,
-    algorithm: String,
+    algorithm: NameAlgorithm,
     include: PathBuf,
     lib: PathBuf,
     launch: LaunchRanks,
 }
 
 impl Outboard {
-    /// `include` holds `outboard.h`, `lib` holds `liboutboard.so`. `launch` starts a daemon on every host and the job's
+    /// `algorithm` names the one that carries out a call. `include` holds `outboard.h`, `lib` holds `liboutboard.so`. `launch` starts a daemon on every host and the job's
     /// program as its ranks, in the environment that `outboard_group_world` needs.
     pub fn new(
-        algorithm: &str,
+        algorithm: impl Fn(&Call) -> String + 'static,
         include: &Path,
         lib: &Path,
         launch: impl Fn(&Job<'_>) -> Result<Running, LaunchError> + 'static,
     ) -> Self {
         Self {
             variant: None,
-            algorithm: algorithm.to_owned(),
+            algorithm: Box::new(algorithm),
             include: include.to_owned(),
             lib: lib.to_owned(),
             launch: Box::new(launch),
@@ -51,7 +52,7 @@ fn name(plain: &str, variant: Option<&str>) -> String {
 
 impl fmt::Debug for Outboard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outboard").field("algorithm", &self.algorithm).finish_non_exhaustive()
+        f.debug_struct("Outboard").field("variant", &self.variant).finish_non_exhaustive()
     }
 }
 
@@ -60,8 +61,8 @@ impl System for Outboard {
         name("outboard", self.variant.as_deref())
     }
 
-    fn algorithm(&self) -> String {
-        self.algorithm.clone()
+    fn algorithm(&self, call: &Call) -> String {
+        (self.algorithm)(call)
     }
 
     fn toolchain(&self) -> Toolchain {
@@ -92,7 +93,7 @@ pub struct Services {
 /// Outboard below an unmodified MPI program, by `LD_PRELOAD`.
 pub struct OutboardBelowMpi {
     variant: Option<String>,
-    algorithm: String,
+    algorithm: NameAlgorithm,
     mpi: Peer,
     installed: InstalledPeer,
     shim: PathBuf,
@@ -100,13 +101,13 @@ pub struct OutboardBelowMpi {
 }
 
 impl OutboardBelowMpi {
-    /// `shim` is the preloaded library built for `mpi`, which is installed if need be. `start_services` starts a daemon on
+    /// `algorithm` names the one that carries out a call. `shim` is the preloaded library built for `mpi`, which is installed if need be. `start_services` starts a daemon on
     /// every host.
     ///
     /// # Errors
     /// If `mpi` is no Open MPI, or cannot be installed.
     pub fn new(
-        algorithm: &str,
+        algorithm: impl Fn(&Call) -> String + 'static,
         mpi: Peer,
         peers_dir: &Path,
         shim: &Path,
@@ -122,7 +123,7 @@ impl OutboardBelowMpi {
         install::ensure(mpi, peers_dir)?;
         Ok(Self {
             variant: None,
-            algorithm: algorithm.to_owned(),
+            algorithm: Box::new(algorithm),
             mpi,
             installed: InstalledPeer::new(mpi, peers_dir),
             shim: shim.to_owned(),
@@ -153,8 +154,8 @@ impl System for OutboardBelowMpi {
         name(&below(self.mpi), self.variant.as_deref())
     }
 
-    fn algorithm(&self) -> String {
-        self.algorithm.clone()
+    fn algorithm(&self, call: &Call) -> String {
+        (self.algorithm)(call)
     }
 
     fn toolchain(&self) -> Toolchain {

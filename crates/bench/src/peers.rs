@@ -4,7 +4,7 @@
 //! communication core; shared memory among the ranks of a host serves all but MPICH, which is faster over TCP.
 
 use crate::job::{Job, LaunchError, Process, Running, System};
-use crate::{Layout, OptionError, Toolchain, install};
+use crate::{Call, Layout, OptionError, Toolchain, install};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -177,7 +177,7 @@ impl System for InstalledPeer {
         self.peer.name().to_owned()
     }
 
-    fn algorithm(&self) -> String {
+    fn algorithm(&self, _call: &Call) -> String {
         "auto".to_owned()
     }
 

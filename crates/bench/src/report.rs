@@ -66,14 +66,14 @@ pub(crate) fn write_json(rows: &impl Serialize, path: &Path) -> Result<(), Bench
     fs::write(path, text + "\n").map_err(BenchError::system(format!("write {}", path.display())))
 }
 
-/// Which system was measured, and where: the same in all rows of one system.
+/// Which system was measured, and where.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Subject {
     /// Name of the system: `outboard`, `mpich`, ...
     pub system: String,
     /// What the library says that it is.
     pub library: String,
-    /// Algorithm asked for; `auto` where the system chooses.
+    /// Algorithm that carried calls out, as far as the system tells; `auto` where it does not.
     pub algorithm: String,
     /// Shape of the cluster: HOSTSxRATE.
     pub lab: String,
@@ -92,11 +92,11 @@ pub struct Subject {
 }
 
 impl Subject {
-    pub(crate) fn of(setup: &Setup, system: &dyn System, library: &str) -> Self {
+    pub(crate) fn of(setup: &Setup, system: &dyn System, library: &str, call: &Call) -> Self {
         Self {
             system: system.name(),
             library: library.to_owned(),
-            algorithm: system.algorithm(),
+            algorithm: system.algorithm(call),
             lab: setup.lab.to_string(),
             mtu: setup.lab.link().mtu(),
             loss: setup.lab.loss().map(LossRow::from),

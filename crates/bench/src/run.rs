@@ -145,7 +145,7 @@ fn row(
     let library = launches.last().map(|launch| launch.library.as_str());
     Row {
         collective: options.collective.name().to_owned(),
-        subject: Subject::of(&options.setup, system, library.unwrap_or_default()),
+        subject: Subject::of(&options.setup, system, library.unwrap_or_default(), &call),
         bytes_per_rank,
         cost: Cost::of(&Sums {
             repetitions: options.setup.all_repetitions(),

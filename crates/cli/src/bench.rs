@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use outboard::placement::ServiceProcesses;
 use outboard_bench::{
-    BenchOptions, Collective, FftOptions, Lateness, Layout, Outboard, OutboardBelowMpi, Peer, Services, Setup, System,
-    default_peers_dir, parse_sizes, render_by_size, render_fft_table, render_table,
+    BenchOptions, Call, Collective, FftOptions, Lateness, Layout, Outboard, OutboardBelowMpi, Peer, Services, Setup,
+    System, default_peers_dir, parse_sizes, render_by_size, render_fft_table, render_table,
 };
 use outboard_lab::LabSpec;
 
@@ -225,6 +225,11 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// The same for every call.
+fn name(algorithm: String) -> impl Fn(&Call) -> String {
+    move |_| algorithm.clone()
+}
+
 /// Our ways in by daemons that are started so.
 fn systems_of(
     via: Via,
@@ -240,6 +245,7 @@ fn systems_of(
         let library = places::library()?;
         let library = library.parent().expect("a file lies in a directory").to_owned();
         let launch = move |job: &outboard_bench::Job<'_>| launch::launch_ranks(job, &daemons);
+        let algorithm = name(algorithm.to_owned());
         ours.push(Box::new(Outboard::new(algorithm, &include, &library, launch).with_variant(variant.clone())));
     }
     if matches!(via, Via::Mpi | Via::Both) {
@@ -263,7 +269,7 @@ fn below_mpi(
         Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })
     };
     let shim = places::shim(mpi)?;
-    let system = OutboardBelowMpi::new(algorithm, mpi, &default_peers_dir(), &shim, start)?;
+    let system = OutboardBelowMpi::new(name(algorithm.to_owned()), mpi, &default_peers_dir(), &shim, start)?;
     Ok(Box::new(system.with_variant(variant)))
 }
 

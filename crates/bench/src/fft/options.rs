@@ -1,6 +1,6 @@
 //! Which transforms to measure, and where.
 
-use crate::{OptionError, Setup};
+use crate::{Call, Collective, OptionError, Setup};
 
 /// The measuring program has room for as many.
 const MAX_GRIDS: usize = 16;
@@ -26,6 +26,17 @@ impl FftOptions {
         let ranks = self.setup.ranks();
         let rows = (1..=ranks.isqrt()).rev().find(|rows| ranks.is_multiple_of(*rows)).expect("1 divides all numbers");
         (rows, ranks / rows)
+    }
+
+    /// The call that transposes are made by; how many bytes differs from one to the next.
+    pub(crate) fn exchange(&self) -> Call {
+        Call {
+            collective: Collective::Alltoallv,
+            hosts: u32::from(self.setup.lab.hosts()),
+            ranks_per_host: self.setup.ranks_per_host,
+            bytes: 0,
+            silent_rank: false,
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), OptionError> {

@@ -124,7 +124,7 @@ pub(super) fn rows(options: &FftOptions, system: &dyn System, launches: &[Launch
         .map(|(at, grid)| {
             let samples: Vec<&GridSamples> = launches.iter().map(|launch| &launch.grids[at]).collect();
             let library = launches.last().map(|launch| launch.library.as_str());
-            let subject = Subject::of(&options.setup, system, library.unwrap_or_default());
+            let subject = Subject::of(&options.setup, system, library.unwrap_or_default(), &options.exchange());
             row(options, subject, *grid, &samples)
         })
         .collect()
