@@ -87,33 +87,33 @@ void transport_alltoallv(const void *send, const struct transport_blocks *outgoi
           "outboard_ialltoallv");
 }
 
-_Noreturn static void no(const char *collective)
-{
-    transport_fail("Outboard's C interface has no %s: measure it below an MPI library (--via mpi)", collective);
-}
-
 void transport_gather(const void *send, void *receive, size_t bytes, uint32_t root)
 {
-    (void)send, (void)receive, (void)bytes, (void)root;
-    no("gather");
+    check(outboard_igather(world, send, receive, bytes, root, &in_flight), "outboard_igather");
 }
 
 void transport_gatherv(const void *send, void *receive, const struct transport_blocks *incoming, uint32_t root)
 {
-    (void)send, (void)receive, (void)incoming, (void)root;
-    no("gatherv");
+    check(outboard_igatherv(world, send, incoming->bytes[own_rank], receive, incoming->bytes, incoming->at, root,
+                            &in_flight),
+          "outboard_igatherv");
 }
 
 void transport_scatter(const void *send, void *receive, size_t bytes, uint32_t root)
 {
-    (void)send, (void)receive, (void)bytes, (void)root;
-    no("scatter");
+    check(outboard_iscatter(world, send, receive, bytes, root, &in_flight), "outboard_iscatter");
 }
 
 void transport_scatterv(const void *send, const struct transport_blocks *outgoing, void *receive, uint32_t root)
 {
-    (void)send, (void)outgoing, (void)receive, (void)root;
-    no("scatterv");
+    check(outboard_iscatterv(world, send, outgoing->bytes, outgoing->at, receive, outgoing->bytes[own_rank], root,
+                             &in_flight),
+          "outboard_iscatterv");
+}
+
+_Noreturn static void no(const char *collective)
+{
+    transport_fail("Outboard's C interface has no %s: measure it below an MPI library (--via mpi)", collective);
 }
 
 void transport_reduce(const void *send, void *receive, size_t elements, uint32_t root)

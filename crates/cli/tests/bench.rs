@@ -40,7 +40,8 @@ fn assert_offloaded(row: &Value) {
 /// SP-7.
 #[test]
 fn every_collective_is_right_in_either_layout() {
-    for collective in ["allgather", "allgatherv", "broadcast", "alltoall", "alltoallv"] {
+    let exchanges = ["alltoall", "alltoallv", "gather", "gatherv", "scatter", "scatterv"];
+    for collective in ["allgather", "allgatherv", "broadcast"].into_iter().chain(exchanges) {
         for layout in ["contiguous", "strided"] {
             let placed = ["--lab", "2x1gbit", "--ranks-per-host", "2", "--layout", layout];
             let measured = [&[collective], &placed[..], &["--sizes", "1,30000", "--repetitions", "4"]].concat();
