@@ -111,38 +111,32 @@ void transport_scatterv(const void *send, const struct transport_blocks *outgoin
           "outboard_iscatterv");
 }
 
-_Noreturn static void no(const char *collective)
-{
-    transport_fail("Outboard's C interface has no %s: measure it below an MPI library (--via mpi)", collective);
-}
-
 void transport_reduce(const void *send, void *receive, size_t elements, uint32_t root)
 {
-    (void)send, (void)receive, (void)elements, (void)root;
-    no("reduce");
+    check(outboard_ireduce(world, send, receive, elements, OUTBOARD_SUM, OUTBOARD_U64, root, &in_flight),
+          "outboard_ireduce");
 }
 
 void transport_allreduce(const void *send, void *receive, size_t elements)
 {
-    (void)send, (void)receive, (void)elements;
-    no("allreduce");
+    check(outboard_iallreduce(world, send, receive, elements, OUTBOARD_SUM, OUTBOARD_U64, &in_flight),
+          "outboard_iallreduce");
 }
 
 void transport_reduce_scatter_block(const void *send, void *receive, size_t elements_per_rank)
 {
-    (void)send, (void)receive, (void)elements_per_rank;
-    no("reduce-scatter");
+    check(outboard_ireduce_scatter_block(world, send, receive, elements_per_rank, OUTBOARD_SUM, OUTBOARD_U64, &in_flight),
+          "outboard_ireduce_scatter_block");
 }
 
 void transport_scan(const void *send, void *receive, size_t elements)
 {
-    (void)send, (void)receive, (void)elements;
-    no("scan");
+    check(outboard_iscan(world, send, receive, elements, OUTBOARD_SUM, OUTBOARD_U64, &in_flight), "outboard_iscan");
 }
 
 void transport_ibarrier(void)
 {
-    no("barrier");
+    check(outboard_ibarrier(world, &in_flight), "outboard_ibarrier");
 }
 
 int transport_test(void)
@@ -169,15 +163,8 @@ void transport_wait(void)
 
 void transport_barrier(void)
 {
-    /* The interface has no barrier of its own yet; an allgather of one double per rank does what one does. */
-    static double *scratch;
-    const double mine = 0;
-    if (scratch == NULL) {
-        scratch = malloc(sizeof *scratch * all_ranks);
-        if (scratch == NULL)
-            transport_fail("no memory for a barrier of %u ranks", all_ranks);
-    }
-    transport_exchange(&mine, scratch, 1);
+    transport_ibarrier();
+    transport_wait();
 }
 
 void transport_exchange(const double *mine, double *all, int count)

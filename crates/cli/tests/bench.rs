@@ -53,6 +53,21 @@ fn every_collective_is_right_in_either_layout() {
     }
 }
 
+/// Reductions have whole elements, a reduce-scatter some for each rank; a barrier has no bytes at all.
+#[test]
+fn every_reduction_is_right_in_either_layout() {
+    let sized = ["reduce", "allreduce", "reduce-scatter", "scan"].map(|collective| (collective, "0,32,32000"));
+    for (collective, sizes) in sized.into_iter().chain([("barrier", "0")]) {
+        for layout in ["contiguous", "strided"] {
+            let placed = ["--lab", "2x1gbit", "--ranks-per-host", "2", "--layout", layout];
+            let measured = [&[collective], &placed[..], &["--sizes", sizes, "--repetitions", "4"]].concat();
+            for row in rows(&measured) {
+                assert_offloaded(&row);
+            }
+        }
+    }
+}
+
 /// SP-5: an alltoallv ends for those among whom its blocks go, though another rank has yet to call.
 #[test]
 fn a_late_rank_without_blocks_delays_nobody() {
