@@ -32,6 +32,7 @@ mod rooted;
 pub mod rounds;
 mod scan;
 pub mod scatter;
+pub mod selection;
 pub mod text;
 mod topology;
 mod verify;

@@ -1,0 +1,229 @@
+//! The collectives that an algorithm is chosen for, and what is chosen.
+//!
+//! Names are those of tuning files and command lines, so they never change meaning; those of algorithms are
+//! [`crate::algorithm`]'s and [`crate::combine`]'s.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::algorithm::{AllgatherAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, LeaderExchange};
+use crate::combine::{AllreduceAlgorithm, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm};
+
+/// A collective that an algorithm is chosen for, and the bytes by which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Collective {
+    /// Allgather and allgatherv; bytes of the mean block.
+    Allgather,
+    /// Bytes of the root.
+    Broadcast,
+    /// No bytes.
+    Barrier,
+    /// Bytes of the whole vector.
+    Reduce,
+    /// Bytes of the whole vector.
+    Allreduce,
+    /// Reduce-scatter with equal and with other blocks; bytes of the whole vector.
+    ReduceScatter,
+    /// Inclusive and exclusive; bytes of the whole vector.
+    Scan,
+}
+
+/// An algorithm of a collective, with its settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Choice {
+    /// See [`AllgatherAlgorithm`].
+    Allgather(AllgatherAlgorithm),
+    /// See [`BroadcastAlgorithm`].
+    Broadcast(BroadcastAlgorithm),
+    /// See [`BarrierAlgorithm`].
+    Barrier(BarrierAlgorithm),
+    /// See [`ReduceAlgorithm`].
+    Reduce(ReduceAlgorithm),
+    /// See [`AllreduceAlgorithm`].
+    Allreduce(AllreduceAlgorithm),
+    /// See [`ReduceScatterAlgorithm`].
+    ReduceScatter(ReduceScatterAlgorithm),
+    /// See [`ScanAlgorithm`].
+    Scan(ScanAlgorithm),
+}
+
+const ALLGATHER: &[Choice] = &[
+    Choice::Allgather(AllgatherAlgorithm::Multicast { chains: 0, subgroups: 1 }),
+    Choice::Allgather(AllgatherAlgorithm::Hierarchical { leaders: 1, between: LeaderExchange::Ring }),
+    Choice::Allgather(AllgatherAlgorithm::Hierarchical { leaders: 1, between: LeaderExchange::Bruck { ports: 1 } }),
+    Choice::Allgather(AllgatherAlgorithm::Ring),
+    Choice::Allgather(AllgatherAlgorithm::NeighbourExchange),
+    Choice::Allgather(AllgatherAlgorithm::StandardExchange { ports: 1 }),
+    Choice::Allgather(AllgatherAlgorithm::Bruck { ports: 1 }),
+    Choice::Allgather(AllgatherAlgorithm::StandardExchange { ports: 3 }),
+    Choice::Allgather(AllgatherAlgorithm::Bruck { ports: 3 }),
+];
+const BROADCAST: &[Choice] = &[
+    Choice::Broadcast(BroadcastAlgorithm::Multicast { subgroups: 1 }),
+    Choice::Broadcast(BroadcastAlgorithm::Binomial),
+    Choice::Broadcast(BroadcastAlgorithm::KNomial { radix: 4 }),
+    Choice::Broadcast(BroadcastAlgorithm::Chain { segment: 16 << 10 }),
+    Choice::Broadcast(BroadcastAlgorithm::Chain { segment: 64 << 10 }),
+    Choice::Broadcast(BroadcastAlgorithm::DoubleTree { segment: 16 << 10 }),
+    Choice::Broadcast(BroadcastAlgorithm::DoubleTree { segment: 64 << 10 }),
+    Choice::Broadcast(BroadcastAlgorithm::ScatterAllgather),
+];
+const BARRIER: &[Choice] = &[
+    Choice::Barrier(BarrierAlgorithm::Dissemination { ports: 1 }),
+    Choice::Barrier(BarrierAlgorithm::Dissemination { ports: 3 }),
+];
+const REDUCE: &[Choice] = &[Choice::Reduce(ReduceAlgorithm::Binomial), Choice::Reduce(ReduceAlgorithm::Halving)];
+const ALLREDUCE: &[Choice] = &[
+    Choice::Allreduce(AllreduceAlgorithm::RecursiveDoubling),
+    Choice::Allreduce(AllreduceAlgorithm::Ring),
+    Choice::Allreduce(AllreduceAlgorithm::Rabenseifner),
+    Choice::Allreduce(AllreduceAlgorithm::ReduceMulticast { subgroups: 1 }),
+    Choice::Allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1 }),
+];
+const REDUCE_SCATTER: &[Choice] = &[
+    Choice::ReduceScatter(ReduceScatterAlgorithm::RecursiveHalving),
+    Choice::ReduceScatter(ReduceScatterAlgorithm::Ring),
+    Choice::ReduceScatter(ReduceScatterAlgorithm::Pairwise),
+];
+const SCAN: &[Choice] = &[
+    Choice::Scan(ScanAlgorithm::RecursiveDoubling),
+    Choice::Scan(ScanAlgorithm::Chain { pieces: 1 }),
+    Choice::Scan(ScanAlgorithm::Chain { pieces: 8 }),
+    Choice::Scan(ScanAlgorithm::Chain { pieces: 64 }),
+];
+
+impl Collective {
+    /// All of them.
+    pub const ALL: [Collective; 7] = [
+        Collective::Allgather,
+        Collective::Broadcast,
+        Collective::Barrier,
+        Collective::Reduce,
+        Collective::Allreduce,
+        Collective::ReduceScatter,
+        Collective::Scan,
+    ];
+
+    /// In files and on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Collective::Allgather => "allgather",
+            Collective::Broadcast => "broadcast",
+            Collective::Barrier => "barrier",
+            Collective::Reduce => "reduce",
+            Collective::Allreduce => "allreduce",
+            Collective::ReduceScatter => "reduce-scatter",
+            Collective::Scan => "scan",
+        }
+    }
+
+    /// What the cost model chooses among, in the order in which ties are decided. People may set others.
+    #[must_use]
+    pub const fn choices(self) -> &'static [Choice] {
+        match self {
+            Collective::Allgather => ALLGATHER,
+            Collective::Broadcast => BROADCAST,
+            Collective::Barrier => BARRIER,
+            Collective::Reduce => REDUCE,
+            Collective::Allreduce => ALLREDUCE,
+            Collective::ReduceScatter => REDUCE_SCATTER,
+            Collective::Scan => SCAN,
+        }
+    }
+
+    /// The algorithm that people call `text`.
+    ///
+    /// # Errors
+    /// When the collective has none of that name and settings: why, in words.
+    pub fn read(self, text: &str) -> Result<Choice, String> {
+        fn read<A: FromStr<Err: fmt::Display>>(text: &str, choice: impl FnOnce(A) -> Choice) -> Result<Choice, String> {
+            text.parse().map(choice).map_err(|error| error.to_string())
+        }
+        match self {
+            Collective::Allgather => read(text, Choice::Allgather),
+            Collective::Broadcast => read(text, Choice::Broadcast),
+            Collective::Barrier => read(text, Choice::Barrier),
+            Collective::Reduce => read(text, Choice::Reduce),
+            Collective::Allreduce => read(text, Choice::Allreduce),
+            Collective::ReduceScatter => read(text, Choice::ReduceScatter),
+            Collective::Scan => read(text, Choice::Scan),
+        }
+    }
+}
+
+/// That no collective has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no algorithm is chosen for `{name}`; one is for {}", Collective::ALL.map(Collective::name).join(", "))]
+pub struct UnknownCollective {
+    /// What was given.
+    pub name: String,
+}
+
+impl FromStr for Collective {
+    type Err = UnknownCollective;
+
+    fn from_str(name: &str) -> Result<Self, UnknownCollective> {
+        let found = Collective::ALL.into_iter().find(|known| known.name() == name);
+        found.ok_or_else(|| UnknownCollective { name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Choice {
+    /// Whether it multicasts.
+    #[must_use]
+    pub const fn multicasts(self) -> bool {
+        match self {
+            Choice::Allgather(AllgatherAlgorithm::Multicast { .. })
+            | Choice::Broadcast(BroadcastAlgorithm::Multicast { .. })
+            | Choice::Allreduce(
+                AllreduceAlgorithm::ReduceMulticast { .. } | AllreduceAlgorithm::ReduceScatterMulticast { .. },
+            ) => true,
+            Choice::Allgather(_)
+            | Choice::Broadcast(_)
+            | Choice::Barrier(_)
+            | Choice::Reduce(_)
+            | Choice::Allreduce(_)
+            | Choice::ReduceScatter(_)
+            | Choice::Scan(_) => false,
+        }
+    }
+}
+
+/// As [`Collective::read`] reads it.
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Allgather(algorithm) => algorithm.fmt(f),
+            Choice::Broadcast(algorithm) => algorithm.fmt(f),
+            Choice::Barrier(algorithm) => algorithm.fmt(f),
+            Choice::Reduce(algorithm) => algorithm.fmt(f),
+            Choice::Allreduce(algorithm) => algorithm.fmt(f),
+            Choice::ReduceScatter(algorithm) => algorithm.fmt(f),
+            Choice::Scan(algorithm) => algorithm.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_chosen_is_read_as_it_is_shown() {
+        for collective in Collective::ALL {
+            assert_eq!(collective.name().parse(), Ok(collective));
+            for choice in collective.choices() {
+                assert_eq!(collective.read(&choice.to_string()), Ok(*choice));
+            }
+            assert!(collective.read("magic").is_err_and(|why| why.contains("magic")));
+        }
+        assert!("magic".parse::<Collective>().is_err_and(|why| why.to_string().contains("reduce-scatter")));
+    }
+}

@@ -1,0 +1,167 @@
+//! Which algorithm carries out a call.
+//!
+//! The answer depends on the call, the group and its agreed tuning alone, by integer arithmetic, so all members of a group
+//! find the same. Of equal times the first in [`Collective::choices`] wins.
+
+use std::collections::BTreeMap;
+
+use super::algorithm::{Choice, Collective};
+use super::cost::{Estimate, Terms};
+use super::formula::{Case, terms};
+use super::tuning::{Rule, Tuning};
+use crate::algorithm::{AllgatherAlgorithm, BroadcastAlgorithm};
+use crate::broadcast::MAX_SEGMENTS;
+
+/// An algorithm, and why it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chosen {
+    /// What is done.
+    pub choice: Choice,
+    /// Why.
+    pub because: Because,
+}
+
+/// Why an algorithm was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Because {
+    /// The choice of this index, from 0, of the collective in the tuning.
+    Rule(usize),
+    /// The cost model finds it fastest.
+    Fastest,
+}
+
+/// One algorithm that a call may be carried out by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    /// Which.
+    pub choice: Choice,
+    /// What it spends.
+    pub terms: Terms,
+    /// How long it takes.
+    pub time: Estimate,
+}
+
+impl Tuning {
+    /// What applies where nobody has given a tuning: allgathers and broadcasts are multicast where they can be, else go round
+    /// a ring and down a tree.
+    #[must_use]
+    pub fn untuned(multicast: bool) -> Tuning {
+        let (allgather, broadcast) = if multicast {
+            let (chains, subgroups) = (0, 1);
+            (AllgatherAlgorithm::Multicast { chains, subgroups }, BroadcastAlgorithm::Multicast { subgroups })
+        } else {
+            (AllgatherAlgorithm::Ring, BroadcastAlgorithm::Binomial)
+        };
+        let always = |choice| vec![Rule { up_to: None, ranks: None, choice }];
+        let rules = BTreeMap::from([
+            (Collective::Allgather, always(Choice::Allgather(allgather))),
+            (Collective::Broadcast, always(Choice::Broadcast(broadcast))),
+        ]);
+        Tuning { rules, ..Tuning::default() }
+    }
+
+    /// One algorithm for a call; `None` where it cannot carry it out: it needs multicast and there is none, or its segments are
+    /// too many.
+    #[must_use]
+    pub fn candidate(&self, case: &Case, choice: Choice) -> Option<Candidate> {
+        if choice.multicasts() && !case.multicast || !fits(choice, case.bytes) {
+            return None;
+        }
+        let terms = terms(&self.cost, case, choice);
+        Some(Candidate { choice, terms, time: self.cost.time(&terms)? })
+    }
+
+    /// All that the cost model chooses among for a call, in the order in which ties are decided.
+    pub fn candidates(&self, case: &Case) -> impl Iterator<Item = Candidate> {
+        case.collective.choices().iter().filter_map(move |choice| self.candidate(case, *choice))
+    }
+
+    /// The algorithm for a call. A choice set by hand counts where its algorithm can carry out the call; where none does the
+    /// fastest is taken.
+    #[must_use]
+    pub fn choose(&self, case: &Case) -> Chosen {
+        let possible = |rule: &Rule| self.candidate(case, rule.choice).is_some();
+        let mut rules = self.rules.get(&case.collective).into_iter().flatten().enumerate();
+        if let Some((index, rule)) = rules.find(|(_, rule)| rule.applies(case.ranks, case.bytes) && possible(rule)) {
+            return Chosen { choice: rule.choice, because: Because::Rule(index) };
+        }
+        let fastest = self.candidates(case).min_by_key(|candidate| candidate.time);
+        let choice = fastest.expect("every collective has an algorithm that needs no multicast").choice;
+        Chosen { choice, because: Because::Fastest }
+    }
+}
+
+/// Whether there is a plan for so many bytes.
+fn fits(choice: Choice, bytes: u64) -> bool {
+    match choice {
+        Choice::Broadcast(BroadcastAlgorithm::Chain { segment } | BroadcastAlgorithm::DoubleTree { segment }) => {
+            bytes.div_ceil(segment.max(1)) <= MAX_SEGMENTS
+        }
+        Choice::Allgather(_)
+        | Choice::Broadcast(_)
+        | Choice::Barrier(_)
+        | Choice::Reduce(_)
+        | Choice::Allreduce(_)
+        | Choice::ReduceScatter(_)
+        | Choice::Scan(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(collective: Collective, ranks: u32, hosts: u32, bytes: u64) -> Case {
+        Case { collective, ranks, hosts, bytes, multicast: true }
+    }
+
+    #[test]
+    fn a_choice_by_hand_counts_where_it_applies_and_can_be_carried_out() {
+        let text = "[[choice.allgather]]\nup-to = \"4 KiB\"\nalgorithm = \"bruck:ports=3\"\n\
+                    [[choice.allgather]]\nalgorithm = \"multicast\"\n";
+        let tuning: Tuning = text.parse().unwrap();
+        let choose = |case| tuning.choose(&case);
+        let small = choose(case(Collective::Allgather, 8, 8, 4096));
+        assert_eq!(small.choice, Choice::Allgather(AllgatherAlgorithm::Bruck { ports: 3 }));
+        assert_eq!(small.because, Because::Rule(0));
+        assert_eq!(choose(case(Collective::Allgather, 8, 8, 4097)).because, Because::Rule(1));
+        let without = choose(Case { multicast: false, ..case(Collective::Allgather, 8, 8, 4097) });
+        assert_eq!(without.because, Because::Fastest);
+        assert!(!without.choice.multicasts());
+        assert_eq!(choose(case(Collective::Broadcast, 8, 8, 1)).because, Because::Fastest);
+    }
+
+    #[test]
+    fn untuned_allgathers_and_broadcasts_are_multicast_where_they_can_be() {
+        for (ranks, hosts) in [(1, 1), (4, 1), (4, 4), (64, 8)] {
+            for bytes in [1, 4096, 16 << 20] {
+                for collective in [Collective::Allgather, Collective::Broadcast] {
+                    let all = case(collective, ranks, hosts, bytes);
+                    assert!(Tuning::untuned(true).choose(&all).choice.multicasts());
+                    let none = Case { multicast: false, ..all };
+                    assert_eq!(Tuning::untuned(false).choose(&none).because, Because::Rule(0));
+                    assert!(!Tuning::untuned(false).choose(&none).choice.multicasts());
+                }
+            }
+        }
+    }
+
+    /// Short vectors take few rounds, long ones few bytes; and nothing overflows.
+    #[test]
+    fn the_cost_model_goes_from_few_rounds_to_few_bytes() {
+        let tuning = Tuning::default();
+        let name = |collective, bytes, multicast| {
+            let case = Case { multicast, ..case(collective, 16, 16, bytes) };
+            tuning.choose(&case).choice.to_string()
+        };
+        assert_eq!(name(Collective::Allreduce, 8, false), "recursive-doubling");
+        assert_eq!(name(Collective::Allreduce, 64 << 20, false), "rabenseifner");
+        assert!(name(Collective::Broadcast, 8, false).starts_with("k-nomial"));
+        assert!(!name(Collective::Broadcast, 64 << 20, false).starts_with("k-nomial"));
+        assert!(name(Collective::Broadcast, 64 << 20, true).starts_with("multicast"));
+        for collective in Collective::ALL {
+            let most = case(collective, crate::MAX_RANKS, crate::MAX_RANKS, u64::MAX);
+            assert!(tuning.candidates(&most).count() > 0);
+        }
+    }
+}

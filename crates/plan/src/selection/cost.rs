@@ -1,0 +1,188 @@
+//! The parameters of a cluster, and what an algorithm spends of them.
+//!
+//! Time is counted in whole picoseconds by integer arithmetic alone, so that every machine gets the same number and so
+//! makes the same choice. The model is that of LogGP (A. Alexandrov, M. F. Ionescu, K. E. Schauser, C. Scheiman, LogGP:
+//! incorporating long messages into the LogP model, SPAA 1995): latency `L`, overhead `o` per message and end, gap per
+//! byte `G`; the gap between messages is that of the overhead. What comes on top is what a service process does:
+//! copies and reductions on the one processor that all ranks of a host share.
+
+use super::units::{Duration, Rate};
+
+/// Picoseconds of a second.
+const SECOND: u128 = 1_000_000_000_000;
+const PER_NANOSECOND: u128 = 1_000;
+
+/// What things take on a cluster, as measured by `outboard tune` or set by people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Cost {
+    /// From one host to another, of a message without bytes: `L`.
+    pub latency: Duration,
+    /// Processor time of a service process for one message, on each end: `o`.
+    pub message: Duration,
+    /// One round of the barrier that precedes a collective, or of the handshake behind it (MC-4, MC-7).
+    pub control: Duration,
+    /// Payload of messages that a host's link carries, in each direction: `1/G`.
+    pub bandwidth: Rate,
+    /// Payload of multicasts that a host's link carries; `None` where there is no multicast.
+    pub multicast: Option<Rate>,
+    /// Copying within a host.
+    pub copy: Rate,
+    /// Reducing within a host.
+    pub reduce: Rate,
+}
+
+impl Default for Cost {
+    /// Gigabit Ethernet through UCX over TCP, as the lab emulates it.
+    fn default() -> Self {
+        Cost {
+            latency: Duration::nanoseconds(60_000),
+            message: Duration::nanoseconds(10_000),
+            control: Duration::nanoseconds(90_000),
+            bandwidth: Rate::bits_per_second(940_000_000),
+            multicast: Some(Rate::bits_per_second(950_000_000)),
+            copy: Rate::bits_per_second(40_000_000_000),
+            reduce: Rate::bits_per_second(16_000_000_000),
+        }
+    }
+}
+
+/// What lies on the longest path of a collective. Its time is the sum of each times what [`Cost`] says of it, so the
+/// parameters of a cluster can be found from measured times by least squares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Terms {
+    /// Messages one after another between hosts.
+    pub latencies: u64,
+    /// Ends of messages that one service process deals with, one after another.
+    pub messages: u64,
+    /// Rounds of barrier and handshake.
+    pub controls: u64,
+    /// Bytes through one link, one after another, as messages.
+    pub sent: u64,
+    /// The same as multicasts.
+    pub multicast: u64,
+    /// Bytes copied by one service process.
+    pub copied: u64,
+    /// Bytes reduced by one service process.
+    pub reduced: u64,
+}
+
+impl std::ops::Add for Terms {
+    type Output = Terms;
+
+    fn add(self, other: Terms) -> Terms {
+        Terms {
+            latencies: self.latencies.saturating_add(other.latencies),
+            messages: self.messages.saturating_add(other.messages),
+            controls: self.controls.saturating_add(other.controls),
+            sent: self.sent.saturating_add(other.sent),
+            multicast: self.multicast.saturating_add(other.multicast),
+            copied: self.copied.saturating_add(other.copied),
+            reduced: self.reduced.saturating_add(other.reduced),
+        }
+    }
+}
+
+impl Terms {
+    /// The same `times` times, one after another.
+    #[must_use]
+    pub fn repeated(self, times: u64) -> Terms {
+        Terms {
+            latencies: self.latencies.saturating_mul(times),
+            messages: self.messages.saturating_mul(times),
+            controls: self.controls.saturating_mul(times),
+            sent: self.sent.saturating_mul(times),
+            multicast: self.multicast.saturating_mul(times),
+            copied: self.copied.saturating_mul(times),
+            reduced: self.reduced.saturating_mul(times),
+        }
+    }
+}
+
+/// A time that was computed, in picoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Estimate(pub u128);
+
+impl Estimate {
+    /// Without what is less than a nanosecond.
+    #[must_use]
+    pub fn whole(self) -> Duration {
+        Duration::nanoseconds(u64::try_from(self.0 / PER_NANOSECOND).unwrap_or(u64::MAX))
+    }
+}
+
+impl std::fmt::Display for Estimate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.whole().fmt(f)
+    }
+}
+
+/// Picoseconds that `bytes` take at `rate`.
+pub(super) fn at_rate(bytes: u64, rate: Rate) -> u128 {
+    u128::from(bytes) * 8 * SECOND / u128::from(rate.in_bits_per_second().max(1))
+}
+
+/// Picoseconds of `count` times `each`.
+pub(super) fn each(count: u64, each: Duration) -> u128 {
+    u128::from(count) * u128::from(each.in_nanoseconds()) * PER_NANOSECOND
+}
+
+impl Cost {
+    /// How long `terms` take; `None` where they need multicast and there is none.
+    #[must_use]
+    pub fn time(&self, terms: &Terms) -> Option<Estimate> {
+        let multicast = match (terms.multicast, self.multicast) {
+            (0, _) => 0,
+            (bytes, Some(rate)) => at_rate(bytes, rate),
+            (_, None) => return None,
+        };
+        Some(Estimate(
+            each(terms.latencies, self.latency)
+                + each(terms.messages, self.message)
+                + each(terms.controls, self.control)
+                + at_rate(terms.sent, self.bandwidth)
+                + multicast
+                + at_rate(terms.copied, self.copy)
+                + at_rate(terms.reduced, self.reduce),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_the_sum_of_the_terms() {
+        let cost = Cost {
+            latency: Duration::nanoseconds(1_000),
+            message: Duration::nanoseconds(100),
+            control: Duration::nanoseconds(10),
+            bandwidth: Rate::bits_per_second(8_000_000_000),
+            multicast: Some(Rate::bits_per_second(4_000_000_000)),
+            copy: Rate::bits_per_second(80_000_000_000),
+            reduce: Rate::bits_per_second(16_000_000_000),
+        };
+        let terms =
+            Terms { latencies: 1, messages: 2, controls: 3, sent: 1000, multicast: 1000, copied: 1000, reduced: 1000 };
+        assert_eq!(
+            cost.time(&terms),
+            Some(Estimate(1_000_000 + 200_000 + 30_000 + 1_000_000 + 2_000_000 + 100_000 + 500_000))
+        );
+        assert_eq!(cost.time(&terms.repeated(3)).unwrap().0, 3 * cost.time(&terms).unwrap().0);
+        assert_eq!(cost.time(&(terms + terms)).unwrap().0, 2 * cost.time(&terms).unwrap().0);
+    }
+
+    #[test]
+    fn without_multicast_what_needs_it_has_no_time() {
+        let cost = Cost { multicast: None, ..Cost::default() };
+        assert_eq!(cost.time(&Terms { multicast: 1, ..Terms::default() }), None);
+        assert_eq!(cost.time(&Terms::default()), Some(Estimate(0)));
+    }
+
+    #[test]
+    fn the_largest_terms_do_not_overflow() {
+        let most =
+            Terms { latencies: u64::MAX, messages: u64::MAX, sent: u64::MAX, copied: u64::MAX, ..Terms::default() };
+        assert!(Cost::default().time(&(most + most).repeated(u64::MAX)).is_some());
+    }
+}

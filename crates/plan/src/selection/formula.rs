@@ -1,0 +1,431 @@
+//! What each algorithm spends, in closed form.
+//!
+//! With `P` ranks, one on each host, and `n` bytes as [`Collective`](super::Collective) counts them, where `a = L + 2 o` is a message, `b` a byte
+//! through a link and `c` a byte reduced (rounds and bytes as in R. Thakur, R. Rabenseifner, W. Gropp, Optimization of
+//! collective communication operations in MPICH, IJHPCA 19 (2005), and the sources that the algorithms name):
+//!
+//! | collective | algorithm | time |
+//! |---|---|---|
+//! | allgather | ring, neighbour exchange | `(P-1) a + (P-1) n b`, `P/2 a + (P-1) n b` |
+//! | allgather | standard exchange, Bruck with `k` ports | `log_(k+1) P (L + 2 k o) + (P-1) n b` |
+//! | allgather | hierarchical | as among the hosts, blocks of a host together, then copies |
+//! | allgather | multicast (MC-8) | `L + P o + (P-1) n b` |
+//! | broadcast | binomial, `r`-nomial | `log2 P (a + n b)`, `log_r P (L + r o + (r-1) n b)` |
+//! | broadcast | chain of `s` segments | `(P-1) (a + n/s b) + (s-1) (2 o + n/s b)` |
+//! | broadcast | double tree of `s` segments | `log2 P (L + 3 o + 2 n/s b) + (s-1) 3 o + n b` |
+//! | broadcast | scatter, allgather | `(log2 P + P-1) a + 2 (P-1)/P n b` |
+//! | broadcast | multicast (MC-1) | `a + n b` |
+//! | reduce | binomial | `log2 P (a + n b + n c)` |
+//! | reduce | halving | `2 log2 P a + 2 (P-1)/P n b + (P-1)/P n c` |
+//! | allreduce | recursive doubling | `log2 P (a + n b + n c)` |
+//! | allreduce | ring, Rabenseifner | `2 (P-1) a` or `2 log2 P a`, `+ 2 (P-1)/P n b + (P-1)/P n c` |
+//! | allreduce | reduce, multicast | `log2 P (a + n b + n c) + a + n b` |
+//! | allreduce | reduce-scatter, multicast | `(P-1) (a + n/P b + n/P c) + L + P o + (P-1)/P n b` |
+//! | reduce-scatter | ring, pairwise, recursive halving | `(P-1) a` or `log2 P a`, `+ (P-1)/P n b + (P-1)/P n c` |
+//! | scan | recursive doubling | `log2 P (a + n b + 2 n c)` |
+//! | scan | chain of `s` pieces | `(P-1) (a + n/s b + n/s c) + (s-1) (2 o + n/s b + n/s c)` |
+//! | barrier | dissemination with `k` ports | `log_(k+1) P (L + 2 k o)` |
+//!
+//! Logarithms are rounded up. On top comes the ready barrier of `log2 hosts` rounds (MC-4), and of multicasts the handshake
+//! (MC-7). Several ranks on a host share its link and its processor: `ceil(P / hosts)` neighbours in rank do. Of a round in
+//! which each rank sends to the one `d` further, `min(d, ceil(P / hosts))` messages of a host go out and the others are
+//! copies.
+
+use super::algorithm::{Choice, Collective};
+use super::cost::{Cost, Terms};
+use crate::algorithm::{AllgatherAlgorithm, BarrierAlgorithm, BroadcastAlgorithm};
+use crate::combine::{AllreduceAlgorithm, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm};
+
+/// A call that an algorithm is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Case {
+    /// Which collective.
+    pub collective: Collective,
+    /// Ranks of the group, at least 1.
+    pub ranks: u32,
+    /// Hosts that they are on, `1 ..= ranks`.
+    pub hosts: u32,
+    /// Bytes as the collective counts them.
+    pub bytes: u64,
+    /// Whether multicast reaches all ranks, or none needs it.
+    pub multicast: bool,
+}
+
+/// Rounds in which something doubles until it is `count`: `ceil(log2(count))`.
+pub(super) fn rounds_of(count: u64) -> u64 {
+    powers(2, count).count() as u64
+}
+
+/// The powers of `base` below `limit`, from 1.
+fn powers(base: u64, limit: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(1u64), move |power| power.checked_mul(base.max(2)))
+        .take_while(move |power| *power < limit)
+}
+
+/// What `choice` spends on a call, whose collective it is of. What holds it up, link or processor, depends on `cost`.
+#[must_use]
+pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> Terms {
+    let Case { ranks, hosts, bytes, .. } = *case;
+    let shape = Spread::new(cost, ranks, hosts);
+    let spent = match choice {
+        Choice::Allgather(algorithm) => allgather(shape, algorithm.carried_out(ranks), bytes),
+        Choice::Broadcast(algorithm) => broadcast(shape, algorithm, bytes),
+        Choice::Barrier(BarrierAlgorithm::Dissemination { ports }) => shape.growing(u64::from(ports) + 1, |_| (0, 0)),
+        Choice::Reduce(algorithm) => reduce(shape, algorithm, bytes),
+        Choice::Allreduce(algorithm) => allreduce(shape, algorithm, bytes),
+        Choice::ReduceScatter(algorithm) => reduce_scatter(shape, algorithm, bytes),
+        Choice::Scan(algorithm) => scan(shape, algorithm, bytes),
+    };
+    let handshake = u64::from(spent.multicast > 0);
+    spent + Terms { controls: rounds_of(shape.hosts) + handshake, ..Terms::default() }
+}
+
+/// How ranks lie on hosts.
+#[derive(Debug, Clone, Copy)]
+struct Spread<'a> {
+    cost: &'a Cost,
+    ranks: u64,
+    hosts: u64,
+    /// Ranks of the fullest host.
+    here: u64,
+    /// Ranks keep their numbers, so that hosts have whole groups of those that differ in low digits.
+    aligned: bool,
+}
+
+impl<'a> Spread<'a> {
+    fn new(cost: &'a Cost, ranks: u32, hosts: u32) -> Self {
+        let ranks = u64::from(ranks.max(1));
+        let hosts = u64::from(hosts).clamp(1, ranks);
+        Spread { cost, ranks, hosts, here: ranks.div_ceil(hosts), aligned: true }
+    }
+
+    /// One rank of each host.
+    fn leaders(self) -> Spread<'a> {
+        Spread { ranks: self.hosts, hosts: self.hosts, here: 1, ..self }
+    }
+
+    /// The ranks that are left when those beyond the largest power of two stand aside.
+    fn power_of_two(self) -> Spread<'a> {
+        let ranks = 1 << self.ranks.ilog2();
+        Spread { ranks, here: self.here.min(ranks), aligned: ranks == self.ranks, ..self }
+    }
+
+    /// Whichever of both takes longer, where they go on side by side.
+    fn longer(self, link: Terms, processor: Terms) -> Terms {
+        if self.cost.time(&link) >= self.cost.time(&processor) { link } else { processor }
+    }
+
+    /// Every rank sends `bytes` to the one `distance` further and reduces `reduced`.
+    fn round(self, distance: u64, bytes: u64, reduced: u64) -> Terms {
+        self.crossing(if self.hosts == 1 { 0 } else { distance.min(self.here) }, bytes, reduced)
+    }
+
+    /// The same among ranks that differ in one digit to the `base`, that of `power`: where a host has whole groups of them,
+    /// nothing crosses.
+    fn digit(self, base: u64, power: u64, bytes: u64, reduced: u64) -> Terms {
+        if self.aligned && self.here.is_multiple_of(power.saturating_mul(base)) {
+            return self.crossing(0, bytes, reduced);
+        }
+        self.round(power, bytes, reduced)
+    }
+
+    /// Every rank sends `bytes`, `out` of those of a host to other hosts, and reduces `reduced`.
+    fn crossing(self, out: u64, bytes: u64, reduced: u64) -> Terms {
+        let stays = self.here - out;
+        Terms {
+            latencies: u64::from(out > 0),
+            messages: 2 * out + stays,
+            sent: out.saturating_mul(bytes),
+            copied: stays.saturating_mul(bytes),
+            reduced: self.here.saturating_mul(reduced),
+            ..Terms::default()
+        }
+    }
+
+    /// `count` rounds between neighbours. Those of a host hand on to each other while the link waits, so the latency counts
+    /// once for all blocks of a host.
+    fn ring(self, count: u64, bytes: u64, reduced: u64) -> Terms {
+        let rounds = self.round(1, bytes, reduced).repeated(count);
+        let latencies = rounds.latencies.div_ceil(self.here);
+        if self.here == 1 {
+            return rounds;
+        }
+        let link = Terms { latencies, copied: 0, reduced: 0, ..rounds };
+        self.longer(link, Terms { latencies, sent: 0, ..rounds })
+    }
+
+    /// Rounds among ranks that differ in one bit; `each` tells sent and reduced bytes by the value of the bit.
+    fn doubling(self, each: impl Fn(u64) -> (u64, u64)) -> Terms {
+        powers(2, self.ranks).fold(Terms::default(), |sum, power| {
+            let (sent, reduced) = each(power);
+            sum + self.digit(2, power, sent, reduced)
+        })
+    }
+
+    /// Rounds with `base - 1` messages at once, to ranks that differ in one digit; `bytes` tells those of a message by the
+    /// value of the digit.
+    fn digits(self, base: u64, bytes: impl Fn(u64) -> u64) -> Terms {
+        powers(base, self.ranks).fold(Terms::default(), |sum, power| {
+            let round = self.digit(base, power, bytes(power), 0).repeated(base - 1);
+            sum + Terms { latencies: round.latencies.min(1), ..round }
+        })
+    }
+
+    /// Rounds with `base - 1` messages at once, to all multiples of 1, `base`, `base^2`, ...; `each` tells sent and reduced
+    /// bytes by the distance. From host to host goes at most as much one after another as there are hosts.
+    fn growing(self, base: u64, each: impl Fn(u64) -> (u64, u64)) -> Terms {
+        let all = powers(base, self.ranks).fold(Terms::default(), |sum, power| {
+            let distances = (1..base).map(|i| power.saturating_mul(i)).take_while(|distance| *distance < self.ranks);
+            let messages = distances.map(|d| self.round(d.min(self.ranks - d), each(d).0, each(d).1));
+            let round = messages.fold(Terms::default(), std::ops::Add::add);
+            sum + Terms { latencies: round.latencies.min(1), ..round }
+        });
+        Terms { latencies: all.latencies.min(self.hosts), ..all }
+    }
+
+    /// One rank's whole vector to or from all others along a tree of `base - 1` children a round: between hosts first, then
+    /// within.
+    fn tree(self, base: u64, bytes: u64, reduced: u64) -> Terms {
+        let (rounds, stays) = (powers(base, self.hosts).count() as u64, self.here - 1);
+        // Where a host is no whole subtree, some of its ranks have children elsewhere too.
+        let astray = u64::from(self.hosts > 1 && powers(base, self.here + 1).all(|power| power != self.here));
+        let sends = rounds.saturating_mul(base.min(self.hosts).max(2) - 1) + astray;
+        Terms {
+            latencies: rounds,
+            messages: sends + rounds + stays,
+            sent: sends.saturating_mul(bytes),
+            copied: stays.saturating_mul(bytes),
+            reduced: (sends + stays).saturating_mul(reduced),
+            ..Terms::default()
+        }
+    }
+
+    /// From rank to rank, `pieces` pieces of `bytes` one behind the other, each reduced as it goes. A processor takes what
+    /// comes in turn: the last rank of a host gets its pieces when the others have theirs, so hosts wait for each other.
+    fn chain(self, pieces: u64, bytes: u64, reduced: u64) -> Terms {
+        if self.ranks == 1 || pieces == 0 {
+            return Terms::default();
+        }
+        let (crossing, within) = (self.hosts - 1, self.ranks - self.hosts);
+        let first = Terms {
+            latencies: crossing,
+            messages: 2 * crossing + within,
+            sent: crossing.saturating_mul(bytes),
+            copied: within.saturating_mul(bytes),
+            reduced: (self.ranks - 1).saturating_mul(reduced),
+            ..Terms::default()
+        };
+        let out = u64::from(self.hosts > 1);
+        let link = Terms { sent: out.saturating_mul(bytes), ..Terms::default() }.repeated(pieces - 1);
+        let processor = Terms {
+            messages: 2 * out + self.here - 1,
+            copied: (self.here - 1).saturating_mul(bytes),
+            reduced: self.here.saturating_mul(reduced),
+            ..Terms::default()
+        };
+        let in_turn = if self.here > 1 { self.hosts.div_ceil(2) } else { 1 };
+        first + self.longer(link, processor.repeated(pieces - 1).repeated(in_turn))
+    }
+
+    /// Halves down two binary trees, in `pieces` pieces of `bytes` each. Of a host with several ranks about two have children
+    /// on others in either tree.
+    fn two_trees(self, n: u64, pieces: u64, bytes: u64) -> Terms {
+        if self.ranks == 1 || pieces == 0 {
+            return Terms::default();
+        }
+        let out = if self.hosts == 1 { 0 } else { self.here.min(2) };
+        let (depth, stays) = (rounds_of(self.hosts) + u64::from(out > 0 && self.here > 2), self.here - 1);
+        let first = Terms {
+            latencies: depth,
+            messages: 3 * depth,
+            sent: (2 * depth).saturating_mul(bytes),
+            ..Terms::default()
+        };
+        let sent = if out > 0 { n.saturating_add(n / 2 * (out - 1)) } else { 0 };
+        let link = Terms { sent, ..Terms::default() };
+        let messages = (stays + 2 * out).saturating_mul(pieces).saturating_mul(2);
+        let processor = Terms { messages, copied: stays.saturating_mul(n), ..Terms::default() };
+        first + self.longer(link, processor)
+    }
+
+    /// Ranks beyond the largest power of two hand their vectors to their neighbours before, and get the result behind.
+    fn folded(self, bytes: u64, back: bool) -> Terms {
+        let pairs = (self.ranks - self.power_of_two().ranks).min(self.here.div_ceil(2));
+        let out = if self.hosts > 1 { pairs.min(self.here % 2) } else { 0 };
+        let fold = |reduced| Terms {
+            latencies: out,
+            messages: pairs + out,
+            sent: out.saturating_mul(bytes),
+            copied: (pairs - out).saturating_mul(bytes),
+            reduced: pairs.saturating_mul(reduced),
+            ..Terms::default()
+        };
+        if back { fold(bytes) + fold(0) } else { fold(bytes) }
+    }
+
+    /// Half of the vector with the nearest partner, a quarter with one twice as far, ..., reduced at once if `reduce`; or the
+    /// way back.
+    fn halving(self, n: u64, reduce: bool) -> Terms {
+        self.power_of_two().doubling(|distance| {
+            let part = n / (2 * distance);
+            (part, if reduce { part } else { 0 })
+        })
+    }
+
+    /// What halving leaves with each rank, brought to one: from the farthest first.
+    fn gathered(self, n: u64) -> Terms {
+        let (rounds, elsewhere) = (rounds_of(self.hosts), n - n / self.hosts);
+        Terms {
+            latencies: rounds,
+            messages: self.here.saturating_mul(rounds) + self.here - 1,
+            sent: elsewhere,
+            copied: if self.here > 1 { n } else { 0 },
+            ..Terms::default()
+        }
+    }
+
+    /// Copies of every rank, of so many bytes.
+    fn copies(self, bytes: u64) -> Terms {
+        Terms { copied: self.here.saturating_mul(bytes), ..Terms::default() }
+    }
+
+    /// All ranks multicast `bytes`, or one alone.
+    fn multicast(self, all: bool, bytes: u64) -> Terms {
+        let roots = if all { self.ranks } else { u64::from(self.ranks > 1) };
+        let mine = roots.min(self.here);
+        let arriving = if self.hosts == 1 { 0 } else { (roots - mine).max(1) };
+        Terms {
+            latencies: u64::from(arriving > 0),
+            messages: if self.ranks > 1 { mine + arriving } else { 0 },
+            multicast: arriving.saturating_mul(bytes),
+            copied: roots.saturating_mul(self.here - 1).saturating_mul(bytes),
+            ..Terms::default()
+        }
+    }
+}
+
+fn allgather(shape: Spread<'_>, algorithm: AllgatherAlgorithm, n: u64) -> Terms {
+    let ranks = shape.ranks;
+    let moved = match algorithm {
+        AllgatherAlgorithm::Ring => shape.ring(ranks - 1, n, 0),
+        AllgatherAlgorithm::NeighbourExchange => {
+            shape.ring(1, n, 0) + shape.ring(ranks / 2 - 1, n.saturating_mul(2), 0)
+        }
+        AllgatherAlgorithm::StandardExchange { ports } => {
+            shape.digits(u64::from(ports) + 1, |held| held.saturating_mul(n))
+        }
+        AllgatherAlgorithm::Bruck { ports } => {
+            let base = u64::from(ports) + 1;
+            shape.growing(base, |d| {
+                let held = base.saturating_pow(d.ilog(base));
+                (held.min(ranks - d).saturating_mul(n), 0)
+            })
+        }
+        AllgatherAlgorithm::Hierarchical { between, .. } => {
+            let hosts = u32::try_from(shape.hosts).unwrap_or(u32::MAX);
+            let among = AllgatherAlgorithm::from(between).carried_out(hosts);
+            let exchanged = allgather(shape.leaders(), among, n.saturating_mul(shape.here));
+            let others = shape.here - 1;
+            let local = Terms {
+                messages: others.saturating_mul(shape.here + shape.hosts - 1),
+                copied: others.saturating_mul(ranks).saturating_mul(n),
+                ..Terms::default()
+            };
+            return exchanged + local;
+        }
+        AllgatherAlgorithm::Multicast { .. } => shape.multicast(true, n),
+    };
+    moved + shape.copies(n)
+}
+
+fn broadcast(shape: Spread<'_>, algorithm: BroadcastAlgorithm, n: u64) -> Terms {
+    match algorithm {
+        BroadcastAlgorithm::Binomial => shape.tree(2, n, 0),
+        BroadcastAlgorithm::KNomial { radix } => shape.tree(radix.into(), n, 0),
+        BroadcastAlgorithm::Chain { segment } => shape.chain(n.div_ceil(segment.max(1)), n.min(segment), 0),
+        BroadcastAlgorithm::DoubleTree { segment } => {
+            let half = n.div_ceil(2);
+            shape.two_trees(n, half.div_ceil(segment.max(1)), half.min(segment))
+        }
+        // Of fewer bytes than ranks most blocks are empty: what there is goes down the tree and on.
+        BroadcastAlgorithm::ScatterAllgather if n < shape.ranks => {
+            shape.tree(2, n.div_ceil(2), 0) + shape.chain(1, n.div_ceil(2), 0)
+        }
+        BroadcastAlgorithm::ScatterAllgather => {
+            let elsewhere = n - n.div_ceil(shape.hosts);
+            let scattered =
+                Terms { sent: elsewhere, copied: if shape.here > 1 { n } else { 0 }, ..shape.tree(2, 0, 0) };
+            let gathered = shape.ring(shape.ranks - 1, n.div_ceil(shape.ranks), 0);
+            if shape.ranks == 1 {
+                return Terms::default();
+            }
+            // Who has a subtree's blocks already passes them on at once.
+            scattered + Terms { latencies: shape.hosts / 2, ..gathered }
+        }
+        BroadcastAlgorithm::Multicast { .. } => shape.multicast(false, n),
+    }
+}
+
+fn reduce(shape: Spread<'_>, algorithm: ReduceAlgorithm, n: u64) -> Terms {
+    let moved = match algorithm {
+        ReduceAlgorithm::Binomial => shape.tree(2, n, n),
+        ReduceAlgorithm::Halving => shape.folded(n, false) + shape.halving(n, true) + shape.gathered(n),
+    };
+    shape.copies(n) + moved
+}
+
+fn allreduce(shape: Spread<'_>, algorithm: AllreduceAlgorithm, n: u64) -> Terms {
+    let (block, rounds) = (n.div_ceil(shape.ranks), shape.ranks - 1);
+    let moved = match algorithm {
+        AllreduceAlgorithm::RecursiveDoubling => shape.folded(n, true) + shape.power_of_two().doubling(|_| (n, n)),
+        AllreduceAlgorithm::Ring => shape.ring(rounds, block, block) + shape.ring(rounds, block, 0),
+        AllreduceAlgorithm::Rabenseifner => shape.folded(n, true) + shape.halving(n, true) + shape.halving(n, false),
+        AllreduceAlgorithm::ReduceMulticast { .. } => shape.tree(2, n, n) + shape.multicast(false, n),
+        AllreduceAlgorithm::ReduceScatterMulticast { .. } => {
+            shape.ring(rounds, block, block) + shape.multicast(true, block)
+        }
+    };
+    shape.copies(n) + moved
+}
+
+fn reduce_scatter(shape: Spread<'_>, algorithm: ReduceScatterAlgorithm, n: u64) -> Terms {
+    let block = n.div_ceil(shape.ranks);
+    let moved = match algorithm {
+        ReduceScatterAlgorithm::Ring => shape.ring(shape.ranks - 1, block, block),
+        // Blocks of neighbours lie together, so the farthest partner gets the largest part.
+        ReduceScatterAlgorithm::RecursiveHalving => {
+            let places = shape.power_of_two();
+            let part = |distance| (u128::from(n) * u128::from(distance) / u128::from(places.ranks)) as u64;
+            shape.folded(n, false) + places.doubling(|distance| (part(distance), part(distance)))
+        }
+        ReduceScatterAlgorithm::Pairwise => {
+            let (out, stays) = (shape.here * (shape.ranks - shape.here), shape.here * (shape.here - 1));
+            Terms {
+                latencies: u64::from(out > 0),
+                messages: 2 * out + stays,
+                sent: out.saturating_mul(block),
+                copied: stays.saturating_mul(block),
+                reduced: (out + stays).saturating_mul(block),
+                ..Terms::default()
+            }
+        }
+    };
+    shape.copies(n) + moved
+}
+
+fn scan(shape: Spread<'_>, algorithm: ScanAlgorithm, n: u64) -> Terms {
+    let moved = match algorithm {
+        // The last ranks have nobody so far behind them.
+        ScanAlgorithm::RecursiveDoubling => shape.growing(2, |distance| {
+            let part =
+                |bytes: u64| (u128::from(bytes) * u128::from(shape.ranks - distance) / u128::from(shape.ranks)) as u64;
+            (part(n), part(n.saturating_mul(2)))
+        }),
+        ScanAlgorithm::Chain { pieces } => {
+            let pieces = u64::from(pieces).clamp(1, n.max(1));
+            let piece = n.div_ceil(pieces);
+            shape.chain(pieces, piece, piece)
+        }
+    };
+    shape.copies(n) + moved
+}
