@@ -1,12 +1,19 @@
 //! What a service process is told at its start.
 //!
 //! The fields that shape what goes over the wire are part of the agreed configuration: [`Config::digest`] is compared
-//! when a group is made, and service processes that differ refuse the group with an error that names both.
+//! when a group is made, and service processes that differ refuse the group with an error that names both and says in
+//! what they do ([`Difference`]).
 
+use std::fmt;
 use std::hash::Hasher;
+use std::sync::Arc;
 use std::time::Duration;
 
+use outboard_plan::selection::Tuning;
 use siphasher::sip::SipHasher13;
+
+/// Where in a digest that of the settings lies; below it that of the tuning.
+const SETTINGS_SHIFT: u32 = 32;
 
 /// Which plan an allgather runs by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +41,8 @@ pub struct Config {
     pub subgroups: u16,
     /// Smallest block (bytes per rank) that is offloaded. Agreed.
     pub offload_from: u64,
+    /// What algorithms are chosen by; `None` where no tuning file was given. Agreed.
+    pub tuning: Option<Arc<Tuning>>,
     /// Bytes of staging for ranks that have not called (SP-6) and messages that came early.
     pub staging_quota: u64,
     /// As many of them for the groups of one owner ([`ServiceProcess::assign_group`](crate::ServiceProcess::assign_group)).
@@ -72,6 +81,7 @@ impl Default for Config {
             chains: 0,
             subgroups: 1,
             offload_from: 4096,
+            tuning: None,
             staging_quota: 1 << 30,
             owner_staging_quota: 512 << 20,
             heartbeat: Duration::from_secs(1),
@@ -90,9 +100,15 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Fingerprint of the agreed fields and of the protocol version.
+    /// Fingerprint of the agreed fields and of the protocol version: that of the settings above that of the tuning, which is
+    /// 0 where there is none.
     #[must_use]
     pub fn digest(&self) -> u64 {
+        let tuning = self.tuning.as_ref().map_or(0, |tuning| tuning.digest());
+        self.settings_digest() << SETTINGS_SHIFT | u64::from(tuning)
+    }
+
+    fn settings_digest(&self) -> u64 {
         let mut h = SipHasher13::new_with_keys(0x6f75_7462, 0x6f61_7264);
         h.write_u8(crate::wire::VERSION);
         h.write_u32(self.chunk_bytes);
@@ -104,5 +120,70 @@ impl Config {
         h.write_u16(self.subgroups);
         h.write_u64(self.offload_from);
         h.finish()
+    }
+}
+
+/// In what two configurations differ, told from their digests. Shown as the end of a sentence that names who has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Difference {
+    /// [`Config::digest`] of the one.
+    pub a: u64,
+    /// That of the other.
+    pub b: u64,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settings = |digest: u64| (digest >> SETTINGS_SHIFT) as u32;
+        let tuning = |digest: u64| digest as u32;
+        let (a, b) = ((settings(self.a), tuning(self.a)), (settings(self.b), tuning(self.b)));
+        if a.0 != b.0 {
+            write!(
+                f,
+                "their settings differ (digests {:08x}, {:08x}): give both the same version, MTU, algorithm, chains, subgroups \
+                 and offload-from",
+                a.0, b.0
+            )?;
+        }
+        if a.0 != b.0 && a.1 != b.1 {
+            f.write_str("; ")?;
+        }
+        match (a.1, b.1) {
+            (same, other) if same == other => Ok(()),
+            (0, one) | (one, 0) => {
+                write!(
+                    f,
+                    "only one has a tuning file (digest {one:08x}): give both the same by OUTBOARD_TUNING, or none"
+                )
+            }
+            (a, b) => write!(
+                f,
+                "their tuning files differ (digests {a:08x}, {b:08x}): give both the same by OUTBOARD_TUNING; `outboard explain \
+                 choice` shows the digest of a file"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(a: &Config, b: &Config) -> String {
+        Difference { a: a.digest(), b: b.digest() }.to_string()
+    }
+
+    #[test]
+    fn a_difference_says_what_differs_and_what_to_do() {
+        let tuned = |text: &str| Config { tuning: Some(Arc::new(text.parse().unwrap())), ..Config::default() };
+        let plain = Config::default();
+        let (slow, fast) = (tuned("[cost]\nlatency = \"1 ms\""), tuned("[cost]\nlatency = \"1 us\""));
+        assert!(told(&slow, &fast).starts_with("their tuning files differ"), "{}", told(&slow, &fast));
+        assert!(told(&slow, &plain).starts_with("only one has a tuning file"), "{}", told(&slow, &plain));
+        let other = Config { chains: 3, ..plain.clone() };
+        assert!(told(&other, &plain).starts_with("their settings differ"), "{}", told(&other, &plain));
+        let both = told(&Config { tuning: slow.tuning.clone(), ..other }, &fast);
+        assert!(both.contains("their settings differ") && both.contains("tuning files differ"), "{both}");
+        assert_eq!(slow.digest(), tuned("# Slow.\n[cost]\nlatency = \"1000 us\"").digest());
     }
 }

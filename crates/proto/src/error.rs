@@ -4,6 +4,7 @@
 
 use outboard_plan::Rank;
 
+use crate::config::Difference;
 use crate::ids::{GroupHandle, SpId};
 use crate::interface::Signature;
 use crate::overdue::DeadlineMissed;
@@ -60,7 +61,8 @@ pub enum CollectiveError {
     Protocol(SpId),
     /// Two service processes are configured differently.
     #[error(
-        "{a} and {b} are configured differently (digests {a_digest:016x}, {b_digest:016x}); give all daemons the same settings"
+        "{a} and {b} are configured differently: {}",
+        Difference { a: *a_digest, b: *b_digest }
     )]
     Configuration {
         /// One service process.

@@ -7,6 +7,7 @@
 use std::hash::Hasher;
 use std::sync::Arc;
 
+use outboard_proto::config::Difference;
 use outboard_proto::wire;
 use outboard_proto::{GroupHandle, GroupSpec, HostId, Member, SpId};
 use outboard_shm::attach::OFFER_BYTES;
@@ -160,7 +161,8 @@ pub enum OfferError {
     },
     /// Two service processes are configured differently.
     #[error(
-        "rank 0 and rank {rank} are served by differently configured daemons (digests {ours:016x}, {found:016x}); give all the same settings"
+        "rank 0 and rank {rank} are served by daemons that are configured differently: {}",
+        Difference { a: *ours, b: *found }
     )]
     Configuration {
         /// The first rank that differs.
@@ -388,6 +390,8 @@ mod tests {
         assert!(matches!(group(&other_job, 2, 0), OfferError::Job { rank: 1, .. }));
         let other_settings = blob(&[offer(1), Offer { digest: 4, ..offer(2) }]);
         assert!(matches!(group(&other_settings, 2, 0), OfferError::Configuration { rank: 1, .. }));
+        let told = group(&other_settings, 2, 0).to_string();
+        assert!(told.contains("tuning file") && told.contains("OUTBOARD_TUNING"), "{told}");
         let two_addresses = blob(&[offer(1), Offer { address: [1u8].as_slice().into(), ..offer(1) }]);
         assert!(matches!(group(&two_addresses, 2, 0), OfferError::Address { rank: 1, .. }));
         let two_hosts = blob(&[offer(1), Offer { host: HostId(7), ..offer(1) }]);

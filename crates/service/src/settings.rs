@@ -7,10 +7,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
+use outboard_plan::selection::{Tuning, TuningError};
 use outboard_proto::Config;
 use outboard_proto::config::AllgatherAlgorithm;
 use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
@@ -108,6 +110,9 @@ pub struct Settings {
     /// Smallest block in bytes that is offloaded
     #[arg(long, env = "OUTBOARD_OFFLOAD_FROM", default_value = "4K")]
     pub offload_from: Bytes,
+    /// Tuning file, as written by `outboard tune`, which all daemons of a group have alike: algorithms of the collectives
+    #[arg(long, env = "OUTBOARD_TUNING")]
+    pub tuning: Option<PathBuf>,
     /// Memory for ranks that have not called yet
     #[arg(long, env = "OUTBOARD_STAGING_QUOTA", default_value = "1G")]
     pub staging_quota: Bytes,
@@ -205,6 +210,22 @@ pub enum SettingsError {
     /// The rate is zero.
     #[error("a link rate of 0 bit/s carries nothing; give the rate of the slowest link")]
     Rate,
+    /// The tuning file cannot be read.
+    #[error("tuning file {}: {source}; give one that the daemon may read, or none", path.display())]
+    TuningFile {
+        /// The name given.
+        path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The tuning file says nothing that can be used.
+    #[error("tuning file {}, {source}", path.display())]
+    Tuning {
+        /// The name given.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: TuningError,
+    },
     /// What ranks are told where there are several daemons.
     #[error("`{}` names several sockets; give this daemon one of them by --socket", .0.display())]
     SocketList(PathBuf),
@@ -269,6 +290,7 @@ impl Settings {
             chains: self.chains,
             subgroups: self.subgroups,
             offload_from: self.offload_from.0,
+            tuning: self.tuning.as_deref().map(read_tuning).transpose()?.map(Arc::new),
             staging_quota: self.staging_quota.0,
             narrate: self.trace.is_some(),
             watchdog: Some(self.watchdog.0).filter(|after| !after.is_zero()),
@@ -276,6 +298,16 @@ impl Settings {
             ..Config::default()
         })
     }
+}
+
+/// The tuning in a file.
+///
+/// # Errors
+/// When it cannot be read or says nothing that can be used.
+pub fn read_tuning(path: &Path) -> Result<Tuning, SettingsError> {
+    let unread = |source| SettingsError::TuningFile { path: path.to_owned(), source };
+    let text = std::fs::read_to_string(path).map_err(unread)?;
+    text.parse().map_err(|source| SettingsError::Tuning { path: path.to_owned(), source })
 }
 
 /// A file's mode, such as `660`.
@@ -454,6 +486,21 @@ mod tests {
         assert!(refused(&["outboardd", "--mtu", "100"]).contains("100"));
         assert!(refused(&["outboardd", "--link-rate", "0"]).contains("0 bit/s"));
         assert!(refused(&["outboardd", "--interface", "../lo"]).contains("../lo"));
+    }
+
+    #[test]
+    fn a_tuning_file_is_read_or_refused_by_line() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("tuning.toml");
+        let path = path.to_str().expect("ASCII");
+        let resolve = || parse(&["outboardd", "--tuning", path]).0.resolve();
+        assert!(resolve().expect_err("no file").to_string().contains(path));
+        std::fs::write(path, "[cost]\nlatency = \"1 ms\"\n").expect("written");
+        let tuning = resolve().expect("usable").tuning.expect("a tuning");
+        assert_eq!(tuning.cost.latency.in_nanoseconds(), 1_000_000);
+        std::fs::write(path, "[cost]\nlatency = \"soon\"\n").expect("written");
+        let refused = resolve().expect_err("unusable").to_string();
+        assert!(refused.contains("tuning.toml, line 2: `soon` is no duration"), "{refused}");
     }
 
     #[test]
