@@ -143,7 +143,7 @@ impl Collective {
         }
         let layout = choose(signature, Terrain::of(cx.members), cx.config);
         let local = |rank: &Rank| -> Result<Local, &'static str> {
-            let run = Run::new(layout.program(signature, &extents, (cx.members.ranks(), *rank))?);
+            let run = Run::new(layout.program(signature, &extents, *rank)?);
             Ok(Local { rank: *rank, presence: Presence::Absent, run, blocked: Vec::new(), scratch: None })
         };
         let locals = cx.members.locals.iter().map(local).collect::<Result<Vec<_>, _>>()?;

@@ -1,125 +1,152 @@
 //! Which plan carries out a call, and what that plan is for one rank.
 
+use std::sync::LazyLock;
+
+use outboard_plan::selection::{Case, Choice, Collective, Tuning};
 use outboard_plan::{
-    AllgatherAlgorithm, AllreduceAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, Extents, Program, Rank,
-    ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm, Topology, Vector, allgatherv, allreduce, barrier,
-    broadcast, exscan, reduce, reduce_scatter, scan,
+    AllgatherAlgorithm, AllreduceAlgorithm, BroadcastAlgorithm, Extents, Program, Rank, Topology, Vector, allgatherv,
+    allreduce, barrier, broadcast, exscan, reduce, reduce_scatter, scan,
 };
 
 use crate::config::{self, Config};
 use crate::group::Members;
 use crate::interface::{CallKind, Signature};
 
-/// Vectors from here on go in parts rather than whole, bytes: from here a byte more on the wire costs more than a round.
-const LONG: u64 = 32 << 10;
-
 /// Where a group runs, as all its members see it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terrain {
-    pub(crate) ranks: u32,
-    pub(crate) service_processes: u32,
+pub(crate) struct Terrain<'a> {
+    ranks: u32,
+    service_processes: u32,
+    hosts: u32,
+    /// By rank, and by service process the host.
+    of_rank: &'a [u32],
+    host_of: &'a [u32],
 }
 
-impl Terrain {
-    pub(crate) fn of(members: &Members) -> Self {
-        Terrain { ranks: members.ranks(), service_processes: members.sps.len() as u32 }
+impl<'a> Terrain<'a> {
+    pub(crate) fn of(members: &'a Members) -> Self {
+        Terrain {
+            ranks: members.ranks(),
+            service_processes: members.sps.len() as u32,
+            hosts: members.host_of.last().map_or(1, |last| last + 1),
+            of_rank: &members.of_rank,
+            host_of: &members.host_of,
+        }
+    }
+
+    fn topology(self) -> Topology {
+        let hosts = self.of_rank.iter().map(|sp| self.host_of[*sp as usize]);
+        Topology::of_hosts(hosts).expect("a group has as many ranks as a plan may have")
     }
 }
 
-/// A plan by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
-    Allgather(AllgatherAlgorithm),
-    Broadcast(BroadcastAlgorithm),
-    Barrier(BarrierAlgorithm),
-    Reduce(ReduceAlgorithm),
-    Allreduce(AllreduceAlgorithm),
-    ReduceScatter(ReduceScatterAlgorithm),
-    /// Of a scan or an exscan.
-    Scan(ScanAlgorithm),
+/// What members choose by that have no tuning, with multicast and without.
+static UNTUNED: LazyLock<[Tuning; 2]> = LazyLock::new(|| [Tuning::untuned(false), Tuning::untuned(true)]);
+
+/// How a call is carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layout {
+    choice: Choice,
+    topology: Topology,
 }
 
-/// The plan for a call of a collective with a barrier: a pure function of what all members agree on.
-pub(crate) fn choose(signature: Signature, terrain: Terrain, config: &Config) -> Layout {
-    let Terrain { ranks, service_processes } = terrain;
+/// How a call of a collective with a barrier is carried out: a pure function of what all members agree on.
+pub(crate) fn choose(signature: Signature, terrain: Terrain<'_>, config: &Config) -> Layout {
     // Ranks of one service process need no network: what they multicast is copied.
-    let alone = service_processes == 1;
     let multicast = match config.allgather {
-        config::AllgatherAlgorithm::Ring => alone,
+        config::AllgatherAlgorithm::Ring => terrain.service_processes == 1,
         config::AllgatherAlgorithm::Multicast => true,
     };
-    let subgroups = config.subgroups;
-    let long = signature.bytes >= LONG;
-    match signature.kind {
-        CallKind::Allgather | CallKind::Allgatherv { .. } if multicast => {
-            let chains = if config.chains == 0 || alone { ranks } else { config.chains.min(ranks) };
-            Layout::Allgather(AllgatherAlgorithm::Multicast { chains, subgroups })
+    let case = case(signature, terrain, multicast);
+    let tuning = config.tuning.as_deref().unwrap_or(&UNTUNED[usize::from(multicast)]);
+    let choice = settled(tuning.choose(&case).choice, terrain, config);
+    // Others ask for the number of ranks alone.
+    let by_host = matches!(choice, Choice::Allgather(AllgatherAlgorithm::Hierarchical { .. }));
+    Layout { choice, topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) } }
+}
+
+fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
+    let (collective, bytes) = match signature.kind {
+        CallKind::Allgather => (Collective::Allgather, signature.bytes),
+        CallKind::Allgatherv { .. } => (Collective::Allgather, signature.bytes / u64::from(terrain.ranks)),
+        CallKind::Broadcast { .. } => (Collective::Broadcast, signature.bytes),
+        CallKind::Barrier => (Collective::Barrier, 0),
+        CallKind::Reduce { .. } => (Collective::Reduce, signature.bytes),
+        CallKind::Allreduce { .. } => (Collective::Allreduce, signature.bytes),
+        CallKind::ReduceScatter { .. } => (Collective::ReduceScatter, signature.bytes),
+        CallKind::ReduceScatterBlock { .. } => {
+            (Collective::ReduceScatter, signature.bytes.saturating_mul(terrain.ranks.into()))
         }
-        CallKind::Allgather | CallKind::Allgatherv { .. } => Layout::Allgather(AllgatherAlgorithm::Ring),
-        CallKind::Broadcast { .. } if multicast => Layout::Broadcast(BroadcastAlgorithm::Multicast { subgroups }),
-        CallKind::Broadcast { .. } => Layout::Broadcast(BroadcastAlgorithm::Binomial),
-        CallKind::Barrier => Layout::Barrier(BarrierAlgorithm::Dissemination { ports: 1 }),
-        CallKind::Reduce { .. } if long => Layout::Reduce(ReduceAlgorithm::Halving),
-        CallKind::Reduce { .. } => Layout::Reduce(ReduceAlgorithm::Binomial),
-        CallKind::Allreduce { .. } if long && multicast => {
-            Layout::Allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups })
-        }
-        CallKind::Allreduce { .. } if long => Layout::Allreduce(AllreduceAlgorithm::Ring),
-        CallKind::Allreduce { .. } => Layout::Allreduce(AllreduceAlgorithm::RecursiveDoubling),
-        CallKind::ReduceScatter { .. } | CallKind::ReduceScatterBlock { .. } if long => {
-            Layout::ReduceScatter(ReduceScatterAlgorithm::Ring)
-        }
-        CallKind::ReduceScatter { .. } | CallKind::ReduceScatterBlock { .. } => {
-            Layout::ReduceScatter(ReduceScatterAlgorithm::Pairwise)
-        }
-        CallKind::Scan { .. } | CallKind::Exscan { .. } => Layout::Scan(ScanAlgorithm::RecursiveDoubling),
+        CallKind::Scan { .. } | CallKind::Exscan { .. } => (Collective::Scan, signature.bytes),
         CallKind::Alltoall
         | CallKind::Alltoallv
         | CallKind::Gather { .. }
         | CallKind::Gatherv { .. }
         | CallKind::Scatter { .. }
         | CallKind::Scatterv { .. } => unreachable!("exchanges have no plan of this kind"),
+    };
+    Case { collective, ranks: terrain.ranks, hosts: terrain.hosts, bytes, multicast }
+}
+
+/// The choice with what the settings say about multicast: addresses, and chains where the choice leaves them open (MC-8,
+/// MC-10).
+fn settled(choice: Choice, terrain: Terrain<'_>, config: &Config) -> Choice {
+    let subgroups = config.subgroups;
+    match choice {
+        Choice::Allgather(AllgatherAlgorithm::Multicast { chains, .. }) => {
+            let asked = if chains == 0 { config.chains } else { chains };
+            let all = asked == 0 || terrain.service_processes == 1;
+            let chains = if all { terrain.ranks } else { asked.min(terrain.ranks) };
+            Choice::Allgather(AllgatherAlgorithm::Multicast { chains, subgroups })
+        }
+        Choice::Broadcast(BroadcastAlgorithm::Multicast { .. }) => {
+            Choice::Broadcast(BroadcastAlgorithm::Multicast { subgroups })
+        }
+        Choice::Allreduce(AllreduceAlgorithm::ReduceMulticast { .. }) => {
+            Choice::Allreduce(AllreduceAlgorithm::ReduceMulticast { subgroups })
+        }
+        Choice::Allreduce(AllreduceAlgorithm::ReduceScatterMulticast { .. }) => {
+            Choice::Allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups })
+        }
+        other => other,
     }
 }
 
 impl Layout {
-    /// What `rank` of `ranks` does, or what cannot be.
-    pub(super) fn program(
-        self,
-        signature: Signature,
-        extents: &Extents,
-        (ranks, rank): (u32, Rank),
-    ) -> Result<Program, &'static str> {
-        match (self, signature.kind) {
-            (Layout::Allgather(algorithm), _) => allgatherv(algorithm, &Topology::flat(ranks), rank, extents, false)
-                .map_err(|_| "an allgather of these sizes"),
-            (Layout::Broadcast(algorithm), CallKind::Broadcast { root }) => {
+    /// What `rank` does, or what cannot be.
+    pub(super) fn program(&self, signature: Signature, extents: &Extents, rank: Rank) -> Result<Program, &'static str> {
+        let ranks = self.topology.ranks();
+        match (self.choice, signature.kind) {
+            (Choice::Allgather(algorithm), _) => {
+                allgatherv(algorithm, &self.topology, rank, extents, false).map_err(|_| "an allgather of these sizes")
+            }
+            (Choice::Broadcast(algorithm), CallKind::Broadcast { root }) => {
                 broadcast(algorithm, ranks, root, rank, signature.bytes).map_err(|_| "a broadcast from this root")
             }
-            (Layout::Barrier(algorithm), _) => {
+            (Choice::Barrier(algorithm), _) => {
                 barrier(algorithm, ranks, rank).map_err(|_| "a barrier among these ranks")
             }
-            (Layout::Reduce(algorithm), CallKind::Reduce { root, .. }) => {
+            (Choice::Reduce(algorithm), CallKind::Reduce { root, .. }) => {
                 let vector = vector(signature)?;
                 reduce(algorithm, ranks, root, rank, vector).map_err(|_| "a reduce to this root")
             }
-            (Layout::Allreduce(algorithm), _) => {
+            (Choice::Allreduce(algorithm), _) => {
                 allreduce(algorithm, ranks, rank, vector(signature)?).map_err(|_| "an allreduce of this size")
             }
-            (Layout::ReduceScatter(algorithm), _) => {
+            (Choice::ReduceScatter(algorithm), _) => {
                 let element = signature.kind.reduction().map_or(1, |reduction| reduction.element().bytes());
                 if !extents.sizes().all(|bytes| bytes.is_multiple_of(element)) {
                     return Err("a block that ends within an element");
                 }
                 reduce_scatter(algorithm, rank, extents).map_err(|_| "a reduce-scatter of these sizes")
             }
-            (Layout::Scan(algorithm), CallKind::Exscan { .. }) => {
+            (Choice::Scan(algorithm), CallKind::Exscan { .. }) => {
                 exscan(algorithm, ranks, rank, vector(signature)?).map_err(|_| "an exscan of this size")
             }
-            (Layout::Scan(algorithm), _) => {
+            (Choice::Scan(algorithm), _) => {
                 scan(algorithm, ranks, rank, vector(signature)?).map_err(|_| "a scan of this size")
             }
-            (Layout::Broadcast(_) | Layout::Reduce(_), _) => unreachable!("chosen for calls with a root"),
+            (Choice::Broadcast(_) | Choice::Reduce(_), _) => unreachable!("chosen for calls with a root"),
         }
     }
 }

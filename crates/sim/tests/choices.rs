@@ -1,0 +1,81 @@
+//! Every algorithm that the cost model may choose, and some that people may set, carried out by the protocol machine: right
+//! bytes on all ranks, whatever is lost and whoever is late.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_plan::selection::{Choice, Collective, Rule, Tuning};
+use outboard_plan::{AllgatherAlgorithm, Element, LeaderExchange, Operator, Reduction};
+use outboard_sim::{CallPlan, Combined, Faults, Pattern, Scenario, StoreKind, run};
+
+/// A tuning by which each collective is carried out by `choice`, where it is one of its own.
+fn forced(collective: Collective, choice: Choice) -> Tuning {
+    let rule = Rule { up_to: None, ranks: None, choice };
+    Tuning { rules: [(collective, vec![rule])].into(), ..Tuning::default() }
+}
+
+fn calls(collective: Collective, ranks: usize, bytes: u64) -> Vec<CallPlan> {
+    let reduction = Reduction::new(Operator::Sum, Element::I32).expect("defined by MPI");
+    let combined = |result| CallPlan::of(Pattern::Reduction { result, reduction }, bytes);
+    match collective {
+        Collective::Allgather => vec![CallPlan::of(Pattern::Allgather, bytes)],
+        Collective::Broadcast => vec![CallPlan::of(Pattern::Broadcast { root: ranks - 1 }, bytes)],
+        Collective::Barrier => vec![CallPlan::of(Pattern::Barrier, 0)],
+        Collective::Reduce => vec![combined(Combined::Reduce { root: ranks - 1 })],
+        Collective::Allreduce => vec![combined(Combined::Allreduce)],
+        Collective::ReduceScatter => {
+            vec![combined(Combined::ReduceScatterBlock), combined(Combined::ReduceScatter { seed: 3 })]
+        }
+        Collective::Scan => vec![combined(Combined::Scan), combined(Combined::Exscan)],
+    }
+}
+
+fn play(collective: Collective, choice: Choice, ranks: usize, bytes: u64, faults: Faults) {
+    for (ranks_per_host, siblings) in [(1, 1), (3, 1), (4, 2)] {
+        let mut scenario = Scenario::allgather(ranks, 0).ranks_per_host(ranks_per_host).siblings(siblings);
+        scenario.config.tuning = Some(Arc::new(forced(collective, choice)));
+        scenario.store = StoreKind::Bytes;
+        scenario.groups[0].calls = calls(collective, ranks, bytes);
+        for call in &mut scenario.groups[0].calls {
+            call.late.push((ranks / 2, Duration::from_millis(30)));
+        }
+        let outcome = run(&scenario.with_faults(faults.clone()), bytes ^ ranks as u64);
+        let outcome =
+            outcome.unwrap_or_else(|failure| panic!("{collective} by {choice} among {ranks} ranks: {failure}"));
+        assert_eq!(outcome.errors, 0, "{collective} by {choice} among {ranks} ranks");
+    }
+}
+
+#[test]
+fn all_that_may_be_chosen_is_carried_out() {
+    for (collective, choice) in Collective::ALL.into_iter().flat_map(|c| c.choices().iter().map(move |one| (c, *one))) {
+        for ranks in [1, 2, 5, 8, 11] {
+            for bytes in [40, 50_000] {
+                play(collective, choice, ranks, bytes, Faults::none());
+            }
+        }
+    }
+}
+
+#[test]
+fn all_that_may_be_chosen_outlives_loss() {
+    let faults = Faults { datagram_loss: 0.1, frame_loss: 0.1, jitter: Duration::from_millis(1), ..Faults::none() };
+    for (collective, choice) in Collective::ALL.into_iter().flat_map(|c| c.choices().iter().map(move |one| (c, *one))) {
+        play(collective, choice, 7, 20_000, faults.clone());
+    }
+}
+
+#[test]
+fn leaders_and_ports_that_people_set_are_carried_out() {
+    let exchange = |between| AllgatherAlgorithm::Hierarchical { leaders: 2, between };
+    for algorithm in [
+        exchange(LeaderExchange::NeighbourExchange),
+        exchange(LeaderExchange::StandardExchange { ports: 2 }),
+        AllgatherAlgorithm::Bruck { ports: 4 },
+        AllgatherAlgorithm::Multicast { chains: 2, subgroups: 1 },
+    ] {
+        for ranks in [2, 9] {
+            play(Collective::Allgather, Choice::Allgather(algorithm), ranks, 30_000, Faults::none());
+        }
+    }
+}
