@@ -16,6 +16,7 @@ use outboard_plan::goal::{self, Costs};
 use outboard_plan::text;
 
 use crate::error::CliError;
+use crate::explain_choice::{self, ChoiceArgs};
 use crate::places;
 use collective::Collective;
 use plans::Planned;
@@ -38,6 +39,8 @@ enum ExplainCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         flags: Vec<String>,
     },
+    /// Which algorithm a call gets, why, and what the others would take
+    Choice(ChoiceArgs),
 }
 
 /// Which plan, and what of it.
@@ -117,6 +120,7 @@ enum Format {
 pub(crate) fn explain(ExplainArgs { command, plan }: ExplainArgs) -> Result<ExitCode, CliError> {
     match command {
         Some(ExplainCommand::Config { flags }) => config(&flags),
+        Some(ExplainCommand::Choice(args)) => explain_choice::choice(&args),
         None => {
             // Printed at once: a reader that has seen enough closes the pipe, which is no panic.
             let shown = show(&plan)?;

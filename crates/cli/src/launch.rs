@@ -57,6 +57,9 @@ pub(crate) struct DaemonArgs {
     /// default
     #[arg(long)]
     pub(crate) watchdog: Option<Seconds>,
+    /// Tuning file of the daemons, as written by `outboard tune`
+    #[arg(long, env = "OUTBOARD_TUNING")]
+    pub(crate) tuning: Option<PathBuf>,
     /// Daemons and ranks write traces to the job's directory.
     #[arg(skip)]
     pub(crate) trace: bool,
@@ -75,6 +78,9 @@ impl DaemonArgs {
         }
         if let Some(core) = self.service_core {
             command.arg("--pin-core").arg(core.to_string());
+        }
+        if let Some(tuning) = &self.tuning {
+            command.arg("--tuning").arg(tuning);
         }
         if let Some(watchdog) = self.watchdog {
             command.arg("--watchdog").arg(watchdog.to_string());

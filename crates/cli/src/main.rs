@@ -5,6 +5,7 @@ mod demo;
 mod doctor;
 mod error;
 mod explain;
+mod explain_choice;
 mod lab;
 mod launch;
 mod notices;
@@ -14,6 +15,8 @@ mod run;
 mod sim;
 mod top;
 mod trace;
+mod tune;
+mod tune_rank;
 mod work;
 
 use std::process::ExitCode;
@@ -37,6 +40,8 @@ enum Command {
     /// Measure a collective beside other libraries on an emulated cluster
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Measure what things cost on a cluster, for the choice of algorithms
+    Tune(tune::TuneArgs),
     /// What service processes do now, and whom they wait for
     Top(top::TopArgs),
     /// Join the trace files of service processes and ranks to one for Perfetto
@@ -69,6 +74,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Demo(args) => demo::demo(&args),
         Command::Bench(command) => bench::bench(command),
+        Command::Tune(args) => tune::tune(&args),
         Command::Top(args) => top::top(&args),
         Command::Trace(args) => trace::trace(&args),
         Command::Lab(command) => lab::lab(command),

@@ -9,6 +9,7 @@
 //! panic crosses the C interface. This library starts no thread, installs no signal handler and never loads UCX; PMIx, where a launcher
 //! brings it, has a thread of its own while ranks are brought together.
 
+mod blocking;
 pub mod bootstrap;
 mod c_interface;
 mod connection;

@@ -1,0 +1,149 @@
+//! `outboard explain choice`: which algorithm a call gets, why, and what the others would take.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use outboard_plan::selection::{Because, Candidate, Case, Chosen, Collective, Rule, Size, Terms, Tuning, estimate};
+use outboard_service::settings::{Bytes, read_tuning};
+
+use crate::error::CliError;
+
+/// More ranks than this are not played: their programs would fill the memory.
+const MOST_PLAYED: u32 = 256;
+
+/// A call whose algorithm is asked for.
+#[derive(Debug, Args)]
+pub(crate) struct ChoiceArgs {
+    /// allgather, broadcast, barrier, reduce, allreduce, reduce-scatter or scan
+    collective: Collective,
+    /// Ranks of the group
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(outboard_plan::MAX_RANKS)))]
+    ranks: u32,
+    /// Hosts that they are on; as many as ranks by default
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    hosts: Option<u32>,
+    /// Bytes of the vector, of the root, or of each rank's block
+    #[arg(long, default_value = "0")]
+    size: Bytes,
+    /// Tuning file of the daemons
+    #[arg(long, env = "OUTBOARD_TUNING")]
+    tuning: Option<PathBuf>,
+    /// The daemons have no multicast
+    #[arg(long)]
+    no_multicast: bool,
+    /// Play the actual programs event by event, too
+    #[arg(long)]
+    play: bool,
+}
+
+pub(crate) fn choice(args: &ChoiceArgs) -> Result<ExitCode, CliError> {
+    let hosts = args.hosts.unwrap_or(args.ranks);
+    if hosts > args.ranks {
+        return Err(CliError::Failed(format!("{} ranks are not on {hosts} hosts: name at most as many", args.ranks)));
+    }
+    if args.play && args.ranks > MOST_PLAYED {
+        return Err(CliError::Failed(format!("{} ranks are too many to play: name at most {MOST_PLAYED}", args.ranks)));
+    }
+    let case = Case {
+        collective: args.collective,
+        ranks: args.ranks,
+        hosts,
+        bytes: args.size.0,
+        multicast: !args.no_multicast || hosts == 1,
+    };
+    let (tuning, source) = match &args.tuning {
+        Some(path) => {
+            let tuning = read_tuning(path).map_err(|error| CliError::Failed(error.to_string()))?;
+            let source = format!("{}, digest {:08x}", path.display(), tuning.digest());
+            (tuning, source)
+        }
+        None => (Tuning::untuned(case.multicast), "none given: what daemons do without a tuning file".to_owned()),
+    };
+    print!("{}", report(&tuning, &source, &case, args.play));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(tuning: &Tuning, source: &str, case: &Case, play: bool) -> String {
+    let Case { collective, ranks, hosts, bytes, .. } = *case;
+    let chosen = tuning.choose(case);
+    let mut text = format!("{collective} of {} among {ranks} ranks on {hosts} hosts\n", Size(bytes));
+    text += &format!("tuning  {source}\nchosen  {}\nbecause {}\n\n", chosen.choice, reason(tuning, case, &chosen));
+    let by_hand = tuning.candidate(case, chosen.choice).filter(|_| !collective.choices().contains(&chosen.choice));
+    let mut all: Vec<Candidate> = tuning.candidates(case).chain(by_hand).collect();
+    all.sort_by_key(|candidate| candidate.time);
+    let played_head = if play { "played" } else { "" };
+    text += &format!(
+        "  {:<40} {:>12} {:>9} {:>8} {:>7} {:>12} {:>12} {:>12} {:>12}  {played_head}\n",
+        "algorithm", "time", "latencies", "messages", "control", "sent", "multicast", "copied", "reduced"
+    );
+    for Candidate { choice, terms, time } in all {
+        let mark = if choice == chosen.choice { '*' } else { ' ' };
+        let Terms { latencies, messages, controls, sent, multicast, copied, reduced } = terms;
+        let played = if play { played(tuning, case, choice) } else { String::new() };
+        let row = format!(
+            "{mark} {:<40} {:>12} {latencies:>9} {messages:>8} {controls:>7} {sent:>12} {multicast:>12} {copied:>12} \
+             {reduced:>12}  {played}",
+            choice.to_string(),
+            time.to_string(),
+        );
+        text += row.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+fn played(tuning: &Tuning, case: &Case, choice: outboard_plan::selection::Choice) -> String {
+    let programs = case.programs(choice);
+    let time = programs.and_then(|programs| estimate(&programs, |rank| case.host_of(rank), &tuning.cost).ok());
+    time.map_or_else(|| "-".to_owned(), |time| time.to_string())
+}
+
+fn reason(tuning: &Tuning, case: &Case, chosen: &Chosen) -> String {
+    let collective = case.collective;
+    match chosen.because {
+        Because::Fastest if tuning.rules.contains_key(&collective) => {
+            format!(
+                "the cost model finds it fastest, and no [[choice.{collective}]] applies that can be carried out here"
+            )
+        }
+        Because::Fastest => "the cost model finds it fastest".to_owned(),
+        Because::Rule(index) => {
+            let rules = tuning.rules.get(&collective).map_or(&[][..], Vec::as_slice);
+            let bounds = rules.get(index).map(bounds).unwrap_or_default();
+            format!("[[choice.{collective}]] number {} says so{bounds}", index + 1)
+        }
+    }
+}
+
+/// Where a choice that is set by hand applies.
+fn bounds(rule: &Rule) -> String {
+    let bytes = rule.up_to.map(|most| format!("up to {most}"));
+    let ranks = rule.ranks.map(|most| format!("up to {most} ranks"));
+    let both: Vec<String> = bytes.into_iter().chain(ranks).collect();
+    if both.is_empty() { String::new() } else { format!(", {}", both.join(" and ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_chosen_and_why_is_told() {
+        let text = "[[choice.allreduce]]\nup-to = \"4 KiB\"\nranks = 8\nalgorithm = \"ring\"\n";
+        let tuning: Tuning = text.parse().expect("valid");
+        let case = Case { collective: Collective::Allreduce, ranks: 8, hosts: 4, bytes: 4096, multicast: true };
+        let by_hand = report(&tuning, "a file", &case, true);
+        assert!(
+            by_hand
+                .contains("chosen  ring\nbecause [[choice.allreduce]] number 1 says so, up to 4 KiB and up to 8 ranks")
+        );
+        assert!(by_hand.lines().any(|line| line.starts_with("* ring ")), "{by_hand}");
+        assert!(by_hand.contains("  recursive-doubling"), "{by_hand}");
+        let by_cost = report(&tuning, "a file", &Case { bytes: 1 << 20, ..case }, false);
+        assert!(by_cost.contains("no [[choice.allreduce]] applies"), "{by_cost}");
+        let untuned =
+            report(&Tuning::untuned(true), "none", &Case { collective: Collective::Broadcast, ..case }, false);
+        assert!(untuned.contains("chosen  multicast:subgroups=1\nbecause [[choice.broadcast]] number 1"), "{untuned}");
+    }
+}

@@ -1,0 +1,68 @@
+//! Collectives on slices, for ranks that have nothing to do meanwhile: no `unsafe`, because the buffers are borrowed to the
+//! end.
+
+use outboard_plan::Reduction;
+
+use crate::error::Error;
+use crate::group::{Contribution, Group};
+use crate::request::Request;
+
+impl Group {
+    /// [`Group::iallgather`] of `send` into `receive`, to its end.
+    ///
+    /// # Errors
+    /// As of [`Group::iallgather`] and of the request; [`Error::Argument`] where `receive` does not have the bytes of all
+    /// blocks.
+    pub fn allgather(&self, send: &[u8], receive: &mut [u8]) -> Result<(), Error> {
+        let expected = send.len().checked_mul(self.size()? as usize);
+        if expected != Some(receive.len()) {
+            let (blocks, block) = (self.size()?, send.len());
+            let problem = format!("has {} bytes, not those of {blocks} blocks of {block}", receive.len());
+            return Err(Error::argument("receive", problem));
+        }
+        // SAFETY: both slices are borrowed until the request has ended, just below.
+        end(unsafe { self.iallgather(Contribution::At(send.as_ptr()), receive.as_mut_ptr(), send.len() as u64) }?)
+    }
+
+    /// [`Group::ibroadcast`] of the root's `buffer` into that of all others, to its end.
+    ///
+    /// # Errors
+    /// As of [`Group::ibroadcast`] and of the request.
+    pub fn broadcast(&self, root: u32, buffer: &mut [u8]) -> Result<(), Error> {
+        // SAFETY: the slice is borrowed until the request has ended, just below.
+        end(unsafe { self.ibroadcast(root, buffer.as_mut_ptr(), buffer.len() as u64) }?)
+    }
+
+    /// [`Group::ibarrier`] to its end.
+    ///
+    /// # Errors
+    /// As of [`Group::ibarrier`] and of the request.
+    pub fn barrier(&self) -> Result<(), Error> {
+        end(self.ibarrier()?)
+    }
+
+    /// [`Group::iallreduce`] of the elements in `send` into `receive`, to its end.
+    ///
+    /// # Errors
+    /// As of [`Group::iallreduce`] and of the request; [`Error::Argument`] where the slices differ in length or end within an
+    /// element.
+    pub fn allreduce(&self, reduction: Reduction, send: &[u8], receive: &mut [u8]) -> Result<(), Error> {
+        let (bytes, element) = (send.len() as u64, reduction.element().bytes());
+        if send.len() != receive.len() || !bytes.is_multiple_of(element) {
+            let problem = format!("has {} bytes, not those of {bytes} sent in elements of {element}", receive.len());
+            return Err(Error::argument("receive", problem));
+        }
+        let contribution = Contribution::At(send.as_ptr());
+        // SAFETY: both slices are borrowed until the request has ended, just below.
+        end(unsafe { self.iallreduce(contribution, receive.as_mut_ptr(), bytes / element, reduction) }?)
+    }
+}
+
+/// Sleeps until the request has ended.
+fn end(mut request: Request) -> Result<(), Error> {
+    loop {
+        if let Some(result) = request.wait(None) {
+            return result;
+        }
+    }
+}
