@@ -34,6 +34,11 @@ impl BenchOptions {
         Self { setup, collective, sizes, pin_progress: false, late: None, idle: None, test_calls: 0 }
     }
 
+    /// The calls that are measured, in the order of the sizes.
+    pub fn calls(&self) -> impl Iterator<Item = Call> {
+        self.sizes.iter().map(|bytes| self.call(*bytes))
+    }
+
     /// The call that is measured for one of the sizes.
     pub(crate) fn call(&self, bytes: u64) -> Call {
         Call {

@@ -12,15 +12,12 @@ use outboard_bench::{
 };
 use outboard_lab::LabSpec;
 
+use crate::algorithm::Algorithms;
 use crate::error::CliError;
 use crate::lab::LinkArgs;
 use crate::launch::{self, DaemonArgs, Daemons};
 use crate::places;
 
-/// How blocks for one rank go, whatever the daemons do for allgathers (SP-5).
-const PULL: &str = "pull";
-/// Chosen by the daemons.
-const AUTO: &str = "auto";
 /// Where none are given.
 const SIZES: &str = "256K,1M,4M";
 
@@ -179,24 +176,6 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
     collectives(collective, args)
 }
 
-/// The algorithm that our side is told, as the report names it.
-fn algorithm(collective: Collective, daemons: &DaemonArgs) -> String {
-    match collective {
-        Collective::Allgather | Collective::Allgatherv | Collective::Broadcast => daemons.algorithm.clone(),
-        Collective::Alltoall
-        | Collective::Alltoallv
-        | Collective::Gather
-        | Collective::Gatherv
-        | Collective::Scatter
-        | Collective::Scatterv => PULL.to_owned(),
-        Collective::Reduce
-        | Collective::Allreduce
-        | Collective::ReduceScatter
-        | Collective::Scan
-        | Collective::Barrier => AUTO.to_owned(),
-    }
-}
-
 fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliError> {
     let sizes = args.sizes.unwrap_or_else(|| if collective.has_bytes() { SIZES } else { "0" }.to_owned());
     let sizes = parse_sizes(&sizes).map_err(|e| CliError::Failed(e.to_string()))?;
@@ -209,8 +188,9 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
         // One alone is what everybody expects.
         let told = args.service_processes.len() > 1 || *each != ServiceProcesses::default();
         let variant = told.then(|| format!("{each} to a host"));
-        let algorithm = algorithm(collective, &daemons);
-        ours.extend(systems_of(args.via, args.setup.mpi, &algorithm, &daemons, variant.as_deref())?);
+        let algorithms = Algorithms::of(collective, &daemons)?;
+        options.calls().try_for_each(|call| algorithms.check(&call))?;
+        ours.extend(systems_of(args.via, args.setup.mpi, &algorithms, &daemons, variant.as_deref())?);
     }
     let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
     let report = outboard_bench::run(&options, &systems)?;
@@ -225,16 +205,11 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The same for every call.
-fn name(algorithm: String) -> impl Fn(&Call) -> String {
-    move |_| algorithm.clone()
-}
-
 /// Our ways in by daemons that are started so.
 fn systems_of(
     via: Via,
     mpi: Peer,
-    algorithm: &str,
+    algorithms: &Algorithms,
     daemons: &DaemonArgs,
     variant: Option<&str>,
 ) -> Result<Vec<Box<dyn System>>, CliError> {
@@ -244,12 +219,15 @@ fn systems_of(
         let (daemons, include) = (daemons.clone(), places::include()?);
         let library = places::library()?;
         let library = library.parent().expect("a file lies in a directory").to_owned();
-        let launch = move |job: &outboard_bench::Job<'_>| launch::launch_ranks(job, &daemons);
-        let algorithm = name(algorithm.to_owned());
+        let told = algorithms.clone();
+        let launch =
+            move |job: &outboard_bench::Job<'_>| launch::launch_ranks(job, &told.told(&daemons, job.directory)?);
+        let named = algorithms.clone();
+        let algorithm = move |call: &Call| named.name(call);
         ours.push(Box::new(Outboard::new(algorithm, &include, &library, launch).with_variant(variant.clone())));
     }
     if matches!(via, Via::Mpi | Via::Both) {
-        ours.push(below_mpi(mpi, algorithm, daemons.clone(), variant)?);
+        ours.push(below_mpi(mpi, algorithms.clone(), daemons.clone(), variant)?);
     }
     Ok(ours)
 }
@@ -257,19 +235,21 @@ fn systems_of(
 /// Our way in below an unmodified MPI program.
 fn below_mpi(
     mpi: Peer,
-    algorithm: &str,
+    algorithms: Algorithms,
     daemons: DaemonArgs,
     variant: Option<String>,
 ) -> Result<Box<dyn System>, CliError> {
+    let named = algorithms.clone();
+    let algorithm = move |call: &Call| named.name(call);
     let start = move |job: &outboard_bench::Job<'_>| {
         let library = places::library().map_err(|e| outboard_bench::LaunchError::new("liboutboard.so", e))?;
-        let d = Daemons::on_lab(job.lab, job.ranks, job.directory, &daemons)?;
+        let d = Daemons::on_lab(job.lab, job.ranks, job.directory, &algorithms.told(&daemons, job.directory)?)?;
         let mut environment = d.environment();
         environment.push(("OUTBOARD_LIBRARY".to_owned(), library.display().to_string()));
         Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })
     };
     let shim = places::shim(mpi)?;
-    let system = OutboardBelowMpi::new(name(algorithm.to_owned()), mpi, &default_peers_dir(), &shim, start)?;
+    let system = OutboardBelowMpi::new(algorithm, mpi, &default_peers_dir(), &shim, start)?;
     Ok(Box::new(system.with_variant(variant)))
 }
 
@@ -300,7 +280,9 @@ fn fft(args: FftArgs) -> Result<ExitCode, CliError> {
     let daemons = args.setup.daemons(args.service_processes);
     let variant = (args.service_processes != ServiceProcesses::default())
         .then(|| format!("{} to a host", args.service_processes));
-    let ours = if args.peers_only { Vec::new() } else { vec![below_mpi(args.setup.mpi, PULL, daemons, variant)?] };
+    let algorithms = Algorithms::of(Collective::Alltoallv, &daemons)?;
+    let ours =
+        if args.peers_only { Vec::new() } else { vec![below_mpi(args.setup.mpi, algorithms, daemons, variant)?] };
     let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
     let report = outboard_bench::run_fft(&options, &systems)?;
     print!("{}", render_fft_table(&report));

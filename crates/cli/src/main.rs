@@ -1,5 +1,6 @@
 //! The `outboard` command: one file per subcommand, [`launch`] for what several of them start.
 
+mod algorithm;
 mod bench;
 mod demo;
 mod doctor;

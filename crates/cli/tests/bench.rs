@@ -68,6 +68,22 @@ fn every_reduction_is_right_in_either_layout() {
     }
 }
 
+/// Without multicast every block leaves a host once for each other one: the daemons did what they were told.
+#[test]
+fn an_algorithm_that_is_asked_for_carries_out_the_call() {
+    let wire_bytes = |algorithm| {
+        let measured =
+            ["allgather", "--lab", "4x1gbit", "--sizes", "64K", "--repetitions", "4", "--algorithm", algorithm];
+        let rows = rows(&measured);
+        assert_eq!(rows[0]["algorithm"], algorithm);
+        assert_offloaded(&rows[0]);
+        rows[0]["wire_bytes"].as_f64().expect("a number")
+    };
+    let payload = f64::from(64 << 10);
+    assert!(wire_bytes("neighbour-exchange") >= 2.0 * 4.0 * 3.0 * payload);
+    assert!(wire_bytes("multicast") < 2.0 * 4.0 * 3.0 * payload);
+}
+
 /// SP-5: an alltoallv ends for those among whom its blocks go, though another rank has yet to call.
 #[test]
 fn a_late_rank_without_blocks_delays_nobody() {

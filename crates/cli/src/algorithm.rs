@@ -1,0 +1,178 @@
+//! Which algorithms our side of a measurement uses: what its daemons are told, and what its rows say.
+//!
+//! Invariant: a row names what the group chooses for that call by the same pure function; an algorithm that is asked for and
+//! cannot carry out a call of the run is refused before anything starts.
+
+use std::fs;
+use std::path::Path;
+
+use outboard_bench::{Call, Collective, LaunchError};
+use outboard_plan::selection::{self, Case, Choice, Rule, Tuning};
+use outboard_service::settings::read_tuning;
+
+use crate::error::CliError;
+use crate::launch::DaemonArgs;
+
+/// How blocks for one rank go, whatever else is chosen (SP-5).
+const PULL: &str = "pull";
+/// What daemons are told to prefer, where they are told nothing else.
+const MULTICAST: &str = "multicast";
+/// What they do without multicast.
+const RING: &str = "ring";
+
+/// The algorithms of one collective.
+#[derive(Debug, Clone)]
+pub(crate) struct Algorithms {
+    /// `None` where nothing is chosen.
+    collective: Option<selection::Collective>,
+    tuning: Tuning,
+    /// Asked for by name.
+    asked: Option<Choice>,
+    multicast: bool,
+}
+
+impl Algorithms {
+    /// How [`DaemonArgs`] have it: `ring` and `multicast` of an allgather or a broadcast say whether the daemons multicast,
+    /// all other names are those of the collective's algorithms; `multicast` leaves the choice of others to the group.
+    pub(crate) fn of(collective: Collective, daemons: &DaemonArgs) -> Result<Self, CliError> {
+        let failed = |why: String| CliError::Failed(format!("--algorithm {}: {why}", daemons.algorithm));
+        let gathers_all = matches!(collective, Collective::Allgather | Collective::Allgatherv | Collective::Broadcast);
+        let of_daemons = daemons.algorithm == MULTICAST || (gathers_all && daemons.algorithm == RING);
+        let multicast = !(gathers_all && daemons.algorithm == RING);
+        let chosen_for = chosen_for(collective);
+        let asked = match chosen_for {
+            _ if of_daemons => None,
+            Some(chosen_for) => Some(chosen_for.read(&daemons.algorithm).map_err(failed)?),
+            None => return Err(failed(format!("blocks of {collective} go by {PULL}"))),
+        };
+        let mut tuning = match &daemons.tuning {
+            Some(path) => read_tuning(path).map_err(|error| CliError::Failed(error.to_string()))?,
+            None => Tuning::untuned(multicast),
+        };
+        if let (Some(collective), Some(choice)) = (chosen_for, asked) {
+            tuning.rules.insert(collective, vec![Rule { up_to: None, ranks: None, choice }]);
+        }
+        Ok(Self { collective: chosen_for, tuning, asked, multicast })
+    }
+
+    /// Refuses what was asked for where it cannot carry out `call`.
+    pub(crate) fn check(&self, call: &Call) -> Result<(), CliError> {
+        match (self.asked, self.choice(call)) {
+            (Some(asked), Some(choice)) if asked != choice => Err(CliError::Failed(format!(
+                "{asked} cannot carry out a {} of {} bytes among {} ranks on {} hosts",
+                call.collective,
+                call.bytes,
+                call.ranks(),
+                call.hosts
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the group chooses for `call`; `None` where there is no choice.
+    fn choice(&self, call: &Call) -> Option<Choice> {
+        let collective = self.collective?;
+        let (ranks, hosts) = (call.ranks(), call.hosts);
+        // Ranks of one host need no network.
+        let multicast = self.multicast || hosts == 1;
+        Some(self.tuning.choose(&Case { collective, ranks, hosts, bytes: call.bytes, multicast }).choice)
+    }
+
+    /// As a row names it.
+    pub(crate) fn name(&self, call: &Call) -> String {
+        match self.choice(call) {
+            // Its settings are the daemons'.
+            Some(choice) if choice.multicasts() => {
+                let text = choice.to_string();
+                text.split(':').next().unwrap_or(&text).to_owned()
+            }
+            Some(choice) => choice.to_string(),
+            None => PULL.to_owned(),
+        }
+    }
+
+    /// The daemons' arguments with what was asked for, in a tuning file of `directory`.
+    pub(crate) fn told(&self, daemons: &DaemonArgs, directory: &Path) -> Result<DaemonArgs, LaunchError> {
+        let mut daemons = daemons.clone();
+        if self.asked.is_some() {
+            let path = directory.join("tuning.toml");
+            fs::write(&path, self.tuning.to_string())
+                .map_err(|error| LaunchError::new(format!("write {}", path.display()), error))?;
+            daemons.tuning = Some(path);
+            daemons.algorithm = MULTICAST.to_owned();
+        }
+        Ok(daemons)
+    }
+}
+
+/// What its algorithm is chosen as.
+fn chosen_for(collective: Collective) -> Option<selection::Collective> {
+    match collective {
+        Collective::Allgather | Collective::Allgatherv => Some(selection::Collective::Allgather),
+        Collective::Broadcast => Some(selection::Collective::Broadcast),
+        Collective::Reduce => Some(selection::Collective::Reduce),
+        Collective::Allreduce => Some(selection::Collective::Allreduce),
+        Collective::ReduceScatter => Some(selection::Collective::ReduceScatter),
+        Collective::Scan => Some(selection::Collective::Scan),
+        Collective::Barrier => Some(selection::Collective::Barrier),
+        Collective::Alltoall
+        | Collective::Alltoallv
+        | Collective::Gather
+        | Collective::Gatherv
+        | Collective::Scatter
+        | Collective::Scatterv => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn algorithms(collective: Collective, name: &str) -> Result<Algorithms, CliError> {
+        Algorithms::of(collective, &DaemonArgs { algorithm: name.to_owned(), ..DaemonArgs::default() })
+    }
+
+    fn call(collective: Collective, bytes: u64) -> Call {
+        Call { collective, hosts: 4, ranks_per_host: 1, bytes, silent_rank: false }
+    }
+
+    fn named(collective: Collective, name: &str, bytes: u64) -> String {
+        algorithms(collective, name).expect("there is one").name(&call(collective, bytes))
+    }
+
+    #[test]
+    fn rows_name_what_is_asked_for_or_chosen() {
+        assert_eq!(named(Collective::Allgatherv, "multicast", 4096), "multicast");
+        assert_eq!(named(Collective::Broadcast, "ring", 4096), "binomial");
+        assert_eq!(named(Collective::Allreduce, "ring", 64), "ring");
+        assert_eq!(named(Collective::Gather, "multicast", 64), "pull");
+        let tuning = Tuning::untuned(true);
+        for bytes in [64, 4 << 20] {
+            let collective = selection::Collective::Allreduce;
+            let case = Case { collective, ranks: 4, hosts: 4, bytes, multicast: true };
+            let chosen = tuning.choose(&case).choice.to_string();
+            assert!(chosen.starts_with(&named(Collective::Allreduce, "multicast", bytes)), "{chosen}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_the_daemons_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let asked = algorithms(Collective::Allreduce, "rabenseifner").expect("there is one");
+        let daemons = DaemonArgs { algorithm: "rabenseifner".to_owned(), ..DaemonArgs::default() };
+        let told = asked.told(&daemons, directory.path()).expect("a file");
+        assert_eq!(told.algorithm, MULTICAST);
+        let read = read_tuning(&told.tuning.expect("a file")).expect("a tuning");
+        assert_eq!(read, asked.tuning);
+        let untold = algorithms(Collective::Allreduce, MULTICAST).expect("there is one");
+        assert_eq!(untold.told(&DaemonArgs::default(), directory.path()).expect("as they are").tuning, None);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for (collective, name) in [(Collective::Allreduce, "magic"), (Collective::Alltoall, "ring")] {
+            let why = algorithms(collective, name).expect_err("there is none").to_string();
+            assert!(why.contains(name), "{why}");
+        }
+    }
+}
