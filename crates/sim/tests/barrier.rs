@@ -23,7 +23,7 @@ fn groups_of_any_size_pass() {
     }
 }
 
-/// SP-6: a service process stands in for the late rank and does not pass on that it has come.
+/// SP-6: no service process passes on that a rank has come that has not.
 #[test]
 fn sp_6_nobody_passes_before_the_late_rank() {
     for ranks_per_host in [1, 2, 4] {

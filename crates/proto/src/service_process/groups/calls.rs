@@ -279,7 +279,6 @@ fn sound(call: &Call, ranks: u32) -> bool {
         (
             CallKind::Allgather
             | CallKind::Broadcast { .. }
-            | CallKind::Barrier
             | CallKind::Reduce { .. }
             | CallKind::Allreduce { .. }
             | CallKind::ReduceScatterBlock { .. }
@@ -287,6 +286,7 @@ fn sound(call: &Call, ranks: u32) -> bool {
             | CallKind::Exscan { .. },
             blocks,
         ) => blocks.is_none(),
+        (CallKind::Barrier, blocks) => blocks.is_none() && call.signature.bytes == 0,
         (CallKind::Allgatherv { .. } | CallKind::ReduceScatter { .. }, None) => false,
         (CallKind::ReduceScatter { sizes, .. }, Some(blocks)) => {
             let lengths = || blocks.send.iter().map(|span| span.len);
