@@ -22,11 +22,13 @@ pub struct Sample {
 
 /// Parameters of [`Cost`].
 const PARAMETERS: usize = 7;
-/// How much a parameter that no call tells about is held to its old value, against one call.
-const HOLD: f64 = 1e-6;
-/// No parameter becomes so much smaller in one fit.
-const LEAST: f64 = 1e-4;
-/// How often it is asked anew which of link and processor holds a call up.
+/// How much each parameter is held to its old value, against one call: where calls tell only the sum of two, both change
+/// alike.
+const HOLD: f64 = 0.01;
+/// No parameter becomes smaller than this part of itself in one round.
+const LEAST: f64 = 0.05;
+/// How often all is done again from what was found: then it is known better which of link and processor holds a call up, and
+/// old values hold no more.
 const ROUNDS: usize = 8;
 /// Steps of the descent, each through all parameters; it ends by itself long before where calls tell parameters apart.
 const STEPS: usize = 5_000;

@@ -303,7 +303,7 @@ algorithm = "ring"
             ("\n[cost\n", 2, ""),
             ("[[choice.allreduce]]\nup-to = \"1 KiB\"\n", 1, "missing field `algorithm`"),
             ("[[choice.allreduce]]\nalgorithm = \"magic\"\n", 2, "recursive-doubling"),
-            ("[[choice.allreduce]]\nalgorithm = \"binomial\"\n", 2, "Allreduce is called \"binomial\""),
+            ("[[choice.allreduce]]\nalgorithm = \"binomial\"\n", 2, "no allreduce algorithm is called `binomial`"),
             ("[[choice.allgasp]]\nalgorithm = \"ring\"\n", 1, "allgather"),
             ("[[choice.allreduce]]\nup-to = \"1 km\"\nalgorithm = \"ring\"\n", 2, "no size"),
             (
