@@ -12,6 +12,9 @@ use crate::error::CliError;
 /// More ranks than this are not played: their programs would fill the memory.
 const MOST_PLAYED: u32 = 256;
 
+/// In place of the name of a tuning file.
+const UNTUNED: &str = "none: what daemons do without a tuning file";
+
 /// A call whose algorithm is asked for.
 #[derive(Debug, Args)]
 pub(crate) struct ChoiceArgs {
@@ -58,7 +61,7 @@ pub(crate) fn choice(args: &ChoiceArgs) -> Result<ExitCode, CliError> {
             let source = format!("{}, digest {:08x}", path.display(), tuning.digest());
             (tuning, source)
         }
-        None => (Tuning::untuned(case.multicast), "none given: what daemons do without a tuning file".to_owned()),
+        None => (Tuning::untuned(case.multicast), UNTUNED.to_owned()),
     };
     print!("{}", report(&tuning, &source, &case, args.play));
     Ok(ExitCode::SUCCESS)
@@ -68,7 +71,8 @@ fn report(tuning: &Tuning, source: &str, case: &Case, play: bool) -> String {
     let Case { collective, ranks, hosts, bytes, .. } = *case;
     let chosen = tuning.choose(case);
     let mut text = format!("{collective} of {} among {ranks} ranks on {hosts} hosts\n", Size(bytes));
-    text += &format!("tuning  {source}\nchosen  {}\nbecause {}\n\n", chosen.choice, reason(tuning, case, &chosen));
+    text +=
+        &format!("tuning  {source}\nchosen  {}\nbecause {}\n\n", chosen.choice, reason(tuning, source, case, &chosen));
     let by_hand = tuning.candidate(case, chosen.choice).filter(|_| !collective.choices().contains(&chosen.choice));
     let mut all: Vec<Candidate> = tuning.candidates(case).chain(by_hand).collect();
     all.sort_by_key(|candidate| candidate.time);
@@ -99,7 +103,7 @@ fn played(tuning: &Tuning, case: &Case, choice: outboard_plan::selection::Choice
     time.map_or_else(|| "-".to_owned(), |time| time.to_string())
 }
 
-fn reason(tuning: &Tuning, case: &Case, chosen: &Chosen) -> String {
+fn reason(tuning: &Tuning, source: &str, case: &Case, chosen: &Chosen) -> String {
     let collective = case.collective;
     match chosen.because {
         Because::Fastest if tuning.rules.contains_key(&collective) => {
@@ -108,6 +112,7 @@ fn reason(tuning: &Tuning, case: &Case, chosen: &Chosen) -> String {
             )
         }
         Because::Fastest => "the cost model finds it fastest".to_owned(),
+        Because::Rule(_) if source == UNTUNED => "daemons without a tuning file always do so".to_owned(),
         Because::Rule(index) => {
             let rules = tuning.rules.get(&collective).map_or(&[][..], Vec::as_slice);
             let bounds = rules.get(index).map(bounds).unwrap_or_default();
@@ -143,7 +148,7 @@ mod tests {
         let by_cost = report(&tuning, "a file", &Case { bytes: 1 << 20, ..case }, false);
         assert!(by_cost.contains("no [[choice.allreduce]] applies"), "{by_cost}");
         let untuned =
-            report(&Tuning::untuned(true), "none", &Case { collective: Collective::Broadcast, ..case }, false);
-        assert!(untuned.contains("chosen  multicast:subgroups=1\nbecause [[choice.broadcast]] number 1"), "{untuned}");
+            report(&Tuning::untuned(true), UNTUNED, &Case { collective: Collective::Broadcast, ..case }, false);
+        assert!(untuned.contains("chosen  multicast:subgroups=1\nbecause daemons without"), "{untuned}");
     }
 }
