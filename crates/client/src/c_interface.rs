@@ -104,6 +104,33 @@ fn place<T>(place: *mut T, argument: &'static str) -> Result<(), Error> {
     if place.is_null() { Err(null(argument)) } else { Ok(()) }
 }
 
+/// OUTBOARD_IN_PLACE.
+fn is_in_place(buffer: *const c_void) -> bool {
+    buffer.addr() == usize::MAX
+}
+
+fn contribution(send: *const c_void) -> Contribution {
+    if is_in_place(send) { Contribution::InPlace } else { Contribution::At(send.cast()) }
+}
+
+/// Posts and hands the request out.
+///
+/// # Safety
+/// `group` and `request` are as the header asks.
+unsafe fn post(
+    group: *mut Group,
+    request: *mut *mut Request,
+    post: impl FnOnce(&Group) -> Result<Request, Error>,
+) -> c_int {
+    enter(|| {
+        place(request, "request")?;
+        // SAFETY: the caller's promise.
+        let posted = post(unsafe { borrow(group, "group") }?)?;
+        // SAFETY: not NULL, as checked above.
+        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
+    })
+}
+
 fn limit(timeout_ms: c_int) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }
@@ -301,16 +328,8 @@ unsafe extern "C" fn outboard_iallgather(
     bytes_per_rank: u64,
     request: *mut *mut Request,
 ) -> c_int {
-    enter(|| {
-        place(request, "request")?;
-        // OUTBOARD_IN_PLACE.
-        let in_place = send.addr() == usize::MAX;
-        let contribution = if in_place { Contribution::InPlace } else { Contribution::At(send.cast()) };
-        // SAFETY: as the header asks, of the handle and of the buffers.
-        let posted = unsafe { borrow(group, "group")?.iallgather(contribution, receive.cast(), bytes_per_rank) }?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
-    })
+    // SAFETY: as the header asks, of the handle and of the buffers.
+    unsafe { post(group, request, |group| group.iallgather(contribution(send), receive.cast(), bytes_per_rank)) }
 }
 
 #[unsafe(no_mangle)]
@@ -327,13 +346,8 @@ unsafe extern "C" fn outboard_ibroadcast(
     root: u32,
     request: *mut *mut Request,
 ) -> c_int {
-    enter(|| {
-        place(request, "request")?;
-        // SAFETY: as the header asks, of the handle and of the buffer.
-        let posted = unsafe { borrow(group, "group")?.ibroadcast(root, buffer.cast(), bytes) }?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
-    })
+    // SAFETY: as the header asks, of the handle and of the buffer.
+    unsafe { post(group, request, |group| group.ibroadcast(root, buffer.cast(), bytes)) }
 }
 
 #[unsafe(no_mangle)]
@@ -361,21 +375,14 @@ unsafe extern "C" fn outboard_iallgatherv(
     offsets: *const u64,
     request: *mut *mut Request,
 ) -> c_int {
-    enter(|| {
-        place(request, "request")?;
-        // SAFETY: as the header asks.
-        let group = unsafe { borrow(group, "group") }?;
-        let ranks = group.size()?;
-        // SAFETY: as the header asks.
-        let received =
-            unsafe { BlockList { bytes: list(bytes, ranks, "bytes")?, offsets: list(offsets, ranks, "offsets")? } };
-        let in_place = send.addr() == usize::MAX;
-        let contribution = if in_place { Contribution::InPlace } else { Contribution::At(send.cast()) };
-        // SAFETY: as the header asks, of the blocks.
-        let posted = unsafe { group.iallgatherv(contribution, receive.cast(), received) }?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
-    })
+    // SAFETY: as the header asks, of the lists and of the blocks.
+    unsafe {
+        post(group, request, |group| {
+            let ranks = group.size()?;
+            let received = BlockList { bytes: list(bytes, ranks, "bytes")?, offsets: list(offsets, ranks, "offsets")? };
+            group.iallgatherv(contribution(send), receive.cast(), received)
+        })
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -398,13 +405,8 @@ unsafe extern "C" fn outboard_ialltoall(
     bytes_per_pair: u64,
     request: *mut *mut Request,
 ) -> c_int {
-    enter(|| {
-        place(request, "request")?;
-        // SAFETY: as the header asks, of the handle and of the buffers.
-        let posted = unsafe { borrow(group, "group")?.ialltoall(send.cast(), receive.cast(), bytes_per_pair) }?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
-    })
+    // SAFETY: as the header asks, of the handle and of the buffers.
+    unsafe { post(group, request, |group| group.ialltoall(send.cast(), receive.cast(), bytes_per_pair)) }
 }
 
 #[unsafe(no_mangle)]
@@ -418,29 +420,21 @@ unsafe extern "C" fn outboard_ialltoallv(
     receive_offsets: *const u64,
     request: *mut *mut Request,
 ) -> c_int {
-    enter(|| {
-        place(request, "request")?;
-        // SAFETY: as the header asks.
-        let group = unsafe { borrow(group, "group") }?;
-        let ranks = group.size()?;
-        // SAFETY: as the header asks.
-        let (sent, received) = unsafe {
-            (
-                BlockList {
-                    bytes: list(send_bytes, ranks, "send_bytes")?,
-                    offsets: list(send_offsets, ranks, "send_offsets")?,
-                },
-                BlockList {
-                    bytes: list(receive_bytes, ranks, "receive_bytes")?,
-                    offsets: list(receive_offsets, ranks, "receive_offsets")?,
-                },
-            )
-        };
-        // SAFETY: as the header asks, of the blocks.
-        let posted = unsafe { group.ialltoallv((send.cast(), sent), (receive.cast(), received)) }?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
-    })
+    // SAFETY: as the header asks, of the lists and of the blocks.
+    unsafe {
+        post(group, request, |group| {
+            let ranks = group.size()?;
+            let sent = BlockList {
+                bytes: list(send_bytes, ranks, "send_bytes")?,
+                offsets: list(send_offsets, ranks, "send_offsets")?,
+            };
+            let received = BlockList {
+                bytes: list(receive_bytes, ranks, "receive_bytes")?,
+                offsets: list(receive_offsets, ranks, "receive_offsets")?,
+            };
+            group.ialltoallv((send.cast(), sent), (receive.cast(), received))
+        })
+    }
 }
 
 #[unsafe(no_mangle)]

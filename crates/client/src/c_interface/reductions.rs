@@ -1,8 +1,8 @@
 //! The functions of `outboard.h` that post barriers and reductions.
 
-use super::{borrow, enter, list, place, store};
+use super::{contribution, list, post};
 use crate::error::Error;
-use crate::group::{Contribution, Group};
+use crate::group::Group;
 use crate::request::Request;
 use outboard_plan::Reduction;
 use std::ffi::{c_int, c_void};
@@ -14,29 +14,6 @@ fn reduction(op: c_int, element: c_int) -> Result<Reduction, Error> {
     };
     let code = u16::from_be_bytes([code(op, "op")?, code(element, "element")?]);
     Reduction::from_code(code).map_err(|problem| Error::argument("op", format!("does not fit: {problem}")))
-}
-
-fn contribution(send: *const c_void) -> Contribution {
-    // OUTBOARD_IN_PLACE.
-    if send.addr() == usize::MAX { Contribution::InPlace } else { Contribution::At(send.cast()) }
-}
-
-/// Posts and hands the request out.
-///
-/// # Safety
-/// `group` and `request` are as the header asks.
-unsafe fn post(
-    group: *mut Group,
-    request: *mut *mut Request,
-    post: impl FnOnce(&Group) -> Result<Request, Error>,
-) -> c_int {
-    enter(|| {
-        place(request, "request")?;
-        // SAFETY: the caller's promise.
-        let posted = post(unsafe { borrow(group, "group") }?)?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
-    })
 }
 
 #[unsafe(no_mangle)]

@@ -1,22 +1,13 @@
 //! Gathers and scatters for C.
 
-use super::{borrow, enter, list, place, store};
+use super::{contribution, is_in_place, list, post};
 use crate::error::Error;
-use crate::group::{BlockList, Contribution, Destination, Group};
+use crate::group::{BlockList, Destination, Group};
 use crate::request::Request;
 use std::ffi::{c_int, c_void};
 
-fn contribution(send: *const c_void) -> Contribution {
-    if is_in_place(send) { Contribution::InPlace } else { Contribution::At(send.cast()) }
-}
-
 fn destination(receive: *mut c_void) -> Destination {
     if is_in_place(receive) { Destination::InPlace } else { Destination::At(receive.cast()) }
-}
-
-/// OUTBOARD_IN_PLACE.
-fn is_in_place(buffer: *const c_void) -> bool {
-    buffer.addr() == usize::MAX
 }
 
 /// The blocks of all ranks, which only the root gives.
@@ -53,14 +44,8 @@ unsafe extern "C" fn outboard_igather(
     root: u32,
     request: *mut *mut Request,
 ) -> c_int {
-    enter(|| {
-        place(request, "request")?;
-        // SAFETY: as the header asks, of the handle and of the buffers.
-        let posted =
-            unsafe { borrow(group, "group")?.igather(root, contribution(send), receive.cast(), bytes_per_rank) }?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
-    })
+    // SAFETY: as the header asks, of the handle and of the buffers.
+    unsafe { post(group, request, |group| group.igather(root, contribution(send), receive.cast(), bytes_per_rank)) }
 }
 
 #[unsafe(no_mangle)]
@@ -72,14 +57,8 @@ unsafe extern "C" fn outboard_iscatter(
     root: u32,
     request: *mut *mut Request,
 ) -> c_int {
-    enter(|| {
-        place(request, "request")?;
-        // SAFETY: as the header asks, of the handle and of the buffers.
-        let posted =
-            unsafe { borrow(group, "group")?.iscatter(root, send.cast(), destination(receive), bytes_per_rank) }?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
-    })
+    // SAFETY: as the header asks, of the handle and of the buffers.
+    unsafe { post(group, request, |group| group.iscatter(root, send.cast(), destination(receive), bytes_per_rank)) }
 }
 
 #[unsafe(no_mangle)]
@@ -93,18 +72,14 @@ unsafe extern "C" fn outboard_igatherv(
     root: u32,
     request: *mut *mut Request,
 ) -> c_int {
-    enter(|| {
-        place(request, "request")?;
-        // SAFETY: as the header asks.
-        let group = unsafe { borrow(group, "group") }?;
-        let (bytes, offsets) = ((receive_bytes, "receive_bytes"), (receive_offsets, "receive_offsets"));
-        // SAFETY: as the header asks.
-        let received = unsafe { blocks(group, root, bytes, offsets) }?;
-        // SAFETY: as the header asks, of the blocks.
-        let posted = unsafe { group.igatherv(root, (contribution(send), send_bytes), (receive.cast(), received)) }?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
-    })
+    let (bytes, offsets) = ((receive_bytes, "receive_bytes"), (receive_offsets, "receive_offsets"));
+    // SAFETY: as the header asks, of the lists and of the blocks.
+    unsafe {
+        post(group, request, |group| {
+            let received = blocks(group, root, bytes, offsets)?;
+            group.igatherv(root, (contribution(send), send_bytes), (receive.cast(), received))
+        })
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -118,16 +93,12 @@ unsafe extern "C" fn outboard_iscatterv(
     root: u32,
     request: *mut *mut Request,
 ) -> c_int {
-    enter(|| {
-        place(request, "request")?;
-        // SAFETY: as the header asks.
-        let group = unsafe { borrow(group, "group") }?;
-        let (bytes, offsets) = ((send_bytes, "send_bytes"), (send_offsets, "send_offsets"));
-        // SAFETY: as the header asks.
-        let sent = unsafe { blocks(group, root, bytes, offsets) }?;
-        // SAFETY: as the header asks, of the blocks.
-        let posted = unsafe { group.iscatterv(root, (send.cast(), sent), (destination(receive), receive_bytes)) }?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
-    })
+    let (bytes, offsets) = ((send_bytes, "send_bytes"), (send_offsets, "send_offsets"));
+    // SAFETY: as the header asks, of the lists and of the blocks.
+    unsafe {
+        post(group, request, |group| {
+            let sent = blocks(group, root, bytes, offsets)?;
+            group.iscatterv(root, (send.cast(), sent), (destination(receive), receive_bytes))
+        })
+    }
 }
