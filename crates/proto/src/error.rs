@@ -51,6 +51,23 @@ pub enum CollectiveError {
         /// How much that expects.
         expected: u64,
     },
+    /// The two ends of a tagged message do not agree on its bytes: a receive of a recorded group must expect what is sent,
+    /// a single one may expect more (GP-1).
+    #[error(
+        "{source_rank} sends {sent} bytes with tag {tag} to {destination}, whose receive takes {expected}; both must name the same count"
+    )]
+    Message {
+        /// Who sends.
+        source_rank: Rank,
+        /// To whom.
+        destination: Rank,
+        /// The tag.
+        tag: u32,
+        /// Bytes sent.
+        sent: u64,
+        /// Bytes that the receive takes.
+        expected: u64,
+    },
     /// A buffer that a rank handed over cannot be read or written.
     #[error(
         "a buffer of {0} cannot be accessed; it must stay mapped, writable where received, until the request completes"
@@ -100,6 +117,7 @@ impl CollectiveError {
         match self {
             CollectiveError::Mismatch { .. }
             | CollectiveError::Block { .. }
+            | CollectiveError::Message { .. }
             | CollectiveError::Memory(_)
             | CollectiveError::Staging { .. }
             | CollectiveError::Deadline(_) => true,

@@ -185,7 +185,8 @@ impl Exchange {
             | CallKind::ReduceScatter { .. }
             | CallKind::ReduceScatterBlock { .. }
             | CallKind::Scan { .. }
-            | CallKind::Exscan { .. } => None,
+            | CallKind::Exscan { .. }
+            | CallKind::Tagged(_) => None,
         }
     }
 

@@ -11,13 +11,14 @@
 //! sees memory or messages.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use outboard_plan::{Op, OpId, Program, Rank, Span};
 
 /// The execution of one program.
 #[derive(Debug)]
 pub(crate) struct Run {
-    program: Program,
+    program: Arc<Program>,
     /// Steps that each step still waits for.
     waits: Vec<u32>,
     done: Vec<bool>,
@@ -40,7 +41,8 @@ pub(crate) struct Receive {
 }
 
 impl Run {
-    pub(crate) fn new(program: Program) -> Self {
+    pub(crate) fn new(program: impl Into<Arc<Program>>) -> Self {
+        let program = program.into();
         let n = program.steps.len();
         let mut run = Run {
             waits: Vec::with_capacity(n),

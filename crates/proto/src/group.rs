@@ -132,7 +132,8 @@ impl Members {
             }
             CollectiveError::PeerLost { sp, rank } => self.has_rank(*rank) && self.sp_of(*rank) == *sp,
             CollectiveError::Mismatch { a_rank, b_rank, .. } => self.has_rank(*a_rank) && self.has_rank(*b_rank),
-            CollectiveError::Block { source_rank, destination, .. } => {
+            CollectiveError::Block { source_rank, destination, .. }
+            | CollectiveError::Message { source_rank, destination, .. } => {
                 self.has_rank(*source_rank) && self.has_rank(*destination)
             }
             CollectiveError::Protocol(sp) => serves(sp),

@@ -67,6 +67,7 @@ impl Instance {
             | CallKind::Allreduce { .. }
             | CallKind::Scan { .. }
             | CallKind::Exscan { .. } => Extents::even(1, signature.bytes),
+            CallKind::Tagged(_) => return Err("tagged messages as an instance of a group"),
         };
         let extents = extents.ok_or("blocks beyond the address space")?;
         Collective::new(cx, id, (signer, signature), extents).map(Box::new).map(Instance::Collective)

@@ -92,6 +92,32 @@ pub enum CallKind {
         /// How.
         reduction: Reduction,
     },
+    /// Tagged messages between pairs of ranks, which are no concern of the others (GP-1, GP-2).
+    Tagged(TaggedCall),
+}
+
+/// A call of tagged messages. Counts by itself: it is no instance of its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TaggedCall {
+    /// What the rank has recorded on the group under this number (GP-2).
+    Recorded {
+        /// Which of its recordings, from 1.
+        recording: u32,
+    },
+    /// A single message (GP-1).
+    Send {
+        /// For whom.
+        to: Rank,
+        /// What a receive must name.
+        tag: u32,
+    },
+    /// The next message of this tag from a rank (GP-1).
+    Receive {
+        /// From whom.
+        from: Rank,
+        /// What its send has named.
+        tag: u32,
+    },
 }
 
 impl CallKind {
@@ -114,7 +140,8 @@ impl CallKind {
             | CallKind::ReduceScatter { .. }
             | CallKind::ReduceScatterBlock { .. }
             | CallKind::Scan { .. }
-            | CallKind::Exscan { .. } => false,
+            | CallKind::Exscan { .. }
+            | CallKind::Tagged(_) => false,
         }
     }
 
@@ -137,7 +164,8 @@ impl CallKind {
             | CallKind::Gatherv { .. }
             | CallKind::Scatter { .. }
             | CallKind::Scatterv { .. }
-            | CallKind::Barrier => None,
+            | CallKind::Barrier
+            | CallKind::Tagged(_) => None,
         }
     }
 
@@ -159,7 +187,8 @@ impl CallKind {
             | CallKind::Allreduce { .. }
             | CallKind::ReduceScatterBlock { .. }
             | CallKind::Scan { .. }
-            | CallKind::Exscan { .. } => None,
+            | CallKind::Exscan { .. }
+            | CallKind::Tagged(_) => None,
         }
     }
 
@@ -183,6 +212,9 @@ impl CallKind {
             CallKind::ReduceScatterBlock { .. } => "reduce-scatter of even blocks",
             CallKind::Scan { .. } => "scan",
             CallKind::Exscan { .. } => "exscan",
+            CallKind::Tagged(TaggedCall::Recorded { .. }) => "recorded group",
+            CallKind::Tagged(TaggedCall::Send { .. }) => "send",
+            CallKind::Tagged(TaggedCall::Receive { .. }) => "receive",
         }
     }
 }
@@ -202,7 +234,7 @@ pub struct Signature {
     pub kind: CallKind,
     /// Bytes that each rank contributes, or the root, or that each block of an alltoall, gather, scatter or even
     /// reduce-scatter has; of an allgatherv or uneven reduce-scatter the bytes of all blocks together, of an alltoallv,
-    /// gatherv, scatterv and a barrier 0.
+    /// gatherv, scatterv and a barrier 0; of a single message its bytes, of a recording those of all its memory.
     pub bytes: u64,
 }
 
@@ -231,6 +263,13 @@ impl fmt::Display for Signature {
             CallKind::Allreduce { reduction } | CallKind::Scan { reduction } | CallKind::Exscan { reduction } => {
                 write!(f, "{kind} ({reduction}) of {} bytes", self.bytes)
             }
+            CallKind::Tagged(TaggedCall::Recorded { recording }) => write!(f, "{kind} {recording}"),
+            CallKind::Tagged(TaggedCall::Send { to, tag }) => {
+                write!(f, "{kind} of {} bytes to {to} with tag {tag}", self.bytes)
+            }
+            CallKind::Tagged(TaggedCall::Receive { from, tag }) => {
+                write!(f, "{kind} of {} bytes from {from} with tag {tag}", self.bytes)
+            }
         }
     }
 }
@@ -244,7 +283,7 @@ pub struct Call {
     pub group: GroupHandle,
     /// The caller's rank in the group.
     pub rank: Rank,
-    /// The caller's count of its calls on this group, from 1.
+    /// The caller's count of its calls on this group, from 1; 0 of tagged messages, which are none of its instances.
     pub instance: InstanceId,
     /// What is called.
     pub signature: Signature,

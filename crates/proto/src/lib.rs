@@ -28,6 +28,7 @@ mod fragments;
 mod group;
 mod instance;
 mod interface;
+mod messaging;
 mod multicast;
 mod outbox;
 mod overdue;
@@ -40,7 +41,8 @@ pub use error::{CollectiveError, GroupError};
 pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, SpId, StagingId};
 pub use interface::{
     Call, CallKind, Counters, Event, GroupSpec, InFlight, MemRef, Member, MulticastBatch, Order, Reach,
-    ReceivedDatagram, Region, Signature, Step, Transmit, sizes_digest,
+    ReceivedDatagram, Region, Signature, Step, TaggedCall, Transmit, sizes_digest,
 };
+pub use messaging::{MAX_RECORDINGS, MAX_STEPS, RecordError, Recording};
 pub use overdue::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT, Overdue};
 pub use service_process::ServiceProcess;

@@ -54,6 +54,11 @@ pub enum Tagged {
     },
     /// A `Want` or a `Miss`.
     Ask,
+    /// The last part of a tagged message (GP-1).
+    Message {
+        /// Its number.
+        number: u64,
+    },
 }
 
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 
 use outboard_plan::Rank;
 
@@ -16,13 +17,15 @@ use crate::error::CollectiveError;
 use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
 use crate::instance::Instance;
 use crate::interface::{Call, Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, ReceivedDatagram, Transmit};
-use crate::link::Received;
+use crate::link::{Received, Tagged};
+use crate::messaging::{RecordError, Recording};
 use crate::outbox::Outbox;
 use crate::pacing::{Pace, Pacer};
 use crate::wire::{FrameHeader, Message};
 
 mod datagrams;
 mod groups;
+mod messaging;
 mod overdue;
 mod peers;
 mod sizes;
@@ -142,7 +145,26 @@ impl ServiceProcess {
         self.settle();
     }
 
-    /// A local rank calls a collective. Answered by exactly one [`Event::Completed`].
+    /// A local rank has recorded a group of operations under the next number, from 1 (GP-2).
+    ///
+    /// # Errors
+    /// Why it is refused. Nothing is kept then.
+    pub fn handle_record(
+        &mut self,
+        group: GroupHandle,
+        rank: Rank,
+        number: u32,
+        recording: impl Into<Arc<Recording>>,
+    ) -> Result<(), RecordError> {
+        self.record(group, rank, number, recording.into())
+    }
+
+    /// A local rank does not call a recording any more. False while a call of it has not ended, or when there is none.
+    pub fn handle_free(&mut self, group: GroupHandle, rank: Rank, number: u32) -> bool {
+        self.free_recording(group, rank, number)
+    }
+
+    /// A local rank calls a collective, a recorded group or a message. Answered by exactly one [`Event::Completed`].
     pub fn handle_call(&mut self, now: Instant, call: Call) {
         self.out.now = now;
         self.route_call(call);
@@ -168,7 +190,12 @@ impl ServiceProcess {
             Received::Message(body) => Some(Message::decode(body)),
         };
         for tag in acked {
-            self.with_instance(tag.group, tag.instance, |i, cx| i.handle_acked(cx, tag));
+            match tag.what {
+                Tagged::Message { number } => self.with_messaging(tag.group, |m, cx| m.handle_acked(cx, number)),
+                Tagged::Send { .. } | Tagged::Ask => {
+                    self.with_instance(tag.group, tag.instance, |i, cx| i.handle_acked(cx, tag));
+                }
+            }
         }
         match message {
             None => {}
@@ -276,10 +303,12 @@ impl ServiceProcess {
 
     /// What is in flight at `now`, and what it waits for.
     pub fn in_flight(&self, now: Instant) -> impl Iterator<Item = InFlight> + '_ {
-        self.turns.iter().filter_map(move |(group, instance)| {
+        let instances = self.turns.iter().filter_map(move |(group, instance)| {
             let group = self.groups.get(&group)?;
             Some(group.instance(instance)?.in_flight_now(now, &group.members))
-        })
+        });
+        let messages = self.groups.values().filter_map(move |group| group.messaging_in_flight(now));
+        instances.chain(messages)
     }
 
     fn wants_to_multicast(&self) -> bool {

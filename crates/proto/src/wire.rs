@@ -7,11 +7,13 @@ mod datagram;
 mod frame;
 mod message;
 mod reader;
+mod tagged;
 
 pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 pub use message::{MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message};
 pub use reader::DecodeError;
+pub use tagged::{MAX_NUMBERS, MAX_POSTED, Posted, TaggedMessage};
 
 /// Version of everything on the wire. Service processes of different versions refuse each other's groups.
 pub const VERSION: u8 = 4;

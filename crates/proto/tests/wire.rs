@@ -2,7 +2,8 @@
 
 use outboard_plan::{Rank, Reduction};
 use outboard_proto::wire::{
-    DatagramHeader, FrameHeader, FrameKind, MAX_BLOCKS, MAX_FRAME_HEADER, MAX_RANGES, MAX_SOURCES, Message,
+    DatagramHeader, FrameHeader, FrameKind, MAX_BLOCKS, MAX_FRAME_HEADER, MAX_NUMBERS, MAX_POSTED, MAX_RANGES,
+    MAX_SOURCES, Message, Posted, TaggedMessage,
 };
 use outboard_proto::{
     Absentee, Absentees, CallKind, CollectiveError, DeadlineMissed, GroupHandle, InstanceId, MAX_ABSENT, Signature,
@@ -104,6 +105,11 @@ fn error() -> impl Strategy<Value = CollectiveError> {
         (rank(), any::<u64>(), rank(), any::<u64>()).prop_map(|(source_rank, sent, destination, expected)| {
             CollectiveError::Block { source_rank, sent, destination, expected }
         }),
+        (rank(), rank(), any::<u32>(), any::<u64>(), any::<u64>()).prop_map(
+            |(source_rank, destination, tag, sent, expected)| {
+                CollectiveError::Message { source_rank, destination, tag, sent, expected }
+            }
+        ),
     ]
 }
 
@@ -115,8 +121,35 @@ fn absence() -> impl Strategy<Value = Message> {
     ]
 }
 
+fn tagged() -> impl Strategy<Value = TaggedMessage> {
+    let numbers = || prop::collection::vec(any::<u64>(), 1..=MAX_NUMBERS);
+    let posted = (rank(), any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>())
+        .prop_map(|(destination, tag, occurrence, bytes, eager)| Posted { destination, tag, occurrence, bytes, eager });
+    let post = (rank(), 1..u32::MAX, 1..u64::MAX, any::<u32>(), prop::collection::vec(posted, 1..=MAX_POSTED));
+    let single = (rank(), rank(), any::<u32>(), any::<u64>(), any::<bool>()).prop_map(
+        |(source, destination, tag, bytes, eager)| {
+            let messages = vec![Posted { destination, tag, occurrence: 0, bytes, eager }];
+            TaggedMessage::Post { source, recording: 0, call: 0, first: 1, messages }
+        },
+    );
+    prop_oneof![
+        post.prop_map(|(source, recording, call, first, messages)| TaggedMessage::Post {
+            source,
+            recording,
+            call,
+            first: first.into(),
+            messages
+        }),
+        single,
+        numbers().prop_map(|numbers| TaggedMessage::Took { numbers }),
+        numbers().prop_map(|numbers| TaggedMessage::Pull { numbers }),
+        (any::<u64>(), any::<u64>()).prop_map(|(number, offset)| TaggedMessage::Part { number, offset }),
+    ]
+}
+
 fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
+        (group(), tagged()).prop_map(|(group, tagged)| Message::Tagged { group, tagged }),
         Just(Message::Void),
         (group(), any::<u8>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
             |(group, step, sp, digest, fingerprint)| Message::Create { group, step, sp: SpId(sp), digest, fingerprint }

@@ -1,22 +1,27 @@
-//! Plays seeds of the mixed faults and prints the account of the first that fails: `seed FROM [TO]`.
+//! Plays seeds of the mixed faults, or of recorded groups, and prints the account of the first that fails: `seed
+//! [recorded] FROM [TO]`.
 
-use outboard_sim::{mixed, mixed_reductions, run};
+use outboard_sim::{Scenario, mixed_recorded, mixed_reductions, run, sweep};
 
 fn main() {
-    let args: Vec<u64> = std::env::args().skip(1).map(|a| a.parse().expect("a number")).collect();
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let recorded = args.first().is_some_and(|first| first == "recorded");
+    let scenario: fn(u64) -> Scenario = if recorded { mixed_recorded } else { mixed_reductions };
+    args.drain(..usize::from(recorded));
+    let args: Vec<u64> = args.iter().map(|a| a.parse().expect("a number")).collect();
     match args[..] {
-        [seed] => match run(&mixed_reductions(seed), seed) {
+        [seed] => match run(&scenario(seed), seed) {
             Ok(outcome) => println!("{outcome:#?}"),
             Err(failure) => println!("{failure}"),
         },
         [from, to] => {
-            let summary = mixed(from..to, 2, |_| {});
+            let summary = sweep(from..to, 2, scenario, |_| {});
             for failure in &summary.failures {
                 println!("seed {}: {}", failure.seed, failure.breach);
             }
             println!("{} of {} failed: {:?}", summary.failed_seeds.len(), summary.runs, summary.failed_seeds);
             println!("{:?} {} {}", summary.in_collectives, summary.calls, summary.errors);
         }
-        _ => println!("seed FROM [TO]"),
+        _ => println!("seed [recorded] FROM [TO]"),
     }
 }

@@ -63,7 +63,8 @@ impl CallPlan {
             | Pattern::Gatherv { .. }
             | Pattern::Scatter { .. }
             | Pattern::Scatterv { .. }
-            | Pattern::Barrier => None,
+            | Pattern::Barrier
+            | Pattern::Recorded { .. } => None,
         }
     }
 

@@ -14,6 +14,7 @@ mod clock;
 mod combined;
 mod exhaustive;
 mod faults;
+mod graph;
 mod host;
 mod mixed;
 mod network;
@@ -30,7 +31,9 @@ pub use breach::Breach;
 pub use combined::Combined;
 pub use exhaustive::{Losses, exhaust_losses};
 pub use faults::{Faults, HostDeath, HostPause, RankFault};
-pub use mixed::{mixed_allgathers, mixed_exchanges, mixed_faults, mixed_reductions, mixed_rooted, mixed_sizes};
+pub use mixed::{
+    mixed_allgathers, mixed_exchanges, mixed_faults, mixed_recorded, mixed_reductions, mixed_rooted, mixed_sizes,
+};
 pub use network::{LinkBytes, NetworkPlan};
 pub use pattern::Pattern;
 pub use report::{Failure, Outcome};

@@ -98,6 +98,35 @@ pub fn mixed_exchanges(seed: u64) -> Scenario {
     scenario
 }
 
+/// [`mixed_faults`], of which most groups call recordings instead, each member in an order of its own.
+#[must_use]
+pub fn mixed_recorded(seed: u64) -> Scenario {
+    let mut scenario = mixed_faults(seed);
+    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x7265_636f_7264) };
+    for group in &mut scenario.groups {
+        if draw.one_in(5) {
+            continue;
+        }
+        let scale = draw.of(&[100, 5_000, 40_000]);
+        let seeds: Vec<u64> = (0..draw.rng.random_range(1..=3)).map(|_| draw.rng.random()).collect();
+        // Each is called at least once.
+        let further = (0..draw.rng.random_range(0..=4)).map(|_| draw.rng.random_range(0..seeds.len()));
+        let called: Vec<usize> = (0..seeds.len()).chain(further).collect();
+        let recorded = |at: usize| Pattern::Recorded { number: at as u32 + 1, seed: seeds[at] };
+        let mut calls: Vec<CallPlan> = called.into_iter().map(|at| CallPlan::of(recorded(at), scale)).collect();
+        for call in &mut calls {
+            call.at = draw.micros(10_000);
+            if draw.one_in(3) {
+                call.late.push((draw.rng.random_range(0..group.members.len()), draw.micros(1_000_000)));
+            }
+        }
+        group.window = calls.len();
+        group.shuffled = draw.one_in(2).then(|| draw.rng.random());
+        group.calls = calls;
+    }
+    scenario
+}
+
 /// [`mixed_allgathers`], of which some calls are broadcasts.
 #[must_use]
 pub fn mixed_rooted(seed: u64) -> Scenario {
@@ -251,6 +280,7 @@ impl Draw {
             create_spread: self.micros(5000),
             window: self.rng.random_range(1..=3),
             leave_on_error: self.one_in(2),
+            shuffled: None,
             calls,
         }
     }

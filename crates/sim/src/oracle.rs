@@ -13,7 +13,7 @@ use outboard_proto::{Absentee, CollectiveError, GroupError, GroupHandle, Instanc
 
 use crate::breach::Breach;
 use crate::combined::Combined;
-use crate::pattern::Part;
+use crate::pattern::{Part, Pattern};
 use crate::scenario::{GroupPlan, Scenario};
 use crate::store::{CallOutput, Origin};
 
@@ -142,6 +142,7 @@ impl Truth {
             Err(GroupError::Failed(
                 CollectiveError::Mismatch { .. }
                 | CollectiveError::Block { .. }
+                | CollectiveError::Message { .. }
                 | CollectiveError::Memory(_)
                 | CollectiveError::Staging { .. }
                 | CollectiveError::Deadline(_),
@@ -162,7 +163,9 @@ impl Truth {
         match error {
             // A rank that has gone takes all instances with it that come after one that it has not completed.
             CollectiveError::RankLost(rank) => member(rank).is_some_and(|m| {
-                let completed = |i: u64| (1..=i).all(|i| self.done.contains(&(group, m, i)));
+                let recorded = |i: u64| matches!(plan.calls[i as usize - 1].pattern, Pattern::Recorded { .. });
+                // Recordings are called in any order.
+                let completed = |i: u64| !recorded(i) && (1..=i).all(|i| self.done.contains(&(group, m, i)));
                 self.gone.contains(&(group, m)) && !instance.is_some_and(completed)
             }),
             CollectiveError::PeerLost { sp, rank } => {
@@ -198,7 +201,7 @@ impl Truth {
             }
             // Only where the quota is smaller than any that is drawn for what is drawn.
             CollectiveError::Staging { bytes, .. } => *bytes > scenario.config.staging_quota,
-            CollectiveError::Protocol(_) | CollectiveError::HandleTaken(_) => false,
+            CollectiveError::Protocol(_) | CollectiveError::HandleTaken(_) | CollectiveError::Message { .. } => false,
         }
     }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Rank, Reduction, Span};
-use outboard_proto::{CallKind, Signature, sizes_digest};
+use outboard_proto::{CallKind, Signature, TaggedCall, sizes_digest};
 
 use crate::combined::Combined;
+use crate::graph::Graph;
 use crate::scenario::CallPlan;
 
 /// A kind of collective.
@@ -66,6 +67,13 @@ pub enum Pattern {
         /// How.
         reduction: Reduction,
     },
+    /// A recording of the group, with messages of up to `bytes`, drawn by this seed.
+    Recorded {
+        /// Which of the group's recordings, from 1.
+        number: u32,
+        /// The seed.
+        seed: u64,
+    },
 }
 
 impl Pattern {
@@ -83,7 +91,8 @@ impl Pattern {
             | Pattern::Alltoall
             | Pattern::Alltoallv { .. }
             | Pattern::Barrier
-            | Pattern::Reduction { .. } => None,
+            | Pattern::Reduction { .. }
+            | Pattern::Recorded { .. } => None,
         }
     }
 
@@ -97,7 +106,11 @@ impl Pattern {
             | Pattern::Scatterv { root, .. }
             | Pattern::Reduction { result: Combined::Reduce { root }, .. } => root == member,
             Pattern::Reduction { .. } => true,
-            Pattern::Broadcast { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } | Pattern::Barrier => false,
+            Pattern::Broadcast { .. }
+            | Pattern::Alltoall
+            | Pattern::Alltoallv { .. }
+            | Pattern::Barrier
+            | Pattern::Recorded { .. } => false,
         }
     }
 }
@@ -138,6 +151,10 @@ impl CallPlan {
             }
             Pattern::Barrier => Signature { kind: CallKind::Barrier, bytes: 0 },
             Pattern::Reduction { result, reduction } => self.combined_signature((result, reduction), member, members),
+            Pattern::Recorded { number, .. } => {
+                let kind = CallKind::Tagged(TaggedCall::Recorded { recording: number });
+                Signature { kind, bytes: self.buffers(member, members).1 }
+            }
         }
     }
 
@@ -158,7 +175,8 @@ impl CallPlan {
             | Pattern::Alltoall
             | Pattern::Gather { .. }
             | Pattern::Scatter { .. }
-            | Pattern::Barrier => None,
+            | Pattern::Barrier
+            | Pattern::Recorded { .. } => None,
         }
     }
 
@@ -184,6 +202,9 @@ impl CallPlan {
             | Pattern::Gatherv { .. }
             | Pattern::Scatter { .. }
             | Pattern::Scatterv { .. } => self.exchanged(member, members).bytes(),
+            Pattern::Recorded { seed, .. } => {
+                (0, Graph::draw(seed, members, self.bytes).recordings[member].program.output_bytes)
+            }
         }
     }
 
@@ -197,6 +218,7 @@ impl CallPlan {
             Pattern::Broadcast { root } if root == member => Vec::new(),
             Pattern::Barrier | Pattern::Reduction { .. } => Vec::new(),
             Pattern::Broadcast { root } => vec![Part { at: 0, len, source: root, from: 0 }],
+            Pattern::Recorded { seed, .. } => Graph::draw(seed, members, self.bytes).parts.swap_remove(member),
             Pattern::Allgatherv { .. }
             | Pattern::Alltoall
             | Pattern::Alltoallv { .. }
@@ -243,6 +265,7 @@ impl CallPlan {
             Pattern::Alltoallv { .. } | Pattern::Gatherv { .. } | Pattern::Scatterv { .. } => {
                 (0..members).any(|other| self.sent(other, member, member) != self.sent(other, member, other))
             }
+            Pattern::Recorded { .. } => unreachable!("recordings are not disputed"),
         }
     }
 
@@ -259,7 +282,8 @@ impl CallPlan {
             | Pattern::Gatherv { .. }
             | Pattern::Scatter { .. }
             | Pattern::Scatterv { .. }
-            | Pattern::Reduction { .. } => false,
+            | Pattern::Reduction { .. }
+            | Pattern::Recorded { .. } => false,
         }
     }
 
@@ -276,7 +300,8 @@ impl CallPlan {
             | Pattern::Alltoall
             | Pattern::Gather { .. }
             | Pattern::Scatter { .. }
-            | Pattern::Reduction { .. } => self.bytes_of(seen_by),
+            | Pattern::Reduction { .. }
+            | Pattern::Recorded { .. } => self.bytes_of(seen_by),
             Pattern::Allgatherv { seed }
             | Pattern::Alltoallv { seed }
             | Pattern::Gatherv { seed, .. }
@@ -309,7 +334,8 @@ impl CallPlan {
             | Pattern::Gather { .. }
             | Pattern::Scatter { .. }
             | Pattern::Barrier
-            | Pattern::Reduction { .. } => None,
+            | Pattern::Reduction { .. }
+            | Pattern::Recorded { .. } => None,
         };
         let gap = seed.map_or(0, |seed| seed % 3);
         let spans = |len: &dyn Fn(usize) -> u64, span: fn(u64, u64) -> Span| {

@@ -3,12 +3,17 @@
 //! A [`Scenario`] is data; together with a seed it determines a run. Invariants are checked by [`Scenario::check`], at
 //! the start of every run. Never runs anything.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use outboard_proto::Config;
 use outboard_proto::config::AllgatherAlgorithm;
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
 
 use crate::faults::Faults;
+use crate::graph::Graph;
 use crate::network::NetworkPlan;
 use crate::pattern::Pattern;
 use crate::store::StoreKind;
@@ -43,6 +48,8 @@ pub struct GroupPlan {
     pub window: usize,
     /// A rank leaves after its first failed call, instead of making the remaining ones.
     pub leave_on_error: bool,
+    /// Each member makes its calls in an order of its own, drawn by this seed; those of one recording stay in order.
+    pub shuffled: Option<u64>,
     /// The calls.
     pub calls: Vec<CallPlan>,
 }
@@ -112,8 +119,36 @@ impl GroupPlan {
             create_spread: Duration::ZERO,
             window: 1,
             leave_on_error: false,
+            shuffled: None,
             calls: Vec::new(),
         }
+    }
+
+    /// Which of the calls (from 0) `member` makes when it has made `made`.
+    pub(crate) fn call_at(&self, member: usize, made: usize) -> usize {
+        let Some(seed) = self.shuffled else { return made };
+        let mut order: Vec<usize> = (0..self.calls.len()).collect();
+        order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed ^ member as u64));
+        // The n-th call of a recording is the n-th of all members.
+        let alike = |at: &&usize| self.calls[**at].pattern == self.calls[order[made]].pattern;
+        let before = order[..made].iter().filter(alike).count();
+        let first = self.calls.iter().enumerate().filter(|(_, c)| c.pattern == self.calls[order[made]].pattern);
+        first.map(|(at, _)| at).nth(before).expect("as many as there are")
+    }
+
+    /// How many recordings the group has.
+    #[must_use]
+    pub fn recordings(&self) -> usize {
+        self.recorded().len()
+    }
+
+    /// The seed and size of each of the group's recordings.
+    pub(crate) fn recorded(&self) -> BTreeMap<u32, (u64, u64)> {
+        let recorded = |call: &CallPlan| match call.pattern {
+            Pattern::Recorded { number, seed } => Some((number, (seed, call.bytes))),
+            _ => None,
+        };
+        self.calls.iter().filter_map(recorded).collect()
     }
 
     /// The group with one call more.
@@ -201,6 +236,7 @@ impl Scenario {
             Pattern::Allgather | Pattern::Allgatherv { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } => {
                 c.bytes * p * p
             }
+            Pattern::Recorded { seed, .. } => Graph::draw(seed, p as usize, c.bytes).moved,
         };
         calls.map(each).sum()
     }
@@ -248,6 +284,9 @@ impl Scenario {
                     assert!(self.store == StoreKind::Bytes, "only bytes can be combined");
                 }
             }
+            let numbers = group.recorded().into_keys();
+            assert!(numbers.eq(1..=group.recordings() as u32), "recordings are numbered");
+            assert!(group.shuffled.is_none() || group.window >= group.calls.len(), "ranks in any order wait for none");
         }
         let largest = u64::from(self.config.fragment_bytes.max(self.config.chunk_bytes * self.network.train));
         assert!(self.network.queue_bytes > 2 * largest, "a queue must hold what is sent in one piece");

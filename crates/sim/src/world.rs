@@ -435,6 +435,9 @@ impl<'a> World<'a> {
                 }
                 let ready = Progress::Calling { next: 1, open: 0, failed: false };
                 *progress = if result.is_ok() { ready } else { Progress::Refused };
+                if result.is_ok() {
+                    self.record(number, member);
+                }
                 self.truth.judge_group(self.scenario, number, member, &result)?;
                 self.queue.put(now, Happening::HostsMayDie);
                 self.queue.put(now, Happening::Script { group: number, member });

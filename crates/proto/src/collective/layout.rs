@@ -83,7 +83,8 @@ fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
         | CallKind::Gather { .. }
         | CallKind::Gatherv { .. }
         | CallKind::Scatter { .. }
-        | CallKind::Scatterv { .. } => unreachable!("exchanges have no plan of this kind"),
+        | CallKind::Scatterv { .. }
+        | CallKind::Tagged(_) => unreachable!("exchanges have no plan of this kind"),
     };
     Case { collective, ranks: terrain.ranks, hosts: terrain.hosts, bytes, multicast }
 }

@@ -85,7 +85,7 @@ impl Collective {
                 self.locals[local as usize].run.complete(op);
                 self.advance(cx);
             }
-            Tagged::Send { .. } => {}
+            Tagged::Send { .. } | Tagged::Message { .. } => {}
         }
     }
 

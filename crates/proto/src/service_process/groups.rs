@@ -22,6 +22,7 @@ use crate::group::Members;
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
 use crate::interface::{Event, GroupSpec, Signature, Step};
+use crate::messaging::Messaging;
 use crate::overdue::Watch;
 use crate::serial::expand16;
 use crate::wire::Message;
@@ -68,6 +69,8 @@ pub(super) struct Group {
     pub(super) members: Members,
     state: State,
     instances: BTreeMap<InstanceId, Instance>,
+    /// Messages between single ranks, beside the instances.
+    pub(super) messaging: Messaging,
     /// Instances `<= ended` have ended here, and those in `ended_early`.
     ended: u64,
     ended_early: BTreeSet<u64>,
@@ -93,7 +96,7 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn in_flight(&self) -> usize {
-        self.instances.len()
+        self.instances.len() + self.messaging.in_flight()
     }
 
     pub(super) fn instance(&self, instance: InstanceId) -> Option<&Instance> {
@@ -137,6 +140,23 @@ impl Group {
         self.ended_early.insert(instance.0);
         while self.ended_early.remove(&(self.ended + 1)) {
             self.ended += 1;
+        }
+    }
+
+    /// Whether this rank is served here, has asked for the group and not left it.
+    pub(super) fn is_member(&self, rank: Rank) -> bool {
+        self.asked.contains(&rank) && !self.left.contains(&rank)
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready)
+    }
+
+    /// Why nothing succeeds any more.
+    pub(super) fn broken(&self) -> Option<&CollectiveError> {
+        match &self.state {
+            State::Broken(error) => Some(error),
+            State::Creating { .. } | State::Ready => None,
         }
     }
 
@@ -196,6 +216,7 @@ impl ServiceProcess {
             members,
             state: State::Creating { barrier, askers: Vec::new() },
             instances: BTreeMap::new(),
+            messaging: Messaging::default(),
             ended: 0,
             ended_early: BTreeSet::new(),
             exchanged: VecDeque::new(),
@@ -294,7 +315,11 @@ impl ServiceProcess {
 
     pub(super) fn route_message(&mut self, from: SpId, message: Message, payload_len: u32) {
         let Some(handle) = message.group() else { return };
-        let carries = matches!(message, Message::Data { .. } | Message::Repair { .. });
+        let carries = match &message {
+            Message::Data { .. } | Message::Repair { .. } => true,
+            Message::Tagged { tagged, .. } => tagged.carries(),
+            _ => false,
+        };
         if payload_len > 0 && !carries {
             return self.out.violation(Some(from), "payload with a message that has none");
         }
@@ -336,6 +361,7 @@ impl ServiceProcess {
                 self.handle_announce(handle, instance, (from, source, signature), &blocks)
             }
             Message::Sizes { instance, first, sizes, .. } => self.handle_sizes(handle, instance, (from, first), &sizes),
+            Message::Tagged { tagged, .. } => self.handle_tagged(handle, from, &tagged, payload_len),
             Message::Data { instance, .. }
             | Message::AskSizes { instance, .. }
             | Message::Pull { instance, .. }
@@ -412,6 +438,7 @@ impl ServiceProcess {
         }
         let open: Vec<InstanceId> = g.instances.range(..=after).map(|(instance, _)| *instance).collect();
         open.into_iter().for_each(|instance| self.compare_with_left(handle, instance));
+        self.with_messaging(handle, |messaging, cx| messaging.lose(cx, rank));
     }
 
     pub(super) fn leave_group(&mut self, handle: GroupHandle, rank: Rank) {
@@ -465,6 +492,11 @@ impl ServiceProcess {
         for c in g.instances.values_mut() {
             c.fail(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, error.clone());
         }
+        g.failed |= g.messaging.in_flight() > 0;
+        g.messaging
+            .fail_all(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, &error);
+        self.mind_turns(handle);
+        let g = self.groups.get_mut(&handle).expect("found above");
         if tell {
             let (group, fingerprint) = (handle, g.members.fingerprint);
             let message = Message::Abort { group, fingerprint, error };
@@ -507,7 +539,7 @@ impl ServiceProcess {
     }
 
     fn retire_if_left(&mut self, handle: GroupHandle) {
-        let done = |g: &Group| g.left.len() == g.asked.len() && g.instances.is_empty();
+        let done = |g: &Group| g.left.len() == g.asked.len() && g.in_flight() == 0;
         if self.groups.get(&handle).is_some_and(done) {
             let g = self.groups.remove(&handle).expect("just found");
             self.retire(handle, &g);

@@ -15,6 +15,7 @@ use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, Instant, SpId};
 use crate::interface::{Event, Transmit};
 use crate::link::{Link, Tag, Tagged};
+use crate::messaging::MESSAGING;
 use crate::pacing::Portion;
 use crate::wire::Message;
 
@@ -214,6 +215,9 @@ impl ServiceProcess {
         let mut targets = BTreeSet::new();
         for (group, instance) in self.turns.iter() {
             let Some(g) = self.groups.get_mut(&group) else { continue };
+            if instance == MESSAGING {
+                targets.extend(g.messaging.bulk_targets());
+            }
             let (members, Some(found)) = g.parts(instance) else { continue };
             targets.extend(found.bulk_targets(&Context { config: &self.config, members, out: &mut self.out }));
         }
@@ -225,6 +229,10 @@ impl ServiceProcess {
                 let next = self.turns.after(peer.served).find_map(|(group, instances)| {
                     let g = self.groups.get_mut(&group)?;
                     instances.iter().find_map(|instance| {
+                        if *instance == MESSAGING {
+                            let cx = Context { config: &self.config, members: &mut g.members, out: &mut self.out };
+                            return Some((group, MESSAGING, g.messaging.next_bulk(&cx, to)?));
+                        }
                         let (members, found) = g.parts(*instance);
                         let mut cx = Context { config: &self.config, members, out: &mut self.out };
                         Some((group, *instance, found?.next_bulk(&mut cx, to)?))

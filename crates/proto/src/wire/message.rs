@@ -6,6 +6,7 @@
 use outboard_plan::{Rank, Reduction};
 
 use super::reader::{DecodeError, Reader};
+use super::tagged::TaggedMessage;
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::interface::{CallKind, Signature};
@@ -194,6 +195,13 @@ pub enum Message {
         /// Ranks of the sender.
         ranks: Absentees,
     },
+    /// About tagged messages between ranks (GP-1, GP-2).
+    Tagged {
+        /// The group.
+        group: GroupHandle,
+        /// What.
+        tagged: TaggedMessage,
+    },
 }
 
 impl Message {
@@ -217,6 +225,7 @@ impl Message {
             | Message::Lost { group, .. }
             | Message::Inquire { group, .. }
             | Message::Absent { group, .. }
+            | Message::Tagged { group, .. }
             | Message::Abort { group, .. } => Some(*group),
         }
     }
@@ -295,6 +304,10 @@ impl Message {
                 w.call(16, *group, *instance);
                 w.absentees(ranks);
             }
+            Message::Tagged { group, tagged } => {
+                w.head(tagged.code(), *group);
+                tagged.encode(out);
+            }
         }
     }
 
@@ -316,6 +329,7 @@ impl Message {
                 Message::Create { group, step, sp, digest: r.u64()?, fingerprint: r.u64()? }
             }
             10 => Message::Abort { group, fingerprint: r.u64()?, error: read_error(&mut r)? },
+            48..=51 => Message::Tagged { group, tagged: TaggedMessage::decode(kind, &mut r)? },
             2..=9 | 11..=16 => Self::decode_call(kind, group, InstanceId(r.u64()?), &mut r)?,
             _ => return Err(DecodeError::Value("message kind")),
         };
@@ -431,6 +445,7 @@ impl Writer<'_> {
             CallKind::Gatherv { root } => (33, Some(root)),
             CallKind::Scatter { root } => (34, Some(root)),
             CallKind::Scatterv { root } => (35, Some(root)),
+            CallKind::Tagged(_) => unreachable!("tagged messages are no instances of a group"),
         };
         self.u8(kind);
         self.u64(s.bytes);
@@ -512,6 +527,14 @@ impl Writer<'_> {
                 self.u8(10);
                 self.u32(rank.0);
                 self.u64(*bytes);
+            }
+            CollectiveError::Message { source_rank, destination, tag, sent, expected } => {
+                self.u8(48);
+                self.u32(source_rank.0);
+                self.u32(destination.0);
+                self.u32(*tag);
+                self.u64(*sent);
+                self.u64(*expected);
             }
             CollectiveError::Deadline(missed) => {
                 self.u8(9);
@@ -633,6 +656,13 @@ fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
         },
         9 => CollectiveError::Deadline(Box::new(read_missed(r)?)),
         10 => CollectiveError::Staging { rank: Rank(r.u32()?), bytes: r.u64()? },
+        48 => CollectiveError::Message {
+            source_rank: Rank(r.u32()?),
+            destination: Rank(r.u32()?),
+            tag: r.u32()?,
+            sent: r.u64()?,
+            expected: r.u64()?,
+        },
         _ => return Err(DecodeError::Value("error kind")),
     })
 }

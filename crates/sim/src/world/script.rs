@@ -3,6 +3,8 @@
 use outboard_plan::Element;
 
 use super::*;
+use crate::graph::Graph;
+use crate::pattern::Pattern;
 
 impl World<'_> {
     /// Does what a member's script says is due.
@@ -41,13 +43,26 @@ impl World<'_> {
                 if ended || open >= plan.window {
                     return Ok(());
                 }
-                let due = Instant(0) + plan.calls[next as usize - 1].due(member);
+                let call = plan.call_at(member, next as usize - 1);
+                let due = Instant(0) + plan.calls[call].due(member);
                 if now < due {
                     self.queue.put(due, Happening::Script { group, member });
                     return Ok(());
                 }
-                self.call(now, CallName { group, member, instance: next }, host)
+                self.call(now, CallName { group, member, instance: call as u64 + 1 }, host)
             }
+        }
+    }
+
+    /// A member whose group is made records what it will call.
+    pub(super) fn record(&mut self, group: usize, member: usize) {
+        let plan = &self.scenario.groups[group];
+        let host = self.scenario.host_of[plan.members[member]];
+        for (number, (seed, bytes)) in plan.recorded() {
+            let recording = Graph::draw(seed, plan.members.len(), bytes).recordings.swap_remove(member);
+            let recorded = self.hosts[host].sp.handle_record(handle(group), Rank(member as u32), number, recording);
+            // A group that has broken meanwhile knows the rank no more.
+            drop(recorded);
         }
     }
 
@@ -61,6 +76,9 @@ impl World<'_> {
         let memory = &mut self.hosts[host].memory;
         let (sent, received) = call.buffers(member, plan.members.len());
         let element = call.reduction().map_or(Element::U8, |(_, reduction)| reduction.element());
+        let recorded = matches!(call.pattern, Pattern::Recorded { .. });
+        // What was recorded is one buffer, read and written.
+        let (sent, place) = if recorded { (received, Some(0)) } else { (sent, place) };
         memory.add_call(id, (name.origin(), element), sent, received, place);
         if self.truth.bad_memory.contains(&plan.members[member]) {
             memory.make_faulty(id);
@@ -77,7 +95,7 @@ impl World<'_> {
             id,
             group: handle(group),
             rank: Rank(member as u32),
-            instance: InstanceId(instance),
+            instance: InstanceId(if recorded { 0 } else { instance }),
             signature: call.signature_of(member, plan.members.len()),
             in_place: call.says_in_place(member),
             blocks: call.blocks(member, plan.members.len()),

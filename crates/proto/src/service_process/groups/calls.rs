@@ -10,6 +10,7 @@ use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
 use crate::interface::{Call, CallKind, Signature, Step, sizes_digest};
+use crate::messaging::MESSAGING;
 use crate::outbox::Completion;
 use crate::overdue::Watch;
 use crate::service_process::ServiceProcess;
@@ -40,7 +41,11 @@ impl ServiceProcess {
     }
 
     pub(in crate::service_process) fn route_call(&mut self, call: Call) {
-        let Err(error) = self.try_call(&call) else { return };
+        let tried = match call.signature.kind {
+            CallKind::Tagged(_) => self.try_tagged_call(&call),
+            _ => self.try_call(&call),
+        };
+        let Err(error) = tried else { return };
         if let Some(g) = self.groups.get_mut(&call.group) {
             g.failed = true;
         }
@@ -231,6 +236,7 @@ impl ServiceProcess {
             | Message::Lost { .. }
             | Message::Inquire { .. }
             | Message::Absent { .. }
+            | Message::Tagged { .. }
             | Message::Abort { .. } => unreachable!("routed by the caller"),
         }
     }
@@ -251,7 +257,8 @@ impl ServiceProcess {
     pub(in crate::service_process) fn route_fault(&mut self, call: CallId, error: fn(Rank) -> CollectiveError) {
         let found = self.groups.iter().find_map(|(h, g)| {
             let mut alive = g.instances.iter().filter(|(_, c)| c.alive());
-            alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank)))
+            let message = || g.messaging.has_call(call).map(|rank| (*h, MESSAGING, rank));
+            alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank))).or_else(message)
         });
         let Some((handle, instance, rank)) = found.or_else(|| self.out.untold(call)) else { return };
         let error = error(rank);
@@ -321,5 +328,7 @@ fn sound(call: &Call, ranks: u32) -> bool {
         (CallKind::Scatterv { root }, Some(blocks)) => {
             root.0 < ranks && blocks.check(ranks, call.rank).is_ok() && blocks.are_scattered(root, call.rank)
         }
+        // No instance of a group.
+        (CallKind::Tagged(_), _) => false,
     }
 }

@@ -1,0 +1,142 @@
+//! Messages and receives find each other by name, whichever comes first.
+//!
+//! | a name has | event | next |
+//! |---|---|---|
+//! | nothing, messages | a message | messages, the new one last |
+//! | nothing, receives | a receive | receives, the new one last |
+//! | messages | a receive | it takes the first |
+//! | receives | a message | the first takes it |
+//!
+//! Invariants: a name never has both; messages of a name are taken in the order in which they came (non-overtaking), which
+//! is the order in which they were sent. The names of a recorded group are used once. No wildcards: a receive names its
+//! source and tag.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use outboard_plan::Rank;
+
+/// Names a message; of single messages all with the same pair and tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Name {
+    pub(crate) destination: Rank,
+    pub(crate) source: Rank,
+    /// 0 of single messages.
+    pub(crate) recording: u32,
+    /// Counted by each end for itself, from 1; 0 of single messages.
+    pub(crate) call: u64,
+    pub(crate) tag: u32,
+    pub(crate) occurrence: u32,
+}
+
+/// Messages `M` without receive and receives `R` without message.
+#[derive(Debug)]
+pub(crate) struct Matching<M, R> {
+    messages: BTreeMap<Name, VecDeque<M>>,
+    receives: BTreeMap<Name, VecDeque<R>>,
+}
+
+impl<M, R> Default for Matching<M, R> {
+    fn default() -> Self {
+        Matching { messages: BTreeMap::new(), receives: BTreeMap::new() }
+    }
+}
+
+/// The first of a name's queue, which goes with its last entry.
+fn take<T>(queues: &mut BTreeMap<Name, VecDeque<T>>, name: &Name) -> Option<T> {
+    let queue = queues.get_mut(name)?;
+    let first = queue.pop_front();
+    if queue.is_empty() {
+        queues.remove(name);
+    }
+    first
+}
+
+/// Takes what `gone` says out of all queues.
+fn extract<T>(queues: &mut BTreeMap<Name, VecDeque<T>>, mut gone: impl FnMut(&Name, &T) -> bool) -> Vec<(Name, T)> {
+    let mut extracted = Vec::new();
+    queues.retain(|name, queue| {
+        let (out, stay) = std::mem::take(queue).into_iter().partition(|one| gone(name, one));
+        *queue = stay;
+        let out: VecDeque<T> = out;
+        extracted.extend(out.into_iter().map(|one| (*name, one)));
+        !queue.is_empty()
+    });
+    extracted
+}
+
+impl<M, R> Matching<M, R> {
+    /// The receive that waits for a message of this name longest: it is taken out.
+    pub(crate) fn receive_for(&mut self, name: &Name) -> Option<R> {
+        take(&mut self.receives, name)
+    }
+
+    /// Keeps a message for which no receive waits.
+    pub(crate) fn keep_message(&mut self, name: Name, message: M) {
+        assert!(!self.receives.contains_key(&name), "a receive that waits takes the message");
+        self.messages.entry(name).or_default().push_back(message);
+    }
+
+    /// The message of this name that came first: it is taken out.
+    pub(crate) fn message_for(&mut self, name: &Name) -> Option<M> {
+        take(&mut self.messages, name)
+    }
+
+    /// Keeps a receive for which no message has come.
+    pub(crate) fn keep_receive(&mut self, name: Name, receive: R) {
+        assert!(!self.messages.contains_key(&name), "a receive takes the message that is there");
+        self.receives.entry(name).or_default().push_back(receive);
+    }
+
+    /// Whether a message of this name waits.
+    pub(crate) fn has_message(&self, name: &Name) -> bool {
+        self.messages.contains_key(name)
+    }
+
+    /// Names of messages and receives that wait.
+    pub(crate) fn len(&self) -> (usize, usize) {
+        (self.messages.len(), self.receives.len())
+    }
+
+    /// Receives that wait.
+    pub(crate) fn receives(&self) -> impl Iterator<Item = (&Name, &R)> {
+        self.receives.iter().flat_map(|(name, queue)| queue.iter().map(move |receive| (name, receive)))
+    }
+
+    /// Takes out messages that nobody will receive any more.
+    pub(crate) fn extract_messages(&mut self, gone: impl FnMut(&Name, &M) -> bool) -> Vec<(Name, M)> {
+        extract(&mut self.messages, gone)
+    }
+
+    /// Takes out receives that will have no message.
+    pub(crate) fn extract_receives(&mut self, gone: impl FnMut(&Name, &R) -> bool) -> Vec<(Name, R)> {
+        extract(&mut self.receives, gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(source: u32, tag: u32) -> Name {
+        Name { destination: Rank(0), source: Rank(source), recording: 0, call: 0, tag, occurrence: 0 }
+    }
+
+    /// GP-1: by source and tag, in order.
+    #[test]
+    fn messages_do_not_overtake_those_of_their_name() {
+        let mut matching = Matching::default();
+        for (message, tag) in [(1, 7), (2, 7), (3, 8)] {
+            assert_eq!(matching.receive_for(&name(1, tag)), None::<char>);
+            matching.keep_message(name(1, tag), message);
+        }
+        assert_eq!(matching.message_for(&name(2, 7)), None);
+        assert_eq!(matching.message_for(&name(1, 8)), Some(3));
+        assert_eq!(matching.message_for(&name(1, 7)), Some(1));
+        assert_eq!(matching.extract_messages(|_, message| *message == 2), [(name(1, 7), 2)]);
+        matching.keep_receive(name(1, 7), 'a');
+        matching.keep_receive(name(1, 7), 'b');
+        assert_eq!(matching.receive_for(&name(1, 7)), Some('a'));
+        assert_eq!(matching.extract_receives(|name, _| name.source == Rank(1)), [(name(1, 7), 'b')]);
+        assert_eq!(matching.len(), (0, 0), "nothing is kept of what has found its other end");
+    }
+}

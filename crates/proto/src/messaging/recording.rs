@@ -1,0 +1,147 @@
+//! What a rank records: a program, whose messages are named by tag and occurrence (GP-2).
+//!
+//! The index of a send or receive is its tag; the n-th message of a call with the same pair and tag is the one of
+//! occurrence n on both ends. So the ends agree on names without a word, if they record the same messages of each tag in
+//! the same order. All spans lie in `Output`: one buffer that stands for whatever memory the rank has recorded.
+//! Invariant: a [`Recording`] in the machine has passed [`Recording::check`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use outboard_plan::{Buffer, Op, Program, Rank, Reduction, Span};
+
+/// Most steps that one rank may have recorded on one group at once, in all recordings together.
+pub const MAX_STEPS: usize = 1 << 20;
+/// Most recordings that one rank may have on one group at once.
+pub const MAX_RECORDINGS: usize = 4096;
+/// Dependencies that a step may have on average.
+const MAX_FOLLOWED: usize = 16;
+
+/// A recorded group of operations of one rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recording {
+    /// What is done in which order. The index of a send or receive is its tag; every span lies in `Output`.
+    pub program: Arc<Program>,
+    /// Operator and element of each reduction, in the order of the steps that reduce.
+    pub reductions: Vec<Reduction>,
+}
+
+/// Why a recording is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// A step cannot be done.
+    #[error("step {step} of the recording {problem}")]
+    Step {
+        /// Which, from 0.
+        step: usize,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The whole cannot be.
+    #[error("the recording {0}")]
+    Whole(&'static str),
+    /// The rank holds more than it may.
+    #[error(
+        "{held} {what} recorded on one group exceed the limit of {limit}; free recordings that are not used any more"
+    )]
+    Limit {
+        /// Steps or recordings.
+        what: &'static str,
+        /// As many as there would be.
+        held: usize,
+        /// As many as there may be.
+        limit: usize,
+    },
+    /// The group is not made, or the rank not in it.
+    #[error("the group is not one of this rank's; record on a group between its creation and its destruction")]
+    Group,
+    /// Recordings are numbered as they come.
+    #[error("recording {found} came where {expected} was due; a rank's recordings on a group are numbered from 1")]
+    Number {
+        /// As it came.
+        found: u32,
+        /// As it should have been.
+        expected: u32,
+    },
+}
+
+impl Recording {
+    /// Whether rank `rank` of `ranks` can have recorded this. What it leaves to the rank: that operations which nothing
+    /// orders leave each other's bytes alone, and that somebody receives what is sent.
+    ///
+    /// # Errors
+    /// The first thing that cannot be.
+    pub fn check(&self, rank: Rank, ranks: u32) -> Result<(), RecordError> {
+        let program = &self.program;
+        if (program.rank, program.ranks) != (rank, ranks) {
+            return Err(RecordError::Whole("is of another rank or group"));
+        }
+        if (program.input_bytes, program.scratch_bytes) != (0, 0) || program.output_bytes > i64::MAX as u64 {
+            return Err(RecordError::Whole("has buffers beside the memory that was recorded"));
+        }
+        if program.steps.len() > MAX_STEPS {
+            return Err(RecordError::Limit { what: "steps", held: program.steps.len(), limit: MAX_STEPS });
+        }
+        if program.steps.iter().map(|step| step.after.len()).sum::<usize>() > MAX_FOLLOWED * MAX_STEPS {
+            return Err(RecordError::Whole("has too many dependencies between its steps"));
+        }
+        let mut reductions = self.reductions.iter();
+        for (i, step) in program.steps.iter().enumerate() {
+            let wrong = |problem| Err(RecordError::Step { step: i, problem });
+            if step.after.iter().any(|after| after.0 as usize >= i) {
+                return wrong("follows a step that does not precede it");
+            }
+            let spans = [step.op.reads(), step.op.writes()];
+            if spans.iter().flatten().any(|span| !lies_in(span, program.output_bytes)) {
+                return wrong("names memory beyond what was recorded");
+            }
+            match step.op {
+                Op::Send { to: peer, .. } | Op::Recv { from: peer, .. } if peer.0 >= ranks => {
+                    return wrong("names a rank that is not in the group");
+                }
+                Op::Send { .. } | Op::Recv { .. } => {}
+                Op::Copy { from, to } if !apart(from, to) => {
+                    return wrong("copies between pieces that overlap or differ in length");
+                }
+                Op::Copy { .. } => {}
+                Op::Reduce { from, into, .. } => {
+                    let Some(reduction) = reductions.next() else { return wrong("has no operator") };
+                    if !apart(from, into) || !from.len.is_multiple_of(reduction.element().bytes()) {
+                        return wrong("reduces pieces that overlap, differ in length or end within an element");
+                    }
+                }
+                Op::Multicast { .. } | Op::MulticastRecv { .. } => return wrong("multicasts; recorded groups do not"),
+            }
+        }
+        if reductions.next().is_some() {
+            return Err(RecordError::Whole("has more operators than reductions"));
+        }
+        Ok(())
+    }
+}
+
+fn lies_in(span: &Span, bytes: u64) -> bool {
+    span.buffer == Buffer::Output && span.end().is_some_and(|end| end <= bytes)
+}
+
+/// Both lie in one buffer, checked before.
+fn apart(one: Span, other: Span) -> bool {
+    let disjoint = one.offset + one.len <= other.offset || other.offset + other.len <= one.offset;
+    one.len == other.len && (disjoint || one.len == 0)
+}
+
+/// The occurrence of each send and receive among those of its peer and tag, by step; 0 of other steps.
+pub(crate) fn occurrences(program: &Program) -> Vec<u32> {
+    let mut counts: BTreeMap<(bool, Rank, u32), u32> = BTreeMap::new();
+    let mut next = |sends, peer, tag| {
+        let count = counts.entry((sends, peer, tag)).or_insert(0);
+        *count += 1;
+        *count - 1
+    };
+    let occurrence = |op: Op| match op {
+        Op::Send { to, index, .. } => next(true, to, index),
+        Op::Recv { from, index, .. } => next(false, from, index),
+        Op::Copy { .. } | Op::Reduce { .. } | Op::Multicast { .. } | Op::MulticastRecv { .. } => 0,
+    };
+    program.steps.iter().map(|step| step.op).map(occurrence).collect()
+}

@@ -1,0 +1,103 @@
+//! Tagged messages of groups ([`crate::messaging`]): calls and messages find those of their group, which take their turns
+//! with the links while a call is in flight. What a recorded group cannot survive breaks its group. Never moves payload.
+
+use std::sync::Arc;
+
+use outboard_plan::Rank;
+
+use super::ServiceProcess;
+use super::groups::Group;
+use crate::collective::Context;
+use crate::error::CollectiveError;
+use crate::ids::{GroupHandle, Instant, SpId};
+use crate::interface::{Call, InFlight};
+use crate::messaging::{MESSAGING, Messaging, RecordError, Recording};
+use crate::wire::TaggedMessage;
+
+impl Group {
+    pub(super) fn messaging_in_flight(&self, now: Instant) -> Option<InFlight> {
+        self.messaging.in_flight_now(now, &self.members)
+    }
+}
+
+impl ServiceProcess {
+    /// Lets the messages of a group handle something that may show that its ranks disagree, which breaks the group.
+    pub(super) fn with_messaging(
+        &mut self,
+        handle: GroupHandle,
+        f: impl FnOnce(&mut Messaging, &mut Context<'_>) -> Result<(), CollectiveError>,
+    ) {
+        let Some(g) = self.groups.get_mut(&handle) else { return };
+        let mut cx = Context { config: &self.config, members: &mut g.members, out: &mut self.out };
+        if let Err(error) = f(&mut g.messaging, &mut cx) {
+            self.break_group(handle, error, true);
+        }
+        self.mind_turns(handle);
+    }
+
+    /// Messages take turns as long as a call is in flight.
+    pub(super) fn mind_turns(&mut self, handle: GroupHandle) {
+        let Some(g) = self.groups.get_mut(&handle) else { return };
+        let wanted = g.messaging.in_flight() > 0;
+        if std::mem::replace(&mut g.messaging.takes_turns, wanted) == wanted {
+            return;
+        }
+        if wanted {
+            self.begin(handle, MESSAGING);
+        } else {
+            self.turns.remove(self.out.now, handle, MESSAGING);
+        }
+    }
+
+    pub(super) fn record(
+        &mut self,
+        handle: GroupHandle,
+        rank: Rank,
+        number: u32,
+        recording: Arc<Recording>,
+    ) -> Result<(), RecordError> {
+        let g = self.groups.get_mut(&handle).ok_or(RecordError::Group)?;
+        if !g.is_member(rank) {
+            return Err(RecordError::Group);
+        }
+        g.messaging.record((rank, g.members.ranks()), number, recording)
+    }
+
+    pub(super) fn free_recording(&mut self, handle: GroupHandle, rank: Rank, number: u32) -> bool {
+        self.groups.get_mut(&handle).is_some_and(|g| g.messaging.free(rank, number))
+    }
+
+    pub(super) fn try_tagged_call(&mut self, call: &Call) -> Result<(), CollectiveError> {
+        let protocol = CollectiveError::Protocol(self.id);
+        let g = self.groups.get_mut(&call.group).ok_or(protocol.clone())?;
+        if let Some(error) = g.broken() {
+            return Err(error.clone());
+        }
+        let sound = call.instance == MESSAGING && !call.in_place && call.blocks.is_none();
+        if !sound || !g.is_ready() || !g.is_member(call.rank) || !g.messaging.accepts(call, &g.members) {
+            return Err(protocol);
+        }
+        let owned = call.clone();
+        self.with_messaging(call.group, |messaging, cx| messaging.handle_call(cx, owned));
+        Ok(())
+    }
+
+    pub(super) fn handle_tagged(
+        &mut self,
+        handle: GroupHandle,
+        from: SpId,
+        message: &TaggedMessage,
+        payload_len: u32,
+    ) -> bool {
+        let broken = self.groups.get(&handle).is_none_or(|g| g.broken().is_some());
+        let mut sound = broken;
+        if !broken {
+            self.with_messaging(handle, |messaging, cx| {
+                sound = true;
+                sound = messaging.handle(cx, from, message, payload_len)?;
+                Ok(())
+            });
+        }
+        sound
+    }
+}

@@ -1,0 +1,157 @@
+//! What service processes say to each other about tagged messages between ranks (GP-1, GP-2).
+//!
+//! A message is named (recording, source, destination, call, tag, occurrence), see [`crate::messaging`]; between two
+//! service processes it goes by the number under which the one of its source has posted it.
+
+use outboard_plan::Rank;
+
+use super::reader::{DecodeError, Reader};
+
+/// Most messages in one [`TaggedMessage::Post`]: as many as fit the largest frame header.
+pub const MAX_POSTED: usize = 20;
+/// Most numbers in one [`TaggedMessage::Took`] or [`TaggedMessage::Pull`].
+pub const MAX_NUMBERS: usize = 48;
+
+/// One message in a [`TaggedMessage::Post`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Posted {
+    /// For whom.
+    pub destination: Rank,
+    /// The tag that both ends give it.
+    pub tag: u32,
+    /// How many messages of the same call, pair and tag precede it; 0 in recording 0.
+    pub occurrence: u32,
+    /// Its bytes.
+    pub bytes: u64,
+    /// They follow in the payload, behind those of the messages before it.
+    pub eager: bool,
+}
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaggedMessage {
+    /// Messages of one call of a rank, for ranks of the receiver. Payload follows if any is eager.
+    Post {
+        /// Whose.
+        source: Rank,
+        /// Which of the group's recordings; 0 for single messages, which are matched in the order in which they are posted.
+        recording: u32,
+        /// Which call of the recording, from 1; 0 in recording 0.
+        call: u64,
+        /// Number of the first message; the others follow.
+        first: u64,
+        /// 1 to [`MAX_POSTED`].
+        messages: Vec<Posted>,
+    },
+    /// These messages are not needed any more: their bytes have been taken, or nobody wants them.
+    Took {
+        /// 1 to [`MAX_NUMBERS`].
+        numbers: Vec<u64>,
+    },
+    /// Asks for the bytes of these messages.
+    Pull {
+        /// 1 to [`MAX_NUMBERS`].
+        numbers: Vec<u64>,
+    },
+    /// The next bytes of a message that was asked for. Payload follows.
+    Part {
+        /// The message.
+        number: u64,
+        /// Where they lie in it.
+        offset: u64,
+    },
+}
+
+impl TaggedMessage {
+    /// The code of the message's kind on the wire.
+    pub(super) fn code(&self) -> u8 {
+        match self {
+            TaggedMessage::Post { .. } => 48,
+            TaggedMessage::Took { .. } => 49,
+            TaggedMessage::Pull { .. } => 50,
+            TaggedMessage::Part { .. } => 51,
+        }
+    }
+
+    /// Whether payload may follow.
+    pub(crate) fn carries(&self) -> bool {
+        match self {
+            TaggedMessage::Post { .. } | TaggedMessage::Part { .. } => true,
+            TaggedMessage::Took { .. } | TaggedMessage::Pull { .. } => false,
+        }
+    }
+
+    /// Appends everything behind the group.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            TaggedMessage::Post { source, recording, call, first, messages } => {
+                assert!(messages.len() <= MAX_POSTED, "caller splits long lists");
+                out.extend_from_slice(&source.0.to_le_bytes());
+                out.extend_from_slice(&recording.to_le_bytes());
+                out.extend_from_slice(&call.to_le_bytes());
+                out.extend_from_slice(&first.to_le_bytes());
+                out.extend_from_slice(&(messages.len() as u16).to_le_bytes());
+                for Posted { destination, tag, occurrence, bytes, eager } in messages {
+                    out.extend_from_slice(&destination.0.to_le_bytes());
+                    out.extend_from_slice(&tag.to_le_bytes());
+                    out.extend_from_slice(&occurrence.to_le_bytes());
+                    out.extend_from_slice(&bytes.to_le_bytes());
+                    out.push(u8::from(*eager));
+                }
+            }
+            TaggedMessage::Took { numbers } | TaggedMessage::Pull { numbers } => {
+                assert!(numbers.len() <= MAX_NUMBERS, "caller splits long lists");
+                out.extend_from_slice(&(numbers.len() as u16).to_le_bytes());
+                numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+            }
+            TaggedMessage::Part { number, offset } => {
+                out.extend_from_slice(&number.to_le_bytes());
+                out.extend_from_slice(&offset.to_le_bytes());
+            }
+        }
+    }
+
+    /// Reads what [`Self::encode`] writes of the message with this code.
+    pub(super) fn decode(code: u8, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(match code {
+            48 => read_post(r)?,
+            49 => TaggedMessage::Took { numbers: read_numbers(r)? },
+            50 => TaggedMessage::Pull { numbers: read_numbers(r)? },
+            51 => TaggedMessage::Part { number: r.u64()?, offset: r.u64()? },
+            _ => return Err(DecodeError::Value("message kind")),
+        })
+    }
+}
+
+fn read_post(r: &mut Reader<'_>) -> Result<TaggedMessage, DecodeError> {
+    let (source, recording, call, first) = (Rank(r.u32()?), r.u32()?, r.u64()?, r.u64()?);
+    if (recording == 0) != (call == 0) {
+        return Err(DecodeError::Value("call of a recording"));
+    }
+    let n = usize::from(r.u16()?);
+    if n == 0 || n > MAX_POSTED || first.checked_add(n as u64).is_none() {
+        return Err(DecodeError::Value("number of messages"));
+    }
+    let message = |_| {
+        let (destination, tag, occurrence, bytes) = (Rank(r.u32()?), r.u32()?, r.u32()?, r.u64()?);
+        let eager = match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(DecodeError::Value("flag")),
+        };
+        if recording == 0 && occurrence != 0 {
+            return Err(DecodeError::Value("occurrence"));
+        }
+        Ok(Posted { destination, tag, occurrence, bytes, eager })
+    };
+    let messages = (0..n).map(message).collect::<Result<_, _>>()?;
+    Ok(TaggedMessage::Post { source, recording, call, first, messages })
+}
+
+fn read_numbers(r: &mut Reader<'_>) -> Result<Vec<u64>, DecodeError> {
+    let n = usize::from(r.u16()?);
+    if n == 0 || n > MAX_NUMBERS {
+        return Err(DecodeError::Value("number of messages"));
+    }
+    (0..n).map(|_| r.u64()).collect()
+}

@@ -1,0 +1,20 @@
+//! Recorded groups under mixed faults: random graphs end as their reference says, whatever goes wrong (GP-2, GP-6).
+
+use outboard_sim::{mixed_recorded, run, sweep};
+
+/// Seeds of the sweep; `make soak` asks for more through the environment.
+fn seeds() -> u64 {
+    std::env::var("OUTBOARD_SIM_SEEDS").ok().map_or(500, |n| n.parse().expect("OUTBOARD_SIM_SEEDS is a number"))
+}
+
+/// Every scenario has several graphs; 500 of them have more than 1,000.
+#[test]
+fn gp_2_random_graphs_agree_with_their_reference() {
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let summary = sweep(0..seeds(), threads, mixed_recorded, |_| {});
+    if let Some(failure) = summary.failures.first() {
+        panic!("seeds {:?} fail; the first:\n{failure}", summary.failed_seeds);
+    }
+    let graphs: usize = (0..seeds()).flat_map(|seed| mixed_recorded(seed).groups).map(|g| g.recordings()).sum();
+    assert!(graphs as u64 >= 2 * seeds() && summary.errors > 0 && summary.dropped > 0, "{graphs} graphs");
+}
