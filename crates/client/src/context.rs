@@ -341,7 +341,7 @@ impl Parts {
 
     /// Whether both buffers lie in memory that the service process maps.
     pub(crate) fn shares(&self, buffers: &Buffers) -> bool {
-        self.shared(buffers.receive, buffers.receive_bytes) && self.shared(buffers.contribution, buffers.bytes_per_rank)
+        buffers.all_in(|start, bytes| self.shared(start, bytes))
     }
 
     /// As [`Self::sleep_until`]; in the trace, if there is one.

@@ -1,15 +1,15 @@
 //! Groups of ranks, and posting collectives on them.
 
 use crate::bootstrap::environment;
-use crate::context::{Attachment, Parts, lock};
+use crate::context::{Attachment, lock};
 use crate::error::Error;
+use crate::posting::{Placed, Posting};
 use crate::request::Request;
-use crate::slots::Lent;
 use crate::staging::{Buffers, Pieces};
+use crate::tagged::Tagged;
 use outboard_shm::attach::{self, GroupReady};
 use outboard_shm::entry::{AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
-use outboard_shm::memory::Tier;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 mod reductions;
@@ -27,8 +27,9 @@ pub struct Group {
     ready: GroupReady,
     ranks: u32,
     rank: u32,
-    /// Offloaded calls posted so far: equal on all ranks, as all post in the same order.
-    instance: Mutex<u64>,
+    /// Counts the offloaded calls: equal on all ranks, as all post in the same order.
+    collectives: Posting,
+    pub(crate) tagged: Arc<Tagged>,
     destroyed: bool,
 }
 
@@ -39,17 +40,6 @@ pub enum Contribution {
     At(*const u8),
     /// In its place of the receive buffer, as with `MPI_IN_PLACE`.
     InPlace,
-}
-
-/// Where everything of a submission lies, for the service process.
-struct Placed {
-    group: u64,
-    instance: u64,
-    slot: u32,
-    send: u64,
-    receive: u64,
-    /// Of the table, where there is one.
-    table: u64,
 }
 
 /// The blocks of one buffer of an alltoallv, by rank.
@@ -88,7 +78,9 @@ impl BlockList<'_> {
 
 impl Group {
     pub(crate) fn new(attachment: Arc<Attachment>, ready: GroupReady, ranks: u32, rank: u32) -> Group {
-        Group { attachment, ready, ranks, rank, instance: Mutex::default(), destroyed: false }
+        let collectives = Posting::new(attachment.clone(), ready.group);
+        let tagged = Arc::new(Tagged::new(Posting::new(attachment.clone(), ready.group), ranks, rank));
+        Group { attachment, ready, ranks, rank, collectives, tagged, destroyed: false }
     }
 
     /// This rank's number in the group.
@@ -242,7 +234,7 @@ impl Group {
             receive,
             receive_bytes,
             in_place_at,
-            pieces: Some(Arc::new(Pieces { contribution: contributed, receive: pieces })),
+            pieces: Some(Arc::new(Pieces::Blocks { contribution: contributed, receive: pieces })),
         };
         let entry = |placed: Placed| {
             let Placed { group, instance, slot, send, receive, table } = placed;
@@ -330,7 +322,7 @@ impl Group {
             receive,
             receive_bytes,
             in_place_at: None,
-            pieces: Some(Arc::new(Pieces { contribution, receive: pieces })),
+            pieces: Some(Arc::new(Pieces::Blocks { contribution, receive: pieces })),
         };
         let entry = |place: Placed| {
             let Placed { group, instance, slot, send, receive, table } = place;
@@ -359,47 +351,8 @@ impl Group {
         table: &[u64],
         entry: impl FnOnce(Placed) -> Entry,
     ) -> Result<Request, Error> {
-        let parts = self.attachment.parts()?;
-        if parts.known_lost() {
-            return Err(parts.connection.lost());
-        }
-        parts.tend();
         // SAFETY: the caller's promise about the buffers.
-        let lent = unsafe { lend(parts, buffers) }?;
-        let (send, receive) = match &lent {
-            Lent::Staged(staged) => (staged.send_address(), staged.receive_address()),
-            Lent::Direct(_) | Lent::Shared => (buffers.contribution as u64, buffers.receive as u64),
-        };
-        let mut instance = lock(&self.instance);
-        let group = self.ready.group;
-        let taken = lock(&parts.slots).take(group, *instance + 1);
-        let Some(slot) = taken else {
-            parts.release(lent);
-            return Err(in_flight_limit(parts));
-        };
-        let table = match parts.put_table(slot, table) {
-            Ok(table) => table,
-            Err(error) => {
-                parts.release(lent);
-                lock(&parts.slots).give_back(slot);
-                return Err(error);
-            }
-        };
-        let entry = entry(Placed { group, instance: *instance + 1, slot, send, receive, table });
-        parts.control.arm(slot);
-        // Held until it is posted, so that nobody tells the service process of a call that it cannot know.
-        let mut slots = lock(&parts.slots);
-        slots.lend(slot, lent);
-        if let Err(full) = parts.control.post(&entry) {
-            let lent = slots.take_lent(slot);
-            slots.give_back(slot);
-            drop(slots);
-            parts.release(lent);
-            return Err(Error::Resource(full.to_string()));
-        }
-        drop(slots);
-        *instance += 1;
-        Ok(Request::new(self.attachment.clone(), slot))
+        unsafe { self.collectives.post(buffers, table, entry) }
     }
 
     /// Checks the arguments of an allgather.
@@ -469,22 +422,4 @@ pub(crate) fn deadline_of_environment() -> Result<Option<Duration>, Error> {
     let seconds = text.trim().parse().ok().and_then(|seconds| deadline("seconds", seconds).ok());
     let problem = || format!("is `{text}`; set it to seconds, for instance 60, or 0 for no deadline");
     seconds.ok_or_else(|| Error::Environment { variable: DEADLINE.to_owned(), problem: problem() })
-}
-
-fn in_flight_limit(parts: &Parts) -> Error {
-    let limit = lock(&parts.slots).count();
-    Error::Resource(format!("{limit} requests of this rank are in flight, the limit; test or wait for some"))
-}
-
-/// Stages the buffers if the service process cannot reach them where they are.
-///
-/// # Safety
-/// As for [`Group::iallgather`].
-unsafe fn lend(parts: &Parts, buffers: &Buffers) -> Result<Lent, Error> {
-    match parts.tier() {
-        Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => Ok(Lent::Direct(buffers.clone())),
-        Tier::Staging if parts.shares(buffers) => Ok(Lent::Shared),
-        // SAFETY: the caller's promise.
-        Tier::Staging => unsafe { lock(&parts.staging).stage(&parts.connection, buffers) }.map(Lent::Staged),
-    }
 }

@@ -18,11 +18,13 @@ mod error;
 mod group;
 mod own_daemon;
 pub mod placement;
+mod posting;
 pub mod rendezvous;
 mod request;
 mod segments;
 mod slots;
 mod staging;
+mod tagged;
 mod trace;
 
 pub use context::Context;
@@ -33,6 +35,7 @@ pub use outboard_shm::attach::OFFER_BYTES;
 pub use outboard_shm::memory::Tier;
 pub use outboard_shm::status::Status;
 pub use request::{Request, wait_some};
+pub use tagged::{Recorded, Recorder};
 
 /// Version of the C interface, as in `outboard.h`.
 pub const ABI_VERSION: u32 = 1;

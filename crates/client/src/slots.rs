@@ -88,6 +88,12 @@ impl Slots {
         self.free.push(slot);
     }
 
+    /// Whether a word is in use for this call of the group.
+    pub(crate) fn holds(&self, slot: u32, group: u64, instance: u64) -> bool {
+        let owner = self.owners.get(slot as usize).and_then(Option::as_ref);
+        owner.is_some_and(|owner| (owner.group, owner.instance) == (group, instance))
+    }
+
     /// Whether requests in flight have their buffers where the program has them.
     pub(crate) fn any_direct(&self) -> bool {
         self.direct > 0

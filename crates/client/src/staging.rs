@@ -44,11 +44,28 @@ pub(crate) struct Buffers {
     pub(crate) pieces: Option<Arc<Pieces>>,
 }
 
-/// Offset and length of each piece of both buffers.
+/// What of its buffers a request concerns.
 #[derive(Debug)]
-pub(crate) struct Pieces {
-    pub(crate) contribution: Vec<(usize, usize)>,
-    pub(crate) receive: Vec<(usize, usize)>,
+pub(crate) enum Pieces {
+    /// Offset and length of each piece of both buffers.
+    Blocks { contribution: Vec<(usize, usize)>, receive: Vec<(usize, usize)> },
+    /// Memory wherever it was recorded; in a segment it lies piece after piece.
+    Recorded(RecordedPieces),
+}
+
+/// The memory of a recorded group.
+#[derive(Debug)]
+pub(crate) struct RecordedPieces {
+    /// Address and length of each piece, all that is read or written.
+    pub(crate) all: Vec<(usize, usize)>,
+    /// Place in a segment, address and length of what is written.
+    pub(crate) written: Vec<(usize, usize, usize)>,
+}
+
+impl RecordedPieces {
+    fn bytes(&self) -> usize {
+        self.all.iter().map(|(_, length)| length).sum()
+    }
 }
 
 /// Tables that submissions point to, one for each completion word, in memory that the service process reaches whatever the
@@ -92,11 +109,62 @@ impl Buffers {
         self.in_place_at.unwrap_or(self.receive_bytes)
     }
 
-    /// Offset and length of what is received, piece by piece, none of them empty.
-    fn received(&self) -> impl Iterator<Item = (usize, usize)> {
-        let whole = self.pieces.is_none().then_some((0, self.receive_bytes));
-        let pieces = self.pieces.iter().flat_map(|pieces| pieces.receive.iter().copied());
-        whole.into_iter().chain(pieces).filter(|(_, length)| *length > 0)
+    /// The buffers of a call of what was recorded. In a segment they are one, of all pieces.
+    pub(crate) fn recorded(pieces: Arc<Pieces>) -> Buffers {
+        let receive_bytes = match &*pieces {
+            Pieces::Recorded(recorded) => recorded.bytes(),
+            Pieces::Blocks { .. } => unreachable!("a recording"),
+        };
+        let (contribution, receive) = (std::ptr::null(), std::ptr::null_mut());
+        Buffers { contribution, bytes_per_rank: 0, receive, receive_bytes, in_place_at: Some(0), pieces: Some(pieces) }
+    }
+
+    /// Place in a segment, where it lies in the program, and length of what is contributed, none of them empty.
+    fn contributed(&self) -> Vec<(usize, *const u8, usize)> {
+        let block = |(offset, length): (usize, usize)| {
+            (self.contribution_at() + offset, self.contribution.wrapping_add(offset), length)
+        };
+        let pieces: Vec<_> = match self.pieces.as_deref() {
+            None => vec![block((0, self.bytes_per_rank))],
+            Some(Pieces::Blocks { contribution, .. }) => contribution.iter().copied().map(block).collect(),
+            Some(Pieces::Recorded(recorded)) => {
+                let mut place = 0;
+                let piece = |&(address, length): &(usize, usize)| {
+                    place += length;
+                    (place - length, std::ptr::with_exposed_provenance(address), length)
+                };
+                recorded.all.iter().map(piece).collect()
+            }
+        };
+        pieces.into_iter().filter(|(.., length)| *length > 0).collect()
+    }
+
+    /// The same of what is received.
+    fn received(&self) -> Vec<(usize, *mut u8, usize)> {
+        let block = |(offset, length): (usize, usize)| (offset, self.receive.wrapping_add(offset), length);
+        let pieces: Vec<_> = match self.pieces.as_deref() {
+            None => vec![block((0, self.receive_bytes))],
+            Some(Pieces::Blocks { receive, .. }) => receive.iter().copied().map(block).collect(),
+            Some(Pieces::Recorded(recorded)) => {
+                let piece = |&(place, address, length): &(usize, usize, usize)| {
+                    (place, std::ptr::with_exposed_provenance_mut(address), length)
+                };
+                recorded.written.iter().map(piece).collect()
+            }
+        };
+        pieces.into_iter().filter(|(.., length)| *length > 0).collect()
+    }
+
+    /// Whether all of it lies in memory of which `shared` says so.
+    pub(crate) fn all_in(&self, shared: impl Fn(*const u8, usize) -> bool) -> bool {
+        match self.pieces.as_deref() {
+            Some(Pieces::Recorded(recorded)) => {
+                recorded.all.iter().all(|&(address, length)| shared(std::ptr::without_provenance(address), length))
+            }
+            Some(Pieces::Blocks { .. }) | None => {
+                shared(self.receive, self.receive_bytes) && shared(self.contribution, self.bytes_per_rank)
+            }
+        }
     }
 }
 
@@ -112,12 +180,10 @@ impl StagingPool {
     pub(crate) unsafe fn stage(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Staged, Error> {
         let needed = buffers.receive_bytes.max(buffers.contribution_at() + buffers.bytes_per_rank);
         let segment = self.segment(connection, needed)?;
-        let whole = [(0, buffers.bytes_per_rank)];
-        let pieces = buffers.pieces.as_ref().map_or(&whole[..], |pieces| &pieces.contribution);
-        for &(offset, length) in pieces.iter().filter(|(_, length)| *length > 0) {
+        for (place, start, length) in buffers.contributed() {
             // SAFETY: the caller's promise; the bytes go straight into the segment.
-            let piece = unsafe { std::slice::from_raw_parts(buffers.contribution.add(offset), length) };
-            segment.write(buffers.contribution_at() + offset, piece);
+            let piece = unsafe { std::slice::from_raw_parts(start, length) };
+            segment.write(place, piece);
         }
         Ok(Staged { segment, buffers: buffers.clone() })
     }
@@ -129,10 +195,10 @@ impl StagingPool {
     pub(crate) unsafe fn restage(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Staged, Error> {
         // SAFETY: the caller's promise.
         let staged = unsafe { self.stage(connection, buffers) }?;
-        for (offset, length) in buffers.received() {
+        for (place, start, length) in buffers.received() {
             // SAFETY: as above; a contribution in place is part of these bytes.
-            let received = unsafe { std::slice::from_raw_parts(buffers.receive.add(offset), length) };
-            staged.segment.write(offset, received);
+            let received = unsafe { std::slice::from_raw_parts(start, length) };
+            staged.segment.write(place, received);
         }
         Ok(staged)
     }
@@ -171,10 +237,10 @@ impl Staged {
 
     /// Fills the program's receive buffer.
     pub(crate) fn deliver(&self) {
-        for (offset, length) in self.buffers.received() {
+        for (place, start, length) in self.buffers.received() {
             // SAFETY: the program lends us the piece until the request has ended, which it does with this call.
-            let piece = unsafe { std::slice::from_raw_parts_mut(self.buffers.receive.add(offset), length) };
-            self.segment.read(offset, piece);
+            let piece = unsafe { std::slice::from_raw_parts_mut(start, length) };
+            self.segment.read(place, piece);
         }
     }
 }

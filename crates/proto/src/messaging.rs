@@ -52,7 +52,7 @@ mod recording;
 
 use incoming::Incoming;
 use matching::Name;
-use outgoing::{Outbound, Outgoing, place};
+use outgoing::{EAGER, Outbound, Outgoing, place};
 pub use recording::{MAX_RECORDINGS, MAX_STEPS, RecordError, Recording};
 
 /// What stands for the messages of a group where its instances are counted: the number of none of them.
@@ -94,7 +94,7 @@ struct Active {
 #[derive(Debug, Default)]
 pub(crate) struct Messaging {
     recordings: BTreeMap<(Rank, u32), Recorded>,
-    /// By local rank that has recorded something: how many recordings, and steps of those that it has not freed.
+    /// By local rank that has recorded something: the number of the last, and steps of those that it has not freed.
     recorded: BTreeMap<Rank, (u32, usize)>,
     calls: BTreeMap<CallId, Active>,
     /// Calls that may have something ready.
@@ -158,10 +158,9 @@ impl Messaging {
         recording: Arc<Recording>,
     ) -> Result<(), RecordError> {
         recording.check(rank, ranks)?;
-        let (count, steps) = self.recorded.get(&rank).copied().unwrap_or_default();
-        let (found, expected) = (number, count + 1);
-        if found != expected {
-            return Err(RecordError::Number { found, expected });
+        let (last, steps) = self.recorded.get(&rank).copied().unwrap_or_default();
+        if number <= last {
+            return Err(RecordError::Number { found: number, last });
         }
         let held = self.recordings.range((rank, 0)..=(rank, u32::MAX)).count() + 1;
         if held > MAX_RECORDINGS {
@@ -178,14 +177,16 @@ impl Messaging {
         Ok(())
     }
 
-    /// A recording is not called any more. False while it is, or when there is none.
+    /// A recording is not called any more. False while it is.
     pub(crate) fn free(&mut self, rank: Rank, number: u32) -> bool {
-        if self.recordings.get(&(rank, number)).is_none_or(|recorded| recorded.running) {
+        if self.recordings.get(&(rank, number)).is_some_and(|recorded| recorded.running) {
             return false;
         }
-        let recorded = self.recordings.remove(&(rank, number)).expect("just found");
-        let (_, steps) = self.recorded.get_mut(&rank).expect("it has recorded");
-        *steps -= recorded.recording.program.steps.len();
+        if let Some(recorded) = self.recordings.remove(&(rank, number))
+            && let Some((_, steps)) = self.recorded.get_mut(&rank)
+        {
+            *steps -= recorded.recording.program.steps.len();
+        }
         true
     }
 
@@ -311,10 +312,23 @@ impl Messaging {
         match self.incoming.matching.receive_for(&name) {
             Some(step) => self.meet(cx, name, message, step),
             None => {
+                let message = self.stage_small(cx, message);
                 self.incoming.matching.keep_message(name, message);
                 Ok(())
             }
         }
+    }
+
+    /// Small messages do not hold their sources up, on whatever host their receivers are.
+    fn stage_small(&mut self, cx: &mut Context<'_>, message: Inbound) -> Inbound {
+        let Inbound::Local(Outbound { step, span, .. }) = message else { return message };
+        if span.len > EAGER {
+            return message;
+        }
+        let Some(staging) = stage(cx, span.len) else { return message };
+        cx.out.orders.extend(staging.as_ref().map(|to| Order::Copy { from: place(step, span), to: whole(to) }));
+        self.complete(step);
+        Inbound::Staged(staging)
     }
 
     /// Where the bytes of a message go that this step receives, or why they do not fit.
@@ -354,8 +368,7 @@ impl Messaging {
             Inbound::Announced { from, number, bytes } => self.incoming.want((from, number), bytes, (step, target)),
             Inbound::Staged(None) => self.complete(step),
             Inbound::Staged(Some(staging)) => {
-                let from = MemRef { region: Region::Staging(staging.id), offset: 0, len: staging.bytes };
-                cx.out.copy(from, target);
+                cx.out.copy(whole(&staging), target);
                 cx.out.unstage(staging);
                 self.complete(step);
             }
@@ -492,13 +505,11 @@ impl Messaging {
                 Err(error) => self.fail(cx, step, error),
             };
         }
-        let staging = if bytes == 0 { None } else { cx.out.stage(cx.members.owner, bytes) };
-        let message = match staging {
-            None if bytes > 0 => Inbound::Announced { from, number, bytes },
-            staging => {
+        let message = match stage(cx, bytes) {
+            None => Inbound::Announced { from, number, bytes },
+            Some(staging) => {
                 self.incoming.taken(from, number);
-                let to = |s: &Staging| MemRef { region: Region::Staging(s.id), offset: 0, len: bytes };
-                cx.out.orders.extend(staging.as_ref().map(|staging| deliver(to(staging))));
+                cx.out.orders.extend(staging.as_ref().map(|staging| deliver(whole(staging))));
                 Inbound::Staged(staging)
             }
         };
@@ -588,6 +599,15 @@ impl Messaging {
         let Messaging { lost, recorded, takes_turns, .. } = std::mem::take(self);
         *self = Messaging { lost, recorded, takes_turns, ..Messaging::default() };
     }
+}
+
+/// Memory for a message that nobody receives yet, as far as it needs some; none where there is no room.
+fn stage(cx: &mut Context<'_>, bytes: u64) -> Option<Option<Staging>> {
+    if bytes == 0 { Some(None) } else { cx.out.stage(cx.members.owner, bytes).map(Some) }
+}
+
+fn whole(staging: &Staging) -> MemRef {
+    MemRef { region: Region::Staging(staging.id), offset: 0, len: staging.bytes }
 }
 
 /// A message for a local rank, whose receive does not wait.

@@ -145,7 +145,8 @@ impl ServiceProcess {
         self.settle();
     }
 
-    /// A local rank has recorded a group of operations under the next number, from 1 (GP-2).
+    /// A local rank has recorded a group of operations under a number greater than any before (GP-2). All ranks
+    /// that call it know it by the same.
     ///
     /// # Errors
     /// Why it is refused. Nothing is kept then.
@@ -159,7 +160,7 @@ impl ServiceProcess {
         self.record(group, rank, number, recording.into())
     }
 
-    /// A local rank does not call a recording any more. False while a call of it has not ended, or when there is none.
+    /// A local rank does not call a recording any more. False while a call of it has not ended.
     pub fn handle_free(&mut self, group: GroupHandle, rank: Rank, number: u32) -> bool {
         self.free_recording(group, rank, number)
     }

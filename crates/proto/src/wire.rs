@@ -7,12 +7,14 @@ mod datagram;
 mod frame;
 mod message;
 mod reader;
+mod recording;
 mod tagged;
 
 pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 pub use message::{MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message};
 pub use reader::DecodeError;
+pub use recording::{MAX_PIECES, RecordedMemory};
 pub use tagged::{MAX_NUMBERS, MAX_POSTED, Posted, TaggedMessage};
 
 /// Version of everything on the wire. Service processes of different versions refuse each other's groups.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_plan::Rank;
+use outboard_proto::wire::RecordedMemory;
 use outboard_proto::{GroupHandle, HostId, SpId};
 use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request, Restaged, Welcome};
 use outboard_shm::control::{LAYOUT_VERSION, RING_CAPACITY, ServiceSide};
@@ -22,6 +23,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use crate::admission::Admission;
 use crate::engine::Engine;
 use crate::failure;
+use crate::memory::Pieces;
 use crate::offers::{Offer, Sealer, group_spec};
 use crate::poller::{Poller, Token, Trigger};
 use crate::quotas::{Job, QuotaError, Quotas};
@@ -32,6 +34,8 @@ use crate::trace::Trace;
 
 /// Messages taken from one connection per wake-up; the rest wake again.
 const MESSAGES: usize = 16;
+/// Largest recording, encoded.
+const MOST_RECORDED: u64 = 64 << 20;
 /// Offers that a rank may have unused; the oldest goes first.
 const MOST_OFFERS: usize = 256;
 
@@ -152,6 +156,10 @@ impl Desk<'_> {
                 self.create_group(id, token, descriptors, (ranks, rank)).map(|()| None)
             }
             Request::DestroyGroup { group } => self.destroy_group(id, group).map(Some),
+            Request::Record { group, recording, bytes } => {
+                self.record(id, descriptors, (group, recording), bytes).map(Some)
+            }
+            Request::FreeRecording { group, recording } => self.free_recording(id, group, recording).map(Some),
             Request::SetDeadline { group, milliseconds } => self.set_deadline(id, group, milliseconds).map(Some),
             Request::RegisterMemory { address, bytes } => self.register(id, descriptors, address, bytes).map(Some),
             Request::UnregisterMemory { address } => self.unregister(id, address).map(Some),
@@ -341,6 +349,59 @@ impl Desk<'_> {
         }
     }
 
+    /// A rank has recorded something: it is kept whole, so that a call needs no more than its number (GP-5).
+    fn record(
+        &mut self,
+        id: ConnectionId,
+        descriptors: Vec<OwnedFd>,
+        (group, number): (u64, u32),
+        bytes: u64,
+    ) -> Result<Reply, Refused> {
+        let wrong = |text: String| Refused { status: Status::Argument, text };
+        let Some(Membership { handle, rank, stage: Stage::Made { recordings, .. }, .. }) =
+            self.ranks.rank(id).and_then(|rank| rank.groups.get_mut(&group))
+        else {
+            return Err(wrong(format!("group {group} is not one of this rank's")));
+        };
+        if bytes > MOST_RECORDED {
+            let text =
+                format!("a recording of {bytes} bytes exceeds the limit of {MOST_RECORDED}; record less at once");
+            return refuse(Status::Resource, text);
+        }
+        let sealed = descriptors.first().expect("the message has one descriptor");
+        let recorded = read_sealed(sealed.as_fd(), bytes as usize).map_err(|error| wrong(error.to_string()))?;
+        let recorded = RecordedMemory::decode(&recorded).map_err(|error| wrong(format!("the recording is {error}")))?;
+        self.engine
+            .record(*handle, *rank, number, recorded.recording)
+            .map_err(|error| Refused { status: failure::recording(&error), text: error.to_string() })?;
+        recordings.insert(number, Arc::new(Pieces::new(&recorded.pieces)));
+        Ok(Reply::Done)
+    }
+
+    fn free_recording(&mut self, id: ConnectionId, group: u64, number: u32) -> Result<Reply, Refused> {
+        // Calls that were posted before count.
+        self.take_all_submissions();
+        let membership = self.ranks.rank(id).and_then(|rank| rank.groups.get_mut(&group));
+        let Some(Membership { handle, rank, stage: Stage::Made { recordings, .. }, .. }) = membership
+            .filter(|m| matches!(&m.stage, Stage::Made { recordings, .. } if recordings.contains_key(&number)))
+        else {
+            return refuse(Status::Argument, format!("recording {number} of group {group} is not one of this rank's"));
+        };
+        if !self.engine.free_recording(*handle, *rank, number) {
+            return refuse(Status::Busy, "calls of the recording are in flight; wait for them");
+        }
+        recordings.remove(&number);
+        Ok(Reply::Done)
+    }
+
+    fn take_all_submissions(&mut self) {
+        for _ in 0..RING_CAPACITY {
+            if !self.ranks.take_submissions(self.engine, &self.host.quotas, self.trace.as_deref_mut()) {
+                break;
+            }
+        }
+    }
+
     fn set_deadline(&mut self, id: ConnectionId, group: u64, milliseconds: u64) -> Result<Reply, Refused> {
         match self.attached(id)?.groups.get_mut(&group) {
             None => refuse(Status::Argument, format!("group {group} is not one of this rank's")),
@@ -386,11 +447,7 @@ impl Desk<'_> {
     fn restage(&mut self, id: ConnectionId, restaged: &Restaged) -> Result<Reply, Refused> {
         let &Restaged { group, instance, slot, send, receive } = restaged;
         // The call was posted before this was sent, and may still lie in the ring.
-        for _ in 0..RING_CAPACITY {
-            if !self.ranks.take_submissions(self.engine, &self.host.quotas, self.trace.as_deref_mut()) {
-                break;
-            }
-        }
+        self.take_all_submissions();
         let Some(call) = self.ranks.call_of(id, slot, group, instance) else {
             return refuse(Status::Argument, format!("call {instance} of group {group} has ended"));
         };

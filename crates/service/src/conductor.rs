@@ -377,6 +377,7 @@ impl Conductor {
             ranks: count(self.ranks.attached().count()),
             memberships: count(self.ranks.memberships()),
             calls: count(self.ranks.calls_in_flight()),
+            submissions: self.ranks.submissions,
             tiers: self.ranks.tiers(),
             seated: self.ranks.seated(&self.host.topology),
             tiers_withdrawn: self.ranks.withdrawn,

@@ -9,7 +9,7 @@ use std::time::Instant as WallInstant;
 use outboard_plan::Rank;
 use outboard_proto::{
     Call, CallId, CollectiveError, Config, Counters, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef,
-    ReceivedDatagram, ServiceProcess, SpId, Transmit,
+    ReceivedDatagram, RecordError, Recording, ServiceProcess, SpId, Transmit,
 };
 
 use crate::memory::{Buffers, Cause, Fault, FramePayload, Memory, NoPayload, Payloads, Place};
@@ -101,6 +101,22 @@ impl Engine {
     pub(crate) fn call(&mut self, call: Call, buffers: Buffers) {
         self.memory.insert(call.id, buffers);
         self.tell(|machine, now| machine.handle_call(now, call));
+    }
+
+    /// A rank has recorded something.
+    pub(crate) fn record(
+        &mut self,
+        group: GroupHandle,
+        rank: Rank,
+        number: u32,
+        recording: Recording,
+    ) -> Result<(), RecordError> {
+        self.machine.handle_record(group, rank, number, recording)
+    }
+
+    /// A rank calls a recording no more; false while it does.
+    pub(crate) fn free_recording(&mut self, group: GroupHandle, rank: Rank, number: u32) -> bool {
+        self.machine.handle_free(group, rank, number)
     }
 
     /// The call has ended: its buffers belong to the rank again.

@@ -1,6 +1,6 @@
 //! The one table from the protocol's errors to the codes that ranks see (`outboard.h`).
 
-use outboard_proto::{CollectiveError, GroupError};
+use outboard_proto::{CollectiveError, GroupError, RecordError};
 use outboard_shm::status::Status;
 
 use crate::offers::OfferError;
@@ -13,6 +13,7 @@ pub(crate) fn collective(error: &CollectiveError) -> Status {
         // The handle comes from a member's own offer: two groups disagree on what it names.
         CollectiveError::Mismatch { .. }
         | CollectiveError::Block { .. }
+        | CollectiveError::Message { .. }
         | CollectiveError::Configuration { .. }
         | CollectiveError::HandleTaken(_) => Status::Mismatch,
         CollectiveError::Memory(_) => Status::Memory,
@@ -27,6 +28,16 @@ pub(crate) fn group(error: &GroupError) -> Status {
     match error {
         GroupError::Invalid(_) => Status::Argument,
         GroupError::Failed(failed) => collective(failed),
+    }
+}
+
+/// The code of a recording that is refused.
+pub(crate) fn recording(error: &RecordError) -> Status {
+    match error {
+        RecordError::Limit { .. } => Status::Resource,
+        RecordError::Step { .. } | RecordError::Whole(_) | RecordError::Group | RecordError::Number { .. } => {
+            Status::Argument
+        }
     }
 }
 

@@ -43,6 +43,39 @@ impl Payloads for FramePayload<'_> {
     }
 }
 
+/// Pieces of a rank's memory that stand for one buffer, one behind the other (GP-5).
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    /// Offset in the buffer, address and bytes of each that has some.
+    pieces: Vec<(u64, u64, u64)>,
+    total: u64,
+}
+
+impl Pieces {
+    /// Of address and bytes of each piece; together they fit 64 bits.
+    pub(crate) fn new(pieces: &[(u64, u64)]) -> Self {
+        let mut total = 0;
+        let mut placed = Vec::with_capacity(pieces.len());
+        for &(address, bytes) in pieces.iter().filter(|(_, bytes)| *bytes > 0) {
+            placed.push((total, address, bytes));
+            total += bytes;
+        }
+        Pieces { pieces: placed, total }
+    }
+
+    /// Bytes of all.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Where the byte at `offset` lies. Spans that were recorded lie in one piece each.
+    fn address(&self, offset: u64) -> u64 {
+        let behind = self.pieces.partition_point(|(start, ..)| *start <= offset);
+        let (start, address, _) = self.pieces[behind.checked_sub(1).expect("a byte of one of the pieces")];
+        address + (offset - start)
+    }
+}
+
 /// The buffers that a rank handed over with a call.
 #[derive(Debug)]
 pub(crate) struct Buffers {
@@ -50,6 +83,8 @@ pub(crate) struct Buffers {
     memory: Option<Arc<TieredMemory>>,
     input: (u64, u64),
     output: (u64, u64),
+    /// Where the output lies if not in one piece.
+    pieces: Option<Arc<Pieces>>,
     /// They lie where the rank has copied them to, no longer where it posted them.
     restaged: bool,
 }
@@ -57,13 +92,27 @@ pub(crate) struct Buffers {
 impl Buffers {
     /// `input` and `output` are address and length in the rank.
     pub(crate) fn new(memory: Arc<TieredMemory>, input: (u64, u64), output: (u64, u64)) -> Self {
-        Buffers { memory: Some(memory), input, output, restaged: false }
+        Buffers { memory: Some(memory), input, output, pieces: None, restaged: false }
+    }
+
+    /// What a rank has recorded: all of it is output, some of it is read, too.
+    pub(crate) fn recorded(memory: Arc<TieredMemory>, pieces: Arc<Pieces>) -> Self {
+        let output = (0, pieces.total());
+        Buffers { memory: Some(memory), input: (0, 0), output, pieces: Some(pieces), restaged: false }
     }
 
     /// Whether the address lies in one of the buffers.
     fn hold(&self, address: u64) -> bool {
         let lies_in = |(start, length): (u64, u64)| address.checked_sub(start).is_some_and(|at| at < length);
-        lies_in(self.input) || lies_in(self.output)
+        match &self.pieces {
+            None => lies_in(self.input) || lies_in(self.output),
+            Some(pieces) => pieces.pieces.iter().any(|&(_, start, length)| lies_in((start, length))),
+        }
+    }
+
+    /// Where a byte of the output lies.
+    fn output_address(&self, offset: u64) -> u64 {
+        self.pieces.as_ref().map_or(self.output.0 + offset, |pieces| pieces.address(offset))
     }
 
     /// Bytes of the receive buffer.
@@ -253,6 +302,8 @@ impl Memory {
             return false;
         }
         (buffers.input.0, buffers.output.0, buffers.restaged) = (send, receive, true);
+        // The copy is one piece.
+        buffers.pieces = None;
         for work in self.deferred.reached(call) {
             self.work(work);
         }
@@ -302,10 +353,10 @@ impl Memory {
             Region::Input(call) | Region::Output(call) => {
                 let buffers = self.calls.get(&call).unwrap_or_else(|| panic!("{piece:?} is of no call in flight"));
                 let input = matches!(piece.region, Region::Input(_));
-                let (address, length) = if input { buffers.input } else { buffers.output };
-                within(length);
+                within(if input { buffers.input.1 } else { buffers.output.1 });
                 let memory = Arc::clone(buffers.memory.as_ref().ok_or(Fault::Gone)?);
-                Ok(Place::Rank { call, memory, address: address + piece.offset })
+                let address = if input { buffers.input.0 + piece.offset } else { buffers.output_address(piece.offset) };
+                Ok(Place::Rank { call, memory, address })
             }
             Region::Staging(id) => {
                 let buffer = self.staging.get(&id).unwrap_or_else(|| panic!("{piece:?} is not staged"));
@@ -430,14 +481,20 @@ impl Memory {
                 }
                 Ok(())
             }
-            Place::Rank { call, memory, address } => {
-                let start = address - run[0].to.offset;
+            Place::Rank { call, memory, .. } => {
+                let buffers = &self.calls[&call];
                 let batch: Vec<WritePiece<'_>> = run
                     .iter()
                     .map(|delivery| {
                         let end = delivery.to.offset.checked_add(delivery.to.len);
                         assert!(end.is_some_and(|end| end <= self.length(delivery.to.region)), "{delivery:?}");
-                        WritePiece { local: delivery.bytes(payloads), address: start + delivery.to.offset }
+                        let address = match delivery.to.region {
+                            Region::Output(_) => buffers.output_address(delivery.to.offset),
+                            Region::Input(_) | Region::Staging(_) => {
+                                unreachable!("deliveries to a rank go to its output")
+                            }
+                        };
+                        WritePiece { local: delivery.bytes(payloads), address }
                     })
                     .collect();
                 memory.writev(&batch).map_err(|error| Fault::Call { call, error })

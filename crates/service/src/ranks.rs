@@ -22,18 +22,21 @@ use std::time::{Duration, Instant};
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{AlltoallError, Extents, Rank, ReductionError, Span};
 use outboard_proto::{
-    Call, CallId, CallKind, CollectiveError, GroupError, GroupHandle, InstanceId, Signature, sizes_digest,
+    Call, CallId, CallKind, CollectiveError, GroupError, GroupHandle, InstanceId, Signature, TaggedCall, sizes_digest,
 };
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
-use outboard_shm::entry::{AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
+use outboard_shm::entry::{
+    AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry, MessageEnd, MessageEntry,
+    RecordedEntry,
+};
 use outboard_shm::memory::{AccessError, RankMemory, Tier, TieredMemory};
 use outboard_shm::status::Status;
 use rustix::process::Pid;
 
 use crate::engine::Engine;
 use crate::failure;
-use crate::memory::Buffers;
+use crate::memory::{Buffers, Pieces};
 use crate::poller::{Poller, Token, Trigger};
 use crate::quotas::{Held, Job, QuotaError, Quotas};
 use crate::statistics::{Ended, Seated, Tiers};
@@ -63,6 +66,10 @@ pub(crate) enum Stage {
     Made {
         /// Calls taken so far; the next is one more.
         calls: u64,
+        /// The same of calls of recordings and messages.
+        tagged: u64,
+        /// What has been recorded, by number (GP-5).
+        recordings: BTreeMap<u32, Arc<Pieces>>,
         /// Calls that have not ended.
         in_flight: u32,
     },
@@ -155,6 +162,8 @@ pub(crate) struct Ranks {
     requests: HashMap<Job, u64>,
     /// Whether a rank ever attached.
     pub(crate) attached_once: bool,
+    /// Submissions taken from rings, refused ones included (GP-5).
+    pub(crate) submissions: u64,
     /// Submissions and messages refused.
     pub(crate) refused: u64,
     /// Times that the kernel has withdrawn a way to a rank's memory.
@@ -190,6 +199,10 @@ enum Refusal {
         "the root of a gatherv or scatterv names one block, or another rank a table; the root gives the blocks of all"
     )]
     Lists,
+    #[error("rank {peer} cannot be the other end of a message among {ranks} ranks; they count from 0")]
+    Peer { peer: u32, ranks: u32 },
+    #[error("recording {0} of the group is not one of this rank's; call a recording between its end and its freeing")]
+    Recording(u32),
 }
 
 impl Refusal {
@@ -375,6 +388,7 @@ impl Ranks {
                 }
             }
         }
+        self.submissions += taken.len() as u64;
         for (id, entry) in &taken {
             self.submit((*id, entry), engine, quotas, trace.as_deref_mut());
         }
@@ -416,7 +430,9 @@ impl Ranks {
             Ok(Admitted { group, rank: me, what: Asked { signature, in_place, blocks, .. }, deadline, buffers }) => {
                 rank.failures.remove(&slot);
                 rank.busy.insert(slot, call_id);
-                let instance = InstanceId(entry.instance());
+                // Messages are none of the group's instances.
+                let tagged = matches!(signature.kind, CallKind::Tagged(_));
+                let instance = InstanceId(if tagged { 0 } else { entry.instance() });
                 let (since, bytes, kind) = (Instant::now(), buffers.received_bytes(), signature.kind);
                 let (place, group_id, number) = ((group, me), entry.group(), entry.instance());
                 let (connection, rank) = (id, me);
@@ -523,7 +539,7 @@ impl Ranks {
         let &(id, group) = self.members.get(&(handle, me))?;
         let rank = self.rank(id)?;
         let membership = rank.groups.get_mut(&group)?;
-        let made = Stage::Made { calls: 0, in_flight: 0 };
+        let made = Stage::Made { calls: 0, tagged: 0, recordings: BTreeMap::new(), in_flight: 0 };
         let Stage::Making { token } = std::mem::replace(&mut membership.stage, made) else { return None };
         let ranks = membership.ranks;
         let reply = match result {
@@ -591,9 +607,10 @@ impl Attached {
         let unknown = || Refusal::Group(entry.group());
         let Membership { handle, rank, ranks, deadline, stage } =
             self.groups.get_mut(&entry.group()).ok_or_else(unknown)?;
-        let Stage::Made { calls, in_flight } = stage else {
+        let Stage::Made { calls, tagged, recordings, in_flight } = stage else {
             return Err(unknown());
         };
+        let calls = if matches!(entry, Entry::Recorded(_) | Entry::Message(_)) { tagged } else { calls };
         let (found, expected) = (entry.instance(), *calls + 1);
         if found != expected {
             return Err(Refusal::Instance { found, expected });
@@ -606,12 +623,48 @@ impl Attached {
             Entry::Rooted(entry) => rooted::rooted(entry, *rank, *ranks, &self.memory)?,
             Entry::Barrier(_) => reductions::barrier(),
             Entry::Reduction(entry) => reductions::reduction(entry, *rank, *ranks, &self.memory)?,
+            Entry::Recorded(entry) => recorded(entry, recordings)?,
+            Entry::Message(entry) => message(entry, *ranks)?,
         };
         *calls = expected;
         *in_flight += 1;
-        let buffers = Buffers::new(Arc::clone(&self.memory), what.send, what.receive);
+        let memory = Arc::clone(&self.memory);
+        let buffers = match entry {
+            Entry::Recorded(RecordedEntry { copy: 0, recording, .. }) => {
+                Buffers::recorded(memory, Arc::clone(&recordings[recording]))
+            }
+            _ => Buffers::new(memory, what.send, what.receive),
+        };
         Ok(Admitted { group: *handle, rank: *rank, what, deadline: *deadline, buffers })
     }
+}
+
+/// A recording that this rank has made; all its memory lies where it was recorded, or in one copy.
+fn recorded(entry: &RecordedEntry, recordings: &BTreeMap<u32, Arc<Pieces>>) -> Result<Asked, Refusal> {
+    let &RecordedEntry { recording, copy, .. } = entry;
+    let bytes = recordings.get(&recording).ok_or(Refusal::Recording(recording))?.total();
+    if copy.checked_add(bytes).is_none() {
+        return Err(Refusal::Range { bytes, send: copy, receive: copy });
+    }
+    let signature = Signature { kind: CallKind::Tagged(TaggedCall::Recorded { recording }), bytes };
+    Ok(Asked { signature, in_place: false, blocks: None, send: (0, 0), receive: (copy, bytes) })
+}
+
+/// One buffer, read or written.
+fn message(entry: &MessageEntry, ranks: u32) -> Result<Asked, Refusal> {
+    let &MessageEntry { end, peer, tag, buffer, bytes, .. } = entry;
+    if peer >= ranks {
+        return Err(Refusal::Peer { peer, ranks });
+    }
+    if bytes > MOST_BYTES || buffer.checked_add(bytes).is_none() {
+        return Err(Refusal::Range { bytes, send: buffer, receive: buffer });
+    }
+    let call = match end {
+        MessageEnd::Send => TaggedCall::Send { to: Rank(peer), tag },
+        MessageEnd::Receive => TaggedCall::Receive { from: Rank(peer), tag },
+    };
+    let signature = Signature { kind: CallKind::Tagged(call), bytes };
+    Ok(Asked { signature, in_place: false, blocks: None, send: (0, 0), receive: (buffer, bytes) })
 }
 
 fn allgather(entry: &AllgatherEntry, rank: Rank, ranks: u32) -> Result<Asked, Refusal> {

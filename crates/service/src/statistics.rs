@@ -209,6 +209,8 @@ pub struct Report {
     pub memberships: u32,
     /// Calls in flight.
     pub calls: u32,
+    /// What ranks have put into their rings so far: one entry for each call (GP-5).
+    pub submissions: u64,
     /// Ranks attached now, by tier.
     pub memory_tiers: Tiers,
     /// Times that the kernel has withdrawn a way to a rank's memory, so that the next tier went on.
@@ -239,6 +241,7 @@ pub(crate) struct Present {
     pub(crate) ranks: u32,
     pub(crate) memberships: u32,
     pub(crate) calls: u32,
+    pub(crate) submissions: u64,
     pub(crate) tiers: Tiers,
     pub(crate) seated: Vec<Seated>,
     pub(crate) tiers_withdrawn: u64,
@@ -328,6 +331,7 @@ impl Statistics {
             ranks: present.ranks,
             memberships: present.memberships,
             calls: present.calls,
+            submissions: present.submissions,
             memory_tiers: present.tiers,
             tiers_withdrawn: present.tiers_withdrawn,
             calls_restaged: present.calls_restaged,

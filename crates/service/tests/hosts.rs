@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
-    let tests: [(&str, fn()); 23] = [
+    let tests: [(&str, fn()); 25] = [
         ("multicast_moves_each_block_once", multicast_moves_each_block_once),
         ("ring_gathers_without_multicast", ring_gathers_without_multicast),
         ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
@@ -36,6 +36,8 @@ fn main() -> ExitCode {
         ("ranks_that_disagree_on_a_block_are_told_both_counts", ranks_that_disagree_on_a_block_are_told_both_counts),
         ("ranks_reduce_and_pass_barriers", ranks_reduce_and_pass_barriers),
         ("a_late_rank_holds_up_only_whose_sums_it_is_part_of", a_late_rank_holds_up_only_whose_sums_it_is_part_of),
+        ("recorded_groups_run_between_hosts", recorded_groups_run_between_hosts),
+        ("recordings_that_disagree_or_lose_a_rank_are_told_why", recordings_that_disagree_or_lose_a_rank_are_told_why),
         ("lost_datagrams_are_repaired", lost_datagrams_are_repaired),
         ("withdrawn_memory_loses_no_byte_between_hosts", withdrawn_memory_loses_no_byte_between_hosts),
         ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
@@ -302,6 +304,31 @@ fn ranks_that_disagree_on_a_block_are_told_both_counts() {
     let cluster = Cluster::start(2, None, &[]);
     cluster.ranks("exchange-mismatch", 1).into_iter().for_each(Rank::finish);
     cluster.ranks("rooted-mismatch", 1).into_iter().for_each(Rank::finish);
+}
+
+/// GP-1, GP-2, GP-6, GP-8, with ranks of which some share a host.
+fn recorded_groups_run_between_hosts() {
+    let cluster = Cluster::start(2, None, &[]);
+    for scenario in ["recorded", "messages"] {
+        let mut ranks = cluster.ranks(scenario, 2);
+        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+        ranks.iter_mut().for_each(Rank::go_on);
+        ranks.into_iter().for_each(Rank::finish);
+    }
+    cluster.ranks("crossed", 2).into_iter().for_each(Rank::finish);
+    assert_eq!((cluster.count("failed"), cluster.count("violations")), (0, 0));
+    cluster.ranks_by(Layout::Strided, "truncated", 2).into_iter().for_each(Rank::finish);
+}
+
+fn recordings_that_disagree_or_lose_a_rank_are_told_why() {
+    let cluster = Cluster::start(2, None, &[]);
+    cluster.ranks("recorded-mismatch", 2).into_iter().for_each(Rank::finish);
+    let mut ranks = cluster.ranks("recorded-one-dies", 2);
+    let mut last = ranks.pop().expect("four");
+    assert_eq!(last.line(), "ready");
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
+    last.kill();
+    ranks.into_iter().for_each(Rank::finish);
 }
 
 /// SP-6, SP-9: nobody waits for the late one, which gets its bytes from staging, and is counted.

@@ -20,6 +20,9 @@ const KIND_REDUCE_SCATTER: u64 = 19;
 const KIND_REDUCE_SCATTER_BLOCK: u64 = 20;
 const KIND_SCAN: u64 = 21;
 const KIND_EXSCAN: u64 = 22;
+const KIND_RECORDED: u64 = 48;
+const KIND_SEND: u64 = 49;
+const KIND_RECEIVE: u64 = 50;
 const FLAG_IN_PLACE: u64 = 1;
 
 /// A rank's request to its service process.
@@ -39,6 +42,55 @@ pub enum Entry {
     Barrier(BarrierEntry),
     /// Start a reduction of some kind.
     Reduction(ReductionEntry),
+    /// Call a recorded group: nothing else is said of it again (GP-5).
+    Recorded(RecordedEntry),
+    /// Start a single message (GP-1).
+    Message(MessageEntry),
+}
+
+/// The call of a recorded group as the rank posts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordedEntry {
+    /// As of [`AllgatherEntry`].
+    pub group: u64,
+    /// Which of this rank's calls of recordings and messages on the group this is, from 1.
+    pub instance: u64,
+    /// As of [`AllgatherEntry`].
+    pub slot: u32,
+    /// Which of the rank's recordings on the group, from 1.
+    pub recording: u32,
+    /// Address of a copy of all memory that was recorded, piece after piece; 0 where it lies as it was recorded.
+    pub copy: u64,
+}
+
+/// A single tagged message as one of its ends posts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageEntry {
+    /// As of [`AllgatherEntry`].
+    pub group: u64,
+    /// As of [`RecordedEntry`].
+    pub instance: u64,
+    /// As of [`AllgatherEntry`].
+    pub slot: u32,
+    /// Which end.
+    pub end: MessageEnd,
+    /// The rank at the other end.
+    pub peer: u32,
+    /// What both ends call the message.
+    pub tag: u32,
+    /// Address of `bytes` bytes in the rank: read by a send, written by a receive.
+    pub buffer: u64,
+    /// Bytes sent, or received at most.
+    pub bytes: u64,
+}
+
+/// An end of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageEnd {
+    /// Where it comes from.
+    Send,
+    /// Where it goes.
+    Receive,
 }
 
 /// An allgather as the rank posts it.
@@ -281,6 +333,27 @@ impl Entry {
                 words[5] = entry.send;
                 words[6] = entry.receive;
             }
+            Entry::Recorded(entry) => {
+                words[0] = KIND_RECORDED;
+                words[1] = entry.group;
+                words[2] = entry.instance;
+                words[3] = u64::from(entry.slot);
+                words[4] = u64::from(entry.recording);
+                words[5] = entry.copy;
+            }
+            Entry::Message(entry) => {
+                words[0] = match entry.end {
+                    MessageEnd::Send => KIND_SEND,
+                    MessageEnd::Receive => KIND_RECEIVE,
+                };
+                words[1] = entry.group;
+                words[2] = entry.instance;
+                words[3] = u64::from(entry.slot);
+                words[4] = u64::from(entry.peer);
+                words[5] = entry.buffer;
+                words[6] = u64::from(entry.tag);
+                words[7] = entry.bytes;
+            }
         }
         words
     }
@@ -295,10 +368,12 @@ impl Entry {
             Entry::Rooted(entry) => entry.group,
             Entry::Barrier(entry) => entry.group,
             Entry::Reduction(entry) => entry.group,
+            Entry::Recorded(entry) => entry.group,
+            Entry::Message(entry) => entry.group,
         }
     }
 
-    /// Which of the group's offloaded calls it is, from 1.
+    /// Which of the group's offloaded calls it is, or of the rank's recordings and messages there, from 1.
     pub fn instance(&self) -> u64 {
         match self {
             Entry::Allgather(entry) => entry.instance,
@@ -308,6 +383,8 @@ impl Entry {
             Entry::Rooted(entry) => entry.instance,
             Entry::Barrier(entry) => entry.instance,
             Entry::Reduction(entry) => entry.instance,
+            Entry::Recorded(entry) => entry.instance,
+            Entry::Message(entry) => entry.instance,
         }
     }
 
@@ -321,6 +398,8 @@ impl Entry {
             Entry::Rooted(entry) => entry.slot,
             Entry::Barrier(entry) => entry.slot,
             Entry::Reduction(entry) => entry.slot,
+            Entry::Recorded(entry) => entry.slot,
+            Entry::Message(entry) => entry.slot,
         }
     }
 
@@ -334,7 +413,8 @@ impl Entry {
         };
         let rooted = rooted::Kind::of(words[0]);
         let reduces = (KIND_REDUCE..=KIND_EXSCAN).contains(&words[0]);
-        let moves = (KIND_ALLGATHER..=KIND_ALLGATHERV).contains(&words[0]) || rooted.is_some();
+        let tagged = (KIND_RECORDED..=KIND_RECEIVE).contains(&words[0]);
+        let moves = (KIND_ALLGATHER..=KIND_ALLGATHERV).contains(&words[0]) || rooted.is_some() || tagged;
         check(moves || words[0] == KIND_BARRIER || reduces, "kind", words[0])?;
         check(words[2] != 0, "instance", words[2])?;
         check(words[3] < u64::from(slots), "slot", words[3])?;
@@ -356,6 +436,9 @@ impl Entry {
         }
         if reduces {
             return Self::decode_reduction(words, (group, instance, slot)).map(Entry::Reduction);
+        }
+        if tagged {
+            return decode_tagged(words, slot);
         }
         if words[0] == KIND_BROADCAST {
             let root = u32::try_from(words[4]).map_err(|_| BadEntry { field: "root", value: words[4] })?;
@@ -412,6 +495,25 @@ impl Entry {
         let in_place = words[4] & FLAG_IN_PLACE != 0;
         Ok(ReductionEntry { group, instance, slot, result, code, in_place, send: words[5], receive: words[6] })
     }
+}
+
+/// Entries of recordings and messages. The caller has checked what all entries have.
+fn decode_tagged(words: &Words, slot: u32) -> Result<Entry, BadEntry> {
+    let narrow = |at: usize, field| u32::try_from(words[at]).map_err(|_| BadEntry { field, value: words[at] });
+    let (group, instance) = (words[1], words[2]);
+    let end = match words[0] {
+        KIND_SEND => MessageEnd::Send,
+        KIND_RECEIVE => MessageEnd::Receive,
+        _ => {
+            if let Some(&value) = words[6..8].iter().find(|word| **word != 0) {
+                return Err(BadEntry { field: "spare word", value });
+            }
+            let recording = narrow(4, "recording")?;
+            return Ok(Entry::Recorded(RecordedEntry { group, instance, slot, recording, copy: words[5] }));
+        }
+    };
+    let (peer, tag) = (narrow(4, "peer")?, narrow(6, "tag")?);
+    Ok(Entry::Message(MessageEntry { group, instance, slot, end, peer, tag, buffer: words[5], bytes: words[7] }))
 }
 
 #[cfg(test)]
@@ -496,6 +598,31 @@ mod tests {
             let entry = AllgathervEntry { group: 3, instance: 1, slot: 2, in_place, send, receive, table };
             let words = Entry::Allgatherv(entry).encode();
             assert_eq!(Entry::decode(&words, 10), Ok(Entry::Allgatherv(entry)));
+        }
+    }
+
+    /// GP-1, GP-5.
+    #[test]
+    fn recordings_and_messages_survive_the_ring_and_bad_fields_are_named() {
+        let recorded = RecordedEntry { group: 3, instance: 1, slot: 2, recording: 9, copy: 0x5000 };
+        let message = |end| {
+            let (peer, tag, buffer, bytes) = (7, u32::MAX, 0x5000, 1 << 40);
+            Entry::Message(MessageEntry { group: 3, instance: 1, slot: 2, end, peer, tag, buffer, bytes })
+        };
+        let entries = [Entry::Recorded(recorded), message(MessageEnd::Send), message(MessageEnd::Receive)];
+        for entry in entries {
+            let words = entry.encode();
+            assert_eq!(Entry::decode(&words, 10), Ok(entry));
+            assert_eq!((entry.group(), entry.instance(), entry.slot()), (3, 1, 2));
+            let wide = words.map(|word| word | 1 << 32);
+            assert!(Entry::decode(&wide, 10).is_err());
+        }
+        for (entry, word, value, field) in
+            [(0, 6, 1, "spare word"), (0, 4, 1 << 32, "recording"), (1, 6, 1 << 32, "tag")]
+        {
+            let mut bad = entries[entry].encode();
+            bad[word] = value;
+            assert_eq!(Entry::decode(&bad, 10), Err(BadEntry { field, value }));
         }
     }
 

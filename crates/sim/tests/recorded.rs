@@ -18,3 +18,28 @@ fn gp_2_random_graphs_agree_with_their_reference() {
     let graphs: usize = (0..seeds()).flat_map(|seed| mixed_recorded(seed).groups).map(|g| g.recordings()).sum();
     assert!(graphs as u64 >= 2 * seeds() && summary.errors > 0 && summary.dropped > 0, "{graphs} graphs");
 }
+
+#[test]
+fn a_run_is_a_function_of_scenario_and_seed() {
+    for seed in 0..20 {
+        let once = run(&mixed_recorded(seed), seed).map_err(|f| f.to_string());
+        assert_eq!(once, run(&mixed_recorded(seed), seed).map_err(|f| f.to_string()), "seed {seed}");
+    }
+}
+
+/// GP-9: what has no room here waits where it is, and is pulled when it is received.
+#[test]
+fn messages_without_room_wait_with_their_sources() {
+    for seed in 0..100 {
+        let mut scenario = mixed_recorded(seed);
+        scenario.config.staging_quota = 1000;
+        // Standing in for late ranks of other collectives is not what this is about.
+        scenario.groups.retain(|group| group.recordings() > 0);
+        if scenario.groups.is_empty() {
+            continue;
+        }
+        if let Err(failure) = run(&scenario, seed) {
+            panic!("{failure}");
+        }
+    }
+}

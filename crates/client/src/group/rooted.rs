@@ -132,7 +132,7 @@ impl Group {
         };
         (buffers.receive, buffers.receive_bytes) = (receive, receive_bytes);
         let contribution = vec![(0, buffers.bytes_per_rank)];
-        buffers.pieces = Some(Arc::new(Pieces { contribution, receive: pieces }));
+        buffers.pieces = Some(Arc::new(Pieces::Blocks { contribution, receive: pieces }));
         // SAFETY: the caller's promise about the blocks.
         unsafe { self.post_rooted(call, &buffers, None, &[list.bytes, list.offsets].concat()) }
     }
@@ -165,7 +165,7 @@ impl Group {
         self.own(list, (!call.in_place).then_some(bytes), "send")?;
         (buffers.contribution, buffers.bytes_per_rank) = (send, send_bytes);
         let receive = vec![(0, buffers.receive_bytes)];
-        buffers.pieces = Some(Arc::new(Pieces { contribution, receive }));
+        buffers.pieces = Some(Arc::new(Pieces::Blocks { contribution, receive }));
         // SAFETY: the caller's promise about the blocks.
         unsafe { self.post_rooted(call, &buffers, None, &[list.bytes, list.offsets].concat()) }
     }

@@ -209,6 +209,7 @@ impl Service {
                 Reply::Done
             }
             Request::Restage(_) => panic!("no tier is withdrawn here"),
+            Request::Record { .. } | Request::FreeRecording { .. } => panic!("nothing is recorded here"),
             Request::ErrorText { slot } => {
                 let (status, text) = rank.texts.remove(&slot).unwrap();
                 Reply::ErrorText { status, text }
@@ -279,6 +280,7 @@ impl Service {
                 | Entry::Rooted(_)
                 | Entry::Barrier(_)
                 | Entry::Reduction(_) => None,
+                Entry::Recorded(_) | Entry::Message(_) => panic!("collectives alone are called here"),
             })
             .collect();
         match calls[0].1 {
@@ -292,6 +294,7 @@ impl Service {
             Entry::Rooted(entry) => self.rooted(members, calls, entry.root),
             Entry::Barrier(_) => assert!(calls.iter().all(|(_, call)| matches!(call, Entry::Barrier(_)))),
             Entry::Reduction(_) => self.reduction(members, calls),
+            Entry::Recorded(_) | Entry::Message(_) => unreachable!("refused above"),
         }
     }
 

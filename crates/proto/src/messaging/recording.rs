@@ -55,13 +55,15 @@ pub enum RecordError {
     /// The group is not made, or the rank not in it.
     #[error("the group is not one of this rank's; record on a group between its creation and its destruction")]
     Group,
-    /// Recordings are numbered as they come.
-    #[error("recording {found} came where {expected} was due; a rank's recordings on a group are numbered from 1")]
+    /// Recordings are numbered upwards, so that all ranks mean the same.
+    #[error(
+        "recording {found} came after recording {last}; a rank's recordings on a group are numbered upwards from 1"
+    )]
     Number {
         /// As it came.
         found: u32,
-        /// As it should have been.
-        expected: u32,
+        /// The last before.
+        last: u32,
     },
 }
 

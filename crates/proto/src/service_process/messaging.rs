@@ -64,7 +64,7 @@ impl ServiceProcess {
     }
 
     pub(super) fn free_recording(&mut self, handle: GroupHandle, rank: Rank, number: u32) -> bool {
-        self.groups.get_mut(&handle).is_some_and(|g| g.messaging.free(rank, number))
+        self.groups.get_mut(&handle).is_none_or(|g| g.messaging.free(rank, number))
     }
 
     pub(super) fn try_tagged_call(&mut self, call: &Call) -> Result<(), CollectiveError> {

@@ -29,8 +29,8 @@ use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
 use outboard_shm::entry::{
-    AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, Reduced,
-    ReductionEntry, RootedBlocks, RootedEntry,
+    AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, MessageEnd,
+    MessageEntry, Reduced, ReductionEntry, RootedBlocks, RootedEntry,
 };
 use outboard_shm::region::seal_bytes;
 use outboard_shm::status::Status;
@@ -352,6 +352,15 @@ impl Docked {
                 };
                 Entry::Reduction(ReductionEntry { in_place: false, send, receive, result, ..entry })
             }
+            Entry::Message(entry) => {
+                let buffer = match entry.end {
+                    MessageEnd::Send => send,
+                    MessageEnd::Receive => receive,
+                };
+                Entry::Message(MessageEntry { buffer, ..entry })
+            }
+            // Refused where it was recorded and posted: its group is not one of this connection's recordings.
+            Entry::Recorded(entry) => Entry::Recorded(entry),
         }
     }
 

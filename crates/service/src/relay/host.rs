@@ -34,7 +34,7 @@ use rustix::process::Pid;
 
 use super::frame::{DATA_BYTES, Decoder, Frame};
 use super::session::{Asked, InFlight, Session};
-use super::submission::{Submission, bytes_of};
+use super::submission::{NO_RECORDINGS, Submission, bytes_of};
 use super::wire::{Wire, WireError};
 use crate::admission::Admission;
 use crate::attach::{Process, Refused, pin};
@@ -489,6 +489,7 @@ impl Relayed {
             | Request::SetDeadline { .. }
             | Request::Detach
             | Request::CreateGroup { .. } => None,
+            Request::Record { .. } | Request::FreeRecording { .. } => Some(error(Status::Argument, NO_RECORDINGS)),
             Request::Restage(restaged) => {
                 // The call may still lie in the ring, where it was before the rank copied.
                 while self.take_submissions() {}

@@ -1,10 +1,14 @@
 //! What a submission reads and writes in its rank, so that it can be carried to another machine and its result back.
 
 use outboard_shm::entry::{
-    AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, Reduced,
-    ReductionEntry, RootedBlocks, RootedEntry,
+    AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, MessageEnd,
+    MessageEntry, Reduced, ReductionEntry, RootedBlocks, RootedEntry,
 };
 use outboard_shm::memory::{AccessError, RankMemory};
+
+/// Why recorded groups are refused.
+pub(super) const NO_RECORDINGS: &str =
+    "recorded groups need a service process on the rank's own host, a relay carries none; use messages or collectives";
 
 /// Address and length of bytes in the rank.
 pub(super) type Piece = (u64, u64);
@@ -28,6 +32,9 @@ pub(super) enum SubmissionError {
     /// Lengths or addresses.
     #[error("the buffers of this call exceed the address space")]
     Range,
+    /// A recorded group.
+    #[error("{NO_RECORDINGS}")]
+    Recorded,
     /// The table of blocks.
     #[error("the table of blocks at {address:#x} cannot be read: {error}")]
     Table {
@@ -98,6 +105,15 @@ impl Submission {
                 bases = (send, entry.receive);
                 (vec![(send, sent)], vec![(entry.receive, received)], table)
             }
+            Entry::Message(MessageEntry { end, buffer, bytes, .. }) => {
+                bases = (buffer, buffer);
+                let whole = vec![(buffer, bytes)];
+                match end {
+                    MessageEnd::Send => (whole, Vec::new(), Vec::new()),
+                    MessageEnd::Receive => (Vec::new(), whole, Vec::new()),
+                }
+            }
+            Entry::Recorded(_) => return Err(SubmissionError::Recorded),
         };
         // Sums of both directions together fit, so those of one do.
         let pieces = || input.iter().chain(&output);

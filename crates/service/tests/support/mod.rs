@@ -7,6 +7,7 @@
 
 mod exchanges;
 mod life;
+pub(crate) mod recorded;
 mod reductions;
 pub(crate) mod refusable;
 mod rooted;

@@ -9,9 +9,8 @@ use std::time::Duration;
 use outboard::{Context, Contribution, Error, Group, Request, Status};
 
 use super::exchanges::{self, check_exchange, post_uneven};
-use super::life;
 use super::reductions::{self, check_sums, post_sums};
-use super::rooted;
+use super::{life, recorded, rooted};
 
 /// No wait of a test ends by this unless something is broken.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
@@ -66,6 +65,13 @@ pub(crate) fn run(name: &str) {
         "same-bits" => reductions::same_bits(&group),
         "late-reduction" => reductions::late(&group),
         "exchange-mismatch" => exchanges::mismatch(&group),
+        "recorded" => recorded::patterns(&group),
+        "repeated" => recorded::repeated(&group),
+        "crossed" => recorded::crossed(&group),
+        "messages" => recorded::messages(&group),
+        "truncated" => recorded::truncated(&group),
+        "recorded-mismatch" => recorded::disagreeing(&group),
+        "recorded-one-dies" => recorded::one_dies(&group),
         "drained" => return life::drained(&group),
         "given-up" => return life::given_up(&group),
         "halted" => life::halted(&group),
@@ -86,7 +92,7 @@ pub(crate) fn run(name: &str) {
         other => panic!("no scenario {other}"),
     }
     // A lost daemon takes no leave.
-    if !name.ends_with("-dies") || name == "one-dies" {
+    if !name.ends_with("-dies") || name.ends_with("one-dies") {
         group.destroy().expect("no request is in flight");
         context.detach().expect("no group is left");
     }

@@ -47,6 +47,23 @@ pub enum Request {
         /// From taking up the call; 0 for no deadline.
         milliseconds: u64,
     },
+    /// Keep what the rank has recorded on a group, under a number greater than any before, from 1 (GP-5). One descriptor: the recording as
+    /// `outboard_proto::wire` encodes it, as [`crate::region::seal_bytes`] makes it. Reply: [`Reply::Done`].
+    Record {
+        /// The identifier in [`GroupReady`].
+        group: u64,
+        /// The number.
+        recording: u32,
+        /// Bytes of the recording.
+        bytes: u64,
+    },
+    /// Forget a recording, of which no call is in flight. Reply: [`Reply::Done`].
+    FreeRecording {
+        /// The identifier in [`GroupReady`].
+        group: u64,
+        /// Its number.
+        recording: u32,
+    },
     /// A range of the rank's memory lies in a memfd. One descriptor: the memfd, sealed. Reply: [`Reply::Done`].
     RegisterMemory {
         /// First address in the rank.
@@ -342,6 +359,19 @@ impl Message for Request {
                 writer.u64(restaged.receive);
                 writer
             }
+            Request::Record { group, recording, bytes } => {
+                let mut writer = start(48);
+                writer.u64(*group);
+                writer.u32(*recording);
+                writer.u64(*bytes);
+                writer
+            }
+            Request::FreeRecording { group, recording } => {
+                let mut writer = start(49);
+                writer.u64(*group);
+                writer.u32(*recording);
+                writer
+            }
             Request::SetDeadline { group, milliseconds } => {
                 let mut writer = start(12);
                 writer.u64(*group);
@@ -388,6 +418,12 @@ impl Message for Request {
                 send: reader.u64("send address")?,
                 receive: reader.u64("receive address")?,
             }),
+            48 => Request::Record {
+                group: reader.u64("group")?,
+                recording: reader.u32("recording")?,
+                bytes: reader.u64("bytes")?,
+            },
+            49 => Request::FreeRecording { group: reader.u64("group")?, recording: reader.u32("recording")? },
             12 => Request::SetDeadline { group: reader.u64("group")?, milliseconds: reader.u64("milliseconds")? },
             _ => return Err(DecodeError::Field("kind")),
         };
@@ -398,10 +434,11 @@ impl Message for Request {
     fn descriptors(&self) -> usize {
         match self {
             Request::Hello(hello) => hello.descriptor.into(),
-            Request::CreateGroup { .. } | Request::RegisterMemory { .. } => 1,
+            Request::CreateGroup { .. } | Request::RegisterMemory { .. } | Request::Record { .. } => 1,
             Request::Offer
             | Request::DestroyGroup { .. }
             | Request::SetDeadline { .. }
+            | Request::FreeRecording { .. }
             | Request::UnregisterMemory { .. }
             | Request::ErrorText { .. }
             | Request::Restage(_)
@@ -501,6 +538,8 @@ mod tests {
             Request::CreateGroup { ranks: 4096, rank: 4095 },
             Request::DestroyGroup { group: 5 },
             Request::SetDeadline { group: 5, milliseconds: 1500 },
+            Request::Record { group: 5, recording: 1, bytes: 1 << 33 },
+            Request::FreeRecording { group: 5, recording: u32::MAX },
             Request::RegisterMemory { address: 1 << 40, bytes: 1 << 30 },
             Request::UnregisterMemory { address: 1 << 40 },
             Request::ErrorText { slot: 3 },

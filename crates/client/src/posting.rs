@@ -1,0 +1,110 @@
+//! Posting: a completion word, a place for the buffers, an entry in the ring.
+//!
+//! Never blocks on other ranks (MC-9). Invariant: the calls that are counted together reach the service process in the
+//! order of their numbers.
+
+use crate::context::{Attachment, Parts, lock};
+use crate::error::Error;
+use crate::request::Request;
+use crate::slots::Lent;
+use crate::staging::Buffers;
+use outboard_shm::entry::Entry;
+use outboard_shm::memory::Tier;
+use std::sync::{Arc, Mutex};
+
+/// Calls on a group that are counted together.
+#[derive(Debug)]
+pub(crate) struct Posting {
+    pub(crate) attachment: Arc<Attachment>,
+    /// As the service process knows it.
+    pub(crate) group: u64,
+    posted: Mutex<u64>,
+}
+
+/// Where everything of a submission lies, for the service process.
+pub(crate) struct Placed {
+    pub(crate) group: u64,
+    pub(crate) instance: u64,
+    pub(crate) slot: u32,
+    pub(crate) send: u64,
+    pub(crate) receive: u64,
+    /// Of the table, where there is one.
+    pub(crate) table: u64,
+}
+
+impl Posting {
+    pub(crate) fn new(attachment: Arc<Attachment>, group: u64) -> Posting {
+        Posting { attachment, group, posted: Mutex::default() }
+    }
+
+    /// Posts what `entry` makes of where everything lies, the table too, if there is one.
+    ///
+    /// # Safety
+    /// As for [`crate::Group::iallgather`].
+    pub(crate) unsafe fn post(
+        &self,
+        buffers: &Buffers,
+        table: &[u64],
+        entry: impl FnOnce(Placed) -> Entry,
+    ) -> Result<Request, Error> {
+        let parts = self.attachment.parts()?;
+        if parts.known_lost() {
+            return Err(parts.connection.lost());
+        }
+        parts.tend();
+        // SAFETY: the caller's promise about the buffers.
+        let lent = unsafe { lend(parts, buffers) }?;
+        let (send, receive) = match &lent {
+            Lent::Staged(staged) => (staged.send_address(), staged.receive_address()),
+            Lent::Direct(_) | Lent::Shared => (buffers.contribution as u64, buffers.receive as u64),
+        };
+        let mut instance = lock(&self.posted);
+        let group = self.group;
+        let taken = lock(&parts.slots).take(group, *instance + 1);
+        let Some(slot) = taken else {
+            parts.release(lent);
+            return Err(in_flight_limit(parts));
+        };
+        let table = match parts.put_table(slot, table) {
+            Ok(table) => table,
+            Err(error) => {
+                parts.release(lent);
+                lock(&parts.slots).give_back(slot);
+                return Err(error);
+            }
+        };
+        let entry = entry(Placed { group, instance: *instance + 1, slot, send, receive, table });
+        parts.control.arm(slot);
+        // Held until it is posted, so that nobody tells the service process of a call that it cannot know.
+        let mut slots = lock(&parts.slots);
+        slots.lend(slot, lent);
+        if let Err(full) = parts.control.post(&entry) {
+            let lent = slots.take_lent(slot);
+            slots.give_back(slot);
+            drop(slots);
+            parts.release(lent);
+            return Err(Error::Resource(full.to_string()));
+        }
+        drop(slots);
+        *instance += 1;
+        Ok(Request::new(self.attachment.clone(), slot))
+    }
+}
+
+fn in_flight_limit(parts: &Parts) -> Error {
+    let limit = lock(&parts.slots).count();
+    Error::Resource(format!("{limit} requests of this rank are in flight, the limit; test or wait for some"))
+}
+
+/// Stages the buffers if the service process cannot reach them where they are.
+///
+/// # Safety
+/// As for [`crate::Group::iallgather`].
+unsafe fn lend(parts: &Parts, buffers: &Buffers) -> Result<Lent, Error> {
+    match parts.tier() {
+        Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => Ok(Lent::Direct(buffers.clone())),
+        Tier::Staging if parts.shares(buffers) => Ok(Lent::Shared),
+        // SAFETY: the caller's promise.
+        Tier::Staging => unsafe { lock(&parts.staging).stage(&parts.connection, buffers) }.map(Lent::Staged),
+    }
+}

@@ -1,0 +1,396 @@
+//! Messages between two ranks of a group (GP-1), and groups of operations that are recorded once and called again and again
+//! (GP-2).
+//!
+//! Messages are matched by source and tag, in the order in which they are posted; there are no wildcards. A recording goes to
+//! the service process once, as a program with dependencies; each call of it is one small entry in the ring (GP-5). Invariant:
+//! what a recording names is kept as addresses: the program lends the memory with each call.
+
+use crate::context::{Parts, lock};
+use crate::error::Error;
+use crate::group::Group;
+use crate::posting::{Placed, Posting};
+use crate::request::Request;
+use crate::staging::{Buffers, Pieces, RecordedPieces};
+use outboard_plan::{ProgramBuilder, Rank, Span};
+use outboard_proto::Recording;
+use outboard_proto::wire::RecordedMemory;
+use outboard_shm::attach;
+use outboard_shm::entry::{Entry, MessageEnd, MessageEntry, RecordedEntry};
+use outboard_shm::region::seal_bytes;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
+
+/// What messages and recordings of one group share.
+#[derive(Debug)]
+pub(crate) struct Tagged {
+    posting: Posting,
+    ranks: u32,
+    rank: u32,
+    /// The number of the last recording, equal on all ranks.
+    recordings: Mutex<u32>,
+}
+
+impl Tagged {
+    pub(crate) fn new(posting: Posting, ranks: u32, rank: u32) -> Tagged {
+        Tagged { posting, ranks, rank, recordings: Mutex::default() }
+    }
+
+    fn peer(&self, rank: u32, argument: &'static str) -> Result<Rank, Error> {
+        if rank < self.ranks {
+            return Ok(Rank(rank));
+        }
+        Err(Error::argument(argument, format!("is {rank}: the group has ranks 0 to {}", self.ranks - 1)))
+    }
+}
+
+/// Address and length of memory of the program.
+type Piece = (usize, usize);
+
+/// Checks a buffer and makes its address known to whoever copies it.
+fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Result<Piece, Error> {
+    let Ok(length) = isize::try_from(bytes).map(isize::unsigned_abs) else {
+        return Err(Error::argument("bytes", format!("is {bytes}, more than the address space")));
+    };
+    if start.is_null() && length > 0 {
+        return Err(Error::argument(argument, "is NULL"));
+    }
+    let address = start.expose_provenance();
+    if address.checked_add(length).is_none() {
+        return Err(Error::argument(argument, format!("with {bytes} bytes exceeds the address space")));
+    }
+    Ok((address, length))
+}
+
+impl Group {
+    /// Posts a message of `bytes` bytes at `buffer` to rank `to`, which receives it by naming this rank and `tag`. Ends when
+    /// the buffer may be used again; that may be before it is received, or not (GP-1).
+    ///
+    /// # Errors
+    /// As of [`Group::iallgather`].
+    ///
+    /// # Safety
+    /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
+    pub unsafe fn isend(&self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<Request, Error> {
+        let peer = self.tagged.peer(to, "to")?;
+        let (_, length) = piece(buffer, bytes, "buffer")?;
+        let none = std::ptr::null_mut();
+        let buffers = Buffers {
+            contribution: buffer,
+            bytes_per_rank: length,
+            receive: none,
+            receive_bytes: 0,
+            in_place_at: None,
+            pieces: None,
+        };
+        // SAFETY: the caller's promise about the buffer.
+        unsafe { self.message(MessageEnd::Send, peer, tag, &buffers, bytes) }
+    }
+
+    /// Posts the receive of the next message that rank `from` sends to this rank with `tag`, of at most `bytes` bytes, into
+    /// `buffer`. A longer one is an error of this request alone that names both lengths; of a shorter one the rest of the
+    /// buffer stays as it was (GP-1).
+    ///
+    /// # Errors
+    /// As of [`Group::iallgather`].
+    ///
+    /// # Safety
+    /// As for [`Group::isend`].
+    pub unsafe fn ireceive(&self, from: u32, tag: u32, buffer: *mut u8, bytes: u64) -> Result<Request, Error> {
+        let peer = self.tagged.peer(from, "from")?;
+        let (_, length) = piece(buffer, bytes, "buffer")?;
+        // Where the buffer is staged, it is as a whole: what a shorter message leaves alone comes back with it.
+        let buffers = Buffers {
+            contribution: buffer,
+            bytes_per_rank: length,
+            receive: buffer,
+            receive_bytes: length,
+            in_place_at: Some(0),
+            pieces: None,
+        };
+        // SAFETY: the caller's promise about the buffer.
+        unsafe { self.message(MessageEnd::Receive, peer, tag, &buffers, bytes) }
+    }
+
+    /// # Safety
+    /// As for [`Group::isend`].
+    unsafe fn message(
+        &self,
+        end: MessageEnd,
+        Rank(peer): Rank,
+        tag: u32,
+        buffers: &Buffers,
+        bytes: u64,
+    ) -> Result<Request, Error> {
+        let entry = |place: Placed| {
+            let Placed { group, instance, slot, send, receive, .. } = place;
+            let buffer = match end {
+                MessageEnd::Send => send,
+                MessageEnd::Receive => receive,
+            };
+            Entry::Message(MessageEntry { group, instance, slot, end, peer, tag, buffer, bytes })
+        };
+        // SAFETY: the caller's promise about the buffer.
+        unsafe { self.tagged.posting.post(buffers, &[], entry) }
+    }
+
+    /// Begins to record. Nothing is done and nobody is told before [`Recorder::end`].
+    pub fn record(&self) -> Recorder {
+        Recorder { tagged: Arc::clone(&self.tagged), steps: Vec::new() }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Send { to: Rank, tag: u32, from: Piece },
+    Receive { from: Rank, tag: u32, into: Piece },
+    Copy { from: Piece, into: Piece },
+    Barrier,
+}
+
+impl Step {
+    fn reads(&self) -> Option<Piece> {
+        match self {
+            Step::Send { from, .. } | Step::Copy { from, .. } => Some(*from),
+            Step::Receive { .. } | Step::Barrier => None,
+        }
+    }
+
+    fn writes(&self) -> Option<Piece> {
+        match self {
+            Step::Receive { into, .. } | Step::Copy { into, .. } => Some(*into),
+            Step::Send { .. } | Step::Barrier => None,
+        }
+    }
+}
+
+/// A group of operations in the making (GP-2). Those between two barriers may be done in any order and at the same time, so
+/// that none of them may touch what another writes.
+#[derive(Debug)]
+pub struct Recorder {
+    tagged: Arc<Tagged>,
+    steps: Vec<Step>,
+}
+
+impl Recorder {
+    /// Records a message to rank `to`. The n-th of a tag that a call sends is the n-th of the tag that the same call of
+    /// rank `to` receives; both must name the same bytes.
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    pub fn send(&mut self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<(), Error> {
+        let (to, from) = (self.tagged.peer(to, "to")?, piece(buffer, bytes, "buffer")?);
+        self.steps.push(Step::Send { to, tag, from });
+        Ok(())
+    }
+
+    /// Records the receive of a message from rank `from`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    pub fn receive(&mut self, from: u32, tag: u32, buffer: *mut u8, bytes: u64) -> Result<(), Error> {
+        let (from, into) = (self.tagged.peer(from, "from")?, piece(buffer, bytes, "buffer")?);
+        self.steps.push(Step::Receive { from, tag, into });
+        Ok(())
+    }
+
+    /// Records a copy within this rank's memory, between pieces that do not overlap.
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    pub fn copy(&mut self, from: *const u8, into: *mut u8, bytes: u64) -> Result<(), Error> {
+        let (from, into) = (piece(from, bytes, "from")?, piece(into, bytes, "into")?);
+        if bytes > 0 && from.0 < into.0 + into.1 && into.0 < from.0 + from.1 {
+            return Err(Error::argument("into", "overlaps what is copied"));
+        }
+        self.steps.push(Step::Copy { from, into });
+        Ok(())
+    }
+
+    /// Records a local barrier: what is recorded behind it starts when all that was recorded before is done on this rank.
+    /// Orders nothing on other ranks, and nobody waits for it but the steps behind it.
+    pub fn barrier(&mut self) {
+        self.steps.push(Step::Barrier);
+    }
+
+    /// Ends the recording and hands it to the service process, which keeps it. All ranks of the group that call it end it in
+    /// the same order among their recordings; a rank that has no part in it ends an empty one. After an error this rank has no
+    /// part in it.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::ServiceLost`], or what the service process says.
+    pub fn end(self) -> Result<Recorded, Error> {
+        let Recorder { tagged, steps } = self;
+        let parts = tagged.posting.attachment.parts()?;
+        let memory = Memory::of(&steps);
+        let program = memory.program(&tagged, &steps);
+        let recording = Recording { program: Arc::new(program), reductions: Vec::new() };
+        let pieces = memory.pieces.iter().map(|&(address, length)| (address as u64, length as u64)).collect();
+        let encoded = RecordedMemory { recording, pieces }.encode();
+        let sealed = seal_bytes("outboard-recording", &encoded)?;
+        let number = {
+            let mut last = lock(&tagged.recordings);
+            *last += 1;
+            let (group, recording) = (tagged.posting.group, *last);
+            let request = attach::Request::Record { group, recording, bytes: encoded.len() as u64 };
+            // Held, so that recordings of several threads come in the order of their numbers.
+            parts.connection.order(&request, &[sealed.as_fd()])?;
+            recording
+        };
+        let written = steps.iter().filter_map(Step::writes).filter(|(_, length)| *length > 0);
+        let written = written.map(|(address, length)| (memory.offset(address), address, length)).collect();
+        let pieces = Arc::new(Pieces::Recorded(RecordedPieces { all: memory.pieces, written }));
+        Ok(Recorded { tagged, number, buffers: Buffers::recorded(pieces), calls: Mutex::default(), freed: false })
+    }
+}
+
+/// The memory that steps name: disjoint pieces, by address, that stand for one buffer.
+struct Memory {
+    pieces: Vec<Piece>,
+    /// Where each begins in the buffer.
+    offsets: Vec<usize>,
+}
+
+impl Memory {
+    fn of(steps: &[Step]) -> Memory {
+        let named = steps.iter().flat_map(|step| [step.reads(), step.writes()]).flatten();
+        let mut named: Vec<Piece> = named.filter(|(_, length)| *length > 0).collect();
+        named.sort_unstable();
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (address, length) in named {
+            match pieces.last_mut() {
+                Some((start, held)) if address <= *start + *held => *held = (*held).max(address + length - *start),
+                _ => pieces.push((address, length)),
+            }
+        }
+        let mut end = 0;
+        let offset = |(_, length): &Piece| {
+            end += length;
+            end - length
+        };
+        let offsets = pieces.iter().map(offset).collect();
+        Memory { pieces, offsets }
+    }
+
+    /// Where the byte at `address` lies in the buffer.
+    fn offset(&self, address: usize) -> usize {
+        let at = self.pieces.partition_point(|(start, _)| *start <= address) - 1;
+        self.offsets[at] + (address - self.pieces[at].0)
+    }
+
+    fn span(&self, (address, length): Piece) -> Span {
+        // An empty piece lies nowhere.
+        let offset = if length > 0 { self.offset(address) } else { 0 };
+        Span::output(offset as u64, length as u64)
+    }
+
+    fn program(&self, tagged: &Tagged, steps: &[Step]) -> outboard_plan::Program {
+        let mut builder = ProgramBuilder::new(Rank(tagged.rank), tagged.ranks);
+        builder.buffers(0, self.pieces.iter().map(|(_, length)| *length as u64).sum(), 0);
+        for step in steps {
+            match *step {
+                Step::Send { to, tag, from } => drop(builder.send(to, tag, self.span(from), &[])),
+                Step::Receive { from, tag, into } => drop(builder.recv(from, tag, self.span(into), &[])),
+                Step::Copy { from, into } => drop(builder.copy(self.span(from), self.span(into), &[])),
+                Step::Barrier => builder.barrier(),
+            }
+        }
+        builder.build()
+    }
+}
+
+/// A recorded group of operations, to be called again and again.
+#[derive(Debug)]
+pub struct Recorded {
+    tagged: Arc<Tagged>,
+    number: u32,
+    buffers: Buffers,
+    /// Word and number of calls that may be in flight.
+    calls: Mutex<Vec<(u32, u64)>>,
+    freed: bool,
+}
+
+// SAFETY: the addresses in it are the program's, which lends them with each call, whatever the thread.
+unsafe impl Sync for Recorded {}
+
+impl Recorded {
+    /// Does all that was recorded, once more: one entry in the ring (GP-5). The n-th call meets the n-th calls of the other
+    /// ranks, at whatever time and in whatever order among other calls they come. Calls of one recording are done one after
+    /// the other. Never blocks.
+    ///
+    /// # Errors
+    /// As of [`Group::iallgather`].
+    ///
+    /// # Safety
+    /// All memory that was recorded is valid until the request has completed, also when it is dropped before; until then
+    /// nobody writes to it or reads what is written.
+    pub unsafe fn call(&self) -> Result<Request, Error> {
+        let mut posted = (0, 0);
+        let entry = |place: Placed| {
+            let Placed { group, instance, slot, receive, .. } = place;
+            posted = (slot, instance);
+            let recording = self.number;
+            // In place, nothing but the number is said.
+            Entry::Recorded(RecordedEntry { group, instance, slot, recording, copy: receive })
+        };
+        // SAFETY: the caller's promise.
+        let request = unsafe { self.tagged.posting.post(&self.buffers, &[], entry) }?;
+        let mut calls = lock(&self.calls);
+        if let Ok(parts) = self.tagged.posting.attachment.parts() {
+            calls.retain(|call| self.in_flight(parts, *call));
+        }
+        calls.push(posted);
+        Ok(request)
+    }
+
+    fn in_flight(&self, parts: &Parts, (slot, instance): (u32, u64)) -> bool {
+        lock(&parts.slots).holds(slot, self.tagged.posting.group, instance) && parts.control.result(slot).is_none()
+    }
+
+    /// Forgets the recording, after waiting for its calls in flight. Local.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::ServiceLost`]; the recording is gone all the same.
+    pub fn free(mut self) -> Result<(), Error> {
+        self.close()
+    }
+
+    fn close(&mut self) -> Result<(), Error> {
+        if std::mem::replace(&mut self.freed, true) {
+            return Ok(());
+        }
+        let parts = self.tagged.posting.attachment.parts()?;
+        let calls = std::mem::take(&mut *lock(&self.calls));
+        parts.wait_until(None, || !calls.iter().any(|call| self.in_flight(parts, *call)))?;
+        parts.tend();
+        let (group, recording) = (self.tagged.posting.group, self.number);
+        match parts.connection.order(&attach::Request::FreeRecording { group, recording }, &[]) {
+            // Gone with its group.
+            Err(Error::Service { status: outboard_shm::status::Status::Argument, .. }) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        // Whoever wants to know frees.
+        let _ = self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recorded_memory_is_one_buffer_of_disjoint_pieces() {
+        let send = |from| Step::Send { to: Rank(0), tag: 0, from };
+        let receive = |into| Step::Receive { from: Rank(0), tag: 0, into };
+        let steps = [send((100, 10)), receive((200, 5)), send((105, 10)), send((0, 0)), receive((115, 3))];
+        let memory = Memory::of(&steps);
+        assert_eq!(memory.pieces, [(100, 18), (200, 5)]);
+        assert_eq!([100, 117, 200, 204].map(|address| memory.offset(address)), [0, 17, 18, 22]);
+        assert_eq!(memory.span((105, 10)), Span::output(5, 10));
+        assert_eq!(memory.span((7, 0)), Span::output(0, 0));
+    }
+}

@@ -1,0 +1,236 @@
+//! Recorded groups and single messages as the ranks of the tests call them (GP-1, GP-2, GP-8).
+
+use outboard::{Group, Recorded, Request, Status};
+
+use super::scenarios::{LIMIT, block, me, say, wait_for_line};
+
+/// Below and above what goes along with its announcement.
+const SIZES: [usize; 4] = [0, 100, 8 << 10, 300_000];
+/// Calls of a recording that the tests look at.
+pub(crate) const CALLS: usize = 10;
+
+fn end(mut request: Request) {
+    request.wait(Some(LIMIT)).expect("within the limit").expect("success");
+}
+
+fn call(recorded: &Recorded) -> Request {
+    // SAFETY: every test keeps its buffers until its requests have ended.
+    unsafe { recorded.call() }.expect("posted")
+}
+
+/// Rank 0's bytes go from rank to rank.
+fn record_ring(group: &Group, buffer: &mut [u8]) -> Recorded {
+    let (rank, ranks) = me(group);
+    let (start, bytes) = (buffer.as_mut_ptr(), buffer.len() as u64);
+    let mut recorder = group.record();
+    if rank > 0 {
+        recorder.receive(rank as u32 - 1, 7, start, bytes).expect("a rank before");
+        recorder.barrier();
+    }
+    if rank + 1 < ranks {
+        recorder.send(rank as u32 + 1, 7, start, bytes).expect("a rank behind");
+    }
+    recorder.end().expect("recorded")
+}
+
+/// A block of every rank for every other, and a copy of its own.
+fn record_exchange(group: &Group, send: &[u8], receive: &mut [u8]) -> Recorded {
+    let (rank, ranks) = me(group);
+    let bytes = send.len() / ranks;
+    let mut recorder = group.record();
+    for step in 1..ranks {
+        let (to, from) = ((rank + step) % ranks, (rank + ranks - step) % ranks);
+        recorder.receive(from as u32, 0, receive[from * bytes..].as_mut_ptr(), bytes as u64).expect("a rank");
+        recorder.send(to as u32, 0, send[to * bytes..].as_ptr(), bytes as u64).expect("a rank");
+    }
+    let own = rank * bytes;
+    recorder.copy(send[own..].as_ptr(), receive[own..].as_mut_ptr(), bytes as u64).expect("apart");
+    recorder.end().expect("recorded")
+}
+
+/// Recordings of all sizes, each called several times with other bytes.
+pub(crate) fn patterns(group: &Group) {
+    let (rank, ranks) = me(group);
+    for bytes in SIZES {
+        let mut ring = vec![0; bytes];
+        let broadcast = record_ring(group, &mut ring);
+        let (mut send, mut receive) = (vec![0; bytes * ranks], vec![0xee; bytes * ranks]);
+        let exchange = record_exchange(group, &send, &mut receive);
+        for count in 0..3 {
+            if rank == 0 {
+                ring.copy_from_slice(&block(0, count, bytes));
+            }
+            for to in 0..ranks {
+                send[to * bytes..][..bytes].copy_from_slice(&block(rank * ranks + to, count, bytes));
+            }
+            // In any order: they have nothing to do with each other.
+            let mut requests =
+                if rank % 2 == 0 { [call(&broadcast), call(&exchange)] } else { [call(&exchange), call(&broadcast)] };
+            requests.reverse();
+            requests.into_iter().for_each(end);
+            assert!(ring == block(0, count, bytes), "{bytes} bytes round the ring");
+            for from in 0..ranks {
+                let expected = block(from * ranks + rank, count, bytes);
+                assert!(receive[from * bytes..][..bytes] == expected, "{bytes} bytes from rank {from}");
+            }
+        }
+        broadcast.free().expect("no call is in flight");
+        exchange.free().expect("no call is in flight");
+    }
+    say("done");
+    wait_for_line();
+}
+
+/// Calls one recording before the test goes on, and [`CALLS`] times after.
+pub(crate) fn repeated(group: &Group) {
+    let (_, ranks) = me(group);
+    let (send, mut receive) = (vec![1; 4096 * ranks], vec![0; 4096 * ranks]);
+    let exchange = record_exchange(group, &send, &mut receive);
+    end(call(&exchange));
+    say("ready");
+    wait_for_line();
+    // All but the first wait behind one before them.
+    (0..CALLS).map(|_| call(&exchange)).collect::<Vec<_>>().into_iter().for_each(end);
+    say("done");
+    wait_for_line();
+    assert!(receive == send);
+}
+
+/// Two recordings that the ranks call in opposite orders; in each, one rank waits for what the other sends behind what that
+/// waits for itself.
+pub(crate) fn crossed(group: &Group) {
+    let (rank, ranks) = me(group);
+    let (bytes, peer) = (100_000, (rank + ranks / 2) % ranks);
+    let mut buffers: Vec<Vec<u8>> = (0..4).map(|at| block(rank, at, bytes)).collect();
+    let record = |first: bool, buffers: &mut [Vec<u8>]| {
+        let [send, receive] = buffers else { panic!("two buffers") };
+        let mut recorder = group.record();
+        let sends = |recorder: &mut outboard::Recorder| {
+            recorder.send(peer as u32, 1, send.as_ptr(), bytes as u64).expect("a rank");
+        };
+        let mut receives = |recorder: &mut outboard::Recorder| {
+            recorder.receive(peer as u32, 1, receive.as_mut_ptr(), bytes as u64).expect("a rank");
+        };
+        // The one sends only when it has received, the other is the first to send.
+        if (rank < peer) == first {
+            receives(&mut recorder);
+            recorder.barrier();
+            sends(&mut recorder);
+        } else {
+            sends(&mut recorder);
+            recorder.barrier();
+            receives(&mut recorder);
+        }
+        recorder.end().expect("recorded")
+    };
+    let (one, other) = buffers.split_at_mut(2);
+    let (one, other) = (record(true, one), record(false, other));
+    for _ in 0..3 {
+        let requests = if rank < peer { [call(&one), call(&other)] } else { [call(&other), call(&one)] };
+        requests.into_iter().for_each(end);
+    }
+    assert!(buffers[1] == block(peer, 0, bytes) && buffers[3] == block(peer, 2, bytes));
+}
+
+fn send(group: &Group, to: usize, tag: u32, buffer: &[u8]) -> Request {
+    // SAFETY: every test keeps its buffers until its requests have ended.
+    unsafe { group.isend(to as u32, tag, buffer.as_ptr(), buffer.len() as u64) }.expect("posted")
+}
+
+fn receive(group: &Group, from: usize, tag: u32, buffer: &mut [u8]) -> Request {
+    // SAFETY: as above.
+    unsafe { group.ireceive(from as u32, tag, buffer.as_mut_ptr(), buffer.len() as u64) }.expect("posted")
+}
+
+/// Messages of all sizes with two tags, received in another order than sent, before and after they were sent.
+pub(crate) fn messages(group: &Group) {
+    let (rank, ranks) = me(group);
+    let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+    for early in [true, false] {
+        let sent: Vec<Vec<u8>> = (0..8).map(|at| block(rank, at, SIZES[at % 4])).collect();
+        // Longer than what comes.
+        let mut received: Vec<Vec<u8>> = (0..8).map(|at| vec![0xee; SIZES[at % 4] + 3]).collect();
+        let (mut sends, mut receives) = (Vec::new(), Vec::new());
+        let mut post = |receives: &mut Vec<Request>| {
+            // Those of the second tag first.
+            for at in (4..8).chain(0..4) {
+                receives.push(receive(group, from, at as u32 / 4, &mut received[at]));
+            }
+        };
+        if early {
+            post(&mut receives);
+        }
+        for (at, buffer) in sent.iter().enumerate() {
+            sends.push(send(group, to, at as u32 / 4, buffer));
+        }
+        if !early {
+            // The first of the small ones is there by now, with nobody to receive it.
+            sends.remove(1).wait(Some(LIMIT)).expect("small messages end without their receives").expect("success");
+            post(&mut receives);
+        }
+        receives.into_iter().chain(sends).for_each(end);
+        for (at, buffer) in received.iter().enumerate() {
+            let bytes = SIZES[at % 4];
+            assert!(buffer[..bytes] == block(from, at, bytes) && buffer[bytes..] == [0xee; 3], "message {at}");
+        }
+    }
+    say("done");
+    wait_for_line();
+}
+
+/// Rank 1's receive is too small for what rank 0 sends: it alone fails, and the next message is received.
+pub(crate) fn truncated(group: &Group) {
+    let (rank, _) = me(group);
+    for bytes in [50, 200_000] {
+        match rank {
+            0 => {
+                let long = block(0, 1, bytes);
+                [send(group, 1, 9, &long), send(group, 1, 9, &[5])].into_iter().for_each(end);
+            }
+            1 => {
+                let (mut short, mut next) = (vec![0xee; bytes - 1], [0]);
+                let (mut failed, well) = (receive(group, 0, 9, &mut short), receive(group, 0, 9, &mut next));
+                let error = failed.wait(Some(LIMIT)).expect("within the limit").expect_err("it is too short");
+                assert_eq!(error.status(), Status::Mismatch, "{error}");
+                let words = ["rank 0".to_owned(), "tag 9".to_owned(), bytes.to_string(), (bytes - 1).to_string()];
+                assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+                end(well);
+                assert_eq!((short, next), (vec![0xee; bytes - 1], [5]));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The last rank expects a byte more round the ring: all that are not through learn both sizes.
+pub(crate) fn disagreeing(group: &Group) {
+    let (rank, ranks) = me(group);
+    let mut buffer = vec![0; 10_000 + usize::from(rank == ranks - 1)];
+    let ring = record_ring(group, &mut buffer);
+    match call(&ring).wait(Some(LIMIT)).expect("within the limit") {
+        // The first may be through before the last has said what it expects.
+        Ok(()) => assert!(rank < ranks - 1),
+        Err(error) => {
+            assert_eq!(error.status(), Status::Mismatch, "{error}");
+            assert!(error.to_string().contains("10000") && error.to_string().contains("10001"), "{error}");
+        }
+    }
+    ring.free().expect("no call is in flight");
+}
+
+/// The last rank never calls, and dies: those who need its bytes are told.
+pub(crate) fn one_dies(group: &Group) {
+    let (rank, ranks) = me(group);
+    let (send, mut receive) = (vec![1; 100 * ranks], vec![0; 100 * ranks]);
+    let exchange = record_exchange(group, &send, &mut receive);
+    if rank == ranks - 1 {
+        say("ready");
+        wait_for_line();
+        unreachable!("killed by the test");
+    }
+    let mut request = call(&exchange);
+    say("posted");
+    let error = request.wait(Some(LIMIT)).expect("within the limit").expect_err("a rank has died");
+    assert_eq!(error.status(), Status::RankLost, "{error}");
+    assert!(error.to_string().contains(&format!("rank {}", ranks - 1)), "{error}");
+}
