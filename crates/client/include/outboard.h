@@ -49,6 +49,8 @@ extern "C" {
 typedef struct outboard_context outboard_context;
 typedef struct outboard_group outboard_group;
 typedef struct outboard_request outboard_request;
+typedef struct outboard_recorder outboard_recorder;
+typedef struct outboard_recorded outboard_recorded;
 
 /* The version of the interface the library implements, OUTBOARD_ABI_VERSION at its build. */
 int outboard_abi_version(void);
@@ -266,6 +268,58 @@ int outboard_iscan(outboard_group *group, const void *send, void *receive, uint6
 /* `count` elements: rank i receives those of ranks 0 to i - 1 combined, rank 0 nothing. */
 int outboard_iexscan(outboard_group *group, const void *send, void *receive, uint64_t count, int op, int element,
                      outboard_request **request);
+
+/*
+ * Posts a message of `bytes` bytes at `buffer` to rank `to`, which receives it by naming this rank and `tag`. Never blocks.
+ * The request completes when the buffer may be used again: of small messages as a rule before they are received, of large
+ * ones when they are. The buffer belongs to Outboard until then.
+ */
+int outboard_isend(outboard_group *group, uint32_t to, uint32_t tag, const void *buffer, uint64_t bytes,
+                   outboard_request **request);
+/*
+ * Posts the receive of the next message that rank `from` sends to this rank with `tag`, of at most `bytes` bytes. Messages
+ * of one source and tag are received in the order in which they were sent; there are no wildcards. A longer message is lost,
+ * and this request alone fails with OUTBOARD_ERR_MISMATCH. Of a shorter one the rest of the buffer stays as it was.
+ * Deadlines do not apply to messages and recorded groups.
+ */
+int outboard_ireceive(outboard_group *group, uint32_t from, uint32_t tag, void *buffer, uint64_t bytes,
+                      outboard_request **request);
+
+/*
+ * Recorded groups: a rank records sends, receives, copies, reductions and local barriers once, and calls them as a whole
+ * again and again; a call says nothing of them any more. A recorder belongs to one thread at a time, and to the caller until
+ * it is ended or discarded. Recording does nothing yet and tells nobody.
+ *
+ * What stands between two barriers may be done in any order and at the same time: none of it may touch bytes that another
+ * of it writes. The n-th message of a tag that a call sends to a rank is the n-th of that tag that the same call of that
+ * rank receives from here; both must name the same bytes, else the group fails with OUTBOARD_ERR_MISMATCH.
+ */
+int outboard_record_begin(outboard_group *group, outboard_recorder **recorder);
+int outboard_record_send(outboard_recorder *recorder, uint32_t to, uint32_t tag, const void *buffer, uint64_t bytes);
+int outboard_record_receive(outboard_recorder *recorder, uint32_t from, uint32_t tag, void *buffer, uint64_t bytes);
+/* Within this rank's memory, between pieces that do not overlap. */
+int outboard_record_copy(outboard_recorder *recorder, const void *from, void *into, uint64_t bytes);
+/* Combines `count` elements at `from` into those at `into`, the left operand, which takes the result. No overlap. */
+int outboard_record_reduce(outboard_recorder *recorder, const void *from, void *into, uint64_t count, int op,
+                           int element);
+/* What is recorded behind it starts when all before it is done on this rank. No other rank waits for it. */
+int outboard_record_barrier(outboard_recorder *recorder);
+/*
+ * Ends a recording: the service process keeps it, and the recorder is gone, whatever is returned. All ranks that call it end
+ * it in the same order among their recordings on the group; a rank that has no part in it ends an empty one. After an error
+ * this rank has no part in it.
+ */
+int outboard_record_end(outboard_recorder *recorder, outboard_recorded **recorded);
+/* Throws a recorder away. */
+int outboard_record_discard(outboard_recorder *recorder);
+/*
+ * Does all that was recorded, once more. Never blocks. The n-th call of a recording meets the n-th calls of the other ranks,
+ * whatever else they call meanwhile and in whatever order; calls of one recording are done one after the other. All memory
+ * that was recorded belongs to Outboard until the request completes.
+ */
+int outboard_recorded_call(outboard_recorded *recorded, outboard_request **request);
+/* Forgets a recording, after waiting for its calls in flight. Local. Before its group is destroyed. */
+int outboard_recorded_free(outboard_recorded *recorded);
 
 /* Sets *done to 1 when the request has completed; the return value is then its result. The request stays valid. */
 int outboard_test(outboard_request *request, int *done);

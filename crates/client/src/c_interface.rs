@@ -22,6 +22,7 @@ use std::time::Duration;
 
 mod reductions;
 mod rooted;
+mod tagged;
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();

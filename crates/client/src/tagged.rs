@@ -11,7 +11,7 @@ use crate::group::Group;
 use crate::posting::{Placed, Posting};
 use crate::request::Request;
 use crate::staging::{Buffers, Pieces, RecordedPieces};
-use outboard_plan::{ProgramBuilder, Rank, Span};
+use outboard_plan::{Op, ProgramBuilder, Rank, Reduction, Span};
 use outboard_proto::Recording;
 use outboard_proto::wire::RecordedMemory;
 use outboard_shm::attach;
@@ -59,6 +59,15 @@ fn piece(start: *const u8, bytes: u64, argument: &'static str) -> Result<Piece, 
         return Err(Error::argument(argument, format!("with {bytes} bytes exceeds the address space")));
     }
     Ok((address, length))
+}
+
+/// Two pieces of so many bytes.
+fn apart(from: *const u8, into: *mut u8, bytes: u64) -> Result<(Piece, Piece), Error> {
+    let (from, into) = (piece(from, bytes, "from")?, piece(into, bytes, "into")?);
+    if bytes > 0 && from.0 < into.0 + into.1 && into.0 < from.0 + from.1 {
+        return Err(Error::argument("into", "overlaps `from`"));
+    }
+    Ok((from, into))
 }
 
 impl Group {
@@ -144,20 +153,21 @@ enum Step {
     Send { to: Rank, tag: u32, from: Piece },
     Receive { from: Rank, tag: u32, into: Piece },
     Copy { from: Piece, into: Piece },
+    Reduce { from: Piece, into: Piece, reduction: Reduction },
     Barrier,
 }
 
 impl Step {
     fn reads(&self) -> Option<Piece> {
         match self {
-            Step::Send { from, .. } | Step::Copy { from, .. } => Some(*from),
+            Step::Send { from, .. } | Step::Copy { from, .. } | Step::Reduce { from, .. } => Some(*from),
             Step::Receive { .. } | Step::Barrier => None,
         }
     }
 
     fn writes(&self) -> Option<Piece> {
         match self {
-            Step::Receive { into, .. } | Step::Copy { into, .. } => Some(*into),
+            Step::Receive { into, .. } | Step::Copy { into, .. } | Step::Reduce { into, .. } => Some(*into),
             Step::Send { .. } | Step::Barrier => None,
         }
     }
@@ -198,11 +208,21 @@ impl Recorder {
     /// # Errors
     /// [`Error::Argument`].
     pub fn copy(&mut self, from: *const u8, into: *mut u8, bytes: u64) -> Result<(), Error> {
-        let (from, into) = (piece(from, bytes, "from")?, piece(into, bytes, "into")?);
-        if bytes > 0 && from.0 < into.0 + into.1 && into.0 < from.0 + from.1 {
-            return Err(Error::argument("into", "overlaps what is copied"));
-        }
+        let (from, into) = apart(from, into, bytes)?;
         self.steps.push(Step::Copy { from, into });
+        Ok(())
+    }
+
+    /// Records that `count` elements at `from` are combined into those at `into`, which is the left operand and takes the
+    /// result, in this rank's memory. The pieces do not overlap.
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    pub fn reduce(&mut self, reduction: Reduction, from: *const u8, into: *mut u8, count: u64) -> Result<(), Error> {
+        let bytes = count.checked_mul(reduction.element().bytes());
+        let bytes = bytes.ok_or_else(|| Error::argument("count", format!("is {count}, beyond the address space")))?;
+        let (from, into) = apart(from, into, bytes)?;
+        self.steps.push(Step::Reduce { from, into, reduction });
         Ok(())
     }
 
@@ -223,7 +243,12 @@ impl Recorder {
         let parts = tagged.posting.attachment.parts()?;
         let memory = Memory::of(&steps);
         let program = memory.program(&tagged, &steps);
-        let recording = Recording { program: Arc::new(program), reductions: Vec::new() };
+        let reduction = |step: &Step| match step {
+            Step::Reduce { reduction, .. } => Some(*reduction),
+            Step::Send { .. } | Step::Receive { .. } | Step::Copy { .. } | Step::Barrier => None,
+        };
+        let reductions = steps.iter().filter_map(reduction).collect();
+        let recording = Recording { program: Arc::new(program), reductions };
         let pieces = memory.pieces.iter().map(|&(address, length)| (address as u64, length as u64)).collect();
         let encoded = RecordedMemory { recording, pieces }.encode();
         let sealed = seal_bytes("outboard-recording", &encoded)?;
@@ -287,12 +312,19 @@ impl Memory {
         let mut builder = ProgramBuilder::new(Rank(tagged.rank), tagged.ranks);
         builder.buffers(0, self.pieces.iter().map(|(_, length)| *length as u64).sum(), 0);
         for step in steps {
-            match *step {
-                Step::Send { to, tag, from } => drop(builder.send(to, tag, self.span(from), &[])),
-                Step::Receive { from, tag, into } => drop(builder.recv(from, tag, self.span(into), &[])),
-                Step::Copy { from, into } => drop(builder.copy(self.span(from), self.span(into), &[])),
-                Step::Barrier => builder.barrier(),
-            }
+            let op = match *step {
+                Step::Send { to, tag, from } => Op::Send { to, index: tag, span: self.span(from) },
+                Step::Receive { from, tag, into } => Op::Recv { from, index: tag, span: self.span(into) },
+                Step::Copy { from, into } => Op::Copy { from: self.span(from), to: self.span(into) },
+                Step::Reduce { from, into, .. } => {
+                    Op::Reduce { from: self.span(from), into: self.span(into), from_left: false }
+                }
+                Step::Barrier => {
+                    builder.barrier();
+                    continue;
+                }
+            };
+            builder.push(op, &[]);
         }
         builder.build()
     }

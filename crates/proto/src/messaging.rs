@@ -71,7 +71,7 @@ pub(crate) struct StepOf {
 #[derive(Debug)]
 struct Recorded {
     recording: Arc<Recording>,
-    occurrences: Arc<[u32]>,
+    ordinals: Arc<[u32]>,
     /// Calls that have begun.
     calls: u64,
     running: bool,
@@ -86,7 +86,8 @@ struct Active {
     since: Instant,
     /// Which recording and which of its calls; none of a single message.
     number: Option<(u32, u64)>,
-    occurrences: Arc<[u32]>,
+    recording: Arc<Recording>,
+    ordinals: Arc<[u32]>,
     run: Run,
 }
 
@@ -171,8 +172,8 @@ impl Messaging {
             return Err(RecordError::Limit { what: "steps", held: steps, limit: MAX_STEPS });
         }
         self.recorded.insert(rank, (number, steps));
-        let occurrences = recording::occurrences(&recording.program).into();
-        let recorded = Recorded { recording, occurrences, calls: 0, running: false, behind: VecDeque::new() };
+        let ordinals = recording::ordinals(&recording.program).into();
+        let recorded = Recorded { recording, ordinals, calls: 0, running: false, behind: VecDeque::new() };
         self.recordings.insert((rank, number), recorded);
         Ok(())
     }
@@ -228,7 +229,7 @@ impl Messaging {
         recorded.running = next.is_some();
         let Some(call) = next else { return };
         recorded.calls += 1;
-        let (count, what) = (recorded.calls, (recorded.recording.clone(), recorded.occurrences.clone()));
+        let (count, what) = (recorded.calls, (recorded.recording.clone(), recorded.ordinals.clone()));
         self.begin(cx, call, Some((number, count)), what);
     }
 
@@ -237,11 +238,11 @@ impl Messaging {
         cx: &Context<'_>,
         call: Call,
         number: Option<(u32, u64)>,
-        (recording, occurrences): (Arc<Recording>, Arc<[u32]>),
+        (recording, ordinals): (Arc<Recording>, Arc<[u32]>),
     ) {
         let run = Run::new(recording.program.clone());
         self.ready.push_back(call.id);
-        self.calls.insert(call.id, Active { call, since: cx.out.now, number, occurrences, run });
+        self.calls.insert(call.id, Active { call, since: cx.out.now, number, recording, ordinals, run });
     }
 
     /// Does whatever can be done, and ends what has ended.
@@ -277,9 +278,13 @@ impl Messaging {
                 let name = active.name(step.op, (from, active.call.rank), index);
                 self.receive(cx, name, step)
             }
-            Op::Reduce { .. } | Op::Multicast { .. } | Op::MulticastRecv { .. } => {
-                unreachable!("refused when it was recorded")
+            Op::Reduce { from, into, from_left } => {
+                let reduction = active.recording.reductions[active.ordinals[step.op.0 as usize] as usize];
+                cx.out.reduce(reduction, (place(step, from), place(step, into)), from_left);
+                self.complete(step);
+                Ok(())
             }
+            Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("refused when it was recorded"),
         }
     }
 
@@ -635,6 +640,6 @@ impl Active {
     /// The name of a message of this call.
     fn name(&self, op: OpId, (source, destination): (Rank, Rank), tag: u32) -> Name {
         let (recording, call) = self.number.unwrap_or_default();
-        Name { destination, source, recording, call, tag, occurrence: self.occurrences[op.0 as usize] }
+        Name { destination, source, recording, call, tag, occurrence: self.ordinals[op.0 as usize] }
     }
 }

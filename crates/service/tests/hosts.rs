@@ -309,7 +309,7 @@ fn ranks_that_disagree_on_a_block_are_told_both_counts() {
 /// GP-1, GP-2, GP-6, GP-8, with ranks of which some share a host.
 fn recorded_groups_run_between_hosts() {
     let cluster = Cluster::start(2, None, &[]);
-    for scenario in ["recorded", "messages"] {
+    for scenario in ["recorded", "messages", "recorded-sums"] {
         let mut ranks = cluster.ranks(scenario, 2);
         ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
         ranks.iter_mut().for_each(Rank::go_on);

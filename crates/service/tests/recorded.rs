@@ -49,6 +49,7 @@ fn recorded_patterns_are_called_again_and_again() {
         refused.iter().for_each(|&calls| daemon.refuse(calls, libc::EPERM));
         done("recorded", &daemon, 4);
         done("messages", &daemon, 3);
+        done("recorded-sums", &daemon, 3);
     }
 }
 

@@ -8,7 +8,7 @@ use outboard_plan::Reduction;
 use std::ffi::{c_int, c_void};
 
 /// What an operator and an element of the header mean together.
-fn reduction(op: c_int, element: c_int) -> Result<Reduction, Error> {
+pub(super) fn reduction(op: c_int, element: c_int) -> Result<Reduction, Error> {
     let code = |number: c_int, argument| {
         u8::try_from(number).map_err(|_| Error::argument(argument, format!("is {number}, which stands for nothing")))
     };

@@ -132,18 +132,21 @@ fn apart(one: Span, other: Span) -> bool {
     one.len == other.len && (disjoint || one.len == 0)
 }
 
-/// The occurrence of each send and receive among those of its peer and tag, by step; 0 of other steps.
-pub(crate) fn occurrences(program: &Program) -> Vec<u32> {
+/// By step: the occurrence of a send or receive among those of its peer and tag, the place of a reduction among the
+/// reductions; 0 of other steps.
+pub(crate) fn ordinals(program: &Program) -> Vec<u32> {
     let mut counts: BTreeMap<(bool, Rank, u32), u32> = BTreeMap::new();
     let mut next = |sends, peer, tag| {
         let count = counts.entry((sends, peer, tag)).or_insert(0);
         *count += 1;
         *count - 1
     };
-    let occurrence = |op: Op| match op {
+    let mut reductions = 0..;
+    let ordinal = |op: Op| match op {
         Op::Send { to, index, .. } => next(true, to, index),
         Op::Recv { from, index, .. } => next(false, from, index),
-        Op::Copy { .. } | Op::Reduce { .. } | Op::Multicast { .. } | Op::MulticastRecv { .. } => 0,
+        Op::Reduce { .. } => reductions.next().unwrap_or_default(),
+        Op::Copy { .. } | Op::Multicast { .. } | Op::MulticastRecv { .. } => 0,
     };
-    program.steps.iter().map(|step| step.op).map(occurrence).collect()
+    program.steps.iter().map(|step| step.op).map(ordinal).collect()
 }

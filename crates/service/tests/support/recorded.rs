@@ -1,6 +1,7 @@
 //! Recorded groups and single messages as the ranks of the tests call them (GP-1, GP-2, GP-8).
 
 use outboard::{Group, Recorded, Request, Status};
+use outboard_plan::{Element, Operator, Reduction};
 
 use super::scenarios::{LIMIT, block, me, say, wait_for_line};
 
@@ -76,6 +77,38 @@ pub(crate) fn patterns(group: &Group) {
         }
         broadcast.free().expect("no call is in flight");
         exchange.free().expect("no call is in flight");
+    }
+    say("done");
+    wait_for_line();
+}
+
+/// Every rank adds what comes round the ring to its own and passes it on: the last has the sum of all, the others those up to
+/// them.
+pub(crate) fn sums(group: &Group) {
+    let (rank, ranks) = me(group);
+    let sum = Reduction::new(Operator::Sum, Element::I64).expect("numbers are added");
+    for count in [1, 50_000] {
+        let (mut own, mut come) = (vec![0i64; count], vec![0i64; count]);
+        let bytes = (count * 8) as u64;
+        let mut recorder = group.record();
+        if rank > 0 {
+            recorder.receive(rank as u32 - 1, 0, come.as_mut_ptr().cast(), bytes).expect("a rank before");
+            recorder.barrier();
+            recorder.reduce(sum, come.as_ptr().cast(), own.as_mut_ptr().cast(), count as u64).expect("apart");
+            recorder.barrier();
+        }
+        if rank + 1 < ranks {
+            recorder.send(rank as u32 + 1, 0, own.as_ptr().cast(), bytes).expect("a rank behind");
+        }
+        let recorded = recorder.end().expect("recorded");
+        for round in 0..3 {
+            own.iter_mut().zip(0..).for_each(|(own, at)| *own = at + rank as i64 * round);
+            end(call(&recorded));
+            let below: i64 = (0..=rank as i64).sum();
+            let expected = |at: i64| at * (rank as i64 + 1) + below * round;
+            assert!(own.iter().zip(0..).all(|(own, at)| *own == expected(at)), "{count} numbers, round {round}");
+        }
+        recorded.free().expect("no call is in flight");
     }
     say("done");
     wait_for_line();

@@ -66,6 +66,7 @@ pub(crate) fn run(name: &str) {
         "late-reduction" => reductions::late(&group),
         "exchange-mismatch" => exchanges::mismatch(&group),
         "recorded" => recorded::patterns(&group),
+        "recorded-sums" => recorded::sums(&group),
         "repeated" => recorded::repeated(&group),
         "crossed" => recorded::crossed(&group),
         "messages" => recorded::messages(&group),
