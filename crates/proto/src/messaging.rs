@@ -466,6 +466,7 @@ impl Messaging {
             || !messages.iter().all(here)
             || eager != Some(payload_len.into())
             || self.incoming.matching.len().0 + messages.len() > MAX_WAITING
+            || !self.incoming.numbered(from, first, messages.len())
         {
             return Ok(false);
         }

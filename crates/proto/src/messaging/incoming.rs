@@ -34,12 +34,24 @@ pub(crate) struct Incoming {
     wanted: VecDeque<Number>,
     coming_bytes: u64,
     taken: BTreeMap<SpId, Vec<u64>>,
+    /// The last number that each service process has given.
+    last: BTreeMap<SpId, u64>,
 }
 
 impl Incoming {
     /// Names of the messages that receives wait for.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = &Name> {
         self.matching.receives().map(|(name, _)| name)
+    }
+
+    /// `from` numbers `count` messages from `first` on. False when it has given these numbers before.
+    pub(crate) fn numbered(&mut self, from: SpId, first: u64, count: usize) -> bool {
+        let last = self.last.entry(from).or_insert(0);
+        let fresh = first > *last;
+        if fresh {
+            *last = first + (count as u64 - 1);
+        }
+        fresh
     }
 
     /// A message that is announced has met its receive.

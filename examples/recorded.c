@@ -1,0 +1,248 @@
+/*
+ * recorded.c: three patterns of communication, recorded once and called again and again, each beside its plain MPI twin.
+ *
+ *   mpicc -O2 -I../crates/client/include recorded.c -L../target/release -loutboard -o recorded
+ *   mpirun -n 8 ./recorded [bytes] [rounds]
+ *
+ *   ring      rank 0's buffer goes from rank to rank, as the broadcast of HPL does
+ *   alltoall  a block of every rank for every other, destinations scattered: rank r begins with r + 1
+ *   stencil   a box of ranks in three dimensions, each of which exchanges its six faces with its neighbours
+ *
+ * Every round computes new contents, lets both twins move them, and compares what they have received to the last byte.
+ * Printed are the median times of a round by recorded group and by MPI; they mean something on an idle machine alone.
+ */
+#include <mpi.h>
+#include <outboard.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TAG = 7, NEIGHBOURS = 6 };
+
+static int rank, ranks;
+static outboard_group *group;
+
+/* Ends the job unless a call of Outboard went well. */
+static void well(int code, const char *what)
+{
+    if (code == OUTBOARD_OK)
+        return;
+    fprintf(stderr, "rank %d: %s: %s\n", rank, what, outboard_last_error());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static unsigned char *memory(size_t bytes)
+{
+    unsigned char *start = malloc(bytes > 0 ? bytes : 1);
+    if (start == NULL) {
+        fprintf(stderr, "rank %d: no memory for %zu bytes\n", rank, bytes);
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    return start;
+}
+
+static void fill(unsigned char *at, size_t bytes, int round)
+{
+    for (size_t i = 0; i < bytes; i++)
+        at[i] = (unsigned char)(31 * i + 101 * (size_t)rank + 17 * (size_t)round);
+}
+
+/* A pattern: its buffers, how it is recorded, and its twin. */
+struct pattern {
+    const char *name;
+    size_t send_bytes, receive_bytes;
+    /* In the ring, one buffer is both. */
+    int in_place;
+    void (*record)(outboard_recorder *, unsigned char *send, unsigned char *receive, size_t bytes);
+    void (*twin)(unsigned char *send, unsigned char *receive, size_t bytes);
+};
+
+static void record_ring(outboard_recorder *recorder, unsigned char *send, unsigned char *receive, size_t bytes)
+{
+    (void)send;
+    if (rank > 0) {
+        well(outboard_record_receive(recorder, (uint32_t)rank - 1, TAG, receive, bytes), "record a receive");
+        well(outboard_record_barrier(recorder), "record a barrier");
+    }
+    if (rank + 1 < ranks)
+        well(outboard_record_send(recorder, (uint32_t)rank + 1, TAG, receive, bytes), "record a send");
+}
+
+static void twin_ring(unsigned char *send, unsigned char *receive, size_t bytes)
+{
+    (void)send;
+    if (rank > 0)
+        MPI_Recv(receive, (int)bytes, MPI_BYTE, rank - 1, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (rank + 1 < ranks)
+        MPI_Send(receive, (int)bytes, MPI_BYTE, rank + 1, TAG, MPI_COMM_WORLD);
+}
+
+static void record_alltoall(outboard_recorder *recorder, unsigned char *send, unsigned char *receive, size_t bytes)
+{
+    for (int step = 1; step < ranks; step++) {
+        int to = (rank + step) % ranks, from = (rank + ranks - step) % ranks;
+        well(outboard_record_receive(recorder, (uint32_t)from, TAG, receive + (size_t)from * bytes, bytes),
+             "record a receive");
+        well(outboard_record_send(recorder, (uint32_t)to, TAG, send + (size_t)to * bytes, bytes), "record a send");
+    }
+    well(outboard_record_copy(recorder, send + (size_t)rank * bytes, receive + (size_t)rank * bytes, bytes),
+         "record a copy");
+}
+
+static void twin_alltoall(unsigned char *send, unsigned char *receive, size_t bytes)
+{
+    MPI_Request *requests = (MPI_Request *)memory(2 * (size_t)ranks * sizeof *requests);
+    int count = 0;
+    for (int step = 1; step < ranks; step++) {
+        int to = (rank + step) % ranks, from = (rank + ranks - step) % ranks;
+        MPI_Irecv(receive + (size_t)from * bytes, (int)bytes, MPI_BYTE, from, TAG, MPI_COMM_WORLD, &requests[count++]);
+        MPI_Isend(send + (size_t)to * bytes, (int)bytes, MPI_BYTE, to, TAG, MPI_COMM_WORLD, &requests[count++]);
+    }
+    memcpy(receive + (size_t)rank * bytes, send + (size_t)rank * bytes, bytes);
+    MPI_Waitall(count, requests, MPI_STATUSES_IGNORE);
+    free(requests);
+}
+
+/* The neighbours in a box as cubic as can be, each direction beside its opposite; MPI_PROC_NULL beyond the box. */
+static void neighbours(int of[NEIGHBOURS])
+{
+    static int known, found[NEIGHBOURS];
+    if (!known) {
+        int sides[3] = {0, 0, 0}, periods[3] = {0, 0, 0};
+        MPI_Comm box;
+        MPI_Dims_create(ranks, 3, sides);
+        MPI_Cart_create(MPI_COMM_WORLD, 3, sides, periods, 0, &box);
+        for (int axis = 0; axis < 3; axis++)
+            MPI_Cart_shift(box, axis, 1, &found[2 * axis], &found[2 * axis + 1]);
+        MPI_Comm_free(&box);
+        known = 1;
+    }
+    memcpy(of, found, sizeof found);
+}
+
+/* The tag of a face is the direction in which it travels, so that two neighbours who meet twice do not mix them up. */
+static void record_stencil(outboard_recorder *recorder, unsigned char *send, unsigned char *receive, size_t bytes)
+{
+    int of[NEIGHBOURS];
+    neighbours(of);
+    for (int face = 0; face < NEIGHBOURS; face++) {
+        if (of[face] == MPI_PROC_NULL)
+            continue;
+        uint32_t peer = (uint32_t)of[face], out = (uint32_t)face, in = (uint32_t)(face ^ 1);
+        well(outboard_record_receive(recorder, peer, in, receive + (size_t)face * bytes, bytes), "record a receive");
+        well(outboard_record_send(recorder, peer, out, send + (size_t)face * bytes, bytes), "record a send");
+    }
+}
+
+static void twin_stencil(unsigned char *send, unsigned char *receive, size_t bytes)
+{
+    int of[NEIGHBOURS], count = 0;
+    MPI_Request requests[2 * NEIGHBOURS];
+    neighbours(of);
+    for (int face = 0; face < NEIGHBOURS; face++) {
+        MPI_Irecv(receive + (size_t)face * bytes, (int)bytes, MPI_BYTE, of[face], face ^ 1, MPI_COMM_WORLD,
+                  &requests[count++]);
+        MPI_Isend(send + (size_t)face * bytes, (int)bytes, MPI_BYTE, of[face], face, MPI_COMM_WORLD,
+                  &requests[count++]);
+    }
+    MPI_Waitall(count, requests, MPI_STATUSES_IGNORE);
+}
+
+static int ascending(const void *one, const void *other)
+{
+    double a = *(const double *)one, b = *(const double *)other;
+    return (a > b) - (a < b);
+}
+
+/* The median over the rounds, of the slowest rank. */
+static double median(double *seconds, int rounds)
+{
+    double slowest;
+    qsort(seconds, (size_t)rounds, sizeof *seconds, ascending);
+    MPI_Reduce(&seconds[rounds / 2], &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+    return slowest;
+}
+
+static void run(const struct pattern *pattern, size_t bytes, int rounds)
+{
+    unsigned char *send = memory(pattern->send_bytes), *receive = memory(pattern->receive_bytes);
+    unsigned char *expected = memory(pattern->receive_bytes);
+    double *ours = (double *)memory(2 * (size_t)rounds * sizeof *ours), *theirs = ours + rounds;
+    outboard_recorder *recorder;
+    outboard_recorded *recorded;
+
+    well(outboard_record_begin(group, &recorder), "begin to record");
+    pattern->record(recorder, send, receive, bytes);
+    well(outboard_record_end(recorder, &recorded), "end the recording");
+    for (int round = 0; round < rounds; round++) {
+        outboard_request *request;
+        fill(send, pattern->send_bytes, round);
+        memset(receive, 0, pattern->receive_bytes);
+        memset(expected, 0, pattern->receive_bytes);
+        if (pattern->in_place && rank == 0) {
+            fill(receive, pattern->receive_bytes, round);
+            fill(expected, pattern->receive_bytes, round);
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+        double start = MPI_Wtime();
+        well(outboard_recorded_call(recorded, &request), "call the recording");
+        /* Here a program computes. */
+        well(outboard_wait(request, -1, NULL), "wait for the recording");
+        well(outboard_request_free(request), "free the request");
+        ours[round] = MPI_Wtime() - start;
+        MPI_Barrier(MPI_COMM_WORLD);
+        start = MPI_Wtime();
+        pattern->twin(send, expected, bytes);
+        theirs[round] = MPI_Wtime() - start;
+        if (memcmp(receive, expected, pattern->receive_bytes) != 0) {
+            fprintf(stderr, "rank %d: %s: other bytes than by MPI in round %d\n", rank, pattern->name, round);
+            MPI_Abort(MPI_COMM_WORLD, 1);
+        }
+    }
+    double us = median(ours, rounds), them = median(theirs, rounds);
+    if (rank == 0)
+        printf("%-8s %9zu bytes  recorded %10.1f us  MPI %10.1f us\n", pattern->name, bytes, us * 1e6, them * 1e6);
+    well(outboard_recorded_free(recorded), "free the recording");
+    free(ours);
+    free(expected);
+    free(receive);
+    free(send);
+}
+
+int main(int argc, char **argv)
+{
+    outboard_context *context;
+    size_t bytes = argc > 1 ? strtoull(argv[1], NULL, 10) : 65536;
+    int rounds = argc > 2 ? atoi(argv[2]) : 20;
+    uint32_t here, all;
+
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (rounds < 1 || bytes > 1u << 30) {
+        if (rank == 0)
+            fprintf(stderr, "usage: recorded [bytes, at most 2^30] [rounds, at least 1]\n");
+        MPI_Finalize();
+        return 2;
+    }
+    well(outboard_init(&context, &group), "find the service process and the other ranks");
+    well(outboard_group_rank(group, &here), "ask for the rank");
+    well(outboard_group_size(group, &all), "ask for the ranks");
+    if ((int)here != rank || (int)all != ranks) {
+        fprintf(stderr, "rank %d of %d is rank %u of %u to Outboard\n", rank, ranks, here, all);
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    const size_t every = (size_t)ranks * bytes, faces = NEIGHBOURS * bytes;
+    const struct pattern patterns[] = {
+        {"ring", 0, bytes, 1, record_ring, twin_ring},
+        {"alltoall", every, every, 0, record_alltoall, twin_alltoall},
+        {"stencil", faces, faces, 0, record_stencil, twin_stencil},
+    };
+    for (size_t at = 0; at < sizeof patterns / sizeof *patterns; at++)
+        run(&patterns[at], bytes, rounds);
+    well(outboard_group_destroy(group), "destroy the group");
+    well(outboard_detach(context), "detach");
+    MPI_Finalize();
+    return 0;
+}
