@@ -354,6 +354,7 @@ impl World {
             }
             CallKind::Broadcast { root } if root == rank => Buffers { input: signature.bytes, output: 0 },
             CallKind::Broadcast { .. } => Buffers { input: 0, output: signature.bytes },
+            CallKind::Tagged(_) => unreachable!("messages have no signature that ranks agree on"),
         };
         let instance = InstanceId(ranks[rank.0 as usize].calls as u64);
         let id = CallId(self.next_call);
@@ -572,7 +573,8 @@ fn names_members(error: &CollectiveError, ranks: u32) {
             member(a_rank);
             member(b_rank);
         }
-        CollectiveError::Block { source_rank, destination, .. } => {
+        CollectiveError::Block { source_rank, destination, .. }
+        | CollectiveError::Message { source_rank, destination, .. } => {
             member(source_rank);
             member(destination);
         }

@@ -1,6 +1,6 @@
 //! Finds what things cost on a cluster from how long calls took there.
 //!
-//! A call's time is a sum of terms times parameters ([`super::cost`]), so the parameters follow by least squares: of relative
+//! A call's time is a sum of terms times parameters (`cost.rs`), so the parameters follow by least squares: of relative
 //! errors, because short calls count as much as long ones, and of parameters that are not negative. What the calls do not
 //! tell stays as it was. Whoever measures writes the result down for all, so floating-point numbers do no harm here.
 

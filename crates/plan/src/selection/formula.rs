@@ -1,6 +1,6 @@
 //! What each algorithm spends, in closed form.
 //!
-//! With `P` ranks, one on each host, and `n` bytes as [`Collective`](super::Collective) counts them, where `a = L + 2 o` is a message, `b` a byte
+//! With `P` ranks, one on each host, and `n` bytes as [`super::Collective`] counts them, where `a = L + 2 o` is a message, `b` a byte
 //! through a link and `c` a byte reduced (rounds and bytes as in R. Thakur, R. Rabenseifner, W. Gropp, Optimization of
 //! collective communication operations in MPICH, IJHPCA 19 (2005), and the sources that the algorithms name):
 //!
