@@ -453,7 +453,7 @@ mod tests {
     fn another_layout_is_refused_by_name() {
         for (at, what) in [(0, "magic number"), (8, "layout"), (12, "ring capacity"), (16, "completion words")] {
             let service = ServiceSide::create().unwrap();
-            service.control.region.write(at, &[3]);
+            service.control.region.write(at, &[0xff]);
             let [region, doorbell] = service.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
             let error = RankSide::attach(region, doorbell).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
