@@ -38,7 +38,7 @@ fn offloading(row: &FftRow) -> Option<String> {
     let offloaded = row.offloaded_exchanges?;
     let verdict = if offloaded < OFFLOADED_FROM * f64::from(row.exchanges) { "NOT OFFLOADED: " } else { "" };
     Some(format!(
-        "{}, grid {}: {verdict}service processes carried out {offloaded:.1} of {} exchanges\n",
+        "{}, grid {}: {verdict}service processes carried out {offloaded:.1} calls a repetition, which has {} exchanges\n",
         row.subject.system, row.grid, row.exchanges
     ))
 }
@@ -86,8 +86,8 @@ mod tests {
         assert_eq!(
             text.lines().skip(3).collect::<Vec<_>>(),
             [
-                "outboard below debian, grid 128: NOT OFFLOADED: service processes carried out 0.0 of 16 exchanges",
-                "outboard below debian, grid 256: service processes carried out 16.0 of 16 exchanges"
+                "outboard below debian, grid 128: NOT OFFLOADED: service processes carried out 0.0 calls a repetition, which has 16 exchanges",
+                "outboard below debian, grid 256: service processes carried out 16.0 calls a repetition, which has 16 exchanges"
             ]
         );
     }
