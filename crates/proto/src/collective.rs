@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outboard_plan::{Buffer, Extents, Op, OpId, ProgramBuilder, Rank, Span};
+use outboard_plan::{Buffer, Extents, Op, OpId, Rank, Span};
 
 use crate::barrier::Barrier;
 use crate::config::Config;
@@ -143,12 +143,7 @@ impl Collective {
         }
         let layout = choose(signature, Terrain::of(cx.members), cx.config);
         let local = |rank: &Rank| -> Result<Local, &'static str> {
-            let program = match signature.kind {
-                // Behind the ready barrier all have called: what a plan would tell them is known.
-                CallKind::Barrier => ProgramBuilder::new(*rank, cx.members.ranks()).build(),
-                _ => layout.program(signature, &extents, *rank)?,
-            };
-            let run = Run::new(program);
+            let run = Run::new(layout.program(signature, &extents, *rank)?);
             Ok(Local { rank: *rank, presence: Presence::Absent, run, blocked: Vec::new(), scratch: None })
         };
         let locals = cx.members.locals.iter().map(local).collect::<Result<Vec<_>, _>>()?;
