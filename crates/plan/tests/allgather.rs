@@ -1,9 +1,10 @@
 //! Allgather plans are proven for every group size, layout and byte count (MC-8), and damaged ones are refused.
 
+mod damage;
+
 use outboard_plan::allgather::contract;
 use outboard_plan::{
-    AllgatherAlgorithm, Buffer, Extents, Op, OpId, Program, Rank, Span, Step, Topology, VerifyError, allgather,
-    allgatherv, verify,
+    AllgatherAlgorithm, Extents, Op, Program, Rank, Span, Step, Topology, VerifyError, allgather, allgatherv, verify,
 };
 use proptest::prelude::*;
 
@@ -140,124 +141,6 @@ fn activation_passes_along_the_chain() {
     assert_eq!(turns(4), (tells(3), None));
 }
 
-fn resized(span: Span) -> Vec<Span> {
-    let Span { buffer, offset, len } = span;
-    let mut spans = vec![Span { offset: offset + 1, ..span }, Span { len: len + 1, ..span }];
-    spans.extend(offset.checked_sub(1).map(|offset| Span { offset, ..span }));
-    spans.extend(len.checked_sub(1).map(|len| Span { len, ..span }));
-    if len > 0 {
-        let buffers = [Buffer::Input, Buffer::Output, Buffer::Scratch];
-        spans.extend(buffers.into_iter().filter(|other| *other != buffer).map(|buffer| Span { buffer, ..span }));
-    }
-    spans
-}
-
-/// Every operation that differs from `op` in one field.
-fn altered(op: Op, ranks: u32) -> Vec<Op> {
-    let others = |rank: Rank| (0..=ranks).map(Rank).filter(move |other| *other != rank);
-    let mut ops = Vec::new();
-    match op {
-        Op::Send { to, index, span } => {
-            ops.extend(others(to).map(|to| Op::Send { to, index, span }));
-            ops.extend((0..=ranks).filter(|other| *other != index).map(|index| Op::Send { to, index, span }));
-            ops.extend(resized(span).into_iter().map(|span| Op::Send { to, index, span }));
-            ops.push(Op::Multicast { span });
-        }
-        Op::Recv { from, index, span } => {
-            ops.extend(others(from).map(|from| Op::Recv { from, index, span }));
-            ops.extend((0..=ranks).filter(|other| *other != index).map(|index| Op::Recv { from, index, span }));
-            ops.extend(resized(span).into_iter().map(|span| Op::Recv { from, index, span }));
-            ops.push(Op::MulticastRecv { root: from, span });
-        }
-        Op::Multicast { span } => {
-            ops.extend(resized(span).into_iter().map(|span| Op::Multicast { span }));
-            ops.push(Op::Send { to: Rank(0), index: 0, span });
-        }
-        Op::MulticastRecv { root, span } => {
-            ops.extend(others(root).map(|root| Op::MulticastRecv { root, span }));
-            ops.extend(resized(span).into_iter().map(|span| Op::MulticastRecv { root, span }));
-            ops.push(Op::Recv { from: root, index: 0, span });
-        }
-        Op::Copy { from, to } => {
-            ops.extend(resized(from).into_iter().map(|from| Op::Copy { from, to }));
-            ops.extend(resized(to).into_iter().map(|to| Op::Copy { from, to }));
-            ops.push(Op::Copy { from: to, to: from });
-        }
-        Op::Reduce { .. } => panic!("an allgather reduces: {op}"),
-    }
-    ops
-}
-
-/// `program` without step `id`; what followed it follows nothing in its place.
-fn without(program: &Program, id: usize) -> Program {
-    let mut program = program.clone();
-    program.steps.remove(id);
-    for step in &mut program.steps {
-        step.after.retain(|earlier| earlier.0 as usize != id);
-        for earlier in step.after.iter_mut().filter(|earlier| earlier.0 as usize > id) {
-            earlier.0 -= 1;
-        }
-    }
-    program
-}
-
-/// Every program that differs from `program` in one step, dependency or number.
-fn damaged(program: &Program) -> Vec<Program> {
-    let mut all = Vec::new();
-    let mut with = |damage: &dyn Fn(&mut Program)| {
-        let mut program = program.clone();
-        damage(&mut program);
-        all.push(program);
-    };
-    with(&|program| program.output_bytes += 1);
-    with(&|program| program.output_bytes -= 1);
-    with(&|program| program.input_bytes += 1);
-    with(&|program| program.chains += 1);
-    if program.ranks > 1 {
-        // A group of one agrees with itself on any number.
-        with(&|program| program.subgroups += 1);
-    }
-    with(&|program| program.ranks += 1);
-    with(&|program| program.rank.0 += 1);
-    for (id, step) in program.steps.iter().enumerate() {
-        with(&|program| *program = without(program, id));
-        with(&|program| program.steps.push(step.clone()));
-        with(&|program| program.steps[id].after.push(OpId(id as u32)));
-        for dependency in 0..step.after.len() {
-            with(&|program| {
-                program.steps[id].after.remove(dependency);
-            });
-        }
-        for op in altered(step.op, program.ranks) {
-            with(&|program| program.steps[id].op = op);
-        }
-        let data = step.op.writes().is_some_and(|span| !span.is_empty());
-        if id > 0 && data && !matches!(step.op, Op::Copy { .. }) {
-            with(&|program| program.steps[id].after.push(OpId(0)));
-        }
-        for other in 0..id {
-            if let (Some(a), Some(b)) = (step.op.writes(), program.steps[other].op.writes())
-                && !a.is_empty()
-                && !b.is_empty()
-            {
-                with(&|program| set_destination(&mut program.steps[id].op, b));
-                with(&|program| {
-                    set_destination(&mut program.steps[id].op, b);
-                    set_destination(&mut program.steps[other].op, a);
-                });
-            }
-        }
-    }
-    all
-}
-
-fn set_destination(op: &mut Op, destination: Span) {
-    match op {
-        Op::Recv { span, .. } | Op::MulticastRecv { span, .. } | Op::Copy { to: span, .. } => *span = destination,
-        Op::Send { .. } | Op::Multicast { .. } | Op::Reduce { .. } => panic!("{op} has no destination"),
-    }
-}
-
 /// Drops and alters every step, dependency and field of valid plans, one at a time: no such plan is valid.
 #[test]
 fn every_single_damage_is_refused() {
@@ -269,7 +152,7 @@ fn every_single_damage_is_refused() {
                 let mut group = programs(algorithm, ranks, bytes, |_| in_place);
                 for rank in 0..ranks as usize {
                     let valid = group[rank].clone();
-                    for program in damaged(&valid) {
+                    for program in damage::damaged(&valid) {
                         group[rank] = program;
                         let verdict = verify(&group, |rank| contract(&even(ranks, bytes), rank, in_place));
                         assert!(verdict.is_err(), "accepted in place of\n{valid}\n{}", group[rank]);
