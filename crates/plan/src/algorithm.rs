@@ -462,27 +462,27 @@ impl fmt::Display for BroadcastAlgorithm {
     }
 }
 
-/// How the blocks of a Gather(v) travel.
+/// How the blocks of a Gather(v) travel to the root, or those of a Scatter(v) from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum GatherAlgorithm {
-    /// `linear`: every rank sends its block to the root, all at once. 1 round; the root receives `(P - 1) * n` bytes,
-    /// every other rank sends `n`. The only one for Gatherv, whose counts the root and the owner of the block alone
-    /// know.
+pub enum RootedAlgorithm {
+    /// `linear`: straight between the root and every other rank, all at once. 1 round; the root moves `(P - 1) * n`
+    /// bytes, every other rank `n`. The only one for Gatherv and Scatterv, whose counts the root and the owner of the
+    /// block alone know.
     Linear,
-    /// `binomial`: up a binomial tree whose inner ranks collect the blocks of their subtrees in scratch. Blocks of one
-    /// size only. `ceil(log2 P)` rounds; the root receives `(P - 1) * n` bytes, every other rank sends `n` times the
-    /// ranks of its subtree. (The tree of [`BroadcastAlgorithm::Binomial`], the other way round.)
+    /// `binomial`: along the tree of [`BroadcastAlgorithm::Binomial`], whose inner ranks hold the blocks of their
+    /// subtrees in scratch. Blocks of one size only. `ceil(log2 P)` rounds; the root moves `(P - 1) * n` bytes, every
+    /// other rank `n` times the ranks of its subtree towards the root or from it.
     Binomial,
 }
 
-impl Algorithm for GatherAlgorithm {
-    const COLLECTIVE: &'static str = "gather";
-    const ALL: &'static [Self] = &[GatherAlgorithm::Linear, GatherAlgorithm::Binomial];
+impl Algorithm for RootedAlgorithm {
+    const COLLECTIVE: &'static str = "gather or scatter";
+    const ALL: &'static [Self] = &[RootedAlgorithm::Linear, RootedAlgorithm::Binomial];
 
     fn name(self) -> &'static str {
         match self {
-            GatherAlgorithm::Linear => "linear",
-            GatherAlgorithm::Binomial => "binomial",
+            RootedAlgorithm::Linear => "linear",
+            RootedAlgorithm::Binomial => "binomial",
         }
     }
 
@@ -491,41 +491,7 @@ impl Algorithm for GatherAlgorithm {
     }
 }
 
-impl fmt::Display for GatherAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// How the blocks of a Scatter(v) travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ScatterAlgorithm {
-    /// `linear`: the root sends every rank its block, all at once. 1 round; the root sends `(P - 1) * n` bytes, every
-    /// other rank receives `n`. The only one for Scatterv, whose counts the root and the owner of the block alone know.
-    Linear,
-    /// `binomial`: down a binomial tree whose inner ranks hold the blocks of their subtrees in scratch. Blocks of one
-    /// size only. `ceil(log2 P)` rounds; the root sends `(P - 1) * n` bytes, every other rank receives `n` times the
-    /// ranks of its subtree. (The tree of [`BroadcastAlgorithm::Binomial`].)
-    Binomial,
-}
-
-impl Algorithm for ScatterAlgorithm {
-    const COLLECTIVE: &'static str = "scatter";
-    const ALL: &'static [Self] = &[ScatterAlgorithm::Linear, ScatterAlgorithm::Binomial];
-
-    fn name(self) -> &'static str {
-        match self {
-            ScatterAlgorithm::Linear => "linear",
-            ScatterAlgorithm::Binomial => "binomial",
-        }
-    }
-
-    fn set(&mut self, _: &str, _: &str) -> Result<(), SettingError> {
-        Err(SettingError::Unknown)
-    }
-}
-
-impl fmt::Display for ScatterAlgorithm {
+impl fmt::Display for RootedAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -583,14 +549,7 @@ macro_rules! read_as_written {
 
 pub(crate) use read_as_written;
 
-read_as_written!(
-    AllgatherAlgorithm,
-    AlltoallAlgorithm,
-    BroadcastAlgorithm,
-    GatherAlgorithm,
-    ScatterAlgorithm,
-    BarrierAlgorithm
-);
+read_as_written!(AllgatherAlgorithm, AlltoallAlgorithm, BroadcastAlgorithm, RootedAlgorithm, BarrierAlgorithm);
 
 #[cfg(test)]
 mod tests {
@@ -624,8 +583,7 @@ mod tests {
             BroadcastAlgorithm::DoubleTree { segment: 1 },
             BroadcastAlgorithm::Multicast { subgroups: 4 },
         ]);
-        round_trip::<GatherAlgorithm>(&[]);
-        round_trip::<ScatterAlgorithm>(&[]);
+        round_trip::<RootedAlgorithm>(&[]);
         round_trip(&[BarrierAlgorithm::Dissemination { ports: 3 }]);
     }
 

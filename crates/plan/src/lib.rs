@@ -39,7 +39,7 @@ mod verify;
 
 pub use algorithm::{
     Algorithm, AlgorithmError, AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm,
-    GatherAlgorithm, LeaderExchange, ScatterAlgorithm, SettingError,
+    LeaderExchange, RootedAlgorithm, SettingError,
 };
 pub use allgather::{AllgatherError, Extents, allgather, allgatherv};
 pub use alltoall::{AlltoallError, alltoall};

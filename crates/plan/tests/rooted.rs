@@ -6,8 +6,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 use outboard_plan::passes::{chunk, fuse_copies, ports};
 use outboard_plan::{
-    Algorithm, BarrierAlgorithm, BarrierError, GatherAlgorithm, Op, Program, Rank, RootedError, ScatterAlgorithm,
-    Share, Span, Step, barrier, gather, gatherv, scatter, scatterv, verify,
+    Algorithm, BarrierAlgorithm, BarrierError, Op, Program, Rank, RootedAlgorithm, RootedError, Share, Span, Step,
+    barrier, gather, gatherv, scatter, scatterv, verify,
 };
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn prove(what: &str, programs: &[Program], contract: impl Fn(Rank) -> outboard_p
     assert_eq!(verify(&changed, contract), Ok(()), "{what} behind all passes");
 }
 
-fn prove_gather(algorithm: GatherAlgorithm, ranks: u32, root: Rank, bytes: u64) {
+fn prove_gather(algorithm: RootedAlgorithm, ranks: u32, root: Rank, bytes: u64) {
     let programs: Vec<Program> =
         (0..ranks).map(|rank| gather(algorithm, ranks, root, Rank(rank), bytes).unwrap()).collect();
     let blocks = gather::blocks(ranks, bytes).unwrap();
@@ -28,7 +28,7 @@ fn prove_gather(algorithm: GatherAlgorithm, ranks: u32, root: Rank, bytes: u64) 
     prove(&what, &programs, |rank| gather::contract(root, rank, &blocks));
 }
 
-fn prove_scatter(algorithm: ScatterAlgorithm, ranks: u32, root: Rank, bytes: u64) {
+fn prove_scatter(algorithm: RootedAlgorithm, ranks: u32, root: Rank, bytes: u64) {
     let programs: Vec<Program> =
         (0..ranks).map(|rank| scatter(algorithm, ranks, root, Rank(rank), bytes).unwrap()).collect();
     let blocks = scatter::blocks(ranks, bytes).unwrap();
@@ -41,9 +41,9 @@ fn every_group_up_to_64_and_every_root_is_right() {
     for ranks in 1..=64 {
         for root in (0..ranks).map(Rank) {
             let bytes = u64::from((ranks + root.0) % 10);
-            for (gather, scatter) in GatherAlgorithm::ALL.iter().zip(ScatterAlgorithm::ALL) {
-                prove_gather(*gather, ranks, root, bytes);
-                prove_scatter(*scatter, ranks, root, bytes);
+            for algorithm in RootedAlgorithm::ALL {
+                prove_gather(*algorithm, ranks, root, bytes);
+                prove_scatter(*algorithm, ranks, root, bytes);
             }
         }
     }
@@ -84,8 +84,8 @@ proptest! {
     #[test]
     fn random_groups_are_right(ranks in 1..=1000u32, root: u32, bytes in 0..9u64, ports in 1..9u32) {
         let root = Rank(root % ranks);
-        prove_gather(GatherAlgorithm::Binomial, ranks, root, bytes);
-        prove_scatter(ScatterAlgorithm::Binomial, ranks, root, bytes);
+        prove_gather(RootedAlgorithm::Binomial, ranks, root, bytes);
+        prove_scatter(RootedAlgorithm::Binomial, ranks, root, bytes);
         let algorithm = BarrierAlgorithm::Dissemination { ports };
         let programs: Vec<Program> = (0..ranks).map(|rank| barrier(algorithm, ranks, Rank(rank)).unwrap()).collect();
         prove("barrier", &programs, |_| barrier::contract());
@@ -96,13 +96,10 @@ proptest! {
         ranks in 1..=4096u32, root: u32, rank: u32, bytes in 1..=u64::MAX / 4096, linear: bool,
     ) {
         let (root, sample) = (Rank(root % ranks), [Rank(rank % ranks)]);
-        let (up, down) = match linear {
-            true => (GatherAlgorithm::Linear, ScatterAlgorithm::Linear),
-            false => (GatherAlgorithm::Binomial, ScatterAlgorithm::Binomial),
-        };
+        let algorithm = if linear { RootedAlgorithm::Linear } else { RootedAlgorithm::Binomial };
         let gathered = |rank| if rank == root { u64::from(ranks) * bytes } else { 0 };
-        support::sampled(|rank| gather(up, ranks, root, rank, bytes).unwrap(), &sample, gathered);
-        support::sampled(|rank| scatter(down, ranks, root, rank, bytes).unwrap(), &sample, |_| bytes);
+        support::sampled(|rank| gather(algorithm, ranks, root, rank, bytes).unwrap(), &sample, gathered);
+        support::sampled(|rank| scatter(algorithm, ranks, root, rank, bytes).unwrap(), &sample, |_| bytes);
     }
 }
 
@@ -162,10 +159,10 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
 
 #[test]
 fn nonsense_is_refused_by_name() {
-    let linear = GatherAlgorithm::Linear;
+    let linear = RootedAlgorithm::Linear;
     assert_eq!(gather(linear, 0, Rank(0), Rank(0), 1), Err(RootedError::Ranks { ranks: 0 }));
     let stranger = RootedError::Rank { rank: Rank(0), root: Rank(3), ranks: 3 };
-    assert_eq!(scatter(ScatterAlgorithm::Binomial, 3, Rank(3), Rank(0), 1), Err(stranger));
+    assert_eq!(scatter(RootedAlgorithm::Binomial, 3, Rank(3), Rank(0), 1), Err(stranger));
     assert_eq!(gather(linear, 3, Rank(0), Rank(1), u64::MAX), Err(RootedError::Bytes { ranks: 3 }));
     let two = gather::blocks(2, 8).unwrap();
     let share = |rank| RootedError::Share { rank: Rank(rank), root: Rank(0), ranks: 3 };

@@ -6,9 +6,9 @@ use std::path::Path;
 use clap::ValueEnum as _;
 use outboard_plan::{
     Algorithm, AllgatherAlgorithm, AllreduceAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm,
-    Extents, GatherAlgorithm, MAX_RANKS, Op, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm,
-    ScatterAlgorithm, SettingError, Topology, Vector, allgather, allreduce, alltoall, barrier, broadcast, exscan,
-    gather, goal, reduce, reduce_scatter, scan, scatter, text,
+    Extents, MAX_RANKS, Op, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, RootedAlgorithm, ScanAlgorithm,
+    SettingError, Topology, Vector, allgather, allreduce, alltoall, barrier, broadcast, exscan, gather, goal, reduce,
+    reduce_scatter, scan, scatter, text,
 };
 
 use super::PlanArgs;
@@ -120,7 +120,7 @@ impl Call<'_> {
                 self.programs(algorithm, |rank| exscan(algorithm, self.ranks, rank, vector))
             }
             Collective::Gather => {
-                let algorithm = self.algorithm::<GatherAlgorithm>()?;
+                let algorithm = self.algorithm::<RootedAlgorithm>()?;
                 self.programs(algorithm, |rank| gather(algorithm, self.ranks, self.root, rank, self.bytes))
             }
             Collective::Reduce => {
@@ -133,7 +133,7 @@ impl Call<'_> {
                 self.programs(algorithm, |rank| scan(algorithm, self.ranks, rank, vector))
             }
             Collective::Scatter => {
-                let algorithm = self.algorithm::<ScatterAlgorithm>()?;
+                let algorithm = self.algorithm::<RootedAlgorithm>()?;
                 self.programs(algorithm, |rank| scatter(algorithm, self.ranks, self.root, rank, self.bytes))
             }
         }

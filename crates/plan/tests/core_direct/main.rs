@@ -7,8 +7,8 @@ use outboard_plan::core_direct::{
     Addresses, FillError, HostStep, LowerError, Lowering, Place, Protocol, Region, Request, Template,
 };
 use outboard_plan::{
-    AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, Contract, Extents, GatherAlgorithm,
-    Program, ProgramBuilder, Rank, Span, Topology, alltoall, barrier, broadcast, gather,
+    AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, Contract, Extents, Program,
+    ProgramBuilder, Rank, RootedAlgorithm, Span, Topology, alltoall, barrier, broadcast, gather,
 };
 use proptest::prelude::*;
 
@@ -324,7 +324,7 @@ proptest! {
         let all = vec![blocks; ranks as usize];
         run(&programs, protocol, 1, &choices, |rank| outboard_plan::alltoall::contract(rank, &all));
         let blocks = outboard_plan::gather::blocks(ranks, bytes).unwrap();
-        for algorithm in [GatherAlgorithm::Linear, GatherAlgorithm::Binomial] {
+        for algorithm in [RootedAlgorithm::Linear, RootedAlgorithm::Binomial] {
             let of = |rank| gather(algorithm, ranks, root, Rank(rank), bytes).unwrap();
             let programs: Vec<Program> = (0..ranks).map(of).collect();
             run(&programs, protocol, 1, &choices, |rank| outboard_plan::gather::contract(root, rank, &blocks));
