@@ -15,6 +15,7 @@ mod buffer;
 pub mod conformance;
 mod loopback;
 pub mod multicast;
+mod outstanding;
 mod probe;
 mod ucx;
 

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::buffer::BufferPool;
+use crate::outstanding::{self, Load};
 use crate::{
-    Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendBuffer,
-    SendError,
+    Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendBuffer, SendError,
 };
 
 /// First bytes of every loopback address; the endpoint's id follows.
@@ -63,10 +63,19 @@ struct Path {
     sender: Arc<Inbox>,
 }
 
-#[derive(Debug, Default)]
-struct Load {
-    messages: usize,
-    bytes: usize,
+impl Path {
+    fn accept(&self, bytes: usize) {
+        let mut load = lock(&self.load);
+        *load = load.with(bytes);
+    }
+
+    /// Gives the sender of a delivered message its room back.
+    fn release(&self, bytes: usize) {
+        let mut load = lock(&self.load);
+        *load = load.without(bytes);
+        drop(load);
+        self.sender.make_room();
+    }
 }
 
 #[derive(Debug)]
@@ -158,15 +167,6 @@ impl Inbox {
 }
 
 impl Loopback {
-    /// Gives the sender of a delivered message its room back.
-    fn release(path: &Path, bytes: usize) {
-        let mut load = lock(&path.load);
-        load.messages -= 1;
-        load.bytes -= bytes;
-        drop(load);
-        path.sender.make_room();
-    }
-
     fn pass_on(&mut self, arrival: Arrival, sink: &mut dyn FnMut(FabricEvent<'_>)) {
         match arrival {
             Arrival::Message { from, header, payload, path } => {
@@ -174,7 +174,7 @@ impl Loopback {
                 sink(FabricEvent::Message { from, header: &header, payload: bytes });
                 let length = bytes.len();
                 drop(payload);
-                Self::release(&path, length);
+                path.release(length);
             }
             Arrival::Lost(peer) => {
                 if self.peers.remove(&peer).is_some() {
@@ -235,11 +235,8 @@ impl Fabric for Loopback {
         if lock(&target.inbox.state).closed {
             return Err(SendError::Lost(peer));
         }
-        let load = lock(&target.path.load);
-        let crowded = load.messages > 0 && load.bytes + length > self.limits.outstanding_bytes;
-        let full = crowded || load.messages >= self.limits.outstanding_messages;
-        drop(load);
-        if full {
+        let load = *lock(&target.path.load);
+        if load.is_full(length, &self.limits) {
             lock(&self.inbox.state).starved = true;
             return Err(SendError::Full(peer));
         }
@@ -247,26 +244,9 @@ impl Fabric for Loopback {
     }
 
     fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError> {
-        let length = payload.len();
-        if header.len() > MAX_HEADER || length > MAX_PAYLOAD {
-            return Err(SendError::TooLong { header: header.len(), payload: length });
-        }
-        self.ready(peer, length)?;
-        let payload = match payload {
-            Payload::Empty => None,
-            Payload::Bytes(bytes) => {
-                let mut buffer = self.payload_buffer(length).ok_or(SendError::Full(peer))?;
-                buffer.copy_from_slice(bytes);
-                Some(buffer)
-            }
-            Payload::Buffer(buffer) => Some(buffer),
-        };
+        let payload = outstanding::admit(self, peer, header, payload)?;
         let target = self.peers.get(&peer).ok_or(SendError::Unknown(peer))?;
-        {
-            let mut load = lock(&target.path.load);
-            load.messages += 1;
-            load.bytes += length;
-        }
+        target.path.accept(payload.as_deref().map_or(0, <[u8]>::len));
         let path = Arc::clone(&target.path);
         let message = Arrival::Message { from: self.id, header: header.to_vec(), payload, path };
         match target.inbox.deliver(message) {
@@ -322,7 +302,7 @@ impl Drop for Loopback {
         };
         for arrival in undelivered {
             if let Arrival::Message { payload, path, .. } = arrival {
-                Self::release(&path, payload.map_or(0, |buffer| buffer.len()));
+                path.release(payload.map_or(0, |buffer| buffer.len()));
             }
         }
         for other in others {

@@ -26,6 +26,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::buffer::BufferPool;
+use crate::outstanding::{self, Load};
 use crate::{
     Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendBuffer,
     SendError,
@@ -71,28 +72,19 @@ enum Evidence {
     Protocol(String),
 }
 
-/// Accepted and not yet completed sends to one peer.
-#[derive(Default)]
-struct Load {
-    messages: Cell<usize>,
-    bytes: Cell<usize>,
-}
-
 /// A message that UCX reads from until its callback; gives its room back when dropped.
 struct Outgoing {
     header: [u8; PREFIX + MAX_HEADER],
     payload: Option<SendBuffer>,
-    length: usize,
     peer: PeerId,
     connection: u32,
-    load: Rc<Load>,
+    load: Rc<Cell<Load>>,
     shared: Rc<Shared>,
 }
 
 impl Drop for Outgoing {
     fn drop(&mut self) {
-        self.load.messages.set(self.load.messages.get() - 1);
-        self.load.bytes.set(self.load.bytes.get() - self.length);
+        self.load.set(self.load.get().without(self.payload.as_deref().map_or(0, <[u8]>::len)));
         if self.shared.starved.take() {
             self.shared.room.set(true);
         }
@@ -111,7 +103,7 @@ struct Peer {
     address: Vec<u8>,
     connection: u32,
     sequence: u32,
-    load: Rc<Load>,
+    load: Rc<Cell<Load>>,
     origin: Box<Origin>,
 }
 
@@ -436,9 +428,8 @@ impl Fabric for Ucx {
     }
 
     fn ready(&mut self, peer: PeerId, length: usize) -> Result<(), SendError> {
-        let load = &self.peers.get(&peer).ok_or(SendError::Unknown(peer))?.load;
-        let crowded = load.messages.get() > 0 && load.bytes.get() + length > self.limits.outstanding_bytes;
-        if crowded || load.messages.get() >= self.limits.outstanding_messages {
+        let load = self.peers.get(&peer).ok_or(SendError::Unknown(peer))?.load.get();
+        if load.is_full(length, &self.limits) {
             self.shared.starved.set(true);
             return Err(SendError::Full(peer));
         }
@@ -446,20 +437,7 @@ impl Fabric for Ucx {
     }
 
     fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError> {
-        let length = payload.len();
-        if header.len() > MAX_HEADER || length > MAX_PAYLOAD {
-            return Err(SendError::TooLong { header: header.len(), payload: length });
-        }
-        self.ready(peer, length)?;
-        let payload = match payload {
-            Payload::Empty => None,
-            Payload::Bytes(bytes) => {
-                let mut buffer = self.payload_buffer(length).ok_or(SendError::Full(peer))?;
-                buffer.copy_from_slice(bytes);
-                Some(buffer)
-            }
-            Payload::Buffer(buffer) => Some(buffer),
-        };
+        let payload = outstanding::admit(self, peer, header, payload)?;
         let known = self.peers.get_mut(&peer).ok_or(SendError::Unknown(peer))?;
         let (ep, connection, load) = (known.ep, known.connection, Rc::clone(&known.load));
         let mut prefixed = [0; PREFIX + MAX_HEADER];
@@ -467,10 +445,9 @@ impl Fabric for Ucx {
         prefixed[..PREFIX].copy_from_slice(&prefix.encode());
         prefixed[PREFIX..PREFIX + header.len()].copy_from_slice(header);
         known.sequence = known.sequence.wrapping_add(1);
-        load.messages.set(load.messages.get() + 1);
-        load.bytes.set(load.bytes.get() + length);
+        load.set(load.get().with(payload.as_deref().map_or(0, <[u8]>::len)));
         let shared = Rc::clone(&self.shared);
-        let outgoing = Outgoing { header: prefixed, payload, length, peer, connection, load, shared };
+        let outgoing = Outgoing { header: prefixed, payload, peer, connection, load, shared };
         self.post(Box::new(outgoing), header.len(), ep)
     }
 

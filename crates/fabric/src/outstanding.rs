@@ -1,0 +1,54 @@
+//! What every kind of fabric keeps of the messages that it has accepted and that have not left yet.
+//!
+//! Invariant: a peer never has more outstanding than [`Limits`] say, but for one message, which always fits. Sends nothing
+//! itself.
+
+use crate::{Fabric, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, SendBuffer, SendError};
+
+/// What is outstanding to one peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Load {
+    messages: usize,
+    bytes: usize,
+}
+
+impl Load {
+    /// Whether a payload of `length` bytes has to wait.
+    pub(crate) fn is_full(self, length: usize, limits: &Limits) -> bool {
+        let crowded = self.messages > 0 && self.bytes + length > limits.outstanding_bytes;
+        crowded || self.messages >= limits.outstanding_messages
+    }
+
+    /// With a message more, whose payload has `length` bytes.
+    pub(crate) fn with(self, length: usize) -> Load {
+        Load { messages: self.messages + 1, bytes: self.bytes + length }
+    }
+
+    /// Without such a message, which has left.
+    pub(crate) fn without(self, length: usize) -> Load {
+        Load { messages: self.messages - 1, bytes: self.bytes - length }
+    }
+}
+
+/// What [`Fabric::send`] does first: refuses what is too long or finds no room, and brings the payload into a buffer.
+pub(crate) fn admit(
+    fabric: &mut impl Fabric,
+    peer: PeerId,
+    header: &[u8],
+    payload: Payload<'_>,
+) -> Result<Option<SendBuffer>, SendError> {
+    let length = payload.len();
+    if header.len() > MAX_HEADER || length > MAX_PAYLOAD {
+        return Err(SendError::TooLong { header: header.len(), payload: length });
+    }
+    fabric.ready(peer, length)?;
+    Ok(match payload {
+        Payload::Empty => None,
+        Payload::Bytes(bytes) => {
+            let mut buffer = fabric.payload_buffer(length).ok_or(SendError::Full(peer))?;
+            buffer.copy_from_slice(bytes);
+            Some(buffer)
+        }
+        Payload::Buffer(buffer) => Some(buffer),
+    })
+}
