@@ -61,20 +61,21 @@ impl Sends {
         self.queue.push_back(Sending { local, op, to, index, span, offset: 0, asked: span.len });
     }
 
+    /// The same of a message of which the first `up_to` bytes are asked for. False, and none may leave, when it has not as many.
+    pub(crate) fn push_asked(&mut self, (local, op): (usize, OpId), message: (Rank, u32, Span), up_to: u64) -> bool {
+        let (to, index, span) = message;
+        let fits = up_to > 0 && up_to <= span.len;
+        let asked = if fits { up_to } else { 0 };
+        self.queue.push_back(Sending { local, op, to, index, span, offset: 0, asked });
+        fits
+    }
+
     /// Lets what the rank at `local` sends to `to` leave up to a byte beyond the last. False when it cannot.
     pub(crate) fn ask(&mut self, local: usize, to: Rank, up_to: u64) -> bool {
         let known = self.queue.iter_mut().find(|s| s.local == local && s.to == to);
         let Some(sending) = known.filter(|s| up_to > s.asked && up_to <= s.span.len) else { return false };
         sending.asked = up_to;
         true
-    }
-
-    /// The same for a message of which nothing has been asked for.
-    pub(crate) fn push_asked(&mut self, (local, op): (usize, OpId), message: (Rank, u32, Span), up_to: u64) -> bool {
-        self.push(local, op, message);
-        let sending = self.queue.back_mut().expect("just pushed");
-        sending.asked = 0;
-        self.ask(local, message.0, up_to)
     }
 
     pub(crate) fn clear(&mut self) {
