@@ -265,12 +265,11 @@ impl Entry {
     /// The entry as it lies in the ring.
     pub fn encode(&self) -> Words {
         let mut words = [0; ENTRY_WORDS];
+        let (group, instance, slot) = self.call();
+        (words[1], words[2], words[3]) = (group, instance, u64::from(slot));
         match self {
             Entry::Allgather(entry) => {
                 words[0] = KIND_ALLGATHER;
-                words[1] = entry.group;
-                words[2] = entry.instance;
-                words[3] = u64::from(entry.slot);
                 words[4] = if entry.in_place { FLAG_IN_PLACE } else { 0 };
                 words[5] = entry.send;
                 words[6] = entry.receive;
@@ -278,30 +277,19 @@ impl Entry {
             }
             Entry::Broadcast(entry) => {
                 words[0] = KIND_BROADCAST;
-                words[1] = entry.group;
-                words[2] = entry.instance;
-                words[3] = u64::from(entry.slot);
                 words[4] = u64::from(entry.root);
                 words[5] = entry.buffer;
                 words[7] = entry.bytes;
             }
             Entry::Allgatherv(entry) => {
                 words[0] = KIND_ALLGATHERV;
-                words[1] = entry.group;
-                words[2] = entry.instance;
-                words[3] = u64::from(entry.slot);
                 words[4] = if entry.in_place { FLAG_IN_PLACE } else { 0 };
                 words[5] = entry.send;
                 words[6] = entry.receive;
                 words[7] = entry.table;
             }
             Entry::Rooted(entry) => entry.encode(&mut words),
-            Entry::Barrier(entry) => {
-                words[0] = KIND_BARRIER;
-                words[1] = entry.group;
-                words[2] = entry.instance;
-                words[3] = u64::from(entry.slot);
-            }
+            Entry::Barrier(_) => words[0] = KIND_BARRIER,
             Entry::Reduction(entry) => {
                 (words[0], words[7]) = match entry.result {
                     Reduced::Reduce { root, bytes } => {
@@ -314,9 +302,6 @@ impl Entry {
                     Reduced::Scan { bytes } => (KIND_SCAN, bytes),
                     Reduced::Exscan { bytes } => (KIND_EXSCAN, bytes),
                 };
-                words[1] = entry.group;
-                words[2] = entry.instance;
-                words[3] = u64::from(entry.slot);
                 words[4] = if entry.in_place { FLAG_IN_PLACE } else { 0 };
                 words[5] = entry.send;
                 words[6] = entry.receive;
@@ -327,17 +312,11 @@ impl Entry {
                     BlockSizes::Even { bytes } => (KIND_ALLTOALL, bytes),
                     BlockSizes::Table { address } => (KIND_ALLTOALLV, address),
                 };
-                words[1] = entry.group;
-                words[2] = entry.instance;
-                words[3] = u64::from(entry.slot);
                 words[5] = entry.send;
                 words[6] = entry.receive;
             }
             Entry::Recorded(entry) => {
                 words[0] = KIND_RECORDED;
-                words[1] = entry.group;
-                words[2] = entry.instance;
-                words[3] = u64::from(entry.slot);
                 words[4] = u64::from(entry.recording);
                 words[5] = entry.copy;
             }
@@ -346,9 +325,6 @@ impl Entry {
                     MessageEnd::Send => KIND_SEND,
                     MessageEnd::Receive => KIND_RECEIVE,
                 };
-                words[1] = entry.group;
-                words[2] = entry.instance;
-                words[3] = u64::from(entry.slot);
                 words[4] = u64::from(entry.peer);
                 words[5] = entry.buffer;
                 words[6] = u64::from(entry.tag);
@@ -360,46 +336,31 @@ impl Entry {
 
     /// The group that the entry names.
     pub fn group(&self) -> u64 {
-        match self {
-            Entry::Allgather(entry) => entry.group,
-            Entry::Broadcast(entry) => entry.group,
-            Entry::Alltoall(entry) => entry.group,
-            Entry::Allgatherv(entry) => entry.group,
-            Entry::Rooted(entry) => entry.group,
-            Entry::Barrier(entry) => entry.group,
-            Entry::Reduction(entry) => entry.group,
-            Entry::Recorded(entry) => entry.group,
-            Entry::Message(entry) => entry.group,
-        }
+        self.call().0
     }
 
     /// Which of the group's offloaded calls it is, or of the rank's recordings and messages there, from 1.
     pub fn instance(&self) -> u64 {
-        match self {
-            Entry::Allgather(entry) => entry.instance,
-            Entry::Broadcast(entry) => entry.instance,
-            Entry::Alltoall(entry) => entry.instance,
-            Entry::Allgatherv(entry) => entry.instance,
-            Entry::Rooted(entry) => entry.instance,
-            Entry::Barrier(entry) => entry.instance,
-            Entry::Reduction(entry) => entry.instance,
-            Entry::Recorded(entry) => entry.instance,
-            Entry::Message(entry) => entry.instance,
-        }
+        self.call().1
     }
 
     /// The completion word that takes the result.
     pub fn slot(&self) -> u32 {
-        match self {
-            Entry::Allgather(entry) => entry.slot,
-            Entry::Broadcast(entry) => entry.slot,
-            Entry::Alltoall(entry) => entry.slot,
-            Entry::Allgatherv(entry) => entry.slot,
-            Entry::Rooted(entry) => entry.slot,
-            Entry::Barrier(entry) => entry.slot,
-            Entry::Reduction(entry) => entry.slot,
-            Entry::Recorded(entry) => entry.slot,
-            Entry::Message(entry) => entry.slot,
+        self.call().2
+    }
+
+    /// What every entry says: group, instance and slot.
+    fn call(&self) -> (u64, u64, u32) {
+        match *self {
+            Entry::Allgather(AllgatherEntry { group, instance, slot, .. })
+            | Entry::Broadcast(BroadcastEntry { group, instance, slot, .. })
+            | Entry::Alltoall(AlltoallEntry { group, instance, slot, .. })
+            | Entry::Allgatherv(AllgathervEntry { group, instance, slot, .. })
+            | Entry::Rooted(RootedEntry { group, instance, slot, .. })
+            | Entry::Barrier(BarrierEntry { group, instance, slot, .. })
+            | Entry::Reduction(ReductionEntry { group, instance, slot, .. })
+            | Entry::Recorded(RecordedEntry { group, instance, slot, .. })
+            | Entry::Message(MessageEntry { group, instance, slot, .. }) => (group, instance, slot),
         }
     }
 

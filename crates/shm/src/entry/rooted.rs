@@ -85,6 +85,7 @@ impl Kind {
 }
 
 impl RootedEntry {
+    /// Writes what not all entries have; the caller writes the rest.
     pub(super) fn encode(&self, words: &mut Words) {
         let even = matches!(self.blocks, RootedBlocks::Even { .. });
         words[0] = match (self.direction, even) {
@@ -93,9 +94,6 @@ impl RootedEntry {
             (Direction::Scatter, true) => KIND_SCATTER,
             (Direction::Scatter, false) => KIND_SCATTERV,
         };
-        words[1] = self.group;
-        words[2] = self.instance;
-        words[3] = u64::from(self.slot);
         words[4] = u64::from(self.root) | if self.in_place { FLAG_IN_PLACE } else { 0 };
         words[5] = self.send;
         words[6] = self.receive;
