@@ -180,7 +180,7 @@ fn measure(args: &DemoArgs, command: &[String], directory: &Path, offloaded: boo
         outcome,
         wire_bytes,
         daemons_cpu_s: reports.as_ref().map(|all| all.iter().map(|r| r.cpu_user_s + r.cpu_system_s).sum()),
-        offloaded: reports.iter().flatten().map(|r| r.completed).sum(),
+        offloaded: reports.iter().flatten().map(|r| r.counters.completed).sum(),
     })
 }
 

@@ -154,7 +154,7 @@ fn withdrawn(sockets: &[PathBuf]) -> Vec<Finding> {
     let sockets = sockets.iter().cloned().chain(top::running_jobs());
     let reports = sockets.filter_map(|socket| top::asked(&socket)).map(|(_, report)| report);
     reports
-        .filter(|report| report.tiers_withdrawn > 0)
+        .filter(|report| report.present.tiers_withdrawn > 0)
         .map(|report| {
             let what = format!("memory of ranks of pid {}", report.pid);
             let remedy =

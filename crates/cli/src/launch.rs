@@ -296,9 +296,9 @@ impl ServiceStats for DaemonStats {
         let reports: Vec<Report> = self.reports().collect::<Result<_, _>>()?;
         Ok(ServiceCounters {
             cpu_s: Some(reports.iter().map(|r| r.cpu_user_s + r.cpu_system_s).sum()),
-            completed: Some(reports.iter().map(|r| r.completed).sum()),
-            retransmitted_bytes: Some(reports.iter().map(|r| r.retransmitted_bytes).sum()),
-            late_arrivals: Some(reports.iter().map(|r| r.late_arrivals).sum()),
+            completed: Some(reports.iter().map(|r| r.counters.completed).sum()),
+            retransmitted_bytes: Some(reports.iter().map(|r| r.counters.retransmitted_bytes).sum()),
+            late_arrivals: Some(reports.iter().map(|r| r.counters.late_arrivals).sum()),
         })
     }
 }

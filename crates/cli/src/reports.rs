@@ -67,10 +67,10 @@ pub(crate) fn summary(reports: &[Report]) -> String {
     let _ = writeln!(
         text,
         "outboard: {} collectives completed, {} failed, {} late calls, {} bytes sent again, {cpu:.3} s of daemons' CPU",
-        sum(|r| r.completed),
-        sum(|r| r.failed),
-        sum(|r| r.late_arrivals),
-        sum(|r| r.retransmitted_bytes),
+        sum(|r| r.counters.completed),
+        sum(|r| r.counters.failed),
+        sum(|r| r.counters.late_arrivals),
+        sum(|r| r.counters.retransmitted_bytes),
     );
     let _ = writeln!(
         text,
@@ -96,7 +96,7 @@ pub(crate) fn summary(reports: &[Report]) -> String {
         let _ = writeln!(text, "  and {} more", late.len() - NAMED_LATE);
     }
     let mut reached = Tiers::default();
-    for ranks in reports.iter().map(|r| r.memory_tiers_ever) {
+    for ranks in reports.iter().map(|r| r.present.memory_tiers_ever) {
         reached.memfd += ranks.memfd;
         reached.cross_memory_attach += ranks.cross_memory_attach;
         reached.memory_descriptor += ranks.memory_descriptor;
@@ -132,20 +132,23 @@ fn kinds(reports: &[Report]) -> Vec<Kind> {
 
 #[cfg(test)]
 mod tests {
+    use outboard_proto::Counters;
+    use outboard_service::statistics::Present;
+
     use super::*;
 
     fn report(rank: u32, most_ns: u64) -> Report {
         let kind =
             Kind { kind: "allgather".to_owned(), calls: 2, failed: 0, bytes: 3_000_000, total_ns: 8_000_000, most_ns };
         let kind_name = "allgather".to_owned();
+        let tiers = Tiers { cross_memory_attach: 1, ..Tiers::default() };
         let late = Lateness { group: 7, rank, kind: kind_name, calls: 2, total_ns: 3_000_000 + most_ns, most_ns };
         Report {
-            completed: 2,
-            late_arrivals: 2,
+            counters: Counters { completed: 2, late_arrivals: 2, ..Counters::default() },
             cpu_user_s: 0.5,
             kinds: vec![kind],
             late: vec![late],
-            memory_tiers_ever: Tiers { cross_memory_attach: 1, ..Tiers::default() },
+            present: Present { memory_tiers_ever: tiers, ..Present::default() },
             ..Report::default()
         }
     }

@@ -67,7 +67,7 @@ pub(crate) fn withdrawn(report: &Report) -> String {
     format!(
         "the kernel withdrew access to ranks' memory {} times, the next tier went on; {} calls in flight were copied by \
          their ranks",
-        report.tiers_withdrawn, report.calls_restaged
+        report.present.tiers_withdrawn, report.present.calls_restaged
     )
 }
 
@@ -115,11 +115,11 @@ impl Sample {
     fn of(report: &Report) -> Sample {
         Sample {
             uptime_s: report.uptime_s,
-            calls: report.completed + report.failed,
+            calls: report.counters.completed + report.counters.failed,
             received: report.kinds.iter().map(|kind| kind.bytes).sum(),
             sent: report.datapath.bytes_sent,
             datagrams: report.datapath.datagrams_received,
-            again: report.retransmitted_bytes,
+            again: report.counters.retransmitted_bytes,
             cpu_s: report.cpu_user_s + report.cpu_system_s,
         }
     }
@@ -131,7 +131,7 @@ fn seats(report: &Report) -> String {
         Some(rank) => format!("rank {rank}: {}", seated.place),
         None => format!("pid {}: {}", seated.pid, seated.place),
     };
-    let seats: Vec<String> = report.seated.iter().map(named).collect();
+    let seats: Vec<String> = report.present.seated.iter().map(named).collect();
     if seats.is_empty() { String::new() } else { format!("  {}\n", seats.join("; ")) }
 }
 
@@ -146,8 +146,8 @@ fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
         "service process {} (pid {}): {} ranks ({}), {:.1} % of a core",
         report.service_process,
         report.pid,
-        report.ranks,
-        reports::tiers(report.memory_tiers),
+        report.present.ranks,
+        reports::tiers(report.present.memory_tiers),
         (now.cpu_s - then.cpu_s) / seconds * 100.0,
     );
     let _ = writeln!(
@@ -162,15 +162,15 @@ fn table(report: &Report, before: &HashMap<String, Sample>) -> String {
     let _ = writeln!(
         text,
         "  since the start: {} calls completed, {} failed, {} late by {:.1} ms together; {} bytes sent again, {} frames",
-        report.completed,
-        report.failed,
-        report.late_arrivals,
-        milliseconds(report.late_ns),
-        report.retransmitted_bytes,
-        report.link_retransmissions,
+        report.counters.completed,
+        report.counters.failed,
+        report.counters.late_arrivals,
+        milliseconds(report.counters.late_ns),
+        report.counters.retransmitted_bytes,
+        report.counters.link_retransmissions,
     );
     text += &seats(report);
-    if report.tiers_withdrawn > 0 {
+    if report.present.tiers_withdrawn > 0 {
         let _ = writeln!(text, "  {}", withdrawn(report));
     }
     for waiting in &report.in_flight {

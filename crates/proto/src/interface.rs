@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Rank, Reduction};
+use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
 use crate::error::{CollectiveError, GroupError};
@@ -567,8 +568,8 @@ pub struct ReceivedDatagram<'a> {
     pub payload_len: u32,
 }
 
-/// What a service process has counted since its start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What a service process has counted since its start; it is reported under the same names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counters {
     /// Collectives completed on local ranks.
     pub completed: u64,

@@ -35,7 +35,7 @@ use crate::overdue;
 use crate::poller::{Poller, Token, Trigger};
 use crate::ranks::Ranks;
 use crate::socket::NamedSocket;
-use crate::statistics::{Present, Statistics, answer};
+use crate::statistics::{Statistics, answer};
 use crate::trace::Trace;
 
 /// Reports taken from the mailbox per turn.
@@ -372,19 +372,7 @@ impl Conductor {
                 return socket.turn_away(drop);
             }
         };
-        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let present = Present {
-            ranks: count(self.ranks.attached().count()),
-            memberships: count(self.ranks.memberships()),
-            calls: count(self.ranks.calls_in_flight()),
-            submissions: self.ranks.submissions,
-            tiers: self.ranks.tiers(),
-            seated: self.ranks.seated(&self.host.topology),
-            tiers_withdrawn: self.ranks.withdrawn,
-            calls_restaged: self.ranks.restaged,
-            ranges: self.ranks.ranges(),
-            tiers_ever: self.ranks.tiers_ever(),
-        };
+        let present = self.ranks.present(&self.host.topology);
         self.statistics.datapath.frames_sent = self.outbox.frames_sent();
         self.statistics.datapath.refused = self.ranks.refused;
         let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());

@@ -1,4 +1,4 @@
-//! The ranks of this host: who is attached, their groups and calls, and what they submit.
+//! The ranks of this host: who is attached, their groups, and their calls from the submission to the end.
 //!
 //! A connection goes through these states:
 //!
@@ -11,40 +11,36 @@
 //! A membership is *making* until the machine reports the group ready, then *made*, and ends by `DestroyGroup`, by a
 //! failure to make it, or with the connection.
 //!
-//! Invariants: everything a rank says is checked against what it owns before the machine hears of it; connection numbers
-//! are never used twice; when a connection goes, its memory is forgotten before the machine is told.
+//! Invariants: everything a rank says is checked against what it owns before the machine hears of it ([`submission`]);
+//! connection numbers are never used twice; when a connection goes, its memory is forgotten before the machine is told.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outboard_plan::alltoall::Blocks;
-use outboard_plan::{AlltoallError, Extents, Rank, ReductionError, Span};
-use outboard_proto::{
-    Call, CallId, CallKind, CollectiveError, GroupError, GroupHandle, InstanceId, Signature, TaggedCall, sizes_digest,
-};
+use outboard_plan::Rank;
+use outboard_proto::{Call, CallId, CallKind, CollectiveError, GroupError, GroupHandle, InstanceId};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
-use outboard_shm::entry::{
-    AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry, MessageEnd, MessageEntry,
-    RecordedEntry,
-};
-use outboard_shm::memory::{AccessError, RankMemory, Tier, TieredMemory};
+use outboard_shm::entry::Entry;
+use outboard_shm::memory::{Tier, TieredMemory};
 use outboard_shm::status::Status;
 use rustix::process::Pid;
 
 use crate::engine::Engine;
 use crate::failure;
-use crate::memory::{Buffers, Pieces};
+use crate::memory::Pieces;
 use crate::poller::{Poller, Token, Trigger};
-use crate::quotas::{Held, Job, QuotaError, Quotas};
-use crate::statistics::{Ended, Seated, Tiers};
+use crate::quotas::{Job, Quotas};
+use crate::statistics::{Ended, Tiers};
 use crate::topology::{Place, Seat, Topology};
 use crate::trace::Trace;
 
-mod reductions;
-mod rooted;
+mod present;
+mod submission;
+
+use submission::{Admitted, Asked, Refusal};
 
 /// Submissions taken from one rank per turn, so that one rank does not starve the others.
 const SUBMISSIONS: usize = 64;
@@ -172,48 +168,6 @@ pub(crate) struct Ranks {
     pub(crate) restaged: u64,
 }
 
-/// A submission that a rank may not make.
-#[derive(Debug, thiserror::Error)]
-enum Refusal {
-    #[error("group {0} is not one of this rank's; use a group between its creation and its destruction")]
-    Group(u64),
-    #[error("call {found} of the group came where {expected} was due; a group's calls are posted in order")]
-    Instance { found: u64, expected: u64 },
-    #[error("{bytes} bytes at {send:#x} and {receive:#x} exceed the address space")]
-    Range { bytes: u64, send: u64, receive: u64 },
-    #[error("the table of blocks at {address:#x} cannot be read: {error}")]
-    Table { address: u64, error: AccessError },
-    #[error(transparent)]
-    Blocks(#[from] AlltoallError),
-    #[error(transparent)]
-    Quota(#[from] QuotaError),
-    #[error(transparent)]
-    Reduction(#[from] ReductionError),
-    #[error("{bytes} bytes are not whole elements of {element} bytes")]
-    Element { bytes: u64, element: u64 },
-    #[error("rank {root} cannot be the root among {ranks} ranks; they count from 0")]
-    Root { root: u32, ranks: u32 },
-    #[error("a gather, scatter or reduce is in place at a rank that is not its root; only the root's own block can be")]
-    InPlace,
-    #[error(
-        "the root of a gatherv or scatterv names one block, or another rank a table; the root gives the blocks of all"
-    )]
-    Lists,
-    #[error("rank {peer} cannot be the other end of a message among {ranks} ranks; they count from 0")]
-    Peer { peer: u32, ranks: u32 },
-    #[error("recording {0} of the group is not one of this rank's; call a recording between its end and its freeing")]
-    Recording(u32),
-}
-
-impl Refusal {
-    fn status(&self) -> Status {
-        match self {
-            Refusal::Quota(_) => Status::Resource,
-            _ => Status::Argument,
-        }
-    }
-}
-
 impl Ranks {
     /// Takes a new connection in.
     pub(crate) fn greet(&mut self, channel: Channel, poller: &Poller) {
@@ -247,42 +201,6 @@ impl Ranks {
         self.calls.len()
     }
 
-    pub(crate) fn memberships(&self) -> usize {
-        self.members.len()
-    }
-
-    /// What the ranks of a job hold.
-    pub(crate) fn held_by(&self, job: Job) -> Held {
-        let ranks = self.attached().filter(|rank| rank.job == job);
-        ranks.fold(Held::default(), |held, rank| {
-            let ranges = rank.memory.ranges();
-            Held {
-                groups: held.groups + rank.groups.len() as u64,
-                ranges: held.ranges + ranges.counts().0 as u64,
-                bytes: held.bytes.saturating_add(ranges.bytes()),
-            }
-        })
-    }
-
-    /// Memory ranges that ranks have registered, and how many of them are mapped (GP-4).
-    pub(crate) fn ranges(&self) -> (usize, usize) {
-        let counts = self.attached().map(|rank| rank.memory.ranges().counts());
-        counts.fold((0, 0), |sum, counts| (sum.0 + counts.0, sum.1 + counts.1))
-    }
-
-    pub(crate) fn tiers(&self) -> Tiers {
-        let mut tiers = Tiers::default();
-        self.attached().for_each(|rank| tiers.add(rank.memory.tier()));
-        tiers
-    }
-
-    /// The same of all ranks since the start, those that are gone with the tier they had at last.
-    pub(crate) fn tiers_ever(&self) -> Tiers {
-        let mut tiers = self.departed;
-        self.attached().for_each(|rank| tiers.add(rank.memory.tier()));
-        tiers
-    }
-
     /// Whether this rank of the group is served here already.
     pub(crate) fn is_member(&self, handle: GroupHandle, rank: Rank) -> bool {
         self.members.contains_key(&(handle, rank))
@@ -314,16 +232,6 @@ impl Ranks {
     /// Where a rank of a group runs.
     pub(crate) fn seat(&self, handle: GroupHandle, rank: Rank) -> Option<&Seat> {
         self.seats.get(&handle)?.1.get(rank.0 as usize)
-    }
-
-    /// Where the ranks that are attached run now, by their ranks in the first group that each is in.
-    pub(crate) fn seated(&self, topology: &Topology) -> Vec<Seated> {
-        let seated = |rank: &Attached| {
-            let first = rank.groups.values().next();
-            let place = rank.place(topology);
-            Seated { pid: rank.pid, group: first.map(|m| m.handle.0), rank: first.map(|m| m.rank.0), place }
-        };
-        self.attached().map(seated).collect()
     }
 
     /// Ends a membership in good order or not; the machine is told.
@@ -559,27 +467,6 @@ impl Ranks {
     }
 }
 
-/// A submission that has passed the checks.
-struct Admitted {
-    group: GroupHandle,
-    rank: Rank,
-    what: Asked,
-    deadline: Option<Duration>,
-    buffers: Buffers,
-}
-
-/// What a submission asks for.
-struct Asked {
-    signature: Signature,
-    in_place: bool,
-    blocks: Option<Arc<Blocks>>,
-    send: Range,
-    receive: Range,
-}
-
-/// A piece of a rank's memory: address and length.
-type Range = (u64, u64);
-
 impl Attached {
     /// Where its process may run now; unknown where that is in a process namespace that we do not see.
     pub(crate) fn place(&self, topology: &Topology) -> Place {
@@ -601,166 +488,4 @@ impl Attached {
         tracing::warn!(pid = self.pid, %before, %now, "the kernel has withdrawn access to a rank's memory; nothing is lost");
         true
     }
-
-    /// Checks a submission against what this rank owns and counts it.
-    fn admit(&mut self, entry: &Entry) -> Result<Admitted, Refusal> {
-        let unknown = || Refusal::Group(entry.group());
-        let Membership { handle, rank, ranks, deadline, stage } =
-            self.groups.get_mut(&entry.group()).ok_or_else(unknown)?;
-        let Stage::Made { calls, tagged, recordings, in_flight } = stage else {
-            return Err(unknown());
-        };
-        let calls = if matches!(entry, Entry::Recorded(_) | Entry::Message(_)) { tagged } else { calls };
-        let (found, expected) = (entry.instance(), *calls + 1);
-        if found != expected {
-            return Err(Refusal::Instance { found, expected });
-        }
-        let what = match entry {
-            Entry::Allgather(entry) => allgather(entry, *rank, *ranks)?,
-            Entry::Broadcast(entry) => broadcast(entry, *rank, *ranks)?,
-            Entry::Alltoall(entry) => alltoall(entry, *rank, *ranks, &self.memory)?,
-            Entry::Allgatherv(entry) => allgatherv(entry, *rank, *ranks, &self.memory)?,
-            Entry::Rooted(entry) => rooted::rooted(entry, *rank, *ranks, &self.memory)?,
-            Entry::Barrier(_) => reductions::barrier(),
-            Entry::Reduction(entry) => reductions::reduction(entry, *rank, *ranks, &self.memory)?,
-            Entry::Recorded(entry) => recorded(entry, recordings)?,
-            Entry::Message(entry) => message(entry, *ranks)?,
-        };
-        *calls = expected;
-        *in_flight += 1;
-        let memory = Arc::clone(&self.memory);
-        let buffers = match entry {
-            Entry::Recorded(RecordedEntry { copy: 0, recording, .. }) => {
-                Buffers::recorded(memory, Arc::clone(&recordings[recording]))
-            }
-            _ => Buffers::new(memory, what.send, what.receive),
-        };
-        Ok(Admitted { group: *handle, rank: *rank, what, deadline: *deadline, buffers })
-    }
-}
-
-/// A recording that this rank has made; all its memory lies where it was recorded, or in one copy.
-fn recorded(entry: &RecordedEntry, recordings: &BTreeMap<u32, Arc<Pieces>>) -> Result<Asked, Refusal> {
-    let &RecordedEntry { recording, copy, .. } = entry;
-    let bytes = recordings.get(&recording).ok_or(Refusal::Recording(recording))?.total();
-    if copy.checked_add(bytes).is_none() {
-        return Err(Refusal::Range { bytes, send: copy, receive: copy });
-    }
-    let signature = Signature { kind: CallKind::Tagged(TaggedCall::Recorded { recording }), bytes };
-    Ok(Asked { signature, in_place: false, blocks: None, send: (0, 0), receive: (copy, bytes) })
-}
-
-/// One buffer, read or written.
-fn message(entry: &MessageEntry, ranks: u32) -> Result<Asked, Refusal> {
-    let &MessageEntry { end, peer, tag, buffer, bytes, .. } = entry;
-    if peer >= ranks {
-        return Err(Refusal::Peer { peer, ranks });
-    }
-    if bytes > MOST_BYTES || buffer.checked_add(bytes).is_none() {
-        return Err(Refusal::Range { bytes, send: buffer, receive: buffer });
-    }
-    let call = match end {
-        MessageEnd::Send => TaggedCall::Send { to: Rank(peer), tag },
-        MessageEnd::Receive => TaggedCall::Receive { from: Rank(peer), tag },
-    };
-    let signature = Signature { kind: CallKind::Tagged(call), bytes };
-    Ok(Asked { signature, in_place: false, blocks: None, send: (0, 0), receive: (buffer, bytes) })
-}
-
-fn allgather(entry: &AllgatherEntry, rank: Rank, ranks: u32) -> Result<Asked, Refusal> {
-    let bytes = entry.bytes_per_rank;
-    let range = Refusal::Range { bytes, send: entry.send, receive: entry.receive };
-    let Some(total) = bytes.checked_mul(u64::from(ranks)).filter(|&total| total <= MOST_BYTES) else {
-        return Err(range);
-    };
-    let own = entry.receive.checked_add(u64::from(rank.0) * bytes);
-    let send = if entry.in_place { own } else { Some(entry.send) };
-    let (Some(send), Some(_)) = (send, entry.receive.checked_add(total)) else { return Err(range) };
-    if send.checked_add(bytes).is_none() {
-        return Err(range);
-    }
-    let (send, receive) = ((send, bytes), (entry.receive, total));
-    let signature = Signature { kind: CallKind::Allgather, bytes };
-    Ok(Asked { signature, in_place: entry.in_place, blocks: None, send, receive })
-}
-
-/// The root sends from its buffer, all others receive into theirs.
-fn broadcast(entry: &BroadcastEntry, rank: Rank, ranks: u32) -> Result<Asked, Refusal> {
-    let &BroadcastEntry { root, buffer, bytes, .. } = entry;
-    if root >= ranks {
-        return Err(Refusal::Root { root, ranks });
-    }
-    let (own, none) = ((buffer, bytes), (0, 0));
-    let (send, receive) = if rank.0 == root { (own, none) } else { (none, own) };
-    if bytes > MOST_BYTES || buffer.checked_add(bytes).is_none() {
-        return Err(Refusal::Range { bytes, send: send.0, receive: receive.0 });
-    }
-    let signature = Signature { kind: CallKind::Broadcast { root: Rank(root) }, bytes };
-    Ok(Asked { signature, in_place: false, blocks: None, send, receive })
-}
-
-/// The blocks as the entry or the rank's table says. The table is copied before it is looked at, and never again: the rank may
-/// write to it.
-fn alltoall(entry: &AlltoallEntry, rank: Rank, ranks: u32, memory: &TieredMemory) -> Result<Asked, Refusal> {
-    let &AlltoallEntry { send, receive, .. } = entry;
-    let (signature, blocks, (sent, received)) = match entry.blocks {
-        // Even blocks follow from the signature.
-        BlockSizes::Even { bytes } => {
-            let total = bytes.checked_mul(ranks.into()).ok_or(Refusal::Range { bytes, send, receive })?;
-            (Signature { kind: CallKind::Alltoall, bytes }, None, (total, total))
-        }
-        BlockSizes::Table { address } => {
-            let [send, receive] = read_lists(address, ranks, memory)?;
-            let blocks = Blocks { send: spans(&send, Span::input), receive: spans(&receive, Span::output) };
-            blocks.check(ranks, rank)?;
-            let bytes = blocks.bytes();
-            (Signature { kind: CallKind::Alltoallv, bytes: 0 }, Some(Arc::new(blocks)), bytes)
-        }
-    };
-    let bytes = sent.max(received);
-    if bytes > MOST_BYTES || send.checked_add(sent).is_none() || receive.checked_add(received).is_none() {
-        return Err(Refusal::Range { bytes, send, receive });
-    }
-    Ok(Asked { signature, in_place: false, blocks, send: (send, sent), receive: (receive, received) })
-}
-
-/// As [`alltoall`], with one block to send, whose bytes all ranks know.
-fn allgatherv(entry: &AllgathervEntry, rank: Rank, ranks: u32, memory: &TieredMemory) -> Result<Asked, Refusal> {
-    let &AllgathervEntry { send, receive, in_place, table, .. } = entry;
-    let [list] = read_lists(table, ranks, memory)?;
-    let own = list[rank.0 as usize];
-    let range = |bytes| Refusal::Range { bytes, send, receive };
-    let sizes = || list.iter().map(|(_, bytes)| *bytes);
-    let extents = Extents::uneven(sizes()).filter(|extents| extents.total() <= MOST_BYTES);
-    let total = extents.ok_or(range(u64::MAX))?.total();
-    let end = list.iter().try_fold(0, |end: u64, (offset, bytes)| Some(end.max(offset.checked_add(*bytes)?)));
-    let end = end.filter(|&end| end <= MOST_BYTES && receive.checked_add(end).is_some()).ok_or(range(total))?;
-    let send = if in_place { receive + own.0 } else { send };
-    if send.checked_add(own.1).is_none() {
-        return Err(range(own.1));
-    }
-    let blocks = Blocks { send: vec![Span::input(0, own.1)], receive: spans(&list, Span::output) };
-    let signature = Signature { kind: CallKind::Allgatherv { sizes: sizes_digest(sizes()) }, bytes: total };
-    Ok(Asked { signature, in_place, blocks: Some(Arc::new(blocks)), send: (send, own.1), receive: (receive, end) })
-}
-
-/// Offset and bytes of the block of each rank.
-type List = Vec<(u64, u64)>;
-
-fn spans(list: &List, span: fn(u64, u64) -> Span) -> Vec<Span> {
-    list.iter().map(|&(offset, bytes)| span(offset, bytes)).collect()
-}
-
-/// The lists of a table: bytes by rank, then offsets by rank, list after list.
-fn read_lists<const N: usize>(address: u64, ranks: u32, memory: &TieredMemory) -> Result<[List; N], Refusal> {
-    let ranks = ranks as usize;
-    let mut table = vec![0; N * 2 * 8 * ranks];
-    memory.read(address, &mut table).map_err(|error| Refusal::Table { address, error })?;
-    let numbers: Vec<u64> = table.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
-    Ok(std::array::from_fn(|at| {
-        let (bytes, offsets) = numbers[2 * at * ranks..][..2 * ranks].split_at(ranks);
-        // An empty block lies nowhere, whatever its offset.
-        let block = |(&offset, &bytes)| if bytes == 0 { (0, 0) } else { (offset, bytes) };
-        offsets.iter().zip(bytes).map(block).collect()
-    }))
 }

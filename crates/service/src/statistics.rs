@@ -181,28 +181,25 @@ pub struct Report {
     pub cpu_user_s: f64,
     /// Processor seconds in the kernel, all threads.
     pub cpu_system_s: f64,
-    /// Collectives completed on local ranks.
-    pub completed: u64,
-    /// Collectives that ended with an error on local ranks.
-    pub failed: u64,
-    /// Calls that came later than ranks are waited for (SP-9).
-    pub late_arrivals: u64,
-    /// Sum of how late, nanoseconds.
-    pub late_ns: u64,
-    /// Multicast payload bytes sent, first time.
-    pub multicast_bytes: u64,
-    /// Payload bytes sent again.
-    pub retransmitted_bytes: u64,
-    /// Datagrams that brought something new.
-    pub datagrams_new: u64,
-    /// Datagrams that were known or not wanted.
-    pub datagrams_stale: u64,
-    /// Frames or datagrams refused.
-    pub violations: u64,
-    /// Frames sent again by a link.
-    pub link_retransmissions: u64,
-    /// Most bytes of staging ever held at once.
-    pub staging_peak: u64,
+    /// What the machine has counted.
+    #[serde(flatten)]
+    pub counters: Counters,
+    /// The ranks and their calls.
+    #[serde(flatten)]
+    pub present: Present,
+    /// Calls that have ended, by kind.
+    pub kinds: Vec<Kind>,
+    /// Datapath counts.
+    pub datapath: Datapath,
+    /// Lateness by rank and kind, most time first.
+    pub late: Vec<Lateness>,
+    /// Collectives in flight, the oldest first.
+    pub in_flight: Vec<Waiting>,
+}
+
+/// The attached ranks, their calls and their memory.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Present {
     /// Ranks attached now.
     pub ranks: u32,
     /// Memberships of these ranks in groups.
@@ -223,31 +220,8 @@ pub struct Report {
     pub mapped_ranges: u64,
     /// Ranks attached since the start, by the tier they had last.
     pub memory_tiers_ever: Tiers,
-    /// Calls that have ended, by kind.
-    pub kinds: Vec<Kind>,
-    /// Datapath counts.
-    pub datapath: Datapath,
     /// Where the attached ranks run, the first of them.
     pub seated: Vec<Seated>,
-    /// Lateness by rank and kind, most time first.
-    pub late: Vec<Lateness>,
-    /// Collectives in flight, the oldest first.
-    pub in_flight: Vec<Waiting>,
-}
-
-/// The state of now that a report adds to the counts.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Present {
-    pub(crate) ranks: u32,
-    pub(crate) memberships: u32,
-    pub(crate) calls: u32,
-    pub(crate) submissions: u64,
-    pub(crate) tiers: Tiers,
-    pub(crate) seated: Vec<Seated>,
-    pub(crate) tiers_withdrawn: u64,
-    pub(crate) calls_restaged: u64,
-    pub(crate) ranges: (usize, usize),
-    pub(crate) tiers_ever: Tiers,
 }
 
 /// The counts that the daemon keeps itself.
@@ -298,15 +272,14 @@ impl Statistics {
         &self,
         sp: SpId,
         counters: &Counters,
-        present: Present,
+        mut present: Present,
         in_flight: impl Iterator<Item = InFlight>,
         seat: &dyn Fn(GroupHandle, Rank) -> Option<String>,
     ) -> Report {
         let mut in_flight: Vec<InFlight> = in_flight.collect();
         in_flight.sort_unstable_by_key(|flight| (std::cmp::Reverse(flight.age_ns), flight.group, flight.instance));
         in_flight.truncate(REPORTED_IN_FLIGHT);
-        let mut seated = present.seated;
-        seated.truncate(REPORTED_SEATS);
+        present.seated.truncate(REPORTED_SEATS);
         let (user, system) = cpu_time();
         let mut late: Vec<&Lateness> = self.late.values().collect();
         late.sort_unstable_by_key(|entry| (std::cmp::Reverse(entry.total_ns), entry.group, entry.rank));
@@ -317,30 +290,10 @@ impl Statistics {
             uptime_s: self.started.elapsed().as_secs_f64(),
             cpu_user_s: user.as_secs_f64(),
             cpu_system_s: system.as_secs_f64(),
-            completed: counters.completed,
-            failed: counters.failed,
-            late_arrivals: counters.late_arrivals,
-            late_ns: counters.late_ns,
-            multicast_bytes: counters.multicast_bytes,
-            retransmitted_bytes: counters.retransmitted_bytes,
-            datagrams_new: counters.datagrams_new,
-            datagrams_stale: counters.datagrams_stale,
-            violations: counters.violations,
-            link_retransmissions: counters.link_retransmissions,
-            staging_peak: counters.staging_peak,
-            ranks: present.ranks,
-            memberships: present.memberships,
-            calls: present.calls,
-            submissions: present.submissions,
-            memory_tiers: present.tiers,
-            tiers_withdrawn: present.tiers_withdrawn,
-            calls_restaged: present.calls_restaged,
-            registered_ranges: present.ranges.0 as u64,
-            mapped_ranges: present.ranges.1 as u64,
-            memory_tiers_ever: present.tiers_ever,
+            counters: *counters,
+            present,
             kinds: self.kinds.values().cloned().collect(),
             datapath: self.datapath,
-            seated,
             late: late.into_iter().cloned().collect(),
             in_flight: in_flight.iter().map(|flight| Waiting::new(flight, seat)).collect(),
         }

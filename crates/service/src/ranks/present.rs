@@ -1,0 +1,56 @@
+//! What the ranks hold together, counted when somebody asks.
+//!
+//! Looks only: never changes a rank, never speaks to one.
+
+use super::{Attached, Ranks};
+use crate::quotas::{Held, Job};
+use crate::statistics::{Present, Seated, Tiers};
+use crate::topology::Topology;
+
+impl Ranks {
+    /// What the ranks of a job hold.
+    pub(crate) fn held_by(&self, job: Job) -> Held {
+        let ranks = self.attached().filter(|rank| rank.job == job);
+        ranks.fold(Held::default(), |held, rank| {
+            let ranges = rank.memory.ranges();
+            Held {
+                groups: held.groups + rank.groups.len() as u64,
+                ranges: held.ranges + ranges.counts().0 as u64,
+                bytes: held.bytes.saturating_add(ranges.bytes()),
+            }
+        })
+    }
+
+    /// What is reported of the ranks.
+    pub(crate) fn present(&self, topology: &Topology) -> Present {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let mut present = Present {
+            ranks: count(self.attached().count()),
+            memberships: count(self.members.len()),
+            calls: count(self.calls.len()),
+            submissions: self.submissions,
+            memory_tiers: Tiers::default(),
+            tiers_withdrawn: self.withdrawn,
+            calls_restaged: self.restaged,
+            registered_ranges: 0,
+            mapped_ranges: 0,
+            memory_tiers_ever: self.departed,
+            seated: self.attached().map(|rank| seated(rank, topology)).collect(),
+        };
+        for rank in self.attached() {
+            let (registered, mapped) = rank.memory.ranges().counts();
+            present.registered_ranges += registered as u64;
+            present.mapped_ranges += mapped as u64;
+            present.memory_tiers.add(rank.memory.tier());
+            present.memory_tiers_ever.add(rank.memory.tier());
+        }
+        present
+    }
+}
+
+/// Where a rank runs now, named by the first group that it is in.
+fn seated(rank: &Attached, topology: &Topology) -> Seated {
+    let first = rank.groups.values().next();
+    let place = rank.place(topology);
+    Seated { pid: rank.pid, group: first.map(|m| m.handle.0), rank: first.map(|m| m.rank.0), place }
+}
