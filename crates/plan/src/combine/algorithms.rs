@@ -90,16 +90,6 @@ impl Algorithm for ReduceAlgorithm {
             ReduceAlgorithm::Halving => "halving",
         }
     }
-
-    fn set(&mut self, _: &str, _: &str) -> Result<(), SettingError> {
-        Err(SettingError::Unknown)
-    }
-}
-
-impl fmt::Display for ReduceAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 impl Algorithm for AllreduceAlgorithm {
@@ -132,12 +122,9 @@ impl Algorithm for AllreduceAlgorithm {
             _ => Err(SettingError::Unknown),
         }
     }
-}
 
-impl fmt::Display for AllreduceAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())?;
-        match *self {
+    fn write_settings(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             AllreduceAlgorithm::RecursiveDoubling | AllreduceAlgorithm::Ring | AllreduceAlgorithm::Rabenseifner => {
                 Ok(())
             }
@@ -159,16 +146,6 @@ impl Algorithm for ReduceScatterAlgorithm {
             ReduceScatterAlgorithm::Pairwise => "pairwise",
         }
     }
-
-    fn set(&mut self, _: &str, _: &str) -> Result<(), SettingError> {
-        Err(SettingError::Unknown)
-    }
-}
-
-impl fmt::Display for ReduceScatterAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 impl Algorithm for ScanAlgorithm {
@@ -188,12 +165,9 @@ impl Algorithm for ScanAlgorithm {
             _ => Err(SettingError::Unknown),
         }
     }
-}
 
-impl fmt::Display for ScanAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())?;
-        match *self {
+    fn write_settings(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             ScanAlgorithm::RecursiveDoubling => Ok(()),
             ScanAlgorithm::Chain { pieces } => write!(f, ":pieces={pieces}"),
         }
@@ -205,15 +179,7 @@ read_as_written!(ReduceAlgorithm, AllreduceAlgorithm, ReduceScatterAlgorithm, Sc
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn round_trip<A: Algorithm + PartialEq>(more: &[A]) {
-        for algorithm in A::ALL.iter().chain(more) {
-            assert_eq!(algorithm.to_string().parse(), Ok(*algorithm));
-        }
-        for algorithm in A::ALL {
-            assert_eq!(algorithm.name().parse(), Ok(*algorithm), "a name alone has the defaults");
-        }
-    }
+    use crate::algorithm::tests::round_trip;
 
     #[test]
     fn what_is_shown_is_read_back() {
