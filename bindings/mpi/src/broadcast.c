@@ -14,21 +14,16 @@ static bool decide(struct posting *posting)
            outboard.group_offloads_broadcast(posting->group->members, posting->bytes) == 1;
 }
 
-static bool is_root(const struct posting *posting)
-{
-    return posting->group->rank == posting->call->root;
-}
-
 static int arrange(struct posting *posting)
 {
-    struct side *side = is_root(posting) ? &posting->sides.send : &posting->sides.receive;
+    struct side *side = posting_is_root(posting) ? &posting->sides.send : &posting->sides.receive;
     side_run(side, &posting->call->receive, (uint64_t)posting->call->receive.count);
     return MPI_SUCCESS;
 }
 
 static int hand_over(struct posting *posting)
 {
-    const struct side *side = is_root(posting) ? &posting->sides.send : &posting->sides.receive;
+    const struct side *side = posting_is_root(posting) ? &posting->sides.send : &posting->sides.receive;
     return outcome_code(outboard.ibroadcast(posting->group->members, side_memory(side), posting->bytes,
                                             (uint32_t)posting->call->root, &posting->posted));
 }

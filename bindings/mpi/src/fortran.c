@@ -68,8 +68,7 @@ FORTRAN(alloc_mem, ALLOC_MEM, (MPI_Aint * size, MPI_Fint *info, char *baseptr, M
         return;
     }
     *(void **)(void *)baseptr = memory;
-    if (ierr != NULL)
-        *ierr = MPI_SUCCESS;
+    answer(MPI_SUCCESS, ierr);
 }
 
 /* With a type(c_ptr) `use mpi` calls the same by these names. */
@@ -83,10 +82,10 @@ ALLOC_MEM_CPTR(MPI_ALLOC_MEM_CPTR);
 FORTRAN(free_mem, FREE_MEM, (char *base, MPI_Fint *ierr))
 {
     HIDDEN(free_mem);
-    if (!allocation_give(base))
+    if (allocation_give(base))
+        answer(MPI_SUCCESS, ierr);
+    else
         next(base, ierr);
-    else if (ierr != NULL)
-        *ierr = MPI_SUCCESS;
 }
 
 /* ---- completion: the test functions need nothing of the shim ---- */
@@ -129,10 +128,10 @@ FORTRAN(start, START, (MPI_Fint * request, MPI_Fint *ierr))
     HIDDEN(start);
     MPI_Request handle = PMPI_Request_f2c(*request);
     int outcome;
-    if (!request_start(&handle, &outcome))
+    if (request_start(&handle, &outcome))
+        answer(outcome, ierr);
+    else
         next(request, ierr);
-    else if (ierr != NULL)
-        *ierr = outcome;
 }
 
 FORTRAN(startall, STARTALL, (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *ierr))
@@ -140,8 +139,7 @@ FORTRAN(startall, STARTALL, (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *ier
     MPI_Fint outcome = MPI_SUCCESS;
     for (int i = 0; i < *count && outcome == MPI_SUCCESS; i++)
         ompi_start_f(&requests[i], &outcome);
-    if (ierr != NULL)
-        *ierr = outcome;
+    answer(outcome, ierr);
 }
 
 FORTRAN(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *ierr))

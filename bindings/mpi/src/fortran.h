@@ -16,6 +16,13 @@ _Static_assert(sizeof(MPI_Fint) == sizeof(int), "counts can be handed on as they
 
 void *fortran_hidden(const char *name);
 
+/* What the program is told; `ierr` is optional in mpi_f08. */
+static inline void answer(int outcome, MPI_Fint *ierr)
+{
+    if (ierr != NULL)
+        *ierr = outcome;
+}
+
 /* Defines the function and the four manglings of it. */
 #define FORTRAN_AS(function, lower, upper, parameters)                                                                 \
     void function parameters;                                                                                          \

@@ -14,13 +14,6 @@ static void *buffer(char *address)
     return address == (char *)&mpi_fortran_in_place_ ? MPI_IN_PLACE : address;
 }
 
-/* What the program is told. */
-static void answer(int outcome, MPI_Fint *ierr)
-{
-    if (ierr != NULL)
-        *ierr = outcome;
-}
-
 static void answer_request(int outcome, MPI_Request made, MPI_Fint *request, MPI_Fint *ierr)
 {
     if (outcome == MPI_SUCCESS)

@@ -123,7 +123,9 @@ static uint64_t piece_elements(uint64_t left, uint64_t size)
     return most == 0 || left < most ? left : most;
 }
 
-int pack_elements(const void *from, uint64_t count, MPI_Datatype type, const struct shape *shape, void *packed)
+/* Packs elements, or unpacks them. */
+static int convert(bool packs, void *elements, uint64_t count, MPI_Datatype type, const struct shape *shape,
+                   void *packed)
 {
     MPI_Count lb, extent;
     int outcome = PMPI_Type_get_extent_x(type, &lb, &extent);
@@ -131,27 +133,24 @@ int pack_elements(const void *from, uint64_t count, MPI_Datatype type, const str
         return MPI_ERR_COUNT;
     for (uint64_t done = 0, part; outcome == MPI_SUCCESS && done < count; done += part) {
         part = piece_elements(count - done, shape->size);
-        int position = 0;
-        outcome = PMPI_Pack(moved(from, (int64_t)done * extent), (int)part, type,
-                            moved(packed, (int64_t)(done * shape->size)), (int)(part * shape->size), &position,
-                            MPI_COMM_SELF);
+        void *here = moved(elements, (int64_t)done * extent), *there = moved(packed, (int64_t)(done * shape->size));
+        int bytes = (int)(part * shape->size), position = 0;
+        if (packs)
+            outcome = PMPI_Pack(here, (int)part, type, there, bytes, &position, MPI_COMM_SELF);
+        else
+            outcome = PMPI_Unpack(there, bytes, &position, here, (int)part, type, MPI_COMM_SELF);
     }
     return outcome;
 }
 
+int pack_elements(const void *from, uint64_t count, MPI_Datatype type, const struct shape *shape, void *packed)
+{
+    return convert(true, (void *)from, count, type, shape, packed);
+}
+
 int unpack_elements(const void *packed, uint64_t count, MPI_Datatype type, const struct shape *shape, void *to)
 {
-    MPI_Count lb, extent;
-    int outcome = PMPI_Type_get_extent_x(type, &lb, &extent);
-    if (shape->size > PACK_LIMIT)
-        return MPI_ERR_COUNT;
-    for (uint64_t done = 0, part; outcome == MPI_SUCCESS && done < count; done += part) {
-        part = piece_elements(count - done, shape->size);
-        int position = 0;
-        outcome = PMPI_Unpack(moved(packed, (int64_t)(done * shape->size)), (int)(part * shape->size), &position,
-                              moved(to, (int64_t)done * extent), (int)part, type, MPI_COMM_SELF);
-    }
-    return outcome;
+    return convert(false, to, count, type, shape, (void *)packed);
 }
 
 /* ---- bounce buffers: a few are kept, since a program that needs one needs it at every call ---- */

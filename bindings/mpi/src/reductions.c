@@ -7,11 +7,6 @@
  */
 #include "shim.h"
 
-static bool is_root(const struct posting *posting)
-{
-    return posting->group->rank == posting->call->root;
-}
-
 static bool decide_barrier(struct posting *posting)
 {
     return outboard.group_offloads_barrier(posting->group->members) == 1;
@@ -54,7 +49,7 @@ static bool decide(struct posting *posting)
     bool has_root = call->collective == COLLECTIVE_reduce;
     if (has_root && (call->root < 0 || call->root >= posting->group->ranks))
         return false;
-    if (has_root && !is_root(posting) && call->send.buffer == MPI_IN_PLACE)
+    if (has_root && !posting_is_root(posting) && call->send.buffer == MPI_IN_PLACE)
         return false;
     uint64_t elements;
     if (!reduction_of(call->op, call->receive.type, &posting->reduction) || !contributed(posting, &elements) ||

@@ -7,11 +7,6 @@
  */
 #include "shim.h"
 
-static bool is_root(const struct posting *posting)
-{
-    return posting->group->rank == posting->call->root;
-}
-
 static bool gathers(const struct call *call)
 {
     return call->collective == COLLECTIVE_gather || call->collective == COLLECTIVE_gatherv;
@@ -30,7 +25,7 @@ static const struct given *many(const struct call *call)
 
 static bool in_place(const struct posting *posting)
 {
-    return is_root(posting) && one(posting->call)->buffer == MPI_IN_PLACE;
+    return posting_is_root(posting) && one(posting->call)->buffer == MPI_IN_PLACE;
 }
 
 /* `ranks` is 0 for even blocks. */
@@ -38,15 +33,15 @@ static bool unsound(const struct posting *posting, int ranks)
 {
     const struct call *call = posting->call;
     return call->root < 0 || call->root >= posting->group->ranks ||
-           (!is_root(posting) && one(call)->buffer == MPI_IN_PLACE) ||
-           (is_root(posting) && given_unsound(many(call), ranks)) ||
+           (!posting_is_root(posting) && one(call)->buffer == MPI_IN_PLACE) ||
+           (posting_is_root(posting) && given_unsound(many(call), ranks)) ||
            (!in_place(posting) && given_unsound(one(call), 0));
 }
 
 static bool decide_even(struct posting *posting)
 {
     const struct call *call = posting->call;
-    return !unsound(posting, 0) && given_bytes(is_root(posting) ? many(call) : one(call), &posting->bytes) &&
+    return !unsound(posting, 0) && given_bytes(posting_is_root(posting) ? many(call) : one(call), &posting->bytes) &&
            outboard.group_offloads_gather(posting->group->members, posting->bytes) == 1;
 }
 
@@ -80,14 +75,14 @@ static int arrange_one(struct posting *posting)
 static int arrange_even(struct posting *posting)
 {
     const struct given *all = many(posting->call);
-    if (is_root(posting))
+    if (posting_is_root(posting))
         side_run(side_of_many(posting), all, (uint64_t)all->count * (uint64_t)posting->group->ranks);
     return arrange_one(posting);
 }
 
 static int arrange_uneven(struct posting *posting)
 {
-    if (is_root(posting))
+    if (posting_is_root(posting))
         side_blocks(side_of_many(posting), many(posting->call), posting->group->ranks);
     return arrange_one(posting);
 }
@@ -124,7 +119,7 @@ static int hand_over_uneven(struct posting *posting)
     uint32_t root = (uint32_t)posting->call->root;
     struct side *blocks = side_of_many(posting);
     uint64_t bytes = side_of_one(posting)->total;
-    if (is_root(posting) && unequal(posting, blocks->bytes[root]))
+    if (posting_is_root(posting) && unequal(posting, blocks->bytes[root]))
         return MPI_ERR_TRUNCATE;
     if (gathers(posting->call))
         return outcome_code(outboard.igatherv(members, own(posting), bytes, side_memory(blocks), blocks->bytes,

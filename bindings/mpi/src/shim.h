@@ -269,6 +269,11 @@ struct posting {
     outboard_request *posted;
 };
 
+static inline bool posting_is_root(const struct posting *posting)
+{
+    return posting->group->rank == posting->call->root;
+}
+
 /* How one collective is handed over; all see the group set. */
 struct method {
     /* Whether it is offloaded, by the group and by what MPI makes equal on all ranks. False for arguments that MPI would
