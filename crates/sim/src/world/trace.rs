@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use outboard_proto::wire::{FrameHeader, FrameKind, Message};
+use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message};
 
 use super::*;
 
