@@ -30,10 +30,10 @@ mod program;
 pub mod reduction;
 mod rooted;
 pub mod rounds;
-mod scan;
 pub mod scatter;
 pub mod selection;
 pub mod text;
+mod tokens;
 mod topology;
 mod verify;
 

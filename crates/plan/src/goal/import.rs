@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use super::read::{Action, GoalError, GoalReason, Message, Operation, read, wrong};
 use crate::builder::ProgramBuilder;
 use crate::program::{OpId, Program, Rank, Span};
-use crate::scan::Place;
+use crate::tokens::Place;
 use crate::verify::{Contract, Piece};
 
 /// A plan made of a schedule.

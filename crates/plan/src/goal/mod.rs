@@ -12,7 +12,7 @@ mod export;
 mod import;
 mod read;
 
-pub use crate::scan::{Place, SyntaxError};
+pub use crate::tokens::{Place, SyntaxError};
 pub use export::{Costs, ExportError, export};
 pub use import::{Import, import};
 pub use read::{GoalError, GoalReason};

@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 use thiserror::Error;
 
 use crate::program::{MAX_RANKS, Rank};
-use crate::scan::{Comments, Misplaced, Place, Scanner, SyntaxError, Token, shown, unexpected};
+use crate::tokens::{Comments, Misplaced, Place, Scanner, SyntaxError, Token, shown, unexpected};
 
 /// Why a text is not a schedule that a plan can be made of, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

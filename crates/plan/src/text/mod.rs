@@ -10,7 +10,7 @@ use std::fmt;
 
 use crate::program::{Buffer, Op, OpId, Program, Span, Step};
 
-pub use crate::scan::{Place, SyntaxError};
+pub use crate::tokens::{Place, SyntaxError};
 pub use parse::{TextError, TextReason, parse};
 
 /// The version of the format, in its first line.

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
-use crate::scan::{Comments, Misplaced, Place, Scanner, SyntaxError, Token, unexpected};
+use crate::tokens::{Comments, Misplaced, Place, Scanner, SyntaxError, Token, unexpected};
 
 use super::VERSION;
 
