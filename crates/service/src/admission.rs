@@ -58,17 +58,11 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        settings: Settings,
-    }
+    use crate::settings::tests::parse;
 
     fn admitted(words: &[&str]) -> [bool; 4] {
         let words = [&["outboardd"], words].concat();
-        let admission = Admission::new(&Line::try_parse_from(words).expect("valid words").settings, 100);
+        let admission = Admission::new(&parse(&words).0, 100);
         [100, 0, 1000, 1001].map(|user| admission.check(user).is_ok())
     }
 

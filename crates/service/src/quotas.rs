@@ -109,18 +109,12 @@ impl Quotas {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        settings: Settings,
-    }
+    use crate::settings::tests::parse;
 
     #[test]
     fn what_is_used_up_is_told_with_its_setting() {
         let line = ["outboardd", "--job-groups", "2", "--job-requests", "3", "--job-ranges", "4", "--job-memory", "1K"];
-        let quotas = Quotas::new(&Line::try_parse_from(line).expect("valid words").settings);
+        let quotas = Quotas::new(&parse(&line).0);
         let held = Held { groups: 1, ranges: 3, bytes: 1000 };
         assert_eq!((quotas.join(held), quotas.request(2), quotas.register(held, 24)), (Ok(()), Ok(()), Ok(())));
         let refused = |refused: Result<(), QuotaError>, setting: &str| {

@@ -420,7 +420,7 @@ impl<T: FromStr> FromStr for Auto<T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use clap::{CommandFactory, FromArgMatches, Parser};
 
@@ -430,7 +430,8 @@ mod tests {
         settings: Settings,
     }
 
-    fn parse(words: &[&str]) -> (Settings, ArgMatches) {
+    /// The settings that a command line gives, and what it gave.
+    pub(crate) fn parse(words: &[&str]) -> (Settings, ArgMatches) {
         let matches = Line::command().try_get_matches_from(words).expect("valid words");
         (Line::from_arg_matches(&matches).expect("valid words").settings, matches)
     }
