@@ -2,28 +2,16 @@
 
 mod support;
 
-use std::net::TcpListener;
-use std::process::Command;
-
 use support::refusable::Calls;
-use support::{Daemon, Rank, SCENARIO, scenarios, serve_rendezvous, start_ranks};
+use support::{Daemon, Rank, again, ranks};
 
 const RANKS: usize = 3;
 const MOST_RANGES: usize = 4;
 const MOST_MAPPED: usize = 2;
 
-/// The ranks and the daemons of the tests below; nothing when started as a test.
 #[test]
 fn another_process() {
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
-    }
-}
-
-fn again() -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a path"));
-    command.args(["--exact", "another_process", "--nocapture", "--test-threads", "1"]);
-    command
+    support::another_process();
 }
 
 /// Ranks use buffers of all kinds while the kernel refuses `refused` to their daemon.
@@ -31,10 +19,7 @@ fn churn(refused: &[Calls], tier: &str) {
     let (ranges, mapped) = (MOST_RANGES.to_string(), MOST_MAPPED.to_string());
     let mut daemon = Daemon::start_refusable(again(), &["--memory-ranges", &ranges, "--mapped-ranges", &mapped]);
     refused.iter().for_each(|&calls| daemon.refuse(calls, libc::EPERM));
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("bound").to_string();
-    let mut ranks = start_ranks("churn", &[&daemon; RANKS], &address, |_| again());
-    serve_rendezvous(&listener, RANKS);
+    let mut ranks = ranks("churn", &daemon, RANKS);
     for rank in &mut ranks {
         let line = rank.line();
         let (reached, taken_over) = line.split_once(' ').expect("two words");

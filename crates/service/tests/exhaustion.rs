@@ -7,17 +7,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use outboard::{Context, Contribution, Group, Status};
-use support::{DAEMON, Daemon, Rank, SCENARIO, scenarios};
+use support::{DAEMON, Daemon, Rank, SCENARIO, again};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const BLOCK: usize = 10_000;
 
-/// The ranks of the tests below; nothing when started as a test.
 #[test]
-fn rank_process() {
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
-    }
+fn another_process() {
+    support::another_process();
 }
 
 /// A daemon that may have so many descriptors.
@@ -93,9 +90,7 @@ fn a_rank_without_descriptors_or_memory_says_so_and_harms_nobody() {
     let context = attach(&daemon).expect("room");
     let group = alone(&context).expect("the group is made");
     for scenario in ["without-descriptors", "without-memory"] {
-        let mut command = Command::new(std::env::current_exe().expect("a path"));
-        command.args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"]);
-        let mut rank = Rank::spawn(command.env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket()));
+        let mut rank = Rank::spawn(again().env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket()));
         assert_eq!(rank.line(), "true true", "{scenario}: refused at first, attached at last");
         rank.finish();
         gather(&group);

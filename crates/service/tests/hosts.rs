@@ -260,19 +260,25 @@ fn a_late_rank_holds_up_only_whose_sums_it_is_part_of() {
     assert!(cluster.count("late_arrivals") > before);
 }
 
-/// SP-6: blocks for the late rank are staged at its host, so that their sources are free.
-fn a_late_rank_of_an_exchange_holds_up_nobody() {
-    let cluster = Cluster::start(3, None, &[]);
-    let mut ranks = cluster.ranks("late-exchange", 2);
+/// The last of six ranks calls when all others are done; it is counted as late.
+fn the_last_delays_nobody(cluster: &Cluster, scenario: &str) {
+    let mut ranks = cluster.ranks(scenario, 2);
     ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
     let (late, others) = ranks.split_last_mut().expect("six");
     others.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    // Others may have been late as well, on a busy machine.
     let before = cluster.count("late_arrivals");
     late.go_on();
     assert_eq!(late.line(), "done");
     assert_eq!(cluster.count("late_arrivals"), before + 1);
     ranks.iter_mut().for_each(Rank::go_on);
     ranks.into_iter().for_each(Rank::finish);
+}
+
+/// SP-6: blocks for the late rank are staged at its host, so that their sources are free.
+fn a_late_rank_of_an_exchange_holds_up_nobody() {
+    let cluster = Cluster::start(3, None, &[]);
+    the_last_delays_nobody(&cluster, "late-exchange");
 }
 
 /// SP-5, with several of all kinds in flight.
@@ -335,17 +341,7 @@ fn recordings_that_disagree_or_lose_a_rank_are_told_why() {
 fn a_late_leaf_of_a_broadcast_delays_nobody() {
     for options in [&["--algorithm", "multicast"], &["--algorithm", "ring"]] {
         let cluster = Cluster::start(3, None, options);
-        let mut ranks = cluster.ranks("late-leaf", 2);
-        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
-        let (late, others) = ranks.split_last_mut().expect("six");
-        others.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
-        // Others may have been late as well, on a busy machine.
-        let before = cluster.count("late_arrivals");
-        late.go_on();
-        assert_eq!(late.line(), "done");
-        assert_eq!(cluster.count("late_arrivals"), before + 1);
-        ranks.iter_mut().for_each(Rank::go_on);
-        ranks.into_iter().for_each(Rank::finish);
+        the_last_delays_nobody(&cluster, "late-leaf");
     }
 }
 

@@ -2,36 +2,21 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::os::fd::AsFd;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use outboard::{Context, Status};
 use outboard_shm::attach::{ATTACH_VERSION, Channel};
 use rustix::event::{PollFd, PollFlags};
-use support::{Daemon, Rank, SCENARIO, scenarios, serve_rendezvous, start_ranks};
+use support::{Daemon, Rank, SCENARIO, again, ranks};
 
-/// The ranks of the tests below; nothing when started as a test.
 #[test]
-fn rank_process() {
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
-    }
-}
-
-fn again() -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a path"));
-    command.args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"]);
-    command
+fn another_process() {
+    support::another_process();
 }
 
 fn two_ranks(scenario: &str, daemon: &Daemon) -> [Rank; 2] {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("bound").to_string();
-    let ranks = start_ranks(scenario, &[daemon, daemon], &address, |_| again());
-    serve_rendezvous(&listener, 2);
-    ranks.try_into().unwrap_or_else(|_| unreachable!("two were started"))
+    ranks(scenario, daemon, 2).try_into().unwrap_or_else(|_| unreachable!("two were started"))
 }
 
 #[test]

@@ -2,29 +2,13 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::process::Command;
 
-use support::{DAEMON, Daemon, SCENARIO, scenarios, serve_rendezvous, start_ranks};
+use support::{AGAIN, DAEMON, Daemon, SCENARIO, ranks};
 
-/// The ranks of the tests below; nothing when started as a test.
 #[test]
-fn rank_process() {
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
-    }
-}
-
-fn ranks(scenario: &str, daemon: &Daemon, ranks: usize) -> Vec<support::Rank> {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("bound").to_string();
-    let started = start_ranks(scenario, &vec![daemon; ranks], &address, |_| {
-        let mut command = Command::new(std::env::current_exe().expect("a path"));
-        command.args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"]);
-        command
-    });
-    serve_rendezvous(&listener, ranks);
-    started
+fn another_process() {
+    support::another_process();
 }
 
 #[test]
@@ -52,7 +36,7 @@ fn sockets_and_cores_of_ranks_are_told() {
     let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", &first.to_string()]).arg(std::env::current_exe().expect("a path"));
-    command.args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"]);
+    command.args(AGAIN);
     let mut rank = support::Rank::spawn(command.env(SCENARIO, "alone").env("OUTBOARD_SOCKET", daemon.socket()));
     assert_eq!(rank.line(), "ready");
     let statistics = daemon.statistics();

@@ -10,14 +10,11 @@ use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use support::{DAEMON, Rank, SCENARIO, scenarios};
+use support::{DAEMON, Rank, SCENARIO, again};
 
-/// The ranks of the tests below; nothing when started as a test.
 #[test]
-fn rank_process() {
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
-    }
+fn another_process() {
+    support::another_process();
 }
 
 /// Waits for the end of a daemon that has every reason to end.
@@ -46,9 +43,8 @@ impl Job {
     }
 
     fn command(&self, scenario: &str, rank: usize, ranks: usize) -> Command {
-        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        let mut command = again();
         command
-            .args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"])
             .env(SCENARIO, scenario)
             .env("TMPDIR", self.directory.path())
             .env("OUTBOARD_OUTBOARDD", DAEMON)

@@ -2,33 +2,13 @@
 
 mod support;
 
-use std::net::TcpListener;
-use std::process::Command;
-
 use support::recorded::CALLS;
 use support::refusable::Calls;
-use support::{Daemon, Rank, SCENARIO, scenarios, serve_rendezvous, start_ranks};
+use support::{Daemon, Rank, again, ranks};
 
-/// The ranks and the daemons of the tests below; nothing when started as a test.
 #[test]
 fn another_process() {
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
-    }
-}
-
-fn again() -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a path"));
-    command.args(["--exact", "another_process", "--nocapture", "--test-threads", "1"]);
-    command
-}
-
-fn ranks(scenario: &str, daemon: &Daemon, ranks: usize) -> Vec<Rank> {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("bound").to_string();
-    let started = start_ranks(scenario, &vec![daemon; ranks], &address, |_| again());
-    serve_rendezvous(&listener, ranks);
-    started
+    support::another_process();
 }
 
 /// Runs a scenario that says when it is done.

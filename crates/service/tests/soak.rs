@@ -3,12 +3,10 @@
 
 mod support;
 
-use std::net::TcpListener;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use outboard::{Context, Contribution, Group, Request};
-use support::{Daemon, Rank, SCENARIO, scenarios, serve_rendezvous, start_ranks};
+use support::{Daemon, Rank, ranks};
 
 /// What a daemon may grow by after its warm-up, bytes. Its heap has holes by then, and where the next long-lived object
 /// goes is luck: up to this much was seen to come and go. Of 100,000 cycles one that loses 21 bytes each is found.
@@ -16,12 +14,9 @@ const TOLERANCE: u64 = 2 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
 const BLOCK: usize = 64;
 
-/// The ranks of [`jobs`]; nothing when started as a test.
 #[test]
-fn rank_process() {
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
-    }
+fn another_process() {
+    support::another_process();
 }
 
 /// What a daemon holds while nobody is attached.
@@ -151,19 +146,8 @@ fn soak_1_000_groups_that_existed_at_once_leave_nothing() {
 /// So many jobs of two processes each at once.
 fn jobs(count: usize, rounds: usize) {
     let daemon = Daemon::start(&[]);
-    let job = || {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("bound").to_string();
-        let ranks = start_ranks("allgather", &[&daemon; 2], &address, |_| {
-            let mut command = Command::new(std::env::current_exe().expect("a path"));
-            command.args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"]);
-            command
-        });
-        serve_rendezvous(&listener, 2);
-        ranks
-    };
     let round = || {
-        let mut ranks: Vec<Rank> = (0..count).flat_map(|_| job()).collect();
+        let mut ranks: Vec<Rank> = (0..count).flat_map(|_| ranks("allgather", &daemon, 2)).collect();
         ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
         assert_eq!(daemon.statistics()["ranks"], 2 * count);
         ranks.iter_mut().for_each(Rank::go_on);

@@ -7,14 +7,11 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
 
-use support::{DAEMON, Daemon, Rank, SCENARIO, scenarios};
+use support::{DAEMON, Daemon, Rank, SCENARIO, again};
 
-/// The ranks of the tests below; nothing when started as a test.
 #[test]
-fn rank_process() {
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
-    }
+fn another_process() {
+    support::another_process();
 }
 
 #[test]
@@ -64,9 +61,7 @@ fn a_daemon_of_another_user_reaches_ranks_by_one_capability() {
     std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut byte).expect("it is ready");
     let tier = outboard::Context::attach(Some(&socket)).expect("it answers").memory_tier();
     assert_eq!(tier, outboard::Tier::CrossMemory);
-    let mut rank = Command::new(std::env::current_exe().expect("a path"));
-    rank.args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"]);
-    let mut rank = Rank::spawn(rank.env(SCENARIO, "alone").env("OUTBOARD_SOCKET", &socket));
+    let mut rank = Rank::spawn(again().env(SCENARIO, "alone").env("OUTBOARD_SOCKET", &socket));
     assert_eq!(rank.line(), "ready");
     rank.go_on();
     rank.finish();

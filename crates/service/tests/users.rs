@@ -8,16 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use outboard::Context;
-use support::{Daemon, Rank, SCENARIO, scenarios};
+use support::{AGAIN, Daemon, Rank, SCENARIO};
 
 const NOBODY: &str = "65534";
 
-/// The ranks of the tests below; nothing when started as a test.
 #[test]
-fn rank_process() {
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
-    }
+fn another_process() {
+    support::another_process();
 }
 
 fn is_root() -> bool {
@@ -42,7 +39,7 @@ fn open_daemon(flags: &[&str]) -> (Daemon, PathBuf) {
 fn of_nobody(scenario: &str, daemon: &Daemon, program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(program);
-    command.args(["--exact", "rank_process", "--nocapture", "--test-threads", "1"]);
+    command.args(AGAIN);
     command.env(SCENARIO, scenario).env("OUTBOARD_SOCKET", daemon.socket());
     command
 }

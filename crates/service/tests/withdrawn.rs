@@ -2,34 +2,14 @@
 
 mod support;
 
-use std::net::TcpListener;
-use std::process::Command;
-
 use support::refusable::Calls;
-use support::{Daemon, Rank, SCENARIO, scenarios, serve_rendezvous, start_ranks};
+use support::{Daemon, Rank, again, ranks};
 
 const RANKS: usize = 3;
 
-/// The ranks and the daemons of the tests below; nothing when started as a test.
 #[test]
 fn another_process() {
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
-    }
-}
-
-fn again() -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a path"));
-    command.args(["--exact", "another_process", "--nocapture", "--test-threads", "1"]);
-    command
-}
-
-fn start(scenario: &str, daemon: &Daemon) -> Vec<Rank> {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("bound").to_string();
-    let started = start_ranks(scenario, &[daemon; RANKS], &address, |_| again());
-    serve_rendezvous(&listener, RANKS);
-    started
+    support::another_process();
 }
 
 /// Whether ranks wait for the moment at which they are withdrawn.
@@ -43,7 +23,7 @@ enum Moment {
 fn withdraw(moment: Moment, refusals: &[(Calls, i32)], tier: &str, counted: &str) -> serde_json::Value {
     let mut daemon = Daemon::start_refusable(again(), &[]);
     let scenario = if moment == Moment::Awaited { "withdrawn" } else { "withdrawn-under-way" };
-    let mut ranks = start(scenario, &daemon);
+    let mut ranks = ranks(scenario, &daemon, RANKS);
     ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
     if moment == Moment::Awaited {
         assert_eq!(daemon.statistics()["memory_tiers"]["cross_memory_attach"], RANKS);
@@ -99,7 +79,7 @@ fn a_buffer_that_is_nowhere_is_still_blamed_on_its_rank() {
     let mut daemon = Daemon::start_refusable(again(), &[]);
     daemon.refuse(Calls::CrossMemory, libc::EFAULT);
     for scenario in ["send-fault", "receive-fault"] {
-        start(scenario, &daemon).into_iter().for_each(Rank::finish);
+        ranks(scenario, &daemon, RANKS).into_iter().for_each(Rank::finish);
     }
     assert_eq!(daemon.statistics()["tiers_withdrawn"], 0);
 }

@@ -25,6 +25,24 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Names the scenario to a rank; see [`scenarios`].
 pub(crate) const SCENARIO: &str = "OUTBOARD_TEST_SCENARIO";
 
+/// This very program, so that its test [`another_process`] alone is run: with a scenario in the environment.
+pub(crate) fn again() -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command.args(AGAIN);
+    command
+}
+
+/// What makes a program with tests run that one alone.
+pub(crate) const AGAIN: [&str; 5] = ["--exact", "another_process", "--nocapture", "--test-threads", "1"];
+
+/// What the test of this name does in every program with tests: the ranks and daemons of the others; nothing when started as
+/// a test.
+pub(crate) fn another_process() {
+    if let Ok(scenario) = std::env::var(SCENARIO) {
+        scenarios::run(&scenario);
+    }
+}
+
 /// The daemon's program.
 pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_outboardd");
 
@@ -246,6 +264,20 @@ pub(crate) fn start_ranks(
             )
         })
         .collect()
+}
+
+/// Starts that many ranks of `scenario` at `daemon`, which meet at a rendezvous of ours.
+pub(crate) fn ranks(scenario: &str, daemon: &Daemon, ranks: usize) -> Vec<Rank> {
+    ranks_by(again, scenario, daemon, ranks)
+}
+
+/// As above, by `command`.
+pub(crate) fn ranks_by(command: impl Fn() -> Command, scenario: &str, daemon: &Daemon, ranks: usize) -> Vec<Rank> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let started = start_ranks(scenario, &vec![daemon; ranks], &address, |_| command());
+    serve_rendezvous(&listener, ranks);
+    started
 }
 
 /// Serves the rendezvous of `ranks` ranks at `listener`.
