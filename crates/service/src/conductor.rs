@@ -109,15 +109,18 @@ impl Conductor {
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
         let mut phase = Phase::Serving;
         while phase != Phase::Ended {
-            if !self.turn() {
-                if phase == Phase::Serving && self.forsaken() {
-                    break;
-                }
-                for token in self.sleep(phase)? {
-                    self.wake(token, &mut phase, &mut stopped);
-                }
+            let worked = self.turn();
+            // Behind a turn, so that a call that was posted before the order to end is in flight by now.
+            let before = std::mem::replace(&mut phase, self.drained(phase));
+            if worked || phase != before {
+                continue;
             }
-            phase = self.drained(phase);
+            if phase == Phase::Serving && self.forsaken() {
+                break;
+            }
+            for token in self.sleep(phase)? {
+                self.wake(token, &mut phase, &mut stopped);
+            }
         }
         self.farewell();
         Ok(())
