@@ -9,12 +9,11 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use rustix::time::Timespec;
 use std::error::Error;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
 use thiserror::Error;
 
 /// How long a process may take to end when asked, before it is killed.
@@ -98,7 +97,7 @@ pub trait ServiceStats: std::fmt::Debug {
 /// Counters of service processes, growing for ever; `None` where the system does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ServiceCounters {
-    /// Processor time in seconds ([`process_cpu_seconds`]).
+    /// Processor time in seconds.
     pub cpu_s: Option<f64>,
     /// Collectives completed, one for each rank of each.
     pub completed: Option<u64>,
@@ -267,22 +266,6 @@ pub(crate) fn run_tool(command: Command, limit: &Timespec) -> Result<(), String>
     Err(format!("{line}: {how}: {}", process.output_end()))
 }
 
-/// Processor time that all threads of a process have used, from the scheduler's nanoseconds.
-pub fn process_cpu_seconds(pid: u32) -> io::Result<f64> {
-    let mut total = Duration::ZERO;
-    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let text = match fs::read_to_string(thread?.path().join("schedstat")) {
-            Ok(text) => text,
-            // The thread ended between the two readings.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        let first = text.split(' ').next().unwrap_or_default();
-        total += Duration::from_nanos(first.parse().map_err(io::Error::other)?);
-    }
-    Ok(total.as_secs_f64())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -322,12 +305,6 @@ mod tests {
         assert_eq!(tool("exit 0"), Ok(()));
         assert!(tool("echo because >&2; exit 1").unwrap_err().ends_with("because"));
         assert!(tool("exec sleep 1000").unwrap_err().contains("not done after 1 s"));
-    }
-
-    #[test]
-    fn own_processor_time_is_read() {
-        assert!(process_cpu_seconds(std::process::id()).unwrap() > 0.0);
-        assert!(process_cpu_seconds(u32::MAX).is_err());
     }
 
     #[test]

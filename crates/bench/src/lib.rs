@@ -43,7 +43,7 @@ pub use collective::Collective;
 pub use compile::Toolchain;
 pub use error::BenchError;
 pub use fft::{FftOptions, FftReport, FftRow, render_fft_table, run_fft};
-pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System, process_cpu_seconds};
+pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System};
 pub use layout::Layout;
 pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
 pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, parse_size, parse_sizes};

@@ -103,11 +103,6 @@ impl Lab {
 
     /// Starts a lab that outlives this process, called `name` (`default` if `None`).
     pub fn up(name: Option<&str>, spec: &LabSpec) -> Result<Self, LabError> {
-        Self::up_by(name, spec, Path::new("/proc/self/exe"))
-    }
-
-    /// The same from a program that has no hook, see [`Lab::start_by`].
-    pub fn up_by(name: Option<&str>, spec: &LabSpec, program: &Path) -> Result<Self, LabError> {
         let name = name.unwrap_or(DEFAULT_NAME);
         let registry = Registry::open()?;
         if let Some(state) = registry.find(name)? {
@@ -115,7 +110,7 @@ impl Lab {
             let spec = spec.unwrap_or_else(|_| "not answering".into());
             return Err(LabError::AlreadyUp { name: name.to_owned(), spec, pid: state.pid });
         }
-        let mut lab = Self::start_by(spec, program)?;
+        let mut lab = Self::start(spec)?;
         let state = State::of(lab.pid).map_err(|source| LabError::System { what: "see the switch process", source })?;
         registry.save(name, &state)?;
         match lab.ask(&SwitchRequest::Detach)? {

@@ -107,14 +107,6 @@ impl LabSpec {
         Node::Host(host).address()
     }
 
-    /// Number of the host called `name`: its host name (`h3`) or its address (`10.77.0.3`).
-    pub fn host_number(&self, name: &str) -> Option<u16> {
-        match self.node(name)? {
-            Node::Host(host) => Some(host),
-            Node::Dpu(_) => None,
-        }
-    }
-
     /// The host or DPU called `name`: its name (`h3`, `h3-dpu`) or its address (`10.77.0.3`, `10.77.1.3`).
     pub fn node(&self, name: &str) -> Option<Node> {
         Node::called(name).filter(|node| node.number() <= self.hosts && (!node.is_dpu() || self.pcie().is_some()))
@@ -387,14 +379,13 @@ mod tests {
     #[test]
     fn hosts_go_by_name_or_address() {
         let spec: LabSpec = "12x1gbit".parse().unwrap();
-        assert_eq!(spec.host_number("h12"), Some(12));
-        assert_eq!(spec.host_number("10.77.0.7"), Some(7));
+        assert_eq!((spec.node("h12"), spec.node("10.77.0.7")), (Some(Node::Host(12)), Some(Node::Host(7))));
         assert_eq!(spec.node("h3-dpu"), None);
         let spec = spec.with_dpus(None).unwrap();
         assert_eq!((spec.node("h3-dpu"), spec.node("10.77.1.3")), (Some(Node::Dpu(3)), Some(Node::Dpu(3))));
-        assert_eq!((spec.node("h13-dpu"), spec.host_number("h3-dpu")), (None, None));
-        for wrong in ["h13", "h0", "h01", "h+1", "12", "h", "10.77.0.13", "10.77.1.1", "localhost"] {
-            assert_eq!(spec.host_number(wrong), None, "{wrong}");
+        assert_eq!(spec.node("h13-dpu"), None);
+        for wrong in ["h13", "h0", "h01", "h+1", "12", "h", "10.77.0.13", "10.77.1.13", "localhost"] {
+            assert_eq!(spec.node(wrong), None, "{wrong}");
         }
     }
 }
