@@ -43,7 +43,8 @@ impl Algorithms {
         let asked = match chosen_for {
             _ if of_daemons => None,
             Some(chosen_for) => Some(chosen_for.read(&daemons.algorithm).map_err(failed)?),
-            None => return Err(failed(format!("blocks of {collective} go by {PULL}"))),
+            None if daemons.algorithm == PULL => None,
+            None => return Err(failed(format!("{collective} has no other than {PULL}"))),
         };
         let mut tuning = match &daemons.tuning {
             Some(path) => read_tuning(path).map_err(|error| CliError::Failed(error.to_string()))?,
@@ -99,6 +100,8 @@ impl Algorithms {
             fs::write(&path, self.tuning.to_string())
                 .map_err(|error| LaunchError::new(format!("write {}", path.display()), error))?;
             daemons.tuning = Some(path);
+        }
+        if self.asked.is_some() || daemons.algorithm == PULL {
             daemons.algorithm = MULTICAST.to_owned();
         }
         Ok(daemons)
@@ -146,6 +149,7 @@ mod tests {
         assert_eq!(named(Collective::Broadcast, "ring", 4096), "binomial");
         assert_eq!(named(Collective::Allreduce, "ring", 64), "ring");
         assert_eq!(named(Collective::Gather, "multicast", 64), "pull");
+        assert_eq!(named(Collective::Alltoallv, "pull", 64), "pull");
         let tuning = Tuning::untuned(true);
         for bytes in [64, 4 << 20] {
             let collective = selection::Collective::Allreduce;
@@ -170,7 +174,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        for (collective, name) in [(Collective::Allreduce, "magic"), (Collective::Alltoall, "ring")] {
+        for (collective, name) in [
+            (Collective::Allreduce, "magic"),
+            (Collective::Alltoallv, "bruck"),
+            (Collective::Barrier, "dissemination:ports=3"),
+        ] {
             let why = algorithms(collective, name).expect_err("there is none").to_string();
             assert!(why.contains(name), "{why}");
         }

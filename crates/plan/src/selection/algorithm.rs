@@ -68,10 +68,7 @@ const BROADCAST: &[Choice] = &[
     Choice::Broadcast(BroadcastAlgorithm::DoubleTree { segment: 64 << 10 }),
     Choice::Broadcast(BroadcastAlgorithm::ScatterAllgather),
 ];
-const BARRIER: &[Choice] = &[
-    Choice::Barrier(BarrierAlgorithm::Dissemination { ports: 1 }),
-    Choice::Barrier(BarrierAlgorithm::Dissemination { ports: 3 }),
-];
+const BARRIER: &[Choice] = &[Choice::Barrier(BarrierAlgorithm::Dissemination { ports: 1 })];
 const REDUCE: &[Choice] = &[Choice::Reduce(ReduceAlgorithm::Binomial), Choice::Reduce(ReduceAlgorithm::Halving)];
 const ALLREDUCE: &[Choice] = &[
     Choice::Allreduce(AllreduceAlgorithm::RecursiveDoubling),
@@ -132,10 +129,10 @@ impl Collective {
         }
     }
 
-    /// The algorithm that people call `text`.
+    /// The algorithm that people call `text`, which can run.
     ///
     /// # Errors
-    /// When the collective has none of that name and settings: why, in words.
+    /// When the collective has none of that name and settings, or only one that plans know: why, in words.
     pub fn read(self, text: &str) -> Result<Choice, String> {
         fn read<A: FromStr<Err: fmt::Display>>(text: &str, choice: impl FnOnce(A) -> Choice) -> Result<Choice, String> {
             text.parse().map(choice).map_err(|error| error.to_string())
@@ -143,7 +140,13 @@ impl Collective {
         match self {
             Collective::Allgather => read(text, Choice::Allgather),
             Collective::Broadcast => read(text, Choice::Broadcast),
-            Collective::Barrier => read(text, Choice::Barrier),
+            Collective::Barrier => match read(text, Choice::Barrier)? {
+                only if BARRIER.contains(&only) => Ok(only),
+                _ => Err(format!(
+                    "`{text}` is a plan alone: a barrier runs as the ready barrier among service processes, which is {}",
+                    BARRIER[0]
+                )),
+            },
             Collective::Reduce => read(text, Choice::Reduce),
             Collective::Allreduce => read(text, Choice::Allreduce),
             Collective::ReduceScatter => read(text, Choice::ReduceScatter),
@@ -152,9 +155,16 @@ impl Collective {
     }
 }
 
-/// That no collective has this name.
+/// Collectives that can be carried out in one way only, without being asked for.
+const UNCHOSEN: [&str; 6] = ["alltoall", "alltoallv", "gather", "gatherv", "scatter", "scatterv"];
+
+/// That no algorithm is chosen for what has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no algorithm is chosen for `{name}`; one is for {}", Collective::ALL.map(Collective::name).join(", "))]
+#[error(
+    "no algorithm is chosen for `{name}`{}; one is for {}",
+    if UNCHOSEN.contains(&name.as_str()) { ", whose blocks are announced and pulled (SP-5)" } else { "" },
+    Collective::ALL.map(Collective::name).join(", ")
+)]
 pub struct UnknownCollective {
     /// What was given.
     pub name: String,
@@ -225,5 +235,14 @@ mod tests {
             assert!(collective.read("magic").is_err_and(|why| why.contains("magic")));
         }
         assert!("magic".parse::<Collective>().is_err_and(|why| why.to_string().contains("reduce-scatter")));
+    }
+
+    /// Nothing is offered that would not run.
+    #[test]
+    fn what_only_plans_know_is_refused_with_what_runs() {
+        let ports = Collective::Barrier.read("dissemination:ports=3").unwrap_err();
+        assert!(ports.contains("ports=3") && ports.contains("ready barrier") && ports.ends_with("ports=1"), "{ports}");
+        let uneven = "alltoallv".parse::<Collective>().unwrap_err().to_string();
+        assert!(uneven.contains("pulled"), "{uneven}");
     }
 }

@@ -24,7 +24,7 @@
 //! | reduce-scatter | ring, pairwise, recursive halving | `(P-1) a` or `log2 P a`, `+ (P-1)/P n b + (P-1)/P n c` |
 //! | scan | recursive doubling | `log2 P (a + n b + 2 n c)` |
 //! | scan | chain of `s` pieces | `(P-1) (a + n/s b + n/s c) + (s-1) (2 o + n/s b + n/s c)` |
-//! | barrier | dissemination with `k` ports | `log_(k+1) P (L + 2 k o)` |
+//! | barrier | dissemination | nothing but the ready barrier |
 //!
 //! Logarithms are rounded up. On top comes the ready barrier of `log2 hosts` rounds (MC-4), and of multicasts the handshake
 //! (MC-7). Several ranks on a host share its link and its processor: `ceil(P / hosts)` neighbours in rank do. Of a round in
@@ -70,7 +70,7 @@ pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> Terms {
     let spent = match choice {
         Choice::Allgather(algorithm) => allgather(shape, algorithm.carried_out(ranks), bytes),
         Choice::Broadcast(algorithm) => broadcast(shape, algorithm, bytes),
-        Choice::Barrier(BarrierAlgorithm::Dissemination { ports }) => shape.growing(u64::from(ports) + 1, |_| (0, 0)),
+        Choice::Barrier(BarrierAlgorithm::Dissemination { .. }) => Terms::default(),
         Choice::Reduce(algorithm) => reduce(shape, algorithm, bytes),
         Choice::Allreduce(algorithm) => allreduce(shape, algorithm, bytes),
         Choice::ReduceScatter(algorithm) => reduce_scatter(shape, algorithm, bytes),
