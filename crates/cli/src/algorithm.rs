@@ -13,7 +13,7 @@ use outboard_service::settings::read_tuning;
 use crate::error::CliError;
 use crate::launch::DaemonArgs;
 
-/// How blocks for one rank go, whatever else is chosen (SP-5).
+/// How blocks go of which only two ranks know the size, whatever else is chosen (SP-5).
 const PULL: &str = "pull";
 /// What daemons are told to prefer, where they are told nothing else.
 const MULTICAST: &str = "multicast";
@@ -101,7 +101,7 @@ impl Algorithms {
                 .map_err(|error| LaunchError::new(format!("write {}", path.display()), error))?;
             daemons.tuning = Some(path);
         }
-        if self.asked.is_some() || daemons.algorithm == PULL {
+        if self.asked.is_some() || self.collective.is_none() {
             daemons.algorithm = MULTICAST.to_owned();
         }
         Ok(daemons)
@@ -118,12 +118,10 @@ fn chosen_for(collective: Collective) -> Option<selection::Collective> {
         Collective::ReduceScatter => Some(selection::Collective::ReduceScatter),
         Collective::Scan => Some(selection::Collective::Scan),
         Collective::Barrier => Some(selection::Collective::Barrier),
-        Collective::Alltoall
-        | Collective::Alltoallv
-        | Collective::Gather
-        | Collective::Gatherv
-        | Collective::Scatter
-        | Collective::Scatterv => None,
+        Collective::Alltoall => Some(selection::Collective::Alltoall),
+        Collective::Gather => Some(selection::Collective::Gather),
+        Collective::Scatter => Some(selection::Collective::Scatter),
+        Collective::Alltoallv | Collective::Gatherv | Collective::Scatterv => None,
     }
 }
 
@@ -148,7 +146,9 @@ mod tests {
         assert_eq!(named(Collective::Allgatherv, "multicast", 4096), "multicast");
         assert_eq!(named(Collective::Broadcast, "ring", 4096), "binomial");
         assert_eq!(named(Collective::Allreduce, "ring", 64), "ring");
-        assert_eq!(named(Collective::Gather, "multicast", 64), "pull");
+        assert_eq!(named(Collective::Gather, "multicast", 64), "linear");
+        assert_eq!(named(Collective::Alltoall, "bruck", 64), "bruck");
+        assert_eq!(named(Collective::Gatherv, "multicast", 64), "pull");
         assert_eq!(named(Collective::Alltoallv, "pull", 64), "pull");
         let tuning = Tuning::untuned(true);
         for bytes in [64, 4 << 20] {

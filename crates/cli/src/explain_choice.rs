@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use outboard_plan::selection::{Because, Candidate, Case, Chosen, Collective, Rule, Size, Terms, Tuning, estimate};
+use outboard_plan::selection::{Because, Candidate, Case, Chosen, Collective, Rule, Size, Terms, Tuning, WORTH};
 use outboard_service::settings::{Bytes, read_tuning};
 
 use crate::error::CliError;
@@ -18,7 +18,7 @@ const UNTUNED: &str = "none: what daemons do without a tuning file";
 /// A call whose algorithm is asked for.
 #[derive(Debug, Args)]
 pub(crate) struct ChoiceArgs {
-    /// allgather, broadcast, barrier, reduce, allreduce, reduce-scatter or scan
+    /// allgather, broadcast, alltoall, gather, scatter, barrier, reduce, allreduce, reduce-scatter or scan
     collective: Collective,
     /// Ranks of the group
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(outboard_plan::MAX_RANKS)))]
@@ -98,8 +98,7 @@ fn report(tuning: &Tuning, source: &str, case: &Case, play: bool) -> String {
 }
 
 fn played(tuning: &Tuning, case: &Case, choice: outboard_plan::selection::Choice) -> String {
-    let programs = case.programs(choice);
-    let time = programs.and_then(|programs| estimate(&programs, |rank| case.host_of(rank), &tuning.cost).ok());
+    let time = case.played(choice, &tuning.cost).and_then(Result::ok);
     time.map_or_else(|| "-".to_owned(), |time| time.to_string())
 }
 
@@ -110,6 +109,10 @@ fn reason(tuning: &Tuning, source: &str, case: &Case, chosen: &Chosen) -> String
             format!(
                 "the cost model finds it fastest, and no [[choice.{collective}]] applies that can be carried out here"
             )
+        }
+        Because::Pulled if case.hosts == 1 => "within a host blocks are copied as ranks call".to_owned(),
+        Because::Pulled => {
+            format!("late ranks hold up nobody else, and the cost model finds nothing {WORTH} times as fast")
         }
         Because::Fastest => "the cost model finds it fastest".to_owned(),
         Because::Rule(_) if source == UNTUNED => "daemons without a tuning file always do so".to_owned(),

@@ -10,8 +10,8 @@
 //! A rank is absent, stood in for (its output is staging, SP-6), has called, or its call has ended: when its program is
 //! done, the right neighbour complete (MC-7) and nothing of ours on its way to the wire. A rank that is late keeps only
 //! those waiting that need what it contributes. News of the collective from another host starts the clock after which
-//! the service process stands in. In place means that the input is an alias of the rank's part of the output, so one
-//! program serves both forms. Reductions are ordered as the programs order them, whatever comes first, so that results have
+//! the service process stands in. In place means that the input is an alias of the rank's part of the output (of the root of a
+//! scatter the other way round), so one program serves both forms. Reductions are ordered as the programs order them, whatever comes first, so that results have
 //! the same bits from run to run (TH-2). Nobody stands in at a [`CallKind::Barrier`]: once all are ready for it, all have
 //! called, and nothing is left to do.
 //!
@@ -28,7 +28,7 @@ use crate::executor::Run;
 use crate::fragments::Sends;
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
-use crate::interface::{Call, CallKind, InFlight, MemRef, Region, Signature, Step};
+use crate::interface::{Call, CallKind, InFlight, MemRef, Moves, Pairs, Region, Signature, Step};
 use crate::multicast::{Block, chunks_of};
 use crate::outbox::{Completion, Outbox, Staging};
 use crate::pacing::{Portion, Share, transfer_time};
@@ -40,7 +40,7 @@ mod scratch;
 mod shares;
 mod unicast;
 
-use layout::{Terrain, choose};
+pub(crate) use layout::Layout;
 use scratch::Scratch;
 use shares::Shares;
 
@@ -136,12 +136,11 @@ impl Collective {
         cx: &mut Context<'_>,
         instance: InstanceId,
         (signer, signature): (Rank, Signature),
-        extents: Extents,
+        (extents, layout): (Extents, Layout),
     ) -> Result<Self, &'static str> {
         if extents.sizes().any(|bytes| chunks_of(bytes, cx.config.chunk_bytes) >= u64::from(u32::MAX)) {
             return Err("a block of more than 2^32 chunks");
         }
-        let layout = choose(signature, Terrain::of(cx.members), cx.config);
         let local = |rank: &Rank| -> Result<Local, &'static str> {
             let run = Run::new(layout.program(signature, &extents, *rank)?);
             Ok(Local { rank: *rank, presence: Presence::Absent, run, blocked: Vec::new(), scratch: None })
@@ -571,7 +570,10 @@ impl Local {
         }
         let (region, offset) = match (&self.presence, buffer) {
             // The service refuses it where it cannot be.
-            (Presence::Called(call, _), Buffer::Input) if call.in_place => {
+            (Presence::Called(call, _), Buffer::Output) if call.in_place && keeps_input(call) => {
+                (Region::Input(call.id), extents.block(self.rank).offset + offset)
+            }
+            (Presence::Called(call, _), Buffer::Input) if call.in_place && !keeps_input(call) => {
                 let start = call.signature.kind.reduction().map_or_else(|| extents.block(self.rank).offset, |_| 0);
                 (Region::Output(call.id), placed(call, extents, start + offset))
             }
@@ -591,6 +593,11 @@ impl Local {
     fn has_block_of(&self, source: Rank) -> bool {
         self.run.multicast_receive(source).is_none_or(|(op, _)| self.run.is_done(op))
     }
+}
+
+/// Whether a call in place leaves the rank's own block in its input, as the root of a scatter does, and not in its output.
+fn keeps_input(call: &Call) -> bool {
+    matches!(call.signature.kind.class().moves, Moves::Blocks(Pairs::From(_)))
 }
 
 /// Where byte `offset` of the plan's output lies in that of the call, whose blocks may lie anywhere.

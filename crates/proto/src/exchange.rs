@@ -1,4 +1,5 @@
-//! One all-to-all, gather or scatter at one service process, by pull (SP-5): the last two are all-to-alls in which all but the
+//! One all-to-all, gather or scatter at one service process, by pull (SP-5), which all choose but for many small blocks of one
+//! size (see [`Collective`](crate::collective::Collective)): the last two are all-to-alls in which all but the
 //! root have one block, so that nobody waits for anybody but the root.
 //!
 //! A rank that calls has its blocks announced to the service processes of their destinations, which ask for them: a bounded
@@ -39,7 +40,7 @@ use crate::executor::Run;
 use crate::fragments::{Bulk, Sends};
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
-use crate::interface::{Call, CallKind, InFlight, MemRef, Order, Region, Signature, Step};
+use crate::interface::{Call, Class, InFlight, MemRef, Moves, Order, Pairs, Region, Signature, Sizes, Step};
 use crate::link::{Tag, Tagged};
 use crate::outbox::{Completion, Staging};
 use crate::wire::{MAX_BLOCKS, Message};
@@ -169,24 +170,13 @@ impl Exchange {
 
     fn even_blocks(call: &Call, ranks: u32) -> Option<Blocks> {
         let Signature { kind, bytes } = call.signature;
-        match kind {
-            CallKind::Gather { root } => Blocks::gather((ranks, root), call.rank, bytes, !call.in_place),
-            CallKind::Scatter { root } => Blocks::scatter((ranks, root), call.rank, bytes, !call.in_place),
-            CallKind::Alltoall => Blocks::even(ranks, bytes),
-            CallKind::Alltoallv
-            | CallKind::Gatherv { .. }
-            | CallKind::Scatterv { .. }
-            | CallKind::Allgather
-            | CallKind::Allgatherv { .. }
-            | CallKind::Broadcast { .. }
-            | CallKind::Barrier
-            | CallKind::Reduce { .. }
-            | CallKind::Allreduce { .. }
-            | CallKind::ReduceScatter { .. }
-            | CallKind::ReduceScatterBlock { .. }
-            | CallKind::Scan { .. }
-            | CallKind::Exscan { .. }
-            | CallKind::Tagged(_) => None,
+        match kind.class() {
+            Class { moves: Moves::Blocks(pairs), sizes: Sizes::Even } => match pairs {
+                Pairs::All => Blocks::even(ranks, bytes),
+                Pairs::To(root) => Blocks::gather((ranks, root), call.rank, bytes, !call.in_place),
+                Pairs::From(root) => Blocks::scatter((ranks, root), call.rank, bytes, !call.in_place),
+            },
+            Class { .. } => None,
         }
     }
 

@@ -1,19 +1,19 @@
 //! One of a group's calls, carried out by the machine of its kind.
 //!
 //! Collectives with a barrier move blocks that all ranks agree on ([`Collective`]); exchanges move what pairs of ranks agree
-//! on, without a barrier ([`Exchange`]); of an allgatherv or uneven reduce-scatter that only others have called the sizes are
+//! on, without a barrier ([`Exchange`]): blocks of one size go either way, as the group chooses; of an allgatherv or uneven reduce-scatter that only others have called the sizes are
 //! unknown ([`Unsized`]).
 //! Never does anything itself.
 
 use outboard_plan::{Extents, Rank};
 
-use crate::collective::{Collective, Context};
+use crate::collective::{Collective, Context, Layout};
 use crate::error::CollectiveError;
 use crate::exchange::Exchange;
 use crate::fragments::Bulk;
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
-use crate::interface::{Call, CallKind, InFlight, Signature};
+use crate::interface::{Call, Class, InFlight, Moves, Signature, Sizes};
 use crate::link::Tag;
 use crate::sizes::Unsized;
 
@@ -45,32 +45,25 @@ impl Instance {
         signer: Rank,
         sizes: Option<Extents>,
     ) -> Result<Self, &'static str> {
-        let extents = match signature.kind {
-            CallKind::Alltoall
-            | CallKind::Alltoallv
-            | CallKind::Gather { .. }
-            | CallKind::Gatherv { .. }
-            | CallKind::Scatter { .. }
-            | CallKind::Scatterv { .. } => {
+        let Class { moves, sizes: known } = signature.kind.class();
+        let extents = match (moves, known) {
+            (Moves::Messages(_), _) => return Err("tagged messages as an instance of a group"),
+            (_, Sizes::Paired) => {
                 return Exchange::new(cx, id, signature, signer).map(Box::new).map(Instance::Exchange);
             }
-            CallKind::Allgatherv { .. } | CallKind::ReduceScatter { .. } => match sizes {
-                None => return Ok(Instance::Unsized(Box::new(Unsized::new(cx, id, signature, signer)))),
-                sizes => sizes,
-            },
-            CallKind::Allgather | CallKind::ReduceScatterBlock { .. } => {
-                Extents::even(cx.members.ranks(), signature.bytes)
+            (_, Sizes::Agreed(_)) if sizes.is_none() => {
+                return Ok(Instance::Unsized(Box::new(Unsized::new(cx, id, signature, signer))));
             }
-            CallKind::Broadcast { .. }
-            | CallKind::Barrier
-            | CallKind::Reduce { .. }
-            | CallKind::Allreduce { .. }
-            | CallKind::Scan { .. }
-            | CallKind::Exscan { .. } => Extents::even(1, signature.bytes),
-            CallKind::Tagged(_) => return Err("tagged messages as an instance of a group"),
+            (_, Sizes::Agreed(_)) => sizes,
+            (_, Sizes::Even) => Extents::even(cx.members.ranks(), signature.bytes),
+            (_, Sizes::Whole) => Extents::even(1, signature.bytes),
         };
         let extents = extents.ok_or("blocks beyond the address space")?;
-        Collective::new(cx, id, (signer, signature), extents).map(Box::new).map(Instance::Collective)
+        let layout = Layout::choose(signature, cx.members, cx.config);
+        if layout.pulls() {
+            return Exchange::new(cx, id, signature, signer).map(Box::new).map(Instance::Exchange);
+        }
+        Collective::new(cx, id, (signer, signature), (extents, layout)).map(Box::new).map(Instance::Collective)
     }
 
     /// The machine of a collective with a barrier.

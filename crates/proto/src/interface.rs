@@ -97,6 +97,54 @@ pub enum CallKind {
     Tagged(TaggedCall),
 }
 
+/// What a kind of call is, apart from who receives what of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Class {
+    /// What goes where.
+    pub moves: Moves,
+    /// Who knows how large.
+    pub sizes: Sizes,
+}
+
+/// What goes where in a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moves {
+    /// What every rank, or the root, contributes goes to all others as it is.
+    ToAll,
+    /// Ranks have a block for each other.
+    Blocks(Pairs),
+    /// Vectors are combined.
+    Combined(Reduction),
+    /// Nothing does.
+    Nothing,
+    /// What the call says of messages.
+    Messages(TaggedCall),
+}
+
+/// Which ranks have a block for each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pairs {
+    /// All.
+    All,
+    /// All for one.
+    To(Rank),
+    /// One for all.
+    From(Rank),
+}
+
+/// How large the blocks of a call are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sizes {
+    /// There is one, or none, of the signature's bytes.
+    Whole,
+    /// One for each rank, each of the signature's bytes.
+    Even,
+    /// One for each rank, which brings along what all know; the fingerprint, [`sizes_digest`].
+    Agreed(u64),
+    /// What the two ranks of a block alone know.
+    Paired,
+}
+
 /// A call of tagged messages. Counts by itself: it is no instance of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaggedCall {
@@ -122,75 +170,47 @@ pub enum TaggedCall {
 }
 
 impl CallKind {
-    /// Whether it is a plan of pairs that are announced and pulled (SP-5), without a barrier.
+    /// What it is to those who treat kinds alike: the one place where all of them are told apart by what they do.
+    #[must_use]
+    pub fn class(self) -> Class {
+        let (moves, sizes) = match self {
+            CallKind::Allgather => (Moves::ToAll, Sizes::Even),
+            CallKind::Allgatherv { sizes } => (Moves::ToAll, Sizes::Agreed(sizes)),
+            CallKind::Broadcast { .. } => (Moves::ToAll, Sizes::Whole),
+            CallKind::Alltoall => (Moves::Blocks(Pairs::All), Sizes::Even),
+            CallKind::Alltoallv => (Moves::Blocks(Pairs::All), Sizes::Paired),
+            CallKind::Gather { root } => (Moves::Blocks(Pairs::To(root)), Sizes::Even),
+            CallKind::Gatherv { root } => (Moves::Blocks(Pairs::To(root)), Sizes::Paired),
+            CallKind::Scatter { root } => (Moves::Blocks(Pairs::From(root)), Sizes::Even),
+            CallKind::Scatterv { root } => (Moves::Blocks(Pairs::From(root)), Sizes::Paired),
+            CallKind::Barrier => (Moves::Nothing, Sizes::Whole),
+            CallKind::Reduce { reduction, .. }
+            | CallKind::Allreduce { reduction }
+            | CallKind::Scan { reduction }
+            | CallKind::Exscan { reduction } => (Moves::Combined(reduction), Sizes::Whole),
+            CallKind::ReduceScatter { reduction, sizes } => (Moves::Combined(reduction), Sizes::Agreed(sizes)),
+            CallKind::ReduceScatterBlock { reduction } => (Moves::Combined(reduction), Sizes::Even),
+            CallKind::Tagged(call) => (Moves::Messages(call), Sizes::Whole),
+        };
+        Class { moves, sizes }
+    }
+
+    /// Whether pairs of ranks have a block for each other, which may be announced and pulled (SP-5).
     #[must_use]
     pub fn is_exchange(self) -> bool {
-        match self {
-            CallKind::Alltoall
-            | CallKind::Alltoallv
-            | CallKind::Gather { .. }
-            | CallKind::Gatherv { .. }
-            | CallKind::Scatter { .. }
-            | CallKind::Scatterv { .. } => true,
-            CallKind::Allgather
-            | CallKind::Allgatherv { .. }
-            | CallKind::Broadcast { .. }
-            | CallKind::Barrier
-            | CallKind::Reduce { .. }
-            | CallKind::Allreduce { .. }
-            | CallKind::ReduceScatter { .. }
-            | CallKind::ReduceScatterBlock { .. }
-            | CallKind::Scan { .. }
-            | CallKind::Exscan { .. }
-            | CallKind::Tagged(_) => false,
-        }
+        matches!(self.class().moves, Moves::Blocks(_))
     }
 
     /// How the vectors are combined, where they are.
     #[must_use]
     pub fn reduction(self) -> Option<Reduction> {
-        match self {
-            CallKind::Reduce { reduction, .. }
-            | CallKind::Allreduce { reduction }
-            | CallKind::ReduceScatter { reduction, .. }
-            | CallKind::ReduceScatterBlock { reduction }
-            | CallKind::Scan { reduction }
-            | CallKind::Exscan { reduction } => Some(reduction),
-            CallKind::Allgather
-            | CallKind::Allgatherv { .. }
-            | CallKind::Broadcast { .. }
-            | CallKind::Alltoall
-            | CallKind::Alltoallv
-            | CallKind::Gather { .. }
-            | CallKind::Gatherv { .. }
-            | CallKind::Scatter { .. }
-            | CallKind::Scatterv { .. }
-            | CallKind::Barrier
-            | CallKind::Tagged(_) => None,
-        }
+        if let Moves::Combined(reduction) = self.class().moves { Some(reduction) } else { None }
     }
 
     /// The fingerprint of the sizes of its blocks, where a call brings sizes along that all ranks know.
     #[must_use]
     pub fn sizes(self) -> Option<u64> {
-        match self {
-            CallKind::Allgatherv { sizes } | CallKind::ReduceScatter { sizes, .. } => Some(sizes),
-            CallKind::Allgather
-            | CallKind::Broadcast { .. }
-            | CallKind::Alltoall
-            | CallKind::Alltoallv
-            | CallKind::Gather { .. }
-            | CallKind::Gatherv { .. }
-            | CallKind::Scatter { .. }
-            | CallKind::Scatterv { .. }
-            | CallKind::Barrier
-            | CallKind::Reduce { .. }
-            | CallKind::Allreduce { .. }
-            | CallKind::ReduceScatterBlock { .. }
-            | CallKind::Scan { .. }
-            | CallKind::Exscan { .. }
-            | CallKind::Tagged(_) => None,
-        }
+        if let Sizes::Agreed(sizes) = self.class().sizes { Some(sizes) } else { None }
     }
 
     /// In the words of reports.

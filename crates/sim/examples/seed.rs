@@ -1,12 +1,12 @@
 //! Plays seeds of the mixed faults, or of recorded groups, and prints the account of the first that fails: `seed
 //! [recorded] FROM [TO]`.
 
-use outboard_sim::{Scenario, mixed_recorded, mixed_reductions, run, sweep};
+use outboard_sim::{Scenario, mixed_choices, mixed_recorded, run, sweep};
 
 fn main() {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
     let recorded = args.first().is_some_and(|first| first == "recorded");
-    let scenario: fn(u64) -> Scenario = if recorded { mixed_recorded } else { mixed_reductions };
+    let scenario: fn(u64) -> Scenario = if recorded { mixed_recorded } else { mixed_choices };
     args.drain(..usize::from(recorded));
     let args: Vec<u64> = args.iter().map(|a| a.parse().expect("a number")).collect();
     match args[..] {

@@ -3,8 +3,10 @@
 //! Invariant: what is drawn leaves every run an end that the oracles accept: chances of false alarms of the heartbeat are
 //! negligible, and whoever dies is a true culprit.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use outboard_plan::selection::{Collective, Rule, Size, Tuning};
 use outboard_plan::{Element, Operator, Reduction};
 use outboard_proto::Config;
 use outboard_proto::config::AllgatherAlgorithm;
@@ -18,6 +20,19 @@ use crate::network::NetworkPlan;
 use crate::pattern::Pattern;
 use crate::scenario::{CallPlan, GroupPlan, Scenario};
 use crate::store::StoreKind;
+
+/// [`mixed_reductions`], of which half have a tuning that sets algorithms by hand, where a group may choose.
+#[must_use]
+pub fn mixed_choices(seed: u64) -> Scenario {
+    let mut scenario = mixed_reductions(seed);
+    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6368_6f69_6365) };
+    if draw.one_in(2) {
+        scenario.config.tuning = Some(Arc::new(draw.tuning()));
+        // Scratch, as of reductions.
+        scenario.config.staging_quota = 256 << 20;
+    }
+    scenario
+}
 
 /// [`mixed_faults`], of which some calls are barriers and half of the scenarios have reductions.
 #[must_use]
@@ -167,6 +182,20 @@ struct Draw {
 }
 
 impl Draw {
+    /// Sets two algorithms of most collectives, the first for short vectors and small blocks.
+    fn tuning(&mut self) -> Tuning {
+        let mut tuning = Tuning::default();
+        for collective in Collective::ALL {
+            if self.one_in(4) {
+                continue;
+            }
+            let up_to = self.of(&[100, 1_000, 10_000]);
+            let mut rule = |up_to| Rule { up_to, ranks: None, choice: self.of(collective.choices()) };
+            tuning.rules.insert(collective, vec![rule(Some(Size(up_to))), rule(None)]);
+        }
+        tuning
+    }
+
     fn one_in(&mut self, n: u32) -> bool {
         self.rng.random_range(0..n) == 0
     }

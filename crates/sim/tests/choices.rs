@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_plan::selection::{Choice, Collective, Rule, Tuning};
-use outboard_plan::{AllgatherAlgorithm, Element, LeaderExchange, Operator, Reduction};
+use outboard_plan::{AllgatherAlgorithm, AlltoallAlgorithm, Element, LeaderExchange, Operator, Reduction};
 use outboard_sim::{CallPlan, Combined, Faults, Pattern, Scenario, StoreKind, run};
 
 /// A tuning by which each collective is carried out by `choice`, where it is one of its own.
@@ -20,6 +20,9 @@ fn calls(collective: Collective, ranks: usize, bytes: u64) -> Vec<CallPlan> {
     match collective {
         Collective::Allgather => vec![CallPlan::of(Pattern::Allgather, bytes)],
         Collective::Broadcast => vec![CallPlan::of(Pattern::Broadcast { root: ranks - 1 }, bytes)],
+        Collective::Alltoall => vec![CallPlan::of(Pattern::Alltoall, bytes)],
+        Collective::Gather => with_root(ranks, |root| Pattern::Gather { root }, bytes),
+        Collective::Scatter => with_root(ranks, |root| Pattern::Scatter { root }, bytes),
         Collective::Barrier => vec![CallPlan::of(Pattern::Barrier, 0)],
         Collective::Reduce => vec![combined(Combined::Reduce { root: ranks - 1 })],
         Collective::Allreduce => vec![combined(Combined::Allreduce)],
@@ -28,6 +31,12 @@ fn calls(collective: Collective, ranks: usize, bytes: u64) -> Vec<CallPlan> {
         }
         Collective::Scan => vec![combined(Combined::Scan), combined(Combined::Exscan)],
     }
+}
+
+/// From or to two roots, of which one has its block in place.
+fn with_root(ranks: usize, pattern: impl Fn(usize) -> Pattern, bytes: u64) -> Vec<CallPlan> {
+    let in_place = CallPlan { in_place: vec![ranks / 2], ..CallPlan::of(pattern(ranks / 2), bytes) };
+    vec![CallPlan::of(pattern(ranks - 1), bytes), in_place]
 }
 
 fn play(collective: Collective, choice: Choice, ranks: usize, bytes: u64, faults: Faults) {
@@ -62,6 +71,29 @@ fn all_that_may_be_chosen_outlives_loss() {
     let faults = Faults { datagram_loss: 0.1, frame_loss: 0.1, jitter: Duration::from_millis(1), ..Faults::none() };
     for (collective, choice) in Collective::ALL.into_iter().flat_map(|c| c.choices().iter().map(move |one| (c, *one))) {
         play(collective, choice, 7, 20_000, faults.clone());
+    }
+}
+
+#[test]
+fn exchanges_that_people_set_are_carried_out() {
+    for algorithm in [AlltoallAlgorithm::Pairwise, AlltoallAlgorithm::ScatterDestination { batch: 2 }] {
+        for ranks in [2, 8, 9] {
+            play(Collective::Alltoall, Choice::Alltoall(algorithm), ranks, 3_000, Faults::none());
+        }
+    }
+}
+
+/// Whoever calls an all-to-all of other blocks than the rest is found, whatever algorithms either means.
+#[test]
+fn ranks_that_disagree_about_what_is_pulled_are_told() {
+    let text =
+        "[[choice.alltoall]]\nup-to = \"1 KiB\"\nalgorithm = \"bruck\"\n[[choice.alltoall]]\nalgorithm = \"pull\"\n";
+    for (bytes, disagrees) in [(64, (3, 4096)), (4096, (3, 64)), (64, (0, 65))] {
+        let mut scenario = Scenario::allgather(5, 0);
+        scenario.config.tuning = Some(Arc::new(text.parse().expect("valid")));
+        let call = CallPlan { disagrees: Some(disagrees), ..CallPlan::of(Pattern::Alltoall, bytes) };
+        scenario.groups[0].calls = vec![call];
+        assert_eq!(run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}")).errors, 5);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outboard_proto::config::AllgatherAlgorithm;
-use outboard_sim::{HostDeath, Scenario, mixed, mixed_allgathers, mixed_exchanges, mixed_reductions, mixed_sizes, run};
+use outboard_sim::{HostDeath, Scenario, mixed, mixed_allgathers, mixed_choices, mixed_exchanges, mixed_sizes, run};
 
 /// Seeds of the sweep; `make soak` asks for more through the environment.
 fn seeds() -> u64 {
@@ -24,8 +24,8 @@ fn mixed_faults_end_right_or_name_the_culprit() {
 #[test]
 fn a_run_is_a_function_of_scenario_and_seed() {
     for seed in 0..20 {
-        let once = run(&mixed_reductions(seed), seed).map_err(|f| f.to_string());
-        assert_eq!(once, run(&mixed_reductions(seed), seed).map_err(|f| f.to_string()), "seed {seed}");
+        let once = run(&mixed_choices(seed), seed).map_err(|f| f.to_string());
+        assert_eq!(once, run(&mixed_choices(seed), seed).map_err(|f| f.to_string()), "seed {seed}");
     }
 }
 

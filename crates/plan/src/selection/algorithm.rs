@@ -6,7 +6,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::algorithm::{AllgatherAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, LeaderExchange};
+use crate::algorithm::{
+    AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, GatherAlgorithm, LeaderExchange,
+    ScatterAlgorithm,
+};
 use crate::combine::{AllreduceAlgorithm, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm};
 
 /// A collective that an algorithm is chosen for, and the bytes by which.
@@ -16,6 +19,12 @@ pub enum Collective {
     Allgather,
     /// Bytes of the root.
     Broadcast,
+    /// Of blocks of one size; bytes of a block.
+    Alltoall,
+    /// Of blocks of one size; bytes of a block.
+    Gather,
+    /// Of blocks of one size; bytes of a block.
+    Scatter,
     /// No bytes.
     Barrier,
     /// Bytes of the whole vector.
@@ -35,6 +44,12 @@ pub enum Choice {
     Allgather(AllgatherAlgorithm),
     /// See [`BroadcastAlgorithm`].
     Broadcast(BroadcastAlgorithm),
+    /// See [`AlltoallAlgorithm`].
+    Alltoall(AlltoallAlgorithm),
+    /// See [`GatherAlgorithm`].
+    Gather(GatherAlgorithm),
+    /// See [`ScatterAlgorithm`].
+    Scatter(ScatterAlgorithm),
     /// See [`BarrierAlgorithm`].
     Barrier(BarrierAlgorithm),
     /// See [`ReduceAlgorithm`].
@@ -68,6 +83,9 @@ const BROADCAST: &[Choice] = &[
     Choice::Broadcast(BroadcastAlgorithm::DoubleTree { segment: 64 << 10 }),
     Choice::Broadcast(BroadcastAlgorithm::ScatterAllgather),
 ];
+const ALLTOALL: &[Choice] = &[Choice::Alltoall(AlltoallAlgorithm::Pull), Choice::Alltoall(AlltoallAlgorithm::Bruck)];
+const GATHER: &[Choice] = &[Choice::Gather(GatherAlgorithm::Linear), Choice::Gather(GatherAlgorithm::Binomial)];
+const SCATTER: &[Choice] = &[Choice::Scatter(ScatterAlgorithm::Linear), Choice::Scatter(ScatterAlgorithm::Binomial)];
 const BARRIER: &[Choice] = &[Choice::Barrier(BarrierAlgorithm::Dissemination { ports: 1 })];
 const REDUCE: &[Choice] = &[Choice::Reduce(ReduceAlgorithm::Binomial), Choice::Reduce(ReduceAlgorithm::Halving)];
 const ALLREDUCE: &[Choice] = &[
@@ -91,9 +109,12 @@ const SCAN: &[Choice] = &[
 
 impl Collective {
     /// All of them.
-    pub const ALL: [Collective; 7] = [
+    pub const ALL: [Collective; 10] = [
         Collective::Allgather,
         Collective::Broadcast,
+        Collective::Alltoall,
+        Collective::Gather,
+        Collective::Scatter,
         Collective::Barrier,
         Collective::Reduce,
         Collective::Allreduce,
@@ -107,6 +128,9 @@ impl Collective {
         match self {
             Collective::Allgather => "allgather",
             Collective::Broadcast => "broadcast",
+            Collective::Alltoall => "alltoall",
+            Collective::Gather => "gather",
+            Collective::Scatter => "scatter",
             Collective::Barrier => "barrier",
             Collective::Reduce => "reduce",
             Collective::Allreduce => "allreduce",
@@ -121,6 +145,9 @@ impl Collective {
         match self {
             Collective::Allgather => ALLGATHER,
             Collective::Broadcast => BROADCAST,
+            Collective::Alltoall => ALLTOALL,
+            Collective::Gather => GATHER,
+            Collective::Scatter => SCATTER,
             Collective::Barrier => BARRIER,
             Collective::Reduce => REDUCE,
             Collective::Allreduce => ALLREDUCE,
@@ -140,6 +167,9 @@ impl Collective {
         match self {
             Collective::Allgather => read(text, Choice::Allgather),
             Collective::Broadcast => read(text, Choice::Broadcast),
+            Collective::Alltoall => read(text, Choice::Alltoall),
+            Collective::Gather => read(text, Choice::Gather),
+            Collective::Scatter => read(text, Choice::Scatter),
             Collective::Barrier => match read(text, Choice::Barrier)? {
                 only if BARRIER.contains(&only) => Ok(only),
                 _ => Err(format!(
@@ -155,14 +185,14 @@ impl Collective {
     }
 }
 
-/// Collectives that can be carried out in one way only, without being asked for.
-const UNCHOSEN: [&str; 6] = ["alltoall", "alltoallv", "gather", "gatherv", "scatter", "scatterv"];
+/// Collectives of which only the two ranks of a block know its size, so that all can agree on one way alone.
+const UNCHOSEN: [&str; 3] = ["alltoallv", "gatherv", "scatterv"];
 
 /// That no algorithm is chosen for what has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no algorithm is chosen for `{name}`{}; one is for {}",
-    if UNCHOSEN.contains(&name.as_str()) { ", whose blocks are announced and pulled (SP-5)" } else { "" },
+    if UNCHOSEN.contains(&name.as_str()) { ", whose blocks are always pulled, since only two ranks know the size of each" } else { "" },
     Collective::ALL.map(Collective::name).join(", ")
 )]
 pub struct UnknownCollective {
@@ -186,6 +216,18 @@ impl fmt::Display for Collective {
 }
 
 impl Choice {
+    /// Whether blocks are announced and pulled, without a barrier, so that nobody waits for a rank that it has no block
+    /// with (SP-5). All others begin behind the ready barrier (MC-4).
+    #[must_use]
+    pub const fn pulls(self) -> bool {
+        matches!(
+            self,
+            Choice::Alltoall(AlltoallAlgorithm::Pull)
+                | Choice::Gather(GatherAlgorithm::Linear)
+                | Choice::Scatter(ScatterAlgorithm::Linear)
+        )
+    }
+
     /// Whether it multicasts.
     #[must_use]
     pub const fn multicasts(self) -> bool {
@@ -197,6 +239,9 @@ impl Choice {
             ) => true,
             Choice::Allgather(_)
             | Choice::Broadcast(_)
+            | Choice::Alltoall(_)
+            | Choice::Gather(_)
+            | Choice::Scatter(_)
             | Choice::Barrier(_)
             | Choice::Reduce(_)
             | Choice::Allreduce(_)
@@ -212,6 +257,9 @@ impl fmt::Display for Choice {
         match self {
             Choice::Allgather(algorithm) => algorithm.fmt(f),
             Choice::Broadcast(algorithm) => algorithm.fmt(f),
+            Choice::Alltoall(algorithm) => algorithm.fmt(f),
+            Choice::Gather(algorithm) => algorithm.fmt(f),
+            Choice::Scatter(algorithm) => algorithm.fmt(f),
             Choice::Barrier(algorithm) => algorithm.fmt(f),
             Choice::Reduce(algorithm) => algorithm.fmt(f),
             Choice::Allreduce(algorithm) => algorithm.fmt(f),

@@ -1,7 +1,8 @@
 //! Which algorithm carries out a call.
 //!
 //! The answer depends on the call, the group and its agreed tuning alone, by integer arithmetic, so all members of a group
-//! find the same. Of equal times the first in [`Collective::choices`] wins.
+//! find the same. Of equal times the first in [`Collective::choices`] wins. Where blocks can be pulled without a barrier that is
+//! given up only for [`WORTH`] times the speed, since behind a barrier a late rank holds up everybody's blocks.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +10,11 @@ use super::algorithm::{Choice, Collective};
 use super::cost::{Estimate, Terms};
 use super::formula::{Case, terms};
 use super::tuning::{Rule, Tuning};
-use crate::algorithm::{AllgatherAlgorithm, BroadcastAlgorithm};
+use crate::algorithm::{AllgatherAlgorithm, AlltoallAlgorithm, BroadcastAlgorithm};
 use crate::broadcast::MAX_SEGMENTS;
+
+/// How many times as fast an exchange has to be for a barrier before it.
+pub const WORTH: u128 = 2;
 
 /// An algorithm, and why it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +32,9 @@ pub enum Because {
     Rule(usize),
     /// The cost model finds it fastest.
     Fastest,
+    /// Blocks are pulled without a barrier (SP-5), and the cost model finds nothing [`WORTH`] times as fast, or no network that
+    /// could be spared.
+    Pulled,
 }
 
 /// One algorithm that a call may be carried out by.
@@ -64,7 +71,7 @@ impl Tuning {
     /// too many.
     #[must_use]
     pub fn candidate(&self, case: &Case, choice: Choice) -> Option<Candidate> {
-        if choice.multicasts() && !case.multicast || !fits(choice, case.bytes) {
+        if choice.multicasts() && !case.multicast || !fits(choice, case) {
             return None;
         }
         let terms = terms(&self.cost, case, choice);
@@ -86,19 +93,30 @@ impl Tuning {
             return Chosen { choice: rule.choice, because: Because::Rule(index) };
         }
         let fastest = self.candidates(case).min_by_key(|candidate| candidate.time);
-        let choice = fastest.expect("every collective has an algorithm that needs no multicast").choice;
-        Chosen { choice, because: Because::Fastest }
+        let fastest = fastest.expect("every collective has an algorithm that needs no multicast");
+        let pulled = self.candidates(case).find(|candidate| candidate.choice.pulls() && candidate != &fastest);
+        match pulled.filter(|pulled| case.hosts == 1 || fastest.time.0.saturating_mul(WORTH) > pulled.time.0) {
+            Some(pulled) => Chosen { choice: pulled.choice, because: Because::Pulled },
+            None => Chosen { choice: fastest.choice, because: Because::Fastest },
+        }
     }
 }
 
 /// Whether there is a plan for so many bytes.
-fn fits(choice: Choice, bytes: u64) -> bool {
+fn fits(choice: Choice, &Case { ranks, bytes, .. }: &Case) -> bool {
     match choice {
         Choice::Broadcast(BroadcastAlgorithm::Chain { segment } | BroadcastAlgorithm::DoubleTree { segment }) => {
             bytes.div_ceil(segment.max(1)) <= MAX_SEGMENTS
         }
+        // What a rank packs and receives in as many rounds as a rank has bits lies in scratch.
+        Choice::Alltoall(AlltoallAlgorithm::Bruck) => {
+            bytes.checked_mul(u64::from(ranks) * u64::from(2 * u32::BITS)).is_some()
+        }
         Choice::Allgather(_)
         | Choice::Broadcast(_)
+        | Choice::Alltoall(_)
+        | Choice::Gather(_)
+        | Choice::Scatter(_)
         | Choice::Barrier(_)
         | Choice::Reduce(_)
         | Choice::Allreduce(_)
@@ -144,6 +162,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// SP-5: nobody waits for a barrier that does not pay, and on one host none does.
+    #[test]
+    fn blocks_are_pulled_where_a_barrier_does_not_pay() {
+        let tuning = Tuning::default();
+        for collective in [Collective::Alltoall, Collective::Gather, Collective::Scatter] {
+            for bytes in [8, 1 << 20] {
+                for (ranks, hosts) in [(1, 1), (2, 2), (4, 4), (8, 8), (16, 16), (64, 1)] {
+                    let chosen = tuning.choose(&case(collective, ranks, hosts, bytes));
+                    assert!(chosen.choice.pulls(), "{collective} among {ranks} on {hosts}: {chosen:?}");
+                }
+            }
+            let large = tuning.choose(&case(collective, 64, 64, 1 << 20)).choice;
+            assert!(large.pulls(), "{large}");
+        }
+        let small = tuning.choose(&case(Collective::Alltoall, 64, 64, 8));
+        assert_eq!(small, Chosen { choice: Choice::Alltoall(AlltoallAlgorithm::Bruck), because: Because::Fastest });
     }
 
     /// Short vectors take few rounds, long ones few bytes; and nothing overflows.

@@ -11,7 +11,7 @@
 //! | multicast | processor `message`, way out at the multicast rate; ways in of all other hosts at once after `latency`, the processor there `message` and a copy for each local rank but the first, whose bytes are copied as they come (MC-2) |
 //! | copy, reduce | processor, `bytes / copy` or `bytes / reduce` |
 //!
-//! Before all of it goes the ready barrier (MC-4), behind multicasts the handshake (MC-7). This is the reference for the
+//! Before all of it goes the ready barrier (MC-4) where nothing is pulled, behind multicasts the handshake (MC-7). This is the reference for the
 //! closed forms of [`super::formula`], which name the longest path alone. It takes time and memory in the order of all
 //! steps of all ranks: for people and tests, not for the choice at a call.
 
@@ -20,8 +20,9 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use thiserror::Error;
 
+use super::algorithm::Choice;
 use super::cost::{Cost, Estimate, at_rate, each};
-use super::formula::rounds_of;
+use super::formula::{Case, rounds_of};
 use crate::program::{Op, OpId, Program, Rank};
 
 /// Why programs have no estimate.
@@ -63,9 +64,30 @@ pub enum EstimateError {
 /// # Errors
 /// When the programs do not fit together or the cluster; see [`EstimateError`].
 pub fn estimate(programs: &[Program], host_of: impl Fn(Rank) -> u32, cost: &Cost) -> Result<Estimate, EstimateError> {
+    play(programs, host_of, cost, true)
+}
+
+impl Case {
+    /// When a call by `choice` is done if all ranks call at once; `None` where the algorithm refuses such a call.
+    ///
+    /// # Errors
+    /// As [`estimate`].
+    #[must_use]
+    pub fn played(&self, choice: Choice, cost: &Cost) -> Option<Result<Estimate, EstimateError>> {
+        let programs = self.programs(choice)?;
+        Some(play(&programs, |rank| self.host_of(rank), cost, !choice.pulls()))
+    }
+}
+
+fn play(
+    programs: &[Program],
+    host_of: impl Fn(Rank) -> u32,
+    cost: &Cost,
+    barrier: bool,
+) -> Result<Estimate, EstimateError> {
     let hosts: Vec<usize> = (0..programs.len() as u32).map(|rank| host_of(Rank(rank)) as usize).collect();
     let mut play = Play::new(programs, hosts, cost);
-    play.begin();
+    play.begin(barrier);
     while let Some(Reverse((at, _, event))) = play.events.pop() {
         play.step(at, event)?;
     }
@@ -159,9 +181,9 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn begin(&mut self) {
+    fn begin(&mut self, barrier: bool) {
         let used: std::collections::BTreeSet<usize> = self.host_of.iter().copied().collect();
-        let start = each(rounds_of(used.len() as u64), self.cost.control);
+        let start = if barrier { each(rounds_of(used.len() as u64), self.cost.control) } else { 0 };
         self.last = start;
         for rank in 0..self.programs.len() {
             for id in 0..self.awaits[rank].len() {

@@ -24,16 +24,23 @@
 //! | reduce-scatter | ring, pairwise, recursive halving | `(P-1) a` or `log2 P a`, `+ (P-1)/P n b + (P-1)/P n c` |
 //! | scan | recursive doubling | `log2 P (a + n b + 2 n c)` |
 //! | scan | chain of `s` pieces | `(P-1) (a + n/s b + n/s c) + (s-1) (2 o + n/s b + n/s c)` |
+//! | alltoall | pull (SP-5) | `3 L + 6 (P-1) o + (P-1) n b` |
+//! | alltoall | pairwise, scatter-destination | `(P-1) a` or `L + 2 (P-1) o`, `+ (P-1) n b` |
+//! | alltoall | Bruck | `log2 P (a + P/2 n b)` |
+//! | gather, scatter | linear, by pull (SP-5) | `3 L + 3 (P-1) o + (P-1) n b` |
+//! | gather, scatter | binomial | `log2 P a + (P-1) n b` |
 //! | barrier | dissemination | nothing but the ready barrier |
 //!
-//! Logarithms are rounded up. On top comes the ready barrier of `log2 hosts` rounds (MC-4), and of multicasts the handshake
+//! Logarithms are rounded up. On top comes the ready barrier of `log2 hosts` rounds (MC-4) where nothing is pulled, and of multicasts the handshake
 //! (MC-7). Several ranks on a host share its link and its processor: `ceil(P / hosts)` neighbours in rank do. Of a round in
 //! which each rank sends to the one `d` further, `min(d, ceil(P / hosts))` messages of a host go out and the others are
 //! copies.
 
 use super::algorithm::{Choice, Collective};
 use super::cost::{Cost, Terms};
-use crate::algorithm::{AllgatherAlgorithm, BarrierAlgorithm, BroadcastAlgorithm};
+use crate::algorithm::{
+    AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, GatherAlgorithm, ScatterAlgorithm,
+};
 use crate::combine::{AllreduceAlgorithm, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm};
 
 /// A call that an algorithm is wanted for.
@@ -70,6 +77,12 @@ pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> Terms {
     let spent = match choice {
         Choice::Allgather(algorithm) => allgather(shape, algorithm.carried_out(ranks), bytes),
         Choice::Broadcast(algorithm) => broadcast(shape, algorithm, bytes),
+        Choice::Alltoall(algorithm) => alltoall(shape, algorithm, bytes),
+        Choice::Gather(GatherAlgorithm::Linear) => shape.pulled_by_one(bytes),
+        Choice::Scatter(ScatterAlgorithm::Linear) => shape.pulled_from_one(bytes),
+        Choice::Gather(GatherAlgorithm::Binomial) | Choice::Scatter(ScatterAlgorithm::Binomial) => {
+            shape.blocks_of_a_tree(bytes)
+        }
         Choice::Barrier(BarrierAlgorithm::Dissemination { .. }) => Terms::default(),
         Choice::Reduce(algorithm) => reduce(shape, algorithm, bytes),
         Choice::Allreduce(algorithm) => allreduce(shape, algorithm, bytes),
@@ -77,7 +90,8 @@ pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> Terms {
         Choice::Scan(algorithm) => scan(shape, algorithm, bytes),
     };
     let handshake = u64::from(spent.multicast > 0);
-    spent + Terms { controls: rounds_of(shape.hosts) + handshake, ..Terms::default() }
+    let barrier = if choice.pulls() { 0 } else { rounds_of(shape.hosts) };
+    spent + Terms { controls: barrier + handshake, ..Terms::default() }
 }
 
 /// How ranks lie on hosts.
@@ -284,6 +298,37 @@ impl<'a> Spread<'a> {
         }
     }
 
+    /// The block of every rank to one, or from one, along a binomial tree.
+    fn blocks_of_a_tree(self, n: u64) -> Terms {
+        let elsewhere = (self.ranks - self.here).saturating_mul(n);
+        let copied = self.here.saturating_mul(if self.here > 1 { 2 * rounds_of(self.here) } else { 1 });
+        Terms { sent: elsewhere, copied: copied.saturating_mul(n), ..self.tree(2, 0, 0) }
+    }
+
+    /// Every rank's block to one, which asks for those of other hosts as they are announced.
+    fn pulled_by_one(self, n: u64) -> Terms {
+        let elsewhere = self.ranks - self.here;
+        Terms {
+            latencies: 3 * elsewhere.min(1),
+            messages: 3 * elsewhere + self.here - 1,
+            sent: elsewhere.saturating_mul(n),
+            copied: self.here.saturating_mul(n),
+            ..Terms::default()
+        }
+    }
+
+    /// A block of one rank for every one, which other hosts ask for together.
+    fn pulled_from_one(self, n: u64) -> Terms {
+        let elsewhere = self.ranks - self.here;
+        Terms {
+            latencies: 3 * elsewhere.min(1),
+            messages: 2 * (self.hosts - 1) + elsewhere + self.here - 1,
+            sent: elsewhere.saturating_mul(n),
+            copied: self.here.saturating_mul(n),
+            ..Terms::default()
+        }
+    }
+
     /// Copies of every rank, of so many bytes.
     fn copies(self, bytes: u64) -> Terms {
         Terms { copied: self.here.saturating_mul(bytes), ..Terms::default() }
@@ -334,6 +379,35 @@ fn allgather(shape: Spread<'_>, algorithm: AllgatherAlgorithm, n: u64) -> Terms 
             return exchanged + local;
         }
         AllgatherAlgorithm::Multicast { .. } => shape.multicast(true, n),
+    };
+    moved + shape.copies(n)
+}
+
+fn alltoall(shape: Spread<'_>, algorithm: AlltoallAlgorithm, n: u64) -> Terms {
+    let ranks = shape.ranks;
+    let (out, stays) = (shape.here * (ranks - shape.here), shape.here * (shape.here - 1));
+    let straight = Terms {
+        latencies: out.min(1),
+        messages: 2 * out + stays,
+        sent: out.saturating_mul(n),
+        copied: stays.saturating_mul(n),
+        ..Terms::default()
+    };
+    let moved = match algorithm {
+        // A host hears of every rank elsewhere, is heard of by every host from each of its ranks, and asks and is asked as often.
+        AlltoallAlgorithm::Pull => {
+            let told = 2 * (ranks - shape.here + shape.here * (shape.hosts - 1));
+            straight + Terms { latencies: 2 * straight.latencies, messages: told, ..Terms::default() }
+        }
+        AlltoallAlgorithm::Pairwise => Terms { latencies: straight.latencies * (ranks - 1), ..straight },
+        AlltoallAlgorithm::ScatterDestination { .. } => straight,
+        AlltoallAlgorithm::Bruck => {
+            // How many of the distances to others have the bit.
+            let with = |bit: u64| ranks / (2 * bit) * bit + (ranks % (2 * bit)).saturating_sub(bit);
+            let all: u64 = powers(2, ranks).map(with).sum();
+            shape.growing(2, |bit| (with(bit).saturating_mul(n), 0))
+                + shape.copies(n.saturating_mul(all.saturating_add(ranks - 1)))
+        }
     };
     moved + shape.copies(n)
 }

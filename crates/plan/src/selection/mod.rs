@@ -17,7 +17,7 @@ mod tuning;
 mod units;
 
 pub use algorithm::{Choice, Collective, UnknownCollective};
-pub use choose::{Because, Candidate, Chosen};
+pub use choose::{Because, Candidate, Chosen, WORTH};
 pub use cost::{Cost, Estimate, Terms};
 pub use estimate::{EstimateError, estimate};
 pub use fit::{Sample, fit};

@@ -2,10 +2,11 @@
 
 use std::sync::LazyLock;
 
+use outboard_plan::alltoall::Blocks;
 use outboard_plan::selection::{Case, Choice, Collective, Tuning};
 use outboard_plan::{
     AllgatherAlgorithm, AllreduceAlgorithm, BroadcastAlgorithm, Extents, Program, ProgramBuilder, Rank, Topology,
-    Vector, allgatherv, allreduce, broadcast, exscan, reduce, reduce_scatter, scan,
+    Vector, allgatherv, allreduce, alltoall, broadcast, exscan, gather, reduce, reduce_scatter, scan, scatter,
 };
 
 use crate::config::{self, Config};
@@ -14,7 +15,7 @@ use crate::interface::{CallKind, Signature};
 
 /// Where a group runs, as all its members see it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terrain<'a> {
+struct Terrain<'a> {
     ranks: u32,
     service_processes: u32,
     hosts: u32,
@@ -24,7 +25,7 @@ pub(crate) struct Terrain<'a> {
 }
 
 impl<'a> Terrain<'a> {
-    pub(crate) fn of(members: &'a Members) -> Self {
+    fn of(members: &'a Members) -> Self {
         Terrain {
             ranks: members.ranks(),
             service_processes: members.sps.len() as u32,
@@ -50,19 +51,27 @@ pub(crate) struct Layout {
     topology: Topology,
 }
 
-/// How a call of a collective with a barrier is carried out: a pure function of what all members agree on.
-pub(crate) fn choose(signature: Signature, terrain: Terrain<'_>, config: &Config) -> Layout {
-    // Ranks of one service process need no network: what they multicast is copied.
-    let multicast = match config.allgather {
-        config::AllgatherAlgorithm::Ring => terrain.service_processes == 1,
-        config::AllgatherAlgorithm::Multicast => true,
-    };
-    let case = case(signature, terrain, multicast);
-    let tuning = config.tuning.as_deref().unwrap_or(&UNTUNED[usize::from(multicast)]);
-    let choice = settled(tuning.choose(&case).choice, terrain, config);
-    // Others ask for the number of ranks alone.
-    let by_host = matches!(choice, Choice::Allgather(AllgatherAlgorithm::Hierarchical { .. }));
-    Layout { choice, topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) } }
+impl Layout {
+    /// How a call is carried out of which all know the sizes: a pure function of what all members agree on.
+    pub(crate) fn choose(signature: Signature, members: &Members, config: &Config) -> Layout {
+        let terrain = Terrain::of(members);
+        // Ranks of one service process need no network: what they multicast is copied.
+        let multicast = match config.allgather {
+            config::AllgatherAlgorithm::Ring => terrain.service_processes == 1,
+            config::AllgatherAlgorithm::Multicast => true,
+        };
+        let case = case(signature, terrain, multicast);
+        let tuning = config.tuning.as_deref().unwrap_or(&UNTUNED[usize::from(multicast)]);
+        let choice = settled(tuning.choose(&case).choice, terrain, config);
+        // Others ask for the number of ranks alone.
+        let by_host = matches!(choice, Choice::Allgather(AllgatherAlgorithm::Hierarchical { .. }));
+        Layout { choice, topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) } }
+    }
+
+    /// Whether an [`Exchange`](crate::exchange::Exchange) carries it out, without a barrier (SP-5).
+    pub(crate) fn pulls(&self) -> bool {
+        self.choice.pulls()
+    }
 }
 
 fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
@@ -70,6 +79,9 @@ fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
         CallKind::Allgather => (Collective::Allgather, signature.bytes),
         CallKind::Allgatherv { .. } => (Collective::Allgather, signature.bytes / u64::from(terrain.ranks)),
         CallKind::Broadcast { .. } => (Collective::Broadcast, signature.bytes),
+        CallKind::Alltoall => (Collective::Alltoall, signature.bytes),
+        CallKind::Gather { .. } => (Collective::Gather, signature.bytes),
+        CallKind::Scatter { .. } => (Collective::Scatter, signature.bytes),
         CallKind::Barrier => (Collective::Barrier, 0),
         CallKind::Reduce { .. } => (Collective::Reduce, signature.bytes),
         CallKind::Allreduce { .. } => (Collective::Allreduce, signature.bytes),
@@ -78,13 +90,9 @@ fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
             (Collective::ReduceScatter, signature.bytes.saturating_mul(terrain.ranks.into()))
         }
         CallKind::Scan { .. } | CallKind::Exscan { .. } => (Collective::Scan, signature.bytes),
-        CallKind::Alltoall
-        | CallKind::Alltoallv
-        | CallKind::Gather { .. }
-        | CallKind::Gatherv { .. }
-        | CallKind::Scatter { .. }
-        | CallKind::Scatterv { .. }
-        | CallKind::Tagged(_) => unreachable!("exchanges have no plan of this kind"),
+        CallKind::Alltoallv | CallKind::Gatherv { .. } | CallKind::Scatterv { .. } | CallKind::Tagged(_) => {
+            unreachable!("no algorithm is chosen where sizes are not agreed")
+        }
     };
     Case { collective, ranks: terrain.ranks, hosts: terrain.hosts, bytes, multicast }
 }
@@ -124,6 +132,16 @@ impl Layout {
             (Choice::Broadcast(algorithm), CallKind::Broadcast { root }) => {
                 broadcast(algorithm, ranks, root, rank, signature.bytes).map_err(|_| "a broadcast from this root")
             }
+            (Choice::Alltoall(algorithm), _) => {
+                let blocks = Blocks::even(ranks, signature.bytes).ok_or("an all-to-all beyond the address space")?;
+                alltoall(algorithm, ranks, rank, &blocks).map_err(|_| "an all-to-all of these sizes")
+            }
+            (Choice::Gather(algorithm), CallKind::Gather { root }) => {
+                gather(algorithm, ranks, root, rank, signature.bytes).map_err(|_| "a gather to this root")
+            }
+            (Choice::Scatter(algorithm), CallKind::Scatter { root }) => {
+                scatter(algorithm, ranks, root, rank, signature.bytes).map_err(|_| "a scatter from this root")
+            }
             // Behind the ready barrier all have called: what a plan would tell them is known.
             (Choice::Barrier(_), _) => Ok(ProgramBuilder::new(rank, ranks).build()),
             (Choice::Reduce(algorithm), CallKind::Reduce { root, .. }) => {
@@ -146,7 +164,9 @@ impl Layout {
             (Choice::Scan(algorithm), _) => {
                 scan(algorithm, ranks, rank, vector(signature)?).map_err(|_| "a scan of this size")
             }
-            (Choice::Broadcast(_) | Choice::Reduce(_), _) => unreachable!("chosen for calls with a root"),
+            (Choice::Broadcast(_) | Choice::Reduce(_) | Choice::Gather(_) | Choice::Scatter(_), _) => {
+                unreachable!("chosen for calls with a root")
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use outboard_plan::Extents;
 
 use super::ServiceProcess;
-use crate::collective::{Collective, Context};
+use crate::collective::{Collective, Context, Layout};
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
@@ -22,7 +22,9 @@ impl ServiceProcess {
             return Ok(());
         }
         let mut cx = Context { config: &self.config, members, out: &mut self.out };
-        let collective = Collective::new(&mut cx, id, instance.signature(), sizes);
+        let (signer, signature) = instance.signature();
+        let layout = Layout::choose(signature, cx.members, cx.config);
+        let collective = Collective::new(&mut cx, id, (signer, signature), (sizes, layout));
         let collective = match collective {
             Ok(collective) => Box::new(collective),
             Err(what) => {

@@ -2,14 +2,14 @@
 //!
 //! What disagrees with what is known of an instance breaks the group. Never moves payload.
 
-use outboard_plan::{Extents, Rank};
+use outboard_plan::{Extents, Rank, Span};
 
 use super::State;
 use crate::collective::Context;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
-use crate::interface::{Call, CallKind, Signature, Step, sizes_digest};
+use crate::interface::{Call, Class, Moves, Pairs, Signature, Sizes, Step, sizes_digest};
 use crate::messaging::MESSAGING;
 use crate::outbox::Completion;
 use crate::overdue::Watch;
@@ -41,9 +41,9 @@ impl ServiceProcess {
     }
 
     pub(in crate::service_process) fn route_call(&mut self, call: Call) {
-        let tried = match call.signature.kind {
-            CallKind::Tagged(_) => self.try_tagged_call(&call),
-            _ => self.try_call(&call),
+        let tried = match call.signature.kind.class().moves {
+            Moves::Messages(_) => self.try_tagged_call(&call),
+            Moves::ToAll | Moves::Blocks(_) | Moves::Combined(_) | Moves::Nothing => self.try_call(&call),
         };
         let Err(error) = tried else { return };
         if let Some(g) = self.groups.get_mut(&call.group) {
@@ -139,8 +139,9 @@ impl ServiceProcess {
                 c.handle_ready(cx, from, step)
             }
             Instance::Unsized(call) if call.alive() => call.handle_ready(cx.members.sps[from as usize], (from, step)),
-            // A failed one, or ranks that disagree, which was found above.
-            Instance::Collective(_) | Instance::Unsized(_) | Instance::Exchange(_) => true,
+            // All choose alike whether there is a barrier.
+            Instance::Exchange(exchange) => !exchange.alive(),
+            Instance::Collective(_) | Instance::Unsized(_) => true,
         });
         known.unwrap_or(true)
     }
@@ -171,7 +172,9 @@ impl ServiceProcess {
         }
         let announced = self.with_instance(handle, instance, |i, cx| match i.exchange() {
             Some(e) if e.alive() => e.handle_announce(cx, source, blocks),
-            Some(_) | None => Ok(true),
+            Some(_) => Ok(true),
+            // All choose alike whether there is anything to announce.
+            None => Ok(!i.alive()),
         });
         announced.unwrap_or(Ok(true)).unwrap_or_else(|error| {
             self.break_group(handle, error, true);
@@ -282,53 +285,44 @@ fn extents_of(call: &Call) -> Option<Extents> {
 
 /// Whether the blocks of a call can be; those of calls without blocks of their own are as even as the signature.
 fn sound(call: &Call, ranks: u32) -> bool {
-    match (call.signature.kind, &call.blocks) {
-        (
-            CallKind::Allgather
-            | CallKind::Broadcast { .. }
-            | CallKind::Reduce { .. }
-            | CallKind::Allreduce { .. }
-            | CallKind::ReduceScatterBlock { .. }
-            | CallKind::Scan { .. }
-            | CallKind::Exscan { .. },
-            blocks,
-        ) => blocks.is_none(),
-        (CallKind::Barrier, blocks) => blocks.is_none() && call.signature.bytes == 0,
-        (CallKind::Allgatherv { .. } | CallKind::ReduceScatter { .. }, None) => false,
-        (CallKind::ReduceScatter { sizes, .. }, Some(blocks)) => {
-            let lengths = || blocks.send.iter().map(|span| span.len);
-            blocks.send.len() == ranks as usize
-                && Extents::uneven(lengths()).is_some_and(|extents| extents.total() == call.signature.bytes)
-                && sizes == sizes_digest(lengths())
-        }
-        (CallKind::Allgatherv { sizes }, Some(blocks)) => {
-            let (received, own) = (&blocks.receive, call.rank.0 as usize);
-            let extents = Extents::uneven(received.iter().map(|span| span.len));
-            received.len() == ranks as usize
-                && received.iter().chain(&blocks.send).all(|span| span.end().is_some())
-                && blocks.send.len() == 1
-                && blocks.send[0].len == received[own].len
-                && extents.is_some_and(|extents| extents.total() == call.signature.bytes)
-                && sizes == sizes_digest(received.iter().map(|span| span.len))
-        }
-        (CallKind::Alltoall, Some(_)) | (CallKind::Alltoallv, None) => false,
-        // Even blocks are sound where they fit.
-        (CallKind::Alltoall, None) => call.signature.bytes.checked_mul(ranks.into()).is_some(),
-        (CallKind::Alltoallv, Some(blocks)) => blocks.check(ranks, call.rank).is_ok(),
-        (CallKind::Gather { .. } | CallKind::Scatter { .. }, Some(_)) => false,
-        (CallKind::Gatherv { .. } | CallKind::Scatterv { .. }, None) => false,
-        (CallKind::Gather { root } | CallKind::Scatter { root }, None) => {
-            root.0 < ranks
-                && (call.rank == root || !call.in_place)
-                && call.signature.bytes.checked_mul(ranks.into()).is_some()
-        }
-        (CallKind::Gatherv { root }, Some(blocks)) => {
-            root.0 < ranks && blocks.check(ranks, call.rank).is_ok() && blocks.are_gathered(root, call.rank)
-        }
-        (CallKind::Scatterv { root }, Some(blocks)) => {
-            root.0 < ranks && blocks.check(ranks, call.rank).is_ok() && blocks.are_scattered(root, call.rank)
-        }
+    let Class { moves, sizes } = call.signature.kind.class();
+    let bytes = call.signature.bytes;
+    match (moves, sizes, &call.blocks) {
         // No instance of a group.
-        (CallKind::Tagged(_), _) => false,
+        (Moves::Messages(_), ..) => false,
+        (_, Sizes::Whole | Sizes::Even, Some(_)) | (_, Sizes::Agreed(_) | Sizes::Paired, None) => false,
+        (Moves::Nothing, _, None) => bytes == 0,
+        (Moves::Blocks(pairs), _, None) => {
+            let has_root = match pairs {
+                Pairs::All => true,
+                Pairs::To(root) | Pairs::From(root) => root.0 < ranks && (call.rank == root || !call.in_place),
+            };
+            has_root && bytes.checked_mul(ranks.into()).is_some()
+        }
+        (Moves::ToAll | Moves::Combined(_), _, None) => true,
+        (Moves::Blocks(pairs), _, Some(blocks)) => {
+            blocks.check(ranks, call.rank).is_ok()
+                && match pairs {
+                    Pairs::All => true,
+                    Pairs::To(root) => root.0 < ranks && blocks.are_gathered(root, call.rank),
+                    Pairs::From(root) => root.0 < ranks && blocks.are_scattered(root, call.rank),
+                }
+        }
+        (Moves::Combined(_), _, Some(blocks)) => agreed(&blocks.send, call, ranks),
+        (Moves::ToAll, _, Some(blocks)) => {
+            agreed(&blocks.receive, call, ranks)
+                && blocks.receive.iter().chain(&blocks.send).all(|span| span.end().is_some())
+                && blocks.send.len() == 1
+                && blocks.send[0].len == blocks.receive[call.rank.0 as usize].len
+        }
+        (Moves::Nothing, _, Some(_)) => false,
     }
+}
+
+/// Whether the sizes of these, by rank, are those that the signature of `call` names.
+fn agreed(spans: &[Span], call: &Call, ranks: u32) -> bool {
+    let lengths = || spans.iter().map(|span| span.len);
+    spans.len() == ranks as usize
+        && Extents::uneven(lengths()).is_some_and(|extents| extents.total() == call.signature.bytes)
+        && call.signature.kind.sizes() == Some(sizes_digest(lengths()))
 }
