@@ -111,7 +111,8 @@ impl Conductor {
         while phase != Phase::Ended {
             let worked = self.turn();
             // Behind a turn, so that a call that was posted before the order to end is in flight by now.
-            let before = std::mem::replace(&mut phase, self.drained(phase));
+            let before = phase;
+            phase = self.drained(before);
             if worked || phase != before {
                 continue;
             }

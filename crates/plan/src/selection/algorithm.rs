@@ -7,8 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::algorithm::{
-    AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, GatherAlgorithm, LeaderExchange,
-    ScatterAlgorithm,
+    AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, LeaderExchange, RootedAlgorithm,
 };
 use crate::combine::{AllreduceAlgorithm, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm};
 
@@ -46,10 +45,10 @@ pub enum Choice {
     Broadcast(BroadcastAlgorithm),
     /// See [`AlltoallAlgorithm`].
     Alltoall(AlltoallAlgorithm),
-    /// See [`GatherAlgorithm`].
-    Gather(GatherAlgorithm),
-    /// See [`ScatterAlgorithm`].
-    Scatter(ScatterAlgorithm),
+    /// See [`RootedAlgorithm`].
+    Gather(RootedAlgorithm),
+    /// See [`RootedAlgorithm`].
+    Scatter(RootedAlgorithm),
     /// See [`BarrierAlgorithm`].
     Barrier(BarrierAlgorithm),
     /// See [`ReduceAlgorithm`].
@@ -84,8 +83,8 @@ const BROADCAST: &[Choice] = &[
     Choice::Broadcast(BroadcastAlgorithm::ScatterAllgather),
 ];
 const ALLTOALL: &[Choice] = &[Choice::Alltoall(AlltoallAlgorithm::Pull), Choice::Alltoall(AlltoallAlgorithm::Bruck)];
-const GATHER: &[Choice] = &[Choice::Gather(GatherAlgorithm::Linear), Choice::Gather(GatherAlgorithm::Binomial)];
-const SCATTER: &[Choice] = &[Choice::Scatter(ScatterAlgorithm::Linear), Choice::Scatter(ScatterAlgorithm::Binomial)];
+const GATHER: &[Choice] = &[Choice::Gather(RootedAlgorithm::Linear), Choice::Gather(RootedAlgorithm::Binomial)];
+const SCATTER: &[Choice] = &[Choice::Scatter(RootedAlgorithm::Linear), Choice::Scatter(RootedAlgorithm::Binomial)];
 const BARRIER: &[Choice] = &[Choice::Barrier(BarrierAlgorithm::Dissemination { ports: 1 })];
 const REDUCE: &[Choice] = &[Choice::Reduce(ReduceAlgorithm::Binomial), Choice::Reduce(ReduceAlgorithm::Halving)];
 const ALLREDUCE: &[Choice] = &[
@@ -223,8 +222,8 @@ impl Choice {
         matches!(
             self,
             Choice::Alltoall(AlltoallAlgorithm::Pull)
-                | Choice::Gather(GatherAlgorithm::Linear)
-                | Choice::Scatter(ScatterAlgorithm::Linear)
+                | Choice::Gather(RootedAlgorithm::Linear)
+                | Choice::Scatter(RootedAlgorithm::Linear)
         )
     }
 

@@ -38,9 +38,7 @@
 
 use super::algorithm::{Choice, Collective};
 use super::cost::{Cost, Terms};
-use crate::algorithm::{
-    AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, GatherAlgorithm, ScatterAlgorithm,
-};
+use crate::algorithm::{AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, RootedAlgorithm};
 use crate::combine::{AllreduceAlgorithm, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm};
 
 /// A call that an algorithm is wanted for.
@@ -78,9 +76,9 @@ pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> Terms {
         Choice::Allgather(algorithm) => allgather(shape, algorithm.carried_out(ranks), bytes),
         Choice::Broadcast(algorithm) => broadcast(shape, algorithm, bytes),
         Choice::Alltoall(algorithm) => alltoall(shape, algorithm, bytes),
-        Choice::Gather(GatherAlgorithm::Linear) => shape.pulled_by_one(bytes),
-        Choice::Scatter(ScatterAlgorithm::Linear) => shape.pulled_from_one(bytes),
-        Choice::Gather(GatherAlgorithm::Binomial) | Choice::Scatter(ScatterAlgorithm::Binomial) => {
+        Choice::Gather(RootedAlgorithm::Linear) => shape.pulled_by_one(bytes),
+        Choice::Scatter(RootedAlgorithm::Linear) => shape.pulled_from_one(bytes),
+        Choice::Gather(RootedAlgorithm::Binomial) | Choice::Scatter(RootedAlgorithm::Binomial) => {
             shape.blocks_of_a_tree(bytes)
         }
         Choice::Barrier(BarrierAlgorithm::Dissemination { .. }) => Terms::default(),
