@@ -14,7 +14,7 @@
 
 use crate::message::{self, AgentReply, AgentRequest, ExecRequest, HostOrder, HostReport};
 use crate::node::{Node, pcie_mac_address};
-use crate::spec::LabSpec;
+use crate::spec::{LabSpec, SEGMENTED_BURST_BYTES};
 use crate::{SetupFailure, counters, session, switch, tools};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
@@ -94,6 +94,9 @@ fn build(
     rustix::system::sethostname(place.as_bytes()).map_err(|e| failure("sethostname", e.into()))?;
     mount_all(place)?;
     switch::silence_ipv6(place)?;
+    // By loss, as clusters have it, whatever the machine's administrator prefers; namespaces may not choose it on all machines.
+    let control_of_congestion = |name| switch::set(place, "ipv4/tcp_congestion_control", name);
+    control_of_congestion("cubic").or_else(|_| control_of_congestion("reno"))?;
     match message::expect(control) {
         Ok(HostOrder::Configure) => {}
         Err(e) => return Err(failure("wait for the switch process", e)),
@@ -159,7 +162,7 @@ pub(crate) fn make_dir(place: &str, path: &Path) -> Result<(), SetupFailure> {
 /// between its port at the switch and its host ("separate host mode"): bootstraps and native traffic of programs work,
 /// and cross the DPU's link; multicast of the host ends at the DPU.
 fn configure_links(spec: &LabSpec, node: Node, place: &str) -> Result<(), SetupFailure> {
-    let mut script = String::from("link set lo up\n");
+    let mut script = format!("link set lo up\nlink set eth0 gso_max_size {SEGMENTED_BURST_BYTES}\n");
     let at_port = spec.at_port(node.number()) == node;
     if spec.loss().is_some() && at_port {
         // Every packet takes its own chance: a burst that crosses the switch whole would be lost whole.

@@ -62,16 +62,24 @@ pub(crate) fn token_bucket(link: LinkLimits, device: &str) -> String {
 
 /// Keeps IPv6 from talking on links whose every byte is counted.
 pub(crate) fn silence_ipv6(place: &str) -> Result<(), SetupFailure> {
-    for scope in ["all", "default"] {
-        let path = format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6");
-        match fs::write(&path, "1") {
-            Ok(()) => {}
-            // A kernel without IPv6 is silent already.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(SetupFailure::new(place, format!("write {path}"), e)),
-        }
+    ["all", "default"].into_iter().try_for_each(|scope| set(place, &format!("ipv6/conf/{scope}/disable_ipv6"), "1"))
+}
+
+/// Keeps the filters and connection tracking of hosts from looking at what a switch forwards.
+fn forward_unfiltered() -> Result<(), SetupFailure> {
+    ["iptables", "ip6tables", "arptables"]
+        .into_iter()
+        .try_for_each(|tables| set(PLACE, &format!("bridge/bridge-nf-call-{tables}"), "0"))
+}
+
+/// Writes a setting of the calling process's network namespace. A kernel that has no such thing does as wanted already.
+pub(crate) fn set(place: &str, setting: &str, value: &str) -> Result<(), SetupFailure> {
+    let path = format!("/proc/sys/net/{setting}");
+    match fs::write(&path, value) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(SetupFailure::new(place, format!("write {path}"), e)),
     }
-    Ok(())
 }
 
 /// Gives the calling process's mount namespace an empty `/run` with the lab's directory, and the user's session
@@ -187,6 +195,7 @@ impl Switch {
         private_run(PLACE)?;
         fs::write(HOSTS_FILE, hosts_file(&spec)).map_err(failed("write the hosts file"))?;
         silence_ipv6(PLACE)?;
+        forward_unfiltered()?;
         let mut hosts = Vec::new();
         for node in spec.nodes() {
             hosts.push(start_host(&spec, node).map_err(failed("clone a host process"))?);

@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("loss_of_all_takes_unicast", loss_of_all_takes_unicast),
     ("lossy_labs_send_packet_by_packet", lossy_labs_send_packet_by_packet),
     ("links_have_the_mtu_asked_for", links_have_the_mtu_asked_for),
+    ("hosts_segment_as_adapters_do", hosts_segment_as_adapters_do),
     ("a_lab_of_sixteen_counts_every_port", a_lab_of_sixteen_counts_every_port),
 ];
 
@@ -239,6 +240,14 @@ fn links_have_the_mtu_asked_for() {
     send(&lab, &lab.address(2).to_string(), &Stream { count: 4, size: 8972, burst: 1 }, &[]);
     assert_eq!(after_sending(&lab, &before, 4)[0].tx_bytes, 4 * (8972 + HEADERS));
     drop(receiver.finish());
+}
+
+fn hosts_segment_as_adapters_do() {
+    let lab = start("2x1gbit");
+    let link = output(&lab, "h1", "ip -details link show eth0");
+    assert!(link.contains("gso_max_size 60000"), "bursts of TCP fit the token bucket: {link}");
+    let control = output(&lab, "h1", "cat /proc/sys/net/ipv4/tcp_congestion_control");
+    assert!(["cubic", "reno"].contains(&control.as_str()), "whatever this machine prefers: {control}");
 }
 
 fn a_lab_of_sixteen_counts_every_port() {
