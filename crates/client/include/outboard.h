@@ -233,6 +233,28 @@ enum outboard_element {
     OUTBOARD_I16_INDEX = 19  /* struct { short value; int index; } */
 };
 
+/*
+ * Operators of the program's own. `op` gets a number that reductions take in the place of an enum outboard_operator, with
+ * `element` 0: the operator knows how large its elements are. Make one for each kind of element, the same on all ranks, which
+ * nobody checks.
+ *
+ * The function combines `count` pairs of elements, in[i] with inout[i], and leaves the results in `inout`, as a function of
+ * MPI_Op_create does: elements of `in` come from ranks before those of `inout`. It must be associative and need not commute:
+ * contributions are combined from the left in the order of ranks, on every run alike. Both vectors are memory of Outboard's, at
+ * multiples of element_bytes from a cache line's start.
+ *
+ * The service process brings the contributions together. The function runs in the rank itself, in the thread whose call sees
+ * the end: outboard_test, outboard_wait, or, of a request that was freed before, any that posts, tests, waits or destroys the
+ * group. It must not call this library nor leave but by return, and several threads that test or wait may run it at a time. No
+ * rank waits for another one's function. Until the request completes the rank holds, beside its buffers, what its result is made of: a
+ * contribution of each rank that takes part, for reduce-scatters of the rank's own block; OUTBOARD_ERR_RESOURCE where there is no
+ * memory for it.
+ */
+typedef void (*outboard_op_function)(const void *in, void *inout, size_t count, void *context);
+int outboard_op_create(outboard_op_function function, size_t element_bytes, void *context, int *op);
+/* Local. OUTBOARD_ERR_BUSY while requests with it have not been seen to end. Numbers are never given out again. */
+int outboard_op_free(int op);
+
 /* 1 when the group offloads barriers. */
 int outboard_group_offloads_barrier(const outboard_group *group);
 /* 1 when the group's configuration offloads reductions to which each rank contributes so many bytes; as above. */
@@ -247,7 +269,8 @@ int outboard_ibarrier(outboard_group *group, outboard_request **request);
  * whatever comes first, and on all ranks that receive the same. `send` OUTBOARD_IN_PLACE means that the vector begins where
  * the result goes, at `receive`. Never block; a rank that posts late holds up only those whose result it is part of. Both
  * buffers belong to Outboard until the request completes. OUTBOARD_ERR_RESOURCE when what is on the way would exceed the
- * service process's staging.
+ * service process's staging. `op` and `element` are an enum outboard_operator and an enum outboard_element, or the number of an
+ * operator of the program's own and 0.
  */
 /* `count` elements to rank `root`, which alone may be in place; elsewhere `receive` means nothing. */
 int outboard_ireduce(outboard_group *group, const void *send, void *receive, uint64_t count, int op, int element,
@@ -299,7 +322,8 @@ int outboard_record_send(outboard_recorder *recorder, uint32_t to, uint32_t tag,
 int outboard_record_receive(outboard_recorder *recorder, uint32_t from, uint32_t tag, void *buffer, uint64_t bytes);
 /* Within this rank's memory, between pieces that do not overlap. */
 int outboard_record_copy(outboard_recorder *recorder, const void *from, void *into, uint64_t bytes);
-/* Combines `count` elements at `from` into those at `into`, the left operand, which takes the result. No overlap. */
+/* Combines `count` elements at `from` into those at `into`, the left operand, which takes the result. No overlap, and no operator
+ * of the program's own. */
 int outboard_record_reduce(outboard_recorder *recorder, const void *from, void *into, uint64_t count, int op,
                            int element);
 /* What is recorded behind it starts when all before it is done on this rank. No other rank waits for it. */

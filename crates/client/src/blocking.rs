@@ -1,10 +1,9 @@
 //! Collectives on slices, for ranks that have nothing to do meanwhile: no `unsafe`, because the buffers are borrowed to the
 //! end.
 
-use outboard_plan::Reduction;
-
 use crate::error::Error;
-use crate::group::{Contribution, Group};
+use crate::group::{Contribution, Group, Outcome};
+use crate::operator::Combination;
 use crate::request::Request;
 
 impl Group {
@@ -41,20 +40,21 @@ impl Group {
         end(self.ibarrier()?)
     }
 
-    /// [`Group::iallreduce`] of the elements in `send` into `receive`, to its end.
+    /// [`Group::ireduction`] to all ranks of the elements in `send` into `receive`, to its end.
     ///
     /// # Errors
-    /// As of [`Group::iallreduce`] and of the request; [`Error::Argument`] where the slices differ in length or end within an
+    /// As of [`Group::ireduction`] and of the request; [`Error::Argument`] where the slices differ in length or end within an
     /// element.
-    pub fn allreduce(&self, reduction: Reduction, send: &[u8], receive: &mut [u8]) -> Result<(), Error> {
-        let (bytes, element) = (send.len() as u64, reduction.element().bytes());
+    pub fn allreduce(&self, combination: impl Into<Combination>, send: &[u8], receive: &mut [u8]) -> Result<(), Error> {
+        let combination = combination.into();
+        let (bytes, element) = (send.len() as u64, combination.element_bytes());
         if send.len() != receive.len() || !bytes.is_multiple_of(element) {
             let problem = format!("has {} bytes, not those of {bytes} sent in elements of {element}", receive.len());
             return Err(Error::argument("receive", problem));
         }
-        let contribution = Contribution::At(send.as_ptr());
+        let (outcome, from) = (Outcome::Allreduce { count: bytes / element }, Contribution::At(send.as_ptr()));
         // SAFETY: both slices are borrowed until the request has ended, just below.
-        end(unsafe { self.iallreduce(contribution, receive.as_mut_ptr(), bytes / element, reduction) }?)
+        end(unsafe { self.ireduction(outcome, combination, from, receive.as_mut_ptr()) }?)
     }
 }
 

@@ -183,7 +183,7 @@ impl Context {
     pub(crate) fn detachable(&self) -> Result<(), Error> {
         match *lock(&self.0.parts()?.groups) {
             0 => Ok(()),
-            count => Err(Error::Busy { action: "detach", count, what: "groups" }),
+            count => Err(Error::Busy { action: "detach", count, what: "groups still exist; destroy them first" }),
         }
     }
 
@@ -398,12 +398,14 @@ impl Parts {
     fn drain_orphans(&self) {
         let ended = lock(&self.slots).ended_orphans(|slot| self.control.result(slot).is_some());
         for slot in ended {
-            self.finish(slot, self.control.result(slot) == Some(Status::Ok));
+            // Nobody is left to be told of an operator that panics.
+            let _ = self.finish(slot, self.control.result(slot) == Some(Status::Ok));
         }
     }
 
-    /// Ends a request whose result has been seen: its bytes go where the program wants them.
-    pub(crate) fn finish(&self, slot: u32, delivered: bool) {
+    /// Ends a request whose result has been seen: its bytes go where the program wants them, combined by the program's
+    /// operator if it has one, which may fail.
+    pub(crate) fn finish(&self, slot: u32, delivered: bool) -> Result<(), Error> {
         let lent = match self.tier() {
             // Waits for whoever is copying the buffers of requests in flight, perhaps of this one.
             Tier::Staging => {
@@ -416,7 +418,18 @@ impl Parts {
             staged.deliver();
         }
         self.release(lent);
-        lock(&self.slots).give_back(slot);
+        let fold = {
+            let mut slots = lock(&self.slots);
+            let fold = slots.take_fold(slot);
+            slots.give_back(slot);
+            fold
+        };
+        match fold.filter(|_| delivered) {
+            // SAFETY: the collective that fills the room has ended well, and with it what the service process does there; the
+            // program lends the buffer until the request has ended, which it does with this call.
+            Some(fold) => unsafe { fold.run() },
+            None => Ok(()),
+        }
     }
 
     /// Lets go of where buffers were.

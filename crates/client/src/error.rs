@@ -30,13 +30,13 @@ pub enum Error {
     #[error("this handle belongs to the parent process; a child attaches anew")]
     Forked,
     /// Something still uses the object.
-    #[error("cannot {action}: {count} {what} still exist; destroy them first")]
+    #[error("cannot {action}: {count} {what}")]
     Busy {
         /// What was asked for.
         action: &'static str,
         /// How many uses there are.
         count: usize,
-        /// Of which kind.
+        /// Of which kind, and what to do about them.
         what: &'static str,
     },
     /// Nobody answers at the socket.

@@ -15,6 +15,7 @@ use std::time::Duration;
 mod reductions;
 mod rooted;
 
+pub use reductions::Outcome;
 pub use rooted::Destination;
 
 /// Seconds.

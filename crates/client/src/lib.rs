@@ -16,6 +16,7 @@ mod connection;
 mod context;
 mod error;
 mod group;
+mod operator;
 mod own_daemon;
 pub mod placement;
 mod posting;
@@ -29,7 +30,8 @@ mod trace;
 
 pub use context::Context;
 pub use error::Error;
-pub use group::{BlockList, Contribution, Destination, Group};
+pub use group::{BlockList, Contribution, Destination, Group, Outcome};
+pub use operator::{Combination, UserOperator};
 pub use outboard_plan::{Element, Operator, Reduction, ReductionError};
 pub use outboard_shm::attach::OFFER_BYTES;
 pub use outboard_shm::memory::Tier;

@@ -10,6 +10,7 @@
 
 use crate::context::{Attachment, Parts, lock};
 use crate::error::Error;
+use crate::operator::Fold;
 use outboard_shm::status::Status;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +69,13 @@ impl Request {
         self.end_if_completed(parts)
     }
 
+    /// Has this rank combine what the collective brings. The request was just posted, and nobody has tested it.
+    pub(crate) fn fold(&self, fold: Fold) -> Result<(), Error> {
+        let State::Pending { slot } = self.state else { unreachable!("nobody has tested it") };
+        lock(&self.attachment.parts()?.slots).fold_at_end(slot, fold);
+        Ok(())
+    }
+
     /// Whether this process is the one that posted.
     pub(crate) fn owned(&self) -> Result<(), Error> {
         self.attachment.parts().map(drop)
@@ -82,18 +90,18 @@ impl Request {
 
     /// Ends with the loss of the service process. The word and the segment are never used again: nothing is.
     fn lose(&mut self, parts: &Parts) {
+        if let State::Pending { slot } = self.state {
+            drop(lock(&parts.slots).take_fold(slot));
+        }
         self.state = State::Ended(Err(parts.connection.lost()));
     }
 
     fn end_if_completed(&mut self, parts: &Parts) -> Option<Result<(), Error>> {
         if let State::Pending { slot } = self.state {
             let status = parts.control.result(slot)?;
-            let result = match status {
-                Status::Ok => Ok(()),
-                failure => Err(parts.explain(slot, failure)),
-            };
-            parts.finish(slot, result.is_ok());
-            self.state = State::Ended(result);
+            let failure = (status != Status::Ok).then(|| parts.explain(slot, status));
+            let finished = parts.finish(slot, failure.is_none());
+            self.state = State::Ended(failure.map_or(finished, Err));
         }
         match &self.state {
             State::Ended(result) => Some(result.clone()),

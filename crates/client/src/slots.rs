@@ -1,5 +1,5 @@
-//! Which completion word belongs to which request, where the request's buffers are, and what is left of requests that were
-//! freed early.
+//! Which completion word belongs to which request, where the request's buffers are, what this rank does at its end, and what is
+//! left of requests that were freed early.
 //!
 //! | a word is | because | next |
 //! |---|---|---|
@@ -9,6 +9,7 @@
 //!
 //! Invariant: a word is armed only while free, so a late result never meets a new request.
 
+use crate::operator::Fold;
 use crate::staging::{Buffers, Staged};
 
 /// Where the service process finds the buffers of a request.
@@ -28,6 +29,8 @@ struct Owned {
     group: u64,
     instance: u64,
     lent: Lent,
+    /// What is left to do when the collective has ended.
+    fold: Option<Box<Fold>>,
 }
 
 /// A request in flight whose buffers lie where the program has them.
@@ -63,7 +66,7 @@ impl Slots {
     /// A word for this call of the group.
     pub(crate) fn take(&mut self, group: u64, instance: u64) -> Option<u32> {
         let slot = self.free.pop()?;
-        self.owners[slot as usize] = Some(Owned { group, instance, lent: Lent::Shared });
+        self.owners[slot as usize] = Some(Owned { group, instance, lent: Lent::Shared, fold: None });
         Some(slot)
     }
 
@@ -80,6 +83,16 @@ impl Slots {
         let lent = std::mem::replace(&mut owner.expect("a word in use").lent, Lent::Shared);
         self.direct -= usize::from(matches!(lent, Lent::Direct(_)));
         lent
+    }
+
+    /// Has this done when the request has ended well.
+    pub(crate) fn fold_at_end(&mut self, slot: u32, fold: Fold) {
+        self.owners[slot as usize].as_mut().expect("a word in use").fold = Some(Box::new(fold));
+    }
+
+    /// Takes out what is to be done at the end, with the memory that it keeps.
+    pub(crate) fn take_fold(&mut self, slot: u32) -> Option<Box<Fold>> {
+        self.owners[slot as usize].as_mut().expect("a word in use").fold.take()
     }
 
     pub(crate) fn give_back(&mut self, slot: u32) {
@@ -105,7 +118,7 @@ impl Slots {
             return None;
         }
         self.owners.iter().zip(0..).find_map(|(owner, slot)| match owner {
-            Some(Owned { group, instance, lent: Lent::Direct(buffers) }) => {
+            Some(Owned { group, instance, lent: Lent::Direct(buffers), .. }) => {
                 Some(InPlace { slot, group: *group, instance: *instance, buffers: buffers.clone() })
             }
             Some(_) | None => None,
@@ -115,7 +128,7 @@ impl Slots {
     /// The buffers of this request are elsewhere now; gives them back if it has ended meanwhile.
     pub(crate) fn relend(&mut self, request: &InPlace, lent: Lent) -> Result<(), Lent> {
         match &mut self.owners[request.slot as usize] {
-            Some(Owned { group, instance, lent: place @ Lent::Direct(_) })
+            Some(Owned { group, instance, lent: place @ Lent::Direct(_), .. })
                 if (*group, *instance) == (request.group, request.instance) =>
             {
                 self.direct -= 1;

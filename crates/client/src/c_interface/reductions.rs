@@ -1,19 +1,117 @@
-//! The functions of `outboard.h` that post barriers and reductions.
+//! The functions of `outboard.h` that post barriers and reductions, and the operators that they name.
 
-use super::{contribution, list, post};
+use super::{contribution, enter, list, place, post, store};
+use crate::context::lock;
 use crate::error::Error;
-use crate::group::Group;
+use crate::group::{Group, Outcome};
+use crate::operator::{Combination, UserOperator};
 use crate::request::Request;
 use outboard_plan::Reduction;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::sync::Mutex;
+
+/// The number of the first operator of the program's own: those of the header fit a byte.
+const FIRST_OWN: c_int = 256;
+
+/// The operators of the program's own by their numbers, none of which is ever used again.
+static OWN: Mutex<OwnOperators> = Mutex::new(OwnOperators { last: FIRST_OWN - 1, by_number: BTreeMap::new() });
+
+struct OwnOperators {
+    last: c_int,
+    by_number: BTreeMap<c_int, UserOperator>,
+}
+
+impl OwnOperators {
+    fn get(&self, op: c_int) -> Result<&UserOperator, Error> {
+        let problem = || format!("is {op}, which no operator has, or none any more: outboard_op_create gives numbers");
+        self.by_number.get(&op).ok_or_else(|| Error::argument("op", problem()))
+    }
+}
+
+/// `outboard_op_function`: left operands, right operands and results, how many, `context`.
+type OpFunction = unsafe extern "C" fn(*const c_void, *mut c_void, usize, *mut c_void);
+
+/// A function of C and the pointer that it wants to see.
+struct Callback {
+    function: OpFunction,
+    context: *mut c_void,
+    element_bytes: usize,
+}
+
+// SAFETY: the header asks for a function that any thread may call, several at a time.
+unsafe impl Send for Callback {}
+// SAFETY: as above.
+unsafe impl Sync for Callback {}
+
+impl Callback {
+    fn call(&self, left: &[u8], right: &mut [u8]) {
+        let count = right.len() / self.element_bytes;
+        // SAFETY: two vectors of `count` elements, of which the second is ours alone, as the header promises the function.
+        unsafe { (self.function)(left.as_ptr().cast(), right.as_mut_ptr().cast(), count, self.context) }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn outboard_op_create(
+    function: Option<OpFunction>,
+    element_bytes: usize,
+    context: *mut c_void,
+    op: *mut c_int,
+) -> c_int {
+    enter(|| {
+        place(op, "op")?;
+        let function = function.ok_or_else(|| super::null("function"))?;
+        let callback = Callback { function, context, element_bytes };
+        let operator = UserOperator::new(element_bytes, move |left, right| callback.call(left, right))?;
+        let mut own = lock(&OWN);
+        let exhausted = || Error::Resource("this process has made more operators than there are numbers".to_owned());
+        own.last = own.last.checked_add(1).ok_or_else(exhausted)?;
+        let number = own.last;
+        own.by_number.insert(number, operator);
+        // SAFETY: not NULL, as checked above.
+        unsafe { store(op, number, "op") }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn outboard_op_free(op: c_int) -> c_int {
+    enter(|| {
+        let mut own = lock(&OWN);
+        // The table's own, which is given out to requests alone.
+        let count = own.get(op)?.holders() - 1;
+        if count > 0 {
+            let what = "requests with it have not ended; test or wait for them first";
+            return Err(Error::Busy { action: "free the operator", count, what });
+        }
+        own.by_number.remove(&op);
+        Ok(())
+    })
+}
 
 /// What an operator and an element of the header mean together.
 pub(super) fn reduction(op: c_int, element: c_int) -> Result<Reduction, Error> {
     let code = |number: c_int, argument| {
         u8::try_from(number).map_err(|_| Error::argument(argument, format!("is {number}, which stands for nothing")))
     };
+    if op >= FIRST_OWN {
+        let problem = format!("is {op}, an operator of the program's own, which the service process cannot call");
+        return Err(Error::argument("op", problem));
+    }
     let code = u16::from_be_bytes([code(op, "op")?, code(element, "element")?]);
     Reduction::from_code(code).map_err(|problem| Error::argument("op", format!("does not fit: {problem}")))
+}
+
+/// The same where the operator may be the program's own.
+fn combination(op: c_int, element: c_int) -> Result<Combination, Error> {
+    if op < FIRST_OWN {
+        return reduction(op, element).map(Combination::Known);
+    }
+    if element != 0 {
+        let problem = format!("is {element}; an operator of the program's own knows its elements, so give 0");
+        return Err(Error::argument("element", problem));
+    }
+    Ok(Combination::from(lock(&OWN).get(op)?))
 }
 
 #[unsafe(no_mangle)]
@@ -34,6 +132,33 @@ unsafe extern "C" fn outboard_ibarrier(group: *mut Group, request: *mut *mut Req
     unsafe { post(group, request, Group::ibarrier) }
 }
 
+/// What every reduction is given; the names are those of the header.
+struct Call {
+    group: *mut Group,
+    send: *const c_void,
+    receive: *mut c_void,
+    op: c_int,
+    element: c_int,
+    request: *mut *mut Request,
+}
+
+impl Call {
+    /// Posts it with the outcome that follows from the number of ranks.
+    ///
+    /// # Safety
+    /// The handles and the buffers are as the header asks.
+    unsafe fn post<'a>(self, outcome: impl FnOnce(u32) -> Result<Outcome<'a>, Error>) -> c_int {
+        let Call { group, send, receive, op, element, request } = self;
+        let posted = |group: &Group| {
+            let outcome = outcome(group.size()?)?;
+            // SAFETY: the caller's promise about the buffers.
+            unsafe { group.ireduction(outcome, combination(op, element)?, contribution(send), receive.cast()) }
+        };
+        // SAFETY: the caller's promise about the handles.
+        unsafe { post(group, request, posted) }
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn outboard_ireduce(
     group: *mut Group,
@@ -45,11 +170,24 @@ unsafe extern "C" fn outboard_ireduce(
     root: u32,
     request: *mut *mut Request,
 ) -> c_int {
-    // SAFETY: as the header asks, of the handle and of the buffers.
+    // SAFETY: as the header asks, of the handles and of the buffers.
+    unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok(Outcome::Reduce { root, count })) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn outboard_ireduce_scatter(
+    group: *mut Group,
+    send: *const c_void,
+    receive: *mut c_void,
+    counts: *const u64,
+    op: c_int,
+    element: c_int,
+    request: *mut *mut Request,
+) -> c_int {
+    // SAFETY: as the header asks, of the handles, the list and the buffers.
     unsafe {
-        post(group, request, |group| {
-            group.ireduce(root, contribution(send), receive.cast(), count, reduction(op, element)?)
-        })
+        Call { group, send, receive, op, element, request }
+            .post(|ranks| Ok(Outcome::ReduceScatter { counts: list(counts, ranks, "counts")? }))
     }
 }
 
@@ -63,31 +201,8 @@ unsafe extern "C" fn outboard_iallreduce(
     element: c_int,
     request: *mut *mut Request,
 ) -> c_int {
-    // SAFETY: as the header asks, of the handle and of the buffers.
-    unsafe {
-        post(group, request, |group| {
-            group.iallreduce(contribution(send), receive.cast(), count, reduction(op, element)?)
-        })
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_ireduce_scatter(
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    counts: *const u64,
-    op: c_int,
-    element: c_int,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handle, the list and the buffers.
-    unsafe {
-        post(group, request, |group| {
-            let counts = list(counts, group.size()?, "counts")?;
-            group.ireduce_scatter(contribution(send), receive.cast(), counts, reduction(op, element)?)
-        })
-    }
+    // SAFETY: as the header asks, of the handles and of the buffers.
+    unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok(Outcome::Allreduce { count })) }
 }
 
 #[unsafe(no_mangle)]
@@ -100,12 +215,8 @@ unsafe extern "C" fn outboard_ireduce_scatter_block(
     element: c_int,
     request: *mut *mut Request,
 ) -> c_int {
-    // SAFETY: as the header asks, of the handle and of the buffers.
-    unsafe {
-        post(group, request, |group| {
-            group.ireduce_scatter_block(contribution(send), receive.cast(), count, reduction(op, element)?)
-        })
-    }
+    // SAFETY: as the header asks, of the handles and of the buffers.
+    unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok(Outcome::ReduceScatterBlock { count })) }
 }
 
 #[unsafe(no_mangle)]
@@ -118,10 +229,8 @@ unsafe extern "C" fn outboard_iscan(
     element: c_int,
     request: *mut *mut Request,
 ) -> c_int {
-    // SAFETY: as the header asks, of the handle and of the buffers.
-    unsafe {
-        post(group, request, |group| group.iscan(contribution(send), receive.cast(), count, reduction(op, element)?))
-    }
+    // SAFETY: as the header asks, of the handles and of the buffers.
+    unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok(Outcome::Scan { count })) }
 }
 
 #[unsafe(no_mangle)]
@@ -134,8 +243,6 @@ unsafe extern "C" fn outboard_iexscan(
     element: c_int,
     request: *mut *mut Request,
 ) -> c_int {
-    // SAFETY: as the header asks, of the handle and of the buffers.
-    unsafe {
-        post(group, request, |group| group.iexscan(contribution(send), receive.cast(), count, reduction(op, element)?))
-    }
+    // SAFETY: as the header asks, of the handles and of the buffers.
+    unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok(Outcome::Exscan { count })) }
 }

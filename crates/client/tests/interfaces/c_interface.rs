@@ -147,8 +147,19 @@ impl Drop for Programs {
 /// Two C programs find each other by the rendezvous, gather, fork, fail where they should.
 #[test]
 fn c_programs_gather() {
+    run_two("allgather.c");
+}
+
+/// TH-2: operators of a C program's own.
+#[test]
+fn c_programs_bring_operators() {
+    run_two("operators.c");
+}
+
+/// Runs two ranks of a C program to their end.
+fn run_two(source: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interfaces/c/allgather.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interfaces/c").join(source);
     let program = compile(folder.path(), &source);
     let service = FakeService::start(Behaviour::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -3,7 +3,8 @@
 use crate::rooted::gathers_and_scatters;
 use crate::service::{Behaviour, FakeService, Reach};
 use outboard::{
-    BlockList, Context, Contribution, Element, Error, Group, Operator, Reduction, Request, Status, Tier, wait_some,
+    BlockList, Context, Contribution, Element, Error, Group, Operator, Outcome, Reduction, Request, Status, Tier,
+    wait_some,
 };
 use std::time::Duration;
 
@@ -127,17 +128,16 @@ fn reductions(world: &[(Context, Group)], count: usize) {
                     false => Contribution::At(send.as_ptr().cast()),
                 };
                 let (to, some) = (receive.as_mut_ptr().cast(), count as u64);
-                // SAFETY: the buffers are kept until the requests have ended.
-                let posted = unsafe {
-                    match kind {
-                        0 => group.ireduce(1 % ranks as u32, from, to, some, sum),
-                        1 => group.iallreduce(from, to, some, sum),
-                        2 => group.ireduce_scatter(from, to, &counts, sum),
-                        3 => group.ireduce_scatter_block(from, to, some, sum),
-                        4 => group.iscan(from, to, some, sum),
-                        _ => group.iexscan(from, to, some, sum),
-                    }
+                let outcome = match kind {
+                    0 => Outcome::Reduce { root: 1 % ranks as u32, count: some },
+                    1 => Outcome::Allreduce { count: some },
+                    2 => Outcome::ReduceScatter { counts: &counts },
+                    3 => Outcome::ReduceScatterBlock { count: some },
+                    4 => Outcome::Scan { count: some },
+                    _ => Outcome::Exscan { count: some },
                 };
+                // SAFETY: the buffers are kept until the requests have ended.
+                let posted = unsafe { group.ireduction(outcome, sum, from, to) };
                 requests.push(posted.unwrap());
                 buffers.push((send, receive));
                 expected.push(sums);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use outboard::{Contribution, Element, Group, Operator, Reduction, Request};
+use outboard::{Contribution, Element, Group, Operator, Outcome, Reduction, Request};
 
 use super::scenarios::{LIMIT, me, say, wait_for_line};
 
@@ -62,17 +62,16 @@ fn post(group: &Group, result: Result, call: usize, count: usize, in_place: bool
     let mut receive = if in_place { send.clone() } else { vec![UNTOUCHED; expected.len()] };
     let from = if in_place { Contribution::InPlace } else { Contribution::At(send.as_ptr().cast()) };
     let (to, each) = (receive.as_mut_ptr().cast(), count as u64);
-    // SAFETY: the buffers live in the result and are looked at after the request has ended.
-    let posted = unsafe {
-        match result {
-            Result::Reduce { root } => group.ireduce(root as u32, from, to, each, sum()),
-            Result::Allreduce => group.iallreduce(from, to, each, sum()),
-            Result::Scatter => group.ireduce_scatter(from, to, &counts, sum()),
-            Result::ScatterBlock => group.ireduce_scatter_block(from, to, each, sum()),
-            Result::Scan => group.iscan(from, to, each, sum()),
-            Result::Exscan => group.iexscan(from, to, each, sum()),
-        }
+    let outcome = match result {
+        Result::Reduce { root } => Outcome::Reduce { root: root as u32, count: each },
+        Result::Allreduce => Outcome::Allreduce { count: each },
+        Result::Scatter => Outcome::ReduceScatter { counts: &counts },
+        Result::ScatterBlock => Outcome::ReduceScatterBlock { count: each },
+        Result::Scan => Outcome::Scan { count: each },
+        Result::Exscan => Outcome::Exscan { count: each },
     };
+    // SAFETY: the buffers live in the result and are looked at after the request has ended.
+    let posted = unsafe { group.ireduction(outcome, sum(), from, to) };
     Posted { _send: send, receive, request: posted.expect("posted"), expected, what: (result, call, count) }
 }
 
@@ -124,8 +123,9 @@ pub(super) fn same_bits(group: &Group) {
         for _ in 0..5 {
             let mut receive = vec![0f32; count];
             let (from, to) = (Contribution::At(send.as_ptr().cast()), receive.as_mut_ptr().cast());
+            let outcome = Outcome::Allreduce { count: count as u64 };
             // SAFETY: the buffers outlive the request.
-            let mut request = unsafe { group.iallreduce(from, to, count as u64, sum) }.expect("posted");
+            let mut request = unsafe { group.ireduction(outcome, sum, from, to) }.expect("posted");
             request.wait(Some(LIMIT)).expect("within the limit").expect("success");
             let bits: Vec<u32> = receive.iter().map(|sum| sum.to_bits()).collect();
             if first.is_empty() {

@@ -1,0 +1,166 @@
+//! Operators of the program's own, which only the rank itself can call.
+//!
+//! The service process brings the contributions together by a collective that moves bytes; the call of the rank that sees its end
+//! combines them. So no rank waits for another one's calls into this library: what a late rank holds up is its own result.
+//! Contributions are combined from the left in the order of ranks, always, so that results have the same bits from run to run
+//! (TH-2) and operators need not commute. Memory: one contribution of each rank that is combined, until the request has ended.
+
+use crate::error::Error;
+use outboard_plan::Reduction;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Combines equally many elements of both, pair by pair: the first is the left operand, the second the right one, which takes
+/// the result.
+type Function = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
+
+/// An operator of the program's own on elements of its own. Must be associative; need not commute. Clones are the same.
+#[derive(Clone)]
+pub struct UserOperator {
+    element_bytes: u64,
+    function: Arc<Function>,
+}
+
+impl UserOperator {
+    /// An operator on elements of `element_bytes` bytes. `function` gets vectors of equally many elements, combines them pair by
+    /// pair, and leaves the results in the second, whose elements are the right operands. It is called by whichever thread calls
+    /// this library when it sees that a request has ended; if it panics, the request fails.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for elements of no bytes.
+    pub fn new(
+        element_bytes: usize,
+        function: impl Fn(&[u8], &mut [u8]) + Send + Sync + 'static,
+    ) -> Result<UserOperator, Error> {
+        if element_bytes == 0 {
+            return Err(Error::argument("element_bytes", "is 0: give the bytes from one element to the next"));
+        }
+        Ok(UserOperator { element_bytes: element_bytes as u64, function: Arc::new(function) })
+    }
+
+    /// Bytes from one element to the next.
+    pub fn element_bytes(&self) -> u64 {
+        self.element_bytes
+    }
+
+    /// How many hold it: requests that have not ended, and whoever made it.
+    pub(crate) fn holders(&self) -> usize {
+        Arc::strong_count(&self.function)
+    }
+}
+
+impl fmt::Debug for UserOperator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UserOperator").field("element_bytes", &self.element_bytes).finish_non_exhaustive()
+    }
+}
+
+/// What combines contributions, and of which elements they are.
+#[derive(Debug, Clone)]
+pub enum Combination {
+    /// An operator that the service process knows.
+    Known(Reduction),
+    /// One of the program's own.
+    User(UserOperator),
+}
+
+impl Combination {
+    /// Bytes from one element to the next.
+    pub fn element_bytes(&self) -> u64 {
+        match self {
+            Combination::Known(reduction) => reduction.element().bytes(),
+            Combination::User(operator) => operator.element_bytes(),
+        }
+    }
+}
+
+impl From<Reduction> for Combination {
+    fn from(reduction: Reduction) -> Self {
+        Combination::Known(reduction)
+    }
+}
+
+impl From<&UserOperator> for Combination {
+    fn from(operator: &UserOperator) -> Self {
+        Combination::User(operator.clone())
+    }
+}
+
+/// As elements of any type may lie.
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "bytes are reached by address")] [u8; 64]);
+
+/// Room for the contributions to one call, one behind the other in the order of ranks.
+pub(crate) struct Contributions {
+    /// Empty: only its capacity is used.
+    lines: Vec<Line>,
+    count: usize,
+    bytes_each: usize,
+}
+
+impl Contributions {
+    /// Room for `count` contributions of so many bytes.
+    pub(crate) fn new(count: usize, bytes_each: usize) -> Result<Contributions, Error> {
+        let mut lines = Vec::new();
+        let bytes = count.checked_mul(bytes_each);
+        let reserved = bytes.and_then(|bytes| lines.try_reserve_exact(bytes.div_ceil(size_of::<Line>())).ok());
+        reserved.ok_or_else(|| {
+            let problem = "an operator of the program's own needs them all; reduce fewer elements at a time";
+            Error::Resource(format!("no memory for {count} contributions of {bytes_each} bytes: {problem}"))
+        })?;
+        Ok(Contributions { lines, count, bytes_each })
+    }
+
+    pub(crate) fn start(&mut self) -> *mut u8 {
+        self.lines.as_mut_ptr().cast()
+    }
+}
+
+/// What a rank does at the end of a request: combines what the service process has gathered.
+pub(crate) struct Fold {
+    pub(crate) operator: UserOperator,
+    pub(crate) contributions: Contributions,
+    pub(crate) receive: *mut u8,
+}
+
+// SAFETY: the pointer is the program's buffer, which it lends to us until the request ends, whatever the thread.
+unsafe impl Send for Fold {}
+
+impl fmt::Debug for Fold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Contributions { count, bytes_each, .. } = self.contributions;
+        f.debug_struct("Fold").field("contributions", &count).field("bytes_each", &bytes_each).finish_non_exhaustive()
+    }
+}
+
+impl Fold {
+    /// Puts the result where the program wants it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when the operator panics; then nothing is written.
+    ///
+    /// # Safety
+    /// The service process has filled the room and names it no more; the program still lends the buffer.
+    pub(crate) unsafe fn run(mut self) -> Result<(), Error> {
+        let Contributions { count, bytes_each: bytes, .. } = self.contributions;
+        if count == 0 || bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: so many bytes were reserved, and filled as the caller says.
+        let all = unsafe { std::slice::from_raw_parts_mut(self.contributions.start(), count * bytes) };
+        let combine = || {
+            for at in 1..count {
+                // The left operand is what all ranks before have come to.
+                let (before, behind) = all.split_at_mut(at * bytes);
+                (self.operator.function)(&before[(at - 1) * bytes..], &mut behind[..bytes]);
+            }
+            all[(count - 1) * bytes..].as_ptr()
+        };
+        let problem = |_| Error::argument("op", "panicked while it combined, and there is no result");
+        let result = catch_unwind(AssertUnwindSafe(combine)).map_err(problem)?;
+        // SAFETY: the caller's promise about the buffer, which has room for one contribution and is not ours.
+        unsafe { std::ptr::copy_nonoverlapping(result, self.receive, bytes) };
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! Operators of the program's own by the Rust interface.
+
+use crate::rank::world;
+use crate::service::{Behaviour, FakeService, Reach};
+use outboard::{Context, Contribution, Error, Group, Outcome, Request, Status, UserOperator};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// A 2x2 matrix by rows. Products wrap, are associative, and do not commute.
+type Matrix = [u32; 4];
+
+const BYTES: usize = size_of::<Matrix>();
+const UNTOUCHED: Matrix = [0xeeee_eeee; 4];
+
+fn product(left: Matrix, right: Matrix) -> Matrix {
+    let cell = |row: usize, column: usize| {
+        let term = |at: usize| left[2 * row + at].wrapping_mul(right[2 * at + column]);
+        term(0).wrapping_add(term(1))
+    };
+    [cell(0, 0), cell(0, 1), cell(1, 0), cell(1, 1)]
+}
+
+fn matrices(bytes: &[u8]) -> Vec<Matrix> {
+    let cell = |bytes: &[u8; 4]| u32::from_ne_bytes(*bytes);
+    bytes.as_chunks::<BYTES>().0.iter().map(|one| std::array::from_fn(|at| cell(&one.as_chunks().0[at]))).collect()
+}
+
+fn write(matrices: &[Matrix], bytes: &mut [u8]) {
+    let all = matrices.as_flattened().iter().flat_map(|cell| cell.to_ne_bytes());
+    bytes.iter_mut().zip(all).for_each(|(place, byte)| *place = byte);
+}
+
+fn products() -> UserOperator {
+    let combine = |left: &[u8], right: &mut [u8]| {
+        assert_eq!(left.len(), right.len());
+        let pairs = matrices(left).into_iter().zip(matrices(right));
+        let combined: Vec<Matrix> = pairs.map(|(left, right)| product(left, right)).collect();
+        write(&combined, right);
+    };
+    UserOperator::new(BYTES, combine).unwrap()
+}
+
+/// What `rank` contributes at `at`.
+fn matrix(rank: usize, at: usize) -> Matrix {
+    let seed = (rank * 7919 + at * 31) as u32;
+    [seed | 1, seed + 2, 3, seed ^ 5]
+}
+
+fn vector(rank: usize, length: usize) -> Vec<Matrix> {
+    (0..length).map(|at| matrix(rank, at)).collect()
+}
+
+/// Posts every outcome on all ranks, in place where that can be and not, and compares.
+fn all_outcomes(world: &[(Context, Group)], count: usize) {
+    let ranks = world.len();
+    let operator = products();
+    let counts: Vec<u64> = (0..ranks).map(|rank| (rank % 3 * count) as u64).collect();
+    let start = |rank: usize| counts[..rank].iter().sum::<u64>() as usize;
+    let (root, some) = (ranks / 2, count as u64);
+    let outcomes = [
+        Outcome::Reduce { root: root as u32, count: some },
+        Outcome::Allreduce { count: some },
+        Outcome::ReduceScatter { counts: &counts },
+        Outcome::ReduceScatterBlock { count: some },
+        Outcome::Scan { count: some },
+        Outcome::Exscan { count: some },
+    ];
+    for (outcome, in_place) in outcomes.into_iter().flat_map(|outcome| [(outcome, false), (outcome, true)]) {
+        let mut posted = Vec::new();
+        for (me, (_, group)) in world.iter().enumerate() {
+            let (length, part, members) = match outcome {
+                Outcome::Reduce { .. } => (count, 0..if me == root { count } else { 0 }, ranks),
+                Outcome::Allreduce { .. } => (count, 0..count, ranks),
+                Outcome::ReduceScatter { .. } => (start(ranks), start(me)..start(me) + counts[me] as usize, ranks),
+                Outcome::ReduceScatterBlock { .. } => (count * ranks, me * count..(me + 1) * count, ranks),
+                Outcome::Scan { .. } => (count, 0..count, me + 1),
+                Outcome::Exscan { .. } => (count, 0..if me == 0 { 0 } else { count }, me),
+            };
+            let combined = |at| (1..members).fold(matrix(0, at), |left, rank| product(left, matrix(rank, at)));
+            let mut expected: Vec<Matrix> = part.map(combined).collect();
+            let send = vector(me, length);
+            let in_place = in_place && !(matches!(outcome, Outcome::Reduce { .. }) && me != root);
+            let mut receive = if in_place { send.clone() } else { vec![UNTOUCHED; length] };
+            expected.extend_from_slice(&receive[expected.len()..]);
+            let from = if in_place { Contribution::InPlace } else { Contribution::At(send.as_ptr().cast()) };
+            // SAFETY: the buffers are kept until the requests have ended.
+            let request = unsafe { group.ireduction(outcome, &operator, from, receive.as_mut_ptr().cast()) }.unwrap();
+            posted.push((request, send, receive, expected));
+        }
+        for (me, (mut request, send, receive, expected)) in posted.into_iter().enumerate() {
+            assert_eq!(request.wait(None), Some(Ok(())));
+            assert_eq!(request.test(), Some(Ok(())), "the request stays valid");
+            assert!(receive == expected, "{outcome:?} of rank {me} of {ranks}, in place: {in_place}");
+            assert!(send == vector(me, send.len()), "what is sent is left alone");
+        }
+    }
+}
+
+/// TH-2: an operator that does not commute, on groups of every size, where the service process reaches memory and where not.
+#[test]
+fn products_of_matrices_keep_the_order_of_ranks() {
+    for reach in [Reach::All, Reach::None] {
+        let service = FakeService::start(Behaviour { reach, ..Behaviour::default() });
+        for ranks in 1..=6 {
+            let world = world(&service, ranks);
+            [0, 1, 100, 5000].into_iter().for_each(|count| all_outcomes(&world, count));
+        }
+    }
+}
+
+/// Sums of rounding numbers from the left in the order of ranks, whatever comes first: any other order has other bits.
+#[test]
+fn sums_that_round_have_the_bits_of_the_order_of_ranks() {
+    let service = FakeService::start(Behaviour::default());
+    let world = world(&service, 5);
+    let number = |rank: usize, at: usize| f64::from((at * 7 + rank) as u32) * 10f64.powi((rank * 5 % 7) as i32) / 3.0;
+    let add = |left: &[u8], right: &mut [u8]| {
+        for (left, right) in left.as_chunks::<8>().0.iter().zip(right.as_chunks_mut::<8>().0) {
+            *right = (f64::from_ne_bytes(*left) + f64::from_ne_bytes(*right)).to_ne_bytes();
+        }
+    };
+    let operator = UserOperator::new(8, add).unwrap();
+    let count = 1000;
+    let fold = |at: usize, mut ranks: Box<dyn Iterator<Item = usize>>| {
+        let first = number(ranks.next().unwrap(), at);
+        ranks.fold(first, |sum, rank| sum + number(rank, at)).to_bits()
+    };
+    let expected: Vec<u64> = (0..count).map(|at| fold(at, Box::new(0..5))).collect();
+    let reversed: Vec<u64> = (0..count).map(|at| fold(at, Box::new((0..5).rev()))).collect();
+    assert!(expected != reversed, "the numbers round");
+    for first in 0..5 {
+        let bytes = |rank| (0..count).flat_map(|at| number(rank, at).to_ne_bytes()).collect::<Vec<u8>>();
+        let mut posted: Vec<_> = (0..5).map(|rank| (bytes(rank), vec![0u64; count], None::<Request>)).collect();
+        for turn in 0..5 {
+            let rank = (first + turn) % 5;
+            let (send, receive, request) = &mut posted[rank];
+            let (outcome, from) = (Outcome::Allreduce { count: count as u64 }, Contribution::At(send.as_ptr()));
+            let to = receive.as_mut_ptr().cast();
+            // SAFETY: the buffers are kept until the requests have ended.
+            *request = Some(unsafe { world[rank].1.ireduction(outcome, &operator, from, to) }.unwrap());
+        }
+        for (_, receive, request) in &mut posted {
+            assert_eq!(request.as_mut().unwrap().wait(None), Some(Ok(())));
+            assert!(*receive == expected, "rank {first} posted first");
+        }
+    }
+    // The blocking form.
+    let alone = crate::rank::world(&service, 1);
+    let (send, mut receive) = ([1u8; 16], [0; 16]);
+    alone[0].1.allreduce(&operator, &send, &mut receive).unwrap();
+    assert_eq!(send, receive);
+    assert!(alone[0].1.allreduce(&operator, &send[1..], &mut receive[1..]).is_err(), "it ends within an element");
+}
+
+/// An operator that holds something, and who can tell whether anything still holds the operator.
+fn watched() -> (UserOperator, Weak<()>) {
+    let held = Arc::new(());
+    let watch = Arc::downgrade(&held);
+    let combine = move |_: &[u8], right: &mut [u8]| {
+        let _kept = &held;
+        right.fill(7);
+    };
+    (UserOperator::new(1, combine).unwrap(), watch)
+}
+
+/// Posts an allreduce of 64 bytes on all ranks.
+fn post(world: &[(Context, Group)], operator: &UserOperator, receives: &mut [[u8; 64]]) -> Vec<Request> {
+    static SEND: [u8; 64] = [1; 64];
+    let from = Contribution::At(SEND.as_ptr());
+    let one = |((_, group), receive): (&(Context, Group), &mut [u8; 64])| {
+        // SAFETY: every test keeps its buffers until its requests have ended.
+        unsafe { group.ireduction(Outcome::Allreduce { count: 64 }, operator, from, receive.as_mut_ptr()) }.unwrap()
+    };
+    world.iter().zip(receives).map(one).collect()
+}
+
+#[test]
+fn a_failed_reduction_has_its_code_and_keeps_nothing() {
+    let failing = Some((Status::RankLost, "rank 1 died"));
+    let service = FakeService::start(Behaviour { failing, ..Behaviour::default() });
+    let world = world(&service, 2);
+    let (operator, watch) = watched();
+    let mut receives = [[0; 64]; 2];
+    let mut requests = post(&world, &operator, &mut receives);
+    drop(operator);
+    for request in &mut requests {
+        assert_eq!(request.wait(None).unwrap().unwrap_err().status(), Status::RankLost);
+    }
+    assert!(watch.upgrade().is_none(), "ended requests hold no operator");
+    assert_eq!(receives, [[0; 64]; 2], "nothing was combined");
+}
+
+#[test]
+fn the_loss_of_the_service_process_keeps_nothing() {
+    let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
+    let world = world(&service, 2);
+    let (operator, watch) = watched();
+    let mut receives = [[0; 64]; 2];
+    let mut requests = post(&world, &operator, &mut receives);
+    drop((service, operator));
+    for request in &mut requests {
+        assert_eq!(request.wait(None).unwrap().unwrap_err().status(), Status::ServiceLost);
+    }
+    assert!(watch.upgrade().is_none(), "ended requests hold no operator");
+}
+
+/// The collective of a request that was dropped goes on; destroying the group sees its end and combines.
+#[test]
+fn a_request_dropped_early_still_combines() {
+    let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
+    let world = world(&service, 2);
+    let (operator, watch) = watched();
+    let mut receives = [[0; 64]; 2];
+    drop((post(&world, &operator, &mut receives), operator));
+    assert!(watch.upgrade().is_some(), "the collective goes on");
+    service.release();
+    drop(world);
+    assert!(watch.upgrade().is_none());
+    assert_eq!(receives, [[7; 64]; 2]);
+}
+
+/// A request that waits in vain combines nothing yet; an operator that panics fails its request alone.
+#[test]
+fn an_operator_that_panics_fails_its_request() {
+    let service = FakeService::start(Behaviour { holding: true, ..Behaviour::default() });
+    let world = world(&service, 2);
+    let (kind, _) = watched();
+    let wild = UserOperator::new(1, |_, _| panic!("of the operator")).unwrap();
+    let mut receives = [[[0; 64]; 2]; 2];
+    let [first, second] = &mut receives;
+    let (mut failing, mut fine) = (post(&world, &wild, first), post(&world, &kind, second));
+    assert_eq!(failing[0].wait(Some(Duration::from_millis(1))), None);
+    service.release();
+    for (failing, fine) in failing.iter_mut().zip(&mut fine) {
+        let error = failing.wait(None).unwrap().unwrap_err();
+        assert!(
+            matches!(&error, Error::Argument { argument: "op", problem } if problem.contains("panicked")),
+            "{error}"
+        );
+        assert_eq!(failing.test(), Some(Err(error)), "it stays so");
+        assert_eq!(fine.wait(None), Some(Ok(())));
+    }
+    assert_eq!(receives, [[[0; 64]; 2], [[7; 64]; 2]]);
+}
+
+#[test]
+fn wrong_arguments_of_operators_are_named() {
+    let none = UserOperator::new(0, |_, _| ()).unwrap_err().to_string();
+    assert!(none.contains("`element_bytes` is 0"), "{none}");
+    let service = FakeService::start(Behaviour::default());
+    let world = world(&service, 2);
+    let operator = products();
+    let mut memory = UNTOUCHED;
+    let (at, null) = (memory.as_mut_ptr().cast::<u8>(), std::ptr::null_mut());
+    let refused = |rank: usize, outcome: Outcome<'_>, from: Contribution, to: *mut u8, problem: &str| {
+        // SAFETY: refused before any buffer is touched.
+        let error = unsafe { world[rank].1.ireduction(outcome, &operator, from, to) }.unwrap_err();
+        assert!(error.to_string().contains(problem), "{error}");
+    };
+    let one = Outcome::Allreduce { count: 1 };
+    refused(0, Outcome::Reduce { root: 2, count: 1 }, Contribution::At(at), at, "`root` is 2");
+    refused(0, Outcome::Reduce { root: 1, count: 1 }, Contribution::InPlace, at, "rank 1, alone");
+    refused(0, one, Contribution::At(null), at, "`send` is NULL");
+    refused(0, one, Contribution::At(at), null, "`receive` is NULL");
+    refused(0, Outcome::Scan { count: u64::MAX / 16 }, Contribution::At(at), at, "more than the address space");
+    refused(0, Outcome::ReduceScatter { counts: &[1] }, Contribution::At(at), at, "1 entries: the group has 2 ranks");
+    refused(1, Outcome::Allreduce { count: 1 << 58 }, Contribution::At(at), at, "no memory for 2 contributions");
+}
