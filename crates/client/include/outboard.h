@@ -246,9 +246,9 @@ enum outboard_element {
  * The service process brings the contributions together. The function runs in the rank itself, in the thread whose call sees
  * the end: outboard_test, outboard_wait, or, of a request that was freed before, any that posts, tests, waits or destroys the
  * group. It must not call this library nor leave but by return, and several threads that test or wait may run it at a time. No
- * rank waits for another one's function. Until the request completes the rank holds, beside its buffers, what its result is made of: a
- * contribution of each rank that takes part, for reduce-scatters of the rank's own block; OUTBOARD_ERR_RESOURCE where there is no
- * memory for it.
+ * rank waits for another one's function. Until the request completes the rank holds, beside its buffers, what its result is
+ * made of: a contribution of each rank that takes part, for reduce-scatters of the rank's own block; OUTBOARD_ERR_RESOURCE where
+ * there is no memory for it.
  */
 typedef void (*outboard_op_function)(const void *in, void *inout, size_t count, void *context);
 int outboard_op_create(outboard_op_function function, size_t element_bytes, void *context, int *op);

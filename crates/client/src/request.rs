@@ -91,7 +91,9 @@ impl Request {
     /// Ends with the loss of the service process. The word and the segment are never used again: nothing is.
     fn lose(&mut self, parts: &Parts) {
         if let State::Pending { slot } = self.state {
-            drop(lock(&parts.slots).take_fold(slot));
+            // Dropped outside the lock: what the operator holds is the program's.
+            let fold = lock(&parts.slots).take_fold(slot);
+            drop(fold);
         }
         self.state = State::Ended(Err(parts.connection.lost()));
     }

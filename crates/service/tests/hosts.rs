@@ -235,7 +235,7 @@ fn exchanges_are_pulled() {
 fn ranks_reduce_and_pass_barriers() {
     for (siblings, algorithm) in [(1, "multicast"), (1, "ring"), (2, "multicast")] {
         let cluster = Cluster::with_siblings(3, siblings, None, &["--algorithm", algorithm]);
-        for (scenario, calls) in [("reductions", 120), ("same-bits", 12)] {
+        for (scenario, calls) in [("reductions", 120), ("own-operators", 120), ("same-bits", 12)] {
             let before = cluster.count("completed");
             let mut ranks = cluster.ranks(scenario, 2);
             ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
@@ -249,15 +249,17 @@ fn ranks_reduce_and_pass_barriers() {
 /// SP-6: those before it in a scan end without it, nobody passes the barrier, and all have their sums once it has come.
 fn a_late_rank_holds_up_only_whose_sums_it_is_part_of() {
     let cluster = Cluster::start(3, None, &[]);
-    let mut ranks = cluster.ranks("late-reduction", 2);
-    let (late, others) = ranks.split_last_mut().expect("six");
-    assert_eq!(late.line(), "ready");
-    others.iter_mut().for_each(|rank| assert_eq!(rank.line(), "waits"));
-    let before = cluster.count("late_arrivals");
-    late.go_on();
-    ranks.into_iter().for_each(Rank::finish);
-    // Others may have been late for one another, on a busy machine.
-    assert!(cluster.count("late_arrivals") > before);
+    for scenario in ["late-reduction", "late-own-operator"] {
+        let mut ranks = cluster.ranks(scenario, 2);
+        let (late, others) = ranks.split_last_mut().expect("six");
+        assert_eq!(late.line(), "ready");
+        others.iter_mut().for_each(|rank| assert_eq!(rank.line(), "waits"));
+        let before = cluster.count("late_arrivals");
+        late.go_on();
+        ranks.into_iter().for_each(Rank::finish);
+        // Others may have been late for one another, on a busy machine.
+        assert!(cluster.count("late_arrivals") > before);
+    }
 }
 
 /// The last of six ranks calls when all others are done; it is counted as late.

@@ -97,7 +97,7 @@ fn ranks_gather_at_and_scatter_from_a_root() {
 fn ranks_reduce_and_pass_barriers() {
     let daemon = Daemon::start(&[]);
     let calls = 5 * 6 * 2 * 2;
-    for (scenario, calls) in [("reductions", calls), ("same-bits", 12)] {
+    for (scenario, calls) in [("reductions", calls), ("own-operators", calls), ("same-bits", 12)] {
         let before = daemon.statistics()["completed"].as_u64().expect("a number");
         let mut ranks = ranks(scenario, &daemon, 4);
         ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
@@ -107,10 +107,12 @@ fn ranks_reduce_and_pass_barriers() {
         ranks.iter_mut().for_each(support::Rank::go_on);
         ranks.into_iter().for_each(support::Rank::finish);
     }
-    let mut alone = ranks("reductions", &daemon, 1);
-    assert_eq!(alone[0].line(), "done");
-    alone[0].go_on();
-    alone.into_iter().for_each(support::Rank::finish);
+    for scenario in ["reductions", "own-operators"] {
+        let mut alone = ranks(scenario, &daemon, 1);
+        assert_eq!(alone[0].line(), "done");
+        alone[0].go_on();
+        alone.into_iter().for_each(support::Rank::finish);
+    }
 }
 
 /// MC-9: posting does not wait for what was posted before.
@@ -129,12 +131,14 @@ fn one_rank_alone_gathers_from_itself() {
 #[test]
 fn a_killed_rank_is_named_to_the_others() {
     let daemon = Daemon::start(&[]);
-    let mut ranks = ranks("one-dies", &daemon, 4);
-    let mut last = ranks.pop().expect("four");
-    assert_eq!(last.line(), "ready");
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
-    last.kill();
-    ranks.into_iter().for_each(support::Rank::finish);
+    for scenario in ["one-dies", "own-operator-one-dies"] {
+        let mut ranks = ranks(scenario, &daemon, 4);
+        let mut last = ranks.pop().expect("four");
+        assert_eq!(last.line(), "ready");
+        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
+        last.kill();
+        ranks.into_iter().for_each(support::Rank::finish);
+    }
 }
 
 #[test]

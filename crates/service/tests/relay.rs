@@ -64,6 +64,7 @@ fn relayed_ranks_gather_broadcast_exchange_and_reduce() {
         ("allgatherv", 4, 18),
         ("rooted", 4, 50),
         ("reductions", 3, 120),
+        ("own-operators", 3, 120),
     ] {
         let statistics = run(scenario, ranks);
         assert_eq!(statistics["completed"], ranks * calls, "{scenario}: {statistics}");

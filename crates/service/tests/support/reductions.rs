@@ -1,14 +1,59 @@
 //! Barriers and reductions as the ranks of the tests call them (SP-6, TH-2).
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use outboard::{Contribution, Element, Group, Operator, Outcome, Reduction, Request};
+use outboard::{
+    Combination, Contribution, Element, Group, Operator, Outcome, Reduction, Request, Status, UserOperator,
+};
 
 use super::scenarios::{LIMIT, me, say, wait_for_line};
 
 const UNTOUCHED: u32 = 0xeeee_eeee;
 
-/// What becomes of the sums.
+/// What combines.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum By {
+    /// The service process.
+    Sum,
+    /// The rank, by an operator that does not commute.
+    Composition,
+}
+
+impl By {
+    /// Composes `x -> a * x + b` with `a` in the upper half and `b` in the lower.
+    fn combine(self, left: u32, right: u32) -> u32 {
+        match self {
+            By::Sum => left.wrapping_add(right),
+            By::Composition => {
+                let (factor, summand) = (left >> 16, left & 0xffff);
+                let below = factor.wrapping_mul(right & 0xffff).wrapping_add(summand) & 0xffff;
+                factor.wrapping_mul(right >> 16) << 16 | below
+            }
+        }
+    }
+
+    fn combination(self) -> Combination {
+        match self {
+            By::Sum => sum().into(),
+            By::Composition => (&composition(())).into(),
+        }
+    }
+}
+
+/// Compositions by a function of this rank's, which holds something meanwhile.
+fn composition(held: impl Send + Sync + 'static) -> UserOperator {
+    let combine = move |left: &[u8], right: &mut [u8]| {
+        let _kept = &held;
+        for (left, right) in left.as_chunks::<4>().0.iter().zip(right.as_chunks_mut::<4>().0) {
+            let combined = By::Composition.combine(u32::from_ne_bytes(*left), u32::from_ne_bytes(*right));
+            *right = combined.to_ne_bytes();
+        }
+    };
+    UserOperator::new(4, combine).expect("elements of some bytes")
+}
+
+/// What becomes of the combined vectors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Result {
     Reduce { root: usize },
@@ -25,7 +70,7 @@ pub(crate) struct Posted {
     receive: Vec<u32>,
     request: Request,
     expected: Vec<u32>,
-    what: (Result, usize, usize),
+    what: (Result, By, usize, usize),
 }
 
 /// What `rank` contributes to call `call` at `at`.
@@ -37,8 +82,8 @@ fn sum() -> Reduction {
     Reduction::new(Operator::Sum, Element::U32).expect("defined by MPI")
 }
 
-/// Posts sums of vectors of `count` elements, or of blocks of so many.
-fn post(group: &Group, result: Result, call: usize, count: usize, in_place: bool) -> Posted {
+/// Posts a reduction of vectors of `count` elements, or of blocks of so many.
+fn post(group: &Group, (result, by): (Result, By), call: usize, count: usize, in_place: bool) -> Posted {
     let (rank, ranks) = me(group);
     let counts: Vec<u64> = (0..ranks as u64).map(|rank| (rank + call as u64) % 3 * count as u64).collect();
     let start = |rank: usize| counts[..rank].iter().sum::<u64>() as usize;
@@ -55,8 +100,9 @@ fn post(group: &Group, result: Result, call: usize, count: usize, in_place: bool
         Result::Scan => (0..count, 0..rank + 1),
         Result::Exscan => (0..if rank == 0 { 0 } else { count }, 0..rank),
     };
-    let summed = |at| of.clone().fold(0u32, |sum, rank| sum.wrapping_add(number(rank, call, at)));
-    let expected: Vec<u32> = part.map(summed).collect();
+    let numbers = |at| of.clone().map(move |rank| number(rank, call, at));
+    let combined = |at| numbers(at).reduce(|left, right| by.combine(left, right)).expect("a rank takes part");
+    let expected: Vec<u32> = part.map(combined).collect();
     let send: Vec<u32> = (0..length).map(|at| number(rank, call, at)).collect();
     let in_place = in_place && !matches!(result, Result::Reduce { root } if root != rank);
     let mut receive = if in_place { send.clone() } else { vec![UNTOUCHED; expected.len()] };
@@ -71,13 +117,13 @@ fn post(group: &Group, result: Result, call: usize, count: usize, in_place: bool
         Result::Exscan => Outcome::Exscan { count: each },
     };
     // SAFETY: the buffers live in the result and are looked at after the request has ended.
-    let posted = unsafe { group.ireduction(outcome, sum(), from, to) };
-    Posted { _send: send, receive, request: posted.expect("posted"), expected, what: (result, call, count) }
+    let posted = unsafe { group.ireduction(outcome, by.combination(), from, to) };
+    Posted { _send: send, receive, request: posted.expect("posted"), expected, what: (result, by, call, count) }
 }
 
 /// Posts an allreduce, for scenarios of other things.
 pub(crate) fn post_sums(group: &Group, call: usize, count: usize) -> Posted {
-    post(group, Result::Allreduce, call, count, call.is_multiple_of(2))
+    post(group, (Result::Allreduce, By::Sum), call, count, call.is_multiple_of(2))
 }
 
 pub(crate) fn check_sums(mut posted: Posted) {
@@ -86,8 +132,17 @@ pub(crate) fn check_sums(mut posted: Posted) {
     assert_eq!(wrong, None, "{:?}", posted.what);
 }
 
-/// Every kind at every size, in place where that can be, with a barrier in flight behind each.
+/// Every kind of sums at every size, in place where that can be, with a barrier in flight behind each.
 pub(super) fn all(group: &Group) {
+    all_by(group, By::Sum);
+}
+
+/// The same by an operator of the ranks' own.
+pub(super) fn all_by_ranks(group: &Group) {
+    all_by(group, By::Composition);
+}
+
+fn all_by(group: &Group, by: By) {
     let (_, ranks) = me(group);
     for (at, count) in [0, 1, 362, 25_001, 1 << 18].into_iter().enumerate() {
         let root = at % ranks;
@@ -101,7 +156,7 @@ pub(super) fn all(group: &Group) {
         ];
         for (call, result) in results.into_iter().enumerate() {
             for in_place in [false, true] {
-                let posted = post(group, result, 6 * at + call, count, in_place);
+                let posted = post(group, (result, by), 6 * at + call, count, in_place);
                 let mut barrier = group.ibarrier().expect("posted");
                 check_sums(posted);
                 barrier.wait(Some(LIMIT)).expect("within the limit").expect("success");
@@ -144,23 +199,56 @@ pub(super) fn same_bits(group: &Group) {
     wait_for_line();
 }
 
-/// The last rank posts only when all others have the sums that it has no part in; SP-6.
+/// Of all ranks but the last, which is killed.
+pub(super) fn one_dies(group: &Group) {
+    let (rank, ranks) = me(group);
+    check_sums(post(group, (Result::Allreduce, By::Composition), 0, 10_000, false));
+    if rank == ranks - 1 {
+        say("ready");
+        wait_for_line();
+        unreachable!("it is killed");
+    }
+    let held = Arc::new(());
+    let operator = composition(Arc::clone(&held));
+    let mut receive = vec![UNTOUCHED; 10_000];
+    let (from, to) = (Contribution::InPlace, receive.as_mut_ptr().cast());
+    // SAFETY: the buffer outlives the request.
+    let posted = unsafe { group.ireduction(Outcome::Allreduce { count: 10_000 }, &operator, from, to) };
+    let mut request = posted.expect("posted");
+    drop(operator);
+    say("posted");
+    let error = request.wait(Some(LIMIT)).expect("within the limit").expect_err("one has died");
+    assert_eq!(error.status(), Status::RankLost, "{error}");
+    assert_eq!(Arc::strong_count(&held), 1, "a request that has failed keeps nothing");
+    assert!(receive.iter().all(|number| *number == UNTOUCHED), "nothing was combined");
+}
+
+/// The last rank posts only when all others have what it has no part in; SP-6.
 pub(super) fn late(group: &Group) {
+    late_by(group, By::Sum);
+}
+
+/// The same by an operator of the ranks' own.
+pub(super) fn late_by_ranks(group: &Group) {
+    late_by(group, By::Composition);
+}
+
+fn late_by(group: &Group, by: By) {
     let (rank, ranks) = me(group);
     let late = rank == ranks - 1;
-    let early = (!late).then(|| post(group, Result::Scan, 1, 30_000, false));
+    let early = (!late).then(|| post(group, (Result::Scan, by), 1, 30_000, false));
     let Some(scan) = early else {
         say("ready");
         wait_for_line();
-        check_sums(post(group, Result::Scan, 1, 30_000, false));
+        check_sums(post(group, (Result::Scan, by), 1, 30_000, false));
         let mut barrier = group.ibarrier().expect("posted");
-        let sums = post(group, Result::Allreduce, 2, 30_000, true);
+        let sums = post(group, (Result::Allreduce, by), 2, 30_000, true);
         barrier.wait(Some(LIMIT)).expect("within the limit").expect("success");
         return check_sums(sums);
     };
     check_sums(scan);
     let mut barrier = group.ibarrier().expect("posted");
-    let sums = post(group, Result::Allreduce, 2, 30_000, true);
+    let sums = post(group, (Result::Allreduce, by), 2, 30_000, true);
     assert!(barrier.test().is_none(), "one has not come");
     say("waits");
     barrier.wait(Some(LIMIT)).expect("within the limit").expect("success");
