@@ -132,6 +132,15 @@ unsafe fn post(
     })
 }
 
+/// Whether a group offloads something; none offloads nothing.
+///
+/// # Safety
+/// `group` is NULL or as the header asks.
+unsafe fn offloads(group: *const Group, asked: impl FnOnce(&Group) -> bool) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { group.as_ref() }.is_some_and(asked).into()
+}
+
 fn limit(timeout_ms: c_int) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }
@@ -318,7 +327,7 @@ unsafe extern "C" fn outboard_group_deadline(group: *mut Group, seconds: f64) ->
 #[unsafe(no_mangle)]
 unsafe extern "C" fn outboard_group_offloads_allgather(group: *const Group, bytes_per_rank: u64) -> c_int {
     // SAFETY: as the header asks.
-    unsafe { group.as_ref() }.is_some_and(|group| group.offloads_allgather(bytes_per_rank)).into()
+    unsafe { offloads(group, |group| group.offloads_allgather(bytes_per_rank)) }
 }
 
 #[unsafe(no_mangle)]
@@ -336,7 +345,7 @@ unsafe extern "C" fn outboard_iallgather(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn outboard_group_offloads_broadcast(group: *const Group, bytes: u64) -> c_int {
     // SAFETY: as the header asks.
-    unsafe { group.as_ref() }.is_some_and(|group| group.offloads_broadcast(bytes)).into()
+    unsafe { offloads(group, |group| group.offloads_broadcast(bytes)) }
 }
 
 #[unsafe(no_mangle)]
@@ -354,7 +363,7 @@ unsafe extern "C" fn outboard_ibroadcast(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn outboard_group_offloads_allgatherv(group: *const Group, total_bytes: u64) -> c_int {
     // SAFETY: as the header asks.
-    unsafe { group.as_ref() }.is_some_and(|group| group.offloads_allgatherv(total_bytes)).into()
+    unsafe { offloads(group, |group| group.offloads_allgatherv(total_bytes)) }
 }
 
 /// A list with an entry for each of `ranks`.
@@ -365,6 +374,19 @@ unsafe fn list<'a>(list: *const u64, ranks: u32, argument: &'static str) -> Resu
     place(list.cast_mut(), argument)?;
     // SAFETY: the caller's promise.
     Ok(unsafe { std::slice::from_raw_parts(list, ranks as usize) })
+}
+
+/// A list that C passes, and its name in the header.
+type Named = (*const u64, &'static str);
+
+/// The blocks of all `ranks`.
+///
+/// # Safety
+/// Both lists are NULL or have so many entries.
+unsafe fn block_list<'a>(ranks: u32, bytes: Named, offsets: Named) -> Result<BlockList<'a>, Error> {
+    // SAFETY: the caller's promise.
+    let [bytes, offsets] = [bytes, offsets].map(|(entries, name)| unsafe { list(entries, ranks, name) });
+    Ok(BlockList { bytes: bytes?, offsets: offsets? })
 }
 
 #[unsafe(no_mangle)]
@@ -379,8 +401,7 @@ unsafe extern "C" fn outboard_iallgatherv(
     // SAFETY: as the header asks, of the lists and of the blocks.
     unsafe {
         post(group, request, |group| {
-            let ranks = group.size()?;
-            let received = BlockList { bytes: list(bytes, ranks, "bytes")?, offsets: list(offsets, ranks, "offsets")? };
+            let received = block_list(group.size()?, (bytes, "bytes"), (offsets, "offsets"))?;
             group.iallgatherv(contribution(send), receive.cast(), received)
         })
     }
@@ -389,13 +410,13 @@ unsafe extern "C" fn outboard_iallgatherv(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn outboard_group_offloads_alltoall(group: *const Group, bytes_per_pair: u64) -> c_int {
     // SAFETY: as the header asks.
-    unsafe { group.as_ref() }.is_some_and(|group| group.offloads_alltoall(bytes_per_pair)).into()
+    unsafe { offloads(group, |group| group.offloads_alltoall(bytes_per_pair)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn outboard_group_offloads_alltoallv(group: *const Group) -> c_int {
     // SAFETY: as the header asks.
-    unsafe { group.as_ref() }.is_some_and(Group::offloads_alltoallv).into()
+    unsafe { offloads(group, Group::offloads_alltoallv) }
 }
 
 #[unsafe(no_mangle)]
@@ -425,14 +446,9 @@ unsafe extern "C" fn outboard_ialltoallv(
     unsafe {
         post(group, request, |group| {
             let ranks = group.size()?;
-            let sent = BlockList {
-                bytes: list(send_bytes, ranks, "send_bytes")?,
-                offsets: list(send_offsets, ranks, "send_offsets")?,
-            };
-            let received = BlockList {
-                bytes: list(receive_bytes, ranks, "receive_bytes")?,
-                offsets: list(receive_offsets, ranks, "receive_offsets")?,
-            };
+            let sent = block_list(ranks, (send_bytes, "send_bytes"), (send_offsets, "send_offsets"))?;
+            let offsets = (receive_offsets, "receive_offsets");
+            let received = block_list(ranks, (receive_bytes, "receive_bytes"), offsets)?;
             group.ialltoallv((send.cast(), sent), (receive.cast(), received))
         })
     }

@@ -43,6 +43,16 @@ pub enum Contribution {
     InPlace,
 }
 
+impl Contribution {
+    /// Buffers with `bytes` of this, which in place begin at `place` of the receive buffer.
+    fn part_of(self, buffers: Buffers, place: usize, bytes: usize) -> Result<Buffers, Error> {
+        match self {
+            Contribution::At(send) => buffers.sending(send, bytes),
+            Contribution::InPlace => buffers.sending_in_place(place, bytes),
+        }
+    }
+}
+
 /// The blocks of one buffer of an alltoallv, by rank.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockList<'a> {
@@ -164,24 +174,13 @@ impl Group {
     /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
     pub unsafe fn ibroadcast(&self, root: u32, buffer: *mut u8, bytes: u64) -> Result<Request, Error> {
         self.check_root(root)?;
-        let Ok(length) = isize::try_from(bytes).map(isize::unsigned_abs) else {
-            return Err(Error::argument("bytes", format!("is {bytes}, more than the address space")));
-        };
+        let length = length(bytes, "bytes")?;
         if buffer.is_null() && length > 0 {
             return Err(Error::argument("buffer", "is NULL"));
         }
-        let none = std::ptr::null_mut();
-        let (contribution, sent, receive, received) =
-            if root == self.rank { (buffer, length, none, 0) } else { (none, 0, buffer, length) };
-        let buffers = Buffers {
-            contribution,
-            bytes_per_rank: sent,
-            receive,
-            receive_bytes: received,
-            in_place_at: None,
-            pieces: None,
-        };
         let is_root = root == self.rank;
+        let buffers =
+            if is_root { Buffers::NONE.sending(buffer, length) } else { Buffers::NONE.receiving(buffer, length) }?;
         let entry = |place: Placed| {
             let Placed { group, instance, slot, send, receive, .. } = place;
             let buffer = if is_root { send } else { receive };
@@ -213,30 +212,14 @@ impl Group {
         received: BlockList<'_>,
     ) -> Result<Request, Error> {
         let (pieces, receive_bytes) = received.pieces(self.ranks, "receive")?;
-        if receive.is_null() && receive_bytes > 0 {
-            return Err(Error::argument("receive", "is NULL"));
-        }
         let own = self.rank as usize;
         // Of a block with bytes the place fits, as just checked; of another nothing is used.
         let bytes_per_rank = received.bytes[own] as usize;
         let place = if bytes_per_rank > 0 { received.offsets[own] as usize } else { 0 };
-        let (contribution, in_place_at) = match contribution {
-            Contribution::At(send) if send.is_null() && bytes_per_rank > 0 => {
-                return Err(Error::argument("send", "is NULL"));
-            }
-            Contribution::At(send) => (send, None),
-            Contribution::InPlace => (receive.wrapping_add(place).cast_const(), Some(place)),
-        };
-        let in_place = in_place_at.is_some();
-        let contributed = vec![(0, bytes_per_rank)];
-        let buffers = Buffers {
-            contribution,
-            bytes_per_rank,
-            receive,
-            receive_bytes,
-            in_place_at,
-            pieces: Some(Arc::new(Pieces::Blocks { contribution: contributed, receive: pieces })),
-        };
+        let pieces = Some(Arc::new(Pieces::Blocks { contribution: vec![(0, bytes_per_rank)], receive: pieces }));
+        let buffers = Buffers::NONE.receiving(receive, receive_bytes)?;
+        let buffers = Buffers { pieces, ..contribution.part_of(buffers, place, bytes_per_rank)? };
+        let in_place = buffers.in_place_at.is_some();
         let entry = |placed: Placed| {
             let Placed { group, instance, slot, send, receive, table } = placed;
             let send = if in_place { 0 } else { send };
@@ -268,24 +251,8 @@ impl Group {
     /// # Safety
     /// As for [`Group::iallgather`].
     pub unsafe fn ialltoall(&self, send: *const u8, receive: *mut u8, bytes_per_pair: u64) -> Result<Request, Error> {
-        let total = bytes_per_pair.checked_mul(u64::from(self.ranks)).and_then(|total| isize::try_from(total).ok());
-        let Some(total) = total.map(isize::unsigned_abs) else {
-            let problem = format!("is {bytes_per_pair}: {} ranks would need more than the address space", self.ranks);
-            return Err(Error::argument("bytes_per_pair", problem));
-        };
-        for (null, argument) in [(send.is_null(), "send"), (receive.is_null(), "receive")] {
-            if null && total > 0 {
-                return Err(Error::argument(argument, "is NULL"));
-            }
-        }
-        let buffers = Buffers {
-            contribution: send,
-            bytes_per_rank: total,
-            receive,
-            receive_bytes: total,
-            in_place_at: None,
-            pieces: None,
-        };
+        let total = self.length_of_all(bytes_per_pair, "bytes_per_pair")?;
+        let buffers = Buffers::NONE.sending(send, total)?.receiving(receive, total)?;
         let entry = |place: Placed| {
             let Placed { group, instance, slot, send, receive, .. } = place;
             let blocks = BlockSizes::Even { bytes: bytes_per_pair };
@@ -310,21 +277,8 @@ impl Group {
     ) -> Result<Request, Error> {
         let (contribution, send_bytes) = sent.pieces(self.ranks, "send")?;
         let (pieces, receive_bytes) = received.pieces(self.ranks, "receive")?;
-        for (null, argument) in
-            [(send.is_null() && send_bytes > 0, "send"), (receive.is_null() && receive_bytes > 0, "receive")]
-        {
-            if null {
-                return Err(Error::argument(argument, "is NULL"));
-            }
-        }
-        let buffers = Buffers {
-            contribution: send,
-            bytes_per_rank: send_bytes,
-            receive,
-            receive_bytes,
-            in_place_at: None,
-            pieces: Some(Arc::new(Pieces::Blocks { contribution, receive: pieces })),
-        };
+        let buffers = Buffers::NONE.sending(send, send_bytes)?.receiving(receive, receive_bytes)?;
+        let buffers = Buffers { pieces: Some(Arc::new(Pieces::Blocks { contribution, receive: pieces })), ..buffers };
         let entry = |place: Placed| {
             let Placed { group, instance, slot, send, receive, table } = place;
             let blocks = BlockSizes::Table { address: table };
@@ -358,25 +312,17 @@ impl Group {
 
     /// Checks the arguments of an allgather.
     fn buffers(&self, contribution: Contribution, receive: *mut u8, bytes_per_rank: u64) -> Result<Buffers, Error> {
-        let total = bytes_per_rank.checked_mul(u64::from(self.ranks)).and_then(|total| isize::try_from(total).ok());
-        let Some(receive_bytes) = total.map(isize::unsigned_abs) else {
-            let problem = format!("is {bytes_per_rank}: {} ranks would need more than the address space", self.ranks);
-            return Err(Error::argument("bytes_per_rank", problem));
-        };
-        // No larger than `receive_bytes`, which fits.
-        let bytes_per_rank = bytes_per_rank as usize;
-        if receive.is_null() && receive_bytes > 0 {
-            return Err(Error::argument("receive", "is NULL"));
-        }
-        let own_place = bytes_per_rank * self.rank as usize;
-        let (contribution, in_place_at) = match contribution {
-            Contribution::At(send) if send.is_null() && bytes_per_rank > 0 => {
-                return Err(Error::argument("send", "is NULL"));
-            }
-            Contribution::At(send) => (send, None),
-            Contribution::InPlace => (receive.wrapping_add(own_place).cast_const(), Some(own_place)),
-        };
-        Ok(Buffers { contribution, bytes_per_rank, receive, receive_bytes, in_place_at, pieces: None })
+        let buffers = Buffers::NONE.receiving(receive, self.length_of_all(bytes_per_rank, "bytes_per_rank")?)?;
+        // No larger than that of all, which fits.
+        let bytes = bytes_per_rank as usize;
+        contribution.part_of(buffers, bytes * self.rank as usize, bytes)
+    }
+
+    /// Bytes of a block for each rank, in memory.
+    fn length_of_all(&self, bytes: u64, argument: &'static str) -> Result<usize, Error> {
+        let total = bytes.checked_mul(u64::from(self.ranks)).and_then(|total| length(total, argument).ok());
+        let problem = || format!("is {bytes}: {} ranks would need more than the address space", self.ranks);
+        total.ok_or_else(|| Error::argument(argument, problem()))
     }
 
     /// Forgets the group, after waiting for its requests in flight. Local.
@@ -409,6 +355,12 @@ impl Drop for Group {
         // Whoever wants to know destroys.
         let _ = self.close();
     }
+}
+
+/// Bytes that memory can hold.
+fn length(bytes: u64, argument: &'static str) -> Result<usize, Error> {
+    let length = isize::try_from(bytes).map(isize::unsigned_abs);
+    length.map_err(|_| Error::argument(argument, format!("is {bytes}, more than the address space")))
 }
 
 /// A deadline in seconds as the caller gives it; 0 is none.

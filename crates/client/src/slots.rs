@@ -178,14 +178,7 @@ mod tests {
     #[test]
     fn buffers_move_only_while_their_request_is_in_flight() {
         let mut slots = Slots::new(1);
-        let buffers = Buffers {
-            contribution: std::ptr::null(),
-            bytes_per_rank: 0,
-            receive: std::ptr::null_mut(),
-            receive_bytes: 0,
-            in_place_at: None,
-            pieces: None,
-        };
+        let buffers = Buffers::NONE;
         let slot = slots.take(7, 1).unwrap();
         slots.lend(slot, Lent::Direct(buffers.clone()));
         let request = slots.first_direct().unwrap();

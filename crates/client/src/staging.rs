@@ -104,6 +104,41 @@ impl Tables {
 unsafe impl Send for Buffers {}
 
 impl Buffers {
+    /// No buffer at all.
+    pub(crate) const NONE: Buffers = Buffers {
+        contribution: std::ptr::null(),
+        bytes_per_rank: 0,
+        receive: std::ptr::null_mut(),
+        receive_bytes: 0,
+        in_place_at: None,
+        pieces: None,
+    };
+
+    /// With `bytes` to receive at `receive`.
+    pub(crate) fn receiving(self, receive: *mut u8, bytes: usize) -> Result<Buffers, Error> {
+        if receive.is_null() && bytes > 0 {
+            return Err(Error::argument("receive", "is NULL"));
+        }
+        Ok(Buffers { receive, receive_bytes: bytes, ..self })
+    }
+
+    /// With `bytes` to contribute at `send`.
+    pub(crate) fn sending(self, send: *const u8, bytes: usize) -> Result<Buffers, Error> {
+        if send.is_null() && bytes > 0 {
+            return Err(Error::argument("send", "is NULL"));
+        }
+        Ok(Buffers { contribution: send, bytes_per_rank: bytes, ..self })
+    }
+
+    /// With `bytes` to contribute that lie in the receive buffer, from `place` on.
+    pub(crate) fn sending_in_place(self, place: usize, bytes: usize) -> Result<Buffers, Error> {
+        if self.receive.is_null() && bytes > 0 {
+            return Err(Error::argument("receive", "is NULL"));
+        }
+        let contribution = self.receive.wrapping_add(place).cast_const();
+        Ok(Buffers { contribution, bytes_per_rank: bytes, in_place_at: Some(place), ..self })
+    }
+
     /// Where the contribution lies in a segment, from its start.
     fn contribution_at(&self) -> usize {
         self.in_place_at.unwrap_or(self.receive_bytes)
@@ -115,8 +150,7 @@ impl Buffers {
             Pieces::Recorded(recorded) => recorded.bytes(),
             Pieces::Blocks { .. } => unreachable!("a recording"),
         };
-        let (contribution, receive) = (std::ptr::null(), std::ptr::null_mut());
-        Buffers { contribution, bytes_per_rank: 0, receive, receive_bytes, in_place_at: Some(0), pieces: Some(pieces) }
+        Buffers { receive_bytes, in_place_at: Some(0), pieces: Some(pieces), ..Buffers::NONE }
     }
 
     /// Place in a segment, where it lies in the program, and length of what is contributed, none of them empty.

@@ -82,15 +82,7 @@ impl Group {
     pub unsafe fn isend(&self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<Request, Error> {
         let peer = self.tagged.peer(to, "to")?;
         let (_, length) = piece(buffer, bytes, "buffer")?;
-        let none = std::ptr::null_mut();
-        let buffers = Buffers {
-            contribution: buffer,
-            bytes_per_rank: length,
-            receive: none,
-            receive_bytes: 0,
-            in_place_at: None,
-            pieces: None,
-        };
+        let buffers = Buffers { contribution: buffer, bytes_per_rank: length, ..Buffers::NONE };
         // SAFETY: the caller's promise about the buffer.
         unsafe { self.message(MessageEnd::Send, peer, tag, &buffers, bytes) }
     }
@@ -114,7 +106,7 @@ impl Group {
             receive: buffer,
             receive_bytes: length,
             in_place_at: Some(0),
-            pieces: None,
+            ..Buffers::NONE
         };
         // SAFETY: the caller's promise about the buffer.
         unsafe { self.message(MessageEnd::Receive, peer, tag, &buffers, bytes) }

@@ -1,6 +1,6 @@
 //! The functions of `outboard.h` that post barriers and reductions, and the operators that they name.
 
-use super::{contribution, enter, list, place, post, store};
+use super::{contribution, enter, list, offloads, place, post, store};
 use crate::context::lock;
 use crate::error::Error;
 use crate::group::{Group, Outcome};
@@ -117,13 +117,13 @@ fn combination(op: c_int, element: c_int) -> Result<Combination, Error> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn outboard_group_offloads_barrier(group: *const Group) -> c_int {
     // SAFETY: as the header asks.
-    unsafe { group.as_ref() }.is_some_and(Group::offloads_barrier).into()
+    unsafe { offloads(group, Group::offloads_barrier) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn outboard_group_offloads_reduction(group: *const Group, bytes: u64) -> c_int {
     // SAFETY: as the header asks.
-    unsafe { group.as_ref() }.is_some_and(|group| group.offloads_reduction(bytes)).into()
+    unsafe { offloads(group, |group| group.offloads_reduction(bytes)) }
 }
 
 #[unsafe(no_mangle)]

@@ -1,6 +1,6 @@
 //! Gathers and scatters for C.
 
-use super::{contribution, is_in_place, list, post};
+use super::{Named, block_list, contribution, is_in_place, offloads, post};
 use crate::error::Error;
 use crate::group::{BlockList, Destination, Group};
 use crate::request::Request;
@@ -14,25 +14,18 @@ fn destination(receive: *mut c_void) -> Destination {
 ///
 /// # Safety
 /// On the root the lists are NULL or have an entry for every rank, as the header asks.
-unsafe fn blocks<'a>(
-    group: &Group,
-    root: u32,
-    (bytes, bytes_name): (*const u64, &'static str),
-    (offsets, offsets_name): (*const u64, &'static str),
-) -> Result<Option<BlockList<'a>>, Error> {
+unsafe fn blocks<'a>(group: &Group, root: u32, bytes: Named, offsets: Named) -> Result<Option<BlockList<'a>>, Error> {
     if group.rank()? != root {
         return Ok(None);
     }
-    let ranks = group.size()?;
     // SAFETY: the caller's promise.
-    let (bytes, offsets) = unsafe { (list(bytes, ranks, bytes_name)?, list(offsets, ranks, offsets_name)?) };
-    Ok(Some(BlockList { bytes, offsets }))
+    unsafe { block_list(group.size()?, bytes, offsets) }.map(Some)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn outboard_group_offloads_gather(group: *const Group, bytes_per_rank: u64) -> c_int {
     // SAFETY: as the header asks.
-    unsafe { group.as_ref() }.is_some_and(|group| group.offloads_gather(bytes_per_rank)).into()
+    unsafe { offloads(group, |group| group.offloads_gather(bytes_per_rank)) }
 }
 
 #[unsafe(no_mangle)]

@@ -46,15 +46,6 @@ pub enum Outcome<'a> {
     },
 }
 
-/// The buffers of a reduction, checked.
-#[derive(Clone, Copy)]
-struct Vectors {
-    send: *const u8,
-    sent: usize,
-    receive: *mut u8,
-    received: usize,
-}
-
 impl Group {
     /// Whether the group offloads barriers: equal on all ranks.
     pub fn offloads_barrier(&self) -> bool {
@@ -72,18 +63,10 @@ impl Group {
     /// # Errors
     /// As of [`Group::iallgather`].
     pub fn ibarrier(&self) -> Result<Request, Error> {
-        let nothing = Buffers {
-            contribution: std::ptr::null(),
-            bytes_per_rank: 0,
-            receive: std::ptr::null_mut(),
-            receive_bytes: 0,
-            in_place_at: None,
-            pieces: None,
-        };
         let entry =
             |Placed { group, instance, slot, .. }: Placed| Entry::Barrier(BarrierEntry { group, instance, slot });
         // SAFETY: there are no buffers.
-        unsafe { self.post(&nothing, &[], entry) }
+        unsafe { self.post(&Buffers::NONE, &[], entry) }
     }
 
     /// Posts a reduction: the vectors that all ranks contribute are combined element by element, in an order that depends on
@@ -117,21 +100,12 @@ impl Group {
             }
         }
         let (sent, received) = self.lengths(outcome, element_bytes)?;
-        let in_place = contribution == Contribution::InPlace;
-        if receive.is_null() && (received > 0 || in_place && sent > 0) {
-            return Err(Error::argument("receive", "is NULL"));
-        }
-        let send = match contribution {
-            Contribution::At(send) if send.is_null() && sent > 0 => return Err(Error::argument("send", "is NULL")),
-            Contribution::At(send) => send,
-            Contribution::InPlace => receive.cast_const(),
-        };
-        let vectors = Vectors { send, sent, receive, received };
+        let buffers = contribution.part_of(Buffers::NONE.receiving(receive, received)?, 0, sent)?;
         match combination {
             // SAFETY: the caller's promise about the buffers.
-            Combination::Known(reduction) => unsafe { self.offload(outcome, reduction, vectors, in_place) },
+            Combination::Known(reduction) => unsafe { self.offload(outcome, reduction, &buffers) },
             // SAFETY: as above.
-            Combination::User(operator) => unsafe { self.gather_and_fold(outcome, operator, vectors) },
+            Combination::User(operator) => unsafe { self.gather_and_fold(outcome, operator, &buffers) },
         }
     }
 
@@ -165,35 +139,21 @@ impl Group {
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
-    unsafe fn offload(
-        &self,
-        outcome: Outcome<'_>,
-        reduction: Reduction,
-        Vectors { send, sent, receive, received }: Vectors,
-        in_place: bool,
-    ) -> Result<Request, Error> {
-        let in_place_at = in_place.then_some(0);
-        let buffers = Buffers {
-            contribution: send,
-            bytes_per_rank: sent,
-            receive,
-            receive_bytes: received,
-            in_place_at,
-            pieces: None,
-        };
+    unsafe fn offload(&self, outcome: Outcome<'_>, reduction: Reduction, buffers: &Buffers) -> Result<Request, Error> {
         let table = if let Outcome::ReduceScatter { counts } = outcome {
             blocks(counts, reduction.element().bytes())
         } else {
             Vec::new()
         };
-        let bytes = sent as u64;
+        let (bytes, received) = (buffers.bytes_per_rank as u64, buffers.receive_bytes as u64);
+        let in_place = buffers.in_place_at.is_some();
         let entry = |placed: Placed| {
             let Placed { group, instance, slot, send, receive, table } = placed;
             let result = match outcome {
                 Outcome::Reduce { root, .. } => Reduced::Reduce { root, bytes },
                 Outcome::Allreduce { .. } => Reduced::Allreduce { bytes },
                 Outcome::ReduceScatter { .. } => Reduced::ReduceScatter { table },
-                Outcome::ReduceScatterBlock { .. } => Reduced::ReduceScatterBlock { bytes: received as u64 },
+                Outcome::ReduceScatterBlock { .. } => Reduced::ReduceScatterBlock { bytes: received },
                 Outcome::Scan { .. } => Reduced::Scan { bytes },
                 Outcome::Exscan { .. } => Reduced::Exscan { bytes },
             };
@@ -201,7 +161,7 @@ impl Group {
             Entry::Reduction(ReductionEntry { group, instance, slot, result, code, in_place, send, receive })
         };
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.post(&buffers, &table, entry) }
+        unsafe { self.post(buffers, &table, entry) }
     }
 
     /// Has the service process bring this rank what its result is made of, and combines that at the end. One collective, so
@@ -213,8 +173,9 @@ impl Group {
         &self,
         outcome: Outcome<'_>,
         operator: UserOperator,
-        Vectors { send, sent, receive, received }: Vectors,
+        buffers: &Buffers,
     ) -> Result<Request, Error> {
+        let (send, sent) = (buffers.contribution, buffers.bytes_per_rank as u64);
         let (ranks, me) = (self.ranks as usize, self.rank as usize);
         let members = match outcome {
             Outcome::Reduce { .. }
@@ -224,18 +185,18 @@ impl Group {
             Outcome::Scan { .. } => me + 1,
             Outcome::Exscan { .. } => me,
         };
-        let mut contributions = Contributions::new(members, received)?;
+        let mut contributions = Contributions::new(members, buffers.receive_bytes)?;
         let room = contributions.start();
-        let (from, each) = (Contribution::At(send), received as u64);
+        let (from, each) = (Contribution::At(send), buffers.receive_bytes as u64);
         // One behind the other, as the room just made has it.
         let place = |rank| if rank < members as u64 { (each, rank * each) } else { (0, 0) };
         let (gathered, places): (Vec<u64>, Vec<u64>) = (0..ranks as u64).map(place).unzip();
         let gathered = (room, BlockList { bytes: &gathered, offsets: &places });
-        // SAFETY: the caller's promise about `send`; the room is kept with the request until it has ended.
+        // SAFETY: the caller's promise about the buffers; the room is kept with the request until it has ended.
         let request = unsafe {
             match outcome {
-                Outcome::Reduce { root, .. } => self.igather(root, from, room, sent as u64),
-                Outcome::Allreduce { .. } => self.iallgather(from, room, sent as u64),
+                Outcome::Reduce { root, .. } => self.igather(root, from, room, sent),
+                Outcome::Allreduce { .. } => self.iallgather(from, room, sent),
                 Outcome::ReduceScatterBlock { .. } => self.ialltoall(send, room, each),
                 Outcome::ReduceScatter { counts } => {
                     let bytes = blocks(counts, operator.element_bytes());
@@ -245,12 +206,12 @@ impl Group {
                 // An exchange, so that nobody waits for ranks behind its own; all that comes after gets the same bytes.
                 Outcome::Scan { .. } | Outcome::Exscan { .. } => {
                     let takes = |rank: usize| rank > me || rank == me && members > me;
-                    let bytes: Vec<u64> = (0..ranks).map(|rank| if takes(rank) { sent as u64 } else { 0 }).collect();
+                    let bytes: Vec<u64> = (0..ranks).map(|rank| if takes(rank) { sent } else { 0 }).collect();
                     self.ialltoallv((send, BlockList { bytes: &bytes, offsets: &vec![0; ranks] }), gathered)
                 }
             }
         }?;
-        request.fold(Fold { operator, contributions, receive })?;
+        request.fold(Fold { operator, contributions, receive: buffers.receive })?;
         Ok(request)
     }
 }

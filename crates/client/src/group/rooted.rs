@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{BlockList, Contribution, Group, Placed};
+use super::{BlockList, Contribution, Group, Placed, length};
 use crate::error::Error;
 use crate::request::Request;
 use crate::staging::{Buffers, Pieces};
@@ -79,16 +79,7 @@ impl Group {
         let call = self.rooted(Direction::Scatter, root, destination == Destination::InPlace)?;
         let mut buffers = received(destination, bytes_per_rank)?;
         if self.rank == root {
-            let total = bytes_per_rank.checked_mul(u64::from(self.ranks)).ok_or(()).and_then(memory);
-            let Ok(total) = total else {
-                let problem =
-                    format!("is {bytes_per_rank}: {} ranks would need more than the address space", self.ranks);
-                return Err(Error::argument("bytes_per_rank", problem));
-            };
-            if send.is_null() && total > 0 {
-                return Err(Error::argument("send", "is NULL"));
-            }
-            (buffers.contribution, buffers.bytes_per_rank) = (send, total);
+            buffers = buffers.sending(send, self.length_of_all(bytes_per_rank, "bytes_per_rank")?)?;
         }
         // SAFETY: the caller's promise about the buffers.
         unsafe { self.post_rooted(call, &buffers, Some(bytes_per_rank), &[]) }
@@ -118,19 +109,8 @@ impl Group {
         }
         let list = self.list_of_root(received, "receive")?;
         let (pieces, receive_bytes) = list.pieces(self.ranks, "receive")?;
-        if receive.is_null() && receive_bytes > 0 {
-            return Err(Error::argument("receive", "is NULL"));
-        }
-        let own = self.own(list, (!call.in_place).then_some(bytes), "receive")?;
-        let mut buffers = match contribution {
-            Contribution::At(_) => sent(contribution, bytes)?,
-            Contribution::InPlace => {
-                let (place, bytes) = own;
-                let contribution = receive.wrapping_add(place).cast_const();
-                Buffers { contribution, bytes_per_rank: bytes, in_place_at: Some(place), ..NOTHING }
-            }
-        };
-        (buffers.receive, buffers.receive_bytes) = (receive, receive_bytes);
+        let (place, own) = self.own(list, (!call.in_place).then_some(bytes), "receive")?;
+        let mut buffers = contribution.part_of(Buffers::NONE.receiving(receive, receive_bytes)?, place, own)?;
         let contribution = vec![(0, buffers.bytes_per_rank)];
         buffers.pieces = Some(Arc::new(Pieces::Blocks { contribution, receive: pieces }));
         // SAFETY: the caller's promise about the blocks.
@@ -159,11 +139,8 @@ impl Group {
         }
         let list = self.list_of_root(sent, "send")?;
         let (contribution, send_bytes) = list.pieces(self.ranks, "send")?;
-        if send.is_null() && send_bytes > 0 {
-            return Err(Error::argument("send", "is NULL"));
-        }
         self.own(list, (!call.in_place).then_some(bytes), "send")?;
-        (buffers.contribution, buffers.bytes_per_rank) = (send, send_bytes);
+        buffers = buffers.sending(send, send_bytes)?;
         let receive = vec![(0, buffers.receive_bytes)];
         buffers.pieces = Some(Arc::new(Pieces::Blocks { contribution, receive }));
         // SAFETY: the caller's promise about the blocks.
@@ -227,39 +204,18 @@ impl Group {
     }
 }
 
-/// No buffer at all.
-const NOTHING: Buffers = Buffers {
-    contribution: std::ptr::null(),
-    bytes_per_rank: 0,
-    receive: std::ptr::null_mut(),
-    receive_bytes: 0,
-    in_place_at: None,
-    pieces: None,
-};
-
-/// Bytes that memory can hold.
-fn memory(bytes: u64) -> Result<usize, ()> {
-    isize::try_from(bytes).map(isize::unsigned_abs).map_err(drop)
-}
-
-/// A length and whether there is memory for it.
-fn block(bytes: u64, is_null: bool, argument: &'static str) -> Result<usize, Error> {
-    let Ok(length) = memory(bytes) else {
-        return Err(Error::argument("bytes", format!("is {bytes}, more than the address space")));
-    };
-    if is_null && length > 0 { Err(Error::argument(argument, "is NULL")) } else { Ok(length) }
-}
-
 /// One block to send and nothing to receive.
 fn sent(contribution: Contribution, bytes: u64) -> Result<Buffers, Error> {
-    let Contribution::At(contribution) = contribution else { return Ok(NOTHING) };
-    let bytes_per_rank = block(bytes, contribution.is_null(), "send")?;
-    Ok(Buffers { contribution, bytes_per_rank, ..NOTHING })
+    match contribution {
+        Contribution::At(send) => Buffers::NONE.sending(send, length(bytes, "bytes")?),
+        Contribution::InPlace => Ok(Buffers::NONE),
+    }
 }
 
 /// One block to receive and nothing to send.
 fn received(destination: Destination, bytes: u64) -> Result<Buffers, Error> {
-    let Destination::At(receive) = destination else { return Ok(NOTHING) };
-    let receive_bytes = block(bytes, receive.is_null(), "receive")?;
-    Ok(Buffers { receive, receive_bytes, ..NOTHING })
+    match destination {
+        Destination::At(receive) => Buffers::NONE.receiving(receive, length(bytes, "bytes")?),
+        Destination::InPlace => Ok(Buffers::NONE),
+    }
 }
