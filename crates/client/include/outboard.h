@@ -240,8 +240,8 @@ enum outboard_element {
  *
  * The function combines `count` pairs of elements, in[i] with inout[i], and leaves the results in `inout`, as a function of
  * MPI_Op_create does: elements of `in` come from ranks before those of `inout`. It must be associative and need not commute:
- * contributions are combined from the left in the order of ranks, on every run alike. Both vectors are memory of Outboard's, at
- * multiples of element_bytes from a cache line's start.
+ * contributions are combined from the left in the order of ranks, on every run alike, long ones in several calls. Both vectors
+ * are memory of Outboard's, at multiples of element_bytes from a cache line's start.
  *
  * The service process brings the contributions together. The function runs in the rank itself, in the thread whose call sees
  * the end: outboard_test, outboard_wait, or, of a request that was freed before, any that posts, tests, waits or destroys the

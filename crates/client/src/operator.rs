@@ -11,6 +11,9 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+/// Bytes that are combined at a time, of all contributions one after the other, so that what was just written is still in a cache.
+const PIECE: usize = 64 << 10;
+
 /// Combines equally many elements of both, pair by pair: the first is the left operand, the second the right one, which takes
 /// the result.
 type Function = dyn Fn(&[u8], &mut [u8]) + Send + Sync;
@@ -147,13 +150,20 @@ impl Fold {
         if count == 0 || bytes == 0 {
             return Ok(());
         }
+        // Whole elements, the fewest of which is one.
+        let element = self.operator.element_bytes as usize;
+        let piece = (PIECE / element).max(1) * element;
         // SAFETY: so many bytes were reserved, and filled as the caller says.
         let all = unsafe { std::slice::from_raw_parts_mut(self.contributions.start(), count * bytes) };
         let combine = || {
-            for at in 1..count {
-                // The left operand is what all ranks before have come to.
-                let (before, behind) = all.split_at_mut(at * bytes);
-                (self.operator.function)(&before[(at - 1) * bytes..], &mut behind[..bytes]);
+            for start in (0..bytes).step_by(piece) {
+                let piece = start..bytes.min(start + piece);
+                for at in 1..count {
+                    // The left operand is what all ranks before have come to.
+                    let (before, behind) = all.split_at_mut(at * bytes);
+                    let left = &before[(at - 1) * bytes..][piece.clone()];
+                    (self.operator.function)(left, &mut behind[piece.clone()]);
+                }
             }
             all[(count - 1) * bytes..].as_ptr()
         };
