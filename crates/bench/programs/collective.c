@@ -12,6 +12,7 @@
 #include "calls.h"
 #include "compute.h"
 #include "control.h"
+#include "repetitions.h"
 #include "transport.h"
 
 #include <inttypes.h>
@@ -55,17 +56,7 @@ struct sample {
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
-static int harness = -1;
-
 /* ---- options ------------------------------------------------------------------------------------------------------ */
-
-static int64_t parse_number(const char *text, char **end)
-{
-    const int64_t value = strtoll(text, end, 10);
-    if (*end == text)
-        transport_fail("not a number: %s", text);
-    return value;
-}
 
 /* One "BYTES:UNITS:MISSED" after another, separated by commas. */
 static void parse_sizes(struct options *options, const char *text)
@@ -134,29 +125,6 @@ static struct options parse_options(int argc, char **argv)
 
 /* ---- repetitions -------------------------------------------------------------------------------------------------- */
 
-static void *allocate(size_t bytes)
-{
-    void *memory = calloc(1, bytes);
-    if (memory == NULL)
-        transport_fail("no memory for %zu bytes", bytes);
-    return memory;
-}
-
-/* The instant at which all ranks begin: the latest rank's now, and the time that the buckets need after this very
- * exchange. Hosts share the clock, so nothing is on the links when it strikes. */
-static int64_t agree_start(const struct options *options)
-{
-    static double *all;
-    const double mine = (double)clock_now_ns();
-    double latest = mine;
-    if (all == NULL)
-        all = allocate(sizeof *all * transport_ranks());
-    transport_exchange(&mine, all, 1);
-    for (uint32_t rank = 0; rank < transport_ranks(); rank++)
-        latest = all[rank] > latest ? all[rank] : latest;
-    return (int64_t)latest + options->refill_ns;
-}
-
 /* Processor time in nanoseconds that the tests between its pieces took of the rank's own thread. */
 static int64_t compute(uint64_t units, int tests)
 {
@@ -183,7 +151,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
         .silent_rank = options->late_silent ? options->late_rank : -1,
     };
     call_fill(&call, buffers);
-    clock_sleep_until_ns(agree_start(options));
+    clock_sleep_until_ns(agree_start(options->refill_ns));
     const int64_t cpu = process_cpu_ns();
     const int64_t start = clock_now_ns();
     if ((int)transport_rank() == options->late_rank)
@@ -213,7 +181,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
 
 static struct sample repeat_barrier(const struct options *options)
 {
-    clock_sleep_until_ns(agree_start(options));
+    clock_sleep_until_ns(agree_start(options->refill_ns));
     const int64_t cpu = process_cpu_ns();
     const int64_t start = clock_now_ns();
     transport_barrier();
@@ -227,17 +195,6 @@ static struct sample repeat_barrier(const struct options *options)
 }
 
 /* ---- phases and their report -------------------------------------------------------------------------------------- */
-
-/* Tells the harness and goes on, on all ranks, when it has answered. */
-static void mark(const char *what)
-{
-    char answer[16];
-    transport_barrier();
-    if (harness >= 0 && (control_send(harness, "%s\n", what) != 0 ||
-                         control_receive(harness, answer, sizeof answer) != 0 || strcmp(answer, "ok") != 0))
-        transport_fail("the harness is gone");
-    transport_barrier();
-}
 
 /* Marks the samples in which a rank ended before another one had posted. Hosts share the clock. */
 static void judge_order(const struct options *options, struct sample *all)
@@ -265,10 +222,10 @@ static struct sample *run_phase(const struct options *options, const struct buff
     double wrong_warm_up = 0;
     for (int at = 0; at < WARM_UP; at++)
         wrong_warm_up += (buffers == NULL ? repeat_barrier(options) : repeat(options, buffers, bytes, units)).wrong;
-    mark("begin");
+    harness_mark("begin");
     for (int at = 0; at < repetitions; at++)
         mine[at] = buffers == NULL ? repeat_barrier(options) : repeat(options, buffers, bytes, units);
-    mark("end");
+    harness_mark("end");
     mine[0].wrong += wrong_warm_up;
     transport_exchange((const double *)mine, (double *)all, repetitions * SAMPLE_DOUBLES);
     free(mine);
@@ -393,37 +350,26 @@ static void report_lateness(FILE *row, const struct options *options, const stru
     fprintf(row, "},");
 }
 
-static void send_row(FILE *row, char **text)
-{
-    fclose(row);
-    if (harness >= 0 && control_send(harness, "row %s\n", *text) != 0)
-        transport_fail("the harness is gone");
-    free(*text);
-}
-
 static void measure_barrier(const struct options *options)
 {
     char *text = NULL;
     size_t length = 0;
     struct sample *barriers = run_phase(options, NULL, 0, 0);
-    FILE *row = open_memstream(&text, &length);
-    if (row == NULL)
-        transport_fail("no memory for the report");
+    FILE *row = row_begin(&text, &length);
     fputc('{', row);
     report_phase(row, "barrier", options, barriers);
     fputc('}', row);
-    send_row(row, &text);
+    row_send(row, &text);
     free(barriers);
 }
 
 /* Nobody calls anything: the harness reads what the service processes take all the same. */
 static void measure_idle(const struct options *options)
 {
-    mark("begin");
+    harness_mark("begin");
     clock_sleep_until_ns(clock_now_ns() + options->idle_ns);
-    mark("end");
-    if (harness >= 0 && control_send(harness, "idle\n") != 0)
-        transport_fail("the harness is gone");
+    harness_mark("end");
+    harness_say("idle");
 }
 
 static void measure_size(const struct options *given, const struct buffers *buffers, int index)
@@ -444,9 +390,7 @@ static void measure_size(const struct options *given, const struct buffers *buff
     }
     struct sample *pure = run_phase(options, buffers, options->bytes[index], 0);
     struct sample *overall = run_phase(options, buffers, options->bytes[index], options->units[index]);
-    FILE *row = open_memstream(&text, &length);
-    if (row == NULL)
-        transport_fail("no memory for the report");
+    FILE *row = row_begin(&text, &length);
     fprintf(row, "{\"bytes_per_rank\":%zu,", options->bytes[index]);
     if (punctual != NULL)
         report_lateness(row, options, punctual, copy_ms);
@@ -454,20 +398,11 @@ static void measure_size(const struct options *given, const struct buffers *buff
     fputc(',', row);
     report_phase(row, "overall", options, overall);
     fputc('}', row);
-    send_row(row, &text);
+    row_send(row, &text);
     free(punctual);
     free(copy_ms);
     free(pure);
     free(overall);
-}
-
-/* After the library has started its threads, so that they are not born on the ranks' core. */
-static void bind_cores(const struct options *options)
-{
-    if (options->others_core >= 0 && core_bind_others(options->others_core) < 0)
-        transport_fail("progress threads cannot be bound to core %d", options->others_core);
-    if (options->main_core >= 0 && core_bind(0, options->main_core) != 0)
-        transport_fail("the rank cannot be bound to core %d", options->main_core);
 }
 
 int main(int argc, char **argv)
@@ -485,11 +420,8 @@ int main(int argc, char **argv)
         .send = transport_alloc(call_send_bytes(options.what, largest)),
         .receive = transport_alloc(call_receive_bytes(options.what, largest)),
     };
-    if (transport_rank() == 0 && (harness = control_connect(options.control)) < 0)
-        transport_fail("no line to the harness");
-    bind_cores(&options);
-    if (harness >= 0 && control_send(harness, "library %s\n", transport_library()) != 0)
-        transport_fail("the harness is gone");
+    bind_cores(options.main_core, options.others_core);
+    harness_open(options.control);
     measure_barrier(&options);
     if (options.idle_ns > 0)
         measure_idle(&options);

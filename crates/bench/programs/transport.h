@@ -2,7 +2,7 @@
  * transport.h: what the measuring program needs from a communication library.
  *
  * One implementation per interface: transport_mpi.c (any MPI library) and transport_outboard.c (Outboard's C interface).
- * At most one collective is in flight at a time. No function returns an error: a failure prints one line that names the
+ * At most one collective and one pattern of messages are in flight at a time. No function returns an error: a failure prints one line that names the
  * rank and the call, and ends the process, because a measurement with a failed call in it is worth nothing.
  */
 #ifndef TRANSPORT_H
@@ -47,8 +47,25 @@ void transport_reduce_scatter_block(const void *send, void *receive, size_t elem
 void transport_scan(const void *send, void *receive, size_t elements);
 void transport_ibarrier(void);
 
-/* Gives the library the chance to progress; 1 when the collective has completed. */
+/* A message between this rank and another, in its memory. */
+struct transport_message {
+    int sent;      /* or received */
+    uint32_t peer;
+    void *memory;
+    size_t bytes;
+};
+
+/* Starts messages one by one, each by a nonblocking call of its own. Those between two ranks keep their order. */
+void transport_messages(const struct transport_message *messages, int count);
+/* Keeps a pattern of messages, at most one at a time; each start of it is one call: of Outboard a recorded group, of MPI
+ * persistent requests. */
+void transport_record(const struct transport_message *messages, int count);
+void transport_start_recorded(void);
+void transport_forget_recorded(void);
+
+/* Gives the library the chance to progress; 1 when the collective has completed. Not for messages. */
 int transport_test(void);
+/* Waits for all that was started. */
 void transport_wait(void);
 
 /* Returns when every rank has entered; what the program itself synchronises with. */

@@ -13,6 +13,15 @@ static int all_ranks;
 static char library[MPI_MAX_LIBRARY_VERSION_STRING];
 static MPI_Request in_flight = MPI_REQUEST_NULL;
 
+/* Of a pattern; each array grows to the largest. */
+struct requests {
+    MPI_Request *all;
+    int count;
+    int started;
+};
+static struct requests messages_in_flight;
+static struct requests recorded;
+
 static void check(int code, const char *call)
 {
     if (code != MPI_SUCCESS) {
@@ -186,6 +195,61 @@ void transport_alltoallv(const void *send, const struct transport_blocks *outgoi
           "MPI_Ialltoallv");
 }
 
+enum { TAG = 1 };
+
+static void make_room(struct requests *requests, int count)
+{
+    requests->all = realloc(requests->all, sizeof *requests->all * (size_t)(count > 0 ? count : 1));
+    if (requests->all == NULL)
+        transport_fail("no memory for %d requests", count);
+    requests->count = count;
+}
+
+void transport_messages(const struct transport_message *messages, int count)
+{
+    make_room(&messages_in_flight, count);
+    for (int at = 0; at < count; at++) {
+        const struct transport_message *message = &messages[at];
+        const int bytes = to_count(message->bytes);
+        MPI_Request *request = &messages_in_flight.all[at];
+        if (message->sent)
+            check(MPI_Isend(message->memory, bytes, MPI_BYTE, (int)message->peer, TAG, MPI_COMM_WORLD, request),
+                  "MPI_Isend");
+        else
+            check(MPI_Irecv(message->memory, bytes, MPI_BYTE, (int)message->peer, TAG, MPI_COMM_WORLD, request),
+                  "MPI_Irecv");
+    }
+    messages_in_flight.started = 1;
+}
+
+void transport_record(const struct transport_message *messages, int count)
+{
+    make_room(&recorded, count);
+    for (int at = 0; at < count; at++) {
+        const struct transport_message *message = &messages[at];
+        const int bytes = to_count(message->bytes);
+        MPI_Request *request = &recorded.all[at];
+        if (message->sent)
+            check(MPI_Send_init(message->memory, bytes, MPI_BYTE, (int)message->peer, TAG, MPI_COMM_WORLD, request),
+                  "MPI_Send_init");
+        else
+            check(MPI_Recv_init(message->memory, bytes, MPI_BYTE, (int)message->peer, TAG, MPI_COMM_WORLD, request),
+                  "MPI_Recv_init");
+    }
+}
+
+void transport_start_recorded(void)
+{
+    check(MPI_Startall(recorded.count, recorded.all), "MPI_Startall");
+    recorded.started = 1;
+}
+
+void transport_forget_recorded(void)
+{
+    for (int at = 0; at < recorded.count; at++)
+        check(MPI_Request_free(&recorded.all[at]), "MPI_Request_free");
+}
+
 int transport_test(void)
 {
     int done = 0;
@@ -193,8 +257,17 @@ int transport_test(void)
     return done;
 }
 
+static void end(struct requests *requests)
+{
+    if (requests->started)
+        check(MPI_Waitall(requests->count, requests->all, MPI_STATUSES_IGNORE), "MPI_Waitall");
+    requests->started = 0;
+}
+
 void transport_wait(void)
 {
+    end(&messages_in_flight);
+    end(&recorded);
     check(MPI_Wait(&in_flight, MPI_STATUS_IGNORE), "MPI_Wait");
 }
 

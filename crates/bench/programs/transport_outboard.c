@@ -9,6 +9,10 @@
 static outboard_context *context;
 static outboard_group *world;
 static outboard_request *in_flight;
+/* The same of messages; as many as the largest pattern had. */
+static outboard_request **messages_in_flight;
+static int messages_count;
+static outboard_recorded *recorded;
 static uint32_t own_rank;
 static uint32_t all_ranks;
 
@@ -139,6 +143,51 @@ void transport_ibarrier(void)
     check(outboard_ibarrier(world, &in_flight), "outboard_ibarrier");
 }
 
+enum { TAG = 1 };
+
+void transport_messages(const struct transport_message *messages, int count)
+{
+    messages_in_flight = realloc(messages_in_flight, sizeof *messages_in_flight * (size_t)(count > 0 ? count : 1));
+    if (messages_in_flight == NULL)
+        transport_fail("no memory for %d requests", count);
+    for (int at = 0; at < count; at++) {
+        const struct transport_message *message = &messages[at];
+        if (message->sent)
+            check(outboard_isend(world, message->peer, TAG, message->memory, message->bytes, &messages_in_flight[at]),
+                  "outboard_isend");
+        else
+            check(outboard_ireceive(world, message->peer, TAG, message->memory, message->bytes, &messages_in_flight[at]),
+                  "outboard_ireceive");
+    }
+    messages_count = count;
+}
+
+void transport_record(const struct transport_message *messages, int count)
+{
+    outboard_recorder *recorder = NULL;
+    check(outboard_record_begin(world, &recorder), "outboard_record_begin");
+    for (int at = 0; at < count; at++) {
+        const struct transport_message *message = &messages[at];
+        if (message->sent)
+            check(outboard_record_send(recorder, message->peer, TAG, message->memory, message->bytes),
+                  "outboard_record_send");
+        else
+            check(outboard_record_receive(recorder, message->peer, TAG, message->memory, message->bytes),
+                  "outboard_record_receive");
+    }
+    check(outboard_record_end(recorder, &recorded), "outboard_record_end");
+}
+
+void transport_start_recorded(void)
+{
+    check(outboard_recorded_call(recorded, &in_flight), "outboard_recorded_call");
+}
+
+void transport_forget_recorded(void)
+{
+    check(outboard_recorded_free(recorded), "outboard_recorded_free");
+}
+
 int transport_test(void)
 {
     int done = 0;
@@ -152,25 +201,33 @@ int transport_test(void)
     return done;
 }
 
+static void end(outboard_request **request)
+{
+    if (*request == NULL)
+        return;
+    check(outboard_wait(*request, -1, NULL), "outboard_wait");
+    check(outboard_request_free(*request), "outboard_request_free");
+    *request = NULL;
+}
+
 void transport_wait(void)
 {
-    if (in_flight == NULL)
-        return;
-    check(outboard_wait(in_flight, -1, NULL), "outboard_wait");
-    check(outboard_request_free(in_flight), "outboard_request_free");
-    in_flight = NULL;
+    for (int at = 0; at < messages_count; at++)
+        end(&messages_in_flight[at]);
+    messages_count = 0;
+    end(&in_flight);
 }
 
 void transport_barrier(void)
 {
     transport_ibarrier();
-    transport_wait();
+    end(&in_flight);
 }
 
 void transport_exchange(const double *mine, double *all, int count)
 {
     transport_allgather(mine, all, (size_t)count * sizeof *mine);
-    transport_wait();
+    end(&in_flight);
 }
 
 _Noreturn void transport_fail(const char *format, ...)

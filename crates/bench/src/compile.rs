@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-const SOURCES: [(&str, &str); 12] = [
+const SOURCES: [(&str, &str); 15] = [
     ("calls.c", include_str!("../programs/calls.c")),
     ("calls.h", include_str!("../programs/calls.h")),
     ("collective.c", include_str!("../programs/collective.c")),
@@ -22,6 +22,9 @@ const SOURCES: [(&str, &str); 12] = [
     ("control.c", include_str!("../programs/control.c")),
     ("control.h", include_str!("../programs/control.h")),
     ("fft3d.c", include_str!("../programs/fft3d.c")),
+    ("messages.c", include_str!("../programs/messages.c")),
+    ("repetitions.c", include_str!("../programs/repetitions.c")),
+    ("repetitions.h", include_str!("../programs/repetitions.h")),
     ("transport.h", include_str!("../programs/transport.h")),
     ("transport_mpi.c", include_str!("../programs/transport_mpi.c")),
     ("transport_outboard.c", include_str!("../programs/transport_outboard.c")),
@@ -103,16 +106,23 @@ impl Workshop {
         Ok(self.path().join("calibrate"))
     }
 
-    /// The measuring program for one system, called `name` in the error.
+    /// The measuring program of collectives for one system, called `name` in the error.
     pub(crate) fn measuring_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
-        let program = format!("collective-{}", name.replace([' ', '/'], "-"));
-        let mut arguments =
-            vec!["collective.c", "calls.c", "control.c", toolchain.transport, "compute.o", "-o", &program]
-                .into_iter()
-                .map(OsString::from)
-                .collect::<Vec<_>>();
-        arguments.extend(toolchain.library.iter().cloned());
-        self.compile(name, &toolchain.compiler, &arguments)?;
+        self.on_transport("collective", &["compute.o"], name, toolchain)
+    }
+
+    /// The measuring program of messages for one system.
+    pub(crate) fn messages_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
+        self.on_transport("messages", &[], name, toolchain)
+    }
+
+    /// A program whose main is in the source of the same name.
+    fn on_transport(&self, main: &str, objects: &[&str], name: &str, t: &Toolchain) -> Result<PathBuf, BenchError> {
+        let (program, source) = (format!("{main}-{}", name.replace([' ', '/'], "-")), format!("{main}.c"));
+        let words = [&source, "calls.c", "control.c", "repetitions.c", t.transport, "-o", &program];
+        let words = words.iter().chain(objects).map(OsString::from);
+        let arguments: Vec<OsString> = words.chain(t.library.iter().cloned()).collect();
+        self.compile(name, &t.compiler, &arguments)?;
         Ok(self.path().join(program))
     }
 
@@ -166,12 +176,14 @@ mod tests {
         let workshop = Workshop::open().unwrap();
         assert!(workshop.calibrator().unwrap().is_file());
         let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/include");
-        for source in ["collective.c", "calls.c", "transport_outboard.c"] {
+        for source in ["collective.c", "messages.c", "repetitions.c", "calls.c", "transport_outboard.c"] {
             let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);
             workshop.compile("outboard", Path::new(PLAIN_COMPILER), &arguments).unwrap();
         }
-        let arguments = ["-Werror", "-Wshadow", "-c", "fft3d.c"].map(OsString::from);
-        workshop.compile("debian", Path::new(crate::install::DEBIAN_MPICC), &arguments).unwrap();
+        for source in ["fft3d.c", "transport_mpi.c"] {
+            let arguments = ["-Werror", "-Wshadow", "-c", source].map(OsString::from);
+            workshop.compile("debian", Path::new(crate::install::DEBIAN_MPICC), &arguments).unwrap();
+        }
     }
 
     /// The loop once ran half as fast in one program as in the other: its code crossed a cache line there.

@@ -105,17 +105,35 @@ pub struct ServiceCounters {
     pub retransmitted_bytes: Option<u64>,
     /// Messages that came for ranks that had not called yet (SP-9).
     pub late_arrivals: Option<u64>,
+    /// What ranks have put into their rings (GP-5).
+    pub entries: Option<u64>,
+    /// Frames between service processes.
+    pub frames: Option<u64>,
+    /// Those of them without payload.
+    pub control_frames: Option<u64>,
 }
 
 impl ServiceCounters {
     /// What was counted after `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
-        let whole = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
+        self.with(earlier, |now, then| now - then, u64::saturating_sub)
+    }
+
+    /// Both together.
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        self.with(other, |one, other| one + other, |one, other| one + other)
+    }
+
+    fn with(&self, other: &Self, seconds: fn(f64, f64) -> f64, whole: fn(u64, u64) -> u64) -> Self {
+        let whole = |one: Option<u64>, other: Option<u64>| Some(whole(one?, other?));
         Self {
-            cpu_s: self.cpu_s.zip(earlier.cpu_s).map(|(now, then)| now - then),
-            completed: whole(self.completed, earlier.completed),
-            retransmitted_bytes: whole(self.retransmitted_bytes, earlier.retransmitted_bytes),
-            late_arrivals: whole(self.late_arrivals, earlier.late_arrivals),
+            cpu_s: self.cpu_s.zip(other.cpu_s).map(|(one, other)| seconds(one, other)),
+            completed: whole(self.completed, other.completed),
+            retransmitted_bytes: whole(self.retransmitted_bytes, other.retransmitted_bytes),
+            late_arrivals: whole(self.late_arrivals, other.late_arrivals),
+            entries: whole(self.entries, other.entries),
+            frames: whole(self.frames, other.frames),
+            control_frames: whole(self.control_frames, other.control_frames),
         }
     }
 }
@@ -313,12 +331,10 @@ mod tests {
             cpu_s: Some(2.0),
             completed: Some(9),
             retransmitted_bytes: Some(10),
-            late_arrivals: None,
+            ..ServiceCounters::default()
         };
-        let then =
-            ServiceCounters { cpu_s: Some(0.5), completed: None, retransmitted_bytes: Some(4), late_arrivals: None };
-        let since =
-            ServiceCounters { cpu_s: Some(1.5), completed: None, retransmitted_bytes: Some(6), late_arrivals: None };
+        let then = ServiceCounters { cpu_s: Some(0.5), retransmitted_bytes: Some(4), ..ServiceCounters::default() };
+        let since = ServiceCounters { cpu_s: Some(1.5), retransmitted_bytes: Some(6), ..ServiceCounters::default() };
         assert_eq!(now.since(&then), since);
     }
 }

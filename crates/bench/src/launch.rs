@@ -37,6 +37,14 @@ pub(crate) struct Counted {
     pub(crate) services: Option<ServiceCounters>,
 }
 
+impl Counted {
+    /// What was counted beyond `earlier`, or beyond what a phase takes by itself.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let services = self.services.zip(earlier.services).map(|(now, before)| now.since(&before));
+        Self { wire_bytes: self.wire_bytes.saturating_sub(earlier.wire_bytes), services }
+    }
+}
+
 /// What rank 0 has to tell.
 #[derive(Debug)]
 pub(crate) enum Said {
@@ -122,8 +130,7 @@ impl Talk<'_, '_> {
         }
         let now = self.read_counters()?;
         self.line.send("ok")?;
-        let services = now.services.zip(before.services).map(|(now, before)| now.since(&before));
-        Ok(Counted { wire_bytes: now.wire_bytes - before.wire_bytes, services })
+        Ok(now.since(&before))
     }
 
     fn read_counters(&mut self) -> Result<Counted, BenchError> {

@@ -1,4 +1,5 @@
-//! Measures a collective of several systems beside one another on an emulated cluster, and a whole program below them.
+//! Measures a collective of several systems beside one another on an emulated cluster, a pattern of messages, and a whole
+//! program below them.
 //!
 //! ```text
 //!  options --> installation of the peers --> one measuring program per system (one C source, one compute loop)
@@ -34,6 +35,7 @@ mod options;
 mod ours;
 mod peers;
 mod plot;
+mod recorded;
 mod report;
 mod run;
 mod setup;
@@ -49,6 +51,9 @@ pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_mini
 pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, parse_size, parse_sizes};
 pub use ours::{Outboard, OutboardBelowMpi, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
+pub use recorded::{
+    HandedOver, RecordedOptions, RecordedReport, RecordedRow, Way, render_recorded_table, run_recorded,
+};
 pub use report::{Cost, LateRow, LossRow, Overlap, Report, Row, Spread, Subject, ThreadCpu};
 pub use run::run;
 pub use setup::{Setup, default_peers_dir};

@@ -52,12 +52,7 @@ impl BenchOptions {
 
     pub(crate) fn check(&self) -> Result<(), OptionError> {
         self.setup.check()?;
-        if self.sizes.is_empty() || self.sizes.len() > MAX_SIZES {
-            return Err(OptionError::Sizes { count: self.sizes.len() });
-        }
-        if let Some(bytes) = self.sizes.iter().find(|bytes| **bytes > MAX_SIZE) {
-            return Err(OptionError::Size { text: bytes.to_string() });
-        }
+        check_sizes(&self.sizes)?;
         let multiple = self.collective.bytes_multiple(self.setup.ranks());
         if let Some(bytes) = self.sizes.iter().find(|bytes| !bytes.is_multiple_of(multiple)) {
             return Err(OptionError::Elements { collective: self.collective.name(), bytes: *bytes, multiple });
@@ -74,6 +69,17 @@ impl BenchOptions {
             }
             Some(_) | None => Ok(()),
         }
+    }
+}
+
+/// Whether a run has room for these.
+pub(crate) fn check_sizes(sizes: &[u64]) -> Result<(), OptionError> {
+    if sizes.is_empty() || sizes.len() > MAX_SIZES {
+        return Err(OptionError::Sizes { count: sizes.len() });
+    }
+    match sizes.iter().find(|bytes| **bytes > MAX_SIZE) {
+        Some(bytes) => Err(OptionError::Size { text: bytes.to_string() }),
+        None => Ok(()),
     }
 }
 

@@ -408,6 +408,7 @@ pub(crate) mod tests {
             completed: Some(8),
             retransmitted_bytes: Some(1448),
             late_arrivals: None,
+            ..ServiceCounters::default()
         };
         let time_ms = Spread::of(&[5.0]);
         let sums = Sums {

@@ -221,13 +221,5 @@ fn offloaded_calls(options: &BenchOptions, launches: &[Launch], services: Option
 
 /// Sums over the rounds; a counter that one round did not tell is not told at all.
 pub(crate) fn sum_services(rounds: impl Iterator<Item = Option<ServiceCounters>>) -> Option<ServiceCounters> {
-    rounds.reduce(|sum, next| {
-        let (sum, next) = (sum?, next?);
-        Some(ServiceCounters {
-            cpu_s: sum.cpu_s.zip(next.cpu_s).map(|(a, b)| a + b),
-            completed: sum.completed.zip(next.completed).map(|(a, b)| a + b),
-            retransmitted_bytes: sum.retransmitted_bytes.zip(next.retransmitted_bytes).map(|(a, b)| a + b),
-            late_arrivals: sum.late_arrivals.zip(next.late_arrivals).map(|(a, b)| a + b),
-        })
-    })?
+    rounds.reduce(|sum, next| Some(sum?.plus(&next?)))?
 }

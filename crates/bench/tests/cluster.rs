@@ -4,8 +4,8 @@
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use outboard_bench::{
-    BenchError, BenchOptions, Collective, FftOptions, LateBy, Lateness, Layout, Peer, Report, Setup, render_fft_table,
-    run, run_fft,
+    BenchError, BenchOptions, Collective, FftOptions, LateBy, Lateness, Layout, Peer, RecordedOptions, Report, Setup,
+    Way, render_fft_table, run, run_fft, run_recorded,
 };
 use outboard_lab::{Loss, LossOf, SpecError};
 use std::fs;
@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Trial::test("every_collective_of_two_ranks_per_host", every_collective_of_two_ranks_per_host),
         Trial::test("a_late_rank_without_blocks_delays_nobody", a_late_rank_without_blocks_delays_nobody),
         Trial::test("fft_has_the_same_bits_below_any_layout", fft_has_the_same_bits_below_any_layout),
+        Trial::test("messages_go_in_both_ways", messages_go_in_both_ways),
         Trial::test("a_launch_out_of_time_leaves_nothing_running", a_launch_out_of_time_leaves_nothing_running),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -187,6 +188,30 @@ fn fft_has_the_same_bits_below_any_layout() -> Result<(), Failed> {
         checksums.push(report.rows.into_iter().map(|row| row.checksum).collect::<Vec<_>>());
     }
     assert_eq!(checksums[0], checksums[1]);
+    Ok(())
+}
+
+/// GP-1, GP-2: message by message and by persistent requests, which no service process takes part in.
+fn messages_go_in_both_ways() -> Result<(), Failed> {
+    let mut setup = setup(2)?;
+    (setup.ranks_per_host, setup.rounds) = (2, 2);
+    let charts = tempfile::tempdir()?;
+    setup.plot = Some(charts.path().to_owned());
+    let options = RecordedOptions { setup, sizes: vec![0, 100, 40_000] };
+    let report = run_recorded(&options, &[]).map_err(|error| Failed::from(error.to_string()))?;
+    let places: Vec<(u64, Way)> = report.rows.iter().map(|row| (row.block_bytes, row.way)).collect();
+    let expected = [0, 100, 40_000].into_iter().flat_map(|bytes| Way::ALL.map(|way| (bytes, way)));
+    assert_eq!(places, expected.collect::<Vec<_>>());
+    for row in &report.rows {
+        assert!(row.cost.verified && row.handed_over.is_none() && row.cost.repetitions == 4, "{row:?}");
+        // Two ranks a host have blocks for the two of the other: out of one port and into the other.
+        assert!(row.cost.wire_bytes >= (2 * 2 * 2 * 2 * row.block_bytes) as f64, "{row:?}");
+        assert!(row.cost.time_ms.min > 0.0 && row.thread_cpu.call_us.max > 0.0, "{row:?}");
+    }
+    assert_eq!(fs::read_dir(charts.path())?.count(), 1);
+    let mut none = options;
+    none.sizes.clear();
+    assert!(run_recorded(&none, &[]).is_err());
     Ok(())
 }
 

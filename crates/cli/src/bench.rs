@@ -7,8 +7,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use outboard::placement::ServiceProcesses;
 use outboard_bench::{
-    BenchOptions, Call, Collective, FftOptions, Lateness, Layout, Outboard, OutboardBelowMpi, Peer, Services, Setup,
-    System, default_peers_dir, parse_sizes, render_by_size, render_fft_table, render_table,
+    BenchOptions, Call, Collective, FftOptions, Lateness, Layout, Outboard, OutboardBelowMpi, Peer, RecordedOptions,
+    Services, Setup, System, default_peers_dir, parse_sizes, render_by_size, render_fft_table, render_recorded_table,
+    render_table,
 };
 use outboard_lab::LabSpec;
 
@@ -54,6 +55,8 @@ pub(crate) enum BenchCommand {
     Barrier(BenchArgs),
     /// A three-dimensional FFT in pencils, several fields in a pipeline, its transposes by MPI_Ialltoallv
     Fft(FftArgs),
+    /// A scatter-destination all-to-all by messages: one by one, and as a recorded group called again and again
+    Recorded(RecordedArgs),
 }
 
 /// The way into Outboard.
@@ -172,6 +175,7 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
         BenchCommand::Scan(args) => (Collective::Scan, args),
         BenchCommand::Barrier(args) => (Collective::Barrier, args),
         BenchCommand::Fft(args) => return fft(args),
+        BenchCommand::Recorded(args) => return recorded(args),
     };
     collectives(collective, args)
 }
@@ -216,20 +220,23 @@ fn systems_of(
     let mut ours: Vec<Box<dyn System>> = Vec::new();
     let variant = variant.map(str::to_owned);
     if matches!(via, Via::C | Via::Both) {
-        let (daemons, include) = (daemons.clone(), places::include()?);
-        let library = places::library()?;
-        let library = library.parent().expect("a file lies in a directory").to_owned();
-        let told = algorithms.clone();
-        let launch =
-            move |job: &outboard_bench::Job<'_>| launch::launch_ranks(job, &told.told(&daemons, job.directory)?);
-        let named = algorithms.clone();
-        let algorithm = move |call: &Call| named.name(call);
-        ours.push(Box::new(Outboard::new(algorithm, &include, &library, launch).with_variant(variant.clone())));
+        ours.push(Box::new(by_c_interface(algorithms.clone(), daemons.clone())?.with_variant(variant.clone())));
     }
     if matches!(via, Via::Mpi | Via::Both) {
         ours.push(below_mpi(mpi, algorithms.clone(), daemons.clone(), variant)?);
     }
     Ok(ours)
+}
+
+/// Our way in by the C interface.
+fn by_c_interface(algorithms: Algorithms, daemons: DaemonArgs) -> Result<Outboard, CliError> {
+    let (include, library) = (places::include()?, places::library()?);
+    let library = library.parent().expect("a file lies in a directory").to_owned();
+    let named = algorithms.clone();
+    let algorithm = move |call: &Call| named.name(call);
+    let launch =
+        move |job: &outboard_bench::Job<'_>| launch::launch_ranks(job, &algorithms.told(&daemons, job.directory)?);
+    Ok(Outboard::new(algorithm, &include, &library, launch))
 }
 
 /// Our way in below an unmodified MPI program.
@@ -290,6 +297,34 @@ fn fft(args: FftArgs) -> Result<ExitCode, CliError> {
         report.write_json(path)?;
     }
     Ok(if report.agrees() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecordedArgs {
+    #[command(flatten)]
+    setup: SetupArgs,
+    /// Bytes of the block that each rank has for each other, separated by commas
+    #[arg(long, default_value = "4K,16K,64K,256K")]
+    sizes: String,
+    /// Calls of each way, of those that all ranks begin together as of those in a row
+    #[arg(long, default_value_t = 20)]
+    repetitions: u32,
+    /// Daemons on each host, which share its ranks: a number, or auto by ranks and processors
+    #[arg(long, default_value_t)]
+    service_processes: ServiceProcesses,
+}
+
+fn recorded(args: RecordedArgs) -> Result<ExitCode, CliError> {
+    let sizes = parse_sizes(&args.sizes).map_err(|e| CliError::Failed(e.to_string()))?;
+    let options = RecordedOptions { setup: args.setup.setup(args.repetitions)?, sizes };
+    let daemons = args.setup.daemons(args.service_processes);
+    let ours = by_c_interface(Algorithms::of(Collective::Alltoall, &daemons)?, daemons)?;
+    let report = outboard_bench::run_recorded(&options, &[&ours])?;
+    print!("{}", render_recorded_table(&report));
+    if let Some(path) = &args.setup.json {
+        report.write_json(path)?;
+    }
+    Ok(if report.verified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The launcher of an installed Open MPI, for ranks on this machine.

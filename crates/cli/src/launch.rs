@@ -299,6 +299,9 @@ impl ServiceStats for DaemonStats {
             completed: Some(reports.iter().map(|r| r.counters.completed).sum()),
             retransmitted_bytes: Some(reports.iter().map(|r| r.counters.retransmitted_bytes).sum()),
             late_arrivals: Some(reports.iter().map(|r| r.counters.late_arrivals).sum()),
+            entries: Some(reports.iter().map(|r| r.present.submissions).sum()),
+            frames: Some(reports.iter().map(|r| r.counters.frames).sum()),
+            control_frames: Some(reports.iter().map(|r| r.counters.control_frames).sum()),
         })
     }
 }

@@ -611,6 +611,10 @@ pub struct Counters {
     pub violations: u64,
     /// Frames sent again by a link.
     pub link_retransmissions: u64,
+    /// Frames sent to other service processes, those sent again among them.
+    pub frames: u64,
+    /// Those of them without payload: announcements, requests, acknowledgements.
+    pub control_frames: u64,
     /// Most bytes of staging ever held at once.
     pub staging_peak: u64,
 }

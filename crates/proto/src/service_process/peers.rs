@@ -202,8 +202,10 @@ impl ServiceProcess {
         let later = (Bound::Excluded(self.sent_to), Bound::Unbounded);
         let frame = poll_first(self.peers.range_mut(later), now)
             .or_else(|| poll_first(self.peers.range_mut(..=self.sent_to), now))?;
-        if let Transmit::Frame { to, .. } = frame {
-            self.sent_to = to;
+        if let Transmit::Frame { to, payload, .. } = &frame {
+            self.sent_to = *to;
+            self.out.counters.frames += 1;
+            self.out.counters.control_frames += u64::from(payload.is_empty());
         }
         Some(frame)
     }

@@ -1,0 +1,260 @@
+/*
+ * messages.c: measures a pattern of messages, the scatter-destination all-to-all, moved in two ways: "basic" by one
+ * nonblocking call for each message, "recorded" by one call for all that were recorded before (see transport.h). Every byte
+ * of every result is checked.
+ *
+ * Rank r sends to r + 1 first, and receives from r - 1 first. Its own block is not among the messages.
+ *
+ * First nothing is moved: what a phase takes by itself. Then for each size and way the times of repetitions that all ranks
+ * begin together, and a phase in which each rank calls again and again as soon as it can: what is counted there belongs to
+ * the calls alone. Rank 0 talks to the harness: "begin" and "end" around each such phase, then the samples as JSON.
+ */
+#include "calls.h"
+#include "control.h"
+#include "repetitions.h"
+#include "transport.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIZES_MAX = 32, WARM_UP = 2 };
+enum way { BASIC, RECORDED, WAYS };
+static const char *const way_names[WAYS] = {"basic", "recorded"};
+
+struct options {
+    const char *control; /* socket of the harness */
+    const char *layout;  /* for host_check; NULL: not checked */
+    int sizes;
+    size_t bytes[SIZES_MAX]; /* of a block */
+    int repetitions;
+    int64_t refill_ns; /* what the token buckets need to be full again */
+    int main_core;     /* -1: not bound */
+};
+
+/* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
+struct sample {
+    double elapsed_ms;
+    double cpu_s;     /* processor time of all threads */
+    double wrong;     /* 1 when a byte of the result was wrong */
+    double post_us;   /* processor time of the rank's own thread to post */
+    double ending_us; /* the same to wait */
+};
+enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
+
+/* What is called again and again. */
+struct pattern {
+    enum way way;
+    size_t bytes;
+    struct buffers buffers;
+    struct transport_message *messages;
+    int count;
+};
+
+static struct options parse_options(int argc, char **argv)
+{
+    struct options options = {.repetitions = 1, .main_core = -1};
+    for (int at = 1; at < argc; at++) {
+        char *value = strchr(argv[at], '=');
+        char *end = NULL;
+        if (value == NULL)
+            transport_fail("not NAME=VALUE: %s", argv[at]);
+        *value++ = '\0';
+        if (strcmp(argv[at], "control") == 0)
+            options.control = value;
+        else if (strcmp(argv[at], "layout") == 0)
+            options.layout = value;
+        else if (strcmp(argv[at], "sizes") == 0)
+            for (end = value; *value != '\0'; value = *end == ',' ? end + 1 : end) {
+                if (options.sizes == SIZES_MAX)
+                    transport_fail("more than %d sizes", SIZES_MAX);
+                options.bytes[options.sizes++] = (size_t)parse_number(value, &end);
+            }
+        else if (strcmp(argv[at], "repetitions") == 0)
+            options.repetitions = (int)parse_number(value, &end);
+        else if (strcmp(argv[at], "refill-ns") == 0)
+            options.refill_ns = parse_number(value, &end);
+        else if (strcmp(argv[at], "main-core") == 0)
+            options.main_core = (int)parse_number(value, &end);
+        else
+            transport_fail("unknown option %s", argv[at]);
+    }
+    if (options.control == NULL || options.sizes == 0 || options.repetitions < 1)
+        transport_fail("control, sizes and repetitions are needed");
+    return options;
+}
+
+static void scatter_destinations(struct pattern *pattern)
+{
+    const uint32_t ranks = transport_ranks(), rank = transport_rank();
+    pattern->count = 0;
+    for (uint32_t step = 1; step < ranks; step++) {
+        const uint32_t to = (rank + step) % ranks, from = (rank + ranks - step) % ranks;
+        pattern->messages[pattern->count++] = (struct transport_message){
+            .peer = from,
+            .memory = (char *)pattern->buffers.receive + from * pattern->bytes,
+            .bytes = pattern->bytes,
+        };
+        pattern->messages[pattern->count++] = (struct transport_message){
+            .sent = 1,
+            .peer = to,
+            .memory = (char *)pattern->buffers.send + to * pattern->bytes,
+            .bytes = pattern->bytes,
+        };
+    }
+}
+
+/* Once: together with all ranks after so long, or, where that is 0, at once. */
+static struct sample repeat(const struct pattern *pattern, int64_t refill_ns)
+{
+    static uint64_t number;
+    const struct call call = {
+        .what = call_named("alltoall"),
+        .bytes = pattern->bytes,
+        .number = ++number,
+        .silent_rank = -1,
+    };
+    const size_t own = transport_rank() * pattern->bytes;
+    call_fill(&call, &pattern->buffers);
+    memcpy((char *)pattern->buffers.receive + own, (char *)pattern->buffers.send + own, pattern->bytes);
+    if (refill_ns > 0)
+        clock_sleep_until_ns(agree_start(refill_ns));
+    const int64_t cpu = process_cpu_ns();
+    const int64_t start = clock_now_ns();
+    const int64_t thread = thread_cpu_ns();
+    if (pattern->way == BASIC)
+        transport_messages(pattern->messages, pattern->count);
+    else
+        transport_start_recorded();
+    const int64_t thread_posted = thread_cpu_ns();
+    transport_wait();
+    const int64_t end = clock_now_ns();
+    const int64_t thread_end = thread_cpu_ns();
+    const int64_t cpu_end = process_cpu_ns();
+    /* Checking takes milliseconds of a core that another rank may still need to notice its own end. */
+    if (refill_ns > 0)
+        transport_barrier();
+    return (struct sample){
+        .elapsed_ms = (double)(end - start) / 1e6,
+        .cpu_s = (double)(cpu_end - cpu) / 1e9,
+        .wrong = call_wrong(&call, &pattern->buffers),
+        .post_us = (double)(thread_posted - thread) / 1e3,
+        .ending_us = (double)(thread_end - thread_posted) / 1e3,
+    };
+}
+
+/* All ranks' samples: repetition after repetition within rank after rank. */
+static struct sample *gathered(const struct sample *mine, int repetitions)
+{
+    struct sample *all = allocate(sizeof *all * (size_t)repetitions * transport_ranks());
+    transport_exchange((const double *)mine, (double *)all, repetitions * SAMPLE_DOUBLES);
+    return all;
+}
+
+static struct sample *run_timed(const struct options *options, const struct pattern *pattern)
+{
+    struct sample *mine = allocate(sizeof *mine * (size_t)options->repetitions);
+    double wrong = 0;
+    for (int at = 0; at < WARM_UP; at++)
+        wrong += repeat(pattern, options->refill_ns).wrong;
+    for (int at = 0; at < options->repetitions; at++)
+        mine[at] = repeat(pattern, options->refill_ns);
+    mine[0].wrong += wrong;
+    struct sample *all = gathered(mine, options->repetitions);
+    free(mine);
+    return all;
+}
+
+static struct sample *run_counted(const struct options *options, const struct pattern *pattern)
+{
+    struct sample *mine = allocate(sizeof *mine * (size_t)options->repetitions);
+    harness_mark("begin");
+    for (int at = 0; at < options->repetitions; at++)
+        mine[at] = repeat(pattern, 0);
+    harness_mark("end");
+    struct sample *all = gathered(mine, options->repetitions);
+    free(mine);
+    return all;
+}
+
+static double sum(const struct sample *all, size_t samples, size_t field)
+{
+    double sum = 0;
+    for (size_t at = 0; at < samples; at++)
+        sum += ((const double *)&all[at])[field];
+    return sum;
+}
+
+static double slowest_ms(const struct sample *all, int repetitions, int repetition)
+{
+    double slowest = 0;
+    for (uint32_t rank = 0; rank < transport_ranks(); rank++) {
+        const double elapsed = all[rank * (size_t)repetitions + (size_t)repetition].elapsed_ms;
+        slowest = elapsed > slowest ? elapsed : slowest;
+    }
+    return slowest;
+}
+
+static void report(const struct options *options, const struct pattern *pattern, const struct sample *timed,
+                   const struct sample *counted)
+{
+    char *text = NULL;
+    size_t length = 0;
+    const size_t samples = transport_ranks() * (size_t)options->repetitions;
+    const size_t cpu = offsetof(struct sample, cpu_s) / sizeof(double);
+    const size_t wrong = offsetof(struct sample, wrong) / sizeof(double);
+    FILE *row = row_begin(&text, &length);
+    fprintf(row, "{\"way\":\"%s\",\"bytes\":%zu,\"slowest_ms\":[", way_names[pattern->way], pattern->bytes);
+    for (int at = 0; at < options->repetitions; at++)
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest_ms(timed, options->repetitions, at));
+    fprintf(row, "],\"post_us\":[");
+    for (size_t at = 0; at < samples; at++)
+        fprintf(row, "%s%.3f", at > 0 ? "," : "", timed[at].post_us);
+    fprintf(row, "],\"ending_us\":[");
+    for (size_t at = 0; at < samples; at++)
+        fprintf(row, "%s%.3f", at > 0 ? "," : "", timed[at].ending_us);
+    fprintf(row, "],\"cpu_s\":%.9f,\"wrong\":%.0f}", sum(counted, samples, cpu),
+            sum(timed, samples, wrong) + sum(counted, samples, wrong));
+    row_send(row, &text);
+}
+
+static void measure(const struct options *options, struct pattern *pattern)
+{
+    scatter_destinations(pattern);
+    if (pattern->way == RECORDED)
+        transport_record(pattern->messages, pattern->count);
+    struct sample *timed = run_timed(options, pattern);
+    struct sample *counted = run_counted(options, pattern);
+    report(options, pattern, timed, counted);
+    free(timed);
+    free(counted);
+    if (pattern->way == RECORDED)
+        transport_forget_recorded();
+}
+
+int main(int argc, char **argv)
+{
+    transport_start(&argc, &argv);
+    const struct options options = parse_options(argc, argv);
+    if (options.layout != NULL && host_check(options.layout, transport_rank(), transport_ranks()) != 0)
+        transport_fail("not where it belongs");
+    size_t largest = 0;
+    for (int at = 0; at < options.sizes; at++)
+        largest = options.bytes[at] > largest ? options.bytes[at] : largest;
+    const struct collective *alltoall = call_named("alltoall");
+    struct pattern pattern = {
+        .buffers = {.send = transport_alloc(call_send_bytes(alltoall, largest)),
+                    .receive = transport_alloc(call_receive_bytes(alltoall, largest))},
+        .messages = allocate(2 * sizeof *pattern.messages * transport_ranks()),
+    };
+    bind_cores(options.main_core, -1);
+    harness_open(options.control);
+    harness_mark("begin");
+    harness_mark("end");
+    for (int at = 0; at < options.sizes; at++)
+        for (pattern.way = BASIC; pattern.way < WAYS; pattern.way++) {
+            pattern.bytes = options.bytes[at];
+            measure(&options, &pattern);
+        }
+    transport_stop();
+    return 0;
+}

@@ -1,0 +1,34 @@
+/*
+ * repetitions.h: what the programs on transport.h share: the talk with the harness, and how all ranks begin together.
+ */
+#ifndef REPETITIONS_H
+#define REPETITIONS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Memory filled with zeros; ends the process where there is none. */
+void *allocate(size_t bytes);
+/* The decimal number at the beginning of a text, and what follows it. */
+int64_t parse_number(const char *text, char **end);
+
+/* Finds the harness and tells it what library answers. Only rank 0 does; the functions below do nothing on the others. */
+void harness_open(const char *control);
+/* Tells the harness and goes on, on all ranks, when it has answered: "begin" or "end" of a phase. */
+void harness_mark(const char *what);
+/* Sends a line that has no answer. */
+void harness_say(const char *line);
+/* A row in the making, and its end: what was written goes to the harness. */
+FILE *row_begin(char **text, size_t *length);
+void row_send(FILE *row, char **text);
+
+/* The instant at which all ranks begin: the latest rank's now, and the time that the token buckets of the links need after
+ * this very exchange to be full again. Hosts share the clock, so nothing is on the links when it strikes. */
+int64_t agree_start(int64_t refill_ns);
+
+/* Binds the rank to one core and its library's threads to another; -1 leaves them. After the library has started its threads,
+ * so that they are not born on the ranks' core. */
+void bind_cores(int main_core, int others_core);
+
+#endif

@@ -1,0 +1,93 @@
+//! One launch of the messages' program below one system: its samples, way by way within size by size.
+
+use super::{RecordedOptions, Way};
+use crate::launch::{Counted, Launching, Said, Talk};
+use crate::limit::refill_time;
+use crate::{BenchError, limit};
+use serde::Deserialize;
+use std::time::Duration;
+
+/// What one launch found.
+#[derive(Clone, Debug)]
+pub(super) struct Launch {
+    pub(super) library: String,
+    /// By size in the order of the options, within it by way.
+    pub(super) samples: Vec<WaySamples>,
+}
+
+/// What one launch found for one size and way.
+#[derive(Clone, Debug)]
+pub(super) struct WaySamples {
+    pub(super) line: WayLine,
+    /// Of all calls of the counted phase, without what a phase takes by itself.
+    pub(super) counted: Counted,
+}
+
+/// The samples of one size and way as the program sends them.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct WayLine {
+    way: Way,
+    bytes: u64,
+    /// The slowest rank of each repetition.
+    pub(super) slowest_ms: Vec<f64>,
+    /// Processor time of each rank's own thread to post, in every repetition.
+    pub(super) post_us: Vec<f64>,
+    /// The same to wait, in the same order.
+    pub(super) ending_us: Vec<f64>,
+    /// Processor time of all ranks in all calls of the counted phase.
+    pub(super) cpu_s: f64,
+    /// Ranks and calls with wrong bytes.
+    pub(super) wrong: u64,
+}
+
+/// Launches the program and measures both ways of all sizes.
+pub(super) fn measure(options: &RecordedOptions, launching: &Launching<'_>) -> Result<Launch, BenchError> {
+    launching.run(arguments(options), time_limit(options), |talk| listen(options, talk))
+}
+
+fn listen(options: &RecordedOptions, talk: &mut Talk<'_, '_>) -> Result<Launch, BenchError> {
+    let mut expected = options.sizes.iter().flat_map(|bytes| Way::ALL.map(|way| (*bytes, way)));
+    let mut launch = Launch { library: String::new(), samples: Vec::new() };
+    let (mut empty, mut phase): (Option<Counted>, _) = (None, None);
+    while launch.samples.len() < options.sizes.len() * Way::ALL.len() {
+        let during = format!("measuring messages, {} sizes and ways done", launch.samples.len());
+        match (talk.next(&during)?, phase.take(), empty) {
+            (Said::Library(text), None, None) => launch.library = text,
+            (Said::Phase(counted), None, None) => empty = Some(counted),
+            (Said::Phase(counted), None, Some(_)) => phase = Some(counted),
+            (Said::Row(text), Some(counted), Some(empty)) => {
+                let line: WayLine = talk.parse(&text)?;
+                if expected.next() != Some((line.bytes, line.way)) {
+                    return Err(talk.nonsense(&text));
+                }
+                launch.samples.push(WaySamples { line, counted: counted.since(&empty) });
+            }
+            (said, ..) => return Err(talk.nonsense(&format!("{said:?}"))),
+        }
+    }
+    Ok(launch)
+}
+
+fn arguments(options: &RecordedOptions) -> Vec<String> {
+    let sizes: Vec<String> = options.sizes.iter().map(u64::to_string).collect();
+    vec![
+        format!("sizes={}", sizes.join(",")),
+        format!("refill-ns={}", refill_time(&options.setup.lab.link()).as_nanos()),
+    ]
+}
+
+/// Far beyond what any system that works needs: starting, and for each call fifty times the limit and the checking of every
+/// byte at a modest 50 MB/s.
+fn time_limit(options: &RecordedOptions) -> Duration {
+    const STARTING_S: f64 = 60.0;
+    const SLOWNESS: f64 = 50.0;
+    const CHECKED_PER_S: f64 = 50e6;
+    const EVERY_CALL_S: f64 = 0.2;
+    let ranks = f64::from(options.setup.ranks());
+    let call = |bytes: &u64| {
+        let raw = limit::raw_limit_ms(&options.call(*bytes), &options.setup.lab.link()) / 1e3;
+        SLOWNESS * raw + EVERY_CALL_S + ranks * ranks * *bytes as f64 / CHECKED_PER_S
+    };
+    let calls = 2.0 * f64::from(options.setup.repetitions + 2) * Way::ALL.len() as f64;
+    Duration::from_secs_f64(STARTING_S + calls * options.sizes.iter().map(call).sum::<f64>())
+}

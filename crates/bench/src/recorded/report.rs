@@ -1,0 +1,167 @@
+//! The rows of a run, as they go into the JSON file.
+
+use super::launch::{Launch, WaySamples};
+use super::{RecordedOptions, Way};
+use crate::job::System;
+use crate::plot::{Figure, Point, Scale};
+use crate::report::{Cost, Spread, Subject, Sums, ThreadCpu, write_json};
+use crate::run::sum_services;
+use crate::{BenchError, format_size};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// What carries out the messages.
+const ALGORITHM: &str = "scatter-destination";
+
+/// Everything that one run found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecordedReport {
+    /// One row per system, size and way, systems in the order they were measured.
+    pub rows: Vec<RecordedRow>,
+}
+
+impl RecordedReport {
+    /// Writes the report as JSON: an object with `rows`.
+    pub fn write_json(&self, path: &Path) -> Result<(), BenchError> {
+        write_json(self, path)
+    }
+
+    pub(super) fn figures(&self) -> [Figure; 1] {
+        let point = |row: &RecordedRow| Point {
+            system: format!("{}, {}", row.subject.system, row.way.name()),
+            x: row.block_bytes,
+            value: row.cost.time_ms.median,
+        };
+        [Figure {
+            file: "time.svg",
+            title: "Time of a scatter-destination all-to-all by messages",
+            unit: "milliseconds",
+            scale: Scale::Logarithmic,
+            reference: None,
+            x_title: "bytes per block",
+            x_label: format_size,
+            points: self.rows.iter().map(point).collect(),
+        }]
+    }
+
+    /// Whether every byte was right.
+    pub fn verified(&self) -> bool {
+        self.rows.iter().all(|row| row.cost.verified)
+    }
+}
+
+/// One system at one size in one way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecordedRow {
+    /// Who and where.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// How messages are handed over.
+    pub way: Way,
+    /// Bytes of the block that each rank has for each other.
+    pub block_bytes: u64,
+    /// Of a call of all messages. Times are of calls that all ranks began together; all else was counted while they called
+    /// again and again.
+    #[serde(flatten)]
+    pub cost: Cost,
+    /// Processor time of a rank's own thread per call, where it waits for the end.
+    pub thread_cpu: ThreadCpu,
+    /// What a service process has of its ranks for a call; `None` where there are no service processes.
+    pub handed_over: Option<HandedOver>,
+}
+
+/// What is said for one call of all messages on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HandedOver {
+    /// Entries of each rank for its service process (GP-5).
+    pub entries_per_rank: f64,
+    /// Frames between service processes.
+    pub frames: f64,
+    /// Those of them without payload.
+    pub control_frames: f64,
+    /// Entries of all ranks and frames without payload.
+    pub control_messages: f64,
+}
+
+pub(super) fn rows(options: &RecordedOptions, system: &dyn System, launches: &[Launch]) -> Vec<RecordedRow> {
+    let library = launches.last().map_or("", |launch| launch.library.as_str());
+    let places = options.sizes.iter().flat_map(|bytes| Way::ALL.map(|way| (*bytes, way)));
+    let rows = places.enumerate().map(|(at, (bytes, way))| {
+        let samples: Vec<&WaySamples> = launches.iter().map(|launch| &launch.samples[at]).collect();
+        let subject = Subject::of(&options.setup, system, library, &options.call(bytes));
+        row(options, Subject { algorithm: ALGORITHM.to_owned(), ..subject }, (bytes, way), &samples)
+    });
+    rows.collect()
+}
+
+fn row(
+    options: &RecordedOptions,
+    subject: Subject,
+    (block_bytes, way): (u64, Way),
+    samples: &[&WaySamples],
+) -> RecordedRow {
+    let all = |pick: fn(&WaySamples) -> &Vec<f64>| -> Vec<f64> {
+        samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect()
+    };
+    let services = sum_services(samples.iter().map(|sample| sample.counted.services));
+    let (calls, ranks) = (f64::from(options.setup.all_repetitions()), f64::from(options.setup.ranks()));
+    let each = |count: Option<u64>| Some(count? as f64 / calls);
+    let handed_over = services.and_then(|counters| {
+        let (entries, control_frames) = (each(counters.entries)?, each(counters.control_frames)?);
+        Some(HandedOver {
+            entries_per_rank: entries / ranks,
+            frames: each(counters.frames)?,
+            control_frames,
+            control_messages: entries + control_frames,
+        })
+    });
+    RecordedRow {
+        subject,
+        way,
+        block_bytes,
+        cost: Cost::of(&Sums {
+            repetitions: options.setup.all_repetitions(),
+            time_ms: Spread::of(&all(|sample| &sample.line.slowest_ms)),
+            wire_bytes: samples.iter().map(|sample| sample.counted.wire_bytes).sum(),
+            host_cpu_s: samples.iter().map(|sample| sample.line.cpu_s).sum(),
+            services,
+            wrong_results: samples.iter().map(|sample| sample.line.wrong).sum(),
+        }),
+        thread_cpu: ThreadCpu::of(&all(|sample| &sample.line.post_us), &all(|sample| &sample.line.ending_us)),
+        handed_over,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::report::tests::{cost, subject};
+
+    pub(in crate::recorded) fn row(system: &str, block_bytes: u64, way: Way, ms: f64) -> RecordedRow {
+        let ours = system == "outboard";
+        let handed_over =
+            HandedOver { entries_per_rank: ms, frames: 40.0 * ms, control_frames: 30.0 * ms, control_messages: 60.0 };
+        RecordedRow {
+            subject: subject(system),
+            way,
+            block_bytes,
+            cost: cost(ms),
+            thread_cpu: ThreadCpu::of(&[ms], &[ms]),
+            handed_over: ours.then_some(handed_over),
+        }
+    }
+
+    #[test]
+    fn rows_survive_json() {
+        let report = RecordedReport { rows: vec![row("outboard", 4096, Way::Recorded, 2.0)] };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("report.json");
+        report.write_json(&path).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(serde_json::from_str::<RecordedReport>(&text).unwrap(), report);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let row = &value["rows"][0];
+        assert_eq!((row["way"].as_str(), row["block_bytes"].as_u64()), (Some("recorded"), Some(4096)));
+        assert_eq!(row["handed_over"]["entries_per_rank"], 2.0);
+    }
+}
