@@ -108,3 +108,22 @@ fn an_fft_below_the_shim_has_the_bits_of_the_one_without() {
     let offloaded = ours["offloaded_exchanges"].as_f64().expect("a number");
     assert!((8.0..24.0).contains(&offloaded), "{ours}");
 }
+
+/// GP-5: a repeated call of a recorded group is one entry for the service process, and takes at most half of the control
+/// messages of the same pattern by single messages.
+#[test]
+fn gp_5_a_recorded_group_takes_half_of_the_control_messages_at_most() {
+    let placed = ["recorded", "--lab", "4x1gbit", "--ranks-per-host", "2", "--sizes", "4K,16K,64K,256K"];
+    let rows = rows(&[&placed[..], &["--repetitions", "10"]].concat());
+    assert_eq!(rows.len(), 8);
+    for pair in rows.chunks(2) {
+        let [basic, recorded] = pair else { panic!("two ways of each size: {rows:?}") };
+        assert_eq!((basic["way"].as_str(), recorded["way"].as_str()), (Some("basic"), Some("recorded")));
+        let handed = |row: &Value, what: &str| row["handed_over"][what].as_f64().expect("a number");
+        // A send and a receive for each of the seven others.
+        assert_eq!(handed(basic, "entries_per_rank"), 14.0, "{basic}");
+        assert_eq!(handed(recorded, "entries_per_rank"), 1.0, "{recorded}");
+        let control = |row| handed(row, "control_messages");
+        assert!(control(recorded) <= control(basic) / 2.0, "{basic} {recorded}");
+    }
+}

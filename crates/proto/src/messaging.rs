@@ -16,6 +16,9 @@
 //! | - | it is posted without bytes, or there is no room | announced |
 //! | announced | its receive | wanted |
 //! | wanted | there is room on the link | coming |
+//! | - | its receive, of a large message in a recording's second call or a later one | asked for ([`filling`]) |
+//! | asked for | its first bytes | coming |
+//! | asked for | it is announced: there was no room when it was asked for | wanted |
 //! | coming | its last bytes | here |
 //! | staged | its receive | here |
 //!
@@ -27,7 +30,7 @@
 //! | running, of a recording | the same | the group breaks: others may need what this call would have sent |
 //!
 //! Invariants: a call completes once and none of its buffers is named after that; at most
-//! [`Config::pull_bytes`](crate::Config) are under way, or one message; at most [`MAX_WAITING`] messages wait for their
+//! [`Config::pull_bytes`](crate::Config) that were announced are under way, or one message; at most [`MAX_WAITING`] messages wait for their
 //! receives. Never sees payload.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -43,14 +46,16 @@ use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{Call, CallKind, InFlight, MemRef, Order, Region, TaggedCall};
 use crate::outbox::{Completion, Staging};
-use crate::wire::{Posted, TaggedMessage};
+use crate::wire::{Filled, Posted, TaggedMessage, Wanted};
 
+mod filling;
 mod incoming;
 mod matching;
 mod outgoing;
 mod recording;
 
-use incoming::Incoming;
+use filling::{Asked, Met};
+use incoming::{Incoming, Number};
 use matching::Name;
 use outgoing::{EAGER, Outbound, Outgoing, place};
 pub use recording::{MAX_RECORDINGS, MAX_STEPS, RecordError, Recording};
@@ -259,6 +264,7 @@ impl Messaging {
         }
         self.incoming.pull(cx);
         self.incoming.tell_taken(cx);
+        self.incoming.tell_asked(cx);
         Ok(())
     }
 
@@ -295,10 +301,24 @@ impl Messaging {
         }
         match cx.members.local(to) {
             Some(_) => self.arrived(cx, message.name, Inbound::Local(message)),
+            None if message.name.is_asked_for(message.span.len) => {
+                let at = cx.members.sp_of(to);
+                let met = self.outgoing.filling.send(at, message)?;
+                self.announce(at, met);
+                Ok(())
+            }
             None => {
                 self.outgoing.push(cx.members.sp_of(to), message);
                 Ok(())
             }
+        }
+    }
+
+    /// What the other end has no room for is to be announced.
+    fn announce(&mut self, at: SpId, met: Option<Met>) {
+        match met {
+            Some(Met::Announce(message)) => self.outgoing.push(at, message),
+            Some(Met::Filling) | None => {}
         }
     }
 
@@ -308,6 +328,10 @@ impl Messaging {
             None if self.lost.contains(&name.source) => self.fail(cx, step, CollectiveError::RankLost(name.source)),
             None => {
                 self.incoming.matching.keep_receive(name, step);
+                let Op::Recv { span, .. } = self.calls[&step.call].run.op(step.op) else { unreachable!("a receive") };
+                if cx.members.local(name.source).is_none() && name.is_asked_for(span.len) {
+                    self.incoming.ask(cx.members.sp_of(name.source), name, span.len);
+                }
                 Ok(())
             }
         }
@@ -436,17 +460,69 @@ impl Messaging {
                 numbers.iter().filter(|number| self.outgoing.pulled(from, **number)).count() == numbers.len()
             }
             TaggedMessage::Part { number, offset } => {
-                let part = self.incoming.part((from, *number), (*offset, payload_len.into()));
-                part.is_some_and(|(to, done)| {
-                    cx.out.orders.push_back(Order::Deliver { payload: 0, offset: 0, to });
-                    done.into_iter().for_each(|step| self.complete(step));
-                    true
-                })
+                self.deliver(cx, Number::Posted(from, *number), (*offset, payload_len.into()), 0)
             }
+            TaggedMessage::Ask { .. } => self.handle_ask(cx, from, message)?,
+            TaggedMessage::Fill { pieces } => self.handle_fill(cx, from, pieces, payload_len),
         };
         self.advance(cx)?;
         // What was under way when a rank was lost comes to nobody.
         Ok(sound || !self.lost.is_empty())
+    }
+
+    /// Bytes at `offset` of a message, which lie at `at` of the payload. False when no such bytes can come.
+    fn deliver(&mut self, cx: &mut Context<'_>, number: Number, (offset, len): (u64, u64), at: u32) -> bool {
+        self.incoming.part(number, (offset, len)).is_some_and(|(to, done)| {
+            cx.out.orders.push_back(Order::Deliver { payload: 0, offset: at, to });
+            done.into_iter().for_each(|step| self.complete(step));
+            true
+        })
+    }
+
+    /// Another service process asks for messages of ranks here.
+    fn handle_ask(&mut self, cx: &mut Context<'_>, from: SpId, ask: &TaggedMessage) -> Result<bool, CollectiveError> {
+        let &TaggedMessage::Ask { destination, recording, call, first, ref messages } = ask else {
+            unreachable!("the caller has looked")
+        };
+        let here = |wanted: &Wanted| cx.members.local(wanted.source).is_some();
+        if !cx.members.has_rank(destination)
+            || cx.members.sp_of(destination) != from
+            || !messages.iter().all(here)
+            || self.outgoing.filling.asks() + messages.len() > MAX_WAITING
+            || !self.outgoing.numbered(from, first, messages.len())
+        {
+            return Ok(false);
+        }
+        for (&Wanted { source, tag, occurrence, bytes, room }, number) in messages.iter().zip(first..) {
+            let name = Name { destination, source, recording, call, tag, occurrence };
+            if !name.is_asked_for(bytes) || self.outgoing.filling.has_ask(&name) {
+                return Ok(false);
+            }
+            if !self.lost.contains(&source) && !self.lost.contains(&destination) {
+                let met = self.outgoing.filling.ask(from, name, Asked { number, bytes, room })?;
+                self.announce(from, met);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Bytes of messages that were asked for unannounced.
+    fn handle_fill(&mut self, cx: &mut Context<'_>, from: SpId, pieces: &[Filled], payload_len: u32) -> bool {
+        if pieces.iter().map(|piece| u64::from(piece.bytes)).sum::<u64>() != u64::from(payload_len) {
+            return false;
+        }
+        let (mut at, mut sound) = (0, true);
+        for &Filled { number, offset, bytes } in pieces {
+            let calls = &self.calls;
+            sound &= self.incoming.begin((from, number), |matching, name| {
+                let step = matching.receive_for(name)?;
+                let Op::Recv { span, .. } = calls[&step.call].run.op(step.op) else { unreachable!("a receive") };
+                Some((step, place(step, span)))
+            });
+            sound &= self.deliver(cx, Number::Asked(from, number), (offset, bytes.into()), at);
+            at += bytes;
+        }
+        sound
     }
 
     fn handle_post(
@@ -525,9 +601,7 @@ impl Messaging {
 
     /// The last part of a message has been acknowledged. An error breaks the group.
     pub(crate) fn handle_acked(&mut self, cx: &mut Context<'_>, number: u64) -> Result<(), CollectiveError> {
-        if let Some(step) = self.outgoing.done(None, number) {
-            self.complete(step);
-        }
+        self.outgoing.acknowledged(number).for_each(|step| self.complete(step));
         self.advance(cx)
     }
 
@@ -562,11 +636,12 @@ impl Messaging {
             }
         }
         let received = self.incoming.matching.extract_receives(|name, _| gone(name));
+        self.incoming.forget_asked(gone);
         let coming = self.incoming.forget(|step| {
             let active = self.calls.get(&step.call);
             active.is_none_or(|active| matches!(active.run.op(step.op), Op::Recv { from, .. } if from == rank))
         });
-        let sent = self.outgoing.extract(|message| gone(&message.name));
+        let sent = self.outgoing.extract(gone);
         steps.extend(received.into_iter().map(|(_, step)| step).chain(coming));
         steps.extend(sent.into_iter().map(|message| message.step));
         for step in steps {

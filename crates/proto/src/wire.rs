@@ -15,9 +15,9 @@ pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 pub use message::{MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message};
 pub use reader::DecodeError;
 pub use recording::{MAX_PIECES, RecordedMemory};
-pub use tagged::{MAX_NUMBERS, MAX_POSTED, Posted, TaggedMessage};
+pub use tagged::{Filled, MAX_FILLED, MAX_NUMBERS, MAX_POSTED, Posted, TaggedMessage, Wanted};
 
 /// Version of everything on the wire. Service processes of different versions refuse each other's groups.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// Largest frame without payload, bytes.
 pub const MAX_FRAME_HEADER: usize = 512;

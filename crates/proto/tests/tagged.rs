@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outboard_plan::{ProgramBuilder, Rank, Span};
-use outboard_proto::wire::{FrameHeader, FrameKind, Message, Posted, TaggedMessage};
+use outboard_proto::wire::{Filled, FrameHeader, FrameKind, Message, Posted, TaggedMessage, Wanted};
 use outboard_proto::{
     Call, CallId, CallKind, Config, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, Order,
     Recording, ServiceProcess, Signature, SpId, TaggedCall,
@@ -72,7 +72,32 @@ fn heard() -> impl Strategy<Value = (TaggedMessage, u32)> {
         numbers().prop_map(|numbers| (TaggedMessage::Pull { numbers }, 0)),
         (0u64..8, prop_oneof![Just(0u64), Just(5000)], prop_oneof![Just(5000u32), Just(BYTES as u32), Just(1)])
             .prop_map(|(number, offset, payload)| (TaggedMessage::Part { number, offset }, payload)),
+        asked(),
     ]
+}
+
+/// Of messages that are not announced.
+fn asked() -> impl Strategy<Value = (TaggedMessage, u32)> {
+    let wanted =
+        (0u32..4, tag(), 0u32..2, bytes(), any::<bool>()).prop_map(|(source, tag, occurrence, bytes, room)| Wanted {
+            source: Rank(source),
+            tag,
+            occurrence,
+            bytes,
+            room,
+        });
+    let ask = (0u32..4, 1u32..4, 2u64..4, 0u64..8, prop::collection::vec(wanted, 1..4));
+    let ask = ask.prop_map(|(destination, recording, call, first, messages)| {
+        (TaggedMessage::Ask { destination: Rank(destination), recording, call, first, messages }, 0)
+    });
+    let offset = prop_oneof![Just(0u64), Just(5000)];
+    let piece = (0u64..8, offset, prop_oneof![Just(5000u32), Just(BYTES as u32), Just(1)])
+        .prop_map(|(number, offset, bytes)| Filled { number, offset, bytes });
+    let fill = (prop::collection::vec(piece, 1..3), any::<bool>()).prop_map(|(pieces, honest)| {
+        let payload = pieces.iter().map(|piece| piece.bytes).sum();
+        (TaggedMessage::Fill { pieces }, if honest { payload } else { 100 })
+    });
+    prop_oneof![ask, fill]
 }
 
 fn step() -> impl Strategy<Value = Step> {

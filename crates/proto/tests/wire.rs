@@ -2,8 +2,8 @@
 
 use outboard_plan::{Rank, Reduction};
 use outboard_proto::wire::{
-    DatagramHeader, FrameHeader, FrameKind, MAX_BLOCKS, MAX_FRAME_HEADER, MAX_NUMBERS, MAX_POSTED, MAX_RANGES,
-    MAX_SOURCES, Message, Posted, TaggedMessage,
+    DatagramHeader, Filled, FrameHeader, FrameKind, MAX_BLOCKS, MAX_FILLED, MAX_FRAME_HEADER, MAX_NUMBERS, MAX_POSTED,
+    MAX_RANGES, MAX_SOURCES, Message, Posted, TaggedMessage, Wanted,
 };
 use outboard_proto::{
     Absentee, Absentees, CallKind, CollectiveError, DeadlineMissed, GroupHandle, InstanceId, MAX_ABSENT, Signature,
@@ -144,7 +144,25 @@ fn tagged() -> impl Strategy<Value = TaggedMessage> {
         numbers().prop_map(|numbers| TaggedMessage::Took { numbers }),
         numbers().prop_map(|numbers| TaggedMessage::Pull { numbers }),
         (any::<u64>(), any::<u64>()).prop_map(|(number, offset)| TaggedMessage::Part { number, offset }),
+        asked(),
     ]
+}
+
+/// What goes without announcement.
+fn asked() -> impl Strategy<Value = TaggedMessage> {
+    let wanted = (rank(), any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>())
+        .prop_map(|(source, tag, occurrence, bytes, room)| Wanted { source, tag, occurrence, bytes, room });
+    let ask = (rank(), 1..u32::MAX, 2..u64::MAX, any::<u32>(), prop::collection::vec(wanted, 1..=MAX_POSTED));
+    let ask = ask.prop_map(|(destination, recording, call, first, messages)| TaggedMessage::Ask {
+        destination,
+        recording,
+        call,
+        first: first.into(),
+        messages,
+    });
+    let filled =
+        (any::<u64>(), any::<u64>(), 1..u32::MAX).prop_map(|(number, offset, bytes)| Filled { number, offset, bytes });
+    prop_oneof![ask, prop::collection::vec(filled, 1..=MAX_FILLED).prop_map(|pieces| TaggedMessage::Fill { pieces })]
 }
 
 fn message() -> impl Strategy<Value = Message> {

@@ -1,19 +1,37 @@
 //! Messages for local ranks: those that wait, those that are asked for, and what their sources are to be told.
 //!
-//! As of an all-to-all, a bounded number of bytes is asked for at a time (SP-5). Invariant: a message is asked for once.
+//! As of an all-to-all, a bounded number of bytes is asked for at a time (SP-5). Large messages of a recording's further
+//! calls are asked for before they are announced (GP-5): the sizes are known, and whatever its source waits for, the first
+//! word on a message is then the last. What would be too much at once is to be announced. Invariant: a message is asked for
+//! once, so that nothing that its source cannot send yet keeps those from coming that are announced.
 
 use std::collections::{BTreeMap, VecDeque};
+
+use outboard_plan::Rank;
 
 use crate::collective::Context;
 use crate::ids::SpId;
 use crate::interface::MemRef;
-use crate::wire::{MAX_NUMBERS, Message, TaggedMessage};
+use crate::wire::{MAX_NUMBERS, MAX_POSTED, Message, TaggedMessage, Wanted};
 
 use super::matching::{Matching, Name};
 use super::{Inbound, StepOf};
 
-/// A message by the number that its service process has given it.
-type Number = (SpId, u64);
+/// So many times what is pulled at once is asked for unannounced: not all of it can come at the same time, as sources have
+/// other destinations, too.
+const ASKED_AHEAD: u64 = 8;
+
+/// A message of another service process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Number {
+    /// As that one has posted it.
+    Posted(SpId, u64),
+    /// As it was asked for unannounced.
+    Asked(SpId, u64),
+}
+
+/// Whose receives are asked for together: the service process, who receives, the recording, its call.
+type Asking = (SpId, Rank, u32, u64);
 
 /// A message that goes to where it is received.
 #[derive(Debug)]
@@ -33,6 +51,13 @@ pub(crate) struct Incoming {
     coming: BTreeMap<Number, Coming>,
     wanted: VecDeque<Number>,
     coming_bytes: u64,
+    /// To be asked for.
+    asking: BTreeMap<Asking, Vec<Wanted>>,
+    /// Asked for, nothing of them has come.
+    asked: BTreeMap<(SpId, u64), (Name, u64)>,
+    /// Of those, and of those of them that are coming.
+    asked_bytes: u64,
+    last_asked: u64,
     taken: BTreeMap<SpId, Vec<u64>>,
     /// The last number that each service process has given.
     last: BTreeMap<SpId, u64>,
@@ -54,9 +79,17 @@ impl Incoming {
         fresh
     }
 
+    /// The receive of this message waits, which `from` is to send unannounced.
+    pub(crate) fn ask(&mut self, from: SpId, name: Name, bytes: u64) {
+        let Name { destination, source, recording, call, tag, occurrence } = name;
+        let wanted = Wanted { source, tag, occurrence, bytes, room: false };
+        self.asking.entry((from, destination, recording, call)).or_default().push(wanted);
+    }
+
     /// A message that is announced has met its receive.
-    pub(crate) fn want(&mut self, number: Number, bytes: u64, (step, to): (StepOf, MemRef)) {
+    pub(crate) fn want(&mut self, number: (SpId, u64), bytes: u64, (step, to): (StepOf, MemRef)) {
         assert_eq!(to.len, bytes, "as much is received as was sent");
+        let number = Number::Posted(number.0, number.1);
         self.coming.insert(number, Coming { step, to, got: 0, pulled: false });
         self.wanted.push_back(number);
     }
@@ -72,10 +105,53 @@ impl Incoming {
             }
             coming.pulled = true;
             self.coming_bytes += coming.to.len;
-            pulls.entry(number.0).or_default().push(number.1);
+            let Number::Posted(from, number) = *number else { unreachable!("the others have been asked for") };
+            pulls.entry(from).or_default().push(number);
             self.wanted.pop_front();
         }
         tell(cx, pulls, |numbers| TaggedMessage::Pull { numbers });
+    }
+
+    /// Asks for messages that are not announced, as far as there is room.
+    pub(crate) fn tell_asked(&mut self, cx: &mut Context<'_>) {
+        let most = cx.portion().pulled.saturating_mul(ASKED_AHEAD);
+        for ((to, destination, recording, call), mut wanted) in std::mem::take(&mut self.asking) {
+            for messages in wanted.chunks_mut(MAX_POSTED) {
+                let first = self.last_asked + 1;
+                for message in &mut *messages {
+                    self.last_asked += 1;
+                    let Wanted { source, tag, occurrence, bytes, .. } = *message;
+                    message.room = self.asked_bytes.saturating_add(bytes) <= most;
+                    if message.room {
+                        self.asked_bytes += bytes;
+                        let name = Name { destination, source, recording, call, tag, occurrence };
+                        self.asked.insert((to, self.last_asked), (name, bytes));
+                    }
+                }
+                let messages = messages.to_vec();
+                let tagged = TaggedMessage::Ask { destination, recording, call, first, messages };
+                cx.out.messages.push_back((to, Message::Tagged { group: cx.members.handle, tagged }));
+            }
+        }
+    }
+
+    /// The first bytes of a message have come that was asked for unannounced, if these are: `receive` finds its receive.
+    /// False when there is none any more.
+    pub(crate) fn begin(
+        &mut self,
+        (from, number): (SpId, u64),
+        receive: impl FnOnce(&mut Matching<Inbound, StepOf>, &Name) -> Option<(StepOf, MemRef)>,
+    ) -> bool {
+        let Some((name, bytes)) = self.asked.remove(&(from, number)) else { return true };
+        let received = receive(&mut self.matching, &name);
+        match received {
+            Some((step, to)) => {
+                let coming = Coming { step, to, got: 0, pulled: true };
+                self.coming.insert(Number::Asked(from, number), coming);
+            }
+            None => self.no_more(Number::Asked(from, number), bytes),
+        }
+        received.is_some()
     }
 
     /// The source of this message is to be told that it is done.
@@ -98,8 +174,9 @@ impl Incoming {
         let to = MemRef { offset: coming.to.offset + offset, len, ..coming.to };
         let done = (coming.got == coming.to.len).then_some(coming.step);
         if done.is_some() {
-            self.coming_bytes -= coming.to.len;
+            let bytes = coming.to.len;
             self.coming.remove(&number);
+            self.no_more(number, bytes);
         }
         Some((to, done))
     }
@@ -109,9 +186,26 @@ impl Incoming {
         let (forgotten, coming): (BTreeMap<_, _>, _) =
             std::mem::take(&mut self.coming).into_iter().partition(|(_, coming)| gone(coming.step));
         self.coming = coming;
-        self.coming_bytes -= forgotten.values().filter(|c| c.pulled).map(|c| c.to.len).sum::<u64>();
+        for (number, coming) in forgotten.iter().filter(|(_, coming)| coming.pulled) {
+            self.no_more(*number, coming.to.len);
+        }
         self.wanted.retain(|number| self.coming.contains_key(number));
         forgotten.into_values().map(|coming| coming.step).collect()
+    }
+
+    /// Nothing more comes of what was asked for.
+    fn no_more(&mut self, number: Number, bytes: u64) {
+        match number {
+            Number::Posted(..) => self.coming_bytes -= bytes,
+            Number::Asked(..) => self.asked_bytes -= bytes,
+        }
+    }
+
+    /// What was asked for will not be sent, or not be received.
+    pub(crate) fn forget_asked(&mut self, gone: impl Fn(&Name) -> bool) {
+        for (_, (_, bytes)) in self.asked.extract_if(.., |_, (name, _)| gone(name)) {
+            self.asked_bytes -= bytes;
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 //! | sending | its last part is acknowledged | gone, its step is done |
 //!
 //! Small messages are eager: their bytes go along, and stay where they are until the other end has taken them, so that it
-//! may refuse what it has no room for by pulling it later. Invariants: messages to one service process are posted in the
+//! may refuse what it has no room for by pulling it later. What the other end asks for unannounced goes by [`Filling`]. Invariants: messages to one service process are posted in the
 //! order in which they were sent; one frame holds messages of one call, so that the end of another call voids none of
 //! them. Never sees payload.
 
@@ -22,6 +22,7 @@ use crate::interface::{MemRef, Region};
 use crate::link::{Tag, Tagged};
 use crate::wire::{MAX_POSTED, Message, Posted, TaggedMessage};
 
+use super::filling::Filling;
 use super::matching::Name;
 use super::{MESSAGING, StepOf};
 
@@ -55,7 +56,10 @@ pub(crate) struct Outgoing {
     /// Posted or sending, by number.
     waiting: BTreeMap<u64, Waiting>,
     sending: BTreeMap<SpId, VecDeque<Sending>>,
+    pub(crate) filling: Filling,
     last_number: u64,
+    /// The last number that each service process has given to what it asks for.
+    last_asked: BTreeMap<SpId, u64>,
 }
 
 impl Outgoing {
@@ -65,7 +69,8 @@ impl Outgoing {
 
     /// Whom there may be bulk for.
     pub(crate) fn targets(&self) -> Vec<SpId> {
-        let mut targets: Vec<SpId> = self.queued.keys().chain(self.sending.keys()).copied().collect();
+        let announced = self.queued.keys().chain(self.sending.keys()).copied();
+        let mut targets: Vec<SpId> = announced.chain(self.filling.targets()).collect();
         targets.sort_unstable();
         targets.dedup();
         targets
@@ -73,7 +78,19 @@ impl Outgoing {
 
     /// The next thing for `to`, with pieces of `most` bytes at most.
     pub(crate) fn next(&mut self, group: GroupHandle, to: SpId, most: u64) -> Option<Bulk> {
-        self.next_post(group, to, most).or_else(|| self.next_part(group, to, most))
+        self.next_post(group, to, most)
+            .or_else(|| self.filling.next(group, to, most, &mut self.last_number))
+            .or_else(|| self.next_part(group, to, most))
+    }
+
+    /// `from` numbers `count` messages that it asks for from `first` on. False when it has given these numbers before.
+    pub(crate) fn numbered(&mut self, from: SpId, first: u64, count: usize) -> bool {
+        let last = self.last_asked.entry(from).or_insert(0);
+        let fresh = first > *last;
+        if fresh {
+            *last = first + (count as u64 - 1);
+        }
+        fresh
     }
 
     /// As many messages of one call as one frame takes.
@@ -141,6 +158,11 @@ impl Outgoing {
         fresh
     }
 
+    /// The steps that are done because this number has been acknowledged.
+    pub(crate) fn acknowledged(&mut self, number: u64) -> impl Iterator<Item = StepOf> + use<> {
+        self.done(None, number).into_iter().chain(self.filling.acknowledged(number))
+    }
+
     /// The step that is done because `from` has taken its message, or because its last part has been acknowledged.
     pub(crate) fn done(&mut self, from: Option<SpId>, number: u64) -> Option<StepOf> {
         let is = |waiting: &Waiting| from.is_none_or(|from| from == waiting.to);
@@ -150,21 +172,22 @@ impl Outgoing {
     }
 
     /// Takes out the messages that will not be received any more, or not be sent.
-    pub(crate) fn extract(&mut self, gone: impl Fn(&Outbound) -> bool) -> Vec<Outbound> {
+    pub(crate) fn extract(&mut self, gone: impl Fn(&Name) -> bool) -> Vec<Outbound> {
         let mut extracted = Vec::new();
         self.queued.retain(|_, queue| {
             queue.retain(|message| {
-                let out = gone(message);
+                let out = gone(&message.name);
                 extracted.extend(out.then_some(*message));
                 !out
             });
             !queue.is_empty()
         });
-        let numbers: Vec<u64> = self.waiting.iter().filter(|(_, w)| gone(&w.message)).map(|(n, _)| *n).collect();
+        let numbers: Vec<u64> = self.waiting.iter().filter(|(_, w)| gone(&w.message.name)).map(|(n, _)| *n).collect();
         for number in &numbers {
             extracted.extend(self.waiting.remove(number).map(|waiting| waiting.message));
         }
         self.forget_sending(|number| numbers.contains(&number));
+        extracted.extend(self.filling.extract(gone));
         extracted
     }
 
@@ -177,7 +200,8 @@ impl Outgoing {
 
     /// Messages that have not been taken.
     pub(crate) fn messages(&self) -> impl Iterator<Item = &Outbound> {
-        self.queued.values().flatten().chain(self.waiting.values().map(|waiting| &waiting.message))
+        let announced = self.queued.values().flatten().chain(self.waiting.values().map(|waiting| &waiting.message));
+        announced.chain(self.filling.messages())
     }
 }
 

@@ -329,7 +329,7 @@ impl Message {
                 Message::Create { group, step, sp, digest: r.u64()?, fingerprint: r.u64()? }
             }
             10 => Message::Abort { group, fingerprint: r.u64()?, error: read_error(&mut r)? },
-            48..=51 => Message::Tagged { group, tagged: TaggedMessage::decode(kind, &mut r)? },
+            48..=53 => Message::Tagged { group, tagged: TaggedMessage::decode(kind, &mut r)? },
             2..=9 | 11..=16 => Self::decode_call(kind, group, InstanceId(r.u64()?), &mut r)?,
             _ => return Err(DecodeError::Value("message kind")),
         };

@@ -1,7 +1,7 @@
 //! What service processes say to each other about tagged messages between ranks (GP-1, GP-2).
 //!
 //! A message is named (recording, source, destination, call, tag, occurrence), see [`crate::messaging`]; between two
-//! service processes it goes by the number under which the one of its source has posted it.
+//! service processes it goes by the number under which the one of its source has posted it, or the other has asked for it.
 
 use outboard_plan::Rank;
 
@@ -11,6 +11,9 @@ use super::reader::{DecodeError, Reader};
 pub const MAX_POSTED: usize = 20;
 /// Most numbers in one [`TaggedMessage::Took`] or [`TaggedMessage::Pull`].
 pub const MAX_NUMBERS: usize = 48;
+
+/// Most pieces in one [`TaggedMessage::Fill`].
+pub const MAX_FILLED: usize = 20;
 
 /// One message in a [`TaggedMessage::Post`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +28,32 @@ pub struct Posted {
     pub bytes: u64,
     /// They follow in the payload, behind those of the messages before it.
     pub eager: bool,
+}
+
+/// One message in a [`TaggedMessage::Ask`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// Of whom.
+    pub source: Rank,
+    /// The tag that both ends give it.
+    pub tag: u32,
+    /// How many messages of the same call, pair and tag precede it.
+    pub occurrence: u32,
+    /// Its bytes.
+    pub bytes: u64,
+    /// They may come at once; else it is to be posted.
+    pub room: bool,
+}
+
+/// Bytes of one message in a [`TaggedMessage::Fill`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filled {
+    /// The message, by the number under which it was asked for.
+    pub number: u64,
+    /// Where they lie in it.
+    pub offset: u64,
+    /// How many, at least 1. They follow in the payload, behind those before.
+    pub bytes: u32,
 }
 
 /// See the module.
@@ -60,6 +89,24 @@ pub enum TaggedMessage {
         /// Where they lie in it.
         offset: u64,
     },
+    /// Asks ranks of the receiver for messages of a recording whose sizes an earlier call has compared, posted or not (GP-5).
+    Ask {
+        /// Who receives.
+        destination: Rank,
+        /// Which of the group's recordings.
+        recording: u32,
+        /// Which call of it, from 2.
+        call: u64,
+        /// Number of the first message; the others follow.
+        first: u64,
+        /// 1 to [`MAX_POSTED`].
+        messages: Vec<Wanted>,
+    },
+    /// The next bytes of messages that were asked for so. Payload follows.
+    Fill {
+        /// 1 to [`MAX_FILLED`].
+        pieces: Vec<Filled>,
+    },
 }
 
 impl TaggedMessage {
@@ -70,14 +117,16 @@ impl TaggedMessage {
             TaggedMessage::Took { .. } => 49,
             TaggedMessage::Pull { .. } => 50,
             TaggedMessage::Part { .. } => 51,
+            TaggedMessage::Ask { .. } => 52,
+            TaggedMessage::Fill { .. } => 53,
         }
     }
 
     /// Whether payload may follow.
     pub(crate) fn carries(&self) -> bool {
         match self {
-            TaggedMessage::Post { .. } | TaggedMessage::Part { .. } => true,
-            TaggedMessage::Took { .. } | TaggedMessage::Pull { .. } => false,
+            TaggedMessage::Post { .. } | TaggedMessage::Part { .. } | TaggedMessage::Fill { .. } => true,
+            TaggedMessage::Took { .. } | TaggedMessage::Pull { .. } | TaggedMessage::Ask { .. } => false,
         }
     }
 
@@ -108,6 +157,30 @@ impl TaggedMessage {
                 out.extend_from_slice(&number.to_le_bytes());
                 out.extend_from_slice(&offset.to_le_bytes());
             }
+            TaggedMessage::Ask { destination, recording, call, first, messages } => {
+                assert!(messages.len() <= MAX_POSTED, "caller splits long lists");
+                out.extend_from_slice(&destination.0.to_le_bytes());
+                out.extend_from_slice(&recording.to_le_bytes());
+                out.extend_from_slice(&call.to_le_bytes());
+                out.extend_from_slice(&first.to_le_bytes());
+                out.extend_from_slice(&(messages.len() as u16).to_le_bytes());
+                for Wanted { source, tag, occurrence, bytes, room } in messages {
+                    out.extend_from_slice(&source.0.to_le_bytes());
+                    out.extend_from_slice(&tag.to_le_bytes());
+                    out.extend_from_slice(&occurrence.to_le_bytes());
+                    out.extend_from_slice(&bytes.to_le_bytes());
+                    out.push(u8::from(*room));
+                }
+            }
+            TaggedMessage::Fill { pieces } => {
+                assert!(pieces.len() <= MAX_FILLED, "caller splits long lists");
+                out.extend_from_slice(&(pieces.len() as u16).to_le_bytes());
+                for Filled { number, offset, bytes } in pieces {
+                    out.extend_from_slice(&number.to_le_bytes());
+                    out.extend_from_slice(&offset.to_le_bytes());
+                    out.extend_from_slice(&bytes.to_le_bytes());
+                }
+            }
         }
     }
 
@@ -118,9 +191,51 @@ impl TaggedMessage {
             49 => TaggedMessage::Took { numbers: read_numbers(r)? },
             50 => TaggedMessage::Pull { numbers: read_numbers(r)? },
             51 => TaggedMessage::Part { number: r.u64()?, offset: r.u64()? },
+            52 => read_ask(r)?,
+            53 => read_fill(r)?,
             _ => return Err(DecodeError::Value("message kind")),
         })
     }
+}
+
+fn read_flag(r: &mut Reader<'_>) -> Result<bool, DecodeError> {
+    match r.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(DecodeError::Value("flag")),
+    }
+}
+
+/// As many entries as a list of at most so many has.
+fn read_count(r: &mut Reader<'_>, most: usize) -> Result<usize, DecodeError> {
+    let n = usize::from(r.u16()?);
+    if (1..=most).contains(&n) { Ok(n) } else { Err(DecodeError::Value("number of messages")) }
+}
+
+fn read_ask(r: &mut Reader<'_>) -> Result<TaggedMessage, DecodeError> {
+    let (destination, recording, call, first) = (Rank(r.u32()?), r.u32()?, r.u64()?, r.u64()?);
+    if recording == 0 || call < 2 {
+        return Err(DecodeError::Value("call of a recording"));
+    }
+    let n = read_count(r, MAX_POSTED)?;
+    if first.checked_add(n as u64).is_none() {
+        return Err(DecodeError::Value("number of messages"));
+    }
+    let message = |_| {
+        let (source, tag, occurrence, bytes) = (Rank(r.u32()?), r.u32()?, r.u32()?, r.u64()?);
+        Ok(Wanted { source, tag, occurrence, bytes, room: read_flag(r)? })
+    };
+    let messages = (0..n).map(message).collect::<Result<_, _>>()?;
+    Ok(TaggedMessage::Ask { destination, recording, call, first, messages })
+}
+
+fn read_fill(r: &mut Reader<'_>) -> Result<TaggedMessage, DecodeError> {
+    let n = read_count(r, MAX_FILLED)?;
+    let piece = |_| match (r.u64()?, r.u64()?, r.u32()?) {
+        (_, _, 0) => Err(DecodeError::Value("bytes of a piece")),
+        (number, offset, bytes) => Ok(Filled { number, offset, bytes }),
+    };
+    Ok(TaggedMessage::Fill { pieces: (0..n).map(piece).collect::<Result<_, _>>()? })
 }
 
 fn read_post(r: &mut Reader<'_>) -> Result<TaggedMessage, DecodeError> {
@@ -128,17 +243,13 @@ fn read_post(r: &mut Reader<'_>) -> Result<TaggedMessage, DecodeError> {
     if (recording == 0) != (call == 0) {
         return Err(DecodeError::Value("call of a recording"));
     }
-    let n = usize::from(r.u16()?);
-    if n == 0 || n > MAX_POSTED || first.checked_add(n as u64).is_none() {
+    let n = read_count(r, MAX_POSTED)?;
+    if first.checked_add(n as u64).is_none() {
         return Err(DecodeError::Value("number of messages"));
     }
     let message = |_| {
         let (destination, tag, occurrence, bytes) = (Rank(r.u32()?), r.u32()?, r.u32()?, r.u64()?);
-        let eager = match r.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(DecodeError::Value("flag")),
-        };
+        let eager = read_flag(r)?;
         if recording == 0 && occurrence != 0 {
             return Err(DecodeError::Value("occurrence"));
         }
@@ -149,9 +260,6 @@ fn read_post(r: &mut Reader<'_>) -> Result<TaggedMessage, DecodeError> {
 }
 
 fn read_numbers(r: &mut Reader<'_>) -> Result<Vec<u64>, DecodeError> {
-    let n = usize::from(r.u16()?);
-    if n == 0 || n > MAX_NUMBERS {
-        return Err(DecodeError::Value("number of messages"));
-    }
+    let n = read_count(r, MAX_NUMBERS)?;
     (0..n).map(|_| r.u64()).collect()
 }
