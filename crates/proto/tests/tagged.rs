@@ -16,7 +16,7 @@ const GROUP: GroupHandle = GroupHandle(7);
 const NOW: Instant = Instant(1);
 const QUOTA: u64 = 10_000;
 /// Bytes of every recording.
-const BYTES: u64 = 20_000;
+const BYTES: u64 = 40_000;
 
 #[derive(Debug, Clone)]
 enum Recorded {

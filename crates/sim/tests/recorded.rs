@@ -43,3 +43,19 @@ fn messages_without_room_wait_with_their_sources() {
         }
     }
 }
+
+/// SP-5, GP-6: what would be too much to ask for at once is announced instead, in any call of a recording.
+#[test]
+fn large_messages_beyond_what_is_asked_for_at_once_are_announced() {
+    let mut large = 0;
+    for seed in 0..100 {
+        let mut scenario = mixed_recorded(seed);
+        scenario.config.pull_bytes = 2000;
+        large +=
+            u64::from(scenario.groups.iter().any(|group| group.recordings() > 0 && group.calls[0].bytes == 40_000));
+        if let Err(failure) = run(&scenario, seed) {
+            panic!("{failure}");
+        }
+    }
+    assert!(large > 10, "{large}");
+}

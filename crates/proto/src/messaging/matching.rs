@@ -15,8 +15,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use outboard_plan::Rank;
 
-use super::outgoing::EAGER;
-
 /// Names a message; of single messages all with the same pair and tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name {
@@ -28,14 +26,6 @@ pub(crate) struct Name {
     pub(crate) call: u64,
     pub(crate) tag: u32,
     pub(crate) occurrence: u32,
-}
-
-impl Name {
-    /// Whether a message of so many bytes is asked for before it is announced (GP-5): a call before has compared what both
-    /// ends have recorded, and its bytes do not go along with an announcement.
-    pub(crate) fn is_asked_for(&self, bytes: u64) -> bool {
-        self.call >= 2 && bytes > EAGER
-    }
 }
 
 /// Messages `M` without receive and receives `R` without message.

@@ -28,6 +28,9 @@ use super::{MESSAGING, StepOf};
 
 /// Largest message whose bytes go along with its announcement.
 pub(crate) const EAGER: u64 = 8 << 10;
+/// The same of a recording, which all ranks call alike, so that receives wait for most of its messages: their bytes need no
+/// staging, and asking for them first would take longer than they do.
+const EAGER_RECORDED: u64 = 32 << 10;
 
 /// A message of a local rank.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +38,19 @@ pub(crate) struct Outbound {
     pub(crate) step: StepOf,
     pub(crate) name: Name,
     pub(crate) span: Span,
+}
+
+impl Name {
+    /// Largest message of this name whose bytes go along with its announcement.
+    fn eager(&self) -> u64 {
+        if self.recording == 0 { EAGER } else { EAGER_RECORDED }
+    }
+
+    /// Whether a message of so many bytes is asked for before it is announced (GP-5): a call before has compared what both
+    /// ends have recorded, and its bytes do not go along with an announcement.
+    pub(crate) fn is_asked_for(&self, bytes: u64) -> bool {
+        self.call >= 2 && bytes > self.eager()
+    }
 }
 
 #[derive(Debug)]
@@ -103,7 +119,7 @@ impl Outgoing {
             && messages.len() < MAX_POSTED
         {
             let Outbound { step, name, span } = *next;
-            let eager = span.len <= EAGER.min(most);
+            let eager = span.len <= name.eager().min(most);
             if eager && span.len > room {
                 break;
             }
