@@ -35,7 +35,7 @@ use crate::trace::Trace;
 /// Messages taken from one connection per wake-up; the rest wake again.
 const MESSAGES: usize = 16;
 /// Largest recording, encoded.
-const MOST_RECORDED: u64 = 64 << 20;
+pub(crate) const MOST_RECORDED: u64 = 64 << 20;
 /// Offers that a rank may have unused; the oldest goes first.
 const MOST_OFFERS: usize = 256;
 

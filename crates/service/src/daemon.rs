@@ -125,6 +125,7 @@ fn relay(
         node: topology::node(),
         topology: Topology::detect(),
         admission: Admission::new(settings, rustix::process::geteuid().as_raw()),
+        drain: Duration::from_secs(settings.drain.into()),
     };
     relay::host::run(&mut socket, terms, stop, stopped).map_err(kernel("wait for ranks"))
 }

@@ -100,6 +100,19 @@ fn many_relayed_calls_in_flight_end_with_the_right_bytes() {
     start("in-flight", &relay, 1).into_iter().for_each(Rank::finish);
 }
 
+/// GP-1, GP-2, GP-8: recordings are kept at the service process, their bytes and those of messages cross.
+#[test]
+fn relayed_ranks_record_and_send_messages() {
+    for (scenario, ranks) in [("recorded", 4), ("recorded", 1), ("messages", 3), ("recorded-sums", 3)] {
+        let statistics = run(scenario, ranks);
+        assert_eq!(statistics["failed"], 0, "{scenario}: {statistics}");
+    }
+    let (_daemon, relay) = pair(&[]);
+    for (scenario, ranks) in [("crossed", 4), ("truncated", 3), ("recorded-mismatch", 3)] {
+        start(scenario, &relay, ranks).into_iter().for_each(Rank::finish);
+    }
+}
+
 #[test]
 fn relayed_ranks_hear_of_deaths_and_disagreements() {
     let (_daemon, relay) = pair(&[]);
@@ -199,13 +212,13 @@ fn garbage_at_the_dock_is_refused() {
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
     };
-    // Process 7 of host `h`, bound nowhere, without a key.
-    let rank = [&[7, 0, 0, 0][..], &[0xff; 8], &[1, b'h']].concat();
-    let greeting = |version: u16| [&[21, 0, 0, 0, 1][..], b"OBRL", &version.to_le_bytes(), &rank].concat();
+    // Process 7 of host `h`, bound nowhere, of user and job 0, without a key.
+    let rank = [&[7, 0, 0, 0][..], &[0xff; 8], &[0; 12], &[1, b'h']].concat();
+    let greeting = |version: u16| [&[33, 0, 0, 0, 1][..], b"OBRL", &version.to_le_bytes(), &rank].concat();
     assert!(said(&greeting(77)).contains("version 77"));
     assert!(said(&[0xff; 64]).contains("bad length"));
     // Attached, and then a call of a group that it has not.
     let call = [&[145u8, 0, 0, 0, 5], &[0xee; 144][..]].concat();
-    assert!(said(&[greeting(1), call].concat()).contains("bad call"));
+    assert!(said(&[greeting(2), call].concat()).contains("bad call"));
     assert_eq!(daemon.statistics()["failed"], 0);
 }

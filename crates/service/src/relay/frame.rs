@@ -3,7 +3,7 @@
 //! A frame is `length (u32), kind (u8), body`, little-endian; the length counts what follows it, [`MOST_BYTES`] at most. The
 //! first frame of a connection is [`Frame::Greeting`], which carries magic and version, the last one of the service process
 //! may be [`Frame::Refused`]. Requests and replies of the attach socket cross as that codec writes them, without
-//! descriptors: what those hold (control region, offers) crosses as frames of its own.
+//! descriptors: what those hold (control region, offers, recordings) crosses as frames of its own.
 //!
 //! Invariants: no input makes the decoder panic or hold more than one frame of the largest size; what decodes encodes to the
 //! same bytes. Never does IO.
@@ -12,7 +12,7 @@ use outboard_shm::ring::{ENTRY_WORDS, Words};
 use outboard_shm::status::Status;
 
 /// Version of the frames; both ends must have the same.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// Longest piece of memory in one frame.
 pub(crate) const DATA_BYTES: usize = 256 << 10;
 /// Longest frame, its length not counted.
@@ -37,6 +37,10 @@ pub(crate) enum Frame<'a> {
         socket: Option<u32>,
         /// As above.
         core: Option<u32>,
+        /// Its user there.
+        user: u32,
+        /// The job that it says it is of.
+        job: u64,
         /// The host's name, at most [`NODE_BYTES`].
         node: &'a str,
         /// At most [`TEXT_BYTES`].
@@ -44,7 +48,7 @@ pub(crate) enum Frame<'a> {
     },
     /// Relay: a request of the attach socket that has no descriptors.
     Request(&'a [u8]),
-    /// Relay: the request to make a group, its offers to follow, `ranks` of them.
+    /// Relay: the request to make a group; its offers are handed over next, `ranks` of them.
     CreateGroup {
         /// Of the request.
         token: u64,
@@ -53,8 +57,8 @@ pub(crate) enum Frame<'a> {
         /// This rank's number.
         rank: u32,
     },
-    /// Relay: more of the offers.
-    Offers(&'a [u8]),
+    /// Relay: more of what the last request hands over in shared memory, offers or a recording.
+    Handed(&'a [u8]),
     /// Relay: a submission. Its addresses mean nothing; `input` bytes and then `table` bytes of [`Frame::Data`] follow.
     Call {
         /// As in the ring.
@@ -89,6 +93,17 @@ pub(crate) enum Frame<'a> {
         /// Its result.
         status: Status,
     },
+    /// Relay: the request to keep a recording, which is handed over next (GP-5).
+    Record {
+        /// Of the request.
+        token: u64,
+        /// As the rank knows it.
+        group: u64,
+        /// Its number.
+        recording: u32,
+        /// As it is encoded.
+        bytes: u64,
+    },
     /// Service process, last: it does not serve this rank, or not any more, and why.
     Refused {
         /// The sentence.
@@ -118,13 +133,14 @@ impl Frame<'_> {
             Frame::Greeting { .. } => 1,
             Frame::Request(_) => 2,
             Frame::CreateGroup { .. } => 3,
-            Frame::Offers(_) => 4,
+            Frame::Handed(_) => 4,
             Frame::Call { .. } => 5,
             Frame::Unreadable { .. } => 6,
             Frame::Data { .. } => 7,
             Frame::Reply(_) => 8,
             Frame::Complete { .. } => 9,
             Frame::Refused { .. } => 10,
+            Frame::Record { .. } => 11,
         }
     }
 
@@ -137,18 +153,19 @@ impl Frame<'_> {
         out.extend([0; LENGTH_BYTES]);
         out.push(self.kind());
         match self {
-            Frame::Greeting { pid, socket, core, node, key } => {
+            Frame::Greeting { pid, socket, core, user, job, node, key } => {
                 out.extend(MAGIC.to_le_bytes());
                 out.extend(VERSION.to_le_bytes());
-                for number in [*pid, socket.unwrap_or(NOWHERE), core.unwrap_or(NOWHERE)] {
+                for number in [*pid, socket.unwrap_or(NOWHERE), core.unwrap_or(NOWHERE), *user] {
                     out.extend(number.to_le_bytes());
                 }
+                out.extend(job.to_le_bytes());
                 let node = cut(node, NODE_BYTES);
                 out.push(node.len() as u8);
                 out.extend(node.as_bytes());
                 out.extend(&key[..key.len().min(TEXT_BYTES)]);
             }
-            Frame::Request(bytes) | Frame::Offers(bytes) | Frame::Reply(bytes) => out.extend(*bytes),
+            Frame::Request(bytes) | Frame::Handed(bytes) | Frame::Reply(bytes) => out.extend(*bytes),
             Frame::CreateGroup { token, ranks, rank } => {
                 out.extend(token.to_le_bytes());
                 out.extend(ranks.to_le_bytes());
@@ -168,6 +185,12 @@ impl Frame<'_> {
             Frame::Complete { slot, status } => {
                 out.extend(slot.to_le_bytes());
                 out.extend(status.code().to_le_bytes());
+            }
+            Frame::Record { token, group, recording, bytes } => {
+                out.extend(token.to_le_bytes());
+                out.extend(group.to_le_bytes());
+                out.extend(recording.to_le_bytes());
+                out.extend(bytes.to_le_bytes());
             }
             Frame::Refused { text } => out.extend(cut(text, TEXT_BYTES).as_bytes()),
         }
@@ -197,11 +220,12 @@ fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
             }
             let (pid, socket, core) = (body.u32()?, body.u32()?, body.u32()?);
             let [socket, core] = [socket, core].map(|number| Some(number).filter(|number| *number != NOWHERE));
-            Frame::Greeting { pid, socket, core, node: body.node()?, key: body.rest(TEXT_BYTES)? }
+            let (user, job) = (body.u32()?, body.u64()?);
+            Frame::Greeting { pid, socket, core, user, job, node: body.node()?, key: body.rest(TEXT_BYTES)? }
         }
         2 => Frame::Request(body.rest(DATA_BYTES)?),
         3 => Frame::CreateGroup { token: body.u64()?, ranks: body.u32()?, rank: body.u32()? },
-        4 => Frame::Offers(body.rest(DATA_BYTES)?),
+        4 => Frame::Handed(body.rest(DATA_BYTES)?),
         5 => {
             let mut words = [0; ENTRY_WORDS];
             for word in &mut words {
@@ -219,6 +243,10 @@ fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
         10 => {
             let text = std::str::from_utf8(body.rest(TEXT_BYTES)?).map_err(|_| FrameError::Field("text"))?;
             Frame::Refused { text }
+        }
+        11 => {
+            let (token, group) = (body.u64()?, body.u64()?);
+            Frame::Record { token, group, recording: body.u32()?, bytes: body.u64()? }
         }
         _ => return Err(FrameError::Field("kind")),
     };
@@ -318,7 +346,7 @@ mod tests {
     /// Content for any frame: numbers, bytes, a text.
     fn parts() -> impl Strategy<Value = (u8, [u64; 3], u32, Words, Vec<u8>, String)> {
         let bytes = proptest::collection::vec(any::<u8>(), 0..600);
-        (0..10u8, any::<[u64; 3]>(), any::<u32>(), any::<Words>(), bytes, text())
+        (0..11u8, any::<[u64; 3]>(), any::<u32>(), any::<Words>(), bytes, text())
     }
 
     fn frame<'a>(
@@ -326,15 +354,16 @@ mod tests {
     ) -> Frame<'a> {
         let (&[input, table, output], &slot) = (numbers, slot);
         match kind {
-            0 => Frame::Greeting { pid: slot, socket: None, core: Some(slot / 2), node: text, key: bytes },
+            0 => Frame::Greeting { pid: slot, socket: None, core: Some(slot / 2), user: 9, job: input, node: text, key: bytes },
             1 => Frame::Request(bytes),
             2 => Frame::CreateGroup { token: input, ranks: slot, rank: table as u32 },
-            3 => Frame::Offers(bytes),
+            3 => Frame::Handed(bytes),
             4 => Frame::Call { words: *words, input, table, output },
             5 => Frame::Unreadable { slot },
             6 => Frame::Data { slot, offset: input, bytes },
             7 => Frame::Reply(bytes),
             8 => Frame::Complete { slot, status: Status::RankLost },
+            9 => Frame::Record { token: input, group: table, recording: slot, bytes: output },
             _ => Frame::Refused { text },
         }
     }
@@ -393,7 +422,9 @@ mod tests {
     #[test]
     fn another_version_is_named() {
         let mut stream = Vec::new();
-        Frame::Greeting { pid: 7, socket: None, core: None, node: "h1", key: b"secret" }.encode(&mut stream);
+        let greeting =
+            Frame::Greeting { pid: 7, socket: None, core: None, user: 1, job: 2, node: "h1", key: b"secret" };
+        greeting.encode(&mut stream);
         stream[9] = 9;
         assert_eq!(feed(&stream, &[64]), Err(FrameError::Version { theirs: 9 }));
         stream[5] = 0;

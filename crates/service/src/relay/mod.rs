@@ -13,6 +13,8 @@
 //! process has mapped; its output crosses once, what is worth a frame while it arrives ([`output`]), the rest before the
 //! completion.
 //!
+//! A recording crosses once ([`recording`]); each start of it is a call like others, whose input is what its program reads.
+//!
 //! Invariants: each rank has a connection of its own, so that its end is the rank's end and its flow control the rank's
 //! own; the relay always takes what comes without waiting for anything that the dock has to take, so the two never wait for
 //! each other; a shadow holds no address that another rank could reach.
@@ -23,6 +25,7 @@ pub(crate) mod dock;
 mod frame;
 pub(crate) mod host;
 pub(crate) mod output;
+mod recording;
 mod session;
 mod shadow;
 mod submission;

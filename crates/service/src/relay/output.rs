@@ -56,8 +56,14 @@ impl Spans {
     pub(super) fn missing(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let mut rest = Spans::default();
         rest.insert(start, end);
-        self.0.iter().for_each(|(from, to)| drop(rest.remove(*from, *to)));
+        let among = self.0.range(..end).rev().take_while(|(_, to)| **to > start);
+        among.for_each(|(from, to)| drop(rest.remove(*from, *to)));
         rest.0.into_iter().collect()
+    }
+
+    /// All of them, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0.iter().map(|(start, end)| (*start, *end))
     }
 
     fn first_of(&self, least: u64) -> Option<(u64, u64)> {

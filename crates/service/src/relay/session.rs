@@ -3,10 +3,10 @@
 //! Invariants: a call is in flight from before the last of its frames is sent until its completion word is written; output that
 //! the rank alone can fetch is held until it has copied its buffers, and the completion with it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, Reply, Restaged};
@@ -16,14 +16,52 @@ use outboard_shm::memory::{AccessError, RankMemory, TieredMemory};
 use outboard_shm::status::Status;
 
 use super::frame::{Decoder, Frame};
+use super::host::Counted;
+use super::recording::Recorded;
 use super::submission::{Piece, Submission};
 use super::wire::Wire;
 
+/// Group and number of a recording.
+pub(super) type RecordingName = (u64, u32);
+
+/// A group that the rank is in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Membership {
+    pub(super) ranks: u32,
+    /// The rank's number.
+    pub(super) me: u32,
+    /// Recordings started and messages sent on, which the service process counts.
+    pub(super) tagged: u64,
+}
+
+/// A call that is to be sent.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) entry: Entry,
+    /// Bytes of it.
+    pub(super) input: u64,
+    /// As above.
+    pub(super) output: u64,
+    pub(super) table: Vec<u8>,
+}
+
+/// A recording that the service process keeps.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) recorded: Arc<Recorded>,
+    /// Completion word of the start that is sent or about to be.
+    pub(super) busy: Option<u32>,
+    /// Starts behind it, no more than the rank has completion words.
+    pub(super) behind: VecDeque<Outgoing>,
+}
+
 /// What a reply that has not come is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Asked {
     /// A group of so many ranks, in which this rank has this number.
     CreateGroup(u32, u32),
+    /// To be known once the service process keeps it.
+    Record(RecordingName, Arc<Recorded>),
     DestroyGroup(u64),
     Other,
 }
@@ -33,17 +71,26 @@ pub(super) enum Asked {
 pub(super) struct InFlight {
     group: u64,
     instance: u64,
+    /// Which recording it starts.
+    recording: Option<RecordingName>,
     submission: Submission,
     /// Output that came while only the rank could copy, no more than the call has.
     held: Vec<(u64, Vec<u8>)>,
     /// The result that waits for it.
     ended: Option<Status>,
+    /// Until it is dropped.
+    _counted: Counted,
 }
 
 impl InFlight {
-    pub(super) fn new(entry: &Entry, submission: Submission) -> InFlight {
+    pub(super) fn new(
+        entry: &Entry,
+        recording: Option<RecordingName>,
+        submission: Submission,
+        counted: Counted,
+    ) -> InFlight {
         let (group, instance) = (entry.group(), entry.instance());
-        InFlight { group, instance, submission, held: Vec::new(), ended: None }
+        InFlight { group, instance, recording, submission, held: Vec::new(), ended: None, _counted: counted }
     }
 
     /// Where the input lies now.
@@ -57,8 +104,10 @@ impl InFlight {
 pub(super) struct Books {
     /// By completion word.
     pub(super) in_flight: HashMap<u32, InFlight>,
-    /// Ranks and this rank's number, by group.
-    pub(super) groups: HashMap<u64, (u32, u32)>,
+    pub(super) groups: HashMap<u64, Membership>,
+    pub(super) recordings: HashMap<RecordingName, Kept>,
+    /// Those whose start has ended while others were behind it.
+    pub(super) ended: Vec<RecordingName>,
     pub(super) asked: HashMap<u64, Asked>,
     /// Sentences of failures that the service process does not know, by completion word.
     pub(super) failures: HashMap<u32, (Status, String)>,
@@ -70,7 +119,7 @@ impl Books {
     /// Output of a call in flight does not reach the rank: its fault alone, the others have theirs.
     fn cannot_write(&mut self, slot: u32, error: &AccessError) {
         let group = self.in_flight.get(&slot).and_then(|call| self.groups.get(&call.group));
-        let me = group.map_or_else(String::new, |(_, me)| format!(" of rank {me} of the group"));
+        let me = group.map_or_else(String::new, |group| format!(" of rank {} of the group", group.me));
         self.failures.insert(slot, (Status::Memory, format!("the receive buffer{me} cannot be written: {error}")));
     }
 }
@@ -84,7 +133,7 @@ pub(super) struct Session {
     pub(super) memory: TieredMemory,
     pub(super) completions: Completions,
     pub(super) books: Mutex<Books>,
-    /// Rung when the connection has ended, and when output waits for the rank.
+    /// Rung when the connection has ended, when output waits for the rank, and when a recording may start again.
     pub(super) bell: OwnedFd,
 }
 
@@ -125,7 +174,8 @@ impl Session {
                 Frame::Greeting { .. }
                 | Frame::Request(_)
                 | Frame::CreateGroup { .. }
-                | Frame::Offers(_)
+                | Frame::Record { .. }
+                | Frame::Handed(_)
                 | Frame::Call { .. }
                 | Frame::Unreadable { .. } => return Err(nonsense("what only relays send")),
             }
@@ -137,10 +187,14 @@ impl Session {
         let mut books = self.books();
         match (books.asked.remove(&token), reply) {
             (Some(Asked::CreateGroup(ranks, me)), Reply::GroupReady(ready)) => {
-                books.groups.insert(ready.group, (ranks, me));
+                books.groups.insert(ready.group, Membership { ranks, me, tagged: 0 });
             }
             (Some(Asked::DestroyGroup(group)), Reply::Done) => {
                 books.groups.remove(&group);
+                books.recordings.retain(|name, _| name.0 != group);
+            }
+            (Some(Asked::Record(name, recorded)), Reply::Done) => {
+                books.recordings.insert(name, Kept { recorded, busy: None, behind: VecDeque::new() });
             }
             _ => {}
         }
@@ -186,10 +240,23 @@ impl Session {
             }
             Some(_) => {}
         }
-        books.in_flight.remove(&slot);
+        let ended = books.in_flight.remove(&slot);
         let status = books.failures.get(&slot).map_or(status, |(own, _)| *own);
+        let name = ended.as_ref().and_then(|call| call.recording);
+        let mut next = false;
+        if let Some((name, kept)) = name.and_then(|name| Some((name, books.recordings.get_mut(&name)?))) {
+            (kept.busy, next) = (None, !kept.behind.is_empty());
+            if next {
+                books.ended.push(name);
+            }
+        }
         drop(books);
         self.completions.complete(slot, status);
+        // Counted until the rank knows.
+        drop(ended);
+        if next {
+            self.ring();
+        }
     }
 
     /// The rank has copied the buffers of a call (GP-9): what waited for that is done. False if the call has ended.

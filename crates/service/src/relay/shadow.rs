@@ -51,6 +51,11 @@ impl Shadow {
         self.arena + self.offset
     }
 
+    /// Its bytes, some more than were asked for.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Where it begins in the arena; a shadow is mapped, so this fits.
     fn at(&self, offset: u64, bytes: usize) -> usize {
         let end = offset.checked_add(bytes as u64);

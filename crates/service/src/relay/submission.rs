@@ -1,14 +1,14 @@
 //! What a submission reads and writes in its rank, so that it can be carried to another machine and its result back.
 
+use std::sync::Arc;
+
 use outboard_shm::entry::{
     AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, MessageEnd,
-    MessageEntry, Reduced, ReductionEntry, RootedBlocks, RootedEntry,
+    MessageEntry, RecordedEntry, Reduced, ReductionEntry, RootedBlocks, RootedEntry,
 };
 use outboard_shm::memory::{AccessError, RankMemory};
 
-/// Why recorded groups are refused.
-pub(super) const NO_RECORDINGS: &str =
-    "recorded groups need a service process on the rank's own host, a relay carries none; use messages or collectives";
+use super::recording::Recorded;
 
 /// Address and length of bytes in the rank.
 pub(super) type Piece = (u64, u64);
@@ -24,6 +24,8 @@ pub(super) struct Submission {
     pub(super) table: Vec<u8>,
     /// Addresses that those of input and output are meant relative to, should the rank copy its buffers.
     bases: (u64, u64),
+    /// Of the start of a recording, whose pieces lie anywhere.
+    recorded: Option<Arc<Recorded>>,
 }
 
 /// Why a submission cannot be carried on.
@@ -32,9 +34,9 @@ pub(super) enum SubmissionError {
     /// Lengths or addresses.
     #[error("the buffers of this call exceed the address space")]
     Range,
-    /// A recorded group.
-    #[error("{NO_RECORDINGS}")]
-    Recorded,
+    /// Not known, or not any more.
+    #[error("recording {0} of this group is not one of this rank's; start what it has recorded and not freed")]
+    Recording(u32),
     /// The table of blocks.
     #[error("the table of blocks at {address:#x} cannot be read: {error}")]
     Table {
@@ -51,13 +53,15 @@ pub(super) fn bytes_of(pieces: &[Piece]) -> u64 {
 }
 
 impl Submission {
-    /// Finds out what a submission of rank `me` among `ranks` moves; a table is read from its memory.
+    /// Finds out what a submission of rank `me` among `ranks` moves, if it starts a recording, `recorded`; a table is read
+    /// from its memory.
     ///
     /// # Errors
     /// [`SubmissionError`].
     pub(super) fn of(
         entry: &Entry,
         (ranks, me): (u32, u32),
+        recorded: Option<Arc<Recorded>>,
         memory: &dyn RankMemory,
     ) -> Result<Submission, SubmissionError> {
         let bases;
@@ -113,7 +117,13 @@ impl Submission {
                     MessageEnd::Receive => (Vec::new(), whole, Vec::new()),
                 }
             }
-            Entry::Recorded(_) => return Err(SubmissionError::Recorded),
+            Entry::Recorded(RecordedEntry { recording, copy, .. }) => {
+                let recorded = recorded.as_deref().ok_or(SubmissionError::Recording(recording))?;
+                copy.checked_add(recorded.total()).ok_or(SubmissionError::Range)?;
+                bases = (copy, copy);
+                let located = |packed| recorded.located(packed, copy);
+                (located(recorded.reads()), located(recorded.writes()), Vec::new())
+            }
         };
         // Sums of both directions together fit, so those of one do.
         let pieces = || input.iter().chain(&output);
@@ -122,11 +132,17 @@ impl Submission {
         if !in_space || total.is_none_or(|total| total > i64::MAX as u64) {
             return Err(SubmissionError::Range);
         }
-        Ok(Submission { input, output, table, bases })
+        Ok(Submission { input, output, table, bases, recorded })
     }
 
     /// The rank has copied its buffers: the same pieces of those that begin at these addresses.
     pub(super) fn moved(&mut self, send: u64, receive: u64) {
+        if let Some(recorded) = &self.recorded {
+            // All of it is one copy.
+            self.input = recorded.located(recorded.reads(), receive);
+            self.output = recorded.located(recorded.writes(), receive);
+            return;
+        }
         let sides = [(&mut self.input, self.bases.0, send), (&mut self.output, self.bases.1, receive)];
         for (pieces, from, to) in sides {
             for (address, _) in pieces {
@@ -257,21 +273,21 @@ mod tests {
             receive: 0x5000,
             bytes_per_rank: 16,
         };
-        let found = Submission::of(&Entry::Allgather(entry), (4, 2), &memory(&[])).expect("fits");
+        let found = Submission::of(&Entry::Allgather(entry), (4, 2), None, &memory(&[])).expect("fits");
         assert_eq!((&found.input, &found.output), (&vec![(0x5020, 16)], &vec![(0x5000, 64)]));
         let mut moved = found;
         moved.moved(0x1000, 0x2000);
         assert_eq!((moved.input, moved.output), (vec![(0x1000, 16)], vec![(0x2000, 64)]));
         let wide = Entry::Allgather(AllgatherEntry { bytes_per_rank: 1 << 62, ..entry });
-        assert_eq!(Submission::of(&wide, (4, 2), &memory(&[])), Err(SubmissionError::Range));
+        assert_eq!(Submission::of(&wide, (4, 2), None, &memory(&[])), Err(SubmissionError::Range));
     }
 
     #[test]
     fn only_the_root_of_a_broadcast_sends() {
         let entry = Entry::Broadcast(BroadcastEntry { group: 1, instance: 1, slot: 0, root: 1, buffer: 64, bytes: 9 });
-        let root = Submission::of(&entry, (3, 1), &memory(&[])).expect("fits");
+        let root = Submission::of(&entry, (3, 1), None, &memory(&[])).expect("fits");
         assert_eq!((bytes_of(&root.input), bytes_of(&root.output)), (9, 0));
-        let leaf = Submission::of(&entry, (3, 0), &memory(&[])).expect("fits");
+        let leaf = Submission::of(&entry, (3, 0), None, &memory(&[])).expect("fits");
         assert_eq!((bytes_of(&leaf.input), bytes_of(&leaf.output)), (0, 9));
     }
 
@@ -290,12 +306,12 @@ mod tests {
         };
         let scatter = ReductionEntry { result: Reduced::ReduceScatter { table: 0x1000 }, ..whole };
         for (entry, received, carried) in [(whole, 24, &[][..]), (scatter, 16, &table)] {
-            let found = Submission::of(&Entry::Reduction(entry), (3, 2), &memory(&table)).expect("readable");
+            let found = Submission::of(&Entry::Reduction(entry), (3, 2), None, &memory(&table)).expect("readable");
             assert_eq!((&found.input, &found.output), (&vec![(0x9000, 24)], &vec![(0x9000, received)]));
             assert_eq!(found.table, carried);
         }
         let wide = ReductionEntry { result: Reduced::ReduceScatterBlock { bytes: 1 << 63 }, ..whole };
-        let refused = Submission::of(&Entry::Reduction(wide), (3, 2), &memory(&table));
+        let refused = Submission::of(&Entry::Reduction(wide), (3, 2), None, &memory(&table));
         assert_eq!(refused, Err(SubmissionError::Range));
     }
 
@@ -306,14 +322,14 @@ mod tests {
         let blocks = BlockSizes::Table { address: 0x1000 };
         let entry =
             Entry::Alltoall(AlltoallEntry { group: 1, instance: 1, slot: 0, send: 0x8000, receive: 0x9000, blocks });
-        let found = Submission::of(&entry, (2, 0), &memory(&table)).expect("readable");
+        let found = Submission::of(&entry, (2, 0), None, &memory(&table)).expect("readable");
         assert_eq!(found.input, [(0x8000 + 100, 3), (0x8000 + 40, 5)]);
         assert_eq!(found.output, [(0x9000 + 10, 7)]);
         let packed: Vec<u8> = [3u64, 5, 0, 3, 7, 0, 0, 7].iter().flat_map(|n| n.to_le_bytes()).collect();
         assert_eq!(found.table, packed);
         let far = BlockSizes::Table { address: 0x9_0000 };
         let entry = Entry::Alltoall(AlltoallEntry { group: 1, instance: 1, slot: 0, send: 0, receive: 0, blocks: far });
-        assert!(matches!(Submission::of(&entry, (2, 0), &memory(&table)), Err(SubmissionError::Table { .. })));
+        assert!(matches!(Submission::of(&entry, (2, 0), None, &memory(&table)), Err(SubmissionError::Table { .. })));
     }
 
     /// The root has the blocks of all on one side, and its own on the other unless it stays in place; others have one block.
@@ -325,7 +341,7 @@ mod tests {
         let of = |direction, in_place, root, blocks| {
             let entry =
                 RootedEntry { group: 1, instance: 1, slot: 0, direction, root, in_place, send, receive, blocks };
-            let found = Submission::of(&Entry::Rooted(entry), (3, 2), &memory(&table)).expect("readable");
+            let found = Submission::of(&Entry::Rooted(entry), (3, 2), None, &memory(&table)).expect("readable");
             (found.input, found.output, found.table)
         };
         let at = |start: u64| many.map(|(offset, bytes)| (start + offset, bytes)).to_vec();
@@ -348,7 +364,7 @@ mod tests {
         for (in_place, own) in [(false, 0x8000), (true, 0x9000 + 500)] {
             let (send, receive, at) = (0x8000, 0x9000, 0x1000);
             let entry = AllgathervEntry { group: 1, instance: 1, slot: 0, in_place, send, receive, table: at };
-            let found = Submission::of(&Entry::Allgatherv(entry), (3, 2), &memory(&table)).expect("readable");
+            let found = Submission::of(&Entry::Allgatherv(entry), (3, 2), None, &memory(&table)).expect("readable");
             assert_eq!(found.input, [(own, 7)]);
             assert_eq!(found.output, [(0x9000 + 40, 3), (0x9000 + 500, 7)]);
             let packed: Vec<u8> = [3u64, 0, 7, 0, 3, 3].iter().flat_map(|n| n.to_le_bytes()).collect();
