@@ -407,7 +407,7 @@ fn refuse(channel: Channel, errno: Errno) {
     tell(&channel, Status::Resource, text);
 }
 
-fn tell(channel: &Channel, status: Status, text: String) {
+pub(crate) fn tell(channel: &Channel, status: Status, text: String) {
     if let Err(error) = channel.send(0, &Reply::Error { status, text }, &[]) {
         tracing::debug!(%error, "a process does not hear why it is turned away");
     }

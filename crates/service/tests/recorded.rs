@@ -41,6 +41,11 @@ fn one_rank_alone_records_for_itself() {
 }
 
 #[test]
+fn starts_of_one_recording_follow_one_another() {
+    done("recorded-in-flight", &Daemon::start(&[]), 2);
+}
+
+#[test]
 fn gp_5_a_repeated_call_is_one_message_to_the_service_process() {
     let daemon = Daemon::start(&[]);
     let mut ranks = ranks("repeated", &daemon, 4);

@@ -4,7 +4,10 @@ mod support;
 
 use std::net::TcpListener;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use outboard::{Context, Status};
+use support::recorded::CALLS;
 use support::refusable::Calls;
 use support::{Daemon, Rank, SCENARIO, scenarios, serve_rendezvous, start_ranks};
 
@@ -103,7 +106,7 @@ fn many_relayed_calls_in_flight_end_with_the_right_bytes() {
 /// GP-1, GP-2, GP-8: recordings are kept at the service process, their bytes and those of messages cross.
 #[test]
 fn relayed_ranks_record_and_send_messages() {
-    for (scenario, ranks) in [("recorded", 4), ("recorded", 1), ("messages", 3), ("recorded-sums", 3)] {
+    for (scenario, ranks) in [("recorded", 4), ("recorded", 1), ("messages", 3), ("recorded-sums", 3), ("recorded-in-flight", 2)] {
         let statistics = run(scenario, ranks);
         assert_eq!(statistics["failed"], 0, "{scenario}: {statistics}");
     }
@@ -113,15 +116,110 @@ fn relayed_ranks_record_and_send_messages() {
     }
 }
 
+/// GP-5: what was recorded does not cross again.
+#[test]
+fn a_start_of_relayed_ranks_is_one_call_to_the_service_process() {
+    let (daemon, relay) = pair(&[]);
+    let mut ranks = start("repeated", &relay, 4);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+    let submissions = || daemon.statistics()["submissions"].as_u64().expect("a number");
+    let before = submissions();
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    assert_eq!(submissions() - before, (4 * CALLS) as u64);
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+}
+
+#[test]
+fn starts_end_with_the_daemon_those_that_wait_for_others_too() {
+    let (mut daemon, relay) = pair(&[]);
+    let mut rank = start("recorded-service-dies", &relay, 1).pop().expect("one");
+    assert_eq!(rank.line(), "posted");
+    daemon.kill();
+    for _ in 0..3 {
+        let said = rank.line();
+        assert!(said.contains("127.0.0.1:") && said.contains("is lost"), "{said}");
+    }
+    rank.finish();
+}
+
+/// Two ranks of which one has called and the other has not, and a relay that has been told to end.
+fn told_to_end(scenario: &str, drain: &str) -> (Daemon, Daemon, [Rank; 2]) {
+    let address = free_address();
+    let daemon = Daemon::start(&["--dock", &address]);
+    let relay = Daemon::start(&["--relay", &address, "--drain", drain, "--log", "error"]);
+    let Ok([mut first, mut second]) = <[Rank; 2]>::try_from(start(scenario, &relay, 2)) else {
+        unreachable!("two were started")
+    };
+    assert_eq!((first.line(), second.line()), ("posted".to_owned(), "ready".to_owned()));
+    relay.tell_to_end();
+    (daemon, relay, [first, second])
+}
+
+/// As a daemon: calls in flight end well, those that others have yet to make among them; nobody new is let in.
+#[test]
+fn a_relay_that_is_told_to_end_lets_calls_end() {
+    let (_daemon, mut relay, [first, mut second]) = told_to_end("drained", "60");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let refused = loop {
+        // It may not have heard yet.
+        match Context::attach(Some(&relay.socket())) {
+            Err(error) => break error,
+            Ok(_) => assert!(Instant::now() < deadline, "ranks may attach to a relay that ends"),
+        }
+    };
+    assert!(refused.status() == Status::NoService && refused.to_string().contains("told to end"), "{refused}");
+    second.go_on();
+    first.finish();
+    second.finish();
+    let status = relay.wait();
+    assert!(status.success() && !relay.socket().exists(), "{status}");
+}
+
+#[test]
+fn calls_that_do_not_end_are_lost_with_their_relay() {
+    let (_daemon, mut relay, [mut first, mut second]) = told_to_end("given-up", "1");
+    let status = relay.wait();
+    assert!(status.success(), "{status}");
+    assert!(!first.line().is_empty());
+    second.go_on();
+    first.finish();
+    second.finish();
+}
+
+#[test]
+fn jobs_behind_a_relay_have_quotas_of_their_own() {
+    let (_daemon, relay) = pair(&["--job-groups", "2"]);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let of_job = |job: &str| {
+        let mut command = again();
+        command.env("OUTBOARD_JOB", job);
+        command
+    };
+    let mut full = start_ranks("attached", &[&relay, &relay], &address, |_| of_job("1"));
+    serve_rendezvous(&listener, 2);
+    full.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+    let mut other = Rank::spawn(of_job("2").env(SCENARIO, "alone").env("OUTBOARD_SOCKET", relay.socket()));
+    assert_eq!(other.line(), "ready");
+    other.go_on();
+    other.finish();
+    full.iter_mut().for_each(Rank::go_on);
+    full.into_iter().for_each(Rank::finish);
+}
+
 #[test]
 fn relayed_ranks_hear_of_deaths_and_disagreements() {
     let (_daemon, relay) = pair(&[]);
-    let mut ranks = start("one-dies", &relay, 4);
-    let mut last = ranks.pop().expect("four");
-    assert_eq!(last.line(), "ready");
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
-    last.kill();
-    ranks.into_iter().for_each(Rank::finish);
+    for scenario in ["one-dies", "recorded-one-dies"] {
+        let mut ranks = start(scenario, &relay, 4);
+        let mut last = ranks.pop().expect("four");
+        assert_eq!(last.line(), "ready");
+        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
+        last.kill();
+        ranks.into_iter().for_each(Rank::finish);
+    }
     for scenario in ["mismatch", "exchange-mismatch", "rooted-mismatch"] {
         start(scenario, &relay, 3).into_iter().for_each(Rank::finish);
     }

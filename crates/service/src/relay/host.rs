@@ -37,6 +37,7 @@ use super::session::Session;
 use super::wire::{Wire, WireError};
 use crate::admission::Admission;
 use crate::attach::{Process, Refused, pin};
+use crate::conductor::tell;
 use crate::socket::NamedSocket;
 use crate::topology::{Place, Topology};
 
@@ -114,7 +115,7 @@ pub(crate) fn run(
         let mut fds = [PollFd::new(&*socket, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
         if !fds[1].revents().is_empty() && stopped() {
-            return drain(&flights, terms.drain, stop, stopped);
+            return drain(socket, &flights, &terms, stop, stopped);
         }
         match Channel::accept(socket.as_fd()) {
             Ok(None) => {}
@@ -127,14 +128,15 @@ pub(crate) fn run(
     }
 }
 
-/// Waits until no call is in flight, for so long, or until another stop.
+/// Waits until no call is in flight, as long as the terms say, or until another stop; turns ranks away.
 fn drain(
+    socket: &mut NamedSocket,
     flights: &Flights,
-    limit: Duration,
+    terms: &Terms,
     stop: BorrowedFd<'_>,
     mut stopped: impl FnMut() -> bool,
 ) -> Result<(), Errno> {
-    let until = Instant::now() + limit;
+    let until = Instant::now() + terms.drain;
     flights.awaited.store(true, Ordering::SeqCst);
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -146,16 +148,28 @@ fn drain(
             tracing::warn!(in_flight, "calls in flight did not end in time");
             return Ok(());
         }
-        let mut fds = [PollFd::new(&flights.none, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+        let mut fds = [
+            PollFd::new(&flights.none, PollFlags::IN),
+            PollFd::from_borrowed_fd(stop, PollFlags::IN),
+            PollFd::new(&*socket, PollFlags::IN),
+        ];
         let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
         rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout)))?;
-        let [none, again] = [0, 1].map(|at| !fds[at].revents().is_empty());
+        let [none, again, rank] = [0, 1, 2].map(|at| !fds[at].revents().is_empty());
         if again && stopped() {
             return Ok(());
         }
         if none {
             // Another call may have begun: the bell is to ring again.
             let _ = rustix::io::read(&flights.none, &mut [0; 8]);
+        }
+        match rank.then(|| Channel::accept(socket.as_fd())) {
+            Some(Ok(Some(channel))) => {
+                let why = "the relay of this host was told to end and takes no more ranks; attach when it is back";
+                tell(&channel, Status::NoService, why.to_owned());
+            }
+            Some(Err(_)) => socket.turn_away(drop),
+            Some(Ok(None)) | None => {}
         }
     }
 }

@@ -187,3 +187,117 @@ fn run_before(after: &[usize], runs: &[usize]) -> usize {
     }
     run
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outboard_plan::{Element, Operator, ProgramBuilder, Rank, Reduction, Span};
+    use outboard_proto::Recording;
+    use proptest::prelude::*;
+
+    /// Of pieces of 10, 20 and 30 bytes, as it crosses.
+    fn recorded(build: impl FnOnce(&mut ProgramBuilder)) -> Recorded {
+        let mut builder = ProgramBuilder::new(Rank(0), 2);
+        builder.buffers(0, 60, 0);
+        build(&mut builder);
+        let program = builder.build();
+        let reductions = program.steps.iter().filter(|step| matches!(step.op, Op::Reduce { .. }));
+        let sum = Reduction::new(Operator::Sum, Element::U8).expect("defined");
+        let reductions = reductions.map(|_| sum).collect();
+        let pieces = vec![(100, 10), (500, 20), (300, 30)];
+        let memory = RecordedMemory { recording: Recording { program: program.into(), reductions }, pieces };
+        Recorded::decode(&memory.encode()).expect("can be recorded")
+    }
+
+    fn ranges(packed: &Packed) -> Vec<(u64, u64)> {
+        packed.places(0, packed.total()).collect()
+    }
+
+    /// GP-9: a byte crosses only if something may read it before it is written.
+    #[test]
+    fn what_a_start_writes_before_it_reads_does_not_cross_with_it() {
+        let (first, second) = (Span::output(0, 10), Span::output(10, 10));
+        let passed_on = recorded(|builder| {
+            builder.recv(Rank(1), 0, first, &[]);
+            builder.send(Rank(1), 1, second, &[]);
+            builder.barrier();
+            builder.send(Rank(1), 0, Span::output(5, 10), &[]);
+        });
+        assert_eq!((ranges(passed_on.reads()), ranges(passed_on.writes())), (vec![(10, 10)], vec![(0, 10)]));
+        let unordered = recorded(|builder| {
+            builder.recv(Rank(1), 0, first, &[]);
+            builder.send(Rank(1), 0, first, &[]);
+        });
+        assert_eq!(ranges(unordered.reads()), [(0, 10)]);
+        let summed = recorded(|builder| {
+            builder.recv(Rank(1), 0, first, &[]);
+            builder.barrier();
+            builder.reduce(first, second, false, &[]);
+            builder.barrier();
+            builder.send(Rank(1), 0, second, &[]);
+        });
+        assert_eq!((ranges(summed.reads()), ranges(summed.writes())), (vec![(10, 10)], vec![(0, 20)]));
+    }
+
+    /// A step that is known to follow few others is behind none of the rest.
+    #[test]
+    fn only_steps_that_are_certainly_done_count() {
+        let (first, second) = (Span::output(0, 10), Span::output(10, 10));
+        let one_of_two = recorded(|builder| {
+            let slow = builder.recv(Rank(1), 0, first, &[]);
+            let other = builder.recv(Rank(1), 1, second, &[]);
+            builder.send(Rank(1), 0, first, &[slow]);
+            builder.send(Rank(1), 1, first, &[other]);
+            builder.send(Rank(1), 2, second, &[slow, other]);
+        });
+        assert_eq!(ranges(one_of_two.reads()), [(0, 10)]);
+        assert_eq!(run_before(&[2, 0], &[0, 0, 2]), 3);
+        assert_eq!(run_before(&[1], &[0, 0]), 0);
+    }
+
+    #[test]
+    fn ranges_lie_in_the_pieces_or_in_their_copy() {
+        let sent = recorded(|builder| {
+            builder.send(Rank(1), 0, Span::output(5, 40), &[]);
+        });
+        assert_eq!(sent.total(), 60);
+        assert_eq!(sent.located(sent.reads(), 0), [(105, 5), (500, 20), (300, 15)]);
+        assert_eq!(sent.located(sent.reads(), 7000), [(7005, 40)]);
+    }
+
+    #[test]
+    fn damaged_recordings_are_refused() {
+        assert!(matches!(Recorded::decode(&[7; 20]), Err(RecordingError::Decode(_))));
+        let mut builder = ProgramBuilder::new(Rank(0), 2);
+        builder.buffers(0, 8, 0);
+        builder.send(Rank(1), 0, Span::output(5, 10), &[]);
+        let recording = Recording { program: builder.build().into(), reductions: Vec::new() };
+        let encoded = RecordedMemory { recording, pieces: vec![(1, 8)] }.encode();
+        assert!(matches!(Recorded::decode(&encoded), Err(RecordingError::Check(_))));
+    }
+
+    proptest! {
+        /// Places and offsets are each other's inverse, byte by byte.
+        #[test]
+        fn packed_ranges_are_in_order(gaps in proptest::collection::vec((0u64..5, 0u64..9), 0..9), cut in 0u64..80) {
+            let mut end = 0;
+            let list: Vec<(u64, u64)> = gaps.into_iter().map(|(gap, bytes)| {
+                let at = end + gap;
+                end = at + bytes;
+                (at, bytes)
+            }).collect();
+            let packed = Packed::new(list.clone());
+            let bytes: Vec<u64> = list.iter().flat_map(|(at, bytes)| *at..at + bytes).collect();
+            let all = |places: &mut dyn Iterator<Item = (u64, u64)>| -> Vec<u64> {
+                places.flat_map(|(at, count)| at..at + count).collect()
+            };
+            prop_assert_eq!(packed.total(), bytes.len() as u64);
+            let from = (cut as usize).min(bytes.len());
+            let to = (from + 7).min(bytes.len());
+            prop_assert_eq!(all(&mut packed.places(cut, 7)), &bytes[from..to]);
+            let offsets: Vec<u64> = packed.offsets(cut, cut + 7).flat_map(|(from, to)| from..to).collect();
+            let expected = (0..).zip(&bytes).filter(|(_, at)| (cut..cut + 7).contains(*at)).map(|(offset, _)| offset);
+            prop_assert_eq!(offsets, expected.collect::<Vec<u64>>());
+        }
+    }
+}

@@ -114,6 +114,43 @@ pub(crate) fn sums(group: &Group) {
     wait_for_line();
 }
 
+/// Starts of one recording follow one another, though all are posted at once: each adds to what the last has left.
+pub(crate) fn accumulated(group: &Group) {
+    let (rank, _) = me(group);
+    let sum = Reduction::new(Operator::Sum, Element::I64).expect("numbers are added");
+    for count in [1, 50_000] {
+        let (step, mut own) = (vec![rank as i64 + 1; count], vec![7i64; count]);
+        let mut recorder = group.record();
+        recorder.reduce(sum, step.as_ptr().cast(), own.as_mut_ptr().cast(), count as u64).expect("apart");
+        let recorded = recorder.end().expect("recorded");
+        let mut other = vec![0; 1000];
+        let message = receive(group, rank, 5, &mut other);
+        let starts: Vec<Request> = (0..CALLS).map(|_| call(&recorded)).collect();
+        // Posted behind all of them, it does not wait for them.
+        let sent = [3; 1000];
+        [send(group, rank, 5, &sent), message].into_iter().chain(starts).for_each(end);
+        assert!(other == sent && own.iter().all(|own| *own == 7 + CALLS as i64 * (rank as i64 + 1)), "{count} numbers");
+        recorded.free().expect("no call is in flight");
+    }
+    say("done");
+    wait_for_line();
+}
+
+/// Starts wait for ranks that never start, one behind the other, when the service process is lost.
+pub(crate) fn without_service(group: &Group) {
+    let mut buffer = vec![0; 10];
+    let mut recorder = group.record();
+    recorder.receive(me(group).0 as u32, 1, buffer.as_mut_ptr(), 10).expect("a rank");
+    let recorded = recorder.end().expect("recorded");
+    let starts: Vec<Request> = (0..3).map(|_| call(&recorded)).collect();
+    say("posted");
+    for mut start in starts {
+        let error = start.wait(Some(LIMIT)).expect("within the limit").expect_err("nobody is left");
+        assert_eq!(error.status(), Status::ServiceLost, "{error}");
+        say(&error.to_string());
+    }
+}
+
 /// Calls one recording before the test goes on, and [`CALLS`] times after.
 pub(crate) fn repeated(group: &Group) {
     let (_, ranks) = me(group);

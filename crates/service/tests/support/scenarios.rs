@@ -71,6 +71,8 @@ pub(crate) fn run(name: &str) {
         "recorded" => recorded::patterns(&group),
         "recorded-sums" => recorded::sums(&group),
         "repeated" => recorded::repeated(&group),
+        "recorded-in-flight" => recorded::accumulated(&group),
+        "recorded-service-dies" => recorded::without_service(&group),
         "crossed" => recorded::crossed(&group),
         "messages" => recorded::messages(&group),
         "truncated" => recorded::truncated(&group),

@@ -136,12 +136,14 @@ impl Docked {
 
     /// What of the output has not left, if these spans of addresses were written since they last did.
     pub(super) fn left(&self, rewritten: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        let (output, base, mut sent) = (self.layout.output(), self.shadow.address(), self.sent.clone());
-        for (start, end) in rewritten {
-            for (from, to) in output.offsets(start - base, end - base) {
-                sent.remove(from, to);
-            }
+        let (output, base) = (self.layout.output(), self.shadow.address());
+        let rewritten = rewritten.iter().flat_map(|(start, end)| output.offsets(start - base, end - base));
+        if let Entry::Message(_) = self.entry {
+            // It may be shorter than its receive allows, whose memory behind it stays as it was.
+            return rewritten.collect();
         }
+        let mut sent = self.sent.clone();
+        rewritten.for_each(|(from, to)| drop(sent.remove(from, to)));
         sent.missing(0, output.total())
     }
 
