@@ -155,10 +155,11 @@ fn run_mpi(
     daemons: Option<&Daemons>,
     directory: &Path,
 ) -> Result<ExitCode, CliError> {
-    let mut environment = Vec::new();
-    if let Some(daemons) = daemons {
-        environment = mpi_environment(daemons, args.mpi)?;
-    }
+    let mut environment = match daemons {
+        Some(daemons) => mpi_environment(daemons, args.mpi)?,
+        None => Vec::new(),
+    };
+    environment.extend(library_path()?);
     let mut command = match lab {
         Some(lab) => {
             let job = Job {
@@ -196,6 +197,17 @@ pub(crate) fn mpi_environment(daemons: &Daemons, mpi: Peer) -> Result<Vec<(Strin
     Ok(environment)
 }
 
+/// Where programs that use outboard.h, with MPI or without, find our library.
+fn library_path() -> Result<Option<(String, String)>, CliError> {
+    let library = places::library()?;
+    let Some(home) = library.parent() else { return Ok(None) };
+    let mut path = home.display().to_string();
+    if let Ok(more) = std::env::var("LD_LIBRARY_PATH") {
+        path = format!("{path}:{more}");
+    }
+    Ok(Some(("LD_LIBRARY_PATH".to_owned(), path)))
+}
+
 fn run_plain(
     args: &RunArgs,
     program: &Path,
@@ -204,13 +216,7 @@ fn run_plain(
     directory: &Path,
 ) -> Result<ExitCode, CliError> {
     let mut environment = daemons.map(Daemons::environment).unwrap_or_default();
-    if let Some(home) = places::library()?.parent() {
-        let mut path = home.display().to_string();
-        if let Ok(more) = std::env::var("LD_LIBRARY_PATH") {
-            path = format!("{path}:{more}");
-        }
-        environment.push(("LD_LIBRARY_PATH".to_owned(), path));
-    }
+    environment.extend(library_path()?);
     let ranks = Ranks { count: args.ranks, layout: args.layout, lab };
     let (_rendezvous, commands) = launch::rank_commands(&ranks, program, &args.command[1..], directory, &environment)?;
     let mut children = Vec::new();

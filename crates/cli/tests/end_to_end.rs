@@ -14,6 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use job::{Job, Outcome, left_of};
+use program::recorded_program;
 use rustix::process::Signal;
 
 /// Within this every other rank hears of a killed rank or daemon (requirement of the C interface).
@@ -401,6 +402,18 @@ fn loss_between_dpus_is_repaired() {
     let outcome = verify(4, &["--lab", "4x1gbit+dpu", "--loss", "20%", "--of", "multicast"]);
     assert!(outcome.counted("bytes sent again") > 0, "the network loses: {outcome:?}");
     verify(4, &["--lab", "4x1gbit+dpu", "--loss", "1%", "--of", "all"]);
+}
+
+/// GP-5, GP-9: an MPI program that records its patterns, as its user starts it; it compares every byte with MPI's.
+#[test]
+fn recorded_groups_of_hosts_with_dpus_move_every_byte() {
+    for lab in ["2x1gbit", "2x1gbit+dpu"] {
+        let command = [recorded_program().to_str().expect("a path of text"), "10000", "4"];
+        let outcome = Job::start_command(&["-n", "4", "--lab", lab, "--report"], &command).finish();
+        outcome.assert_success();
+        assert!(["ring", "alltoall", "stencil"].iter().all(|pattern| outcome.says(pattern)), "{outcome:?}");
+        assert_eq!(outcome.counted("failed"), 0, "{outcome:?}");
+    }
 }
 
 /// SP-8.

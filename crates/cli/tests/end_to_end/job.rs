@@ -50,6 +50,11 @@ impl Job {
         Job::start_in(Rc::new(tempfile::tempdir().expect("a directory")), &options, &[program, part])
     }
 
+    /// Starts ranks of any program.
+    pub(crate) fn start_command(options: &[&str], command: &[&str]) -> Job {
+        Job::start_in(Rc::new(tempfile::tempdir().expect("a directory")), options, command)
+    }
+
     /// Starts another job where this one kept its work directory.
     pub(crate) fn next(&self, options: &[&str], command: &[&str]) -> Job {
         Job::start_in(Rc::clone(&self.temporary), options, command)

@@ -19,7 +19,7 @@ mod requests;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use outboard_shm::attach::message::Message;
@@ -65,6 +65,8 @@ pub(crate) struct Terms {
 #[derive(Debug)]
 pub(super) struct Flights {
     count: AtomicUsize,
+    /// Whose they are, and some who have gone.
+    ranks: Mutex<Vec<Weak<Session>>>,
     /// Somebody waits for there being none.
     awaited: AtomicBool,
     /// Rung then.
@@ -78,7 +80,24 @@ pub(super) struct Counted(Arc<Flights>);
 impl Flights {
     fn new() -> Result<Arc<Flights>, Errno> {
         let none = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Flights { count: AtomicUsize::new(0), awaited: AtomicBool::new(false), none }))
+        let (count, awaited) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Ok(Arc::new(Flights { count, ranks: Mutex::default(), awaited, none }))
+    }
+
+    /// One rank more.
+    fn of(&self, rank: &Arc<Session>) {
+        let mut ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);
+        ranks.retain(|rank| rank.strong_count() > 0);
+        ranks.push(Arc::downgrade(rank));
+    }
+
+    /// From now on rings when there are none. Every rank counts as one until what it has posted before has been taken.
+    fn await_none(self: &Arc<Flights>) {
+        for rank in self.ranks.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
+            rank.books().looked_for = Some(self.one_more());
+            rank.ring();
+        }
+        self.awaited.store(true, Ordering::SeqCst);
     }
 
     fn one_more(self: &Arc<Flights>) -> Counted {
@@ -131,13 +150,13 @@ pub(crate) fn run(
 /// Waits until no call is in flight, as long as the terms say, or until another stop; turns ranks away.
 fn drain(
     socket: &mut NamedSocket,
-    flights: &Flights,
+    flights: &Arc<Flights>,
     terms: &Terms,
     stop: BorrowedFd<'_>,
     mut stopped: impl FnMut() -> bool,
 ) -> Result<(), Errno> {
     let until = Instant::now() + terms.drain;
-    flights.awaited.store(true, Ordering::SeqCst);
+    flights.await_none();
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let in_flight = flights.count.load(Ordering::SeqCst);

@@ -111,6 +111,8 @@ pub(super) struct Books {
     pub(super) asked: HashMap<u64, Asked>,
     /// Sentences of failures that the service process does not know, by completion word.
     pub(super) failures: HashMap<u32, (Status, String)>,
+    /// Until what the rank has posted has been taken.
+    pub(super) looked_for: Option<Counted>,
     /// Why there is no service process any more.
     pub(super) lost: Option<String>,
 }
@@ -284,7 +286,7 @@ impl Session {
     }
 
     /// Lets the thread that hears the rank look at the books.
-    fn ring(&self) {
+    pub(super) fn ring(&self) {
         // A counter that is at its end wakes as well.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }

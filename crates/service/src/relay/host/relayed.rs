@@ -60,6 +60,7 @@ impl Relayed {
         pidfd: Option<OwnedFd>,
     ) {
         let (channel, session) = (Arc::new(channel), Arc::new(session));
+        flights.of(&session);
         let (to, own) = (Arc::clone(&channel), Arc::clone(&session));
         let receiving =
             std::thread::Builder::new().name("relay-receive".into()).spawn(move || own.receive(&to, decoder));
@@ -133,6 +134,8 @@ impl Relayed {
                 Ok(tokens) if tokens.contains(&Token::Mailbox) => {
                     self.lose_if_lost();
                     self.send_next_starts();
+                    let looked_for = self.session.books().looked_for.take();
+                    while looked_for.is_some() && self.take_submissions() {}
                 }
                 Ok(_) => {}
                 Err(errno) => return Gone::Kernel(errno),
