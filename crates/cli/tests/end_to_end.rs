@@ -10,11 +10,12 @@ mod program;
 #[path = "end_to_end/timeline.rs"]
 mod timeline;
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use job::{Job, Outcome, left_of};
-use program::recorded_program;
+use program::home;
 use rustix::process::Signal;
 
 /// Within this every other rank hears of a killed rank or daemon (requirement of the C interface).
@@ -407,11 +408,24 @@ fn loss_between_dpus_is_repaired() {
 /// GP-5, GP-9: an MPI program that records its patterns, as its user starts it; it compares every byte with MPI's.
 #[test]
 fn recorded_groups_of_hosts_with_dpus_move_every_byte() {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("recorded");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let output = Command::new("mpicc.openmpi")
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(sources.join("../client/include"))
+        .arg(sources.join("../../examples/recorded.c"))
+        .arg("-L")
+        .arg(home())
+        .args(["-loutboard", "-o"])
+        .arg(&program)
+        .output()
+        .expect("Open MPI is installed");
+    assert!(output.status.success(), "mpicc: {}", String::from_utf8_lossy(&output.stderr));
     for lab in ["2x1gbit", "2x1gbit+dpu"] {
-        let command = [recorded_program().to_str().expect("a path of text"), "10000", "4"];
+        let command = [program.to_str().expect("a path of text"), "10000", "4"];
         let outcome = Job::start_command(&["-n", "4", "--lab", lab, "--report"], &command).finish();
         outcome.assert_success();
-        assert!(["ring", "alltoall", "stencil"].iter().all(|pattern| outcome.says(pattern)), "{outcome:?}");
+        assert!(outcome.counted("collectives completed") > 0, "the calls were offloaded: {outcome:?}");
         assert_eq!(outcome.counted("failed"), 0, "{outcome:?}");
     }
 }
