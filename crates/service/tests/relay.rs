@@ -106,7 +106,9 @@ fn many_relayed_calls_in_flight_end_with_the_right_bytes() {
 /// GP-1, GP-2, GP-8: recordings are kept at the service process, their bytes and those of messages cross.
 #[test]
 fn relayed_ranks_record_and_send_messages() {
-    for (scenario, ranks) in [("recorded", 4), ("recorded", 1), ("messages", 3), ("recorded-sums", 3), ("recorded-in-flight", 2)] {
+    for (scenario, ranks) in
+        [("recorded", 4), ("recorded", 1), ("messages", 3), ("recorded-sums", 3), ("recorded-in-flight", 2)]
+    {
         let statistics = run(scenario, ranks);
         assert_eq!(statistics["failed"], 0, "{scenario}: {statistics}");
     }

@@ -288,4 +288,3 @@ fn attach(terms: &Terms, nonce: [u8; 16], job: Job) -> Result<(Channel, RankSide
 fn same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
-

@@ -354,7 +354,15 @@ mod tests {
     ) -> Frame<'a> {
         let (&[input, table, output], &slot) = (numbers, slot);
         match kind {
-            0 => Frame::Greeting { pid: slot, socket: None, core: Some(slot / 2), user: 9, job: input, node: text, key: bytes },
+            0 => Frame::Greeting {
+                pid: slot,
+                socket: None,
+                core: Some(slot / 2),
+                user: 9,
+                job: input,
+                node: text,
+                key: bytes,
+            },
             1 => Frame::Request(bytes),
             2 => Frame::CreateGroup { token: input, ranks: slot, rank: table as u32 },
             3 => Frame::Handed(bytes),

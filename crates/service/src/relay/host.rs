@@ -108,7 +108,7 @@ impl Flights {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let Flights { count, awaited, none } = &*self.0;
+        let Flights { count, awaited, none, .. } = &*self.0;
         // Either this sees that somebody waits, or who waits sees the count.
         if count.fetch_sub(1, Ordering::SeqCst) == 1 && awaited.load(Ordering::SeqCst) {
             // A counter that is at its end wakes as well.
@@ -318,4 +318,3 @@ fn greet(wire: &Wire, greeting: &Frame<'_>) -> Result<(Decoder, Welcome), GreetE
     wire.stream().set_read_timeout(None)?;
     Ok((decoder, welcome))
 }
-

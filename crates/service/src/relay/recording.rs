@@ -17,6 +17,9 @@ use super::submission::Piece;
 /// Longest recording as it is encoded; the service process's own limit.
 pub(super) const MOST_BYTES: u64 = crate::attach::MOST_RECORDED;
 
+/// Group and number of a recording, as its rank names it.
+pub(super) type RecordingName = (u64, u32);
+
 /// Why a recording is not carried.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RecordingError {

@@ -17,12 +17,9 @@ use outboard_shm::status::Status;
 
 use super::frame::{Decoder, Frame};
 use super::host::Counted;
-use super::recording::Recorded;
+use super::recording::{Recorded, RecordingName};
 use super::submission::{Piece, Submission};
 use super::wire::Wire;
-
-/// Group and number of a recording.
-pub(super) type RecordingName = (u64, u32);
 
 /// A group that the rank is in.
 #[derive(Debug, Clone, Copy)]

@@ -11,7 +11,7 @@ use outboard_shm::region::seal_bytes;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::super::frame::{Decoder, Frame};
-use super::super::recording::{MOST_BYTES, Recorded};
+use super::super::recording::{MOST_BYTES, Recorded, RecordingName};
 use super::super::shadow::{ShadowError, Taken};
 use super::super::wire::WireError;
 use super::call::{Docked, Layout};
@@ -73,9 +73,6 @@ enum Asked {
     Record(RecordingName, Arc<Recorded>),
     DestroyGroup(u64),
 }
-
-/// Group and number of a recording.
-type RecordingName = (u64, u32);
 
 /// The reading side of an attached rank.
 struct Session<'a> {
@@ -276,7 +273,9 @@ impl Session<'_> {
             if reply.token < OWN_TOKENS {
                 match (self.asked.remove(&reply.token), &reply.message) {
                     (Some(Asked::Record(name, recorded)), Reply::Done) => drop(self.recordings.insert(name, recorded)),
-                    (Some(Asked::DestroyGroup(group)), Reply::Done) => self.recordings.retain(|name, _| name.0 != group),
+                    (Some(Asked::DestroyGroup(group)), Reply::Done) => {
+                        self.recordings.retain(|name, _| name.0 != group)
+                    }
                     _ => {}
                 }
                 self.shared.wire.send(&Frame::Reply(&reply.message.encode(reply.token)))?;

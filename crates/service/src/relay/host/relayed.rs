@@ -17,6 +17,7 @@ use outboard_shm::status::Status;
 use rustix::io::Errno;
 
 use super::super::frame::{DATA_BYTES, Decoder, Frame};
+use super::super::recording::RecordingName;
 use super::super::session::{InFlight, Outgoing, Session};
 use super::super::submission::{Submission, bytes_of};
 use super::Flights;
@@ -325,7 +326,7 @@ impl Relayed {
 }
 
 /// Group and number of the recording that an entry starts.
-fn recording_of(entry: &Entry) -> Option<(u64, u32)> {
+fn recording_of(entry: &Entry) -> Option<RecordingName> {
     match entry {
         Entry::Recorded(entry) => Some((entry.group, entry.recording)),
         Entry::Allgather(_)

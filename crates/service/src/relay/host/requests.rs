@@ -8,7 +8,7 @@ use outboard_shm::region::read_sealed;
 use outboard_shm::status::Status;
 
 use super::super::frame::{DATA_BYTES, Frame};
-use super::super::recording::{MOST_BYTES, Recorded};
+use super::super::recording::{MOST_BYTES, Recorded, RecordingName};
 use super::super::session::Asked;
 use super::relayed::{Gone, Relayed};
 
@@ -120,7 +120,7 @@ impl Relayed {
     }
 
     /// A recording crosses once; what its starts move follows from it on both sides (GP-5).
-    fn record(&self, token: u64, name: (u64, u32), bytes: u64, descriptors: &[OwnedFd]) {
+    fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: &[OwnedFd]) {
         let refuse = |status, text: String| self.session.answer(&self.channel, token, &error(status, text));
         if bytes > MOST_BYTES {
             let text = format!("a recording of {bytes} bytes exceeds the limit of {MOST_BYTES}; record less at once");
@@ -142,7 +142,7 @@ impl Relayed {
     }
 
     /// Forgets a recording, unless it is in use; the service process is to forget it then.
-    fn free_recording(&mut self, name: (u64, u32)) -> Option<Reply> {
+    fn free_recording(&mut self, name: RecordingName) -> Option<Reply> {
         // Starts that were posted before count.
         while self.take_submissions() {}
         let mut books = self.session.books();
