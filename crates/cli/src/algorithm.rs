@@ -76,7 +76,8 @@ impl Algorithms {
         let (ranks, hosts) = (call.ranks(), call.hosts);
         // Ranks of one host need no network.
         let multicast = self.multicast || hosts == 1;
-        Some(self.tuning.choose(&Case { collective, ranks, hosts, bytes: call.bytes, multicast }).choice)
+        let choice = self.tuning.choose(&Case { collective, ranks, hosts, bytes: call.bytes, multicast }).choice;
+        Some(if call.collective == Collective::Allgatherv { choice.block_by_block() } else { choice })
     }
 
     /// As a row names it.
@@ -144,6 +145,7 @@ mod tests {
     #[test]
     fn rows_name_what_is_asked_for_or_chosen() {
         assert_eq!(named(Collective::Allgatherv, "multicast", 4096), "multicast");
+        assert_eq!(named(Collective::Allgatherv, "bruck", 4096), "ring");
         assert_eq!(named(Collective::Broadcast, "ring", 4096), "binomial");
         assert_eq!(named(Collective::Allreduce, "ring", 64), "ring");
         assert_eq!(named(Collective::Gather, "multicast", 64), "linear");

@@ -50,7 +50,9 @@ pub use combine::allreduce::allreduce;
 pub use combine::reduce::reduce;
 pub use combine::reduce_scatter::reduce_scatter;
 pub use combine::scan::{exscan, scan};
-pub use combine::{AllreduceAlgorithm, CombineError, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm, Vector};
+pub use combine::{
+    AllreduceAlgorithm, CombineError, LeaderAllreduce, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm, Vector,
+};
 pub use gather::{gather, gatherv};
 pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};
 pub use program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};

@@ -5,18 +5,26 @@ mod damage;
 
 use outboard_plan::combine::{allreduce as all, reduce as to_root, reduce_scatter as scatter, scan as prefix};
 use outboard_plan::{
-    Algorithm, AllreduceAlgorithm, Extents, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, ReductionContract,
-    ScanAlgorithm, Vector, allreduce, exscan, reduce, reduce_scatter, scan, verify_reduction,
+    Algorithm, AllreduceAlgorithm, Extents, LeaderAllreduce, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm,
+    ReductionContract, ScanAlgorithm, Topology, Vector, allreduce, exscan, reduce, reduce_scatter, scan,
+    verify_reduction,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
 
 const REDUCE: [ReduceAlgorithm; 2] = [ReduceAlgorithm::Binomial, ReduceAlgorithm::Halving];
 
-const ALLREDUCE: [AllreduceAlgorithm; 5] = [
+const BY_HOSTS: [AllreduceAlgorithm; 3] = [
+    AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::RecursiveDoubling },
+    AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring },
+    AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Rabenseifner },
+];
+
+const ALLREDUCE: [AllreduceAlgorithm; 6] = [
     AllreduceAlgorithm::RecursiveDoubling,
     AllreduceAlgorithm::Ring,
     AllreduceAlgorithm::Rabenseifner,
+    AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring },
     AllreduceAlgorithm::ReduceMulticast { subgroups: 2 },
     AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 3 },
 ];
@@ -38,9 +46,13 @@ fn prove_reduce(algorithm: ReduceAlgorithm, ranks: u32, root: Rank, vector: Vect
 }
 
 fn prove_allreduce(algorithm: AllreduceAlgorithm, ranks: u32, vector: Vector) {
-    let programs = group(ranks, |rank| allreduce(algorithm, ranks, rank, vector).unwrap());
-    let verdict = verify_reduction(&programs, |_| all::contract(algorithm, ranks, vector));
-    assert_eq!(verdict, Ok(()), "{algorithm} among {ranks} of {vector:?}");
+    prove_by_hosts(algorithm, &Topology::flat(ranks), vector);
+}
+
+fn prove_by_hosts(algorithm: AllreduceAlgorithm, topology: &Topology, vector: Vector) {
+    let programs = group(topology.ranks(), |rank| allreduce(algorithm, topology, rank, vector).unwrap());
+    let verdict = verify_reduction(&programs, |_| all::contract(algorithm, topology, vector));
+    assert_eq!(verdict, Ok(()), "{algorithm} among {topology:?} of {vector:?}");
 }
 
 fn prove_reduce_scatter(algorithm: ReduceScatterAlgorithm, counts: &[u64], element_bytes: u64) {
@@ -82,6 +94,23 @@ fn allreduce_is_right_for_every_group_up_to_64() {
     for algorithm in ALLREDUCE {
         for ranks in 1..=64 {
             vectors(ranks).into_iter().for_each(|vector| prove_allreduce(algorithm, ranks, vector));
+        }
+    }
+}
+
+/// SP-7: contiguous and strided ranks, hosts of one rank, of several and of different numbers.
+#[test]
+fn allreduce_by_hosts_is_right_for_every_group_up_to_64() {
+    for algorithm in BY_HOSTS {
+        for ranks in 1..=64u32 {
+            let laid_out: [&dyn Fn(u32) -> u32; 5] =
+                [&|_| 0, &|rank| rank / 4, &|rank| rank % 3, &|rank| rank.ilog2(), &|rank| (rank * 7 + 1) % 11];
+            for host_of in laid_out {
+                let topology = Topology::of_hosts((1..=ranks).map(host_of)).unwrap();
+                for vector in vectors(ranks) {
+                    prove_by_hosts(algorithm, &topology, vector);
+                }
+            }
         }
     }
 }
@@ -190,8 +219,15 @@ fn every_single_damage_is_refused() {
     for ranks in 1..=6 {
         let vector = Vector { count: 2 * u64::from(ranks) + 1, element_bytes: 2 };
         for algorithm in ALLREDUCE {
-            let programs = group(ranks, |rank| allreduce(algorithm, ranks, rank, vector).unwrap());
-            refused += damage_is_refused(algorithm.name(), programs, |_| all::contract(algorithm, ranks, vector));
+            let programs = group(ranks, |rank| allreduce(algorithm, &Topology::flat(ranks), rank, vector).unwrap());
+            refused += damage_is_refused(algorithm.name(), programs, |_| {
+                all::contract(algorithm, &Topology::flat(ranks), vector)
+            });
+        }
+        let topology = Topology::of_hosts((0..ranks).map(|rank| rank / 2)).unwrap();
+        for algorithm in BY_HOSTS {
+            let programs = group(ranks, |rank| allreduce(algorithm, &topology, rank, vector).unwrap());
+            refused += damage_is_refused(algorithm.name(), programs, |_| all::contract(algorithm, &topology, vector));
         }
         for algorithm in REDUCE {
             let root = Rank(ranks / 2);

@@ -106,7 +106,8 @@ fn reduce_costs_what_it_says() {
 #[test]
 fn allreduce_costs_what_it_says() {
     for ranks in groups() {
-        let programs = |algorithm| group(ranks, |rank| allreduce(algorithm, ranks, rank, VECTOR).unwrap());
+        let programs =
+            |algorithm| group(ranks, |rank| allreduce(algorithm, &Topology::flat(ranks), rank, VECTOR).unwrap());
         let (doublings, more) = doublings(ranks);
         let doubling = programs(AllreduceAlgorithm::RecursiveDoubling);
         takes(&doubling, doublings + 2 * more);
@@ -117,6 +118,21 @@ fn allreduce_costs_what_it_says() {
         let halving = programs(AllreduceAlgorithm::Rabenseifner);
         takes(&halving, 2 * doublings + 2 * more);
         assert!(most_sent(&halving).abs_diff(2 * all_but_one(1 << doublings) + u64::from(more) * BYTES) < 2 * 16);
+        // Of hosts with three ranks each, leaders alone send over the network, as many as there are hosts.
+        let between = LeaderAllreduce::RecursiveDoubling;
+        let topology = Topology::of_hosts((0..3 * ranks).map(|rank| rank / 3)).unwrap();
+        let of = |rank| allreduce(AllreduceAlgorithm::Hierarchical { between }, &topology, rank, VECTOR).unwrap();
+        let by_host = group(3 * ranks, of);
+        takes(&by_host, doublings + 2 * more + 2);
+        let away = |program: &Program| {
+            let sent = |op: &Op| match op {
+                Op::Send { to, span, .. } if to.0 / 3 != program.rank.0 / 3 => span.len,
+                _ => 0,
+            };
+            program.steps.iter().map(|step| sent(&step.op)).sum::<u64>()
+        };
+        assert_eq!(by_host.iter().map(away).max(), Some(u64::from(doublings + more) * BYTES));
+        assert!(by_host.iter().all(|program| program.rank.0 % 3 == 0 || away(program) == 0));
         let tree = programs(AllreduceAlgorithm::ReduceMulticast { subgroups: 1 });
         takes(&tree, ceil_log2(ranks) + u32::from(ranks > 1));
         assert_eq!(most_sent(&tree), if ranks > 1 { BYTES } else { 0 });
@@ -178,10 +194,14 @@ fn programs_stay_small() {
             AllreduceAlgorithm::Ring | AllreduceAlgorithm::ReduceScatterMulticast { .. } => linear,
             AllreduceAlgorithm::RecursiveDoubling
             | AllreduceAlgorithm::Rabenseifner
+            | AllreduceAlgorithm::Hierarchical { .. }
             | AllreduceAlgorithm::ReduceMulticast { .. } => logarithmic,
         };
         for algorithm in AllreduceAlgorithm::ALL.iter().copied() {
-            assert!(steps(allreduce(algorithm, MAX_RANKS, rank, vector).unwrap()) <= most(algorithm), "{algorithm}");
+            assert!(
+                steps(allreduce(algorithm, &Topology::flat(MAX_RANKS), rank, vector).unwrap()) <= most(algorithm),
+                "{algorithm}"
+            );
         }
         for algorithm in ReduceAlgorithm::ALL.iter().copied() {
             assert!(steps(reduce(algorithm, MAX_RANKS, Rank(7), rank, vector).unwrap()) <= logarithmic, "{algorithm}");
@@ -203,7 +223,7 @@ fn nonsense_is_refused_by_name() {
     let to = |root, rank| reduce(ReduceAlgorithm::Binomial, 3, Rank(root), Rank(rank), vector).unwrap_err();
     assert_eq!(to(3, 0), CombineError::Rank { rank: Rank(3), ranks: 3 });
     assert_eq!(to(0, 4).to_string(), "rank 4 in a reduction among 3 ranks: ranks count from 0");
-    let all = |algorithm, ranks, vector| allreduce(algorithm, ranks, Rank(0), vector).unwrap_err();
+    let all = |algorithm, ranks, vector| allreduce(algorithm, &Topology::flat(ranks), Rank(0), vector).unwrap_err();
     let (doubling, multicast) =
         (AllreduceAlgorithm::RecursiveDoubling, AllreduceAlgorithm::ReduceMulticast { subgroups: 0 });
     assert_eq!(all(doubling, 0, vector), CombineError::Ranks { ranks: 0 });
@@ -222,7 +242,7 @@ fn nothing_to_combine_is_an_empty_program() {
     let vector = Vector { count: 0, element_bytes: 8 };
     for rank in (0..5).map(Rank) {
         for algorithm in AllreduceAlgorithm::ALL.iter().copied() {
-            assert_eq!(allreduce(algorithm, 5, rank, vector).unwrap().steps, [], "{algorithm}");
+            assert_eq!(allreduce(algorithm, &Topology::flat(5), rank, vector).unwrap().steps, [], "{algorithm}");
         }
         for algorithm in ReduceAlgorithm::ALL.iter().copied() {
             assert_eq!(reduce(algorithm, 5, Rank(1), rank, vector).unwrap().steps, [], "{algorithm}");

@@ -67,8 +67,8 @@ fn allreduce_stays_right_behind_every_pass() {
     for ranks in 1..=64 {
         let vector = vector(ranks);
         for algorithm in AllreduceAlgorithm::ALL.iter().copied() {
-            let programs = group(ranks, |rank| allreduce(algorithm, ranks, rank, vector).unwrap());
-            prove(algorithm.name(), programs, |_| all::contract(algorithm, ranks, vector));
+            let programs = group(ranks, |rank| allreduce(algorithm, &Topology::flat(ranks), rank, vector).unwrap());
+            prove(algorithm.name(), programs, |_| all::contract(algorithm, &Topology::flat(ranks), vector));
         }
     }
 }

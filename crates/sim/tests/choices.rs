@@ -18,7 +18,9 @@ fn calls(collective: Collective, ranks: usize, bytes: u64) -> Vec<CallPlan> {
     let reduction = Reduction::new(Operator::Sum, Element::I32).expect("defined by MPI");
     let combined = |result| CallPlan::of(Pattern::Reduction { result, reduction }, bytes);
     match collective {
-        Collective::Allgather => vec![CallPlan::of(Pattern::Allgather, bytes)],
+        Collective::Allgather => {
+            vec![CallPlan::of(Pattern::Allgather, bytes), CallPlan::of(Pattern::Allgatherv { seed: 1 }, bytes)]
+        }
         Collective::Broadcast => vec![CallPlan::of(Pattern::Broadcast { root: ranks - 1 }, bytes)],
         Collective::Alltoall => vec![CallPlan::of(Pattern::Alltoall, bytes)],
         Collective::Gather => with_root(ranks, |root| Pattern::Gather { root }, bytes),

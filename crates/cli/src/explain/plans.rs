@@ -104,7 +104,7 @@ impl Call<'_> {
             Collective::Allgather => self.allgather(),
             Collective::Allreduce => {
                 let (algorithm, vector) = (self.algorithm::<AllreduceAlgorithm>()?, self.vector()?);
-                self.programs(algorithm, |rank| allreduce(algorithm, self.ranks, rank, vector))
+                self.programs(algorithm, |rank| allreduce(algorithm, &self.topology, rank, vector))
             }
             Collective::Alltoall => self.alltoall(),
             Collective::Barrier => {

@@ -35,6 +35,13 @@ pub enum AllreduceAlgorithm {
     /// `2 * m` rounds, two more where `P` is no power of two; each rank sends less than `2 * n` bytes, some `n` more. For
     /// long vectors, best where `P` is a power of two. (R. Rabenseifner, 2004.)
     Rabenseifner,
+    /// `hierarchical`: every host combines its ranks' vectors, one leader of each combines them `between` the hosts, and passes
+    /// the result on to the others (CD-2). 2 rounds more than `between` has among the hosts; a leader sends and receives over
+    /// the network what `between` says of that many ranks, the others nothing. Where hosts have several ranks.
+    Hierarchical {
+        /// How leaders combine what their hosts have.
+        between: LeaderAllreduce,
+    },
     /// `reduce-multicast`: a binomial Reduce to rank 0, which multicasts the result (MC-1). `ceil(log2 P) + 1` rounds; each
     /// rank sends `n` bytes. For short vectors.
     ReduceMulticast {
@@ -49,6 +56,32 @@ pub enum AllreduceAlgorithm {
         /// Multicast addresses each block is spread over (MC-10), at least 1; see [`crate::subgroup_chunks`].
         subgroups: u16,
     },
+}
+
+/// How the leaders of the hosts combine what their hosts have; as the [`AllreduceAlgorithm`] of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeaderAllreduce {
+    /// [`AllreduceAlgorithm::RecursiveDoubling`].
+    RecursiveDoubling,
+    /// [`AllreduceAlgorithm::Ring`].
+    Ring,
+    /// [`AllreduceAlgorithm::Rabenseifner`].
+    Rabenseifner,
+}
+
+impl LeaderAllreduce {
+    const ALL: [LeaderAllreduce; 3] =
+        [LeaderAllreduce::RecursiveDoubling, LeaderAllreduce::Ring, LeaderAllreduce::Rabenseifner];
+}
+
+impl From<LeaderAllreduce> for AllreduceAlgorithm {
+    fn from(between: LeaderAllreduce) -> Self {
+        match between {
+            LeaderAllreduce::RecursiveDoubling => AllreduceAlgorithm::RecursiveDoubling,
+            LeaderAllreduce::Ring => AllreduceAlgorithm::Ring,
+            LeaderAllreduce::Rabenseifner => AllreduceAlgorithm::Rabenseifner,
+        }
+    }
 }
 
 /// How a Reduce-Scatter is done.
@@ -98,6 +131,7 @@ impl Algorithm for AllreduceAlgorithm {
         AllreduceAlgorithm::RecursiveDoubling,
         AllreduceAlgorithm::Ring,
         AllreduceAlgorithm::Rabenseifner,
+        AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::RecursiveDoubling },
         AllreduceAlgorithm::ReduceMulticast { subgroups: 1 },
         AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1 },
     ];
@@ -107,6 +141,7 @@ impl Algorithm for AllreduceAlgorithm {
             AllreduceAlgorithm::RecursiveDoubling => "recursive-doubling",
             AllreduceAlgorithm::Ring => "ring",
             AllreduceAlgorithm::Rabenseifner => "rabenseifner",
+            AllreduceAlgorithm::Hierarchical { .. } => "hierarchical",
             AllreduceAlgorithm::ReduceMulticast { .. } => "reduce-multicast",
             AllreduceAlgorithm::ReduceScatterMulticast { .. } => "reduce-scatter-multicast",
         }
@@ -114,6 +149,13 @@ impl Algorithm for AllreduceAlgorithm {
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
         match (self, key) {
+            (AllreduceAlgorithm::Hierarchical { between }, "between") => {
+                let named = |between: &LeaderAllreduce| AllreduceAlgorithm::from(*between).name() == value;
+                let expected = || "recursive-doubling, ring or rabenseifner".to_owned();
+                let found = LeaderAllreduce::ALL.into_iter().find(named);
+                *between = found.ok_or_else(|| SettingError::Value { expected: expected() })?;
+                Ok(())
+            }
             (
                 AllreduceAlgorithm::ReduceMulticast { subgroups }
                 | AllreduceAlgorithm::ReduceScatterMulticast { subgroups },
@@ -127,6 +169,9 @@ impl Algorithm for AllreduceAlgorithm {
         match self {
             AllreduceAlgorithm::RecursiveDoubling | AllreduceAlgorithm::Ring | AllreduceAlgorithm::Rabenseifner => {
                 Ok(())
+            }
+            AllreduceAlgorithm::Hierarchical { between } => {
+                write!(f, ":between={}", AllreduceAlgorithm::from(between).name())
             }
             AllreduceAlgorithm::ReduceMulticast { subgroups }
             | AllreduceAlgorithm::ReduceScatterMulticast { subgroups } => write!(f, ":subgroups={subgroups}"),
@@ -185,6 +230,7 @@ mod tests {
     fn what_is_shown_is_read_back() {
         round_trip::<ReduceAlgorithm>(&[]);
         round_trip(&[
+            AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Rabenseifner },
             AllreduceAlgorithm::ReduceMulticast { subgroups: 4 },
             AllreduceAlgorithm::ReduceScatterMulticast { subgroups: u16::MAX },
         ]);
@@ -194,7 +240,12 @@ mod tests {
 
     #[test]
     fn settings_belong_to_their_algorithms() {
-        for text in ["ring:subgroups=1", "reduce-multicast:subgroups=0", "reduce-multicast:pieces=2"] {
+        for text in [
+            "ring:subgroups=1",
+            "hierarchical:between=multicast",
+            "reduce-multicast:subgroups=0",
+            "reduce-multicast:pieces=2",
+        ] {
             assert!(text.parse::<AllreduceAlgorithm>().is_err(), "{text}");
         }
         assert!("chain:pieces=0".parse::<ScanAlgorithm>().is_err());

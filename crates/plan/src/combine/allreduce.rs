@@ -7,28 +7,38 @@ use super::halving::halve;
 use super::pairing::{BACK, FORTH, Pairing, Role};
 use super::reduce::binomial;
 use super::reduce_scatter::{Blocks, ring_scatter};
-use super::{AllreduceAlgorithm, CombineError, Vector, check};
+use super::{AllreduceAlgorithm, CombineError, LeaderAllreduce, Vector, check};
 use crate::program::{Program, Rank, Span};
+use crate::topology::Topology;
 use crate::verify::{Combination, Contributors, ReductionContract};
 
-/// What `rank` does in an Allreduce among `ranks` ranks.
+/// What `rank` does in an Allreduce among the ranks of `topology`, which is asked for their number alone but by
+/// [`AllreduceAlgorithm::Hierarchical`].
 ///
 /// # Errors
 /// When an argument is out of range; see [`CombineError`].
 pub fn allreduce(
     algorithm: AllreduceAlgorithm,
-    ranks: u32,
+    topology: &Topology,
     rank: Rank,
     vector: Vector,
 ) -> Result<Program, CombineError> {
+    let ranks = topology.ranks();
     check(ranks, rank, vector)?;
     let bytes = vector.bytes();
     let mut draft = Draft::new(rank, ranks, bytes, bytes);
     let blocks = Blocks::Parts { ranks, vector };
     match algorithm {
-        AllreduceAlgorithm::RecursiveDoubling => recursive_doubling(&mut draft, ranks, rank),
-        AllreduceAlgorithm::Ring => ring(&mut draft, blocks, rank),
-        AllreduceAlgorithm::Rabenseifner => rabenseifner(&mut draft, ranks, rank, vector),
+        AllreduceAlgorithm::RecursiveDoubling => {
+            recursive_doubling(&mut draft, ranks, rank);
+        }
+        AllreduceAlgorithm::Ring => {
+            ring(&mut draft, blocks, rank);
+        }
+        AllreduceAlgorithm::Rabenseifner => {
+            rabenseifner(&mut draft, ranks, rank, vector);
+        }
+        AllreduceAlgorithm::Hierarchical { between } => hierarchical(&mut draft, between, topology, rank, vector),
         AllreduceAlgorithm::ReduceMulticast { subgroups: 0 }
         | AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 0 } => return Err(CombineError::Subgroups),
         AllreduceAlgorithm::ReduceMulticast { subgroups } => {
@@ -44,28 +54,66 @@ pub fn allreduce(
 }
 
 /// What an Allreduce promises to each rank, for [`crate::verify_reduction()`].
-pub fn contract(algorithm: AllreduceAlgorithm, ranks: u32, vector: Vector) -> ReductionContract {
-    let bytes = vector.bytes();
+pub fn contract(algorithm: AllreduceAlgorithm, topology: &Topology, vector: Vector) -> ReductionContract {
+    let (ranks, bytes) = (topology.ranks(), vector.bytes());
     let round = |first| Contributors::Round { first: Rank(first), count: ranks };
+    let whole = |of| vec![Combination { span: Span::output(0, bytes), from: 0, of }];
+    let parts = |parts: u32, of: &dyn Fn(u32) -> Contributors| {
+        let part = |q| {
+            let (offset, len) = vector.part(parts.into(), u64::from(q));
+            Combination { span: Span::output(offset, len), from: offset, of: of((q + 1) % parts) }
+        };
+        (0..parts).map(part).collect()
+    };
+    // The ranks of all hosts, host by host from `first` on.
+    let by_host = |first: u32| {
+        let hosts = (0..topology.hosts()).map(|host| (first + host) % topology.hosts());
+        Contributors::Listed(hosts.flat_map(|host| topology.ranks_of(host)).collect())
+    };
     let after = match algorithm {
         AllreduceAlgorithm::RecursiveDoubling
         | AllreduceAlgorithm::Rabenseifner
-        | AllreduceAlgorithm::ReduceMulticast { .. } => {
-            vec![Combination { span: Span::output(0, bytes), from: 0, of: round(0) }]
-        }
-        AllreduceAlgorithm::Ring | AllreduceAlgorithm::ReduceScatterMulticast { .. } => {
-            let block = |q| {
-                let (offset, len) = vector.part(ranks.into(), u64::from(q));
-                Combination { span: Span::output(offset, len), from: offset, of: round((q + 1) % ranks) }
-            };
-            (0..ranks).map(block).collect()
-        }
+        | AllreduceAlgorithm::ReduceMulticast { .. } => whole(round(0)),
+        AllreduceAlgorithm::Ring | AllreduceAlgorithm::ReduceScatterMulticast { .. } => parts(ranks, &round),
+        AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring } => parts(topology.hosts(), &by_host),
+        AllreduceAlgorithm::Hierarchical {
+            between: LeaderAllreduce::RecursiveDoubling | LeaderAllreduce::Rabenseifner,
+        } => whole(by_host(0)),
     };
     ReductionContract { element_bytes: vector.element_bytes, input_bytes: bytes, output_bytes: bytes, after }
 }
 
+/// The ranks of a host give their vectors to its first, which combines them in their order; the first ones of all hosts combine
+/// what they have among themselves, and pass the result on.
+fn hierarchical(draft: &mut Draft, between: LeaderAllreduce, topology: &Topology, rank: Rank, vector: Vector) {
+    let host = topology.host_of(rank);
+    let locals = topology.ranks_of(host);
+    let own = draft.input();
+    if rank != locals[0] {
+        draft.send(locals[0], FORTH, &own);
+        let received = draft.recv(locals[0], BACK, own.span.len);
+        draft.deliver(&received, 0);
+        return;
+    }
+    let received: Vec<Part> = locals[1..].iter().map(|local| draft.recv(*local, FORTH, own.span.len)).collect();
+    // What is combined last stays in its place, so that `Input` is combined into by none.
+    let part = received.into_iter().fold(own, |part, received| draft.combine(&part, &received, true));
+    let leaders: Vec<Rank> = (0..topology.hosts()).map(|host| topology.ranks_of(host)[0]).collect();
+    let hosts = topology.hosts();
+    let result = draft.among(leaders, part, |draft| match between {
+        LeaderAllreduce::RecursiveDoubling => recursive_doubling(draft, hosts, Rank(host)),
+        LeaderAllreduce::Ring => ring(draft, Blocks::Parts { ranks: hosts, vector }, Rank(host)),
+        LeaderAllreduce::Rabenseifner => rabenseifner(draft, hosts, Rank(host), vector),
+    });
+    for local in &locals[1..] {
+        draft.send(*local, BACK, &result);
+    }
+}
+
 /// In round `k` places at distance `2^k` exchange what they have; both put that of the lower place to the left.
-fn recursive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) {
+///
+/// The result, as [`ring`] and [`rabenseifner`] have it too: in `Output`.
+fn recursive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) -> Part {
     let pairing = Pairing::new(ranks, None);
     let entered = pairing.enter(draft, rank);
     let result = entered.map(|(place, mut part)| {
@@ -77,30 +125,33 @@ fn recursive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) {
         }
         part
     });
-    if let Some(result) = &result {
-        draft.deliver(result, 0);
-    }
-    leave(draft, pairing.role(rank), result);
+    let delivered = result.as_ref().map(|result| draft.deliver(result, 0));
+    let left = leave(draft, pairing.role(rank), result);
+    delivered.unwrap_or(left)
 }
 
-/// The rank of a pair that took part passes the result to the one that stood aside.
-fn leave(draft: &mut Draft, role: Role, result: Option<Part>) {
+/// The rank of a pair that took part passes the result to the one that stood aside. What this one has of it.
+fn leave(draft: &mut Draft, role: Role, result: Option<Part>) -> Part {
     match (role, result) {
-        (Role::Both { other, .. }, Some(result)) => draft.send(other, BACK, &result),
+        (Role::Both { other, .. }, Some(result)) => {
+            draft.send(other, BACK, &result);
+            result
+        }
         (Role::Aside { other }, None) => {
             let received = draft.recv(other, BACK, draft.input().span.len);
-            draft.deliver(&received, 0);
+            draft.deliver(&received, 0)
         }
-        (Role::Alone { .. }, Some(_)) => {}
+        (Role::Alone { .. }, Some(result)) => result,
         (role, result) => unreachable!("{role:?} ends its rounds with {result:?}"),
     }
 }
 
 /// [`ring_scatter`], then the finished blocks go on round the same ring.
-fn ring(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) {
+fn ring(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) -> Part {
     let ranks = blocks.ranks();
+    let whole = Span::output(0, draft.input().span.len);
     let mut part = ring_scatter(draft, blocks, rank, true);
-    draft.deliver(&part, blocks.of(rank.0).offset);
+    let mut after = draft.deliver(&part, blocks.of(rank.0).offset).after;
     let (left, right) = (Rank((rank.0 + ranks - 1) % ranks), Rank((rank.0 + 1) % ranks));
     for round in 1..ranks {
         let block = blocks.of((rank.0 + ranks - round) % ranks);
@@ -108,13 +159,15 @@ fn ring(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) {
         let index = ranks + round;
         let received = draft.recv_into(left, index, Span::output(block.offset, block.len));
         draft.send(right, index, &part);
+        after.extend(received.after.iter().copied());
         part = received;
     }
+    Part { span: whole, after }
 }
 
 /// [`halve`], then the way back: in round `k`, now from the last to the first, partners exchange the finished halves
 /// that they have.
-fn rabenseifner(draft: &mut Draft, ranks: u32, rank: Rank, vector: Vector) {
+fn rabenseifner(draft: &mut Draft, ranks: u32, rank: Rank, vector: Vector) -> Part {
     let pairing = Pairing::new(ranks, None);
     let entered = pairing.enter(draft, rank);
     let result = entered.map(|entered| {
@@ -132,9 +185,10 @@ fn rabenseifner(draft: &mut Draft, ranks: u32, rank: Rank, vector: Vector) {
             after.extend(received.after);
             finished = Part { span: of(&halves.ranges[round as usize]), after: after.clone() };
         }
-        finished
+        // Among one rank alone nothing has gone.
+        if pairing.rounds() == 0 { Part { span: kept, after } } else { finished }
     });
-    leave(draft, pairing.role(rank), result);
+    leave(draft, pairing.role(rank), result)
 }
 
 /// [`binomial`] to rank 0, which multicasts the result.

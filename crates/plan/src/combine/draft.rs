@@ -40,12 +40,14 @@ pub(super) struct Draft {
     scratch: Option<u64>,
     /// Steps that read `Input`, and what of it.
     readers: Vec<(Span, OpId)>,
+    /// While some ranks are among themselves: who they are, by number, and what this one contributes for its host.
+    among: Option<(Vec<Rank>, Part)>,
 }
 
 impl Draft {
     pub(super) fn new(rank: Rank, ranks: u32, input: u64, output: u64) -> Self {
         let builder = ProgramBuilder::new(rank, ranks);
-        Self { builder, input, output, scratch: Some(0), readers: Vec::new() }
+        Self { builder, input, output, scratch: Some(0), readers: Vec::new(), among: None }
     }
 
     /// As of [`ProgramBuilder::multicast_layout`].
@@ -55,7 +57,22 @@ impl Draft {
 
     /// Everything that the rank contributes.
     pub(super) fn input(&self) -> Part {
-        Part::given(Span::input(0, self.input))
+        match &self.among {
+            Some((_, part)) => part.clone(),
+            None => Part::given(Span::input(0, self.input)),
+        }
+    }
+
+    /// What `steps` add when `ranks`, which they call by number, are among themselves, and this one contributes `part`.
+    pub(super) fn among<T>(&mut self, ranks: Vec<Rank>, part: Part, steps: impl FnOnce(&mut Draft) -> T) -> T {
+        let before = self.among.replace((ranks, part));
+        let added = steps(self);
+        self.among = before;
+        added
+    }
+
+    fn rank(&self, number: Rank) -> Rank {
+        self.among.as_ref().map_or(number, |(ranks, _)| ranks[number.0 as usize])
     }
 
     /// Scratch that no other step has.
@@ -75,6 +92,7 @@ impl Draft {
 
     pub(super) fn send(&mut self, to: Rank, index: u32, part: &Part) {
         if !part.span.is_empty() {
+            let to = self.rank(to);
             let sent = self.builder.send(to, index, part.span, &part.after);
             self.reads(part.span, sent);
         }
@@ -88,6 +106,7 @@ impl Draft {
 
     /// Receives a result where it belongs, or a part of a message where its neighbours lie.
     pub(super) fn recv_into(&mut self, from: Rank, index: u32, span: Span) -> Part {
+        let from = self.rank(from);
         let received = (!span.is_empty()).then(|| self.builder.recv(from, index, span, &[]));
         Part { span, after: received.into_iter().collect() }
     }

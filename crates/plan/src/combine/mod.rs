@@ -21,7 +21,7 @@ pub mod scan;
 
 use thiserror::Error;
 
-pub use algorithms::{AllreduceAlgorithm, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm};
+pub use algorithms::{AllreduceAlgorithm, LeaderAllreduce, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm};
 
 use crate::program::{MAX_RANKS, Rank};
 

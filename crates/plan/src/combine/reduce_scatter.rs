@@ -7,7 +7,7 @@ use super::draft::{Draft, Part};
 use super::pairing::{BACK, FORTH, Pairing, Role};
 use super::{CombineError, ReduceScatterAlgorithm, Vector, check};
 use crate::allgather::Extents;
-use crate::program::{Program, Rank, Span};
+use crate::program::{Buffer, Program, Rank, Span};
 use crate::verify::{Combination, Contributors, ReductionContract};
 
 /// What `rank` does in a Reduce-Scatter of these blocks.
@@ -113,10 +113,14 @@ impl Blocks<'_> {
 /// may arrive there.
 pub(super) fn ring_scatter(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank, aside: bool) -> Part {
     let ranks = blocks.ranks();
-    let own = |steps: u32| Part::given(blocks.of((rank.0 + 2 * ranks - steps) % ranks));
+    let input = draft.input();
+    let own = |steps: u32| {
+        let Span { offset, len, .. } = blocks.of((rank.0 + 2 * ranks - steps) % ranks);
+        input.cut(offset, len)
+    };
     let (left, right) = (Rank((rank.0 + ranks - 1) % ranks), Rank((rank.0 + 1) % ranks));
     let mut part = own(1 % ranks);
-    if aside && ranks > 1 {
+    if aside && ranks > 1 && part.span.buffer == Buffer::Input {
         part = draft.copy_aside(&part);
     }
     for round in 0..ranks - 1 {

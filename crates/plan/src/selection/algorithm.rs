@@ -9,7 +9,7 @@ use std::str::FromStr;
 use crate::algorithm::{
     AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, LeaderExchange, RootedAlgorithm,
 };
-use crate::combine::{AllreduceAlgorithm, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm};
+use crate::combine::{AllreduceAlgorithm, LeaderAllreduce, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm};
 
 /// A collective that an algorithm is chosen for, and the bytes by which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,6 +91,9 @@ const ALLREDUCE: &[Choice] = &[
     Choice::Allreduce(AllreduceAlgorithm::RecursiveDoubling),
     Choice::Allreduce(AllreduceAlgorithm::Ring),
     Choice::Allreduce(AllreduceAlgorithm::Rabenseifner),
+    Choice::Allreduce(AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::RecursiveDoubling }),
+    Choice::Allreduce(AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring }),
+    Choice::Allreduce(AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Rabenseifner }),
     Choice::Allreduce(AllreduceAlgorithm::ReduceMulticast { subgroups: 1 }),
     Choice::Allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1 }),
 ];
@@ -225,6 +228,17 @@ impl Choice {
                 | Choice::Gather(RootedAlgorithm::Linear)
                 | Choice::Scatter(RootedAlgorithm::Linear)
         )
+    }
+
+    /// What carries out a call whose blocks each rank may lay anywhere, such as an allgatherv, where this is chosen: messages of
+    /// several blocks need them side by side, so allgathers that send such go round a ring.
+    #[must_use]
+    pub const fn block_by_block(self) -> Choice {
+        match self {
+            Choice::Allgather(AllgatherAlgorithm::Ring | AllgatherAlgorithm::Multicast { .. }) => self,
+            Choice::Allgather(_) => Choice::Allgather(AllgatherAlgorithm::Ring),
+            other => other,
+        }
     }
 
     /// Whether it multicasts.

@@ -19,6 +19,7 @@
 //! | reduce | halving | `2 log2 P a + 2 (P-1)/P n b + (P-1)/P n c` |
 //! | allreduce | recursive doubling | `log2 P (a + n b + n c)` |
 //! | allreduce | ring, Rabenseifner | `2 (P-1) a` or `2 log2 P a`, `+ 2 (P-1)/P n b + (P-1)/P n c` |
+//! | allreduce | hierarchical | as among the hosts, and reductions and copies of a host |
 //! | allreduce | reduce, multicast | `log2 P (a + n b + n c) + a + n b` |
 //! | allreduce | reduce-scatter, multicast | `(P-1) (a + n/P b + n/P c) + L + P o + (P-1)/P n b` |
 //! | reduce-scatter | ring, pairwise, recursive halving | `(P-1) a` or `log2 P a`, `+ (P-1)/P n b + (P-1)/P n c` |
@@ -296,10 +297,11 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// The block of every rank to one, or from one, along a binomial tree.
+    /// The block of every rank to one, or from one, along a binomial tree: within a host half of the blocks move on in each
+    /// round, and those of inner ranks are copied once more.
     fn blocks_of_a_tree(self, n: u64) -> Terms {
         let elsewhere = (self.ranks - self.here).saturating_mul(n);
-        let copied = self.here.saturating_mul(if self.here > 1 { 2 * rounds_of(self.here) } else { 1 });
+        let copied = (self.here * (rounds_of(self.here) + 1)).div_ceil(2);
         Terms { sent: elsewhere, copied: copied.saturating_mul(n), ..self.tree(2, 0, 0) }
     }
 
@@ -397,7 +399,11 @@ fn alltoall(shape: Spread<'_>, algorithm: AlltoallAlgorithm, n: u64) -> Terms {
             let told = 2 * (ranks - shape.here + shape.here * (shape.hosts - 1));
             straight + Terms { latencies: 2 * straight.latencies, messages: told, ..Terms::default() }
         }
-        AlltoallAlgorithm::Pairwise => Terms { latencies: straight.latencies * (ranks - 1), ..straight },
+        AlltoallAlgorithm::Pairwise => {
+            // Partners of a power of two that differ in low bits share a host.
+            let within = if ranks.is_power_of_two() && shape.here.is_power_of_two() { shape.here } else { 1 };
+            Terms { latencies: straight.latencies * (ranks - within), ..straight }
+        }
         AlltoallAlgorithm::ScatterDestination { .. } => straight,
         AlltoallAlgorithm::Bruck => {
             // How many of the distances to others have the bit.
@@ -452,6 +458,17 @@ fn allreduce(shape: Spread<'_>, algorithm: AllreduceAlgorithm, n: u64) -> Terms 
         AllreduceAlgorithm::RecursiveDoubling => shape.folded(n, true) + shape.power_of_two().doubling(|_| (n, n)),
         AllreduceAlgorithm::Ring => shape.ring(rounds, block, block) + shape.ring(rounds, block, 0),
         AllreduceAlgorithm::Rabenseifner => shape.folded(n, true) + shape.halving(n, true) + shape.halving(n, false),
+        AllreduceAlgorithm::Hierarchical { between } => {
+            let others = shape.here - 1;
+            // There and back, and at last to their places.
+            let local = Terms {
+                messages: 2 * others,
+                copied: (3 * others).saturating_mul(n),
+                reduced: others.saturating_mul(n),
+                ..Terms::default()
+            };
+            return local + allreduce(shape.leaders(), between.into(), n);
+        }
         AllreduceAlgorithm::ReduceMulticast { .. } => shape.tree(2, n, n) + shape.multicast(false, n),
         AllreduceAlgorithm::ReduceScatterMulticast { .. } => {
             shape.ring(rounds, block, block) + shape.multicast(true, block)

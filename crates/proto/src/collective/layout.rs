@@ -62,9 +62,15 @@ impl Layout {
         };
         let case = case(signature, terrain, multicast);
         let tuning = config.tuning.as_deref().unwrap_or(&UNTUNED[usize::from(multicast)]);
-        let choice = settled(tuning.choose(&case).choice, terrain, config);
+        let chosen = tuning.choose(&case).choice;
+        let anywhere = matches!(signature.kind, CallKind::Allgatherv { .. });
+        let choice = settled(if anywhere { chosen.block_by_block() } else { chosen }, terrain, config);
         // Others ask for the number of ranks alone.
-        let by_host = matches!(choice, Choice::Allgather(AllgatherAlgorithm::Hierarchical { .. }));
+        let by_host = matches!(
+            choice,
+            Choice::Allgather(AllgatherAlgorithm::Hierarchical { .. })
+                | Choice::Allreduce(AllreduceAlgorithm::Hierarchical { .. })
+        );
         Layout { choice, topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) } }
     }
 
@@ -149,7 +155,7 @@ impl Layout {
                 reduce(algorithm, ranks, root, rank, vector).map_err(|_| "a reduce to this root")
             }
             (Choice::Allreduce(algorithm), _) => {
-                allreduce(algorithm, ranks, rank, vector(signature)?).map_err(|_| "an allreduce of this size")
+                allreduce(algorithm, &self.topology, rank, vector(signature)?).map_err(|_| "an allreduce of this size")
             }
             (Choice::ReduceScatter(algorithm), _) => {
                 let element = signature.kind.reduction().map_or(1, |reduction| reduction.element().bytes());
