@@ -105,7 +105,7 @@ fn played(tuning: &Tuning, case: &Case, choice: outboard_plan::selection::Choice
 fn reason(tuning: &Tuning, source: &str, case: &Case, chosen: &Chosen) -> String {
     let collective = case.collective;
     match chosen.because {
-        Because::Fastest if tuning.rules.contains_key(&collective) => {
+        Because::Fastest if source != UNTUNED && tuning.rules.contains_key(&collective) => {
             format!(
                 "the cost model finds it fastest, and no [[choice.{collective}]] applies that can be carried out here"
             )
@@ -115,10 +115,12 @@ fn reason(tuning: &Tuning, source: &str, case: &Case, chosen: &Chosen) -> String
             format!("late ranks hold up nobody else, and the cost model finds nothing {WORTH} times as fast")
         }
         Because::Fastest => "the cost model finds it fastest".to_owned(),
-        Because::Rule(_) if source == UNTUNED => "daemons without a tuning file always do so".to_owned(),
         Because::Rule(index) => {
             let rules = tuning.rules.get(&collective).map_or(&[][..], Vec::as_slice);
             let bounds = rules.get(index).map(bounds).unwrap_or_default();
+            if source == UNTUNED {
+                return format!("daemons without a tuning file do so{bounds}");
+            }
             format!("[[choice.{collective}]] number {} says so{bounds}", index + 1)
         }
     }

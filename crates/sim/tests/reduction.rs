@@ -1,5 +1,6 @@
 //! Reductions of all kinds: right results on all ranks, the same bits from run to run, whoever is late and whatever is lost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_plan::{Element, Operator, Reduction};
@@ -73,23 +74,46 @@ fn th_2_the_bits_of_a_result_are_the_same_from_run_to_run() {
     for result in RESULTS {
         for bytes in [800, 60_000] {
             for algorithm in [AllgatherAlgorithm::Multicast, AllgatherAlgorithm::Ring] {
-                let scenario = reduction(7, result, Element::F32, bytes).by(algorithm);
-                let bits = play(&scenario, 0).bits;
-                for seed in 1..12u64 {
-                    let faults = Faults {
-                        datagram_loss: 0.1,
-                        frame_loss: 0.1,
-                        reorder: 0.1,
-                        jitter: Duration::from_millis(2),
-                        ..Faults::none()
-                    };
-                    let mut other = scenario.clone().with_faults(faults);
-                    other.groups[0].calls[0].late = vec![(seed as usize % 7, Duration::from_millis(5 * seed))];
-                    other.groups[0].calls[0].in_place = in_place(result, 7);
-                    assert_eq!(play(&other, seed).bits, bits, "{result:?} of {bytes} bytes, seed {seed}");
-                }
+                bits_stay(&reduction(7, result, Element::F32, bytes).by(algorithm), result);
             }
         }
+    }
+}
+
+/// The same where each host reduces first.
+#[test]
+fn th_2_by_hosts_the_bits_are_the_same_from_run_to_run() {
+    for between in ["recursive-doubling", "ring", "rabenseifner"] {
+        let text = format!("[[choice.allreduce]]\nalgorithm = \"hierarchical:between={between}\"\n");
+        let tuning = Arc::new(text.parse().expect("valid"));
+        for (bytes, ranks_per_host) in [(800, 3), (60_000, 2)] {
+            let mut scenario = reduction(7, Combined::Allreduce, Element::F32, bytes).ranks_per_host(ranks_per_host);
+            scenario.config.tuning = Some(Arc::clone(&tuning));
+            bits_stay(&scenario, Combined::Allreduce);
+        }
+    }
+}
+
+/// Plays a reduction among 7 ranks again and again, with faults and late ranks.
+fn bits_stay(scenario: &Scenario, result: Combined) {
+    let bits = play(scenario, 0).bits;
+    for seed in 1..12u64 {
+        let faults = Faults {
+            datagram_loss: 0.1,
+            frame_loss: 0.1,
+            reorder: 0.1,
+            jitter: Duration::from_millis(2),
+            ..Faults::none()
+        };
+        let mut other = scenario.clone().with_faults(faults);
+        other.groups[0].calls[0].late = vec![(seed as usize % 7, Duration::from_millis(5 * seed))];
+        other.groups[0].calls[0].in_place = in_place(result, 7);
+        assert_eq!(
+            play(&other, seed).bits,
+            bits,
+            "{result:?} of {} bytes, seed {seed}",
+            other.groups[0].calls[0].bytes
+        );
     }
 }
 

@@ -10,11 +10,15 @@ use super::algorithm::{Choice, Collective};
 use super::cost::{Estimate, Terms};
 use super::formula::{Case, terms};
 use super::tuning::{Rule, Tuning};
-use crate::algorithm::{AllgatherAlgorithm, AlltoallAlgorithm, BroadcastAlgorithm};
+use crate::algorithm::{AllgatherAlgorithm, AlltoallAlgorithm, BroadcastAlgorithm, GatherAlgorithm, ScatterAlgorithm};
 use crate::broadcast::MAX_SEGMENTS;
 
 /// How many times as fast an exchange has to be for a barrier before it.
 pub const WORTH: u128 = 2;
+
+/// Ranks up to which groups without a tuning pull blocks: in simulated time, where messages cost no processor, that is always
+/// fastest, and guessed costs of messages are no reason to wait for late ranks.
+const PULLING: u32 = 16;
 
 /// An algorithm, and why it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +54,7 @@ pub struct Candidate {
 
 impl Tuning {
     /// What applies where nobody has given a tuning: allgathers and broadcasts are multicast where they can be, else go round
-    /// a ring and down a tree.
+    /// a ring and down a tree; groups of up to 16 ranks pull blocks.
     #[must_use]
     pub fn untuned(multicast: bool) -> Tuning {
         let (allgather, broadcast) = if multicast {
@@ -60,7 +64,11 @@ impl Tuning {
             (AllgatherAlgorithm::Ring, BroadcastAlgorithm::Binomial)
         };
         let always = |choice| vec![Rule { up_to: None, ranks: None, choice }];
+        let small = |choice| vec![Rule { up_to: None, ranks: Some(PULLING), choice }];
         let rules = BTreeMap::from([
+            (Collective::Alltoall, small(Choice::Alltoall(AlltoallAlgorithm::Pull))),
+            (Collective::Gather, small(Choice::Gather(GatherAlgorithm::Linear))),
+            (Collective::Scatter, small(Choice::Scatter(ScatterAlgorithm::Linear))),
             (Collective::Allgather, always(Choice::Allgather(allgather))),
             (Collective::Broadcast, always(Choice::Broadcast(broadcast))),
         ]);
@@ -178,6 +186,9 @@ mod tests {
             let large = tuning.choose(&case(collective, 64, 64, 1 << 20)).choice;
             assert!(large.pulls(), "{large}");
         }
+        let untuned = Tuning::untuned(true);
+        assert!(untuned.choose(&case(Collective::Alltoall, 16, 4, 8)).choice.pulls());
+        assert!(!untuned.choose(&case(Collective::Alltoall, 64, 16, 8)).choice.pulls());
         let small = tuning.choose(&case(Collective::Alltoall, 64, 64, 8));
         assert_eq!(small, Chosen { choice: Choice::Alltoall(AlltoallAlgorithm::Bruck), because: Because::Fastest });
     }
