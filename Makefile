@@ -3,7 +3,7 @@
 #   make demo   build, then run a real MPI program natively and offloaded on an emulated cluster
 #   make test   all tests
 #   make bench  the figures of README.md and more: ours beside the peers (takes about an hour)
-#   make soak   long runs: 10,000 simulator seeds, loom, miri, a daemon's long life, fuzzing (FUZZ_SECONDS per target)
+#   make soak   long runs: 10,000 simulator seeds, loom, miri, a daemon's long life, fuzzing (10 or 20 minutes per target)
 #   make lint   format, lints, documentation
 #   make cross  the daemon for the processors of DPUs (aarch64), tried under qemu-user where that is installed
 #   make clean  what was built here
@@ -13,13 +13,19 @@ CARGO ?= cargo
 OUTBOARD := target/release/outboard
 PACKAGES := gcc g++ gfortran make pkg-config iproute2 nftables libucx0 libucx-dev libhwloc15 libhwloc-dev openmpi-bin \
   libopenmpi-dev python3-venv python3-dev libfftw3-dev
-# Seconds per fuzz target, the targets, and the sanitizer of each: plans and protocol have no unsafe code to watch.
-FUZZ_SECONDS ?= 1200
-FUZZ_TARGETS := hostile_datagrams hostile_rank plan_text goal_import
+# The fuzz targets, the seconds of each (FUZZ_SECONDS=n for all), and its sanitizer: plans and protocol have no unsafe code
+# to watch.
+FUZZ_TARGETS := hostile_datagrams hostile_rank plan_text goal_import recording_sequences
+hostile_datagrams_SECONDS := 1200
+hostile_rank_SECONDS := 1200
+plan_text_SECONDS := 600
+goal_import_SECONDS := 600
+recording_sequences_SECONDS := 600
 hostile_datagrams_SANITIZER := none
 hostile_rank_SANITIZER := address
 plan_text_SANITIZER := none
 goal_import_SANITIZER := none
+recording_sequences_SANITIZER := none
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 MISSING = $(shell for p in $(PACKAGES); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done)
 
@@ -78,7 +84,7 @@ fuzz: nightly
 	  $(CARGO) +nightly run -q --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --example seeds -- \
 	    $(target) fuzz/corpus/$(target); \
 	  $(CARGO) +nightly fuzz run --sanitizer $($(target)_SANITIZER) --target-dir target/fuzz $(target) -- \
-	    -max_total_time=$(FUZZ_SECONDS) -max_len=2048 -timeout=60 -rss_limit_mb=4096 -print_final_stats=1;)
+	    -max_total_time=$(or $(FUZZ_SECONDS),$($(target)_SECONDS)) -max_len=2048 -timeout=60 -rss_limit_mb=4096 -print_final_stats=1;)
 
 nightly:
 	@rustup toolchain list | grep -q ^nightly || rustup toolchain install nightly --profile minimal

@@ -13,6 +13,7 @@ fn main() -> ExitCode {
         "hostile_datagrams" => outboard_fuzz::seeds::datagrams(),
         "hostile_rank" => outboard_fuzz::seeds::rank(),
         "plan_text" => outboard_fuzz::seeds::plans(),
+        "recording_sequences" => outboard_fuzz::seeds::sequences(),
         "goal_import" => outboard_fuzz::seeds::schedules(),
         other => {
             eprintln!("no target is called {other}");

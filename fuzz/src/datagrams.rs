@@ -24,8 +24,8 @@ use outboard_proto::{
     Signature, SpId, Transmit, sizes_digest,
 };
 
-use crate::tape::Tape;
 use machine::{Buffers, Machine};
+use outboard_sim::Tape;
 
 /// Honest ranks alone, at 10, 11 and 10.
 pub const FIRST: GroupHandle = GroupHandle(7);

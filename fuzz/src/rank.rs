@@ -21,9 +21,9 @@ use outboard_shm::attach::{OFFER_BYTES, Reply, Request};
 use outboard_shm::region::seal_bytes;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::tape::Tape;
 use honest::Honest;
 use hostile::Hostile;
+use outboard_sim::Tape;
 
 /// The acts of a script.
 pub mod acts {

@@ -53,6 +53,35 @@ pub fn rank() -> Vec<Vec<u8>> {
     seeds
 }
 
+/// Scripts for `recording_sequences`: graphs that all call, messages of all sizes, and what goes wrong in between.
+#[must_use]
+pub fn sequences() -> Vec<Vec<u8>> {
+    use outboard_sim::sequences::acts::{
+        CALL, CALL_ALL, DELIVER, DOUBLE, FREE, GRAPH, HEAR, LEAVE, LOSE, MESSAGE, RECORD, WAIT,
+    };
+    let mut seeds = Vec::new();
+    for layout in 0..6 {
+        for settings in 0..4 {
+            let mut seed = vec![layout, settings, settings % 3, settings % 3, settings % 3];
+            for group in 0..2 {
+                seed.extend([GRAPH, group, settings % 3, layout, settings, GRAPH, group, 1, settings, 7]);
+                seed.extend([CALL_ALL, group, 1, 0, CALL_ALL, group, 2, 1, DELIVER, 5, CALL_ALL, group, 0, 1]);
+                seed.extend([MESSAGE, group, 0, 1, 2, 0xff, 1, 0, MESSAGE, group, 1, 0, 2, 0x90, 1, 1]);
+                seed.extend([LOSE, 0, DOUBLE, 0, DELIVER, 3, 1, 0, 1, WAIT, FREE, group, 0, 0]);
+            }
+            // Rank 0 sends and receives what rank 1 receives and sends, behind barriers.
+            for (rank, first, second) in [(0, 0, 4), (1, 4, 0)] {
+                let step = |kind| [kind, 1 - rank, 7, 0, 0x90, 0, 0];
+                seed.extend([&[RECORD, 0, rank, 0, 2, 3][..], &step(first), &[8], &step(second), &[0]].concat());
+                seed.extend([CALL, 0, rank, 2, 0]);
+            }
+            seed.extend([HEAR, 0, 0, 2, 1, 0, 1, 0, 0, 0, 100, 1, 0, 0, WAIT, LEAVE, 1, 1, 0, DELIVER, 2, 0, 0, 0]);
+            seeds.push(seed);
+        }
+    }
+    seeds
+}
+
 /// Small plans with every kind of step.
 fn small_plans() -> Vec<Vec<Program>> {
     let group = |of: &dyn Fn(Rank) -> Program| (0..3).map(|rank| of(Rank(rank))).collect();

@@ -194,6 +194,16 @@ pub enum Breach {
         /// The collective.
         instance: InstanceId,
     },
+    /// A recording taken or freed, or refused, wrongly.
+    #[error("{rank} of {group}, recording {what}")]
+    Recorded {
+        /// The group.
+        group: GroupHandle,
+        /// The rank.
+        rank: Rank,
+        /// Its number, and what was said.
+        what: String,
+    },
     /// A violation reported although nobody misbehaves.
     #[error("reports a violation although nobody misbehaves: {0}")]
     FalseViolation(&'static str),

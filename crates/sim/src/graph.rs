@@ -25,8 +25,8 @@ pub(crate) struct Graph {
     pub(crate) moved: u64,
 }
 
-struct Member {
-    builder: ProgramBuilder,
+pub(crate) struct Member {
+    pub(crate) builder: ProgramBuilder,
     bytes: u64,
     /// What lies where, in order, without gaps.
     holds: Vec<Part>,
@@ -39,20 +39,20 @@ fn overlap(one: Span, other: Span) -> bool {
 }
 
 impl Member {
-    fn new(rank: usize, ranks: usize, bytes: u64) -> Member {
+    pub(crate) fn new(rank: usize, ranks: usize, bytes: u64) -> Member {
         let mut builder = ProgramBuilder::new(Rank(rank as u32), ranks as u32);
         builder.buffers(0, bytes, 0);
         let holds = vec![Part { at: 0, len: bytes, source: rank, from: 0 }];
         Member { builder, bytes, holds, touched: Vec::new() }
     }
 
-    fn barrier(&mut self) {
+    pub(crate) fn barrier(&mut self) {
         self.builder.barrier();
         self.touched.clear();
     }
 
     /// Takes note of what an operation reads and writes, behind a barrier if that is in the way of another.
-    fn touch(&mut self, spans: &[(Span, bool)]) {
+    pub(crate) fn touch(&mut self, spans: &[(Span, bool)]) {
         let in_the_way = |(span, writes): &(Span, bool)| {
             self.touched.iter().any(|(other, written)| (*writes || *written) && overlap(*span, *other))
         };

@@ -23,8 +23,10 @@ mod pattern;
 mod report;
 mod sabotage;
 mod scenario;
+pub mod sequences;
 mod store;
 mod sweep;
+mod tape;
 mod world;
 
 pub use breach::Breach;
@@ -42,6 +44,7 @@ pub use sabotage::Sabotage;
 pub use scenario::{CallPlan, GroupPlan, Scenario};
 pub use store::StoreKind;
 pub use sweep::{AllgatherSweep, Progress, Spread, Summary, allgather, mixed, sweep};
+pub use tape::Tape;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

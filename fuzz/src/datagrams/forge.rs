@@ -7,7 +7,7 @@ use outboard_proto::wire::{
 use outboard_proto::{CallKind, CollectiveError, Config, GroupHandle, InstanceId, Signature, SpId};
 
 use super::{FIRST, SECOND, config};
-use crate::tape::Tape;
+use outboard_sim::Tape;
 
 /// Whatever the codec makes of the script; what decodes survives encoding.
 pub(super) fn decode(script: &[u8]) {

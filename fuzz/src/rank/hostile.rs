@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::honest::Honest;
-use crate::tape::Tape;
+use outboard_sim::Tape;
 
 const LIMIT: Duration = Duration::from_secs(15);
 /// Where it says that its registered memory lies.

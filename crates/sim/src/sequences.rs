@@ -1,0 +1,689 @@
+//! Sequences of recordings, calls and tagged messages written by a script of bytes (GP-1, GP-2): what a fuzzer plays.
+//!
+//! Four ranks on one, two or three service processes share two groups and do what the script says, sensible or not. Frames
+//! between service processes travel in an order that the script chooses, some get lost or come twice. Then everything
+//! is delivered, and judged by a [reference](reference): what has its other end has ended well with the right bytes,
+//! what has none has not, what no rank can record is refused and leaves nothing, errors are so, and when all ranks have left
+//! nothing is left of them. In some scripts one service process is not ours and says what the script says: then
+//! nothing panics, staging keeps its quota, and every call still ends once.
+//!
+//! Invariant: every string of bytes is a script, and decides everything. Never waits; virtual time moves when the script
+//! says so, or when nothing else can happen.
+
+mod possessed;
+mod recordings;
+mod reference;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_plan::{Element, Rank};
+use outboard_proto::{
+    Call, CallId, CallKind, CollectiveError, Config, GroupSpec, HostId, InstanceId, Instant, Member, RecordError,
+    Recording, Signature, TaggedCall,
+};
+
+use crate::breach::Breach;
+use crate::combined::contribution;
+use crate::graph::Graph;
+use crate::host::{Action, Host, Input};
+use crate::network::{Frame, NetworkPlan};
+use crate::oracle::{handle, sp_id};
+use crate::store::{Origin, StoreKind};
+use crate::tape::Tape;
+use possessed::Possessed;
+use recordings::{draw, size, tag};
+use reference::{Posted, Reference, Sends, single};
+
+/// The acts of a script.
+pub mod acts {
+    #![allow(missing_docs, reason = "the names are the documentation")]
+    pub const RECORD: u8 = 0;
+    pub const CALL: u8 = 1;
+    pub const SEND: u8 = 2;
+    pub const RECEIVE: u8 = 3;
+    /// Both ends of a message.
+    pub const MESSAGE: u8 = 4;
+    pub const FREE: u8 = 5;
+    pub const DELIVER: u8 = 6;
+    pub const LOSE: u8 = 7;
+    pub const DOUBLE: u8 = 8;
+    pub const WAIT: u8 = 9;
+    pub const LEAVE: u8 = 10;
+    /// A graph that all members of a group record.
+    pub const GRAPH: u8 = 11;
+    /// A recording that all members call.
+    pub const CALL_ALL: u8 = 12;
+    /// What the service process that is not ours says.
+    pub const HEAR: u8 = 13;
+    pub const ACTS: u8 = 14;
+}
+
+/// What a sequence came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Recordings made.
+    pub recorded: u64,
+    /// Recordings refused.
+    pub refused: u64,
+    /// Calls that ended well.
+    pub completed: u64,
+    /// Calls that ended with an error, rightly.
+    pub failed: u64,
+    /// Calls of recordings among those that ended well.
+    pub recorded_completed: u64,
+}
+
+/// The service process of each rank.
+const LAYOUTS: [[usize; 4]; 4] = [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2, 0], [0, 0, 0, 0]];
+/// The ranks of each group.
+const GROUPS: [&[usize]; 2] = [&[0, 1, 2, 3], &[3, 1, 0]];
+/// Virtual time within which everything ends that can.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Bytes between service processes beyond which a sequence counts as a livelock.
+const MOST_BYTES: u64 = 1 << 30;
+/// Most acts of one script.
+const MOST_ACTS: usize = 300;
+
+#[derive(Debug, Default)]
+struct Seat {
+    left: bool,
+    /// The number of its last recording.
+    last: u32,
+    recordings: BTreeMap<u32, Arc<Recording>>,
+}
+
+#[derive(Debug)]
+struct Team {
+    spec: Rc<GroupSpec>,
+    seats: Vec<Seat>,
+}
+
+#[derive(Debug)]
+struct Ended {
+    result: Result<(), CollectiveError>,
+    bytes: Vec<u8>,
+    /// Ranks that had left by then.
+    left: BTreeSet<Rank>,
+}
+
+/// A sequence that is being played.
+#[derive(Debug)]
+struct Play {
+    now: Instant,
+    host_of: [usize; 4],
+    hosts: Vec<Host>,
+    possessed: Option<Possessed>,
+    wires: BTreeMap<(usize, usize), VecDeque<Rc<Frame>>>,
+    bytes: u64,
+    teams: Vec<Team>,
+    /// Calls that had to be taken.
+    posted: Vec<Posted>,
+    /// Calls that had to be refused.
+    unsound: BTreeSet<CallId>,
+    calls: u64,
+    /// Which group has this call open, and how large its buffer is.
+    open: BTreeMap<CallId, (usize, u64)>,
+    ended: BTreeMap<CallId, Ended>,
+    ready: usize,
+    tally: Tally,
+}
+
+/// Plays a script.
+///
+/// # Errors
+/// What the first oracle that failed has found.
+pub fn play(script: &[u8]) -> Result<Tally, Breach> {
+    let mut tape = Tape::new(script);
+    let mut play = Play::new(&mut tape);
+    play.make_groups()?;
+    for _ in 0..MOST_ACTS {
+        if tape.ended() {
+            break;
+        }
+        play.act(&mut tape)?;
+    }
+    if play.possessed.is_none() {
+        play.settle()?;
+        play.judge()?;
+    }
+    play.leave_all()?;
+    Ok(play.tally)
+}
+
+impl Play {
+    fn new(tape: &mut Tape<'_>) -> Play {
+        let layout = tape.below(6);
+        // The last two are the first with a service process that is not ours.
+        let host_of = LAYOUTS[usize::from(layout) % LAYOUTS.len()];
+        let possessed = usize::from(layout) >= LAYOUTS.len();
+        let config = Config {
+            staging_quota: [0, 1000, 10_000, 1 << 20][usize::from(tape.below(4))],
+            fragment_bytes: [512, 5000, 63 << 10][usize::from(tape.below(3))],
+            pull_bytes: [1, 10_000, 512 << 10][usize::from(tape.below(3))],
+            // Whoever is silent is not dead here: the script makes nobody wait for so long.
+            dead_after: Duration::from_secs(86_400),
+            ..Config::default()
+        };
+        let frames = [1, 4, 64][usize::from(tape.below(3))];
+        let network = NetworkPlan { outstanding_frames: frames, ..NetworkPlan::default() };
+        let count = if possessed { 1 } else { 1 + host_of.iter().max().expect("four ranks") };
+        let host = |at| {
+            let mut host = Host::new(sp_id(at), config.clone(), at as u64, StoreKind::Bytes, &network, None);
+            host.expects_violations = possessed;
+            host
+        };
+        let team = |(number, ranks): (usize, &&[usize])| {
+            let member = |rank: &usize| {
+                let at = host_of[*rank];
+                Member { sp: sp_id(at), host: HostId(at as u64), address: Arc::from([at as u8]) }
+            };
+            let members = ranks.iter().map(member).collect();
+            let spec = GroupSpec { handle: handle(number), key: [number as u64, 5], job: 1, members };
+            Team { spec: Rc::new(spec), seats: ranks.iter().map(|_| Seat::default()).collect() }
+        };
+        Play {
+            now: Instant(1),
+            host_of,
+            hosts: (0..count).map(host).collect(),
+            possessed: possessed.then(Possessed::default),
+            wires: BTreeMap::new(),
+            bytes: 0,
+            teams: GROUPS.iter().enumerate().map(team).collect(),
+            posted: Vec::new(),
+            unsound: BTreeSet::new(),
+            calls: 0,
+            open: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            ready: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    /// The host of a member, if it is one of ours.
+    fn host(&self, group: usize, rank: usize) -> Option<usize> {
+        Some(self.host_of[GROUPS[group][rank]]).filter(|host| *host < self.hosts.len())
+    }
+
+    fn make_groups(&mut self) -> Result<(), Breach> {
+        let mut asked = 0;
+        for (group, ranks) in GROUPS.iter().enumerate() {
+            for rank in 0..ranks.len() {
+                let Some(host) = self.host(group, rank) else { continue };
+                let spec = Rc::clone(&self.teams[group].spec);
+                self.handle(host, Input::CreateGroup { spec, rank: Rank(rank as u32) })?;
+                asked += 1;
+            }
+            if self.possessed.is_some() {
+                let spec = Rc::clone(&self.teams[group].spec);
+                let create = Possessed::create(&spec, self.hosts[0].sp.config().digest());
+                self.hear(&create, 0)?;
+            }
+        }
+        self.deliver_all()?;
+        if self.ready != asked {
+            return Err(Breach::NotLive { open: asked - self.ready, after: Duration::ZERO });
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
+        match tape.byte() % acts::ACTS {
+            acts::RECORD => self.record(tape),
+            acts::CALL => {
+                let (group, rank) = self.seat(tape);
+                self.call_recording(tape, group, rank)
+            }
+            acts::SEND => {
+                let (group, rank) = self.seat(tape);
+                let (to, tag) = (self.peer(tape, group), tag(tape));
+                self.call(group, rank, TaggedCall::Send { to, tag }, size(tape))
+            }
+            acts::RECEIVE => {
+                let (group, rank) = self.seat(tape);
+                let (from, tag) = (self.peer(tape, group), tag(tape));
+                self.call(group, rank, TaggedCall::Receive { from, tag }, size(tape))
+            }
+            acts::MESSAGE => self.message(tape),
+            acts::FREE => self.free(tape),
+            acts::DELIVER => {
+                for _ in 0..=tape.below(8) {
+                    if let Some(frame) = self.take_frame(tape)? {
+                        self.arrive(&frame)?;
+                    }
+                }
+                Ok(())
+            }
+            acts::LOSE => self.take_frame(tape).map(drop),
+            acts::DOUBLE => {
+                let wire = self.wire(tape);
+                let again = wire.and_then(|wire| self.wires.get(&wire)?.front().cloned());
+                again.map_or(Ok(()), |frame| self.arrive(&frame))
+            }
+            acts::WAIT => {
+                self.deliver_all()?;
+                self.pass_time().map(drop)
+            }
+            acts::LEAVE => {
+                let (group, rank) = self.seat(tape);
+                // Seldom, as little is left of the group behind it.
+                if tape.below(16) == 0 { self.leave(group, rank) } else { Ok(()) }
+            }
+            acts::GRAPH => self.graph(tape),
+            acts::CALL_ALL => {
+                let group = usize::from(tape.below(2));
+                let (first, ranks) = (usize::from(tape.byte()), GROUPS[group].len());
+                let number = 1 + u32::from(tape.below(4));
+                (0..ranks).try_for_each(|at| {
+                    let rank = (first + at) % ranks;
+                    let known = self.teams[group].seats[rank].recordings.get(&number);
+                    let bytes = known.map_or(0, |recording| recording.program.output_bytes);
+                    self.call(group, rank, TaggedCall::Recorded { recording: number }, bytes)
+                })
+            }
+            _ => match &self.possessed {
+                Some(_) => {
+                    let (message, payload) = possessed::message(tape);
+                    self.hear(&message, payload)
+                }
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn seat(&self, tape: &mut Tape<'_>) -> (usize, usize) {
+        let group = usize::from(tape.below(2));
+        (group, usize::from(tape.below(GROUPS[group].len() as u8)))
+    }
+
+    /// A member of the group, as a rule.
+    fn peer(&self, tape: &mut Tape<'_>, group: usize) -> Rank {
+        match tape.byte() {
+            member @ 0..=0xf7 => Rank(u32::from(member) % GROUPS[group].len() as u32),
+            _ => Rank(tape.number32()),
+        }
+    }
+
+    fn record(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
+        let (group, rank) = self.seat(tape);
+        let next = self.teams[group].seats[rank].last.wrapping_add(1);
+        let number = if tape.byte() < 0xe0 { next } else { tape.number32() };
+        let drawn = draw(tape, Rank(rank as u32), GROUPS[group].len() as u32);
+        self.hand_over(group, rank, number, drawn.recording, drawn.sound)
+    }
+
+    /// Records, and looks at whether that was rightly done or refused.
+    fn hand_over(
+        &mut self,
+        group: usize,
+        rank: usize,
+        number: u32,
+        recording: Recording,
+        sound: bool,
+    ) -> Result<(), Breach> {
+        let Some(host) = self.host(group, rank) else { return Ok(()) };
+        let recording = Arc::new(recording);
+        let result = self.hosts[host].sp.handle_record(handle(group), Rank(rank as u32), number, recording.clone());
+        let seat = &mut self.teams[group].seats[rank];
+        let right = match &result {
+            Ok(()) => !seat.left && number > seat.last,
+            // Of what is drawn unsound some is not: calls show it.
+            Err(RecordError::Step { .. } | RecordError::Whole(_)) => !sound,
+            Err(RecordError::Limit { .. }) => false,
+            Err(RecordError::Group) => seat.left,
+            Err(RecordError::Number { found, last }) => number <= seat.last && (*found, *last) == (number, seat.last),
+        };
+        if !right {
+            let what = format!("{number} after {}: {result:?}", seat.last);
+            return Err(Breach::Recorded { group: handle(group), rank: Rank(rank as u32), what });
+        }
+        if result.is_ok() {
+            self.tally.recorded += 1;
+            seat.last = number;
+            seat.recordings.insert(number, recording);
+        } else {
+            self.tally.refused += 1;
+        }
+        Ok(())
+    }
+
+    fn graph(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
+        let group = usize::from(tape.below(2));
+        let scale = [100, 5000, 20_000][usize::from(tape.below(3))];
+        let seed = u64::from(tape.byte()) << 8 | u64::from(tape.byte());
+        let graph = Graph::draw(seed, GROUPS[group].len(), scale);
+        let next = self.teams[group].seats.iter().map(|seat| seat.last).max().unwrap_or(0).saturating_add(1);
+        for (rank, recording) in graph.recordings.iter().enumerate() {
+            self.hand_over(group, rank, next, Recording::clone(recording), true)?;
+        }
+        Ok(())
+    }
+
+    fn call_recording(&mut self, tape: &mut Tape<'_>, group: usize, rank: usize) -> Result<(), Breach> {
+        let recordings = &self.teams[group].seats[rank].recordings;
+        let at = usize::from(tape.byte());
+        let known = recordings.iter().nth(at % (recordings.len() + 1));
+        let (number, bytes) = known.map_or((at as u32, 0), |(number, known)| (*number, known.program.output_bytes));
+        let bytes = if tape.byte() < 0xf0 { bytes } else { size(tape) };
+        self.call(group, rank, TaggedCall::Recorded { recording: number }, bytes)
+    }
+
+    fn message(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
+        let (group, from) = self.seat(tape);
+        let (to, tag, bytes) = (usize::from(tape.below(GROUPS[group].len() as u8)), tag(tape), size(tape));
+        let more = if tape.below(4) == 0 { 3 } else { 0 };
+        let send = TaggedCall::Send { to: Rank(to as u32), tag };
+        let receive = TaggedCall::Receive { from: Rank(from as u32), tag };
+        if tape.flip() {
+            self.call(group, from, send, bytes)?;
+            return self.call(group, to, receive, bytes + more);
+        }
+        self.call(group, to, receive, bytes + more)?;
+        self.call(group, from, send, bytes)
+    }
+
+    fn call(&mut self, group: usize, rank: usize, what: TaggedCall, bytes: u64) -> Result<(), Breach> {
+        let Some(host) = self.host(group, rank) else { return Ok(()) };
+        self.calls += 1;
+        let (id, me, ranks) = (CallId(self.calls), Rank(rank as u32), GROUPS[group].len() as u32);
+        let seat = &self.teams[group].seats[rank];
+        let recording = match what {
+            TaggedCall::Recorded { recording } => {
+                seat.recordings.get(&recording).filter(|known| known.program.output_bytes == bytes).cloned()
+            }
+            TaggedCall::Send { to: peer, .. } | TaggedCall::Receive { from: peer, .. } => {
+                (peer.0 < ranks).then(|| Arc::new(single(me, ranks, what, bytes)))
+            }
+        };
+        let origin = Origin { group: group as u32, instance: id.0 as u32, rank: me.0 };
+        match recording.filter(|_| !seat.left) {
+            Some(recording) => {
+                let before = contribution(origin, Element::U8, 0..bytes);
+                self.posted.push(Posted { id, group, rank: me, call: what, recording, before });
+            }
+            None => drop(self.unsound.insert(id)),
+        }
+        self.hosts[host].memory.add_call(id, (origin, Element::U8), bytes, bytes, Some(0));
+        self.open.insert(id, (group, bytes));
+        let signature = Signature { kind: CallKind::Tagged(what), bytes };
+        let (group, instance) = (handle(group), InstanceId(0));
+        let call = Call { id, group, rank: me, instance, signature, in_place: false, blocks: None, deadline: None };
+        self.handle(host, Input::Call(call))?;
+        if self.unsound.contains(&id) && self.open.contains_key(&id) {
+            return Err(Breach::NotLive { open: 1, after: Duration::ZERO });
+        }
+        Ok(())
+    }
+
+    fn free(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
+        let (group, rank) = self.seat(tape);
+        let Some(host) = self.host(group, rank) else { return Ok(()) };
+        let seat = &mut self.teams[group].seats[rank];
+        let at = usize::from(tape.byte());
+        let number = seat.recordings.keys().copied().nth(at % (seat.recordings.len() + 1)).unwrap_or(at as u32);
+        let me = Rank(rank as u32);
+        let called = |posted: &Posted| {
+            let name = (posted.group, posted.rank, posted.call);
+            name == (group, me, TaggedCall::Recorded { recording: number }) && self.open.contains_key(&posted.id)
+        };
+        let busy = self.posted.iter().any(called);
+        let freed = self.hosts[host].sp.handle_free(handle(group), me, number);
+        if freed == busy {
+            let what = format!("{number} is freed: {freed}, while a call is open: {busy}");
+            return Err(Breach::Recorded { group: handle(group), rank: me, what });
+        }
+        if freed {
+            seat.recordings.remove(&number);
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, group: usize, rank: usize) -> Result<(), Breach> {
+        let Some(host) = self.host(group, rank) else { return Ok(()) };
+        if std::mem::replace(&mut self.teams[group].seats[rank].left, true) {
+            return Ok(());
+        }
+        self.handle(host, Input::Leave { group: handle(group), rank: Rank(rank as u32) })?;
+        let of_rank = |posted: &&Posted| (posted.group, posted.rank.0 as usize) == (group, rank);
+        let open = self.posted.iter().filter(of_rank).filter(|posted| self.open.contains_key(&posted.id)).count();
+        if open > 0 {
+            return Err(Breach::NotLive { open, after: Duration::ZERO });
+        }
+        Ok(())
+    }
+
+    /// All ranks leave: nothing is left of anything.
+    fn leave_all(&mut self) -> Result<(), Breach> {
+        for (group, ranks) in GROUPS.iter().enumerate() {
+            (0..ranks.len()).try_for_each(|rank| self.leave(group, rank))?;
+        }
+        let deadline = self.now + PATIENCE;
+        self.deliver_all()?;
+        while let Some((sp, what)) = self.left_over() {
+            if self.now > deadline || !self.pass_time()? {
+                return Err(Breach::LeftOver { sp, what });
+            }
+            self.deliver_all()?;
+        }
+        self.judge_ends()
+    }
+
+    fn left_over(&self) -> Option<(outboard_proto::SpId, String)> {
+        let of = |(number, host): (usize, &Host)| {
+            let (load, staged) = (host.sp.load(), host.memory.staged());
+            // Nobody acknowledges what a service process that is not ours is sent.
+            let load = if self.possessed.is_some() { (load.0, load.1, 0) } else { load };
+            let due = host.due(self.now).map(|due| due.since(self.now));
+            let what = format!("groups, calls, messages: {load:?}; staging: {staged:?}; due in {due:?}");
+            ((load, staged) != ((0, 0, 0), (0, 0))).then(|| (sp_id(number), what))
+        };
+        self.hosts.iter().enumerate().find_map(of)
+    }
+}
+
+/// The network.
+impl Play {
+    /// Feeds one thing to a service process and does what that leads to.
+    fn handle(&mut self, host: usize, input: Input) -> Result<(), Breach> {
+        self.hosts[host].handle(self.now, input)?;
+        let actions = std::mem::take(&mut self.hosts[host].outbox);
+        for action in actions {
+            match action {
+                Action::Frame { to, header, payload, payload_len } => {
+                    let to = (to.0 - sp_id(0).0) as usize;
+                    self.bytes += header.len() as u64 + u64::from(payload_len);
+                    if self.bytes > MOST_BYTES {
+                        return Err(Breach::Storm { sent: self.bytes, bound: MOST_BYTES });
+                    }
+                    if let Some(possessed) = &mut self.possessed {
+                        possessed.heard(&header, payload_len);
+                    }
+                    let frame = Frame { from: host, to, header, payload, payload_len, wire_bytes: 0 };
+                    self.wires.entry((host, to)).or_default().push_back(Rc::new(frame));
+                }
+                Action::GroupReady { result, group, rank } => {
+                    self.ready += 1;
+                    if let Err(error) = result {
+                        return Err(Breach::FalseGroupError { group, rank, reason: error.to_string() });
+                    }
+                }
+                Action::Completed { call, result, output } => {
+                    let (group, bytes) = self.open.remove(&call).ok_or(Breach::CompletedTwice(call))?;
+                    let seats = self.teams[group].seats.iter().zip(0..);
+                    let left = seats.filter(|(seat, _)| seat.left).map(|(_, rank)| Rank(rank)).collect();
+                    let bytes = output.bytes(bytes).expect("real bytes").to_vec();
+                    self.ended.insert(call, Ended { result, bytes, left });
+                }
+                Action::Connect(_) | Action::Join(_) | Action::Leave(_) => {}
+                Action::Batch(_) | Action::Late { .. } | Action::Overdue(_) => unreachable!("no collectives"),
+            }
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, message: &outboard_proto::wire::Message, payload_len: u32) -> Result<(), Breach> {
+        let Some(possessed) = &mut self.possessed else { return Ok(()) };
+        let frame = possessed.says(message, payload_len);
+        self.arrive(&Rc::new(frame))
+    }
+
+    /// One of the wires on which something travels.
+    fn wire(&self, tape: &mut Tape<'_>) -> Option<(usize, usize)> {
+        let busy = self.wires.len();
+        let at = usize::from(tape.byte());
+        self.wires.keys().nth(at % busy.max(1)).copied()
+    }
+
+    fn take_frame(&mut self, tape: &mut Tape<'_>) -> Result<Option<Rc<Frame>>, Breach> {
+        let wire = self.wire(tape);
+        wire.map_or(Ok(None), |wire| self.take_from(wire))
+    }
+
+    /// Takes the next frame from a wire, which makes room behind it.
+    fn take_from(&mut self, wire: (usize, usize)) -> Result<Option<Rc<Frame>>, Breach> {
+        let Some(queue) = self.wires.get_mut(&wire) else { return Ok(None) };
+        let frame = queue.pop_front();
+        if queue.is_empty() {
+            self.wires.remove(&wire);
+        }
+        if self.hosts[wire.0].frame_left() {
+            self.handle(wire.0, Input::Room)?;
+        }
+        Ok(frame)
+    }
+
+    fn arrive(&mut self, frame: &Rc<Frame>) -> Result<(), Breach> {
+        if frame.to < self.hosts.len() {
+            self.handle(frame.to, Input::Frame(Rc::clone(frame), sp_id(frame.from)))?;
+        }
+        Ok(())
+    }
+
+    fn deliver_all(&mut self) -> Result<(), Breach> {
+        while let Some(wire) = self.wires.keys().next().copied() {
+            if let Some(frame) = self.take_from(wire)? {
+                self.arrive(&frame)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on to the next timer. False if there is none.
+    fn pass_time(&mut self) -> Result<bool, Breach> {
+        let Some(due) = self.hosts.iter().filter_map(|host| host.due(self.now)).min() else { return Ok(false) };
+        self.now = due;
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].due(due) == Some(due) {
+                self.handle(host, Input::Timeout)?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The judgement.
+impl Play {
+    /// Calls that must end well, unless their group breaks.
+    fn owed(&self) -> Vec<CallId> {
+        let possible = Reference::of(&self.posted, Sends::AtOnce);
+        let spoiled = |group: usize| {
+            self.teams[group].seats.iter().any(|seat| seat.left)
+                || possible.misfits.iter().any(|misfit| misfit.recorded && misfit.group == group)
+        };
+        let must = Reference::of(&self.posted, Sends::Received);
+        let sound = self.posted.iter().filter(|posted| !spoiled(posted.group));
+        sound.map(|posted| posted.id).filter(|id| must.ended.contains_key(id)).collect()
+    }
+
+    /// Delivers everything until all has ended that must.
+    fn settle(&mut self) -> Result<(), Breach> {
+        let owed = self.owed();
+        let deadline = self.now + PATIENCE;
+        self.deliver_all()?;
+        while owed.iter().any(|id| self.open.contains_key(id)) {
+            if self.now > deadline || !self.pass_time()? {
+                let open = owed.iter().filter(|id| self.open.contains_key(id)).count();
+                return Err(Breach::NotLive { open, after: PATIENCE });
+            }
+            self.deliver_all()?;
+        }
+        Ok(())
+    }
+
+    /// What is owed has ended well.
+    fn judge(&self) -> Result<(), Breach> {
+        for id in self.owed() {
+            if let Some(Err(error)) = self.ended.get(&id).map(|ended| &ended.result) {
+                return Err(self.false_error(id, error));
+            }
+        }
+        Ok(())
+    }
+
+    fn false_error(&self, id: CallId, error: &CollectiveError) -> Breach {
+        let posted = self.posted.iter().find(|posted| posted.id == id);
+        let (group, rank) = posted.map_or((0, Rank(0)), |posted| (posted.group, posted.rank));
+        let reason = format!("{error} ({:?})", posted.map(|posted| posted.call));
+        Breach::FalseError { group: handle(group), rank, instance: InstanceId(id.0), reason }
+    }
+
+    /// Every call has ended, with the right bytes or an error that is so.
+    fn judge_ends(&mut self) -> Result<(), Breach> {
+        if !self.open.is_empty() {
+            return Err(Breach::NotLive { open: self.open.len(), after: PATIENCE });
+        }
+        let possible = Reference::of(&self.posted, Sends::AtOnce);
+        for (id, ended) in &self.ended {
+            let Err(error) = &ended.result else { continue };
+            self.tally.failed += 1;
+            if self.possessed.is_none() && !self.is_so(&possible, *id, ended, error) {
+                return Err(self.false_error(*id, error));
+            }
+        }
+        for posted in &self.posted {
+            let ended = &self.ended[&posted.id];
+            if ended.result.is_err() {
+                continue;
+            }
+            self.tally.completed += 1;
+            self.tally.recorded_completed += u64::from(matches!(posted.call, TaggedCall::Recorded { .. }));
+            let right = possible.ended.get(&posted.id);
+            if self.possessed.is_none() && right != Some(&ended.bytes) {
+                let what = match right {
+                    None => "it could not end".into(),
+                    Some(right) => {
+                        let at = right.iter().zip(&ended.bytes).position(|(right, found)| right != found);
+                        format!("from byte {at:?} of {}, {:?}", right.len(), posted.call)
+                    }
+                };
+                let (group, rank, instance) = (handle(posted.group), posted.rank, InstanceId(posted.id.0));
+                return Err(Breach::WrongBytes { group, rank, instance, what });
+            }
+        }
+        let well = |id: &&CallId| self.ended[*id].result.is_ok();
+        self.unsound.iter().find(well).map_or(Ok(()), |id| Err(Breach::CompletedTwice(*id)))
+    }
+
+    /// Whether a call could end with this error.
+    fn is_so(&self, possible: &Reference, id: CallId, ended: &Ended, error: &CollectiveError) -> bool {
+        let Some(posted) = self.posted.iter().find(|posted| posted.id == id) else {
+            // Refused at once, for what it is or because its group is broken.
+            return true;
+        };
+        match error {
+            CollectiveError::RankLost(rank) => ended.left.contains(rank),
+            CollectiveError::Message { source_rank, destination, tag, sent, expected } => {
+                possible.misfits.iter().any(|misfit| {
+                    let named = (misfit.group, misfit.source, misfit.destination, misfit.tag);
+                    let sizes = (misfit.sent, misfit.expected);
+                    (misfit.recorded || misfit.call == id)
+                        && named == (posted.group, *source_rank, *destination, *tag)
+                        && sizes == (*sent, *expected)
+                })
+            }
+            _ => false,
+        }
+    }
+}

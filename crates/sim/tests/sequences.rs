@@ -1,0 +1,28 @@
+//! Sequences of recordings, calls and messages that random bytes write: `fuzz` plays the same with a fuzzer's (GP-1, GP-2).
+
+use outboard_sim::sequences::{Tally, play};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Bytes of the longest script.
+const LONGEST: usize = 900;
+
+fn script(seed: u64) -> Vec<u8> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let len = rng.random_range(0..LONGEST);
+    (0..len).map(|_| rng.random()).collect()
+}
+
+#[test]
+fn sequences_come_to_what_their_reference_says() {
+    let mut sum = Tally::default();
+    for seed in 0..2000 {
+        let tally = play(&script(seed)).unwrap_or_else(|breach| panic!("seed {seed}: {breach}"));
+        sum.recorded += tally.recorded;
+        sum.refused += tally.refused;
+        sum.completed += tally.completed;
+        sum.failed += tally.failed;
+        sum.recorded_completed += tally.recorded_completed;
+    }
+    assert!(sum.recorded_completed > 2000 && sum.refused > 500 && sum.failed > 500, "{sum:?}");
+}
