@@ -1,13 +1,13 @@
-//! Plays seeds of the mixed faults, or of recorded groups, and prints the account of the first that fails: `seed
-//! [recorded] FROM [TO]`.
+//! Plays seeds of the mixed faults, or of recorded groups and messages, and prints the account of the first that
+//! fails: `seed [messages] FROM [TO]`.
 
-use outboard_sim::{Scenario, mixed_choices, mixed_recorded, run, sweep};
+use outboard_sim::{Scenario, mixed_calls, mixed_messages, run, sweep};
 
 fn main() {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
-    let recorded = args.first().is_some_and(|first| first == "recorded");
-    let scenario: fn(u64) -> Scenario = if recorded { mixed_recorded } else { mixed_choices };
-    args.drain(..usize::from(recorded));
+    let messages = args.first().is_some_and(|first| first == "messages");
+    let scenario: fn(u64) -> Scenario = if messages { mixed_messages } else { mixed_calls };
+    args.drain(..usize::from(messages));
     let args: Vec<u64> = args.iter().map(|a| a.parse().expect("a number")).collect();
     match args[..] {
         [seed] => match run(&scenario(seed), seed) {
@@ -22,6 +22,6 @@ fn main() {
             println!("{} of {} failed: {:?}", summary.failed_seeds.len(), summary.runs, summary.failed_seeds);
             println!("{:?} {} {}", summary.in_collectives, summary.calls, summary.errors);
         }
-        _ => println!("seed [recorded] FROM [TO]"),
+        _ => println!("seed [messages] FROM [TO]"),
     }
 }

@@ -64,7 +64,8 @@ impl CallPlan {
             | Pattern::Scatter { .. }
             | Pattern::Scatterv { .. }
             | Pattern::Barrier
-            | Pattern::Recorded { .. } => None,
+            | Pattern::Recorded { .. }
+            | Pattern::Message { .. } => None,
         }
     }
 

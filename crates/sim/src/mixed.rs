@@ -93,6 +93,41 @@ pub fn mixed_sizes(seed: u64) -> Scenario {
     scenario
 }
 
+/// [`mixed_recorded`], whose groups with recordings send each other messages, too, some longer than their receive.
+#[must_use]
+pub fn mixed_messages(seed: u64) -> Scenario {
+    let mut scenario = mixed_recorded(seed);
+    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6d65_7373_6167) };
+    for group in &mut scenario.groups {
+        let members = group.members.len();
+        if members < 2 || !group.calls.iter().all(|call| call.pattern.is_tagged()) {
+            continue;
+        }
+        for _ in 0..draw.rng.random_range(0..=4 * members) {
+            let from = draw.rng.random_range(0..members);
+            let to = (from + draw.rng.random_range(1..members)) % members;
+            let tag = draw.rng.random_range(0..2);
+            let mut call = CallPlan::of(Pattern::Message { from, to, tag }, draw.message_bytes());
+            call.at = draw.micros(10_000);
+            if draw.one_in(4) {
+                call.late.push((if draw.one_in(2) { from } else { to }, draw.micros(300_000)));
+            }
+            call.disagrees = draw.one_in(8).then(|| (if draw.one_in(4) { from } else { to }, draw.message_bytes()));
+            let at = draw.rng.random_range(0..=group.calls.len());
+            group.calls.insert(at, call);
+        }
+        group.window = group.calls.len();
+    }
+    scenario
+}
+
+/// [`mixed_choices`], or [`mixed_messages`].
+#[must_use]
+pub fn mixed_calls(seed: u64) -> Scenario {
+    let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6361_6c6c_7300) };
+    if draw.one_in(3) { mixed_messages(seed) } else { mixed_choices(seed) }
+}
+
 /// [`mixed_rooted`], of which some calls are all-to-alls, even and uneven.
 #[must_use]
 pub fn mixed_exchanges(seed: u64) -> Scenario {
@@ -341,6 +376,12 @@ impl Draw {
             6..9 => self.rng.random_range(0..=40 * chunk),
             _ => self.rng.random_range(0..=200_000.min(400 * chunk)),
         }
+    }
+
+    /// Around what goes along with its announcement.
+    fn message_bytes(&mut self) -> u64 {
+        let most = self.of(&[0, 1, 1000, 8192, 8193, 100_000]);
+        if self.one_in(2) { most } else { self.rng.random_range(0..=most) }
     }
 
     fn faults(&mut self, scenario: &Scenario) -> Faults {

@@ -163,9 +163,9 @@ impl Truth {
         match error {
             // A rank that has gone takes all instances with it that come after one that it has not completed.
             CollectiveError::RankLost(rank) => member(rank).is_some_and(|m| {
-                let recorded = |i: u64| matches!(plan.calls[i as usize - 1].pattern, Pattern::Recorded { .. });
-                // Recordings are called in any order.
-                let completed = |i: u64| !recorded(i) && (1..=i).all(|i| self.done.contains(&(group, m, i)));
+                let tagged = |i: u64| plan.calls[i as usize - 1].pattern.is_tagged();
+                // Recordings and messages are called in any order.
+                let completed = |i: u64| !tagged(i) && (1..=i).all(|i| self.done.contains(&(group, m, i)));
                 self.gone.contains(&(group, m)) && !instance.is_some_and(completed)
             }),
             CollectiveError::PeerLost { sp, rank } => {
@@ -201,7 +201,17 @@ impl Truth {
             }
             // Only where the quota is smaller than any that is drawn for what is drawn.
             CollectiveError::Staging { bytes, .. } => *bytes > scenario.config.staging_quota,
-            CollectiveError::Protocol(_) | CollectiveError::HandleTaken(_) | CollectiveError::Message { .. } => false,
+            CollectiveError::Message { source_rank, destination, tag, sent, expected } => {
+                let (from, to) = (source_rank.0 as usize, destination.0 as usize);
+                // It fails its receive alone.
+                let call = instance.map(|i| &plan.calls[i as usize - 1]);
+                sent > expected
+                    && call.is_some_and(|call| {
+                        let named = call.pattern == Pattern::Message { from, to, tag: *tag };
+                        named && (call.bytes_of(from), call.bytes_of(to)) == (*sent, *expected)
+                    })
+            }
+            CollectiveError::Protocol(_) | CollectiveError::HandleTaken(_) => false,
         }
     }
 

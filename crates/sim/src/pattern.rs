@@ -74,9 +74,53 @@ pub enum Pattern {
         /// The seed.
         seed: u64,
     },
+    /// A tagged message, which nobody else calls (GP-1). The member that disagrees sends or receives another size.
+    Message {
+        /// Who sends it.
+        from: usize,
+        /// Who receives it, another member.
+        to: usize,
+        /// Its tag.
+        tag: u32,
+    },
 }
 
 impl Pattern {
+    /// Whether it is a recording or a message: no instance of its group, and in no order with others.
+    pub(crate) fn is_tagged(self) -> bool {
+        match self {
+            Pattern::Recorded { .. } | Pattern::Message { .. } => true,
+            Pattern::Allgather
+            | Pattern::Broadcast { .. }
+            | Pattern::Allgatherv { .. }
+            | Pattern::Alltoall
+            | Pattern::Alltoallv { .. }
+            | Pattern::Gather { .. }
+            | Pattern::Gatherv { .. }
+            | Pattern::Scatter { .. }
+            | Pattern::Scatterv { .. }
+            | Pattern::Barrier
+            | Pattern::Reduction { .. } => false,
+        }
+    }
+
+    /// Whether `member` calls it.
+    pub(crate) fn is_called_by(self, member: usize) -> bool {
+        match self {
+            Pattern::Message { from, to, .. } => from == member || to == member,
+            _ => true,
+        }
+    }
+
+    /// Whether the receive buffer of `member` holds its contribution before, and is what it reads.
+    pub(crate) fn starts_with_own(self, member: usize) -> bool {
+        match self {
+            Pattern::Recorded { .. } => true,
+            Pattern::Message { from, .. } => from == member,
+            _ => false,
+        }
+    }
+
     /// Whose bytes go to all, or who gets those of all, where that is one member.
     pub(crate) fn root(self) -> Option<usize> {
         match self {
@@ -92,7 +136,8 @@ impl Pattern {
             | Pattern::Alltoallv { .. }
             | Pattern::Barrier
             | Pattern::Reduction { .. }
-            | Pattern::Recorded { .. } => None,
+            | Pattern::Recorded { .. }
+            | Pattern::Message { .. } => None,
         }
     }
 
@@ -110,7 +155,8 @@ impl Pattern {
             | Pattern::Alltoall
             | Pattern::Alltoallv { .. }
             | Pattern::Barrier
-            | Pattern::Recorded { .. } => false,
+            | Pattern::Recorded { .. }
+            | Pattern::Message { .. } => false,
         }
     }
 }
@@ -155,6 +201,12 @@ impl CallPlan {
                 let kind = CallKind::Tagged(TaggedCall::Recorded { recording: number });
                 Signature { kind, bytes: self.buffers(member, members).1 }
             }
+            Pattern::Message { from, to, tag } => {
+                let (from, to) = (Rank(from as u32), Rank(to as u32));
+                let sends = member == from.0 as usize;
+                let call = if sends { TaggedCall::Send { to, tag } } else { TaggedCall::Receive { from, tag } };
+                Signature { kind: CallKind::Tagged(call), bytes }
+            }
         }
     }
 
@@ -176,7 +228,8 @@ impl CallPlan {
             | Pattern::Gather { .. }
             | Pattern::Scatter { .. }
             | Pattern::Barrier
-            | Pattern::Recorded { .. } => None,
+            | Pattern::Recorded { .. }
+            | Pattern::Message { .. } => None,
         }
     }
 
@@ -194,6 +247,7 @@ impl CallPlan {
             Pattern::Broadcast { root } if root == member => (bytes, 0),
             Pattern::Broadcast { .. } => (0, bytes),
             Pattern::Barrier => (0, 0),
+            Pattern::Message { .. } => (0, bytes),
             Pattern::Reduction { result, reduction } => self.combined_buffers((result, reduction), member, members),
             Pattern::Allgatherv { .. } => (self.sent(member, 0, member), self.exchanged(member, members).bytes().1),
             Pattern::Alltoall
@@ -218,6 +272,9 @@ impl CallPlan {
             Pattern::Broadcast { root } if root == member => Vec::new(),
             Pattern::Barrier | Pattern::Reduction { .. } => Vec::new(),
             Pattern::Broadcast { root } => vec![Part { at: 0, len, source: root, from: 0 }],
+            Pattern::Message { from, .. } => {
+                vec![Part { at: 0, len: len.min(self.bytes_of(from)), source: from, from: 0 }]
+            }
             Pattern::Recorded { seed, .. } => Graph::draw(seed, members, self.bytes).parts.swap_remove(member),
             Pattern::Allgatherv { .. }
             | Pattern::Alltoall
@@ -265,6 +322,8 @@ impl CallPlan {
             Pattern::Alltoallv { .. } | Pattern::Gatherv { .. } | Pattern::Scatterv { .. } => {
                 (0..members).any(|other| self.sent(other, member, member) != self.sent(other, member, other))
             }
+            // The sender need not know.
+            Pattern::Message { from, to, .. } => member == to && self.bytes_of(from) > self.bytes_of(to),
             Pattern::Recorded { .. } => unreachable!("recordings are not disputed"),
         }
     }
@@ -283,7 +342,8 @@ impl CallPlan {
             | Pattern::Scatter { .. }
             | Pattern::Scatterv { .. }
             | Pattern::Reduction { .. }
-            | Pattern::Recorded { .. } => false,
+            | Pattern::Recorded { .. }
+            | Pattern::Message { .. } => false,
         }
     }
 
@@ -301,7 +361,8 @@ impl CallPlan {
             | Pattern::Gather { .. }
             | Pattern::Scatter { .. }
             | Pattern::Reduction { .. }
-            | Pattern::Recorded { .. } => self.bytes_of(seen_by),
+            | Pattern::Recorded { .. }
+            | Pattern::Message { .. } => self.bytes_of(seen_by),
             Pattern::Allgatherv { seed }
             | Pattern::Alltoallv { seed }
             | Pattern::Gatherv { seed, .. }
@@ -335,7 +396,8 @@ impl CallPlan {
             | Pattern::Scatter { .. }
             | Pattern::Barrier
             | Pattern::Reduction { .. }
-            | Pattern::Recorded { .. } => None,
+            | Pattern::Recorded { .. }
+            | Pattern::Message { .. } => None,
         };
         let gap = seed.map_or(0, |seed| seed % 3);
         let spans = |len: &dyn Fn(usize) -> u64, span: fn(u64, u64) -> Span| {

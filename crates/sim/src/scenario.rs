@@ -236,6 +236,7 @@ impl Scenario {
             Pattern::Allgather | Pattern::Allgatherv { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } => {
                 c.bytes * p * p
             }
+            Pattern::Message { .. } => c.bytes,
             Pattern::Recorded { seed, .. } => Graph::draw(seed, p as usize, c.bytes).moved,
         };
         calls.map(each).sum()
@@ -282,6 +283,13 @@ impl Scenario {
                     let whole = |bytes: u64| bytes.is_multiple_of(reduction.element().bytes());
                     assert!(whole(call.bytes) && whole(disputed), "vectors are whole elements");
                     assert!(self.store == StoreKind::Bytes, "only bytes can be combined");
+                }
+            }
+            let tagged = group.calls.iter().filter(|call| call.pattern.is_tagged()).count();
+            assert!(tagged == 0 || tagged == group.calls.len(), "instances count all calls of a group, or none");
+            for call in &group.calls {
+                if let Pattern::Message { from, to, .. } = call.pattern {
+                    assert!(from != to && from.max(to) < group.members.len(), "a message has two ends");
                 }
             }
             let numbers = group.recorded().into_keys();

@@ -34,6 +34,8 @@ use crate::oracle::{handle, sp_id};
 use crate::store::{Origin, StoreKind};
 use crate::tape::Tape;
 use possessed::Possessed;
+pub use possessed::tagged_message;
+pub use recordings::recording;
 use recordings::{draw, size, tag};
 use reference::{Posted, Reference, Sends, single};
 
@@ -684,6 +686,64 @@ impl Play {
                 })
             }
             _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outboard_plan::{ProgramBuilder, Span};
+
+    use super::*;
+
+    /// Receives and then sends, or the other way round.
+    fn one_behind_the_other(me: usize, peer: usize, receives_first: bool, ranks: usize) -> Recording {
+        let (bytes, mut builder) = (20_000, ProgramBuilder::new(Rank(me as u32), ranks as u32));
+        builder.buffers(0, 2 * bytes, 0);
+        for receives in [receives_first, !receives_first] {
+            if receives {
+                builder.recv(Rank(peer as u32), 1, Span::output(bytes, bytes), &[]);
+            } else {
+                builder.send(Rank(peer as u32), 1, Span::output(0, bytes), &[]);
+            }
+            builder.barrier();
+        }
+        Recording { program: builder.build().into(), reductions: Vec::new() }
+    }
+
+    /// Ranks 0 and 3 of the job call two recordings, each rank the one first in which it waits for the other's second.
+    fn crossed(layout: u8, [first, second]: [(usize, u32); 2]) -> Result<Tally, Breach> {
+        // Without room for messages that nobody receives yet.
+        let mut play = Play::new(&mut Tape::new(&[layout, 0]));
+        play.make_groups()?;
+        let place = |group: usize, rank| GROUPS[group].iter().position(|member| *member == rank).expect("a member");
+        for job_rank in [0, 3] {
+            for (group, number) in [first, second] {
+                let (me, peer) = (place(group, job_rank), place(group, 3 - job_rank));
+                let receives_first = ((group, number) == first) == (job_rank == 0);
+                let recording = one_behind_the_other(me, peer, receives_first, GROUPS[group].len());
+                play.hand_over(group, me, number, recording, true)?;
+            }
+        }
+        for (job_rank, order) in [(0, [first, second]), (3, [second, first])] {
+            for (group, number) in order {
+                play.call(group, place(group, job_rank), TaggedCall::Recorded { recording: number }, 40_000)?;
+            }
+        }
+        assert_eq!(play.owed().len(), 4, "all have their other ends");
+        play.settle()?;
+        play.judge()?;
+        play.leave_all()?;
+        Ok(play.tally)
+    }
+
+    /// GP-6: on one service process and on several, of one group and of two.
+    #[test]
+    fn recordings_that_need_each_others_progress_have_it() {
+        for layout in 0..LAYOUTS.len() as u8 {
+            for calls in [[(0, 1), (0, 2)], [(0, 1), (1, 1)]] {
+                assert_eq!(crossed(layout, calls).map(|tally| tally.recorded_completed), Ok(4), "{layout} {calls:?}");
+            }
         }
     }
 }

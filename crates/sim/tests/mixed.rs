@@ -5,7 +5,7 @@ use std::time::Duration;
 use outboard_proto::config::AllgatherAlgorithm;
 use outboard_sim::{HostDeath, Scenario, mixed, mixed_allgathers, mixed_choices, mixed_exchanges, mixed_sizes, run};
 
-/// Seeds of the sweep; `make soak` asks for more through the environment.
+/// Seeds of the sweep; `outboard sim mixed` plays more.
 fn seeds() -> u64 {
     std::env::var("OUTBOARD_SIM_SEEDS").ok().map_or(500, |n| n.parse().expect("OUTBOARD_SIM_SEEDS is a number"))
 }

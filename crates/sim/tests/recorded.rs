@@ -1,29 +1,46 @@
-//! Recorded groups under mixed faults: random graphs end as their reference says, whatever goes wrong (GP-2, GP-6).
+//! Recorded groups and tagged messages under mixed faults: random graphs end as their reference says, messages with what
+//! was sent, whatever goes wrong (GP-1, GP-2, GP-6).
 
-use outboard_sim::{mixed_recorded, run, sweep};
+use outboard_sim::{Pattern, Scenario, mixed_messages, mixed_recorded, run, sweep};
 
-/// Seeds of the sweep; `make soak` asks for more through the environment.
+/// Seeds of the sweeps; `outboard sim mixed` plays more.
 fn seeds() -> u64 {
     std::env::var("OUTBOARD_SIM_SEEDS").ok().map_or(500, |n| n.parse().expect("OUTBOARD_SIM_SEEDS is a number"))
+}
+
+/// Every seed's scenario ends as it should, and some of them with faults.
+fn sweep_all(scenario: fn(u64) -> Scenario) {
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let summary = sweep(0..seeds(), threads, scenario, |_| {});
+    if let Some(failure) = summary.failures.first() {
+        panic!("seeds {:?} fail; the first:\n{failure}", summary.failed_seeds);
+    }
+    assert!(summary.errors > 0 && summary.dropped > 0, "the faults reach the machines");
 }
 
 /// Every scenario has several graphs; 500 of them have more than 1,000.
 #[test]
 fn gp_2_random_graphs_agree_with_their_reference() {
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let summary = sweep(0..seeds(), threads, mixed_recorded, |_| {});
-    if let Some(failure) = summary.failures.first() {
-        panic!("seeds {:?} fail; the first:\n{failure}", summary.failed_seeds);
-    }
+    sweep_all(mixed_recorded);
     let graphs: usize = (0..seeds()).flat_map(|seed| mixed_recorded(seed).groups).map(|g| g.recordings()).sum();
-    assert!(graphs as u64 >= 2 * seeds() && summary.errors > 0 && summary.dropped > 0, "{graphs} graphs");
+    assert!(graphs as u64 >= 2 * seeds(), "{graphs} graphs");
+}
+
+/// Beside recordings of the same groups; of every size, some with two messages of one name under way, some too long.
+#[test]
+fn gp_1_messages_arrive_in_order_or_fail_alone() {
+    sweep_all(mixed_messages);
+    let calls = (0..seeds()).flat_map(|seed| mixed_messages(seed).groups).flat_map(|group| group.calls);
+    let messages: Vec<_> = calls.filter(|call| matches!(call.pattern, Pattern::Message { .. })).collect();
+    let too_long = messages.iter().filter(|call| call.is_disputed()).count();
+    assert!(messages.len() as u64 > 10 * seeds() && too_long as u64 > seeds(), "{} {too_long}", messages.len());
 }
 
 #[test]
 fn a_run_is_a_function_of_scenario_and_seed() {
     for seed in 0..20 {
-        let once = run(&mixed_recorded(seed), seed).map_err(|f| f.to_string());
-        assert_eq!(once, run(&mixed_recorded(seed), seed).map_err(|f| f.to_string()), "seed {seed}");
+        let once = run(&mixed_messages(seed), seed).map_err(|f| f.to_string());
+        assert_eq!(once, run(&mixed_messages(seed), seed).map_err(|f| f.to_string()), "seed {seed}");
     }
 }
 
@@ -31,7 +48,7 @@ fn a_run_is_a_function_of_scenario_and_seed() {
 #[test]
 fn messages_without_room_wait_with_their_sources() {
     for seed in 0..100 {
-        let mut scenario = mixed_recorded(seed);
+        let mut scenario = mixed_messages(seed);
         scenario.config.staging_quota = 1000;
         // Standing in for late ranks of other collectives is not what this is about.
         scenario.groups.retain(|group| group.recordings() > 0);

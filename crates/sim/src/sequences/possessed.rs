@@ -73,17 +73,22 @@ fn post(tape: &mut Tape<'_>, ranks: u8) -> (TaggedMessage, u32) {
     (TaggedMessage::Post { source, recording, call, first, messages }, payload.min(MOST_PAYLOAD) as u32)
 }
 
-/// A message about messages, and the bytes that come with it.
-pub(super) fn message(tape: &mut Tape<'_>) -> (Message, u32) {
-    let group = usize::from(tape.below(2));
-    let (tagged, payload) = match tape.below(6) {
-        0..=2 => post(tape, GROUPS[group].len() as u8),
+/// A message about messages of a group, and how many bytes come with it.
+pub fn tagged_message(tape: &mut Tape<'_>, ranks: u8) -> (TaggedMessage, u32) {
+    match tape.below(6) {
+        0..=2 => post(tape, ranks),
         3 => (TaggedMessage::Took { numbers: numbers(tape) }, 0),
         4 => (TaggedMessage::Pull { numbers: numbers(tape) }, 0),
         _ => {
             let offset = if tape.flip() { 0 } else { size(tape) };
             (TaggedMessage::Part { number: tape.number(), offset }, size(tape) as u32)
         }
-    };
+    }
+}
+
+/// The same of one of the groups here.
+pub(super) fn message(tape: &mut Tape<'_>) -> (Message, u32) {
+    let group = usize::from(tape.below(2));
+    let (tagged, payload) = tagged_message(tape, GROUPS[group].len() as u8);
     (Message::Tagged { group: handle(group), tagged }, payload)
 }

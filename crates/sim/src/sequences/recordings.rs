@@ -133,6 +133,12 @@ impl Draft {
     }
 }
 
+/// The next recording of a script, if a rank may record it.
+pub fn recording(tape: &mut Tape<'_>, rank: Rank, ranks: u32) -> Option<Recording> {
+    let drawn = draw(tape, rank, ranks);
+    drawn.sound.then_some(drawn.recording)
+}
+
 /// The next recording of a script.
 pub(super) fn draw(tape: &mut Tape<'_>, rank: Rank, ranks: u32) -> Drawn {
     let bytes = BUFFERS[usize::from(tape.below(4))];

@@ -4,7 +4,6 @@ use outboard_plan::Element;
 
 use super::*;
 use crate::graph::Graph;
-use crate::pattern::Pattern;
 
 impl World<'_> {
     /// Does what a member's script says is due.
@@ -44,6 +43,11 @@ impl World<'_> {
                     return Ok(());
                 }
                 let call = plan.call_at(member, next as usize - 1);
+                if !plan.calls[call].pattern.is_called_by(member) {
+                    self.progress[group][member] = Progress::Calling { next: next + 1, open, failed };
+                    self.queue.put(now, Happening::Script { group, member });
+                    return Ok(());
+                }
                 let due = Instant(0) + plan.calls[call].due(member);
                 if now < due {
                     self.queue.put(due, Happening::Script { group, member });
@@ -76,9 +80,8 @@ impl World<'_> {
         let memory = &mut self.hosts[host].memory;
         let (sent, received) = call.buffers(member, plan.members.len());
         let element = call.reduction().map_or(Element::U8, |(_, reduction)| reduction.element());
-        let recorded = matches!(call.pattern, Pattern::Recorded { .. });
-        // What was recorded is one buffer, read and written.
-        let (sent, place) = if recorded { (received, Some(0)) } else { (sent, place) };
+        // What was recorded is one buffer, read and written; a message is sent from where it would be received.
+        let (sent, place) = if call.pattern.starts_with_own(member) { (received, Some(0)) } else { (sent, place) };
         memory.add_call(id, (name.origin(), element), sent, received, place);
         if self.truth.bad_memory.contains(&plan.members[member]) {
             memory.make_faulty(id);
@@ -95,7 +98,7 @@ impl World<'_> {
             id,
             group: handle(group),
             rank: Rank(member as u32),
-            instance: InstanceId(if recorded { 0 } else { instance }),
+            instance: InstanceId(if call.pattern.is_tagged() { 0 } else { instance }),
             signature: call.signature_of(member, plan.members.len()),
             in_place: call.says_in_place(member),
             blocks: call.blocks(member, plan.members.len()),
