@@ -19,11 +19,11 @@ use clap::{Args, Command, FromArgMatches};
 use outboard_service::{Settings, StartError};
 use outboard_shm::attach::{OFFER_BYTES, Reply, Request};
 use outboard_shm::region::seal_bytes;
+use outboard_sim::Tape;
 use rustix::event::{EventfdFlags, eventfd};
 
 use honest::Honest;
 use hostile::Hostile;
-use outboard_sim::Tape;
 
 /// The acts of a script.
 pub mod acts {
@@ -39,7 +39,8 @@ pub mod acts {
     pub const RING: u8 = 8;
     pub const CONNECT: u8 = 9;
     pub const READ: u8 = 10;
-    pub const END: u8 = 11;
+    pub const RECORD: u8 = 11;
+    pub const END: u8 = 12;
 }
 
 /// A daemon on a thread of its own.
@@ -136,6 +137,7 @@ pub fn play(script: &[u8]) {
                 }
             }
             acts::READ => hostile.read(),
+            acts::RECORD => hostile.record(shared.map(|(_, group)| group), &mut tape),
             acts::END => break,
             _ => {}
         }

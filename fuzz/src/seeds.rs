@@ -29,6 +29,8 @@ pub fn datagrams() -> Vec<Vec<u8>> {
             }
         }
     }
+    // A reduction that needs more scratch than there is staging.
+    seeds.push([&[1][..], &made, &[acts::CALL, 0, 0, 6, 0, 11]].concat());
     // A stranger floods before anybody has asked.
     seeds.push([&[0, acts::MESSAGE, 0, 0, 0xff, 1, 0, 0, 0, 0, 0, 0, 0][..], &made].concat());
     seeds
@@ -37,7 +39,9 @@ pub fn datagrams() -> Vec<Vec<u8>> {
 /// Scripts for `hostile_rank`: a group with the honest, calls that are owed and paid, and requests of every kind.
 #[must_use]
 pub fn rank() -> Vec<Vec<u8>> {
-    use crate::rank::acts::{BYTES, CONNECT, ENTRY, HONEST, OWED, PAID, READ, REQUEST, RING, SCRIBBLE, SHARED_GROUP};
+    use crate::rank::acts::{
+        BYTES, CONNECT, ENTRY, HONEST, OWED, PAID, READ, RECORD, REQUEST, RING, SCRIBBLE, SHARED_GROUP,
+    };
     let good = [SHARED_GROUP, OWED, PAID, HONEST, PAID, OWED, READ];
     let bad: [&[u8]; 7] = [
         &[ENTRY, 1, 3, 1, 2, 1, 0, 0, 1, 2, 1, 3],
@@ -49,7 +53,10 @@ pub fn rank() -> Vec<Vec<u8>> {
         &[OWED, CONNECT, 0],
     ];
     let mut seeds: Vec<Vec<u8>> = bad.iter().map(|bad| [&good, *bad, &[HONEST]].concat()).collect();
-    seeds.extend((0..10).map(|kind| [&good[..], &[REQUEST, kind, 0, 0, 0, 0, 1, 1, READ, HONEST]].concat()));
+    // A message to itself and back, behind a barrier, in two pieces of memory, called twice.
+    let recorded = [RECORD, 0, 2, 3, 4, 1, 1, 0, 50, 0, 0, 0, 1, 1, 0, 50, 0, 60, 8, 0, 1, 1, 1];
+    seeds.push([&good[..], &recorded, &[HONEST], &recorded, &[READ, HONEST]].concat());
+    seeds.extend((0..13).map(|kind| [&good[..], &[REQUEST, kind, 0, 0, 0, 0, 1, 1, READ, HONEST]].concat()));
     seeds
 }
 

@@ -5,9 +5,10 @@ use outboard_proto::wire::{
     DATAGRAM_HEADER_BYTES, DatagramHeader, FrameHeader, FrameKind, MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message,
 };
 use outboard_proto::{CallKind, CollectiveError, Config, GroupHandle, InstanceId, Signature, SpId};
+use outboard_sim::Tape;
+use outboard_sim::sequences::tagged_message;
 
 use super::{FIRST, SECOND, config};
-use outboard_sim::Tape;
 
 /// Whatever the codec makes of the script; what decodes survives encoding.
 pub(super) fn decode(script: &[u8]) {
@@ -111,8 +112,18 @@ fn fingerprint(tape: &mut Tape<'_>) -> u64 {
 }
 
 /// A message.
-pub(super) fn message(tape: &mut Tape<'_>) -> Message {
-    let (kind, group, instance) = (tape.below(15), group(tape), InstanceId(tape.number()));
+pub(super) fn message(tape: &mut Tape<'_>) -> (Message, u32) {
+    let kind = tape.below(16);
+    let group = group(tape);
+    if kind == 15 {
+        let (tagged, payload) = tagged_message(tape, 4);
+        return (Message::Tagged { group, tagged }, payload);
+    }
+    (collective(tape, kind, group), payload(tape))
+}
+
+fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
+    let instance = InstanceId(tape.number());
     let source = Rank(tape.number32());
     match kind {
         0 => Message::Void,

@@ -4,19 +4,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use outboard_plan::Rank;
+use outboard_proto::wire::RecordedMemory;
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, Hello, OFFER_BYTES, Reply, Request, Restaged};
 use outboard_shm::control::{COMPLETION_WORDS, LAYOUT_VERSION, RankSide};
 use outboard_shm::entry::{
-    AllgatherEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, Reduced, ReductionEntry, RootedBlocks,
-    RootedEntry,
+    AllgatherEntry, AllgathervEntry, AlltoallEntry, BarrierEntry, BlockSizes, BroadcastEntry, Direction, Entry,
+    MessageEnd, MessageEntry, RecordedEntry, Reduced, ReductionEntry, RootedBlocks, RootedEntry,
 };
 use outboard_shm::region::{Region, seal_bytes};
+use outboard_sim::{Tape, sequences};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::honest::Honest;
-use outboard_sim::Tape;
 
 const LIMIT: Duration = Duration::from_secs(15);
 /// Where it says that its registered memory lies.
@@ -38,6 +40,9 @@ pub(super) struct Hostile {
     channel: Channel,
     attached: Option<Attached>,
     paid: u64,
+    recorded: u32,
+    /// Calls of recordings.
+    called: u64,
     token: u64,
     /// Whether nothing but what the library does was done so far.
     good: bool,
@@ -48,7 +53,7 @@ pub(super) struct Hostile {
 impl Hostile {
     pub(super) fn connect(socket: &Path) -> Hostile {
         let channel = Channel::connect(socket).expect("the daemon listens");
-        Hostile { channel, attached: None, paid: 0, token: 0, good: true, scribbled: false }
+        Hostile { channel, attached: None, paid: 0, recorded: 0, called: 0, token: 0, good: true, scribbled: false }
     }
 
     /// Whether it was good so far, and is attached.
@@ -162,7 +167,7 @@ impl Hostile {
         };
         let (group, instance) = (tape.number(), tape.number());
         let bytes = if tape.flip() { 64 } else { tape.number() };
-        let entry = match tape.below(5) {
+        let entry = match tape.below(9) {
             3 => {
                 let (in_place, send, receive) = (tape.flip(), address(tape), address(tape));
                 let code = u16::from(tape.below(13)) << 8 | u16::from(tape.below(20));
@@ -201,6 +206,20 @@ impl Hostile {
                 };
                 let root = if tape.flip() { root } else { 1 };
                 Entry::Rooted(RootedEntry { group, instance, slot, direction, root, in_place, send, receive, blocks })
+            }
+            4 => {
+                let (recording, copy) = (tape.number32(), if tape.flip() { 0 } else { address(tape) });
+                Entry::Recorded(RecordedEntry { group, instance, slot, recording, copy })
+            }
+            5 => {
+                let end = if tape.flip() { MessageEnd::Send } else { MessageEnd::Receive };
+                let (peer, tag, buffer) = (tape.number32(), tape.number32(), address(tape));
+                Entry::Message(MessageEntry { group, instance, slot, end, peer, tag, buffer, bytes })
+            }
+            6 => Entry::Barrier(BarrierEntry { group, instance, slot }),
+            7 => {
+                let (in_place, send, receive, table) = (tape.flip(), address(tape), address(tape), address(tape));
+                Entry::Allgatherv(AllgathervEntry { group, instance, slot, in_place, send, receive, table })
             }
             _ => {
                 let (send, receive) = (address(tape), address(tape));
@@ -252,7 +271,7 @@ impl Hostile {
     /// A message in good form, whatever it says; or in nearly good form.
     pub(super) fn request(&mut self, tape: &mut Tape<'_>) {
         self.good = false;
-        let request = match tape.below(10) {
+        let request = match tape.below(13) {
             0 => Request::Hello(self.hello(tape)),
             1 => Request::Offer,
             2 => Request::CreateGroup { ranks: tape.number32(), rank: tape.number32() },
@@ -269,6 +288,9 @@ impl Hostile {
                 Request::Restage(Restaged { group, instance, slot, send: address(tape), receive: address(tape) })
             }
             7 => Request::ErrorText { slot: tape.number32() },
+            10 => Request::Record { group: tape.number(), recording: tape.number32(), bytes: tape.number() },
+            11 => Request::FreeRecording { group: tape.number(), recording: tape.number32() },
+            12 => Request::SetDeadline { group: tape.number(), milliseconds: tape.number() },
             _ => Request::Detach,
         };
         let mut bytes = request.encode(tape.number());
@@ -279,6 +301,35 @@ impl Hostile {
             count = usize::from(tape.below(3));
         }
         self.raw(&bytes, count, tape);
+    }
+
+    /// Records something as it should, or nearly, and calls it.
+    pub(super) fn record(&mut self, group: Option<u64>, tape: &mut Tape<'_>) {
+        self.good = false;
+        let group = group.filter(|_| tape.byte() < 0xf0).unwrap_or_else(|| tape.number());
+        let Some(recording) = sequences::recording(tape, Rank(1), 2) else { return };
+        let bytes = recording.program.output_bytes;
+        let half = bytes / 2;
+        let place = |tape: &mut Tape<'_>| ADDRESS + u64::from(tape.byte()) * 16;
+        let pieces = vec![(place(tape), half), (place(tape), bytes - half)];
+        let mut encoded = RecordedMemory { recording, pieces }.encode();
+        if tape.below(4) == 3 {
+            let at = tape.word() as usize % encoded.len();
+            encoded[at] = tape.byte();
+        }
+        self.recorded += 1;
+        let recording = if tape.byte() < 0xf0 { self.recorded } else { tape.number32() };
+        let sealed = seal_bytes("recording", &encoded).expect("memory");
+        let request = Request::Record { group, recording, bytes: encoded.len() as u64 };
+        let sent = self.send(&request, &[sealed.as_fd()]);
+        let Some(attached) = self.attached.as_ref().filter(|_| sent && !self.scribbled) else { return };
+        for _ in 0..=tape.below(3) {
+            self.called += 1;
+            let slot = 128 + (self.called % 64) as u32;
+            let entry = RecordedEntry { group, instance: self.called, slot, recording, copy: 0 };
+            // Full where the daemon is slow.
+            let _ = attached.side.post(&Entry::Recorded(entry));
+        }
     }
 
     pub(super) fn bytes(&mut self, tape: &mut Tape<'_>) {
