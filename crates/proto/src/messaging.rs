@@ -623,9 +623,13 @@ impl Messaging {
             self.end_all_of(cx, rank, &error);
         }
         let gone = |name: &Name| name.source == rank || name.destination == rank;
+        let mut overtaken = None;
         let messages = self.incoming.matching.extract_messages(|name, message| {
-            // What lies here already can be received still.
-            name.destination == rank || (name.source == rank && !matches!(message, Inbound::Staged(_)))
+            // What lies here already can be received still, but not in the place of what came before it and is lost.
+            let stays = matches!(message, Inbound::Staged(_)) && overtaken != Some(*name);
+            let lost = name.destination == rank || (name.source == rank && !stays);
+            overtaken = if lost { Some(*name) } else { overtaken };
+            lost
         });
         let mut steps = Vec::new();
         for (_, message) in messages {

@@ -746,4 +746,27 @@ mod tests {
             }
         }
     }
+
+    /// GP-1: what lies at the receiver of a rank that has left is received, but not in the place of what is lost with it.
+    #[test]
+    fn what_a_lost_rank_has_sent_overtakes_nothing() {
+        for layout in 0..LAYOUTS.len() as u8 {
+            // With room for the small ones.
+            let mut play = Play::new(&mut Tape::new(&[layout, 3]));
+            play.make_groups().expect("nothing is wrong");
+            let (send, receive) =
+                (TaggedCall::Send { to: Rank(3), tag: 1 }, TaggedCall::Receive { from: Rank(0), tag: 1 });
+            for bytes in [100, 20_000, 200] {
+                play.call(0, 0, send, bytes).expect("nothing is wrong");
+            }
+            play.deliver_all().expect("nothing is wrong");
+            play.leave(0, 0).expect("nothing is wrong");
+            play.deliver_all().expect("nothing is wrong");
+            for _ in 0..3 {
+                play.call(0, 3, receive, 20_000).expect("nothing is wrong");
+            }
+            play.leave_all().unwrap_or_else(|breach| panic!("layout {layout}: {breach}"));
+            assert_eq!(play.tally.completed, 3, "two small sends, one receive");
+        }
+    }
 }
