@@ -29,8 +29,6 @@ use std::time::{Duration, Instant};
 const ATTACH_LIMIT: Duration = Duration::from_secs(10);
 /// How long a wait sleeps before it asks whether the service process still lives.
 const SLICE: Duration = Duration::from_millis(100);
-/// How long a wait looks before it sleeps: about what going to sleep and waking cost.
-const SPIN: Duration = Duration::from_micros(5);
 
 /// An attachment. Clones share it; each [`Context::attach`] is a rank of its own to the service process.
 #[derive(Debug, Clone)]
@@ -59,7 +57,6 @@ pub(crate) struct Parts {
     _probe: Box<Probe>,
     pub(crate) groups: Mutex<usize>,
     lost: OnceLock<()>,
-    spins: bool,
     trace: Option<Trace>,
 }
 
@@ -156,7 +153,6 @@ impl Context {
             groups: Mutex::default(),
             lost: OnceLock::new(),
             trace: Trace::of_environment(),
-            spins: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
         };
         Ok(Context(Arc::new(Attachment { guard, parts: ManuallyDrop::new(parts) })))
     }
@@ -353,16 +349,14 @@ impl Parts {
         waited
     }
 
-    /// Waits until `done` holds: looks for a moment, then sleeps in slices between which it asks whether the service
-    /// process lives. `Ok(false)` when `limit` has passed.
+    /// Waits until `done` holds: sleeps in slices between which it asks whether the service process lives. `Ok(false)` when
+    /// `limit` has passed. It does not look for a while before it sleeps: whatever the rank waits for takes a turn of the
+    /// conductor, longer than looking is worth.
     fn sleep_until(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> Result<bool, Error> {
-        let start = Instant::now();
-        while self.spins && start.elapsed() < SPIN {
-            if done() {
-                return Ok(true);
-            }
-            std::hint::spin_loop();
+        if done() {
+            return Ok(true);
         }
+        let start = Instant::now();
         let mut restages = true;
         loop {
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));

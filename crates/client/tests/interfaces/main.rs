@@ -5,3 +5,4 @@ mod operators;
 mod rank;
 mod rooted;
 mod service;
+mod system_calls;

@@ -33,7 +33,7 @@ fn gathered(ranks: u32, bytes: usize) -> Vec<u8> {
     (0..ranks).flat_map(|rank| contribution(rank, bytes)).collect()
 }
 
-fn post(group: &Group, send: &[u8], receive: &mut [u8]) -> Result<Request, Error> {
+pub(crate) fn post(group: &Group, send: &[u8], receive: &mut [u8]) -> Result<Request, Error> {
     // SAFETY: every test keeps its buffers until its requests have ended.
     unsafe { group.iallgather(Contribution::At(send.as_ptr()), receive.as_mut_ptr(), send.len() as u64) }
 }
