@@ -30,7 +30,7 @@ struct options {
     const struct collective *what;
     int sizes;
     size_t bytes[SIZES_MAX];     /* of a call */
-    uint64_t units[SIZES_MAX];   /* of the compute loop, worth 1.15 of the limit for that size */
+    uint64_t units[SIZES_MAX];   /* of the compute loop for that size */
     size_t missed[SIZES_MAX];    /* bytes of the late rank's result that others contribute to */
     int repetitions;
     int tests;                   /* calls of transport_test spread over the compute loop */

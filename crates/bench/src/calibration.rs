@@ -1,4 +1,4 @@
-//! Finds how much of the compute loop is worth 1.15 of the raw limit, and how long that takes alone: one figure for all
+//! Finds how much of the compute loop is worth the raw limit or a multiple of it, and how long that takes alone: one figure for all
 //! systems of a run.
 //!
 //! As many processes as there are ranks run the loop at once on the cores that the ranks will have, and no
@@ -8,7 +8,7 @@
 use crate::compile::Workshop;
 use crate::control::{ControlLine, ControlSocket, Watch};
 use crate::job::{Process, Running};
-use crate::limit::{COMPUTE_WORTH, raw_limit_ms};
+use crate::limit::raw_limit_ms;
 use crate::{BenchError, BenchOptions};
 use rustix::time::ClockId;
 use std::process::Command;
@@ -68,7 +68,7 @@ impl Calibrator {
         let per_ms = units as f64 / elapsed_ms;
         // A short loop would tell less: where its processes happen to be placed decides how long the slowest takes.
         let of_size = |bytes: &u64| {
-            to_units(per_ms * raw_limit_ms(&options.call(*bytes), &options.setup.lab.link()) * COMPUTE_WORTH)
+            to_units(per_ms * raw_limit_ms(&options.call(*bytes), &options.setup.lab.link()) * options.compute_worth)
         };
         Ok(options.sizes.iter().map(of_size).collect())
     }

@@ -1,13 +1,15 @@
 //! What to measure: sizes, peers, faults, and how often. Parsing of the texts a person gives.
 
 use crate::setup::{MAX_RANKS_PER_HOST, MAX_REPETITIONS};
-use crate::{Call, Collective, Setup};
+use crate::{COMPUTE_WORTH, Call, Collective, Setup};
 use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
 /// The largest number of sizes in one run; the measuring program has room for as many.
 pub(crate) const MAX_SIZES: usize = 32;
+/// The longest compute loop in raw limits: a launch is given time for it.
+const MOST_WORTH: f64 = 20.0;
 /// One run of the benchmark.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
@@ -26,12 +28,15 @@ pub struct BenchOptions {
     pub idle: Option<Duration>,
     /// Test calls spread over the compute loop, the same number for every system.
     pub test_calls: u32,
+    /// What the compute loop takes, in raw limits; above zero. Small calls end within it only where it is several.
+    pub compute_worth: f64,
 }
 
 impl BenchOptions {
-    /// Nobody late, nothing idle.
+    /// Nobody late, nothing idle, [`COMPUTE_WORTH`].
     pub fn new(setup: Setup, collective: Collective, sizes: Vec<u64>) -> Self {
-        Self { setup, collective, sizes, pin_progress: false, late: None, idle: None, test_calls: 0 }
+        let (late, idle, compute_worth) = (None, None, COMPUTE_WORTH);
+        Self { setup, collective, sizes, pin_progress: false, late, idle, test_calls: 0, compute_worth }
     }
 
     /// The calls that are measured, in the order of the sizes.
@@ -53,6 +58,9 @@ impl BenchOptions {
     pub(crate) fn check(&self) -> Result<(), OptionError> {
         self.setup.check()?;
         check_sizes(&self.sizes)?;
+        if !(self.compute_worth > 0.0 && self.compute_worth <= MOST_WORTH) {
+            return Err(OptionError::Compute { worth: self.compute_worth.to_string() });
+        }
         let multiple = self.collective.bytes_multiple(self.setup.ranks());
         if let Some(bytes) = self.sizes.iter().find(|bytes| !bytes.is_multiple_of(multiple)) {
             return Err(OptionError::Elements { collective: self.collective.name(), bytes: *bytes, multiple });
@@ -125,6 +133,12 @@ impl FromStr for Lateness {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OptionError {
+    /// No length of a compute loop.
+    #[error("a compute loop takes above 0 and up to {MOST_WORTH} raw limits, not {worth}")]
+    Compute {
+        /// What was given.
+        worth: String,
+    },
     /// No size or too many.
     #[error("a run measures 1 to {MAX_SIZES} sizes, not {count}")]
     Sizes {
@@ -315,6 +329,10 @@ mod tests {
             options.check().unwrap_err()
         };
         assert_eq!(bad(|o| o.sizes.clear()), OptionError::Sizes { count: 0 });
+        for (worth, text) in [(0.0, "0"), (-1.0, "-1"), (f64::NAN, "NaN"), (21.0, "21")] {
+            let options = BenchOptions { compute_worth: worth, ..good.clone() };
+            assert_eq!(options.check(), Err(OptionError::Compute { worth: text.to_owned() }));
+        }
         assert_eq!(bad(|o| o.setup.rounds = 0), OptionError::Count { what: "rounds", value: 0 });
         assert_eq!(bad(|o| o.collective = Collective::Barrier), OptionError::NoBytes { collective: "barrier" });
         let cut = bad(|o| (o.collective, o.sizes[0]) = (Collective::ReduceScatter, 1000));

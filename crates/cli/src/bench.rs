@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use outboard::placement::ServiceProcesses;
 use outboard_bench::{
-    BenchOptions, Call, Collective, FftOptions, Lateness, Layout, Outboard, OutboardBelowMpi, Peer, RecordedOptions,
-    Services, Setup, System, default_peers_dir, parse_sizes, render_by_size, render_fft_table, render_recorded_table,
-    render_table,
+    BenchOptions, COMPUTE_WORTH, Call, Collective, FftOptions, Lateness, Layout, Outboard, OutboardBelowMpi, Peer,
+    RecordedOptions, Services, Setup, System, default_peers_dir, parse_sizes, render_by_size, render_fft_table,
+    render_recorded_table, render_table,
 };
 use outboard_lab::LabSpec;
 
@@ -150,6 +150,9 @@ pub(crate) struct BenchArgs {
     /// Seconds in which nobody calls anything, to see what service processes take of a core
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     idle: Option<u64>,
+    /// What the compute loop takes, in times that the links need at their rate; small calls end within it only at several
+    #[arg(long, default_value_t = COMPUTE_WORTH)]
+    compute: f64,
     /// Repetitions of each phase
     #[arg(long, default_value_t = 20)]
     repetitions: u32,
@@ -186,6 +189,7 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
     let mut options = BenchOptions::new(args.setup.setup(args.repetitions)?, collective, sizes);
     options.late = args.late.map(|late| Lateness { silent: args.late_silent, ..late });
     options.idle = args.idle.map(Duration::from_secs);
+    options.compute_worth = args.compute;
     let mut ours: Vec<Box<dyn System>> = Vec::new();
     for each in &args.service_processes {
         let daemons = args.setup.daemons(*each);
