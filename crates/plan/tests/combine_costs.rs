@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use outboard_plan::{
-    Algorithm, AllreduceAlgorithm, CombineError, Extents, MAX_RANKS, Op, Program, Rank, ReduceAlgorithm,
-    ReduceScatterAlgorithm, ScanAlgorithm, Vector, allreduce, exscan, reduce, reduce_scatter, scan,
+    Algorithm, AllreduceAlgorithm, CombineError, Extents, LeaderAllreduce, MAX_RANKS, Op, Program, Rank,
+    ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm, Topology, Vector, allreduce, exscan, reduce,
+    reduce_scatter, scan,
 };
 
 /// Elements of the vector: a multiple of every number of ranks here, so that all blocks are equal.

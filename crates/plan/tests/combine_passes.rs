@@ -6,7 +6,7 @@ use outboard_plan::combine::{allreduce as all, reduce as to_root, reduce_scatter
 use outboard_plan::passes::{chunk, fuse_copies, ports, subgroups};
 use outboard_plan::{
     Algorithm, AllreduceAlgorithm, Extents, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, ReductionContract,
-    ScanAlgorithm, Vector, allreduce, exscan, reduce, reduce_scatter, scan, verify_reduction,
+    ScanAlgorithm, Topology, Vector, allreduce, exscan, reduce, reduce_scatter, scan, verify_reduction,
 };
 
 /// Bytes of an element, which no pass may cut.

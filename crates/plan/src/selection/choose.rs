@@ -10,7 +10,7 @@ use super::algorithm::{Choice, Collective};
 use super::cost::{Estimate, Terms};
 use super::formula::{Case, terms};
 use super::tuning::{Rule, Tuning};
-use crate::algorithm::{AllgatherAlgorithm, AlltoallAlgorithm, BroadcastAlgorithm, GatherAlgorithm, ScatterAlgorithm};
+use crate::algorithm::{AllgatherAlgorithm, AlltoallAlgorithm, BroadcastAlgorithm, RootedAlgorithm};
 use crate::broadcast::MAX_SEGMENTS;
 
 /// How many times as fast an exchange has to be for a barrier before it.
@@ -67,8 +67,8 @@ impl Tuning {
         let small = |choice| vec![Rule { up_to: None, ranks: Some(PULLING), choice }];
         let rules = BTreeMap::from([
             (Collective::Alltoall, small(Choice::Alltoall(AlltoallAlgorithm::Pull))),
-            (Collective::Gather, small(Choice::Gather(GatherAlgorithm::Linear))),
-            (Collective::Scatter, small(Choice::Scatter(ScatterAlgorithm::Linear))),
+            (Collective::Gather, small(Choice::Gather(RootedAlgorithm::Linear))),
+            (Collective::Scatter, small(Choice::Scatter(RootedAlgorithm::Linear))),
             (Collective::Allgather, always(Choice::Allgather(allgather))),
             (Collective::Broadcast, always(Choice::Broadcast(broadcast))),
         ]);
