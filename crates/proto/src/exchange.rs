@@ -25,8 +25,11 @@
 //! Large blocks are asked for piece by piece, first of the sources that have been asked for least: were they asked for whole, as
 //! they are announced, some sources would be asked by all at first and others only in the end.
 //!
+//! A source that has blocks for many is asked for more: of what is asked for, only its share of the source's link can arrive
+//! at once, so it counts by that share. Fragments are small, so that the receivers of one source take short turns.
+//!
 //! Invariants: every byte is asked for once; a call completes once and none of its buffers is named after that; at most
-//! [`Config::pull_bytes`](crate::Config) are under way, or one piece; less beside other groups (MC-13).
+//! [`Config::pull_bytes`](crate::Config) are under way as counted by share, or one piece; less beside other groups (MC-13).
 //! Never sees payload.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,8 +48,13 @@ use crate::link::{Tag, Tagged};
 use crate::outbox::{Completion, Staging};
 use crate::wire::{MAX_BLOCKS, Message};
 
-/// Pieces that may be under way: few enough to be large, enough to keep several sources busy.
-const PIECES: u64 = 4;
+/// Pieces that may be under way where sources have blocks for nobody else: few enough to be large, enough to keep several
+/// sources busy.
+const PIECES: u64 = 16;
+/// Bytes of one fragment at most: larger ones cost less, yet hold up the other receivers of their source, whose links idle.
+const FRAGMENT_BYTES: u64 = 16 << 10;
+/// What a byte counts of a source that has blocks for one service process only.
+const WHOLE: u64 = 1 << 16;
 
 #[derive(Debug)]
 enum Phase {
@@ -82,10 +90,13 @@ struct Local {
 enum Inbound {
     Announced {
         bytes: u64,
+        /// What each of them counts while under way, of [`WHOLE`].
+        weight: u64,
     },
     /// `staging` is none where it goes straight to the rank's own buffer.
     Coming {
         bytes: u64,
+        weight: u64,
         asked: u64,
         got: u64,
         staging: Option<Staging>,
@@ -121,7 +132,8 @@ pub(crate) struct Exchange {
     queue: BTreeSet<(u64, u32, Pair)>,
     /// Announced blocks of local ranks that may be copied.
     local_queue: BTreeSet<Pair>,
-    coming_bytes: u64,
+    /// Bytes under way, by weight.
+    coming: u64,
     offered: BTreeMap<Pair, Offered>,
     sends: Sends,
     /// Absent ranks are stood in for.
@@ -152,7 +164,7 @@ impl Exchange {
             inbound: BTreeMap::new(),
             queue: BTreeSet::new(),
             local_queue: BTreeSet::new(),
-            coming_bytes: 0,
+            coming: 0,
             offered: BTreeMap::new(),
             sends: Sends::default(),
             standing: false,
@@ -255,7 +267,7 @@ impl Exchange {
     fn hand_over(&mut self, cx: &mut Context<'_>, i: usize, source: Rank) -> Result<(), CollectiveError> {
         let pair = (self.locals[i].rank, source);
         let bytes = match &self.inbound[&pair] {
-            Inbound::Announced { bytes } | Inbound::Coming { bytes, .. } => *bytes,
+            Inbound::Announced { bytes, .. } | Inbound::Coming { bytes, .. } => *bytes,
             Inbound::Staged(staging) => staging.bytes,
         };
         self.expect(pair, bytes, i)?;
@@ -315,7 +327,7 @@ impl Exchange {
                 Op::Send { to, span, .. } => {
                     self.offered.insert((to, source), Offered { local: i, op: id, span });
                     match cx.members.local(to) {
-                        Some(_) => self.announced(cx, (to, source), span.len)?,
+                        Some(_) => self.announced(cx, (to, source), (span.len, WHOLE))?,
                         None => announced.entry(cx.members.sp_of(to)).or_default().push((to, span.len)),
                     }
                 }
@@ -324,22 +336,29 @@ impl Exchange {
             }
         }
         let (group, instance, signature) = (cx.members.handle, self.instance, self.signature);
+        let among = u32::try_from(announced.len()).expect("as many as service processes at most");
         for (sp, blocks) in announced {
             for blocks in blocks.chunks(MAX_BLOCKS) {
-                let message = Message::Announce { group, instance, signature, source, blocks: blocks.to_vec() };
+                let blocks = blocks.to_vec();
+                let message = Message::Announce { group, instance, signature, source, among, blocks };
                 cx.out.messages.push_back((sp, message));
             }
         }
         Ok(())
     }
 
-    /// Blocks of `source` for local ranks. False when no such blocks can be; an error breaks the group.
+    /// Blocks for local ranks, of `source`, which has some for `among` service processes. False when no such blocks can be; an
+    /// error breaks the group.
     pub(crate) fn handle_announce(
         &mut self,
         cx: &mut Context<'_>,
-        source: Rank,
+        (source, among): (Rank, u32),
         blocks: &[(Rank, u64)],
     ) -> Result<bool, CollectiveError> {
+        if among == 0 || among as usize > cx.members.others().count() {
+            return Ok(false);
+        }
+        let weight = (WHOLE / u64::from(among)).max(1);
         for &(destination, bytes) in blocks {
             let Some(i) = cx.members.local(destination) else { return Ok(false) };
             let repeated = match &mut self.locals[i].presence {
@@ -349,16 +368,21 @@ impl Exchange {
             if repeated || self.inbound.contains_key(&(destination, source)) {
                 return Ok(false);
             }
-            self.announced(cx, (destination, source), bytes)?;
+            self.announced(cx, (destination, source), (bytes, weight))?;
         }
         self.advance(cx);
         Ok(true)
     }
 
-    fn announced(&mut self, cx: &mut Context<'_>, pair: Pair, bytes: u64) -> Result<(), CollectiveError> {
+    fn announced(
+        &mut self,
+        cx: &mut Context<'_>,
+        pair: Pair,
+        (bytes, weight): (u64, u64),
+    ) -> Result<(), CollectiveError> {
         let i = cx.members.local(pair.0).expect("the caller has looked it up");
         self.expect(pair, bytes, i)?;
-        self.inbound.insert(pair, Inbound::Announced { bytes });
+        self.inbound.insert(pair, Inbound::Announced { bytes, weight });
         let absent = match &mut self.locals[i].presence {
             Presence::Absent { wanted } => {
                 wanted.get_or_insert(cx.out.now);
@@ -418,28 +442,30 @@ impl Exchange {
     /// Asks for blocks while there is room.
     fn pull(&mut self, cx: &mut Context<'_>) {
         let mut pulls: BTreeMap<SpId, Vec<(Rank, Rank, u64)>> = BTreeMap::new();
-        let most = cx.portion().pulled;
+        let (most, in_company) = (cx.portion().pulled, cx.out.in_company);
         // Beside other groups of two sources at a time, so that next to nothing queues at the switch (MC-13).
-        let largest = (most / if cx.out.in_company { 2 } else { PIECES }).max(1);
+        let largest = (most / if in_company { 2 } else { PIECES }).max(1);
         while let Some(&(asked, distance, pair)) = self.queue.first() {
-            let (Inbound::Announced { bytes } | Inbound::Coming { bytes, .. }) = self.inbound[&pair] else {
+            let (Inbound::Announced { bytes, weight } | Inbound::Coming { bytes, weight, .. }) = self.inbound[&pair]
+            else {
                 unreachable!("what is here is not asked for")
             };
             let piece = (bytes - asked).min(largest);
-            if self.coming_bytes > 0 && self.coming_bytes.saturating_add(piece) > most {
+            let room = most.saturating_mul(if in_company { weight } else { WHOLE });
+            if self.coming > 0 && self.coming.saturating_add(piece * weight) > room {
                 break;
             }
             self.queue.remove(&(asked, distance, pair));
             let (destination, source) = pair;
             if asked == 0 {
                 let Some(staging) = self.place(cx, destination, bytes) else { continue };
-                self.inbound.insert(pair, Inbound::Coming { bytes, asked, got: 0, staging });
+                self.inbound.insert(pair, Inbound::Coming { bytes, weight, asked, got: 0, staging });
             }
             let up_to = asked + piece;
             if let Some(Inbound::Coming { asked, .. }) = self.inbound.get_mut(&pair) {
                 *asked = up_to;
             }
-            self.coming_bytes += piece;
+            self.coming += piece * weight;
             if up_to < bytes {
                 self.queue.insert((up_to, distance, pair));
             }
@@ -508,7 +534,7 @@ impl Exchange {
         if !self.alive() {
             return None;
         }
-        let fragment = self.sends.next(cx.members, to, cx.portion().piece)?;
+        let fragment = self.sends.next(cx.members, to, cx.portion().piece.min(FRAGMENT_BYTES))?;
         let Presence::Called { call, .. } = &self.locals[fragment.local].presence else {
             unreachable!("a call stays until its blocks are acknowledged")
         };
@@ -536,11 +562,14 @@ impl Exchange {
     ) -> bool {
         let (pair, len) = ((destination, source), u64::from(payload_len));
         let Some(i) = cx.members.local(destination) else { return false };
-        let Some(Inbound::Coming { bytes, asked, got, staging }) = self.inbound.get_mut(&pair) else { return false };
+        let Some(Inbound::Coming { bytes, weight, asked, got, staging }) = self.inbound.get_mut(&pair) else {
+            return false;
+        };
         if total != *bytes || offset != *got || len == 0 || len > *asked - offset {
             return false;
         }
         *got += len;
+        self.coming -= len * *weight;
         let whole = *got == total;
         let (region, start) = match (staging, &mut self.locals[i].presence) {
             (Some(staging), _) => (Region::Staging(staging.id), 0),
@@ -556,7 +585,6 @@ impl Exchange {
             offset: 0,
             to: MemRef { region, offset: start + offset, len },
         });
-        self.coming_bytes -= len;
         if whole {
             self.is_here(cx, i, source);
             self.advance(cx);

@@ -96,15 +96,15 @@ fn hostile_message() -> impl Strategy<Value = Message> {
             sources: vec![s]
         }),
         instance.clone().prop_map(move |instance| Message::Complete { group, instance }),
-        (instance.clone(), exchange, rank.clone(), prop::collection::vec((rank.clone(), bytes), 1..3)).prop_map(
-            move |(instance, signature, source, blocks)| Message::Announce {
+        (instance.clone(), exchange, rank.clone(), 0u32..5, prop::collection::vec((rank.clone(), bytes), 1..3))
+            .prop_map(move |(instance, signature, source, among, blocks)| Message::Announce {
                 group,
                 instance,
                 signature,
                 source,
+                among,
                 blocks
-            }
-        ),
+            }),
         instance.clone().prop_map(move |instance| Message::AskSizes { group, instance }),
         (instance.clone(), 0u32..4, prop::collection::vec(prop_oneof![Just(2000u64), Just(u64::MAX)], 1..5))
             .prop_map(move |(instance, first, sizes)| Message::Sizes { group, instance, first, sizes }),

@@ -207,15 +207,22 @@ fn message() -> impl Strategy<Value = Message> {
         (group(), instance(), prop::collection::vec(rank(), 1..=MAX_SOURCES))
             .prop_map(|(group, instance, sources)| Message::Have { group, instance, sources }),
         (group(), instance()).prop_map(|(group, instance)| Message::Complete { group, instance }),
-        (group(), instance(), exchange(), rank(), prop::collection::vec((rank(), 1u64..), 1..=MAX_BLOCKS)).prop_map(
-            |(group, instance, signature, source, blocks)| Message::Announce {
+        (
+            group(),
+            instance(),
+            exchange(),
+            rank(),
+            any::<u32>(),
+            prop::collection::vec((rank(), 1u64..), 1..=MAX_BLOCKS)
+        )
+            .prop_map(|(group, instance, signature, source, among, blocks)| Message::Announce {
                 group,
                 instance,
                 signature,
                 source,
+                among,
                 blocks
-            }
-        ),
+            }),
         (group(), instance(), prop::collection::vec((rank(), rank(), any::<u64>()), 1..=MAX_BLOCKS))
             .prop_map(|(group, instance, blocks)| Message::Pull { group, instance, blocks }),
         (group(), instance()).prop_map(|(group, instance)| Message::AskSizes { group, instance }),

@@ -156,7 +156,8 @@ fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
         8 => Message::Complete { group, instance },
         11 => {
             let blocks = (0..blocks(tape)).map(|_| (Rank(tape.number32()), tape.number())).collect();
-            Message::Announce { group, instance, signature: signature(tape), source, blocks }
+            let among = u32::from(tape.byte() % 5);
+            Message::Announce { group, instance, signature: signature(tape), source, among, blocks }
         }
         12 => {
             let blocks =

@@ -128,6 +128,8 @@ pub enum Message {
         signature: Signature,
         /// Whose blocks.
         source: Rank,
+        /// For how many other service processes it has some, at least 1.
+        among: u32,
         /// For whom, and how many bytes, at least 1; 1 to [`MAX_BLOCKS`] entries.
         blocks: Vec<(Rank, u64)>,
     },
@@ -276,10 +278,11 @@ impl Message {
                 w.u64(*fingerprint);
                 w.error(error);
             }
-            Message::Announce { group, instance, signature, source, blocks } => {
+            Message::Announce { group, instance, signature, source, among, blocks } => {
                 w.call(11, *group, *instance);
                 w.signature(signature);
                 w.u32(source.0);
+                w.u32(*among);
                 w.blocks(blocks, |w, (destination, bytes)| {
                     w.u32(destination.0);
                     w.u64(*bytes);
@@ -387,7 +390,8 @@ impl Message {
                     (_, 0) => Err(DecodeError::Value("bytes of a block")),
                     block => Ok(block),
                 };
-                Message::Announce { group, instance, signature, source, blocks: read_blocks(r, block)? }
+                let among = r.u32()?;
+                Message::Announce { group, instance, signature, source, among, blocks: read_blocks(r, block)? }
             }
             12 => {
                 let blocks = read_blocks(r, |r| Ok((Rank(r.u32()?), Rank(r.u32()?), r.u64()?)))?;

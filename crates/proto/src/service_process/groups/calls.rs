@@ -150,7 +150,8 @@ impl ServiceProcess {
         &mut self,
         handle: GroupHandle,
         instance: InstanceId,
-        (from, source, signature): (SpId, Rank, Signature),
+        (from, signature): (SpId, Signature),
+        (source, among): (Rank, u32),
         blocks: &[(Rank, u64)],
     ) -> bool {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
@@ -171,7 +172,7 @@ impl ServiceProcess {
             return true;
         }
         let announced = self.with_instance(handle, instance, |i, cx| match i.exchange() {
-            Some(e) if e.alive() => e.handle_announce(cx, source, blocks),
+            Some(e) if e.alive() => e.handle_announce(cx, (source, among), blocks),
             Some(_) => Ok(true),
             // All choose alike whether there is anything to announce.
             None => Ok(!i.alive()),
