@@ -541,7 +541,7 @@ impl Messaging {
             || cx.members.sp_of(source) != from
             || !messages.iter().all(here)
             || eager != Some(payload_len.into())
-            || self.incoming.matching.len().0 + messages.len() > MAX_WAITING
+            || self.incoming.matching.messages() + messages.len() > MAX_WAITING
             || !self.incoming.numbered(from, first, messages.len())
         {
             return Ok(false);

@@ -33,11 +33,13 @@ pub(crate) struct Name {
 pub(crate) struct Matching<M, R> {
     messages: BTreeMap<Name, VecDeque<M>>,
     receives: BTreeMap<Name, VecDeque<R>>,
+    /// Messages of all names.
+    waiting: usize,
 }
 
 impl<M, R> Default for Matching<M, R> {
     fn default() -> Self {
-        Matching { messages: BTreeMap::new(), receives: BTreeMap::new() }
+        Matching { messages: BTreeMap::new(), receives: BTreeMap::new(), waiting: 0 }
     }
 }
 
@@ -74,11 +76,14 @@ impl<M, R> Matching<M, R> {
     pub(crate) fn keep_message(&mut self, name: Name, message: M) {
         assert!(!self.receives.contains_key(&name), "a receive that waits takes the message");
         self.messages.entry(name).or_default().push_back(message);
+        self.waiting += 1;
     }
 
     /// The message of this name that came first: it is taken out.
     pub(crate) fn message_for(&mut self, name: &Name) -> Option<M> {
-        take(&mut self.messages, name)
+        let message = take(&mut self.messages, name);
+        self.waiting -= usize::from(message.is_some());
+        message
     }
 
     /// Keeps a receive for which no message has come.
@@ -92,9 +97,9 @@ impl<M, R> Matching<M, R> {
         self.messages.contains_key(name)
     }
 
-    /// Names of messages and receives that wait.
-    pub(crate) fn len(&self) -> (usize, usize) {
-        (self.messages.len(), self.receives.len())
+    /// Messages that wait, however many have one name.
+    pub(crate) fn messages(&self) -> usize {
+        self.waiting
     }
 
     /// Receives that wait.
@@ -104,7 +109,9 @@ impl<M, R> Matching<M, R> {
 
     /// Takes out messages that nobody will receive any more.
     pub(crate) fn extract_messages(&mut self, gone: impl FnMut(&Name, &M) -> bool) -> Vec<(Name, M)> {
-        extract(&mut self.messages, gone)
+        let extracted = extract(&mut self.messages, gone);
+        self.waiting -= extracted.len();
+        extracted
     }
 
     /// Takes out receives that will have no message.
@@ -137,6 +144,21 @@ mod tests {
         matching.keep_receive(name(1, 7), 'b');
         assert_eq!(matching.receive_for(&name(1, 7)), Some('a'));
         assert_eq!(matching.extract_receives(|name, _| name.source == Rank(1)), [(name(1, 7), 'b')]);
-        assert_eq!(matching.len(), (0, 0), "nothing is kept of what has found its other end");
+        assert!(
+            matching.messages.is_empty() && matching.receives.is_empty(),
+            "what has met its other end is forgotten"
+        );
+    }
+
+    /// The bound on messages that wait is one on messages, not on names.
+    #[test]
+    fn messages_of_one_name_count_each() {
+        let mut matching: Matching<u32, char> = Matching::default();
+        (0..3).for_each(|message| matching.keep_message(name(1, 7), message));
+        assert_eq!(matching.messages(), 3);
+        matching.message_for(&name(1, 7));
+        assert_eq!((matching.message_for(&name(1, 8)), matching.messages()), (None, 2));
+        matching.extract_messages(|_, message| *message == 1);
+        assert_eq!(matching.messages(), 1);
     }
 }
