@@ -30,8 +30,7 @@ struct Draft {
 pub(super) fn size(tape: &mut Tape<'_>) -> u64 {
     match tape.byte() {
         small @ 0..=0x7f => u64::from(small),
-        0x80..=0x9f => 8 << 10,
-        0xa0..=0xbf => (8 << 10) + 1,
+        edge @ 0x80..=0xbf => [8 << 10, (8 << 10) + 1, 32 << 10, (32 << 10) + 1][usize::from(edge % 4)],
         large => u64::from(large) * 129,
     }
 }
