@@ -334,7 +334,7 @@ impl Link {
             self.unasked_bytes += bytes(&payload);
             // The round trip is measured before anything is queued; whoever waits for room hears of it in good time, whatever
             // the size of the window.
-            let ask = e.tag.is_some() || self.srtt.is_none() || self.unasked_bytes * 4 >= self.payload_bytes.max(1);
+            let ask = e.tag.is_some() || self.srtt.is_none() || self.unasked_bytes * 2 >= self.payload_bytes.max(1);
             if ask {
                 self.unasked_bytes = 0;
             }

@@ -156,8 +156,8 @@ impl Filling {
 
     /// Takes out the messages that will not be received any more, or not be sent.
     pub(crate) fn extract(&mut self, gone: impl Fn(&Name) -> bool) -> Vec<Outbound> {
-        let mut extracted: Vec<Outbound> =
-            self.held.extract_if(.., |name, _| gone(name)).map(|(_, held)| held).collect();
+        let names: Vec<Name> = self.held.keys().copied().filter(&gone).collect();
+        let mut extracted: Vec<Outbound> = names.iter().filter_map(|name| self.held.remove(name)).collect();
         self.asked.retain(|name, _| !gone(name));
         self.queues.retain(|_, queue| {
             queue.retain(|next| {

@@ -203,9 +203,11 @@ impl Incoming {
 
     /// What was asked for will not be sent, or not be received.
     pub(crate) fn forget_asked(&mut self, gone: impl Fn(&Name) -> bool) {
-        for (_, (_, bytes)) in self.asked.extract_if(.., |_, (name, _)| gone(name)) {
-            self.asked_bytes -= bytes;
-        }
+        self.asked.retain(|_, (name, bytes)| {
+            let out = gone(name);
+            self.asked_bytes -= if out { *bytes } else { 0 };
+            !out
+        });
     }
 }
 
