@@ -2,7 +2,7 @@
 //!
 //! Four ranks on one, two or three service processes share two groups and do what the script says, sensible or not. Frames
 //! between service processes travel in an order that the script chooses, some get lost or come twice. Then everything
-//! is delivered, and judged by a [reference](reference): what has its other end has ended well with the right bytes,
+//! is delivered, and judged by a reference: what has its other end has ended well with the right bytes,
 //! what has none has not, what no rank can record is refused and leaves nothing, errors are so, and when all ranks have left
 //! nothing is left of them. In some scripts one service process is not ours and says what the script says: then
 //! nothing panics, staging keeps its quota, and every call still ends once.

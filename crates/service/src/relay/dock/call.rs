@@ -183,7 +183,7 @@ impl Docked {
             Entry::Barrier(entry) => Entry::Barrier(entry),
             Entry::Reduction(entry) => {
                 let result = match entry.result {
-                    Reduced::ReduceScatter { .. } => Reduced::ReduceScatter { table: table },
+                    Reduced::ReduceScatter { .. } => Reduced::ReduceScatter { table },
                     whole => whole,
                 };
                 Entry::Reduction(ReductionEntry { in_place: false, send, receive, result, ..entry })
