@@ -16,6 +16,7 @@
 #include "transport.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,6 +161,9 @@ static struct sample repeat(const struct options *options, const struct buffers 
     const int64_t thread = thread_cpu_ns();
     call_post(&call, buffers);
     const int64_t thread_posted = thread_cpu_ns();
+    /* Ranks that share a core post before one of them computes, or each would be a time slice later than the one before. */
+    if (options->main_core >= 0)
+        sched_yield();
     const int64_t testing = units > 0 ? compute(units, options->tests) : 0;
     const int64_t thread_waits = thread_cpu_ns();
     transport_wait();
