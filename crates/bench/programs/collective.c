@@ -16,14 +16,13 @@
 #include "transport.h"
 
 #include <inttypes.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { SIZES_MAX = 32, WARM_UP = 2 };
+enum { SIZES_MAX = 32, WARM_UP = 2, OTHERS_POST_NS = 100 * 1000 };
 
 struct options {
     const char *control;         /* socket of the harness */
@@ -161,9 +160,9 @@ static struct sample repeat(const struct options *options, const struct buffers 
     const int64_t thread = thread_cpu_ns();
     call_post(&call, buffers);
     const int64_t thread_posted = thread_cpu_ns();
-    /* Ranks that share a core post before one of them computes, or each would be a time slice later than the one before. */
+    /* Ranks that share a core let the others post, or each would do so a time slice later than the one before. */
     if (options->main_core >= 0)
-        sched_yield();
+        clock_sleep_until_ns(clock_now_ns() + OTHERS_POST_NS);
     const int64_t testing = units > 0 ? compute(units, options->tests) : 0;
     const int64_t thread_waits = thread_cpu_ns();
     transport_wait();
