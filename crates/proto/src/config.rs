@@ -65,7 +65,8 @@ pub struct Config {
     pub switch_queue: u64,
     /// Most datagrams of one multicast batch.
     pub batch_chunks: u32,
-    /// Payload bytes of one unicast fragment. The default and its headers are what UCX sends over TCP in one piece, 64 KiB.
+    /// Payload bytes of one unicast fragment. Larger ones cost less processor time, yet hold up the other receivers of their
+    /// source, whose links idle meanwhile.
     pub fragment_bytes: u32,
     /// Bytes of an all-to-all that a service process has asked for and that have not come (SP-5).
     pub pull_bytes: u64,
@@ -93,7 +94,7 @@ impl Default for Config {
             narrate: false,
             switch_queue: 512 << 10,
             batch_chunks: 32,
-            fragment_bytes: 63 << 10,
+            fragment_bytes: 16 << 10,
             pull_bytes: 512 << 10,
         }
     }

@@ -26,7 +26,7 @@
 //! they are announced, some sources would be asked by all at first and others only in the end.
 //!
 //! A source that has blocks for many is asked for more: of what is asked for, only its share of the source's link can arrive
-//! at once, so it counts by that share. Fragments are small, so that the receivers of one source take short turns.
+//! at once, so it counts by that share.
 //!
 //! Invariants: every byte is asked for once; a call completes once and none of its buffers is named after that; at most
 //! [`Config::pull_bytes`](crate::Config) are under way as counted by share, or one piece; less beside other groups (MC-13).
@@ -51,8 +51,6 @@ use crate::wire::{MAX_BLOCKS, Message};
 /// Pieces that may be under way where sources have blocks for nobody else: few enough to be large, enough to keep several
 /// sources busy.
 const PIECES: u64 = 16;
-/// Bytes of one fragment at most: larger ones cost less, yet hold up the other receivers of their source, whose links idle.
-const FRAGMENT_BYTES: u64 = 16 << 10;
 /// What a byte counts of a source that has blocks for one service process only.
 const WHOLE: u64 = 1 << 16;
 
@@ -442,17 +440,16 @@ impl Exchange {
     /// Asks for blocks while there is room.
     fn pull(&mut self, cx: &mut Context<'_>) {
         let mut pulls: BTreeMap<SpId, Vec<(Rank, Rank, u64)>> = BTreeMap::new();
-        let (most, in_company) = (cx.portion().pulled, cx.out.in_company);
+        let most = cx.portion().pulled;
         // Beside other groups of two sources at a time, so that next to nothing queues at the switch (MC-13).
-        let largest = (most / if in_company { 2 } else { PIECES }).max(1);
+        let largest = (most / if cx.out.in_company { 2 } else { PIECES }).max(1);
         while let Some(&(asked, distance, pair)) = self.queue.first() {
             let (Inbound::Announced { bytes, weight } | Inbound::Coming { bytes, weight, .. }) = self.inbound[&pair]
             else {
                 unreachable!("what is here is not asked for")
             };
             let piece = (bytes - asked).min(largest);
-            let room = most.saturating_mul(if in_company { weight } else { WHOLE });
-            if self.coming > 0 && self.coming.saturating_add(piece * weight) > room {
+            if self.coming > 0 && self.coming.saturating_add(piece * weight) > most.saturating_mul(WHOLE) {
                 break;
             }
             self.queue.remove(&(asked, distance, pair));
@@ -534,7 +531,7 @@ impl Exchange {
         if !self.alive() {
             return None;
         }
-        let fragment = self.sends.next(cx.members, to, cx.portion().piece.min(FRAGMENT_BYTES))?;
+        let fragment = self.sends.next(cx.members, to, cx.portion().piece)?;
         let Presence::Called { call, .. } = &self.locals[fragment.local].presence else {
             unreachable!("a call stays until its blocks are acknowledged")
         };
