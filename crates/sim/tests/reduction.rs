@@ -163,3 +163,24 @@ fn a_call_that_can_never_fit_the_staging_fails_on_all_ranks() {
     scenario.config.staging_quota = 100_000;
     assert_eq!(play(&scenario, 1).errors, 6);
 }
+
+/// Links wait neither for long turns of a source's other receivers nor for the next message of the plan. In virtual time, so the
+/// bound holds on any machine.
+#[test]
+fn th_6_links_are_kept_busy() {
+    for (hosts, bytes, rate) in [(4, 1 << 20, 250_000_000), (4, 4 << 20, 1_000_000_000), (8, 4 << 20, 1_000_000_000u64)]
+    {
+        for (result, crossings) in [(Combined::ReduceScatterBlock, 1), (Combined::Allreduce, 2)] {
+            let block = if result == Combined::Allreduce { bytes } else { bytes / hosts as u64 };
+            let mut scenario = reduction(hosts, result, Element::U64, block);
+            (scenario.network.rate, scenario.config.link_rate) = (rate, rate);
+            // A fabric does not take more than its own queue holds.
+            scenario.network.outstanding_frames = 16;
+            let outcome = play(&scenario, 1);
+            let ended = *outcome.ends.values().max().expect("a call for each rank");
+            let bits = (crossings * (hosts as u64 - 1) * bytes * 8 / hosts as u64) as f64;
+            let limit = Duration::from_secs_f64(bits / rate as f64);
+            assert!(ended < limit.mul_f64(1.25), "{result:?} on {hosts} hosts: {ended:?} where {limit:?} is the limit");
+        }
+    }
+}
