@@ -101,6 +101,8 @@ fn hierarchical(draft: &mut Draft, between: LeaderAllreduce, topology: &Topology
     let leaders: Vec<Rank> = (0..topology.hosts()).map(|host| topology.ranks_of(host)[0]).collect();
     let hosts = topology.hosts();
     let result = draft.among(leaders, part, |draft| match between {
+        // Nobody is there to combine anything with.
+        _ if hosts == 1 => recursive_doubling(draft, hosts, Rank(host)),
         LeaderAllreduce::RecursiveDoubling => recursive_doubling(draft, hosts, Rank(host)),
         LeaderAllreduce::Ring => ring(draft, Blocks::Parts { ranks: hosts, vector }, Rank(host)),
         LeaderAllreduce::Rabenseifner => rabenseifner(draft, hosts, Rank(host), vector),
@@ -112,7 +114,8 @@ fn hierarchical(draft: &mut Draft, between: LeaderAllreduce, topology: &Topology
 
 /// In round `k` places at distance `2^k` exchange what they have; both put that of the lower place to the left.
 ///
-/// The result, as [`ring`] and [`rabenseifner`] have it too: in `Output`.
+/// What it returns is the result, as of [`ring`] and [`rabenseifner`], to pass on; here from where it was combined, so that nothing
+/// waits for the copy to `Output`.
 fn recursive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) -> Part {
     let pairing = Pairing::new(ranks, None);
     let entered = pairing.enter(draft, rank);
@@ -125,9 +128,10 @@ fn recursive_doubling(draft: &mut Draft, ranks: u32, rank: Rank) -> Part {
         }
         part
     });
-    let delivered = result.as_ref().map(|result| draft.deliver(result, 0));
-    let left = leave(draft, pairing.role(rank), result);
-    delivered.unwrap_or(left)
+    if let Some(result) = &result {
+        draft.deliver(result, 0);
+    }
+    leave(draft, pairing.role(rank), result)
 }
 
 /// The rank of a pair that took part passes the result to the one that stood aside. What this one has of it.
@@ -139,7 +143,8 @@ fn leave(draft: &mut Draft, role: Role, result: Option<Part>) -> Part {
         }
         (Role::Aside { other }, None) => {
             let received = draft.recv(other, BACK, draft.input().span.len);
-            draft.deliver(&received, 0)
+            draft.deliver(&received, 0);
+            received
         }
         (Role::Alone { .. }, Some(result)) => result,
         (role, result) => unreachable!("{role:?} ends its rounds with {result:?}"),
