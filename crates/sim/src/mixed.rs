@@ -117,6 +117,8 @@ pub fn mixed_messages(seed: u64) -> Scenario {
             group.calls.insert(at, call);
         }
         group.window = group.calls.len();
+        // Two that stop calling after an error, each with a call in flight that needs the other's next one, would wait for ever.
+        group.leave_on_error = false;
     }
     scenario
 }
