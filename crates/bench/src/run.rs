@@ -55,13 +55,35 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, Bench
 }
 
 /// A system that takes part, and the program built for it.
-pub(crate) struct Entrant<'a> {
-    pub(crate) system: &'a dyn System,
+struct Entrant<'a> {
+    system: &'a dyn System,
     program: PathBuf,
 }
 
+/// Runs one program, as `build` makes it for each system, below `ours` and the peers of `setup`, beside one another. The `rows` of
+/// each system, ours first, from what `measure` found in its launches.
+pub(crate) fn side_by_side<L, R>(
+    setup: &Setup,
+    ours: &[&dyn System],
+    build: impl Fn(&Workshop, &dyn System) -> Result<PathBuf, BenchError>,
+    measure: impl Fn(&Launching<'_>) -> Result<L, BenchError>,
+    rows: impl Fn(&dyn System, &[L]) -> Vec<R>,
+) -> Result<Vec<R>, BenchError> {
+    let bar = bar(setup, ours.len(), 1);
+    let peers = installed(setup, &bar)?;
+    let workshop = Workshop::open()?;
+    let entrants = entrants(ours, &peers, &bar, |system| build(&workshop, system))?;
+    let launches = go_through(setup, &entrants, workshop.path(), &bar, |launching| {
+        let launch = measure(launching)?;
+        bar.inc(1);
+        Ok(launch)
+    })?;
+    bar.finish_and_clear();
+    Ok(entrants.iter().zip(&launches).flat_map(|(entrant, launches)| rows(entrant.system, launches)).collect())
+}
+
 /// The peers, installed if need be.
-pub(crate) fn installed(setup: &Setup, bar: &ProgressBar) -> Result<Vec<InstalledPeer>, BenchError> {
+fn installed(setup: &Setup, bar: &ProgressBar) -> Result<Vec<InstalledPeer>, BenchError> {
     for peer in &setup.peers {
         bar.set_message(format!("installing {}", peer.name()));
         install::ensure(*peer, &setup.peers_dir)?;
@@ -70,7 +92,7 @@ pub(crate) fn installed(setup: &Setup, bar: &ProgressBar) -> Result<Vec<Installe
 }
 
 /// Ours first, then the peers.
-pub(crate) fn entrants<'a>(
+fn entrants<'a>(
     ours: &[&'a dyn System],
     peers: &'a [InstalledPeer],
     bar: &ProgressBar,
@@ -83,7 +105,7 @@ pub(crate) fn entrants<'a>(
 
 /// Starts the cluster and launches every entrant in each round, so that systems alternate; what `measure` found of each, one
 /// per round.
-pub(crate) fn go_through<T>(
+fn go_through<T>(
     setup: &Setup,
     entrants: &[Entrant<'_>],
     workshop: &Path,
@@ -105,7 +127,7 @@ pub(crate) fn go_through<T>(
 }
 
 /// A progress bar of so many steps for each launch, or a hidden one.
-pub(crate) fn bar(setup: &Setup, ours: usize, steps: u64) -> ProgressBar {
+fn bar(setup: &Setup, ours: usize, steps: u64) -> ProgressBar {
     let launches = (ours + setup.peers.len()) as u64 * u64::from(setup.rounds);
     // Draws nothing where standard error is no terminal.
     let target = if setup.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

@@ -16,7 +16,6 @@ pub use options::FftOptions;
 pub use report::{FftReport, FftRow};
 pub use table::render as render_fft_table;
 
-use crate::compile::Workshop;
 use crate::job::System;
 use crate::{BenchError, plot, run};
 
@@ -28,20 +27,14 @@ use crate::{BenchError, plot, run};
 /// If anything fails: a comparison with a system missing is none. Wrong results are no error here; their row says so.
 pub fn run_fft(options: &FftOptions, ours: &[&dyn System]) -> Result<FftReport, BenchError> {
     options.check()?;
-    let bar = run::bar(&options.setup, ours.len(), 1);
-    let peers = run::installed(&options.setup, &bar)?;
-    let workshop = Workshop::open()?;
-    let build = |system: &dyn System| workshop.fft_program(&system.name(), &system.toolchain());
-    let entrants = run::entrants(ours, &peers, &bar, build)?;
-    let launches = run::go_through(&options.setup, &entrants, workshop.path(), &bar, |launching| {
-        let launch = launch::measure(options, launching)?;
-        bar.inc(1);
-        Ok(launch)
-    })?;
-    bar.finish_and_clear();
-    let rows =
-        entrants.iter().zip(&launches).flat_map(|(entrant, launches)| report::rows(options, entrant.system, launches));
-    let report = FftReport { rows: rows.collect() };
+    let rows = run::side_by_side(
+        &options.setup,
+        ours,
+        |workshop, system| workshop.fft_program(&system.name(), &system.toolchain()),
+        |launching| launch::measure(options, launching),
+        |system, launches| report::rows(options, system, launches),
+    )?;
+    let report = FftReport { rows };
     if let Some(directory) = &options.setup.plot {
         plot::draw(&report.figures(), directory)?;
     }

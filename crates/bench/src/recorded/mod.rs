@@ -13,7 +13,6 @@ mod table;
 pub use report::{HandedOver, RecordedReport, RecordedRow};
 pub use table::render as render_recorded_table;
 
-use crate::compile::Workshop;
 use crate::job::System;
 use crate::{BenchError, Call, Collective, OptionError, Setup, options, plot, run};
 use serde::{Deserialize, Serialize};
@@ -76,20 +75,14 @@ impl Way {
 /// If anything fails: a comparison with a system missing is none. Wrong bytes are no error here; their row says so.
 pub fn run_recorded(options: &RecordedOptions, ours: &[&dyn System]) -> Result<RecordedReport, BenchError> {
     options.check()?;
-    let bar = run::bar(&options.setup, ours.len(), 1);
-    let peers = run::installed(&options.setup, &bar)?;
-    let workshop = Workshop::open()?;
-    let build = |system: &dyn System| workshop.messages_program(&system.name(), &system.toolchain());
-    let entrants = run::entrants(ours, &peers, &bar, build)?;
-    let launches = run::go_through(&options.setup, &entrants, workshop.path(), &bar, |launching| {
-        let launch = launch::measure(options, launching)?;
-        bar.inc(1);
-        Ok(launch)
-    })?;
-    bar.finish_and_clear();
-    let rows =
-        entrants.iter().zip(&launches).flat_map(|(entrant, launches)| report::rows(options, entrant.system, launches));
-    let report = RecordedReport { rows: rows.collect() };
+    let rows = run::side_by_side(
+        &options.setup,
+        ours,
+        |workshop, system| workshop.messages_program(&system.name(), &system.toolchain()),
+        |launching| launch::measure(options, launching),
+        |system, launches| report::rows(options, system, launches),
+    )?;
+    let report = RecordedReport { rows };
     if let Some(directory) = &options.setup.plot {
         plot::draw(&report.figures(), directory)?;
     }

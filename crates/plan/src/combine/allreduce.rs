@@ -190,8 +190,7 @@ fn rabenseifner(draft: &mut Draft, ranks: u32, rank: Rank, vector: Vector) -> Pa
             after.extend(received.after);
             finished = Part { span: of(&halves.ranges[round as usize]), after: after.clone() };
         }
-        // Among one rank alone nothing has gone.
-        if pairing.rounds() == 0 { Part { span: kept, after } } else { finished }
+        finished
     });
     leave(draft, pairing.role(rank), result)
 }
