@@ -9,7 +9,7 @@ mod program;
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -43,10 +43,6 @@ fn hindrance() -> Option<String> {
     (!missing.is_empty()).then(|| format!("{} not installed; apt-get install slurm-wlm", missing.join(", ")))
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port()
-}
-
 /// A Slurm with its daemons; they end with it, last started first.
 struct Slurm {
     daemons: Vec<Process>,
@@ -62,7 +58,7 @@ impl Drop for Slurm {
 impl Slurm {
     fn start() -> Slurm {
         let mut slurm = Slurm { daemons: Vec::new(), directory: tempfile::tempdir().expect("a directory") };
-        let [controller, node] = [free_port(), free_port()];
+        let [controller, node] = [(); 2].map(|()| outboard_lab::free_port().expect("a port"));
         fs::write(slurm.configuration(), slurm.settings(controller, node)).expect("written");
         for name in ["state", "spool", "temporary"] {
             fs::create_dir(slurm.path(name)).expect("fresh");

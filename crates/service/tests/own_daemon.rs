@@ -3,7 +3,6 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,7 +37,7 @@ impl Job {
     fn new() -> Job {
         let system = outboard_shm::attach::DEFAULT_SOCKET;
         assert!(!Path::new(system).exists(), "a daemon of the system's is at {system}; stop it for this test");
-        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+        let port = outboard_lab::free_port().expect("a port");
         Job { directory: tempfile::tempdir().expect("a directory"), rendezvous: format!("127.0.0.1:{port}") }
     }
 

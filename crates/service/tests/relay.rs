@@ -27,7 +27,7 @@ fn again() -> Command {
 
 /// An address where nobody listens.
 fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").to_string()
+    format!("127.0.0.1:{}", outboard_lab::free_port().expect("a port"))
 }
 
 /// A daemon and a relay to it, which takes orders.

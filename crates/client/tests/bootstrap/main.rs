@@ -112,7 +112,7 @@ fn assert_conform(children: Vec<Child>, expected: &str, ranks: usize) {
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    outboard_lab::free_port().unwrap()
 }
 
 const OWN: &str = "OUTBOARD_RANK={rank} OUTBOARD_WORLD_SIZE={ranks} OUTBOARD_RENDEZVOUS={host}:{port}";
