@@ -223,8 +223,8 @@ fn intel_progress_cores(ranks_per_host: u32, comm_core: bool) -> String {
 fn on_first_host(job: &Job<'_>, launcher: &Path) -> Result<Command, LaunchError> {
     let mut command =
         job.lab.command("h1", launcher).map_err(|error| LaunchError::new(launcher.display().to_string(), error))?;
-    // Every host has this directory; what the launchers leave behind there goes with it.
-    command.current_dir(job.directory).env("TMPDIR", job.directory);
+    // Every host has this directory.
+    command.current_dir(job.directory);
     Ok(command)
 }
 

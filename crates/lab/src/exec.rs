@@ -1,5 +1,5 @@
 //! The client of a host's agent: runs a program inside a host as if it were here, with this process's standard streams,
-//! environment and directory; forwards signals; ends as the program ends.
+//! environment (but `TMPDIR`) and directory; forwards signals; ends as the program ends.
 //!
 //! When the client dies, however, the agent kills the program's session.
 

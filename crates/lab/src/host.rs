@@ -33,8 +33,13 @@ const MAX_CONNECTIONS: usize = 512;
 /// Largest argument list and environment; the kernel's own default limit is 2 MiB.
 const MAX_REQUEST_BYTES: u64 = 8 * 1024 * 1024;
 const CONTROL_FD: i32 = 3;
+/// Mode of directories where every user may make files and remove their own.
+const OPEN_TO_ALL: u32 = 0o1777;
 /// A DPU's interface towards its host.
 const PCIE: &str = "pcie0";
+/// For temporary files, of this host alone: programs name them by process ids, which hosts have in common. Programs that
+/// exchange files across hosts use `/tmp` or any other directory of the machine.
+pub(crate) const TEMPORARY_DIR: &str = "/run/tmp";
 /// Where the addresses of all DPUs lie.
 const DPU_NETWORK: &str = "10.77.1.0";
 
@@ -113,15 +118,18 @@ fn build(
     Ok((agent, ready, routing))
 }
 
-/// Gives the host a `/proc`, `/sys`, `/run` and `/dev/shm` of its own, names for the lab's hosts and a boot id, by which
-/// communication libraries tell machines apart.
+/// Gives the host a `/proc`, `/sys`, `/run` and `/dev/shm` of its own, a directory for temporary files, names for the lab's
+/// hosts and a boot id, by which communication libraries tell machines apart.
 fn mount_all(place: &str) -> Result<(), SetupFailure> {
     let shared = rustix::fs::open(switch::SHARED_DIR, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| SetupFailure::new(place, "open the lab's directory", io::Error::from(e)))?;
     mount(place, "proc", "/proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC)?;
     mount(place, "sysfs", "/sys", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC)?;
-    private_tmpfs(place, "/dev/shm", 0o1777)?;
+    private_tmpfs(place, "/dev/shm", OPEN_TO_ALL)?;
     switch::private_run(place)?;
+    fs::create_dir(TEMPORARY_DIR)
+        .and_then(|()| set_mode(TEMPORARY_DIR, OPEN_TO_ALL))
+        .map_err(|e| SetupFailure::new(place, format!("create {TEMPORARY_DIR}"), e))?;
     bind(place, &format!("/proc/self/fd/{}", shared.as_raw_fd()), switch::SHARED_DIR)?;
     bind(place, switch::HOSTS_FILE, "/etc/hosts")?;
     let boot_id = "/proc/sys/kernel/random/boot_id";
@@ -133,8 +141,12 @@ fn mount_all(place: &str) -> Result<(), SetupFailure> {
 /// Mounts an empty memory file system on `target`.
 pub(crate) fn private_tmpfs(place: &str, target: &str, mode: u32) -> Result<(), SetupFailure> {
     mount(place, "tmpfs", target, MountFlags::NOSUID | MountFlags::NODEV)?;
-    fs::set_permissions(target, fs::Permissions::from_mode(mode))
-        .map_err(|e| SetupFailure::new(place, format!("set the mode of {target}"), e))
+    set_mode(target, mode).map_err(|e| SetupFailure::new(place, format!("set the mode of {target}"), e))
+}
+
+/// Sets a mode as it is, whatever the umask.
+fn set_mode(path: &str, mode: u32) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
 fn mount(place: &str, kind: &str, target: &str, flags: MountFlags) -> Result<(), SetupFailure> {

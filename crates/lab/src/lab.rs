@@ -245,9 +245,9 @@ impl Lab {
 
     /// A command that runs `program` inside `host` (`h1`, `h1-dpu` or an address).
     ///
-    /// It takes the standard streams, environment and directory that the command is given, exits with the program's exit
-    /// code or by the signal that ended it, passes on SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2, and takes the
-    /// program's session with it when killed.
+    /// It takes the standard streams, environment (but `TMPDIR`, which names a directory of that host's own) and directory
+    /// that the command is given, exits with the program's exit code or by the signal that ended it, passes on SIGINT,
+    /// SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2, and takes the program's session with it when killed.
     pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
         let (_, socket) = self.agent(host)?;
         let mut command = Command::new(&self.program);

@@ -1,5 +1,6 @@
 //! Programs inside a host: starting one in a session of its own, and ending a session.
 
+use crate::host::TEMPORARY_DIR;
 use crate::message::ExecRequest;
 use rustix::process::{Pid, Signal};
 use std::fs;
@@ -11,7 +12,7 @@ use std::process::{Command, Stdio};
 /// Rounds of killing before a session that forks faster than it dies is given up.
 const KILL_ROUNDS: usize = 100;
 
-/// Starts a program as leader of a new session with the given standard streams.
+/// Starts a program as leader of a new session with the given standard streams, its temporary files on this host.
 pub(crate) fn start(request: &ExecRequest, streams: [OwnedFd; 3]) -> Result<Pid, String> {
     let (program, args) = request.argv.split_first().ok_or("no program was named")?;
     if !request.cwd.is_dir() {
@@ -20,6 +21,7 @@ pub(crate) fn start(request: &ExecRequest, streams: [OwnedFd; 3]) -> Result<Pid,
     let [stdin, stdout, stderr] = streams.map(Stdio::from);
     let mut command = Command::new(program);
     command.args(args).env_clear().envs(request.env.iter().map(|(k, v)| (k, v))).current_dir(&request.cwd);
+    command.env("TMPDIR", TEMPORARY_DIR);
     command.stdin(stdin).stdout(stdout).stderr(stderr);
     // SAFETY: the closure makes system calls only, touching no memory but its own stack.
     unsafe { command.pre_exec(become_session_leader) };

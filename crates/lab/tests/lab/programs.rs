@@ -14,6 +14,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("programs_that_cannot_run_are_named", programs_that_cannot_run_are_named),
     ("a_remote_shell_leads_from_host_to_host", a_remote_shell_leads_from_host_to_host),
     ("hosts_share_neither_memory_nor_processes", hosts_share_neither_memory_nor_processes),
+    ("temporary_files_are_of_one_host", temporary_files_are_of_one_host),
     ("hosts_know_each_other_by_name", hosts_know_each_other_by_name),
 ];
 
@@ -116,6 +117,34 @@ fn hosts_share_neither_memory_nor_processes() {
     assert_eq!(output(&lab, "h2", "ls /sys/class/net"), "eth0\nlo");
     signal(&sleeper, libc::SIGKILL);
     sleeper.wait().unwrap();
+}
+
+/// Daemons of launchers name their directories by process ids, and those that start alike on several hosts have the same.
+fn temporary_files_are_of_one_host() {
+    let lab = start("2x1gbit");
+    let shared = tempfile::tempdir().unwrap();
+    let agent = lab.remote_shell().unwrap().map(|word| word.into_string().unwrap()).join(" ");
+    let in_host = |host, line: &str| {
+        let said = shell(&lab, host, line).env("TMPDIR", shared.path()).output().unwrap();
+        assert!(said.status.success(), "{line} in {host}: {said:?}");
+        String::from_utf8(said.stdout).unwrap()
+    };
+    // The first program of either host: what they call themselves by is the same, and neither finds the other's.
+    let session = "me=$TMPDIR/daemon.$$; ls $TMPDIR; echo of $(hostname) > $me; echo $me";
+    let (one, two) = (in_host("h1", session), in_host("h2", session));
+    assert_eq!(one, two, "one name, and no file before");
+    assert_eq!(one.lines().count(), 1, "{one}");
+    // However a program comes to a host, it gets that host's.
+    let read = format!("cat {}", one.trim_end());
+    assert_eq!(in_host("h1", &format!("{read}; {agent} h2 '{read}; echo $TMPDIR'; echo $TMPDIR")), {
+        let directory = Path::new(one.trim_end()).parent().unwrap().display();
+        format!("of h1\nof h2\n{directory}\n{directory}\n")
+    });
+    assert_eq!(in_host("h2", "stat -c %a $TMPDIR"), "1777\n");
+    // Everything else is where it was.
+    in_host("h1", &format!("echo from h1 > {}/file", shared.path().display()));
+    assert_eq!(in_host("h2", &format!("cat {}/file", shared.path().display())), "from h1\n");
+    assert_eq!(std::fs::read_dir(shared.path()).unwrap().count(), 1, "nothing but that file");
 }
 
 fn hosts_know_each_other_by_name() {
