@@ -4,13 +4,14 @@
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use outboard_bench::{
-    BenchError, BenchOptions, Collective, FftOptions, LateBy, Lateness, Layout, Peer, RecordedOptions, Report, Setup,
-    Way, render_fft_table, run, run_fft, run_recorded,
+    BenchError, BenchOptions, Collective, FftOptions, Job, LateBy, Lateness, Layout, Peer, RecordedOptions, Report,
+    Setup, Way, default_peers_dir, open_mpi_launcher, render_fft_table, run, run_fft, run_recorded,
 };
-use outboard_lab::{Loss, LossOf, SpecError};
+use outboard_lab::{Lab, Loss, LossOf, SpecError};
 use std::fs;
+use std::io;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 fn main() -> ExitCode {
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Trial::test("a_late_rank_without_blocks_delays_nobody", a_late_rank_without_blocks_delays_nobody),
         Trial::test("fft_has_the_same_bits_below_any_layout", fft_has_the_same_bits_below_any_layout),
         Trial::test("messages_go_in_both_ways", messages_go_in_both_ways),
+        Trial::test("daemons_of_a_launcher_keep_to_their_hosts", daemons_of_a_launcher_keep_to_their_hosts),
         Trial::test("a_launch_out_of_time_leaves_nothing_running", a_launch_out_of_time_leaves_nothing_running),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -212,6 +214,34 @@ fn messages_go_in_both_ways() -> Result<(), Failed> {
     let mut none = options;
     none.sizes.clear();
     assert!(run_recorded(&none, &[]).is_err());
+    Ok(())
+}
+
+/// Daemons of several hosts that share a session directory overwrite each other's files.
+fn daemons_of_a_launcher_keep_to_their_hosts() -> Result<(), Failed> {
+    let lab = Lab::start(&"3x1gbit".parse()?)?;
+    let directory = tempfile::tempdir()?;
+    // The daemon tells a rank where its session lies.
+    let line = "case $PMIX_SERVER_TMPDIR in $TMPDIR/*) echo $(hostname): $(ls -A $TMPDIR | wc -l) ;; esac";
+    let job = Job {
+        lab: &lab,
+        ranks: 3,
+        layout: Layout::Contiguous,
+        program: Path::new("/bin/sh"),
+        arguments: &["-c", line].map(String::from),
+        comm_core: false,
+        directory: directory.path(),
+    };
+    let mut launcher = open_mpi_launcher(Peer::Debian, &default_peers_dir(), &job, false, &[])?;
+    let said = launcher.stdin(Stdio::null()).env("TMPDIR", directory.path()).output()?;
+    let text = String::from_utf8(said.stdout)?;
+    assert!(said.status.success(), "{text}{}", String::from_utf8_lossy(&said.stderr));
+    let mut sessions: Vec<&str> = text.lines().collect();
+    sessions.sort_unstable();
+    assert_eq!(sessions, ["h1: 1", "h2: 1", "h3: 1"], "each in its host's directory, with nothing beside it");
+    let beside: Vec<_> =
+        fs::read_dir(directory.path())?.map(|entry| Ok(entry?.file_name())).collect::<Result<_, io::Error>>()?;
+    assert_eq!(beside, ["remote-shell"], "what every host sees");
     Ok(())
 }
 
