@@ -54,7 +54,7 @@ pub(crate) struct Context<'a> {
 impl Context<'_> {
     /// How much of a link one collective may take at once.
     pub(crate) fn portion(&self) -> Portion {
-        Portion::new(self.config, self.out.in_company)
+        Portion::new(self.config, self.out.company)
     }
 }
 

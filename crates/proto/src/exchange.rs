@@ -29,7 +29,7 @@
 //! at once, so it counts by that share.
 //!
 //! Invariants: every byte is asked for once; a call completes once and none of its buffers is named after that; at most
-//! [`Config::pull_bytes`](crate::Config) are under way as counted by share, or one piece; less beside other groups (MC-13).
+//! [`Config::pull_bytes`](crate::Config) are under way as counted by share, or one piece; less beside small calls (MC-13).
 //! Never sees payload.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,6 +46,7 @@ use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{Call, Class, InFlight, MemRef, Moves, Order, Pairs, Region, Signature, Sizes, Step};
 use crate::link::{Tag, Tagged};
 use crate::outbox::{Completion, Staging};
+use crate::pacing::Company;
 use crate::wire::{MAX_BLOCKS, Message};
 
 /// Pieces that may be under way where sources have blocks for nobody else: few enough to be large, enough to keep several
@@ -441,8 +442,12 @@ impl Exchange {
     fn pull(&mut self, cx: &mut Context<'_>) {
         let mut pulls: BTreeMap<SpId, Vec<(Rank, Rank, u64)>> = BTreeMap::new();
         let most = cx.portion().pulled;
-        // Beside other groups of two sources at a time, so that next to nothing queues at the switch (MC-13).
-        let largest = (most / if cx.out.in_company { 2 } else { PIECES }).max(1);
+        let pieces = match cx.out.company {
+            // Of two sources at a time, so that next to nothing queues at the switch (MC-13).
+            Company::Small => 2,
+            Company::Nobody | Company::Large => PIECES,
+        };
+        let largest = (most / pieces).max(1);
         while let Some(&(asked, distance, pair)) = self.queue.first() {
             let (Inbound::Announced { bytes, weight } | Inbound::Coming { bytes, weight, .. }) = self.inbound[&pair]
             else {

@@ -10,14 +10,15 @@ use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
 use crate::interface::{CallKind, Counters, Event, MemRef, Order, Step};
+use crate::pacing::Company;
 use crate::wire::Message;
 
 /// Collected wishes of one service process.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     pub(crate) now: Instant,
-    /// Several groups have collectives in flight, or had a moment ago: what one sends delays the others (MC-13).
-    pub(crate) in_company: bool,
+    /// Whom what one group sends delays (MC-13).
+    pub(crate) company: Company,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) events: VecDeque<Event>,
     /// The calls whose ends wait among the events.
@@ -42,7 +43,7 @@ impl Outbox {
     pub(crate) fn new(config: &Config) -> Self {
         Outbox {
             now: Instant(0),
-            in_company: false,
+            company: Company::Nobody,
             orders: VecDeque::new(),
             events: VecDeque::new(),
             completions: VecDeque::new(),

@@ -99,11 +99,15 @@ impl Pace {
         Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
     }
 
-    /// The same beside other groups: batches that do not keep them waiting, and some of the link left over, so that queues
-    /// which the others' messages add to become empty again (MC-13).
-    pub(crate) fn in_company(self, config: &Config) -> Self {
+    /// The same beside other groups: some of the link is left over, so that queues which the others' messages add to become
+    /// empty again, and batches do not keep small calls waiting (MC-13).
+    pub(crate) fn beside(self, company: Company, config: &Config) -> Self {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
-        let batch = self.batch.min((bytes_in(TURN, self.rate) / datagram).max(LEAST_BATCH));
+        let batch = match company {
+            Company::Nobody => return self,
+            Company::Large => self.batch,
+            Company::Small => self.batch.min((bytes_in(TURN, self.rate) / datagram).max(LEAST_BATCH)),
+        };
         let rate = self.rate - self.rate / 8;
         Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
     }
@@ -111,8 +115,10 @@ impl Pace {
 
 /// Time that one group keeps a link from another with one piece, and with what it has queued beside.
 const TURN: Duration = Duration::from_micros(64);
-/// What a group alone has queued: enough for a service process that the machine lets wait.
-const ALONE: Duration = Duration::from_millis(4);
+/// What is queued where no small call waits for it: enough for a service process that the machine lets wait.
+const UNHURRIED: Duration = Duration::from_millis(4);
+/// A call is small when it may wait behind others for more than so many times as long as its own bytes take.
+const FEW: u64 = 4;
 /// A round trip longer than this was measured behind a queue.
 const LONGEST_TRIP: Duration = Duration::from_micros(250);
 /// A piece smaller than this costs more by its bookkeeping than by its bytes.
@@ -120,7 +126,45 @@ const LEAST_PIECE: u64 = 8 << 10;
 /// Datagrams likewise.
 const LEAST_BATCH: u64 = 4;
 
-/// How much of a link one collective may take at once: large pieces are cheap, small ones let others in (MC-13).
+/// What other groups have in flight at a service process beside one (MC-13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// Nothing.
+    Nobody,
+    /// Calls, none of them small beside the others: whoever moves much itself waits for others' large pieces no longer than
+    /// for the link that it shares with them.
+    Large,
+    /// Some call is small, or was a moment ago: it is to wait for small pieces only.
+    Small,
+}
+
+/// Which calls are small: those that may wait several times as long for the link as their own bytes take on it, when other
+/// groups have queued all that they may (MC-13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Smallness {
+    /// What even small pieces keep a call waiting for: a smaller one does not wait for less.
+    least: u64,
+    /// What others may have queued before it without regard to small calls, here or at their own end.
+    most: u64,
+}
+
+impl Smallness {
+    pub(crate) fn new(config: &Config) -> Self {
+        let [large, small] = [Company::Large, Company::Small].map(|company| Portion::new(config, company).queued);
+        Smallness { least: small, most: large.max(config.pull_bytes) }
+    }
+
+    /// Whether a call that moves `bytes` is small beside those of other groups that move `others` together.
+    pub(crate) fn beside(self, bytes: u64, others: u64) -> bool {
+        bytes.max(self.least).saturating_mul(FEW) < others.min(self.most)
+    }
+}
+
+/// How much of a link one collective may take at once: large pieces are cheap, small ones let small calls in (MC-13).
+///
+/// The first small call still waits behind what was queued without it: on a link of its own service process
+/// [`UNHURRIED`] and two round trips, all links together, and one piece more on each; at the switch, what the exchanges of its host
+/// have asked for, `pulled` bytes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Portion {
     /// Bytes of one fragment or repair.
@@ -132,15 +176,18 @@ pub(crate) struct Portion {
 }
 
 impl Portion {
-    /// For a group that is in the company of others, or alone.
-    pub(crate) fn new(config: &Config, in_company: bool) -> Self {
+    /// For a group in this company.
+    pub(crate) fn new(config: &Config, company: Company) -> Self {
         let fragment = u64::from(config.fragment_bytes);
-        if in_company {
-            let piece = bytes_in(TURN, config.link_rate).max(LEAST_PIECE).min(fragment);
-            Portion { piece, queued: piece * 2, pulled: config.pull_bytes.min(piece * 4) }
-        } else {
-            let queued = bytes_in(ALONE, config.link_rate).max(fragment * 4);
-            Portion { piece: fragment, queued, pulled: config.pull_bytes }
+        match company {
+            Company::Small => {
+                let piece = bytes_in(TURN, config.link_rate).max(LEAST_PIECE).min(fragment);
+                Portion { piece, queued: piece * 2, pulled: config.pull_bytes.min(piece * 4) }
+            }
+            Company::Nobody | Company::Large => {
+                let queued = bytes_in(UNHURRIED, config.link_rate).max(fragment * 4);
+                Portion { piece: fragment, queued, pulled: config.pull_bytes }
+            }
         }
     }
 
@@ -196,10 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn mc_13_in_company_pieces_are_small_at_any_rate() {
+    fn mc_13_beside_a_small_call_pieces_are_small_at_any_rate() {
         for rate in [10_000_000, 1_000_000_000, 100_000_000_000] {
             let config = Config { link_rate: rate, ..Config::default() };
-            let [alone, among] = [false, true].map(|company| Portion::new(&config, company));
+            let [alone, large, among] =
+                [Company::Nobody, Company::Large, Company::Small].map(|company| Portion::new(&config, company));
+            assert_eq!(large, alone, "{rate}: nobody has a small call");
             let trip = Some(Duration::from_micros(10));
             assert!(among.piece <= alone.piece && among.pulled <= alone.pulled, "{rate}");
             assert!(among.queued(&config, 1, trip) < alone.queued(&config, 1, trip), "{rate}");
@@ -207,8 +256,26 @@ mod tests {
             let long = Some(Duration::from_secs(1));
             assert_eq!(among.queued(&config, 1, long), among.queued(&config, 1, Some(LONGEST_TRIP)), "{rate}");
             let pace = Pace::new(&config, Share::even(1, 1));
-            let in_company = pace.in_company(&config);
-            assert!(in_company.batch <= pace.batch && in_company.rate < pace.rate, "{rate}");
+            let [large, small] = [Company::Large, Company::Small].map(|company| pace.beside(company, &config));
+            assert!(small.batch <= pace.batch && small.rate < pace.rate, "{rate}");
+            assert_eq!((large.batch, large.rate), (pace.batch, small.rate), "{rate}: queues become empty again");
+        }
+    }
+
+    #[test]
+    fn mc_13_a_call_is_small_when_it_could_wait_a_few_times_as_long_as_it_takes() {
+        for rate in [10_000_000, 1_000_000_000, 100_000_000_000] {
+            let config = Config { link_rate: rate, ..Config::default() };
+            let calls = Smallness::new(&config);
+            for large in [4 << 20, 64 << 20] {
+                assert!(calls.beside(4 << 10, large), "{rate}: 4 KiB beside a stream of {large}");
+                assert!(calls.beside(0, large), "{rate}: a barrier beside a stream of {large}");
+                assert!(!calls.beside(large, large) && !calls.beside(large / FEW, large), "{rate}: as large {large}");
+                assert!(!calls.beside(large, u64::MAX), "{rate}: {large} beside any number of others");
+            }
+            assert!(!calls.beside(0, 0) && !calls.beside(0, 64 << 10), "{rate}: small pieces would not come sooner");
+            let queued = Portion::new(&config, Company::Large).queued;
+            assert!(!calls.beside(queued.max(config.pull_bytes), u64::MAX), "{rate}: takes as long as it waits");
         }
     }
 }

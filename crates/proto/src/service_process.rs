@@ -20,7 +20,7 @@ use crate::interface::{Call, Counters, Event, GroupSpec, InFlight, MulticastBatc
 use crate::link::{Received, Tagged};
 use crate::messaging::{RecordError, Recording};
 use crate::outbox::Outbox;
-use crate::pacing::{Pace, Pacer};
+use crate::pacing::{Pace, Pacer, Smallness};
 use crate::wire::{FrameHeader, Message};
 
 mod datagrams;
@@ -33,7 +33,7 @@ mod turns;
 
 use groups::{Group, Unmade};
 use peers::Peer;
-use turns::Turns;
+use turns::{Load, Turns};
 
 /// Multicast batches in the hands of the driver at once.
 const MAX_BATCHES: usize = 16;
@@ -88,7 +88,7 @@ impl ServiceProcess {
             retired: VecDeque::new(),
             unmade: VecDeque::new(),
             lost_peers: VecDeque::new(),
-            turns: Turns::default(),
+            turns: Turns::new(Smallness::new(&config)),
             batches: BTreeMap::new(),
             next_token: seed | 1,
             pacer: Pacer::new(config.link_rate, config.switch_queue),
@@ -329,7 +329,7 @@ impl ServiceProcess {
         let (members, found) = groups.get_mut(&group).expect("just asked").parts(instance);
         let collective = found.and_then(Instance::collective).expect("only collectives multicast");
         let pace = Pace::new(&self.config, collective.share(members));
-        let pace = if self.out.in_company { pace.in_company(&self.config) } else { pace };
+        let pace = pace.beside(self.out.company, &self.config);
         let (key, reach) = (members.key, members.reach);
         let mut cx = Context { config: &self.config, members, out: &mut self.out };
         let batch = collective.next_batch(&mut cx, pace.batch).expect("it has one");
@@ -359,7 +359,13 @@ impl ServiceProcess {
     /// A collective gets its turns from now on.
     fn begin(&mut self, group: GroupHandle, instance: InstanceId) {
         self.turns.insert(group, instance);
-        self.out.in_company = self.turns.in_company(self.out.now);
+        self.out.company = self.turns.company(self.out.now);
+    }
+
+    /// A rank here waits from now on for what a call of it moves.
+    fn note_load(&mut self, call: &Call, ranks: u32) {
+        self.turns.load(call.group, call.instance, Load::of(call, ranks));
+        self.out.company = self.turns.company(self.out.now);
     }
 
     /// After every input: messages go to their links, what has ended is cleared away.
@@ -378,7 +384,7 @@ impl ServiceProcess {
                 self.end_collective(group, instance);
             }
         }
-        self.out.in_company = self.turns.in_company(self.out.now);
+        self.out.company = self.turns.company(self.out.now);
     }
 }
 

@@ -77,8 +77,9 @@ impl ServiceProcess {
         if !sound || !g.is_ready() || !g.is_member(call.rank) || !g.messaging.accepts(call, &g.members) {
             return Err(protocol);
         }
-        let owned = call.clone();
+        let (owned, ranks) = (call.clone(), g.members.ranks());
         self.with_messaging(call.group, |messaging, cx| messaging.handle_call(cx, owned));
+        self.note_load(call, ranks);
         Ok(())
     }
 

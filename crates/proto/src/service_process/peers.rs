@@ -213,7 +213,7 @@ impl ServiceProcess {
     /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room: a piece of each group in turn
     /// (MC-13).
     pub(super) fn fill_links(&mut self) {
-        let portion = Portion::new(&self.config, self.out.in_company);
+        let portion = Portion::new(&self.config, self.out.company);
         let mut targets = BTreeSet::new();
         for (group, instance) in self.turns.iter() {
             let Some(g) = self.groups.get_mut(&group) else { continue };

@@ -57,7 +57,8 @@ impl ServiceProcess {
         let protocol = CollectiveError::Protocol(self.id);
         let g = self.groups.get_mut(&call.group).ok_or(protocol.clone())?;
         let local = g.members.local(call.rank).ok_or(protocol.clone())?;
-        if call.instance.0 != g.calls[local].0 + 1 || g.left.contains(&call.rank) || !sound(call, g.members.ranks()) {
+        let ranks = g.members.ranks();
+        if call.instance.0 != g.calls[local].0 + 1 || g.left.contains(&call.rank) || !sound(call, ranks) {
             return Err(protocol);
         }
         g.calls[local] = (call.instance.0, Some(call.signature));
@@ -68,6 +69,7 @@ impl ServiceProcess {
             return Err(protocol);
         }
         self.know_instance(call.group, call.instance, call.signature, call.rank, extents_of(call))?;
+        self.note_load(call, ranks);
         self.set_deadline(call);
         let owned = call.clone();
         self.with_instance_or_break(call.group, call.instance, |i, cx| i.handle_call(cx, owned));
