@@ -17,7 +17,7 @@ use crate::wire::Message;
 #[derive(Debug)]
 pub(crate) struct Outbox {
     pub(crate) now: Instant,
-    /// Whom what one group sends delays (MC-13).
+    /// What else is in flight beside the group that sends (MC-13).
     pub(crate) company: Company,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) events: VecDeque<Event>,

@@ -99,15 +99,11 @@ impl Pace {
         Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
     }
 
-    /// The same beside other groups: some of the link is left over, so that queues which the others' messages add to become
-    /// empty again, and batches do not keep small calls waiting (MC-13).
-    pub(crate) fn beside(self, company: Company, config: &Config) -> Self {
+    /// The same beside other groups: batches that do not keep them waiting, and some of the link left over, so that queues
+    /// which the others' messages add to become empty again (MC-13).
+    pub(crate) fn in_company(self, config: &Config) -> Self {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
-        let batch = match company {
-            Company::Nobody => return self,
-            Company::Large => self.batch,
-            Company::Small => self.batch.min((bytes_in(TURN, self.rate) / datagram).max(LEAST_BATCH)),
-        };
+        let batch = self.batch.min((bytes_in(TURN, self.rate) / datagram).max(LEAST_BATCH));
         let rate = self.rate - self.rate / 8;
         Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
     }
@@ -131,8 +127,8 @@ const LEAST_BATCH: u64 = 4;
 pub(crate) enum Company {
     /// Nothing.
     Nobody,
-    /// Calls, none of them small beside the others: whoever moves much itself waits for others' large pieces no longer than
-    /// for the link that it shares with them.
+    /// Calls, none of them small beside the others: who moves much itself does not wait for others' large pieces much longer
+    /// than for its share of the link.
     Large,
     /// Some call is small, or was a moment ago: it is to wait for small pieces only.
     Small,
@@ -150,7 +146,7 @@ pub(crate) struct Smallness {
 
 impl Smallness {
     pub(crate) fn new(config: &Config) -> Self {
-        let [large, small] = [Company::Large, Company::Small].map(|company| Portion::new(config, company).queued);
+        let [large, small] = [Company::Nobody, Company::Small].map(|company| Portion::new(config, company).queued);
         Smallness { least: small, most: large.max(config.pull_bytes) }
     }
 
@@ -162,9 +158,9 @@ impl Smallness {
 
 /// How much of a link one collective may take at once: large pieces are cheap, small ones let small calls in (MC-13).
 ///
-/// The first small call still waits behind what was queued without it: on a link of its own service process
-/// [`UNHURRIED`] and two round trips, all links together, and one piece more on each; at the switch, what the exchanges of its host
-/// have asked for, `pulled` bytes each.
+/// The first small call still waits behind what was queued without it, once for each message that it sends on the way of
+/// one: at each service process [`UNHURRIED`] and two round trips of bytes, all links together, and up to a piece more on each;
+/// at the switch what the exchanges of the receiving host have asked for, `pulled` bytes each. What is queued after it is small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Portion {
     /// Bytes of one fragment or repair.
@@ -256,9 +252,8 @@ mod tests {
             let long = Some(Duration::from_secs(1));
             assert_eq!(among.queued(&config, 1, long), among.queued(&config, 1, Some(LONGEST_TRIP)), "{rate}");
             let pace = Pace::new(&config, Share::even(1, 1));
-            let [large, small] = [Company::Large, Company::Small].map(|company| pace.beside(company, &config));
-            assert!(small.batch <= pace.batch && small.rate < pace.rate, "{rate}");
-            assert_eq!((large.batch, large.rate), (pace.batch, small.rate), "{rate}: queues become empty again");
+            let in_company = pace.in_company(&config);
+            assert!(in_company.batch <= pace.batch && in_company.rate < pace.rate, "{rate}");
         }
     }
 

@@ -20,7 +20,7 @@ use crate::interface::{Call, Counters, Event, GroupSpec, InFlight, MulticastBatc
 use crate::link::{Received, Tagged};
 use crate::messaging::{RecordError, Recording};
 use crate::outbox::Outbox;
-use crate::pacing::{Pace, Pacer, Smallness};
+use crate::pacing::{Company, Pace, Pacer, Smallness};
 use crate::wire::{FrameHeader, Message};
 
 mod datagrams;
@@ -329,7 +329,10 @@ impl ServiceProcess {
         let (members, found) = groups.get_mut(&group).expect("just asked").parts(instance);
         let collective = found.and_then(Instance::collective).expect("only collectives multicast");
         let pace = Pace::new(&self.config, collective.share(members));
-        let pace = pace.beside(self.out.company, &self.config);
+        let pace = match self.out.company {
+            Company::Nobody => pace,
+            Company::Large | Company::Small => pace.in_company(&self.config),
+        };
         let (key, reach) = (members.key, members.reach);
         let mut cx = Context { config: &self.config, members, out: &mut self.out };
         let batch = collective.next_batch(&mut cx, pace.batch).expect("it has one");

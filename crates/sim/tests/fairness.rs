@@ -86,3 +86,51 @@ fn mc_13_a_stream_of_broadcasts_lets_small_ones_through() {
 fn mc_13_a_stream_of_all_to_alls_lets_small_ones_through() {
     a_stream_lets_small_calls_through(Pattern::Alltoall, AllgatherAlgorithm::Multicast);
 }
+
+/// Bytes of one block of [`grid`].
+const BLOCK: u64 = 1 << 20;
+const GRID_CALLS: u64 = 6;
+
+/// Ranks of four hosts in rows and columns, as in a transform by pencils: all-to-alls of large blocks in each row and each
+/// column, two at a time, beside small ones of all ranks where told so.
+fn grid(small: bool) -> Scenario {
+    let mut scenario = beside(Pattern::Alltoall, AllgatherAlgorithm::Multicast, &[0, 1, 2, 3], (false, small));
+    let large = CallPlan { at: Duration::from_millis(5), ..CallPlan::of(Pattern::Alltoall, BLOCK) };
+    let pairs = [[0, 1], [2, 3], [0, 2], [1, 3]].map(|members| GroupPlan {
+        window: 2,
+        calls: vec![large.clone(); GRID_CALLS as usize],
+        ..GroupPlan::new(members)
+    });
+    scenario.groups.splice(STREAM..OTHER, pairs);
+    scenario
+}
+
+/// Frames with payload.
+fn fragments(outcome: &Outcome) -> u64 {
+    outcome.counters.iter().map(|c| c.frames - c.control_frames).sum()
+}
+
+#[test]
+fn mc_13_groups_of_large_calls_alone_move_large_pieces() {
+    let scenario = grid(false);
+    let outcome = outcome(&scenario);
+    let sent_by_each = 2 * GRID_CALLS * BLOCK;
+    let in_large_pieces = 4 * sent_by_each / u64::from(scenario.config.fragment_bytes);
+    let limit = Duration::from_secs_f64(sent_by_each as f64 * 8.0 / scenario.network.rate as f64);
+    assert_eq!(fragments(&outcome), in_large_pieces, "nobody small waits for them");
+    assert!(outcome.in_collectives < limit * 6 / 5, "{:?}, the links alone {limit:?}", outcome.in_collectives);
+}
+
+#[test]
+fn mc_13_small_calls_pass_groups_of_large_calls() {
+    let quiet = beside(Pattern::Alltoall, AllgatherAlgorithm::Multicast, &[0, 1, 2, 3], (false, true));
+    let [large, both] = [false, true].map(grid);
+    let alone = mean(&times(&quiet, &outcome(&quiet), OTHER));
+    let together = outcome(&both);
+    let small = times(&both, &together, both.groups.len() - 1);
+    let (average, longest) = (mean(&small[1..]), small[1..].iter().max().expect("there are more"));
+    assert!(average < alone * 6 && *longest < alone * 10, "{average:?}, at most {longest:?}; {alone:?} alone");
+    let in_flight = Duration::from_secs_f64((4 * BLOCK * 8) as f64 / both.network.rate as f64);
+    assert!(small[0] < in_flight / 3, "the first took {:?}, and {in_flight:?} was to be moved by each", small[0]);
+    assert!(fragments(&together) > fragments(&outcome(&large)) * 3 / 2, "what comes later is in small pieces");
+}
