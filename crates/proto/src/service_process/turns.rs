@@ -141,14 +141,20 @@ impl Turns {
         self.small = self.has_small();
     }
 
-    /// Whether some group has a call that is small beside those of the others.
+    /// Whether some group has a call that is small beside those of another. Many that are alike wait for each other however
+    /// their turns are cut.
     fn has_small(&self) -> bool {
         if self.groups.len() < 2 {
             return false;
         }
-        let all = self.groups.values().fold(0_u64, |sum, group| sum.saturating_add(group.all()));
+        let (mut most, mut next) = (0, 0);
+        for all in self.groups.values().map(Group::all) {
+            next = next.max(all.min(most));
+            most = most.max(all);
+        }
         let small = |group: &Group| {
-            group.least().is_some_and(|least| self.smallness.beside(least, all.saturating_sub(group.all())))
+            let other = if group.all() == most { next } else { most };
+            group.least().is_some_and(|least| self.smallness.beside(least, other))
         };
         self.groups.values().any(small)
     }
@@ -237,7 +243,10 @@ mod tests {
         assert_eq!(company(&[large]), Company::Nobody);
         assert_eq!(company(&[small]), Company::Nobody);
         assert_eq!(company(&[large, Load::Shared(LARGE / 4)]), Company::Large);
-        assert_eq!(company(&[large, large, large]), Company::Large);
+        assert_eq!(company(&[large; 3]), Company::Large);
+        assert_eq!(company(&[Load::Own(64 << 10); 40]), Company::Large, "alike, however many");
+        let ascending = [Load::Own(LARGE / 16), Load::Own(LARGE / 4), large];
+        assert_eq!(company(&ascending), Company::Large);
         assert_eq!(company(&[small, Load::Shared(8192)]), Company::Large, "neither is in the other's way");
         for small in [small, Load::Own(4096), Load::Single(4096), Load::Shared(0)] {
             assert_eq!(company(&[large, small]), Company::Small);
