@@ -3,7 +3,7 @@
 mod support;
 
 use support::refusable::Calls;
-use support::{Daemon, Rank, again, ranks};
+use support::{Daemon, again, let_go, ranks};
 
 const RANKS: usize = 3;
 const MOST_RANGES: usize = 4;
@@ -31,8 +31,7 @@ fn churn(refused: &[Calls], tier: &str) {
     let count = |name: &str| statistics[name].as_u64().expect("a number") as usize;
     assert!((1..=MOST_RANGES * RANKS).contains(&count("registered_ranges")), "{statistics}");
     assert!((1..=MOST_MAPPED * RANKS).contains(&count("mapped_ranges")), "{statistics}");
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
+    let_go(ranks);
 }
 
 #[test]

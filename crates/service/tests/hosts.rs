@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 
 use outboard_lab::{Lab, LabSpec, Loss, LossOf};
 use support::refusable::Calls;
-use support::{DAEMON, Daemon, Rank, SCENARIO, scenarios, start_ranks};
+use support::{DAEMON, Daemon, Rank, SCENARIO, all_say, kill_the_last, let_go, scenarios, start_ranks};
 
 const RATE: u64 = 500_000_000;
 const PORT: u16 = 7000;
@@ -146,6 +146,18 @@ impl Cluster {
         ranks
     }
 
+    /// Ranks of a scenario that say when they are done, to a good end.
+    fn run(&self, scenario: &str, each: usize) {
+        self.run_by(Layout::Contiguous, scenario, each);
+    }
+
+    fn run_by(&self, layout: Layout, scenario: &str, each: usize) {
+        let mut ranks = self.ranks_by(layout, scenario, each);
+        all_say(&mut ranks, "done");
+        let_go(ranks);
+        assert_eq!(self.count("failed"), 0);
+    }
+
     /// Bytes over the link of each host so far, both ways.
     fn wire_bytes(&self) -> Vec<u64> {
         let ports = self.lab.counters().expect("the lab is up");
@@ -157,38 +169,10 @@ impl Cluster {
     }
 }
 
-/// Runs the scenario of all sizes and ends its ranks.
-fn gather(cluster: &Cluster, each: usize) {
-    gather_by(cluster, Layout::Contiguous, each);
-}
-
-fn gather_by(cluster: &Cluster, layout: Layout, each: usize) {
-    let mut ranks = cluster.ranks_by(layout, "allgather", each);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
-    assert_eq!(cluster.count("failed"), 0);
-}
-
-fn broadcast(cluster: &Cluster, each: usize) {
-    let mut ranks = cluster.ranks("broadcast", each);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
-    assert_eq!(cluster.count("failed"), 0);
-}
-
-fn exchange(cluster: &Cluster, each: usize) {
-    let mut ranks = cluster.ranks("alltoall", each);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
-}
-
 /// MC-8: each block is multicast once, by its root.
 fn multicast_moves_each_block_once() {
     let cluster = Cluster::start(3, None, &[]);
-    gather(&cluster, 2);
+    cluster.run("allgather", 2);
     let blocks: u64 = [0, 1, 1447, 1448, 4096, 100_003, 1 << 20].iter().sum();
     // Twice, in place and not, from each of six ranks.
     assert_eq!(cluster.count("multicast_bytes"), 12 * blocks);
@@ -197,7 +181,7 @@ fn multicast_moves_each_block_once() {
 /// MC-1: what a rank broadcasts is multicast once.
 fn broadcasts_are_multicast_once() {
     let cluster = Cluster::start(3, None, &[]);
-    broadcast(&cluster, 2);
+    cluster.run("broadcast", 2);
     let broadcasts: u64 = 6 * [0, 1, 1448, 100_003].iter().sum::<u64>();
     let gathers = 4 * 6 * 6 * 3000;
     assert_eq!(cluster.count("multicast_bytes"), broadcasts + gathers);
@@ -205,7 +189,7 @@ fn broadcasts_are_multicast_once() {
 
 fn broadcasts_go_down_a_tree_without_multicast() {
     let cluster = Cluster::start(3, None, &["--algorithm", "ring"]);
-    broadcast(&cluster, 1);
+    cluster.run("broadcast", 1);
     assert_eq!(cluster.count("multicast_bytes"), 0);
 }
 
@@ -214,21 +198,20 @@ fn uneven_blocks_are_multicast_once() {
     for (options, multicast) in [(&[][..], true), (&["--algorithm", "ring"][..], false)] {
         let cluster = Cluster::start(3, None, options);
         let mut ranks = cluster.ranks("allgatherv", 2);
-        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+        all_say(&mut ranks, "done");
         let blocks: u64 =
             (0..12).flat_map(|call| (0..6).map(move |of| [0, 1, 1447, 10_000, 170_003][(of * 3 + call) % 5])).sum();
         assert_eq!(cluster.count("multicast_bytes"), if multicast { blocks } else { 0 });
         assert_eq!((cluster.count("completed"), cluster.count("failed")), (6 * 18, 0));
-        ranks.iter_mut().for_each(Rank::go_on);
-        ranks.into_iter().for_each(Rank::finish);
+        let_go(ranks);
     }
 }
 
 /// SP-5, with several exchanges and allgathers in flight.
 fn exchanges_are_pulled() {
     let cluster = Cluster::start(3, None, &[]);
-    exchange(&cluster, 2);
-    assert_eq!((cluster.count("completed"), cluster.count("failed")), (6 * 16, 0));
+    cluster.run("alltoall", 2);
+    assert_eq!(cluster.count("completed"), 6 * 16);
 }
 
 /// TH-2, over both plans of long vectors, with several daemons on a host, too.
@@ -237,11 +220,8 @@ fn ranks_reduce_and_pass_barriers() {
         let cluster = Cluster::with_siblings(3, siblings, None, &["--algorithm", algorithm]);
         for (scenario, calls) in [("reductions", 120), ("own-operators", 120), ("same-bits", 12)] {
             let before = cluster.count("completed");
-            let mut ranks = cluster.ranks(scenario, 2);
-            ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
-            assert_eq!((cluster.count("completed"), cluster.count("failed")), (before + 6 * calls, 0));
-            ranks.iter_mut().for_each(Rank::go_on);
-            ranks.into_iter().for_each(Rank::finish);
+            cluster.run(scenario, 2);
+            assert_eq!(cluster.count("completed"), before + 6 * calls);
         }
     }
 }
@@ -253,7 +233,7 @@ fn a_late_rank_holds_up_only_whose_sums_it_is_part_of() {
         let mut ranks = cluster.ranks(scenario, 2);
         let (late, others) = ranks.split_last_mut().expect("six");
         assert_eq!(late.line(), "ready");
-        others.iter_mut().for_each(|rank| assert_eq!(rank.line(), "waits"));
+        all_say(others, "waits");
         let before = cluster.count("late_arrivals");
         late.go_on();
         ranks.into_iter().for_each(Rank::finish);
@@ -265,16 +245,15 @@ fn a_late_rank_holds_up_only_whose_sums_it_is_part_of() {
 /// The last of six ranks calls when all others are done; it is counted as late.
 fn the_last_delays_nobody(cluster: &Cluster, scenario: &str) {
     let mut ranks = cluster.ranks(scenario, 2);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+    all_say(&mut ranks, "ready");
     let (late, others) = ranks.split_last_mut().expect("six");
-    others.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    all_say(others, "done");
     // Others may have been late as well, on a busy machine.
     let before = cluster.count("late_arrivals");
     late.go_on();
     assert_eq!(late.line(), "done");
     assert_eq!(cluster.count("late_arrivals"), before + 1);
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
+    let_go(ranks);
 }
 
 /// SP-6: blocks for the late rank are staged at its host, so that their sources are free.
@@ -286,11 +265,8 @@ fn a_late_rank_of_an_exchange_holds_up_nobody() {
 /// SP-5, with several of all kinds in flight.
 fn gathers_and_scatters_are_pulled() {
     let cluster = Cluster::start(3, None, &[]);
-    let mut ranks = cluster.ranks("rooted", 2);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
-    assert_eq!((cluster.count("completed"), cluster.count("failed")), (6 * 50, 0));
+    cluster.run("rooted", 2);
+    assert_eq!(cluster.count("completed"), 6 * 50);
 }
 
 /// SP-6: nobody waits for the late root of a gather, nor for the late leaf of a scatter.
@@ -298,9 +274,9 @@ fn a_late_root_of_a_gather_holds_up_nobody() {
     let cluster = Cluster::start(3, None, &[]);
     let mut ranks = cluster.ranks("late-root", 2);
     for _ in 0..2 {
-        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+        all_say(&mut ranks, "ready");
         let (late, others) = ranks.split_last_mut().expect("six");
-        others.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+        all_say(others, "done");
         late.go_on();
         assert_eq!(late.line(), "done");
         ranks.iter_mut().for_each(Rank::go_on);
@@ -318,25 +294,17 @@ fn ranks_that_disagree_on_a_block_are_told_both_counts() {
 fn recorded_groups_run_between_hosts() {
     let cluster = Cluster::start(2, None, &[]);
     for scenario in ["recorded", "messages", "recorded-sums"] {
-        let mut ranks = cluster.ranks(scenario, 2);
-        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
-        ranks.iter_mut().for_each(Rank::go_on);
-        ranks.into_iter().for_each(Rank::finish);
+        cluster.run(scenario, 2);
     }
     cluster.ranks("crossed", 2).into_iter().for_each(Rank::finish);
-    assert_eq!((cluster.count("failed"), cluster.count("violations")), (0, 0));
+    assert_eq!(cluster.count("violations"), 0);
     cluster.ranks_by(Layout::Strided, "truncated", 2).into_iter().for_each(Rank::finish);
 }
 
 fn recordings_that_disagree_or_lose_a_rank_are_told_why() {
     let cluster = Cluster::start(2, None, &[]);
     cluster.ranks("recorded-mismatch", 2).into_iter().for_each(Rank::finish);
-    let mut ranks = cluster.ranks("recorded-one-dies", 2);
-    let mut last = ranks.pop().expect("four");
-    assert_eq!(last.line(), "ready");
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
-    last.kill();
-    ranks.into_iter().for_each(Rank::finish);
+    kill_the_last(cluster.ranks("recorded-one-dies", 2));
 }
 
 /// SP-6, SP-9: nobody waits for the late one, which gets its bytes from staging, and is counted.
@@ -349,7 +317,7 @@ fn a_late_leaf_of_a_broadcast_delays_nobody() {
 
 fn ring_gathers_without_multicast() {
     let cluster = Cluster::start(3, None, &["--algorithm", "ring"]);
-    gather(&cluster, 1);
+    cluster.run("allgather", 1);
     assert_eq!(cluster.count("multicast_bytes"), 0);
 }
 
@@ -357,7 +325,7 @@ fn ring_gathers_without_multicast() {
 fn lost_datagrams_are_repaired() {
     let loss = Loss::new(5.0, LossOf::Multicast).expect("a percentage");
     let cluster = Cluster::start(3, Some(loss), &[]);
-    gather(&cluster, 1);
+    cluster.run("allgather", 1);
     assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");
 }
 
@@ -371,7 +339,7 @@ fn withdrawn_memory_loses_no_byte_between_hosts() {
     ] {
         let mut cluster = Cluster::start_refusable(2, options);
         let mut ranks = cluster.ranks(scenario, 2);
-        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+        all_say(&mut ranks, "ready");
         for calls in [Calls::Descriptor, Calls::CrossMemory] {
             cluster.daemons[0].refuse(calls, rustix::io::Errno::FAULT.raw_os_error());
         }
@@ -380,30 +348,23 @@ fn withdrawn_memory_loses_no_byte_between_hosts() {
         assert_eq!(tiers, ["staging", "staging", "cross-memory attach", "cross-memory attach"]);
         assert_eq!(cluster.count("failed"), 0);
         assert!(cluster.count("calls_restaged") > 0);
-        ranks.iter_mut().for_each(Rank::go_on);
-        ranks.into_iter().for_each(Rank::finish);
+        let_go(ranks);
     }
 }
 
 fn a_killed_rank_is_named_on_all_hosts() {
     let cluster = Cluster::start(2, None, &[]);
-    let mut ranks = cluster.ranks("one-dies", 2);
-    let mut last = ranks.pop().expect("four");
-    assert_eq!(last.line(), "ready");
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
-    last.kill();
-    ranks.into_iter().for_each(Rank::finish);
+    kill_the_last(cluster.ranks("one-dies", 2));
 }
 
 /// Ranks of other hosts learn which service process is gone, its own ranks that it is their own.
 fn a_killed_daemon_is_named_on_all_hosts() {
     let mut cluster = Cluster::start(2, None, &[]);
     let mut ranks = cluster.ranks("a-daemon-dies", 2);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
+    all_say(&mut ranks, "posted");
     cluster.daemons[1].kill();
     ranks.drain(1..).for_each(Rank::finish);
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
+    let_go(ranks);
 }
 
 /// A host's link goes silent and all its processes end at once, so that no kernel says farewell for them.
@@ -413,8 +374,8 @@ fn a_dead_host_is_named_and_leaves_nothing_behind() {
     let victim = cluster.daemons[2].statistics()["service_process"].as_str().expect("a name").to_owned();
     let mut ranks = cluster.ranks("a-host-dies", 2);
     let mut dead = ranks.split_off(4);
-    dead.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
+    all_say(&mut dead, "ready");
+    all_say(&mut ranks, "posted");
     let mut silence = cluster.lab.command("h3", "ip").expect("the host is up");
     let status = silence.args(["link", "set", "eth0", "down"]).status().expect("iproute2");
     assert!(status.success(), "{status}");
@@ -424,8 +385,7 @@ fn a_dead_host_is_named_and_leaves_nothing_behind() {
         let said = rank.line();
         assert!(said.contains(&victim) && said.contains("rank 4"), "{said}");
     }
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
+    let_go(ranks);
     cluster.daemons.truncate(2);
     cluster.ranks("in-flight", 2).into_iter().for_each(Rank::finish);
     for (daemon, before) in cluster.daemons.iter().zip(before) {
@@ -453,7 +413,7 @@ fn a_halted_rank_is_late_and_not_dead() {
     };
     signal("-STOP");
     ranks[3].go_on();
-    ranks[..3].iter_mut().for_each(|rank| assert_eq!(rank.line(), "waits"));
+    all_say(&mut ranks[..3], "waits");
     signal("-CONT");
     ranks.into_iter().for_each(Rank::finish);
 }
@@ -462,9 +422,9 @@ fn a_halted_rank_is_late_and_not_dead() {
 fn siblings_share_what_crosses_the_wire_once() {
     let wire = |siblings| {
         let cluster = Cluster::with_siblings(2, siblings, None, &[]);
-        gather(&cluster, 4);
-        broadcast(&cluster, 4);
-        exchange(&cluster, 4);
+        cluster.run("allgather", 4);
+        cluster.run("broadcast", 4);
+        cluster.run("alltoall", 4);
         assert_eq!(cluster.count("violations"), 0);
         cluster.wire_bytes()
     };
@@ -482,7 +442,7 @@ fn assert_similar(some: &[u64], others: &[u64]) {
 fn siblings_repair_what_their_link_lost() {
     let loss = Loss::new(5.0, LossOf::Multicast).expect("a percentage");
     let cluster = Cluster::with_siblings(2, 2, Some(loss), &[]);
-    gather(&cluster, 2);
+    cluster.run("allgather", 2);
     assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");
 }
 
@@ -490,7 +450,7 @@ fn siblings_repair_what_their_link_lost() {
 fn no_layout_of_ranks_costs_more_on_the_wire() {
     let wire = |layout| {
         let cluster = Cluster::with_siblings(4, 2, None, &[]);
-        gather_by(&cluster, layout, 4);
+        cluster.run_by(layout, "allgather", 4);
         cluster.wire_bytes()
     };
     assert_similar(&wire(Layout::Contiguous), &wire(Layout::Strided));
@@ -501,7 +461,7 @@ fn a_killed_sibling_is_named_and_others_are_unharmed() {
     let mut cluster = Cluster::with_siblings(1, 2, None, &[]);
     let victim = cluster.daemons[1].statistics()["service_process"].as_str().expect("a name").to_owned();
     let mut ranks = cluster.ranks("a-sibling-dies", 4);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
+    all_say(&mut ranks, "posted");
     cluster.daemons[1].kill();
     // Rank 0 has not called, and would be a reason of its own.
     for rank in [1, 2, 3] {
@@ -509,8 +469,7 @@ fn a_killed_sibling_is_named_and_others_are_unharmed() {
         let names = if rank == 2 { victim.clone() } else { cluster.daemons[1].socket().display().to_string() };
         assert!(said.contains(&names), "rank {rank}: {said}");
     }
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
+    let_go(ranks);
     let sibling = cluster.daemons.swap_remove(0);
     let rest = Cluster { daemons: vec![sibling], siblings: 1, lab: cluster.lab };
     rest.ranks("in-flight", 2).into_iter().for_each(Rank::finish);

@@ -3,20 +3,16 @@
 mod support;
 
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use outboard::{Context, Status};
 use outboard_shm::attach::{ATTACH_VERSION, Channel};
 use rustix::event::{PollFd, PollFlags};
-use support::{Daemon, Rank, SCENARIO, again, ranks};
+use support::{Daemon, Rank, SCENARIO, again, conformance};
 
 #[test]
 fn another_process() {
     support::another_process();
-}
-
-fn two_ranks(scenario: &str, daemon: &Daemon) -> [Rank; 2] {
-    ranks(scenario, daemon, 2).try_into().unwrap_or_else(|_| unreachable!("two were started"))
 }
 
 #[test]
@@ -31,28 +27,9 @@ fn a_rank_attaches_again_when_its_daemon_is_back() {
     rank.finish();
 }
 
-/// Calls in flight end well, those that others have yet to make among them; nobody new is let in.
 #[test]
 fn a_daemon_that_is_told_to_end_lets_calls_end() {
-    let mut daemon = Daemon::start(&["--drain", "60"]);
-    let [mut first, mut second] = two_ranks("drained", &daemon);
-    assert_eq!((first.line(), second.line()), ("posted".to_owned(), "ready".to_owned()));
-    daemon.tell_to_end();
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let refused = loop {
-        // It may not have heard yet.
-        match Context::attach(Some(&daemon.socket())) {
-            Err(error) => break error,
-            Ok(_) => assert!(Instant::now() < deadline, "ranks may attach to a daemon that ends"),
-        }
-    };
-    assert_eq!(refused.status(), Status::NoService, "{refused}");
-    assert!(refused.to_string().contains("told to end"), "{refused}");
-    second.go_on();
-    first.finish();
-    second.finish();
-    let status = daemon.wait();
-    assert!(status.success() && !daemon.socket().exists(), "{status}");
+    conformance::calls_end_well(Daemon::start(&["--drain", "60"]).into());
 }
 
 /// What a daemon says to a library of another release is in `hostile.rs`; this is what the library says.
@@ -82,15 +59,6 @@ fn a_daemon_of_another_version_is_told_with_both() {
 
 #[test]
 fn calls_that_do_not_end_are_given_up_with_the_reason() {
-    let mut daemon = Daemon::start(&["--drain", "1"]);
-    let [mut first, mut second] = two_ranks("given-up", &daemon);
-    assert_eq!((first.line(), second.line()), ("posted".to_owned(), "ready".to_owned()));
-    daemon.tell_to_end();
-    let why = first.line();
+    let why = conformance::calls_are_given_up(Daemon::start(&["--drain", "1"]).into());
     assert!(why.contains("told to end before the call had ended"), "{why}");
-    let status = daemon.wait();
-    assert!(status.success(), "{status}");
-    second.go_on();
-    first.finish();
-    second.finish();
 }

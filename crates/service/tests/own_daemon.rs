@@ -9,7 +9,7 @@ use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use support::{DAEMON, Rank, SCENARIO, again};
+use support::{DAEMON, Rank, SCENARIO, again, all_say, let_go};
 
 #[test]
 fn another_process() {
@@ -100,10 +100,9 @@ impl Job {
 fn eight_ranks_at_once_start_one_daemon_that_ends_with_them() {
     let job = Job::new();
     let mut ranks = job.ranks("attached", 8);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+    all_say(&mut ranks, "ready");
     let daemon = job.daemon();
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
+    let_go(ranks);
     job.assert_ends(daemon);
 }
 
@@ -117,11 +116,10 @@ fn ranks_of_a_job_start_several_daemons_where_asked() {
         Rank::spawn(&mut command)
     };
     let mut ranks: Vec<Rank> = (0..5).map(spawn).collect();
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    all_say(&mut ranks, "done");
     let daemons = job.daemons();
     assert_eq!(daemons.len(), 2, "{daemons:?}");
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
+    let_go(ranks);
     daemons.into_iter().for_each(await_end);
     job.assert_clean();
 }
@@ -130,10 +128,9 @@ fn ranks_of_a_job_start_several_daemons_where_asked() {
 fn ranks_of_a_job_gather_by_their_own_daemon() {
     let job = Job::new();
     let mut ranks = job.ranks("allgather", 3);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+    all_say(&mut ranks, "done");
     let daemon = job.daemon();
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
+    let_go(ranks);
     job.assert_ends(daemon);
 }
 
@@ -179,7 +176,7 @@ fn a_killed_daemon_s_log_is_named_and_the_next_takes_its_place() {
 fn the_daemon_ends_when_all_ranks_are_killed() {
     let job = Job::new();
     let mut ranks = job.ranks("attached", 3);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+    all_say(&mut ranks, "ready");
     let daemon = job.daemon();
     ranks.iter_mut().for_each(Rank::kill);
     job.assert_ends(daemon);

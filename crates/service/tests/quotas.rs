@@ -4,7 +4,7 @@ mod support;
 
 use std::process::Command;
 
-use support::{Daemon, Rank, SCENARIO, again, ranks_by};
+use support::{Daemon, Rank, SCENARIO, again, let_go, ranks_by};
 
 #[test]
 fn another_process() {
@@ -27,6 +27,5 @@ fn a_job_at_its_quotas_is_told_so_and_harms_no_other() {
     assert_eq!(other.line(), "ready");
     other.go_on();
     other.finish();
-    hoarders.iter_mut().for_each(Rank::go_on);
-    hoarders.into_iter().for_each(Rank::finish);
+    let_go(hoarders);
 }

@@ -1,28 +1,14 @@
-//! Ranks that attach through a relay: the same scenarios as with a daemon of their own, on one machine.
+//! Ranks that attach through a relay: what they find with a daemon of their own, on one machine.
 
 mod support;
 
-use std::net::TcpListener;
-use std::process::Command;
-use std::time::{Duration, Instant};
-
-use outboard::{Context, Status};
-use support::recorded::CALLS;
+use support::conformance::{self, Moment, Service};
 use support::refusable::Calls;
-use support::{Daemon, Rank, SCENARIO, scenarios, serve_rendezvous, start_ranks};
+use support::{Daemon, Rank, SCENARIO, again, all_say, let_go, ranks, ranks_by};
 
-/// The ranks and relays of the tests below; nothing when started as a test.
 #[test]
 fn another_process() {
-    if let Ok(scenario) = std::env::var(SCENARIO) {
-        scenarios::run(&scenario);
-    }
-}
-
-fn again() -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a path"));
-    command.args(["--exact", "another_process", "--nocapture", "--test-threads", "1"]);
-    command
+    support::another_process();
 }
 
 /// An address where nobody listens.
@@ -38,105 +24,48 @@ fn pair(flags: &[&str]) -> (Daemon, Daemon) {
     (daemon, relay)
 }
 
-fn start(scenario: &str, relay: &Daemon, ranks: usize) -> Vec<Rank> {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("bound").to_string();
-    let started = start_ranks(scenario, &vec![relay; ranks], &address, |_| again());
-    serve_rendezvous(&listener, ranks);
-    started
-}
-
-/// Runs a scenario whose ranks wait to be let go; returns what the daemon counted.
-fn run(scenario: &str, ranks: usize) -> serde_json::Value {
+fn service() -> Service {
     let (daemon, relay) = pair(&[]);
-    let mut ranks = start(scenario, &relay, ranks);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
-    let statistics = daemon.statistics();
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
-    statistics
+    Service { daemon, relay: Some(relay) }
 }
 
 /// GP-9: every byte right, all of it staged.
 #[test]
 fn relayed_ranks_gather_broadcast_exchange_and_reduce() {
-    for (scenario, ranks, calls) in [
-        ("allgather", 4, 14),
-        ("broadcast", 3, 24),
-        ("alltoall", 4, 16),
-        ("allgatherv", 4, 18),
-        ("rooted", 4, 50),
-        ("reductions", 3, 120),
-        ("own-operators", 3, 120),
-    ] {
-        let statistics = run(scenario, ranks);
-        assert_eq!(statistics["completed"], ranks * calls, "{scenario}: {statistics}");
-        assert_eq!(statistics["failed"], 0, "{scenario}: {statistics}");
-        assert_eq!(statistics["memory_tiers"]["staging"], ranks, "{scenario}: {statistics}");
-    }
+    conformance::collectives(&service(), "staging");
 }
 
-/// SP-1: a rank runs where it runs, not where its service process does.
+/// A rank runs where it runs, not where its service process does.
 #[test]
 fn sockets_and_cores_of_relayed_ranks_are_told() {
-    let (daemon, relay) = pair(&[]);
-    let allowed = rustix::thread::sched_getaffinity(None).expect("a few processors");
-    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
-    let mut command = Command::new("taskset");
-    command.args(["--cpu-list", &first.to_string()]).arg(std::env::current_exe().expect("a path"));
-    command.args(["--exact", "another_process", "--nocapture", "--test-threads", "1"]);
-    let mut rank = Rank::spawn(command.env(SCENARIO, "alone").env("OUTBOARD_SOCKET", relay.socket()));
-    assert_eq!(rank.line(), "ready");
-    let statistics = daemon.statistics();
-    let (place, pid) = (&statistics["seated"][0]["place"], &statistics["seated"][0]["pid"]);
-    assert!(place["socket"].is_number() && place["core"].is_number(), "{statistics}");
-    assert!(pid.as_u64().is_some_and(|pid| pid != u64::from(daemon.id())), "{statistics}");
-    rank.go_on();
-    rank.finish();
+    let mut service = service();
+    let seated = conformance::a_rank_is_placed(&mut service);
+    assert!(seated["pid"].as_u64().is_some_and(|pid| pid != u64::from(service.daemon.id())), "{seated}");
 }
 
-/// MC-9.
 #[test]
 fn many_relayed_calls_in_flight_end_with_the_right_bytes() {
-    let (_daemon, relay) = pair(&[]);
-    start("in-flight", &relay, 4).into_iter().for_each(Rank::finish);
-    start("in-flight", &relay, 1).into_iter().for_each(Rank::finish);
+    conformance::many_calls_in_flight(&service());
 }
 
-/// GP-1, GP-2, GP-8: recordings are kept at the service process, their bytes and those of messages cross.
+/// Recordings are kept at the service process, their bytes and those of messages cross.
 #[test]
 fn relayed_ranks_record_and_send_messages() {
-    for (scenario, ranks) in
-        [("recorded", 4), ("recorded", 1), ("messages", 3), ("recorded-sums", 3), ("recorded-in-flight", 2)]
-    {
-        let statistics = run(scenario, ranks);
-        assert_eq!(statistics["failed"], 0, "{scenario}: {statistics}");
-    }
-    let (_daemon, relay) = pair(&[]);
-    for (scenario, ranks) in [("crossed", 4), ("truncated", 3), ("recorded-mismatch", 3)] {
-        start(scenario, &relay, ranks).into_iter().for_each(Rank::finish);
-    }
+    let service = service();
+    conformance::recordings_and_messages(&service);
+    conformance::starts_follow_one_another(&service);
 }
 
-/// GP-5: what was recorded does not cross again.
+/// What was recorded does not cross again.
 #[test]
 fn a_start_of_relayed_ranks_is_one_call_to_the_service_process() {
-    let (daemon, relay) = pair(&[]);
-    let mut ranks = start("repeated", &relay, 4);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
-    let submissions = || daemon.statistics()["submissions"].as_u64().expect("a number");
-    let before = submissions();
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
-    assert_eq!(submissions() - before, (4 * CALLS) as u64);
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
+    conformance::a_start_is_one_call(&service());
 }
 
 #[test]
 fn starts_end_with_the_daemon_those_that_wait_for_others_too() {
     let (mut daemon, relay) = pair(&[]);
-    let mut rank = start("recorded-service-dies", &relay, 1).pop().expect("one");
+    let mut rank = ranks("recorded-service-dies", &relay, 1).pop().expect("one");
     assert_eq!(rank.line(), "posted");
     daemon.kill();
     for _ in 0..3 {
@@ -146,94 +75,51 @@ fn starts_end_with_the_daemon_those_that_wait_for_others_too() {
     rank.finish();
 }
 
-/// Two ranks of which one has called and the other has not, and a relay that has been told to end.
-fn told_to_end(scenario: &str, drain: &str) -> (Daemon, Daemon, [Rank; 2]) {
+/// A daemon and a relay that gives calls so many seconds once it is told to end.
+fn ending(drain: &str) -> Service {
     let address = free_address();
     let daemon = Daemon::start(&["--dock", &address]);
     let relay = Daemon::start(&["--relay", &address, "--drain", drain, "--log", "error"]);
-    let Ok([mut first, mut second]) = <[Rank; 2]>::try_from(start(scenario, &relay, 2)) else {
-        unreachable!("two were started")
-    };
-    assert_eq!((first.line(), second.line()), ("posted".to_owned(), "ready".to_owned()));
-    relay.tell_to_end();
-    (daemon, relay, [first, second])
+    Service { daemon, relay: Some(relay) }
 }
 
-/// As a daemon: calls in flight end well, those that others have yet to make among them; nobody new is let in.
 #[test]
 fn a_relay_that_is_told_to_end_lets_calls_end() {
-    let (_daemon, mut relay, [first, mut second]) = told_to_end("drained", "60");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let refused = loop {
-        // It may not have heard yet.
-        match Context::attach(Some(&relay.socket())) {
-            Err(error) => break error,
-            Ok(_) => assert!(Instant::now() < deadline, "ranks may attach to a relay that ends"),
-        }
-    };
-    assert!(refused.status() == Status::NoService && refused.to_string().contains("told to end"), "{refused}");
-    second.go_on();
-    first.finish();
-    second.finish();
-    let status = relay.wait();
-    assert!(status.success() && !relay.socket().exists(), "{status}");
+    conformance::calls_end_well(ending("60"));
 }
 
 #[test]
 fn calls_that_do_not_end_are_lost_with_their_relay() {
-    let (_daemon, mut relay, [mut first, mut second]) = told_to_end("given-up", "1");
-    let status = relay.wait();
-    assert!(status.success(), "{status}");
-    assert!(!first.line().is_empty());
-    second.go_on();
-    first.finish();
-    second.finish();
+    let why = conformance::calls_are_given_up(ending("1"));
+    assert!(!why.is_empty());
 }
 
 #[test]
 fn jobs_behind_a_relay_have_quotas_of_their_own() {
     let (_daemon, relay) = pair(&["--job-groups", "2"]);
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("bound").to_string();
     let of_job = |job: &str| {
         let mut command = again();
         command.env("OUTBOARD_JOB", job);
         command
     };
-    let mut full = start_ranks("attached", &[&relay, &relay], &address, |_| of_job("1"));
-    serve_rendezvous(&listener, 2);
-    full.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
+    let mut full = ranks_by(|| of_job("1"), "attached", &relay, 2);
+    all_say(&mut full, "ready");
     let mut other = Rank::spawn(of_job("2").env(SCENARIO, "alone").env("OUTBOARD_SOCKET", relay.socket()));
     assert_eq!(other.line(), "ready");
     other.go_on();
     other.finish();
-    full.iter_mut().for_each(Rank::go_on);
-    full.into_iter().for_each(Rank::finish);
+    let_go(full);
 }
 
 #[test]
 fn relayed_ranks_hear_of_deaths_and_disagreements() {
-    let (_daemon, relay) = pair(&[]);
-    for scenario in ["one-dies", "recorded-one-dies"] {
-        let mut ranks = start(scenario, &relay, 4);
-        let mut last = ranks.pop().expect("four");
-        assert_eq!(last.line(), "ready");
-        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "posted"));
-        last.kill();
-        ranks.into_iter().for_each(Rank::finish);
-    }
-    for scenario in ["mismatch", "exchange-mismatch", "rooted-mismatch"] {
-        start(scenario, &relay, 3).into_iter().for_each(Rank::finish);
-    }
+    conformance::deaths_and_disagreements(&service());
 }
 
 /// A buffer to send is blamed on its rank by the service process, to all; one to receive into by the relay, to its rank.
 #[test]
 fn a_buffer_that_is_nowhere_is_blamed_on_its_relayed_rank() {
-    let (_daemon, relay) = pair(&[]);
-    for scenario in ["send-fault", "receive-fault"] {
-        start(scenario, &relay, 3).into_iter().for_each(Rank::finish);
-    }
+    conformance::faults_are_blamed_on_their_rank(&service());
 }
 
 /// SP-4, GP-9: while calls are in flight the kernel withdraws the relay's access to its ranks, in one step or two.
@@ -241,17 +127,8 @@ fn a_buffer_that_is_nowhere_is_blamed_on_its_relayed_rank() {
 fn a_relay_that_loses_access_loses_no_byte() {
     let (cross, descriptor) = ((Calls::CrossMemory, libc::EPERM), (Calls::Descriptor, libc::EPERM));
     for (refusals, tier) in [(&[cross][..], "memory descriptor"), (&[descriptor, cross][..], "staging")] {
-        for scenario in ["withdrawn", "withdrawn-under-way"] {
-            let (daemon, mut relay) = pair(&[]);
-            let mut ranks = start(scenario, &relay, 3);
-            ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
-            refusals.iter().for_each(|&(calls, errno)| relay.refuse(calls, errno));
-            let waiting = if scenario == "withdrawn" { 3 } else { 1 };
-            ranks[..waiting].iter_mut().for_each(Rank::go_on);
-            ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), tier, "{scenario}"));
-            assert_eq!(daemon.statistics()["failed"], 0, "{scenario}");
-            ranks.iter_mut().for_each(Rank::go_on);
-            ranks.into_iter().for_each(Rank::finish);
+        for moment in [Moment::Awaited, Moment::UnderWay] {
+            conformance::withdraw(&mut service(), (moment, 3), refusals, tier);
         }
     }
 }

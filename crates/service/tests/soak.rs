@@ -6,7 +6,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use outboard::{Context, Contribution, Group, Request};
-use support::{Daemon, Rank, ranks};
+use support::{Daemon, Rank, all_say, let_go, ranks};
 
 /// What a daemon may grow by after its warm-up, bytes. Its heap has holes by then, and where the next long-lived object
 /// goes is luck: up to this much was seen to come and go. Of 100,000 cycles one that loses 21 bytes each is found.
@@ -148,10 +148,9 @@ fn jobs(count: usize, rounds: usize) {
     let daemon = Daemon::start(&[]);
     let round = || {
         let mut ranks: Vec<Rank> = (0..count).flat_map(|_| ranks("allgather", &daemon, 2)).collect();
-        ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "done"));
+        all_say(&mut ranks, "done");
         assert_eq!(daemon.statistics()["ranks"], 2 * count);
-        ranks.iter_mut().for_each(Rank::go_on);
-        ranks.into_iter().for_each(Rank::finish);
+        let_go(ranks);
     };
     round();
     let warm = Footprint::of(&daemon);

@@ -2,6 +2,7 @@
 
 mod support;
 
+use support::conformance::{self, Moment};
 use support::refusable::Calls;
 use support::{Daemon, Rank, again, ranks};
 
@@ -12,33 +13,13 @@ fn another_process() {
     support::another_process();
 }
 
-/// Whether ranks wait for the moment at which they are withdrawn.
-#[derive(Clone, Copy, PartialEq)]
-enum Moment {
-    Awaited,
-    UnderWay,
-}
-
 /// Ranks work while `refusals` come true one after the other; then each of them is reached by `tier`.
 fn withdraw(moment: Moment, refusals: &[(Calls, i32)], tier: &str, counted: &str) -> serde_json::Value {
-    let mut daemon = Daemon::start_refusable(again(), &[]);
-    let scenario = if moment == Moment::Awaited { "withdrawn" } else { "withdrawn-under-way" };
-    let mut ranks = ranks(scenario, &daemon, RANKS);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), "ready"));
-    if moment == Moment::Awaited {
-        assert_eq!(daemon.statistics()["memory_tiers"]["cross_memory_attach"], RANKS);
-    }
-    refusals.iter().for_each(|&(calls, errno)| daemon.refuse(calls, errno));
-    let waiting = if moment == Moment::Awaited { RANKS } else { 1 };
-    ranks[..waiting].iter_mut().for_each(Rank::go_on);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), tier));
-    let statistics = daemon.statistics();
-    assert_eq!(statistics["failed"], 0, "{statistics}");
+    let mut service = Daemon::start_refusable(again(), &[]).into();
+    let statistics = conformance::withdraw(&mut service, (moment, RANKS), refusals, tier);
     assert_eq!(statistics["memory_tiers"][counted], RANKS, "{statistics}");
     let withdrawn = statistics["tiers_withdrawn"].as_u64().expect("a number") as usize;
     assert!((RANKS..=2 * RANKS).contains(&withdrawn), "each step down of each rank counts once: {statistics}");
-    ranks.iter_mut().for_each(Rank::go_on);
-    ranks.into_iter().for_each(Rank::finish);
     statistics
 }
 

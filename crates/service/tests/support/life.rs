@@ -4,16 +4,10 @@ use std::time::Duration;
 
 use outboard::{Context, Group, Status};
 
-use super::scenarios::{check, failed, me, post, say, wait_for_line};
+use super::scenarios::{check, failed, gather_alone, me, post, say, wait_for_death, wait_for_line};
 
 /// Longer than a host may be silent.
 const LONG: Duration = Duration::from_secs(5);
-
-fn alone(context: &Context) {
-    let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
-    check(post(&group, 0, 10_000, false), 1);
-    group.destroy().expect("no request is in flight");
-}
 
 /// Loses its daemon, and attaches to the next one while what it had of the first is still there.
 pub(super) fn reattaches() {
@@ -24,9 +18,9 @@ pub(super) fn reattaches() {
     let error = first.offer().expect_err("it is gone");
     assert_eq!(error.status(), Status::ServiceLost, "{error}");
     let second = Context::attach(None).expect("the next one answers");
-    alone(&second);
+    gather_alone(&second);
     drop((group, first));
-    alone(&second);
+    gather_alone(&second);
     second.detach().expect("no group is left");
     say("done");
 }
@@ -80,9 +74,7 @@ pub(super) fn a_host_dies(group: &Group) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);
     if rank + 2 >= ranks {
-        say("ready");
-        wait_for_line();
-        unreachable!("it is killed");
+        wait_for_death();
     }
     let posted = post(group, 1, 10_000, false);
     say("posted");

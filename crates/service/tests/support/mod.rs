@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod conformance;
 mod exchanges;
 mod life;
 pub(crate) mod recorded;
@@ -242,6 +243,26 @@ impl Rank {
         let status = self.child.wait().expect("it was ours");
         assert!(status.success(), "a rank ended with {status}: {rest}");
     }
+}
+
+/// Each of them says this next.
+pub(crate) fn all_say(ranks: &mut [Rank], what: &str) {
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line(), what));
+}
+
+/// Lets all of them go on, to a good end.
+pub(crate) fn let_go(mut ranks: Vec<Rank>) {
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.into_iter().for_each(Rank::finish);
+}
+
+/// Kills the last of them once the others have called; theirs is a good end if they are told of it.
+pub(crate) fn kill_the_last(mut ranks: Vec<Rank>) {
+    let mut last = ranks.pop().expect("several");
+    assert_eq!(last.line(), "ready");
+    all_say(&mut ranks, "posted");
+    last.kill();
+    ranks.into_iter().for_each(Rank::finish);
 }
 
 /// Starts ranks of `scenario`, rank `i` at the daemon `daemons[i]` by `command(i)`; they meet at `rendezvous`.

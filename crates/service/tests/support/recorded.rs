@@ -3,7 +3,7 @@
 use outboard::{Group, Recorded, Request, Status};
 use outboard_plan::{Element, Operator, Reduction};
 
-use super::scenarios::{LIMIT, block, me, say, wait_for_line};
+use super::scenarios::{LIMIT, block, me, say, wait_for_death, wait_for_line};
 
 /// Below and above what goes along with its announcement.
 const SIZES: [usize; 4] = [0, 100, 8 << 10, 300_000];
@@ -294,9 +294,7 @@ pub(crate) fn one_dies(group: &Group) {
     let (send, mut receive) = (vec![1; 100 * ranks], vec![0; 100 * ranks]);
     let exchange = record_exchange(group, &send, &mut receive);
     if rank == ranks - 1 {
-        say("ready");
-        wait_for_line();
-        unreachable!("killed by the test");
+        wait_for_death();
     }
     let mut request = call(&exchange);
     say("posted");

@@ -7,7 +7,7 @@ use outboard::{
     Combination, Contribution, Element, Group, Operator, Outcome, Reduction, Request, Status, UserOperator,
 };
 
-use super::scenarios::{LIMIT, me, say, wait_for_line};
+use super::scenarios::{LIMIT, me, say, wait_for_death, wait_for_line};
 
 const UNTOUCHED: u32 = 0xeeee_eeee;
 
@@ -204,9 +204,7 @@ pub(super) fn one_dies(group: &Group) {
     let (rank, ranks) = me(group);
     check_sums(post(group, (Result::Allreduce, By::Composition), 0, 10_000, false));
     if rank == ranks - 1 {
-        say("ready");
-        wait_for_line();
-        unreachable!("it is killed");
+        wait_for_death();
     }
     let held = Arc::new(());
     let operator = composition(Arc::clone(&held));

@@ -27,24 +27,43 @@ pub(super) fn wait_for_line() {
     std::io::stdin().read_line(&mut line).expect("the test writes");
 }
 
+/// Waits for its end by the test.
+pub(super) fn wait_for_death() -> ! {
+    say("ready");
+    wait_for_line();
+    unreachable!("it is killed");
+}
+
+/// Makes a group of its own and calls an allgather there.
+pub(super) fn gather_alone(context: &Context) {
+    let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
+    check(post(&group, 0, 10_000, false), 1);
+    group.destroy().expect("no request is in flight");
+}
+
+/// Scenarios whose processes are no ranks, or ranks that are not to meet the others at once.
+fn without_world(name: &str) -> Option<fn()> {
+    Some(match name {
+        "rendezvous" => rendezvous,
+        super::refusable::NAME => super::refusable::serve,
+        "alone" => alone,
+        "refused" => refused,
+        "again" => again,
+        "full" => full,
+        "without-descriptors" => without_descriptors,
+        "without-memory" => without_memory,
+        "outlives" => outlives,
+        "beyond" => beyond,
+        "thief" => thief,
+        "reattaches" => life::reattaches,
+        _ => return None,
+    })
+}
+
 /// Runs the scenario that the environment names, as the rank that the environment names.
 pub(crate) fn run(name: &str) {
-    if name == "rendezvous" {
-        return rendezvous();
-    }
-    match name {
-        super::refusable::NAME => return super::refusable::serve(),
-        "alone" => return alone(),
-        "refused" => return say(&Context::attach(None).expect_err("no daemon can be started").to_string()),
-        "again" => return again(),
-        "full" => return full(),
-        "without-descriptors" => return without_descriptors(),
-        "without-memory" => return without_memory(),
-        "outlives" => return outlives(),
-        "beyond" => return beyond(),
-        "thief" => return thief(),
-        "reattaches" => return life::reattaches(),
-        _ => {}
+    if let Some(scenario) = without_world(name) {
+        return scenario();
     }
     let context = Context::attach(None).expect("the daemon answers");
     let group = context.world().expect("the group is made");
@@ -112,14 +131,17 @@ fn rendezvous() {
     super::serve_rendezvous(&listener, variable("OUTBOARD_WORLD_SIZE").parse().expect("a number"));
 }
 
+/// Says why it may not attach.
+fn refused() {
+    say(&Context::attach(None).expect_err("no daemon can be started").to_string());
+}
+
 /// Attaches, and later makes a group of its own.
 fn alone() {
     let context = Context::attach(None).expect("a daemon answers");
     say("ready");
     wait_for_line();
-    let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
-    check(post(&group, 0, 10_000, false), 1);
-    group.destroy().expect("no request is in flight");
+    gather_alone(&context);
     context.detach().expect("no group is left");
 }
 
@@ -168,9 +190,7 @@ fn full() {
     let attached = Context::attach(None);
     let outcome = attached.as_ref().map_or_else(ToString::to_string, |_| "attached".to_owned());
     if let Ok(context) = attached {
-        let group = context.create_group(&context.offer().expect("an offer")[..], 1, 0).expect("the group is made");
-        check(post(&group, 0, 10_000, false), 1);
-        group.destroy().expect("no request is in flight");
+        gather_alone(&context);
         context.detach().expect("no group is left");
     }
     let left = std::fs::read_dir(std::env::temp_dir()).expect("there").flatten();
@@ -394,9 +414,7 @@ fn one_dies(group: &Group) {
     let (rank, ranks) = me(group);
     check(post(group, 0, 10_000, false), ranks);
     if rank == ranks - 1 {
-        say("ready");
-        wait_for_line();
-        unreachable!("it is killed");
+        wait_for_death();
     }
     let posted = post(group, 1, 10_000, false);
     say("posted");

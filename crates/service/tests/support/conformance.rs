@@ -1,0 +1,215 @@
+//! What ranks find however they reach their service process: on its own host, or through a relay on theirs (GP-9).
+//!
+//! Each test of one of both ways calls the function of its name here; what only one of them has is tested beside it.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use outboard::{Context, Status};
+use serde_json::Value;
+
+use super::recorded::CALLS;
+use super::refusable::Calls;
+use super::{AGAIN, Daemon, Rank, SCENARIO, all_say, kill_the_last, let_go, ranks};
+
+/// Scenarios of collectives, their ranks, and how many calls each rank makes.
+const COLLECTIVES: [(&str, usize, u64); 9] = [
+    ("allgather", 4, 14),
+    ("broadcast", 3, 24),
+    ("alltoall", 4, 16),
+    ("allgatherv", 4, 18),
+    ("rooted", 4, 50),
+    ("reductions", 4, 120),
+    ("own-operators", 4, 120),
+    ("same-bits", 4, 12),
+    ("reductions", 1, 120),
+];
+
+/// A service process and, where ranks do not attach to it themselves, the relay that they attach to.
+pub(crate) struct Service {
+    pub(crate) daemon: Daemon,
+    pub(crate) relay: Option<Daemon>,
+}
+
+impl From<Daemon> for Service {
+    fn from(daemon: Daemon) -> Service {
+        Service { daemon, relay: None }
+    }
+}
+
+impl Service {
+    /// Where ranks attach.
+    pub(crate) fn door(&mut self) -> &mut Daemon {
+        self.relay.as_mut().unwrap_or(&mut self.daemon)
+    }
+
+    pub(crate) fn ranks(&self, scenario: &str, count: usize) -> Vec<Rank> {
+        ranks(scenario, self.relay.as_ref().unwrap_or(&self.daemon), count)
+    }
+
+    /// Ranks that end without a word to the test.
+    pub(crate) fn run(&self, scenario: &str, count: usize) {
+        self.ranks(scenario, count).into_iter().for_each(Rank::finish);
+    }
+
+    /// Ranks of a scenario that say when they are done; returns what was counted by then.
+    pub(crate) fn run_and_count(&self, scenario: &str, count: usize) -> Value {
+        let failed = self.count("failed");
+        let mut ranks = self.ranks(scenario, count);
+        all_say(&mut ranks, "done");
+        let statistics = self.daemon.statistics();
+        assert_eq!(statistics["failed"], failed, "{scenario}: {statistics}");
+        let_go(ranks);
+        statistics
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.daemon.statistics()[name].as_u64().expect("a number")
+    }
+}
+
+/// TH-2, SP-5, SP-6: every byte right, and all of them by this tier of memory.
+pub(crate) fn collectives(service: &Service, tier: &str) {
+    for (scenario, ranks, calls) in COLLECTIVES {
+        let before = service.count("completed");
+        let statistics = service.run_and_count(scenario, ranks);
+        assert_eq!(statistics["completed"], before + ranks as u64 * calls, "{scenario}: {statistics}");
+        assert_eq!(statistics["memory_tiers"][tier], ranks, "{scenario}: {statistics}");
+    }
+}
+
+/// MC-9: posting does not wait for what was posted before.
+pub(crate) fn many_calls_in_flight(service: &Service) {
+    service.run("in-flight", 4);
+    service.run("in-flight", 1);
+}
+
+/// GP-1, GP-2, GP-6, GP-8.
+pub(crate) fn recordings_and_messages(service: &Service) {
+    for (scenario, ranks) in [("recorded", 4), ("recorded", 1), ("messages", 3), ("messages", 1), ("recorded-sums", 3)]
+    {
+        service.run_and_count(scenario, ranks);
+    }
+    for (scenario, ranks) in [("crossed", 2), ("crossed", 4), ("truncated", 3), ("recorded-mismatch", 3)] {
+        service.run(scenario, ranks);
+    }
+}
+
+/// Starts of one recording that are in flight at once.
+pub(crate) fn starts_follow_one_another(service: &Service) {
+    service.run_and_count("recorded-in-flight", 2);
+}
+
+/// GP-5: a recording is called again by one message to the service process.
+pub(crate) fn a_start_is_one_call(service: &Service) {
+    let mut ranks = service.ranks("repeated", 4);
+    all_say(&mut ranks, "ready");
+    let before = service.count("submissions");
+    ranks.iter_mut().for_each(Rank::go_on);
+    all_say(&mut ranks, "done");
+    assert_eq!(service.count("submissions") - before, (4 * CALLS) as u64);
+    let_go(ranks);
+}
+
+/// SP-1: socket and core of a rank that is bound. Returns what the service process says of the rank.
+pub(crate) fn a_rank_is_placed(service: &mut Service) -> Value {
+    let allowed = rustix::thread::sched_getaffinity(None).expect("a few processors");
+    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("one at least");
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", &first.to_string()]).arg(std::env::current_exe().expect("a path")).args(AGAIN);
+    let mut rank = Rank::spawn(command.env(SCENARIO, "alone").env("OUTBOARD_SOCKET", service.door().socket()));
+    assert_eq!(rank.line(), "ready");
+    let seated = service.daemon.statistics()["seated"][0].clone();
+    assert!(seated["place"]["socket"].is_number() && seated["place"]["core"].is_number(), "{seated}");
+    let_go(vec![rank]);
+    seated
+}
+
+/// Ranks learn of the death of another one, by its number, and of what others have called instead.
+pub(crate) fn deaths_and_disagreements(service: &Service) {
+    for scenario in ["one-dies", "own-operator-one-dies", "recorded-one-dies"] {
+        kill_the_last(service.ranks(scenario, 4));
+    }
+    for scenario in ["mismatch", "exchange-mismatch", "rooted-mismatch"] {
+        service.run(scenario, 3);
+    }
+}
+
+/// SP-4: a buffer that is nowhere is the fault of the rank that handed it over, and others go on.
+pub(crate) fn faults_are_blamed_on_their_rank(service: &Service) {
+    service.run("send-fault", 3);
+    service.run("receive-fault", 3);
+    service.run("in-flight", 2);
+}
+
+/// Whether ranks wait for the moment at which a way to their memory is withdrawn.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Moment {
+    Awaited,
+    UnderWay,
+}
+
+/// SP-4, GP-9: ranks work while `refusals` to the door, which takes orders, come true one after the other; then each of them
+/// is reached by `tier`, as they say themselves. Returns what was counted.
+pub(crate) fn withdraw(
+    service: &mut Service,
+    (moment, ranks): (Moment, usize),
+    refusals: &[(Calls, i32)],
+    tier: &str,
+) -> Value {
+    let (scenario, waiting) = match moment {
+        Moment::Awaited => ("withdrawn", ranks),
+        Moment::UnderWay => ("withdrawn-under-way", 1),
+    };
+    let mut ranks = service.ranks(scenario, ranks);
+    all_say(&mut ranks, "ready");
+    refusals.iter().for_each(|&(calls, errno)| service.door().refuse(calls, errno));
+    ranks[..waiting].iter_mut().for_each(Rank::go_on);
+    all_say(&mut ranks, tier);
+    let statistics = service.daemon.statistics();
+    assert_eq!(statistics["failed"], 0, "{scenario}: {statistics}");
+    let_go(ranks);
+    statistics
+}
+
+/// Two ranks of which one has called and the other has not, at a door that has then been told to end.
+fn told_to_end(scenario: &str, service: &mut Service) -> [Rank; 2] {
+    let Ok([mut first, mut second]) = <[Rank; 2]>::try_from(service.ranks(scenario, 2)) else {
+        unreachable!("two were started")
+    };
+    assert_eq!((first.line(), second.line()), ("posted".to_owned(), "ready".to_owned()));
+    service.door().tell_to_end();
+    [first, second]
+}
+
+/// A door that is told to end lets calls in flight end well, those that others have yet to make among them, and nobody new in.
+pub(crate) fn calls_end_well(mut service: Service) {
+    let [first, mut second] = told_to_end("drained", &mut service);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let door = service.door();
+    let refused = loop {
+        // It may not have heard yet.
+        match Context::attach(Some(&door.socket())) {
+            Err(error) => break error,
+            Ok(_) => assert!(Instant::now() < deadline, "ranks may attach to what ends"),
+        }
+    };
+    assert!(refused.status() == Status::NoService && refused.to_string().contains("told to end"), "{refused}");
+    second.go_on();
+    first.finish();
+    second.finish();
+    let status = door.wait();
+    assert!(status.success() && !door.socket().exists(), "{status}");
+}
+
+/// A door that is told to end gives up calls that do not end in time. Returns why, as the rank is told that has called.
+pub(crate) fn calls_are_given_up(mut service: Service) -> String {
+    let [mut first, mut second] = told_to_end("given-up", &mut service);
+    let why = first.line();
+    let status = service.door().wait();
+    assert!(status.success(), "{status}");
+    second.go_on();
+    first.finish();
+    second.finish();
+    why
+}
