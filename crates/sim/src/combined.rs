@@ -12,7 +12,7 @@ use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Element, Extents, Operator, Rank, Reduction, Span};
 use outboard_proto::{CallKind, Signature, sizes_digest};
 
-use crate::pattern::Pattern;
+use crate::pattern::Moves;
 use crate::scenario::CallPlan;
 use crate::store::Origin;
 
@@ -52,20 +52,10 @@ pub(crate) struct Expected {
 impl CallPlan {
     /// The reduction, where it is one.
     pub(crate) fn reduction(&self) -> Option<(Combined, Reduction)> {
-        match self.pattern {
-            Pattern::Reduction { result, reduction } => Some((result, reduction)),
-            Pattern::Allgather
-            | Pattern::Broadcast { .. }
-            | Pattern::Allgatherv { .. }
-            | Pattern::Alltoall
-            | Pattern::Alltoallv { .. }
-            | Pattern::Gather { .. }
-            | Pattern::Gatherv { .. }
-            | Pattern::Scatter { .. }
-            | Pattern::Scatterv { .. }
-            | Pattern::Barrier
-            | Pattern::Recorded { .. }
-            | Pattern::Message { .. } => None,
+        if let Moves::Combined(result, reduction) = self.pattern.class().moves {
+            Some((result, reduction))
+        } else {
+            None
         }
     }
 

@@ -85,23 +85,73 @@ pub enum Pattern {
     },
 }
 
+/// Who receives what of whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moves {
+    /// All members what every one of them contributes.
+    FromEach,
+    /// All members what this one contributes.
+    FromOne(usize),
+    /// Members a block of their own from each other.
+    Blocks(Pairs),
+    /// Members the combined vectors of all.
+    Combined(Combined, Reduction),
+    /// What a recording drawn by this seed says.
+    Recorded(u64),
+    /// A member what another one sends it.
+    Message {
+        /// That one.
+        from: usize,
+        /// The member.
+        to: usize,
+    },
+    /// Nobody anything.
+    Nothing,
+}
+
+/// Between whom blocks go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pairs {
+    /// Every member and every one.
+    All,
+    /// Every member and this one.
+    To(usize),
+    /// This member and every one.
+    From(usize),
+}
+
+/// What a pattern is to those who treat patterns alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Class {
+    pub(crate) moves: Moves,
+    /// What draws the sizes and places of blocks; `None` where they are all of one size, side by side.
+    pub(crate) uneven: Option<u64>,
+}
+
 impl Pattern {
+    /// The one place where all patterns are told apart by what they move.
+    pub(crate) fn class(self) -> Class {
+        let (moves, uneven) = match self {
+            Pattern::Allgather => (Moves::FromEach, None),
+            Pattern::Allgatherv { seed } => (Moves::FromEach, Some(seed)),
+            Pattern::Broadcast { root } => (Moves::FromOne(root), None),
+            Pattern::Alltoall => (Moves::Blocks(Pairs::All), None),
+            Pattern::Alltoallv { seed } => (Moves::Blocks(Pairs::All), Some(seed)),
+            Pattern::Gather { root } => (Moves::Blocks(Pairs::To(root)), None),
+            Pattern::Gatherv { root, seed } => (Moves::Blocks(Pairs::To(root)), Some(seed)),
+            Pattern::Scatter { root } => (Moves::Blocks(Pairs::From(root)), None),
+            Pattern::Scatterv { root, seed } => (Moves::Blocks(Pairs::From(root)), Some(seed)),
+            Pattern::Barrier => (Moves::Nothing, None),
+            Pattern::Reduction { result, reduction } => (Moves::Combined(result, reduction), None),
+            Pattern::Recorded { seed, .. } => (Moves::Recorded(seed), None),
+            Pattern::Message { from, to, .. } => (Moves::Message { from, to }, None),
+        };
+        Class { moves, uneven }
+    }
+
     /// Whether it is a recording or a message: no instance of its group, and in no order with others.
     pub(crate) fn is_tagged(self) -> bool {
-        match self {
-            Pattern::Recorded { .. } | Pattern::Message { .. } => true,
-            Pattern::Allgather
-            | Pattern::Broadcast { .. }
-            | Pattern::Allgatherv { .. }
-            | Pattern::Alltoall
-            | Pattern::Alltoallv { .. }
-            | Pattern::Gather { .. }
-            | Pattern::Gatherv { .. }
-            | Pattern::Scatter { .. }
-            | Pattern::Scatterv { .. }
-            | Pattern::Barrier
-            | Pattern::Reduction { .. } => false,
-        }
+        matches!(self.class().moves, Moves::Recorded(_) | Moves::Message { .. })
     }
 
     /// Whether `member` calls it.
@@ -123,40 +173,30 @@ impl Pattern {
 
     /// Whose bytes go to all, or who gets those of all, where that is one member.
     pub(crate) fn root(self) -> Option<usize> {
-        match self {
-            Pattern::Broadcast { root }
-            | Pattern::Gather { root }
-            | Pattern::Gatherv { root, .. }
-            | Pattern::Scatter { root }
-            | Pattern::Scatterv { root, .. } => Some(root),
-            Pattern::Reduction { result: Combined::Reduce { root }, .. } => Some(root),
-            Pattern::Allgather
-            | Pattern::Allgatherv { .. }
-            | Pattern::Alltoall
-            | Pattern::Alltoallv { .. }
-            | Pattern::Barrier
-            | Pattern::Reduction { .. }
-            | Pattern::Recorded { .. }
-            | Pattern::Message { .. } => None,
+        match self.class().moves {
+            Moves::FromOne(root)
+            | Moves::Blocks(Pairs::To(root) | Pairs::From(root))
+            | Moves::Combined(Combined::Reduce { root }, _) => Some(root),
+            Moves::FromEach
+            | Moves::Blocks(Pairs::All)
+            | Moves::Combined(..)
+            | Moves::Recorded(_)
+            | Moves::Message { .. }
+            | Moves::Nothing => None,
         }
     }
 
     /// Whether `member` may call it with its own block in place.
     pub(crate) fn may_be_in_place(self, member: usize) -> bool {
-        match self {
-            Pattern::Allgather | Pattern::Allgatherv { .. } => true,
-            Pattern::Gather { root }
-            | Pattern::Gatherv { root, .. }
-            | Pattern::Scatter { root }
-            | Pattern::Scatterv { root, .. }
-            | Pattern::Reduction { result: Combined::Reduce { root }, .. } => root == member,
-            Pattern::Reduction { .. } => true,
-            Pattern::Broadcast { .. }
-            | Pattern::Alltoall
-            | Pattern::Alltoallv { .. }
-            | Pattern::Barrier
-            | Pattern::Recorded { .. }
-            | Pattern::Message { .. } => false,
+        match self.class().moves {
+            Moves::FromEach | Moves::Combined(..) | Moves::Blocks(Pairs::To(_) | Pairs::From(_)) => {
+                self.root().is_none_or(|root| root == member)
+            }
+            Moves::FromOne(_)
+            | Moves::Blocks(Pairs::All)
+            | Moves::Recorded(_)
+            | Moves::Message { .. }
+            | Moves::Nothing => false,
         }
     }
 }
@@ -212,85 +252,76 @@ impl CallPlan {
 
     /// The blocks that `member` of `members` hands over with its call, where it does.
     pub(crate) fn blocks(&self, member: usize, members: usize) -> Option<Arc<Blocks>> {
-        match self.pattern {
-            Pattern::Allgatherv { .. } | Pattern::Alltoallv { .. } => Some(Arc::new(self.exchanged(member, members))),
-            Pattern::Gatherv { .. } | Pattern::Scatterv { .. } => {
+        let class = self.pattern.class();
+        match (class.moves, class.uneven) {
+            (Moves::Combined(result, reduction), _) => self.combined_blocks((result, reduction), member, members),
+            (_, None) => None,
+            (_, Some(_)) => {
                 let mut blocks = self.exchanged(member, members);
-                if self.in_place.contains(&member) {
+                if self.in_place_by_blocks(member) {
                     (blocks.send[member].len, blocks.receive[member].len) = (0, 0);
                 }
                 Some(Arc::new(blocks))
             }
-            Pattern::Reduction { result, reduction } => self.combined_blocks((result, reduction), member, members),
-            Pattern::Allgather
-            | Pattern::Broadcast { .. }
-            | Pattern::Alltoall
-            | Pattern::Gather { .. }
-            | Pattern::Scatter { .. }
-            | Pattern::Barrier
-            | Pattern::Recorded { .. }
-            | Pattern::Message { .. } => None,
         }
     }
 
-    /// Whether the call of `member` says that its own block is in place. Uneven blocks of a root say so by being empty.
+    /// Whether `member` is in place and says so by empty blocks, as a root does whose blocks are uneven.
+    fn in_place_by_blocks(&self, member: usize) -> bool {
+        let class = self.pattern.class();
+        let of_root = matches!(class.moves, Moves::Blocks(Pairs::To(_) | Pairs::From(_)));
+        of_root && class.uneven.is_some() && self.in_place.contains(&member)
+    }
+
+    /// Whether the call of `member` says that its own block is in place.
     pub(crate) fn says_in_place(&self, member: usize) -> bool {
-        let by_blocks = matches!(self.pattern, Pattern::Gatherv { .. } | Pattern::Scatterv { .. });
-        self.in_place.contains(&member) && !by_blocks
+        self.in_place.contains(&member) && !self.in_place_by_blocks(member)
     }
 
     /// Bytes of the send and of the receive buffer of `member` of `members`.
     pub(crate) fn buffers(&self, member: usize, members: usize) -> (u64, u64) {
         let bytes = self.bytes_of(member);
-        match self.pattern {
-            Pattern::Allgather => (bytes, bytes * members as u64),
-            Pattern::Broadcast { root } if root == member => (bytes, 0),
-            Pattern::Broadcast { .. } => (0, bytes),
-            Pattern::Barrier => (0, 0),
-            Pattern::Message { .. } => (0, bytes),
-            Pattern::Reduction { result, reduction } => self.combined_buffers((result, reduction), member, members),
-            Pattern::Allgatherv { .. } => (self.sent(member, 0, member), self.exchanged(member, members).bytes().1),
-            Pattern::Alltoall
-            | Pattern::Alltoallv { .. }
-            | Pattern::Gather { .. }
-            | Pattern::Gatherv { .. }
-            | Pattern::Scatter { .. }
-            | Pattern::Scatterv { .. } => self.exchanged(member, members).bytes(),
-            Pattern::Recorded { seed, .. } => {
+        let class = self.pattern.class();
+        match class.moves {
+            Moves::FromEach if class.uneven.is_some() => {
+                (self.sent(member, 0, member), self.exchanged(member, members).bytes().1)
+            }
+            Moves::FromEach => (bytes, bytes * members as u64),
+            Moves::FromOne(root) if root == member => (bytes, 0),
+            Moves::FromOne(_) | Moves::Message { .. } => (0, bytes),
+            Moves::Blocks(_) => self.exchanged(member, members).bytes(),
+            Moves::Combined(result, reduction) => self.combined_buffers((result, reduction), member, members),
+            Moves::Recorded(seed) => {
                 (0, Graph::draw(seed, members, self.bytes).recordings[member].program.output_bytes)
             }
+            Moves::Nothing => (0, 0),
         }
     }
 
     /// What the receive buffer of `member` of `members` holds in the end, of what others contribute.
     pub(crate) fn parts(&self, member: usize, members: usize) -> Vec<Part> {
         let len = self.bytes_of(member);
-        match self.pattern {
-            Pattern::Allgather => {
+        let class = self.pattern.class();
+        match class.moves {
+            Moves::FromEach if class.uneven.is_none() => {
                 (0..members).map(|source| Part { at: source as u64 * len, len, source, from: 0 }).collect()
             }
-            Pattern::Broadcast { root } if root == member => Vec::new(),
-            Pattern::Barrier | Pattern::Reduction { .. } => Vec::new(),
-            Pattern::Broadcast { root } => vec![Part { at: 0, len, source: root, from: 0 }],
-            Pattern::Message { from, .. } => {
-                vec![Part { at: 0, len: len.min(self.bytes_of(from)), source: from, from: 0 }]
-            }
-            Pattern::Recorded { seed, .. } => Graph::draw(seed, members, self.bytes).parts.swap_remove(member),
-            Pattern::Allgatherv { .. }
-            | Pattern::Alltoall
-            | Pattern::Alltoallv { .. }
-            | Pattern::Gather { .. }
-            | Pattern::Gatherv { .. }
-            | Pattern::Scatter { .. }
-            | Pattern::Scatterv { .. } => {
+            Moves::FromEach | Moves::Blocks(_) => {
                 let mine = self.exchanged(member, members);
-                let to_all = matches!(self.pattern, Pattern::Allgatherv { .. });
                 let part = |(source, span): (usize, &Span)| {
-                    let from = if to_all { 0 } else { self.exchanged(source, members).send[member].offset };
+                    let of_all = class.moves == Moves::FromEach;
+                    let from = if of_all { 0 } else { self.exchanged(source, members).send[member].offset };
                     Part { at: span.offset, len: span.len, source, from }
                 };
                 mine.receive.iter().enumerate().filter(|(_, span)| !span.is_empty()).map(part).collect()
             }
+            Moves::FromOne(root) if root == member => Vec::new(),
+            Moves::FromOne(root) => vec![Part { at: 0, len, source: root, from: 0 }],
+            Moves::Message { from, .. } => {
+                vec![Part { at: 0, len: len.min(self.bytes_of(from)), source: from, from: 0 }]
+            }
+            Moves::Recorded(seed) => Graph::draw(seed, members, self.bytes).parts.swap_remove(member),
+            Moves::Combined(..) | Moves::Nothing => Vec::new(),
         }
     }
 
@@ -330,43 +361,20 @@ impl CallPlan {
 
     /// Whether nobody may end before all have called.
     pub(crate) fn is_barrier(&self) -> bool {
-        match self.pattern {
-            Pattern::Barrier => true,
-            Pattern::Allgather
-            | Pattern::Broadcast { .. }
-            | Pattern::Allgatherv { .. }
-            | Pattern::Alltoall
-            | Pattern::Alltoallv { .. }
-            | Pattern::Gather { .. }
-            | Pattern::Gatherv { .. }
-            | Pattern::Scatter { .. }
-            | Pattern::Scatterv { .. }
-            | Pattern::Reduction { .. }
-            | Pattern::Recorded { .. }
-            | Pattern::Message { .. } => false,
-        }
+        self.pattern.class().moves == Moves::Nothing
     }
 
     /// Bytes that `seen_by` believes `from` to send to `to`. Whoever disagrees does so about how many bytes, not about
     /// whether there are any: nobody can tell ranks of which one sends nothing and the other waits for something.
     #[must_use]
     pub fn sent(&self, from: usize, to: usize, seen_by: usize) -> u64 {
-        match self.pattern {
-            Pattern::Gather { root } | Pattern::Gatherv { root, .. } if to != root => 0,
-            Pattern::Scatter { root } | Pattern::Scatterv { root, .. } if from != root => 0,
-            Pattern::Barrier => 0,
-            Pattern::Allgather
-            | Pattern::Broadcast { .. }
-            | Pattern::Alltoall
-            | Pattern::Gather { .. }
-            | Pattern::Scatter { .. }
-            | Pattern::Reduction { .. }
-            | Pattern::Recorded { .. }
-            | Pattern::Message { .. } => self.bytes_of(seen_by),
-            Pattern::Allgatherv { seed }
-            | Pattern::Alltoallv { seed }
-            | Pattern::Gatherv { seed, .. }
-            | Pattern::Scatterv { seed, .. } => {
+        let class = self.pattern.class();
+        match (class.moves, class.uneven) {
+            (Moves::Nothing, _) => 0,
+            (Moves::Blocks(Pairs::To(root)), _) if to != root => 0,
+            (Moves::Blocks(Pairs::From(root)), _) if from != root => 0,
+            (_, None) => self.bytes_of(seen_by),
+            (_, Some(seed)) => {
                 let name = seed ^ (from as u64) << 32 ^ (to as u64) << 48;
                 let drawn = (name ^ (name >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 8;
                 if drawn.is_multiple_of(4) { 0 } else { 1 + (drawn >> 4) % self.bytes_of(seen_by).max(1) }
@@ -376,7 +384,7 @@ impl CallPlan {
 
     /// Where the contribution of `member` of `members` lies in its receive buffer, where it is in place there.
     pub(crate) fn place(&self, member: usize, members: usize) -> Option<u64> {
-        let scatters = matches!(self.pattern, Pattern::Scatter { .. } | Pattern::Scatterv { .. });
+        let scatters = matches!(self.pattern.class().moves, Moves::Blocks(Pairs::From(_)));
         let found = self.parts(member, members).iter().find(|part| part.source == member).map_or(0, |part| part.at);
         (self.in_place.contains(&member) && !scatters).then_some(found)
     }
@@ -384,21 +392,7 @@ impl CallPlan {
     /// What `member` exchanges. Drawn blocks lie in the reverse order of ranks, with gaps. A block in place counts where it
     /// is received.
     fn exchanged(&self, member: usize, members: usize) -> Blocks {
-        let seed = match self.pattern {
-            Pattern::Allgatherv { seed }
-            | Pattern::Alltoallv { seed }
-            | Pattern::Gatherv { seed, .. }
-            | Pattern::Scatterv { seed, .. } => Some(seed),
-            Pattern::Allgather
-            | Pattern::Broadcast { .. }
-            | Pattern::Alltoall
-            | Pattern::Gather { .. }
-            | Pattern::Scatter { .. }
-            | Pattern::Barrier
-            | Pattern::Reduction { .. }
-            | Pattern::Recorded { .. }
-            | Pattern::Message { .. } => None,
-        };
+        let Class { moves, uneven: seed } = self.pattern.class();
         let gap = seed.map_or(0, |seed| seed % 3);
         let spans = |len: &dyn Fn(usize) -> u64, span: fn(u64, u64) -> Span| {
             let mut at = 0;
@@ -414,12 +408,11 @@ impl CallPlan {
             spans.reverse();
             spans
         };
-        if matches!(self.pattern, Pattern::Allgatherv { .. }) {
+        if moves == Moves::FromEach {
             let own = Span::input(0, self.sent(member, 0, member));
             return Blocks { send: vec![own], receive: spans(&|other| self.sent(other, 0, member), Span::output) };
         }
-        let stays = self.in_place.contains(&member)
-            && matches!(self.pattern, Pattern::Scatter { .. } | Pattern::Scatterv { .. });
+        let stays = self.in_place.contains(&member) && matches!(moves, Moves::Blocks(Pairs::From(_)));
         let received = |from| if stays && from == member { 0 } else { self.sent(from, member, member) };
         Blocks {
             send: spans(&|to| self.sent(member, to, member), Span::input),

@@ -15,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::faults::Faults;
 use crate::graph::Graph;
 use crate::network::NetworkPlan;
-use crate::pattern::Pattern;
+use crate::pattern::{Moves, Pairs, Pattern};
 use crate::store::StoreKind;
 
 /// A whole run, but for its seed.
@@ -225,19 +225,13 @@ impl Scenario {
     #[must_use]
     pub fn received_bytes(&self) -> u64 {
         let calls = self.groups.iter().flat_map(|g| g.calls.iter().map(move |c| (g.members.len() as u64, c)));
-        let each = |(p, c): (u64, &CallPlan)| match c.pattern {
-            Pattern::Broadcast { .. }
-            | Pattern::Gather { .. }
-            | Pattern::Gatherv { .. }
-            | Pattern::Scatter { .. }
-            | Pattern::Scatterv { .. } => c.bytes * p,
-            Pattern::Barrier => 0,
-            Pattern::Reduction { .. } => 4 * c.bytes * p * p,
-            Pattern::Allgather | Pattern::Allgatherv { .. } | Pattern::Alltoall | Pattern::Alltoallv { .. } => {
-                c.bytes * p * p
-            }
-            Pattern::Message { .. } => c.bytes,
-            Pattern::Recorded { seed, .. } => Graph::draw(seed, p as usize, c.bytes).moved,
+        let each = |(p, c): (u64, &CallPlan)| match c.pattern.class().moves {
+            Moves::FromOne(_) | Moves::Blocks(Pairs::To(_) | Pairs::From(_)) => c.bytes * p,
+            Moves::FromEach | Moves::Blocks(Pairs::All) => c.bytes * p * p,
+            Moves::Combined(..) => 4 * c.bytes * p * p,
+            Moves::Message { .. } => c.bytes,
+            Moves::Recorded(seed) => Graph::draw(seed, p as usize, c.bytes).moved,
+            Moves::Nothing => 0,
         };
         calls.map(each).sum()
     }
