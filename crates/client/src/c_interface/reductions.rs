@@ -191,58 +191,28 @@ unsafe extern "C" fn outboard_ireduce_scatter(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_iallreduce(
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    count: u64,
-    op: c_int,
-    element: c_int,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handles and of the buffers.
-    unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok(Outcome::Allreduce { count })) }
+/// The reductions of which nothing but what becomes of the vectors is their own.
+macro_rules! of_vectors {
+    ($(extern $abi:literal fn $name:ident => $outcome:ident;)+) => {
+        $(#[unsafe(no_mangle)]
+        unsafe extern $abi fn $name(
+            group: *mut Group,
+            send: *const c_void,
+            receive: *mut c_void,
+            count: u64,
+            op: c_int,
+            element: c_int,
+            request: *mut *mut Request,
+        ) -> c_int {
+            // SAFETY: as the header asks, of the handles and of the buffers.
+            unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok(Outcome::$outcome { count })) }
+        })+
+    };
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_ireduce_scatter_block(
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    count: u64,
-    op: c_int,
-    element: c_int,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handles and of the buffers.
-    unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok(Outcome::ReduceScatterBlock { count })) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_iscan(
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    count: u64,
-    op: c_int,
-    element: c_int,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handles and of the buffers.
-    unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok(Outcome::Scan { count })) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_iexscan(
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    count: u64,
-    op: c_int,
-    element: c_int,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handles and of the buffers.
-    unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok(Outcome::Exscan { count })) }
+of_vectors! {
+    extern "C" fn outboard_iallreduce => Allreduce;
+    extern "C" fn outboard_ireduce_scatter_block => ReduceScatterBlock;
+    extern "C" fn outboard_iscan => Scan;
+    extern "C" fn outboard_iexscan => Exscan;
 }

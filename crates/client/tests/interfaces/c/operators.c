@@ -1,18 +1,5 @@
 /* Operators of the program's own in C: a product that does not commute, and what is refused. Exits with the failing line. */
-#include "outboard.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define EXPECT(condition)                                                                                    \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition,                   \
-                    outboard_last_error());                                                                  \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
+#include "expect.h"
 
 enum { COUNT = 300 };
 
@@ -55,11 +42,6 @@ static struct matrix expected(uint32_t last, int at) {
 
 static int is(const struct matrix *found, struct matrix wanted) {
     return memcmp(found, &wanted, sizeof wanted) == 0;
-}
-
-static void wait_and_free(outboard_request *request) {
-    EXPECT(outboard_wait(request, -1, NULL) == OUTBOARD_OK);
-    EXPECT(outboard_request_free(request) == OUTBOARD_OK);
 }
 
 /* Every kind once. */

@@ -1,21 +1,9 @@
 /* A rank in C: everything in outboard.h once, with the results that are expected. Exits with the failing line. */
 #define _POSIX_C_SOURCE 200809L
-#include "outboard.h"
+#include "expect.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define EXPECT(condition)                                                                                    \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition,                   \
-                    outboard_last_error());                                                                  \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 enum { BYTES = 5000 };
 
@@ -39,29 +27,25 @@ static void child_is_refused(outboard_context *context, outboard_group *group) {
     EXPECT(status == 0);
 }
 
-int main(void) {
-    outboard_context *context, *again;
-    outboard_group *group, *alone;
-    outboard_request *requests[3] = {NULL, NULL, NULL};
-    uint32_t rank, ranks;
-    int done;
-
+static void attaches_once(outboard_context **context) {
+    outboard_context *again;
     EXPECT(outboard_abi_version() == OUTBOARD_ABI_VERSION);
-    EXPECT(outboard_attach("/nonexistent", &context) == OUTBOARD_ERR_NO_SERVICE);
+    EXPECT(outboard_attach("/nonexistent", context) == OUTBOARD_ERR_NO_SERVICE);
     EXPECT(outboard_attach(NULL, NULL) == OUTBOARD_ERR_ARGUMENT);
-    EXPECT(outboard_attach(NULL, &context) == OUTBOARD_OK);
-    EXPECT(outboard_attach(NULL, &again) == OUTBOARD_OK && again == context);
+    EXPECT(outboard_attach(NULL, context) == OUTBOARD_OK);
+    EXPECT(outboard_attach(NULL, &again) == OUTBOARD_OK && again == *context);
     EXPECT(outboard_detach(again) == OUTBOARD_OK);
-    EXPECT(strcmp(outboard_memory_tier(context), "cross-memory attach") == 0);
+    EXPECT(strcmp(outboard_memory_tier(*context), "cross-memory attach") == 0);
+}
 
-    EXPECT(outboard_group_world(context, &group) == OUTBOARD_OK);
-    EXPECT(outboard_group_rank(group, &rank) == OUTBOARD_OK);
-    EXPECT(outboard_group_size(group, &ranks) == OUTBOARD_OK && ranks == 2 && rank < 2);
+/* Apart and in place, awaited in every way. */
+static void gathers_to_all(outboard_context *context, outboard_group *group, uint32_t rank) {
+    static unsigned char send[BYTES], receive[2 * BYTES];
+    outboard_request *requests[3] = {NULL, NULL, NULL};
+    unsigned char *in_place;
+    int done;
     EXPECT(outboard_group_offloads_allgather(group, BYTES) == 1);
     EXPECT(outboard_group_offloads_allgather(group, UINT64_MAX) == 0);
-    EXPECT(outboard_detach(context) == OUTBOARD_ERR_BUSY);
-
-    unsigned char *send = malloc(BYTES), *receive = malloc(2 * BYTES), *in_place;
     EXPECT(outboard_alloc(context, 2 * BYTES, (void **)&in_place) == OUTBOARD_OK);
     memset(send, 'a' + (int)rank, BYTES);
     memset(in_place + rank * BYTES, 'A' + (int)rank, BYTES);
@@ -80,33 +64,36 @@ int main(void) {
     EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);
     EXPECT(outboard_request_free(requests[2]) == OUTBOARD_OK);
     EXPECT(outboard_dealloc(context, in_place) == OUTBOARD_OK);
+}
 
-    unsigned char small[3] = {0}, *mine = receive + rank;
-    const uint64_t sizes[2] = {1, 2}, offsets[2] = {2, 0};
+static void gathers_and_scatters(outboard_group *group, uint32_t rank) {
+    static unsigned char send[BYTES], receive[2 * BYTES];
+    unsigned char small[3] = {0}, mine[2] = {0};
+    const uint64_t sizes[2] = {1, 2}, offsets[2] = {2, 0}, *at_root = rank == 0 ? sizes : NULL;
+    outboard_request *request;
+    memset(send, 'a' + (int)rank, BYTES);
     EXPECT(outboard_group_offloads_gather(group, BYTES) == 1);
-    EXPECT(outboard_igather(group, send, receive, BYTES, 2, &requests[0]) == OUTBOARD_ERR_ARGUMENT);
-    EXPECT(outboard_igather(group, send, rank == 1 ? receive : NULL, BYTES, 1, &requests[0]) == OUTBOARD_OK);
-    EXPECT(outboard_wait(requests[0], -1, NULL) == OUTBOARD_OK);
+    EXPECT(outboard_igather(group, send, receive, BYTES, 2, &request) == OUTBOARD_ERR_ARGUMENT);
+    EXPECT(outboard_igather(group, send, rank == 1 ? receive : NULL, BYTES, 1, &request) == OUTBOARD_OK);
+    wait_and_free(request);
     EXPECT(rank == 0 || (receive[0] == 'a' && receive[2 * BYTES - 1] == 'b'));
-    EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);
-    EXPECT(outboard_igatherv(group, send, rank + 1, small, rank == 0 ? sizes : NULL, offsets, 0, &requests[0]) ==
-           OUTBOARD_OK);
-    EXPECT(outboard_wait(requests[0], -1, NULL) == OUTBOARD_OK);
+    EXPECT(outboard_igatherv(group, send, rank + 1, small, at_root, offsets, 0, &request) == OUTBOARD_OK);
+    wait_and_free(request);
     EXPECT(rank == 1 || memcmp(small, "bba", 3) == 0);
-    EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);
     memcpy(small, "bba", 3);
-    memset(mine, 0, 2);
-    EXPECT(outboard_iscatterv(group, small, rank == 0 ? sizes : NULL, offsets, mine, rank + 1, 0, &requests[0]) ==
-           OUTBOARD_OK);
-    EXPECT(outboard_wait(requests[0], -1, NULL) == OUTBOARD_OK);
+    EXPECT(outboard_iscatterv(group, small, at_root, offsets, mine, rank + 1, 0, &request) == OUTBOARD_OK);
+    wait_and_free(request);
     EXPECT(memcmp(mine, rank == 0 ? "a" : "bb", rank + 1) == 0);
-    EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);
     void *to = rank == 0 ? (void *)OUTBOARD_IN_PLACE : mine;
-    EXPECT(outboard_iscatter(group, rank == 0 ? "xy" : NULL, to, 1, 0, &requests[0]) == OUTBOARD_OK);
-    EXPECT(outboard_wait(requests[0], -1, NULL) == OUTBOARD_OK);
+    EXPECT(outboard_iscatter(group, rank == 0 ? "xy" : NULL, to, 1, 0, &request) == OUTBOARD_OK);
+    wait_and_free(request);
     EXPECT(*mine == (rank == 0 ? 'a' : 'y'));
-    EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);
+}
+
+static void reduces(outboard_group *group, uint32_t rank) {
     double sum[2] = {rank + 0.5, 4.0}, own[2] = {rank + 0.5, 4.0}, before[2] = {-1.0, -1.0};
+    outboard_request *requests[3];
+    int done;
     EXPECT(outboard_group_offloads_barrier(group) == 1);
     EXPECT(outboard_group_offloads_reduction(group, UINT64_MAX) == 0);
     EXPECT(outboard_iallreduce(group, OUTBOARD_IN_PLACE, sum, 2, OUTBOARD_BIT_AND, OUTBOARD_F64, &requests[0]) ==
@@ -120,23 +107,40 @@ int main(void) {
     }
     EXPECT(sum[0] == 2.0 && sum[1] == 8.0);
     EXPECT(before[0] == (rank == 1 ? 0.5 : -1.0) && before[1] == (rank == 1 ? 4.0 : -1.0));
+}
 
+/* A group of this rank alone, out of its own offer. */
+static void is_alone(outboard_context *context) {
+    static unsigned char send[BYTES], receive[BYTES];
     unsigned char offer[OUTBOARD_OFFER_BYTES];
+    outboard_group *alone;
+    outboard_request *request;
     EXPECT(outboard_group_offer(context, offer) == OUTBOARD_OK);
     EXPECT(outboard_group_create(context, offer, 1, 0, &alone) == OUTBOARD_OK);
     child_is_refused(context, alone);
     EXPECT(outboard_group_deadline(alone, -1.0) == OUTBOARD_ERR_ARGUMENT);
     EXPECT(outboard_group_deadline(alone, 60.0) == OUTBOARD_OK);
     EXPECT(outboard_group_deadline(alone, 0.0) == OUTBOARD_OK);
-    EXPECT(outboard_iallgather(alone, send, receive, BYTES, &requests[0]) == OUTBOARD_OK);
-    EXPECT(outboard_wait(requests[0], -1, NULL) == OUTBOARD_OK);
-    EXPECT(outboard_request_free(requests[0]) == OUTBOARD_OK);
+    EXPECT(outboard_iallgather(alone, send, receive, BYTES, &request) == OUTBOARD_OK);
+    wait_and_free(request);
     EXPECT(outboard_group_destroy(alone) == OUTBOARD_OK);
+}
 
+int main(void) {
+    outboard_context *context;
+    outboard_group *group;
+    uint32_t rank, ranks;
+    attaches_once(&context);
+    EXPECT(outboard_group_world(context, &group) == OUTBOARD_OK);
+    EXPECT(outboard_group_rank(group, &rank) == OUTBOARD_OK);
+    EXPECT(outboard_group_size(group, &ranks) == OUTBOARD_OK && ranks == 2 && rank < 2);
+    EXPECT(outboard_detach(context) == OUTBOARD_ERR_BUSY);
+    gathers_to_all(context, group, rank);
+    gathers_and_scatters(group, rank);
+    reduces(group, rank);
+    is_alone(context);
     EXPECT(outboard_group_destroy(group) == OUTBOARD_OK);
     EXPECT(outboard_detach(context) == OUTBOARD_OK);
     EXPECT(strcmp(outboard_strerror(OUTBOARD_OK), "success") == 0);
-    free(send);
-    free(receive);
     return 0;
 }
