@@ -203,32 +203,28 @@ struct Writer(Vec<u8>);
 
 impl Writer {
     fn start(kind: u16, token: u64) -> Writer {
-        let mut writer = Writer(Vec::with_capacity(64));
-        writer.put(&MAGIC.to_le_bytes());
-        writer.put(&ATTACH_VERSION.to_le_bytes());
-        writer.put(&kind.to_le_bytes());
-        writer.u64(token);
-        writer
+        let writer = Writer(Vec::with_capacity(64));
+        writer.put(&MAGIC.to_le_bytes()).put(&ATTACH_VERSION.to_le_bytes()).put(&kind.to_le_bytes()).u64(token)
     }
 
-    fn put(&mut self, bytes: &[u8]) {
+    fn put(mut self, bytes: &[u8]) -> Writer {
         self.0.extend_from_slice(bytes);
+        self
     }
 
-    fn u32(&mut self, value: u32) {
-        self.put(&value.to_le_bytes());
+    fn u32(self, value: u32) -> Writer {
+        self.put(&value.to_le_bytes())
     }
 
-    fn u64(&mut self, value: u64) {
-        self.put(&value.to_le_bytes());
+    fn u64(self, value: u64) -> Writer {
+        self.put(&value.to_le_bytes())
     }
 
-    fn text(&mut self, text: &str) {
+    fn text(self, text: &str) -> Writer {
         let longest = TEXT_BYTES.min(text.len());
         let cut = (0..=longest).rev().find(|&at| text.is_char_boundary(at));
         let text = &text[..cut.unwrap_or(0)];
-        self.put(&(text.len() as u16).to_le_bytes());
-        self.put(text.as_bytes());
+        self.put(&(text.len() as u16).to_le_bytes()).put(text.as_bytes())
     }
 }
 
@@ -310,74 +306,30 @@ impl Message for Request {
     fn encode(&self, token: u64) -> Vec<u8> {
         let start = |kind| Writer::start(kind, token);
         let writer = match self {
-            Request::Hello(hello) => {
-                let mut writer = start(1);
-                writer.u32(hello.abi_version);
-                writer.u32(hello.layout_version);
-                writer.u32(hello.pid);
-                writer.u64(hello.probe_address);
-                writer.put(&hello.nonce);
-                writer.u32(hello.descriptor.into());
-                writer.u64(hello.job);
-                writer
-            }
+            Request::Hello(hello) => start(1)
+                .u32(hello.abi_version)
+                .u32(hello.layout_version)
+                .u32(hello.pid)
+                .u64(hello.probe_address)
+                .put(&hello.nonce)
+                .u32(hello.descriptor.into())
+                .u64(hello.job),
             Request::Offer => start(2),
-            Request::CreateGroup { ranks, rank } => {
-                let mut writer = start(3);
-                writer.u32(*ranks);
-                writer.u32(*rank);
-                writer
-            }
-            Request::DestroyGroup { group } => {
-                let mut writer = start(4);
-                writer.u64(*group);
-                writer
-            }
-            Request::RegisterMemory { address, bytes } => {
-                let mut writer = start(5);
-                writer.u64(*address);
-                writer.u64(*bytes);
-                writer
-            }
-            Request::UnregisterMemory { address } => {
-                let mut writer = start(6);
-                writer.u64(*address);
-                writer
-            }
-            Request::ErrorText { slot } => {
-                let mut writer = start(7);
-                writer.u32(*slot);
-                writer
-            }
+            Request::CreateGroup { ranks, rank } => start(3).u32(*ranks).u32(*rank),
+            Request::DestroyGroup { group } => start(4).u64(*group),
+            Request::RegisterMemory { address, bytes } => start(5).u64(*address).u64(*bytes),
+            Request::UnregisterMemory { address } => start(6).u64(*address),
+            Request::ErrorText { slot } => start(7).u32(*slot),
             Request::Detach => start(8),
-            Request::Restage(restaged) => {
-                let mut writer = start(9);
-                writer.u64(restaged.group);
-                writer.u64(restaged.instance);
-                writer.u32(restaged.slot);
-                writer.u64(restaged.send);
-                writer.u64(restaged.receive);
-                writer
-            }
-            Request::Record { group, recording, bytes } => {
-                let mut writer = start(48);
-                writer.u64(*group);
-                writer.u32(*recording);
-                writer.u64(*bytes);
-                writer
-            }
-            Request::FreeRecording { group, recording } => {
-                let mut writer = start(49);
-                writer.u64(*group);
-                writer.u32(*recording);
-                writer
-            }
-            Request::SetDeadline { group, milliseconds } => {
-                let mut writer = start(12);
-                writer.u64(*group);
-                writer.u64(*milliseconds);
-                writer
-            }
+            Request::Restage(restaged) => start(9)
+                .u64(restaged.group)
+                .u64(restaged.instance)
+                .u32(restaged.slot)
+                .u64(restaged.send)
+                .u64(restaged.receive),
+            Request::Record { group, recording, bytes } => start(48).u64(*group).u32(*recording).u64(*bytes),
+            Request::FreeRecording { group, recording } => start(49).u64(*group).u32(*recording),
+            Request::SetDeadline { group, milliseconds } => start(12).u64(*group).u64(*milliseconds),
         };
         writer.0
     }
@@ -451,33 +403,18 @@ impl Message for Reply {
     fn encode(&self, token: u64) -> Vec<u8> {
         let start = |kind| Writer::start(kind, token);
         let writer = match self {
-            Reply::Welcome(welcome) => {
-                let mut writer = start(101);
-                writer.text(&welcome.service_version);
-                writer.u32(welcome.tier.code());
-                writer.u64(welcome.config_digest);
-                writer.u32(welcome.most_ranges);
-                writer
-            }
-            Reply::Offer(offer) => {
-                let mut writer = start(102);
-                writer.put(&offer[..]);
-                writer
-            }
+            Reply::Welcome(welcome) => start(101)
+                .text(&welcome.service_version)
+                .u32(welcome.tier.code())
+                .u64(welcome.config_digest)
+                .u32(welcome.most_ranges),
+            Reply::Offer(offer) => start(102).put(&offer[..]),
             Reply::GroupReady(ready) => {
-                let mut writer = start(103);
-                writer.u64(ready.group);
-                writer.u32(ready.handle);
-                writer.u64(ready.allgather_least);
-                writer.u64(ready.allgather_most);
-                writer
+                start(103).u64(ready.group).u32(ready.handle).u64(ready.allgather_least).u64(ready.allgather_most)
             }
             Reply::Done => start(104),
             Reply::ErrorText { status, text } | Reply::Error { status, text } => {
-                let mut writer = start(if matches!(self, Reply::Error { .. }) { 106 } else { 105 });
-                writer.u32(status.code() as u32);
-                writer.text(text);
-                writer
+                start(if matches!(self, Reply::Error { .. }) { 106 } else { 105 }).u32(status.code() as u32).text(text)
             }
         };
         writer.0
