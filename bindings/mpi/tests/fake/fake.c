@@ -455,15 +455,26 @@ int outboard_iallgatherv(outboard_group *group, const void *send, void *receive,
     return outboard_ialltoallv(group, send, sent, from, receive, bytes, offsets, posted);
 }
 
+/* A block for each rank, side by side. */
+struct blocks {
+    uint64_t bytes[MOST_RANKS], offsets[MOST_RANKS];
+};
+
+static struct blocks even_blocks(const outboard_group *group, uint64_t each)
+{
+    struct blocks even = {{0}, {0}};
+    for (uint32_t rank = 0; rank < group->ranks; rank++) {
+        even.bytes[rank] = each;
+        even.offsets[rank] = rank * each;
+    }
+    return even;
+}
+
 int outboard_ialltoall(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_pair,
                        outboard_request **posted)
 {
-    uint64_t bytes[MOST_RANKS], offsets[MOST_RANKS];
-    for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        bytes[rank] = bytes_per_pair;
-        offsets[rank] = rank * bytes_per_pair;
-    }
-    return outboard_ialltoallv(group, send, bytes, offsets, receive, bytes, offsets, posted);
+    const struct blocks even = even_blocks(group, bytes_per_pair);
+    return outboard_ialltoallv(group, send, even.bytes, even.offsets, receive, even.bytes, even.offsets, posted);
 }
 
 int outboard_group_offloads_gather(const outboard_group *group, uint64_t bytes_per_rank)
@@ -509,23 +520,15 @@ int outboard_iscatterv(outboard_group *group, const void *send, const uint64_t *
 int outboard_igather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, uint32_t root,
                      outboard_request **posted)
 {
-    uint64_t bytes[MOST_RANKS], offsets[MOST_RANKS];
-    for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        bytes[rank] = bytes_per_rank;
-        offsets[rank] = rank * bytes_per_rank;
-    }
-    return outboard_igatherv(group, send, bytes_per_rank, receive, bytes, offsets, root, posted);
+    const struct blocks even = even_blocks(group, bytes_per_rank);
+    return outboard_igatherv(group, send, bytes_per_rank, receive, even.bytes, even.offsets, root, posted);
 }
 
 int outboard_iscatter(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, uint32_t root,
                       outboard_request **posted)
 {
-    uint64_t bytes[MOST_RANKS], offsets[MOST_RANKS];
-    for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        bytes[rank] = bytes_per_rank;
-        offsets[rank] = rank * bytes_per_rank;
-    }
-    return outboard_iscatterv(group, send, bytes, offsets, receive, bytes_per_rank, root, posted);
+    const struct blocks even = even_blocks(group, bytes_per_rank);
+    return outboard_iscatterv(group, send, even.bytes, even.offsets, receive, bytes_per_rank, root, posted);
 }
 
 int outboard_group_offloads_barrier(const outboard_group *group)
