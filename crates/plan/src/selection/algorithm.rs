@@ -244,23 +244,14 @@ impl Choice {
     /// Whether it multicasts.
     #[must_use]
     pub const fn multicasts(self) -> bool {
-        match self {
+        matches!(
+            self,
             Choice::Allgather(AllgatherAlgorithm::Multicast { .. })
-            | Choice::Broadcast(BroadcastAlgorithm::Multicast { .. })
-            | Choice::Allreduce(
-                AllreduceAlgorithm::ReduceMulticast { .. } | AllreduceAlgorithm::ReduceScatterMulticast { .. },
-            ) => true,
-            Choice::Allgather(_)
-            | Choice::Broadcast(_)
-            | Choice::Alltoall(_)
-            | Choice::Gather(_)
-            | Choice::Scatter(_)
-            | Choice::Barrier(_)
-            | Choice::Reduce(_)
-            | Choice::Allreduce(_)
-            | Choice::ReduceScatter(_)
-            | Choice::Scan(_) => false,
-        }
+                | Choice::Broadcast(BroadcastAlgorithm::Multicast { .. })
+                | Choice::Allreduce(
+                    AllreduceAlgorithm::ReduceMulticast { .. } | AllreduceAlgorithm::ReduceScatterMulticast { .. },
+                )
+        )
     }
 }
 
