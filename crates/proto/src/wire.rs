@@ -9,6 +9,7 @@ mod message;
 mod reader;
 mod recording;
 mod tagged;
+mod writer;
 
 pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};

@@ -28,16 +28,69 @@ enum Step {
     Wait(u32),
 }
 
+const GROUP: GroupHandle = GroupHandle(7);
+
+fn rank() -> impl Strategy<Value = Rank> {
+    (0u32..5).prop_map(Rank)
+}
+
+fn instance() -> impl Strategy<Value = InstanceId> {
+    (1u64..4).prop_map(InstanceId)
+}
+
 fn hostile_message() -> impl Strategy<Value = Message> {
-    let group = GroupHandle(7);
-    let rank = (0u32..5).prop_map(Rank);
-    let instance = (1u64..4).prop_map(InstanceId);
-    let ranges = (0u32..6, 1u32..4).prop_map(|r| vec![r]);
+    prop_oneof![5 => of_groups_and_barriers(), 6 => of_streams(), 4 => of_blocks()]
+}
+
+fn of_groups_and_barriers() -> impl Strategy<Value = Message> {
+    let group = GROUP;
     let signature = (kind(), 0u64..3).prop_map(|(kind, n)| match kind {
         CallKind::Allgatherv { .. } => uneven(2000),
         CallKind::Alltoallv | CallKind::Scatterv { .. } | CallKind::Barrier => Signature { kind, bytes: 0 },
         kind => Signature { kind, bytes: [0, 2000, u64::MAX][n as usize] },
     });
+    prop_oneof![
+        (barrier_step(), any::<bool>()).prop_map(move |(step, good)| {
+            let digest = if good { config().digest() } else { 9 };
+            Message::Create { group, step, sp: SpId(1), digest, fingerprint: spec().fingerprint() }
+        }),
+        instance().prop_map(move |instance| Message::Inquire { group, instance }),
+        (instance(), rank(), any::<u32>()).prop_map(move |(instance, rank, more)| {
+            let named = vec![Absentee { rank, last: None }];
+            Message::Absent { group, instance, ranks: Absentees { named, more } }
+        }),
+        (instance(), barrier_step(), signature, rank()).prop_map(move |(instance, step, signature, rank)| {
+            Message::Ready { group, instance, step, signature, rank }
+        }),
+        (rank(), 0u64..3, any::<bool>()).prop_map(move |(rank, after, well)| {
+            let after = InstanceId(after);
+            Message::Lost { group, rank, after, well }
+        }),
+    ]
+}
+
+fn of_streams() -> impl Strategy<Value = Message> {
+    let group = GROUP;
+    let ranges = || (instance(), rank(), (0u32..6, 1u32..4).prop_map(|range| vec![range]));
+    prop_oneof![
+        (instance(), rank(), rank(), 0u32..3, 0u64..2000).prop_map(
+            move |(instance, source, destination, index, offset)| {
+                Message::Data { group, instance, source, destination, index, total: 2000, offset }
+            }
+        ),
+        ranges().prop_map(move |(instance, source, ranges)| Message::Want { group, instance, source, ranges }),
+        ranges().prop_map(move |(instance, source, ranges)| Message::Miss { group, instance, source, ranges }),
+        ranges().prop_map(move |(instance, source, ranges)| Message::Repair { group, instance, source, ranges }),
+        (instance(), rank()).prop_map(move |(instance, source)| {
+            let sources = vec![source];
+            Message::Have { group, instance, sources }
+        }),
+        instance().prop_map(move |instance| Message::Complete { group, instance }),
+    ]
+}
+
+fn of_blocks() -> impl Strategy<Value = Message> {
+    let group = GROUP;
     let exchange = prop_oneof![
         Just(Signature { kind: CallKind::Alltoall, bytes: 2000 }),
         Just(Signature { kind: CallKind::Alltoallv, bytes: 0 }),
@@ -45,83 +98,18 @@ fn hostile_message() -> impl Strategy<Value = Message> {
         Just(Signature { kind: SCATTERV, bytes: 0 }),
     ];
     let bytes = prop_oneof![Just(2000u64), Just(1), Just(u64::MAX)];
+    let up_to = prop_oneof![Just(0u64), Just(1), Just(4096), Just(u64::MAX)];
     prop_oneof![
-        (barrier_step(), any::<bool>()).prop_map(move |(step, good)| Message::Create {
-            group,
-            step,
-            sp: SpId(1),
-            digest: if good { config().digest() } else { 9 },
-            fingerprint: spec().fingerprint(),
-        }),
-        instance.clone().prop_map(move |instance| Message::Inquire { group, instance }),
-        (instance.clone(), rank.clone(), any::<u32>()).prop_map(move |(instance, rank, more)| {
-            let named = vec![Absentee { rank, last: None }];
-            Message::Absent { group, instance, ranks: Absentees { named, more } }
-        }),
-        (instance.clone(), barrier_step(), signature, rank.clone()).prop_map(
-            move |(instance, step, signature, rank)| { Message::Ready { group, instance, step, signature, rank } }
-        ),
-        (instance.clone(), rank.clone(), rank.clone(), 0u32..3, 0u64..2000).prop_map(
-            move |(instance, source, destination, index, offset)| Message::Data {
-                group,
-                instance,
-                source,
-                destination,
-                index,
-                total: 2000,
-                offset
+        (instance(), exchange, rank(), 0u32..5, prop::collection::vec((rank(), bytes), 1..3)).prop_map(
+            move |(instance, signature, source, among, blocks)| {
+                Message::Announce { group, instance, signature, source, among, blocks }
             }
         ),
-        (instance.clone(), rank.clone(), ranges.clone()).prop_map(move |(instance, source, ranges)| Message::Want {
-            group,
-            instance,
-            source,
-            ranges
-        }),
-        (instance.clone(), rank.clone(), ranges.clone()).prop_map(move |(instance, source, ranges)| Message::Miss {
-            group,
-            instance,
-            source,
-            ranges
-        }),
-        (instance.clone(), rank.clone(), ranges).prop_map(move |(instance, source, ranges)| Message::Repair {
-            group,
-            instance,
-            source,
-            ranges
-        }),
-        (instance.clone(), rank.clone()).prop_map(move |(instance, s)| Message::Have {
-            group,
-            instance,
-            sources: vec![s]
-        }),
-        instance.clone().prop_map(move |instance| Message::Complete { group, instance }),
-        (instance.clone(), exchange, rank.clone(), 0u32..5, prop::collection::vec((rank.clone(), bytes), 1..3))
-            .prop_map(move |(instance, signature, source, among, blocks)| Message::Announce {
-                group,
-                instance,
-                signature,
-                source,
-                among,
-                blocks
-            }),
-        instance.clone().prop_map(move |instance| Message::AskSizes { group, instance }),
-        (instance.clone(), 0u32..4, prop::collection::vec(prop_oneof![Just(2000u64), Just(u64::MAX)], 1..5))
+        instance().prop_map(move |instance| Message::AskSizes { group, instance }),
+        (instance(), 0u32..4, prop::collection::vec(prop_oneof![Just(2000u64), Just(u64::MAX)], 1..5))
             .prop_map(move |(instance, first, sizes)| Message::Sizes { group, instance, first, sizes }),
-        (
-            instance,
-            prop::collection::vec(
-                (rank.clone(), rank.clone(), prop_oneof![Just(0u64), Just(1), Just(4096), Just(u64::MAX)]),
-                1..3
-            )
-        )
+        (instance(), prop::collection::vec((rank(), rank(), up_to), 1..3))
             .prop_map(move |(instance, blocks)| Message::Pull { group, instance, blocks }),
-        (rank, 0u64..3, any::<bool>()).prop_map(move |(rank, after, well)| Message::Lost {
-            group,
-            rank,
-            after: InstanceId(after),
-            well
-        }),
     ]
 }
 

@@ -167,79 +167,66 @@ fn asked() -> impl Strategy<Value = TaggedMessage> {
 
 fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
-        (group(), tagged()).prop_map(|(group, tagged)| Message::Tagged { group, tagged }),
-        Just(Message::Void),
+        1 => (group(), tagged()).prop_map(|(group, tagged)| Message::Tagged { group, tagged }),
+        1 => Just(Message::Void),
+        5 => of_groups_and_barriers(),
+        6 => of_streams(),
+        4 => of_blocks(),
+    ]
+}
+
+fn of_groups_and_barriers() -> impl Strategy<Value = Message> {
+    prop_oneof![
         (group(), any::<u8>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
             |(group, step, sp, digest, fingerprint)| Message::Create { group, step, sp: SpId(sp), digest, fingerprint }
         ),
         (group(), instance(), any::<u8>(), signature(), rank()).prop_map(|(group, instance, step, signature, rank)| {
             Message::Ready { group, instance, step, signature, rank }
         }),
-        (group(), instance(), rank(), rank(), any::<u32>(), any::<u32>(), any::<u32>()).prop_map(
-            |(group, instance, source, destination, index, offset, more)| Message::Data {
-                group,
-                instance,
-                source,
-                destination,
-                index,
-                total: u64::from(offset) + u64::from(more),
-                offset: offset.into(),
-            }
-        ),
-        (group(), instance(), rank(), ranges()).prop_map(|(group, instance, source, ranges)| Message::Want {
-            group,
-            instance,
-            source,
-            ranges
-        }),
-        (group(), instance(), rank(), ranges()).prop_map(|(group, instance, source, ranges)| Message::Miss {
-            group,
-            instance,
-            source,
-            ranges
-        }),
-        (group(), instance(), rank(), ranges()).prop_map(|(group, instance, source, ranges)| Message::Repair {
-            group,
-            instance,
-            source,
-            ranges
-        }),
-        (group(), instance(), prop::collection::vec(rank(), 1..=MAX_SOURCES))
-            .prop_map(|(group, instance, sources)| Message::Have { group, instance, sources }),
-        (group(), instance()).prop_map(|(group, instance)| Message::Complete { group, instance }),
-        (
-            group(),
-            instance(),
-            exchange(),
-            rank(),
-            any::<u32>(),
-            prop::collection::vec((rank(), 1u64..), 1..=MAX_BLOCKS)
-        )
-            .prop_map(|(group, instance, signature, source, among, blocks)| Message::Announce {
-                group,
-                instance,
-                signature,
-                source,
-                among,
-                blocks
-            }),
-        (group(), instance(), prop::collection::vec((rank(), rank(), any::<u64>()), 1..=MAX_BLOCKS))
-            .prop_map(|(group, instance, blocks)| Message::Pull { group, instance, blocks }),
-        (group(), instance()).prop_map(|(group, instance)| Message::AskSizes { group, instance }),
-        (group(), instance(), any::<u32>(), prop::collection::vec(any::<u64>(), 1..=MAX_BLOCKS))
-            .prop_map(|(group, instance, first, sizes)| Message::Sizes { group, instance, first, sizes }),
         absence(),
-        (group(), any::<u64>(), rank(), any::<bool>()).prop_map(|(group, after, rank, well)| Message::Lost {
-            group,
-            rank,
-            after: InstanceId(after),
-            well
+        (group(), any::<u64>(), rank(), any::<bool>()).prop_map(|(group, after, rank, well)| {
+            let after = InstanceId(after);
+            Message::Lost { group, rank, after, well }
         }),
         (group(), any::<u64>(), error()).prop_map(|(group, fingerprint, error)| Message::Abort {
             group,
             fingerprint,
             error
         }),
+    ]
+}
+
+fn of_streams() -> impl Strategy<Value = Message> {
+    let ranges = || (group(), instance(), rank(), ranges());
+    prop_oneof![
+        (group(), instance(), rank(), rank(), any::<u32>(), any::<u32>(), any::<u32>()).prop_map(
+            |(group, instance, source, destination, index, offset, more)| {
+                let (total, offset) = (u64::from(offset) + u64::from(more), offset.into());
+                Message::Data { group, instance, source, destination, index, total, offset }
+            }
+        ),
+        ranges().prop_map(|(group, instance, source, ranges)| Message::Want { group, instance, source, ranges }),
+        ranges().prop_map(|(group, instance, source, ranges)| Message::Miss { group, instance, source, ranges }),
+        ranges().prop_map(|(group, instance, source, ranges)| Message::Repair { group, instance, source, ranges }),
+        (group(), instance(), prop::collection::vec(rank(), 1..=MAX_SOURCES))
+            .prop_map(|(group, instance, sources)| Message::Have { group, instance, sources }),
+        (group(), instance()).prop_map(|(group, instance)| Message::Complete { group, instance }),
+    ]
+}
+
+fn of_blocks() -> impl Strategy<Value = Message> {
+    let announced = prop::collection::vec((rank(), 1u64..), 1..=MAX_BLOCKS);
+    prop_oneof![
+        (group(), instance(), exchange(), rank(), any::<u32>(), announced).prop_map(
+            |(group, instance, signature, source, among, blocks)| {
+                Message::Announce { group, instance, signature, source, among, blocks }
+            }
+        ),
+        (group(), instance(), prop::collection::vec((rank(), rank(), any::<u64>()), 1..=MAX_BLOCKS))
+            .prop_map(|(group, instance, blocks)| Message::Pull { group, instance, blocks }),
+        (group(), instance()).prop_map(|(group, instance)| Message::AskSizes { group, instance }),
+        (group(), instance(), any::<u32>(), prop::collection::vec(any::<u64>(), 1..=MAX_BLOCKS))
+            .prop_map(|(group, instance, first, sizes)| Message::Sizes { group, instance, first, sizes }),
     ]
 }
 

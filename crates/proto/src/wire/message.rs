@@ -7,6 +7,7 @@ use outboard_plan::{Rank, Reduction};
 
 use super::reader::{DecodeError, Reader};
 use super::tagged::TaggedMessage;
+use super::writer::Writer;
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::interface::{CallKind, Signature};
@@ -234,84 +235,44 @@ impl Message {
 
     /// Appends the message to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let mut w = Writer { out };
+        let mut w = Writer::new(out);
         match self {
             Message::Void => w.u8(0),
             Message::Create { group, step, sp, digest, fingerprint } => {
-                w.head(1, *group);
-                w.u8(*step);
-                w.u64(sp.0);
-                w.u64(*digest);
-                w.u64(*fingerprint);
+                w.head(1, *group).u8(*step).u64(sp.0).u64(*digest).u64(*fingerprint)
             }
             Message::Ready { group, instance, step, signature, rank } => {
-                w.call(2, *group, *instance);
-                w.u8(*step);
-                w.signature(signature);
-                w.u32(rank.0);
+                w.call(2, *group, *instance).u8(*step).signature(signature).u32(rank.0)
             }
             Message::Data { group, instance, source, destination, index, total, offset } => {
-                w.call(3, *group, *instance);
-                w.u32(source.0);
-                w.u32(destination.0);
-                w.u32(*index);
-                w.u64(*total);
-                w.u64(*offset);
+                w.call(3, *group, *instance).u32(source.0).u32(destination.0).u32(*index).u64(*total).u64(*offset)
             }
-            Message::Want { group, instance, source, ranges } => w.ranges((4, *group, *instance), *source, ranges),
-            Message::Miss { group, instance, source, ranges } => w.ranges((5, *group, *instance), *source, ranges),
-            Message::Repair { group, instance, source, ranges } => w.ranges((6, *group, *instance), *source, ranges),
+            Message::Want { group, instance, source, ranges } => w.call(4, *group, *instance).ranges(*source, ranges),
+            Message::Miss { group, instance, source, ranges } => w.call(5, *group, *instance).ranges(*source, ranges),
+            Message::Repair { group, instance, source, ranges } => w.call(6, *group, *instance).ranges(*source, ranges),
             Message::Have { group, instance, sources } => {
-                assert!(sources.len() <= MAX_SOURCES, "caller splits long lists");
-                w.call(7, *group, *instance);
-                w.u16(sources.len() as u16);
-                sources.iter().for_each(|s| w.u32(s.0));
+                w.call(7, *group, *instance).list(sources, MAX_SOURCES, |w, source| w.u32(source.0))
             }
             Message::Complete { group, instance } => w.call(8, *group, *instance),
-            Message::Lost { group, rank, after, well } => {
-                w.call(9, *group, *after);
-                w.u32(rank.0);
-                w.u8((*well).into());
-            }
-            Message::Abort { group, fingerprint, error } => {
-                w.head(10, *group);
-                w.u64(*fingerprint);
-                w.error(error);
-            }
+            Message::Lost { group, rank, after, well } => w.call(9, *group, *after).u32(rank.0).u8((*well).into()),
+            Message::Abort { group, fingerprint, error } => w.head(10, *group).u64(*fingerprint).error(error),
             Message::Announce { group, instance, signature, source, among, blocks } => {
-                w.call(11, *group, *instance);
-                w.signature(signature);
-                w.u32(source.0);
-                w.u32(*among);
-                w.blocks(blocks, |w, (destination, bytes)| {
-                    w.u32(destination.0);
-                    w.u64(*bytes);
-                });
+                let w = w.call(11, *group, *instance).signature(signature).u32(source.0).u32(*among);
+                w.list(blocks, MAX_BLOCKS, |w, (destination, bytes)| w.u32(destination.0).u64(*bytes))
+            }
+            Message::Pull { group, instance, blocks } => {
+                w.call(12, *group, *instance).list(blocks, MAX_BLOCKS, |w, (source, destination, up_to)| {
+                    w.u32(source.0).u32(destination.0).u64(*up_to)
+                })
             }
             Message::AskSizes { group, instance } => w.call(13, *group, *instance),
             Message::Sizes { group, instance, first, sizes } => {
-                w.call(14, *group, *instance);
-                w.u32(*first);
-                w.blocks(sizes, |w, bytes| w.u64(*bytes));
-            }
-            Message::Pull { group, instance, blocks } => {
-                w.call(12, *group, *instance);
-                w.blocks(blocks, |w, (source, destination, up_to)| {
-                    w.u32(source.0);
-                    w.u32(destination.0);
-                    w.u64(*up_to);
-                });
+                w.call(14, *group, *instance).u32(*first).list(sizes, MAX_BLOCKS, |w, bytes| w.u64(*bytes))
             }
             Message::Inquire { group, instance } => w.call(15, *group, *instance),
-            Message::Absent { group, instance, ranks } => {
-                w.call(16, *group, *instance);
-                w.absentees(ranks);
-            }
-            Message::Tagged { group, tagged } => {
-                w.head(tagged.code(), *group);
-                tagged.encode(out);
-            }
-        }
+            Message::Absent { group, instance, ranks } => w.call(16, *group, *instance).absentees(ranks),
+            Message::Tagged { group, tagged } => tagged.encode(w.head(tagged.code(), *group)),
+        };
     }
 
     /// Reads one message that fills `bytes`.
@@ -406,32 +367,16 @@ impl Message {
     }
 }
 
-struct Writer<'a> {
-    out: &'a mut Vec<u8>,
-}
-
 impl Writer<'_> {
-    fn u8(&mut self, v: u8) {
-        self.out.push(v);
+    fn head(&mut self, kind: u8, group: GroupHandle) -> &mut Self {
+        self.u8(kind).u32(group.0)
     }
-    fn u16(&mut self, v: u16) {
-        self.out.extend_from_slice(&v.to_le_bytes());
+
+    fn call(&mut self, kind: u8, group: GroupHandle, instance: InstanceId) -> &mut Self {
+        self.head(kind, group).u64(instance.0)
     }
-    fn u32(&mut self, v: u32) {
-        self.out.extend_from_slice(&v.to_le_bytes());
-    }
-    fn u64(&mut self, v: u64) {
-        self.out.extend_from_slice(&v.to_le_bytes());
-    }
-    fn head(&mut self, kind: u8, group: GroupHandle) {
-        self.u8(kind);
-        self.u32(group.0);
-    }
-    fn call(&mut self, kind: u8, group: GroupHandle, instance: InstanceId) {
-        self.head(kind, group);
-        self.u64(instance.0);
-    }
-    fn signature(&mut self, s: &Signature) {
+
+    fn signature(&mut self, s: &Signature) -> &mut Self {
         let (kind, root) = match s.kind {
             CallKind::Allgather => (1, None),
             CallKind::Broadcast { root } => (2, Some(root)),
@@ -451,103 +396,49 @@ impl Writer<'_> {
             CallKind::Scatterv { root } => (35, Some(root)),
             CallKind::Tagged(_) => unreachable!("tagged messages are no instances of a group"),
         };
-        self.u8(kind);
-        self.u64(s.bytes);
-        root.into_iter().for_each(|root| self.u32(root.0));
-        s.kind.reduction().into_iter().for_each(|reduction| self.u16(reduction.code()));
-        s.kind.sizes().into_iter().for_each(|sizes| self.u64(sizes));
+        self.u8(kind).u64(s.bytes);
+        root.into_iter().for_each(|root| _ = self.u32(root.0));
+        s.kind.reduction().into_iter().for_each(|reduction| _ = self.u16(reduction.code()));
+        s.kind.sizes().into_iter().for_each(|sizes| _ = self.u64(sizes));
+        self
     }
-    fn absentees(&mut self, absent: &Absentees) {
-        assert!(absent.named.len() <= MAX_ABSENT, "no more are named");
-        self.u32(absent.more);
-        self.u16(absent.named.len() as u16);
-        for Absentee { rank, last } in &absent.named {
-            self.u32(rank.0);
+
+    fn absentees(&mut self, absent: &Absentees) -> &mut Self {
+        self.u32(absent.more).list(&absent.named, MAX_ABSENT, |w, Absentee { rank, last }| {
             let (instance, signature) = last.as_ref().map_or((0, None), |(i, s)| (i.0, Some(s)));
-            self.u64(instance);
-            signature.into_iter().for_each(|signature| self.signature(signature));
-        }
+            let w = w.u32(rank.0).u64(instance);
+            if let Some(signature) = signature { w.signature(signature) } else { w }
+        })
     }
-    fn ranges(&mut self, (kind, group, instance): (u8, GroupHandle, InstanceId), source: Rank, ranges: &[(u32, u32)]) {
-        self.call(kind, group, instance);
-        assert!(ranges.len() <= MAX_RANGES, "caller splits long lists");
-        self.u32(source.0);
-        self.u16(ranges.len() as u16);
-        for (first, count) in ranges {
-            self.u32(*first);
-            self.u32(*count);
-        }
+
+    fn ranges(&mut self, source: Rank, ranges: &[(u32, u32)]) -> &mut Self {
+        self.u32(source.0).list(ranges, MAX_RANGES, |w, (first, count)| w.u32(*first).u32(*count))
     }
-    fn blocks<T>(&mut self, blocks: &[T], each: impl Fn(&mut Self, &T)) {
-        assert!(blocks.len() <= MAX_BLOCKS, "caller splits long lists");
-        self.u16(blocks.len() as u16);
-        blocks.iter().for_each(|block| each(self, block));
-    }
-    fn error(&mut self, error: &CollectiveError) {
+
+    fn error(&mut self, error: &CollectiveError) -> &mut Self {
         match error {
-            CollectiveError::RankLost(rank) => {
-                self.u8(1);
-                self.u32(rank.0);
-            }
-            CollectiveError::PeerLost { sp, rank } => {
-                self.u8(2);
-                self.u64(sp.0);
-                self.u32(rank.0);
-            }
+            CollectiveError::RankLost(rank) => self.u8(1).u32(rank.0),
+            CollectiveError::PeerLost { sp, rank } => self.u8(2).u64(sp.0).u32(rank.0),
             CollectiveError::Mismatch { a_rank, a, b_rank, b } => {
-                self.u8(3);
-                self.u32(a_rank.0);
-                self.signature(a);
-                self.u32(b_rank.0);
-                self.signature(b);
+                self.u8(3).u32(a_rank.0).signature(a).u32(b_rank.0).signature(b)
             }
-            CollectiveError::Memory(rank) => {
-                self.u8(4);
-                self.u32(rank.0);
-            }
-            CollectiveError::Protocol(sp) => {
-                self.u8(5);
-                self.u64(sp.0);
-            }
+            CollectiveError::Memory(rank) => self.u8(4).u32(rank.0),
+            CollectiveError::Protocol(sp) => self.u8(5).u64(sp.0),
             CollectiveError::Configuration { a, a_digest, b, b_digest } => {
-                self.u8(6);
-                self.u64(a.0);
-                self.u64(*a_digest);
-                self.u64(b.0);
-                self.u64(*b_digest);
+                self.u8(6).u64(a.0).u64(*a_digest).u64(b.0).u64(*b_digest)
             }
-            CollectiveError::HandleTaken(group) => {
-                self.u8(7);
-                self.u32(group.0);
-            }
+            CollectiveError::HandleTaken(group) => self.u8(7).u32(group.0),
             CollectiveError::Block { source_rank, sent, destination, expected } => {
-                self.u8(8);
-                self.u32(source_rank.0);
-                self.u64(*sent);
-                self.u32(destination.0);
-                self.u64(*expected);
-            }
-            CollectiveError::Staging { rank, bytes } => {
-                self.u8(10);
-                self.u32(rank.0);
-                self.u64(*bytes);
-            }
-            CollectiveError::Message { source_rank, destination, tag, sent, expected } => {
-                self.u8(48);
-                self.u32(source_rank.0);
-                self.u32(destination.0);
-                self.u32(*tag);
-                self.u64(*sent);
-                self.u64(*expected);
+                self.u8(8).u32(source_rank.0).u64(*sent).u32(destination.0).u64(*expected)
             }
             CollectiveError::Deadline(missed) => {
-                self.u8(9);
-                self.u64(missed.instance.0);
-                self.signature(&missed.signature);
-                self.u64(missed.after_ms);
-                self.u8(u8::from(missed.awaited.is_some()));
-                self.u32(missed.awaited.map_or(0, |rank| rank.0));
-                self.absentees(&missed.missing);
+                let awaited = missed.awaited.map_or(0, |rank| rank.0);
+                self.u8(9).u64(missed.instance.0).signature(&missed.signature).u64(missed.after_ms);
+                self.u8(missed.awaited.is_some().into()).u32(awaited).absentees(&missed.missing)
+            }
+            CollectiveError::Staging { rank, bytes } => self.u8(10).u32(rank.0).u64(*bytes),
+            CollectiveError::Message { source_rank, destination, tag, sent, expected } => {
+                self.u8(48).u32(source_rank.0).u32(destination.0).u32(*tag).u64(*sent).u64(*expected)
             }
         }
     }

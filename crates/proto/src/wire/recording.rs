@@ -8,6 +8,7 @@ use std::sync::Arc;
 use outboard_plan::{Op, OpId, Program, Rank, Reduction, Span, Step};
 
 use super::reader::{DecodeError, Reader};
+use super::writer::Writer;
 use crate::messaging::{MAX_STEPS, Recording};
 
 /// Most pieces of memory of one recording.
@@ -36,42 +37,34 @@ impl RecordedMemory {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let program = &self.recording.program;
-        let mut w = Writer(Vec::with_capacity(64 + 16 * self.pieces.len() + 40 * program.steps.len()));
-        w.u32(program.rank.0);
-        w.u32(program.ranks);
-        w.u32(self.pieces.len() as u32);
+        let mut out = Vec::with_capacity(64 + 16 * self.pieces.len() + 40 * program.steps.len());
+        let mut w = Writer::new(&mut out);
+        w.u32(program.rank.0).u32(program.ranks).u32(self.pieces.len() as u32);
         for (address, bytes) in &self.pieces {
-            w.u64(*address);
-            w.u64(*bytes);
+            w.u64(*address).u64(*bytes);
         }
         w.u32(program.steps.len() as u32);
         let mut reductions = self.recording.reductions.iter();
         for step in &program.steps {
             match step.op {
                 Op::Send { to: Rank(peer), index, span } | Op::Recv { from: Rank(peer), index, span } => {
-                    w.0.push(if matches!(step.op, Op::Send { .. }) { SEND } else { RECEIVE });
-                    w.u32(peer);
-                    w.u32(index);
-                    w.span(span);
+                    let kind = if matches!(step.op, Op::Send { .. }) { SEND } else { RECEIVE };
+                    w.u8(kind).u32(peer).u32(index).span(span);
                 }
                 Op::Copy { from, to } => {
-                    w.0.push(COPY);
-                    w.span(from);
-                    w.u64(to.offset);
+                    w.u8(COPY).span(from).u64(to.offset);
                 }
                 Op::Reduce { from, into, from_left } => {
-                    w.0.push(if from_left { REDUCE_FROM_LEFT } else { REDUCE });
+                    let kind = if from_left { REDUCE_FROM_LEFT } else { REDUCE };
                     let reduction = reductions.next().expect("a recording names an operator for each reduction");
-                    w.u32(reduction.code().into());
-                    w.span(from);
-                    w.u64(into.offset);
+                    w.u8(kind).u32(reduction.code().into()).span(from).u64(into.offset);
                 }
                 Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("recordings do not multicast"),
             }
             w.u32(step.after.len() as u32);
-            step.after.iter().for_each(|after| w.u32(after.0));
+            step.after.iter().for_each(|after| _ = w.u32(after.0));
         }
-        w.0
+        out
     }
 
     /// Reads what fills `bytes`.
@@ -144,18 +137,9 @@ fn read_span(r: &mut Reader<'_>) -> Result<Span, DecodeError> {
     Ok(Span::output(r.u64()?, r.u64()?))
 }
 
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn u32(&mut self, v: u32) {
-        self.0.extend_from_slice(&v.to_le_bytes());
-    }
-    fn u64(&mut self, v: u64) {
-        self.0.extend_from_slice(&v.to_le_bytes());
-    }
-    fn span(&mut self, span: Span) {
-        self.u64(span.offset);
-        self.u64(span.len);
+impl Writer<'_> {
+    fn span(&mut self, span: Span) -> &mut Self {
+        self.u64(span.offset).u64(span.len)
     }
 }
 

@@ -6,6 +6,7 @@
 use outboard_plan::Rank;
 
 use super::reader::{DecodeError, Reader};
+use super::writer::Writer;
 
 /// Most messages in one [`TaggedMessage::Post`]: as many as fit the largest frame header.
 pub const MAX_POSTED: usize = 20;
@@ -131,56 +132,27 @@ impl TaggedMessage {
     }
 
     /// Appends everything behind the group.
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    pub(super) fn encode<'w, 'out>(&self, w: &'w mut Writer<'out>) -> &'w mut Writer<'out> {
         match self {
             TaggedMessage::Post { source, recording, call, first, messages } => {
-                assert!(messages.len() <= MAX_POSTED, "caller splits long lists");
-                out.extend_from_slice(&source.0.to_le_bytes());
-                out.extend_from_slice(&recording.to_le_bytes());
-                out.extend_from_slice(&call.to_le_bytes());
-                out.extend_from_slice(&first.to_le_bytes());
-                out.extend_from_slice(&(messages.len() as u16).to_le_bytes());
-                for Posted { destination, tag, occurrence, bytes, eager } in messages {
-                    out.extend_from_slice(&destination.0.to_le_bytes());
-                    out.extend_from_slice(&tag.to_le_bytes());
-                    out.extend_from_slice(&occurrence.to_le_bytes());
-                    out.extend_from_slice(&bytes.to_le_bytes());
-                    out.push(u8::from(*eager));
-                }
+                let w = w.u32(source.0).u32(*recording).u64(*call).u64(*first);
+                w.list(messages, MAX_POSTED, |w, Posted { destination, tag, occurrence, bytes, eager }| {
+                    w.u32(destination.0).u32(*tag).u32(*occurrence).u64(*bytes).u8((*eager).into())
+                })
             }
             TaggedMessage::Took { numbers } | TaggedMessage::Pull { numbers } => {
-                assert!(numbers.len() <= MAX_NUMBERS, "caller splits long lists");
-                out.extend_from_slice(&(numbers.len() as u16).to_le_bytes());
-                numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+                w.list(numbers, MAX_NUMBERS, |w, number| w.u64(*number))
             }
-            TaggedMessage::Part { number, offset } => {
-                out.extend_from_slice(&number.to_le_bytes());
-                out.extend_from_slice(&offset.to_le_bytes());
-            }
+            TaggedMessage::Part { number, offset } => w.u64(*number).u64(*offset),
             TaggedMessage::Ask { destination, recording, call, first, messages } => {
-                assert!(messages.len() <= MAX_POSTED, "caller splits long lists");
-                out.extend_from_slice(&destination.0.to_le_bytes());
-                out.extend_from_slice(&recording.to_le_bytes());
-                out.extend_from_slice(&call.to_le_bytes());
-                out.extend_from_slice(&first.to_le_bytes());
-                out.extend_from_slice(&(messages.len() as u16).to_le_bytes());
-                for Wanted { source, tag, occurrence, bytes, room } in messages {
-                    out.extend_from_slice(&source.0.to_le_bytes());
-                    out.extend_from_slice(&tag.to_le_bytes());
-                    out.extend_from_slice(&occurrence.to_le_bytes());
-                    out.extend_from_slice(&bytes.to_le_bytes());
-                    out.push(u8::from(*room));
-                }
+                let w = w.u32(destination.0).u32(*recording).u64(*call).u64(*first);
+                w.list(messages, MAX_POSTED, |w, Wanted { source, tag, occurrence, bytes, room }| {
+                    w.u32(source.0).u32(*tag).u32(*occurrence).u64(*bytes).u8((*room).into())
+                })
             }
-            TaggedMessage::Fill { pieces } => {
-                assert!(pieces.len() <= MAX_FILLED, "caller splits long lists");
-                out.extend_from_slice(&(pieces.len() as u16).to_le_bytes());
-                for Filled { number, offset, bytes } in pieces {
-                    out.extend_from_slice(&number.to_le_bytes());
-                    out.extend_from_slice(&offset.to_le_bytes());
-                    out.extend_from_slice(&bytes.to_le_bytes());
-                }
-            }
+            TaggedMessage::Fill { pieces } => w.list(pieces, MAX_FILLED, |w, Filled { number, offset, bytes }| {
+                w.u64(*number).u64(*offset).u32(*bytes)
+            }),
         }
     }
 
