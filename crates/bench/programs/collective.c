@@ -12,11 +12,11 @@
 #include "calls.h"
 #include "compute.h"
 #include "control.h"
+#include "options.h"
 #include "repetitions.h"
 #include "transport.h"
 
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ struct options {
     int late_rank;               /* -1: none */
     int64_t late_ns;
     int late_times;              /* late by so many pure times instead, as measured with that rank on time; 0: by late_ns */
-    bool late_silent;            /* an alltoallv has no block for the late rank and none from it */
+    int late_silent;             /* not 0: an alltoallv has no block for the late rank and none from it */
     int main_core;               /* -1: not bound */
     int others_core;             /* -1: progress threads not bound */
 };
@@ -66,11 +66,10 @@ static void parse_sizes(struct options *options, const char *text)
         if (options->sizes == SIZES_MAX)
             transport_fail("more than %d sizes", SIZES_MAX);
         for (int part = 0; part < 3; part++) {
-            char *end = NULL;
-            parts[part] = parse_number(text, &end);
-            if (part < 2 ? *end != ':' : *end != ',' && *end != '\0')
-                transport_fail("not BYTES:UNITS:MISSED: %s", text);
-            text = *end == '\0' ? end : end + 1;
+            parts[part] = parse_number(&text);
+            if (part < 2 ? *text != ':' : *text != ',' && *text != '\0')
+                transport_fail("not BYTES:UNITS:MISSED: before %s", text);
+            text += *text != '\0';
         }
         options->bytes[options->sizes] = (size_t)parts[0];
         options->units[options->sizes] = (uint64_t)parts[1];
@@ -78,46 +77,32 @@ static void parse_sizes(struct options *options, const char *text)
     }
 }
 
-static struct options parse_options(int argc, char **argv)
+static struct options read_options(int argc, char **argv)
 {
     struct options options = {.repetitions = 1, .late_rank = -1, .main_core = -1, .others_core = -1};
-    for (int at = 1; at < argc; at++) {
-        char *value = strchr(argv[at], '=');
-        char *end = NULL;
-        if (value == NULL)
-            transport_fail("not NAME=VALUE: %s", argv[at]);
-        *value++ = '\0';
-        if (strcmp(argv[at], "control") == 0)
-            options.control = value;
-        else if (strcmp(argv[at], "collective") == 0)
-            options.what = call_named(value);
-        else if (strcmp(argv[at], "layout") == 0)
-            options.layout = value;
-        else if (strcmp(argv[at], "sizes") == 0)
-            parse_sizes(&options, value);
-        else if (strcmp(argv[at], "repetitions") == 0)
-            options.repetitions = (int)parse_number(value, &end);
-        else if (strcmp(argv[at], "tests") == 0)
-            options.tests = (int)parse_number(value, &end);
-        else if (strcmp(argv[at], "idle-ns") == 0)
-            options.idle_ns = parse_number(value, &end);
-        else if (strcmp(argv[at], "refill-ns") == 0)
-            options.refill_ns = parse_number(value, &end);
-        else if (strcmp(argv[at], "late-rank") == 0)
-            options.late_rank = (int)parse_number(value, &end);
-        else if (strcmp(argv[at], "late-ns") == 0)
-            options.late_ns = parse_number(value, &end);
-        else if (strcmp(argv[at], "late-times") == 0)
-            options.late_times = (int)parse_number(value, &end);
-        else if (strcmp(argv[at], "late-silent") == 0)
-            options.late_silent = parse_number(value, &end) != 0;
-        else if (strcmp(argv[at], "main-core") == 0)
-            options.main_core = (int)parse_number(value, &end);
-        else if (strcmp(argv[at], "others-core") == 0)
-            options.others_core = (int)parse_number(value, &end);
-        else
-            transport_fail("unknown option %s", argv[at]);
-    }
+    const char *what = "";
+    const char *sizes = "";
+    const struct option known[] = {
+        {"control", .text = &options.control},
+        {"collective", .text = &what},
+        {"layout", .text = &options.layout},
+        {"sizes", .text = &sizes},
+        {"repetitions", .number = &options.repetitions},
+        {"tests", .number = &options.tests},
+        {"idle-ns", .long_number = &options.idle_ns},
+        {"refill-ns", .long_number = &options.refill_ns},
+        {"late-rank", .number = &options.late_rank},
+        {"late-ns", .long_number = &options.late_ns},
+        {"late-times", .number = &options.late_times},
+        {"late-silent", .number = &options.late_silent},
+        {"main-core", .number = &options.main_core},
+        {"others-core", .number = &options.others_core},
+        {.name = NULL},
+    };
+    if (options_read(argc, argv, known) != 0)
+        transport_fail("cannot be started so");
+    options.what = call_named(what);
+    parse_sizes(&options, sizes);
     if (options.control == NULL || options.what == NULL || options.sizes == 0 || options.repetitions < 1)
         transport_fail("control, a collective, sizes and repetitions are needed");
     return options;
@@ -241,13 +226,10 @@ static struct sample *run_phase(const struct options *options, const struct buff
 static void report_thread(FILE *row, const struct options *options, const struct sample *all)
 {
     const size_t samples = transport_ranks() * (size_t)options->repetitions;
-    fprintf(row, ",\"post_us\":[");
-    for (size_t at = 0; at < samples; at++)
-        fprintf(row, "%s%.3f", at > 0 ? "," : "", all[at].post_us);
-    fprintf(row, "],\"ending_us\":[");
-    for (size_t at = 0; at < samples; at++)
-        fprintf(row, "%s%.3f", at > 0 ? "," : "", all[at].ending_us);
-    fputc(']', row);
+    fputc(',', row);
+    write_numbers(row, "post_us", &all->post_us, samples, SAMPLE_DOUBLES);
+    fputc(',', row);
+    write_numbers(row, "ending_us", &all->ending_us, samples, SAMPLE_DOUBLES);
 }
 
 /* The slowest rank of a repetition but `without`; -1 leaves nobody out. */
@@ -345,10 +327,9 @@ static double median_slowest_ms(const struct options *options, const struct samp
 /* What the late rank does in one size, and the samples with it on time. */
 static void report_lateness(FILE *row, const struct options *options, const struct sample *punctual, const double *copy_ms)
 {
-    fprintf(row, "\"lateness\":{\"by_ms\":%.6f,\"copy_ms\":[", (double)options->late_ns / 1e6);
-    for (int at = 0; at < options->repetitions; at++)
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", copy_ms[at]);
-    fprintf(row, "],");
+    fprintf(row, "\"lateness\":{\"by_ms\":%.6f,", (double)options->late_ns / 1e6);
+    write_numbers(row, "copy_ms", copy_ms, (size_t)options->repetitions, 1);
+    fputc(',', row);
     report_phase(row, "punctual", options, punctual);
     fprintf(row, "},");
 }
@@ -411,7 +392,7 @@ static void measure_size(const struct options *given, const struct buffers *buff
 int main(int argc, char **argv)
 {
     transport_start(&argc, &argv);
-    const struct options options = parse_options(argc, argv);
+    const struct options options = read_options(argc, argv);
     if (options.layout != NULL && host_check(options.layout, transport_rank(), transport_ranks()) != 0)
         transport_fail("not where it belongs");
     if (options.late_rank >= (int)transport_ranks())

@@ -5,8 +5,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -58,6 +56,22 @@ int control_receive(int line, char *text, size_t capacity)
         }
     }
     return -1;
+}
+
+void write_numbers(FILE *row, const char *name, const double *first, size_t count, size_t stride)
+{
+    fprintf(row, "\"%s\":[", name);
+    for (size_t at = 0; at < count; at++)
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", first[at * stride]);
+    fputc(']', row);
+}
+
+void complain(uint32_t rank, const char *format, va_list arguments)
+{
+    fprintf(stderr, "rank %u: ", rank);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    fflush(stderr);
 }
 
 static int64_t read_clock(clockid_t clock)

@@ -1,5 +1,5 @@
 /*
- * control.h: the line to the harness, the clock and the cores; shared by the measuring and the calibrating program.
+ * control.h: the line to the harness and what goes over it, the clock and the cores; shared by all programs here.
  *
  * The line is a Unix socket that carries text lines both ways. What the harness has to do at a certain point of the
  * program (read counters) it does between a line it receives and the line it answers, so no time is guessed.
@@ -7,8 +7,10 @@
 #ifndef CONTROL_H
 #define CONTROL_H
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Connects to the harness and returns the descriptor; prints the reason and returns -1 when it cannot. */
 int control_connect(const char *path);
@@ -16,6 +18,11 @@ int control_connect(const char *path);
 int control_send(int line, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Waits for a line of the harness, its newline removed; 0, or -1 when the harness is gone or the line too long. */
 int control_receive(int line, char *text, size_t capacity);
+
+/* Writes "NAME":[...], a list of JSON, of so many numbers, each `stride` after the one before. */
+void write_numbers(FILE *row, const char *name, const double *first, size_t count, size_t stride);
+/* Prints "rank R: ", and a sentence made as vprintf does. */
+void complain(uint32_t rank, const char *format, va_list arguments);
 
 /* The monotonic clock of the machine in nanoseconds; the emulated hosts share it. */
 int64_t clock_now_ns(void);

@@ -13,6 +13,7 @@
  * Rank 0 talks to the harness as collective.c does: "library", then for each grid "begin", "end" and a row of JSON.
  */
 #include "control.h"
+#include "options.h"
 
 #include <complex.h>
 #include <fftw3.h>
@@ -115,11 +116,8 @@ _Noreturn static void fail(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "rank %d: ", own_rank);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    complain((uint32_t)own_rank, format, arguments);
     va_end(arguments);
-    fflush(stderr);
     MPI_Abort(MPI_COMM_WORLD, 1);
     _Exit(1);
 }
@@ -135,33 +133,26 @@ static void parse_grids(struct options *options, const char *text)
     }
 }
 
-static struct options parse_options(int argc, char **argv)
+static struct options read_options(int argc, char **argv)
 {
     struct options options = {.variables = 4, .repetitions = 1, .main_core = -1, .others_core = -1};
-    for (int at = 1; at < argc; at++) {
-        char *value = strchr(argv[at], '=');
-        if (value == NULL)
-            fail("not NAME=VALUE: %s", argv[at]);
-        *value++ = '\0';
-        if (strcmp(argv[at], "control") == 0)
-            options.control = value;
-        else if (strcmp(argv[at], "layout") == 0)
-            options.layout = value;
-        else if (strcmp(argv[at], "grids") == 0)
-            parse_grids(&options, value);
-        else if (strcmp(argv[at], "variables") == 0)
-            options.variables = atoi(value);
-        else if (strcmp(argv[at], "process-grid") == 0)
-            sscanf(value, "%dx%d", &options.dimensions[0], &options.dimensions[1]);
-        else if (strcmp(argv[at], "repetitions") == 0)
-            options.repetitions = atoi(value);
-        else if (strcmp(argv[at], "main-core") == 0)
-            options.main_core = atoi(value);
-        else if (strcmp(argv[at], "others-core") == 0)
-            options.others_core = atoi(value);
-        else
-            fail("unknown option %s", argv[at]);
-    }
+    const char *grids = "";
+    const char *process_grid = "";
+    const struct option known[] = {
+        {"control", .text = &options.control},
+        {"layout", .text = &options.layout},
+        {"grids", .text = &grids},
+        {"variables", .number = &options.variables},
+        {"process-grid", .text = &process_grid},
+        {"repetitions", .number = &options.repetitions},
+        {"main-core", .number = &options.main_core},
+        {"others-core", .number = &options.others_core},
+        {.name = NULL},
+    };
+    if (options_read(argc, argv, known) != 0)
+        fail("cannot be started so");
+    parse_grids(&options, grids);
+    sscanf(process_grid, "%dx%d", &options.dimensions[0], &options.dimensions[1]);
     if (options.control == NULL || options.grids == 0 || options.repetitions < 1 || options.variables < 1 ||
         options.variables > VARIABLES_MAX || options.dimensions[0] < 1 || options.dimensions[1] < 1 ||
         options.dimensions[0] * options.dimensions[1] != all_ranks)
@@ -573,14 +564,6 @@ static void mark(const char *what)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-static void write_list(FILE *row, const char *name, const double *numbers, int count)
-{
-    fprintf(row, ",\"%s\":[", name);
-    for (int at = 0; at < count; at++)
-        fprintf(row, "%s%.6f", at > 0 ? "," : "", numbers[at]);
-    fputc(']', row);
-}
-
 /* `all` holds the repetitions of rank after rank. */
 static void send_row(const struct transform *t, const struct sample *all, int repetitions, uint64_t checksum)
 {
@@ -601,10 +584,11 @@ static void send_row(const struct transform *t, const struct sample *all, int re
     FILE *row = open_memstream(&text, &length);
     if (row == NULL)
         fail("no memory for the report");
-    fprintf(row, "row {\"grid\":%d,\"checksum\":\"%016" PRIx64 "\",\"cpu_s\":%.9f,\"wrong\":%.0f", t->n, checksum, cpu_s,
-            wrong);
-    write_list(row, "slowest_ms", slowest_ms, repetitions);
-    write_list(row, "mpi_ms", mpi_ms, repetitions);
+    fprintf(row, "row {\"grid\":%d,\"checksum\":\"%016" PRIx64 "\",\"cpu_s\":%.9f,\"wrong\":%.0f,", t->n, checksum,
+            cpu_s, wrong);
+    write_numbers(row, "slowest_ms", slowest_ms, (size_t)repetitions, 1);
+    fputc(',', row);
+    write_numbers(row, "mpi_ms", mpi_ms, (size_t)repetitions, 1);
     fputs("}\n", row);
     fclose(row);
     if (control_send(harness, "%s", text) != 0)
@@ -661,7 +645,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &all_ranks);
     MPI_Get_library_version(library, &length);
     library[strcspn(library, "\n")] = '\0';
-    const struct options options = parse_options(argc, argv);
+    const struct options options = read_options(argc, argv);
     if (options.layout != NULL && host_check(options.layout, (uint32_t)own_rank, (uint32_t)all_ranks) != 0)
         fail("not where it belongs");
     if (own_rank == 0 && (harness = control_connect(options.control)) < 0)

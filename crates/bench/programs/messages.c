@@ -11,6 +11,7 @@
  */
 #include "calls.h"
 #include "control.h"
+#include "options.h"
 #include "repetitions.h"
 #include "transport.h"
 
@@ -50,33 +51,26 @@ struct pattern {
     int count;
 };
 
-static struct options parse_options(int argc, char **argv)
+static struct options read_options(int argc, char **argv)
 {
     struct options options = {.repetitions = 1, .main_core = -1};
-    for (int at = 1; at < argc; at++) {
-        char *value = strchr(argv[at], '=');
-        char *end = NULL;
-        if (value == NULL)
-            transport_fail("not NAME=VALUE: %s", argv[at]);
-        *value++ = '\0';
-        if (strcmp(argv[at], "control") == 0)
-            options.control = value;
-        else if (strcmp(argv[at], "layout") == 0)
-            options.layout = value;
-        else if (strcmp(argv[at], "sizes") == 0)
-            for (end = value; *value != '\0'; value = *end == ',' ? end + 1 : end) {
-                if (options.sizes == SIZES_MAX)
-                    transport_fail("more than %d sizes", SIZES_MAX);
-                options.bytes[options.sizes++] = (size_t)parse_number(value, &end);
-            }
-        else if (strcmp(argv[at], "repetitions") == 0)
-            options.repetitions = (int)parse_number(value, &end);
-        else if (strcmp(argv[at], "refill-ns") == 0)
-            options.refill_ns = parse_number(value, &end);
-        else if (strcmp(argv[at], "main-core") == 0)
-            options.main_core = (int)parse_number(value, &end);
-        else
-            transport_fail("unknown option %s", argv[at]);
+    const char *sizes = "";
+    const struct option known[] = {
+        {"control", .text = &options.control},
+        {"layout", .text = &options.layout},
+        {"sizes", .text = &sizes},
+        {"repetitions", .number = &options.repetitions},
+        {"refill-ns", .long_number = &options.refill_ns},
+        {"main-core", .number = &options.main_core},
+        {.name = NULL},
+    };
+    if (options_read(argc, argv, known) != 0)
+        transport_fail("cannot be started so");
+    while (*sizes != '\0') {
+        if (options.sizes == SIZES_MAX)
+            transport_fail("more than %d sizes", SIZES_MAX);
+        options.bytes[options.sizes++] = (size_t)parse_number(&sizes);
+        sizes += *sizes == ',';
     }
     if (options.control == NULL || options.sizes == 0 || options.repetitions < 1)
         transport_fail("control, sizes and repetitions are needed");
@@ -206,13 +200,11 @@ static void report(const struct options *options, const struct pattern *pattern,
     fprintf(row, "{\"way\":\"%s\",\"bytes\":%zu,\"slowest_ms\":[", way_names[pattern->way], pattern->bytes);
     for (int at = 0; at < options->repetitions; at++)
         fprintf(row, "%s%.6f", at > 0 ? "," : "", slowest_ms(timed, options->repetitions, at));
-    fprintf(row, "],\"post_us\":[");
-    for (size_t at = 0; at < samples; at++)
-        fprintf(row, "%s%.3f", at > 0 ? "," : "", timed[at].post_us);
-    fprintf(row, "],\"ending_us\":[");
-    for (size_t at = 0; at < samples; at++)
-        fprintf(row, "%s%.3f", at > 0 ? "," : "", timed[at].ending_us);
-    fprintf(row, "],\"cpu_s\":%.9f,\"wrong\":%.0f}", sum(counted, samples, cpu),
+    fprintf(row, "],");
+    write_numbers(row, "post_us", &timed->post_us, samples, SAMPLE_DOUBLES);
+    fputc(',', row);
+    write_numbers(row, "ending_us", &timed->ending_us, samples, SAMPLE_DOUBLES);
+    fprintf(row, ",\"cpu_s\":%.9f,\"wrong\":%.0f}", sum(counted, samples, cpu),
             sum(timed, samples, wrong) + sum(counted, samples, wrong));
     row_send(row, &text);
 }
@@ -234,7 +226,7 @@ static void measure(const struct options *options, struct pattern *pattern)
 int main(int argc, char **argv)
 {
     transport_start(&argc, &argv);
-    const struct options options = parse_options(argc, argv);
+    const struct options options = read_options(argc, argv);
     if (options.layout != NULL && host_check(options.layout, transport_rank(), transport_ranks()) != 0)
         transport_fail("not where it belongs");
     size_t largest = 0;

@@ -2,6 +2,7 @@
 #include "repetitions.h"
 
 #include "control.h"
+#include "options.h"
 #include "transport.h"
 
 #include <stdlib.h>
@@ -17,11 +18,11 @@ void *allocate(size_t bytes)
     return memory;
 }
 
-int64_t parse_number(const char *text, char **end)
+int64_t parse_number(const char **text)
 {
-    const int64_t value = strtoll(text, end, 10);
-    if (*end == text)
-        transport_fail("not a number: %s", text);
+    int64_t value = 0;
+    if (number_read(*text, &value, text) != 0)
+        transport_fail("no number where one is needed");
     return value;
 }
 

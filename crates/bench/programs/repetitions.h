@@ -10,8 +10,8 @@
 
 /* Memory filled with zeros; ends the process where there is none. */
 void *allocate(size_t bytes);
-/* The decimal number at the beginning of a text, and what follows it. */
-int64_t parse_number(const char *text, char **end);
+/* The decimal number at the beginning of a text, which is moved behind it; ends the process where there is none. */
+int64_t parse_number(const char **text);
 
 /* Finds the harness and tells it what library answers. Only rank 0 does; the functions below do nothing on the others. */
 void harness_open(const char *control);

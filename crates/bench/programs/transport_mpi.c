@@ -1,10 +1,11 @@
 /* transport_mpi.c: the measuring program on any MPI library, or on Outboard below an MPI library's names. */
 #include "transport.h"
 
+#include "control.h"
+
 #include <limits.h>
 #include <mpi.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -285,11 +286,8 @@ _Noreturn void transport_fail(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "rank %d: ", own_rank);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    complain((uint32_t)own_rank, format, arguments);
     va_end(arguments);
-    fflush(stderr);
     MPI_Abort(MPI_COMM_WORLD, 1);
     _Exit(1);
 }

@@ -1,6 +1,8 @@
 /* transport_outboard.c: the measuring program on Outboard's C interface, without any MPI library. */
 #include "transport.h"
 
+#include "control.h"
+
 #include <outboard.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -234,10 +236,7 @@ _Noreturn void transport_fail(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "rank %u: ", own_rank);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    complain(own_rank, format, arguments);
     va_end(arguments);
-    fflush(stderr);
     _Exit(1);
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-const SOURCES: [(&str, &str); 15] = [
+const SOURCES: [(&str, &str); 17] = [
     ("calls.c", include_str!("../programs/calls.c")),
     ("calls.h", include_str!("../programs/calls.h")),
     ("collective.c", include_str!("../programs/collective.c")),
@@ -23,6 +23,8 @@ const SOURCES: [(&str, &str); 15] = [
     ("control.h", include_str!("../programs/control.h")),
     ("fft3d.c", include_str!("../programs/fft3d.c")),
     ("messages.c", include_str!("../programs/messages.c")),
+    ("options.c", include_str!("../programs/options.c")),
+    ("options.h", include_str!("../programs/options.h")),
     ("repetitions.c", include_str!("../programs/repetitions.c")),
     ("repetitions.h", include_str!("../programs/repetitions.h")),
     ("transport.h", include_str!("../programs/transport.h")),
@@ -119,7 +121,7 @@ impl Workshop {
     /// A program whose main is in the source of the same name.
     fn on_transport(&self, main: &str, objects: &[&str], name: &str, t: &Toolchain) -> Result<PathBuf, BenchError> {
         let (program, source) = (format!("{main}-{}", name.replace([' ', '/'], "-")), format!("{main}.c"));
-        let words = [&source, "calls.c", "control.c", "repetitions.c", t.transport, "-o", &program];
+        let words = [&source, "calls.c", "control.c", "options.c", "repetitions.c", t.transport, "-o", &program];
         let words = words.iter().chain(objects).map(OsString::from);
         let arguments: Vec<OsString> = words.chain(t.library.iter().cloned()).collect();
         self.compile(name, &t.compiler, &arguments)?;
@@ -129,7 +131,7 @@ impl Workshop {
     /// The FFT program for one system, which is an MPI library.
     pub(crate) fn fft_program(&self, name: &str, toolchain: &Toolchain) -> Result<PathBuf, BenchError> {
         let program = format!("fft3d-{}", name.replace([' ', '/'], "-"));
-        let mut arguments = ["fft3d.c", "control.c", "-o", &program].map(OsString::from).to_vec();
+        let mut arguments = ["fft3d.c", "control.c", "options.c", "-o", &program].map(OsString::from).to_vec();
         arguments.extend(toolchain.library.iter().cloned());
         arguments.extend(["-lfftw3", "-lm"].map(OsString::from));
         self.compile(name, &toolchain.compiler, &arguments)?;
@@ -176,7 +178,7 @@ mod tests {
         let workshop = Workshop::open().unwrap();
         assert!(workshop.calibrator().unwrap().is_file());
         let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../client/include");
-        for source in ["collective.c", "messages.c", "repetitions.c", "calls.c", "transport_outboard.c"] {
+        for source in ["collective.c", "messages.c", "options.c", "repetitions.c", "calls.c", "transport_outboard.c"] {
             let arguments = ["-Werror", "-Wshadow", "-I", header, "-c", source].map(OsString::from);
             workshop.compile("outboard", Path::new(PLAIN_COMPILER), &arguments).unwrap();
         }
