@@ -14,17 +14,20 @@ const OFFLOADED_FROM: f64 = 0.5;
 
 /// Everything that one run found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
-    /// One row per system and size, systems in the order they were measured.
-    pub rows: Vec<Row>,
+pub struct Report<R = Row> {
+    /// One row for each system and size, grid or way, systems in the order they were measured.
+    pub rows: Vec<R>,
+}
+
+impl<R: Serialize> Report<R> {
+    /// Writes the report as JSON: an object with `rows`.
+    pub fn write_json(&self, path: &Path) -> Result<(), BenchError> {
+        let text = serde_json::to_string_pretty(self).expect("rows are plain data");
+        fs::write(path, text + "\n").map_err(BenchError::system(format!("write {}", path.display())))
+    }
 }
 
 impl Report {
-    /// Writes the report as JSON: an object with `rows`.
-    pub fn write_json(&self, path: &Path) -> Result<(), BenchError> {
-        write_json(self, path)
-    }
-
     pub(crate) fn figures(&self) -> [Figure; 4] {
         let points = |value: fn(&Row) -> f64| {
             let point = |row: &Row| Point { system: row.label(), x: row.bytes_per_rank, value: value(row) };
@@ -58,12 +61,6 @@ impl Report {
             figure("overlap.svg", "Communication hidden behind computing", "overlap in %", 100.0, overlap),
         ]
     }
-}
-
-/// Writes rows, which are plain data, as JSON.
-pub(crate) fn write_json(rows: &impl Serialize, path: &Path) -> Result<(), BenchError> {
-    let text = serde_json::to_string_pretty(rows).expect("rows are plain data");
-    fs::write(path, text + "\n").map_err(BenchError::system(format!("write {}", path.display())))
 }
 
 /// Which system was measured, and where.

@@ -3,30 +3,19 @@
 use super::FftOptions;
 use super::launch::{GridSamples, Launch};
 use super::traffic::Traffic;
-use crate::BenchError;
 use crate::job::System;
 use crate::plot::{Figure, Point, Scale};
-use crate::report::{Cost, Spread, Subject, Sums, write_json};
+use crate::report::{Cost, Report, Spread, Subject, Sums};
 use crate::run::sum_services;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 
 /// Forward and backward.
 const DIRECTIONS: u32 = 2;
 
 /// Everything that one run found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FftReport {
-    /// One row per system and grid, systems in the order they were measured.
-    pub rows: Vec<FftRow>,
-}
+pub type FftReport = Report<FftRow>;
 
 impl FftReport {
-    /// Writes the report as JSON: an object with `rows`.
-    pub fn write_json(&self, path: &Path) -> Result<(), BenchError> {
-        write_json(self, path)
-    }
-
     /// Whether every result was right and every system got the same bits.
     pub fn agrees(&self) -> bool {
         self.rows.iter().all(|row| row.cost.verified && self.rows.iter().all(|other| row.same_bits(other)))

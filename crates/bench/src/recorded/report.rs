@@ -2,30 +2,20 @@
 
 use super::launch::{Launch, WaySamples};
 use super::{RecordedOptions, Way};
+use crate::format_size;
 use crate::job::System;
 use crate::plot::{Figure, Point, Scale};
-use crate::report::{Cost, Spread, Subject, Sums, ThreadCpu, write_json};
+use crate::report::{Cost, Report, Spread, Subject, Sums, ThreadCpu};
 use crate::run::sum_services;
-use crate::{BenchError, format_size};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 
 /// What carries out the messages.
 const ALGORITHM: &str = "scatter-destination";
 
 /// Everything that one run found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RecordedReport {
-    /// One row per system, size and way, systems in the order they were measured.
-    pub rows: Vec<RecordedRow>,
-}
+pub type RecordedReport = Report<RecordedRow>;
 
 impl RecordedReport {
-    /// Writes the report as JSON: an object with `rows`.
-    pub fn write_json(&self, path: &Path) -> Result<(), BenchError> {
-        write_json(self, path)
-    }
-
     pub(super) fn figures(&self) -> [Figure; 1] {
         let point = |row: &RecordedRow| Point {
             system: format!("{}, {}", row.subject.system, row.way.name()),
