@@ -125,14 +125,19 @@ impl Submission {
                 (located(recorded.reads()), located(recorded.writes()), Vec::new())
             }
         };
-        // Sums of both directions together fit, so those of one do.
-        let pieces = || input.iter().chain(&output);
+        Submission { input, output, table, bases, recorded }.in_space()
+    }
+
+    /// Itself, where all of its pieces lie in the address space. Sums of both directions together fit, so those of one do.
+    fn in_space(self) -> Result<Submission, SubmissionError> {
+        let pieces = || self.input.iter().chain(&self.output);
         let total = pieces().try_fold(0u64, |sum, (_, bytes)| sum.checked_add(*bytes));
         let in_space = pieces().all(|(address, bytes)| address.checked_add(*bytes).is_some());
-        if !in_space || total.is_none_or(|total| total > i64::MAX as u64) {
-            return Err(SubmissionError::Range);
+        if in_space && total.is_some_and(|total| total <= i64::MAX as u64) {
+            Ok(self)
+        } else {
+            Err(SubmissionError::Range)
         }
-        Ok(Submission { input, output, table, bases, recorded })
     }
 
     /// The rank has copied its buffers: the same pieces of those that begin at these addresses.

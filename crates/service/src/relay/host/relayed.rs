@@ -327,15 +327,5 @@ impl Relayed {
 
 /// Group and number of the recording that an entry starts.
 fn recording_of(entry: &Entry) -> Option<RecordingName> {
-    match entry {
-        Entry::Recorded(entry) => Some((entry.group, entry.recording)),
-        Entry::Allgather(_)
-        | Entry::Allgatherv(_)
-        | Entry::Broadcast(_)
-        | Entry::Alltoall(_)
-        | Entry::Rooted(_)
-        | Entry::Barrier(_)
-        | Entry::Reduction(_)
-        | Entry::Message(_) => None,
-    }
+    if let Entry::Recorded(entry) = entry { Some((entry.group, entry.recording)) } else { None }
 }
