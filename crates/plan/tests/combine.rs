@@ -5,14 +5,27 @@ mod damage;
 
 use outboard_plan::combine::{allreduce as all, reduce as to_root, reduce_scatter as scatter, scan as prefix};
 use outboard_plan::{
-    Algorithm, AllreduceAlgorithm, Extents, LeaderAllreduce, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm,
-    ReductionContract, ScanAlgorithm, Topology, Vector, allreduce, exscan, reduce, reduce_scatter, scan,
-    verify_reduction,
+    Algorithm, AllreduceAlgorithm, Extents, LeaderAllreduce, LeaderReduce, Program, Rank, ReduceAlgorithm,
+    ReduceScatterAlgorithm, ReductionContract, ScanAlgorithm, Topology, Vector, allreduce, exscan, reduce,
+    reduce_scatter, scan, verify_reduction,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
 
-const REDUCE: [ReduceAlgorithm; 2] = [ReduceAlgorithm::Binomial, ReduceAlgorithm::Halving];
+/// Chains in segments of several elements, with a shorter one among them, and of less than one.
+const REDUCE: [ReduceAlgorithm; 5] = [
+    ReduceAlgorithm::Binomial,
+    ReduceAlgorithm::Halving,
+    ReduceAlgorithm::Chain { segment: 44 },
+    ReduceAlgorithm::Chain { segment: 1 << 40 },
+    ReduceAlgorithm::Hierarchical { between: LeaderReduce::Chain { segment: 100 } },
+];
+
+const REDUCE_BY_HOSTS: [ReduceAlgorithm; 3] = [
+    ReduceAlgorithm::Hierarchical { between: LeaderReduce::Binomial },
+    ReduceAlgorithm::Hierarchical { between: LeaderReduce::Halving },
+    ReduceAlgorithm::Hierarchical { between: LeaderReduce::Chain { segment: 40 } },
+];
 
 const BY_HOSTS: [AllreduceAlgorithm; 3] = [
     AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::RecursiveDoubling },
@@ -40,9 +53,20 @@ fn group(ranks: u32, program: impl Fn(Rank) -> Program) -> Vec<Program> {
 }
 
 fn prove_reduce(algorithm: ReduceAlgorithm, ranks: u32, root: Rank, vector: Vector) {
-    let programs = group(ranks, |rank| reduce(algorithm, ranks, root, rank, vector).unwrap());
-    let verdict = verify_reduction(&programs, |rank| to_root::contract(algorithm, ranks, root, rank, vector));
-    assert_eq!(verdict, Ok(()), "{algorithm} among {ranks} to {root} of {vector:?}");
+    prove_reduce_by_hosts(algorithm, &Topology::flat(ranks), root, vector);
+}
+
+fn prove_reduce_by_hosts(algorithm: ReduceAlgorithm, topology: &Topology, root: Rank, vector: Vector) {
+    let programs = group(topology.ranks(), |rank| reduce(algorithm, topology, root, rank, vector).unwrap());
+    let verdict = verify_reduction(&programs, |rank| to_root::contract(algorithm, topology, root, rank, vector));
+    assert_eq!(verdict, Ok(()), "{algorithm} among {topology:?} to {root} of {vector:?}");
+}
+
+/// Contiguous and strided ranks, hosts of one rank, of several and of different numbers.
+fn layouts(ranks: u32) -> [Topology; 5] {
+    let laid_out: [&dyn Fn(u32) -> u32; 5] =
+        [&|_| 0, &|rank| rank / 4, &|rank| rank % 3, &|rank| rank.ilog2(), &|rank| (rank * 7 + 1) % 11];
+    laid_out.map(|host_of| Topology::of_hosts((1..=ranks).map(host_of)).unwrap())
 }
 
 fn prove_allreduce(algorithm: AllreduceAlgorithm, ranks: u32, vector: Vector) {
@@ -98,15 +122,27 @@ fn allreduce_is_right_for_every_group_up_to_64() {
     }
 }
 
-/// SP-7: contiguous and strided ranks, hosts of one rank, of several and of different numbers.
+/// SP-7: whatever the layout and whoever of a host is the root.
+#[test]
+fn reduce_by_hosts_is_right_for_every_group_up_to_64() {
+    for algorithm in REDUCE_BY_HOSTS {
+        for ranks in 1..=64u32 {
+            for topology in layouts(ranks) {
+                for root in [0, ranks / 3, ranks - 1] {
+                    let vectors = vectors(ranks);
+                    prove_reduce_by_hosts(algorithm, &topology, Rank(root), vectors[(root + ranks) as usize % 4]);
+                }
+            }
+        }
+    }
+}
+
+/// SP-7: whatever the layout.
 #[test]
 fn allreduce_by_hosts_is_right_for_every_group_up_to_64() {
     for algorithm in BY_HOSTS {
         for ranks in 1..=64u32 {
-            let laid_out: [&dyn Fn(u32) -> u32; 5] =
-                [&|_| 0, &|rank| rank / 4, &|rank| rank % 3, &|rank| rank.ilog2(), &|rank| (rank * 7 + 1) % 11];
-            for host_of in laid_out {
-                let topology = Topology::of_hosts((1..=ranks).map(host_of)).unwrap();
+            for topology in layouts(ranks) {
                 for vector in vectors(ranks) {
                     prove_by_hosts(algorithm, &topology, vector);
                 }
@@ -146,11 +182,13 @@ proptest! {
     fn random_vectors_are_right(
         (ranks, root) in (1..=64u32).prop_flat_map(|ranks| (Just(ranks), 0..ranks)),
         vector in vector(),
-        to_root in select(&REDUCE),
+        to_root in select(&REDUCE[..2]),
         to_all in select(&ALLREDUCE),
         pieces in 1..9u32,
     ) {
         prove_reduce(to_root, ranks, Rank(root), vector);
+        let segment = (vector.count * vector.element_bytes / u64::from(pieces)).max(1);
+        prove_reduce(ReduceAlgorithm::Chain { segment }, ranks, Rank(root), vector);
         prove_allreduce(to_all, ranks, vector);
         prove_scans(ScanAlgorithm::RecursiveDoubling, ranks, vector);
         prove_scans(ScanAlgorithm::Chain { pieces }, ranks, vector);
@@ -173,7 +211,7 @@ proptest! {
     #[test]
     fn random_groups_up_to_4096_are_right(ranks in 65..=4096u32, pick: u32, count in 1..100_000u64) {
         let vector = Vector { count, element_bytes: 4 };
-        for algorithm in REDUCE {
+        for algorithm in [ReduceAlgorithm::Binomial, ReduceAlgorithm::Halving] {
             prove_reduce(algorithm, ranks, Rank(pick % ranks), vector);
         }
         for algorithm in [AllreduceAlgorithm::RecursiveDoubling, AllreduceAlgorithm::Rabenseifner] {
@@ -189,6 +227,7 @@ proptest! {
     #[test]
     fn random_rings_are_right(ranks in 65..=130u32, count in 0..1000u64) {
         let vector = Vector { count, element_bytes: 2 };
+        prove_reduce(ReduceAlgorithm::Chain { segment: 500 }, ranks, Rank(ranks / 2), vector);
         prove_allreduce(AllreduceAlgorithm::Ring, ranks, vector);
         prove_allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1 }, ranks, vector);
         prove_reduce_scatter(ReduceScatterAlgorithm::Ring, &vec![1; ranks as usize], 2);
@@ -240,10 +279,13 @@ fn every_single_damage_is_refused() {
             let programs = group(ranks, |rank| allreduce(algorithm, &topology, rank, vector).unwrap());
             refused += damage_is_refused(algorithm.name(), programs, |_| all::contract(algorithm, &topology, vector));
         }
-        for algorithm in REDUCE {
+        let flat = Topology::flat(ranks);
+        let of_reduce = REDUCE.into_iter().map(|algorithm| (algorithm, &flat));
+        let by_hosts = REDUCE_BY_HOSTS.into_iter().map(|algorithm| (algorithm, &topology));
+        for (algorithm, topology) in of_reduce.chain(by_hosts) {
             let root = Rank(ranks / 2);
-            let programs = group(ranks, |rank| reduce(algorithm, ranks, root, rank, vector).unwrap());
-            let contract = |rank| to_root::contract(algorithm, ranks, root, rank, vector);
+            let programs = group(ranks, |rank| reduce(algorithm, topology, root, rank, vector).unwrap());
+            let contract = |rank| to_root::contract(algorithm, topology, root, rank, vector);
             refused += damage_is_refused(algorithm.name(), programs, contract);
         }
         for algorithm in REDUCE_SCATTER {

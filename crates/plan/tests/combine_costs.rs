@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use outboard_plan::combine::MAX_SEGMENTS;
 use outboard_plan::{
-    Algorithm, AllreduceAlgorithm, CombineError, Extents, LeaderAllreduce, MAX_RANKS, Op, Program, Rank,
+    Algorithm, AllreduceAlgorithm, CombineError, Extents, LeaderAllreduce, LeaderReduce, MAX_RANKS, Op, Program, Rank,
     ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm, Topology, Vector, allreduce, exscan, reduce,
     reduce_scatter, scan,
 };
@@ -92,7 +93,7 @@ fn reduce_costs_what_it_says() {
     for ranks in groups() {
         let programs = |algorithm| {
             let root = Rank(ranks / 3);
-            group(ranks, |rank| reduce(algorithm, ranks, root, rank, VECTOR).unwrap())
+            group(ranks, |rank| reduce(algorithm, &Topology::flat(ranks), root, rank, VECTOR).unwrap())
         };
         let (doublings, more) = doublings(ranks);
         let tree = programs(ReduceAlgorithm::Binomial);
@@ -101,7 +102,38 @@ fn reduce_costs_what_it_says() {
         let halving = programs(ReduceAlgorithm::Halving);
         takes(&halving, 2 * doublings + more);
         assert!(most_sent(&halving) <= BYTES * 3 / 2);
+        // Segments of a 10th follow each other.
+        let chain = programs(ReduceAlgorithm::Chain { segment: BYTES / 10 });
+        assert_eq!(rounds(&chain), ranks - 1);
+        let own = |program: &Program| if ranks > 1 && program.rank != Rank(ranks / 3) { BYTES } else { 0 };
+        assert!(chain.iter().all(|program| sent(program) == own(program)));
+        let sends = |program: &Program| program.steps.iter().filter(|step| matches!(step.op, Op::Send { .. })).count();
+        assert_eq!(chain.iter().map(sends).max(), Some(if ranks > 1 { 10 } else { 0 }));
+        reduce_by_hosts_costs_what_it_says(ranks);
     }
+}
+
+/// Of hosts with three ranks each, leaders alone send over the network, and only once.
+fn reduce_by_hosts_costs_what_it_says(hosts: u32) {
+    let topology = Topology::of_hosts((0..3 * hosts).map(|rank| rank / 3)).unwrap();
+    let root = Rank(hosts + 1);
+    for between in [LeaderReduce::Binomial, LeaderReduce::Chain { segment: BYTES / 5 }] {
+        let algorithm = ReduceAlgorithm::Hierarchical { between };
+        let programs = group(3 * hosts, |rank| reduce(algorithm, &topology, root, rank, VECTOR).unwrap());
+        let most = if between == LeaderReduce::Binomial { ceil_log2(hosts) } else { hosts - 1 };
+        takes(&programs, most + 1);
+        let crossing: Vec<u64> = programs.iter().map(away).filter(|bytes| *bytes > 0).collect();
+        assert_eq!(crossing, vec![BYTES; hosts as usize - 1], "{algorithm}");
+    }
+}
+
+/// Bytes that a rank sends to others than the two that it shares a host with.
+fn away(program: &Program) -> u64 {
+    let sent = |op: &Op| match op {
+        Op::Send { to, span, .. } if to.0 / 3 != program.rank.0 / 3 => span.len,
+        _ => 0,
+    };
+    program.steps.iter().map(|step| sent(&step.op)).sum()
 }
 
 #[test]
@@ -125,13 +157,6 @@ fn allreduce_costs_what_it_says() {
         let of = |rank| allreduce(AllreduceAlgorithm::Hierarchical { between }, &topology, rank, VECTOR).unwrap();
         let by_host = group(3 * ranks, of);
         takes(&by_host, doublings + 2 * more + 2);
-        let away = |program: &Program| {
-            let sent = |op: &Op| match op {
-                Op::Send { to, span, .. } if to.0 / 3 != program.rank.0 / 3 => span.len,
-                _ => 0,
-            };
-            program.steps.iter().map(|step| sent(&step.op)).sum::<u64>()
-        };
         assert_eq!(by_host.iter().map(away).max(), Some(u64::from(doublings + more) * BYTES));
         assert!(by_host.iter().all(|program| program.rank.0 % 3 == 0 || away(program) == 0));
         let tree = programs(AllreduceAlgorithm::ReduceMulticast { subgroups: 1 });
@@ -205,7 +230,12 @@ fn programs_stay_small() {
             );
         }
         for algorithm in ReduceAlgorithm::ALL.iter().copied() {
-            assert!(steps(reduce(algorithm, MAX_RANKS, Rank(7), rank, vector).unwrap()) <= logarithmic, "{algorithm}");
+            let most = match algorithm {
+                ReduceAlgorithm::Binomial | ReduceAlgorithm::Halving => logarithmic,
+                ReduceAlgorithm::Chain { .. } | ReduceAlgorithm::Hierarchical { .. } => 3 * MAX_SEGMENTS as usize,
+            };
+            let program = reduce(algorithm, &Topology::flat(MAX_RANKS), Rank(7), rank, vector).unwrap();
+            assert!(steps(program) <= most, "{algorithm}");
         }
         let extents = Extents::even(MAX_RANKS, 8).unwrap();
         for algorithm in ReduceScatterAlgorithm::ALL.iter().copied() {
@@ -221,7 +251,10 @@ fn programs_stay_small() {
 #[test]
 fn nonsense_is_refused_by_name() {
     let vector = Vector { count: 3, element_bytes: 8 };
-    let to = |root, rank| reduce(ReduceAlgorithm::Binomial, 3, Rank(root), Rank(rank), vector).unwrap_err();
+    let flat = Topology::flat(3);
+    let reduced = |algorithm, root, rank| reduce(algorithm, &flat, Rank(root), Rank(rank), vector).unwrap_err();
+    let to = |root, rank| reduced(ReduceAlgorithm::Binomial, root, rank);
+    assert_eq!(reduced(ReduceAlgorithm::Chain { segment: 0 }, 0, 0), CombineError::Segment);
     assert_eq!(to(3, 0), CombineError::Rank { rank: Rank(3), ranks: 3 });
     assert_eq!(to(0, 4).to_string(), "rank 4 in a reduction among 3 ranks: ranks count from 0");
     let all = |algorithm, ranks, vector| allreduce(algorithm, &Topology::flat(ranks), Rank(0), vector).unwrap_err();
@@ -246,7 +279,7 @@ fn nothing_to_combine_is_an_empty_program() {
             assert_eq!(allreduce(algorithm, &Topology::flat(5), rank, vector).unwrap().steps, [], "{algorithm}");
         }
         for algorithm in ReduceAlgorithm::ALL.iter().copied() {
-            assert_eq!(reduce(algorithm, 5, Rank(1), rank, vector).unwrap().steps, [], "{algorithm}");
+            assert_eq!(reduce(algorithm, &Topology::flat(5), Rank(1), rank, vector).unwrap().steps, [], "{algorithm}");
         }
         for algorithm in [ScanAlgorithm::RecursiveDoubling, ScanAlgorithm::Chain { pieces: 3 }] {
             assert_eq!(scan(algorithm, 5, rank, vector).unwrap().steps, [], "{algorithm}");

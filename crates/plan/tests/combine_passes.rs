@@ -12,6 +12,9 @@ use outboard_plan::{
 /// Bytes of an element, which no pass may cut.
 const ELEMENT: u64 = 2;
 
+/// A chain of more than one segment of the vectors here.
+const IN_SEGMENTS: ReduceAlgorithm = ReduceAlgorithm::Chain { segment: 50 };
+
 /// Chunks of which the longest span of the group makes three.
 fn chunk_bytes(programs: &[Program]) -> NonZeroU64 {
     let spans = programs.iter().flat_map(|program| &program.steps).filter_map(|step| step.op.reads());
@@ -49,9 +52,10 @@ fn reduce_and_scans_stay_right_behind_every_pass() {
     for ranks in 1..=64 {
         let vector = vector(ranks);
         let root = Rank(ranks / 3);
-        for algorithm in ReduceAlgorithm::ALL.iter().copied() {
-            let programs = group(ranks, |rank| reduce(algorithm, ranks, root, rank, vector).unwrap());
-            prove(algorithm.name(), programs, |rank| to_root::contract(algorithm, ranks, root, rank, vector));
+        let topology = Topology::of_hosts((0..ranks).map(|rank| rank % 5)).unwrap();
+        for algorithm in ReduceAlgorithm::ALL.iter().copied().chain([IN_SEGMENTS]) {
+            let programs = group(ranks, |rank| reduce(algorithm, &topology, root, rank, vector).unwrap());
+            prove(algorithm.name(), programs, |rank| to_root::contract(algorithm, &topology, root, rank, vector));
         }
         for algorithm in [ScanAlgorithm::RecursiveDoubling, ScanAlgorithm::Chain { pieces: 2 }] {
             let programs = group(ranks, |rank| scan(algorithm, ranks, rank, vector).unwrap());

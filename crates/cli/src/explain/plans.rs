@@ -125,7 +125,7 @@ impl Call<'_> {
             }
             Collective::Reduce => {
                 let (algorithm, vector) = (self.algorithm::<ReduceAlgorithm>()?, self.vector()?);
-                self.programs(algorithm, |rank| reduce(algorithm, self.ranks, self.root, rank, vector))
+                self.programs(algorithm, |rank| reduce(algorithm, &self.topology, self.root, rank, vector))
             }
             Collective::ReduceScatter => self.reduce_scatter(),
             Collective::Scan => {

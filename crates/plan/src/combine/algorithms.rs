@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::algorithm::{Algorithm, SettingError, number, read_as_written};
+use crate::algorithm::{Algorithm, DEFAULT_SEGMENT, SettingError, number, read_as_written};
 
 /// How a Reduce is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,6 +18,50 @@ pub enum ReduceAlgorithm {
     /// rounds, one more where `P` is no power of two; no rank sends more than `3 / 2 * n` bytes. For long vectors.
     /// (R. Rabenseifner, "Optimization of collective reduction operations", 2004.)
     Halving,
+    /// `chain`: from rank to rank towards the root, segment by segment, each rank combining what comes with its own. `P - 2`
+    /// rounds more than there are segments; each rank but the root sends `n` bytes, and each but the last receives as many,
+    /// which is the least that the root's link can do. For long vectors. (The chain of [`crate::BroadcastAlgorithm::Chain`],
+    /// the other way round.)
+    Chain {
+        /// Bytes of a segment, at least 1; longer where it would make more than [`super::MAX_SEGMENTS`].
+        segment: u64,
+    },
+    /// `hierarchical`: every host combines its ranks' vectors, one leader of each combines them `between` the hosts (CD-2). 1
+    /// round more than `between` has among the hosts; a leader sends and receives over the network what `between` says of
+    /// that many ranks, the others nothing. Where hosts have several ranks.
+    Hierarchical {
+        /// How leaders combine what their hosts have.
+        between: LeaderReduce,
+    },
+}
+
+/// How the leaders of the hosts combine what their hosts have for one of them; as the [`ReduceAlgorithm`] of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeaderReduce {
+    /// [`ReduceAlgorithm::Binomial`].
+    Binomial,
+    /// [`ReduceAlgorithm::Halving`].
+    Halving,
+    /// [`ReduceAlgorithm::Chain`], whose segments the ranks of a host combine, too.
+    Chain {
+        /// Bytes of a segment.
+        segment: u64,
+    },
+}
+
+impl LeaderReduce {
+    const ALL: [LeaderReduce; 3] =
+        [LeaderReduce::Binomial, LeaderReduce::Halving, LeaderReduce::Chain { segment: DEFAULT_SEGMENT }];
+}
+
+impl From<LeaderReduce> for ReduceAlgorithm {
+    fn from(between: LeaderReduce) -> Self {
+        match between {
+            LeaderReduce::Binomial => ReduceAlgorithm::Binomial,
+            LeaderReduce::Halving => ReduceAlgorithm::Halving,
+            LeaderReduce::Chain { segment } => ReduceAlgorithm::Chain { segment },
+        }
+    }
 }
 
 /// How an Allreduce is done.
@@ -115,14 +159,62 @@ pub enum ScanAlgorithm {
 
 impl Algorithm for ReduceAlgorithm {
     const COLLECTIVE: &'static str = "reduce";
-    const ALL: &'static [Self] = &[ReduceAlgorithm::Binomial, ReduceAlgorithm::Halving];
+    const ALL: &'static [Self] = &[
+        ReduceAlgorithm::Binomial,
+        ReduceAlgorithm::Halving,
+        ReduceAlgorithm::Chain { segment: DEFAULT_SEGMENT },
+        ReduceAlgorithm::Hierarchical { between: LeaderReduce::Chain { segment: DEFAULT_SEGMENT } },
+    ];
 
     fn name(self) -> &'static str {
         match self {
             ReduceAlgorithm::Binomial => "binomial",
             ReduceAlgorithm::Halving => "halving",
+            ReduceAlgorithm::Chain { .. } => "chain",
+            ReduceAlgorithm::Hierarchical { .. } => "hierarchical",
         }
     }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+        match (self, key) {
+            (
+                ReduceAlgorithm::Chain { segment }
+                | ReduceAlgorithm::Hierarchical { between: LeaderReduce::Chain { segment } },
+                "segment",
+            ) => number(segment, value, 1),
+            (ReduceAlgorithm::Hierarchical { between }, "between") => {
+                set_between(between, &LeaderReduce::ALL, ReduceAlgorithm::from, value)
+            }
+            _ => Err(SettingError::Unknown),
+        }
+    }
+
+    fn write_settings(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReduceAlgorithm::Binomial | ReduceAlgorithm::Halving => Ok(()),
+            ReduceAlgorithm::Chain { segment } => write!(f, ":segment={segment}"),
+            ReduceAlgorithm::Hierarchical { between } => {
+                write!(f, ":between={}", ReduceAlgorithm::from(between).name())?;
+                match between {
+                    LeaderReduce::Chain { segment } => write!(f, ",segment={segment}"),
+                    LeaderReduce::Binomial | LeaderReduce::Halving => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// Sets `between` to the one of `all` that stands for the algorithm called `name`, with the defaults of its settings.
+fn set_between<L: Copy, A: Algorithm>(
+    between: &mut L,
+    all: &[L],
+    algorithm: impl Fn(L) -> A,
+    name: &str,
+) -> Result<(), SettingError> {
+    let names = || all.iter().map(|one| algorithm(*one).name());
+    let expected = || SettingError::Value { expected: format!("one of {}", names().collect::<Vec<_>>().join(", ")) };
+    *between = names().zip(all).find(|(known, _)| *known == name).map(|(_, one)| *one).ok_or_else(expected)?;
+    Ok(())
 }
 
 impl Algorithm for AllreduceAlgorithm {
@@ -150,11 +242,7 @@ impl Algorithm for AllreduceAlgorithm {
     fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
         match (self, key) {
             (AllreduceAlgorithm::Hierarchical { between }, "between") => {
-                let named = |between: &LeaderAllreduce| AllreduceAlgorithm::from(*between).name() == value;
-                let expected = || "recursive-doubling, ring or rabenseifner".to_owned();
-                let found = LeaderAllreduce::ALL.into_iter().find(named);
-                *between = found.ok_or_else(|| SettingError::Value { expected: expected() })?;
-                Ok(())
+                set_between(between, &LeaderAllreduce::ALL, AllreduceAlgorithm::from, value)
             }
             (
                 AllreduceAlgorithm::ReduceMulticast { subgroups }
@@ -228,7 +316,11 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_read_back() {
-        round_trip::<ReduceAlgorithm>(&[]);
+        round_trip(&[
+            ReduceAlgorithm::Chain { segment: 1 },
+            ReduceAlgorithm::Hierarchical { between: LeaderReduce::Halving },
+            ReduceAlgorithm::Hierarchical { between: LeaderReduce::Chain { segment: 4096 } },
+        ]);
         round_trip(&[
             AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Rabenseifner },
             AllreduceAlgorithm::ReduceMulticast { subgroups: 4 },
@@ -247,6 +339,14 @@ mod tests {
             "reduce-multicast:pieces=2",
         ] {
             assert!(text.parse::<AllreduceAlgorithm>().is_err(), "{text}");
+        }
+        for text in [
+            "chain:segment=0",
+            "halving:segment=1",
+            "hierarchical:between=binomial,segment=1",
+            "hierarchical:between=ring",
+        ] {
+            assert!(text.parse::<ReduceAlgorithm>().is_err(), "{text}");
         }
         assert!("chain:pieces=0".parse::<ScanAlgorithm>().is_err());
     }

@@ -4,6 +4,7 @@
 
 use super::draft::{Draft, Part};
 use super::halving::halve;
+use super::hosts::Host;
 use super::pairing::{BACK, FORTH, Pairing, Role};
 use super::reduce::binomial;
 use super::reduce_scatter::{Blocks, ring_scatter};
@@ -86,28 +87,24 @@ pub fn contract(algorithm: AllreduceAlgorithm, topology: &Topology, vector: Vect
 /// The ranks of a host give their vectors to its first, which combines them in their order; the first ones of all hosts combine
 /// what they have among themselves, and pass the result on.
 fn hierarchical(draft: &mut Draft, between: LeaderAllreduce, topology: &Topology, rank: Rank, vector: Vector) {
-    let host = topology.host_of(rank);
-    let locals = topology.ranks_of(host);
-    let own = draft.input();
-    if rank != locals[0] {
-        draft.send(locals[0], FORTH, &own);
-        let received = draft.recv(locals[0], BACK, own.span.len);
+    let number = topology.host_of(rank);
+    let host = Host::new(topology, number, None);
+    let own = draft.input().span;
+    let Some(parts) = host.combined(draft, rank, &[own]) else {
+        let received = draft.recv(host.leader, BACK, own.len);
         draft.deliver(&received, 0);
         return;
-    }
-    let received: Vec<Part> = locals[1..].iter().map(|local| draft.recv(*local, FORTH, own.span.len)).collect();
-    // What is combined last stays in its place, so that `Input` is combined into by none.
-    let part = received.into_iter().fold(own, |part, received| draft.combine(&part, &received, true));
-    let leaders: Vec<Rank> = (0..topology.hosts()).map(|host| topology.ranks_of(host)[0]).collect();
+    };
+    let leaders = Host::all(topology, None).map(|host| host.leader).collect();
     let hosts = topology.hosts();
-    let result = draft.among(leaders, part, |draft| match between {
+    let result = draft.among(leaders, parts, |draft| match between {
         // Nobody is there to combine anything with.
-        _ if hosts == 1 => recursive_doubling(draft, hosts, Rank(host)),
-        LeaderAllreduce::RecursiveDoubling => recursive_doubling(draft, hosts, Rank(host)),
-        LeaderAllreduce::Ring => ring(draft, Blocks::Parts { ranks: hosts, vector }, Rank(host)),
-        LeaderAllreduce::Rabenseifner => rabenseifner(draft, hosts, Rank(host), vector),
+        _ if hosts == 1 => recursive_doubling(draft, hosts, Rank(number)),
+        LeaderAllreduce::RecursiveDoubling => recursive_doubling(draft, hosts, Rank(number)),
+        LeaderAllreduce::Ring => ring(draft, Blocks::Parts { ranks: hosts, vector }, Rank(number)),
+        LeaderAllreduce::Rabenseifner => rabenseifner(draft, hosts, Rank(number), vector),
     });
-    for local in &locals[1..] {
+    for local in &host.others {
         draft.send(*local, BACK, &result);
     }
 }

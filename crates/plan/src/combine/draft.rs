@@ -40,8 +40,9 @@ pub(super) struct Draft {
     scratch: Option<u64>,
     /// Steps that read `Input`, and what of it.
     readers: Vec<(Span, OpId)>,
-    /// While some ranks are among themselves: who they are, by number, and what this one contributes for its host.
-    among: Option<(Vec<Rank>, Part)>,
+    /// While some ranks are among themselves: who they are, by number, and what this one contributes for its host, in parts
+    /// that lie one behind the other.
+    among: Option<(Vec<Rank>, Vec<Part>)>,
 }
 
 impl Draft {
@@ -57,15 +58,24 @@ impl Draft {
 
     /// Everything that the rank contributes.
     pub(super) fn input(&self) -> Part {
-        match &self.among {
-            Some((_, part)) => part.clone(),
-            None => Part::given(Span::input(0, self.input)),
-        }
+        let bytes = self.among.as_ref().map_or(self.input, |(_, parts)| parts.iter().map(|part| part.span.len).sum());
+        self.own(0, bytes)
     }
 
-    /// What `steps` add when `ranks`, which they call by number, are among themselves, and this one contributes `part`.
-    pub(super) fn among<T>(&mut self, ranks: Vec<Rank>, part: Part, steps: impl FnOnce(&mut Draft) -> T) -> T {
-        let before = self.among.replace((ranks, part));
+    /// `len` bytes from `offset` of what the rank contributes.
+    pub(super) fn own(&self, offset: u64, len: u64) -> Part {
+        let Some((_, parts)) = &self.among else { return Part::given(Span::input(offset, len)) };
+        let Some(first) = parts.first() else { return Part::given(Span::signal()) };
+        let start = first.span.offset + offset;
+        let overlaps = |part: &&Part| part.span.offset < start + len && start < part.span.offset + part.span.len;
+        let after = parts.iter().filter(overlaps).flat_map(|part| part.after.iter().copied()).collect();
+        Part { span: Span { offset: start, len, ..first.span }, after }
+    }
+
+    /// What `steps` add when `ranks`, which they call by number, are among themselves, and this one contributes `parts`, which
+    /// lie one behind the other.
+    pub(super) fn among<T>(&mut self, ranks: Vec<Rank>, parts: Vec<Part>, steps: impl FnOnce(&mut Draft) -> T) -> T {
+        let before = self.among.replace((ranks, parts));
         let added = steps(self);
         self.among = before;
         added

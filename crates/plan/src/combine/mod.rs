@@ -14,6 +14,7 @@ mod algorithms;
 pub mod allreduce;
 mod draft;
 mod halving;
+mod hosts;
 mod pairing;
 pub mod reduce;
 pub mod reduce_scatter;
@@ -21,9 +22,14 @@ pub mod scan;
 
 use thiserror::Error;
 
-pub use algorithms::{AllreduceAlgorithm, LeaderAllreduce, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm};
+pub use algorithms::{
+    AllreduceAlgorithm, LeaderAllreduce, LeaderReduce, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm,
+};
 
-use crate::program::{MAX_RANKS, Rank};
+use crate::program::{MAX_RANKS, Rank, Span};
+
+/// The most segments that a vector is cut in: steps of a program are memory of an engine. Longer vectors have longer segments.
+pub const MAX_SEGMENTS: u64 = 1 << 12;
 
 /// What each rank contributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,6 +50,20 @@ impl Vector {
     fn start(self, parts: u64, i: u64) -> u64 {
         let (each, more) = (self.count / parts, self.count % parts);
         (each * i + more.min(i)) * self.element_bytes
+    }
+
+    /// The segments, as equal as can be, of `segment` bytes at most where that makes no more than [`MAX_SEGMENTS`] of whole
+    /// elements; one, of no bytes, where there is nothing.
+    fn segments(self, segment: u64) -> Result<Vec<Span>, CombineError> {
+        if segment == 0 {
+            return Err(CombineError::Segment);
+        }
+        let count = self.count.div_ceil((segment / self.element_bytes.max(1)).max(1)).clamp(1, MAX_SEGMENTS);
+        let span = |i| {
+            let (offset, len) = self.part(count, i);
+            Span::input(offset, len)
+        };
+        Ok((0..count).map(span).collect())
     }
 
     /// Offset and bytes of part `i` of `parts`.
@@ -84,6 +104,9 @@ pub enum CombineError {
     /// No multicast address to send to.
     #[error("0 subgroups: choose at least 1 (`subgroups` of AllreduceAlgorithm)")]
     Subgroups,
+    /// Segments of nothing.
+    #[error("segments of 0 B: choose at least 1 (`segment` of the algorithm)")]
+    Segment,
     /// No piece to send.
     #[error("0 pieces: choose at least 1 (`pieces` of ScanAlgorithm)")]
     Pieces,

@@ -4,22 +4,26 @@
 
 use super::draft::{Draft, Part};
 use super::halving::{Halves, halve};
+use super::hosts::Host;
 use super::pairing::{BACK, Pairing};
-use super::{CombineError, ReduceAlgorithm, Vector, check};
+use super::{CombineError, LeaderReduce, ReduceAlgorithm, Vector, check};
 use crate::program::{OpId, Program, Rank, Span};
+use crate::topology::Topology;
 use crate::verify::{Combination, Contributors, ReductionContract};
 
-/// What `rank` does in a Reduce to `root` among `ranks` ranks.
+/// What `rank` does in a Reduce to `root` among the ranks of `topology`, which is asked for their number alone but by
+/// [`ReduceAlgorithm::Hierarchical`].
 ///
 /// # Errors
 /// When an argument is out of range; see [`CombineError`].
 pub fn reduce(
     algorithm: ReduceAlgorithm,
-    ranks: u32,
+    topology: &Topology,
     root: Rank,
     rank: Rank,
     vector: Vector,
 ) -> Result<Program, CombineError> {
+    let ranks = topology.ranks();
     check(ranks, rank, vector)?;
     check(ranks, root, vector)?;
     let bytes = vector.bytes();
@@ -29,16 +33,34 @@ pub fn reduce(
             binomial(&mut draft, ranks, root, rank, false);
         }
         ReduceAlgorithm::Halving => halving(&mut draft, ranks, root, rank, vector),
+        ReduceAlgorithm::Chain { segment } => chain(&mut draft, ranks, root, rank, &vector.segments(segment)?),
+        ReduceAlgorithm::Hierarchical { between } => hierarchical(&mut draft, between, topology, (root, rank), vector)?,
     }
     draft.finish()
 }
 
 /// What a Reduce promises to `rank`, for [`crate::verify_reduction()`].
-pub fn contract(algorithm: ReduceAlgorithm, ranks: u32, root: Rank, rank: Rank, vector: Vector) -> ReductionContract {
+pub fn contract(
+    algorithm: ReduceAlgorithm,
+    topology: &Topology,
+    root: Rank,
+    rank: Rank,
+    vector: Vector,
+) -> ReductionContract {
     let bytes = vector.bytes();
-    let first = match algorithm {
-        ReduceAlgorithm::Binomial => root,
-        ReduceAlgorithm::Halving => Rank(0),
+    let round = |first| Contributors::Round { first, count: topology.ranks() };
+    // The ranks of all hosts, host by host from `first` on.
+    let by_host = |first: u32| {
+        let hosts = (0..topology.hosts()).map(|host| (first + host) % topology.hosts());
+        Contributors::Listed(hosts.flat_map(|host| Host::new(topology, host, Some(root)).ranks()).collect())
+    };
+    let of = match algorithm {
+        ReduceAlgorithm::Binomial | ReduceAlgorithm::Chain { .. } => round(root),
+        ReduceAlgorithm::Halving => round(Rank(0)),
+        ReduceAlgorithm::Hierarchical { between: LeaderReduce::Binomial | LeaderReduce::Chain { .. } } => {
+            by_host(topology.host_of(root))
+        }
+        ReduceAlgorithm::Hierarchical { between: LeaderReduce::Halving } => by_host(0),
     };
     let output_bytes = if rank == root { bytes } else { 0 };
     let span = Span::output(0, output_bytes);
@@ -46,7 +68,57 @@ pub fn contract(algorithm: ReduceAlgorithm, ranks: u32, root: Rank, rank: Rank, 
         element_bytes: vector.element_bytes,
         input_bytes: bytes,
         output_bytes,
-        after: vec![Combination { span, from: 0, of: Contributors::Round { first, count: ranks } }],
+        after: vec![Combination { span, from: 0, of }],
+    }
+}
+
+/// The leaders of the hosts, of which that of the root's is the root, combine what their hosts have, in segments where they pass
+/// on such.
+fn hierarchical(
+    draft: &mut Draft,
+    between: LeaderReduce,
+    topology: &Topology,
+    (root, rank): (Rank, Rank),
+    vector: Vector,
+) -> Result<(), CombineError> {
+    let segments = match between {
+        LeaderReduce::Binomial | LeaderReduce::Halving => vec![draft.input().span],
+        LeaderReduce::Chain { segment } => vector.segments(segment)?,
+    };
+    let (hosts, host) = (topology.hosts(), topology.host_of(rank));
+    let Some(parts) = Host::new(topology, host, Some(root)).combined(draft, rank, &segments) else { return Ok(()) };
+    let leaders = Host::all(topology, Some(root)).map(|host| host.leader).collect();
+    let (to, of) = (Rank(topology.host_of(root)), Rank(host));
+    draft.among(leaders, parts, |draft| match between {
+        LeaderReduce::Binomial => {
+            binomial(draft, hosts, to, of, false);
+        }
+        LeaderReduce::Halving => halving(draft, hosts, to, of, vector),
+        LeaderReduce::Chain { .. } => chain(draft, hosts, to, of, &segments),
+    });
+    Ok(())
+}
+
+/// Counted from the root, rank `v` puts its own segment to the left of what comes from `v + 1` and passes it on to `v - 1`:
+/// contributions meet in the order of the ranks from the root round to the one before it.
+///
+/// That order is MPI's canonical one for root 0 alone. For another root it would take two arms, both of which end in the root's
+/// link, or one way more over it: twice the time. It may differ because what a plan reduces by commutes
+/// ([`crate::Operator`]); operators of the program's own, which need not, never run in plans.
+fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span]) {
+    let place = (rank.0 + ranks - root.0) % ranks;
+    let at = |place: u32| Rank((place + root.0) % ranks);
+    for (index, segment) in (0..).zip(segments) {
+        let received = (place + 1 < ranks).then(|| draft.recv(at(place + 1), index, segment.len));
+        let own = draft.own(segment.offset, segment.len);
+        let Some(before) = place.checked_sub(1) else {
+            // There before anything comes, so that what comes last is combined where it belongs.
+            let result = draft.deliver(&own, segment.offset);
+            received.inspect(|received| drop(draft.combine(received, &result, false)));
+            continue;
+        };
+        let part = received.map_or(own.clone(), |received| draft.combine(&own, &received, true));
+        draft.send(at(before), index, &part);
     }
 }
 

@@ -9,7 +9,9 @@ use std::str::FromStr;
 use crate::algorithm::{
     AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, LeaderExchange, RootedAlgorithm,
 };
-use crate::combine::{AllreduceAlgorithm, LeaderAllreduce, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm};
+use crate::combine::{
+    AllreduceAlgorithm, LeaderAllreduce, LeaderReduce, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm,
+};
 
 /// A collective that an algorithm is chosen for, and the bytes by which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,7 +88,16 @@ const ALLTOALL: &[Choice] = &[Choice::Alltoall(AlltoallAlgorithm::Pull), Choice:
 const GATHER: &[Choice] = &[Choice::Gather(RootedAlgorithm::Linear), Choice::Gather(RootedAlgorithm::Binomial)];
 const SCATTER: &[Choice] = &[Choice::Scatter(RootedAlgorithm::Linear), Choice::Scatter(RootedAlgorithm::Binomial)];
 const BARRIER: &[Choice] = &[Choice::Barrier(BarrierAlgorithm::Dissemination { ports: 1 })];
-const REDUCE: &[Choice] = &[Choice::Reduce(ReduceAlgorithm::Binomial), Choice::Reduce(ReduceAlgorithm::Halving)];
+const REDUCE: &[Choice] = &[
+    Choice::Reduce(ReduceAlgorithm::Binomial),
+    Choice::Reduce(ReduceAlgorithm::Halving),
+    Choice::Reduce(ReduceAlgorithm::Chain { segment: 16 << 10 }),
+    Choice::Reduce(ReduceAlgorithm::Chain { segment: 64 << 10 }),
+    Choice::Reduce(ReduceAlgorithm::Hierarchical { between: LeaderReduce::Binomial }),
+    Choice::Reduce(ReduceAlgorithm::Hierarchical { between: LeaderReduce::Halving }),
+    Choice::Reduce(ReduceAlgorithm::Hierarchical { between: LeaderReduce::Chain { segment: 16 << 10 } }),
+    Choice::Reduce(ReduceAlgorithm::Hierarchical { between: LeaderReduce::Chain { segment: 64 << 10 } }),
+];
 const ALLREDUCE: &[Choice] = &[
     Choice::Allreduce(AllreduceAlgorithm::RecursiveDoubling),
     Choice::Allreduce(AllreduceAlgorithm::Ring),

@@ -17,6 +17,8 @@
 //! | broadcast | multicast (MC-1) | `a + n b` |
 //! | reduce | binomial | `log2 P (a + n b + n c)` |
 //! | reduce | halving | `2 log2 P a + 2 (P-1)/P n b + (P-1)/P n c` |
+//! | reduce | chain of `s` segments | `(P-1) (a + n/s b + n/s c) + (s-1) (2 o + n/s b + n/s c)` |
+//! | reduce | hierarchical | as among the hosts, and copies and reductions of a host |
 //! | allreduce | recursive doubling | `log2 P (a + n b + n c)` |
 //! | allreduce | ring, Rabenseifner | `2 (P-1) a` or `2 log2 P a`, `+ 2 (P-1)/P n b + (P-1)/P n c` |
 //! | allreduce | hierarchical | as among the hosts, and reductions and copies of a host |
@@ -40,7 +42,9 @@
 use super::algorithm::{Choice, Collective};
 use super::cost::{Cost, Terms};
 use crate::algorithm::{AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, RootedAlgorithm};
-use crate::combine::{AllreduceAlgorithm, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm};
+use crate::combine::{
+    AllreduceAlgorithm, LeaderReduce, MAX_SEGMENTS, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm,
+};
 
 /// Ranks of a host from which on some always have something to send while others wait.
 const FULL: u64 = 16;
@@ -332,6 +336,17 @@ impl<'a> Spread<'a> {
         }
     }
 
+    /// Vectors of all ranks of a host, in `pieces` pieces, to one of them, which combines them.
+    fn brought_to_leaders(self, pieces: u64, n: u64) -> Terms {
+        let others = self.here - 1;
+        Terms {
+            messages: others.saturating_mul(pieces),
+            copied: others.saturating_mul(n),
+            reduced: others.saturating_mul(n),
+            ..Terms::default()
+        }
+    }
+
     /// Copies of every rank, of so many bytes.
     fn copies(self, bytes: u64) -> Terms {
         Terms { copied: self.here.saturating_mul(bytes), ..Terms::default() }
@@ -453,8 +468,25 @@ fn reduce(shape: Spread<'_>, algorithm: ReduceAlgorithm, n: u64) -> Terms {
     let moved = match algorithm {
         ReduceAlgorithm::Binomial => shape.tree(2, n, n),
         ReduceAlgorithm::Halving => shape.folded(n, false) + shape.halving(n, true) + shape.gathered(n),
+        ReduceAlgorithm::Chain { segment } => {
+            let (count, each) = segments(n, segment);
+            shape.chain(count, each, each)
+        }
+        ReduceAlgorithm::Hierarchical { between } => {
+            let pieces = match between {
+                LeaderReduce::Binomial | LeaderReduce::Halving => 1,
+                LeaderReduce::Chain { segment } => segments(n, segment).0,
+            };
+            return shape.brought_to_leaders(pieces, n) + reduce(shape.leaders(), between.into(), n);
+        }
     };
     shape.copies(n) + moved
+}
+
+/// How many segments a vector of `n` bytes makes, and bytes of each.
+fn segments(n: u64, segment: u64) -> (u64, u64) {
+    let count = n.div_ceil(segment.max(1)).clamp(1, MAX_SEGMENTS);
+    (count, n.div_ceil(count))
 }
 
 fn allreduce(shape: Spread<'_>, algorithm: AllreduceAlgorithm, n: u64) -> Terms {
@@ -465,14 +497,9 @@ fn allreduce(shape: Spread<'_>, algorithm: AllreduceAlgorithm, n: u64) -> Terms 
         AllreduceAlgorithm::Rabenseifner => shape.folded(n, true) + shape.halving(n, true) + shape.halving(n, false),
         AllreduceAlgorithm::Hierarchical { between } => {
             let others = shape.here - 1;
-            // There and back, and at last to their places.
-            let local = Terms {
-                messages: 2 * others,
-                copied: (3 * others).saturating_mul(n),
-                reduced: others.saturating_mul(n),
-                ..Terms::default()
-            };
-            return local + allreduce(shape.leaders(), between.into(), n);
+            // Back, and at last to their places.
+            let back = Terms { messages: others, copied: (2 * others).saturating_mul(n), ..Terms::default() };
+            return shape.brought_to_leaders(1, n) + back + allreduce(shape.leaders(), between.into(), n);
         }
         AllreduceAlgorithm::ReduceMulticast { .. } => shape.tree(2, n, n) + shape.multicast(false, n),
         AllreduceAlgorithm::ReduceScatterMulticast { .. } => {

@@ -39,7 +39,7 @@ impl Case {
             Choice::Scatter(algorithm) => scatter(algorithm, ranks, root, rank, bytes).ok(),
             // Behind the ready barrier all have called: what a plan would tell them is known.
             Choice::Barrier(_) => Some(ProgramBuilder::new(rank, ranks).build()),
-            Choice::Reduce(algorithm) => reduce(algorithm, ranks, root, rank, vector).ok(),
+            Choice::Reduce(algorithm) => reduce(algorithm, &topology, root, rank, vector).ok(),
             Choice::Allreduce(algorithm) => allreduce(algorithm, &topology, rank, vector).ok(),
             Choice::ReduceScatter(algorithm) => reduce_scatter(algorithm, rank, &self.blocks()?).ok(),
             Choice::Scan(algorithm) => scan(algorithm, ranks, rank, vector).ok(),

@@ -5,8 +5,9 @@ use std::sync::LazyLock;
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::selection::{Case, Choice, Collective, Tuning};
 use outboard_plan::{
-    AllgatherAlgorithm, AllreduceAlgorithm, BroadcastAlgorithm, Extents, Program, ProgramBuilder, Rank, Topology,
-    Vector, allgatherv, allreduce, alltoall, broadcast, exscan, gather, reduce, reduce_scatter, scan, scatter,
+    AllgatherAlgorithm, AllreduceAlgorithm, BroadcastAlgorithm, Extents, Program, ProgramBuilder, Rank,
+    ReduceAlgorithm, Topology, Vector, allgatherv, allreduce, alltoall, broadcast, exscan, gather, reduce,
+    reduce_scatter, scan, scatter,
 };
 
 use crate::config::{self, Config};
@@ -69,6 +70,7 @@ impl Layout {
         let by_host = matches!(
             choice,
             Choice::Allgather(AllgatherAlgorithm::Hierarchical { .. })
+                | Choice::Reduce(ReduceAlgorithm::Hierarchical { .. })
                 | Choice::Allreduce(AllreduceAlgorithm::Hierarchical { .. })
         );
         Layout { choice, topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) } }
@@ -152,7 +154,7 @@ impl Layout {
             (Choice::Barrier(_), _) => Ok(ProgramBuilder::new(rank, ranks).build()),
             (Choice::Reduce(algorithm), CallKind::Reduce { root, .. }) => {
                 let vector = vector(signature)?;
-                reduce(algorithm, ranks, root, rank, vector).map_err(|_| "a reduce to this root")
+                reduce(algorithm, &self.topology, root, rank, vector).map_err(|_| "a reduce to this root")
             }
             (Choice::Allreduce(algorithm), _) => {
                 allreduce(algorithm, &self.topology, rank, vector(signature)?).map_err(|_| "an allreduce of this size")

@@ -1,0 +1,55 @@
+//! What ranks of a host do with each other before and behind a reduction among hosts (CD-2, SP-7).
+//!
+//! One rank of each host, its leader, combines what the others give it, itself first, the others in their order; so over the
+//! network goes one vector per host.
+
+use super::draft::{Draft, Part};
+use crate::program::{Rank, Span};
+use crate::topology::Topology;
+
+/// The ranks of a host.
+pub(super) struct Host {
+    pub(super) leader: Rank,
+    /// Ascending.
+    pub(super) others: Vec<Rank>,
+}
+
+impl Host {
+    /// Host number `host`, where the lowest rank leads unless `always` is there.
+    pub(super) fn new(topology: &Topology, host: u32, always: Option<Rank>) -> Host {
+        let mut others = topology.ranks_of(host);
+        let led = always.and_then(|rank| others.iter().position(|local| *local == rank)).unwrap_or(0);
+        Host { leader: others.remove(led), others }
+    }
+
+    /// All hosts, in their order.
+    pub(super) fn all(topology: &Topology, always: Option<Rank>) -> impl DoubleEndedIterator<Item = Host> {
+        (0..topology.hosts()).map(move |host| Host::new(topology, host, always))
+    }
+
+    /// In the order in which the leader combines.
+    pub(super) fn ranks(self) -> impl Iterator<Item = Rank> {
+        std::iter::once(self.leader).chain(self.others)
+    }
+
+    /// `pieces` of `Input`, of all ranks of the host combined, one behind the other; `None` on those that have given theirs away.
+    pub(super) fn combined(&self, draft: &mut Draft, rank: Rank, pieces: &[Span]) -> Option<Vec<Part>> {
+        let numbered = || (0u32..).zip(pieces);
+        if rank != self.leader {
+            numbered().for_each(|(index, piece)| draft.send(self.leader, index, &Part::given(*piece)));
+            return None;
+        }
+        let bytes = pieces.iter().map(|piece| piece.len).sum();
+        let mut parts: Vec<Part> = pieces.iter().copied().map(Part::given).collect();
+        for other in &self.others {
+            let mut place = draft.scratch(bytes);
+            for ((index, piece), part) in numbered().zip(&mut parts) {
+                let received = draft.recv_into(*other, index, Span { len: piece.len, ..place });
+                place.offset += piece.len;
+                // What is combined last stays in its place, so that `Input` is combined into by none.
+                *part = draft.combine(part, &received, true);
+            }
+        }
+        Some(parts)
+    }
+}
