@@ -51,8 +51,8 @@ pub use combine::reduce::reduce;
 pub use combine::reduce_scatter::reduce_scatter;
 pub use combine::scan::{exscan, scan};
 pub use combine::{
-    AllreduceAlgorithm, CombineError, LeaderAllreduce, LeaderReduce, ReduceAlgorithm, ReduceScatterAlgorithm,
-    ScanAlgorithm, Vector,
+    AllreduceAlgorithm, CombineError, LeaderAllreduce, LeaderReduce, LeaderReduceScatter, ReduceAlgorithm,
+    ReduceScatterAlgorithm, ScanAlgorithm, Vector,
 };
 pub use gather::{gather, gatherv};
 pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};

@@ -5,9 +5,9 @@ mod damage;
 
 use outboard_plan::combine::{allreduce as all, reduce as to_root, reduce_scatter as scatter, scan as prefix};
 use outboard_plan::{
-    Algorithm, AllreduceAlgorithm, Extents, LeaderAllreduce, LeaderReduce, Program, Rank, ReduceAlgorithm,
-    ReduceScatterAlgorithm, ReductionContract, ScanAlgorithm, Topology, Vector, allreduce, exscan, reduce,
-    reduce_scatter, scan, verify_reduction,
+    Algorithm, AllreduceAlgorithm, Extents, LeaderAllreduce, LeaderReduce, LeaderReduceScatter, Program, Rank,
+    ReduceAlgorithm, ReduceScatterAlgorithm, ReductionContract, ScanAlgorithm, Topology, Vector, allreduce, exscan,
+    reduce, reduce_scatter, scan, verify_reduction,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -42,8 +42,22 @@ const ALLREDUCE: [AllreduceAlgorithm; 6] = [
     AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 3 },
 ];
 
-const REDUCE_SCATTER: [ReduceScatterAlgorithm; 3] =
-    [ReduceScatterAlgorithm::Ring, ReduceScatterAlgorithm::RecursiveHalving, ReduceScatterAlgorithm::Pairwise];
+/// Of blocks in one segment and in several.
+const REDUCE_SCATTER: [ReduceScatterAlgorithm; 6] = [
+    ReduceScatterAlgorithm::Ring { segment: 16 },
+    ReduceScatterAlgorithm::Ring { segment: 1 << 40 },
+    ReduceScatterAlgorithm::RecursiveHalving,
+    ReduceScatterAlgorithm::Pairwise { segment: 16 },
+    ReduceScatterAlgorithm::Pairwise { segment: 1 << 40 },
+    ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::Ring { segment: 1 << 40 } },
+];
+
+const REDUCE_SCATTER_BY_HOSTS: [ReduceScatterAlgorithm; 4] = [
+    ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::Ring { segment: 48 } },
+    ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::RecursiveHalving },
+    ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::Pairwise { segment: 48 } },
+    ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::Pairwise { segment: 1 << 40 } },
+];
 
 const SCAN: [ScanAlgorithm; 3] =
     [ScanAlgorithm::RecursiveDoubling, ScanAlgorithm::Chain { pieces: 1 }, ScanAlgorithm::Chain { pieces: 4 }];
@@ -80,10 +94,20 @@ fn prove_by_hosts(algorithm: AllreduceAlgorithm, topology: &Topology, vector: Ve
 }
 
 fn prove_reduce_scatter(algorithm: ReduceScatterAlgorithm, counts: &[u64], element_bytes: u64) {
+    prove_reduce_scatter_by_hosts(algorithm, &Topology::flat(counts.len() as u32), counts, element_bytes);
+}
+
+fn prove_reduce_scatter_by_hosts(
+    algorithm: ReduceScatterAlgorithm,
+    topology: &Topology,
+    counts: &[u64],
+    element_bytes: u64,
+) {
     let extents = Extents::uneven(counts.iter().map(|count| count * element_bytes)).unwrap();
-    let programs = group(extents.ranks(), |rank| reduce_scatter(algorithm, rank, &extents).unwrap());
-    let verdict = verify_reduction(&programs, |rank| scatter::contract(algorithm, rank, &extents, element_bytes));
-    assert_eq!(verdict, Ok(()), "{algorithm} of {counts:?} elements of {element_bytes} B");
+    let programs = group(extents.ranks(), |rank| reduce_scatter(algorithm, topology, rank, &extents).unwrap());
+    let contract = |rank| scatter::contract(algorithm, topology, rank, &extents, element_bytes);
+    let verdict = verify_reduction(&programs, contract);
+    assert_eq!(verdict, Ok(()), "{algorithm} among {topology:?} of {counts:?} elements of {element_bytes} B");
 }
 
 fn prove_scans(algorithm: ScanAlgorithm, ranks: u32, vector: Vector) {
@@ -160,6 +184,20 @@ fn reduce_scatter_is_right_for_every_group_up_to_64() {
     }
 }
 
+/// SP-7: whatever the layout, of blocks of one size and of others with empty ones among them.
+#[test]
+fn reduce_scatter_by_hosts_is_right_for_every_group_up_to_64() {
+    for algorithm in REDUCE_SCATTER_BY_HOSTS {
+        for ranks in 1..=64u32 {
+            for topology in layouts(ranks) {
+                prove_reduce_scatter_by_hosts(algorithm, &topology, &vec![3; ranks as usize], 4);
+                let uneven: Vec<u64> = (0..u64::from(ranks)).map(|rank| rank * 5 % 7).collect();
+                prove_reduce_scatter_by_hosts(algorithm, &topology, &uneven, 8);
+            }
+        }
+    }
+}
+
 #[test]
 fn scans_are_right_for_every_group_up_to_64() {
     for algorithm in SCAN {
@@ -199,8 +237,12 @@ proptest! {
         counts in prop::collection::vec(prop_oneof![Just(0u64), 1..50u64], 1..=64),
         element_bytes in select(vec![1, 8, 16]),
         algorithm in select(&REDUCE_SCATTER),
+        by_host in select(&REDUCE_SCATTER_BY_HOSTS),
+        hosts in 1..9u32,
     ) {
         prove_reduce_scatter(algorithm, &counts, element_bytes);
+        let topology = Topology::of_hosts((0..counts.len() as u32).map(|rank| rank * 5 % hosts)).unwrap();
+        prove_reduce_scatter_by_hosts(by_host, &topology, &counts, element_bytes);
     }
 }
 
@@ -230,8 +272,8 @@ proptest! {
         prove_reduce(ReduceAlgorithm::Chain { segment: 500 }, ranks, Rank(ranks / 2), vector);
         prove_allreduce(AllreduceAlgorithm::Ring, ranks, vector);
         prove_allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1 }, ranks, vector);
-        prove_reduce_scatter(ReduceScatterAlgorithm::Ring, &vec![1; ranks as usize], 2);
-        prove_reduce_scatter(ReduceScatterAlgorithm::Pairwise, &vec![1; ranks as usize], 2);
+        prove_reduce_scatter(ReduceScatterAlgorithm::Ring { segment: 1 << 10 }, &vec![1; ranks as usize], 2);
+        prove_reduce_scatter(ReduceScatterAlgorithm::Pairwise { segment: 1 << 10 }, &vec![1; ranks as usize], 2);
     }
 }
 
@@ -288,10 +330,12 @@ fn every_single_damage_is_refused() {
             let contract = |rank| to_root::contract(algorithm, topology, root, rank, vector);
             refused += damage_is_refused(algorithm.name(), programs, contract);
         }
-        for algorithm in REDUCE_SCATTER {
-            let extents = Extents::uneven((0..ranks).map(|rank| 2 + 2 * u64::from(rank % 2))).unwrap();
-            let programs = group(ranks, |rank| reduce_scatter(algorithm, rank, &extents).unwrap());
-            let contract = |rank| scatter::contract(algorithm, rank, &extents, 2);
+        let flat_ones = REDUCE_SCATTER.into_iter().map(|algorithm| (algorithm, &flat));
+        let by_hosts = REDUCE_SCATTER_BY_HOSTS.into_iter().map(|algorithm| (algorithm, &topology));
+        for (algorithm, topology) in flat_ones.chain(by_hosts) {
+            let extents = Extents::uneven((0..ranks).map(|rank| 2 + 18 * u64::from(rank % 2))).unwrap();
+            let programs = group(ranks, |rank| reduce_scatter(algorithm, topology, rank, &extents).unwrap());
+            let contract = |rank| scatter::contract(algorithm, topology, rank, &extents, 2);
             refused += damage_is_refused(algorithm.name(), programs, contract);
         }
         for algorithm in SCAN {

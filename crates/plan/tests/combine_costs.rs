@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use outboard_plan::combine::MAX_SEGMENTS;
 use outboard_plan::{
-    Algorithm, AllreduceAlgorithm, CombineError, Extents, LeaderAllreduce, LeaderReduce, MAX_RANKS, Op, Program, Rank,
-    ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm, Topology, Vector, allreduce, exscan, reduce,
-    reduce_scatter, scan,
+    Algorithm, AllreduceAlgorithm, CombineError, Extents, LeaderAllreduce, LeaderReduce, LeaderReduceScatter,
+    MAX_RANKS, Op, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm, Topology, Vector, allreduce,
+    exscan, reduce, reduce_scatter, scan,
 };
 
 /// Elements of the vector: a multiple of every number of ranks here, so that all blocks are equal.
@@ -172,17 +172,32 @@ fn allreduce_costs_what_it_says() {
 fn reduce_scatter_costs_what_it_says() {
     for ranks in groups() {
         let extents = Extents::even(ranks, BYTES / u64::from(ranks)).unwrap();
-        let programs = |algorithm| group(ranks, |rank| reduce_scatter(algorithm, rank, &extents).unwrap());
+        let flat = Topology::flat(ranks);
+        let programs = |algorithm| group(ranks, |rank| reduce_scatter(algorithm, &flat, rank, &extents).unwrap());
         let (doublings, more) = doublings(ranks);
-        let ring = programs(ReduceScatterAlgorithm::Ring);
-        takes(&ring, ranks - 1);
-        assert_eq!(most_sent(&ring), all_but_one(ranks));
-        let pairwise = programs(ReduceScatterAlgorithm::Pairwise);
-        takes(&pairwise, u32::from(ranks > 1));
-        assert_eq!(most_sent(&pairwise), all_but_one(ranks));
+        for segment in [BYTES, 16 << 10] {
+            let ring = programs(ReduceScatterAlgorithm::Ring { segment });
+            takes(&ring, ranks - 1);
+            assert_eq!(most_sent(&ring), all_but_one(ranks));
+            let pairwise = programs(ReduceScatterAlgorithm::Pairwise { segment });
+            takes(&pairwise, u32::from(ranks > 1));
+            assert_eq!(most_sent(&pairwise), all_but_one(ranks));
+            let longest = |op: Op| if let Op::Send { span, .. } = op { span.len } else { 0 };
+            let steps = || ring.iter().chain(&pairwise).flat_map(|program| &program.steps);
+            assert!(steps().all(|step| longest(step.op) <= segment));
+        }
         let halving = programs(ReduceScatterAlgorithm::RecursiveHalving);
         takes(&halving, doublings + 2 * more);
         assert!(most_sent(&halving) <= BYTES);
+        // Of hosts with three ranks each, leaders alone send over the network, as many as there are hosts.
+        let topology = Topology::of_hosts((0..3 * ranks).map(|rank| rank / 3)).unwrap();
+        let extents = Extents::even(3 * ranks, BYTES / u64::from(ranks)).unwrap();
+        let between = LeaderReduceScatter::Ring { segment: BYTES };
+        let algorithm = ReduceScatterAlgorithm::Hierarchical { between };
+        let by_host = group(3 * ranks, |rank| reduce_scatter(algorithm, &topology, rank, &extents).unwrap());
+        takes(&by_host, ranks + 1);
+        assert_eq!(by_host.iter().map(away).max(), Some(3 * all_but_one(ranks)));
+        assert!(by_host.iter().all(|program| program.rank.0 % 3 == 0 || away(program) == 0));
     }
 }
 
@@ -237,9 +252,9 @@ fn programs_stay_small() {
             let program = reduce(algorithm, &Topology::flat(MAX_RANKS), Rank(7), rank, vector).unwrap();
             assert!(steps(program) <= most, "{algorithm}");
         }
-        let extents = Extents::even(MAX_RANKS, 8).unwrap();
+        let (flat, extents) = (Topology::flat(MAX_RANKS), Extents::even(MAX_RANKS, 8).unwrap());
         for algorithm in ReduceScatterAlgorithm::ALL.iter().copied() {
-            assert!(steps(reduce_scatter(algorithm, rank, &extents).unwrap()) <= linear, "{algorithm}");
+            assert!(steps(reduce_scatter(algorithm, &flat, rank, &extents).unwrap()) <= linear, "{algorithm}");
         }
         let doubling = ScanAlgorithm::RecursiveDoubling;
         assert!(steps(scan(doubling, MAX_RANKS, rank, vector).unwrap()) <= logarithmic);
@@ -267,6 +282,10 @@ fn nonsense_is_refused_by_name() {
     assert_eq!(all(doubling, 3, long), CombineError::Bytes { count: u64::MAX / 8 + 1, element_bytes: 8 });
     let half = Vector { count: u64::MAX / 2, element_bytes: 1 };
     assert_eq!(all(doubling, 16, half), CombineError::Scratch);
+    let blocks = Extents::even(3, 8).unwrap();
+    let scatter = |algorithm, ranks| reduce_scatter(algorithm, &Topology::flat(ranks), Rank(0), &blocks).unwrap_err();
+    assert_eq!(scatter(ReduceScatterAlgorithm::Ring { segment: 0 }, 3), CombineError::Segment);
+    assert_eq!(scatter(ReduceScatterAlgorithm::RecursiveHalving, 4), CombineError::Blocks { blocks: 3, ranks: 4 });
     let chain = scan(ScanAlgorithm::Chain { pieces: 0 }, 3, Rank(0), vector).unwrap_err();
     assert_eq!(chain, CombineError::Pieces);
 }

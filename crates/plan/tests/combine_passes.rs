@@ -5,8 +5,9 @@ use std::num::{NonZeroU16, NonZeroU32, NonZeroU64};
 use outboard_plan::combine::{allreduce as all, reduce as to_root, reduce_scatter as scatter, scan as prefix};
 use outboard_plan::passes::{chunk, fuse_copies, ports, subgroups};
 use outboard_plan::{
-    Algorithm, AllreduceAlgorithm, Extents, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, ReductionContract,
-    ScanAlgorithm, Topology, Vector, allreduce, exscan, reduce, reduce_scatter, scan, verify_reduction,
+    Algorithm, AllreduceAlgorithm, Extents, LeaderReduceScatter, Program, Rank, ReduceAlgorithm,
+    ReduceScatterAlgorithm, ReductionContract, ScanAlgorithm, Topology, Vector, allreduce, exscan, reduce,
+    reduce_scatter, scan, verify_reduction,
 };
 
 /// Bytes of an element, which no pass may cut.
@@ -81,9 +82,15 @@ fn allreduce_stays_right_behind_every_pass() {
 fn reduce_scatter_stays_right_behind_every_pass() {
     for ranks in 1..=64 {
         let extents = Extents::uneven((0..ranks).map(|rank| ELEMENT * u64::from(7 + rank % 5))).unwrap();
-        for algorithm in ReduceScatterAlgorithm::ALL.iter().copied() {
-            let programs = group(ranks, |rank| reduce_scatter(algorithm, rank, &extents).unwrap());
-            prove(algorithm.name(), programs, |rank| scatter::contract(algorithm, rank, &extents, ELEMENT));
+        let topology = Topology::of_hosts((0..ranks).map(|rank| rank % 5)).unwrap();
+        let in_segments = [
+            ReduceScatterAlgorithm::Ring { segment: 16 },
+            ReduceScatterAlgorithm::Pairwise { segment: 16 },
+            ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::RecursiveHalving },
+        ];
+        for algorithm in ReduceScatterAlgorithm::ALL.iter().copied().chain(in_segments) {
+            let programs = group(ranks, |rank| reduce_scatter(algorithm, &topology, rank, &extents).unwrap());
+            prove(algorithm.name(), programs, |rank| scatter::contract(algorithm, &topology, rank, &extents, ELEMENT));
         }
     }
 }

@@ -80,16 +80,23 @@ fn th_2_the_bits_of_a_result_are_the_same_from_run_to_run() {
     }
 }
 
-/// The same where each host reduces first.
+/// The same where each host reduces first, and where segments pass along chains.
 #[test]
 fn th_2_by_hosts_the_bits_are_the_same_from_run_to_run() {
-    for between in ["recursive-doubling", "ring", "rabenseifner"] {
-        let text = format!("[[choice.allreduce]]\nalgorithm = \"hierarchical:between={between}\"\n");
+    let root = Combined::Reduce { root: 1 };
+    let to_root = ["chain:segment=4096", "hierarchical:between=chain,segment=4096", "hierarchical:between=halving"];
+    let to_all = ["recursive-doubling", "ring", "rabenseifner"].map(|name| format!("hierarchical:between={name}"));
+    let scattered = ["ring", "recursive-halving", "pairwise"].map(|name| format!("hierarchical:between={name}"));
+    let reduces = to_root.iter().map(|name| (root, "reduce", (*name).to_owned()));
+    let allreduces = to_all.map(|name| (Combined::Allreduce, "allreduce", name));
+    let scatters = scattered.map(|name| (Combined::ReduceScatter { seed: 5 }, "reduce-scatter", name));
+    for (result, collective, algorithm) in reduces.chain(allreduces).chain(scatters) {
+        let text = format!("[[choice.{collective}]]\nalgorithm = \"{algorithm}\"\n");
         let tuning = Arc::new(text.parse().expect("valid"));
         for (bytes, ranks_per_host) in [(800, 3), (60_000, 2)] {
-            let mut scenario = reduction(7, Combined::Allreduce, Element::F32, bytes).ranks_per_host(ranks_per_host);
+            let mut scenario = reduction(7, result, Element::F32, bytes).ranks_per_host(ranks_per_host);
             scenario.config.tuning = Some(Arc::clone(&tuning));
-            bits_stay(&scenario, Combined::Allreduce);
+            bits_stay(&scenario, result);
         }
     }
 }
@@ -164,6 +171,14 @@ fn a_call_that_can_never_fit_the_staging_fails_on_all_ranks() {
     assert_eq!(play(&scenario, 1).errors, 6);
 }
 
+/// When the last rank has its result, on hosts of one rank each, of fabrics that do not take more than their own queues hold.
+fn ended(hosts: usize, result: Combined, bytes: u64, rate: u64) -> Duration {
+    let mut scenario = reduction(hosts, result, Element::U64, bytes);
+    (scenario.network.rate, scenario.config.link_rate) = (rate, rate);
+    scenario.network.outstanding_frames = 16;
+    *play(&scenario, 1).ends.values().max().expect("a call for each rank")
+}
+
 /// Links wait neither for long turns of a source's other receivers nor for the next message of the plan. In virtual time, so the
 /// bound holds on any machine.
 #[test]
@@ -172,15 +187,23 @@ fn th_6_links_are_kept_busy() {
     {
         for (result, crossings) in [(Combined::ReduceScatterBlock, 1), (Combined::Allreduce, 2)] {
             let block = if result == Combined::Allreduce { bytes } else { bytes / hosts as u64 };
-            let mut scenario = reduction(hosts, result, Element::U64, block);
-            (scenario.network.rate, scenario.config.link_rate) = (rate, rate);
-            // A fabric does not take more than its own queue holds.
-            scenario.network.outstanding_frames = 16;
-            let outcome = play(&scenario, 1);
-            let ended = *outcome.ends.values().max().expect("a call for each rank");
+            let ended = ended(hosts, result, block, rate);
             let bits = (crossings * (hosts as u64 - 1) * bytes * 8 / hosts as u64) as f64;
             let limit = Duration::from_secs_f64(bits / rate as f64);
             assert!(ended < limit.mul_f64(1.25), "{result:?} on {hosts} hosts: {ended:?} where {limit:?} is the limit");
         }
+    }
+}
+
+/// A reduce takes the root's link once, behind a segment's way past the other hosts.
+#[test]
+fn th_6_a_reduce_takes_every_link_once() {
+    const SEGMENT: u64 = 64 << 10;
+    let rate = 1_000_000_000;
+    for (hosts, bytes) in [(4, 1 << 20), (8, 1 << 20), (4, 4 << 20), (8, 4 << 20u64)] {
+        let ended = ended(hosts, Combined::Reduce { root: 1 }, bytes, rate);
+        let bits = (bytes + (hosts as u64 - 2) * SEGMENT) * 8;
+        let limit = Duration::from_secs_f64(bits as f64 / rate as f64);
+        assert!(ended < limit.mul_f64(1.15), "{bytes} bytes on {hosts} hosts: {ended:?} where {limit:?} is the limit");
     }
 }

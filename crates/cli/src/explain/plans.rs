@@ -155,7 +155,7 @@ impl Call<'_> {
         let algorithm = self.algorithm::<ReduceScatterAlgorithm>()?;
         self.vector()?;
         let extents = Extents::even(self.ranks, self.bytes).ok_or_else(|| self.too_large())?;
-        self.programs(algorithm, |rank| reduce_scatter(algorithm, rank, &extents))
+        self.programs(algorithm, |rank| reduce_scatter(algorithm, &self.topology, rank, &extents))
     }
 
     fn too_large(&self) -> CliError {

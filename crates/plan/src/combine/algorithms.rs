@@ -131,15 +131,65 @@ impl From<LeaderAllreduce> for AllreduceAlgorithm {
 /// How a Reduce-Scatter is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReduceScatterAlgorithm {
-    /// `ring`: partial results go from neighbour to neighbour round a ring. `P - 1` rounds; each rank sends all blocks but
-    /// one, to its right neighbour alone. (P. Patarasuk and X. Yuan, 2009.)
-    Ring,
+    /// `ring`: partial results go from neighbour to neighbour round a ring, in segments that do not wait for each other. `P - 1`
+    /// rounds; each rank sends all blocks but one, to its right neighbour alone. (P. Patarasuk and X. Yuan, 2009.)
+    Ring {
+        /// Bytes of a segment of a block, at least 1; whole elements, and longer where it would make more than
+        /// [`super::MAX_SEGMENTS`] of a vector.
+        segment: u64,
+    },
     /// `recursive-halving`: pairs exchange halves of the blocks at halving distances. `m` rounds, two more where `P` is no
     /// power of two; each rank sends at most `n` bytes, and so do those that stand aside. (R. Thakur and others, 2005.)
     RecursiveHalving,
-    /// `pairwise`: each rank sends every other rank its block. One round of `P - 1` messages, all blocks but one. (GP-8's
-    /// scatter-destination.)
-    Pairwise,
+    /// `pairwise`: each rank sends every other rank its block, in segments, of which one is combined while others are under way.
+    /// One round of `P - 1` blocks. (GP-8's scatter-destination.)
+    Pairwise {
+        /// As of [`ReduceScatterAlgorithm::Ring`].
+        segment: u64,
+    },
+    /// `hierarchical`: every host combines its ranks' vectors, one leader of each exchanges `between` the hosts what is for
+    /// each, and passes their blocks on to the others (CD-2). 2 rounds more than `between` has among the hosts; a leader sends
+    /// and receives over the network what `between` says of that many ranks, the others nothing. Where hosts have several
+    /// ranks.
+    Hierarchical {
+        /// How leaders combine what their hosts have.
+        between: LeaderReduceScatter,
+    },
+}
+
+/// How the leaders of the hosts combine what is for each host; as the [`ReduceScatterAlgorithm`] of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeaderReduceScatter {
+    /// [`ReduceScatterAlgorithm::Ring`].
+    Ring {
+        /// Bytes of a segment of what is for a host.
+        segment: u64,
+    },
+    /// [`ReduceScatterAlgorithm::RecursiveHalving`].
+    RecursiveHalving,
+    /// [`ReduceScatterAlgorithm::Pairwise`].
+    Pairwise {
+        /// Bytes of a segment of what is for a host.
+        segment: u64,
+    },
+}
+
+impl LeaderReduceScatter {
+    const ALL: [LeaderReduceScatter; 3] = [
+        LeaderReduceScatter::Ring { segment: DEFAULT_SEGMENT },
+        LeaderReduceScatter::RecursiveHalving,
+        LeaderReduceScatter::Pairwise { segment: DEFAULT_SEGMENT },
+    ];
+}
+
+impl From<LeaderReduceScatter> for ReduceScatterAlgorithm {
+    fn from(between: LeaderReduceScatter) -> Self {
+        match between {
+            LeaderReduceScatter::Ring { segment } => ReduceScatterAlgorithm::Ring { segment },
+            LeaderReduceScatter::RecursiveHalving => ReduceScatterAlgorithm::RecursiveHalving,
+            LeaderReduceScatter::Pairwise { segment } => ReduceScatterAlgorithm::Pairwise { segment },
+        }
+    }
 }
 
 /// How a Scan or Exscan is done.
@@ -269,14 +319,54 @@ impl Algorithm for AllreduceAlgorithm {
 
 impl Algorithm for ReduceScatterAlgorithm {
     const COLLECTIVE: &'static str = "reduce-scatter";
-    const ALL: &'static [Self] =
-        &[ReduceScatterAlgorithm::Ring, ReduceScatterAlgorithm::RecursiveHalving, ReduceScatterAlgorithm::Pairwise];
+    const ALL: &'static [Self] = &[
+        ReduceScatterAlgorithm::Ring { segment: DEFAULT_SEGMENT },
+        ReduceScatterAlgorithm::RecursiveHalving,
+        ReduceScatterAlgorithm::Pairwise { segment: DEFAULT_SEGMENT },
+        ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::Pairwise { segment: DEFAULT_SEGMENT } },
+    ];
 
     fn name(self) -> &'static str {
         match self {
-            ReduceScatterAlgorithm::Ring => "ring",
+            ReduceScatterAlgorithm::Ring { .. } => "ring",
             ReduceScatterAlgorithm::RecursiveHalving => "recursive-halving",
-            ReduceScatterAlgorithm::Pairwise => "pairwise",
+            ReduceScatterAlgorithm::Pairwise { .. } => "pairwise",
+            ReduceScatterAlgorithm::Hierarchical { .. } => "hierarchical",
+        }
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+        match (self, key) {
+            (
+                ReduceScatterAlgorithm::Ring { segment }
+                | ReduceScatterAlgorithm::Pairwise { segment }
+                | ReduceScatterAlgorithm::Hierarchical {
+                    between: LeaderReduceScatter::Ring { segment } | LeaderReduceScatter::Pairwise { segment },
+                },
+                "segment",
+            ) => number(segment, value, 1),
+            (ReduceScatterAlgorithm::Hierarchical { between }, "between") => {
+                set_between(between, &LeaderReduceScatter::ALL, ReduceScatterAlgorithm::from, value)
+            }
+            _ => Err(SettingError::Unknown),
+        }
+    }
+
+    fn write_settings(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReduceScatterAlgorithm::RecursiveHalving => Ok(()),
+            ReduceScatterAlgorithm::Ring { segment } | ReduceScatterAlgorithm::Pairwise { segment } => {
+                write!(f, ":segment={segment}")
+            }
+            ReduceScatterAlgorithm::Hierarchical { between } => {
+                write!(f, ":between={}", ReduceScatterAlgorithm::from(between).name())?;
+                match between {
+                    LeaderReduceScatter::Ring { segment } | LeaderReduceScatter::Pairwise { segment } => {
+                        write!(f, ",segment={segment}")
+                    }
+                    LeaderReduceScatter::RecursiveHalving => Ok(()),
+                }
+            }
         }
     }
 }
@@ -326,7 +416,11 @@ mod tests {
             AllreduceAlgorithm::ReduceMulticast { subgroups: 4 },
             AllreduceAlgorithm::ReduceScatterMulticast { subgroups: u16::MAX },
         ]);
-        round_trip::<ReduceScatterAlgorithm>(&[]);
+        round_trip(&[
+            ReduceScatterAlgorithm::Ring { segment: 1 },
+            ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::RecursiveHalving },
+            ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::Ring { segment: 4096 } },
+        ]);
         round_trip(&[ScanAlgorithm::Chain { pieces: 70_000 }]);
     }
 
@@ -347,6 +441,11 @@ mod tests {
             "hierarchical:between=ring",
         ] {
             assert!(text.parse::<ReduceAlgorithm>().is_err(), "{text}");
+        }
+        for text in
+            ["recursive-halving:segment=1", "hierarchical:between=recursive-halving,segment=1", "pairwise:segment=0"]
+        {
+            assert!(text.parse::<ReduceScatterAlgorithm>().is_err(), "{text}");
         }
         assert!("chain:pieces=0".parse::<ScanAlgorithm>().is_err());
     }

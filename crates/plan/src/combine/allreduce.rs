@@ -152,7 +152,7 @@ fn leave(draft: &mut Draft, role: Role, result: Option<Part>) -> Part {
 fn ring(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) -> Part {
     let ranks = blocks.ranks();
     let whole = Span::output(0, draft.input().span.len);
-    let mut part = ring_scatter(draft, blocks, rank, true);
+    let mut part = ring_scatter(draft, (ranks, rank), 0, true, |q| blocks.of(q));
     let mut after = draft.deliver(&part, blocks.of(rank.0).offset).after;
     let (left, right) = (Rank((rank.0 + ranks - 1) % ranks), Rank((rank.0 + 1) % ranks));
     for round in 1..ranks {
@@ -209,7 +209,7 @@ fn reduce_scatter_multicast(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) {
         let block = blocks.of(root);
         draft.multicast_recv(Rank(root), Span::output(block.offset, block.len));
     }
-    let part = ring_scatter(draft, blocks, rank, true);
+    let part = ring_scatter(draft, (ranks, rank), 0, true, |q| blocks.of(q));
     draft.deliver(&part, blocks.of(rank.0).offset);
     if ranks > 1 {
         draft.multicast(&part);

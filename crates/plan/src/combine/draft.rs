@@ -67,8 +67,9 @@ impl Draft {
         let Some((_, parts)) = &self.among else { return Part::given(Span::input(offset, len)) };
         let Some(first) = parts.first() else { return Part::given(Span::signal()) };
         let start = first.span.offset + offset;
-        let overlaps = |part: &&Part| part.span.offset < start + len && start < part.span.offset + part.span.len;
-        let after = parts.iter().filter(overlaps).flat_map(|part| part.after.iter().copied()).collect();
+        let before = parts.partition_point(|part| part.span.offset + part.span.len <= start);
+        let overlapping = parts[before..].iter().take_while(|part| part.span.offset < start + len);
+        let after = overlapping.flat_map(|part| part.after.iter().copied()).collect();
         Part { span: Span { offset: start, len, ..first.span }, after }
     }
 
@@ -173,13 +174,13 @@ impl Draft {
         self.copy(&Part { span: part.span, after }, to)
     }
 
-    /// Copies a result that lies at `offset` of the vector to the start of `Output`.
-    pub(super) fn deliver_block(&mut self, part: &Part, offset: u64) {
-        if offset == 0 {
-            self.deliver(part, 0);
+    /// Copies what lies at `from` of the vector, a piece of a result, to `to` of `Output`; behind everything that reads `Input`.
+    pub(super) fn deliver_piece(&mut self, part: &Part, from: u64, to: u64) {
+        if from == to {
+            self.deliver(part, to);
             return;
         }
-        let to = Span::output(0, part.span.len);
+        let to = Span::output(to, part.span.len);
         // Readers come first anyway where the result is made of what they read, but when the plan is cut, no piece of the
         // result is made of the bytes of `Input` that it replaces.
         let after = self.latest(part.after.clone()).into_iter().chain(self.readers(to)).collect::<BTreeSet<OpId>>();

@@ -4,7 +4,8 @@
 //! network goes one vector per host.
 
 use super::draft::{Draft, Part};
-use crate::program::{Rank, Span};
+use crate::allgather::Extents;
+use crate::program::{Buffer, Rank, Span};
 use crate::topology::Topology;
 
 /// The ranks of a host.
@@ -28,8 +29,13 @@ impl Host {
     }
 
     /// In the order in which the leader combines.
-    pub(super) fn ranks(self) -> impl Iterator<Item = Rank> {
-        std::iter::once(self.leader).chain(self.others)
+    pub(super) fn ranks(&self) -> impl Iterator<Item = Rank> + '_ {
+        std::iter::once(self.leader).chain(self.others.iter().copied())
+    }
+
+    /// What is for the ranks of the host, in their order.
+    pub(super) fn blocks(&self, extents: &Extents) -> Vec<Span> {
+        self.ranks().map(|rank| Span { buffer: Buffer::Input, ..extents.block(rank) }).collect()
     }
 
     /// `pieces` of `Input`, of all ranks of the host combined, one behind the other; `None` on those that have given theirs away.
@@ -41,6 +47,14 @@ impl Host {
         }
         let bytes = pieces.iter().map(|piece| piece.len).sum();
         let mut parts: Vec<Part> = pieces.iter().copied().map(Part::given).collect();
+        let adjoin = |pair: &[Span]| pair[0].offset + pair[0].len == pair[1].offset;
+        if self.others.is_empty() && !pieces.windows(2).all(adjoin) {
+            let mut place = draft.scratch(bytes);
+            for part in &mut parts {
+                *part = draft.copy(part, Span { len: part.span.len, ..place });
+                place.offset += part.span.len;
+            }
+        }
         for other in &self.others {
             let mut place = draft.scratch(bytes);
             for ((index, piece), part) in numbered().zip(&mut parts) {

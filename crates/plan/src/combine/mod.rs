@@ -23,7 +23,8 @@ pub mod scan;
 use thiserror::Error;
 
 pub use algorithms::{
-    AllreduceAlgorithm, LeaderAllreduce, LeaderReduce, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm,
+    AllreduceAlgorithm, LeaderAllreduce, LeaderReduce, LeaderReduceScatter, ReduceAlgorithm, ReduceScatterAlgorithm,
+    ScanAlgorithm,
 };
 
 use crate::program::{MAX_RANKS, Rank, Span};
@@ -104,6 +105,14 @@ pub enum CombineError {
     /// No multicast address to send to.
     #[error("0 subgroups: choose at least 1 (`subgroups` of AllreduceAlgorithm)")]
     Subgroups,
+    /// Not as many ranks as blocks.
+    #[error("{blocks} blocks among {ranks} ranks: give the hosts of as many ranks as there are blocks")]
+    Blocks {
+        /// The blocks.
+        blocks: u32,
+        /// The ranks of the topology.
+        ranks: u32,
+    },
     /// Segments of nothing.
     #[error("segments of 0 B: choose at least 1 (`segment` of the algorithm)")]
     Segment,

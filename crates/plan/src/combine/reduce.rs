@@ -52,7 +52,9 @@ pub fn contract(
     // The ranks of all hosts, host by host from `first` on.
     let by_host = |first: u32| {
         let hosts = (0..topology.hosts()).map(|host| (first + host) % topology.hosts());
-        Contributors::Listed(hosts.flat_map(|host| Host::new(topology, host, Some(root)).ranks()).collect())
+        Contributors::Listed(
+            hosts.flat_map(|host| Host::new(topology, host, Some(root)).ranks().collect::<Vec<_>>()).collect(),
+        )
     };
     let of = match algorithm {
         ReduceAlgorithm::Binomial | ReduceAlgorithm::Chain { .. } => round(root),

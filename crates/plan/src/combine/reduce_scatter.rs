@@ -4,31 +4,49 @@
 //! of its own; `Output` is as large as the rank's own block. Blocks hold whole elements.
 
 use super::draft::{Draft, Part};
+use super::hosts::Host;
 use super::pairing::{BACK, FORTH, Pairing, Role};
-use super::{CombineError, ReduceScatterAlgorithm, Vector, check};
+use super::{CombineError, LeaderReduceScatter, MAX_SEGMENTS, ReduceScatterAlgorithm, Vector, check};
 use crate::allgather::Extents;
 use crate::program::{Buffer, Program, Rank, Span};
+use crate::topology::Topology;
 use crate::verify::{Combination, Contributors, ReductionContract};
 
-/// What `rank` does in a Reduce-Scatter of these blocks.
+/// Bytes of the largest element, of which those of all others are a part.
+const LARGEST_ELEMENT: u64 = 16;
+
+/// What `rank` does in a Reduce-Scatter of these blocks among the ranks of `topology`, as many as there are blocks; where ranks
+/// are is asked by [`ReduceScatterAlgorithm::Hierarchical`] alone.
 ///
 /// # Errors
 /// When an argument is out of range; see [`CombineError`].
 pub fn reduce_scatter(
     algorithm: ReduceScatterAlgorithm,
+    topology: &Topology,
     rank: Rank,
     extents: &Extents,
 ) -> Result<Program, CombineError> {
-    check(extents.ranks(), rank, Vector { count: extents.total(), element_bytes: 1 })?;
+    let ranks = extents.ranks();
+    check(ranks, rank, Vector { count: extents.total(), element_bytes: 1 })?;
+    if topology.ranks() != ranks {
+        return Err(CombineError::Blocks { blocks: ranks, ranks: topology.ranks() });
+    }
     let blocks = Blocks::Extents(extents);
-    let mut draft = Draft::new(rank, extents.ranks(), extents.total(), blocks.of(rank.0).len);
-    match algorithm {
-        ReduceScatterAlgorithm::Ring => {
-            let part = ring_scatter(&mut draft, blocks, rank, false);
-            draft.deliver_block(&part, blocks.of(rank.0).offset);
+    let mut draft = Draft::new(rank, ranks, extents.total(), blocks.of(rank.0).len);
+    let among_all = match algorithm {
+        ReduceScatterAlgorithm::Ring { segment } => LeaderReduceScatter::Ring { segment },
+        ReduceScatterAlgorithm::RecursiveHalving => LeaderReduceScatter::RecursiveHalving,
+        ReduceScatterAlgorithm::Pairwise { segment } => LeaderReduceScatter::Pairwise { segment },
+        ReduceScatterAlgorithm::Hierarchical { between } => {
+            hierarchical(&mut draft, between, topology, rank, extents)?;
+            return draft.finish();
         }
-        ReduceScatterAlgorithm::RecursiveHalving => recursive_halving(&mut draft, blocks, rank),
-        ReduceScatterAlgorithm::Pairwise => pairwise(&mut draft, blocks, rank),
+    };
+    let pieces = scattered(&mut draft, among_all, blocks, rank)?;
+    let (from, mut to) = (blocks.of(rank.0).offset, 0);
+    for piece in pieces {
+        draft.deliver_piece(&piece, from + to, to);
+        to += piece.span.len;
     }
     draft.finish()
 }
@@ -39,23 +57,162 @@ pub fn reduce_scatter(
 /// When there is no such rank.
 pub fn contract(
     algorithm: ReduceScatterAlgorithm,
+    topology: &Topology,
     rank: Rank,
     extents: &Extents,
     element_bytes: u64,
 ) -> ReductionContract {
     let ranks = extents.ranks();
     let block = extents.block(rank);
+    let by_host = |hosts: &mut dyn Iterator<Item = u32>| {
+        Contributors::Listed(hosts.flat_map(|host| topology.ranks_of(host)).collect())
+    };
+    let hosts = topology.hosts();
     let of = match algorithm {
-        ReduceScatterAlgorithm::Ring | ReduceScatterAlgorithm::Pairwise => {
+        ReduceScatterAlgorithm::Ring { .. } | ReduceScatterAlgorithm::Pairwise { .. } => {
             Contributors::Round { first: Rank((rank.0 + 1) % ranks), count: ranks }
         }
         ReduceScatterAlgorithm::RecursiveHalving => Contributors::Listed(reversed_bits(ranks).into()),
+        ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::RecursiveHalving } => {
+            by_host(&mut reversed_bits(hosts).into_iter().map(|host| host.0))
+        }
+        ReduceScatterAlgorithm::Hierarchical {
+            between: LeaderReduceScatter::Ring { .. } | LeaderReduceScatter::Pairwise { .. },
+        } => by_host(&mut (1..=hosts).map(|steps| (topology.host_of(rank) + steps) % hosts)),
     };
     ReductionContract {
         element_bytes,
         input_bytes: extents.total(),
         output_bytes: block.len,
         after: vec![Combination { span: Span::output(0, block.len), from: block.offset, of }],
+    }
+}
+
+/// The ranks of a host give their vectors to its first, which combines them; the first ones of all hosts combine among themselves
+/// what is for each host, its ranks' blocks one behind the other, and pass them on.
+fn hierarchical(
+    draft: &mut Draft,
+    between: LeaderReduceScatter,
+    topology: &Topology,
+    rank: Rank,
+    extents: &Extents,
+) -> Result<(), CombineError> {
+    let number = topology.host_of(rank);
+    let host = Host::new(topology, number, None);
+    let of_hosts: Vec<Vec<Span>> = Host::all(topology, None).map(|host| host.blocks(extents)).collect();
+    let sizes = of_hosts.iter().map(|blocks| blocks.iter().map(|block| block.len).sum());
+    let arranged = Extents::uneven(sizes).expect("as many bytes as before, and no more hosts than ranks");
+    let blocks = Blocks::Extents(&arranged);
+    // From partner to partner goes what is for several hosts, or what is for one: that need not wait for the rest.
+    let given: Vec<Span> = match between {
+        LeaderReduceScatter::RecursiveHalving => merged(of_hosts.concat()),
+        LeaderReduceScatter::Ring { .. } | LeaderReduceScatter::Pairwise { .. } => {
+            of_hosts.into_iter().flat_map(merged).collect()
+        }
+    };
+    let cut = between.cut(blocks)?;
+    let own = extents.block(rank);
+    // The pieces of what is for the host that hold bytes of a rank's block: number, where in the piece, where in the block.
+    let passed_on = |to: Rank| {
+        let before = host.ranks().take_while(|local| *local != to).map(|local| extents.block(local).len).sum::<u64>();
+        let wanted = before..before + extents.block(to).len;
+        let pieces = (0..cut.pieces).map(move |k| (k, cut.piece(blocks.of(number), k)));
+        let start = blocks.of(number).offset;
+        pieces.filter_map(move |(k, piece)| {
+            let piece = piece.offset - start..piece.offset - start + piece.len;
+            let shared = wanted.start.max(piece.start)..wanted.end.min(piece.end);
+            let lies = |at: u64| shared.start - at;
+            (shared.start < shared.end)
+                .then(|| (k, lies(piece.start), Span::output(lies(wanted.start), shared.end - shared.start)))
+        })
+    };
+    let Some(parts) = host.combined(draft, rank, &given) else {
+        let received: Vec<(Part, u64)> =
+            passed_on(rank).map(|(k, _, at)| (draft.recv(host.leader, k as u32, at.len), at.offset)).collect();
+        received.iter().for_each(|(part, to)| draft.deliver_piece(part, own.offset + to, *to));
+        return Ok(());
+    };
+    let leaders = Host::all(topology, None).map(|host| host.leader).collect();
+    let pieces = draft.among(leaders, parts, |draft| scattered(draft, between, blocks, Rank(number)))?;
+    for other in &host.others {
+        for (k, from, at) in passed_on(*other) {
+            draft.send(*other, k as u32, &pieces[k as usize].cut(from, at.len));
+        }
+    }
+    for (k, from, at) in passed_on(rank) {
+        draft.deliver_piece(&pieces[k as usize].cut(from, at.len), own.offset + at.offset, at.offset);
+    }
+    Ok(())
+}
+
+/// The same with one span of those that adjoin, without those of no bytes.
+fn merged(spans: Vec<Span>) -> Vec<Span> {
+    let mut merged: Vec<Span> = Vec::new();
+    for span in spans.into_iter().filter(|span| !span.is_empty()) {
+        match merged.last_mut() {
+            Some(last) if last.offset + last.len == span.offset => last.len += span.len,
+            _ => merged.push(span),
+        }
+    }
+    merged
+}
+
+/// The pieces of the block of `rank`, finished, one behind the other.
+fn scattered(
+    draft: &mut Draft,
+    algorithm: LeaderReduceScatter,
+    blocks: Blocks<'_>,
+    rank: Rank,
+) -> Result<Vec<Part>, CombineError> {
+    let ranks = blocks.ranks();
+    let cut = algorithm.cut(blocks)?;
+    Ok((0..cut.pieces)
+        .map(|k| match algorithm {
+            LeaderReduceScatter::Ring { .. } => {
+                let of = |q| cut.piece(blocks.of(q), k);
+                ring_scatter(draft, (ranks, rank), k as u32 * ranks, false, of)
+            }
+            LeaderReduceScatter::RecursiveHalving => recursive_halving(draft, blocks, rank),
+            LeaderReduceScatter::Pairwise { .. } => {
+                pairwise(draft, (ranks, rank), k as u32, |q| cut.piece(blocks.of(q), k))
+            }
+        })
+        .collect())
+}
+
+/// Blocks in pieces, so that one is combined while others are under way.
+#[derive(Clone, Copy)]
+struct Cut {
+    pieces: u64,
+    /// Of each, but the last ones of a block.
+    bytes: u64,
+}
+
+impl Cut {
+    /// Piece `k` of a block, without bytes where that has fewer pieces.
+    fn piece(self, block: Span, k: u64) -> Span {
+        let start = (k * self.bytes).min(block.len);
+        Span { offset: block.offset + start, len: self.bytes.min(block.len - start), ..block }
+    }
+}
+
+impl LeaderReduceScatter {
+    fn cut(self, blocks: Blocks<'_>) -> Result<Cut, CombineError> {
+        let ranks = blocks.ranks();
+        let longest = (0..ranks).map(|q| blocks.of(q).len).max().unwrap_or(0);
+        let whole = Cut { pieces: 1, bytes: longest };
+        match self {
+            LeaderReduceScatter::RecursiveHalving => Ok(whole),
+            LeaderReduceScatter::Ring { segment: 0 } | LeaderReduceScatter::Pairwise { segment: 0 } => {
+                Err(CombineError::Segment)
+            }
+            LeaderReduceScatter::Ring { segment } | LeaderReduceScatter::Pairwise { segment } => {
+                let least = longest.div_ceil((MAX_SEGMENTS / u64::from(ranks)).max(1));
+                let bytes = segment.max(least).checked_next_multiple_of(LARGEST_ELEMENT);
+                let cut = |bytes| Cut { pieces: longest.div_ceil(bytes).max(1), bytes };
+                Ok(bytes.map_or(whole, cut))
+            }
+        }
     }
 }
 
@@ -106,60 +263,61 @@ impl Blocks<'_> {
     }
 }
 
-/// The block of `rank`, finished, from partial results that go round a ring.
+/// A piece of the block of `rank`, finished, from partial results that go round a ring; `of` tells where that of each block lies.
 ///
 /// The partial result of block `q` begins at rank `q + 1`; each rank puts its own contribution to the right of what
-/// comes from its left neighbour, and rank `q` is the last. With `aside`, nothing is sent from `Input`, because a result
-/// may arrive there.
-pub(super) fn ring_scatter(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank, aside: bool) -> Part {
-    let ranks = blocks.ranks();
-    let input = draft.input();
-    let own = |steps: u32| {
-        let Span { offset, len, .. } = blocks.of((rank.0 + 2 * ranks - steps) % ranks);
-        input.cut(offset, len)
+/// comes from its left neighbour, and rank `q` is the last. Messages are numbered from `first` on. With `aside`, nothing is
+/// sent from `Input`, because a result may arrive there.
+pub(super) fn ring_scatter(
+    draft: &mut Draft,
+    (ranks, rank): (u32, Rank),
+    first: u32,
+    aside: bool,
+    of: impl Fn(u32) -> Span,
+) -> Part {
+    let own = |draft: &Draft, steps: u32| {
+        let Span { offset, len, .. } = of((rank.0 + 2 * ranks - steps) % ranks);
+        draft.own(offset, len)
     };
     let (left, right) = (Rank((rank.0 + ranks - 1) % ranks), Rank((rank.0 + 1) % ranks));
-    let mut part = own(1 % ranks);
+    let mut part = own(draft, 1 % ranks);
     if aside && ranks > 1 && part.span.buffer == Buffer::Input {
         part = draft.copy_aside(&part);
     }
     for round in 0..ranks - 1 {
-        let contribution = own(round + 2);
-        let received = draft.recv(left, round, contribution.span.len);
-        draft.send(right, round, &part);
+        let contribution = own(draft, round + 2);
+        let received = draft.recv(left, first + round, contribution.span.len);
+        draft.send(right, first + round, &part);
         part = draft.combine(&contribution, &received, false);
     }
     part
 }
 
-/// Every rank sends each other rank its block; contributions are combined from the right neighbour's round to the own.
-fn pairwise(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) {
-    let ranks = blocks.ranks();
-    let own = Part::given(blocks.of(rank.0));
-    let offset = own.span.offset;
+/// Every rank sends each other rank its piece; contributions are combined from the right neighbour's round to the own.
+fn pairwise(draft: &mut Draft, (ranks, rank): (u32, Rank), index: u32, of: impl Fn(u32) -> Span) -> Part {
+    let own = |draft: &Draft, q: u32| draft.own(of(q).offset, of(q).len);
+    let mine = own(draft, rank.0);
     let left = |steps: u32| Rank((rank.0 + ranks - steps) % ranks);
-    let received: Vec<Part> = (1..ranks).map(|steps| draft.recv(left(steps), 0, own.span.len)).collect();
+    let received: Vec<Part> = (1..ranks).map(|steps| draft.recv(left(steps), index, mine.span.len)).collect();
     for steps in 1..ranks {
         let right = (rank.0 + steps) % ranks;
-        draft.send(Rank(right), 0, &Part::given(blocks.of(right)));
+        let part = own(draft, right);
+        draft.send(Rank(right), index, &part);
     }
-    let part = received.into_iter().fold(own, |part, received| draft.combine(&part, &received, false));
-    draft.deliver_block(&part, offset);
+    received.into_iter().fold(mine, |part, received| draft.combine(&part, &received, false))
 }
 
 /// In each round the places that a place still shares blocks with are halved: it gives the blocks of the other half to
 /// the place at half the distance and keeps those of its own half. (Thakur, Rabenseifner, Gropp, 2005.)
-fn recursive_halving(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) {
+fn recursive_halving(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) -> Part {
     let pairing = Pairing::new(blocks.ranks(), None);
     let own = blocks.of(rank.0);
     let Some((place, mut part)) = pairing.enter(draft, rank) else {
         let Role::Aside { other } = pairing.role(rank) else { unreachable!("{rank} takes part and entered nothing") };
-        let received = draft.recv(other, BACK, own.len);
-        draft.deliver_block(&received, own.offset);
-        return;
+        return draft.recv(other, BACK, own.len);
     };
     // What the part holds, by where it lies in the vector.
-    let mut held = draft.input().span;
+    let mut held = blocks.of_places(pairing, 0, pairing.places());
     let cut = |part: &Part, held: Span, wanted: Span| part.cut(wanted.offset - held.offset, wanted.len);
     let (mut start, mut end) = (0, pairing.places());
     while end - start > 1 {
@@ -180,5 +338,5 @@ fn recursive_halving(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) {
     if let Role::Both { other, .. } = pairing.role(rank) {
         draft.send(other, BACK, &cut(&part, held, blocks.of(other.0)));
     }
-    draft.deliver_block(&cut(&part, held, own), own.offset);
+    cut(&part, held, own)
 }

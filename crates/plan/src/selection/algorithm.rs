@@ -10,7 +10,8 @@ use crate::algorithm::{
     AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, LeaderExchange, RootedAlgorithm,
 };
 use crate::combine::{
-    AllreduceAlgorithm, LeaderAllreduce, LeaderReduce, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm,
+    AllreduceAlgorithm, LeaderAllreduce, LeaderReduce, LeaderReduceScatter, ReduceAlgorithm, ReduceScatterAlgorithm,
+    ScanAlgorithm,
 };
 
 /// A collective that an algorithm is chosen for, and the bytes by which.
@@ -110,8 +111,15 @@ const ALLREDUCE: &[Choice] = &[
 ];
 const REDUCE_SCATTER: &[Choice] = &[
     Choice::ReduceScatter(ReduceScatterAlgorithm::RecursiveHalving),
-    Choice::ReduceScatter(ReduceScatterAlgorithm::Ring),
-    Choice::ReduceScatter(ReduceScatterAlgorithm::Pairwise),
+    Choice::ReduceScatter(ReduceScatterAlgorithm::Ring { segment: 64 << 10 }),
+    Choice::ReduceScatter(ReduceScatterAlgorithm::Pairwise { segment: 64 << 10 }),
+    Choice::ReduceScatter(ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::RecursiveHalving }),
+    Choice::ReduceScatter(ReduceScatterAlgorithm::Hierarchical {
+        between: LeaderReduceScatter::Ring { segment: 64 << 10 },
+    }),
+    Choice::ReduceScatter(ReduceScatterAlgorithm::Hierarchical {
+        between: LeaderReduceScatter::Pairwise { segment: 64 << 10 },
+    }),
 ];
 const SCAN: &[Choice] = &[
     Choice::Scan(ScanAlgorithm::RecursiveDoubling),

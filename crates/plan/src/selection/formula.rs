@@ -24,7 +24,10 @@
 //! | allreduce | hierarchical | as among the hosts, and reductions and copies of a host |
 //! | allreduce | reduce, multicast | `log2 P (a + n b + n c) + a + n b` |
 //! | allreduce | reduce-scatter, multicast | `(P-1) (a + n/P b + n/P c) + L + P o + (P-1)/P n b` |
-//! | reduce-scatter | ring, pairwise, recursive halving | `(P-1) a` or `log2 P a`, `+ (P-1)/P n b + (P-1)/P n c` |
+//! | reduce-scatter | recursive halving | `log2 P a + (P-1)/P n b + (P-1)/P n c` |
+//! | reduce-scatter | ring, pairwise | `(P-1) a` or `a + 2 (P-2) o`, `+ (P-1)/P n b + (P-1)/P n c` |
+//! | reduce-scatter | the same with blocks of `s` segments | `(P-1)/s a` or as before, `+ (P-1)/P n max(b, c) + n/(P s) c` |
+//! | reduce-scatter | hierarchical | as among the hosts, and copies and reductions of a host |
 //! | scan | recursive doubling | `log2 P (a + n b + 2 n c)` |
 //! | scan | chain of `s` pieces | `(P-1) (a + n/s b + n/s c) + (s-1) (2 o + n/s b + n/s c)` |
 //! | alltoall | pull (SP-5) | `3 L + 6 (P-1) o + (P-1) n b` |
@@ -43,7 +46,8 @@ use super::algorithm::{Choice, Collective};
 use super::cost::{Cost, Terms};
 use crate::algorithm::{AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, RootedAlgorithm};
 use crate::combine::{
-    AllreduceAlgorithm, LeaderReduce, MAX_SEGMENTS, ReduceAlgorithm, ReduceScatterAlgorithm, ScanAlgorithm,
+    AllreduceAlgorithm, LeaderReduce, LeaderReduceScatter, MAX_SEGMENTS, ReduceAlgorithm, ReduceScatterAlgorithm,
+    ScanAlgorithm,
 };
 
 /// Ranks of a host from which on some always have something to send while others wait.
@@ -172,6 +176,24 @@ impl<'a> Spread<'a> {
         }
         let link = Terms { latencies, copied: 0, reduced: 0, ..rounds };
         self.longer(link, Terms { latencies, sent: 0, ..rounds })
+    }
+
+    /// The same of `pieces` pieces of `bytes`, that do not wait for each other: while one is dealt with, others are under way.
+    fn pipelined_ring(self, count: u64, pieces: u64, bytes: u64) -> Terms {
+        if pieces == 1 {
+            return self.ring(count, bytes, bytes);
+        }
+        let round = self.round(1, bytes, bytes);
+        let latencies = (round.latencies * count).div_ceil(pieces.saturating_mul(self.here));
+        self.pipelined(Terms { latencies, ..round.repeated(count) }, pieces, bytes)
+    }
+
+    /// What is spent of one of `pieces` pieces, each reduced by pieces of `bytes`, and of all of them side by side: what takes
+    /// longest, link or processor, and what is left to reduce when the last has come.
+    fn pipelined(self, of_one: Terms, pieces: u64, bytes: u64) -> Terms {
+        let all = Terms { latencies: of_one.latencies, ..of_one.repeated(pieces) };
+        let link = Terms { messages: of_one.messages, copied: 0, reduced: 0, ..all };
+        self.longer(link, Terms { sent: 0, ..all }) + Terms { reduced: bytes, ..Terms::default() }
     }
 
     /// Rounds among ranks that differ in one bit; `each` tells sent and reduced bytes by the value of the bit.
@@ -511,27 +533,47 @@ fn allreduce(shape: Spread<'_>, algorithm: AllreduceAlgorithm, n: u64) -> Terms 
 
 fn reduce_scatter(shape: Spread<'_>, algorithm: ReduceScatterAlgorithm, n: u64) -> Terms {
     let block = n.div_ceil(shape.ranks);
+    let cut = |segment: u64| {
+        let pieces = block.div_ceil(segment.max(1)).clamp(1, (MAX_SEGMENTS / shape.ranks).max(1));
+        (pieces, block.div_ceil(pieces))
+    };
     let moved = match algorithm {
-        ReduceScatterAlgorithm::Ring => shape.ring(shape.ranks - 1, block, block),
+        ReduceScatterAlgorithm::Ring { segment } => {
+            let (pieces, each) = cut(segment);
+            shape.pipelined_ring(shape.ranks - 1, pieces, each)
+        }
         // Blocks of neighbours lie together, so the farthest partner gets the largest part.
         ReduceScatterAlgorithm::RecursiveHalving => {
             let places = shape.power_of_two();
             let part = |distance| (u128::from(n) * u128::from(distance) / u128::from(places.ranks)) as u64;
             shape.folded(n, false) + places.doubling(|distance| (part(distance), part(distance)))
         }
-        ReduceScatterAlgorithm::Pairwise => {
+        ReduceScatterAlgorithm::Pairwise { segment } => {
             let (out, stays) = (shape.here * (shape.ranks - shape.here), shape.here * (shape.here - 1));
-            Terms {
+            let (pieces, each) = cut(segment);
+            let of_one = Terms {
                 latencies: u64::from(out > 0),
                 messages: 2 * out + stays,
-                sent: out.saturating_mul(block),
-                copied: stays.saturating_mul(block),
-                reduced: (out + stays).saturating_mul(block),
+                sent: out.saturating_mul(each),
+                copied: stays.saturating_mul(each),
+                reduced: (out + stays).saturating_mul(each),
                 ..Terms::default()
-            }
+            };
+            if pieces == 1 { of_one } else { shape.pipelined(of_one, pieces, each) }
+        }
+        ReduceScatterAlgorithm::Hierarchical { between } => {
+            let given = match between {
+                LeaderReduceScatter::RecursiveHalving => 1,
+                LeaderReduceScatter::Ring { .. } | LeaderReduceScatter::Pairwise { .. } => shape.hosts,
+            };
+            let others = shape.here - 1;
+            // To each its block, and to its place.
+            let back = Terms { messages: others, copied: (2 * others).saturating_mul(block), ..Terms::default() };
+            let exchanged = reduce_scatter(shape.leaders(), between.into(), n);
+            return shape.brought_to_leaders(given, n) + exchanged + back;
         }
     };
-    shape.copies(n) + moved
+    shape.copies(block) + moved
 }
 
 fn scan(shape: Spread<'_>, algorithm: ScanAlgorithm, n: u64) -> Terms {

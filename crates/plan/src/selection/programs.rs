@@ -41,7 +41,7 @@ impl Case {
             Choice::Barrier(_) => Some(ProgramBuilder::new(rank, ranks).build()),
             Choice::Reduce(algorithm) => reduce(algorithm, &topology, root, rank, vector).ok(),
             Choice::Allreduce(algorithm) => allreduce(algorithm, &topology, rank, vector).ok(),
-            Choice::ReduceScatter(algorithm) => reduce_scatter(algorithm, rank, &self.blocks()?).ok(),
+            Choice::ReduceScatter(algorithm) => reduce_scatter(algorithm, &topology, rank, &self.blocks()?).ok(),
             Choice::Scan(algorithm) => scan(algorithm, ranks, rank, vector).ok(),
         };
         (0..ranks).map(|rank| program(Rank(rank))).collect()

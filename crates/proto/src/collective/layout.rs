@@ -6,8 +6,8 @@ use outboard_plan::alltoall::Blocks;
 use outboard_plan::selection::{Case, Choice, Collective, Tuning};
 use outboard_plan::{
     AllgatherAlgorithm, AllreduceAlgorithm, BroadcastAlgorithm, Extents, Program, ProgramBuilder, Rank,
-    ReduceAlgorithm, Topology, Vector, allgatherv, allreduce, alltoall, broadcast, exscan, gather, reduce,
-    reduce_scatter, scan, scatter,
+    ReduceAlgorithm, ReduceScatterAlgorithm, Topology, Vector, allgatherv, allreduce, alltoall, broadcast, exscan,
+    gather, reduce, reduce_scatter, scan, scatter,
 };
 
 use crate::config::{self, Config};
@@ -72,6 +72,7 @@ impl Layout {
             Choice::Allgather(AllgatherAlgorithm::Hierarchical { .. })
                 | Choice::Reduce(ReduceAlgorithm::Hierarchical { .. })
                 | Choice::Allreduce(AllreduceAlgorithm::Hierarchical { .. })
+                | Choice::ReduceScatter(ReduceScatterAlgorithm::Hierarchical { .. })
         );
         Layout { choice, topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) } }
     }
@@ -164,7 +165,7 @@ impl Layout {
                 if !extents.sizes().all(|bytes| bytes.is_multiple_of(element)) {
                     return Err("a block that ends within an element");
                 }
-                reduce_scatter(algorithm, rank, extents).map_err(|_| "a reduce-scatter of these sizes")
+                reduce_scatter(algorithm, &self.topology, rank, extents).map_err(|_| "a reduce-scatter of these sizes")
             }
             (Choice::Scan(algorithm), CallKind::Exscan { .. }) => {
                 exscan(algorithm, ranks, rank, vector(signature)?).map_err(|_| "an exscan of this size")
