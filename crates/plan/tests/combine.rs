@@ -21,7 +21,8 @@ const REDUCE: [ReduceAlgorithm; 5] = [
     ReduceAlgorithm::Hierarchical { between: LeaderReduce::Chain { segment: 100 } },
 ];
 
-const REDUCE_BY_HOSTS: [ReduceAlgorithm; 3] = [
+const REDUCE_BY_HOSTS: [ReduceAlgorithm; 4] = [
+    ReduceAlgorithm::Chain { segment: 100 },
     ReduceAlgorithm::Hierarchical { between: LeaderReduce::Binomial },
     ReduceAlgorithm::Hierarchical { between: LeaderReduce::Halving },
     ReduceAlgorithm::Hierarchical { between: LeaderReduce::Chain { segment: 40 } },

@@ -90,7 +90,7 @@ fn hierarchical(draft: &mut Draft, between: LeaderAllreduce, topology: &Topology
     let number = topology.host_of(rank);
     let host = Host::new(topology, number, None);
     let own = draft.input().span;
-    let Some(parts) = host.combined(draft, rank, &[own]) else {
+    let Some(parts) = host.combined(draft, rank, &[own], [0]) else {
         let received = draft.recv(host.leader, BACK, own.len);
         draft.deliver(&received, 0);
         return;

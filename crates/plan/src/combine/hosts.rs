@@ -38,11 +38,17 @@ impl Host {
         self.ranks().map(|rank| Span { buffer: Buffer::Input, ..extents.block(rank) }).collect()
     }
 
-    /// `pieces` of `Input`, of all ranks of the host combined, one behind the other; `None` on those that have given theirs away.
-    pub(super) fn combined(&self, draft: &mut Draft, rank: Rank, pieces: &[Span]) -> Option<Vec<Part>> {
-        let numbered = || (0u32..).zip(pieces);
+    /// `pieces` of `Input`, of all ranks of the host combined, one behind the other; `None` on those that have given theirs away,
+    /// in the order of the numbers `first`.
+    pub(super) fn combined(
+        &self,
+        draft: &mut Draft,
+        rank: Rank,
+        pieces: &[Span],
+        first: impl IntoIterator<Item = usize>,
+    ) -> Option<Vec<Part>> {
         if rank != self.leader {
-            numbered().for_each(|(index, piece)| draft.send(self.leader, index, &Part::given(*piece)));
+            first.into_iter().for_each(|i| draft.send(self.leader, i as u32, &Part::given(pieces[i])));
             return None;
         }
         let bytes = pieces.iter().map(|piece| piece.len).sum();
@@ -57,7 +63,7 @@ impl Host {
         }
         for other in &self.others {
             let mut place = draft.scratch(bytes);
-            for ((index, piece), part) in numbered().zip(&mut parts) {
+            for ((index, piece), part) in (0..).zip(pieces).zip(&mut parts) {
                 let received = draft.recv_into(*other, index, Span { len: piece.len, ..place });
                 place.offset += piece.len;
                 // What is combined last stays in its place, so that `Input` is combined into by none.

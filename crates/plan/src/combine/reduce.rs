@@ -12,7 +12,7 @@ use crate::topology::Topology;
 use crate::verify::{Combination, Contributors, ReductionContract};
 
 /// What `rank` does in a Reduce to `root` among the ranks of `topology`, which is asked for their number alone but by
-/// [`ReduceAlgorithm::Hierarchical`].
+/// [`ReduceAlgorithm::Chain`] and [`ReduceAlgorithm::Hierarchical`].
 ///
 /// # Errors
 /// When an argument is out of range; see [`CombineError`].
@@ -33,7 +33,12 @@ pub fn reduce(
             binomial(&mut draft, ranks, root, rank, false);
         }
         ReduceAlgorithm::Halving => halving(&mut draft, ranks, root, rank, vector),
-        ReduceAlgorithm::Chain { segment } => chain(&mut draft, ranks, root, rank, &vector.segments(segment)?),
+        ReduceAlgorithm::Chain { segment } => {
+            let (order, segments) = (by_host(topology), vector.segments(segment)?);
+            let place = |rank| Rank(order.iter().zip(0..).find(|(at, _)| **at == rank).map_or(0, |(_, place)| place));
+            let (root, rank, own) = (place(root), place(rank), draft.input());
+            draft.among(order, vec![own], |draft| chain(draft, ranks, root, rank, &segments));
+        }
         ReduceAlgorithm::Hierarchical { between } => hierarchical(&mut draft, between, topology, (root, rank), vector)?,
     }
     draft.finish()
@@ -49,20 +54,26 @@ pub fn contract(
 ) -> ReductionContract {
     let bytes = vector.bytes();
     let round = |first| Contributors::Round { first, count: topology.ranks() };
-    // The ranks of all hosts, host by host from `first` on.
-    let by_host = |first: u32| {
+    // The ranks of all hosts, host by host from `first` on, leaders before the others.
+    let led = |first: u32| {
         let hosts = (0..topology.hosts()).map(|host| (first + host) % topology.hosts());
         Contributors::Listed(
             hosts.flat_map(|host| Host::new(topology, host, Some(root)).ranks().collect::<Vec<_>>()).collect(),
         )
     };
     let of = match algorithm {
-        ReduceAlgorithm::Binomial | ReduceAlgorithm::Chain { .. } => round(root),
+        ReduceAlgorithm::Binomial => round(root),
+        ReduceAlgorithm::Chain { .. } => {
+            let mut order = by_host(topology);
+            let place = order.iter().position(|rank| *rank == root);
+            order.rotate_left(place.unwrap_or(0));
+            Contributors::Listed(order.into())
+        }
         ReduceAlgorithm::Halving => round(Rank(0)),
         ReduceAlgorithm::Hierarchical { between: LeaderReduce::Binomial | LeaderReduce::Chain { .. } } => {
-            by_host(topology.host_of(root))
+            led(topology.host_of(root))
         }
-        ReduceAlgorithm::Hierarchical { between: LeaderReduce::Halving } => by_host(0),
+        ReduceAlgorithm::Hierarchical { between: LeaderReduce::Halving } => led(0),
     };
     let output_bytes = if rank == root { bytes } else { 0 };
     let span = Span::output(0, output_bytes);
@@ -72,6 +83,11 @@ pub fn contract(
         output_bytes,
         after: vec![Combination { span, from: 0, of }],
     }
+}
+
+/// All ranks, those of a host together.
+fn by_host(topology: &Topology) -> Vec<Rank> {
+    (0..topology.hosts()).flat_map(|host| topology.ranks_of(host)).collect()
 }
 
 /// The leaders of the hosts, of which that of the root's is the root, combine what their hosts have, in segments where they pass
@@ -88,7 +104,8 @@ fn hierarchical(
         LeaderReduce::Chain { segment } => vector.segments(segment)?,
     };
     let (hosts, host) = (topology.hosts(), topology.host_of(rank));
-    let Some(parts) = Host::new(topology, host, Some(root)).combined(draft, rank, &segments) else { return Ok(()) };
+    let locals = Host::new(topology, host, Some(root));
+    let Some(parts) = locals.combined(draft, rank, &segments, 0..segments.len()) else { return Ok(()) };
     let leaders = Host::all(topology, Some(root)).map(|host| host.leader).collect();
     let (to, of) = (Rank(topology.host_of(root)), Rank(host));
     draft.among(leaders, parts, |draft| match between {
@@ -102,9 +119,9 @@ fn hierarchical(
 }
 
 /// Counted from the root, rank `v` puts its own segment to the left of what comes from `v + 1` and passes it on to `v - 1`:
-/// contributions meet in the order of the ranks from the root round to the one before it.
+/// contributions meet in the order of the ranks, those of a host together, from the root round to the one before it.
 ///
-/// That order is MPI's canonical one for root 0 alone. For another root it would take two arms, both of which end in the root's
+/// That order is MPI's canonical one for root 0 of ranks that lie on hosts one after another. For another root it would take two arms, both of which end in the root's
 /// link, or one way more over it: twice the time. It may differ because what a plan reduces by commutes
 /// ([`crate::Operator`]); operators of the program's own, which need not, never run in plans.
 fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span]) {

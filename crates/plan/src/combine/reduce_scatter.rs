@@ -103,13 +103,7 @@ fn hierarchical(
     let sizes = of_hosts.iter().map(|blocks| blocks.iter().map(|block| block.len).sum());
     let arranged = Extents::uneven(sizes).expect("as many bytes as before, and no more hosts than ranks");
     let blocks = Blocks::Extents(&arranged);
-    // From partner to partner goes what is for several hosts, or what is for one: that need not wait for the rest.
-    let given: Vec<Span> = match between {
-        LeaderReduceScatter::RecursiveHalving => merged(of_hosts.concat()),
-        LeaderReduceScatter::Ring { .. } | LeaderReduceScatter::Pairwise { .. } => {
-            of_hosts.into_iter().flat_map(merged).collect()
-        }
-    };
+    let (given, first) = given(between, of_hosts, number as usize);
     let cut = between.cut(blocks)?;
     let own = extents.block(rank);
     // The pieces of what is for the host that hold bytes of a rank's block: number, where in the piece, where in the block.
@@ -126,7 +120,7 @@ fn hierarchical(
                 .then(|| (k, lies(piece.start), Span::output(lies(wanted.start), shared.end - shared.start)))
         })
     };
-    let Some(parts) = host.combined(draft, rank, &given) else {
+    let Some(parts) = host.combined(draft, rank, &given, first) else {
         let received: Vec<(Part, u64)> =
             passed_on(rank).map(|(k, _, at)| (draft.recv(host.leader, k as u32, at.len), at.offset)).collect();
         received.iter().for_each(|(part, to)| draft.deliver_piece(part, own.offset + to, *to));
@@ -143,6 +137,30 @@ fn hierarchical(
         draft.deliver_piece(&pieces[k as usize].cut(from, at.len), own.offset + at.offset, at.offset);
     }
     Ok(())
+}
+
+/// What ranks of host `number` give to their leader: what is for several hosts together where partners exchange such, else what
+/// is for one, which need not wait for the rest; and in which order, that in which it goes on, so that not all hosts begin with the
+/// same one.
+fn given(between: LeaderReduceScatter, of_hosts: Vec<Vec<Span>>, number: usize) -> (Vec<Span>, Vec<usize>) {
+    let hosts = of_hosts.len();
+    let in_turn: Vec<usize> = match between {
+        LeaderReduceScatter::RecursiveHalving => {
+            let given = merged(of_hosts.concat());
+            let first = (0..given.len()).collect();
+            return (given, first);
+        }
+        LeaderReduceScatter::Ring { .. } => (1..=hosts).map(|steps| (number + hosts - steps) % hosts).collect(),
+        LeaderReduceScatter::Pairwise { .. } => (1..=hosts).map(|steps| (number + steps) % hosts).collect(),
+    };
+    let mut given: Vec<Span> = Vec::new();
+    let mut numbers: Vec<std::ops::Range<usize>> = Vec::new();
+    for blocks in of_hosts {
+        let before = given.len();
+        given.extend(merged(blocks));
+        numbers.push(before..given.len());
+    }
+    (given, in_turn.into_iter().flat_map(|host| numbers[host].clone()).collect())
 }
 
 /// The same with one span of those that adjoin, without those of no bytes.

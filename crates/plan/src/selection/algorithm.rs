@@ -111,14 +111,14 @@ const ALLREDUCE: &[Choice] = &[
 ];
 const REDUCE_SCATTER: &[Choice] = &[
     Choice::ReduceScatter(ReduceScatterAlgorithm::RecursiveHalving),
-    Choice::ReduceScatter(ReduceScatterAlgorithm::Ring { segment: 64 << 10 }),
     Choice::ReduceScatter(ReduceScatterAlgorithm::Pairwise { segment: 64 << 10 }),
+    Choice::ReduceScatter(ReduceScatterAlgorithm::Ring { segment: 64 << 10 }),
     Choice::ReduceScatter(ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::RecursiveHalving }),
     Choice::ReduceScatter(ReduceScatterAlgorithm::Hierarchical {
-        between: LeaderReduceScatter::Ring { segment: 64 << 10 },
+        between: LeaderReduceScatter::Pairwise { segment: 64 << 10 },
     }),
     Choice::ReduceScatter(ReduceScatterAlgorithm::Hierarchical {
-        between: LeaderReduceScatter::Pairwise { segment: 64 << 10 },
+        between: LeaderReduceScatter::Ring { segment: 64 << 10 },
     }),
 ];
 const SCAN: &[Choice] = &[

@@ -193,6 +193,20 @@ mod tests {
         assert_eq!(small, Chosen { choice: Choice::Alltoall(AlltoallAlgorithm::Bruck), because: Because::Fastest });
     }
 
+    /// SP-7: where hosts have several ranks, their vectors meet before anything leaves them.
+    #[test]
+    fn hosts_of_several_ranks_reduce_by_themselves_first() {
+        for (collective, bytes) in [
+            (Collective::Reduce, 4 << 10),
+            (Collective::Reduce, 256 << 10),
+            (Collective::ReduceScatter, 4 << 10),
+            (Collective::ReduceScatter, 1 << 20),
+        ] {
+            let chosen = Tuning::untuned(true).choose(&case(collective, 16, 4, bytes)).choice.to_string();
+            assert!(chosen.starts_with("hierarchical"), "{collective} of {bytes}: {chosen}");
+        }
+    }
+
     /// Short vectors take few rounds, long ones few bytes; and nothing overflows.
     #[test]
     fn the_cost_model_goes_from_few_rounds_to_few_bytes() {
@@ -206,6 +220,8 @@ mod tests {
         assert!(name(Collective::Broadcast, 8, false).starts_with("k-nomial"));
         assert!(!name(Collective::Broadcast, 64 << 20, false).starts_with("k-nomial"));
         assert!(name(Collective::Broadcast, 64 << 20, true).starts_with("multicast"));
+        assert_eq!(name(Collective::Reduce, 8, false), "binomial");
+        assert_eq!(name(Collective::Reduce, 64 << 20, false), "chain:segment=16384");
         for collective in Collective::ALL {
             let most = case(collective, crate::MAX_RANKS, crate::MAX_RANKS, u64::MAX);
             assert!(tuning.candidates(&most).count() > 0);

@@ -70,7 +70,7 @@ impl Layout {
         let by_host = matches!(
             choice,
             Choice::Allgather(AllgatherAlgorithm::Hierarchical { .. })
-                | Choice::Reduce(ReduceAlgorithm::Hierarchical { .. })
+                | Choice::Reduce(ReduceAlgorithm::Chain { .. } | ReduceAlgorithm::Hierarchical { .. })
                 | Choice::Allreduce(AllreduceAlgorithm::Hierarchical { .. })
                 | Choice::ReduceScatter(ReduceScatterAlgorithm::Hierarchical { .. })
         );
