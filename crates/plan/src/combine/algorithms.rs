@@ -18,9 +18,9 @@ pub enum ReduceAlgorithm {
     /// rounds, one more where `P` is no power of two; no rank sends more than `3 / 2 * n` bytes. For long vectors.
     /// (R. Rabenseifner, "Optimization of collective reduction operations", 2004.)
     Halving,
-    /// `chain`: from rank to rank towards the root, host by host, in segments, each rank combining what comes with its own. `P - 2`
-    /// rounds more than there are segments; each rank but the root sends `n` bytes, and each but the last receives as many,
-    /// which is the least that the root's link can do. For long vectors. (The chain of [`crate::BroadcastAlgorithm::Chain`],
+    /// `chain`: from rank to rank towards the root, host by host, in segments, each rank combining what comes with its own.
+    /// `P - 2` rounds more than there are segments; each rank but the root sends `n` bytes, and each but the last receives as
+    /// many, which is the least that the root's link can do. For long vectors. (The chain of [`crate::BroadcastAlgorithm::Chain`],
     /// the other way round.)
     Chain {
         /// Bytes of a segment, at least 1; longer where it would make more than [`super::MAX_SEGMENTS`].

@@ -24,7 +24,7 @@ impl Host {
     }
 
     /// All hosts, in their order.
-    pub(super) fn all(topology: &Topology, always: Option<Rank>) -> impl DoubleEndedIterator<Item = Host> {
+    pub(super) fn all(topology: &Topology, always: Option<Rank>) -> impl Iterator<Item = Host> {
         (0..topology.hosts()).map(move |host| Host::new(topology, host, always))
     }
 

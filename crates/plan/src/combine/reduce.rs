@@ -121,9 +121,9 @@ fn hierarchical(
 /// Counted from the root, rank `v` puts its own segment to the left of what comes from `v + 1` and passes it on to `v - 1`:
 /// contributions meet in the order of the ranks, those of a host together, from the root round to the one before it.
 ///
-/// That order is MPI's canonical one for root 0 of ranks that lie on hosts one after another. For another root it would take two arms, both of which end in the root's
-/// link, or one way more over it: twice the time. It may differ because what a plan reduces by commutes
-/// ([`crate::Operator`]); operators of the program's own, which need not, never run in plans.
+/// That order is MPI's canonical one for root 0 of ranks that lie on hosts one after another. For another root it would take two
+/// arms, both of which end in the root's link, or one way more over it: twice the time. It may differ because what a plan
+/// reduces by commutes ([`crate::Operator`]); operators of the program's own, which need not, never run in plans.
 fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span]) {
     let place = (rank.0 + ranks - root.0) % ranks;
     let at = |place: u32| Rank((place + root.0) % ranks);
@@ -133,7 +133,9 @@ fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span
         let Some(before) = place.checked_sub(1) else {
             // There before anything comes, so that what comes last is combined where it belongs.
             let result = draft.deliver(&own, segment.offset);
-            received.inspect(|received| drop(draft.combine(received, &result, false)));
+            if let Some(received) = received {
+                draft.combine(&received, &result, false);
+            }
             continue;
         };
         let part = received.map_or(own.clone(), |received| draft.combine(&own, &received, true));

@@ -139,9 +139,9 @@ fn hierarchical(
     Ok(())
 }
 
-/// What ranks of host `number` give to their leader: what is for several hosts together where partners exchange such, else what
-/// is for one, which need not wait for the rest; and in which order, that in which it goes on, so that not all hosts begin with the
-/// same one.
+/// What ranks of host `number` give to their leader: what is for several hosts together where partners exchange such, else
+/// what is for one, which need not wait for the rest; and in which order, that in which it goes on, so that not all hosts
+/// begin with the same one.
 fn given(between: LeaderReduceScatter, of_hosts: Vec<Vec<Span>>, number: usize) -> (Vec<Span>, Vec<usize>) {
     let hosts = of_hosts.len();
     let in_turn: Vec<usize> = match between {
