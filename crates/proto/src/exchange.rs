@@ -25,6 +25,10 @@
 //! Large blocks are asked for piece by piece, first of the sources that have been asked for least: were they asked for whole, as
 //! they are announced, some sources would be asked by all at first and others only in the end.
 //!
+//! No block has more than a part of it under way, or the first to be announced would take all the room: those of a rank that is
+//! a little late would come last and alone. Room is used when there is enough of it for several pieces, so that one message
+//! asks for them.
+//!
 //! A source that has blocks for many is asked for more: of what is asked for, only its share of the source's link can arrive
 //! at once, so it counts by that share.
 //!
@@ -46,12 +50,8 @@ use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{Call, Class, InFlight, MemRef, Moves, Order, Pairs, Region, Signature, Sizes, Step};
 use crate::link::{Tag, Tagged};
 use crate::outbox::{Completion, Staging};
-use crate::pacing::Company;
 use crate::wire::{MAX_BLOCKS, Message};
 
-/// Pieces that may be under way where sources have blocks for nobody else: few enough to be large, enough to keep several
-/// sources busy.
-const PIECES: u64 = 16;
 /// What a byte counts of a source that has blocks for one service process only.
 const WHOLE: u64 = 1 << 16;
 
@@ -127,7 +127,8 @@ pub(crate) struct Exchange {
     open: bool,
     locals: Vec<Local>,
     inbound: BTreeMap<Pair, Inbound>,
-    /// Blocks that may be asked for, or for more of, by bytes asked for and distance of the source.
+    /// Blocks that may be asked for, or for more of, by bytes asked for and distance of the source; but for those that have as
+    /// much under way as one may.
     queue: BTreeSet<(u64, u32, Pair)>,
     /// Announced blocks of local ranks that may be copied.
     local_queue: BTreeSet<Pair>,
@@ -397,13 +398,12 @@ impl Exchange {
         Ok(())
     }
 
-    /// An announced block may be asked for. Nearest first: so no two ranks begin with the same source.
+    /// An announced block may be asked for.
     fn want(&mut self, cx: &Context<'_>, pair: Pair) {
-        let ((destination, source), ranks) = (pair, cx.members.ranks());
-        if cx.members.local(source).is_some() {
+        if cx.members.local(pair.1).is_some() {
             self.local_queue.insert(pair);
         } else {
-            self.queue.insert((0, (destination.0 + ranks - source.0) % ranks, pair));
+            self.queue.insert((0, distance(cx, pair), pair));
         }
     }
 
@@ -440,21 +440,24 @@ impl Exchange {
 
     /// Asks for blocks while there is room.
     fn pull(&mut self, cx: &mut Context<'_>) {
-        let mut pulls: BTreeMap<SpId, Vec<(Rank, Rank, u64)>> = BTreeMap::new();
-        let most = cx.portion().pulled;
-        let pieces = match cx.out.company {
-            // Of two sources at a time, so that next to nothing queues at the switch (MC-13).
-            Company::Small => 2,
-            Company::Nobody | Company::Large => PIECES,
-        };
-        let largest = (most / pieces).max(1);
+        let mut pulls: BTreeMap<SpId, BTreeMap<Pair, u64>> = BTreeMap::new();
+        let portion = cx.portion();
+        let (most, largest) = (portion.pulled.saturating_mul(WHOLE), portion.pull);
+        if self.coming > 0 && self.coming > (portion.pulled - portion.pull_room).saturating_mul(WHOLE) {
+            return;
+        }
         while let Some(&(asked, distance, pair)) = self.queue.first() {
-            let (Inbound::Announced { bytes, weight } | Inbound::Coming { bytes, weight, .. }) = self.inbound[&pair]
-            else {
-                unreachable!("what is here is not asked for")
+            let (bytes, weight, got) = match self.inbound[&pair] {
+                Inbound::Announced { bytes, weight } => (bytes, weight, 0),
+                Inbound::Coming { bytes, weight, got, .. } => (bytes, weight, got),
+                Inbound::Staged(_) => unreachable!("what is here is not asked for"),
             };
             let piece = (bytes - asked).min(largest);
-            if self.coming > 0 && self.coming.saturating_add(piece * weight) > most.saturating_mul(WHOLE) {
+            if asked > got && asked + piece - got > portion.of_one_block {
+                self.queue.remove(&(asked, distance, pair));
+                continue;
+            }
+            if self.coming > 0 && self.coming.saturating_add(piece * weight) > most {
                 break;
             }
             self.queue.remove(&(asked, distance, pair));
@@ -471,10 +474,11 @@ impl Exchange {
             if up_to < bytes {
                 self.queue.insert((up_to, distance, pair));
             }
-            pulls.entry(cx.members.sp_of(source)).or_default().push((source, destination, up_to));
+            pulls.entry(cx.members.sp_of(source)).or_default().insert(pair, up_to);
         }
         let (group, instance) = (cx.members.handle, self.instance);
         for (sp, blocks) in pulls {
+            let blocks: Vec<_> = blocks.into_iter().map(|((to, from), up_to)| (from, to, up_to)).collect();
             for blocks in blocks.chunks(MAX_BLOCKS) {
                 let message = Message::Pull { group, instance, blocks: blocks.to_vec() };
                 cx.out.messages.push_back((sp, message));
@@ -572,6 +576,9 @@ impl Exchange {
         }
         *got += len;
         self.coming -= len * *weight;
+        if *asked < total && *asked - *got <= cx.portion().of_one_block / 3 * 2 {
+            self.queue.insert((*asked, distance(cx, pair), pair));
+        }
         let whole = *got == total;
         let (region, start) = match (staging, &mut self.locals[i].presence) {
             (Some(staging), _) => (Region::Staging(staging.id), 0),
@@ -730,4 +737,10 @@ impl Exchange {
             self.try_end(cx);
         }
     }
+}
+
+/// By which sources are asked in turn, nearest first: so no two ranks begin with the same.
+fn distance(cx: &Context<'_>, (destination, source): Pair) -> u32 {
+    let ranks = cx.members.ranks();
+    (destination.0 + ranks - source.0) % ranks
 }

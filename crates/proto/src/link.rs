@@ -87,8 +87,12 @@ pub struct Link {
     highest_sent: u64,
     /// Payload queued and in flight.
     payload_bytes: u64,
+    /// Bytes of payload that may be queued and in flight before bulk waits.
+    window: u64,
     /// Payload sent since an acknowledgement was asked for.
     unasked_bytes: u64,
+    /// Up to where acknowledgement was asked for.
+    asked: u64,
     rto_floor: Duration,
     backoff: u32,
     timer: Option<Instant>,
@@ -116,7 +120,9 @@ impl Link {
             cursor: 0,
             highest_sent: 0,
             payload_bytes: 0,
+            window: 0,
             unasked_bytes: 0,
+            asked: 0,
             rto_floor,
             backoff: 0,
             timer: None,
@@ -134,11 +140,15 @@ impl Link {
         }
     }
 
-    /// Whether bulk messages may be queued: less than a window is waiting, and less than `most` bytes of payload, so that
-    /// nothing that comes later waits behind more.
+    /// From now on so many bytes of payload may be queued and in flight: nothing that comes later waits behind more.
+    pub fn set_window(&mut self, bytes: u64) {
+        self.window = bytes;
+    }
+
+    /// Whether bulk messages may be queued: there is room in both windows, that of messages and that of bytes.
     #[must_use]
-    pub fn has_room(&self, most: u64) -> bool {
-        self.entries.len() < WINDOW && self.payload_bytes < most
+    pub fn has_room(&self) -> bool {
+        self.entries.len() < WINDOW && self.payload_bytes < self.window
     }
 
     /// Messages queued or in flight.
@@ -297,6 +307,7 @@ impl Link {
             self.una += 1;
         }
         self.cursor = self.cursor.max(self.una);
+        self.unasked_bytes = self.unasked_bytes.min(self.payload_bytes);
         self.backoff = 0;
         self.timer = (self.cursor > self.una).then(|| now + self.rto());
     }
@@ -318,7 +329,9 @@ impl Link {
 
     /// The next frame to send at `now`, as header with message, and payload.
     pub fn poll(&mut self, now: Instant) -> Option<(Vec<u8>, Vec<MemRef>)> {
-        if self.beat_at().is_some_and(|t| t <= now) {
+        // When the window has become smaller than what is in flight, no message with bytes follows that could ask.
+        let stuck = self.payload_bytes > 0 && !self.has_room() && self.all_sent() && self.asked <= self.una;
+        if stuck || self.beat_at().is_some_and(|t| t <= now) {
             self.push(now, &Message::Void, Vec::new(), None, None);
         }
         let in_flight = (self.cursor - self.una) as usize;
@@ -332,11 +345,13 @@ impl Link {
             let e = &self.entries[in_flight];
             let payload = e.payload.clone();
             self.unasked_bytes += bytes(&payload);
-            // The round trip is measured before anything is queued; whoever waits for room hears of it in good time, whatever
-            // the size of the window.
-            let ask = e.tag.is_some() || self.srtt.is_none() || self.unasked_bytes * 2 >= self.payload_bytes.max(1);
+            // The round trip is measured before anything is queued; whoever waits for room hears of it before the window is
+            // full. The rest is acknowledged by what goes the other way.
+            let fills = !payload.is_empty() && self.unasked_bytes >= self.window / 2;
+            let ask = e.tag.is_some() || self.srtt.is_none() || fills || stuck;
             if ask {
                 self.unasked_bytes = 0;
+                self.asked = self.cursor;
             }
             let header = self.header(now, FrameKind::Message, seq, ask, &payload);
             let mut frame = Vec::with_capacity(crate::wire::FRAME_HEADER_BYTES + e.body.len());
@@ -353,6 +368,10 @@ impl Link {
             return Some((frame, Vec::new()));
         }
         None
+    }
+
+    fn all_sent(&self) -> bool {
+        (self.cursor - self.una) as usize == self.entries.len()
     }
 
     fn header(&self, now: Instant, kind: FrameKind, seq: u64, ack_now: bool, payload: &[MemRef]) -> FrameHeader {
@@ -455,18 +474,49 @@ mod tests {
             (Link::new(Instant(0), Duration::from_millis(2)), Link::new(Instant(0), Duration::from_millis(2)));
         let piece = |call| MemRef { region: Region::Input(CallId(call)), offset: 0, len: 100 };
         for call in 1..=3 {
-            assert!(a.has_room(300));
+            a.set_window(300);
+            assert!(a.has_room());
             a.push(Instant(0), &Message::Void, vec![piece(call)], None, None);
         }
-        assert!(!a.has_room(300));
+        assert!(!a.has_room());
         a.forget_call(CallId(2));
-        assert!(a.has_room(300) && !a.has_room(200));
+        assert!(a.has_room());
+        a.set_window(200);
+        assert!(!a.has_room());
         for (frame, payload) in std::iter::from_fn(|| a.poll(Instant(0))).collect::<Vec<_>>() {
             let (header, body) = FrameHeader::decode(&frame, bytes(&payload) as u32).expect("own frames decode");
             b.handle(Instant(0), &header, body, &mut Vec::new());
         }
         drain(&mut b, Instant(0)).iter().for_each(|frame| feed(&mut a, Instant(0), frame, &mut Vec::new()));
-        assert!(a.has_room(1), "asked for without being told to wait for more");
+        assert!(a.has_room(), "asked for without being told to wait for more");
+    }
+
+    /// MC-13: what was sent without asking is asked for when the window becomes smaller than it, and only then.
+    #[test]
+    fn a_window_that_shrinks_does_not_leave_bulk_waiting() {
+        let mut a = Link::new(Instant(0), Duration::from_millis(2));
+        let mut b = Link::new(Instant(0), Duration::from_millis(2));
+        a.set_window(1000);
+        a.push(Instant(0), &Message::Void, Vec::new(), None, None);
+        let exchange = |a: &mut Link, b: &mut Link| {
+            let sent: Vec<_> = std::iter::from_fn(|| a.poll(Instant(0))).collect();
+            for (frame, payload) in &sent {
+                let (header, body) = FrameHeader::decode(frame, bytes(payload) as u32).expect("own frames decode");
+                b.handle(Instant(0), &header, body, &mut Vec::new());
+            }
+            drain(b, Instant(0)).iter().for_each(|frame| feed(a, Instant(0), frame, &mut Vec::new()));
+            sent.len()
+        };
+        exchange(&mut a, &mut b);
+        let piece = MemRef { region: Region::Input(CallId(1)), offset: 0, len: 300 };
+        a.push(Instant(0), &Message::Void, vec![piece], None, None);
+        assert_eq!(exchange(&mut a, &mut b), 1);
+        assert!(a.has_room() && a.backlog() == 1, "less than half of the window needs no answer");
+        a.set_window(100);
+        assert!(!a.has_room());
+        assert_eq!(exchange(&mut a, &mut b), 1);
+        assert!(a.has_room() && a.backlog() == 0);
+        assert_eq!(exchange(&mut a, &mut b), 0, "nothing is asked for twice");
     }
 
     #[test]

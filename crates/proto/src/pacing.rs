@@ -121,6 +121,10 @@ const LONGEST_TRIP: Duration = Duration::from_micros(250);
 const LEAST_PIECE: u64 = 8 << 10;
 /// Datagrams likewise.
 const LEAST_BATCH: u64 = 4;
+/// What is asked for at once is so small a part of what may be: large enough to cost little, yet several sources are busy.
+const PULLS: u64 = 16;
+/// Pieces on a link alone, of which one acknowledgement tells of several.
+const ON_EACH: u64 = 4;
 
 /// What other groups have in flight at a service process beside one (MC-13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,8 +171,16 @@ pub(crate) struct Portion {
     pub(crate) piece: u64,
     /// Bytes asked for of all sources together (SP-5).
     pub(crate) pulled: u64,
+    /// Bytes of a block asked for at once.
+    pub(crate) pull: u64,
+    /// Bytes for which there must be room before more is asked for.
+    pub(crate) pull_room: u64,
+    /// Bytes of a block asked for that have not come.
+    pub(crate) of_one_block: u64,
     /// Bytes queued on all links together beyond what a round trip takes.
     queued: u64,
+    /// Pieces that may be queued on each link however many there are.
+    on_each: u64,
 }
 
 impl Portion {
@@ -178,11 +190,30 @@ impl Portion {
         match company {
             Company::Small => {
                 let piece = bytes_in(TURN, config.link_rate).max(LEAST_PIECE).min(fragment);
-                Portion { piece, queued: piece * 2, pulled: config.pull_bytes.min(piece * 4) }
+                let pulled = config.pull_bytes.min(piece * 4);
+                Portion {
+                    piece,
+                    pulled,
+                    // Of two sources at a time, so that next to nothing queues at the switch.
+                    pull: (pulled / 2).max(1),
+                    pull_room: 0,
+                    of_one_block: pulled,
+                    queued: piece * 2,
+                    on_each: 1,
+                }
             }
             Company::Nobody | Company::Large => {
                 let queued = bytes_in(UNHURRIED, config.link_rate).max(fragment * 4);
-                Portion { piece: fragment, queued, pulled: config.pull_bytes }
+                let pulled = config.pull_bytes;
+                Portion {
+                    piece: fragment,
+                    pulled,
+                    pull: (pulled / PULLS).max(1),
+                    pull_room: pulled / PULLS * 2,
+                    of_one_block: pulled / 2,
+                    queued,
+                    on_each: ON_EACH,
+                }
             }
         }
     }
@@ -190,7 +221,7 @@ impl Portion {
     /// Bytes of bulk that may be queued and in flight to one of `links` peers that there is bulk for, with this round trip.
     pub(crate) fn queued(&self, config: &Config, links: usize, round_trip: Option<Duration>) -> u64 {
         let under_way = bytes_in(round_trip.unwrap_or_default().min(LONGEST_TRIP) * 2, config.link_rate);
-        ((self.queued + under_way) / links.max(1) as u64).max(self.piece)
+        ((self.queued + under_way) / links.max(1) as u64).max(self.piece * self.on_each)
     }
 }
 

@@ -117,8 +117,15 @@ fn sp_5_every_link_is_kept_busy() {
         let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
         let limit = Duration::from_secs_f64((hosts as u64 - 1) as f64 * bytes as f64 * 8.0 / rate as f64);
         let ended = *outcome.ends.values().max().expect("a call for each rank");
+        let (frames, control) = outcome.counters.iter().fold((0, 0), |(f, c), n| (f + n.frames, c + n.control_frames));
+        let moved = (hosts * (hosts - 1)) as u64 * bytes;
+        assert!(frames - control < 2 * moved / u64::from(scenario.config.fragment_bytes), "fragments are whole mostly");
         assert!(
-            ended < limit.mul_f64(1.12),
+            control * 3 < (frames - control) * 4,
+            "{hosts} hosts, {bytes} bytes: {control} of {frames} carry no bytes"
+        );
+        assert!(
+            ended < limit.mul_f64(1.14),
             "{hosts} hosts, {bytes} bytes at {rate} bit/s: {ended:?} where {limit:?} is the limit"
         );
     }

@@ -226,8 +226,8 @@ impl ServiceProcess {
         let links = targets.len();
         for to in targets {
             let Some(peer) = self.peers.get_mut(&to).filter(|p| p.address.is_some()) else { continue };
-            let most = portion.queued(&self.config, links, peer.link.least_round_trip());
-            while peer.link.has_room(most) {
+            peer.link.set_window(portion.queued(&self.config, links, peer.link.least_round_trip()));
+            while peer.link.has_room() {
                 let next = self.turns.after(peer.served).find_map(|(group, instances)| {
                     let g = self.groups.get_mut(&group)?;
                     instances.iter().find_map(|instance| {
