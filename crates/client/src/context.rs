@@ -403,14 +403,18 @@ impl Parts {
         let lent = match self.tier() {
             // Waits for whoever is copying the buffers of requests in flight, perhaps of this one.
             Tier::Staging => {
-                let _staging = lock(&self.staging);
-                lock(&self.slots).take_lent(slot)
+                let mut staging = lock(&self.staging);
+                let (instance, lent) = {
+                    let mut slots = lock(&self.slots);
+                    (slots.instance(slot), slots.take_lent(slot))
+                };
+                if let (Lent::Staged(staged), true) = (&lent, delivered) {
+                    staging.deliver(staged, instance);
+                }
+                lent
             }
             Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => lock(&self.slots).take_lent(slot),
         };
-        if let (Lent::Staged(staged), true) = (&lent, delivered) {
-            staged.deliver();
-        }
         self.release(lent);
         let fold = {
             let mut slots = lock(&self.slots);

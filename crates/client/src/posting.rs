@@ -85,6 +85,7 @@ impl Posting {
             parts.release(lent);
             return Err(Error::Resource(full.to_string()));
         }
+        slots.posted(slot);
         drop(slots);
         *instance += 1;
         Ok(Request::new(self.attachment.clone(), slot))

@@ -11,6 +11,7 @@
 
 use crate::operator::Fold;
 use crate::staging::{Buffers, Staged};
+use std::sync::Arc;
 
 /// Where the service process finds the buffers of a request.
 #[derive(Debug)]
@@ -18,7 +19,7 @@ pub(crate) enum Lent {
     /// Where the program has them.
     Direct(Buffers),
     /// In a segment.
-    Staged(Staged),
+    Staged(Arc<Staged>),
     /// In memory that is shared for good, or the request has ended.
     Shared,
 }
@@ -77,6 +78,18 @@ impl Slots {
         self.owners[slot as usize].as_mut().expect("a word in use").lent = lent;
     }
 
+    /// The service process will hear of the request.
+    pub(crate) fn posted(&self, slot: u32) {
+        if let Some(Owned { instance, lent: Lent::Staged(staged), .. }) = &self.owners[slot as usize] {
+            staged.stand_in(*instance);
+        }
+    }
+
+    /// Which call of its group a word is in use for.
+    pub(crate) fn instance(&self, slot: u32) -> u64 {
+        self.owners[slot as usize].as_ref().expect("a word in use").instance
+    }
+
     /// Takes the buffers out: nothing is done with them from here any more.
     pub(crate) fn take_lent(&mut self, slot: u32) -> Lent {
         let owner = self.owners[slot as usize].as_mut();
@@ -112,17 +125,20 @@ impl Slots {
         self.direct > 0
     }
 
-    /// One of these requests.
+    /// One of these requests, those of a group in the order of its calls: what waits for a copy is done as soon as there is
+    /// one, and a start of a recording goes on from what those before it leave.
     pub(crate) fn first_direct(&self) -> Option<InPlace> {
         if !self.any_direct() {
             return None;
         }
-        self.owners.iter().zip(0..).find_map(|(owner, slot)| match owner {
+        let direct = self.owners.iter().zip(0..).filter_map(|(owner, slot)| match owner {
             Some(Owned { group, instance, lent: Lent::Direct(buffers), .. }) => {
-                Some(InPlace { slot, group: *group, instance: *instance, buffers: buffers.clone() })
+                Some((*instance, *group, slot, buffers))
             }
             Some(_) | None => None,
-        })
+        });
+        let (instance, group, slot, buffers) = direct.min_by_key(|(instance, ..)| *instance)?;
+        Some(InPlace { slot, group, instance, buffers: buffers.clone() })
     }
 
     /// The buffers of this request are elsewhere now; gives them back if it has ended meanwhile.
@@ -133,6 +149,7 @@ impl Slots {
             {
                 self.direct -= 1;
                 *place = lent;
+                self.posted(request.slot);
                 Ok(())
             }
             Some(_) | None => Err(lent),

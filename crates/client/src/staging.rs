@@ -4,12 +4,16 @@
 //! while the rank is inside our library. Where the kernel withdraws access while requests are in flight, the next call
 //! into our library copies their buffers, as far as they have been received, and tells the service process. The memory
 //! comes from [`Segments`]; at most [`MOST_STAGED`] bytes of it are in use.
+//!
+//! Starts of one recording are done one after the other, each on what the one before has left (GP-2). So those that are in
+//! flight together share one segment: the first copies in, the last copies out.
 
 use crate::connection::Connection;
+use crate::context::lock;
 use crate::error::Error;
 use crate::segments::Segments;
 use outboard_shm::region::Region;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Bytes that one rank stages at most.
 const MOST_STAGED: usize = 1 << 30;
@@ -21,13 +25,18 @@ const LEAST_TABLE: usize = 512;
 pub(crate) struct StagingPool {
     pub(crate) segments: Segments,
     bytes: usize,
+    /// Those of recordings, which the next start shares.
+    recorded: Vec<Arc<Staged>>,
 }
 
-/// A segment that stands in for the buffers of one request.
+/// A segment that stands in for the buffers of one request, or of the starts of one recording that are in flight together.
+/// Shared and let go of under the pool's lock alone.
 #[derive(Debug)]
 pub(crate) struct Staged {
     segment: Region,
     buffers: Buffers,
+    /// The last of the calls that it stands in for.
+    last: Mutex<u64>,
 }
 
 /// The buffers of a collective as the program gave them.
@@ -189,6 +198,14 @@ impl Buffers {
         pieces.into_iter().filter(|(.., length)| *length > 0).collect()
     }
 
+    /// Whether these are of the same recording.
+    fn same_recording(&self, other: &Buffers) -> bool {
+        match (&self.pieces, &other.pieces) {
+            (Some(own), Some(others)) => matches!(**own, Pieces::Recorded(_)) && Arc::ptr_eq(own, others),
+            _ => false,
+        }
+    }
+
     /// Whether all of it lies in memory of which `shared` says so.
     pub(crate) fn all_in(&self, shared: impl Fn(*const u8, usize) -> bool) -> bool {
         match self.pieces.as_deref() {
@@ -204,14 +221,34 @@ impl Buffers {
 
 impl StagingPool {
     pub(crate) fn new(segments: Segments) -> StagingPool {
-        StagingPool { segments, bytes: 0 }
+        StagingPool { segments, bytes: 0, recorded: Vec::new() }
     }
 
-    /// Copies the contribution into a segment.
+    /// Copies the contribution into a segment. A start of a recording goes on in that of those before it, if one is in
+    /// flight.
     ///
     /// # Safety
     /// `buffers` describes memory of the program that is valid until the request ends.
-    pub(crate) unsafe fn stage(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Staged, Error> {
+    pub(crate) unsafe fn stage(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Arc<Staged>, Error> {
+        if let Some(shared) = self.shared(buffers) {
+            return Ok(shared);
+        }
+        // SAFETY: the caller's promise.
+        let staged = Arc::new(unsafe { self.copy(connection, buffers) }?);
+        if matches!(buffers.pieces.as_deref(), Some(Pieces::Recorded(_))) {
+            self.recorded.push(Arc::clone(&staged));
+        }
+        Ok(staged)
+    }
+
+    /// Where the starts of the same recording are that are in flight.
+    fn shared(&self, buffers: &Buffers) -> Option<Arc<Staged>> {
+        self.recorded.iter().find(|staged| staged.buffers.same_recording(buffers)).map(Arc::clone)
+    }
+
+    /// # Safety
+    /// As [`stage`](Self::stage).
+    unsafe fn copy(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Staged, Error> {
         let needed = buffers.receive_bytes.max(buffers.contribution_at() + buffers.bytes_per_rank);
         let segment = self.segment(connection, needed)?;
         for (place, start, length) in buffers.contributed() {
@@ -219,14 +256,17 @@ impl StagingPool {
             let piece = unsafe { std::slice::from_raw_parts(start, length) };
             segment.write(place, piece);
         }
-        Ok(Staged { segment, buffers: buffers.clone() })
+        Ok(Staged { segment, buffers: buffers.clone(), last: Mutex::default() })
     }
 
     /// Copies the contribution and what has been received so far, of a request in flight.
     ///
     /// # Safety
     /// As [`stage`](Self::stage), and nobody writes to the buffers meanwhile.
-    pub(crate) unsafe fn restage(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Staged, Error> {
+    pub(crate) unsafe fn restage(&mut self, connection: &Connection, buffers: &Buffers) -> Result<Arc<Staged>, Error> {
+        if let Some(shared) = self.shared(buffers) {
+            return Ok(shared);
+        }
         // SAFETY: the caller's promise.
         let staged = unsafe { self.stage(connection, buffers) }?;
         for (place, start, length) in buffers.received() {
@@ -250,11 +290,26 @@ impl StagingPool {
         Ok(segment)
     }
 
-    /// Takes the segment of a request back that has ended.
-    pub(crate) fn give_back(&mut self, connection: &Connection, staged: Staged) {
-        self.bytes -= staged.segment.bytes();
+    /// Fills the program's receive buffer when this call has ended, the last that the segment stands in for.
+    pub(crate) fn deliver(&mut self, staged: &Arc<Staged>, instance: u64) {
+        if *lock(&staged.last) != instance {
+            // A later start of the recording goes on from there, or has brought its bytes along.
+            return;
+        }
+        staged.copy_out();
+        // The program may change its memory from here on: the next start copies it again.
+        self.recorded.retain(|shared| !Arc::ptr_eq(shared, staged));
+    }
+
+    /// Takes the segment of a request back that has ended, if no other needs it.
+    pub(crate) fn give_back(&mut self, connection: &Connection, staged: Arc<Staged>) {
+        if Arc::strong_count(&staged) == 2 {
+            self.recorded.retain(|shared| !Arc::ptr_eq(shared, &staged));
+        }
+        let Some(Staged { segment, .. }) = Arc::into_inner(staged) else { return };
+        self.bytes -= segment.bytes();
         // Fails only where there is no service process any more, which others tell.
-        let _ = self.segments.give_back(connection, staged.segment);
+        let _ = self.segments.give_back(connection, segment);
     }
 }
 
@@ -269,8 +324,13 @@ impl Staged {
         self.segment.start().as_ptr() as u64
     }
 
-    /// Fills the program's receive buffer.
-    pub(crate) fn deliver(&self) {
+    /// It stands in for this call of its group.
+    pub(crate) fn stand_in(&self, instance: u64) {
+        let mut last = lock(&self.last);
+        *last = instance.max(*last);
+    }
+
+    fn copy_out(&self) {
         for (place, start, length) in self.buffers.received() {
             // SAFETY: the program lends us the piece until the request has ended, which it does with this call.
             let piece = unsafe { std::slice::from_raw_parts_mut(start, length) };

@@ -91,6 +91,7 @@ pub(crate) fn run(name: &str) {
         "recorded-sums" => recorded::sums(&group),
         "repeated" => recorded::repeated(&group),
         "recorded-in-flight" => recorded::accumulated(&group),
+        "recorded-withdrawn" => recorded::withdrawn(&context, &group),
         "recorded-service-dies" => recorded::without_service(&group),
         "crossed" => recorded::crossed(&group),
         "messages" => recorded::messages(&group),
