@@ -67,7 +67,7 @@ pub fn sequences() -> Vec<Vec<u8>> {
         CALL, CALL_ALL, DELIVER, DOUBLE, FREE, GRAPH, HEAR, LEAVE, LOSE, MESSAGE, RECORD, WAIT,
     };
     let mut seeds = Vec::new();
-    for layout in 0..6 {
+    for layout in 0..7 {
         for settings in 0..4 {
             let mut seed = vec![layout, settings, settings % 3, settings % 3, settings % 3];
             for group in 0..2 {
@@ -82,7 +82,17 @@ pub fn sequences() -> Vec<Vec<u8>> {
                 seed.extend([&[RECORD, 0, rank, 0, 2, 3][..], &step(first), &[8], &step(second), &[0]].concat());
                 seed.extend([CALL, 0, rank, 2, 0]);
             }
-            seed.extend([HEAR, 0, 0, 2, 1, 0, 1, 0, 0, 0, 100, 1, 0, 0, WAIT, LEAVE, 1, 1, 0, DELIVER, 2, 0, 0, 0]);
+            // One that is not ours says something, then does its part in a call of everything, and answers.
+            seed.extend([HEAR, 0, 0, 0, 2, 1, 0, 1, 0, 0, 0, 100, 1, 0, 0, WAIT]);
+            for call in 0..3 {
+                seed.extend([CALL_ALL, 0, 0, 0, DELIVER, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
+                for (rank, asks) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                    seed.extend([HEAR, 2, 0, rank, 0, call, asks].into_iter().chain([0; 40]));
+                    seed.extend([HEAR, 3, 0, rank].into_iter().chain([0; 40]));
+                }
+                seed.push(WAIT);
+            }
+            seed.extend([LEAVE, 1, 1, 0, DELIVER, 2, 0, 0, 0]);
             seeds.push(seed);
         }
     }

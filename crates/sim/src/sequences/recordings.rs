@@ -9,7 +9,7 @@ use crate::tape::Tape;
 /// Most steps of one recording.
 const MOST_STEPS: u8 = 12;
 /// Bytes of the memory that is recorded.
-const BUFFERS: [u64; 4] = [0, 100, 20_000, 33_000];
+const BUFFERS: [u64; 4] = [0, 100, 33_000, 160_000];
 
 /// A recording, and whether a rank may record it.
 #[derive(Debug)]
@@ -31,7 +31,8 @@ pub(super) fn size(tape: &mut Tape<'_>) -> u64 {
     match tape.byte() {
         small @ 0..=0x7f => u64::from(small),
         edge @ 0x80..=0xbf => [8 << 10, (8 << 10) + 1, 32 << 10, (32 << 10) + 1][usize::from(edge % 4)],
-        large => u64::from(large) * 129,
+        large @ 0xc0..=0xdf => u64::from(large) * 129,
+        huge => u64::from(huge) * 300,
     }
 }
 

@@ -150,7 +150,7 @@ impl Reference {
 }
 
 /// By step: which message of its peer and tag it is, or which reduction.
-fn occurrences(recording: &Recording) -> Vec<u32> {
+pub(super) fn occurrences(recording: &Recording) -> Vec<u32> {
     let steps = &recording.program.steps;
     let alike = |one: Op, other: Op| match (one, other) {
         (Op::Send { to, index, .. }, Op::Send { to: peer, index: tag, .. }) => (to, index) == (peer, tag),

@@ -1,0 +1,121 @@
+//! What is to be held against a sequence that has been played.
+//!
+//! Groups that the service process which is not ours is in may break, and then must end. Pure but for the delivery of what is
+//! under way.
+
+use outboard_plan::Rank;
+use outboard_proto::{CallId, CollectiveError, InstanceId, TaggedCall};
+
+use super::reference::{Reference, Sends};
+use super::{Ended, PATIENCE, Play};
+use crate::breach::Breach;
+use crate::oracle::handle;
+
+impl Play {
+    /// Calls that must end well, unless their group breaks.
+    pub(super) fn owed(&self) -> Vec<CallId> {
+        let possible = Reference::of(&self.posted, Sends::AtOnce);
+        let spoiled = |group: usize| {
+            self.teams[group].seats.iter().any(|seat| seat.left)
+                || possible.misfits.iter().any(|misfit| misfit.recorded && misfit.group == group)
+        };
+        let must = Reference::of(&self.posted, Sends::Received);
+        let sound = self.posted.iter().filter(|posted| self.is_honest(posted.group) && !spoiled(posted.group));
+        sound.map(|posted| posted.id).filter(|id| must.ended.contains_key(id)).collect()
+    }
+
+    /// Delivers everything until all has ended that must.
+    pub(super) fn settle(&mut self) -> Result<(), Breach> {
+        let owed = self.owed();
+        let deadline = self.now + PATIENCE;
+        self.deliver_all()?;
+        while owed.iter().any(|id| self.open.contains_key(id)) {
+            if self.now > deadline || !self.pass_time()? {
+                let open = owed.iter().filter(|id| self.open.contains_key(id)).count();
+                return Err(Breach::NotLive { open, after: PATIENCE });
+            }
+            self.deliver_all()?;
+        }
+        Ok(())
+    }
+
+    /// What is owed has ended well.
+    pub(super) fn judge(&self) -> Result<(), Breach> {
+        for id in self.owed() {
+            if let Some(Err(error)) = self.ended.get(&id).map(|ended| &ended.result) {
+                return Err(self.false_error(id, error));
+            }
+        }
+        Ok(())
+    }
+
+    fn false_error(&self, id: CallId, error: &CollectiveError) -> Breach {
+        let posted = self.posted.iter().find(|posted| posted.id == id);
+        let (group, rank) = posted.map_or((0, Rank(0)), |posted| (posted.group, posted.rank));
+        let reason = format!("{error} ({:?})", posted.map(|posted| posted.call));
+        Breach::FalseError { group: handle(group), rank, instance: InstanceId(id.0), reason }
+    }
+
+    /// Every call has ended, with the right bytes or an error that is so.
+    pub(super) fn judge_ends(&mut self) -> Result<(), Breach> {
+        if !self.open.is_empty() {
+            return Err(Breach::NotLive { open: self.open.len(), after: PATIENCE });
+        }
+        let possible = Reference::of(&self.posted, Sends::AtOnce);
+        for (id, ended) in &self.ended {
+            let Err(error) = &ended.result else { continue };
+            self.tally.failed += 1;
+            if !self.is_so(&possible, *id, ended, error) {
+                return Err(self.false_error(*id, error));
+            }
+        }
+        for posted in &self.posted {
+            let ended = &self.ended[&posted.id];
+            if ended.result.is_err() {
+                continue;
+            }
+            self.tally.completed += 1;
+            self.tally.recorded_completed += u64::from(matches!(posted.call, TaggedCall::Recorded { .. }));
+            let right = possible.ended.get(&posted.id);
+            // What depends on a service process that is not ours may come to anything.
+            let known = self.is_honest(posted.group) || right.is_some();
+            if known && right != Some(&ended.bytes) {
+                let what = match right {
+                    None => "it could not end".into(),
+                    Some(right) => {
+                        let at = right.iter().zip(&ended.bytes).position(|(right, found)| right != found);
+                        format!("from byte {at:?} of {}, {:?}", right.len(), posted.call)
+                    }
+                };
+                let (group, rank, instance) = (handle(posted.group), posted.rank, InstanceId(posted.id.0));
+                return Err(Breach::WrongBytes { group, rank, instance, what });
+            }
+        }
+        let well = |id: &&CallId| self.ended[*id].result.is_ok();
+        self.unsound.iter().find(well).map_or(Ok(()), |id| Err(Breach::CompletedTwice(*id)))
+    }
+
+    /// Whether a call could end with this error.
+    fn is_so(&self, possible: &Reference, id: CallId, ended: &Ended, error: &CollectiveError) -> bool {
+        let Some(posted) = self.posted.iter().find(|posted| posted.id == id) else {
+            // Refused at once, for what it is or because its group is broken.
+            return true;
+        };
+        if !self.is_honest(posted.group) {
+            return true;
+        }
+        match error {
+            CollectiveError::RankLost(rank) => ended.left.contains(rank),
+            CollectiveError::Message { source_rank, destination, tag, sent, expected } => {
+                possible.misfits.iter().any(|misfit| {
+                    let named = (misfit.group, misfit.source, misfit.destination, misfit.tag);
+                    let sizes = (misfit.sent, misfit.expected);
+                    (misfit.recorded || misfit.call == id)
+                        && named == (posted.group, *source_rank, *destination, *tag)
+                        && sizes == (*sent, *expected)
+                })
+            }
+            _ => false,
+        }
+    }
+}
