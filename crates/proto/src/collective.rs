@@ -299,18 +299,23 @@ impl Collective {
         }
     }
 
-    /// Stands in for ranks that have not called (SP-6), as far as the staging quota allows; others are waited for.
+    /// Stands in for all ranks that have not called (SP-6), if the staging quota allows it beside the scratch. Else for none:
+    /// the collective cannot go on before the last of them has called, and what it held for the others would keep
+    /// itself from its scratch, or those collectives from ending that the ranks still wait for.
     fn stand_in(&mut self, cx: &mut Context<'_>) {
         self.stand_in_at = None;
-        for local in self.locals.iter_mut().filter(|l| matches!(l.presence, Presence::Absent)) {
-            match cx.out.stage(cx.members.owner, local.run.program().output_bytes) {
-                Some(staging) => {
-                    local.presence = Presence::StoodIn(staging);
-                    cx.out.step(cx.members.handle, self.instance, Step::StoodIn(local.rank));
-                }
-                // Looked at again at the next chance: staging of another collective may have been given back.
-                None => self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4),
-            }
+        let absent = |local: &&mut Local| matches!(local.presence, Presence::Absent);
+        let outputs = self.locals.iter_mut().filter(absent).map(|local| local.run.program().output_bytes);
+        let bytes = outputs.fold(self.scratch.wanted(), u64::saturating_add);
+        if !cx.out.can_stage(cx.members.owner, bytes) || !self.take_scratch(cx) {
+            // Looked at again at the next chance: staging of another collective may have been given back.
+            self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);
+            return;
+        }
+        for local in self.locals.iter_mut().filter(absent) {
+            let staging = cx.out.stage(cx.members.owner, local.run.program().output_bytes);
+            local.presence = Presence::StoodIn(staging.expect("there is room for all"));
+            cx.out.step(cx.members.handle, self.instance, Step::StoodIn(local.rank));
         }
         self.local_is_ready(cx);
     }
@@ -330,17 +335,22 @@ impl Collective {
 
     /// Enters the ready barrier if all is ready here. Called again when the window of the group has moved.
     pub(crate) fn try_enter(&mut self, cx: &mut Context<'_>) {
+        self.equip_at = None;
         let ready = self.locals.iter().all(|l| !matches!(l.presence, Presence::Absent));
-        let may_enter = ready && self.instance.0 <= cx.members.window_end;
-        if matches!(self.phase, Phase::Gathering) && may_enter && self.take_scratch(cx) {
-            self.phase = Phase::Barrier;
-            cx.out.step(cx.members.handle, self.instance, Step::Entered);
-            self.stand_in_at = None;
-            let mut out = Vec::new();
-            self.barrier.enter(&mut out);
-            self.send_ready(cx, out);
-            self.advance(cx);
+        if !matches!(self.phase, Phase::Gathering) || !ready || self.instance.0 > cx.members.window_end {
+            return;
         }
+        if !self.take_scratch(cx) {
+            self.equip_at = Some(cx.out.now + cx.config.stand_in_after * 4);
+            return;
+        }
+        self.phase = Phase::Barrier;
+        cx.out.step(cx.members.handle, self.instance, Step::Entered);
+        self.stand_in_at = None;
+        let mut out = Vec::new();
+        self.barrier.enter(&mut out);
+        self.send_ready(cx, out);
+        self.advance(cx);
     }
 
     /// A step of the ready barrier. The caller has compared the signatures. False when no such step can be.

@@ -62,17 +62,22 @@ impl Outbox {
 
     /// Memory of the service process, or none when the quota of all or of `owner` is used up.
     pub(crate) fn stage(&mut self, owner: u64, bytes: u64) -> Option<Staging> {
-        let used = self.used_by.get(&owner).copied().unwrap_or(0);
-        if bytes > self.staging_quota - self.staging_used || bytes > self.owner_quota - used {
+        if !self.can_stage(owner, bytes) {
             return None;
         }
         self.staging_used += bytes;
-        self.used_by.insert(owner, used + bytes);
+        *self.used_by.entry(owner).or_default() += bytes;
         self.counters.staging_peak = self.counters.staging_peak.max(self.staging_used);
         let id = StagingId(self.next_staging);
         self.next_staging += 1;
         self.orders.push_back(Order::Stage { id, bytes });
         Some(Staging { id, bytes, owner })
+    }
+
+    /// Whether [`Self::stage`] gives so much now.
+    pub(crate) fn can_stage(&self, owner: u64, bytes: u64) -> bool {
+        let used = self.used_by.get(&owner).copied().unwrap_or(0);
+        bytes <= self.staging_quota - self.staging_used && bytes <= self.owner_quota - used
     }
 
     /// Whether [`Self::stage`] can ever give so much at once.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use outboard_plan::Rank;
+use outboard_plan::{Element, Operator, Rank, Reduction};
 use outboard_proto::wire::{FrameHeader, FrameKind, Message};
 use outboard_proto::{
     Call, CallId, CallKind, CollectiveError, Config, Event, GroupError, GroupHandle, GroupSpec, HostId, InstanceId,
-    Instant, Member, ServiceProcess, Signature, SpId,
+    Instant, Member, ServiceProcess, Signature, SpId, Transmit,
 };
 
 const NOW: Instant = Instant(1);
@@ -221,4 +221,39 @@ fn a_repair_before_the_barrier_is_refused() {
     let before = victim.sp.counters().violations;
     victim.hostile(&Message::Repair { group: GROUP, instance, source: Rank(1), ranges: vec![(0, 1)] });
     assert_eq!(victim.sp.counters().violations, before + 1);
+}
+
+/// What is held for ranks that are late leaves room for what their collective needs before it can begin: it would wait for
+/// its own staging for ever (SP-6).
+#[test]
+fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
+    let bytes = 33_000;
+    // Room for the output of one rank or for the scratch, and not for both.
+    let config = Config { staging_quota: 60_000, ..Config::default() };
+    let mut victim = Victim { sp: ServiceProcess::new(SpId(10), config, 1), seq: 0 };
+    let spec = spec(&[HONEST, SpId(10)]);
+    let (digest, fingerprint) = (victim.sp.config().digest(), spec.fingerprint());
+    [Rank(0), Rank(2)].map(|rank| victim.sp.handle_create_group(NOW, &spec, rank));
+    victim.send(HONEST, 0, &Message::Create { group: GROUP, step: 0, sp: HONEST, digest, fingerprint });
+    assert_eq!(victim.ready(), [Ok(()), Ok(())]);
+    let reduction = Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI");
+    let (signature, instance) = (Signature { kind: CallKind::Scan { reduction }, bytes }, InstanceId(1));
+    victim.send(HONEST, 1, &Message::Ready { group: GROUP, instance, step: 0, signature, rank: Rank(1) });
+    let (mut now, mut entered) = (NOW, false);
+    for step in 0..20 {
+        now = victim.sp.poll_timeout().unwrap_or(now).max(now + std::time::Duration::from_millis(1));
+        victim.sp.handle_timeout(now);
+        if let 10 | 11 = step {
+            let (id, group, rank) = (CallId(step), GROUP, [Rank(0), Rank(2)][step as usize - 10]);
+            let call = Call { id, group, rank, instance, signature, in_place: false, blocks: None, deadline: None };
+            victim.sp.handle_call(now, call);
+        }
+        while let Some(transmit) = victim.sp.poll_transmit(now) {
+            let Transmit::Frame { header, payload, .. } = transmit else { continue };
+            let payload = payload.iter().map(|piece| piece.len as u32).sum();
+            let (_, message) = FrameHeader::decode(&header, payload).expect("its own");
+            entered |= matches!(Message::decode(message), Ok(Message::Ready { .. }));
+        }
+    }
+    assert!(entered, "both ranks have called");
 }

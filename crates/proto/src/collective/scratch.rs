@@ -4,7 +4,7 @@
 //! | state | event | next |
 //! |---|---|---|
 //! | Unneeded | - | - |
-//! | Wanted | [`Collective::take_scratch`], its turn in the group and the quota allows | Taken |
+//! | Wanted | [`Collective::take_scratch`], its turn in the group, whose window has it, and the quota allows | Taken |
 //! | Wanted, Taken | the end of the collective | Unneeded |
 //!
 //! Invariant: the instances of a group take theirs in their order, on every host: two of them never wait for each other's.
@@ -40,6 +40,14 @@ impl Scratch {
         members.unequipped.insert(instance);
         Ok(Scratch::Wanted { bytes })
     }
+
+    /// Bytes that are yet to be taken.
+    pub(super) fn wanted(&self) -> u64 {
+        match self {
+            Scratch::Wanted { bytes } => *bytes,
+            Scratch::Unneeded | Scratch::Taken(_) => 0,
+        }
+    }
 }
 
 /// What a rank's program needs, rounded up to where the next rank's may begin.
@@ -61,13 +69,10 @@ impl Collective {
     /// Takes the scratch of all local ranks. False, and asked again later, while others of the group come first or the
     /// quota does not allow it: what others hold is given back when they end.
     pub(super) fn take_scratch(&mut self, cx: &mut Context<'_>) -> bool {
-        self.equip_at = None;
         let Scratch::Wanted { bytes } = self.scratch else { return true };
-        let turn = cx.members.unequipped.first() == Some(&self.instance);
-        let Some(staging) = turn.then(|| cx.out.stage(cx.members.owner, bytes)).flatten() else {
-            self.equip_at = Some(cx.out.now + cx.config.stand_in_after * 4);
-            return false;
-        };
+        let members = &cx.members;
+        let turn = members.unequipped.first() == Some(&self.instance) && self.instance.0 <= members.window_end;
+        let Some(staging) = turn.then(|| cx.out.stage(cx.members.owner, bytes)).flatten() else { return false };
         cx.members.unequipped.remove(&self.instance);
         let mut start = 0;
         for local in &mut self.locals {
