@@ -1,7 +1,9 @@
 //! Recorded groups and tagged messages under mixed faults: random graphs end as their reference says, messages with what
 //! was sent, whatever goes wrong (GP-1, GP-2, GP-6).
 
-use outboard_sim::{Pattern, Scenario, mixed_messages, mixed_recorded, run, sweep};
+use std::time::Duration;
+
+use outboard_sim::{CallPlan, HostDeath, Pattern, RankFault, Scenario, mixed_messages, mixed_recorded, run, sweep};
 
 /// Seeds of the sweeps; `outboard sim mixed` plays more.
 fn seeds() -> u64 {
@@ -75,4 +77,32 @@ fn large_messages_beyond_what_is_asked_for_at_once_are_announced() {
         }
     }
     assert!(large > 10, "{large}");
+}
+
+/// GP-1: a receive waits as long as its source may still send, and no longer: its rank or its service process may die, told
+/// or silent, a neighbour in the ring or not. Messages between others go on where a rank has died alone.
+#[test]
+fn gp_1_a_receive_ends_when_its_source_dies() {
+    let (dies, never) = (Duration::from_secs(1), Duration::from_secs(1000));
+    let message = |from, to, tag| CallPlan::of(Pattern::Message { from, to, tag }, 20_000);
+    for ranks_per_host in [1, 2, 6] {
+        for source in [1, 3, 5] {
+            for reported_after in [None, Some(Duration::from_millis(10))] {
+                let mut scenario = Scenario::allgather(6, 1000).ranks_per_host(ranks_per_host);
+                scenario.groups[0].calls = vec![CallPlan { late: vec![(source, never)], ..message(source, 0, 1) }];
+                let mut rank_dies = scenario.clone();
+                rank_dies.groups[0].calls.push(CallPlan { at: dies * 2, ..message(2, 4, 1) });
+                rank_dies.faults.dead_ranks.push(RankFault { rank: source, at: dies });
+                let outcome = run(&rank_dies, 1).unwrap_or_else(|failure| panic!("{failure}"));
+                assert_eq!(outcome.errors, 1, "{source} of {ranks_per_host} ranks on each host");
+                let host = source / ranks_per_host;
+                if host == 0 {
+                    continue;
+                }
+                scenario.faults.dead_hosts.push(HostDeath { host, at: dies, reported_after });
+                let outcome = run(&scenario, 1).unwrap_or_else(|failure| panic!("{failure}"));
+                assert_eq!(outcome.errors, 1, "{source} of {ranks_per_host} ranks on each host");
+            }
+        }
+    }
 }

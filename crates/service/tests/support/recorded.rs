@@ -331,3 +331,24 @@ pub(crate) fn one_dies(group: &Group) {
     assert_eq!(error.status(), Status::RankLost, "{error}");
     assert!(error.to_string().contains(&format!("rank {}", ranks - 1)), "{error}");
 }
+
+/// The last rank never sends, and dies: those who receive from it are told, and go on with the others.
+pub(crate) fn source_dies(group: &Group) {
+    let (rank, ranks) = me(group);
+    if rank == ranks - 1 {
+        say("ready");
+        wait_for_line();
+        unreachable!("killed by the test");
+    }
+    let mut buffer = vec![0; 100];
+    let mut request = receive(group, ranks - 1, 3, &mut buffer);
+    say("posted");
+    let error = request.wait(Some(LIMIT)).expect("within the limit").expect_err("a rank has died");
+    assert_eq!(error.status(), Status::RankLost, "{error}");
+    assert!(error.to_string().contains(&format!("rank {}", ranks - 1)), "{error}");
+    let (to, from) = ((rank + 1) % (ranks - 1), (rank + ranks - 2) % (ranks - 1));
+    let sent = block(rank, 0, 100_000);
+    let mut received = vec![0; 100_000];
+    [send(group, to, 4, &sent), receive(group, from, 4, &mut received)].into_iter().for_each(end);
+    assert!(received == block(from, 0, 100_000));
+}

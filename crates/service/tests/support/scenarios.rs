@@ -97,6 +97,7 @@ pub(crate) fn run(name: &str) {
         "messages" => recorded::messages(&group),
         "truncated" => recorded::truncated(&group),
         "recorded-mismatch" => recorded::disagreeing(&group),
+        "source-one-dies" => recorded::source_dies(&group),
         "recorded-one-dies" => recorded::one_dies(&group),
         "drained" => return life::drained(&group),
         "given-up" => return life::given_up(&group),
