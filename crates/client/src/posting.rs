@@ -7,10 +7,10 @@ use crate::context::{Attachment, Parts, lock};
 use crate::error::Error;
 use crate::request::Request;
 use crate::slots::Lent;
-use crate::staging::Buffers;
+use crate::staging::{Buffers, StagingPool};
 use outboard_shm::entry::Entry;
 use outboard_shm::memory::Tier;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Calls on a group that are counted together.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Posting {
         }
         parts.tend();
         // SAFETY: the caller's promise about the buffers.
-        let lent = unsafe { lend(parts, buffers) }?;
+        let (lent, pool) = unsafe { lend(parts, buffers) }?;
         let (send, receive) = match &lent {
             Lent::Staged(staged) => (staged.send_address(), staged.receive_address()),
             Lent::Direct(_) | Lent::Shared => (buffers.contribution as u64, buffers.receive as u64),
@@ -62,12 +62,14 @@ impl Posting {
         let group = self.group;
         let taken = lock(&parts.slots).take(group, *instance + 1);
         let Some(slot) = taken else {
+            drop(pool);
             parts.release(lent);
             return Err(in_flight_limit(parts));
         };
         let table = match parts.put_table(slot, table) {
             Ok(table) => table,
             Err(error) => {
+                drop(pool);
                 parts.release(lent);
                 lock(&parts.slots).give_back(slot);
                 return Err(error);
@@ -81,7 +83,7 @@ impl Posting {
         if let Err(full) = parts.control.post(&entry) {
             let lent = slots.take_lent(slot);
             slots.give_back(slot);
-            drop(slots);
+            drop((slots, pool));
             parts.release(lent);
             return Err(Error::Resource(full.to_string()));
         }
@@ -97,15 +99,20 @@ fn in_flight_limit(parts: &Parts) -> Error {
     Error::Resource(format!("{limit} requests of this rank are in flight, the limit; test or wait for some"))
 }
 
-/// Stages the buffers if the service process cannot reach them where they are.
+/// Stages the buffers if the service process cannot reach them where they are. The pool stays locked where a recording is
+/// staged, until its start is posted: a start before it that ends meanwhile leaves the segment to it.
 ///
 /// # Safety
 /// As for [`crate::Group::iallgather`].
-unsafe fn lend(parts: &Parts, buffers: &Buffers) -> Result<Lent, Error> {
+unsafe fn lend<'a>(parts: &'a Parts, buffers: &Buffers) -> Result<(Lent, Option<MutexGuard<'a, StagingPool>>), Error> {
     match parts.tier() {
-        Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => Ok(Lent::Direct(buffers.clone())),
-        Tier::Staging if parts.shares(buffers) => Ok(Lent::Shared),
-        // SAFETY: the caller's promise.
-        Tier::Staging => unsafe { lock(&parts.staging).stage(&parts.connection, buffers) }.map(Lent::Staged),
+        Tier::Memfd | Tier::CrossMemory | Tier::MemoryDescriptor => Ok((Lent::Direct(buffers.clone()), None)),
+        Tier::Staging if parts.shares(buffers) => Ok((Lent::Shared, None)),
+        Tier::Staging => {
+            let mut pool = lock(&parts.staging);
+            // SAFETY: the caller's promise.
+            let staged = unsafe { pool.stage(&parts.connection, buffers) }?;
+            Ok((Lent::Staged(staged), buffers.are_recorded().then_some(pool)))
+        }
     }
 }

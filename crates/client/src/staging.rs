@@ -111,6 +111,8 @@ impl Tables {
 
 // SAFETY: the pointers are the program's buffers, which it lends to us until the request ends, whatever the thread.
 unsafe impl Send for Buffers {}
+// SAFETY: they are addresses, whatever the thread that reads them; who accesses the memory there has the program's promise.
+unsafe impl Sync for Buffers {}
 
 impl Buffers {
     /// No buffer at all.
@@ -198,12 +200,15 @@ impl Buffers {
         pieces.into_iter().filter(|(.., length)| *length > 0).collect()
     }
 
+    /// Whether these are of a recording.
+    pub(crate) fn are_recorded(&self) -> bool {
+        matches!(self.pieces.as_deref(), Some(Pieces::Recorded(_)))
+    }
+
     /// Whether these are of the same recording.
     fn same_recording(&self, other: &Buffers) -> bool {
-        match (&self.pieces, &other.pieces) {
-            (Some(own), Some(others)) => matches!(**own, Pieces::Recorded(_)) && Arc::ptr_eq(own, others),
-            _ => false,
-        }
+        let both = self.pieces.as_ref().zip(other.pieces.as_ref());
+        self.are_recorded() && both.is_some_and(|(own, others)| Arc::ptr_eq(own, others))
     }
 
     /// Whether all of it lies in memory of which `shared` says so.
@@ -235,7 +240,7 @@ impl StagingPool {
         }
         // SAFETY: the caller's promise.
         let staged = Arc::new(unsafe { self.copy(connection, buffers) }?);
-        if matches!(buffers.pieces.as_deref(), Some(Pieces::Recorded(_))) {
+        if buffers.are_recorded() {
             self.recorded.push(Arc::clone(&staged));
         }
         Ok(staged)
@@ -293,7 +298,7 @@ impl StagingPool {
     /// Fills the program's receive buffer when this call has ended, the last that the segment stands in for.
     pub(crate) fn deliver(&mut self, staged: &Arc<Staged>, instance: u64) {
         if *lock(&staged.last) != instance {
-            // A later start of the recording goes on from there, or has brought its bytes along.
+            // A later start of the recording goes on from there, or has delivered what all have left.
             return;
         }
         staged.copy_out();

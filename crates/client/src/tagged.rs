@@ -333,9 +333,6 @@ pub struct Recorded {
     freed: bool,
 }
 
-// SAFETY: the addresses in it are the program's, which lends them with each call, whatever the thread.
-unsafe impl Sync for Recorded {}
-
 impl Recorded {
     /// Does all that was recorded, once more: one entry in the ring (GP-5). The n-th call meets the n-th calls of the other
     /// ranks, at whatever time and in whatever order among other calls they come. Calls of one recording are done one after

@@ -233,7 +233,7 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     let mut victim = Victim { sp: ServiceProcess::new(SpId(10), config, 1), seq: 0 };
     let spec = spec(&[HONEST, SpId(10)]);
     let (digest, fingerprint) = (victim.sp.config().digest(), spec.fingerprint());
-    [Rank(0), Rank(2)].map(|rank| victim.sp.handle_create_group(NOW, &spec, rank));
+    [Rank(0), Rank(2)].into_iter().for_each(|rank| victim.sp.handle_create_group(NOW, &spec, rank));
     victim.send(HONEST, 0, &Message::Create { group: GROUP, step: 0, sp: HONEST, digest, fingerprint });
     assert_eq!(victim.ready(), [Ok(()), Ok(())]);
     let reduction = Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI");
