@@ -89,6 +89,8 @@ const GROUPS: [&[usize]; 2] = [&[0, 1, 2, 3], &[3, 1, 0]];
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes between service processes beyond which a sequence counts as a livelock.
 const MOST_BYTES: u64 = 1 << 30;
+/// Largest memory of one call: more can be recorded where no step names it, and is not called here.
+const MOST_MEMORY: u64 = 1 << 20;
 /// Most acts of one script.
 const MOST_ACTS: usize = 300;
 
@@ -411,7 +413,7 @@ impl Play {
     }
 
     fn call(&mut self, group: usize, rank: usize, what: TaggedCall, bytes: u64) -> Result<(), Breach> {
-        let Some(host) = self.host(group, rank) else { return Ok(()) };
+        let Some(host) = self.host(group, rank).filter(|_| bytes <= MOST_MEMORY) else { return Ok(()) };
         self.calls += 1;
         let (id, me, ranks) = (CallId(self.calls), Rank(rank as u32), GROUPS[group].len() as u32);
         let seat = &self.teams[group].seats[rank];

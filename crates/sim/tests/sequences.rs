@@ -26,3 +26,13 @@ fn sequences_come_to_what_their_reference_says() {
     }
     assert!(sum.recorded_completed > 2000 && sum.refused > 500 && sum.failed > 500, "{sum:?}");
 }
+
+/// Found by fuzzing: empty recordings of memory that nobody has.
+#[test]
+fn memory_that_no_step_names_is_not_needed() {
+    use outboard_sim::sequences::acts::{CALL_ALL, RECORD};
+    let record = [RECORD, 0, 0, 0, 0, 0, 0xf4, 0xe0, 0];
+    let call = [CALL_ALL, 0, 0, 0];
+    let tally = play(&[&[0; 5][..], &record, &call].concat()).unwrap_or_else(|breach| panic!("{breach}"));
+    assert_eq!(tally.recorded, 1);
+}
