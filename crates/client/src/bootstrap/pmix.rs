@@ -23,6 +23,7 @@ const NAMESPACE_BYTES: usize = 256;
 /// Longest key, with its end.
 const KEY_BYTES: usize = 512;
 const SUCCESS: c_int = 0;
+const PARTIAL_SUCCESS: c_int = -52;
 const BOOL: u16 = 1;
 const INT: u16 = 6;
 const UINT32: u16 = 14;
@@ -220,7 +221,10 @@ impl Pmix {
         limit.integer = LIMIT.as_secs() as c_int;
         let options = [info(c"pmix.collect", BOOL, collect), info(c"pmix.timeout", INT, limit)];
         // SAFETY: no processes means all of the job; the options live through the call.
-        let code = unsafe { (self.functions.fence)(std::ptr::null(), 0, options.as_ptr(), options.len()) };
+        let fence = || unsafe { (self.functions.fence)(std::ptr::null(), 0, options.as_ptr(), options.len()) };
+        // Where ranks meet again, one may still be saying goodbye: the server ends the fence for those who wait already.
+        let mut codes = (0..=self.ranks).map(|_| fence());
+        let code = codes.find(|code| *code != PARTIAL_SUCCESS).unwrap_or(PARTIAL_SUCCESS);
         self.functions.check(|| format!("bring the {} ranks together", self.ranks), code)
     }
 
