@@ -54,6 +54,14 @@ fn what_is_refused_altogether_goes_on_by_staging() {
     }
 }
 
+/// GP-2, GP-9: of starts of one recording that are in flight all is copied once, as each goes on from what the last has left.
+#[test]
+fn starts_in_flight_follow_one_another_where_their_memory_is_withdrawn() {
+    let refused = [(Calls::Descriptor, libc::EPERM), (Calls::CrossMemory, libc::EPERM)];
+    withdraw(Moment::Recorded, &refused[1..], "memory descriptor", "memory_descriptor");
+    withdraw(Moment::Recorded, &refused, "staging", "staging");
+}
+
 /// A buffer that is nowhere stays the fault of its rank, by any tier.
 #[test]
 fn a_buffer_that_is_nowhere_is_still_blamed_on_its_rank() {

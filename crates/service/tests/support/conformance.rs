@@ -127,7 +127,7 @@ pub(crate) fn a_rank_is_placed(service: &mut Service) -> Value {
 
 /// Ranks learn of the death of another one, by its number, and of what others have called instead.
 pub(crate) fn deaths_and_disagreements(service: &Service) {
-    for scenario in ["one-dies", "own-operator-one-dies", "recorded-one-dies"] {
+    for scenario in ["one-dies", "own-operator-one-dies", "recorded-one-dies", "source-one-dies"] {
         kill_the_last(service.ranks(scenario, 4));
     }
     for scenario in ["mismatch", "exchange-mismatch", "rooted-mismatch"] {
@@ -147,6 +147,8 @@ pub(crate) fn faults_are_blamed_on_their_rank(service: &Service) {
 pub(crate) enum Moment {
     Awaited,
     UnderWay,
+    /// Awaited by starts of one recording.
+    Recorded,
 }
 
 /// SP-4, GP-9: ranks work while `refusals` to the door, which takes orders, come true one after the other; then each of them
@@ -160,6 +162,7 @@ pub(crate) fn withdraw(
     let (scenario, waiting) = match moment {
         Moment::Awaited => ("withdrawn", ranks),
         Moment::UnderWay => ("withdrawn-under-way", 1),
+        Moment::Recorded => ("recorded-withdrawn", ranks),
     };
     let mut ranks = service.ranks(scenario, ranks);
     all_say(&mut ranks, "ready");

@@ -136,17 +136,17 @@ pub(crate) fn accumulated(group: &Group) {
     wait_for_line();
 }
 
-/// The first rank has posted all its starts when the ways to its memory are withdrawn, the other posts then: each adds what
-/// the other sends to what the start before has left.
+/// The first rank has posted all its starts when the ways to its memory are withdrawn, the others post then: each start adds
+/// what comes round the ring to what the one before has left.
 pub(crate) fn withdrawn(context: &Context, group: &Group) {
     let (rank, ranks) = me(group);
-    let (count, peer) = (50_000, (rank + 1) % ranks);
+    let (count, to, from) = (50_000, (rank + 1) % ranks, (rank + ranks - 1) % ranks);
     let sum = Reduction::new(Operator::Sum, Element::I64).expect("numbers are added");
     let (step, mut come, mut own) = (vec![rank as i64 + 1; count], vec![0i64; count], vec![7i64; count]);
     let bytes = 8 * count as u64;
     let mut recorder = group.record();
-    recorder.send(peer as u32, 3, step.as_ptr().cast(), bytes).expect("a rank");
-    recorder.receive(peer as u32, 3, come.as_mut_ptr().cast(), bytes).expect("a rank");
+    recorder.send(to as u32, 3, step.as_ptr().cast(), bytes).expect("a rank");
+    recorder.receive(from as u32, 3, come.as_mut_ptr().cast(), bytes).expect("a rank");
     recorder.barrier();
     recorder.reduce(sum, come.as_ptr().cast(), own.as_mut_ptr().cast(), count as u64).expect("apart");
     let recorded = recorder.end().expect("recorded");
@@ -156,10 +156,10 @@ pub(crate) fn withdrawn(context: &Context, group: &Group) {
     wait_for_line();
     // The last first: what it ends with is what all leave.
     early.unwrap_or_else(starts).into_iter().rev().for_each(end);
-    assert!(own.iter().all(|own| *own == 7 + CALLS as i64 * (peer as i64 + 1)));
+    assert!(own.iter().all(|own| *own == 7 + CALLS as i64 * (from as i64 + 1)));
     own.fill(0);
     end(call(&recorded));
-    assert!(own.iter().all(|own| *own == peer as i64 + 1), "what the program writes between its starts is seen");
+    assert!(own.iter().all(|own| *own == from as i64 + 1), "what the program writes between its starts is seen");
     recorded.free().expect("no call is in flight");
     say(context.memory_tier().name());
     wait_for_line();
