@@ -30,7 +30,7 @@ use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
 use crate::interface::{Call, CallKind, InFlight, MemRef, Moves, Pairs, Region, Signature, Step};
 use crate::multicast::{Block, chunks_of};
-use crate::outbox::{Completion, Outbox, Staging};
+use crate::outbox::{Completion, Fund, Outbox, Staging};
 use crate::pacing::{Portion, Share, transfer_time};
 use crate::wire::{MAX_BLOCKS, Message};
 
@@ -123,7 +123,7 @@ pub(crate) struct Collective {
     /// When news of it came while a local rank was absent.
     began: Option<Instant>,
     stand_in_at: Option<Instant>,
-    /// When scratch is asked for again that the quota did not allow.
+    /// When scratch is asked for again that others of the group came first for.
     equip_at: Option<Instant>,
     sends: Sends,
     /// Multicast batches handed to the driver and not yet done.
@@ -261,8 +261,7 @@ impl Collective {
             self.hand_over(cx, i, Region::Staging(id));
         }
         self.check_scratch(cx)?;
-        self.local_is_ready(cx);
-        Ok(())
+        self.local_is_ready(cx)
     }
 
     /// What came while the rank was absent, and what was made of it, goes from staging to its own buffer.
@@ -302,28 +301,29 @@ impl Collective {
     /// Stands in for all ranks that have not called (SP-6), if the staging quota allows it beside the scratch. Else for none:
     /// the collective cannot go on before the last of them has called, and what it held for the others would keep
     /// itself from its scratch, or those collectives from ending that the ranks still wait for.
-    fn stand_in(&mut self, cx: &mut Context<'_>) {
+    fn stand_in(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         self.stand_in_at = None;
         let absent = |local: &&mut Local| matches!(local.presence, Presence::Absent);
         let outputs = self.locals.iter_mut().filter(absent).map(|local| local.run.program().output_bytes);
         let bytes = outputs.fold(self.scratch.wanted(), u64::saturating_add);
-        if !cx.out.can_stage(cx.members.owner, bytes) || !self.take_scratch(cx) {
+        if !cx.out.can_stage(Fund::Late, cx.members.owner, bytes) || !self.take_scratch(cx, Fund::Late) {
             // Looked at again at the next chance: staging of another collective may have been given back.
             self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);
-            return;
+            return Ok(());
         }
         for local in self.locals.iter_mut().filter(absent) {
-            let staging = cx.out.stage(cx.members.owner, local.run.program().output_bytes);
+            let staging = cx.out.stage(Fund::Late, cx.members.owner, local.run.program().output_bytes);
             local.presence = Presence::StoodIn(staging.expect("there is room for all"));
             cx.out.step(cx.members.handle, self.instance, Step::StoodIn(local.rank));
         }
-        self.local_is_ready(cx);
+        self.local_is_ready(cx)
     }
 
-    fn local_is_ready(&mut self, cx: &mut Context<'_>) {
+    fn local_is_ready(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         self.retry_blocked();
-        self.try_enter(cx);
+        self.try_enter(cx)?;
         self.advance(cx);
+        Ok(())
     }
 
     fn retry_blocked(&mut self) {
@@ -333,16 +333,17 @@ impl Collective {
         }
     }
 
-    /// Enters the ready barrier if all is ready here. Called again when the window of the group has moved.
-    pub(crate) fn try_enter(&mut self, cx: &mut Context<'_>) {
+    /// Enters the ready barrier if all is ready here. Called again when the window of the group has moved. An error breaks
+    /// the group.
+    pub(crate) fn try_enter(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         self.equip_at = None;
         let ready = self.locals.iter().all(|l| !matches!(l.presence, Presence::Absent));
         if !matches!(self.phase, Phase::Gathering) || !ready || self.instance.0 > cx.members.window_end {
-            return;
+            return Ok(());
         }
-        if !self.take_scratch(cx) {
+        if !self.take_own_scratch(cx)? {
             self.equip_at = Some(cx.out.now + cx.config.stand_in_after * 4);
-            return;
+            return Ok(());
         }
         self.phase = Phase::Barrier;
         cx.out.step(cx.members.handle, self.instance, Step::Entered);
@@ -351,6 +352,7 @@ impl Collective {
         self.barrier.enter(&mut out);
         self.send_ready(cx, out);
         self.advance(cx);
+        Ok(())
     }
 
     /// A step of the ready barrier. The caller has compared the signatures. False when no such step can be.
@@ -535,15 +537,15 @@ impl Collective {
         [self.check_at, self.have_at, self.stand_in_at, self.equip_at].into_iter().flatten().min()
     }
 
-    /// Time has passed.
-    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
+    /// Time has passed. An error breaks the group.
+    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
         let (check, have, stand_in) = (due(self.check_at), due(self.have_at), due(self.stand_in_at));
         if due(self.equip_at) {
-            self.try_enter(cx);
+            self.try_enter(cx)?;
         }
         if stand_in {
-            self.stand_in(cx);
+            self.stand_in(cx)?;
         }
         if have {
             self.tell_have(cx);
@@ -551,6 +553,7 @@ impl Collective {
         if check {
             self.check(cx);
         }
+        Ok(())
     }
 
     /// `to` asks how large the blocks are, so that it can stand in for its ranks.

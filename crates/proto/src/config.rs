@@ -47,6 +47,8 @@ pub struct Config {
     pub staging_quota: u64,
     /// As many of them for the groups of one owner ([`ServiceProcess::assign_group`](crate::ServiceProcess::assign_group)).
     pub owner_staging_quota: u64,
+    /// Bytes of scratch, beside staging, for the calls of one owner that all its ranks here have made.
+    pub owner_scratch_quota: u64,
     /// Silence after which a neighbour is asked for a sign of life.
     pub heartbeat: Duration,
     /// Time without an acknowledgement that is owed, after which a service process is declared dead.
@@ -85,6 +87,7 @@ impl Default for Config {
             tuning: None,
             staging_quota: 1 << 30,
             owner_staging_quota: 512 << 20,
+            owner_scratch_quota: 2 << 30,
             heartbeat: Duration::from_secs(1),
             dead_after: Duration::from_millis(3500),
             timer_floor: Duration::from_millis(4),

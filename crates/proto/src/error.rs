@@ -96,9 +96,10 @@ pub enum CollectiveError {
         "{0} exists already with other members on a host of the group; make the group again, it draws a new handle"
     )]
     HandleTaken(GroupHandle),
-    /// What a reduction has to keep in memory of the service process on the way is more than its quota.
+    /// What a call, as a reduction, has to keep in memory of the service process on the way is more than its job's quota, or
+    /// than other groups leave of it: waiting for them could be for ever, as they may wait for this call on another host.
     #[error(
-        "the service process of {rank} would need {bytes} bytes of its own for this call, more than its quota of staging; raise that, or make calls on less"
+        "the service process of {rank} needs {bytes} bytes of scratch for this call, more than is left of its job's quota; raise that (outboardd --job-scratch), or make calls on less or on fewer groups at once"
     )]
     Staging {
         /// The lowest of the group's ranks that it serves.

@@ -49,7 +49,7 @@ use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{Call, Class, InFlight, MemRef, Moves, Order, Pairs, Region, Signature, Sizes, Step};
 use crate::link::{Tag, Tagged};
-use crate::outbox::{Completion, Staging};
+use crate::outbox::{Completion, Fund, Staging};
 use crate::wire::{MAX_BLOCKS, Message};
 
 /// What a byte counts of a source that has blocks for one service process only.
@@ -427,7 +427,7 @@ impl Exchange {
         match self.locals[i].presence {
             Presence::Called { .. } => Some(None),
             Presence::Absent { .. } => {
-                let staging = cx.out.stage(cx.members.owner, bytes);
+                let staging = cx.out.stage(Fund::Late, cx.members.owner, bytes);
                 if staging.is_none() {
                     // Looked at again at the next chance: staging of another collective may have been given back.
                     self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);

@@ -44,6 +44,8 @@ pub(crate) struct Members {
     pub(crate) window_end: u64,
     /// Instances that are to take scratch and have not: they take it in their order, so that no two wait for each other.
     pub(crate) unequipped: BTreeSet<InstanceId>,
+    /// How many hold scratch that counts to the calls of the owner.
+    pub(crate) equipped: u32,
 }
 
 impl Members {
@@ -94,6 +96,7 @@ impl Members {
             patience: config.timer_floor,
             window_end: window,
             unequipped: BTreeSet::new(),
+            equipped: 0,
         })
     }
 

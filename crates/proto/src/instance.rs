@@ -147,10 +147,7 @@ impl Instance {
     /// The window of the group has moved. An error breaks the group.
     pub(crate) fn try_enter(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         match self {
-            Instance::Collective(collective) => {
-                collective.try_enter(cx);
-                Ok(())
-            }
+            Instance::Collective(collective) => collective.try_enter(cx),
             Instance::Exchange(exchange) => exchange.try_open(cx),
             Instance::Unsized(_) => Ok(()),
         }
@@ -208,9 +205,14 @@ impl Instance {
         either!(self, i => i.poll_timeout())
     }
 
-    /// Time has passed.
-    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
-        either!(self, i => i.handle_timeout(cx));
+    /// Time has passed. An error breaks the group.
+    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
+        match self {
+            Instance::Collective(collective) => return collective.handle_timeout(cx),
+            Instance::Exchange(exchange) => exchange.handle_timeout(cx),
+            Instance::Unsized(call) => call.handle_timeout(cx),
+        }
+        Ok(())
     }
 
     /// There is something to multicast.

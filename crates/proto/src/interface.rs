@@ -615,6 +615,6 @@ pub struct Counters {
     pub frames: u64,
     /// Those of them without payload: announcements, requests, acknowledgements.
     pub control_frames: u64,
-    /// Most bytes of staging ever held at once.
+    /// Most bytes of staging and scratch ever held at once.
     pub staging_peak: u64,
 }

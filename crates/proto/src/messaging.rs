@@ -45,7 +45,7 @@ use crate::fragments::Bulk;
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{Call, CallKind, InFlight, MemRef, Order, Region, TaggedCall};
-use crate::outbox::{Completion, Staging};
+use crate::outbox::{Completion, Fund, Staging};
 use crate::wire::{Filled, Posted, TaggedMessage, Wanted};
 
 mod filling;
@@ -688,7 +688,7 @@ impl Messaging {
 
 /// Memory for a message that nobody receives yet, as far as it needs some; none where there is no room.
 fn stage(cx: &mut Context<'_>, bytes: u64) -> Option<Option<Staging>> {
-    if bytes == 0 { Some(None) } else { cx.out.stage(cx.members.owner, bytes).map(Some) }
+    if bytes == 0 { Some(None) } else { cx.out.stage(Fund::Late, cx.members.owner, bytes).map(Some) }
 }
 
 fn whole(staging: &Staging) -> MemRef {

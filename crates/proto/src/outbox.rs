@@ -1,6 +1,6 @@
 //! What the machines of one service process want done, collected until the driver polls for it.
 //!
-//! Invariant: orders keep the order in which they were given. Staging never exceeds the quota.
+//! Invariant: orders keep the order in which they were given. Staging never exceeds its quotas.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,9 +33,13 @@ pub(crate) struct Outbox {
     narrates: bool,
     staging_quota: u64,
     owner_quota: u64,
+    scratch_quota: u64,
+    /// Of both funds.
+    held: u64,
+    /// Of [`Fund::Late`].
     staging_used: u64,
-    /// What each owner of groups uses of it; none that uses none.
-    used_by: BTreeMap<u64, u64>,
+    /// What each owner of groups uses of a fund; none that uses none.
+    used_by: BTreeMap<(Fund, u64), u64>,
     next_staging: u64,
 }
 
@@ -54,6 +58,8 @@ impl Outbox {
             narrates: config.narrate,
             staging_quota: config.staging_quota,
             owner_quota: config.owner_staging_quota,
+            scratch_quota: config.owner_scratch_quota,
+            held: 0,
             staging_used: 0,
             used_by: BTreeMap::new(),
             next_staging: 1,
@@ -61,36 +67,43 @@ impl Outbox {
     }
 
     /// Memory of the service process, or none when the quota of all or of `owner` is used up.
-    pub(crate) fn stage(&mut self, owner: u64, bytes: u64) -> Option<Staging> {
-        if !self.can_stage(owner, bytes) {
+    pub(crate) fn stage(&mut self, fund: Fund, owner: u64, bytes: u64) -> Option<Staging> {
+        if !self.can_stage(fund, owner, bytes) {
             return None;
         }
-        self.staging_used += bytes;
-        *self.used_by.entry(owner).or_default() += bytes;
-        self.counters.staging_peak = self.counters.staging_peak.max(self.staging_used);
+        self.held += bytes;
+        match fund {
+            Fund::Late => self.staging_used += bytes,
+            Fund::Calls => {}
+        }
+        *self.used_by.entry((fund, owner)).or_default() += bytes;
+        self.counters.staging_peak = self.counters.staging_peak.max(self.held);
         let id = StagingId(self.next_staging);
         self.next_staging += 1;
         self.orders.push_back(Order::Stage { id, bytes });
-        Some(Staging { id, bytes, owner })
+        Some(Staging { id, bytes, fund, owner })
     }
 
     /// Whether [`Self::stage`] gives so much now.
-    pub(crate) fn can_stage(&self, owner: u64, bytes: u64) -> bool {
-        let used = self.used_by.get(&owner).copied().unwrap_or(0);
-        bytes <= self.staging_quota - self.staging_used && bytes <= self.owner_quota - used
-    }
-
-    /// Whether [`Self::stage`] can ever give so much at once.
-    pub(crate) fn could_stage(&self, bytes: u64) -> bool {
-        bytes <= self.staging_quota.min(self.owner_quota)
+    pub(crate) fn can_stage(&self, fund: Fund, owner: u64, bytes: u64) -> bool {
+        let used = self.used_by.get(&(fund, owner)).copied().unwrap_or(0);
+        match fund {
+            Fund::Late => bytes <= self.staging_quota - self.staging_used && bytes <= self.owner_quota - used,
+            Fund::Calls => bytes <= self.scratch_quota - used,
+        }
     }
 
     pub(crate) fn unstage(&mut self, staging: Staging) {
-        self.staging_used -= staging.bytes;
-        if let Some(used) = self.used_by.get_mut(&staging.owner) {
+        self.held -= staging.bytes;
+        match staging.fund {
+            Fund::Late => self.staging_used -= staging.bytes,
+            Fund::Calls => {}
+        }
+        let of = (staging.fund, staging.owner);
+        if let Some(used) = self.used_by.get_mut(&of) {
             *used -= staging.bytes;
             if *used == 0 {
-                self.used_by.remove(&staging.owner);
+                self.used_by.remove(&of);
             }
         }
         self.orders.push_back(Order::Unstage { id: staging.id });
@@ -198,11 +211,21 @@ pub(crate) struct Completion {
     pub(crate) rank: Rank,
 }
 
+/// To which of the quotas staging counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fund {
+    /// What is held for ranks that have not called.
+    Late,
+    /// What calls need that all local ranks have made.
+    Calls,
+}
+
 /// Staging in use. Given back with [`Outbox::unstage`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Staging {
     pub(crate) id: StagingId,
     pub(crate) bytes: u64,
+    pub(crate) fund: Fund,
     /// To whose quota it counts.
     owner: u64,
 }
@@ -214,13 +237,26 @@ mod tests {
     #[test]
     fn an_owner_at_its_quota_of_staging_leaves_the_rest_to_others() {
         let mut out = Outbox::new(&Config { staging_quota: 100, owner_staging_quota: 60, ..Config::default() });
-        let first = out.stage(1, 60).expect("within the quota");
-        assert_eq!(out.stage(1, 1), None);
-        let other = out.stage(2, 40).expect("another's");
-        assert_eq!(out.stage(2, 1), None, "the quota of all");
+        let first = out.stage(Fund::Late, 1, 60).expect("within the quota");
+        assert_eq!(out.stage(Fund::Late, 1, 1), None);
+        let other = out.stage(Fund::Late, 2, 40).expect("another's");
+        assert_eq!(out.stage(Fund::Late, 2, 1), None, "the quota of all");
         out.unstage(first);
-        assert!(out.stage(1, 60).is_some());
+        assert!(out.stage(Fund::Late, 1, 60).is_some());
         out.unstage(other);
-        assert_eq!(out.used_by, BTreeMap::from([(1, 60)]), "nothing is kept of who has nothing");
+        assert_eq!(out.used_by, BTreeMap::from([((Fund::Late, 1), 60)]), "nothing is kept of who has nothing");
+    }
+
+    #[test]
+    fn what_is_held_for_late_ranks_takes_nothing_from_calls() {
+        let config = Config { staging_quota: 100, owner_scratch_quota: 50, ..Config::default() };
+        let mut out = Outbox::new(&config);
+        out.stage(Fund::Late, 1, 100).expect("within the quota");
+        let own = out.stage(Fund::Calls, 1, 50).expect("of the call");
+        assert_eq!(out.stage(Fund::Calls, 1, 1), None);
+        assert!(out.stage(Fund::Calls, 2, 50).is_some(), "another's");
+        out.unstage(own);
+        assert_eq!(out.stage(Fund::Late, 1, 1), None);
+        assert_eq!((out.held, out.counters.staging_peak), (150, 200));
     }
 }

@@ -251,7 +251,7 @@ impl ServiceProcess {
         for (group, instance) in self.turns.iter().collect::<Vec<_>>() {
             let due = |g: &Group| g.instance(instance).and_then(Instance::poll_timeout).is_some_and(|t| t <= now);
             if self.groups.get(&group).is_some_and(due) {
-                self.with_instance(group, instance, |i, cx| i.handle_timeout(cx));
+                self.with_instance_or_break(group, instance, Instance::handle_timeout);
             }
             if self.groups.get(&group).and_then(|g| g.watch_due(instance)).is_some_and(|t| t <= now) {
                 self.watch_over(group, instance);

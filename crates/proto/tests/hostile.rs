@@ -177,7 +177,14 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn config() -> Config {
     let watchdog = Some(Duration::from_millis(3));
-    Config { chunk_bytes: 1000, staging_quota: 20_000, watchdog, narrate: true, ..Config::default() }
+    Config {
+        chunk_bytes: 1000,
+        staging_quota: 20_000,
+        owner_scratch_quota: 10_000,
+        watchdog,
+        narrate: true,
+        ..Config::default()
+    }
 }
 
 fn spec() -> GroupSpec {
@@ -217,7 +224,7 @@ impl Driver {
         }
         let (groups, collectives, backlog) = self.sp.load();
         assert!(groups <= 1 && collectives <= 1024 && backlog <= 8192, "bounds: {:?}", self.sp.load());
-        assert!(self.sp.counters().staging_peak <= 20_000, "the staging quota holds");
+        assert!(self.sp.counters().staging_peak <= 30_000, "the quotas hold");
     }
 
     fn apply(&mut self, step: &Step) {

@@ -119,6 +119,9 @@ pub struct Settings {
     /// As much of it for the ranks of one job
     #[arg(long, env = "OUTBOARD_JOB_STAGING", default_value = "512M")]
     pub job_staging: Bytes,
+    /// Memory, beside that, for reductions on their way that all ranks of one job on this host have called
+    #[arg(long, env = "OUTBOARD_JOB_SCRATCH", default_value = "2G")]
+    pub job_scratch: Bytes,
     /// Seconds after which a collective in flight is reported in the log, with the ranks that have not called it; again at
     /// doubling times; 0 for never
     #[arg(long, env = "OUTBOARD_WATCHDOG", default_value = "30")]
@@ -295,6 +298,7 @@ impl Settings {
             narrate: self.trace.is_some(),
             watchdog: Some(self.watchdog.0).filter(|after| !after.is_zero()),
             owner_staging_quota: self.job_staging.0,
+            owner_scratch_quota: self.job_scratch.0,
             ..Config::default()
         })
     }

@@ -107,7 +107,7 @@ impl Host {
         plan: &NetworkPlan,
         sabotage: Option<Sabotage>,
     ) -> Self {
-        let memory = Memory::new(store, config.staging_quota);
+        let memory = Memory::new(store, config.staging_quota.saturating_add(config.owner_scratch_quota));
         Host {
             sp: ServiceProcess::new(id, config, seed),
             memory,

@@ -28,8 +28,6 @@ pub fn mixed_choices(seed: u64) -> Scenario {
     let mut draw = Draw { rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6368_6f69_6365) };
     if draw.one_in(2) {
         scenario.config.tuning = Some(Arc::new(draw.tuning()));
-        // Scratch, as of reductions.
-        scenario.config.staging_quota = 256 << 20;
     }
     scenario
 }
@@ -53,8 +51,6 @@ pub fn mixed_reductions(seed: u64) -> Scenario {
     }
     if reduces {
         scenario.store = StoreKind::Bytes;
-        // Groups that each hold what the others wait for would wait for ever.
-        scenario.config.staging_quota = 256 << 20;
     }
     scenario
 }
@@ -314,6 +310,7 @@ impl Draw {
             offload_from: 0,
             staging_quota: self.of(&[256 << 10, 64 << 20, 64 << 20]),
             owner_staging_quota: u64::MAX,
+            owner_scratch_quota: 256 << 20,
             heartbeat: Duration::from_millis(200),
             dead_after: Duration::from_secs(4),
             timer_floor: Duration::from_micros(self.of(&[1000, 4000])),

@@ -199,8 +199,10 @@ impl Truth {
                 };
                 call.deadline == Some(after) && !missed.missing.is_empty() && missed.missing.named.iter().all(late)
             }
-            // Only where the quota is smaller than any that is drawn for what is drawn.
-            CollectiveError::Staging { bytes, .. } => *bytes > scenario.config.staging_quota,
+            // What fits the quota fits it beside other calls of its group, which are waited for.
+            CollectiveError::Staging { bytes, .. } => {
+                *bytes > scenario.config.owner_scratch_quota || scenario.groups.len() > 1
+            }
             CollectiveError::Message { source_rank, destination, tag, sent, expected } => {
                 let (from, to) = (source_rank.0 as usize, destination.0 as usize);
                 // It fails its receive alone.

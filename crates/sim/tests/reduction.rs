@@ -158,7 +158,7 @@ fn calls_that_do_not_fit_the_staging_together_follow_each_other() {
     let mut scenario = reduction(6, Combined::Allreduce, Element::F64, 40_000).ranks_per_host(2);
     scenario.groups[0].calls = vec![call(Combined::Allreduce, Element::F64, 40_000); 6];
     scenario.groups[0].window = 6;
-    scenario.config.staging_quota = 200_000;
+    (scenario.config.staging_quota, scenario.config.owner_scratch_quota) = (0, 200_000);
     let outcome = play(&scenario, 1);
     assert_eq!(outcome.errors, 0);
     assert!(outcome.counters.iter().all(|counters| counters.staging_peak <= 200_000));
@@ -167,8 +167,42 @@ fn calls_that_do_not_fit_the_staging_together_follow_each_other() {
 #[test]
 fn a_call_that_can_never_fit_the_staging_fails_on_all_ranks() {
     let mut scenario = reduction(6, Combined::Allreduce, Element::F64, 400_000).ranks_per_host(2);
-    scenario.config.staging_quota = 100_000;
+    scenario.config.owner_scratch_quota = 100_000;
     assert_eq!(play(&scenario, 1).errors, 6);
+}
+
+/// Two groups of all ranks of two hosts, of which each host calls another first.
+fn crossed(bytes: u64) -> Scenario {
+    let mut scenario = reduction(8, Combined::Allreduce, Element::F64, bytes).ranks_per_host(4);
+    scenario.groups.push(scenario.groups[0].clone());
+    for (group, late) in scenario.groups.iter_mut().zip([4..8, 0..4]) {
+        group.calls[0].late = late.map(|member| (member, Duration::from_millis(1))).collect();
+    }
+    scenario
+}
+
+/// On each host the one holds what the other needs there: what late ranks may be given does not bound what has been called.
+#[test]
+fn groups_that_hosts_begin_in_different_orders_do_not_wait_for_each_other() {
+    for staging in (0..=400_000).step_by(50_000) {
+        let mut scenario = crossed(40_000);
+        scenario.config.staging_quota = staging;
+        assert_eq!(play(&scenario, 1).errors, 0, "{staging} B of staging");
+    }
+}
+
+/// What other groups hold is not waited for: they might wait for this one, on the other host.
+#[test]
+fn groups_that_do_not_fit_the_scratch_together_fail_and_do_not_hang() {
+    let errors = |groups, scratch| {
+        let mut scenario = crossed(40_000);
+        scenario.groups.truncate(groups);
+        (scenario.config.staging_quota, scenario.config.owner_scratch_quota) = (0, scratch);
+        play(&scenario, 1).errors
+    };
+    let alone = (1..100).map(|step| step * 10_000).find(|scratch| errors(1, *scratch) == 0).expect("one fits");
+    assert!(errors(2, alone) > 0);
+    assert_eq!(errors(2, 2 * alone), 0);
 }
 
 /// When the last rank has its result, on hosts of one rank each, of fabrics that do not take more than their own queues hold.

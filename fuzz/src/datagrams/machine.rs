@@ -22,7 +22,7 @@ pub(super) struct Buffers {
 #[derive(Debug)]
 pub(super) struct Machine {
     sp: ServiceProcess,
-    staging_quota: u64,
+    quota: u64,
     calls: BTreeMap<CallId, (Call, Buffers)>,
     staging: BTreeMap<StagingId, u64>,
     joined: BTreeSet<Channel>,
@@ -33,7 +33,7 @@ pub(super) struct Machine {
 impl Machine {
     pub(super) fn new(id: SpId, config: Config) -> Self {
         Machine {
-            staging_quota: config.staging_quota,
+            quota: config.staging_quota + config.owner_scratch_quota,
             sp: ServiceProcess::new(id, config, id.0),
             calls: BTreeMap::new(),
             staging: BTreeMap::new(),
@@ -125,7 +125,7 @@ impl Machine {
             match order {
                 Order::Stage { id, bytes } => {
                     assert!(self.staging.insert(id, bytes).is_none(), "{id:?} is staged twice");
-                    assert!(self.staging.values().sum::<u64>() <= self.staging_quota, "the staging quota holds");
+                    assert!(self.staging.values().sum::<u64>() <= self.quota, "the quotas hold");
                 }
                 Order::Unstage { id } => assert!(self.staging.remove(&id).is_some(), "{id:?} is not staged"),
                 Order::Copy { from, to } => {

@@ -4,16 +4,19 @@
 //! | state | event | next |
 //! |---|---|---|
 //! | Unneeded | - | - |
-//! | Wanted | [`Collective::take_scratch`], its turn in the group, whose window has it, and the quota allows | Taken |
+//! | Wanted | its turn in the group, whose window has it, and what it is taken of ([`Fund`]) has it | Taken |
+//! | Wanted | the same, all ranks have called, and other groups hold what is missing | the group breaks |
 //! | Wanted, Taken | the end of the collective | Unneeded |
 //!
-//! Invariant: the instances of a group take theirs in their order, on every host: two of them never wait for each other's.
+//! Invariants: the instances of a group take theirs in their order, on every host: two of them never wait for each other's.
+//! What all local ranks have called never waits for another group, which may wait for it on another host, nor for what is
+//! held for ranks that are late, who may wait for it.
 
 use super::{Collective, Context, Local};
 use crate::error::CollectiveError;
 use crate::group::Members;
 use crate::ids::InstanceId;
-use crate::outbox::Staging;
+use crate::outbox::{Fund, Staging};
 
 /// Scratch begins where any element may lie.
 const ALIGN: u64 = 64;
@@ -59,21 +62,34 @@ impl Collective {
     /// Refuses what the quota can never allow.
     pub(super) fn check_scratch(&self, cx: &Context<'_>) -> Result<(), CollectiveError> {
         match self.scratch {
-            Scratch::Wanted { bytes } if !cx.out.could_stage(bytes) => {
-                Err(CollectiveError::Staging { rank: self.locals[0].rank, bytes })
-            }
+            Scratch::Wanted { bytes } if bytes > cx.config.owner_scratch_quota => Err(self.no_scratch(bytes)),
             Scratch::Unneeded | Scratch::Wanted { .. } | Scratch::Taken(_) => Ok(()),
         }
     }
 
-    /// Takes the scratch of all local ranks. False, and asked again later, while others of the group come first or the
-    /// quota does not allow it: what others hold is given back when they end.
-    pub(super) fn take_scratch(&mut self, cx: &mut Context<'_>) -> bool {
+    fn no_scratch(&self, bytes: u64) -> CollectiveError {
+        CollectiveError::Staging { rank: self.locals[0].rank, bytes }
+    }
+
+    /// Takes the scratch of a collective that all local ranks have called. False, and asked again later, while others of the
+    /// group come first or hold some of the quota, which they give back when they end. Fails where other groups hold it.
+    pub(super) fn take_own_scratch(&mut self, cx: &mut Context<'_>) -> Result<bool, CollectiveError> {
+        if self.take_scratch(cx, Fund::Calls) {
+            return Ok(true);
+        }
+        let Members { unequipped, equipped, .. } = &cx.members;
+        let waits = *equipped > 0 || unequipped.first() != Some(&self.instance);
+        if waits { Ok(false) } else { Err(self.no_scratch(self.scratch.wanted())) }
+    }
+
+    /// Takes the scratch of all local ranks, if it is its turn in the group and `fund` has it.
+    pub(super) fn take_scratch(&mut self, cx: &mut Context<'_>, fund: Fund) -> bool {
         let Scratch::Wanted { bytes } = self.scratch else { return true };
         let members = &cx.members;
         let turn = members.unequipped.first() == Some(&self.instance) && self.instance.0 <= members.window_end;
-        let Some(staging) = turn.then(|| cx.out.stage(cx.members.owner, bytes)).flatten() else { return false };
+        let Some(staging) = turn.then(|| cx.out.stage(fund, cx.members.owner, bytes)).flatten() else { return false };
         cx.members.unequipped.remove(&self.instance);
+        cx.members.equipped += u32::from(fund == Fund::Calls);
         let mut start = 0;
         for local in &mut self.locals {
             local.scratch = Some((staging.id, start));
@@ -88,6 +104,7 @@ impl Collective {
     pub(super) fn give_scratch_back(&mut self, cx: &mut Context<'_>) {
         cx.members.unequipped.remove(&self.instance);
         if let Scratch::Taken(staging) = std::mem::replace(&mut self.scratch, Scratch::Unneeded) {
+            cx.members.equipped -= u32::from(staging.fund == Fund::Calls);
             cx.out.unstage(staging);
         }
     }

@@ -28,8 +28,8 @@ impl ServiceProcess {
         Some(f(instance?, &mut Context { config: &self.config, members, out: &mut self.out }))
     }
 
-    /// As [`Self::with_instance`], for what may show that ranks disagree, which breaks the group.
-    pub(super) fn with_instance_or_break(
+    /// As [`Self::with_instance`], for what may show that the group cannot go on, which breaks it.
+    pub(in crate::service_process) fn with_instance_or_break(
         &mut self,
         group: GroupHandle,
         id: InstanceId,
