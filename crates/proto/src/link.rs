@@ -225,7 +225,7 @@ impl Link {
         self.forget_if(|e| e.owner == Some((group, instance)));
     }
 
-    /// The call has ended: what names its buffers is sent as nothing.
+    /// The call has ended: what names its buffers is sent as [what is left of it without them](Message::without_payload).
     pub fn forget_call(&mut self, call: CallId) {
         let names = |p: &MemRef| matches!(p.region, Region::Input(c) | Region::Output(c) if c == call);
         self.forget_if(|e| e.payload.iter().any(names));
@@ -238,8 +238,9 @@ impl Link {
 
     fn forget_if(&mut self, void: impl Fn(&Entry) -> bool) {
         for e in self.entries.iter_mut().filter(|e| void(e)) {
+            let message = Message::decode(&e.body).expect("own messages decode");
             e.body.clear();
-            Message::Void.encode(&mut e.body);
+            message.without_payload().encode(&mut e.body);
             self.payload_bytes -= bytes(&std::mem::take(&mut e.payload));
             e.owner = None;
             e.tag = None;
@@ -420,7 +421,10 @@ fn micros(now: Instant) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use outboard_plan::Rank;
+
     use super::*;
+    use crate::wire::{Posted, TaggedMessage};
 
     fn drain(a: &mut Link, now: Instant) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| a.poll(now).map(|(f, _)| f)).collect()
@@ -517,6 +521,26 @@ mod tests {
         assert_eq!(exchange(&mut a, &mut b), 1);
         assert!(a.has_room() && a.backlog() == 0);
         assert_eq!(exchange(&mut a, &mut b), 0, "nothing is asked for twice");
+    }
+
+    /// GP-1: an earlier call's message keeps its place before those that come after it.
+    #[test]
+    fn a_message_is_announced_still_when_its_bytes_are_void() {
+        let posted = |bytes, eager| Posted { destination: Rank(1), tag: 0, occurrence: 0, bytes, eager };
+        let post = |messages| {
+            let tagged = TaggedMessage::Post { source: Rank(0), recording: 0, call: 0, first: 5, messages };
+            Message::Tagged { group: GroupHandle(1), tagged }
+        };
+        let mut a = Link::new(Instant(0), Duration::from_millis(2));
+        let piece = MemRef { region: Region::Output(CallId(1)), offset: 0, len: 100 };
+        a.push(Instant(0), &post(vec![posted(100, true), posted(0, true)]), vec![piece], None, None);
+        let lost = a.poll(Instant(0)).expect("it is sent");
+        a.forget_call(CallId(1));
+        a.handle_timeout(a.poll_timeout().expect("it is not acknowledged"));
+        let (frame, payload) = a.poll(Instant(0)).expect("it is sent again");
+        let (header, body) = FrameHeader::decode(&frame, 0).expect("own frames decode");
+        assert_eq!((lost.1.len(), payload.len(), header.seq), (1, 0, 0));
+        assert_eq!(Message::decode(body), Ok(post(vec![posted(100, false), posted(0, true)])));
     }
 
     #[test]

@@ -38,6 +38,14 @@ fn gp_1_messages_arrive_in_order_or_fail_alone() {
     assert!(messages.len() as u64 > 10 * seeds() && too_long as u64 > seeds(), "{} {too_long}", messages.len());
 }
 
+/// A message whose memory had gone bad was sent as nothing, and the next one of its name took its receive (GP-1).
+#[test]
+fn a_seed_that_found_an_overtaking_message_stays_quiet() {
+    if let Err(failure) = run(&mixed_messages(2295), 2295) {
+        panic!("{failure}");
+    }
+}
+
 #[test]
 fn a_run_is_a_function_of_scenario_and_seed() {
     for seed in 0..20 {

@@ -233,6 +233,19 @@ impl Message {
         }
     }
 
+    /// What is still to be said where the payload cannot be read any more: nothing, but for tagged messages, whose place
+    /// among those of their name no later one may take.
+    #[must_use]
+    pub fn without_payload(self) -> Message {
+        match self {
+            Message::Tagged { group, tagged } => match tagged.without_payload() {
+                Some(tagged) => Message::Tagged { group, tagged },
+                None => Message::Void,
+            },
+            _ => Message::Void,
+        }
+    }
+
     /// Appends the message to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut w = Writer::new(out);

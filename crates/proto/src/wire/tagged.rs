@@ -131,6 +131,15 @@ impl TaggedMessage {
         }
     }
 
+    /// What is still said where the payload cannot be read any more: messages are announced in their order, since single
+    /// ones are matched by it, and nobody hands their bytes out.
+    pub(super) fn without_payload(self) -> Option<TaggedMessage> {
+        let TaggedMessage::Post { source, recording, call, first, mut messages } = self else { return None };
+        // One of no bytes is whole as it is.
+        messages.iter_mut().for_each(|posted| posted.eager &= posted.bytes == 0);
+        Some(TaggedMessage::Post { source, recording, call, first, messages })
+    }
+
     /// Appends everything behind the group.
     pub(super) fn encode<'w, 'out>(&self, w: &'w mut Writer<'out>) -> &'w mut Writer<'out> {
         match self {
