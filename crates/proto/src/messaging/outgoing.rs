@@ -8,9 +8,11 @@
 //! | sending | its last part is acknowledged | gone, its step is done |
 //!
 //! Small messages are eager: their bytes go along, and stay where they are until the other end has taken them, so that it
-//! may refuse what it has no room for by pulling it later. What the other end asks for unannounced goes by [`Filling`]. Invariants: messages to one service process are posted in the
-//! order in which they were sent; one frame holds messages of one call, so that the end of another call voids none of
-//! them. Never sees payload.
+//! may refuse what it has no room for by pulling it later. What the other end asks for unannounced goes by [`Filling`].
+//!
+//! Invariants: messages to one service process are posted in the order in which they were sent, and heard of in that order:
+//! what is posted stays announced when its call ends in an error, else a later message would take its receive. One frame
+//! holds messages of one call, so that the end of another call takes no bytes from them. Never sees payload.
 
 use std::collections::{BTreeMap, VecDeque};
 
