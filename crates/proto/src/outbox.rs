@@ -34,10 +34,6 @@ pub(crate) struct Outbox {
     staging_quota: u64,
     owner_quota: u64,
     scratch_quota: u64,
-    /// Of both funds.
-    held: u64,
-    /// Of [`Fund::Late`].
-    staging_used: u64,
     /// What each owner of groups uses of a fund; none that uses none.
     used_by: BTreeMap<(Fund, u64), u64>,
     next_staging: u64,
@@ -59,8 +55,6 @@ impl Outbox {
             staging_quota: config.staging_quota,
             owner_quota: config.owner_staging_quota,
             scratch_quota: config.owner_scratch_quota,
-            held: 0,
-            staging_used: 0,
             used_by: BTreeMap::new(),
             next_staging: 1,
         }
@@ -71,13 +65,8 @@ impl Outbox {
         if !self.can_stage(fund, owner, bytes) {
             return None;
         }
-        self.held += bytes;
-        match fund {
-            Fund::Late => self.staging_used += bytes,
-            Fund::Calls => {}
-        }
         *self.used_by.entry((fund, owner)).or_default() += bytes;
-        self.counters.staging_peak = self.counters.staging_peak.max(self.held);
+        self.counters.staging_peak = self.counters.staging_peak.max(self.used_by.values().sum());
         let id = StagingId(self.next_staging);
         self.next_staging += 1;
         self.orders.push_back(Order::Stage { id, bytes });
@@ -88,17 +77,15 @@ impl Outbox {
     pub(crate) fn can_stage(&self, fund: Fund, owner: u64, bytes: u64) -> bool {
         let used = self.used_by.get(&(fund, owner)).copied().unwrap_or(0);
         match fund {
-            Fund::Late => bytes <= self.staging_quota - self.staging_used && bytes <= self.owner_quota - used,
+            Fund::Late => {
+                let by_all: u64 = self.used_by.range((fund, 0)..=(fund, u64::MAX)).map(|(_, used)| used).sum();
+                bytes <= self.staging_quota - by_all && bytes <= self.owner_quota - used
+            }
             Fund::Calls => bytes <= self.scratch_quota - used,
         }
     }
 
     pub(crate) fn unstage(&mut self, staging: Staging) {
-        self.held -= staging.bytes;
-        match staging.fund {
-            Fund::Late => self.staging_used -= staging.bytes,
-            Fund::Calls => {}
-        }
         let of = (staging.fund, staging.owner);
         if let Some(used) = self.used_by.get_mut(&of) {
             *used -= staging.bytes;
@@ -257,6 +244,6 @@ mod tests {
         assert!(out.stage(Fund::Calls, 2, 50).is_some(), "another's");
         out.unstage(own);
         assert_eq!(out.stage(Fund::Late, 1, 1), None);
-        assert_eq!((out.held, out.counters.staging_peak), (150, 200));
+        assert_eq!((out.used_by.values().sum::<u64>(), out.counters.staging_peak), (150, 200));
     }
 }
