@@ -3,7 +3,9 @@
 //! root have one block, so that nobody waits for anybody but the root.
 //!
 //! A rank that calls has its blocks announced to the service processes of their destinations, which ask for them: a bounded
-//! number of bytes at a time, in the order of the plan, so that the receive link stays full and no switch queue overflows.
+//! number of bytes at a time, so that the receive link stays full and no switch queue overflows. The announcement also asks for
+//! the first bytes of what the rank expects: whoever calls later has them asked for already, and its link is busy at once, not
+//! when requests for its blocks have made their way behind the bytes of all the others.
 //! There is no barrier: ranks exchange as they come. Blocks for a rank that has not called wait announced, in the memory of
 //! their sources; when that has lasted too long they are pulled into staging (SP-6), so that no source is held by a rank
 //! that stays away. Blocks between local ranks go the same way, but by a copy.
@@ -17,6 +19,8 @@
 //! | block for a local rank | event | next |
 //! |---|---|---|
 //! | - | announced | announced |
+//! | - | its rank calls and there is room | coming, unannounced |
+//! | coming, unannounced | announced | coming |
 //! | announced | the rank has called and there is room, or it is stood in for | coming (a local one: here) |
 //! | coming | there is room, and more of it to ask for | coming |
 //! | coming | the last fragment | here, or staged when the rank has not called |
@@ -26,20 +30,19 @@
 //! they are announced, some sources would be asked by all at first and others only in the end.
 //!
 //! No block has more than a part of it under way, or the first to be announced would take all the room: those of a rank that is
-//! a little late would come last and alone. Room is used when there is enough of it for several pieces, so that one message
-//! asks for them.
-//!
-//! A source that has blocks for many is asked for more: of what is asked for, only its share of the source's link can arrive
-//! at once, so it counts by that share.
+//! a little late would come last and alone; nor has an all-to-all more in all than the bytes that leave while a request
+//! makes its way, or the last to call would have asked idle sources for more than a switch can queue. Room is used when there is
+//! enough of it for several pieces, so that one message asks for them.
 //!
 //! Invariants: every byte is asked for once; a call completes once and none of its buffers is named after that; at most
-//! [`Config::pull_bytes`](crate::Config) are under way as counted by share, or one piece; less beside small calls (MC-13).
+//! [`Config::pull_bytes`](crate::Config) are under way, of an all-to-all half as many more, or one piece, and once as many of what
+//! was not announced when it was asked for; less beside small calls (MC-13). Whoever stays away takes no room.
 //! Never sees payload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use outboard_plan::alltoall::Blocks;
-use outboard_plan::{AlltoallAlgorithm, Op, OpId, Rank, Span, alltoall};
+use outboard_plan::{AlltoallAlgorithm, OpId, Rank, Span, alltoall};
 
 use crate::collective::Context;
 use crate::error::CollectiveError;
@@ -50,10 +53,12 @@ use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{Call, Class, InFlight, MemRef, Moves, Order, Pairs, Region, Signature, Sizes, Step};
 use crate::link::{Tag, Tagged};
 use crate::outbox::{Completion, Fund, Staging};
+use crate::pacing::Portion;
 use crate::wire::{MAX_BLOCKS, Message};
 
-/// What a byte counts of a source that has blocks for one service process only.
-const WHOLE: u64 = 1 << 16;
+mod announcement;
+
+use announcement::Ahead;
 
 #[derive(Debug)]
 enum Phase {
@@ -89,13 +94,11 @@ struct Local {
 enum Inbound {
     Announced {
         bytes: u64,
-        /// What each of them counts while under way, of [`WHOLE`].
-        weight: u64,
     },
     /// `staging` is none where it goes straight to the rank's own buffer.
     Coming {
         bytes: u64,
-        weight: u64,
+        announced: bool,
         asked: u64,
         got: u64,
         staging: Option<Staging>,
@@ -132,9 +135,11 @@ pub(crate) struct Exchange {
     queue: BTreeSet<(u64, u32, Pair)>,
     /// Announced blocks of local ranks that may be copied.
     local_queue: BTreeSet<Pair>,
-    /// Bytes under way, by weight.
+    /// Bytes asked for, of blocks that are announced, that have not come.
     coming: u64,
     offered: BTreeMap<Pair, Offered>,
+    /// Asked for of local ranks that have not called, one entry for each pair at most.
+    ahead: BTreeMap<Pair, Ahead>,
     sends: Sends,
     /// Absent ranks are stood in for.
     standing: bool,
@@ -166,6 +171,7 @@ impl Exchange {
             local_queue: BTreeSet::new(),
             coming: 0,
             offered: BTreeMap::new(),
+            ahead: BTreeMap::new(),
             sends: Sends::default(),
             standing: false,
             stand_in_at: None,
@@ -225,7 +231,9 @@ impl Exchange {
         for local in &self.locals {
             match &local.presence {
                 Presence::Absent { .. } => absent.push(local.rank),
-                Presence::Called { run, .. } => awaits.extend(run.awaited().filter(|r| members.local(*r).is_none())),
+                Presence::Called { run, .. } => {
+                    awaits.extend(run.awaited().map(|(r, _)| r).filter(|r| members.local(*r).is_none()))
+                }
                 Presence::Ended => {}
             }
         }
@@ -267,7 +275,7 @@ impl Exchange {
     fn hand_over(&mut self, cx: &mut Context<'_>, i: usize, source: Rank) -> Result<(), CollectiveError> {
         let pair = (self.locals[i].rank, source);
         let bytes = match &self.inbound[&pair] {
-            Inbound::Announced { bytes, .. } | Inbound::Coming { bytes, .. } => *bytes,
+            Inbound::Announced { bytes } | Inbound::Coming { bytes, .. } => *bytes,
             Inbound::Staged(staging) => staging.bytes,
         };
         self.expect(pair, bytes, i)?;
@@ -307,95 +315,6 @@ impl Exchange {
         } else {
             Err(CollectiveError::Block { source_rank: source, sent, destination, expected })
         }
-    }
-
-    /// Announces the blocks of a rank that has called.
-    fn offer(&mut self, cx: &mut Context<'_>, i: usize) -> Result<(), CollectiveError> {
-        let source = self.locals[i].rank;
-        let mut announced: BTreeMap<SpId, Vec<(Rank, u64)>> = BTreeMap::new();
-        while let Presence::Called { call, run } = &mut self.locals[i].presence
-            && let Some(id) = run.next_ready()
-        {
-            match run.op(id) {
-                // Posted with the program.
-                Op::Recv { .. } => {}
-                Op::Copy { from, to } => {
-                    let piece = |region, span: Span| MemRef { region, offset: span.offset, len: span.len };
-                    cx.out.copy(piece(Region::Input(call.id), from), piece(Region::Output(call.id), to));
-                    run.complete(id);
-                }
-                Op::Send { to, span, .. } => {
-                    self.offered.insert((to, source), Offered { local: i, op: id, span });
-                    match cx.members.local(to) {
-                        Some(_) => self.announced(cx, (to, source), (span.len, WHOLE))?,
-                        None => announced.entry(cx.members.sp_of(to)).or_default().push((to, span.len)),
-                    }
-                }
-                Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("no exchange multicasts"),
-                Op::Reduce { .. } => unreachable!("no all-to-all reduces"),
-            }
-        }
-        let (group, instance, signature) = (cx.members.handle, self.instance, self.signature);
-        let among = u32::try_from(announced.len()).expect("as many as service processes at most");
-        for (sp, blocks) in announced {
-            for blocks in blocks.chunks(MAX_BLOCKS) {
-                let blocks = blocks.to_vec();
-                let message = Message::Announce { group, instance, signature, source, among, blocks };
-                cx.out.messages.push_back((sp, message));
-            }
-        }
-        Ok(())
-    }
-
-    /// Blocks for local ranks, of `source`, which has some for `among` service processes. False when no such blocks can be; an
-    /// error breaks the group.
-    pub(crate) fn handle_announce(
-        &mut self,
-        cx: &mut Context<'_>,
-        (source, among): (Rank, u32),
-        blocks: &[(Rank, u64)],
-    ) -> Result<bool, CollectiveError> {
-        if among == 0 || among as usize > cx.members.others().count() {
-            return Ok(false);
-        }
-        let weight = (WHOLE / u64::from(among)).max(1);
-        for &(destination, bytes) in blocks {
-            let Some(i) = cx.members.local(destination) else { return Ok(false) };
-            let repeated = match &mut self.locals[i].presence {
-                Presence::Absent { .. } | Presence::Ended => false,
-                Presence::Called { run, .. } => run.receive(source, 0).is_some_and(|r| r.done),
-            };
-            if repeated || self.inbound.contains_key(&(destination, source)) {
-                return Ok(false);
-            }
-            self.announced(cx, (destination, source), (bytes, weight))?;
-        }
-        self.advance(cx);
-        Ok(true)
-    }
-
-    fn announced(
-        &mut self,
-        cx: &mut Context<'_>,
-        pair: Pair,
-        (bytes, weight): (u64, u64),
-    ) -> Result<(), CollectiveError> {
-        let i = cx.members.local(pair.0).expect("the caller has looked it up");
-        self.expect(pair, bytes, i)?;
-        self.inbound.insert(pair, Inbound::Announced { bytes, weight });
-        let absent = match &mut self.locals[i].presence {
-            Presence::Absent { wanted } => {
-                wanted.get_or_insert(cx.out.now);
-                true
-            }
-            Presence::Called { .. } | Presence::Ended => false,
-        };
-        if !absent || self.standing {
-            self.want(cx, pair);
-        } else if self.open && self.stand_in_at.is_none() {
-            self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after);
-        }
-        Ok(())
     }
 
     /// An announced block may be asked for.
@@ -438,39 +357,58 @@ impl Exchange {
         }
     }
 
+    /// Bytes that may be under way: more where sources send to many at once, so that a part of their link is all that can
+    /// arrive at a time.
+    fn most(&self, portion: Portion) -> u64 {
+        match self.signature.kind.class().moves {
+            Moves::Blocks(Pairs::All) => portion.pulled * 3 / 2,
+            _ => portion.pulled,
+        }
+    }
+
+    /// Whether so many more bytes may be under way.
+    fn has_room(&self, portion: Portion, more: u64) -> bool {
+        self.coming == 0 || self.coming.saturating_add(more) <= self.most(portion)
+    }
+
+    /// Bytes of each of the blocks that are known of that may be under way.
+    fn of_one(&self, portion: Portion) -> u64 {
+        portion.of_one(self.most(portion), self.inbound.len())
+    }
+
     /// Asks for blocks while there is room.
     fn pull(&mut self, cx: &mut Context<'_>) {
         let mut pulls: BTreeMap<SpId, BTreeMap<Pair, u64>> = BTreeMap::new();
         let portion = cx.portion();
-        let (most, largest) = (portion.pulled.saturating_mul(WHOLE), portion.pull);
-        if self.coming > 0 && self.coming > (portion.pulled - portion.pull_room).saturating_mul(WHOLE) {
+        if !self.has_room(portion, portion.pull_room) {
             return;
         }
         while let Some(&(asked, distance, pair)) = self.queue.first() {
-            let (bytes, weight, got) = match self.inbound[&pair] {
-                Inbound::Announced { bytes, weight } => (bytes, weight, 0),
-                Inbound::Coming { bytes, weight, got, .. } => (bytes, weight, got),
+            let (bytes, got) = match self.inbound[&pair] {
+                Inbound::Announced { bytes } => (bytes, 0),
+                Inbound::Coming { bytes, got, .. } => (bytes, got),
                 Inbound::Staged(_) => unreachable!("what is here is not asked for"),
             };
-            let piece = (bytes - asked).min(largest);
-            if asked > got && asked + piece - got > portion.of_one_block {
+            let piece = (bytes - asked).min(portion.pull);
+            if asked > got && asked + piece - got > self.of_one(portion) {
                 self.queue.remove(&(asked, distance, pair));
                 continue;
             }
-            if self.coming > 0 && self.coming.saturating_add(piece * weight) > most {
+            if !self.has_room(portion, piece) {
                 break;
             }
             self.queue.remove(&(asked, distance, pair));
             let (destination, source) = pair;
             if asked == 0 {
                 let Some(staging) = self.place(cx, destination, bytes) else { continue };
-                self.inbound.insert(pair, Inbound::Coming { bytes, weight, asked, got: 0, staging });
+                let coming = Inbound::Coming { bytes, announced: true, asked, got: 0, staging };
+                self.inbound.insert(pair, coming);
             }
             let up_to = asked + piece;
             if let Some(Inbound::Coming { asked, .. }) = self.inbound.get_mut(&pair) {
                 *asked = up_to;
             }
-            self.coming += piece * weight;
+            self.coming += piece;
             if up_to < bytes {
                 self.queue.insert((up_to, distance, pair));
             }
@@ -567,16 +505,17 @@ impl Exchange {
         payload_len: u32,
     ) -> bool {
         let (pair, len) = ((destination, source), u64::from(payload_len));
+        let of_one = self.of_one(cx.portion());
         let Some(i) = cx.members.local(destination) else { return false };
-        let Some(Inbound::Coming { bytes, weight, asked, got, staging }) = self.inbound.get_mut(&pair) else {
+        let Some(Inbound::Coming { bytes, announced: true, asked, got, staging }) = self.inbound.get_mut(&pair) else {
             return false;
         };
         if total != *bytes || offset != *got || len == 0 || len > *asked - offset {
             return false;
         }
         *got += len;
-        self.coming -= len * *weight;
-        if *asked < total && *asked - *got <= cx.portion().of_one_block / 3 * 2 {
+        self.coming -= len;
+        if *asked < total && *asked - *got <= of_one / 2 {
             self.queue.insert((*asked, distance(cx, pair), pair));
         }
         let whole = *got == total;
@@ -649,7 +588,10 @@ impl Exchange {
         for local in &mut self.locals {
             if let Presence::Called { run, .. } = &mut local.presence
                 && let Some(receive) = run.receive(gone, 0).filter(|r| !r.done)
-                && !self.inbound.contains_key(&(local.rank, gone))
+                && matches!(
+                    self.inbound.get(&(local.rank, gone)),
+                    None | Some(Inbound::Coming { announced: false, .. })
+                )
             {
                 return block(gone, 0, local.rank, receive.span.len);
             }
@@ -731,6 +673,7 @@ impl Exchange {
         if self.alive() {
             self.phase = Phase::Failed(error);
             self.sends.clear();
+            self.ahead.clear();
             self.queue.clear();
             self.local_queue.clear();
             self.stand_in_at = None;

@@ -328,8 +328,14 @@ impl Link {
         }
     }
 
-    /// The next frame to send at `now`, as header with message, and payload.
+    /// The next frame to send at `now`, as header with message, and payload: a message, or else an acknowledgement that is due.
     pub fn poll(&mut self, now: Instant) -> Option<(Vec<u8>, Vec<MemRef>)> {
+        self.poll_message(now).or_else(|| self.poll_bare(now))
+    }
+
+    /// The next frame that carries a message. Whoever can queue more does so before [`Self::poll`], which may then have an
+    /// acknowledgement the less to send by itself.
+    pub fn poll_message(&mut self, now: Instant) -> Option<(Vec<u8>, Vec<MemRef>)> {
         // When the window has become smaller than what is in flight, no message with bytes follows that could ask.
         let stuck = self.payload_bytes > 0 && !self.has_room() && self.all_sent() && self.asked <= self.una;
         if stuck || self.beat_at().is_some_and(|t| t <= now) {
@@ -361,14 +367,16 @@ impl Link {
             self.acknowledged();
             return Some((frame, payload));
         }
-        if self.ack_due.is_some_and(|t| t <= now) {
-            let header = self.header(now, FrameKind::Bare, self.cursor, false, &[]);
-            let mut frame = Vec::with_capacity(crate::wire::FRAME_HEADER_BYTES);
-            header.encode(&mut frame);
-            self.acknowledged();
-            return Some((frame, Vec::new()));
-        }
         None
+    }
+
+    fn poll_bare(&mut self, now: Instant) -> Option<(Vec<u8>, Vec<MemRef>)> {
+        self.ack_due.filter(|t| *t <= now)?;
+        let header = self.header(now, FrameKind::Bare, self.cursor, false, &[]);
+        let mut frame = Vec::with_capacity(crate::wire::FRAME_HEADER_BYTES);
+        header.encode(&mut frame);
+        self.acknowledged();
+        Some((frame, Vec::new()))
     }
 
     fn all_sent(&self) -> bool {

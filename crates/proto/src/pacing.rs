@@ -111,8 +111,10 @@ impl Pace {
 
 /// Time that one group keeps a link from another with one piece, and with what it has queued beside.
 const TURN: Duration = Duration::from_micros(64);
-/// What is queued where no small call waits for it: enough for a service process that the machine lets wait.
-const UNHURRIED: Duration = Duration::from_millis(4);
+/// What is queued where no small call waits for it: enough for a service process that the machine lets wait, yet so little that
+/// requests for blocks, which wait behind it, keep up. With 4 ms, hosts whose links sent at full rate asked so late that theirs
+/// received at two thirds of it, and stayed so.
+const UNHURRIED: Duration = Duration::from_millis(1);
 /// A call is small when it may wait behind another group for more than so many times as long as its own bytes take.
 const FEW: u64 = 4;
 /// A round trip longer than this was measured behind a queue.
@@ -121,10 +123,8 @@ const LONGEST_TRIP: Duration = Duration::from_micros(250);
 const LEAST_PIECE: u64 = 8 << 10;
 /// Datagrams likewise.
 const LEAST_BATCH: u64 = 4;
-/// What is asked for at once is so small a part of what may be: large enough to cost little, yet several sources are busy.
-const PULLS: u64 = 16;
 /// Pieces on a link alone, of which one acknowledgement tells of several.
-const ON_EACH: u64 = 4;
+const ON_EACH: u64 = 3;
 
 /// What other groups have in flight at a service process beside one (MC-13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,14 +169,14 @@ impl Smallness {
 pub(crate) struct Portion {
     /// Bytes of one fragment or repair.
     pub(crate) piece: u64,
-    /// Bytes asked for of all sources together (SP-5).
+    /// Bytes asked for of all sources together (SP-5) when they send to nobody else.
     pub(crate) pulled: u64,
     /// Bytes of a block asked for at once.
     pub(crate) pull: u64,
     /// Bytes for which there must be room before more is asked for.
     pub(crate) pull_room: u64,
-    /// Bytes of a block asked for that have not come.
-    pub(crate) of_one_block: u64,
+    /// Most bytes of a block asked for that have not come.
+    of_one_block: u64,
     /// Bytes queued on all links together beyond what a round trip takes.
     queued: u64,
     /// Pieces that may be queued on each link however many there are.
@@ -208,14 +208,26 @@ impl Portion {
                 Portion {
                     piece: fragment,
                     pulled,
-                    pull: (pulled / PULLS).max(1),
-                    pull_room: pulled / PULLS * 2,
+                    // As whole pieces, so that they come as such.
+                    pull: fragment,
+                    pull_room: fragment * 2,
                     of_one_block: pulled / 2,
                     queued,
                     on_each: ON_EACH,
                 }
             }
         }
+    }
+
+    /// Bytes asked for, and not here, of each of so many blocks that share room for `most` bytes: two pieces at least, so that
+    /// the next is asked for while one comes.
+    pub(crate) fn of_one(&self, most: u64, blocks: usize) -> u64 {
+        (most / blocks.max(1) as u64).max(self.piece * 2).min(self.of_one_block)
+    }
+
+    /// Bytes asked for of each of so many blocks before anything is known of their sources.
+    pub(crate) fn ahead(&self, blocks: usize) -> u64 {
+        (self.pulled / blocks.max(1) as u64).max(LEAST_PIECE).min(self.of_one_block)
     }
 
     /// Bytes of bulk that may be queued and in flight to one of `links` peers that there is bulk for, with this round trip.

@@ -17,7 +17,7 @@ use crate::error::CollectiveError;
 use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
 use crate::instance::Instance;
 use crate::interface::{Call, Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, ReceivedDatagram, Transmit};
-use crate::link::{Received, Tagged};
+use crate::link::{Link, Received, Tagged};
 use crate::messaging::{RecordError, Recording};
 use crate::outbox::Outbox;
 use crate::pacing::{Company, Pace, Pacer, Smallness};
@@ -268,10 +268,10 @@ impl ServiceProcess {
     /// The next thing to send at `now`. Not polled while the fabric is full.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         self.out.now = now;
-        let frame = self.poll_frame(now);
+        let frame = self.poll_frame(now, Link::poll_message);
         let transmit = frame.or_else(|| {
             self.fill_links();
-            self.poll_frame(now)
+            self.poll_frame(now, Link::poll)
         });
         let transmit = transmit.or_else(|| self.next_batch(now));
         self.settle();

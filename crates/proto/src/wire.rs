@@ -13,12 +13,12 @@ mod writer;
 
 pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
-pub use message::{MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message};
+pub use message::{MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, MAX_TERMS, Message, Terms};
 pub use reader::DecodeError;
 pub use recording::{MAX_PIECES, RecordedMemory};
 pub use tagged::{Filled, MAX_FILLED, MAX_NUMBERS, MAX_POSTED, Posted, TaggedMessage, Wanted};
 
 /// Version of everything on the wire. Service processes of different versions refuse each other's groups.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 /// Largest frame without payload, bytes.
 pub const MAX_FRAME_HEADER: usize = 512;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Element, Operator, Rank, Reduction, Span};
-use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message};
+use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message, Terms};
 use outboard_proto::{
     Absentee, Absentees, Call, CallId, CallKind, Config, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant,
     Member, ReceivedDatagram, ServiceProcess, Signature, SpId, Transmit, sizes_digest,
@@ -97,13 +97,15 @@ fn of_blocks() -> impl Strategy<Value = Message> {
         Just(Signature { kind: GATHER, bytes: 2000 }),
         Just(Signature { kind: SCATTERV, bytes: 0 }),
     ];
-    let bytes = prop_oneof![Just(2000u64), Just(1), Just(u64::MAX)];
+    let bytes = || prop_oneof![Just(2000u64), Just(1), Just(u64::MAX)];
+    let terms = (rank(), bytes(), prop::option::of((bytes(), 1u64..3000))).prop_map(|(with, sends, asked)| {
+        let (expects, up_to) = asked.map_or((0, 0), |(expects, up_to)| (expects, up_to.min(expects)));
+        Terms { with, sends: if expects == 1 { 0 } else { sends }, expects, up_to }
+    });
     let up_to = prop_oneof![Just(0u64), Just(1), Just(4096), Just(u64::MAX)];
     prop_oneof![
-        (instance(), exchange, rank(), 0u32..5, prop::collection::vec((rank(), bytes), 1..3)).prop_map(
-            move |(instance, signature, source, among, blocks)| {
-                Message::Announce { group, instance, signature, source, among, blocks }
-            }
+        (instance(), exchange, rank(), prop::collection::vec(terms, 1..3)).prop_map(
+            move |(instance, signature, rank, terms)| Message::Announce { group, instance, signature, rank, terms }
         ),
         instance().prop_map(move |instance| Message::AskSizes { group, instance }),
         (instance(), 0u32..4, prop::collection::vec(prop_oneof![Just(2000u64), Just(u64::MAX)], 1..5))

@@ -3,7 +3,7 @@
 use outboard_plan::{Rank, Reduction};
 use outboard_proto::wire::{
     DatagramHeader, Filled, FrameHeader, FrameKind, MAX_BLOCKS, MAX_FILLED, MAX_FRAME_HEADER, MAX_NUMBERS, MAX_POSTED,
-    MAX_RANGES, MAX_SOURCES, Message, Posted, TaggedMessage, Wanted,
+    MAX_RANGES, MAX_SOURCES, MAX_TERMS, Message, Posted, TaggedMessage, Terms, Wanted,
 };
 use outboard_proto::{
     Absentee, Absentees, CallKind, CollectiveError, DeadlineMissed, GroupHandle, InstanceId, MAX_ABSENT, Signature,
@@ -215,13 +215,19 @@ fn of_streams() -> impl Strategy<Value = Message> {
 }
 
 fn of_blocks() -> impl Strategy<Value = Message> {
-    let announced = prop::collection::vec((rank(), 1u64..), 1..=MAX_BLOCKS);
-    prop_oneof![
-        (group(), instance(), exchange(), rank(), any::<u32>(), announced).prop_map(
-            |(group, instance, signature, source, among, blocks)| {
-                Message::Announce { group, instance, signature, source, among, blocks }
+    let terms =
+        (rank(), any::<u64>(), 1u64.., any::<u64>(), any::<bool>()).prop_map(|(with, sends, expects, up_to, asks)| {
+            if asks {
+                Terms { with, sends, expects, up_to: up_to.clamp(1, expects) }
+            } else {
+                Terms { with, sends: sends.max(1), expects: 0, up_to: 0 }
             }
-        ),
+        });
+    let terms = prop::collection::vec(terms, 1..=MAX_TERMS);
+    prop_oneof![
+        (group(), instance(), exchange(), rank(), terms).prop_map(|(group, instance, signature, rank, terms)| {
+            Message::Announce { group, instance, signature, rank, terms }
+        }),
         (group(), instance(), prop::collection::vec((rank(), rank(), any::<u64>()), 1..=MAX_BLOCKS))
             .prop_map(|(group, instance, blocks)| Message::Pull { group, instance, blocks }),
         (group(), instance()).prop_map(|(group, instance)| Message::AskSizes { group, instance }),

@@ -2,7 +2,8 @@
 
 use outboard_plan::{Element, Operator, Rank, Reduction};
 use outboard_proto::wire::{
-    DATAGRAM_HEADER_BYTES, DatagramHeader, FrameHeader, FrameKind, MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message,
+    DATAGRAM_HEADER_BYTES, DatagramHeader, FrameHeader, FrameKind, MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, MAX_TERMS,
+    Message, Terms,
 };
 use outboard_proto::{CallKind, CollectiveError, Config, GroupHandle, InstanceId, Signature, SpId};
 use outboard_sim::Tape;
@@ -74,6 +75,15 @@ fn blocks(tape: &mut Tape<'_>) -> usize {
         0xff => MAX_BLOCKS,
         few => usize::from(few % 4),
     }
+}
+
+fn terms(tape: &mut Tape<'_>) -> Terms {
+    let (with, sends) = (Rank(tape.number32()), tape.number());
+    if tape.flip() {
+        return Terms { with, sends, expects: 0, up_to: 0 };
+    }
+    let expects = tape.number();
+    Terms { with, sends, expects, up_to: if tape.flip() { tape.number() } else { expects.min(4096) } }
 }
 
 fn error(tape: &mut Tape<'_>) -> CollectiveError {
@@ -155,9 +165,8 @@ fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
         }
         8 => Message::Complete { group, instance },
         11 => {
-            let blocks = (0..blocks(tape)).map(|_| (Rank(tape.number32()), tape.number())).collect();
-            let among = u32::from(tape.byte() % 5);
-            Message::Announce { group, instance, signature: signature(tape), source, among, blocks }
+            let terms = (0..blocks(tape).min(MAX_TERMS)).map(|_| terms(tape)).collect();
+            Message::Announce { group, instance, signature: signature(tape), rank: source, terms }
         }
         12 => {
             let blocks =

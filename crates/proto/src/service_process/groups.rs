@@ -357,8 +357,8 @@ impl ServiceProcess {
             Message::Ready { instance, step, signature, rank, .. } => {
                 self.handle_ready(handle, instance, (from_index, step), (signature, rank))
             }
-            Message::Announce { instance, signature, source, among, blocks, .. } => {
-                self.handle_announce(handle, instance, (from, signature), (source, among), &blocks)
+            Message::Announce { instance, signature, rank, terms, .. } => {
+                self.handle_announce(handle, instance, (from, signature), rank, &terms)
             }
             Message::Sizes { instance, first, sizes, .. } => self.handle_sizes(handle, instance, (from, first), &sizes),
             Message::Tagged { tagged, .. } => self.handle_tagged(handle, from, &tagged, payload_len),

@@ -13,7 +13,7 @@ use crate::collective::Context;
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, Instant, SpId};
-use crate::interface::{Event, Transmit};
+use crate::interface::{Event, MemRef, Transmit};
 use crate::link::{Link, Tag, Tagged};
 use crate::messaging::MESSAGING;
 use crate::pacing::Portion;
@@ -96,10 +96,13 @@ impl Peer {
     }
 }
 
+/// What a link may be asked for: [`Link::poll`] or [`Link::poll_message`].
+type Poll = fn(&mut Link, Instant) -> Option<(Vec<u8>, Vec<MemRef>)>;
+
 /// The frame of the first of `peers` that has one.
-fn poll_first<'a>(peers: impl Iterator<Item = (&'a SpId, &'a mut Peer)>, now: Instant) -> Option<Transmit> {
+fn poll_first<'a>(peers: impl Iterator<Item = (&'a SpId, &'a mut Peer)>, now: Instant, poll: Poll) -> Option<Transmit> {
     peers.into_iter().filter(|(_, peer)| peer.is_reachable()).find_map(|(to, peer)| {
-        let (header, payload) = peer.link.poll(now)?;
+        let (header, payload) = poll(&mut peer.link, now)?;
         Some(Transmit::Frame { to: *to, header, payload })
     })
 }
@@ -197,11 +200,11 @@ impl ServiceProcess {
         }
     }
 
-    pub(super) fn poll_frame(&mut self, now: Instant) -> Option<Transmit> {
+    pub(super) fn poll_frame(&mut self, now: Instant, poll: Poll) -> Option<Transmit> {
         // In turns that everybody begins with another: sent to in one order by all, peers would wait for each other's bytes.
         let later = (Bound::Excluded(self.sent_to), Bound::Unbounded);
-        let frame = poll_first(self.peers.range_mut(later), now)
-            .or_else(|| poll_first(self.peers.range_mut(..=self.sent_to), now))?;
+        let frame = poll_first(self.peers.range_mut(later), now, poll)
+            .or_else(|| poll_first(self.peers.range_mut(..=self.sent_to), now, poll))?;
         if let Transmit::Frame { to, payload, .. } = &frame {
             self.sent_to = *to;
             self.out.counters.frames += 1;
@@ -210,8 +213,9 @@ impl ServiceProcess {
         Some(frame)
     }
 
-    /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room: a piece of each group in turn
-    /// (MC-13).
+    /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room, one piece to each, of the groups in
+    /// turn (MC-13): what comes meanwhile waits behind no more than that while the fabric is full. Called when all links have
+    /// sent what they had.
     pub(super) fn fill_links(&mut self) {
         let portion = Portion::new(&self.config, self.out.company);
         let mut targets = BTreeSet::new();
@@ -227,7 +231,7 @@ impl ServiceProcess {
         for to in targets {
             let Some(peer) = self.peers.get_mut(&to).filter(|p| p.address.is_some()) else { continue };
             peer.link.set_window(portion.queued(&self.config, links, peer.link.least_round_trip()));
-            while peer.link.has_room() {
+            if peer.link.has_room() {
                 let next = self.turns.after(peer.served).find_map(|(group, instances)| {
                     let g = self.groups.get_mut(&group)?;
                     instances.iter().find_map(|instance| {
@@ -240,7 +244,7 @@ impl ServiceProcess {
                         Some((group, *instance, found?.next_bulk(&mut cx, to)?))
                     })
                 });
-                let Some((group, instance, bulk)) = next else { break };
+                let Some((group, instance, bulk)) = next else { continue };
                 peer.served = Some(group);
                 peer.link.push(self.out.now, &bulk.message, bulk.payload, Some((group, instance)), bulk.tag);
             }

@@ -17,8 +17,37 @@ use crate::overdue::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT};
 pub const MAX_RANGES: usize = 48;
 /// Most sources in one `Have`.
 pub const MAX_SOURCES: usize = 96;
-/// Most blocks in one `Announce` or `Pull`.
+/// Most blocks in one `Pull` or `Sizes`.
 pub const MAX_BLOCKS: usize = 24;
+/// Most ranks in one `Announce`.
+pub const MAX_TERMS: usize = 12;
+
+/// What a rank that calls an exchange has for another, and what of its bytes that one may send at once. Not all zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// The other.
+    pub with: Rank,
+    /// Bytes for it.
+    pub sends: u64,
+    /// Bytes expected of it, when some are asked for ahead of their announcement, else 0.
+    pub expects: u64,
+    /// Up to which of them they may come: 1 to `expects`, 0 where that is 0.
+    pub up_to: u64,
+}
+
+impl Terms {
+    /// Where the other has ended without any of it.
+    pub(crate) fn unmet(&self, rank: Rank) -> CollectiveError {
+        match *self {
+            Terms { with, sends: 0, expects, .. } => {
+                CollectiveError::Block { source_rank: with, sent: 0, destination: rank, expected: expects }
+            }
+            Terms { with, sends, .. } => {
+                CollectiveError::Block { source_rank: rank, sent: sends, destination: with, expected: 0 }
+            }
+        }
+    }
+}
 
 /// A message between service processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,12 +156,10 @@ pub enum Message {
         instance: InstanceId,
         /// What is called.
         signature: Signature,
-        /// Whose blocks.
-        source: Rank,
-        /// For how many other service processes it has some, at least 1.
-        among: u32,
-        /// For whom, and how many bytes, at least 1; 1 to [`MAX_BLOCKS`] entries.
-        blocks: Vec<(Rank, u64)>,
+        /// Who calls.
+        rank: Rank,
+        /// With ranks of the receiver; 1 to [`MAX_TERMS`] entries.
+        terms: Vec<Terms>,
     },
     /// Asks for blocks that were announced, or for more of them; each comes as `Data` with index 0 (SP-5).
     Pull {
@@ -269,9 +296,9 @@ impl Message {
             Message::Complete { group, instance } => w.call(8, *group, *instance),
             Message::Lost { group, rank, after, well } => w.call(9, *group, *after).u32(rank.0).u8((*well).into()),
             Message::Abort { group, fingerprint, error } => w.head(10, *group).u64(*fingerprint).error(error),
-            Message::Announce { group, instance, signature, source, among, blocks } => {
-                let w = w.call(11, *group, *instance).signature(signature).u32(source.0).u32(*among);
-                w.list(blocks, MAX_BLOCKS, |w, (destination, bytes)| w.u32(destination.0).u64(*bytes))
+            Message::Announce { group, instance, signature, rank, terms } => {
+                let w = w.call(11, *group, *instance).signature(signature).u32(rank.0);
+                w.list(terms, MAX_TERMS, |w, t| w.u32(t.with.0).u64(t.sends).u64(t.expects).u64(t.up_to))
             }
             Message::Pull { group, instance, blocks } => {
                 w.call(12, *group, *instance).list(blocks, MAX_BLOCKS, |w, (source, destination, up_to)| {
@@ -356,23 +383,18 @@ impl Message {
                 Message::Lost { group, rank, after: instance, well: well == 1 }
             }
             11 => {
-                let (signature, source) = (read_signature(r)?, Rank(r.u32()?));
+                let (signature, rank) = (read_signature(r)?, Rank(r.u32()?));
                 if !signature.kind.is_exchange() {
                     return Err(DecodeError::Value("call kind"));
                 }
-                let block = |r: &mut Reader<'_>| match (Rank(r.u32()?), r.u64()?) {
-                    (_, 0) => Err(DecodeError::Value("bytes of a block")),
-                    block => Ok(block),
-                };
-                let among = r.u32()?;
-                Message::Announce { group, instance, signature, source, among, blocks: read_blocks(r, block)? }
+                Message::Announce { group, instance, signature, rank, terms: read_list(r, MAX_TERMS, read_terms)? }
             }
             12 => {
-                let blocks = read_blocks(r, |r| Ok((Rank(r.u32()?), Rank(r.u32()?), r.u64()?)))?;
+                let blocks = read_list(r, MAX_BLOCKS, |r| Ok((Rank(r.u32()?), Rank(r.u32()?), r.u64()?)))?;
                 Message::Pull { group, instance, blocks }
             }
             13 => Message::AskSizes { group, instance },
-            14 => Message::Sizes { group, instance, first: r.u32()?, sizes: read_blocks(r, |r| r.u64())? },
+            14 => Message::Sizes { group, instance, first: r.u32()?, sizes: read_list(r, MAX_BLOCKS, |r| r.u64())? },
             15 => Message::Inquire { group, instance },
             16 => Message::Absent { group, instance, ranks: read_absentees(r)? },
             _ => return Err(DecodeError::Value("message kind")),
@@ -504,15 +526,26 @@ fn read_ranges(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, DecodeError> {
     Ok(ranges)
 }
 
-fn read_blocks<T>(
+fn read_list<T>(
     r: &mut Reader<'_>,
-    block: impl Fn(&mut Reader<'_>) -> Result<T, DecodeError>,
+    most: usize,
+    item: impl Fn(&mut Reader<'_>) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
     let n = usize::from(r.u16()?);
-    if n == 0 || n > MAX_BLOCKS {
+    if n == 0 || n > most {
         return Err(DecodeError::Value("number of blocks"));
     }
-    (0..n).map(|_| block(r)).collect()
+    (0..n).map(|_| item(r)).collect()
+}
+
+fn read_terms(r: &mut Reader<'_>) -> Result<Terms, DecodeError> {
+    let terms = Terms { with: Rank(r.u32()?), sends: r.u64()?, expects: r.u64()?, up_to: r.u64()? };
+    let Terms { sends, expects, up_to, .. } = terms;
+    let says = sends > 0 || expects > 0;
+    if !says || up_to > expects || (up_to == 0) != (expects == 0) {
+        return Err(DecodeError::Value("bytes of a block"));
+    }
+    Ok(terms)
 }
 
 fn read_absentees(r: &mut Reader<'_>) -> Result<Absentees, DecodeError> {

@@ -14,7 +14,7 @@ use crate::messaging::MESSAGING;
 use crate::outbox::Completion;
 use crate::overdue::Watch;
 use crate::service_process::ServiceProcess;
-use crate::wire::Message;
+use crate::wire::{Message, Terms};
 
 impl ServiceProcess {
     /// Lets an instance handle something, if it is there still.
@@ -153,28 +153,27 @@ impl ServiceProcess {
         handle: GroupHandle,
         instance: InstanceId,
         (from, signature): (SpId, Signature),
-        (source, among): (Rank, u32),
-        blocks: &[(Rank, u64)],
+        rank: Rank,
+        terms: &[Terms],
     ) -> bool {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        if !g.members.has_rank(source) || g.members.sp_of(source) != from || !g.may_open(instance) {
+        if !g.members.has_rank(rank) || g.members.sp_of(rank) != from || !g.may_open(instance) {
             return false;
         }
         if g.doom(instance).is_some() {
             return true;
         }
         if g.has_ended(instance) {
-            self.compare_with_ended(handle, instance, signature, source);
-            let &(destination, sent) = blocks.first().expect("decoding refuses none");
-            let error = CollectiveError::Block { source_rank: source, sent, destination, expected: 0 };
-            self.break_group(handle, error, true);
+            self.compare_with_ended(handle, instance, signature, rank);
+            let terms = terms.first().expect("decoding refuses none");
+            self.break_group(handle, terms.unmet(rank), true);
             return true;
         }
-        if self.know_instance(handle, instance, signature, source, None).is_err() {
+        if self.know_instance(handle, instance, signature, rank, None).is_err() {
             return true;
         }
         let announced = self.with_instance(handle, instance, |i, cx| match i.exchange() {
-            Some(e) if e.alive() => e.handle_announce(cx, (source, among), blocks),
+            Some(e) if e.alive() => e.handle_announce(cx, rank, terms),
             Some(_) => Ok(true),
             // All choose alike whether there is anything to announce.
             None => Ok(!i.alive()),
