@@ -35,8 +35,8 @@
 //! enough of it for several pieces, so that one message asks for them.
 //!
 //! Invariants: every byte is asked for once; a call completes once and none of its buffers is named after that; at most
-//! [`Config::pull_bytes`](crate::Config) are under way, of an all-to-all half as many more, or one piece, and once as many of what
-//! was not announced when it was asked for; less beside small calls (MC-13). Whoever stays away takes no room.
+//! [`Config::pull_bytes`](crate::Config) are under way, of an all-to-all half as many more, or one piece, and half as many again of
+//! what was not announced when it was asked for; less beside small calls (MC-13). Whoever stays away takes no room.
 //! Never sees payload.
 
 use std::collections::{BTreeMap, BTreeSet};

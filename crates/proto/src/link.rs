@@ -352,9 +352,9 @@ impl Link {
             let e = &self.entries[in_flight];
             let payload = e.payload.clone();
             self.unasked_bytes += bytes(&payload);
-            // The round trip is measured before anything is queued; whoever waits for room hears of it before the window is
-            // full. The rest is acknowledged by what goes the other way.
-            let fills = !payload.is_empty() && self.unasked_bytes >= self.window / 2;
+            // The round trip is measured before anything is queued; whoever waits for room hears of it when the window is
+            // nearly full. The rest is acknowledged by what goes the other way.
+            let fills = !payload.is_empty() && self.unasked_bytes >= self.window / 4 * 3;
             let ask = e.tag.is_some() || self.srtt.is_none() || fills || stuck;
             if ask {
                 self.unasked_bytes = 0;

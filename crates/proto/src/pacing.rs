@@ -123,8 +123,12 @@ const LONGEST_TRIP: Duration = Duration::from_micros(250);
 const LEAST_PIECE: u64 = 8 << 10;
 /// Datagrams likewise.
 const LEAST_BATCH: u64 = 4;
-/// Pieces on a link alone, of which one acknowledgement tells of several.
-const ON_EACH: u64 = 3;
+/// Pieces on each link, of which one acknowledgement tells of several ...
+const ON_EACH: u64 = 4;
+/// ... or, with more links than share so many, as all may lead to one receiver ...
+const ON_ALL: u64 = 32;
+/// ... these.
+const ON_MANY: u64 = 3;
 
 /// What other groups have in flight at a service process beside one (MC-13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,7 +183,7 @@ pub(crate) struct Portion {
     of_one_block: u64,
     /// Bytes queued on all links together beyond what a round trip takes.
     queued: u64,
-    /// Pieces that may be queued on each link however many there are.
+    /// Most pieces that may be queued on each link even where the bytes of all of them are more than [`Self::queued`].
     on_each: u64,
 }
 
@@ -225,15 +229,17 @@ impl Portion {
         (most / blocks.max(1) as u64).max(self.piece * 2).min(self.of_one_block)
     }
 
-    /// Bytes asked for of each of so many blocks before anything is known of their sources.
-    pub(crate) fn ahead(&self, blocks: usize) -> u64 {
-        (self.pulled / blocks.max(1) as u64).max(LEAST_PIECE).min(self.of_one_block)
+    /// Bytes that each of so many ranks asks for before anything is known of their sources, in all and of each of so many blocks.
+    pub(crate) fn ahead(&self, ranks: usize, blocks: usize) -> (u64, u64) {
+        let all = self.pulled / 2 / ranks.max(1) as u64;
+        (all, (all / blocks.max(1) as u64).max(LEAST_PIECE))
     }
 
     /// Bytes of bulk that may be queued and in flight to one of `links` peers that there is bulk for, with this round trip.
     pub(crate) fn queued(&self, config: &Config, links: usize, round_trip: Option<Duration>) -> u64 {
         let under_way = bytes_in(round_trip.unwrap_or_default().min(LONGEST_TRIP) * 2, config.link_rate);
-        ((self.queued + under_way) / links.max(1) as u64).max(self.piece * self.on_each)
+        let links = links.max(1) as u64;
+        ((self.queued + under_way) / links).max(self.piece * self.on_each.min((ON_ALL / links).max(ON_MANY)))
     }
 }
 

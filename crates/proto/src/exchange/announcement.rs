@@ -79,8 +79,7 @@ impl Exchange {
             |source: &Rank| cx.members.local(*source).is_none() && !self.inbound.contains_key(&(rank, *source));
         let mut sources: Vec<(Rank, u64)> = run.awaited().filter(|(source, _)| unannounced(source)).collect();
         sources.sort_by_key(|(source, _)| distance(cx, (rank, *source)));
-        let locals = cx.members.locals.len();
-        let (each, mut room) = (portion.ahead(sources.len() * locals), portion.pulled / locals as u64);
+        let (mut room, each) = portion.ahead(cx.members.locals.len(), sources.len());
         for (source, bytes) in sources {
             let up_to = bytes.min(each);
             let Some(left) = room.checked_sub(up_to) else { break };
