@@ -55,6 +55,24 @@ impl Victim {
         self.seq += 1;
     }
 
+    /// The hostile service process acknowledges all that it was ever sent.
+    fn acknowledge(&mut self) {
+        let sent = std::iter::from_fn(|| self.sp.poll_transmit(NOW)).count() as u32;
+        let header = FrameHeader {
+            kind: FrameKind::Bare,
+            ack_now: false,
+            seq: self.seq,
+            ack: sent,
+            payload_len: 0,
+            clock: 0,
+            echo: 0,
+            echo_age: u32::MAX,
+        };
+        let mut bytes = Vec::new();
+        header.encode(&mut bytes);
+        self.sp.handle_frame(NOW, HOSTILE, &bytes, 0);
+    }
+
     fn create(&self) -> Message {
         self.create_by(HOSTILE)
     }
@@ -256,4 +274,22 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
         }
     }
     assert!(entered, "both ranks have called");
+}
+
+/// Whoever has left before a call that it took part in is opened here may owe us something for it, and is watched.
+#[test]
+fn a_service_process_that_dies_after_its_rank_has_left_is_missed_by_those_who_call_later() {
+    let mut victim = Victim::new();
+    victim.group();
+    victim.hostile(&Message::Lost { group: GROUP, rank: Rank(1), after: InstanceId(1), well: true });
+    victim.call();
+    let mut now = NOW;
+    victim.acknowledge();
+    let error = (0..1000).find_map(|_| {
+        now = victim.sp.poll_timeout().into_iter().chain(victim.sp.next_transmit()).min()?;
+        victim.sp.handle_timeout(now);
+        while victim.sp.poll_transmit(now).is_some() {}
+        victim.ended()
+    });
+    assert_eq!(error, Some(CollectiveError::PeerLost { sp: HOSTILE, rank: Rank(1) }));
 }

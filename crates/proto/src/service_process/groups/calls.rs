@@ -101,8 +101,13 @@ impl ServiceProcess {
             Ok(i) => {
                 g.instances.insert(instance, i);
                 g.watches.insert(instance, Watch::new(self.out.now, self.config.watchdog));
+                let someone_left = !g.lost.is_empty();
                 self.begin(group, instance);
                 self.out.step(group, instance, Step::Known(signature));
+                if someone_left {
+                    // Whoever has left may owe us something for it.
+                    self.mind_peers(group);
+                }
                 Ok(())
             }
             Err(what) => {
