@@ -98,12 +98,23 @@ enum Inbound {
     /// `staging` is none where it goes straight to the rank's own buffer.
     Coming {
         bytes: u64,
+        /// Its source has told of it, too.
         announced: bool,
         asked: u64,
         got: u64,
         staging: Option<Staging>,
     },
     Staged(Staging),
+}
+
+impl Inbound {
+    /// Its source has told of it.
+    fn is_announced(&self) -> bool {
+        match self {
+            Inbound::Coming { announced, .. } => *announced,
+            Inbound::Announced { .. } | Inbound::Staged(_) => true,
+        }
+    }
 }
 
 /// A block of a local rank that its destination may ask for.
@@ -588,10 +599,7 @@ impl Exchange {
         for local in &mut self.locals {
             if let Presence::Called { run, .. } = &mut local.presence
                 && let Some(receive) = run.receive(gone, 0).filter(|r| !r.done)
-                && matches!(
-                    self.inbound.get(&(local.rank, gone)),
-                    None | Some(Inbound::Coming { announced: false, .. })
-                )
+                && !self.inbound.get(&(local.rank, gone)).is_some_and(Inbound::is_announced)
             {
                 return block(gone, 0, local.rank, receive.span.len);
             }

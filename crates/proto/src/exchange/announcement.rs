@@ -122,8 +122,7 @@ impl Exchange {
                     Presence::Absent { .. } | Presence::Ended => false,
                     Presence::Called { run, .. } => run.receive(rank, 0).is_some_and(|r| r.done),
                 };
-                let unknown = matches!(self.inbound.get(&pair), None | Some(Inbound::Coming { announced: false, .. }));
-                if repeated || !unknown {
+                if repeated || self.inbound.get(&pair).is_some_and(Inbound::is_announced) {
                     return Ok(false);
                 }
                 self.announced(cx, pair, terms.sends)?;
