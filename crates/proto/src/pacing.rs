@@ -115,8 +115,6 @@ const TURN: Duration = Duration::from_micros(64);
 /// requests for blocks, which wait behind it, keep up. With 4 ms, hosts whose links sent at full rate asked so late that theirs
 /// received at two thirds of it, and stayed so.
 const UNHURRIED: Duration = Duration::from_millis(1);
-/// Time that one piece may take on its link there: several are queued on each link at any rate, and behind them requests.
-const PIECE: Duration = Duration::from_micros(250);
 /// A call is small when it may wait behind another group for more than so many times as long as its own bytes take.
 const FEW: u64 = 4;
 /// A round trip longer than this was measured behind a queue.
@@ -209,15 +207,14 @@ impl Portion {
                 }
             }
             Company::Nobody | Company::Large => {
-                let piece = bytes_in(PIECE, config.link_rate).max(LEAST_PIECE).min(fragment);
-                let queued = bytes_in(UNHURRIED, config.link_rate).max(piece * 4);
+                let queued = bytes_in(UNHURRIED, config.link_rate).max(fragment * 4);
                 let pulled = config.pull_bytes;
                 Portion {
-                    piece,
+                    piece: fragment,
                     pulled,
                     // As whole pieces, so that they come as such.
-                    pull: piece,
-                    pull_room: piece * 2,
+                    pull: fragment,
+                    pull_room: fragment * 2,
                     of_one_block: pulled / 2,
                     queued,
                     on_each: ON_EACH,
