@@ -157,15 +157,11 @@ impl<'a> Watch<'a> {
     fn poll(&mut self, fd: Option<BorrowedFd<'_>>, during: &str) -> Result<bool, BenchError> {
         let left = self.limit.checked_sub(self.started.elapsed()).ok_or_else(|| self.timed_out(during))?;
         let left = left.try_into().map_err(|_| self.timed_out(during))?;
-        let ranks = self.running.ranks.iter_mut().chain(&mut self.running.services);
-        let mut alive = Vec::new();
-        for process in ranks {
-            if process.status().map_err(BenchError::system("wait for a process"))?.is_none() {
-                alive.push(&*process);
-            }
-        }
+        // As the last look at them found them: one that has ended since wakes us, so that it is looked at again.
+        let alive =
+            self.running.ranks.iter().chain(&self.running.services).filter(|process| !process.was_seen_to_end());
         let mut fds: Vec<PollFd<'_>> = fd.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        fds.extend(alive.iter().map(|process| PollFd::from_borrowed_fd(process.ended_fd(), PollFlags::IN)));
+        fds.extend(alive.map(|process| PollFd::from_borrowed_fd(process.ended_fd(), PollFlags::IN)));
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&left)))
             .map_err(|error| BenchError::system("wait for the control line")(error.into()))?;
         Ok(fd.is_some() && !fds[0].revents().is_empty())
@@ -277,6 +273,19 @@ mod tests {
         let mut running = running("exit 0", directory.path());
         let error = socket.accept(&mut Watch::new("mpich", &mut running, LONG)).unwrap_err();
         assert!(error.to_string().contains("without its report"), "{error}");
+    }
+
+    #[test]
+    fn a_process_that_ends_between_two_looks_at_it_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut running = running("exit 0", directory.path());
+        let ended = PollFd::from_borrowed_fd(running.ranks[0].ended_fd(), PollFlags::IN);
+        rustix::event::poll(&mut [ended], None).unwrap();
+        let mut watch = Watch::new("mpich", &mut running, LONG);
+        // As when the rank was still there in the look before.
+        watch.poll(None, "a test").unwrap();
+        assert!(watch.started.elapsed() < watch.limit, "the limit ran out");
+        watch.wait_end().unwrap();
     }
 
     #[test]

@@ -225,6 +225,11 @@ impl Process {
         Ok(self.status)
     }
 
+    /// Whether [`Self::status`] has told of its end.
+    pub(crate) fn was_seen_to_end(&self) -> bool {
+        self.status.is_some()
+    }
+
     /// The end of what the program wrote.
     pub fn output_end(&self) -> String {
         let read = || -> io::Result<Vec<u8>> {
