@@ -154,7 +154,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Waits for `fd`, the end of a process or the time limit; true when it is `fd`.
-    fn poll(&mut self, fd: Option<BorrowedFd<'_>>, during: &str) -> Result<bool, BenchError> {
+    fn poll(&self, fd: Option<BorrowedFd<'_>>, during: &str) -> Result<bool, BenchError> {
         let left = self.limit.checked_sub(self.started.elapsed()).ok_or_else(|| self.timed_out(during))?;
         let left = left.try_into().map_err(|_| self.timed_out(during))?;
         // As the last look at them found them: one that has ended since wakes us, so that it is looked at again.

@@ -222,13 +222,7 @@ impl Collective {
         if self.running() {
             let whole = |block: &Block| block.is_root() || block.is_full();
             awaits.extend(self.blocks.iter().filter(|(_, block)| !whole(block)).map(|(source, _)| *source));
-            awaits.extend(
-                self.locals
-                    .iter()
-                    .flat_map(|l| l.run.awaited())
-                    .map(|(source, _)| source)
-                    .filter(|r| members.local(*r).is_none()),
-            );
+            awaits.extend(self.locals.iter().flat_map(|l| l.run.awaited()).filter(|r| members.local(*r).is_none()));
         }
         InFlight {
             group: members.handle,

@@ -242,9 +242,7 @@ impl Exchange {
         for local in &self.locals {
             match &local.presence {
                 Presence::Absent { .. } => absent.push(local.rank),
-                Presence::Called { run, .. } => {
-                    awaits.extend(run.awaited().map(|(r, _)| r).filter(|r| members.local(*r).is_none()))
-                }
+                Presence::Called { run, .. } => awaits.extend(run.awaited().filter(|r| members.local(*r).is_none())),
                 Presence::Ended => {}
             }
         }

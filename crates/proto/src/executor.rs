@@ -132,9 +132,9 @@ impl Run {
         self.receives.get_mut(&(from, index))
     }
 
-    /// Messages that have not come, by source and bytes.
-    pub(crate) fn awaited(&self) -> impl Iterator<Item = (Rank, u64)> + '_ {
-        self.receives.iter().filter(|(_, receive)| !receive.done).map(|((from, _), receive)| (*from, receive.span.len))
+    /// Sources of messages that have not come.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.receives.iter().filter(|(_, receive)| !receive.done).map(|((from, _), _)| *from)
     }
 
     pub(crate) fn receives(&self) -> impl Iterator<Item = &Receive> {

@@ -73,14 +73,15 @@ impl Exchange {
     /// Asks for the first bytes of what the rank at `i` expects and nobody has announced yet: so much of each that all of it
     /// fits the queue of a switch when all sources send at once.
     fn ask_ahead(&mut self, cx: &Context<'_>, i: usize, all: &mut BTreeMap<Rank, Terms>) {
-        let Local { rank, presence: Presence::Called { run, .. } } = &self.locals[i] else { return };
+        let Local { rank, presence: Presence::Called { run, .. } } = &mut self.locals[i] else { return };
         let (rank, portion) = (*rank, cx.portion());
         let unannounced =
             |source: &Rank| cx.members.local(*source).is_none() && !self.inbound.contains_key(&(rank, *source));
-        let mut sources: Vec<(Rank, u64)> = run.awaited().filter(|(source, _)| unannounced(source)).collect();
-        sources.sort_by_key(|(source, _)| distance(cx, (rank, *source)));
+        let mut sources: Vec<Rank> = run.awaited().filter(unannounced).collect();
+        sources.sort_by_key(|source| distance(cx, (rank, *source)));
         let (mut room, each) = portion.ahead(cx.members.locals.len(), sources.len());
-        for (source, bytes) in sources {
+        for source in sources {
+            let bytes = run.receive(source, 0).expect("it is awaited").span.len;
             let up_to = bytes.min(each);
             let Some(left) = room.checked_sub(up_to) else { break };
             room = left;
