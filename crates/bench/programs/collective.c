@@ -53,6 +53,7 @@ struct sample {
     double wrong;      /* 1 when a byte of the result was wrong */
     double post_us;    /* processor time of the rank's own thread to post */
     double ending_us;  /* the same to test and to wait */
+    double loop_ms;    /* the same of the compute loop */
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
 
@@ -148,6 +149,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
     /* Ranks that share a core let the others post, or each would do so a time slice later than the one before. */
     if (options->main_core >= 0)
         clock_sleep_until_ns(clock_now_ns() + OTHERS_POST_NS);
+    const int64_t thread_computes = thread_cpu_ns();
     const int64_t testing = units > 0 ? compute(units, options->tests) : 0;
     const int64_t thread_waits = thread_cpu_ns();
     transport_wait();
@@ -164,6 +166,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
         .wrong = call_wrong(&call, buffers),
         .post_us = (double)(thread_posted - thread) / 1e3,
         .ending_us = (double)(thread_end - thread_waits + testing) / 1e3,
+        .loop_ms = (double)(thread_waits - thread_computes - testing) / 1e6,
     };
 }
 
@@ -230,6 +233,14 @@ static void report_thread(FILE *row, const struct options *options, const struct
     write_numbers(row, "post_us", &all->post_us, samples, SAMPLE_DOUBLES);
     fputc(',', row);
     write_numbers(row, "ending_us", &all->ending_us, samples, SAMPLE_DOUBLES);
+    fprintf(row, ",\"loops_ms\":[");
+    for (int at = 0; at < options->repetitions; at++) {
+        double loops_ms = 0;
+        for (uint32_t rank = 0; rank < transport_ranks(); rank++)
+            loops_ms += all[rank * (size_t)options->repetitions + (size_t)at].loop_ms;
+        fprintf(row, "%s%.6f", at > 0 ? "," : "", loops_ms);
+    }
+    fputc(']', row);
 }
 
 /* The slowest rank of a repetition but `without`; -1 leaves nobody out. */

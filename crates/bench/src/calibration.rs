@@ -3,7 +3,9 @@
 //!
 //! As many processes as there are ranks run the loop at once on the cores that the ranks will have, and no
 //! communication library is near. The time is that of the slowest of them, as it is when a collective is under way. It is
-//! taken before and after every launch of a system: a shared machine is faster at one minute than at the next.
+//! taken before and after every launch of a system: a shared machine is faster at one minute than at the next. Where the
+//! ranks have a core to themselves, the processor time of their loops in each repetition tells it better (see
+//! [`Overlap::compute_ms`](crate::Overlap)).
 
 use crate::compile::Workshop;
 use crate::control::{ControlLine, ControlSocket, Watch};
@@ -64,6 +66,10 @@ impl Calibrator {
             }
             units *= 2;
             elapsed_ms = self.slowest_ms(units)?;
+        }
+        // At full speed: calibrated while the machine is slow, the loop would later end before the limit.
+        for again in self.alone_ms(units)? {
+            elapsed_ms = elapsed_ms.min(again);
         }
         let per_ms = units as f64 / elapsed_ms;
         // A short loop would tell less: where its processes happen to be placed decides how long the slowest takes.

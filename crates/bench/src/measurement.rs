@@ -63,6 +63,8 @@ pub(crate) struct Phase {
     pub(crate) post_us: Vec<f64>,
     /// The same to test and wait, in the same order.
     pub(crate) ending_us: Vec<f64>,
+    /// Processor time that the compute loops of all ranks took together, in each repetition.
+    pub(crate) loops_ms: Vec<f64>,
     /// Processor time of all ranks in all repetitions.
     pub(crate) cpu_s: f64,
     /// Results with wrong bytes.

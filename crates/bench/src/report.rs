@@ -273,7 +273,9 @@ impl ThreadCpu {
 /// Computing while the collective is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Overlap {
-    /// The compute loop alone, of the slowest rank: one figure for all systems of a run.
+    /// The compute loop without any communication. Where all ranks share a core, the processor time of their loops in the
+    /// repetitions with communication, as that has no other work on this core: a shared machine is slower by half in one
+    /// second than in the next. Else of the slowest rank, timed before and after the launch.
     pub compute_ms: f64,
     /// Post, compute loop, wait, of the slowest rank: median.
     pub overall_ms: f64,

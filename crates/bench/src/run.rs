@@ -36,7 +36,11 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, Bench
     bar.set_message("calibrating the compute loop");
     let mut calibrator = Calibrator::start(options, &workshop)?;
     let units = calibrator.units(options)?;
-    let mut alone = || units.iter().map(|units| calibrator.alone_ms(*units)).collect::<Result<Vec<_>, _>>();
+    let mut alone = || {
+        // With a communication core every repetition tells it by itself.
+        let timed = |units: &u64| if options.setup.comm_core { Ok(Vec::new()) } else { calibrator.alone_ms(*units) };
+        units.iter().map(timed).collect::<Result<Vec<_>, _>>()
+    };
     let launches = go_through(&options.setup, &entrants, workshop.path(), &bar, |launching| {
         let before = alone()?;
         let mut launch = measurement::measure(options, launching, &units, &|| bar.inc(1))?;
@@ -157,7 +161,10 @@ fn row(
     let barriers: Vec<f64> = launches.iter().flat_map(|launch| launch.barrier.slowest_ms.iter().copied()).collect();
     let time_ms = all(|sample| &sample.pure.slowest_ms);
     let overall_ms = all(|sample| &sample.overall.slowest_ms).median;
-    let compute_ms = all(|sample| &sample.alone_ms).median;
+    let compute_ms = match options.setup.comm_core {
+        true => all(|sample| &sample.overall.loops_ms).median,
+        false => all(|sample| &sample.alone_ms).median,
+    };
     let barrier_ms = Spread::of(&barriers);
     let limits = Limits::new(&call, &options.setup.lab.link(), time_ms.median, barrier_ms.median);
     let services = sum_services(samples.iter().map(|sample| sample.services));

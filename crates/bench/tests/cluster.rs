@@ -69,6 +69,7 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
                 && row.cost.time_ms.max >= row.cost.time_ms.median
         );
         assert!(row.overlap.compute_ms > 0.0 && row.cost.host_cpu_s > 0.0);
+        assert!(row.overlap.overall_ms >= row.overlap.compute_ms, "loops on one core run one after another: {row:?}");
         let (waiting, computing) = (row.thread_cpu_waiting, row.thread_cpu_computing);
         assert!(waiting.post_us > 0.0 && computing.post_us > 0.0 && computing.ending_us > 0.0, "{row:?}");
         let all_calls_s = row.cost.host_cpu_s * f64::from(row.cost.repetitions);

@@ -123,6 +123,8 @@ const LONGEST_TRIP: Duration = Duration::from_micros(250);
 const LEAST_PIECE: u64 = 8 << 10;
 /// Datagrams likewise.
 const LEAST_BATCH: u64 = 4;
+/// A piece that takes longer keeps whoever calls last waiting: several are queued on each link that was there before it.
+const LONGEST_PIECE: Duration = Duration::from_micros(450);
 /// Pieces on each link, of which one acknowledgement tells of several ...
 const ON_EACH: u64 = 4;
 /// ... or, with more links than share so many, as all may lead to one receiver ...
@@ -190,7 +192,8 @@ pub(crate) struct Portion {
 impl Portion {
     /// For a group in this company.
     pub(crate) fn new(config: &Config, company: Company) -> Self {
-        let fragment = u64::from(config.fragment_bytes);
+        let longest = bytes_in(LONGEST_PIECE, config.link_rate).max(LEAST_PIECE);
+        let fragment = u64::from(config.fragment_bytes).min(longest);
         match company {
             Company::Small => {
                 let piece = bytes_in(TURN, config.link_rate).max(LEAST_PIECE).min(fragment);
