@@ -119,7 +119,7 @@ static int64_t compute(uint64_t units, int tests)
     for (uint64_t piece = 0; piece < pieces; piece++) {
         compute_units(units * (piece + 1) / pieces - units * piece / pieces);
         if (piece + 1 < pieces) {
-            const int64_t before = thread_cpu_ns();
+            const int64_t before = thread_cpu_before_ns();
             (void)transport_test();
             testing += thread_cpu_ns() - before;
         }
@@ -143,7 +143,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
     if ((int)transport_rank() == options->late_rank)
         clock_sleep_until_ns(start + options->late_ns);
     const int64_t posted = clock_now_ns();
-    const int64_t thread = thread_cpu_ns();
+    const int64_t thread = thread_cpu_before_ns();
     call_post(&call, buffers);
     const int64_t thread_posted = thread_cpu_ns();
     /* Ranks that share a core let the others post, or each would do so a time slice later than the one before. */
@@ -151,7 +151,7 @@ static struct sample repeat(const struct options *options, const struct buffers 
         clock_sleep_until_ns(clock_now_ns() + OTHERS_POST_NS);
     const int64_t thread_computes = thread_cpu_ns();
     const int64_t testing = units > 0 ? compute(units, options->tests) : 0;
-    const int64_t thread_waits = thread_cpu_ns();
+    const int64_t thread_waits = thread_cpu_before_ns();
     transport_wait();
     const int64_t end = clock_now_ns();
     const int64_t thread_end = thread_cpu_ns();

@@ -96,6 +96,12 @@ int64_t thread_cpu_ns(void)
     return read_clock(CLOCK_THREAD_CPUTIME_ID);
 }
 
+int64_t thread_cpu_before_ns(void)
+{
+    (void)thread_cpu_ns();
+    return thread_cpu_ns();
+}
+
 void clock_sleep_until_ns(int64_t instant_ns)
 {
     const struct timespec until = {.tv_sec = instant_ns / NS_PER_SECOND, .tv_nsec = instant_ns % NS_PER_SECOND};

@@ -31,6 +31,8 @@ void clock_sleep_until_ns(int64_t instant_ns);
 int64_t process_cpu_ns(void);
 /* Processor time of the calling thread alone, in nanoseconds. */
 int64_t thread_cpu_ns(void);
+/* The same ahead of something that takes microseconds: the first reading after a while takes as long itself. */
+int64_t thread_cpu_before_ns(void);
 
 /* Checks that this process runs where a layout, "HOSTS:contiguous" or "HOSTS:strided", has this rank: neighbours in rank
  * share a host, or ranks are dealt to the hosts in turn, h1 first. A launcher that placed ranks otherwise would be measured

@@ -114,7 +114,7 @@ static struct sample repeat(const struct pattern *pattern, int64_t refill_ns)
         clock_sleep_until_ns(agree_start(refill_ns));
     const int64_t cpu = process_cpu_ns();
     const int64_t start = clock_now_ns();
-    const int64_t thread = thread_cpu_ns();
+    const int64_t thread = thread_cpu_before_ns();
     if (pattern->way == BASIC)
         transport_messages(pattern->messages, pattern->count);
     else
