@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(named(Collective::Allgatherv, "multicast", 4096), "multicast");
         assert_eq!(named(Collective::Allgatherv, "bruck", 4096), "ring");
         assert_eq!(named(Collective::Broadcast, "ring", 4096), "binomial");
-        assert_eq!(named(Collective::Allreduce, "ring", 64), "ring");
+        assert_eq!(named(Collective::Allreduce, "ring:segment=100", 64), "ring:segment=100");
         assert_eq!(named(Collective::Gather, "multicast", 64), "linear");
         assert_eq!(named(Collective::Alltoall, "bruck", 64), "bruck");
         assert_eq!(named(Collective::Gatherv, "multicast", 64), "pull");

@@ -77,8 +77,9 @@ fn report(tuning: &Tuning, source: &str, case: &Case, play: bool) -> String {
     let mut all: Vec<Candidate> = tuning.candidates(case).chain(by_hand).collect();
     all.sort_by_key(|candidate| candidate.time);
     let played_head = if play { "played" } else { "" };
+    let name = all.iter().map(|candidate| candidate.choice.to_string().len()).max().unwrap_or(0);
     text += &format!(
-        "  {:<40} {:>12} {:>9} {:>8} {:>7} {:>12} {:>12} {:>12} {:>12}  {played_head}\n",
+        "  {:<name$} {:>12} {:>9} {:>8} {:>7} {:>12} {:>12} {:>12} {:>12}  {played_head}\n",
         "algorithm", "time", "latencies", "messages", "control", "sent", "multicast", "copied", "reduced"
     );
     for Candidate { choice, terms, time } in all {
@@ -86,7 +87,7 @@ fn report(tuning: &Tuning, source: &str, case: &Case, play: bool) -> String {
         let Terms { latencies, messages, controls, sent, multicast, copied, reduced } = terms;
         let played = if play { played(tuning, case, choice) } else { String::new() };
         let row = format!(
-            "{mark} {:<40} {:>12} {latencies:>9} {messages:>8} {controls:>7} {sent:>12} {multicast:>12} {copied:>12} \
+            "{mark} {:<name$} {:>12} {latencies:>9} {messages:>8} {controls:>7} {sent:>12} {multicast:>12} {copied:>12} \
              {reduced:>12}  {played}",
             choice.to_string(),
             time.to_string(),
@@ -140,15 +141,13 @@ mod tests {
 
     #[test]
     fn what_was_chosen_and_why_is_told() {
-        let text = "[[choice.allreduce]]\nup-to = \"4 KiB\"\nranks = 8\nalgorithm = \"ring\"\n";
+        let text = "[[choice.allreduce]]\nup-to = \"4 KiB\"\nranks = 8\nalgorithm = \"rabenseifner\"\n";
         let tuning: Tuning = text.parse().expect("valid");
         let case = Case { collective: Collective::Allreduce, ranks: 8, hosts: 4, bytes: 4096, multicast: true };
         let by_hand = report(&tuning, "a file", &case, true);
-        assert!(
-            by_hand
-                .contains("chosen  ring\nbecause [[choice.allreduce]] number 1 says so, up to 4 KiB and up to 8 ranks")
-        );
-        assert!(by_hand.lines().any(|line| line.starts_with("* ring ")), "{by_hand}");
+        let said = "chosen  rabenseifner\nbecause [[choice.allreduce]] number 1 says so, up to 4 KiB and up to 8 ranks";
+        assert!(by_hand.contains(said), "{by_hand}");
+        assert!(by_hand.lines().any(|line| line.starts_with("* rabenseifner ")), "{by_hand}");
         assert!(by_hand.contains("  recursive-doubling"), "{by_hand}");
         let by_cost = report(&tuning, "a file", &Case { bytes: 1 << 20, ..case }, false);
         assert!(by_cost.contains("no [[choice.allreduce]] applies"), "{by_cost}");

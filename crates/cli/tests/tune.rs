@@ -23,7 +23,7 @@ fn a_cluster_is_measured_and_choices_by_hand_are_kept() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("tuning.toml");
     let path = file.to_str().expect("ASCII");
-    let by_hand = "[cost]\nlatency = \"1 s\"\n[[choice.allreduce]]\nup-to = \"4 KiB\"\nalgorithm = \"ring\"\n";
+    let by_hand = "[cost]\nlatency = \"1 s\"\n[[choice.allreduce]]\nup-to = \"4 KiB\"\nalgorithm = \"rabenseifner\"\n";
     fs::write(&file, by_hand).expect("written");
     let measured = outboard(&[
         "tune",
@@ -49,7 +49,9 @@ fn a_cluster_is_measured_and_choices_by_hand_are_kept() {
 
     let call = ["explain", "choice", "allreduce", "--ranks", "4", "--hosts", "2", "--tuning", path];
     let small = outboard(&[&call[..], &["--size", "4K"]].concat());
-    assert!(String::from_utf8_lossy(&small.stdout).contains("chosen  ring\nbecause [[choice.allreduce]] number 1"));
+    assert!(
+        String::from_utf8_lossy(&small.stdout).contains("chosen  rabenseifner\nbecause [[choice.allreduce]] number 1")
+    );
 }
 
 /// A rank that was told another tuning than its daemon would say that it had measured what it had not.

@@ -28,19 +28,23 @@ const REDUCE_BY_HOSTS: [ReduceAlgorithm; 4] = [
     ReduceAlgorithm::Hierarchical { between: LeaderReduce::Chain { segment: 40 } },
 ];
 
-const BY_HOSTS: [AllreduceAlgorithm; 3] = [
+const BY_HOSTS: [AllreduceAlgorithm; 4] = [
     AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::RecursiveDoubling },
-    AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring },
+    AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring { segment: 48 } },
+    AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring { segment: 1 << 40 } },
     AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Rabenseifner },
 ];
 
-const ALLREDUCE: [AllreduceAlgorithm; 6] = [
+/// Of blocks in one segment and in several.
+const ALLREDUCE: [AllreduceAlgorithm; 8] = [
     AllreduceAlgorithm::RecursiveDoubling,
-    AllreduceAlgorithm::Ring,
+    AllreduceAlgorithm::Ring { segment: 16 },
+    AllreduceAlgorithm::Ring { segment: 1 << 40 },
     AllreduceAlgorithm::Rabenseifner,
-    AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring },
+    AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring { segment: 1 << 40 } },
     AllreduceAlgorithm::ReduceMulticast { subgroups: 2 },
-    AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 3 },
+    AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 3, segment: 16 },
+    AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 3, segment: 1 << 40 },
 ];
 
 /// Of blocks in one segment and in several.
@@ -271,8 +275,8 @@ proptest! {
     fn random_rings_are_right(ranks in 65..=130u32, count in 0..1000u64) {
         let vector = Vector { count, element_bytes: 2 };
         prove_reduce(ReduceAlgorithm::Chain { segment: 500 }, ranks, Rank(ranks / 2), vector);
-        prove_allreduce(AllreduceAlgorithm::Ring, ranks, vector);
-        prove_allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1 }, ranks, vector);
+        prove_allreduce(AllreduceAlgorithm::Ring { segment: 1 << 10 }, ranks, vector);
+        prove_allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1, segment: 1 << 10 }, ranks, vector);
         prove_reduce_scatter(ReduceScatterAlgorithm::Ring { segment: 1 << 10 }, &vec![1; ranks as usize], 2);
         prove_reduce_scatter(ReduceScatterAlgorithm::Pairwise { segment: 1 << 10 }, &vec![1; ranks as usize], 2);
     }

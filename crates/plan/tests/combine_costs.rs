@@ -145,9 +145,17 @@ fn allreduce_costs_what_it_says() {
         let doubling = programs(AllreduceAlgorithm::RecursiveDoubling);
         takes(&doubling, doublings + 2 * more);
         assert_eq!(most_sent(&doubling), u64::from(doublings + more) * BYTES);
-        let ring = programs(AllreduceAlgorithm::Ring);
-        takes(&ring, 2 * (ranks - 1));
-        assert_eq!(most_sent(&ring), 2 * all_but_one(ranks));
+        for segment in [BYTES, 16 << 10] {
+            let ring = programs(AllreduceAlgorithm::Ring { segment });
+            takes(&ring, 2 * (ranks - 1));
+            assert_eq!(most_sent(&ring), 2 * all_but_one(ranks));
+            let scatter = programs(AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1, segment });
+            takes(&scatter, if ranks > 1 { ranks } else { 0 });
+            assert_eq!(most_sent(&scatter), if ranks > 1 { BYTES } else { 0 });
+            let longest = |op: Op| if let Op::Send { span, .. } = op { span.len } else { 0 };
+            let steps = || ring.iter().chain(&scatter).flat_map(|program| &program.steps);
+            assert!(steps().all(|step| longest(step.op) <= segment));
+        }
         let halving = programs(AllreduceAlgorithm::Rabenseifner);
         takes(&halving, 2 * doublings + 2 * more);
         assert!(most_sent(&halving).abs_diff(2 * all_but_one(1 << doublings) + u64::from(more) * BYTES) < 2 * 16);
@@ -162,9 +170,6 @@ fn allreduce_costs_what_it_says() {
         let tree = programs(AllreduceAlgorithm::ReduceMulticast { subgroups: 1 });
         takes(&tree, ceil_log2(ranks) + u32::from(ranks > 1));
         assert_eq!(most_sent(&tree), if ranks > 1 { BYTES } else { 0 });
-        let scatter = programs(AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1 });
-        takes(&scatter, if ranks > 1 { ranks } else { 0 });
-        assert_eq!(most_sent(&scatter), if ranks > 1 { BYTES } else { 0 });
     }
 }
 
@@ -232,7 +237,7 @@ fn programs_stay_small() {
     let (linear, logarithmic) = (5 * MAX_RANKS as usize, 6 * 16);
     for rank in [0, 1, MAX_RANKS / 2, MAX_RANKS - 1].map(Rank) {
         let most = |algorithm| match algorithm {
-            AllreduceAlgorithm::Ring | AllreduceAlgorithm::ReduceScatterMulticast { .. } => linear,
+            AllreduceAlgorithm::Ring { .. } | AllreduceAlgorithm::ReduceScatterMulticast { .. } => linear,
             AllreduceAlgorithm::RecursiveDoubling
             | AllreduceAlgorithm::Rabenseifner
             | AllreduceAlgorithm::Hierarchical { .. }

@@ -224,7 +224,8 @@ fn th_6_links_are_kept_busy() {
             let ended = ended(hosts, result, block, rate);
             let bits = (crossings * (hosts as u64 - 1) * bytes * 8 / hosts as u64) as f64;
             let limit = Duration::from_secs_f64(bits / rate as f64);
-            assert!(ended < limit.mul_f64(1.3), "{result:?} on {hosts} hosts: {ended:?} where {limit:?} is the limit");
+            // Each link of a ring has one window, whose acknowledgements wait in the one queue of the peer's simulated fabric.
+            assert!(ended < limit.mul_f64(1.35), "{result:?} on {hosts} hosts: {ended:?} where {limit:?} is the limit");
         }
     }
 }

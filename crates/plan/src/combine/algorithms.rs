@@ -72,9 +72,12 @@ pub enum AllreduceAlgorithm {
     /// "Optimization of collective communication operations in MPICH", 2005.)
     RecursiveDoubling,
     /// `ring`: Reduce-Scatter round a ring, then Allgather round the same ring. `2 * (P - 1)` rounds; each rank sends
-    /// `2 * n * (P - 1) / P` bytes, to its right neighbour alone. For long vectors. (P. Patarasuk and X. Yuan,
-    /// "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.)
-    Ring,
+    /// `2 * n * (P - 1) / P` bytes, to its right neighbour alone, in segments that do not wait for each other. For long vectors.
+    /// (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.)
+    Ring {
+        /// Bytes of a segment, as of [`ReduceScatterAlgorithm::Ring`].
+        segment: u64,
+    },
     /// `rabenseifner`: Reduce-Scatter by vector halving and distance doubling, then Allgather by the way back (TH-6).
     /// `2 * m` rounds, two more where `P` is no power of two; each rank sends less than `2 * n` bytes, some `n` more. For
     /// long vectors, best where `P` is a power of two. (R. Rabenseifner, 2004.)
@@ -99,6 +102,8 @@ pub enum AllreduceAlgorithm {
     ReduceScatterMulticast {
         /// Multicast addresses each block is spread over (MC-10), at least 1; see [`crate::subgroup_chunks`].
         subgroups: u16,
+        /// Bytes of a segment on its way round the ring, as of [`ReduceScatterAlgorithm::Ring`].
+        segment: u64,
     },
 }
 
@@ -108,21 +113,27 @@ pub enum LeaderAllreduce {
     /// [`AllreduceAlgorithm::RecursiveDoubling`].
     RecursiveDoubling,
     /// [`AllreduceAlgorithm::Ring`].
-    Ring,
+    Ring {
+        /// Bytes of a segment.
+        segment: u64,
+    },
     /// [`AllreduceAlgorithm::Rabenseifner`].
     Rabenseifner,
 }
 
 impl LeaderAllreduce {
-    const ALL: [LeaderAllreduce; 3] =
-        [LeaderAllreduce::RecursiveDoubling, LeaderAllreduce::Ring, LeaderAllreduce::Rabenseifner];
+    const ALL: [LeaderAllreduce; 3] = [
+        LeaderAllreduce::RecursiveDoubling,
+        LeaderAllreduce::Ring { segment: DEFAULT_SEGMENT },
+        LeaderAllreduce::Rabenseifner,
+    ];
 }
 
 impl From<LeaderAllreduce> for AllreduceAlgorithm {
     fn from(between: LeaderAllreduce) -> Self {
         match between {
             LeaderAllreduce::RecursiveDoubling => AllreduceAlgorithm::RecursiveDoubling,
-            LeaderAllreduce::Ring => AllreduceAlgorithm::Ring,
+            LeaderAllreduce::Ring { segment } => AllreduceAlgorithm::Ring { segment },
             LeaderAllreduce::Rabenseifner => AllreduceAlgorithm::Rabenseifner,
         }
     }
@@ -271,17 +282,17 @@ impl Algorithm for AllreduceAlgorithm {
     const COLLECTIVE: &'static str = "allreduce";
     const ALL: &'static [Self] = &[
         AllreduceAlgorithm::RecursiveDoubling,
-        AllreduceAlgorithm::Ring,
+        AllreduceAlgorithm::Ring { segment: DEFAULT_SEGMENT },
         AllreduceAlgorithm::Rabenseifner,
         AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::RecursiveDoubling },
         AllreduceAlgorithm::ReduceMulticast { subgroups: 1 },
-        AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1 },
+        AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1, segment: DEFAULT_SEGMENT },
     ];
 
     fn name(self) -> &'static str {
         match self {
             AllreduceAlgorithm::RecursiveDoubling => "recursive-doubling",
-            AllreduceAlgorithm::Ring => "ring",
+            AllreduceAlgorithm::Ring { .. } => "ring",
             AllreduceAlgorithm::Rabenseifner => "rabenseifner",
             AllreduceAlgorithm::Hierarchical { .. } => "hierarchical",
             AllreduceAlgorithm::ReduceMulticast { .. } => "reduce-multicast",
@@ -296,23 +307,34 @@ impl Algorithm for AllreduceAlgorithm {
             }
             (
                 AllreduceAlgorithm::ReduceMulticast { subgroups }
-                | AllreduceAlgorithm::ReduceScatterMulticast { subgroups },
+                | AllreduceAlgorithm::ReduceScatterMulticast { subgroups, .. },
                 "subgroups",
             ) => number(subgroups, value, 1),
+            (
+                AllreduceAlgorithm::Ring { segment }
+                | AllreduceAlgorithm::ReduceScatterMulticast { segment, .. }
+                | AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring { segment } },
+                "segment",
+            ) => number(segment, value, 1),
             _ => Err(SettingError::Unknown),
         }
     }
 
     fn write_settings(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AllreduceAlgorithm::RecursiveDoubling | AllreduceAlgorithm::Ring | AllreduceAlgorithm::Rabenseifner => {
-                Ok(())
-            }
+            AllreduceAlgorithm::RecursiveDoubling | AllreduceAlgorithm::Rabenseifner => Ok(()),
+            AllreduceAlgorithm::Ring { segment } => write!(f, ":segment={segment}"),
             AllreduceAlgorithm::Hierarchical { between } => {
-                write!(f, ":between={}", AllreduceAlgorithm::from(between).name())
+                write!(f, ":between={}", AllreduceAlgorithm::from(between).name())?;
+                match between {
+                    LeaderAllreduce::Ring { segment } => write!(f, ",segment={segment}"),
+                    LeaderAllreduce::RecursiveDoubling | LeaderAllreduce::Rabenseifner => Ok(()),
+                }
             }
-            AllreduceAlgorithm::ReduceMulticast { subgroups }
-            | AllreduceAlgorithm::ReduceScatterMulticast { subgroups } => write!(f, ":subgroups={subgroups}"),
+            AllreduceAlgorithm::ReduceMulticast { subgroups } => write!(f, ":subgroups={subgroups}"),
+            AllreduceAlgorithm::ReduceScatterMulticast { subgroups, segment } => {
+                write!(f, ":subgroups={subgroups},segment={segment}")
+            }
         }
     }
 }
@@ -414,7 +436,9 @@ mod tests {
         round_trip(&[
             AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Rabenseifner },
             AllreduceAlgorithm::ReduceMulticast { subgroups: 4 },
-            AllreduceAlgorithm::ReduceScatterMulticast { subgroups: u16::MAX },
+            AllreduceAlgorithm::Ring { segment: 1 },
+            AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring { segment: 4096 } },
+            AllreduceAlgorithm::ReduceScatterMulticast { subgroups: u16::MAX, segment: 1 },
         ]);
         round_trip(&[
             ReduceScatterAlgorithm::Ring { segment: 1 },
@@ -428,6 +452,8 @@ mod tests {
     fn settings_belong_to_their_algorithms() {
         for text in [
             "ring:subgroups=1",
+            "ring:segment=0",
+            "hierarchical:between=rabenseifner,segment=1",
             "hierarchical:between=multicast",
             "reduce-multicast:subgroups=0",
             "reduce-multicast:pieces=2",

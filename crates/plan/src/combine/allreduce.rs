@@ -7,7 +7,7 @@ use super::halving::halve;
 use super::hosts::Host;
 use super::pairing::{BACK, FORTH, Pairing, Role};
 use super::reduce::binomial;
-use super::reduce_scatter::{Blocks, ring_scatter};
+use super::reduce_scatter::{Blocks, Cut, ring_scatter};
 use super::{AllreduceAlgorithm, CombineError, LeaderAllreduce, Vector, check};
 use crate::program::{Program, Rank, Span};
 use crate::topology::Topology;
@@ -33,22 +33,22 @@ pub fn allreduce(
         AllreduceAlgorithm::RecursiveDoubling => {
             recursive_doubling(&mut draft, ranks, rank);
         }
-        AllreduceAlgorithm::Ring => {
-            ring(&mut draft, blocks, rank);
+        AllreduceAlgorithm::Ring { segment } => {
+            ring(&mut draft, blocks, Cut::new(blocks, segment)?, rank);
         }
         AllreduceAlgorithm::Rabenseifner => {
             rabenseifner(&mut draft, ranks, rank, vector);
         }
-        AllreduceAlgorithm::Hierarchical { between } => hierarchical(&mut draft, between, topology, rank, vector),
+        AllreduceAlgorithm::Hierarchical { between } => hierarchical(&mut draft, between, topology, rank, vector)?,
         AllreduceAlgorithm::ReduceMulticast { subgroups: 0 }
-        | AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 0 } => return Err(CombineError::Subgroups),
+        | AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 0, .. } => return Err(CombineError::Subgroups),
         AllreduceAlgorithm::ReduceMulticast { subgroups } => {
             draft.multicast_layout(1, subgroups);
             reduce_multicast(&mut draft, ranks, rank, bytes);
         }
-        AllreduceAlgorithm::ReduceScatterMulticast { subgroups } => {
+        AllreduceAlgorithm::ReduceScatterMulticast { subgroups, segment } => {
             draft.multicast_layout(ranks, subgroups);
-            reduce_scatter_multicast(&mut draft, blocks, rank);
+            reduce_scatter_multicast(&mut draft, blocks, Cut::new(blocks, segment)?, rank);
         }
     }
     draft.finish()
@@ -75,8 +75,8 @@ pub fn contract(algorithm: AllreduceAlgorithm, topology: &Topology, vector: Vect
         AllreduceAlgorithm::RecursiveDoubling
         | AllreduceAlgorithm::Rabenseifner
         | AllreduceAlgorithm::ReduceMulticast { .. } => whole(round(0)),
-        AllreduceAlgorithm::Ring | AllreduceAlgorithm::ReduceScatterMulticast { .. } => parts(ranks, &round),
-        AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring } => parts(topology.hosts(), &by_host),
+        AllreduceAlgorithm::Ring { .. } | AllreduceAlgorithm::ReduceScatterMulticast { .. } => parts(ranks, &round),
+        AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring { .. } } => parts(topology.hosts(), &by_host),
         AllreduceAlgorithm::Hierarchical {
             between: LeaderAllreduce::RecursiveDoubling | LeaderAllreduce::Rabenseifner,
         } => whole(by_host(0)),
@@ -86,27 +86,39 @@ pub fn contract(algorithm: AllreduceAlgorithm, topology: &Topology, vector: Vect
 
 /// The ranks of a host give their vectors to its first, which combines them in their order; the first ones of all hosts combine
 /// what they have among themselves, and pass the result on.
-fn hierarchical(draft: &mut Draft, between: LeaderAllreduce, topology: &Topology, rank: Rank, vector: Vector) {
+fn hierarchical(
+    draft: &mut Draft,
+    between: LeaderAllreduce,
+    topology: &Topology,
+    rank: Rank,
+    vector: Vector,
+) -> Result<(), CombineError> {
     let number = topology.host_of(rank);
     let host = Host::new(topology, number, None);
     let own = draft.input().span;
     let Some(parts) = host.combined(draft, rank, &[own], [0]) else {
         let received = draft.recv(host.leader, BACK, own.len);
         draft.deliver(&received, 0);
-        return;
+        return Ok(());
     };
     let leaders = Host::all(topology, None).map(|host| host.leader).collect();
     let hosts = topology.hosts();
-    let result = draft.among(leaders, parts, |draft| match between {
-        // Nobody is there to combine anything with.
-        _ if hosts == 1 => recursive_doubling(draft, hosts, Rank(number)),
-        LeaderAllreduce::RecursiveDoubling => recursive_doubling(draft, hosts, Rank(number)),
-        LeaderAllreduce::Ring => ring(draft, Blocks::Parts { ranks: hosts, vector }, Rank(number)),
-        LeaderAllreduce::Rabenseifner => rabenseifner(draft, hosts, Rank(number), vector),
-    });
+    let result = draft.among(leaders, parts, |draft| {
+        Ok(match between {
+            // Nobody is there to combine anything with.
+            _ if hosts == 1 => recursive_doubling(draft, hosts, Rank(number)),
+            LeaderAllreduce::RecursiveDoubling => recursive_doubling(draft, hosts, Rank(number)),
+            LeaderAllreduce::Ring { segment } => {
+                let blocks = Blocks::Parts { ranks: hosts, vector };
+                ring(draft, blocks, Cut::new(blocks, segment)?, Rank(number))
+            }
+            LeaderAllreduce::Rabenseifner => rabenseifner(draft, hosts, Rank(number), vector),
+        })
+    })?;
     for local in &host.others {
         draft.send(*local, BACK, &result);
     }
+    Ok(())
 }
 
 /// In round `k` places at distance `2^k` exchange what they have; both put that of the lower place to the left.
@@ -148,21 +160,26 @@ fn leave(draft: &mut Draft, role: Role, result: Option<Part>) -> Part {
     }
 }
 
-/// [`ring_scatter`], then the finished blocks go on round the same ring.
-fn ring(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) -> Part {
+/// [`ring_scatter`], then the finished blocks go on round the same ring; each piece by itself.
+fn ring(draft: &mut Draft, blocks: Blocks<'_>, cut: Cut, rank: Rank) -> Part {
     let ranks = blocks.ranks();
     let whole = Span::output(0, draft.input().span.len);
-    let mut part = ring_scatter(draft, (ranks, rank), 0, true, |q| blocks.of(q));
-    let mut after = draft.deliver(&part, blocks.of(rank.0).offset).after;
     let (left, right) = (Rank((rank.0 + ranks - 1) % ranks), Rank((rank.0 + 1) % ranks));
-    for round in 1..ranks {
-        let block = blocks.of((rank.0 + ranks - round) % ranks);
-        // Indices behind those of the scatter's rounds.
-        let index = ranks + round;
-        let received = draft.recv_into(left, index, Span::output(block.offset, block.len));
-        draft.send(right, index, &part);
-        after.extend(received.after.iter().copied());
-        part = received;
+    let mut after = Vec::new();
+    for k in 0..cut.pieces {
+        let piece = |q| cut.piece(blocks.of(q), k);
+        let first = 2 * ranks * k as u32;
+        let mut part = ring_scatter(draft, (ranks, rank), first, true, piece);
+        after.extend(draft.deliver(&part, piece(rank.0).offset).after);
+        for round in 1..ranks {
+            let Span { offset, len, .. } = piece((rank.0 + ranks - round) % ranks);
+            // Indices behind those of the scatter's rounds.
+            let index = first + ranks + round;
+            let received = draft.recv_into(left, index, Span::output(offset, len));
+            draft.send(right, index, &part);
+            after.extend(received.after.iter().copied());
+            part = received;
+        }
     }
     Part { span: whole, after }
 }
@@ -203,15 +220,25 @@ fn reduce_multicast(draft: &mut Draft, ranks: u32, rank: Rank, bytes: u64) {
 }
 
 /// [`ring_scatter`], then every rank multicasts its finished block, all at once (MC-8).
-fn reduce_scatter_multicast(draft: &mut Draft, blocks: Blocks<'_>, rank: Rank) {
+fn reduce_scatter_multicast(draft: &mut Draft, blocks: Blocks<'_>, cut: Cut, rank: Rank) {
     let ranks = blocks.ranks();
     for root in (0..ranks).filter(|root| *root != rank.0) {
         let block = blocks.of(root);
         draft.multicast_recv(Rank(root), Span::output(block.offset, block.len));
     }
-    let part = ring_scatter(draft, (ranks, rank), 0, true, |q| blocks.of(q));
-    draft.deliver(&part, blocks.of(rank.0).offset);
+    let own = blocks.of(rank.0);
+    let mut whole = Part::given(Span::output(own.offset, own.len));
+    for k in 0..cut.pieces {
+        let part = ring_scatter(draft, (ranks, rank), k as u32 * ranks, true, |q| cut.piece(blocks.of(q), k));
+        let delivered = draft.deliver(&part, cut.piece(own, k).offset);
+        if cut.pieces == 1 {
+            // It needs not wait until it is delivered; pieces must, to lie one behind the other.
+            whole = part;
+        } else {
+            whole.after.extend(delivered.after);
+        }
+    }
     if ranks > 1 {
-        draft.multicast(&part);
+        draft.multicast(&whole);
     }
 }

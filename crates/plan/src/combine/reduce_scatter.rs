@@ -200,15 +200,31 @@ fn scattered(
 
 /// Blocks in pieces, so that one is combined while others are under way.
 #[derive(Clone, Copy)]
-struct Cut {
-    pieces: u64,
+pub(super) struct Cut {
+    pub(super) pieces: u64,
     /// Of each, but the last ones of a block.
     bytes: u64,
 }
 
 impl Cut {
+    /// Into pieces of `segment` bytes, longer where a vector would have more than [`MAX_SEGMENTS`].
+    pub(super) fn new(blocks: Blocks<'_>, segment: u64) -> Result<Self, CombineError> {
+        if segment == 0 {
+            return Err(CombineError::Segment);
+        }
+        let longest = blocks.longest();
+        let least = longest.div_ceil((MAX_SEGMENTS / u64::from(blocks.ranks())).max(1));
+        let bytes = segment.max(least).checked_next_multiple_of(blocks.unit());
+        let cut = |bytes| Cut { pieces: longest.div_ceil(bytes).max(1), bytes };
+        Ok(bytes.map_or(Self::whole(blocks), cut))
+    }
+
+    fn whole(blocks: Blocks<'_>) -> Self {
+        Cut { pieces: 1, bytes: blocks.longest() }
+    }
+
     /// Piece `k` of a block, without bytes where that has fewer pieces.
-    fn piece(self, block: Span, k: u64) -> Span {
+    pub(super) fn piece(self, block: Span, k: u64) -> Span {
         let start = (k * self.bytes).min(block.len);
         Span { offset: block.offset + start, len: self.bytes.min(block.len - start), ..block }
     }
@@ -216,19 +232,10 @@ impl Cut {
 
 impl LeaderReduceScatter {
     fn cut(self, blocks: Blocks<'_>) -> Result<Cut, CombineError> {
-        let ranks = blocks.ranks();
-        let longest = (0..ranks).map(|q| blocks.of(q).len).max().unwrap_or(0);
-        let whole = Cut { pieces: 1, bytes: longest };
         match self {
-            LeaderReduceScatter::RecursiveHalving => Ok(whole),
-            LeaderReduceScatter::Ring { segment: 0 } | LeaderReduceScatter::Pairwise { segment: 0 } => {
-                Err(CombineError::Segment)
-            }
+            LeaderReduceScatter::RecursiveHalving => Ok(Cut::whole(blocks)),
             LeaderReduceScatter::Ring { segment } | LeaderReduceScatter::Pairwise { segment } => {
-                let least = longest.div_ceil((MAX_SEGMENTS / u64::from(ranks)).max(1));
-                let bytes = segment.max(least).checked_next_multiple_of(LARGEST_ELEMENT);
-                let cut = |bytes| Cut { pieces: longest.div_ceil(bytes).max(1), bytes };
-                Ok(bytes.map_or(whole, cut))
+                Cut::new(blocks, segment)
             }
         }
     }
@@ -258,6 +265,18 @@ impl Blocks<'_> {
             Blocks::Extents(extents) => extents.ranks(),
             Blocks::Parts { ranks, .. } => ranks,
         }
+    }
+
+    /// Bytes of a whole number of elements.
+    fn unit(self) -> u64 {
+        match self {
+            Blocks::Extents(_) => LARGEST_ELEMENT,
+            Blocks::Parts { vector, .. } => vector.element_bytes.max(1),
+        }
+    }
+
+    fn longest(self) -> u64 {
+        (0..self.ranks()).map(|q| self.of(q).len).max().unwrap_or(0)
     }
 
     /// The block of rank `q`, as a span of `Input`.

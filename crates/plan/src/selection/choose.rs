@@ -216,7 +216,8 @@ mod tests {
             tuning.choose(&case).choice.to_string()
         };
         assert_eq!(name(Collective::Allreduce, 8, false), "recursive-doubling");
-        assert_eq!(name(Collective::Allreduce, 64 << 20, false), "rabenseifner");
+        assert_eq!(name(Collective::Allreduce, 64 << 10, false), "rabenseifner");
+        assert_eq!(name(Collective::Allreduce, 64 << 20, false), "ring:segment=65536");
         assert!(name(Collective::Broadcast, 8, false).starts_with("k-nomial"));
         assert!(!name(Collective::Broadcast, 64 << 20, false).starts_with("k-nomial"));
         assert!(name(Collective::Broadcast, 64 << 20, true).starts_with("multicast"));

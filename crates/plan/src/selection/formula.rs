@@ -21,6 +21,7 @@
 //! | reduce | hierarchical | as among the hosts, and copies and reductions of a host |
 //! | allreduce | recursive doubling | `log2 P (a + n b + n c)` |
 //! | allreduce | ring, Rabenseifner | `2 (P-1) a` or `2 log2 P a`, `+ 2 (P-1)/P n b + (P-1)/P n c` |
+//! | allreduce | ring of `s` segments | as a reduce-scatter of as many, `+ (P-1)/s a + (P-1)/P n b` |
 //! | allreduce | hierarchical | as among the hosts, and reductions and copies of a host |
 //! | allreduce | reduce, multicast | `log2 P (a + n b + n c) + a + n b` |
 //! | allreduce | reduce-scatter, multicast | `(P-1) (a + n/P b + n/P c) + L + P o + (P-1)/P n b` |
@@ -178,14 +179,20 @@ impl<'a> Spread<'a> {
         self.longer(link, Terms { latencies, sent: 0, ..rounds })
     }
 
+    /// Pieces of a block of a vector, and bytes of each.
+    fn cut(self, block: u64, segment: u64) -> (u64, u64) {
+        let pieces = block.div_ceil(segment.max(1)).clamp(1, (MAX_SEGMENTS / self.ranks).max(1));
+        (pieces, block.div_ceil(pieces))
+    }
+
     /// The same of `pieces` pieces of `bytes`, that do not wait for each other: while one is dealt with, others are under way.
-    fn pipelined_ring(self, count: u64, pieces: u64, bytes: u64) -> Terms {
+    fn pipelined_ring(self, count: u64, pieces: u64, bytes: u64, reduced: u64) -> Terms {
         if pieces == 1 {
-            return self.ring(count, bytes, bytes);
+            return self.ring(count, bytes, reduced);
         }
-        let round = self.round(1, bytes, bytes);
+        let round = self.round(1, bytes, reduced);
         let latencies = (round.latencies * count).div_ceil(pieces.saturating_mul(self.here));
-        self.pipelined(Terms { latencies, ..round.repeated(count) }, pieces, bytes)
+        self.pipelined(Terms { latencies, ..round.repeated(count) }, pieces, reduced)
     }
 
     /// What is spent of one of `pieces` pieces, each reduced by pieces of `bytes`, and of all of them side by side: what takes
@@ -515,7 +522,10 @@ fn allreduce(shape: Spread<'_>, algorithm: AllreduceAlgorithm, n: u64) -> Terms 
     let (block, rounds) = (n.div_ceil(shape.ranks), shape.ranks - 1);
     let moved = match algorithm {
         AllreduceAlgorithm::RecursiveDoubling => shape.folded(n, true) + shape.power_of_two().doubling(|_| (n, n)),
-        AllreduceAlgorithm::Ring => shape.ring(rounds, block, block) + shape.ring(rounds, block, 0),
+        AllreduceAlgorithm::Ring { segment } => {
+            let (pieces, each) = shape.cut(block, segment);
+            shape.pipelined_ring(rounds, pieces, each, each) + shape.pipelined_ring(rounds, pieces, each, 0)
+        }
         AllreduceAlgorithm::Rabenseifner => shape.folded(n, true) + shape.halving(n, true) + shape.halving(n, false),
         AllreduceAlgorithm::Hierarchical { between } => {
             let others = shape.here - 1;
@@ -524,8 +534,9 @@ fn allreduce(shape: Spread<'_>, algorithm: AllreduceAlgorithm, n: u64) -> Terms 
             return shape.brought_to_leaders(1, n) + back + allreduce(shape.leaders(), between.into(), n);
         }
         AllreduceAlgorithm::ReduceMulticast { .. } => shape.tree(2, n, n) + shape.multicast(false, n),
-        AllreduceAlgorithm::ReduceScatterMulticast { .. } => {
-            shape.ring(rounds, block, block) + shape.multicast(true, block)
+        AllreduceAlgorithm::ReduceScatterMulticast { segment, .. } => {
+            let (pieces, each) = shape.cut(block, segment);
+            shape.pipelined_ring(rounds, pieces, each, each) + shape.multicast(true, block)
         }
     };
     shape.copies(n) + moved
@@ -533,14 +544,10 @@ fn allreduce(shape: Spread<'_>, algorithm: AllreduceAlgorithm, n: u64) -> Terms 
 
 fn reduce_scatter(shape: Spread<'_>, algorithm: ReduceScatterAlgorithm, n: u64) -> Terms {
     let block = n.div_ceil(shape.ranks);
-    let cut = |segment: u64| {
-        let pieces = block.div_ceil(segment.max(1)).clamp(1, (MAX_SEGMENTS / shape.ranks).max(1));
-        (pieces, block.div_ceil(pieces))
-    };
     let moved = match algorithm {
         ReduceScatterAlgorithm::Ring { segment } => {
-            let (pieces, each) = cut(segment);
-            shape.pipelined_ring(shape.ranks - 1, pieces, each)
+            let (pieces, each) = shape.cut(block, segment);
+            shape.pipelined_ring(shape.ranks - 1, pieces, each, each)
         }
         // Blocks of neighbours lie together, so the farthest partner gets the largest part.
         ReduceScatterAlgorithm::RecursiveHalving => {
@@ -550,7 +557,7 @@ fn reduce_scatter(shape: Spread<'_>, algorithm: ReduceScatterAlgorithm, n: u64) 
         }
         ReduceScatterAlgorithm::Pairwise { segment } => {
             let (out, stays) = (shape.here * (shape.ranks - shape.here), shape.here * (shape.here - 1));
-            let (pieces, each) = cut(segment);
+            let (pieces, each) = shape.cut(block, segment);
             let of_one = Terms {
                 latencies: u64::from(out > 0),
                 messages: 2 * out + stays,

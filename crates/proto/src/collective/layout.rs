@@ -123,8 +123,8 @@ fn settled(choice: Choice, terrain: Terrain<'_>, config: &Config) -> Choice {
         Choice::Allreduce(AllreduceAlgorithm::ReduceMulticast { .. }) => {
             Choice::Allreduce(AllreduceAlgorithm::ReduceMulticast { subgroups })
         }
-        Choice::Allreduce(AllreduceAlgorithm::ReduceScatterMulticast { .. }) => {
-            Choice::Allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups })
+        Choice::Allreduce(AllreduceAlgorithm::ReduceScatterMulticast { segment, .. }) => {
+            Choice::Allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups, segment })
         }
         other => other,
     }
