@@ -366,13 +366,9 @@ impl Exchange {
         }
     }
 
-    /// Bytes that may be under way: more where sources send to many at once, so that a part of their link is all that can
-    /// arrive at a time.
+    /// Bytes that may be under way.
     fn most(&self, portion: Portion) -> u64 {
-        match self.signature.kind.class().moves {
-            Moves::Blocks(Pairs::All) => portion.pulled * 3 / 2,
-            _ => portion.pulled,
-        }
+        portion.under_way(matches!(self.signature.kind.class().moves, Moves::Blocks(Pairs::All)))
     }
 
     /// Whether so many more bytes may be under way.

@@ -226,6 +226,12 @@ impl Portion {
         }
     }
 
+    /// Bytes asked for, and not here: more where all ranks send to all, so that a part of a source's link is all that can arrive
+    /// at a time.
+    pub(crate) fn under_way(&self, all_to_all: bool) -> u64 {
+        if all_to_all { self.pulled * 3 / 2 } else { self.pulled }
+    }
+
     /// Bytes asked for, and not here, of each of so many blocks that share room for `most` bytes: two pieces at least, so that
     /// the next is asked for while one comes.
     pub(crate) fn of_one(&self, most: u64, blocks: usize) -> u64 {

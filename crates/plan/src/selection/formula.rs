@@ -185,7 +185,8 @@ impl<'a> Spread<'a> {
         (pieces, block.div_ceil(pieces))
     }
 
-    /// The same of `pieces` pieces of `bytes`, that do not wait for each other: while one is dealt with, others are under way.
+    /// The same of `pieces` pieces of `bytes`, of which so many are `reduced`, that do not wait for each other: while one is dealt
+    /// with, others are under way.
     fn pipelined_ring(self, count: u64, pieces: u64, bytes: u64, reduced: u64) -> Terms {
         if pieces == 1 {
             return self.ring(count, bytes, reduced);

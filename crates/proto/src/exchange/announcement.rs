@@ -40,12 +40,17 @@ impl Exchange {
                     run.complete(id);
                 }
                 Op::Send { to, span, .. } => {
-                    self.offered.insert((to, source), Offered { local: i, op: id, span });
-                    match (cx.members.local(to), self.ahead.remove(&(to, source))) {
-                        (Some(_), _) => self.announced(cx, (to, source), span.len)?,
-                        (None, asked) => {
-                            all.insert(to, Terms { with: to, sends: span.len, expects: 0, up_to: 0 });
-                            asked.map_or(Ok(()), |asked| self.send_ahead((to, source), &asked))?;
+                    let (pair, block) = ((to, source), Offered { local: i, op: id, span });
+                    if cx.members.local(to).is_some() {
+                        self.offered.insert(pair, block);
+                        self.announced(cx, pair, span.len)?;
+                        continue;
+                    }
+                    all.insert(to, Terms { with: to, sends: span.len, expects: 0, up_to: 0 });
+                    match self.ahead.remove(&pair) {
+                        Some(asked) => self.send_asked(pair, Some(block), &asked)?,
+                        None => {
+                            self.offered.insert(pair, block);
                         }
                     }
                 }
@@ -55,7 +60,7 @@ impl Exchange {
         }
         if let Some((&pair, _)) = self.ahead.iter().find(|((_, of), _)| *of == source) {
             let asked = self.ahead.remove(&pair).expect("just found");
-            return self.send_ahead(pair, &asked);
+            return self.send_asked(pair, None, &asked);
         }
         self.ask_ahead(cx, i, &mut all);
         let mut by_sp: BTreeMap<SpId, Vec<Terms>> = BTreeMap::new();
@@ -92,12 +97,15 @@ impl Exchange {
         }
     }
 
-    /// What was asked for ahead may leave, now that its source has called.
-    fn send_ahead(&mut self, pair: Pair, asked: &Ahead) -> Result<(), CollectiveError> {
-        let (destination, source_rank) = pair;
-        let offered = self.offered.remove(&pair);
-        let sent = offered.as_ref().map_or(0, |offered| offered.span.len);
-        match offered {
+    /// What was asked for ahead may leave, now that its source has called, if it has the block.
+    fn send_asked(
+        &mut self,
+        (destination, source_rank): Pair,
+        block: Option<Offered>,
+        asked: &Ahead,
+    ) -> Result<(), CollectiveError> {
+        let sent = block.as_ref().map_or(0, |block| block.span.len);
+        match block {
             Some(Offered { local, op, span }) if sent == asked.expects => {
                 let known = self.sends.push_asked((local, op), (destination, 0, span), asked.up_to);
                 assert!(known, "no more is asked for than is expected");
@@ -131,7 +139,10 @@ impl Exchange {
             if terms.expects > 0 {
                 let asked = Ahead { expects: terms.expects, up_to: terms.up_to };
                 match &self.locals[i].presence {
-                    Presence::Called { .. } if self.open => self.send_ahead((rank, with), &asked)?,
+                    Presence::Called { .. } if self.open => {
+                        let block = self.offered.remove(&(rank, with));
+                        self.send_asked((rank, with), block, &asked)?;
+                    }
                     Presence::Ended => return Err(terms.unmet(rank)),
                     Presence::Called { .. } | Presence::Absent { .. } => {
                         if self.ahead.insert((rank, with), asked).is_some() {
