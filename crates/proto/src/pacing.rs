@@ -215,9 +215,9 @@ impl Portion {
                 Portion {
                     piece: fragment,
                     pulled,
-                    // As whole pieces, so that they come as such.
-                    pull: fragment,
-                    pull_room: fragment * 2,
+                    // As whole pieces, so that they come as such; small ones together, or requests would queue by the hundred.
+                    pull: fragment.max(LEAST_PIECE),
+                    pull_room: fragment.max(LEAST_PIECE) * 2,
                     of_one_block: pulled / 2,
                     queued,
                     on_each: ON_EACH,

@@ -82,6 +82,17 @@ fn seeds_of_uneven_allgathers_that_found_something_stay_quiet() {
     }
 }
 
+/// The same, of scenarios with all collectives and algorithms: of pieces of 256 bytes, requests queued without bound.
+#[test]
+fn seeds_of_choices_that_found_something_stay_quiet() {
+    let requests_by_the_hundred = [9288];
+    for seed in requests_by_the_hundred {
+        if let Err(failure) = run(&mixed_choices(seed), seed) {
+            panic!("{failure}");
+        }
+    }
+}
+
 /// The ring heals over those who have left. A host dies before it can repeat a lost step of the barrier, and all hosts
 /// between it and the one that waits for that step have ended and left.
 #[test]
