@@ -33,7 +33,8 @@ pub(crate) struct SizeSamples {
     pub(crate) wire_bytes: u64,
     /// Counters of the services over all pure repetitions.
     pub(crate) services: Option<ServiceCounters>,
-    /// What the compute loop took alone just before and after the launch; the calibration adds it.
+    /// What the compute loop took alone just before and after the launch; the calibration adds it, but with a communication
+    /// core, where [`Phase::loops_ms`] tells it.
     pub(crate) alone_ms: Vec<f64>,
 }
 

@@ -212,12 +212,13 @@ impl Portion {
             Company::Nobody | Company::Large => {
                 let queued = bytes_in(UNHURRIED, config.link_rate).max(fragment * 4);
                 let pulled = config.pull_bytes;
+                // As whole pieces, so that they come as such; small ones together, or requests would queue by the hundred.
+                let pull = fragment.max(LEAST_PIECE);
                 Portion {
                     piece: fragment,
                     pulled,
-                    // As whole pieces, so that they come as such; small ones together, or requests would queue by the hundred.
-                    pull: fragment.max(LEAST_PIECE),
-                    pull_room: fragment.max(LEAST_PIECE) * 2,
+                    pull,
+                    pull_room: pull * 2,
                     of_one_block: pulled / 2,
                     queued,
                     on_each: ON_EACH,

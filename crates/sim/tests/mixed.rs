@@ -29,6 +29,14 @@ fn a_run_is_a_function_of_scenario_and_seed() {
     }
 }
 
+fn stay_quiet(seeds: &[u64], scenario: fn(u64) -> Scenario) {
+    for &seed in seeds {
+        if let Err(failure) = run(&scenario(seed), seed) {
+            panic!("{failure}");
+        }
+    }
+}
+
 /// Seeds that found something once.
 #[test]
 fn seeds_that_found_something_stay_quiet() {
@@ -50,11 +58,7 @@ fn seeds_that_found_something_stay_quiet() {
         &local_sends_stuck,
         &slow_but_alive,
     ];
-    for seed in all.concat() {
-        if let Err(failure) = run(&mixed_allgathers(seed), seed) {
-            panic!("{failure}");
-        }
-    }
+    stay_quiet(&all.concat(), mixed_allgathers);
 }
 
 /// The same, of scenarios with all-to-alls.
@@ -63,11 +67,10 @@ fn seeds_of_exchanges_that_found_something_stay_quiet() {
     let waiting_for_one_that_left = [652, 1717];
     let ended_without_the_late = [2533];
     let blamed_who_failed_too = [4212, 4323, 4502, 4907, 9667, 9825];
-    for seed in [&waiting_for_one_that_left[..], &ended_without_the_late, &blamed_who_failed_too].concat() {
-        if let Err(failure) = run(&mixed_exchanges(seed), seed) {
-            panic!("{failure}");
-        }
-    }
+    stay_quiet(
+        &[&waiting_for_one_that_left[..], &ended_without_the_late, &blamed_who_failed_too].concat(),
+        mixed_exchanges,
+    );
 }
 
 /// The same, of scenarios with allgathervs.
@@ -75,22 +78,14 @@ fn seeds_of_exchanges_that_found_something_stay_quiet() {
 fn seeds_of_uneven_allgathers_that_found_something_stay_quiet() {
     let signals_of_who_had_ended = [1587, 3494, 3908, 4986];
     let no_dispute_at_all = [634];
-    for seed in [&signals_of_who_had_ended[..], &no_dispute_at_all].concat() {
-        if let Err(failure) = run(&mixed_sizes(seed), seed) {
-            panic!("{failure}");
-        }
-    }
+    stay_quiet(&[&signals_of_who_had_ended[..], &no_dispute_at_all].concat(), mixed_sizes);
 }
 
-/// The same, of scenarios with all collectives and algorithms: of pieces of 256 bytes, requests queued without bound.
+/// The same, of scenarios with all collectives and algorithms: more requests for pieces of 256 bytes were queued than may be.
 #[test]
 fn seeds_of_choices_that_found_something_stay_quiet() {
     let requests_by_the_hundred = [9288];
-    for seed in requests_by_the_hundred {
-        if let Err(failure) = run(&mixed_choices(seed), seed) {
-            panic!("{failure}");
-        }
-    }
+    stay_quiet(&requests_by_the_hundred, mixed_choices);
 }
 
 /// The ring heals over those who have left. A host dies before it can repeat a lost step of the barrier, and all hosts

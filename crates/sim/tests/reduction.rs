@@ -219,13 +219,13 @@ fn ended(hosts: usize, result: Combined, bytes: u64, rate: u64) -> Duration {
 fn th_6_links_are_kept_busy() {
     for (hosts, bytes, rate) in [(4, 1 << 20, 250_000_000), (4, 4 << 20, 1_000_000_000), (8, 4 << 20, 1_000_000_000u64)]
     {
-        for (result, crossings) in [(Combined::ReduceScatterBlock, 1), (Combined::Allreduce, 2)] {
+        // Each link of a ring has one window, whose acknowledgements wait in the one queue of the peer's simulated fabric.
+        for (result, crossings, most) in [(Combined::ReduceScatterBlock, 1, 1.35), (Combined::Allreduce, 2, 1.3)] {
             let block = if result == Combined::Allreduce { bytes } else { bytes / hosts as u64 };
             let ended = ended(hosts, result, block, rate);
             let bits = (crossings * (hosts as u64 - 1) * bytes * 8 / hosts as u64) as f64;
             let limit = Duration::from_secs_f64(bits / rate as f64);
-            // Each link of a ring has one window, whose acknowledgements wait in the one queue of the peer's simulated fabric.
-            assert!(ended < limit.mul_f64(1.35), "{result:?} on {hosts} hosts: {ended:?} where {limit:?} is the limit");
+            assert!(ended < limit.mul_f64(most), "{result:?} on {hosts} hosts: {ended:?} where {limit:?} is the limit");
         }
     }
 }

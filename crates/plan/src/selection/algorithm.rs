@@ -7,7 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::algorithm::{
-    AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, LeaderExchange, RootedAlgorithm,
+    AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, DEFAULT_SEGMENT, LeaderExchange,
+    RootedAlgorithm,
 };
 use crate::combine::{
     AllreduceAlgorithm, LeaderAllreduce, LeaderReduce, LeaderReduceScatter, ReduceAlgorithm, ReduceScatterAlgorithm,
@@ -101,25 +102,25 @@ const REDUCE: &[Choice] = &[
 ];
 const ALLREDUCE: &[Choice] = &[
     Choice::Allreduce(AllreduceAlgorithm::RecursiveDoubling),
-    Choice::Allreduce(AllreduceAlgorithm::Ring { segment: 64 << 10 }),
+    Choice::Allreduce(AllreduceAlgorithm::Ring { segment: DEFAULT_SEGMENT }),
     Choice::Allreduce(AllreduceAlgorithm::Rabenseifner),
     Choice::Allreduce(AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::RecursiveDoubling }),
-    Choice::Allreduce(AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring { segment: 64 << 10 } }),
+    Choice::Allreduce(AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring { segment: DEFAULT_SEGMENT } }),
     Choice::Allreduce(AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Rabenseifner }),
     Choice::Allreduce(AllreduceAlgorithm::ReduceMulticast { subgroups: 1 }),
-    Choice::Allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1, segment: 64 << 10 }),
+    Choice::Allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 1, segment: DEFAULT_SEGMENT }),
 ];
 /// Where two are equal the first is taken: in a ring every link has one source, which fills it better than several that take turns.
 const REDUCE_SCATTER: &[Choice] = &[
     Choice::ReduceScatter(ReduceScatterAlgorithm::RecursiveHalving),
-    Choice::ReduceScatter(ReduceScatterAlgorithm::Ring { segment: 64 << 10 }),
-    Choice::ReduceScatter(ReduceScatterAlgorithm::Pairwise { segment: 64 << 10 }),
+    Choice::ReduceScatter(ReduceScatterAlgorithm::Ring { segment: DEFAULT_SEGMENT }),
+    Choice::ReduceScatter(ReduceScatterAlgorithm::Pairwise { segment: DEFAULT_SEGMENT }),
     Choice::ReduceScatter(ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::RecursiveHalving }),
     Choice::ReduceScatter(ReduceScatterAlgorithm::Hierarchical {
-        between: LeaderReduceScatter::Ring { segment: 64 << 10 },
+        between: LeaderReduceScatter::Ring { segment: DEFAULT_SEGMENT },
     }),
     Choice::ReduceScatter(ReduceScatterAlgorithm::Hierarchical {
-        between: LeaderReduceScatter::Pairwise { segment: 64 << 10 },
+        between: LeaderReduceScatter::Pairwise { segment: DEFAULT_SEGMENT },
     }),
 ];
 const SCAN: &[Choice] = &[

@@ -22,6 +22,7 @@
 //! | allreduce | recursive doubling | `log2 P (a + n b + n c)` |
 //! | allreduce | ring, Rabenseifner | `2 (P-1) a` or `2 log2 P a`, `+ 2 (P-1)/P n b + (P-1)/P n c` |
 //! | allreduce | ring of `s` segments | as a reduce-scatter of as many, `+ (P-1)/s a + (P-1)/P n b` |
+//! | allreduce | the same, multicast | as a reduce-scatter of as many, `+ L + P o + (P-1)/P n b` |
 //! | allreduce | hierarchical | as among the hosts, and reductions and copies of a host |
 //! | allreduce | reduce, multicast | `log2 P (a + n b + n c) + a + n b` |
 //! | allreduce | reduce-scatter, multicast | `(P-1) (a + n/P b + n/P c) + L + P o + (P-1)/P n b` |
@@ -185,9 +186,12 @@ impl<'a> Spread<'a> {
         (pieces, block.div_ceil(pieces))
     }
 
-    /// The same of `pieces` pieces of `bytes`, of which so many are `reduced`, that do not wait for each other: while one is dealt
-    /// with, others are under way.
-    fn pipelined_ring(self, count: u64, pieces: u64, bytes: u64, reduced: u64) -> Terms {
+    /// The same round the whole ring, of segments of a block that do not wait for each other: while one is dealt with, others
+    /// are under way.
+    fn pipelined_ring(self, block: u64, segment: u64, reduces: bool) -> Terms {
+        let count = self.ranks - 1;
+        let (pieces, bytes) = self.cut(block, segment);
+        let reduced = if reduces { bytes } else { 0 };
         if pieces == 1 {
             return self.ring(count, bytes, reduced);
         }
@@ -520,12 +524,11 @@ fn segments(n: u64, segment: u64) -> (u64, u64) {
 }
 
 fn allreduce(shape: Spread<'_>, algorithm: AllreduceAlgorithm, n: u64) -> Terms {
-    let (block, rounds) = (n.div_ceil(shape.ranks), shape.ranks - 1);
+    let block = n.div_ceil(shape.ranks);
     let moved = match algorithm {
         AllreduceAlgorithm::RecursiveDoubling => shape.folded(n, true) + shape.power_of_two().doubling(|_| (n, n)),
         AllreduceAlgorithm::Ring { segment } => {
-            let (pieces, each) = shape.cut(block, segment);
-            shape.pipelined_ring(rounds, pieces, each, each) + shape.pipelined_ring(rounds, pieces, each, 0)
+            shape.pipelined_ring(block, segment, true) + shape.pipelined_ring(block, segment, false)
         }
         AllreduceAlgorithm::Rabenseifner => shape.folded(n, true) + shape.halving(n, true) + shape.halving(n, false),
         AllreduceAlgorithm::Hierarchical { between } => {
@@ -536,8 +539,7 @@ fn allreduce(shape: Spread<'_>, algorithm: AllreduceAlgorithm, n: u64) -> Terms 
         }
         AllreduceAlgorithm::ReduceMulticast { .. } => shape.tree(2, n, n) + shape.multicast(false, n),
         AllreduceAlgorithm::ReduceScatterMulticast { segment, .. } => {
-            let (pieces, each) = shape.cut(block, segment);
-            shape.pipelined_ring(rounds, pieces, each, each) + shape.multicast(true, block)
+            shape.pipelined_ring(block, segment, true) + shape.multicast(true, block)
         }
     };
     shape.copies(n) + moved
@@ -546,10 +548,7 @@ fn allreduce(shape: Spread<'_>, algorithm: AllreduceAlgorithm, n: u64) -> Terms 
 fn reduce_scatter(shape: Spread<'_>, algorithm: ReduceScatterAlgorithm, n: u64) -> Terms {
     let block = n.div_ceil(shape.ranks);
     let moved = match algorithm {
-        ReduceScatterAlgorithm::Ring { segment } => {
-            let (pieces, each) = shape.cut(block, segment);
-            shape.pipelined_ring(shape.ranks - 1, pieces, each, each)
-        }
+        ReduceScatterAlgorithm::Ring { segment } => shape.pipelined_ring(block, segment, true),
         // Blocks of neighbours lie together, so the farthest partner gets the largest part.
         ReduceScatterAlgorithm::RecursiveHalving => {
             let places = shape.power_of_two();
