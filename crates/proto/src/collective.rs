@@ -25,20 +25,19 @@ use crate::barrier::Barrier;
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::executor::Run;
-use crate::fragments::Sends;
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
 use crate::interface::{Call, CallKind, InFlight, MemRef, Moves, Pairs, Region, Signature, Step};
 use crate::multicast::{Block, chunks_of};
 use crate::outbox::{Completion, Fund, Outbox, Staging};
 use crate::pacing::{Portion, Share, transfer_time};
-use crate::wire::{MAX_BLOCKS, Message};
+use crate::transfer::{Name, Outbound, Owner, Posting, Site, StepOf, Transfer};
+use crate::wire::{InstanceMessage, MAX_BLOCKS, Message, Scope};
 
 mod layout;
 mod recovery;
 mod scratch;
 mod shares;
-mod unicast;
 
 pub(crate) use layout::Layout;
 use scratch::Scratch;
@@ -49,12 +48,18 @@ pub(crate) struct Context<'a> {
     pub(crate) config: &'a Config,
     pub(crate) members: &'a mut Members,
     pub(crate) out: &'a mut Outbox,
+    pub(crate) transfer: &'a mut Transfer,
 }
 
 impl Context<'_> {
     /// How much of a link one collective may take at once.
     pub(crate) fn portion(&self) -> Portion {
         Portion::new(self.config, self.out.company)
+    }
+
+    /// The messages of the group, and what they work with.
+    pub(crate) fn transfer(&mut self) -> (&mut Transfer, Site<'_>) {
+        (self.transfer, Site { config: self.config, members: self.members, out: self.out })
     }
 }
 
@@ -84,8 +89,10 @@ struct Local {
     rank: Rank,
     presence: Presence,
     run: Run,
-    /// Steps that wait for this rank's own call, or for another local rank.
+    /// Steps that wait for this rank's own call, for another local rank, or for the barrier.
     blocked: Vec<OpId>,
+    /// Receives that wait for memory.
+    unposted: Vec<OpId>,
     /// Where its scratch begins, once there is some.
     scratch: Option<(StagingId, u64)>,
 }
@@ -115,17 +122,16 @@ pub(crate) struct Collective {
     right_complete: bool,
     /// Blocks that may have chunks to serve to the right neighbour.
     serving: BTreeSet<u32>,
-    /// `Want`s and `Miss`es that the links have not delivered.
+    /// NAKs that the links have not delivered.
     asks_unanswered: u32,
-    have_pending: Vec<Rank>,
-    have_at: Option<Instant>,
+    whole_pending: Vec<Rank>,
+    whole_at: Option<Instant>,
     check_at: Option<Instant>,
     /// When news of it came while a local rank was absent.
     began: Option<Instant>,
     stand_in_at: Option<Instant>,
     /// When scratch is asked for again that others of the group came first for.
     equip_at: Option<Instant>,
-    sends: Sends,
     /// Multicast batches handed to the driver and not yet done.
     outstanding: u32,
 }
@@ -143,7 +149,8 @@ impl Collective {
         }
         let local = |rank: &Rank| -> Result<Local, &'static str> {
             let run = Run::new(layout.program(signature, &extents, *rank)?);
-            Ok(Local { rank: *rank, presence: Presence::Absent, run, blocked: Vec::new(), scratch: None })
+            let unposted = run.receives().map(|(op, _)| op).collect();
+            Ok(Local { rank: *rank, presence: Presence::Absent, run, blocked: Vec::new(), unposted, scratch: None })
         };
         let locals = cx.members.locals.iter().map(local).collect::<Result<Vec<_>, _>>()?;
         let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
@@ -171,13 +178,12 @@ impl Collective {
             extents,
             serving: BTreeSet::new(),
             asks_unanswered: 0,
-            have_pending: Vec::new(),
-            have_at: None,
+            whole_pending: Vec::new(),
+            whole_at: None,
             check_at: None,
             began: None,
             stand_in_at: None,
             equip_at: None,
-            sends: Sends::default(),
             outstanding: 0,
         })
     }
@@ -216,13 +222,14 @@ impl Collective {
     }
 
     /// What is waited for, as of `now`.
-    pub(crate) fn in_flight_now(&self, now: Instant, members: &Members) -> InFlight {
+    pub(crate) fn in_flight_now(&self, now: Instant, members: &Members, transfer: &Transfer) -> InFlight {
         let absent = |l: &&Local| matches!(l.presence, Presence::Absent | Presence::StoodIn(_));
         let mut awaits: BTreeSet<Rank> = self.barrier.awaited().map(|at| members.lowest_rank(at)).into_iter().collect();
         if self.running() {
             let whole = |block: &Block| block.is_root() || block.is_full();
             awaits.extend(self.blocks.iter().filter(|(_, block)| !whole(block)).map(|(source, _)| *source));
-            awaits.extend(self.locals.iter().flat_map(|l| l.run.awaited()).filter(|r| members.local(*r).is_none()));
+            let sources = transfer.sources(|scope| scope == Scope::Instance(self.instance));
+            awaits.extend(sources.filter(|source| members.local(*source).is_none()));
         }
         InFlight {
             group: members.handle,
@@ -267,6 +274,12 @@ impl Collective {
     /// What came while the rank was absent, and what was made of it, goes from staging to its own buffer.
     fn hand_over(&mut self, cx: &mut Context<'_>, i: usize, staging: Region) {
         let local = &self.locals[i];
+        let mut written: Vec<Span> = Vec::new();
+        for (op, name, span) in self.receives_of(i).filter(|(_, _, span)| span.buffer == Buffer::Output) {
+            let to = local.memory(&self.extents, span).expect("the rank has called");
+            let len = if local.run.is_done(op) { span.len } else { cx.transfer.move_expected(&name, to) };
+            written.extend((len > 0).then_some(Span { len, ..span }));
+        }
         let copy = |cx: &mut Context<'_>, span: Span| {
             let to = local.memory(&self.extents, span).expect("the rank has called");
             cx.out.copy(MemRef { region: staging, offset: span.offset, len: span.len }, to);
@@ -281,8 +294,7 @@ impl Collective {
                 }
             }
         }
-        let received = local.run.receives().filter(|r| r.got > 0).map(|r| Span { len: r.got, ..r.span });
-        let mut written: Vec<Span> = received.chain(local.run.made()).filter(|s| s.buffer == Buffer::Output).collect();
+        written.extend(local.run.made().filter(|s| s.buffer == Buffer::Output));
         // A span that several reductions have written goes over once.
         written.sort_by_key(|span| (span.offset, span.len));
         written.dedup();
@@ -320,17 +332,46 @@ impl Collective {
     }
 
     fn local_is_ready(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
-        self.retry_blocked();
+        self.retry_blocked(cx);
         self.try_enter(cx)?;
         self.advance(cx);
         Ok(())
     }
 
-    fn retry_blocked(&mut self) {
-        for local in &mut self.locals {
+    /// Memory is at hand that was not, or the barrier has been passed.
+    fn retry_blocked(&mut self, cx: &mut Context<'_>) {
+        for i in 0..self.locals.len() {
+            let local = &mut self.locals[i];
             let blocked = std::mem::take(&mut local.blocked);
             local.run.retry(blocked);
+            for op in std::mem::take(&mut local.unposted) {
+                let local = &mut self.locals[i];
+                let Op::Recv { from, index, span } = local.run.op(op) else { continue };
+                let (name, step) = (self.name(from, self.locals[i].rank, index), self.step(i, op));
+                match self.locals[i].memory(&self.extents, span) {
+                    Some(to) => {
+                        let (transfer, mut site) = cx.transfer();
+                        transfer.expect(&mut site, name, Posting { step, to });
+                    }
+                    None => self.locals[i].unposted.push(op),
+                }
+            }
         }
+    }
+
+    /// The name of a message of the plan.
+    fn name(&self, source: Rank, destination: Rank, index: u32) -> Name {
+        Name { scope: Scope::Instance(self.instance), destination, source, tag: index, occurrence: 0 }
+    }
+
+    fn step(&self, local: usize, op: OpId) -> StepOf {
+        StepOf { owner: Owner::Instance { instance: self.instance, local }, op }
+    }
+
+    /// The receives of a local rank.
+    fn receives_of(&self, i: usize) -> impl Iterator<Item = (OpId, Name, Span)> + '_ {
+        let local = &self.locals[i];
+        local.run.receives().map(move |(op, (from, index, span))| (op, self.name(from, local.rank, index), span))
     }
 
     /// Enters the ready barrier if all is ready here. Called again when the window of the group has moved. An error breaks
@@ -367,12 +408,14 @@ impl Collective {
     fn send_ready(&mut self, cx: &mut Context<'_>, steps: Vec<(u32, u8)>) {
         for (to, step) in steps {
             let (signature, rank) = (self.signature, self.signer);
-            let message = Message::Ready { group: cx.members.handle, instance: self.instance, step, signature, rank };
+            let ready = InstanceMessage::Ready { step, signature, rank };
+            let message = Message::instance(cx.members.handle, self.instance, ready);
             cx.out.messages.push_back((cx.members.sps[to as usize], message));
         }
         if self.barrier.done() && matches!(self.phase, Phase::Barrier) {
             self.phase = Phase::Running;
             cx.out.step(cx.members.handle, self.instance, Step::Ready);
+            self.retry_blocked(cx);
             if !self.blocks.is_empty() {
                 // MC-5: the cutoff, N/B + alpha; gaps seen earlier bring the check forward.
                 let bytes = self.blocks.values().map(Block::bytes).sum();
@@ -422,9 +465,35 @@ impl Collective {
                     _ => local.blocked.push(id),
                 }
             }
-            Op::Send { to, index, span } => self.start_send(cx, i, id, (to, index, span)),
+            Op::Send { to, index, span } => {
+                let local = &self.locals[i];
+                // Until all are ready nothing leaves for other hosts.
+                let may_leave = self.running() || cx.members.local(to).is_some();
+                match local.memory(&self.extents, span).filter(|_| may_leave) {
+                    Some(from) => {
+                        let signal = span.is_empty() && span.buffer == Buffer::Scratch;
+                        let (name, step) = (self.name(local.rank, to, index), self.step(i, id));
+                        let (transfer, mut site) = cx.transfer();
+                        transfer.send_expected(&mut site, Outbound { step, name, from, signal });
+                    }
+                    None => self.locals[i].blocked.push(id),
+                }
+            }
             Op::Multicast { span } => self.start_multicast(cx, i, id, span),
         }
+    }
+
+    /// A step that sends or receives is done.
+    pub(crate) fn complete(&mut self, cx: &mut Context<'_>, local: usize, op: OpId) {
+        if self.alive() {
+            self.locals[local].run.complete(op);
+            self.advance(cx);
+        }
+    }
+
+    /// Whom there may be repairs for.
+    pub(crate) fn bulk_target(&self, members: &Members) -> Option<SpId> {
+        (self.running() && !self.serving.is_empty()).then(|| members.right())
     }
 
     /// Gives the block to the other local ranks and, between hosts, to the wire.
@@ -499,6 +568,7 @@ impl Collective {
         self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
         self.check_at = None;
         self.give_scratch_back(cx);
+        cx.transfer.forget_instance(self.instance);
         cx.out.forgotten.push((cx.members.handle, self.instance));
     }
 
@@ -527,20 +597,21 @@ impl Collective {
             return;
         }
         self.phase = Phase::Failed(error);
-        self.sends.clear();
-        (self.check_at, self.have_at, self.stand_in_at, self.equip_at) = (None, None, None, None);
+        let (transfer, mut site) = cx.transfer();
+        transfer.cancel(&mut site, self.instance);
+        (self.check_at, self.whole_at, self.stand_in_at, self.equip_at) = (None, None, None, None);
         self.try_end(cx);
     }
 
     /// When [`Self::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        [self.check_at, self.have_at, self.stand_in_at, self.equip_at].into_iter().flatten().min()
+        [self.check_at, self.whole_at, self.stand_in_at, self.equip_at].into_iter().flatten().min()
     }
 
     /// Time has passed. An error breaks the group.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
-        let (check, have, stand_in) = (due(self.check_at), due(self.have_at), due(self.stand_in_at));
+        let (check, have, stand_in) = (due(self.check_at), due(self.whole_at), due(self.stand_in_at));
         if due(self.equip_at) {
             self.try_enter(cx)?;
         }
@@ -548,7 +619,7 @@ impl Collective {
             self.stand_in(cx)?;
         }
         if have {
-            self.tell_have(cx);
+            self.tell_whole(cx);
         }
         if check {
             self.check(cx);
@@ -562,7 +633,8 @@ impl Collective {
         let (group, instance) = (cx.members.handle, self.instance);
         for (at, sizes) in sizes.chunks(MAX_BLOCKS).enumerate() {
             let (first, sizes) = ((at * MAX_BLOCKS) as u32, sizes.to_vec());
-            cx.out.messages.push_back((to, Message::Sizes { group, instance, first, sizes }));
+            let sizes = InstanceMessage::Sizes { first, sizes };
+            cx.out.messages.push_back((to, Message::instance(group, instance, sizes)));
         }
     }
 

@@ -1,64 +1,34 @@
-//! One all-to-all, gather or scatter at one service process, by pull (SP-5), which all choose but for many small blocks of one
-//! size (see [`Collective`](crate::collective::Collective)): the last two are all-to-alls in which all but the
-//! root have one block, so that nobody waits for anybody but the root.
+//! One all-to-all, gather or scatter at one service process, without a barrier (SP-5), which all choose but for many small blocks
+//! of one size (see [`Collective`](crate::collective::Collective)): the last two are all-to-alls in which all but the root have
+//! one block, so that nobody waits for anybody but the root.
 //!
-//! A rank that calls has its blocks announced to the service processes of their destinations, which ask for them: a bounded
-//! number of bytes at a time, so that the receive link stays full and no switch queue overflows. The announcement also asks for
-//! the first bytes of what the rank expects: whoever calls later has them asked for already, and its link is busy at once, not
-//! when requests for its blocks have made their way behind the bytes of all the others.
-//! There is no barrier: ranks exchange as they come. Blocks for a rank that has not called wait announced, in the memory of
-//! their sources; when that has lasted too long they are pulled into staging (SP-6), so that no source is held by a rank
-//! that stays away. Blocks between local ranks go the same way, but by a copy.
+//! Ranks exchange as they come: whoever calls hands its sends and receives to the [transfers](crate::transfer) of the group.
+//! Blocks for a rank that has not called wait in the memory of their sources; when that has lasted too long they are staged
+//! (SP-6), so that no source is held by a rank that stays away.
 //!
 //! | rank | event | next |
 //! |---|---|---|
-//! | absent | it calls | called: its blocks are announced, what has come is handed over |
-//! | called | every block sent is acknowledged, every block expected is here | ended |
-//! | absent, called | [`Exchange::fail`] | ended |
+//! | absent | it calls | called |
+//! | called | the group's window reaches the instance | begun: its messages are offered |
+//! | begun | every block sent is acknowledged, every block expected is here | ended |
+//! | absent, called, begun | [`Exchange::fail`] | ended |
 //!
-//! | block for a local rank | event | next |
-//! |---|---|---|
-//! | - | announced | announced |
-//! | - | its rank calls and there is room | coming, unannounced |
-//! | coming, unannounced | announced | coming |
-//! | announced | the rank has called and there is room, or it is stood in for | coming (a local one: here) |
-//! | coming | there is room, and more of it to ask for | coming |
-//! | coming | the last fragment | here, or staged when the rank has not called |
-//! | staged | the rank calls | here |
-//!
-//! Large blocks are asked for piece by piece, first of the sources that have been asked for least: were they asked for whole, as
-//! they are announced, some sources would be asked by all at first and others only in the end.
-//!
-//! No block has more than a part of it under way, or the first to be announced would take all the room: those of a rank that is
-//! a little late would come last and alone; nor has an all-to-all more in all than the bytes that leave while a request
-//! makes its way, or the last to call would have asked idle sources for more than a switch can queue. Room is used when there is
-//! enough of it for several pieces, so that one message asks for them.
-//!
-//! Invariants: every byte is asked for once; a call completes once and none of its buffers is named after that; at most
-//! [`Config::pull_bytes`](crate::Config) are under way, of an all-to-all half as many more, or one piece, and half as many again of
-//! what was not announced when it was asked for; less beside small calls (MC-13). Whoever stays away takes no room.
-//! Never sees payload.
+//! Invariants: a call completes once and none of its buffers is named after that. Never sees payload.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use outboard_plan::alltoall::Blocks;
-use outboard_plan::{AlltoallAlgorithm, OpId, Rank, Span, alltoall};
+use outboard_plan::{AlltoallAlgorithm, Op, OpId, Rank, Span, alltoall};
 
 use crate::collective::Context;
 use crate::error::CollectiveError;
 use crate::executor::Run;
-use crate::fragments::{Bulk, Sends};
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
-use crate::interface::{Call, Class, InFlight, MemRef, Moves, Order, Pairs, Region, Signature, Sizes, Step};
-use crate::link::{Tag, Tagged};
-use crate::outbox::{Completion, Fund, Staging};
-use crate::pacing::Portion;
-use crate::wire::{MAX_BLOCKS, Message};
-
-mod announcement;
-
-use announcement::Ahead;
+use crate::interface::{Call, Class, InFlight, MemRef, Moves, Pairs, Region, Signature, Sizes, Step};
+use crate::outbox::Completion;
+use crate::transfer::{Name, Outbound, Owner, Posting, StepOf, Transfer};
+use crate::wire::{EarlyCts, Origin, Rts, Scope, TransferMessage};
 
 #[derive(Debug)]
 enum Phase {
@@ -79,6 +49,7 @@ enum Presence {
     Called {
         call: Call,
         run: Box<Run>,
+        begun: bool,
     },
     Ended,
 }
@@ -88,45 +59,6 @@ struct Local {
     rank: Rank,
     presence: Presence,
 }
-
-/// A block for a local rank.
-#[derive(Debug)]
-enum Inbound {
-    Announced {
-        bytes: u64,
-    },
-    /// `staging` is none where it goes straight to the rank's own buffer.
-    Coming {
-        bytes: u64,
-        /// Its source has told of it, too.
-        announced: bool,
-        asked: u64,
-        got: u64,
-        staging: Option<Staging>,
-    },
-    Staged(Staging),
-}
-
-impl Inbound {
-    /// Its source has told of it.
-    fn is_announced(&self) -> bool {
-        match self {
-            Inbound::Coming { announced, .. } => *announced,
-            Inbound::Announced { .. } | Inbound::Staged(_) => true,
-        }
-    }
-}
-
-/// A block of a local rank that its destination may ask for.
-#[derive(Debug)]
-struct Offered {
-    local: usize,
-    op: OpId,
-    span: Span,
-}
-
-/// Names a block: destination, source.
-type Pair = (Rank, Rank);
 
 /// One exchange at one service process.
 #[derive(Debug)]
@@ -140,18 +72,6 @@ pub(crate) struct Exchange {
     /// The group's window has reached it: blocks may move.
     open: bool,
     locals: Vec<Local>,
-    inbound: BTreeMap<Pair, Inbound>,
-    /// Blocks that may be asked for, or for more of, by bytes asked for and distance of the source; but for those that have as
-    /// much under way as one may.
-    queue: BTreeSet<(u64, u32, Pair)>,
-    /// Announced blocks of local ranks that may be copied.
-    local_queue: BTreeSet<Pair>,
-    /// Bytes asked for, of blocks that are announced, that have not come.
-    coming: u64,
-    offered: BTreeMap<Pair, Offered>,
-    /// Asked for of local ranks that have not called, one entry for each pair at most.
-    ahead: BTreeMap<Pair, Ahead>,
-    sends: Sends,
     /// Absent ranks are stood in for.
     standing: bool,
     stand_in_at: Option<Instant>,
@@ -160,13 +80,16 @@ pub(crate) struct Exchange {
 impl Exchange {
     /// An exchange of which `signer`'s call is the first news. Fails when its sizes cannot be.
     pub(crate) fn new(
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         instance: InstanceId,
         signature: Signature,
         signer: Rank,
     ) -> Result<Self, &'static str> {
         if signature.bytes.checked_mul(cx.members.ranks().into()).is_none() {
             return Err("an exchange beyond the address space");
+        }
+        if matches!(signature.kind.class().moves, Moves::Blocks(Pairs::All)) {
+            cx.transfer.is_all_to_all(instance);
         }
         let absent = |rank: &Rank| Local { rank: *rank, presence: Presence::Absent { wanted: None } };
         Ok(Exchange {
@@ -177,13 +100,6 @@ impl Exchange {
             phase: Phase::Open,
             open: instance.0 <= cx.members.window_end,
             locals: cx.members.locals.iter().map(absent).collect(),
-            inbound: BTreeMap::new(),
-            queue: BTreeSet::new(),
-            local_queue: BTreeSet::new(),
-            coming: 0,
-            offered: BTreeMap::new(),
-            ahead: BTreeMap::new(),
-            sends: Sends::default(),
             standing: false,
             stand_in_at: None,
         })
@@ -236,22 +152,17 @@ impl Exchange {
     }
 
     /// What is waited for, as of `now`.
-    pub(crate) fn in_flight_now(&self, now: Instant, members: &Members) -> InFlight {
-        let mut absent = Vec::new();
-        let mut awaits: BTreeSet<Rank> = self.offered.keys().map(|(destination, _)| *destination).collect();
-        for local in &self.locals {
-            match &local.presence {
-                Presence::Absent { .. } => absent.push(local.rank),
-                Presence::Called { run, .. } => awaits.extend(run.awaited().filter(|r| members.local(*r).is_none())),
-                Presence::Ended => {}
-            }
-        }
+    pub(crate) fn in_flight_now(&self, now: Instant, members: &Members, transfer: &Transfer) -> InFlight {
+        let absent = self.locals.iter().filter(|local| matches!(local.presence, Presence::Absent { .. }));
+        let here = |scope| scope == Scope::Instance(self.instance);
+        let awaits = transfer.sources(here).chain(transfer.destinations(here));
+        let awaits: BTreeSet<Rank> = awaits.filter(|rank| members.local(*rank).is_none()).collect();
         InFlight {
             group: members.handle,
             instance: self.instance,
             signature: self.signature,
             age_ns: now.0.saturating_sub(self.since.0),
-            absent,
+            absent: absent.map(|local| local.rank).collect(),
             awaits: awaits.into_iter().collect(),
         }
     }
@@ -259,308 +170,139 @@ impl Exchange {
     /// A local rank calls. The caller has compared the signatures and checked the blocks. An error breaks the group.
     pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: Call) -> Result<(), CollectiveError> {
         let i = cx.members.local(call.rank).expect("the caller checks that the rank is local");
-        let blocks = Self::blocks_of(&call, cx.members.ranks()).expect("checked by the caller");
         let ranks = cx.members.ranks();
+        let blocks = Self::blocks_of(&call, ranks).expect("checked by the caller");
         let program = alltoall(AlltoallAlgorithm::Pull, ranks, call.rank, &blocks).expect("checked by the caller");
         let (rank, run) = (call.rank, Box::new(Run::new(program)));
-        let before = std::mem::replace(&mut self.locals[i].presence, Presence::Called { call, run });
-        let Presence::Absent { wanted } = before else { unreachable!("the group counts the calls of a rank") };
-        if let Some(wanted) = wanted.filter(|_| self.standing) {
+        let called = Presence::Called { call, run, begun: false };
+        let before = std::mem::replace(&mut self.locals[i].presence, called);
+        if let Presence::Absent { wanted: Some(wanted) } = before
+            && self.standing
+        {
             cx.out.late(cx.members.handle, rank, (self.instance, self.signature.kind), wanted);
         }
-        let came: Vec<Rank> =
-            self.inbound.range((rank, Rank(0))..=(rank, Rank(u32::MAX))).map(|((_, source), _)| *source).collect();
-        for source in came {
-            self.hand_over(cx, i, source)?;
-        }
         if self.open {
-            self.offer(cx, i)?;
+            self.begin(cx, i)?;
         }
         self.advance(cx);
         Ok(())
     }
 
-    /// What was announced or has come for a rank that was absent, now that it has called.
-    fn hand_over(&mut self, cx: &mut Context<'_>, i: usize, source: Rank) -> Result<(), CollectiveError> {
-        let pair = (self.locals[i].rank, source);
-        let bytes = match &self.inbound[&pair] {
-            Inbound::Announced { bytes } | Inbound::Coming { bytes, .. } => *bytes,
-            Inbound::Staged(staging) => staging.bytes,
+    /// Hands over the messages of a rank that has called.
+    fn begin(&mut self, cx: &mut Context<'_>, i: usize) -> Result<(), CollectiveError> {
+        let Local { rank, presence: Presence::Called { call, run, begun } } = &mut self.locals[i] else {
+            return Ok(());
         };
-        self.expect(pair, bytes, i)?;
-        match &self.inbound[&pair] {
-            Inbound::Announced { .. } => self.want(cx, pair),
-            Inbound::Coming { .. } => {}
-            Inbound::Staged(_) => {
-                let Some(Inbound::Staged(staging)) = self.inbound.remove(&pair) else { unreachable!("just seen") };
-                self.take_staged(cx, i, source, staging);
-            }
-        }
-        Ok(())
-    }
-
-    fn take_staged(&mut self, cx: &mut Context<'_>, i: usize, source: Rank, staging: Staging) {
-        let Presence::Called { call, run } = &mut self.locals[i].presence else {
-            unreachable!("only a rank that has called takes its blocks")
-        };
-        let receive = run.receive(source, 0).expect("compared with what was announced");
-        let (op, span) = (receive.op, receive.span);
-        receive.done = true;
-        let from = MemRef { region: Region::Staging(staging.id), offset: 0, len: staging.bytes };
-        cx.out.copy(from, MemRef { region: Region::Output(call.id), offset: span.offset, len: span.len });
-        run.complete(op);
-        cx.out.unstage(staging);
-    }
-
-    /// Both ends of a block must agree on its bytes; a rank whose call has ended expected none.
-    fn expect(&mut self, (destination, source): Pair, sent: u64, i: usize) -> Result<(), CollectiveError> {
-        let expected = match &mut self.locals[i].presence {
-            Presence::Absent { .. } => return Ok(()),
-            Presence::Called { run, .. } => run.receive(source, 0).map_or(0, |r| r.span.len),
-            Presence::Ended => 0,
-        };
-        if expected == sent {
-            Ok(())
-        } else {
-            Err(CollectiveError::Block { source_rank: source, sent, destination, expected })
-        }
-    }
-
-    /// An announced block may be asked for.
-    fn want(&mut self, cx: &Context<'_>, pair: Pair) {
-        if cx.members.local(pair.1).is_some() {
-            self.local_queue.insert(pair);
-        } else {
-            self.queue.insert((0, distance(cx, pair), pair));
-        }
-    }
-
-    /// Moves what can move, and ends what can end.
-    fn advance(&mut self, cx: &mut Context<'_>) {
-        if self.alive() && self.open {
-            for pair in std::mem::take(&mut self.local_queue) {
-                let bytes = self.offered[&pair].span.len;
-                if let Some(place) = self.place(cx, pair.0, bytes) {
-                    self.copy_local(cx, pair, place);
+        let (rank, scope) = (*rank, Scope::Instance(self.instance));
+        *begun = true;
+        let piece = |region, span: Span| MemRef { region, offset: span.offset, len: span.len };
+        let (mut sends, mut receives) = (Vec::new(), Vec::new());
+        while let Some(op) = run.next_ready() {
+            let step = StepOf { owner: Owner::Instance { instance: self.instance, local: i }, op };
+            let name = |source, destination, tag| Name { scope, destination, source, tag, occurrence: 0 };
+            match run.op(op) {
+                Op::Recv { from, index, span } => {
+                    let to = piece(Region::Output(call.id), span);
+                    receives.push((name(from, rank, index), Posting { step, to }));
+                }
+                Op::Send { to, index, span } => {
+                    let from = piece(Region::Input(call.id), span);
+                    sends.push(Outbound { step, name: name(rank, to, index), from, signal: false });
+                }
+                Op::Copy { from, to } => {
+                    cx.out.copy(piece(Region::Input(call.id), from), piece(Region::Output(call.id), to));
+                    run.complete(op);
+                }
+                Op::Multicast { .. } | Op::MulticastRecv { .. } | Op::Reduce { .. } => {
+                    unreachable!("plans without a barrier move blocks between pairs")
                 }
             }
-            self.pull(cx);
+        }
+        for message in &sends {
+            self.want(cx, message.name.destination);
+        }
+        let origin = Origin::Instance { instance: self.instance, signature: self.signature };
+        let (transfer, mut site) = cx.transfer();
+        transfer.exchange(&mut site, (origin, rank), sends, receives);
+        transfer.unsent(self.instance, rank).map_or(Ok(()), Err)
+    }
+
+    /// Somebody has a block for a rank.
+    fn want(&mut self, cx: &Context<'_>, rank: Rank) {
+        if let Some(i) = cx.members.local(rank)
+            && let Presence::Absent { wanted } = &mut self.locals[i].presence
+        {
+            wanted.get_or_insert(cx.out.now);
+        }
+    }
+
+    /// Moves what can move for absent ranks, and ends what can end.
+    fn advance(&mut self, cx: &mut Context<'_>) {
+        if self.alive() && self.open {
+            let waits = |local: &Local| matches!(local.presence, Presence::Absent { wanted: Some(_) });
+            if self.standing {
+                let (transfer, mut site) = cx.transfer();
+                if transfer.stand_in(&mut site, self.instance) && self.stand_in_at.is_none() {
+                    // Looked at again at the next chance: staging of another collective may have been given back.
+                    self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);
+                }
+            } else if self.stand_in_at.is_none() && self.locals.iter().any(waits) {
+                self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after);
+            }
         }
         self.try_end(cx);
     }
 
-    /// Where a block for `destination` goes: staging while that is absent. None where the quota does not allow it now.
-    fn place(&mut self, cx: &mut Context<'_>, destination: Rank, bytes: u64) -> Option<Option<Staging>> {
-        let i = cx.members.local(destination).expect("announced for a local rank");
-        match self.locals[i].presence {
-            Presence::Called { .. } => Some(None),
-            Presence::Absent { .. } => {
-                let staging = cx.out.stage(Fund::Late, cx.members.owner, bytes);
-                if staging.is_none() {
-                    // Looked at again at the next chance: staging of another collective may have been given back.
-                    self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);
-                }
-                staging.map(Some)
-            }
-            Presence::Ended => unreachable!("a rank whose call has ended expects nothing"),
-        }
-    }
-
-    /// Bytes that may be under way.
-    fn most(&self, portion: Portion) -> u64 {
-        portion.under_way(matches!(self.signature.kind.class().moves, Moves::Blocks(Pairs::All)))
-    }
-
-    /// Whether so many more bytes may be under way.
-    fn has_room(&self, portion: Portion, more: u64) -> bool {
-        self.coming == 0 || self.coming.saturating_add(more) <= self.most(portion)
-    }
-
-    /// Bytes of each of the blocks that are known of that may be under way.
-    fn of_one(&self, portion: Portion) -> u64 {
-        portion.of_one(self.most(portion), self.inbound.len())
-    }
-
-    /// Asks for blocks while there is room.
-    fn pull(&mut self, cx: &mut Context<'_>) {
-        let mut pulls: BTreeMap<SpId, BTreeMap<Pair, u64>> = BTreeMap::new();
-        let portion = cx.portion();
-        if !self.has_room(portion, portion.pull_room) {
-            return;
-        }
-        while let Some(&(asked, distance, pair)) = self.queue.first() {
-            let (bytes, got) = match self.inbound[&pair] {
-                Inbound::Announced { bytes } => (bytes, 0),
-                Inbound::Coming { bytes, got, .. } => (bytes, got),
-                Inbound::Staged(_) => unreachable!("what is here is not asked for"),
-            };
-            let piece = (bytes - asked).min(portion.pull);
-            if asked > got && asked + piece - got > self.of_one(portion) {
-                self.queue.remove(&(asked, distance, pair));
-                continue;
-            }
-            if !self.has_room(portion, piece) {
-                break;
-            }
-            self.queue.remove(&(asked, distance, pair));
-            let (destination, source) = pair;
-            if asked == 0 {
-                let Some(staging) = self.place(cx, destination, bytes) else { continue };
-                let coming = Inbound::Coming { bytes, announced: true, asked, got: 0, staging };
-                self.inbound.insert(pair, coming);
-            }
-            let up_to = asked + piece;
-            if let Some(Inbound::Coming { asked, .. }) = self.inbound.get_mut(&pair) {
-                *asked = up_to;
-            }
-            self.coming += piece;
-            if up_to < bytes {
-                self.queue.insert((up_to, distance, pair));
-            }
-            pulls.entry(cx.members.sp_of(source)).or_default().insert(pair, up_to);
-        }
-        let (group, instance) = (cx.members.handle, self.instance);
-        for (sp, blocks) in pulls {
-            let blocks: Vec<_> = blocks.into_iter().map(|((to, from), up_to)| (from, to, up_to)).collect();
-            for blocks in blocks.chunks(MAX_BLOCKS) {
-                let message = Message::Pull { group, instance, blocks: blocks.to_vec() };
-                cx.out.messages.push_back((sp, message));
-            }
-        }
-    }
-
-    /// A block between two local ranks, the source of which has called.
-    fn copy_local(&mut self, cx: &mut Context<'_>, pair: Pair, staging: Option<Staging>) {
-        let (destination, source) = pair;
-        let Offered { local, op, span } = self.offered.remove(&pair).expect("announced by a local rank");
-        let Presence::Called { call, run } = &mut self.locals[local].presence else {
-            unreachable!("a call stays until its blocks have been taken")
-        };
-        let from = MemRef { region: Region::Input(call.id), offset: span.offset, len: span.len };
-        run.complete(op);
-        if let Some(staging) = staging {
-            cx.out.copy(from, MemRef { region: Region::Staging(staging.id), offset: 0, len: span.len });
-            self.inbound.insert(pair, Inbound::Staged(staging));
-            return;
-        }
-        self.inbound.remove(&pair);
-        let i = cx.members.local(destination).expect("a local pair");
-        let Presence::Called { call, run } = &mut self.locals[i].presence else {
-            unreachable!("what is not staged goes to a rank that has called")
-        };
-        let receive = run.receive(source, 0).expect("compared with what was announced");
-        receive.done = true;
-        let (op, to) = (receive.op, receive.span);
-        cx.out.copy(from, MemRef { region: Region::Output(call.id), offset: to.offset, len: to.len });
-        run.complete(op);
-    }
-
-    /// `from` asks for blocks, each named by source and destination. False when it cannot have them.
-    pub(crate) fn handle_pull(&mut self, cx: &mut Context<'_>, from: SpId, blocks: &[(Rank, Rank, u64)]) -> bool {
-        for &(source, destination, up_to) in blocks {
-            if !cx.members.has_rank(destination) || cx.members.sp_of(destination) != from {
-                return false;
-            }
-            let Some(local) = cx.members.local(source) else { return false };
-            let known = match self.offered.remove(&(destination, source)) {
-                Some(Offered { op, span, .. }) => self.sends.push_asked((local, op), (destination, 0, span), up_to),
-                None => self.sends.ask(local, destination, up_to),
-            };
-            if !known {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Whom there may be bulk for.
-    pub(crate) fn bulk_targets(&self, cx: &Context<'_>) -> Vec<SpId> {
-        if self.alive() { self.sends.targets(cx.members) } else { Vec::new() }
-    }
-
-    /// The next fragment for `to`, when it has any. Asked while its link has room.
-    pub(crate) fn next_bulk(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
-        if !self.alive() {
-            return None;
-        }
-        let fragment = self.sends.next(cx.members, to, cx.portion().piece)?;
-        let Presence::Called { call, .. } = &self.locals[fragment.local].presence else {
-            unreachable!("a call stays until its blocks are acknowledged")
-        };
-        let Span { offset, len, .. } = fragment.piece;
-        let payload = MemRef { region: Region::Input(call.id), offset, len };
-        Some(fragment.bulk(cx.members, self.instance, self.locals[fragment.local].rank, Some(payload)))
-    }
-
-    /// The last fragment of a block has been acknowledged.
-    pub(crate) fn handle_acked(&mut self, cx: &mut Context<'_>, tag: Tag) {
-        let Tagged::Send { local, op } = tag.what else { return };
-        if let (true, Presence::Called { run, .. }) = (self.alive(), &mut self.locals[local as usize].presence) {
-            run.complete(op);
-            self.try_end(cx);
-        }
-    }
-
-    /// A fragment. False when no such fragment can come now.
-    pub(crate) fn handle_data(
+    /// `rank` has called: its blocks for local ranks, and what may come of theirs. False when they cannot be; an error breaks
+    /// the group.
+    pub(crate) fn handle_offer(
         &mut self,
         cx: &mut Context<'_>,
-        (source, destination): (Rank, Rank),
-        (total, offset): (u64, u64),
+        from: SpId,
+        offer: TransferMessage,
         payload_len: u32,
-    ) -> bool {
-        let (pair, len) = ((destination, source), u64::from(payload_len));
-        let of_one = self.of_one(cx.portion());
-        let Some(i) = cx.members.local(destination) else { return false };
-        let Some(Inbound::Coming { bytes, announced: true, asked, got, staging }) = self.inbound.get_mut(&pair) else {
-            return false;
-        };
-        if total != *bytes || offset != *got || len == 0 || len > *asked - offset {
-            return false;
-        }
-        *got += len;
-        self.coming -= len;
-        if *asked < total && *asked - *got <= of_one / 2 {
-            self.queue.insert((*asked, distance(cx, pair), pair));
-        }
-        let whole = *got == total;
-        let (region, start) = match (staging, &mut self.locals[i].presence) {
-            (Some(staging), _) => (Region::Staging(staging.id), 0),
-            (None, Presence::Called { call, run }) => {
-                let receive = run.receive(source, 0).expect("compared with what was announced");
-                (receive.got, receive.done) = (*got, whole);
-                (Region::Output(call.id), receive.span.offset)
+    ) -> Result<bool, CollectiveError> {
+        let TransferMessage::Offer { rank, ready, early, .. } = &offer else { return Ok(false) };
+        let (rank, asked): (Rank, Vec<Rank>) = (*rank, early.iter().map(|cts| cts.source).collect());
+        for &Rts { destination, tag, bytes, .. } in ready {
+            let Some(i) = cx.members.local(destination) else { return Ok(false) };
+            let name = Name { scope: Scope::Instance(self.instance), destination, source: rank, tag, occurrence: 0 };
+            match &self.locals[i].presence {
+                Presence::Absent { .. } => self.want(cx, destination),
+                Presence::Called { begun: false, .. } => {}
+                Presence::Called { run, .. } if run.receives().any(|(_, (source, ..))| source == rank) => {
+                    if !cx.transfer.waits_for(&name) {
+                        return Ok(false);
+                    }
+                }
+                Presence::Called { .. } | Presence::Ended => return Err(name.mismatch(bytes, 0)),
             }
-            (None, Presence::Absent { .. } | Presence::Ended) => unreachable!("an absent rank's blocks are staged"),
-        };
-        cx.out.orders.push_back(Order::Deliver {
-            payload: 0,
-            offset: 0,
-            to: MemRef { region, offset: start + offset, len },
-        });
-        if whole {
-            self.is_here(cx, i, source);
-            self.advance(cx);
-        } else if !self.queue.is_empty() {
-            self.pull(cx);
         }
-        true
+        for &EarlyCts { source, bytes: expected, .. } in early {
+            let Some(i) = cx.members.local(source) else { return Ok(false) };
+            if matches!(self.locals[i].presence, Presence::Ended) {
+                return Err(CollectiveError::Block { source_rank: source, sent: 0, destination: rank, expected });
+            }
+        }
+        let (transfer, mut site) = cx.transfer();
+        let sound = transfer.handle(&mut site, from, offer, payload_len)?;
+        for source in asked {
+            let begun = |local: &Local| matches!(local.presence, Presence::Called { begun: true, .. });
+            if cx.members.local(source).is_some_and(|i| begun(&self.locals[i]))
+                && let Some(error) = cx.transfer.unsent(self.instance, source)
+            {
+                return Err(error);
+            }
+        }
+        self.advance(cx);
+        Ok(sound)
     }
 
-    /// A block has come whole.
-    fn is_here(&mut self, cx: &mut Context<'_>, i: usize, source: Rank) {
-        let pair = (self.locals[i].rank, source);
-        let Some(Inbound::Coming { staging, .. }) = self.inbound.remove(&pair) else { unreachable!("just seen") };
-        match (staging, &mut self.locals[i].presence) {
-            (None, Presence::Called { run, .. }) => {
-                let op = run.receive(source, 0).expect("compared with what was announced").op;
-                run.complete(op);
-            }
-            (Some(staging), Presence::Called { .. }) => self.take_staged(cx, i, source, staging),
-            (Some(staging), Presence::Absent { .. } | Presence::Ended) => {
-                self.inbound.insert(pair, Inbound::Staged(staging));
-            }
-            (None, Presence::Absent { .. } | Presence::Ended) => unreachable!("an absent rank's blocks are staged"),
+    /// A step that sends or receives is done.
+    pub(crate) fn complete(&mut self, cx: &mut Context<'_>, local: usize, op: OpId) {
+        if let (true, Presence::Called { run, .. }) = (self.alive(), &mut self.locals[local].presence) {
+            run.complete(op);
+            self.try_end(cx);
         }
     }
 
@@ -571,33 +313,9 @@ impl Exchange {
         }
         self.open = true;
         for i in 0..self.locals.len() {
-            self.offer(cx, i)?;
-        }
-        let waits = |l: &Local| matches!(l.presence, Presence::Absent { wanted: Some(_) });
-        if self.locals.iter().any(waits) {
-            self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after);
+            self.begin(cx, i)?;
         }
         self.advance(cx);
-        Ok(())
-    }
-
-    /// `gone` takes part in nothing any more, and its own call of this exchange has ended: whatever is still to move between it
-    /// and a rank here it does not know of. An error breaks the group.
-    pub(crate) fn without(&mut self, gone: Rank) -> Result<(), CollectiveError> {
-        let block = |source_rank, sent, destination, expected| {
-            Err(CollectiveError::Block { source_rank, sent, destination, expected })
-        };
-        if let Some(((_, source), offered)) = self.offered.iter().find(|((destination, _), _)| *destination == gone) {
-            return block(*source, offered.span.len, gone, 0);
-        }
-        for local in &mut self.locals {
-            if let Presence::Called { run, .. } = &mut local.presence
-                && let Some(receive) = run.receive(gone, 0).filter(|r| !r.done)
-                && !self.inbound.get(&(local.rank, gone)).is_some_and(Inbound::is_announced)
-            {
-                return block(gone, 0, local.rank, receive.span.len);
-            }
-        }
         Ok(())
     }
 
@@ -618,19 +336,12 @@ impl Exchange {
                 cx.out.step(cx.members.handle, self.instance, Step::StoodIn(local.rank));
             }
         }
-        let absent = |rank: Rank| {
-            let l = &self.locals[cx.members.local(rank).expect("announced for a local rank")];
-            matches!(l.presence, Presence::Absent { .. })
-        };
-        let waiting = self.inbound.iter().filter(|(_, b)| matches!(b, Inbound::Announced { .. })).map(|(p, _)| *p);
-        let waiting: Vec<Pair> = waiting.filter(|(destination, _)| absent(*destination)).collect();
-        waiting.into_iter().for_each(|pair| self.want(cx, pair));
         self.advance(cx);
     }
 
     /// Ends the calls that can end, and the exchange when none is left.
     fn try_end(&mut self, cx: &mut Context<'_>) {
-        match &self.phase {
+        let failed = match &self.phase {
             Phase::Open => {
                 for i in 0..self.locals.len() {
                     if matches!(&self.locals[i].presence, Presence::Called { run, .. } if run.finished()) {
@@ -640,23 +351,17 @@ impl Exchange {
                 if !self.locals.iter().all(|l| matches!(l.presence, Presence::Ended)) {
                     return;
                 }
+                false
             }
             Phase::Failed(error) => {
                 let error = error.clone();
                 (0..self.locals.len()).for_each(|i| self.end_local(cx, i, Err(error.clone())));
-                for (_, block) in std::mem::take(&mut self.inbound) {
-                    match block {
-                        Inbound::Staged(staging) | Inbound::Coming { staging: Some(staging), .. } => {
-                            cx.out.unstage(staging);
-                        }
-                        Inbound::Announced { .. } | Inbound::Coming { staging: None, .. } => {}
-                    }
-                }
+                true
             }
             Phase::Ended { .. } => return,
-        }
-        assert!(self.inbound.is_empty(), "a block is there for a rank that waits for it");
-        self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
+        };
+        self.phase = Phase::Ended { failed };
+        cx.transfer.forget_instance(self.instance);
         cx.out.forgotten.push((cx.members.handle, self.instance));
     }
 
@@ -674,18 +379,10 @@ impl Exchange {
     pub(crate) fn fail(&mut self, cx: &mut Context<'_>, error: CollectiveError) {
         if self.alive() {
             self.phase = Phase::Failed(error);
-            self.sends.clear();
-            self.ahead.clear();
-            self.queue.clear();
-            self.local_queue.clear();
             self.stand_in_at = None;
+            let (transfer, mut site) = cx.transfer();
+            transfer.cancel(&mut site, self.instance);
             self.try_end(cx);
         }
     }
-}
-
-/// By which sources are asked in turn, nearest first: so no two ranks begin with the same.
-fn distance(cx: &Context<'_>, (destination, source): Pair) -> u32 {
-    let ranks = cx.members.ranks();
-    (destination.0 + ranks - source.0) % ranks
 }

@@ -25,19 +25,8 @@ pub(crate) struct Run {
     dependents: Vec<Vec<OpId>>,
     ready: VecDeque<OpId>,
     remaining: usize,
-    receives: BTreeMap<(Rank, u32), Receive>,
     multicasts: BTreeMap<Rank, (OpId, Span)>,
     own: Option<Span>,
-}
-
-/// A receive of the program and how much of it has come.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Receive {
-    pub(crate) op: OpId,
-    pub(crate) span: Span,
-    pub(crate) got: u64,
-    /// Whole, zero bytes included.
-    pub(crate) done: bool,
 }
 
 impl Run {
@@ -50,7 +39,6 @@ impl Run {
             dependents: vec![Vec::new(); n],
             ready: VecDeque::new(),
             remaining: n,
-            receives: BTreeMap::new(),
             multicasts: BTreeMap::new(),
             own: None,
             program,
@@ -63,14 +51,11 @@ impl Run {
                 run.ready.push_back(id);
             }
             match step.op {
-                Op::Recv { from, index, span } => {
-                    run.receives.insert((from, index), Receive { op: id, span, got: 0, done: false });
-                }
                 Op::MulticastRecv { root, span } => {
                     run.multicasts.insert(root, (id, span));
                 }
                 Op::Multicast { span } => run.own = Some(span),
-                Op::Send { .. } | Op::Copy { .. } | Op::Reduce { .. } => {}
+                Op::Send { .. } | Op::Recv { .. } | Op::Copy { .. } | Op::Reduce { .. } => {}
             }
         }
         run
@@ -128,17 +113,14 @@ impl Run {
         self.remaining == 0
     }
 
-    pub(crate) fn receive(&mut self, from: Rank, index: u32) -> Option<&mut Receive> {
-        self.receives.get_mut(&(from, index))
-    }
-
-    /// Sources of messages that have not come.
-    pub(crate) fn awaited(&self) -> impl Iterator<Item = Rank> + '_ {
-        self.receives.iter().filter(|(_, receive)| !receive.done).map(|((from, _), _)| *from)
-    }
-
-    pub(crate) fn receives(&self) -> impl Iterator<Item = &Receive> {
-        self.receives.values()
+    /// The steps that receive: source, index and where to.
+    pub(crate) fn receives(&self) -> impl Iterator<Item = (OpId, (Rank, u32, Span))> + '_ {
+        self.program.steps.iter().zip(0..).filter_map(|(step, i)| match step.op {
+            Op::Recv { from, index, span } => Some((OpId(i), (from, index, span))),
+            Op::Send { .. } | Op::Copy { .. } | Op::Reduce { .. } | Op::Multicast { .. } | Op::MulticastRecv { .. } => {
+                None
+            }
+        })
     }
 
     /// The step that receives what `root` multicasts, and where to.

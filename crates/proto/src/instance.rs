@@ -5,17 +5,16 @@
 //! unknown ([`Unsized`]).
 //! Never does anything itself.
 
-use outboard_plan::{Extents, Rank};
+use outboard_plan::{Extents, OpId, Rank};
 
 use crate::collective::{Collective, Context, Layout};
 use crate::error::CollectiveError;
 use crate::exchange::Exchange;
-use crate::fragments::Bulk;
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{Call, Class, InFlight, Moves, Signature, Sizes};
-use crate::link::Tag;
 use crate::sizes::Unsized;
+use crate::transfer::{Bulk, Transfer};
 
 /// One of a group's calls.
 #[derive(Debug)]
@@ -114,8 +113,12 @@ impl Instance {
     }
 
     /// What is waited for, as of `now`.
-    pub(crate) fn in_flight_now(&self, now: Instant, members: &Members) -> InFlight {
-        either!(self, i => i.in_flight_now(now, members))
+    pub(crate) fn in_flight_now(&self, now: Instant, members: &Members, transfer: &Transfer) -> InFlight {
+        match self {
+            Instance::Collective(collective) => collective.in_flight_now(now, members, transfer),
+            Instance::Exchange(exchange) => exchange.in_flight_now(now, members, transfer),
+            Instance::Unsized(call) => call.in_flight_now(now, members),
+        }
     }
 
     /// Whether a call of `rank` is in flight here.
@@ -153,45 +156,35 @@ impl Instance {
         }
     }
 
-    /// Whom there may be bulk for.
-    pub(crate) fn bulk_targets(&self, cx: &Context<'_>) -> Vec<SpId> {
+    /// Whom there may be repairs for.
+    pub(crate) fn bulk_target(&self, members: &Members) -> Option<SpId> {
         match self {
-            Instance::Collective(collective) => collective.bulk_targets(cx),
-            Instance::Exchange(exchange) => exchange.bulk_targets(cx),
-            Instance::Unsized(_) => Vec::new(),
+            Instance::Collective(collective) => collective.bulk_target(members),
+            Instance::Exchange(_) | Instance::Unsized(_) => None,
         }
     }
 
-    /// The next piece of bulk for `to`, when there is any. Asked while its link has room.
+    /// The next repair for `to`, when there is any. Asked while its link has room.
     pub(crate) fn next_bulk(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
         match self {
-            Instance::Collective(collective) => collective.next_bulk(cx, to),
-            Instance::Exchange(exchange) => exchange.next_bulk(cx, to),
-            Instance::Unsized(_) => None,
+            Instance::Collective(collective) => collective.next_repair(cx, to),
+            Instance::Exchange(_) | Instance::Unsized(_) => None,
         }
     }
 
-    /// A message has been acknowledged.
-    pub(crate) fn handle_acked(&mut self, cx: &mut Context<'_>, tag: Tag) {
-        match self {
-            Instance::Collective(collective) => collective.handle_acked(cx, tag),
-            Instance::Exchange(exchange) => exchange.handle_acked(cx, tag),
-            Instance::Unsized(_) => unreachable!("nothing was sent for a call that is not sized"),
+    /// A NAK has been acknowledged.
+    pub(crate) fn handle_asked(&mut self, cx: &mut Context<'_>) {
+        if let Some(collective) = self.collective() {
+            collective.handle_asked(cx);
         }
     }
 
-    /// A fragment. False when no such fragment can come now.
-    pub(crate) fn handle_data(
-        &mut self,
-        cx: &mut Context<'_>,
-        (source, destination, index): (Rank, Rank, u32),
-        piece: (u64, u64),
-        payload_len: u32,
-    ) -> bool {
+    /// A step that sends or receives is done.
+    pub(crate) fn complete(&mut self, cx: &mut Context<'_>, local: usize, op: OpId) {
         match self {
-            Instance::Collective(c) => c.handle_data(cx, (source, destination, index), piece, payload_len),
-            Instance::Exchange(e) => index == 0 && e.handle_data(cx, (source, destination), piece, payload_len),
-            Instance::Unsized(_) => false,
+            Instance::Collective(collective) => collective.complete(cx, local, op),
+            Instance::Exchange(exchange) => exchange.complete(cx, local, op),
+            Instance::Unsized(_) => {}
         }
     }
 

@@ -24,7 +24,6 @@ mod collective;
 mod error;
 mod exchange;
 mod executor;
-mod fragments;
 mod group;
 mod instance;
 mod interface;
@@ -35,6 +34,7 @@ mod overdue;
 mod pacing;
 mod service_process;
 mod sizes;
+mod transfer;
 
 pub use config::Config;
 pub use error::{CollectiveError, GroupError};

@@ -17,8 +17,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use outboard_plan::OpId;
-
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant};
 use crate::interface::{MemRef, Region};
 use crate::serial::expand32;
@@ -40,23 +38,18 @@ pub struct Tag {
     pub instance: InstanceId,
     /// What the message was to the collective.
     pub what: Tagged,
+    /// The acknowledgement is asked for without delay; else it comes with that of a message that follows.
+    pub urgent: bool,
 }
 
 /// Messages whose acknowledgement a collective waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tagged {
-    /// The last fragment of a send.
-    Send {
-        /// Position of the sending rank among the local ranks.
-        local: u32,
-        /// The step of its program.
-        op: OpId,
-    },
-    /// A `Want` or a `Miss`.
-    Ask,
-    /// The last part of a tagged message (GP-1).
+    /// A NAK.
+    Nak,
+    /// The last bytes of messages from rank to rank.
     Message {
-        /// Its number.
+        /// Under which they wait for it.
         number: u64,
     },
 }
@@ -355,7 +348,7 @@ impl Link {
             // The round trip is measured before anything is queued; whoever waits for room hears of it when the window is
             // nearly full. The rest is acknowledged by what goes the other way.
             let fills = !payload.is_empty() && self.unasked_bytes >= self.window / 4 * 3;
-            let ask = e.tag.is_some() || self.srtt.is_none() || fills || stuck;
+            let ask = e.tag.is_some_and(|tag| tag.urgent) || self.srtt.is_none() || fills || stuck;
             if ask {
                 self.unasked_bytes = 0;
                 self.asked = self.cursor;

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use outboard_plan::Rank;
 
-use crate::collective::Context;
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
@@ -192,10 +191,13 @@ impl ServiceProcess {
         };
         for tag in acked {
             match tag.what {
-                Tagged::Message { number } => self.with_messaging(tag.group, |m, cx| m.handle_acked(cx, number)),
-                Tagged::Send { .. } | Tagged::Ask => {
-                    self.with_instance(tag.group, tag.instance, |i, cx| i.handle_acked(cx, tag));
+                Tagged::Message { number } => {
+                    if let Some(g) = self.groups.get_mut(&tag.group) {
+                        g.transfer.handle_acked(number);
+                    }
+                    self.run_steps(tag.group);
                 }
+                Tagged::Nak => _ = self.with_instance(tag.group, tag.instance, Instance::handle_asked),
             }
         }
         match message {
@@ -306,7 +308,7 @@ impl ServiceProcess {
     pub fn in_flight(&self, now: Instant) -> impl Iterator<Item = InFlight> + '_ {
         let instances = self.turns.iter().filter_map(move |(group, instance)| {
             let group = self.groups.get(&group)?;
-            Some(group.instance(instance)?.in_flight_now(now, &group.members))
+            Some(group.instance(instance)?.in_flight_now(now, &group.members, &group.transfer))
         });
         let messages = self.groups.values().filter_map(move |group| group.messaging_in_flight(now));
         instances.chain(messages)
@@ -326,15 +328,16 @@ impl ServiceProcess {
         }
         let groups = &mut self.groups;
         let (group, instance) = self.turns.next_multicast(|g, i| wants_to_multicast(groups, g, i))?;
-        let (members, found) = groups.get_mut(&group).expect("just asked").parts(instance);
+        let config = &self.config;
+        let company = self.out.company;
+        let (mut cx, found) = groups.get_mut(&group).expect("just asked").parts(instance, (config, &mut self.out));
         let collective = found.and_then(Instance::collective).expect("only collectives multicast");
-        let pace = Pace::new(&self.config, collective.share(members));
-        let pace = match self.out.company {
+        let pace = Pace::new(config, collective.share(cx.members));
+        let pace = match company {
             Company::Nobody => pace,
             Company::Large | Company::Small => pace.in_company(&self.config),
         };
-        let (key, reach) = (members.key, members.reach);
-        let mut cx = Context { config: &self.config, members, out: &mut self.out };
+        let (key, reach) = (cx.members.key, cx.members.reach);
         let batch = collective.next_batch(&mut cx, pace.batch).expect("it has one");
         let chunks = (batch.run.end - batch.run.start) as u32;
         let bytes = batch.memory.len;

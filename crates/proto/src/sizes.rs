@@ -20,7 +20,7 @@ use crate::error::CollectiveError;
 use crate::group::Members;
 use crate::ids::{InstanceId, Instant, SpId};
 use crate::interface::{InFlight, Signature, sizes_digest};
-use crate::wire::Message;
+use crate::wire::{InstanceMessage, Message};
 
 /// Steps of the ready barrier that can come before this service process has entered it: one for each power of two.
 const MAX_READIES: usize = 64;
@@ -132,7 +132,8 @@ impl Unsized {
             && ask_at <= cx.out.now
         {
             self.phase = Phase::Asked { sizes: Vec::new() };
-            cx.out.messages.push_back((knows, Message::AskSizes { group: cx.members.handle, instance: self.instance }));
+            let ask = Message::instance(cx.members.handle, self.instance, InstanceMessage::AskSizes);
+            cx.out.messages.push_back((knows, ask));
         }
     }
 

@@ -8,17 +8,19 @@ mod frame;
 mod message;
 mod reader;
 mod recording;
-mod tagged;
+mod transfer;
 mod writer;
 
 pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
-pub use message::{MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, MAX_TERMS, Message, Terms};
+pub use message::{GroupMessage, InstanceMessage, MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage};
 pub use reader::DecodeError;
 pub use recording::{MAX_PIECES, RecordedMemory};
-pub use tagged::{Filled, MAX_FILLED, MAX_NUMBERS, MAX_POSTED, Posted, TaggedMessage, Wanted};
+pub use transfer::{
+    Cts, EarlyCts, Fragment, MAX_CTS, MAX_DONE, MAX_PIECES_OF_DATA, Number, Origin, Piece, Rts, Scope, TransferMessage,
+};
 
 /// Version of everything on the wire. Service processes of different versions refuse each other's groups.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 /// Largest frame without payload, bytes.
 pub const MAX_FRAME_HEADER: usize = 512;

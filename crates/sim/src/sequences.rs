@@ -34,7 +34,7 @@ use crate::network::{Frame, NetworkPlan};
 use crate::oracle::{handle, sp_id};
 use crate::store::{Origin, StoreKind};
 use crate::tape::Tape;
-pub use possessed::tagged_message;
+pub use possessed::transfer_message;
 use possessed::{Possessed, Said};
 pub use recordings::recording;
 use recordings::{draw, size, tag};

@@ -7,7 +7,7 @@ use outboard_proto::wire::{
 };
 use outboard_proto::{CallKind, CollectiveError, Config, GroupHandle, InstanceId, Signature, SpId};
 use outboard_sim::Tape;
-use outboard_sim::sequences::tagged_message;
+use outboard_sim::sequences::transfer_message;
 
 use super::{FIRST, SECOND, config};
 
@@ -126,7 +126,7 @@ pub(super) fn message(tape: &mut Tape<'_>) -> (Message, u32) {
     let kind = tape.below(16);
     let group = group(tape);
     if kind == 15 {
-        let (tagged, payload) = tagged_message(tape, 4);
+        let (tagged, payload) = transfer_message(tape, 4);
         return (Message::Tagged { group, tagged }, payload);
     }
     (collective(tape, kind, group), payload(tape))

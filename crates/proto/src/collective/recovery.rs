@@ -6,16 +6,16 @@ use std::time::Duration;
 use outboard_plan::{Rank, Span, subgroup_of};
 
 use super::{Collective, Context, Phase};
-use crate::fragments::Bulk;
 use crate::ids::{Channel, SpId};
 use crate::interface::{MemRef, Order};
 use crate::multicast::Patience;
 use crate::pacing::Pace;
-use crate::wire::{DatagramHeader, MAX_RANGES, MAX_SOURCES, Message};
+use crate::transfer::Bulk;
+use crate::wire::{DatagramHeader, InstanceMessage, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage};
 
 /// Longest patience: a host that is this slow is taken as it is.
 const MAX_PATIENCE: Duration = Duration::from_millis(64);
-/// Most `Want`s and `Miss`es of one collective that the links have not delivered.
+/// Most NAKs of one collective that the links have not delivered.
 const MAX_ASKS: u32 = 32;
 
 /// A run of chunks to multicast.
@@ -147,13 +147,36 @@ impl Collective {
         self.advance(cx);
     }
 
+    fn tell(&self, cx: &mut Context<'_>, to: SpId, what: MulticastMessage) {
+        let message = Message::instance(cx.members.handle, self.instance, InstanceMessage::Multicast(what));
+        cx.out.messages.push_back((to, message));
+    }
+
+    /// What another service process says of the multicast blocks. False when it cannot say so.
+    pub(crate) fn handle_multicast(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: SpId,
+        message: &MulticastMessage,
+        payload_len: u32,
+    ) -> bool {
+        match message {
+            MulticastMessage::Nak { source, ranges } => self.handle_nak(cx, from, *source, ranges),
+            MulticastMessage::NakRoot { source, ranges } => self.handle_nak_root(cx, *source, ranges),
+            MulticastMessage::Repair { source, ranges } => {
+                cx.members.left() == from && self.handle_repair(cx, *source, ranges, payload_len)
+            }
+            MulticastMessage::Whole { sources } => self.handle_whole(cx, from, sources),
+            MulticastMessage::Complete => self.handle_complete(cx, from),
+        }
+    }
+
     /// The left neighbour is told, once, that nothing is missing here (MC-7).
     pub(super) fn note_complete(&mut self, cx: &mut Context<'_>) {
         if self.leaves_missing == 0 && !self.complete_sent {
             self.check_at = None;
             self.complete_sent = true;
-            let message = Message::Complete { group: cx.members.handle, instance: self.instance };
-            cx.out.messages.push_back((cx.members.left(), message));
+            self.tell(cx, cx.members.left(), MulticastMessage::Complete);
         }
     }
 
@@ -165,18 +188,17 @@ impl Collective {
     /// The right neighbour will be told, unless it needs nothing by then.
     fn block_is_full(&mut self, cx: &mut Context<'_>, source: Rank) {
         if !self.right_complete {
-            self.have_pending.push(source);
+            self.whole_pending.push(source);
             let at = cx.out.now + cx.members.patience / 2;
-            self.have_at = Some(self.have_at.map_or(at, |t| t.min(at)));
+            self.whole_at = Some(self.whole_at.map_or(at, |t| t.min(at)));
         }
     }
 
-    pub(super) fn tell_have(&mut self, cx: &mut Context<'_>) {
-        self.have_at = None;
-        let pending = std::mem::take(&mut self.have_pending);
+    pub(super) fn tell_whole(&mut self, cx: &mut Context<'_>) {
+        self.whole_at = None;
+        let pending = std::mem::take(&mut self.whole_pending);
         for sources in pending.chunks(MAX_SOURCES) {
-            let (group, instance, sources) = (cx.members.handle, self.instance, sources.to_vec());
-            cx.out.messages.push_back((cx.members.right(), Message::Have { group, instance, sources }));
+            self.tell(cx, cx.members.right(), MulticastMessage::Whole { sources: sources.to_vec() });
         }
     }
 
@@ -195,14 +217,15 @@ impl Collective {
             self.check_at = self.check_at.into_iter().chain(asking.next).min();
             for ranges in asking.ranges.chunks(MAX_RANGES) {
                 let (source, ranges) = (*source, ranges.to_vec());
-                cx.out.messages.push_back((cx.members.left(), Message::Want { group, instance, source, ranges }));
+                let nak = InstanceMessage::Multicast(MulticastMessage::Nak { source, ranges });
+                cx.out.messages.push_back((cx.members.left(), Message::instance(group, instance, nak)));
                 self.asks_unanswered += 1;
             }
         }
     }
 
-    /// The link has delivered a `Want` or a `Miss`.
-    pub(super) fn handle_asked(&mut self, cx: &mut Context<'_>) {
+    /// The link has delivered a NAK.
+    pub(crate) fn handle_asked(&mut self, cx: &mut Context<'_>) {
         self.asks_unanswered -= 1;
         if self.running() && self.leaves_missing > 0 && self.asks_unanswered == MAX_ASKS - 1 {
             self.check_at = Some(cx.out.now);
@@ -217,13 +240,7 @@ impl Collective {
     }
 
     /// The right neighbour lacks chunks. False when it cannot ask that.
-    pub(crate) fn handle_want(
-        &mut self,
-        cx: &mut Context<'_>,
-        from: SpId,
-        source: Rank,
-        ranges: &[(u32, u32)],
-    ) -> bool {
+    fn handle_nak(&mut self, cx: &mut Context<'_>, from: SpId, source: Rank, ranges: &[(u32, u32)]) -> bool {
         if !Self::is_right(cx, from) || !self.valid_ranges(source, ranges) {
             return false;
         }
@@ -244,14 +261,13 @@ impl Collective {
                 break;
             }
             self.asks_unanswered += 1;
-            let (group, instance, ranges) = (cx.members.handle, self.instance, ranges.to_vec());
-            cx.out.messages.push_back((root, Message::Miss { group, instance, source, ranges }));
+            self.tell(cx, root, MulticastMessage::NakRoot { source, ranges: ranges.to_vec() });
         }
         true
     }
 
     /// A leaf and its right neighbour lack chunks of a local rank. False when that cannot be.
-    pub(crate) fn handle_miss(&mut self, cx: &mut Context<'_>, source: Rank, ranges: &[(u32, u32)]) -> bool {
+    fn handle_nak_root(&mut self, cx: &mut Context<'_>, source: Rank, ranges: &[(u32, u32)]) -> bool {
         if cx.members.local(source).is_none() || !self.valid_ranges(source, ranges) {
             return false;
         }
@@ -264,13 +280,7 @@ impl Collective {
     }
 
     /// Chunks of the left neighbour, run after run in one payload. False when they cannot be.
-    pub(crate) fn handle_repair(
-        &mut self,
-        cx: &mut Context<'_>,
-        source: Rank,
-        ranges: &[(u32, u32)],
-        payload_len: u32,
-    ) -> bool {
+    fn handle_repair(&mut self, cx: &mut Context<'_>, source: Rank, ranges: &[(u32, u32)], payload_len: u32) -> bool {
         // As of datagrams: nobody was asked before the barrier was entered.
         let asked = !matches!(self.phase, Phase::Gathering);
         if !asked || !self.valid_ranges(source, ranges) || self.blocks[&source].is_root() {
@@ -311,7 +321,7 @@ impl Collective {
     }
 
     /// Blocks that lie whole at the left neighbour. False when it cannot tell that.
-    pub(crate) fn handle_have(&mut self, cx: &mut Context<'_>, from: SpId, sources: &[Rank]) -> bool {
+    fn handle_whole(&mut self, cx: &mut Context<'_>, from: SpId, sources: &[Rank]) -> bool {
         if cx.members.left() != from || sources.iter().any(|s| !self.blocks.contains_key(s)) {
             return false;
         }
@@ -326,21 +336,21 @@ impl Collective {
     }
 
     /// The right neighbour lacks nothing (MC-7). False when it cannot tell that.
-    pub(crate) fn handle_complete(&mut self, cx: &mut Context<'_>, from: SpId) -> bool {
+    fn handle_complete(&mut self, cx: &mut Context<'_>, from: SpId) -> bool {
         if !Self::is_right(cx, from) || self.blocks.is_empty() {
             return false;
         }
         self.right_complete = true;
-        self.have_at = None;
-        self.have_pending.clear();
+        self.whole_at = None;
+        self.whole_pending.clear();
         self.serving.clear();
         self.blocks.values_mut().for_each(super::Block::stop_serving);
         self.advance(cx);
         true
     }
 
-    pub(super) fn next_repair(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
-        if self.right_complete || !Self::is_right(cx, to) {
+    pub(crate) fn next_repair(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
+        if !self.running() || self.right_complete || !Self::is_right(cx, to) {
             return None;
         }
         let most = (cx.portion().piece / u64::from(cx.config.chunk_bytes)).max(1);
@@ -355,8 +365,9 @@ impl Collective {
             let bytes: Vec<Range<u64>> = runs.into_iter().map(|run| block.byte_range(run)).collect();
             let payload: Vec<MemRef> = bytes.into_iter().map(|bytes| self.whereabouts(cx, source, bytes)).collect();
             cx.out.counters.retransmitted_bytes += payload.iter().map(|piece| piece.len).sum::<u64>();
-            let message = Message::Repair { group: cx.members.handle, instance: self.instance, source, ranges };
-            return Some(Bulk { message, payload, tag: None });
+            let repair = InstanceMessage::Multicast(MulticastMessage::Repair { source, ranges });
+            let message = Message::instance(cx.members.handle, self.instance, repair);
+            return Some(Bulk { instance: self.instance, message, payload, tag: None });
         }
         None
     }

@@ -96,7 +96,7 @@ impl Collective {
             start += room(local).expect("the sum fits");
         }
         self.scratch = Scratch::Taken(staging);
-        self.retry_blocked();
+        self.retry_blocked(cx);
         true
     }
 

@@ -17,15 +17,18 @@ use outboard_plan::Rank;
 
 use crate::barrier::Barrier;
 use crate::collective::Context;
+use crate::config::Config;
 use crate::error::{CollectiveError, GroupError};
 use crate::group::Members;
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
 use crate::interface::{Event, GroupSpec, Signature, Step};
 use crate::messaging::Messaging;
+use crate::outbox::Outbox;
 use crate::overdue::Watch;
 use crate::serial::expand16;
-use crate::wire::Message;
+use crate::transfer::Transfer;
+use crate::wire::{GroupMessage, InstanceMessage, Message};
 
 mod calls;
 
@@ -69,8 +72,10 @@ pub(super) struct Group {
     pub(super) members: Members,
     state: State,
     instances: BTreeMap<InstanceId, Instance>,
-    /// Messages between single ranks, beside the instances.
+    /// Tagged calls, beside the instances.
     pub(super) messaging: Messaging,
+    /// Messages from rank to rank, of both.
+    pub(super) transfer: Transfer,
     /// Instances `<= ended` have ended here, and those in `ended_early`.
     ended: u64,
     ended_early: BTreeSet<u64>,
@@ -103,8 +108,14 @@ impl Group {
         self.instances.get(&instance)
     }
 
-    pub(super) fn parts(&mut self, instance: InstanceId) -> (&mut Members, Option<&mut Instance>) {
-        (&mut self.members, self.instances.get_mut(&instance))
+    /// One instance, and what it works with.
+    pub(super) fn parts<'a>(
+        &'a mut self,
+        instance: InstanceId,
+        (config, out): (&'a Config, &'a mut Outbox),
+    ) -> (Context<'a>, Option<&'a mut Instance>) {
+        let cx = Context { config, members: &mut self.members, out, transfer: &mut self.transfer };
+        (cx, self.instances.get_mut(&instance))
     }
 
     /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group, and
@@ -217,6 +228,7 @@ impl ServiceProcess {
             state: State::Creating { barrier, askers: Vec::new() },
             instances: BTreeMap::new(),
             messaging: Messaging::default(),
+            transfer: Transfer::default(),
             ended: 0,
             ended_early: BTreeSet::new(),
             exchanged: VecDeque::new(),
@@ -276,7 +288,7 @@ impl ServiceProcess {
     fn refuse(&mut self, spec: &GroupSpec, members: &Members, error: CollectiveError) -> GroupError {
         self.introduce(spec, members);
         let (group, fingerprint) = (members.handle, members.fingerprint);
-        let message = Message::Abort { group, fingerprint, error: error.clone() };
+        let message = Message::Group { group, body: GroupMessage::Abort { fingerprint, error: error.clone() } };
         self.out.messages.extend(members.others().map(|sp| (sp, message.clone())));
         error.into()
     }
@@ -287,7 +299,8 @@ impl ServiceProcess {
         for (to, step) in steps {
             let to = g.members.sps[to as usize];
             let fingerprint = g.members.fingerprint;
-            self.out.messages.push_back((to, Message::Create { group: handle, step, sp, digest, fingerprint }));
+            let body = GroupMessage::Create { step, sp, digest, fingerprint };
+            self.out.messages.push_back((to, Message::Group { group: handle, body }));
         }
         if let State::Creating { barrier, askers } = &mut g.state
             && barrier.done()
@@ -303,7 +316,8 @@ impl ServiceProcess {
     /// Messages that came before the group was asked for here.
     fn replay_strangers(&mut self, handle: GroupHandle) {
         for (from, all) in std::mem::take(&mut self.strangers) {
-            let (mine, rest): (VecDeque<_>, VecDeque<_>) = all.into_iter().partition(|m| m.group() == Some(handle));
+            let (mine, rest): (VecDeque<_>, VecDeque<_>) =
+                all.into_iter().partition(|m| matches!(m, Message::Group { group, .. } if *group == handle));
             if !rest.is_empty() {
                 self.strangers.insert(from, rest);
             }
@@ -314,12 +328,8 @@ impl ServiceProcess {
     }
 
     pub(super) fn route_message(&mut self, from: SpId, message: Message, payload_len: u32) {
-        let Some(handle) = message.group() else { return };
-        let carries = match &message {
-            Message::Data { .. } | Message::Repair { .. } => true,
-            Message::Tagged { tagged, .. } => tagged.carries(),
-            _ => false,
-        };
+        let Message::Group { group: handle, body } = message else { return };
+        let carries = body.carries();
         if payload_len > 0 && !carries {
             return self.out.violation(Some(from), "payload with a message that has none");
         }
@@ -328,21 +338,23 @@ impl ServiceProcess {
                 return;
             }
             let kept = self.strangers.get(&from).map_or(0, VecDeque::len);
-            if carries || kept >= MAX_STRANGERS {
+            // A message with payload cannot be kept; an offer of a collective has none, and may come first.
+            if payload_len > 0 || kept >= MAX_STRANGERS {
                 return self.out.violation(Some(from), "a message for a group that is not known");
             }
-            return self.strangers.entry(from).or_default().push_back(message);
+            return self.strangers.entry(from).or_default().push_back(Message::Group { group: handle, body });
         };
         let Some(from_index) = g.members.index_of(from) else {
             return self.out.violation(Some(from), "a message for a group it is not in");
         };
-        let known = match message {
-            Message::Void => true,
+        let known = match body {
             // Another group with this handle: nobody gets into this one by it, and its own members are told otherwise.
-            Message::Create { fingerprint, .. } if fingerprint != g.members.fingerprint => false,
-            Message::Create { step, sp, digest, .. } => self.handle_create(handle, (from_index, step), (sp, digest)),
-            Message::Lost { rank, after, well, .. } => self.handle_lost(handle, from, rank, Lost { after, well }),
-            Message::Abort { fingerprint, error, .. } => {
+            GroupMessage::Create { fingerprint, .. } if fingerprint != g.members.fingerprint => false,
+            GroupMessage::Create { step, sp, digest, .. } => {
+                self.handle_create(handle, (from_index, step), (sp, digest))
+            }
+            GroupMessage::Lost { rank, after, well } => self.handle_lost(handle, from, rank, Lost { after, well }),
+            GroupMessage::Abort { fingerprint, error } => {
                 let ours = fingerprint == g.members.fingerprint;
                 let sound = !ours || g.members.names_members(&error);
                 if ours {
@@ -352,29 +364,39 @@ impl ServiceProcess {
                 }
                 sound
             }
-            Message::Inquire { instance, .. } => self.handle_inquiry(handle, instance, from),
-            Message::Absent { instance, ranks, .. } => self.handle_absent(handle, instance, from, &ranks),
-            Message::Ready { instance, step, signature, rank, .. } => {
-                self.handle_ready(handle, instance, (from_index, step), (signature, rank))
+            GroupMessage::Instance { instance, body } => {
+                self.handle_instance_message(handle, instance, (from, from_index), body, payload_len)
             }
-            Message::Announce { instance, signature, rank, terms, .. } => {
-                self.handle_announce(handle, instance, (from, signature), rank, &terms)
-            }
-            Message::Sizes { instance, first, sizes, .. } => self.handle_sizes(handle, instance, (from, first), &sizes),
-            Message::Tagged { tagged, .. } => self.handle_tagged(handle, from, &tagged, payload_len),
-            Message::Data { instance, .. }
-            | Message::AskSizes { instance, .. }
-            | Message::Pull { instance, .. }
-            | Message::Want { instance, .. }
-            | Message::Miss { instance, .. }
-            | Message::Repair { instance, .. }
-            | Message::Have { instance, .. }
-            | Message::Complete { instance, .. } => {
-                self.route_to_instance(handle, instance, from, &message, payload_len)
-            }
+            GroupMessage::Transfer(transfer) => self.handle_transfer(handle, from, transfer, payload_len),
         };
+        self.run_steps(handle);
         if !known {
             self.out.violation(Some(from), "a message that cannot come now");
+        }
+    }
+
+    fn handle_instance_message(
+        &mut self,
+        handle: GroupHandle,
+        instance: InstanceId,
+        (from, from_index): (SpId, u32),
+        body: InstanceMessage,
+        payload_len: u32,
+    ) -> bool {
+        match body {
+            InstanceMessage::Inquire => self.handle_inquiry(handle, instance, from),
+            InstanceMessage::Absent(ranks) => self.handle_absent(handle, instance, from, &ranks),
+            InstanceMessage::Ready { step, signature, rank } => {
+                self.handle_ready(handle, instance, (from_index, step), (signature, rank))
+            }
+            InstanceMessage::Sizes { first, sizes } => self.handle_sizes(handle, instance, (from, first), &sizes),
+            InstanceMessage::AskSizes => self.with_collective(handle, instance, |collective, cx| {
+                collective.tell_sizes(cx, from);
+                true
+            }),
+            InstanceMessage::Multicast(multicast) => self.with_collective(handle, instance, |collective, cx| {
+                collective.handle_multicast(cx, from, &multicast, payload_len)
+            }),
         }
     }
 
@@ -434,7 +456,15 @@ impl ServiceProcess {
         g.last[at] = g.last[at].max(after);
         let error = CollectiveError::RankLost(rank);
         for (_, c) in g.instances.range_mut((Bound::Excluded(after), Bound::Unbounded)) {
-            c.fail(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, error.clone());
+            c.fail(
+                &mut Context {
+                    config: &self.config,
+                    members: &mut g.members,
+                    out: &mut self.out,
+                    transfer: &mut g.transfer,
+                },
+                error.clone(),
+            );
         }
         let open: Vec<InstanceId> = g.instances.range(..=after).map(|(instance, _)| *instance).collect();
         open.into_iter().for_each(|instance| self.compare_with_left(handle, instance));
@@ -457,13 +487,14 @@ impl ServiceProcess {
         if creating {
             self.break_group(handle, CollectiveError::RankLost(rank), true);
         } else {
-            let message = match &g.state {
+            let body = match &g.state {
                 // Whoever has not heard yet why the group broke must not take the leaving for the reason.
                 State::Broken(error) => {
-                    Message::Abort { group: handle, fingerprint: g.members.fingerprint, error: error.clone() }
+                    GroupMessage::Abort { fingerprint: g.members.fingerprint, error: error.clone() }
                 }
-                State::Creating { .. } | State::Ready => Message::Lost { group: handle, rank, after, well },
+                State::Creating { .. } | State::Ready => GroupMessage::Lost { rank, after, well },
             };
+            let message = Message::Group { group: handle, body };
             self.out.messages.extend(others.into_iter().map(|sp| (sp, message.clone())));
             self.lose_rank(handle, rank, Lost { after, well });
         }
@@ -490,16 +521,31 @@ impl ServiceProcess {
             self.out.events.push_back(Event::GroupReady { group: handle, rank, result });
         }
         for c in g.instances.values_mut() {
-            c.fail(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, error.clone());
+            c.fail(
+                &mut Context {
+                    config: &self.config,
+                    members: &mut g.members,
+                    out: &mut self.out,
+                    transfer: &mut g.transfer,
+                },
+                error.clone(),
+            );
         }
         g.failed |= g.messaging.in_flight() > 0;
-        g.messaging
-            .fail_all(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, &error);
+        g.messaging.fail_all(
+            &mut Context {
+                config: &self.config,
+                members: &mut g.members,
+                out: &mut self.out,
+                transfer: &mut g.transfer,
+            },
+            &error,
+        );
         self.mind_turns(handle);
         let g = self.groups.get_mut(&handle).expect("found above");
         if tell {
             let (group, fingerprint) = (handle, g.members.fingerprint);
-            let message = Message::Abort { group, fingerprint, error };
+            let message = Message::Group { group, body: GroupMessage::Abort { fingerprint, error } };
             self.out.messages.extend(g.members.others().map(|sp| (sp, message.clone())));
         }
         self.retire_if_left(handle);

@@ -9,30 +9,29 @@ use super::ServiceProcess;
 use super::groups::Group;
 use crate::collective::Context;
 use crate::error::CollectiveError;
-use crate::ids::{GroupHandle, Instant, SpId};
+use crate::ids::{GroupHandle, Instant};
 use crate::interface::{Call, InFlight};
 use crate::messaging::{MESSAGING, Messaging, RecordError, Recording};
-use crate::wire::TaggedMessage;
 
 impl Group {
     pub(super) fn messaging_in_flight(&self, now: Instant) -> Option<InFlight> {
-        self.messaging.in_flight_now(now, &self.members)
+        self.messaging.in_flight_now(now, &self.members, &self.transfer)
     }
 }
 
 impl ServiceProcess {
-    /// Lets the messages of a group handle something that may show that its ranks disagree, which breaks the group.
-    pub(super) fn with_messaging(
-        &mut self,
-        handle: GroupHandle,
-        f: impl FnOnce(&mut Messaging, &mut Context<'_>) -> Result<(), CollectiveError>,
-    ) {
+    /// Lets the tagged calls of a group handle something.
+    pub(super) fn with_messaging(&mut self, handle: GroupHandle, f: impl FnOnce(&mut Messaging, &mut Context<'_>)) {
         let Some(g) = self.groups.get_mut(&handle) else { return };
-        let mut cx = Context { config: &self.config, members: &mut g.members, out: &mut self.out };
-        if let Err(error) = f(&mut g.messaging, &mut cx) {
-            self.break_group(handle, error, true);
-        }
-        self.mind_turns(handle);
+        let cx = &mut Context {
+            config: &self.config,
+            members: &mut g.members,
+            out: &mut self.out,
+            transfer: &mut g.transfer,
+        };
+        f(&mut g.messaging, cx);
+        g.messaging.advance(cx);
+        self.run_steps(handle);
     }
 
     /// Messages take turns as long as a call is in flight.
@@ -81,24 +80,5 @@ impl ServiceProcess {
         self.with_messaging(call.group, |messaging, cx| messaging.handle_call(cx, owned));
         self.note_load(call, ranks);
         Ok(())
-    }
-
-    pub(super) fn handle_tagged(
-        &mut self,
-        handle: GroupHandle,
-        from: SpId,
-        message: &TaggedMessage,
-        payload_len: u32,
-    ) -> bool {
-        let broken = self.groups.get(&handle).is_none_or(|g| g.broken().is_some());
-        let mut sound = broken;
-        if !broken {
-            self.with_messaging(handle, |messaging, cx| {
-                sound = true;
-                sound = messaging.handle(cx, from, message, payload_len)?;
-                Ok(())
-            });
-        }
-        sound
     }
 }

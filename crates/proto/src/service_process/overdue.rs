@@ -9,7 +9,7 @@ use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, Instant, SpId};
 use crate::interface::{Call, Event};
 use crate::overdue::{Absentee, Absentees, DeadlineMissed, Found, Overdue, Turn};
-use crate::wire::Message;
+use crate::wire::{InstanceMessage, Message};
 
 use super::ServiceProcess;
 use super::groups::Group;
@@ -54,7 +54,7 @@ impl ServiceProcess {
                 None => return,
                 Some(Turn::Ask) => {
                     let others: BTreeSet<SpId> = g.members.others().collect();
-                    let message = Message::Inquire { group, instance };
+                    let message = Message::instance(group, instance, InstanceMessage::Inquire);
                     self.out.messages.extend(others.iter().map(|sp| (*sp, message.clone())));
                     let local = g.absent(instance);
                     g.watches.get_mut(&instance).into_iter().for_each(|w| w.ask(now, others.clone(), local.clone()));
@@ -67,7 +67,7 @@ impl ServiceProcess {
     fn tell_overdue(&mut self, group: GroupHandle, instance: InstanceId, found: Found) {
         let Some(g) = self.groups.get(&group) else { return };
         let Some(i) = g.instance(instance) else { return };
-        let flight = i.in_flight_now(self.out.now, &g.members);
+        let flight = i.in_flight_now(self.out.now, &g.members, &g.transfer);
         let Found { missing, silent, deadline } = found;
         match deadline {
             Some(after) => {
@@ -88,7 +88,7 @@ impl ServiceProcess {
     pub(super) fn handle_inquiry(&mut self, group: GroupHandle, instance: InstanceId, from: SpId) -> bool {
         let g = self.groups.get(&group).expect("the caller has found it");
         let ranks = g.absent(instance);
-        self.out.messages.push_back((from, Message::Absent { group, instance, ranks }));
+        self.out.messages.push_back((from, Message::instance(group, instance, InstanceMessage::Absent(ranks))));
         true
     }
 

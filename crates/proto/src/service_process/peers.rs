@@ -9,15 +9,14 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::collective::Context;
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, Instant, SpId};
 use crate::interface::{Event, MemRef, Transmit};
 use crate::link::{Link, Tag, Tagged};
-use crate::messaging::MESSAGING;
 use crate::pacing::Portion;
-use crate::wire::Message;
+use crate::transfer::{Bulk, Site};
+use crate::wire::{GroupMessage, Message};
 
 use super::ServiceProcess;
 
@@ -149,12 +148,12 @@ impl ServiceProcess {
         // A peer that was lost has no link any more: its groups are broken, nobody waits for the message.
         if let Some(peer) = self.peers.get_mut(&to) {
             let ask = match message {
-                Message::Want { group, instance, .. } | Message::Miss { group, instance, .. } => {
+                Message::Group { group, body: GroupMessage::Instance { instance, body } } if body.is_nak() => {
                     Some((*group, *instance))
                 }
-                _ => None,
+                Message::Group { .. } | Message::Void => None,
             };
-            let tag = ask.map(|(group, instance)| Tag { group, instance, what: Tagged::Ask });
+            let tag = ask.map(|(group, instance)| Tag { group, instance, what: Tagged::Nak, urgent: true });
             peer.link.push(self.out.now, message, Vec::new(), ask, tag);
         }
     }
@@ -221,11 +220,8 @@ impl ServiceProcess {
         let mut targets = BTreeSet::new();
         for (group, instance) in self.turns.iter() {
             let Some(g) = self.groups.get_mut(&group) else { continue };
-            if instance == MESSAGING {
-                targets.extend(g.messaging.bulk_targets());
-            }
-            let (members, Some(found)) = g.parts(instance) else { continue };
-            targets.extend(found.bulk_targets(&Context { config: &self.config, members, out: &mut self.out }));
+            targets.extend(g.transfer.bulk_targets());
+            targets.extend(g.instance(instance).and_then(|found| found.bulk_target(&g.members)));
         }
         let links = targets.len();
         for to in targets {
@@ -234,19 +230,21 @@ impl ServiceProcess {
             if peer.link.has_room() {
                 let next = self.turns.after(peer.served).find_map(|(group, instances)| {
                     let g = self.groups.get_mut(&group)?;
-                    instances.iter().find_map(|instance| {
-                        if *instance == MESSAGING {
-                            let cx = Context { config: &self.config, members: &mut g.members, out: &mut self.out };
-                            return Some((group, MESSAGING, g.messaging.next_bulk(&cx, to)?));
-                        }
-                        let (members, found) = g.parts(*instance);
-                        let mut cx = Context { config: &self.config, members, out: &mut self.out };
-                        Some((group, *instance, found?.next_bulk(&mut cx, to)?))
-                    })
+                    let site = Site { config: &self.config, members: &g.members, out: &mut self.out };
+                    let bulk = g.transfer.next_bulk(&site, to);
+                    let repair = || {
+                        instances.iter().find_map(|instance| {
+                            let (mut cx, found) = g.parts(*instance, (&self.config, &mut self.out));
+                            found?.next_bulk(&mut cx, to)
+                        })
+                    };
+                    Some((group, bulk.or_else(repair)?))
                 });
-                let Some((group, instance, bulk)) = next else { continue };
+                let Some((group, bulk)) = next else { continue };
                 peer.served = Some(group);
-                peer.link.push(self.out.now, &bulk.message, bulk.payload, Some((group, instance)), bulk.tag);
+                let Bulk { instance, message, payload, tag } = bulk;
+                peer.link.push(self.out.now, &message, payload, Some((group, instance)), tag);
+                self.run_steps(group);
             }
         }
     }

@@ -1,53 +1,24 @@
 //! The messages between service processes.
 //!
-//! Every message names its group; those of a collective name its instance. `Data` and `Repair` are followed by
-//! payload, the others are whole.
+//! Messages nest as what they are about does: a group, one of its collectives, the multicast blocks of that. Repairs and bytes of
+//! messages from rank to rank are followed by payload, the others are whole.
 
 use outboard_plan::{Rank, Reduction};
 
 use super::reader::{DecodeError, Reader};
-use super::tagged::TaggedMessage;
+use super::transfer::TransferMessage;
 use super::writer::Writer;
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::interface::{CallKind, Signature};
 use crate::overdue::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT};
 
-/// Most chunk ranges in one `Want`, `Miss` or `Repair`.
+/// Most chunk ranges in one NAK or repair.
 pub const MAX_RANGES: usize = 48;
-/// Most sources in one `Have`.
+/// Most sources in one [`MulticastMessage::Whole`].
 pub const MAX_SOURCES: usize = 96;
-/// Most blocks in one `Pull` or `Sizes`.
+/// Most blocks in one [`InstanceMessage::Sizes`].
 pub const MAX_BLOCKS: usize = 24;
-/// Most ranks in one `Announce`.
-pub const MAX_TERMS: usize = 12;
-
-/// What a rank that calls an exchange has for another, and what of its bytes that one may send at once. Not all zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
-    /// The other.
-    pub with: Rank,
-    /// Bytes for it.
-    pub sends: u64,
-    /// Bytes expected of it, when some are asked for ahead of their announcement, else 0.
-    pub expects: u64,
-    /// Up to which of them they may come: 1 to `expects`, 0 where that is 0.
-    pub up_to: u64,
-}
-
-impl Terms {
-    /// Where the other has ended without any of it.
-    pub(crate) fn unmet(&self, rank: Rank) -> CollectiveError {
-        match *self {
-            Terms { with, sends: 0, expects, .. } => {
-                CollectiveError::Block { source_rank: with, sent: 0, destination: rank, expected: expects }
-            }
-            Terms { with, sends, .. } => {
-                CollectiveError::Block { source_rank: rank, sent: sends, destination: with, expected: 0 }
-            }
-        }
-    }
-}
 
 /// A message between service processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,10 +26,20 @@ pub enum Message {
     /// Nothing: takes the place of a message whose collective has ended before the link delivered it, and is sent for the
     /// sake of its acknowledgement.
     Void,
-    /// One step of the barrier by which a group is made (instance 0).
-    Create {
-        /// The group.
+    /// About a group.
+    Group {
+        /// Which.
         group: GroupHandle,
+        /// What.
+        body: GroupMessage,
+    },
+}
+
+/// A message about a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GroupMessage {
+    /// One step of the barrier by which the group is made.
+    Create {
         /// Step of the barrier.
         step: u8,
         /// Whose configuration `digest` is: the lowest service process heard of so far.
@@ -68,131 +49,8 @@ pub enum Message {
         /// [`GroupSpec::fingerprint`](crate::GroupSpec::fingerprint) of the group that the sender makes.
         fingerprint: u64,
     },
-    /// One step of the ready barrier (MC-4). Carries the whole call signature.
-    Ready {
-        /// The group.
-        group: GroupHandle,
-        /// The collective.
-        instance: InstanceId,
-        /// Step of the barrier.
-        step: u8,
-        /// What is called.
-        signature: Signature,
-        /// A rank that called it so.
-        rank: Rank,
-    },
-    /// A fragment of a unicast message of the plan, named (source, destination, index). Payload follows.
-    Data {
-        /// The group.
-        group: GroupHandle,
-        /// The collective.
-        instance: InstanceId,
-        /// Sender.
-        source: Rank,
-        /// Receiver.
-        destination: Rank,
-        /// Index in the plan.
-        index: u32,
-        /// Bytes of the whole message.
-        total: u64,
-        /// Where this fragment lies in it.
-        offset: u64,
-    },
-    /// Right to left neighbour: chunks of `source`'s block that are missing (MC-6), as (first, count).
-    Want {
-        /// The group.
-        group: GroupHandle,
-        /// The collective.
-        instance: InstanceId,
-        /// Whose block.
-        source: Rank,
-        /// Ascending, disjoint, none empty, at most [`MAX_RANGES`].
-        ranges: Vec<(u32, u32)>,
-    },
-    /// To the service process of `source`: these chunks are missing here and at the right neighbour too, so that
-    /// multicasting them again may be cheaper.
-    Miss {
-        /// The group.
-        group: GroupHandle,
-        /// The collective.
-        instance: InstanceId,
-        /// Whose block.
-        source: Rank,
-        /// As in `Want`.
-        ranges: Vec<(u32, u32)>,
-    },
-    /// Left to right neighbour: chunks that it wanted (MC-6). Payload follows, run after run.
-    Repair {
-        /// The group.
-        group: GroupHandle,
-        /// The collective.
-        instance: InstanceId,
-        /// Whose block.
-        source: Rank,
-        /// As in `Want`.
-        ranges: Vec<(u32, u32)>,
-    },
-    /// Left to right neighbour: these blocks lie here whole; what is missing of them can be had.
-    Have {
-        /// The group.
-        group: GroupHandle,
-        /// The collective.
-        instance: InstanceId,
-        /// Whose blocks, at most [`MAX_SOURCES`].
-        sources: Vec<Rank>,
-    },
-    /// Right to left neighbour: nothing is missing here any more (MC-7).
-    Complete {
-        /// The group.
-        group: GroupHandle,
-        /// The collective.
-        instance: InstanceId,
-    },
-    /// Blocks of an all-to-all that a rank has for ranks of the receiver (SP-5). Carries the whole call signature.
-    Announce {
-        /// The group.
-        group: GroupHandle,
-        /// The collective.
-        instance: InstanceId,
-        /// What is called.
-        signature: Signature,
-        /// Who calls.
-        rank: Rank,
-        /// With ranks of the receiver; 1 to [`MAX_TERMS`] entries.
-        terms: Vec<Terms>,
-    },
-    /// Asks for blocks that were announced, or for more of them; each comes as `Data` with index 0 (SP-5).
-    Pull {
-        /// The group.
-        group: GroupHandle,
-        /// The collective.
-        instance: InstanceId,
-        /// Source and destination of each, and up to which of its bytes it may come, more than before; 1 to [`MAX_BLOCKS`]
-        /// entries.
-        blocks: Vec<(Rank, Rank, u64)>,
-    },
-    /// Asks for the sizes of an allgatherv's blocks.
-    AskSizes {
-        /// The group.
-        group: GroupHandle,
-        /// The collective.
-        instance: InstanceId,
-    },
-    /// Sizes of an allgatherv's blocks, in the order of ranks.
-    Sizes {
-        /// The group.
-        group: GroupHandle,
-        /// The collective.
-        instance: InstanceId,
-        /// The first rank.
-        first: u32,
-        /// Bytes of its block and of those that follow; 1 to [`MAX_BLOCKS`] entries.
-        sizes: Vec<u64>,
-    },
     /// A rank takes part in nothing after instance `after`: it left or died.
     Lost {
-        /// The group.
-        group: GroupHandle,
         /// Who.
         rank: Rank,
         /// The last instance it completed.
@@ -202,62 +60,117 @@ pub enum Message {
     },
     /// The group is broken.
     Abort {
-        /// The group.
-        group: GroupHandle,
         /// Which group of that handle, see [`crate::GroupSpec::fingerprint`].
         fingerprint: u64,
         /// Why.
         error: CollectiveError,
     },
-    /// Which of your ranks have not called this (SP-9)?
-    Inquire {
-        /// The group.
-        group: GroupHandle,
-        /// The collective.
+    /// About one of its collectives.
+    Instance {
+        /// Which.
         instance: InstanceId,
-    },
-    /// The answer.
-    Absent {
-        /// The group.
-        group: GroupHandle,
-        /// The collective.
-        instance: InstanceId,
-        /// Ranks of the sender.
-        ranks: Absentees,
-    },
-    /// About tagged messages between ranks (GP-1, GP-2).
-    Tagged {
-        /// The group.
-        group: GroupHandle,
         /// What.
-        tagged: TaggedMessage,
+        body: InstanceMessage,
     },
+    /// About messages from rank to rank.
+    Transfer(TransferMessage),
+}
+
+/// A message about a collective.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InstanceMessage {
+    /// One step of the ready barrier (MC-4). Carries the whole call signature.
+    Ready {
+        /// Step of the barrier.
+        step: u8,
+        /// What is called.
+        signature: Signature,
+        /// A rank that called it so.
+        rank: Rank,
+    },
+    /// About its multicast blocks.
+    Multicast(MulticastMessage),
+    /// Asks for the sizes of an allgatherv's blocks.
+    AskSizes,
+    /// Sizes of an allgatherv's blocks, in the order of ranks.
+    Sizes {
+        /// The first rank.
+        first: u32,
+        /// Bytes of its block and of those that follow; 1 to [`MAX_BLOCKS`] entries.
+        sizes: Vec<u64>,
+    },
+    /// Which of your ranks have not called this (SP-9)?
+    Inquire,
+    /// The answer: ranks of the sender.
+    Absent(Absentees),
+}
+
+/// A message about the multicast blocks of a collective. Ranges of chunks are (first, count): ascending, disjoint, none empty,
+/// 1 to [`MAX_RANGES`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MulticastMessage {
+    /// Right to left neighbour: chunks of `source`'s block that are missing (MC-6).
+    Nak {
+        /// Whose block.
+        source: Rank,
+        /// Which chunks.
+        ranges: Vec<(u32, u32)>,
+    },
+    /// To the service process of `source`: these chunks are missing here and at the right neighbour too, so that
+    /// multicasting them again may be cheaper.
+    NakRoot {
+        /// Whose block.
+        source: Rank,
+        /// Which chunks.
+        ranges: Vec<(u32, u32)>,
+    },
+    /// Left to right neighbour: chunks that a NAK named (MC-6). Payload follows, run after run.
+    Repair {
+        /// Whose block.
+        source: Rank,
+        /// Which chunks.
+        ranges: Vec<(u32, u32)>,
+    },
+    /// Left to right neighbour: these blocks lie here whole; what is missing of them can be had.
+    Whole {
+        /// Whose blocks, at most [`MAX_SOURCES`].
+        sources: Vec<Rank>,
+    },
+    /// Right to left neighbour: nothing is missing here any more (MC-7).
+    Complete,
+}
+
+impl GroupMessage {
+    /// Whether payload may follow.
+    pub(crate) fn carries(&self) -> bool {
+        match self {
+            GroupMessage::Transfer(transfer) => transfer.carries(),
+            GroupMessage::Instance { body, .. } => {
+                matches!(body, InstanceMessage::Multicast(MulticastMessage::Repair { .. }))
+            }
+            GroupMessage::Create { .. } | GroupMessage::Lost { .. } | GroupMessage::Abort { .. } => false,
+        }
+    }
+}
+
+impl InstanceMessage {
+    /// Whether it reports missing chunks.
+    pub(crate) fn is_nak(&self) -> bool {
+        matches!(self, InstanceMessage::Multicast(MulticastMessage::Nak { .. } | MulticastMessage::NakRoot { .. }))
+    }
 }
 
 impl Message {
-    /// The group that the message belongs to.
+    /// About a collective.
     #[must_use]
-    pub fn group(&self) -> Option<GroupHandle> {
-        match self {
-            Message::Void => None,
-            Message::Create { group, .. }
-            | Message::Ready { group, .. }
-            | Message::Data { group, .. }
-            | Message::Want { group, .. }
-            | Message::Miss { group, .. }
-            | Message::Repair { group, .. }
-            | Message::Have { group, .. }
-            | Message::Complete { group, .. }
-            | Message::Announce { group, .. }
-            | Message::Pull { group, .. }
-            | Message::AskSizes { group, .. }
-            | Message::Sizes { group, .. }
-            | Message::Lost { group, .. }
-            | Message::Inquire { group, .. }
-            | Message::Absent { group, .. }
-            | Message::Tagged { group, .. }
-            | Message::Abort { group, .. } => Some(*group),
-        }
+    pub fn instance(group: GroupHandle, instance: InstanceId, body: InstanceMessage) -> Message {
+        Message::Group { group, body: GroupMessage::Instance { instance, body } }
+    }
+
+    /// About messages from rank to rank.
+    #[must_use]
+    pub fn transfer(group: GroupHandle, body: TransferMessage) -> Message {
+        Message::Group { group, body: GroupMessage::Transfer(body) }
     }
 
     /// What is still to be said where the payload cannot be read any more: nothing, but for tagged messages, whose place
@@ -265,53 +178,51 @@ impl Message {
     #[must_use]
     pub fn without_payload(self) -> Message {
         match self {
-            Message::Tagged { group, tagged } => match tagged.without_payload() {
-                Some(tagged) => Message::Tagged { group, tagged },
-                None => Message::Void,
-            },
-            _ => Message::Void,
+            Message::Group { group, body: GroupMessage::Transfer(transfer) } => {
+                transfer.without_payload().map_or(Message::Void, |transfer| Message::transfer(group, transfer))
+            }
+            Message::Group { .. } | Message::Void => Message::Void,
         }
     }
 
     /// Appends the message to `out`.
+    ///
+    /// # Panics
+    /// When a list is longer than one message takes: callers split.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut w = Writer::new(out);
-        match self {
-            Message::Void => w.u8(0),
-            Message::Create { group, step, sp, digest, fingerprint } => {
-                w.head(1, *group).u8(*step).u64(sp.0).u64(*digest).u64(*fingerprint)
+        let Message::Group { group, body } = self else {
+            w.u8(0);
+            return;
+        };
+        let group = *group;
+        match body {
+            GroupMessage::Create { step, sp, digest, fingerprint } => {
+                w.head(1, group).u8(*step).u64(sp.0).u64(*digest).u64(*fingerprint)
             }
-            Message::Ready { group, instance, step, signature, rank } => {
-                w.call(2, *group, *instance).u8(*step).signature(signature).u32(rank.0)
+            GroupMessage::Lost { rank, after, well } => w.head(2, group).u64(after.0).u32(rank.0).u8((*well).into()),
+            GroupMessage::Abort { fingerprint, error } => w.head(3, group).u64(*fingerprint).error(error),
+            GroupMessage::Transfer(transfer) => transfer.encode(w.head(transfer.code(), group)),
+            GroupMessage::Instance { instance, body } => {
+                let w = w.head(body.code(), group).u64(instance.0);
+                match body {
+                    InstanceMessage::Ready { step, signature, rank } => w.u8(*step).signature(signature).u32(rank.0),
+                    InstanceMessage::Sizes { first, sizes } => {
+                        w.u32(*first).list(sizes, MAX_BLOCKS, |w, bytes| w.u64(*bytes))
+                    }
+                    InstanceMessage::AskSizes | InstanceMessage::Inquire => w,
+                    InstanceMessage::Absent(ranks) => w.absentees(ranks),
+                    InstanceMessage::Multicast(multicast) => match multicast {
+                        MulticastMessage::Nak { source, ranges }
+                        | MulticastMessage::NakRoot { source, ranges }
+                        | MulticastMessage::Repair { source, ranges } => w.ranges(*source, ranges),
+                        MulticastMessage::Whole { sources } => {
+                            w.list(sources, MAX_SOURCES, |w, source| w.u32(source.0))
+                        }
+                        MulticastMessage::Complete => w,
+                    },
+                }
             }
-            Message::Data { group, instance, source, destination, index, total, offset } => {
-                w.call(3, *group, *instance).u32(source.0).u32(destination.0).u32(*index).u64(*total).u64(*offset)
-            }
-            Message::Want { group, instance, source, ranges } => w.call(4, *group, *instance).ranges(*source, ranges),
-            Message::Miss { group, instance, source, ranges } => w.call(5, *group, *instance).ranges(*source, ranges),
-            Message::Repair { group, instance, source, ranges } => w.call(6, *group, *instance).ranges(*source, ranges),
-            Message::Have { group, instance, sources } => {
-                w.call(7, *group, *instance).list(sources, MAX_SOURCES, |w, source| w.u32(source.0))
-            }
-            Message::Complete { group, instance } => w.call(8, *group, *instance),
-            Message::Lost { group, rank, after, well } => w.call(9, *group, *after).u32(rank.0).u8((*well).into()),
-            Message::Abort { group, fingerprint, error } => w.head(10, *group).u64(*fingerprint).error(error),
-            Message::Announce { group, instance, signature, rank, terms } => {
-                let w = w.call(11, *group, *instance).signature(signature).u32(rank.0);
-                w.list(terms, MAX_TERMS, |w, t| w.u32(t.with.0).u64(t.sends).u64(t.expects).u64(t.up_to))
-            }
-            Message::Pull { group, instance, blocks } => {
-                w.call(12, *group, *instance).list(blocks, MAX_BLOCKS, |w, (source, destination, up_to)| {
-                    w.u32(source.0).u32(destination.0).u64(*up_to)
-                })
-            }
-            Message::AskSizes { group, instance } => w.call(13, *group, *instance),
-            Message::Sizes { group, instance, first, sizes } => {
-                w.call(14, *group, *instance).u32(*first).list(sizes, MAX_BLOCKS, |w, bytes| w.u64(*bytes))
-            }
-            Message::Inquire { group, instance } => w.call(15, *group, *instance),
-            Message::Absent { group, instance, ranks } => w.call(16, *group, *instance).absentees(ranks),
-            Message::Tagged { group, tagged } => tagged.encode(w.head(tagged.code(), *group)),
         };
     }
 
@@ -321,84 +232,79 @@ impl Message {
     /// Whatever is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
         let mut r = Reader::new(bytes);
-        let kind = r.u8()?;
-        if kind == 0 {
-            r.end()?;
-            return Ok(Message::Void);
-        }
-        let group = GroupHandle(r.u32()?);
-        let message = match kind {
-            1 => {
-                let (step, sp) = (r.u8()?, SpId(r.u64()?));
-                Message::Create { group, step, sp, digest: r.u64()?, fingerprint: r.u64()? }
+        let message = match r.u8()? {
+            0 => Message::Void,
+            kind => {
+                let group = GroupHandle(r.u32()?);
+                Message::Group { group, body: GroupMessage::decode(kind, &mut r)? }
             }
-            10 => Message::Abort { group, fingerprint: r.u64()?, error: read_error(&mut r)? },
-            48..=53 => Message::Tagged { group, tagged: TaggedMessage::decode(kind, &mut r)? },
-            2..=9 | 11..=16 => Self::decode_call(kind, group, InstanceId(r.u64()?), &mut r)?,
-            _ => return Err(DecodeError::Value("message kind")),
         };
         r.end()?;
         Ok(message)
     }
+}
 
-    fn decode_call(
-        kind: u8,
-        group: GroupHandle,
-        instance: InstanceId,
-        r: &mut Reader<'_>,
-    ) -> Result<Message, DecodeError> {
-        if instance.0 == 0 && kind != 9 {
-            return Err(DecodeError::Value("instance"));
-        }
+impl GroupMessage {
+    fn decode(kind: u8, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(match kind {
+            1 => {
+                let (step, sp) = (r.u8()?, SpId(r.u64()?));
+                GroupMessage::Create { step, sp, digest: r.u64()?, fingerprint: r.u64()? }
+            }
             2 => {
-                let step = r.u8()?;
-                Message::Ready { group, instance, step, signature: read_signature(r)?, rank: Rank(r.u32()?) }
+                let (after, rank) = (InstanceId(r.u64()?), Rank(r.u32()?));
+                GroupMessage::Lost { rank, after, well: r.flag()? }
             }
-            3 => {
-                let (source, destination, index) = (Rank(r.u32()?), Rank(r.u32()?), r.u32()?);
-                let (total, offset) = (r.u64()?, r.u64()?);
-                if offset > total {
-                    return Err(DecodeError::Value("offset"));
+            3 => GroupMessage::Abort { fingerprint: r.u64()?, error: read_error(r)? },
+            48.. => GroupMessage::Transfer(TransferMessage::decode(kind, r)?),
+            _ => match r.u64()? {
+                0 => return Err(DecodeError::Value("instance")),
+                instance => {
+                    let body = InstanceMessage::decode(kind, r)?;
+                    GroupMessage::Instance { instance: InstanceId(instance), body }
                 }
-                Message::Data { group, instance, source, destination, index, total, offset }
-            }
-            4 => Message::Want { group, instance, source: Rank(r.u32()?), ranges: read_ranges(r)? },
-            5 => Message::Miss { group, instance, source: Rank(r.u32()?), ranges: read_ranges(r)? },
-            6 => Message::Repair { group, instance, source: Rank(r.u32()?), ranges: read_ranges(r)? },
-            7 => {
-                let n = usize::from(r.u16()?);
-                if n == 0 || n > MAX_SOURCES {
-                    return Err(DecodeError::Value("number of sources"));
-                }
-                let sources = (0..n).map(|_| r.u32().map(Rank)).collect::<Result<_, _>>()?;
-                Message::Have { group, instance, sources }
-            }
-            8 => Message::Complete { group, instance },
-            9 => {
-                let (rank, well) = (Rank(r.u32()?), r.u8()?);
-                if well > 1 {
-                    return Err(DecodeError::Value("flag"));
-                }
-                Message::Lost { group, rank, after: instance, well: well == 1 }
-            }
-            11 => {
-                let (signature, rank) = (read_signature(r)?, Rank(r.u32()?));
-                if !signature.kind.is_exchange() {
-                    return Err(DecodeError::Value("call kind"));
-                }
-                Message::Announce { group, instance, signature, rank, terms: read_list(r, MAX_TERMS, read_terms)? }
-            }
-            12 => {
-                let blocks = read_list(r, MAX_BLOCKS, |r| Ok((Rank(r.u32()?), Rank(r.u32()?), r.u64()?)))?;
-                Message::Pull { group, instance, blocks }
-            }
-            13 => Message::AskSizes { group, instance },
-            14 => Message::Sizes { group, instance, first: r.u32()?, sizes: read_list(r, MAX_BLOCKS, |r| r.u64())? },
-            15 => Message::Inquire { group, instance },
-            16 => Message::Absent { group, instance, ranks: read_absentees(r)? },
-            _ => return Err(DecodeError::Value("message kind")),
+            },
         })
+    }
+}
+
+impl InstanceMessage {
+    /// The code of the message's kind on the wire.
+    fn code(&self) -> u8 {
+        match self {
+            InstanceMessage::Ready { .. } => 16,
+            InstanceMessage::AskSizes => 17,
+            InstanceMessage::Sizes { .. } => 18,
+            InstanceMessage::Inquire => 19,
+            InstanceMessage::Absent(_) => 20,
+            InstanceMessage::Multicast(multicast) => match multicast {
+                MulticastMessage::Nak { .. } => 32,
+                MulticastMessage::NakRoot { .. } => 33,
+                MulticastMessage::Repair { .. } => 34,
+                MulticastMessage::Whole { .. } => 35,
+                MulticastMessage::Complete => 36,
+            },
+        }
+    }
+
+    fn decode(kind: u8, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let multicast = match kind {
+            16 => {
+                let step = r.u8()?;
+                return Ok(InstanceMessage::Ready { step, signature: read_signature(r)?, rank: Rank(r.u32()?) });
+            }
+            17 => return Ok(InstanceMessage::AskSizes),
+            18 => return Ok(InstanceMessage::Sizes { first: r.u32()?, sizes: r.list(MAX_BLOCKS, Reader::u64)? }),
+            19 => return Ok(InstanceMessage::Inquire),
+            20 => return Ok(InstanceMessage::Absent(read_absentees(r)?)),
+            32 => MulticastMessage::Nak { source: Rank(r.u32()?), ranges: read_ranges(r)? },
+            33 => MulticastMessage::NakRoot { source: Rank(r.u32()?), ranges: read_ranges(r)? },
+            34 => MulticastMessage::Repair { source: Rank(r.u32()?), ranges: read_ranges(r)? },
+            35 => MulticastMessage::Whole { sources: r.list(MAX_SOURCES, |r| r.u32().map(Rank))? },
+            36 => MulticastMessage::Complete,
+            _ => return Err(DecodeError::Value("message kind")),
+        };
+        Ok(InstanceMessage::Multicast(multicast))
     }
 }
 
@@ -407,11 +313,7 @@ impl Writer<'_> {
         self.u8(kind).u32(group.0)
     }
 
-    fn call(&mut self, kind: u8, group: GroupHandle, instance: InstanceId) -> &mut Self {
-        self.head(kind, group).u64(instance.0)
-    }
-
-    fn signature(&mut self, s: &Signature) -> &mut Self {
+    pub(super) fn signature(&mut self, s: &Signature) -> &mut Self {
         let (kind, root) = match s.kind {
             CallKind::Allgather => (1, None),
             CallKind::Broadcast { root } => (2, Some(root)),
@@ -479,7 +381,7 @@ impl Writer<'_> {
     }
 }
 
-fn read_signature(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
+pub(super) fn read_signature(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
     let (kind, bytes) = (r.u8()?, r.u64()?);
     let kind = match kind {
         1 => CallKind::Allgather,
@@ -524,28 +426,6 @@ fn read_ranges(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, DecodeError> {
         ranges.push((first, count));
     }
     Ok(ranges)
-}
-
-fn read_list<T>(
-    r: &mut Reader<'_>,
-    most: usize,
-    item: impl Fn(&mut Reader<'_>) -> Result<T, DecodeError>,
-) -> Result<Vec<T>, DecodeError> {
-    let n = usize::from(r.u16()?);
-    if n == 0 || n > most {
-        return Err(DecodeError::Value("number of blocks"));
-    }
-    (0..n).map(|_| item(r)).collect()
-}
-
-fn read_terms(r: &mut Reader<'_>) -> Result<Terms, DecodeError> {
-    let terms = Terms { with: Rank(r.u32()?), sends: r.u64()?, expects: r.u64()?, up_to: r.u64()? };
-    let Terms { sends, expects, up_to, .. } = terms;
-    let says = sends > 0 || expects > 0;
-    if !says || up_to > expects || (up_to == 0) != (expects == 0) {
-        return Err(DecodeError::Value("bytes of a block"));
-    }
-    Ok(terms)
 }
 
 fn read_absentees(r: &mut Reader<'_>) -> Result<Absentees, DecodeError> {

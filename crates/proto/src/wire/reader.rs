@@ -46,6 +46,25 @@ impl<'a> Reader<'a> {
     pub(super) fn u64(&mut self) -> Result<u64, DecodeError> {
         Ok(u64::from_le_bytes(self.take()?))
     }
+    pub(super) fn flag(&mut self) -> Result<bool, DecodeError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(DecodeError::Value("flag")),
+        }
+    }
+    /// A list of 1 to `most` items behind their number.
+    pub(super) fn list<T>(
+        &mut self,
+        most: usize,
+        item: impl Fn(&mut Self) -> Result<T, DecodeError>,
+    ) -> Result<Vec<T>, DecodeError> {
+        let n = usize::from(self.u16()?);
+        if n == 0 || n > most {
+            return Err(DecodeError::Value("number of entries"));
+        }
+        (0..n).map(|_| item(self)).collect()
+    }
     pub(super) fn end(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing) }
     }

@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use outboard_plan::{Op, Rank};
-use outboard_proto::wire::{Filled, FrameHeader, FrameKind, Message, Posted, TaggedMessage, Wanted};
+use outboard_proto::wire::{
+    Cts, EarlyCts, FrameHeader, FrameKind, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage,
+};
 use outboard_proto::{GroupHandle, GroupSpec, Recording};
 
 use super::GROUPS;
@@ -47,7 +49,7 @@ pub(super) struct Possessed {
     /// By service process of ours.
     ends: Vec<End>,
     /// What it has not answered, and who said it.
-    heard: VecDeque<(usize, GroupHandle, TaggedMessage)>,
+    heard: VecDeque<(usize, GroupHandle, TransferMessage)>,
     /// Bytes of the messages that it has posted.
     posted: BTreeMap<u64, u64>,
     /// The last number that it has given to a message.
@@ -65,8 +67,10 @@ impl Possessed {
     pub(super) fn create(&self, spec: &GroupSpec, digest: u64) -> Vec<Said> {
         let (group, fingerprint, sp) = (spec.handle, spec.fingerprint(), sp_id(self.at));
         let all = (0..self.at).flat_map(|to| (0..2).map(move |step| (to, step)));
-        let create =
-            |(to, step)| Said { to, message: Message::Create { group, step, sp, digest, fingerprint }, payload: 0 };
+        let create = |(to, step)| {
+            let body = GroupMessage::Create { step, sp, digest, fingerprint };
+            Said { to, message: Message::Group { group, body }, payload: 0 }
+        };
         all.map(create).collect()
     }
 
@@ -77,7 +81,7 @@ impl Possessed {
             return;
         }
         self.ends[by].expected = self.ends[by].expected.max(header.seq.wrapping_add(1));
-        if let Ok(Message::Tagged { group, tagged }) = Message::decode(message) {
+        if let Ok(Message::Group { group, body: GroupMessage::Transfer(tagged) }) = Message::decode(message) {
             if self.heard.len() == MOST_HEARD {
                 self.heard.pop_front();
             }
@@ -101,51 +105,42 @@ impl Possessed {
     /// Something that nobody asked for.
     pub(super) fn any(&mut self, tape: &mut Tape<'_>, to: usize) -> Said {
         let group = usize::from(tape.below(2));
-        let (tagged, payload) = tagged_message(tape, GROUPS[group].len() as u8);
-        Said { to, message: Message::Tagged { group: handle(group), tagged }, payload }
+        let (tagged, payload) = transfer_message(tape, GROUPS[group].len() as u8);
+        Said { to, message: Message::transfer(handle(group), tagged), payload }
     }
 
     /// An answer to the first thing that it was told.
     pub(super) fn answer(&mut self, tape: &mut Tape<'_>) -> Vec<Said> {
         let Some((to, group, told)) = self.heard.pop_front() else { return Vec::new() };
         let answers = match told {
-            TaggedMessage::Post { first, messages, .. } => {
+            TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early } => {
                 let numbers = |eager| {
-                    let these = messages.iter().zip(first..).filter(move |(posted, _)| posted.eager == eager);
-                    these.map(|(_, number)| number).collect::<Vec<u64>>()
+                    let these = ready.iter().zip(first_ready..).filter(move |(rts, _)| rts.eager == eager);
+                    these.map(|(rts, number)| (rts.bytes, number))
                 };
-                let answers = [
-                    (TaggedMessage::Took { numbers: numbers(true) }, 0),
-                    (TaggedMessage::Pull { numbers: numbers(false) }, 0),
-                ];
-                answers.to_vec()
-            }
-            TaggedMessage::Pull { numbers } => {
-                let part = |number: &u64| {
-                    let bytes = self.posted.get(number).copied().unwrap_or(100);
-                    pieces(tape, bytes)
-                        .map(|(offset, bytes)| (TaggedMessage::Part { number: *number, offset }, bytes))
-                        .to_vec()
-                };
-                numbers.iter().flat_map(part).collect()
-            }
-            TaggedMessage::Ask { destination, recording, call, first, messages } => {
-                let mut answers = Vec::new();
-                for (wanted, number) in messages.iter().zip(first..) {
-                    let Wanted { source, tag, occurrence, bytes, room } = *wanted;
-                    if room {
-                        let fill =
-                            |(offset, bytes)| TaggedMessage::Fill { pieces: vec![Filled { number, offset, bytes }] };
-                        answers.extend(pieces(tape, bytes).map(|piece| (fill(piece), piece.1)));
+                let done = numbers(true).map(|(_, number)| number).collect();
+                let cts = numbers(false).map(|(up_to, number)| Cts { number: Number::Rts(number), up_to }).collect();
+                let mut answers = vec![(TransferMessage::Done(done), 0), (TransferMessage::Cts(cts), 0)];
+                for (cts, number) in early.iter().zip(first_early..) {
+                    let EarlyCts { source, tag, occurrence, bytes, up_to } = *cts;
+                    if up_to > 0 {
+                        answers.extend(data(tape, Number::Early(number), bytes));
                     } else {
-                        let posted = Posted { destination, tag, occurrence, bytes, eager: false };
-                        answers.push(self.post((source, recording, call), vec![posted]));
+                        let rts = Rts { destination: rank, tag, occurrence, bytes, eager: false };
+                        answers.push(self.offer((origin, source), vec![rts]));
                     }
                 }
                 answers
             }
+            TransferMessage::Cts(all) => {
+                let bytes = |cts: &Cts| match cts.number {
+                    Number::Rts(number) => self.posted.get(&number).copied().unwrap_or(100),
+                    Number::Early(_) => cts.up_to,
+                };
+                all.iter().flat_map(|cts| data(tape, cts.number, bytes(cts))).collect()
+            }
             // Nothing but the acknowledgement.
-            TaggedMessage::Took { .. } | TaggedMessage::Part { .. } | TaggedMessage::Fill { .. } => {
+            TransferMessage::Done(_) | TransferMessage::Data(_) | TransferMessage::Expected(_) => {
                 return vec![Said { to, message: Message::Void, payload: 0 }];
             }
         };
@@ -162,19 +157,20 @@ impl Possessed {
     ) -> Vec<Said> {
         let (call, asks, program) = (1 + u64::from(tape.below(4)), tape.flip(), &recording.program);
         let mut said = Vec::new();
+        let origin = Origin::Recorded { recording: number, call };
         for (step, occurrence) in program.steps.iter().zip(occurrences(recording)) {
             match step.op {
                 Op::Recv { from: source, index: tag, span } if !asks && theirs(source) => {
                     let eager = span.len <= 32 << 10 && tape.below(4) > 0;
-                    let posted = Posted { destination: program.rank, tag, occurrence, bytes: span.len, eager };
-                    said.push(self.post((source, number, call), vec![posted]));
+                    let rts = Rts { destination: program.rank, tag, occurrence, bytes: span.len, eager };
+                    said.push(self.offer((origin, source), vec![rts]));
                 }
-                Op::Send { to: destination, index: tag, span } if asks && theirs(destination) => {
-                    let (source, bytes) = (program.rank, span.len);
-                    let wanted = Wanted { source, tag, occurrence, bytes, room: tape.below(4) > 0 };
+                Op::Send { to: destination, index: tag, span } if asks && theirs(destination) && call > 1 => {
+                    let (source, bytes) = (program.rank, span.len.max(1));
+                    let up_to = if tape.below(4) > 0 { bytes } else { 0 };
                     self.last += 1;
-                    let (first, messages) = (self.last, vec![wanted]);
-                    said.push((TaggedMessage::Ask { destination, recording: number, call, first, messages }, 0));
+                    let early = vec![EarlyCts { source, tag, occurrence, bytes, up_to }];
+                    said.push((clear((origin, destination), self.last, early), 0));
                 }
                 _ => {}
             }
@@ -183,23 +179,29 @@ impl Possessed {
         spoil(tape, to, said)
     }
 
-    fn post(&mut self, (source, recording, call): (Rank, u32, u64), messages: Vec<Posted>) -> (TaggedMessage, u32) {
-        let first = self.last + 1;
-        self.posted.extend((first..).zip(messages.iter().map(|posted| posted.bytes)));
-        self.last += messages.len() as u64;
-        let eager: u64 = messages.iter().filter(|posted| posted.eager).map(|posted| posted.bytes).sum();
-        (TaggedMessage::Post { source, recording, call, first, messages }, eager as u32)
+    fn offer(&mut self, (origin, rank): (Origin, Rank), ready: Vec<Rts>) -> (TransferMessage, u32) {
+        let first_ready = self.last + 1;
+        self.posted.extend((first_ready..).zip(ready.iter().map(|rts| rts.bytes)));
+        self.last += ready.len() as u64;
+        let eager: u64 = ready.iter().filter(|rts| rts.eager).map(|rts| rts.bytes).sum();
+        let (first_early, early) = (0, Vec::new());
+        (TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early }, eager as u32)
     }
 }
 
-/// So many bytes in one piece or two: offset and bytes, none if there are none.
-fn pieces(tape: &mut Tape<'_>, bytes: u64) -> [(u64, u32); 2] {
+fn clear((origin, rank): (Origin, Rank), first_early: u64, early: Vec<EarlyCts>) -> TransferMessage {
+    TransferMessage::Offer { origin, rank, first_ready: 0, ready: Vec::new(), first_early, early }
+}
+
+/// So many bytes of a message in one piece or two.
+fn data(tape: &mut Tape<'_>, number: Number, bytes: u64) -> [(TransferMessage, u32); 2] {
     let first = if tape.flip() { bytes / 2 } else { bytes };
     [(0, first as u32), (first, (bytes - first) as u32)]
+        .map(|(offset, bytes)| (TransferMessage::Data(vec![Piece { number, offset, bytes }]), bytes))
 }
 
 /// What is said after all: as a rule all of it as it is, as far as it says anything.
-fn spoil(tape: &mut Tape<'_>, (to, group): (usize, GroupHandle), all: Vec<(TaggedMessage, u32)>) -> Vec<Said> {
+fn spoil(tape: &mut Tape<'_>, (to, group): (usize, GroupHandle), all: Vec<(TransferMessage, u32)>) -> Vec<Said> {
     let mut said = Vec::new();
     for (mut tagged, mut payload) in all {
         let mut times = 1;
@@ -211,28 +213,27 @@ fn spoil(tape: &mut Tape<'_>, (to, group): (usize, GroupHandle), all: Vec<(Tagge
             _ => payload = twist(tape, &mut tagged, payload),
         }
         let says = match &tagged {
-            TaggedMessage::Took { numbers } | TaggedMessage::Pull { numbers } => !numbers.is_empty(),
-            TaggedMessage::Fill { pieces } => pieces.iter().all(|piece| piece.bytes > 0),
-            TaggedMessage::Part { .. } => payload > 0,
-            TaggedMessage::Post { .. } | TaggedMessage::Ask { .. } => true,
+            TransferMessage::Done(numbers) => !numbers.is_empty(),
+            TransferMessage::Cts(all) => !all.is_empty(),
+            TransferMessage::Data(pieces) => pieces.iter().all(|piece| piece.bytes > 0),
+            TransferMessage::Offer { .. } | TransferMessage::Expected(_) => true,
         };
-        let message = Message::Tagged { group, tagged };
+        let message = Message::transfer(group, tagged);
         said.extend((0..times).filter(|_| says).map(|_| Said { to, message: message.clone(), payload }));
     }
     said
 }
 
 /// Makes it mean something else; the bytes that come with it.
-fn twist(tape: &mut Tape<'_>, tagged: &mut TaggedMessage, payload: u32) -> u32 {
-    match tagged {
-        TaggedMessage::Took { numbers } | TaggedMessage::Pull { numbers } => numbers.push(tape.number()),
-        TaggedMessage::Part { number, offset } => {
-            *(if tape.flip() { number } else { offset }) = tape.number();
-        }
-        TaggedMessage::Fill { pieces } => {
+fn twist(tape: &mut Tape<'_>, transfer: &mut TransferMessage, payload: u32) -> u32 {
+    match transfer {
+        TransferMessage::Done(numbers) => numbers.push(tape.number()),
+        TransferMessage::Cts(all) => all.push(cts(tape)),
+        TransferMessage::Expected(fragment) => fragment.offset = tape.number().min(fragment.total),
+        TransferMessage::Data(pieces) => {
             let piece = pieces[0];
             match tape.below(4) {
-                0 => pieces[0].number = tape.number(),
+                0 => pieces[0].number = number(tape),
                 1 => pieces[0].offset = tape.number(),
                 2 => pieces[0].bytes = size(tape).max(1) as u32,
                 _ => pieces.push(piece),
@@ -240,82 +241,92 @@ fn twist(tape: &mut Tape<'_>, tagged: &mut TaggedMessage, payload: u32) -> u32 {
             let bytes = pieces.iter().fold(0u32, |sum, piece| sum.saturating_add(piece.bytes));
             return if tape.flip() { bytes } else { payload };
         }
-        TaggedMessage::Post { source, call, messages, .. } => match tape.below(4) {
-            0 => *source = Rank(tape.number32()),
-            1 => *call = call.saturating_add(1),
-            2 => messages[0].bytes = size(tape),
-            _ => messages[0].eager ^= true,
-        },
-        TaggedMessage::Ask { destination, call, first, messages, .. } => match tape.below(6) {
-            0 => *destination = Rank(tape.number32()),
-            1 => *call = call.saturating_add(1),
-            2 => *first = tape.number().min(u64::MAX - 1),
-            3 => messages[0].bytes = tape.number(),
-            4 => messages[0].source = Rank(tape.number32()),
-            _ => messages.extend_from_within(..1),
+        TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early } => match tape.below(7) {
+            0 => *rank = Rank(tape.number32()),
+            1 => {
+                if let Origin::Recorded { call, .. } = origin {
+                    *call = call.saturating_add(1);
+                }
+            }
+            2 => {
+                let first = if ready.is_empty() { first_early } else { first_ready };
+                *first = tape.number().clamp(1, u64::MAX - 32);
+            }
+            3 => ready.iter_mut().for_each(|rts| rts.bytes = size(tape)),
+            4 => ready.iter_mut().for_each(|rts| rts.eager ^= true),
+            5 => early.iter_mut().for_each(|cts| (cts.bytes, cts.up_to) = (tape.number().max(1), 0)),
+            _ => early.extend_from_within(..early.len().min(1)),
         },
     }
     payload
 }
 
-fn numbers(tape: &mut Tape<'_>) -> Vec<u64> {
-    (0..=tape.below(3)).map(|_| tape.number()).collect()
+fn number(tape: &mut Tape<'_>) -> Number {
+    if tape.flip() { Number::Rts(tape.number()) } else { Number::Early(tape.number()) }
 }
 
-fn post(tape: &mut Tape<'_>, ranks: u8) -> (TaggedMessage, u32) {
-    let source = Rank(u32::from(tape.below(ranks + 1)));
-    let recording = u32::from(tape.below(3));
-    let call = if recording == 0 { 0 } else { 1 + u64::from(tape.below(3)) };
-    let first = tape.number();
-    let posted = |tape: &mut Tape<'_>| Posted {
+fn cts(tape: &mut Tape<'_>) -> Cts {
+    Cts { number: number(tape), up_to: if tape.flip() { size(tape) } else { tape.number() } }
+}
+
+fn few<T>(tape: &mut Tape<'_>, one: impl Fn(&mut Tape<'_>) -> T) -> Vec<T> {
+    (0..=tape.below(3)).map(|_| one(tape)).collect()
+}
+
+fn offer(tape: &mut Tape<'_>, ranks: u8) -> (TransferMessage, u32) {
+    let rank = Rank(u32::from(tape.below(ranks + 1)));
+    let origin = match u32::from(tape.below(3)) {
+        0 => Origin::Single,
+        recording => Origin::Recorded { recording, call: 1 + u64::from(tape.below(3)) },
+    };
+    let first_ready = tape.number().clamp(1, u64::MAX - 32);
+    let ready = few(tape, |tape| Rts {
         destination: Rank(u32::from(tape.below(ranks))),
         tag: tag(tape),
-        occurrence: if recording == 0 { 0 } else { u32::from(tape.below(3)) },
+        occurrence: if origin == Origin::Single { 0 } else { u32::from(tape.below(3)) },
         bytes: if tape.byte() < 0xf0 { size(tape) } else { tape.number() },
         eager: tape.flip(),
-    };
-    let messages: Vec<Posted> = (0..=tape.below(3)).map(|_| posted(tape)).collect();
-    let eager = messages.iter().filter(|posted| posted.eager).fold(0u64, |sum, p| sum.saturating_add(p.bytes));
+    });
+    let eager = ready.iter().filter(|rts| rts.eager).fold(0u64, |sum, rts| sum.saturating_add(rts.bytes));
     let payload = if tape.byte() < 0xe0 { eager } else { size(tape) };
-    (TaggedMessage::Post { source, recording, call, first, messages }, payload.min(MOST_PAYLOAD) as u32)
+    let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early: 0, early: Vec::new() };
+    (offer, payload.min(MOST_PAYLOAD) as u32)
 }
 
-fn wanted(tape: &mut Tape<'_>, ranks: u8) -> TaggedMessage {
-    let destination = Rank(u32::from(tape.below(ranks + 1)));
-    let (recording, call, first) = (1 + u32::from(tape.below(3)), 2 + u64::from(tape.below(3)), tape.number());
-    let wanted = |tape: &mut Tape<'_>| Wanted {
-        source: Rank(u32::from(tape.below(ranks))),
-        tag: tag(tape),
-        occurrence: u32::from(tape.below(3)),
-        bytes: if tape.byte() < 0xf0 { size(tape) } else { tape.number() },
-        room: tape.flip(),
-    };
-    let messages = (0..=tape.below(3)).map(|_| wanted(tape)).collect();
-    TaggedMessage::Ask { destination, recording, call, first, messages }
+fn early(tape: &mut Tape<'_>, ranks: u8) -> TransferMessage {
+    let rank = Rank(u32::from(tape.below(ranks + 1)));
+    let origin = Origin::Recorded { recording: 1 + u32::from(tape.below(3)), call: 2 + u64::from(tape.below(3)) };
+    let first = tape.number().clamp(1, u64::MAX - 32);
+    let early = few(tape, |tape| {
+        let bytes = if tape.byte() < 0xf0 { size(tape).max(1) } else { tape.number().max(1) };
+        EarlyCts {
+            source: Rank(u32::from(tape.below(ranks))),
+            tag: tag(tape),
+            occurrence: u32::from(tape.below(3)),
+            bytes,
+            up_to: if tape.flip() { bytes } else { 0 },
+        }
+    });
+    clear((origin, rank), first, early)
 }
 
-fn filled(tape: &mut Tape<'_>) -> (TaggedMessage, u32) {
-    let piece = |tape: &mut Tape<'_>| Filled {
-        number: tape.number(),
+fn pieces(tape: &mut Tape<'_>) -> (TransferMessage, u32) {
+    let pieces = few(tape, |tape| Piece {
+        number: number(tape),
         offset: if tape.flip() { 0 } else { tape.number() },
         bytes: size(tape).clamp(1, MOST_PAYLOAD / 4) as u32,
-    };
-    let pieces: Vec<Filled> = (0..=tape.below(3)).map(|_| piece(tape)).collect();
+    });
     let payload = if tape.byte() < 0xe0 { pieces.iter().map(|piece| piece.bytes).sum() } else { size(tape) as u32 };
-    (TaggedMessage::Fill { pieces }, payload)
+    (TransferMessage::Data(pieces), payload)
 }
 
 /// A message about messages of a group, and how many bytes come with it.
-pub fn tagged_message(tape: &mut Tape<'_>, ranks: u8) -> (TaggedMessage, u32) {
+pub fn transfer_message(tape: &mut Tape<'_>, ranks: u8) -> (TransferMessage, u32) {
     match tape.below(9) {
-        0..=2 => post(tape, ranks),
-        3 => (TaggedMessage::Took { numbers: numbers(tape) }, 0),
-        4 => (TaggedMessage::Pull { numbers: numbers(tape) }, 0),
-        5 => {
-            let offset = if tape.flip() { 0 } else { size(tape) };
-            (TaggedMessage::Part { number: tape.number(), offset }, size(tape) as u32)
-        }
-        6 | 7 => (wanted(tape, ranks), 0),
-        _ => filled(tape),
+        0..=2 => offer(tape, ranks),
+        3 => (TransferMessage::Done(few(tape, |tape| tape.number())), 0),
+        4 => (TransferMessage::Cts(few(tape, cts)), 0),
+        5 | 6 => (early(tape, ranks), 0),
+        _ => pieces(tape),
     }
 }

@@ -5,7 +5,7 @@
 use outboard_plan::{Extents, Rank, Span};
 
 use super::State;
-use crate::collective::Context;
+use crate::collective::{Collective, Context};
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
@@ -14,7 +14,8 @@ use crate::messaging::MESSAGING;
 use crate::outbox::Completion;
 use crate::overdue::Watch;
 use crate::service_process::ServiceProcess;
-use crate::wire::{Message, Terms};
+use crate::transfer::{Owner, Site, StepOf};
+use crate::wire::{EarlyCts, Origin, Rts, TransferMessage};
 
 impl ServiceProcess {
     /// Lets an instance handle something, if it is there still.
@@ -24,8 +25,40 @@ impl ServiceProcess {
         id: InstanceId,
         f: impl FnOnce(&mut Instance, &mut Context<'_>) -> T,
     ) -> Option<T> {
-        let (members, instance) = self.groups.get_mut(&group)?.parts(id);
-        Some(f(instance?, &mut Context { config: &self.config, members, out: &mut self.out }))
+        let (mut cx, instance) = self.groups.get_mut(&group)?.parts(id, (&self.config, &mut self.out));
+        let done = f(instance?, &mut cx);
+        self.run_steps(group);
+        Some(done)
+    }
+
+    /// What has become of messages goes to the programs whose steps they are, until nothing more follows from it.
+    pub(in crate::service_process) fn run_steps(&mut self, handle: GroupHandle) {
+        while let Some(g) = self.groups.get_mut(&handle)
+            && let Some((StepOf { owner, op }, result)) = g.transfer.poll_ended()
+        {
+            let cx = &mut Context {
+                config: &self.config,
+                members: &mut g.members,
+                out: &mut self.out,
+                transfer: &mut g.transfer,
+            };
+            let carried = match owner {
+                Owner::Call(call) => g.messaging.complete(cx, (call, op), result),
+                Owner::Instance { instance, local } => match g.instances.get_mut(&instance) {
+                    Some(i) => result.map(|()| i.complete(cx, local, op)),
+                    None => Ok(()),
+                },
+            };
+            g.messaging.advance(cx);
+            if let Err(error) = carried {
+                self.break_group(handle, error, true);
+            }
+        }
+        if let Some(g) = self.groups.get_mut(&handle) {
+            let mut site = Site { config: &self.config, members: &g.members, out: &mut self.out };
+            g.transfer.settle(&mut site);
+        }
+        self.mind_turns(handle);
     }
 
     /// As [`Self::with_instance`], for what may show that the group cannot go on, which breaks it.
@@ -96,7 +129,7 @@ impl ServiceProcess {
             self.break_group(group, error.clone(), true);
             return Err(error);
         }
-        let mut cx = Context { config: &self.config, members: &mut g.members, out: &mut self.out };
+        let (mut cx, _) = g.parts(instance, (&self.config, &mut self.out));
         match Instance::new(&mut cx, instance, signature, rank, sizes) {
             Ok(i) => {
                 g.instances.insert(instance, i);
@@ -153,13 +186,50 @@ impl ServiceProcess {
         known.unwrap_or(true)
     }
 
-    pub(super) fn handle_announce(
+    /// What is said of messages from rank to rank. False when it cannot be said now.
+    pub(super) fn handle_transfer(
+        &mut self,
+        handle: GroupHandle,
+        from: SpId,
+        message: TransferMessage,
+        payload_len: u32,
+    ) -> bool {
+        match &message {
+            &TransferMessage::Offer { origin: Origin::Instance { instance, signature }, rank, .. } => {
+                return self.handle_offer(handle, instance, (from, signature, rank), message, payload_len);
+            }
+            TransferMessage::Expected(fragment) => {
+                let Some(g) = self.groups.get(&handle) else { return false };
+                if g.has_ended(fragment.instance) || g.doom(fragment.instance).is_some() {
+                    return true;
+                }
+            }
+            TransferMessage::Offer { .. }
+            | TransferMessage::Cts(_)
+            | TransferMessage::Data(_)
+            | TransferMessage::Done(_) => {}
+        }
+        let Some(g) = self.groups.get_mut(&handle).filter(|g| g.broken().is_none()) else { return true };
+        // What one call of a collective that has failed still has under way comes to nobody.
+        let failed = !g.lost.is_empty();
+        let mut site = Site { config: &self.config, members: &g.members, out: &mut self.out };
+        match g.transfer.handle(&mut site, from, message, payload_len) {
+            Ok(sound) => sound || failed,
+            Err(error) => {
+                self.break_group(handle, error, true);
+                true
+            }
+        }
+    }
+
+    /// A rank has called what has no barrier: its blocks for ranks here, and what may come of theirs.
+    fn handle_offer(
         &mut self,
         handle: GroupHandle,
         instance: InstanceId,
-        (from, signature): (SpId, Signature),
-        rank: Rank,
-        terms: &[Terms],
+        (from, signature, rank): (SpId, Signature, Rank),
+        offer: TransferMessage,
+        payload_len: u32,
     ) -> bool {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
         if !g.members.has_rank(rank) || g.members.sp_of(rank) != from || !g.may_open(instance) {
@@ -170,20 +240,21 @@ impl ServiceProcess {
         }
         if g.has_ended(instance) {
             self.compare_with_ended(handle, instance, signature, rank);
-            let terms = terms.first().expect("decoding refuses none");
-            self.break_group(handle, terms.unmet(rank), true);
+            if let Some(error) = unmet(&offer) {
+                self.break_group(handle, error, true);
+            }
             return true;
         }
         if self.know_instance(handle, instance, signature, rank, None).is_err() {
             return true;
         }
-        let announced = self.with_instance(handle, instance, |i, cx| match i.exchange() {
-            Some(e) if e.alive() => e.handle_announce(cx, rank, terms),
+        let offered = self.with_instance(handle, instance, |i, cx| match i.exchange() {
+            Some(e) if e.alive() => e.handle_offer(cx, from, offer, payload_len),
             Some(_) => Ok(true),
-            // All choose alike whether there is anything to announce.
+            // All choose alike whether there is anything to offer.
             None => Ok(!i.alive()),
         });
-        announced.unwrap_or(Ok(true)).unwrap_or_else(|error| {
+        offered.unwrap_or(Ok(true)).unwrap_or_else(|error| {
             self.break_group(handle, error, true);
             true
         })
@@ -198,68 +269,30 @@ impl ServiceProcess {
         }
     }
 
-    pub(super) fn route_to_instance(
+    /// Lets a collective handle what only one with a barrier is sent. False when there can be none.
+    pub(super) fn with_collective(
         &mut self,
         handle: GroupHandle,
         instance: InstanceId,
-        from: SpId,
-        message: &Message,
-        payload_len: u32,
+        f: impl FnOnce(&mut Collective, &mut Context<'_>) -> bool,
     ) -> bool {
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        let ended = g.has_ended(instance) || g.doom(instance).is_some();
-        let (members, found) = g.parts(instance);
-        let Some(found) = found.filter(|i| i.alive()) else {
-            // Behind the barrier, and behind an announcement, all concerned know the instance: what is not known any more
-            // has ended.
-            return ended;
-        };
-        let mut cx = Context { config: &self.config, members, out: &mut self.out };
-        if let Message::Data { source, destination, index, total, offset, .. } = message {
-            return cx.members.has_rank(*source)
-                && cx.members.sp_of(*source) == from
-                && found.handle_data(&mut cx, (*source, *destination, *index), (*total, *offset), payload_len);
+        let Some(g) = self.groups.get(&handle) else { return false };
+        if g.instance(instance).is_none_or(|i| !i.alive()) {
+            // Behind the barrier all concerned know the instance: what is not known any more has ended.
+            return g.has_ended(instance) || g.doom(instance).is_some();
         }
-        if let Message::Pull { blocks, .. } = message {
-            return found.exchange().is_some_and(|e| e.handle_pull(&mut cx, from, blocks));
-        }
-        let Some(c) = found.collective() else { return false };
-        match message {
-            Message::Want { source, ranges, .. } => c.handle_want(&mut cx, from, *source, ranges),
-            Message::Miss { source, ranges, .. } => c.handle_miss(&mut cx, *source, ranges),
-            Message::Repair { source, ranges, .. } => {
-                cx.members.left() == from && c.handle_repair(&mut cx, *source, ranges, payload_len)
-            }
-            Message::Have { sources, .. } => c.handle_have(&mut cx, from, sources),
-            Message::Complete { .. } => c.handle_complete(&mut cx, from),
-            Message::AskSizes { .. } => {
-                c.tell_sizes(&mut cx, from);
-                true
-            }
-            Message::Void
-            | Message::Create { .. }
-            | Message::Ready { .. }
-            | Message::Data { .. }
-            | Message::Announce { .. }
-            | Message::Pull { .. }
-            | Message::Sizes { .. }
-            | Message::Lost { .. }
-            | Message::Inquire { .. }
-            | Message::Absent { .. }
-            | Message::Tagged { .. }
-            | Message::Abort { .. } => unreachable!("routed by the caller"),
-        }
+        self.with_instance(handle, instance, |i, cx| i.collective().is_some_and(|c| f(c, cx))).unwrap_or(false)
     }
 
     /// Whoever has left after its calls ended well is owed nothing and owes nothing: an exchange that still needs something of
     /// it disagrees with it.
     pub(super) fn compare_with_left(&mut self, handle: GroupHandle, instance: InstanceId) {
         let Some(g) = self.groups.get_mut(&handle) else { return };
-        let Some(exchange) = g.instances.get_mut(&instance).and_then(Instance::exchange).filter(|e| e.alive()) else {
+        if g.instances.get_mut(&instance).and_then(Instance::exchange).is_none_or(|e| !e.alive()) {
             return;
-        };
+        }
         let mut left = g.lost.iter().filter(|(_, lost)| lost.well && lost.after >= instance).map(|(rank, _)| *rank);
-        if let Err(error) = left.try_for_each(|rank| exchange.without(rank)) {
+        if let Some(error) = left.find_map(|rank| g.transfer.unanswered(instance, rank)) {
             self.break_group(handle, error, true);
         }
     }
@@ -280,6 +313,24 @@ impl ServiceProcess {
             self.break_group(handle, error, true);
         }
     }
+}
+
+/// Why an offer to ranks whose calls have ended cannot be met.
+fn unmet(offer: &TransferMessage) -> Option<CollectiveError> {
+    let TransferMessage::Offer { rank, ready, early, .. } = offer else { return None };
+    let sent = |rts: &Rts| CollectiveError::Block {
+        source_rank: *rank,
+        sent: rts.bytes,
+        destination: rts.destination,
+        expected: 0,
+    };
+    let expected = |cts: &EarlyCts| CollectiveError::Block {
+        source_rank: cts.source,
+        sent: 0,
+        destination: *rank,
+        expected: cts.bytes,
+    };
+    ready.first().map(sent).or_else(|| early.first().map(expected))
 }
 
 /// The sizes that a call brings along.

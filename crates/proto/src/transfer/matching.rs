@@ -12,20 +12,40 @@
 //! source and tag.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 
 use outboard_plan::Rank;
+
+use crate::error::CollectiveError;
+use crate::wire::Scope;
 
 /// Names a message; of single messages all with the same pair and tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name {
+    pub(crate) scope: Scope,
     pub(crate) destination: Rank,
     pub(crate) source: Rank,
-    /// 0 of single messages.
-    pub(crate) recording: u32,
-    /// Counted by each end for itself, from 1; 0 of single messages.
-    pub(crate) call: u64,
     pub(crate) tag: u32,
     pub(crate) occurrence: u32,
+}
+
+impl Name {
+    /// All names of a scope.
+    pub(crate) fn all_of(scope: Scope) -> RangeInclusive<Name> {
+        let name = |n| Name { scope, destination: Rank(n), source: Rank(n), tag: n, occurrence: n };
+        name(0)..=name(u32::MAX)
+    }
+
+    /// Its ends do not agree on its bytes.
+    pub(crate) fn mismatch(&self, sent: u64, expected: u64) -> CollectiveError {
+        let Name { scope, destination, source: source_rank, tag, .. } = *self;
+        match scope {
+            Scope::Instance(_) => CollectiveError::Block { source_rank, sent, destination, expected },
+            Scope::Single | Scope::Recorded { .. } => {
+                CollectiveError::Message { source_rank, destination, tag, sent, expected }
+            }
+        }
+    }
 }
 
 /// Messages `M` without receive and receives `R` without message.
@@ -92,9 +112,33 @@ impl<M, R> Matching<M, R> {
         self.receives.entry(name).or_default().push_back(receive);
     }
 
+    /// Puts another message in the place of the one of a name that is used once.
+    pub(crate) fn replace_message(&mut self, name: &Name, message: M) {
+        if let Some(last) = self.messages.get_mut(name).and_then(VecDeque::front_mut) {
+            *last = message;
+        }
+    }
+
     /// Whether a message of this name waits.
     pub(crate) fn has_message(&self, name: &Name) -> bool {
         self.messages.contains_key(name)
+    }
+
+    /// Whether a receive of this name waits.
+    pub(crate) fn has_receive(&self, name: &Name) -> bool {
+        self.receives.contains_key(name)
+    }
+
+    /// The messages of a scope that wait.
+    pub(crate) fn messages_of(&self, scope: Scope) -> impl Iterator<Item = (&Name, &M)> {
+        let queues = self.messages.range(Name::all_of(scope));
+        queues.flat_map(|(name, queue)| queue.iter().map(move |message| (name, message)))
+    }
+
+    /// The receives of a scope that wait.
+    pub(crate) fn receives_of(&self, scope: Scope) -> impl Iterator<Item = (&Name, &R)> {
+        let queues = self.receives.range(Name::all_of(scope));
+        queues.flat_map(|(name, queue)| queue.iter().map(move |receive| (name, receive)))
     }
 
     /// Messages that wait, however many have one name.
@@ -125,7 +169,7 @@ mod tests {
     use super::*;
 
     fn name(source: u32, tag: u32) -> Name {
-        Name { destination: Rank(0), source: Rank(source), recording: 0, call: 0, tag, occurrence: 0 }
+        Name { scope: Scope::Single, destination: Rank(0), source: Rank(source), tag, occurrence: 0 }
     }
 
     /// GP-1: by source and tag, in order.

@@ -1,0 +1,679 @@
+//! Messages from rank to rank of one group, at one service process: those of collectives and tagged ones (GP-1, GP-2).
+//!
+//! Every step of a program that sends or receives is handed in here, whatever runs the program. A message travels in one of four
+//! ways, all of them over the links between service processes:
+//!
+//! | way | when | on the wire |
+//! |---|---|---|
+//! | expected | behind a ready barrier: the receive is posted, both know the bytes (MC-4) | bytes, under the message's name |
+//! | eager | small tagged messages | RTS with the bytes |
+//! | rendezvous | all others (SP-5) | RTS, CTS for pieces as there is credit, bytes |
+//! | early rendezvous | the receiver knows the bytes: of recorded groups from the second call on (GP-5), of collectives the first bytes | early CTS, bytes |
+//!
+//! A message for a rank that has not called, or not posted the receive, is unexpected: small tagged ones are staged at once, those
+//! of collectives when the rank is stood in for (SP-6), the others wait in the memory of their source. Between local ranks a
+//! message is a copy.
+//!
+//! Invariants: a step ends once, and its memory is not named after that; at most [`MAX_WAITING`] messages wait for their
+//! receives. Never sees payload; knows nothing of programs.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use outboard_plan::{OpId, Rank};
+
+use crate::config::Config;
+use crate::error::CollectiveError;
+use crate::group::Members;
+use crate::ids::{CallId, InstanceId, SpId};
+use crate::interface::{MemRef, Order};
+use crate::outbox::{Fund, Outbox, Staging};
+use crate::pacing::Portion;
+use crate::wire::{EarlyCts, Fragment, Message, Number, Origin, Piece, Rts, Scope, TransferMessage};
+
+mod incoming;
+mod matching;
+mod outgoing;
+
+use incoming::{Incoming, Key, Unexpected, distance};
+pub(crate) use matching::Name;
+pub(crate) use outgoing::Bulk;
+use outgoing::{EAGER, Outgoing};
+
+/// Messages that may wait for their receives at one service process. Whoever sends more misbehaves.
+const MAX_WAITING: usize = 1 << 20;
+
+/// Whose program a step belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    /// A local rank's part in a collective; `local` is its position among the local ranks.
+    Instance { instance: InstanceId, local: usize },
+    /// A tagged call.
+    Call(CallId),
+}
+
+/// A step of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StepOf {
+    pub(crate) owner: Owner,
+    pub(crate) op: OpId,
+}
+
+/// A message of a local rank.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outbound {
+    pub(crate) step: StepOf,
+    pub(crate) name: Name,
+    pub(crate) from: MemRef,
+    /// It has no memory to wait for: its step is done when it leaves.
+    pub(crate) signal: bool,
+}
+
+/// A receive of a local rank.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Posting {
+    pub(crate) step: StepOf,
+    pub(crate) to: MemRef,
+}
+
+/// A step that has ended, and how.
+pub(crate) type Ended = (StepOf, Result<(), CollectiveError>);
+
+/// What transfers work with.
+pub(crate) struct Site<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) members: &'a Members,
+    pub(crate) out: &'a mut Outbox,
+}
+
+impl Site<'_> {
+    fn portion(&self) -> Portion {
+        Portion::new(self.config, self.out.company)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Transfer {
+    outgoing: Outgoing,
+    incoming: Incoming,
+    ended: VecDeque<Ended>,
+    /// Ranks of which no tagged message comes or goes any more.
+    lost: BTreeSet<Rank>,
+}
+
+impl Transfer {
+    /// The next step that has ended.
+    pub(crate) fn poll_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
+    }
+
+    fn end(&mut self, step: StepOf, result: Result<(), CollectiveError>) {
+        self.ended.push_back((step, result));
+    }
+
+    /// Behind a ready barrier: sends what its destination expects.
+    pub(crate) fn send_expected(&mut self, site: &mut Site<'_>, message: Outbound) {
+        let name = message.name;
+        if site.members.local(name.destination).is_none() {
+            return self.outgoing.push_expected(site.members.sp_of(name.destination), message);
+        }
+        match self.incoming.take_expected(&name) {
+            Some(posting) => self.copy(site, message, posting),
+            None => self.incoming.matching.keep_message(name, Unexpected::Local(message)),
+        }
+    }
+
+    /// Behind a ready barrier: receives what its source sends without a word.
+    pub(crate) fn expect(&mut self, site: &mut Site<'_>, name: Name, posting: Posting) {
+        match self.incoming.matching.message_for(&name) {
+            Some(Unexpected::Local(message)) => self.copy(site, message, posting),
+            Some(_) | None => self.incoming.expect(name, posting),
+        }
+    }
+
+    /// The memory of an expected message is elsewhere from now on. How much of it has come to where it was.
+    pub(crate) fn move_expected(&mut self, name: &Name, to: MemRef) -> u64 {
+        self.incoming.move_expected(name, to)
+    }
+
+    fn copy(&mut self, site: &mut Site<'_>, message: Outbound, posting: Posting) {
+        site.out.copy(message.from, posting.to);
+        self.end(message.step, Ok(()));
+        self.end(posting.step, Ok(()));
+    }
+
+    /// Sends a tagged message.
+    pub(crate) fn send_tagged(&mut self, site: &mut Site<'_>, message: Outbound) {
+        let name = message.name;
+        if self.lost.contains(&name.destination) {
+            self.end(message.step, Err(CollectiveError::RankLost(name.destination)));
+        } else if site.members.local(name.destination).is_some() {
+            let staged = match self.incoming.matching.has_receive(&name) {
+                true => Unexpected::Local(message),
+                false => self.stage_small(site, message),
+            };
+            self.arrived(site, name, staged);
+        } else if let Err(error) = self.outgoing.push_tagged(site.members.sp_of(name.destination), message) {
+            self.end(message.step, Err(error));
+        }
+    }
+
+    /// Small messages do not hold their sources up, on whatever host their receivers are.
+    fn stage_small(&mut self, site: &mut Site<'_>, message: Outbound) -> Unexpected {
+        let bytes = message.from.len;
+        match (bytes <= EAGER).then(|| stage(site, bytes)).flatten() {
+            None => Unexpected::Local(message),
+            Some(staging) => {
+                staging.iter().for_each(|staging| site.out.copy(message.from, staging.whole()));
+                self.end(message.step, Ok(()));
+                Unexpected::Staged(staging)
+            }
+        }
+    }
+
+    /// Receives a tagged message.
+    pub(crate) fn receive_tagged(&mut self, site: &mut Site<'_>, name: Name, posting: Posting) {
+        if self.incoming.matching.has_message(&name) {
+            self.receive(site, name, posting);
+        } else if self.lost.contains(&name.source) {
+            self.end(posting.step, Err(CollectiveError::RankLost(name.source)));
+        } else {
+            self.receive(site, name, posting);
+            if site.members.local(name.source).is_none() && name.awaits_early_cts(posting.to.len) {
+                self.incoming.ask(site.members.sp_of(name.source), name, posting.to.len);
+            }
+        }
+    }
+
+    fn receive(&mut self, site: &mut Site<'_>, name: Name, posting: Posting) {
+        match self.incoming.matching.message_for(&name) {
+            Some(message) => self.meet(site, name, message, posting),
+            None => self.incoming.matching.keep_receive(name, posting),
+        }
+    }
+
+    fn arrived(&mut self, site: &mut Site<'_>, name: Name, message: Unexpected) {
+        match self.incoming.matching.receive_for(&name) {
+            Some(posting) => self.meet(site, name, message, posting),
+            None => self.incoming.matching.keep_message(name, message),
+        }
+    }
+
+    /// Where the bytes of a message go, or why they do not fit: of a single message as much is received as was sent (GP-1).
+    fn fit(name: &Name, sent: u64, posting: Posting) -> Result<Posting, CollectiveError> {
+        let fits = if name.scope == Scope::Single { sent <= posting.to.len } else { sent == posting.to.len };
+        let to = MemRef { len: sent, ..posting.to };
+        if fits { Ok(Posting { to, ..posting }) } else { Err(name.mismatch(sent, posting.to.len)) }
+    }
+
+    /// A message and its receive.
+    fn meet(&mut self, site: &mut Site<'_>, name: Name, message: Unexpected, posting: Posting) {
+        let posting = match Self::fit(&name, message.bytes(), posting) {
+            Ok(posting) => posting,
+            Err(error) => {
+                self.discard(site, message);
+                return self.end(posting.step, Err(error));
+            }
+        };
+        match message {
+            Unexpected::Local(message) => self.copy(site, message, posting),
+            Unexpected::Announced { key, bytes } => self.incoming.want(site, name, (key, bytes), Some(posting)),
+            Unexpected::Coming { key, .. } => {
+                if let Some(coming) = self.incoming.coming.get_mut(&key) {
+                    coming.receive = Some(posting);
+                }
+            }
+            Unexpected::Staged(staging) => {
+                if let Some(staging) = staging {
+                    site.out.copy(staging.whole(), posting.to);
+                    site.out.unstage(staging);
+                }
+                self.end(posting.step, Ok(()));
+            }
+        }
+    }
+
+    /// Nobody wants this message: its source is done with it.
+    fn discard(&mut self, site: &mut Site<'_>, message: Unexpected) {
+        match message {
+            Unexpected::Local(message) => self.end(message.step, Ok(())),
+            Unexpected::Announced { key, .. } => self.incoming.settle(key),
+            Unexpected::Coming { key, .. } => {
+                let coming = self.incoming.forget_coming(key);
+                coming.and_then(|coming| coming.staging).into_iter().for_each(|staging| site.out.unstage(staging));
+            }
+            Unexpected::Staged(staging) => staging.into_iter().for_each(|staging| site.out.unstage(staging)),
+        }
+    }
+
+    /// A local rank calls a collective whose messages are offered as its ranks come (SP-5): all that it sends and receives. The
+    /// offers carry the signature, since they may be the first news of it, and early CTS for the first bytes of what nobody has
+    /// announced: ranks are never quite together, and the last to call finds its messages asked for.
+    pub(crate) fn exchange(
+        &mut self,
+        site: &mut Site<'_>,
+        (origin, rank): (Origin, Rank),
+        sends: Vec<Outbound>,
+        receives: Vec<(Name, Posting)>,
+    ) {
+        let mut offers: BTreeMap<SpId, Offers> = BTreeMap::new();
+        for (name, posting) in &receives {
+            self.receive(site, *name, *posting);
+        }
+        for message in sends {
+            let to = message.name.destination;
+            if site.members.local(to).is_some() {
+                self.arrived(site, message.name, Unexpected::Local(message));
+                continue;
+            }
+            match self.outgoing.cleared_bytes(&message.name) {
+                Some(bytes) if bytes != message.from.len => {
+                    self.end(message.step, Err(message.name.mismatch(message.from.len, bytes)));
+                }
+                Some(_) | None => offers.entry(site.members.sp_of(to)).or_default().ready.push(message),
+            }
+        }
+        for (source, early) in self.clear_early(site, receives) {
+            offers.entry(source).or_default().early.push(early);
+        }
+        for (to, offer) in offers {
+            self.offer(site, (origin, rank), to, offer);
+        }
+        self.settle_instance(site, origin.scope());
+    }
+
+    /// The first bytes of each of these receives that waits: as much as fits the queue of a switch when all sources send at
+    /// once.
+    fn clear_early(
+        &self,
+        site: &Site<'_>,
+        receives: Vec<(Name, Posting)>,
+    ) -> impl Iterator<Item = (SpId, (Name, u64))> + use<> {
+        let waits = |(name, _): &(Name, Posting)| {
+            site.members.local(name.source).is_none() && self.incoming.matching.has_receive(name)
+        };
+        let mut waiting: Vec<(Name, Posting)> = receives.into_iter().filter(waits).collect();
+        waiting.sort_by_key(|(name, _)| distance(site.members.ranks(), name));
+        let (mut room, each) = site.portion().ahead(site.members.locals.len(), waiting.len());
+        let up_to = waiting.into_iter().map_while(move |(name, posting)| {
+            let up_to = posting.to.len.min(each);
+            room = room.checked_sub(up_to)?;
+            Some((name, up_to))
+        });
+        let of_sp = up_to.map(|(name, up_to)| (site.members.sp_of(name.source), (name, up_to)));
+        of_sp.collect::<Vec<_>>().into_iter()
+    }
+
+    /// Tells one service process what a call has for its ranks and takes of theirs, in as few messages as possible.
+    fn offer(&mut self, site: &mut Site<'_>, (origin, rank): (Origin, Rank), to: SpId, offers: Offers) {
+        let (mut all_ready, mut all_early) = (offers.ready.into_iter().peekable(), offers.early.into_iter().peekable());
+        while all_ready.peek().is_some() || all_early.peek().is_some() {
+            let (mut first_ready, mut ready, mut first_early, mut early) = (0, Vec::new(), 0, Vec::new());
+            loop {
+                let mut added = false;
+                if let Some(message) = all_ready.next_if(|_| origin.fits(ready.len() + 1, early.len())) {
+                    let (number, rts) = self.outgoing.offer(to, message);
+                    first_ready = if ready.is_empty() { number } else { first_ready };
+                    ready.push(rts);
+                    added = true;
+                }
+                if let Some((name, up_to)) = all_early.next_if(|_| origin.fits(ready.len(), early.len() + 1))
+                    && let Some(posting) = self.incoming.matching.receive_for(&name)
+                {
+                    let number = self.incoming.clear(to, name, posting, up_to);
+                    first_early = if early.is_empty() { number } else { first_early };
+                    let Name { source, tag, occurrence, .. } = name;
+                    early.push(EarlyCts { source, tag, occurrence, bytes: posting.to.len, up_to });
+                    added = true;
+                }
+                if !added {
+                    break;
+                }
+            }
+            let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early };
+            site.out.messages.push_back((to, Message::transfer(site.members.handle, offer)));
+        }
+    }
+
+    /// All ranks of this collective send to all.
+    pub(crate) fn is_all_to_all(&mut self, instance: InstanceId) {
+        self.incoming.is_all_to_all(instance);
+    }
+
+    /// What has become possible for a collective.
+    fn settle_instance(&mut self, site: &mut Site<'_>, scope: Scope) {
+        if let Scope::Instance(instance) = scope {
+            self.incoming.grant(site, Some(instance));
+        }
+    }
+
+    /// Stands in for the ranks that messages of a collective wait for: they go to staging, as far as the quota allows it (SP-6).
+    /// True when some wait still.
+    pub(crate) fn stand_in(&mut self, site: &mut Site<'_>, instance: InstanceId) -> bool {
+        let scope = Scope::Instance(instance);
+        let of_scope = self.incoming.matching.messages_of(scope);
+        let waiting: Vec<Name> = of_scope.filter(|(_, message)| message.waits()).map(|(name, _)| *name).collect();
+        for name in waiting {
+            let message = match self.incoming.matching.message_for(&name) {
+                Some(Unexpected::Local(message)) => match stage(site, message.from.len) {
+                    Some(staging) => {
+                        staging.iter().for_each(|staging| site.out.copy(message.from, staging.whole()));
+                        self.end(message.step, Ok(()));
+                        Unexpected::Staged(staging)
+                    }
+                    None => Unexpected::Local(message),
+                },
+                Some(Unexpected::Announced { key, bytes }) => {
+                    self.incoming.want(site, name, (key, bytes), None);
+                    Unexpected::Coming { key, bytes }
+                }
+                Some(message) => message,
+                None => continue,
+            };
+            self.incoming.matching.keep_message(name, message);
+        }
+        self.settle_instance(site, scope);
+        self.incoming.matching.messages_of(scope).any(|(_, message)| message.waits())
+    }
+
+    /// What another service process says. False when it cannot say so now; an error breaks the group.
+    pub(crate) fn handle(
+        &mut self,
+        site: &mut Site<'_>,
+        from: SpId,
+        message: TransferMessage,
+        payload_len: u32,
+    ) -> Result<bool, CollectiveError> {
+        let sound = match message {
+            TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early } => {
+                let scope = origin.scope();
+                self.handle_ready(site, (from, scope, rank), first_ready, &ready, payload_len)
+                    && self.handle_early(site, (from, scope, rank), first_early, &early)?
+            }
+            TransferMessage::Cts(all) => all.into_iter().all(|cts| self.outgoing.handle_cts(from, cts)),
+            TransferMessage::Data(pieces) => self.handle_data(site, from, &pieces, payload_len),
+            TransferMessage::Expected(fragment) => self.handle_fragment(site, from, fragment, payload_len),
+            TransferMessage::Done(numbers) => numbers.into_iter().all(|number| {
+                let done = self.outgoing.handle_done(from, number);
+                done.into_iter().for_each(|step| self.end(step, Ok(())));
+                done.is_some()
+            }),
+        };
+        // What was under way when a rank was lost comes to nobody.
+        Ok(sound || !self.lost.is_empty())
+    }
+
+    fn handle_fragment(&mut self, site: &mut Site<'_>, from: SpId, fragment: Fragment, payload_len: u32) -> bool {
+        let Fragment { instance, source, destination, index: tag, .. } = fragment;
+        let name = Name { scope: Scope::Instance(instance), destination, source, tag, occurrence: 0 };
+        if !site.members.has_rank(source) || site.members.sp_of(source) != from {
+            return false;
+        }
+        let handled = self.incoming.handle_fragment(site, &name, fragment, payload_len.into());
+        self.ended.extend(handled.iter().flatten().cloned());
+        handled.is_some()
+    }
+
+    fn handle_data(&mut self, site: &mut Site<'_>, from: SpId, pieces: &[Piece], payload_len: u32) -> bool {
+        if pieces.iter().map(|piece| u64::from(piece.bytes)).sum::<u64>() != u64::from(payload_len) {
+            return false;
+        }
+        let (mut at, mut sound) = (0, true);
+        for &Piece { number, offset, bytes } in pieces {
+            let handled = self.incoming.handle_bytes(site, Key { from, number }, (offset, bytes.into()), at);
+            sound &= handled.is_some();
+            self.ended.extend(handled.flatten());
+            at += bytes;
+        }
+        sound
+    }
+
+    /// RTS of one call of `rank`, the eager ones with their bytes.
+    fn handle_ready(
+        &mut self,
+        site: &mut Site<'_>,
+        (from, scope, source): (SpId, Scope, Rank),
+        first: u64,
+        ready: &[Rts],
+        payload_len: u32,
+    ) -> bool {
+        let here = |rts: &Rts| site.members.local(rts.destination).is_some();
+        let eager = ready.iter().filter(|rts| rts.eager).try_fold(0u64, |sum, rts| sum.checked_add(rts.bytes));
+        let tagged = !matches!(scope, Scope::Instance(_));
+        if !site.members.has_rank(source)
+            || site.members.sp_of(source) != from
+            || !ready.iter().all(here)
+            || eager != Some(payload_len.into())
+            || (!tagged && ready.iter().any(|rts| rts.eager))
+            || self.incoming.matching.messages() + ready.len() > MAX_WAITING
+            || !self.incoming.numbered(from, first, ready.len())
+        {
+            return false;
+        }
+        let mut offset = 0;
+        for (rts, number) in ready.iter().zip(first..) {
+            let &Rts { destination, tag, occurrence, bytes, eager } = rts;
+            let name = Name { scope, destination, source, tag, occurrence };
+            let key = Key { from, number: Number::Rts(number) };
+            if (scope != Scope::Single && self.incoming.matching.has_message(&name)) || (bytes == 0 && !eager) {
+                return false;
+            }
+            if tagged && self.lost.contains(&destination) {
+                // Its source hears of that by itself.
+            } else if eager {
+                self.arrived_whole(site, key, name, (offset, bytes));
+                offset += bytes as u32;
+            } else if let Some(Posting { step, to }) = self.incoming.begin(site, &name) {
+                if to.len != bytes {
+                    self.end(step, Err(name.mismatch(bytes, to.len)));
+                }
+            } else {
+                self.arrived(site, name, Unexpected::Announced { key, bytes });
+            }
+        }
+        self.settle_instance(site, scope);
+        true
+    }
+
+    /// Early CTS of one call of `rank`. False when there can be none; an error when the ends disagree.
+    fn handle_early(
+        &mut self,
+        site: &Site<'_>,
+        (from, scope, destination): (SpId, Scope, Rank),
+        first: u64,
+        early: &[EarlyCts],
+    ) -> Result<bool, CollectiveError> {
+        let here = |cts: &EarlyCts| site.members.local(cts.source).is_some();
+        if !site.members.has_rank(destination)
+            || site.members.sp_of(destination) != from
+            || !early.iter().all(here)
+            || self.outgoing.cleared() + early.len() > MAX_WAITING
+            || !self.outgoing.numbered(from, first, early.len())
+        {
+            return Ok(false);
+        }
+        for (cts, number) in early.iter().zip(first..) {
+            let &EarlyCts { source, tag, occurrence, bytes, up_to } = cts;
+            let name = Name { scope, destination, source, tag, occurrence };
+            let sound = match scope {
+                Scope::Instance(_) => up_to > 0,
+                Scope::Single | Scope::Recorded { .. } => name.awaits_early_cts(bytes),
+            };
+            let lost = self.lost.contains(&source) || self.lost.contains(&destination);
+            let gone = lost && !matches!(scope, Scope::Instance(_));
+            if !sound || (!gone && !self.outgoing.handle_early(from, name, (number, *cts))?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A message whose bytes lie at `offset` of the payload: they go to where they are received, or to staging.
+    fn arrived_whole(&mut self, site: &mut Site<'_>, key: Key, name: Name, (offset, bytes): (u32, u64)) {
+        let deliver = |to: MemRef| (bytes > 0).then_some(Order::Deliver { payload: 0, offset, to });
+        if let Some(posting) = self.incoming.matching.receive_for(&name) {
+            self.incoming.settle(key);
+            match Self::fit(&name, bytes, posting) {
+                Ok(posting) => {
+                    site.out.orders.extend(deliver(posting.to));
+                    self.end(posting.step, Ok(()));
+                }
+                Err(error) => self.end(posting.step, Err(error)),
+            }
+            return;
+        }
+        let message = match stage(site, bytes) {
+            None => Unexpected::Announced { key, bytes },
+            Some(staging) => {
+                self.incoming.settle(key);
+                site.out.orders.extend(staging.as_ref().and_then(|staging| deliver(staging.whole())));
+                Unexpected::Staged(staging)
+            }
+        };
+        self.incoming.matching.keep_message(name, message);
+    }
+
+    /// A frame has been acknowledged.
+    pub(crate) fn handle_acked(&mut self, number: u64) {
+        for message in self.outgoing.acknowledged(number) {
+            self.end(message.step, Ok(()));
+        }
+    }
+
+    /// Whom there may be bulk for.
+    pub(crate) fn bulk_targets(&self) -> impl Iterator<Item = SpId> + '_ {
+        self.outgoing.targets()
+    }
+
+    /// The next frame for `to`. Asked while its link has room.
+    pub(crate) fn next_bulk(&mut self, site: &Site<'_>, to: SpId) -> Option<Bulk> {
+        let (bulk, signal) = self.outgoing.next(site.members.handle, to, site.portion().piece)?;
+        signal.into_iter().for_each(|step| self.end(step, Ok(())));
+        Some(bulk)
+    }
+
+    /// After every input: asks for what there is credit for, and tells sources what is done.
+    pub(crate) fn settle(&mut self, site: &mut Site<'_>) {
+        self.incoming.grant(site, None);
+        self.incoming.tell_done(site);
+        self.incoming.tell_asked(site);
+    }
+
+    /// `rank` takes part in no tagged message any more: what still needs it fails.
+    pub(crate) fn lose(&mut self, site: &mut Site<'_>, rank: Rank) {
+        self.lost.insert(rank);
+        let tagged = |name: &Name| !matches!(name.scope, Scope::Instance(_));
+        let gone = |name: &Name| tagged(name) && (name.source == rank || name.destination == rank);
+        let mut overtaken = None;
+        let messages = self.incoming.matching.extract_messages(|name, message| {
+            // What lies here already can be received still, but not in the place of what came before it and is lost.
+            let stays = matches!(message, Unexpected::Staged(_)) && overtaken != Some(*name);
+            let lost = gone(name) && (name.destination == rank || !stays);
+            overtaken = if lost { Some(*name) } else { overtaken };
+            lost
+        });
+        let mut steps = self.forget(site, gone);
+        for (_, message) in messages {
+            match message {
+                Unexpected::Local(message) => steps.push(message.step),
+                Unexpected::Announced { .. } | Unexpected::Coming { .. } => {}
+                Unexpected::Staged(staging) => staging.into_iter().for_each(|staging| site.out.unstage(staging)),
+            }
+        }
+        steps.into_iter().for_each(|step| self.end(step, Err(CollectiveError::RankLost(rank))));
+    }
+
+    /// Nothing of a collective moves any more.
+    pub(crate) fn cancel(&mut self, site: &mut Site<'_>, instance: InstanceId) {
+        self.cancel_all(site, |name| name.scope == Scope::Instance(instance));
+    }
+
+    /// The group is broken: no tagged message moves any more.
+    pub(crate) fn cancel_tagged(&mut self, site: &mut Site<'_>) {
+        self.cancel_all(site, |name| !matches!(name.scope, Scope::Instance(_)));
+    }
+
+    fn cancel_all(&mut self, site: &mut Site<'_>, gone: impl Fn(&Name) -> bool) {
+        self.forget(site, &gone);
+        for (_, message) in self.incoming.matching.extract_messages(|name, _| gone(name)) {
+            if let Unexpected::Staged(Some(staging)) = message {
+                site.out.unstage(staging);
+            }
+        }
+    }
+
+    /// Takes out all but unexpected messages: their steps.
+    fn forget(&mut self, site: &mut Site<'_>, gone: impl Fn(&Name) -> bool) -> Vec<StepOf> {
+        let received = self.incoming.matching.extract_receives(|name, _| gone(name));
+        let mut steps: Vec<StepOf> = received.into_iter().map(|(_, posting)| posting.step).collect();
+        self.incoming.forget_expected(&gone);
+        let coming = self.incoming.coming.iter().filter(|(_, coming)| gone(&coming.name));
+        for key in coming.map(|(key, _)| *key).collect::<Vec<_>>() {
+            let Some(coming) = self.incoming.forget_coming(key) else { continue };
+            steps.extend(coming.receive.map(|receive| receive.step));
+            coming.staging.into_iter().for_each(|staging| site.out.unstage(staging));
+        }
+        steps.extend(self.outgoing.extract(gone).into_iter().map(|message| message.step));
+        steps
+    }
+
+    /// A collective has ended.
+    pub(crate) fn forget_instance(&mut self, instance: InstanceId) {
+        self.incoming.end(instance);
+    }
+
+    /// Whether `destination` has posted the receive of this message, and its source has not told of it.
+    pub(crate) fn waits_for(&self, name: &Name) -> bool {
+        self.incoming.matching.has_receive(name) || self.incoming.is_cleared_early(name)
+    }
+
+    /// A message of a collective that `rank` sends or receives and of which its other end, `gone`, knows nothing.
+    pub(crate) fn unanswered(&self, instance: InstanceId, gone: Rank) -> Option<CollectiveError> {
+        let scope = Scope::Instance(instance);
+        let offered = self.outgoing.offered(scope).find(|(name, _)| name.destination == gone);
+        let mut awaited = self.incoming.unannounced(scope);
+        let sent = offered.map(|(name, bytes)| name.mismatch(bytes, 0));
+        let local = || {
+            let mut messages = self.incoming.matching.messages_of(scope);
+            let found = messages.find(|(name, m)| name.destination == gone && matches!(m, Unexpected::Local(_)));
+            found.map(|(name, message)| name.mismatch(message.bytes(), 0))
+        };
+        let expected = || awaited.find(|(name, _)| name.source == gone).map(|(name, bytes)| name.mismatch(0, bytes));
+        sent.or_else(local).or_else(expected)
+    }
+
+    /// An early CTS of a collective for a message that `rank` has not sent, as one that has sent all that it sends.
+    pub(crate) fn unsent(&self, instance: InstanceId, rank: Rank) -> Option<CollectiveError> {
+        let (destination, expected) = self.outgoing.cleared_of(Scope::Instance(instance), rank)?;
+        Some(CollectiveError::Block { source_rank: rank, sent: 0, destination, expected })
+    }
+
+    /// Sources of the messages that receives wait for, of scopes that `of` names.
+    pub(crate) fn sources(&self, of: impl Fn(Scope) -> bool) -> impl Iterator<Item = Rank> {
+        self.incoming.awaited().filter(move |name| of(name.scope)).map(|name| name.source)
+    }
+
+    /// Destinations of the messages that are not done, of scopes that `of` names.
+    pub(crate) fn destinations(&self, of: impl Fn(Scope) -> bool) -> impl Iterator<Item = Rank> {
+        self.outgoing.names().filter(move |name| of(name.scope)).map(|name| name.destination)
+    }
+}
+
+/// What one call tells one service process.
+#[derive(Debug, Default)]
+struct Offers {
+    ready: Vec<Outbound>,
+    early: Vec<(Name, u64)>,
+}
+
+impl Unexpected {
+    /// It is not here, and nothing of it comes.
+    fn waits(&self) -> bool {
+        matches!(self, Unexpected::Local(_) | Unexpected::Announced { .. })
+    }
+}
+
+/// Memory for a message that nobody receives yet, as far as it needs some; none where there is no room.
+fn stage(site: &mut Site<'_>, bytes: u64) -> Option<Option<Staging>> {
+    if bytes == 0 { Some(None) } else { site.out.stage(Fund::Late, site.members.owner, bytes).map(Some) }
+}

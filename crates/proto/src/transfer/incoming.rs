@@ -1,0 +1,476 @@
+//! Messages for local ranks on their way in.
+//!
+//! | a message is | event | next |
+//! |---|---|---|
+//! | - | its receive is posted behind a ready barrier | expected |
+//! | - | its receive is posted, its bytes are known, there is room | cleared early |
+//! | - | its RTS, with or without its bytes | unexpected: announced, or staged with its bytes |
+//! | cleared early | its RTS, or its first bytes | coming |
+//! | unexpected, announced | its receive, or its rank is stood in for | wanted |
+//! | wanted | there is credit, and memory if it has no receive | coming |
+//! | coming | there is credit, and more of it to ask for | coming |
+//! | coming, expected | its last bytes | received; staged when it has no receive |
+//! | unexpected, staged | its receive | received |
+//!
+//! Credit is bytes asked for that have not come (SP-5): large messages are asked for piece by piece, first of the sources that
+//! have been asked for least. Asked for whole as they are announced, some sources would be asked by all at first and others only
+//! in the end. No message of a collective has more than a part of the credit, or the first to be announced would take all of it:
+//! those of a rank that is a little late would come last and alone. Credit is used when there is enough of it for several
+//! pieces, so that one CTS asks for them.
+//!
+//! Invariants: every byte is asked for once; of each collective and of all tagged messages together at most
+//! [`Config::pull_bytes`](crate::Config) are under way, of an all-to-all half as many more, or one piece, beside what was
+//! cleared early. Never sees payload.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outboard_plan::Rank;
+
+use super::matching::{Matching, Name};
+use super::outgoing::fresh;
+use super::{Ended, Outbound, Posting, Site};
+use crate::ids::{InstanceId, SpId};
+use crate::interface::{MemRef, Order, Region};
+use crate::outbox::{Fund, Staging};
+use crate::pacing::Portion;
+use crate::wire::{Cts, EarlyCts, Fragment, MAX_CTS, MAX_DONE, Message, Number, Origin, Scope, TransferMessage};
+
+/// So many times what is under way at once is cleared early of recorded groups: not all of it can come at the same time, as
+/// sources have other destinations, too.
+const CLEARED_EARLY: u64 = 8;
+
+/// A message of another service process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) from: SpId,
+    pub(super) number: Number,
+}
+
+/// A message that waits for its receive.
+#[derive(Debug)]
+pub(super) enum Unexpected {
+    /// Of another local rank, in whose memory it lies.
+    Local(Outbound),
+    /// Lies with its source.
+    Announced { key: Key, bytes: u64 },
+    /// Wanted or coming, into staging.
+    Coming { key: Key, bytes: u64 },
+    /// Lies here; none if it has no bytes.
+    Staged(Option<Staging>),
+}
+
+impl Unexpected {
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Unexpected::Local(message) => message.from.len,
+            Unexpected::Announced { bytes, .. } | Unexpected::Coming { bytes, .. } => *bytes,
+            Unexpected::Staged(staging) => staging.as_ref().map_or(0, |staging| staging.bytes),
+        }
+    }
+}
+
+/// A message that is cleared early, wanted or coming.
+#[derive(Debug)]
+pub(super) struct Coming {
+    pub(super) name: Name,
+    bytes: u64,
+    granted: u64,
+    got: u64,
+    /// Its source has told of it: what is granted counts against the credit of a collective.
+    begun: bool,
+    pub(super) receive: Option<Posting>,
+    /// Where it goes that had no receive when it was granted.
+    pub(super) staging: Option<Staging>,
+}
+
+/// What may be under way of one collective, or of all tagged messages of the group.
+#[derive(Debug, Default)]
+struct Credit {
+    under_way: u64,
+    /// Messages that may be granted more of, by bytes granted and order among equals; but for those that have as much under way
+    /// as one may.
+    queue: BTreeSet<(u64, u64, Key)>,
+    /// Messages cleared early, wanted or coming.
+    messages: usize,
+    /// All ranks send to all.
+    all_to_all: bool,
+}
+
+/// Whose credit a message uses.
+type Account = Option<InstanceId>;
+
+fn account(name: &Name) -> Account {
+    match name.scope {
+        Scope::Instance(instance) => Some(instance),
+        Scope::Single | Scope::Recorded { .. } => None,
+    }
+}
+
+/// By which sources are asked in turn, nearest first: so no two ranks begin with the same.
+pub(super) fn distance(ranks: u32, name: &Name) -> u64 {
+    u64::from((name.destination.0 + ranks - name.source.0) % ranks)
+}
+
+impl Credit {
+    /// Bytes that may be under way.
+    fn most(&self, portion: Portion) -> u64 {
+        portion.under_way(self.all_to_all)
+    }
+
+    /// Whether so many more bytes may be under way.
+    fn has_room(&self, portion: Portion, more: u64) -> bool {
+        self.under_way == 0 || self.under_way.saturating_add(more) <= self.most(portion)
+    }
+
+    /// Bytes of one message that may be under way, and those asked for at once. Tagged messages are asked for whole: whoever
+    /// receives one waits for that one.
+    fn of_one(&self, account: Account, portion: Portion) -> (u64, u64) {
+        match account {
+            Some(_) => (portion.of_one(self.most(portion), self.messages), portion.pull),
+            None => (u64::MAX, u64::MAX),
+        }
+    }
+}
+
+/// A receive behind a ready barrier.
+#[derive(Debug)]
+struct Expected {
+    posting: Posting,
+    got: u64,
+}
+
+/// Whose receives are cleared together: the service process, who receives, the recording, its call.
+type Asking = (SpId, Rank, u32, u64);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    pub(super) matching: Matching<Unexpected, Posting>,
+    expected: BTreeMap<Name, Expected>,
+    pub(super) coming: BTreeMap<Key, Coming>,
+    credits: BTreeMap<Account, Credit>,
+    /// Cleared early, nothing is heard of them yet.
+    early: BTreeMap<Name, Key>,
+    /// Bytes of recorded groups that were cleared early and have not all come.
+    early_bytes: u64,
+    /// Receives of recorded groups that are to be cleared early.
+    asking: BTreeMap<Asking, Vec<(EarlyCts, Name)>>,
+    last_early: u64,
+    /// Order among tagged messages that are wanted.
+    wanted: u64,
+    /// RTS whose sources are to be told that they are done.
+    done: BTreeMap<SpId, Vec<u64>>,
+    /// The last number that each service process has given to an RTS.
+    last: BTreeMap<SpId, u64>,
+}
+
+impl Incoming {
+    /// `from` numbers `count` RTS from `first` on. False when it has given these numbers before.
+    pub(super) fn numbered(&mut self, from: SpId, first: u64, count: usize) -> bool {
+        fresh(self.last.entry(from).or_insert(0), first, count)
+    }
+
+    /// Posts a receive behind a ready barrier.
+    pub(super) fn expect(&mut self, name: Name, posting: Posting) {
+        self.expected.insert(name, Expected { posting, got: 0 });
+    }
+
+    /// The receive of this name behind a ready barrier, which is taken out.
+    pub(super) fn take_expected(&mut self, name: &Name) -> Option<Posting> {
+        self.expected.remove(name).map(|expected| expected.posting)
+    }
+
+    /// What follows of an expected message goes elsewhere. The bytes that have come.
+    pub(super) fn move_expected(&mut self, name: &Name, to: MemRef) -> u64 {
+        let Some(expected) = self.expected.get_mut(name) else { return 0 };
+        expected.posting.to = to;
+        expected.got
+    }
+
+    /// A fragment of an expected message. None when no such fragment can come now.
+    pub(super) fn handle_fragment(
+        &mut self,
+        site: &mut Site<'_>,
+        name: &Name,
+        fragment: Fragment,
+        len: u64,
+    ) -> Option<Option<Ended>> {
+        let Fragment { total, offset, .. } = fragment;
+        let expected = self.expected.get_mut(name)?;
+        let Posting { step, to } = expected.posting;
+        if total != to.len || offset != expected.got || len > total - offset {
+            return None;
+        }
+        if len > 0 {
+            let to = MemRef { offset: to.offset + offset, len, ..to };
+            site.out.orders.push_back(Order::Deliver { payload: 0, offset: 0, to });
+        }
+        expected.got += len;
+        let whole = expected.got == total;
+        if whole {
+            self.expected.remove(name);
+        }
+        Some(whole.then_some((step, Ok(()))))
+    }
+
+    /// The receive of a message of a recording waits, which is to be cleared early.
+    pub(super) fn ask(&mut self, from: SpId, name: Name, bytes: u64) {
+        if let Name { scope: Scope::Recorded { recording, call }, destination, source, tag, occurrence } = name {
+            let cts = EarlyCts { source, tag, occurrence, bytes, up_to: 0 };
+            self.asking.entry((from, destination, recording, call)).or_default().push((cts, name));
+        }
+    }
+
+    /// Clears messages of recordings early, as far as there is room.
+    pub(super) fn tell_asked(&mut self, site: &mut Site<'_>) {
+        let most = site.portion().pulled.saturating_mul(CLEARED_EARLY);
+        while let Some(((from, rank, recording, call), wanted)) = self.asking.pop_first() {
+            let origin = Origin::Recorded { recording, call };
+            let mut wanted = wanted.into_iter().peekable();
+            while wanted.peek().is_some() {
+                let (first_early, mut early) = (self.last_early + 1, Vec::new());
+                while let Some((mut cts, name)) = wanted.next_if(|_| origin.fits(0, early.len() + 1)) {
+                    if self.early_bytes.saturating_add(cts.bytes) <= most
+                        && let Some(receive) = self.matching.receive_for(&name)
+                    {
+                        cts.up_to = cts.bytes;
+                        self.early_bytes += cts.bytes;
+                        self.clear(from, name, receive, cts.up_to);
+                    } else {
+                        self.last_early += 1;
+                    }
+                    early.push(cts);
+                }
+                let offer =
+                    TransferMessage::Offer { origin, rank, first_ready: 0, ready: Vec::new(), first_early, early };
+                site.out.messages.push_back((from, Message::transfer(site.members.handle, offer)));
+            }
+        }
+    }
+
+    /// The message of this receive may come up to a byte before it is announced: the number of its early CTS, which follows the
+    /// one before.
+    pub(super) fn clear(&mut self, from: SpId, name: Name, receive: Posting, up_to: u64) -> u64 {
+        self.last_early += 1;
+        let key = Key { from, number: Number::Early(self.last_early) };
+        let bytes = receive.to.len;
+        let coming =
+            Coming { name, bytes, granted: up_to, got: 0, begun: false, receive: Some(receive), staging: None };
+        self.coming.insert(key, coming);
+        self.credits.entry(account(&name)).or_default().messages += 1;
+        self.early.insert(name, key);
+        self.last_early
+    }
+
+    /// Whether a message was cleared early of which nothing is heard yet.
+    pub(super) fn is_cleared_early(&self, name: &Name) -> bool {
+        self.early.contains_key(name)
+    }
+
+    /// The source has told of a message that was cleared early: its receive. None if it was not, or this is not the first word.
+    pub(super) fn begin(&mut self, site: &Site<'_>, name: &Name) -> Option<Posting> {
+        let key = self.early.remove(name)?;
+        let coming = self.coming.get_mut(&key)?;
+        coming.begun = true;
+        if account(name).is_some() {
+            let credit = self.credits.entry(account(name)).or_default();
+            credit.under_way += coming.granted - coming.got;
+            if coming.granted < coming.bytes {
+                credit.queue.insert((coming.granted, distance(site.members.ranks(), name), key));
+            }
+        }
+        coming.receive
+    }
+
+    /// Wants an announced message: for its receive, or for its rank that has none and is stood in for.
+    pub(super) fn want(&mut self, site: &Site<'_>, name: Name, (key, bytes): (Key, u64), receive: Option<Posting>) {
+        let order = if account(&name).is_some() { distance(site.members.ranks(), &name) } else { self.wanted };
+        self.wanted += 1;
+        let coming = Coming { name, bytes, granted: 0, got: 0, begun: true, receive, staging: None };
+        self.coming.insert(key, coming);
+        let credit = self.credits.entry(account(&name)).or_default();
+        credit.messages += 1;
+        credit.queue.insert((0, order, key));
+    }
+
+    /// All ranks of this collective send to all.
+    pub(super) fn is_all_to_all(&mut self, instance: InstanceId) {
+        self.credits.entry(Some(instance)).or_default().all_to_all = true;
+    }
+
+    /// Grants what there is credit for.
+    pub(super) fn grant(&mut self, site: &mut Site<'_>, account: Account) {
+        let Some(credit) = self.credits.get_mut(&account) else { return };
+        let portion = site.portion();
+        if credit.queue.is_empty() || (account.is_some() && !credit.has_room(portion, portion.pull_room)) {
+            return;
+        }
+        let (of_one, pull) = credit.of_one(account, portion);
+        let mut granted_now: BTreeMap<SpId, BTreeMap<Number, u64>> = BTreeMap::new();
+        while let Some(&(granted, order, key)) = credit.queue.first() {
+            let Some(coming) = self.coming.get_mut(&key) else { unreachable!("forgotten together") };
+            let piece = (coming.bytes - granted).min(pull);
+            if granted > coming.got && granted + piece - coming.got > of_one {
+                // Comes back when some of it has come.
+                credit.queue.remove(&(granted, order, key));
+                continue;
+            }
+            if !credit.has_room(portion, piece) {
+                break;
+            }
+            credit.queue.remove(&(granted, order, key));
+            if granted == 0 && coming.receive.is_none() {
+                let Some(staging) = site.out.stage(Fund::Late, site.members.owner, coming.bytes) else {
+                    // Its rank may still call, or staging be given back.
+                    let (name, bytes) = (coming.name, coming.bytes);
+                    self.coming.remove(&key);
+                    credit.messages -= 1;
+                    self.matching.replace_message(&name, Unexpected::Announced { key, bytes });
+                    continue;
+                };
+                coming.staging = Some(staging);
+            }
+            coming.granted += piece;
+            credit.under_way += piece;
+            if coming.granted < coming.bytes {
+                credit.queue.insert((coming.granted, order, key));
+            }
+            granted_now.entry(key.from).or_default().insert(key.number, coming.granted);
+        }
+        for (to, grants) in granted_now {
+            let grants: Vec<Cts> = grants.into_iter().map(|(number, up_to)| Cts { number, up_to }).collect();
+            for grants in grants.chunks(MAX_CTS) {
+                let cts = TransferMessage::Cts(grants.to_vec());
+                site.out.messages.push_back((to, Message::transfer(site.members.handle, cts)));
+            }
+        }
+    }
+
+    /// Bytes of a message, which lie at `at` of the payload. None when no such bytes can come; else what has ended.
+    pub(super) fn handle_bytes(
+        &mut self,
+        site: &mut Site<'_>,
+        key: Key,
+        (offset, len): (u64, u64),
+        at: u32,
+    ) -> Option<Option<Ended>> {
+        let name = self.coming.get(&key)?.name;
+        self.begin(site, &name);
+        let account = account(&name);
+        let coming = self.coming.get_mut(&key)?;
+        if offset != coming.got || len > coming.granted - coming.got {
+            return None;
+        }
+        let to = match (&coming.staging, coming.receive) {
+            (Some(staging), _) => staging.whole(),
+            (None, Some(receive)) => receive.to,
+            (None, None) => return None,
+        };
+        let to = MemRef { offset: to.offset + offset, len, ..to };
+        site.out.orders.push_back(Order::Deliver { payload: 0, offset: at, to });
+        coming.got += len;
+        let credit = self.credits.entry(account).or_default();
+        if account.is_some() || matches!(key.number, Number::Rts(_)) {
+            credit.under_way -= len;
+        }
+        let (whole, has_more) = (coming.got == coming.bytes, coming.granted < coming.bytes);
+        if has_more {
+            let (of_one, _) = credit.of_one(account, site.portion());
+            if coming.granted - coming.got <= of_one / 2 {
+                credit.queue.insert((coming.granted, distance(site.members.ranks(), &name), key));
+            }
+        }
+        let ended = if whole { self.is_here(site, key) } else { None };
+        if whole || self.credits.get(&account).is_some_and(|credit| !credit.queue.is_empty()) {
+            self.grant(site, account);
+        }
+        Some(ended)
+    }
+
+    /// A message has come whole.
+    fn is_here(&mut self, site: &mut Site<'_>, key: Key) -> Option<Ended> {
+        let coming = self.forget_coming(key)?;
+        match (coming.staging, coming.receive) {
+            (None, receive) => receive.map(|receive| (receive.step, Ok(()))),
+            (Some(staging), Some(receive)) => {
+                site.out.copy(staging.whole(), receive.to);
+                site.out.unstage(staging);
+                Some((receive.step, Ok(())))
+            }
+            (Some(staging), None) => {
+                self.matching.replace_message(&coming.name, Unexpected::Staged(Some(staging)));
+                None
+            }
+        }
+    }
+
+    /// Nothing more comes of a message.
+    pub(super) fn forget_coming(&mut self, key: Key) -> Option<Coming> {
+        let coming = self.coming.remove(&key)?;
+        self.early.remove(&coming.name);
+        let account = account(&coming.name);
+        let credit = self.credits.entry(account).or_default();
+        credit.messages -= 1;
+        if coming.granted < coming.bytes {
+            credit.queue.retain(|(_, _, queued)| *queued != key);
+        }
+        match (account, key.number) {
+            (None, Number::Early(_)) => self.early_bytes -= coming.bytes,
+            (_, _) if coming.begun => credit.under_way -= coming.granted - coming.got,
+            (_, _) => {}
+        }
+        Some(coming)
+    }
+
+    /// The RTS of this number is settled.
+    pub(super) fn settle(&mut self, key: Key) {
+        if let Number::Rts(number) = key.number {
+            self.done.entry(key.from).or_default().push(number);
+        }
+    }
+
+    /// Tells the sources.
+    pub(super) fn tell_done(&mut self, site: &mut Site<'_>) {
+        while let Some((to, numbers)) = self.done.pop_first() {
+            for numbers in numbers.chunks(MAX_DONE) {
+                let done = TransferMessage::Done(numbers.to_vec());
+                site.out.messages.push_back((to, Message::transfer(site.members.handle, done)));
+            }
+        }
+    }
+
+    /// Receives of a collective of which no source has told, and their bytes.
+    pub(super) fn unannounced(&self, scope: Scope) -> impl Iterator<Item = (&Name, u64)> {
+        let early = self.early.range(Name::all_of(scope)).map(|(name, key)| (name, self.coming[key].bytes));
+        early.chain(self.matching.receives_of(scope).map(|(name, receive)| (name, receive.to.len)))
+    }
+
+    /// Names of the messages that receives wait for.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = &Name> {
+        let coming = self.coming.values().filter(|coming| coming.receive.is_some()).map(|coming| &coming.name);
+        self.matching.receives().map(|(name, _)| name).chain(coming).chain(self.expected.keys())
+    }
+
+    /// Forgets everything of a collective that has no message left.
+    pub(super) fn end(&mut self, instance: InstanceId) {
+        if let Some(credit) = self.credits.remove(&Some(instance)) {
+            assert!(credit.messages == 0 && credit.under_way == 0, "a message comes for a rank that waits for it");
+        }
+    }
+
+    /// Takes out what behind a ready barrier, or cleared early, will not come.
+    pub(super) fn forget_expected(&mut self, gone: impl Fn(&Name) -> bool) {
+        self.expected.retain(|name, _| !gone(name));
+        self.asking.retain(|_, wanted| {
+            wanted.retain(|(_, name)| !gone(name));
+            !wanted.is_empty()
+        });
+    }
+}
+
+impl Staging {
+    /// All of it.
+    pub(crate) fn whole(&self) -> MemRef {
+        MemRef { region: Region::Staging(self.id), offset: 0, len: self.bytes }
+    }
+}

@@ -1,0 +1,464 @@
+//! Messages of local ranks on their way out.
+//!
+//! | a message is | event | next |
+//! |---|---|---|
+//! | - | it is sent behind a ready barrier | queued, whole |
+//! | - | it is sent, its early CTS has come | queued up to what that says, or to be offered if that says nothing |
+//! | - | it is sent, of a recording whose early CTS is awaited | held |
+//! | - | it is sent | to be offered |
+//! | held | its early CTS | queued, or to be offered |
+//! | to be offered | an offer leaves with its RTS, and its bytes if they are few | offered |
+//! | offered | its destination has taken the bytes that went along | done |
+//! | offered | its CTS, or an early CTS that has crossed the RTS | queued |
+//! | queued | all that may leave is in frames | waiting for a CTS, or sent |
+//! | waiting for a CTS | its CTS | queued |
+//! | sent | the frame with its last bytes is acknowledged | done |
+//!
+//! Invariants: a frame has bytes of calls of one owner, so that it can be voided with its memory; messages of one owner to one
+//! peer share frames, and the last of these alone asks for acknowledgement without delay. Never sees payload.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use outboard_plan::Rank;
+
+use super::matching::Name;
+use super::{Outbound, StepOf};
+use crate::error::CollectiveError;
+use crate::ids::{GroupHandle, InstanceId, SpId};
+use crate::interface::MemRef;
+use crate::link::{Tag, Tagged};
+use crate::messaging::MESSAGING;
+use crate::wire::{
+    Cts, EarlyCts, Fragment, MAX_PIECES_OF_DATA, Message, Number, Origin, Piece, Rts, Scope, TransferMessage,
+};
+
+/// Largest message whose bytes go along with its RTS.
+pub(super) const EAGER: u64 = 8 << 10;
+/// The same of a recording, which all ranks call alike, so that receives wait for most of its messages: their bytes need no
+/// staging, and asking for them first would take longer than they do.
+const EAGER_RECORDED: u64 = 32 << 10;
+
+/// Something with payload, for a link.
+pub(crate) struct Bulk {
+    /// The collective with whose end it becomes void, or [`MESSAGING`].
+    pub(crate) instance: InstanceId,
+    pub(crate) message: Message,
+    pub(crate) payload: Vec<MemRef>,
+    pub(crate) tag: Option<Tag>,
+}
+
+impl Name {
+    /// Largest message of this name whose bytes go along with its RTS.
+    fn eager(&self) -> u64 {
+        match self.scope {
+            Scope::Single => EAGER,
+            Scope::Recorded { .. } => EAGER_RECORDED,
+            Scope::Instance(_) => 0,
+        }
+    }
+
+    /// Whether a message of so many bytes is cleared to be sent before it is offered (GP-5): a call before has compared what
+    /// both ends have recorded, and its bytes do not go along with an RTS.
+    pub(super) fn awaits_early_cts(&self, bytes: u64) -> bool {
+        matches!(self.scope, Scope::Recorded { call: 2.., .. }) && bytes > self.eager()
+    }
+
+    /// What [`Bulk::instance`] says of a frame with bytes of this message.
+    fn instance(&self) -> InstanceId {
+        match self.scope {
+            Scope::Instance(instance) => instance,
+            Scope::Single | Scope::Recorded { .. } => MESSAGING,
+        }
+    }
+}
+
+/// What the other end has said of a message that is not sent yet.
+#[derive(Debug, Clone, Copy)]
+struct Cleared {
+    from: SpId,
+    number: u64,
+    bytes: u64,
+    up_to: u64,
+}
+
+/// A message that has been offered, or of which bytes may leave.
+#[derive(Debug)]
+struct Flow {
+    to: SpId,
+    message: Outbound,
+    /// None behind a ready barrier: it travels by its name.
+    number: Option<Number>,
+    /// Bytes in frames, and bytes that may be.
+    offset: u64,
+    granted: u64,
+    queued: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    /// To be offered.
+    offers: BTreeMap<SpId, VecDeque<Outbound>>,
+    /// Offered, queued or waiting for a CTS. The number of an RTS is that of its flow.
+    flows: BTreeMap<u64, Flow>,
+    /// Flows by the number of their early CTS.
+    early: BTreeMap<(SpId, u64), u64>,
+    /// Offered, of collectives: what an early CTS may cross.
+    crossing: BTreeMap<Name, u64>,
+    held: BTreeMap<Name, Outbound>,
+    cleared: BTreeMap<Name, Cleared>,
+    /// Queued flows.
+    queues: BTreeMap<SpId, VecDeque<u64>>,
+    /// Sent, by the number under which the frame with their last bytes is acknowledged.
+    unacknowledged: BTreeMap<u64, Vec<Outbound>>,
+    last_number: u64,
+    /// The last number that each service process has given to an early CTS.
+    last_early: BTreeMap<SpId, u64>,
+}
+
+impl Outgoing {
+    /// A message behind a ready barrier.
+    pub(super) fn push_expected(&mut self, to: SpId, message: Outbound) {
+        let bytes = message.from.len;
+        let id = self.insert(to, message, None);
+        self.grant(id, bytes);
+    }
+
+    /// A tagged message (GP-1, GP-2).
+    pub(super) fn push_tagged(&mut self, to: SpId, message: Outbound) -> Result<(), CollectiveError> {
+        if !message.name.awaits_early_cts(message.from.len) {
+            self.offers.entry(to).or_default().push_back(message);
+        } else if let Some(cleared) = self.cleared.remove(&message.name) {
+            self.send_cleared(message, cleared)?;
+        } else {
+            self.held.insert(message.name, message);
+        }
+        Ok(())
+    }
+
+    /// Offers a message of a collective: the entry of its RTS and its number, which follows the one before. One whose early CTS
+    /// has come is offered, too, so that more is asked for before its first bytes are there.
+    pub(super) fn offer(&mut self, to: SpId, message: Outbound) -> (u64, Rts) {
+        let (Name { destination, tag, occurrence, .. }, bytes) = (message.name, message.from.len);
+        let cleared = self.cleared.remove(&message.name);
+        let id = self.insert(to, message, None);
+        match cleared {
+            Some(cleared) => self.clear(id, cleared),
+            None => {
+                self.number(id, Number::Rts(id));
+                self.crossing.insert(message.name, id);
+            }
+        }
+        (id, Rts { destination, tag, occurrence, bytes, eager: false })
+    }
+
+    /// Whether the early CTS of this message has come, and of how many bytes.
+    pub(super) fn cleared_bytes(&self, name: &Name) -> Option<u64> {
+        self.cleared.get(name).map(|cleared| cleared.bytes)
+    }
+
+    fn number(&mut self, id: u64, number: Number) {
+        if let Some(flow) = self.flows.get_mut(&id) {
+            flow.number = Some(number);
+        }
+    }
+
+    /// An early CTS lets a flow leave under its own number.
+    fn clear(&mut self, id: u64, Cleared { from, number, up_to, .. }: Cleared) {
+        self.number(id, Number::Early(number));
+        self.early.insert((from, number), id);
+        self.grant(id, up_to);
+    }
+
+    fn insert(&mut self, to: SpId, message: Outbound, number: Option<Number>) -> u64 {
+        self.last_number += 1;
+        self.flows.insert(self.last_number, Flow { to, message, number, offset: 0, granted: 0, queued: false });
+        self.last_number
+    }
+
+    /// Lets a flow leave up to a byte.
+    fn grant(&mut self, id: u64, up_to: u64) {
+        if let Some(flow) = self.flows.get_mut(&id) {
+            flow.granted = up_to;
+            if !std::mem::replace(&mut flow.queued, true) {
+                self.queues.entry(flow.to).or_default().push_back(id);
+            }
+        }
+    }
+
+    /// Both ends have spoken.
+    fn send_cleared(&mut self, message: Outbound, cleared: Cleared) -> Result<(), CollectiveError> {
+        if message.from.len != cleared.bytes {
+            return Err(message.name.mismatch(message.from.len, cleared.bytes));
+        }
+        if cleared.up_to == 0 {
+            self.offers.entry(cleared.from).or_default().push_back(message);
+        } else {
+            let id = self.insert(cleared.from, message, None);
+            self.clear(id, cleared);
+        }
+        Ok(())
+    }
+
+    /// `from` numbers `count` early CTS from `first` on. False when it has given these numbers before.
+    pub(super) fn numbered(&mut self, from: SpId, first: u64, count: usize) -> bool {
+        fresh(self.last_early.entry(from).or_insert(0), first, count)
+    }
+
+    /// An early CTS of `from`. False when there can be none; an error when the ends disagree.
+    pub(super) fn handle_early(
+        &mut self,
+        from: SpId,
+        name: Name,
+        (number, cts): (u64, EarlyCts),
+    ) -> Result<bool, CollectiveError> {
+        let EarlyCts { bytes, up_to, .. } = cts;
+        let cleared = Cleared { from, number, bytes, up_to };
+        if let Some(id) = self.crossing.remove(&name) {
+            let Some(flow) = self.flows.get(&id) else { return Ok(false) };
+            if flow.message.from.len != bytes {
+                return Err(name.mismatch(flow.message.from.len, bytes));
+            }
+            self.clear(id, cleared);
+            return Ok(true);
+        }
+        match self.held.remove(&name) {
+            Some(message) => self.send_cleared(message, cleared).map(|()| true),
+            None => Ok(self.cleared.insert(name, cleared).is_none()),
+        }
+    }
+
+    /// Early CTS for messages that are not sent yet.
+    pub(super) fn cleared(&self) -> usize {
+        self.cleared.len()
+    }
+
+    /// An early CTS of a scope for a message of `source` that is not sent yet: for whom, of how many bytes.
+    pub(super) fn cleared_of(&self, scope: Scope, source: Rank) -> Option<(Rank, u64)> {
+        let mut of_scope = self.cleared.range(Name::all_of(scope));
+        of_scope.find(|(name, _)| name.source == source).map(|(name, cleared)| (name.destination, cleared.bytes))
+    }
+
+    /// `from` lets more of a message come. False when it cannot.
+    pub(super) fn handle_cts(&mut self, from: SpId, Cts { number, up_to }: Cts) -> bool {
+        let id = match number {
+            Number::Rts(number) => number,
+            Number::Early(number) => match self.early.get(&(from, number)) {
+                Some(id) => *id,
+                None => return false,
+            },
+        };
+        let allows = |flow: &&Flow| {
+            flow.to == from && flow.number == Some(number) && up_to > flow.granted && up_to <= flow.message.from.len
+        };
+        let Some(flow) = self.flows.get(&id).filter(allows) else { return false };
+        self.crossing.remove(&flow.message.name);
+        self.grant(id, up_to);
+        true
+    }
+
+    /// The message that is done because `from` has taken what went along with its RTS.
+    pub(super) fn handle_done(&mut self, from: SpId, number: u64) -> Option<StepOf> {
+        let taken = |flow: &&Flow| flow.to == from && flow.number == Some(Number::Rts(number));
+        let name = self.flows.get(&number).filter(taken)?.message.name;
+        self.crossing.remove(&name);
+        self.remove_flows(|id, _| id == number).pop().map(|message| message.step)
+    }
+
+    /// The messages that are done because this number has been acknowledged.
+    pub(super) fn acknowledged(&mut self, number: u64) -> Vec<Outbound> {
+        self.unacknowledged.remove(&number).unwrap_or_default()
+    }
+
+    /// Whom there may be bulk for.
+    pub(super) fn targets(&self) -> impl Iterator<Item = SpId> + '_ {
+        self.offers.keys().chain(self.queues.keys()).copied()
+    }
+
+    /// The next frame for `to`, with pieces of `most` bytes at most; and a signal that is done with it.
+    pub(super) fn next(&mut self, group: GroupHandle, to: SpId, most: u64) -> Option<(Bulk, Option<StepOf>)> {
+        if let Some(bulk) = self.next_offer(group, to, most) {
+            return Some((bulk, None));
+        }
+        let queue = self.queues.get_mut(&to)?;
+        let flow = &self.flows[queue.front().expect("no queue is empty")];
+        if flow.number.is_some() {
+            Some((self.next_data(group, to, most), None))
+        } else {
+            Some(self.next_expected(group, to, most))
+        }
+    }
+
+    /// As many messages of one call as one frame takes.
+    fn next_offer(&mut self, group: GroupHandle, to: SpId, most: u64) -> Option<Bulk> {
+        let mut queue = self.offers.remove(&to)?;
+        let head = *queue.front().expect("no queue is empty");
+        let origin = match head.name.scope {
+            Scope::Recorded { recording, call } => Origin::Recorded { recording, call },
+            Scope::Single | Scope::Instance(_) => Origin::Single,
+        };
+        let first_ready = self.last_number + 1;
+        let (mut ready, mut payload, mut room) = (Vec::new(), Vec::new(), most);
+        while let Some(next) = queue.front().copied().filter(|next| next.step.owner == head.step.owner)
+            && origin.fits(ready.len() + 1, 0)
+        {
+            let (Name { destination, tag, occurrence, .. }, bytes) = (next.name, next.from.len);
+            let eager = bytes <= next.name.eager().min(most);
+            if eager && bytes > room {
+                break;
+            }
+            if eager && bytes > 0 {
+                room -= bytes;
+                payload.push(next.from);
+            }
+            ready.push(Rts { destination, tag, occurrence, bytes, eager });
+            let number = Number::Rts(self.last_number + 1);
+            self.insert(to, next, Some(number));
+            queue.pop_front();
+        }
+        if !queue.is_empty() {
+            self.offers.insert(to, queue);
+        }
+        let rank = head.name.source;
+        let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early: 0, early: Vec::new() };
+        Some(Bulk { instance: MESSAGING, message: Message::transfer(group, offer), payload, tag: None })
+    }
+
+    /// Pieces of the messages of one owner; tagged ones, which may leave whole, in frames of one size, so that none is sent for a
+    /// little rest.
+    fn next_data(&mut self, group: GroupHandle, to: SpId, most: u64) -> Bulk {
+        let Some(queue) = self.queues.get_mut(&to) else { unreachable!("the caller has looked") };
+        let head = &self.flows[&queue[0]];
+        let (owner, instance) = (head.message.step.owner, head.message.name.instance());
+        let of_owner = |flow: &Flow| flow.message.step.owner == owner && flow.number.is_some();
+        let flows = queue.iter().take(MAX_PIECES_OF_DATA).map(|id| &self.flows[id]);
+        let left: u64 = flows.take_while(|flow| of_owner(flow)).map(|flow| flow.granted - flow.offset).sum();
+        let mut room = if instance == MESSAGING { left.div_ceil(left.div_ceil(most).max(1)) } else { left.min(most) };
+        let (mut pieces, mut payload, mut sent) = (Vec::new(), Vec::new(), Vec::new());
+        let mut more = true;
+        while more && room > 0 && pieces.len() < MAX_PIECES_OF_DATA {
+            let id = queue[0];
+            let Some(flow) = self.flows.get_mut(&id) else { unreachable!("queues name flows") };
+            let Some(number) = flow.number else { unreachable!("looked at above") };
+            let len = (flow.granted - flow.offset).min(room);
+            pieces.push(Piece { number, offset: flow.offset, bytes: len as u32 });
+            payload.push(MemRef { offset: flow.message.from.offset + flow.offset, len, ..flow.message.from });
+            (flow.offset, room) = (flow.offset + len, room - len);
+            if flow.offset == flow.granted {
+                queue.pop_front();
+                flow.queued = false;
+                if flow.offset == flow.message.from.len
+                    && let Some(flow) = self.flows.remove(&id)
+                {
+                    if let Number::Early(number) = number {
+                        self.early.remove(&(to, number));
+                    }
+                    sent.push(flow.message);
+                }
+            }
+            more = queue.front().is_some_and(|id| of_owner(&self.flows[id]));
+        }
+        if queue.is_empty() {
+            self.queues.remove(&to);
+        }
+        let tag = self.await_acknowledgement(group, sent, !more);
+        let message = Message::transfer(group, TransferMessage::Data(pieces));
+        Bulk { instance, message, payload, tag }
+    }
+
+    /// The next fragment of a message behind a ready barrier.
+    fn next_expected(&mut self, group: GroupHandle, to: SpId, most: u64) -> (Bulk, Option<StepOf>) {
+        let Some(queue) = self.queues.get_mut(&to) else { unreachable!("the caller has looked") };
+        let id = queue[0];
+        let Some(flow) = self.flows.get_mut(&id) else { unreachable!("queues name flows") };
+        let (message, offset) = (flow.message, flow.offset);
+        let Name { source, destination, tag: index, .. } = message.name;
+        let (total, instance) = (message.from.len, message.name.instance());
+        let len = (total - offset).min(most);
+        flow.offset += len;
+        let last = flow.offset == total;
+        if last {
+            queue.pop_front();
+            if queue.is_empty() {
+                self.queues.remove(&to);
+            }
+            self.flows.remove(&id);
+        }
+        let fragment = Fragment { instance, source, destination, index, total, offset };
+        let piece = MemRef { offset: message.from.offset + offset, len, ..message.from };
+        let payload = if len > 0 { vec![piece] } else { Vec::new() };
+        let sent = if last && !message.signal { vec![message] } else { Vec::new() };
+        let tag = self.await_acknowledgement(group, sent, true);
+        let message_ = Message::transfer(group, TransferMessage::Expected(fragment));
+        (Bulk { instance, message: message_, payload, tag }, message.signal.then_some(message.step))
+    }
+
+    fn await_acknowledgement(&mut self, group: GroupHandle, sent: Vec<Outbound>, urgent: bool) -> Option<Tag> {
+        if sent.is_empty() {
+            return None;
+        }
+        self.last_number += 1;
+        self.unacknowledged.insert(self.last_number, sent);
+        Some(Tag { group, instance: MESSAGING, what: Tagged::Message { number: self.last_number }, urgent })
+    }
+
+    fn remove_flows(&mut self, mut gone: impl FnMut(u64, &Flow) -> bool) -> Vec<Outbound> {
+        let mut removed = Vec::new();
+        self.flows.retain(|id, flow| {
+            let out = gone(*id, flow);
+            removed.extend(out.then_some((*id, flow.queued, flow.to, flow.number, flow.message)));
+            !out
+        });
+        for (id, queued, to, number, _) in &removed {
+            if *queued && let Some(queue) = self.queues.get_mut(to) {
+                queue.retain(|queued| queued != id);
+                if queue.is_empty() {
+                    self.queues.remove(to);
+                }
+            }
+            if let Some(Number::Early(number)) = number {
+                self.early.remove(&(*to, *number));
+            }
+        }
+        removed.into_iter().map(|(.., message)| message).collect()
+    }
+
+    /// Takes out the messages that will not be received any more, or not be sent.
+    pub(super) fn extract(&mut self, gone: impl Fn(&Name) -> bool) -> Vec<Outbound> {
+        let mut extracted = self.remove_flows(|_, flow| gone(&flow.message.name));
+        let mut stays = |message: &Outbound| {
+            let out = gone(&message.name);
+            extracted.extend(out.then_some(*message));
+            !out
+        };
+        self.offers.values_mut().for_each(|queue| queue.retain(&mut stays));
+        self.offers.retain(|_, queue| !queue.is_empty());
+        self.held.retain(|_, message| stays(message));
+        self.unacknowledged.values_mut().for_each(|messages| messages.retain(&mut stays));
+        self.cleared.retain(|name, _| !gone(name));
+        self.crossing.retain(|name, _| !gone(name));
+        extracted
+    }
+
+    /// Names of the messages that are not done.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Name> {
+        let sent = self.unacknowledged.values().flatten();
+        let waiting = self.offers.values().flatten().chain(self.held.values()).chain(sent);
+        waiting.chain(self.flows.values().map(|flow| &flow.message)).map(|message| &message.name)
+    }
+
+    /// The messages of a collective that are offered, and of which nothing may leave.
+    pub(super) fn offered(&self, scope: Scope) -> impl Iterator<Item = (&Name, u64)> {
+        let of_scope = self.crossing.range(Name::all_of(scope));
+        of_scope.filter_map(|(name, id)| Some((name, self.flows.get(id)?.message.from.len)))
+    }
+}
+
+/// Whether numbers from `first` on are new after `last`, which they then become.
+pub(super) fn fresh(last: &mut u64, first: u64, count: usize) -> bool {
+    let fresh = first > *last;
+    if fresh && count > 0 {
+        *last = first + (count as u64 - 1);
+    }
+    fresh || count == 0
+}

@@ -1,0 +1,367 @@
+//! What service processes say to each other about messages from rank to rank: those of collectives, and tagged ones (GP-1,
+//! GP-2, SP-5).
+//!
+//! A message is named (scope, source, destination, tag, occurrence). Behind a ready barrier its receive is posted, so its bytes
+//! travel under that name ([`TransferMessage::Expected`]). All others travel by [`Number`], which the end gives that speaks first.
+
+use outboard_plan::Rank;
+
+use super::message::read_signature;
+use super::reader::{DecodeError, Reader};
+use super::writer::Writer;
+use crate::ids::InstanceId;
+use crate::interface::Signature;
+
+/// Most bytes that the entries of one [`TransferMessage::Offer`] take: as many as fit the largest frame header.
+const MAX_OFFER: usize = 420;
+/// Most messages in one [`TransferMessage::Cts`].
+pub const MAX_CTS: usize = 24;
+/// Most pieces in one [`TransferMessage::Data`].
+pub const MAX_PIECES_OF_DATA: usize = 20;
+/// Most numbers in one [`TransferMessage::Done`].
+pub const MAX_DONE: usize = 48;
+
+/// To which calls a message belongs: those of its source and its destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// Single tagged messages, matched in the order in which they are sent (GP-1).
+    Single,
+    /// Calls of a recording (GP-2). Each end counts them from 1.
+    Recorded {
+        /// Which of the group's recordings, from 1.
+        recording: u32,
+        /// Which call of it.
+        call: u64,
+    },
+    /// Calls of a collective.
+    Instance(InstanceId),
+}
+
+/// The scope of an offer; of a collective with what is called, since the offer may be the first news of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Single tagged messages.
+    Single,
+    /// A call of a recording.
+    Recorded {
+        /// Which of the group's recordings, from 1.
+        recording: u32,
+        /// Which call of it, from 1.
+        call: u64,
+    },
+    /// A call of a collective.
+    Instance {
+        /// The instance.
+        instance: InstanceId,
+        /// What is called.
+        signature: Signature,
+    },
+}
+
+impl Origin {
+    /// Without what is called.
+    #[must_use]
+    pub fn scope(self) -> Scope {
+        match self {
+            Origin::Single => Scope::Single,
+            Origin::Recorded { recording, call } => Scope::Recorded { recording, call },
+            Origin::Instance { instance, .. } => Scope::Instance(instance),
+        }
+    }
+
+    /// Bytes of an entry of either list: messages of collectives that are offered have neither tag nor occurrence.
+    fn entry_bytes(self) -> (usize, usize) {
+        match self {
+            Origin::Single | Origin::Recorded { .. } => (21, 28),
+            Origin::Instance { .. } => (13, 20),
+        }
+    }
+
+    /// Whether one offer takes so many entries.
+    #[must_use]
+    pub fn fits(self, ready: usize, early: usize) -> bool {
+        let (one_ready, one_early) = self.entry_bytes();
+        ready * one_ready + early * one_early <= MAX_OFFER
+    }
+}
+
+/// Ready to send: one message that the rank of an offer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rts {
+    /// For whom.
+    pub destination: Rank,
+    /// The tag that both ends give it.
+    pub tag: u32,
+    /// How many messages of the same scope, pair and tag precede it; 0 of single messages.
+    pub occurrence: u32,
+    /// Its bytes.
+    pub bytes: u64,
+    /// They follow in the payload, behind those of the messages before it.
+    pub eager: bool,
+}
+
+/// Clear to send, ahead of the RTS: one message that the rank of an offer receives, whose bytes it knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EarlyCts {
+    /// Of whom.
+    pub source: Rank,
+    /// The tag that both ends give it.
+    pub tag: u32,
+    /// How many messages of the same scope, pair and tag precede it.
+    pub occurrence: u32,
+    /// Its bytes, at least 1.
+    pub bytes: u64,
+    /// Up to which of them may come; with 0 the message is to be offered.
+    pub up_to: u64,
+}
+
+/// A message between two service processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Number {
+    /// As its source has numbered its RTS.
+    Rts(u64),
+    /// As its destination has numbered its early CTS.
+    Early(u64),
+}
+
+/// More of a message may come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cts {
+    /// The message.
+    pub number: Number,
+    /// Up to which of its bytes, more than before.
+    pub up_to: u64,
+}
+
+/// Some bytes of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// The message.
+    pub number: Number,
+    /// Where they lie in it.
+    pub offset: u64,
+    /// How many, at least 1. They follow in the payload, behind those before.
+    pub bytes: u32,
+}
+
+/// The name of a message whose receive is posted behind a ready barrier, and where a fragment of it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fragment {
+    /// The collective.
+    pub instance: InstanceId,
+    /// Sender.
+    pub source: Rank,
+    /// Receiver.
+    pub destination: Rank,
+    /// Its tag: the index in the plan.
+    pub index: u32,
+    /// Bytes of the whole message.
+    pub total: u64,
+    /// Where this fragment lies in it.
+    pub offset: u64,
+}
+
+/// What is said of messages from rank to rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TransferMessage {
+    /// What one call of `rank` has for ranks of the receiver, and what of theirs may come already. Payload follows if any
+    /// message is eager. Not both lists are empty.
+    Offer {
+        /// Which call.
+        origin: Origin,
+        /// Whose.
+        rank: Rank,
+        /// Number of the first of `ready`; the others follow.
+        first_ready: u64,
+        /// What it has.
+        ready: Vec<Rts>,
+        /// Number of the first of `early`; the others follow.
+        first_early: u64,
+        /// What it may be sent.
+        early: Vec<EarlyCts>,
+    },
+    /// More may come: 1 to [`MAX_CTS`] entries.
+    Cts(Vec<Cts>),
+    /// The next bytes of 1 to [`MAX_PIECES_OF_DATA`] messages. Payload follows.
+    Data(Vec<Piece>),
+    /// A fragment of a message behind a ready barrier. Payload follows.
+    Expected(Fragment),
+    /// The RTS with these numbers are settled: their bytes have been taken, or nobody wants them. 1 to [`MAX_DONE`] entries.
+    Done(Vec<u64>),
+}
+
+impl TransferMessage {
+    /// Whether payload may follow.
+    pub(crate) fn carries(&self) -> bool {
+        match self {
+            TransferMessage::Offer { .. } | TransferMessage::Data(_) | TransferMessage::Expected(_) => true,
+            TransferMessage::Cts(_) | TransferMessage::Done(_) => false,
+        }
+    }
+
+    /// What is still said where the payload cannot be read any more: messages are offered in their order, since single ones
+    /// are matched by it, and nobody hands their bytes out.
+    pub(super) fn without_payload(self) -> Option<TransferMessage> {
+        let TransferMessage::Offer { origin, rank, first_ready, mut ready, first_early, early } = self else {
+            return None;
+        };
+        // One of no bytes is whole as it is.
+        ready.iter_mut().for_each(|rts| rts.eager &= rts.bytes == 0);
+        Some(TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early })
+    }
+
+    /// Appends everything behind the group.
+    pub(super) fn encode<'w, 'out>(&self, w: &'w mut Writer<'out>) -> &'w mut Writer<'out> {
+        match self {
+            TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early } => {
+                assert!(origin.fits(ready.len(), early.len()), "the caller splits what does not fit");
+                let tagged = !matches!(origin, Origin::Instance { .. });
+                let w = match origin {
+                    Origin::Single => w.u8(0),
+                    Origin::Recorded { recording, call } => w.u8(1).u32(*recording).u64(*call),
+                    Origin::Instance { instance, signature } => w.u8(2).u64(instance.0).signature(signature),
+                };
+                let name = move |w: &mut Writer<'_>, rank: Rank, tag, occurrence| {
+                    w.u32(rank.0);
+                    if tagged {
+                        w.u32(tag).u32(occurrence);
+                    }
+                };
+                w.u32(rank.0).u64(*first_ready).list(ready, ready.len(), |w, rts| {
+                    name(w, rts.destination, rts.tag, rts.occurrence);
+                    w.u64(rts.bytes).u8(rts.eager.into())
+                });
+                w.u64(*first_early).list(early, early.len(), |w, cts| {
+                    name(w, cts.source, cts.tag, cts.occurrence);
+                    w.u64(cts.bytes).u64(cts.up_to)
+                })
+            }
+            TransferMessage::Cts(all) => w.list(all, MAX_CTS, |w, cts| w.number(cts.number).u64(cts.up_to)),
+            TransferMessage::Data(pieces) => {
+                w.list(pieces, MAX_PIECES_OF_DATA, |w, piece| w.number(piece.number).u64(piece.offset).u32(piece.bytes))
+            }
+            TransferMessage::Expected(Fragment { instance, source, destination, index, total, offset }) => {
+                w.u64(instance.0).u32(source.0).u32(destination.0).u32(*index).u64(*total).u64(*offset)
+            }
+            TransferMessage::Done(numbers) => w.list(numbers, MAX_DONE, |w, number| w.u64(*number)),
+        }
+    }
+
+    /// The code of the message's kind on the wire.
+    pub(super) fn code(&self) -> u8 {
+        match self {
+            TransferMessage::Offer { .. } => 48,
+            TransferMessage::Cts(_) => 49,
+            TransferMessage::Data(_) => 50,
+            TransferMessage::Expected(_) => 51,
+            TransferMessage::Done(_) => 52,
+        }
+    }
+
+    /// Reads what [`Self::encode`] writes of the message with this code.
+    pub(super) fn decode(code: u8, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(match code {
+            48 => read_offer(r)?,
+            49 => TransferMessage::Cts(r.list(MAX_CTS, |r| Ok(Cts { number: read_number(r)?, up_to: r.u64()? }))?),
+            50 => {
+                TransferMessage::Data(r.list(MAX_PIECES_OF_DATA, |r| match (read_number(r)?, r.u64()?, r.u32()?) {
+                    (_, _, 0) => Err(DecodeError::Value("bytes of a piece")),
+                    (number, offset, bytes) => Ok(Piece { number, offset, bytes }),
+                })?)
+            }
+            51 => {
+                let (instance, source, destination) = (read_instance(r)?, Rank(r.u32()?), Rank(r.u32()?));
+                let (index, total, offset) = (r.u32()?, r.u64()?, r.u64()?);
+                if offset > total {
+                    return Err(DecodeError::Value("offset"));
+                }
+                TransferMessage::Expected(Fragment { instance, source, destination, index, total, offset })
+            }
+            52 => TransferMessage::Done(r.list(MAX_DONE, Reader::u64)?),
+            _ => return Err(DecodeError::Value("message kind")),
+        })
+    }
+}
+
+impl Writer<'_> {
+    fn number(&mut self, number: Number) -> &mut Self {
+        match number {
+            Number::Rts(number) => self.u8(0).u64(number),
+            Number::Early(number) => self.u8(1).u64(number),
+        }
+    }
+}
+
+fn read_number(r: &mut Reader<'_>) -> Result<Number, DecodeError> {
+    Ok(if r.flag()? { Number::Early(r.u64()?) } else { Number::Rts(r.u64()?) })
+}
+
+fn read_instance(r: &mut Reader<'_>) -> Result<InstanceId, DecodeError> {
+    match r.u64()? {
+        0 => Err(DecodeError::Value("instance")),
+        instance => Ok(InstanceId(instance)),
+    }
+}
+
+fn read_origin(r: &mut Reader<'_>) -> Result<Origin, DecodeError> {
+    match r.u8()? {
+        0 => Ok(Origin::Single),
+        1 => match (r.u32()?, r.u64()?) {
+            (0, _) | (_, 0) => Err(DecodeError::Value("call of a recording")),
+            (recording, call) => Ok(Origin::Recorded { recording, call }),
+        },
+        2 => {
+            let (instance, signature) = (read_instance(r)?, read_signature(r)?);
+            if !signature.kind.is_exchange() {
+                return Err(DecodeError::Value("call kind"));
+            }
+            Ok(Origin::Instance { instance, signature })
+        }
+        _ => Err(DecodeError::Value("scope")),
+    }
+}
+
+/// Numbers of so many entries from `first` on, of which there are any.
+fn check_numbers(first: u64, entries: usize) -> Result<u64, DecodeError> {
+    let sound = first.checked_add(entries as u64).is_some() && (first == 0) == (entries == 0);
+    if sound { Ok(first) } else { Err(DecodeError::Value("number of messages")) }
+}
+
+fn read_offer(r: &mut Reader<'_>) -> Result<TransferMessage, DecodeError> {
+    let (origin, rank, first_ready, n) = (read_origin(r)?, Rank(r.u32()?), r.u64()?, usize::from(r.u16()?));
+    let name = |r: &mut Reader<'_>| {
+        let rank = Rank(r.u32()?);
+        let (tag, occurrence) = match origin {
+            Origin::Instance { .. } => (0, 0),
+            Origin::Single | Origin::Recorded { .. } => (r.u32()?, r.u32()?),
+        };
+        if origin == Origin::Single && occurrence != 0 {
+            Err(DecodeError::Value("occurrence"))
+        } else {
+            Ok((rank, tag, occurrence))
+        }
+    };
+    if !origin.fits(n, 0) {
+        return Err(DecodeError::Value("number of messages"));
+    }
+    let read_rts = |r: &mut Reader<'_>| {
+        let (destination, tag, occurrence) = name(r)?;
+        Ok(Rts { destination, tag, occurrence, bytes: r.u64()?, eager: r.flag()? })
+    };
+    let ready: Vec<Rts> = (0..n).map(|_| read_rts(r)).collect::<Result<_, _>>()?;
+    let (first_early, m) = (r.u64()?, usize::from(r.u16()?));
+    if n + m == 0 || !origin.fits(n, m) {
+        return Err(DecodeError::Value("number of messages"));
+    }
+    let read_early = |r: &mut Reader<'_>| {
+        let (source, tag, occurrence) = name(r)?;
+        let cts = EarlyCts { source, tag, occurrence, bytes: r.u64()?, up_to: r.u64()? };
+        if cts.bytes == 0 || cts.up_to > cts.bytes { Err(DecodeError::Value("bytes of a message")) } else { Ok(cts) }
+    };
+    let early: Vec<EarlyCts> = (0..m).map(|_| read_early(r)).collect::<Result<_, _>>()?;
+    if m > 0 && matches!(origin, Origin::Single | Origin::Recorded { call: 1, .. }) {
+        return Err(DecodeError::Value("clear to send ahead of the first call"));
+    }
+    let (first_ready, first_early) = (check_numbers(first_ready, n)?, check_numbers(first_early, m)?);
+    Ok(TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early })
+}
