@@ -2,10 +2,13 @@
 
 use outboard_plan::{Element, Operator, Rank, Reduction};
 use outboard_proto::wire::{
-    DATAGRAM_HEADER_BYTES, DatagramHeader, FrameHeader, FrameKind, MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, MAX_TERMS,
-    Message, Terms,
+    Cts, DATAGRAM_HEADER_BYTES, DatagramHeader, EarlyCts, Fragment, FrameHeader, FrameKind, GroupMessage,
+    InstanceMessage, MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage, Number, Origin, Rts,
+    TransferMessage,
 };
-use outboard_proto::{CallKind, CollectiveError, Config, GroupHandle, InstanceId, Signature, SpId};
+use outboard_proto::{
+    Absentee, Absentees, CallKind, CollectiveError, Config, GroupHandle, InstanceId, MAX_ABSENT, Signature, SpId,
+};
 use outboard_sim::Tape;
 use outboard_sim::sequences::transfer_message;
 
@@ -77,13 +80,25 @@ fn blocks(tape: &mut Tape<'_>) -> usize {
     }
 }
 
-fn terms(tape: &mut Tape<'_>) -> Terms {
-    let (with, sends) = (Rank(tape.number32()), tape.number());
-    if tape.flip() {
-        return Terms { with, sends, expects: 0, up_to: 0 };
+/// What a call of a collective has for others, and takes of theirs.
+fn offer(tape: &mut Tape<'_>, instance: InstanceId) -> TransferMessage {
+    let (signature, rank) = (signature(tape), Rank(tape.number32()));
+    let origin = Origin::Instance { instance, signature };
+    let bytes = |tape: &mut Tape<'_>| if tape.flip() { signature.bytes } else { tape.number() };
+    let (mut ready, mut early) = (Vec::new(), Vec::new());
+    for _ in 0..blocks(tape) {
+        let (other, bytes) = (Rank(tape.number32()), bytes(tape));
+        if tape.flip() && origin.fits(ready.len() + 1, early.len()) {
+            let eager = tape.below(8) == 0;
+            ready.push(Rts { destination: other, tag: 0, occurrence: 0, bytes, eager });
+        } else if origin.fits(ready.len(), early.len() + 1) {
+            let up_to = if tape.flip() { tape.number() } else { bytes.min(4096) };
+            early.push(EarlyCts { source: other, tag: 0, occurrence: 0, bytes, up_to });
+        }
     }
-    let expects = tape.number();
-    Terms { with, sends, expects, up_to: if tape.flip() { tape.number() } else { expects.min(4096) } }
+    let first = |tape: &mut Tape<'_>, entries| if entries == 0 { 0 } else { tape.number() };
+    let (first_ready, first_early) = (first(tape, ready.len()), first(tape, early.len()));
+    TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early }
 }
 
 fn error(tape: &mut Tape<'_>) -> CollectiveError {
@@ -123,20 +138,26 @@ fn fingerprint(tape: &mut Tape<'_>) -> u64 {
 
 /// A message.
 pub(super) fn message(tape: &mut Tape<'_>) -> (Message, u32) {
-    let kind = tape.below(16);
+    let kind = tape.below(18);
     let group = group(tape);
-    if kind == 15 {
-        let (tagged, payload) = transfer_message(tape, 4);
-        return (Message::Tagged { group, tagged }, payload);
-    }
-    (collective(tape, kind, group), payload(tape))
+    let (body, payload) = match kind {
+        0 => return (Message::Void, payload(tape)),
+        1..=3 => (of_group(tape, kind), payload(tape)),
+        4..=13 => {
+            let instance = InstanceId(tape.number());
+            (GroupMessage::Instance { instance, body: of_instance(tape, kind) }, payload(tape))
+        }
+        14..=16 => (GroupMessage::Transfer(of_exchange(tape, kind)), payload(tape)),
+        _ => {
+            let (transfer, payload) = transfer_message(tape, 4);
+            (GroupMessage::Transfer(transfer), payload)
+        }
+    };
+    (Message::Group { group, body }, payload)
 }
 
-fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
-    let instance = InstanceId(tape.number());
-    let source = Rank(tape.number32());
+fn of_group(tape: &mut Tape<'_>, kind: u8) -> GroupMessage {
     match kind {
-        0 => Message::Void,
         1 => {
             let (step, sp) = (tape.byte(), SpId(tape.number().wrapping_add(10)));
             let digest = match tape.below(3) {
@@ -144,43 +165,70 @@ fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
                 1 => config(true).digest(),
                 _ => Config::default().digest(),
             };
-            Message::Create { group, step, sp, digest, fingerprint: fingerprint(tape) }
+            GroupMessage::Create { step, sp, digest, fingerprint: fingerprint(tape) }
         }
-        2 => Message::Ready { group, instance, step: tape.byte(), signature: signature(tape), rank: source },
-        3 => Message::Data {
-            group,
+        2 => GroupMessage::Lost {
+            rank: Rank(tape.number32()),
+            after: InstanceId(tape.number()),
+            well: tape.flip(),
+        },
+        _ => GroupMessage::Abort { fingerprint: fingerprint(tape), error: error(tape) },
+    }
+}
+
+fn of_instance(tape: &mut Tape<'_>, kind: u8) -> InstanceMessage {
+    let rank = Rank(tape.number32());
+    InstanceMessage::Multicast(match kind {
+        4 => return InstanceMessage::Ready { step: tape.byte(), signature: signature(tape), rank },
+        5 => return InstanceMessage::AskSizes,
+        6 => {
+            let sizes = (0..blocks(tape)).map(|_| tape.number()).collect();
+            return InstanceMessage::Sizes { first: rank.0, sizes };
+        }
+        7 => return InstanceMessage::Inquire,
+        8 => {
+            let named = (0..blocks(tape).min(MAX_ABSENT)).map(|_| absentee(tape)).collect();
+            return InstanceMessage::Absent(Absentees { named, more: tape.number32() });
+        }
+        9 => MulticastMessage::Nak { source: rank, ranges: ranges(tape) },
+        10 => MulticastMessage::NakRoot { source: rank, ranges: ranges(tape) },
+        11 => MulticastMessage::Repair { source: rank, ranges: ranges(tape) },
+        12 => {
+            let count = usize::from(tape.byte()) % (MAX_SOURCES + 1);
+            MulticastMessage::Whole { sources: (0..count).map(|_| Rank(tape.number32())).collect() }
+        }
+        _ => MulticastMessage::Complete,
+    })
+}
+
+/// About messages of collectives.
+fn of_exchange(tape: &mut Tape<'_>, kind: u8) -> TransferMessage {
+    let instance = InstanceId(tape.number());
+    match kind {
+        14 => TransferMessage::Expected(Fragment {
             instance,
-            source,
+            source: Rank(tape.number32()),
             destination: Rank(tape.number32()),
             index: tape.number32(),
             total: signature(tape).bytes,
             offset: if tape.flip() { 4000 } else { tape.number() },
-        },
-        4 => Message::Want { group, instance, source, ranges: ranges(tape) },
-        5 => Message::Miss { group, instance, source, ranges: ranges(tape) },
-        6 => Message::Repair { group, instance, source, ranges: ranges(tape) },
-        7 => {
-            let count = usize::from(tape.byte()) % (MAX_SOURCES + 1);
-            Message::Have { group, instance, sources: (0..count).map(|_| Rank(tape.number32())).collect() }
+        }),
+        15 => offer(tape, instance),
+        _ => {
+            let number = |tape: &mut Tape<'_>| match tape.flip() {
+                true => Number::Rts(tape.number()),
+                false => Number::Early(tape.number()),
+            };
+            TransferMessage::Cts(
+                (0..blocks(tape)).map(|_| Cts { number: number(tape), up_to: tape.number() }).collect(),
+            )
         }
-        8 => Message::Complete { group, instance },
-        11 => {
-            let terms = (0..blocks(tape).min(MAX_TERMS)).map(|_| terms(tape)).collect();
-            Message::Announce { group, instance, signature: signature(tape), rank: source, terms }
-        }
-        12 => {
-            let blocks =
-                (0..blocks(tape)).map(|_| (Rank(tape.number32()), Rank(tape.number32()), tape.number())).collect();
-            Message::Pull { group, instance, blocks }
-        }
-        13 => Message::AskSizes { group, instance },
-        14 => {
-            let sizes = (0..blocks(tape)).map(|_| tape.number()).collect();
-            Message::Sizes { group, instance, first: source.0, sizes }
-        }
-        9 => Message::Lost { group, rank: source, after: instance, well: tape.flip() },
-        _ => Message::Abort { group, fingerprint: fingerprint(tape), error: error(tape) },
     }
+}
+
+fn absentee(tape: &mut Tape<'_>) -> Absentee {
+    let last = if tape.flip() { Some((InstanceId(tape.number()), signature(tape))) } else { None };
+    Absentee { rank: Rank(tape.number32()), last }
 }
 
 /// How many payload bytes come with it.
