@@ -14,13 +14,11 @@ use thiserror::Error;
 
 use crate::algorithm::BroadcastAlgorithm;
 use crate::builder::ProgramBuilder;
-use crate::passes;
 use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
-use crate::topology::Topology;
 use crate::verify::{Contract, Piece};
 
-/// The most segments that a message is cut in.
-pub const MAX_SEGMENTS: u64 = passes::MAX_PIECES;
+/// The most segments that a message is cut in: steps of a program are memory of an engine.
+pub const MAX_SEGMENTS: u64 = 1 << 20;
 
 /// Why there is no such broadcast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -102,35 +100,6 @@ pub fn broadcast(
         }
     }
     Ok(builder.build())
-}
-
-/// What `rank` does in a broadcast that crosses the network once per host: `algorithm` among one leader of each host of
-/// `topology`, on the root's host the root, on others the lowest rank; leaders pass on to the ranks of their host what
-/// has arrived (SP-6, SP-7).
-///
-/// 1 round more than `algorithm` has among the hosts; a leader sends `bytes` to each other rank of its host on top. A
-/// multicast reaches all ranks without leaders and stays what it is.
-///
-/// # Errors
-/// When an argument is out of range; see [`BroadcastError`].
-pub fn broadcast_by_hosts(
-    algorithm: BroadcastAlgorithm,
-    topology: &Topology,
-    root: Rank,
-    rank: Rank,
-    bytes: u64,
-) -> Result<Program, BroadcastError> {
-    let ranks = topology.ranks();
-    if rank.0 >= ranks || root.0 >= ranks || matches!(algorithm, BroadcastAlgorithm::Multicast { .. }) {
-        return broadcast(algorithm, ranks, root, rank, bytes);
-    }
-    let root_host = topology.host_of(root);
-    let leader = |host| if host == root_host { root } else { topology.ranks_of(host)[0] };
-    let leaders: Vec<Rank> = (0..topology.hosts()).map(leader).collect();
-    let host = Rank(topology.host_of(rank));
-    let between = broadcast(algorithm, topology.hosts(), Rank(root_host), host, bytes)?;
-    let program = passes::hierarchy(&between, topology, &leaders, rank);
-    Ok(program.expect("the leaders are those of the hosts, and the plan is of messages"))
 }
 
 /// What a broadcast promises to `rank`, for [`crate::verify()`].
@@ -241,18 +210,6 @@ mod tests {
         let many = broadcast(BroadcastAlgorithm::Chain { segment: 1 }, 3, Rank(0), Rank(1), u64::MAX).unwrap_err();
         assert_eq!(many, BroadcastError::Segments { bytes: u64::MAX, segment: 1 });
         assert_eq!(stranger.to_string(), "a broadcast program for rank 1 of 3 from rank 3: ranks count from 0");
-    }
-
-    #[test]
-    fn nonsense_by_hosts_is_refused_by_name() {
-        let topology = Topology::of_hosts([0, 0, 1]).unwrap();
-        let refused = |algorithm, root, rank| broadcast_by_hosts(algorithm, &topology, Rank(root), Rank(rank), 9);
-        let stranger = |root, rank| BroadcastError::Rank { rank: Rank(rank), root: Rank(root), ranks: 3 };
-        assert_eq!(refused(BroadcastAlgorithm::Binomial, 3, 0), Err(stranger(3, 0)));
-        assert_eq!(refused(BroadcastAlgorithm::Binomial, 0, 3), Err(stranger(0, 3)));
-        assert_eq!(refused(BroadcastAlgorithm::KNomial { radix: 0 }, 0, 1), Err(BroadcastError::Radix { radix: 0 }));
-        let multicast = BroadcastAlgorithm::Multicast { subgroups: 2 };
-        assert_eq!(refused(multicast, 0, 1), broadcast(multicast, 3, Rank(0), Rank(1), 9));
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub use algorithm::{
 pub use allgather::{AllgatherError, Extents, allgather, allgatherv};
 pub use alltoall::{AlltoallError, alltoall};
 pub use barrier::{BarrierError, barrier};
-pub use broadcast::{BroadcastError, broadcast, broadcast_by_hosts};
+pub use broadcast::{BroadcastError, broadcast};
 pub use builder::ProgramBuilder;
 pub use combine::allreduce::allreduce;
 pub use combine::reduce::reduce;

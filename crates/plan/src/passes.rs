@@ -6,24 +6,15 @@
 //!
 //! | pass | makes |
 //! |---|---|
-//! | [`chunk()`] | messages of so many bytes at most, each passed on as it arrives |
 //! | [`fuse_copies`] | one copy of copies that adjoin |
 //! | [`ports()`] | sends wait until less than so many are on their way |
-//! | [`subgroups()`] | multicasts spread over so many addresses |
-//! | [`hierarchy()`] | a plan among ranks of one among their hosts |
-//!
-//! Where blocks of several ranks travel together, [`crate::AllgatherAlgorithm::Hierarchical`] makes the hierarchy.
 
-mod chunk;
 mod fuse;
-mod hierarchy;
 
-pub use chunk::{ChunkError, MAX_PIECES, chunk};
 pub use fuse::fuse_copies;
-pub use hierarchy::{HierarchyError, hierarchy};
 
 use std::collections::VecDeque;
-use std::num::{NonZeroU16, NonZeroU32};
+use std::num::NonZeroU32;
 
 use crate::program::{Op, OpId, Program};
 
@@ -55,13 +46,5 @@ pub fn ports(mut program: Program, ports: NonZeroU32) -> Program {
         }
         on_their_way.push_back(id);
     }
-    program
-}
-
-/// The same with each multicast spread over `subgroups` multicast addresses, in contiguous parts (MC-10; see
-/// [`crate::subgroup_chunks`]).
-#[must_use]
-pub fn subgroups(mut program: Program, subgroups: NonZeroU16) -> Program {
-    program.subgroups = subgroups.get();
     program
 }

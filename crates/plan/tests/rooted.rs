@@ -2,9 +2,9 @@
 
 mod support;
 
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU32;
 
-use outboard_plan::passes::{chunk, fuse_copies, ports};
+use outboard_plan::passes::{fuse_copies, ports};
 use outboard_plan::{
     Algorithm, BarrierAlgorithm, BarrierError, Op, Program, Rank, RootedAlgorithm, RootedError, Share, Span, Step,
     barrier, gather, gatherv, scatter, scatterv, verify,
@@ -14,8 +14,7 @@ use proptest::prelude::*;
 /// A plan, and the same behind every pass, is what `contract` says.
 fn prove(what: &str, programs: &[Program], contract: impl Fn(Rank) -> outboard_plan::Contract + Copy) {
     assert_eq!(verify(programs, contract), Ok(()), "{what}");
-    let (bytes, count) = (NonZeroU64::new(7).unwrap(), NonZeroU32::new(2).unwrap());
-    let changed = |program: &Program| ports(chunk(fuse_copies(program.clone()), bytes).unwrap(), count);
+    let changed = |program: &Program| ports(fuse_copies(program.clone()), NonZeroU32::new(2).unwrap());
     let changed: Vec<Program> = programs.iter().map(changed).collect();
     assert_eq!(verify(&changed, contract), Ok(()), "{what} behind all passes");
 }
