@@ -1,9 +1,8 @@
 //! Where fuzzing begins: scripts in which everybody behaves, so that the fuzzer starts deep in the protocol.
 
-use outboard_plan::goal::{self, Costs};
-use outboard_plan::{
-    AllgatherAlgorithm, BroadcastAlgorithm, Program, ProgramBuilder, Rank, Span, Topology, allgather, broadcast, text,
-};
+use outboard_plan_tools::goal::{self, Costs};
+use outboard_plan::{AllgatherAlgorithm, BroadcastAlgorithm, Program, ProgramBuilder, Rank, Span, Topology, allgather, broadcast};
+use outboard_plan_tools::{text};
 
 use crate::datagrams::acts;
 

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use outboard_plan::{goal, text, verify};
+use outboard_plan_tools::{goal, text, verify};
 use serde_json::Value;
 
 fn explain(arguments: &[&str]) -> Output {
@@ -36,7 +36,7 @@ fn the_plan_that_is_shown_can_be_read_and_proven() {
     assert!(shown_text.starts_with("# allgather, bruck:ports=2, 7 ranks, 3072 B per block\nplan 1\n"), "{shown_text}");
     let programs = text::parse(&shown_text).expect("a plan");
     let extents = outboard_plan::Extents::even(7, 3072).expect("small blocks");
-    verify(&programs, |rank| outboard_plan::allgather::contract(&extents, rank, false)).expect("an allgather");
+    verify(&programs, |rank| outboard_plan_tools::contract::allgather(&extents, rank, false)).expect("an allgather");
 
     let view = json(&arguments);
     assert_eq!((view["collective"].as_str(), view["algorithm"].as_str()), (Some("allgather"), Some("bruck:ports=2")));

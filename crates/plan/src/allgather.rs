@@ -20,7 +20,6 @@ use crate::builder::ProgramBuilder;
 use crate::partition::{chain_of, chain_ranks};
 use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
 use crate::topology::Topology;
-use crate::verify::{Contract, Piece};
 
 /// Why there is no such allgather.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -208,21 +207,6 @@ pub fn allgatherv(
         }
     }
     Ok(builder.build())
-}
-
-/// What an allgather of these blocks promises to `rank`, for [`crate::verify()`].
-///
-/// # Panics
-/// When there is no such rank.
-pub fn contract(extents: &Extents, rank: Rank, in_place: bool) -> Contract {
-    let blocks = Blocks { extents, ranks: extents.ranks(), rank: rank.0, in_place };
-    let block = |q| Piece { span: blocks.of(q), source: Rank(q), from: 0 };
-    Contract {
-        input_bytes: blocks.input_bytes(),
-        output_bytes: extents.total(),
-        before: vec![Piece { span: blocks.contribution(), source: rank, from: 0 }],
-        after: (0..blocks.ranks).map(block).collect(),
-    }
 }
 
 fn check(algorithm: AllgatherAlgorithm, topology: &Topology, ranks: u32, rank: Rank) -> Result<(), AllgatherError> {

@@ -19,7 +19,6 @@ use crate::algorithm::AlltoallAlgorithm;
 use crate::builder::ProgramBuilder;
 use crate::passes;
 use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
-use crate::verify::{Contract, Piece};
 
 /// What one rank exchanges with each rank of the group, itself included.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -254,21 +253,4 @@ fn pairwise(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program
         before.extend(received);
     }
     builder.build()
-}
-
-/// What an exchange promises to `rank`, for [`crate::verify()`]; `all` are the blocks of every rank.
-///
-/// # Panics
-/// When a rank has no blocks in `all`.
-pub fn contract(rank: Rank, all: &[Blocks]) -> Contract {
-    let mine = &all[rank.0 as usize];
-    let (input_bytes, output_bytes) = mine.bytes();
-    let sources = mine.receive.iter().zip(all).zip(0..);
-    let after = sources.map(|((&span, theirs), source)| Piece {
-        span,
-        source: Rank(source),
-        from: theirs.send[rank.0 as usize].offset,
-    });
-    let own = Piece { span: Span::input(0, input_bytes), source: rank, from: 0 };
-    Contract { input_bytes, output_bytes, before: vec![own], after: after.filter(|p| !p.span.is_empty()).collect() }
 }

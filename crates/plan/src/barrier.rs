@@ -10,7 +10,6 @@ use thiserror::Error;
 use crate::algorithm::BarrierAlgorithm;
 use crate::builder::ProgramBuilder;
 use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
-use crate::verify::Contract;
 
 /// Why there is no such barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -42,12 +41,6 @@ pub fn barrier(algorithm: BarrierAlgorithm, ranks: u32, rank: Rank) -> Result<Pr
         BarrierAlgorithm::Dissemination { ports } => dissemination(&mut builder, ranks, rank, ports),
     }
     Ok(builder.build())
-}
-
-/// What a barrier promises to each rank in bytes, for [`crate::verify()`]: none, to none.
-#[must_use]
-pub fn contract() -> Contract {
-    Contract { input_bytes: 0, output_bytes: 0, before: Vec::new(), after: Vec::new() }
 }
 
 fn dissemination(builder: &mut ProgramBuilder, ranks: u32, rank: Rank, ports: u32) {

@@ -15,7 +15,6 @@ use thiserror::Error;
 use crate::algorithm::BroadcastAlgorithm;
 use crate::builder::ProgramBuilder;
 use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
-use crate::verify::{Contract, Piece};
 
 /// The most segments that a message is cut in: steps of a program are memory of an engine.
 pub const MAX_SEGMENTS: u64 = 1 << 20;
@@ -100,18 +99,6 @@ pub fn broadcast(
         }
     }
     Ok(builder.build())
-}
-
-/// What a broadcast promises to `rank`, for [`crate::verify()`].
-pub fn contract(root: Rank, rank: Rank, bytes: u64) -> Contract {
-    let piece = |span| Piece { span, source: root, from: 0 };
-    if rank == root {
-        let before = vec![piece(Span::input(0, bytes))];
-        Contract { input_bytes: bytes, output_bytes: 0, before, after: Vec::new() }
-    } else {
-        let after = vec![piece(Span::output(0, bytes))];
-        Contract { input_bytes: 0, output_bytes: bytes, before: Vec::new(), after }
-    }
 }
 
 fn check(algorithm: BroadcastAlgorithm, bytes: u64) -> Result<(), BroadcastError> {

@@ -5,7 +5,6 @@
 use crate::algorithm::RootedAlgorithm;
 use crate::program::{Program, Rank, Span};
 use crate::rooted::{self, Direction, RootedError, Share};
-use crate::verify::{Contract, Piece};
 
 /// What `rank` does in a gather of blocks of `bytes` bytes, which lie at `root` in the order of ranks.
 ///
@@ -33,22 +32,4 @@ pub fn gatherv(ranks: u32, root: Rank, rank: Rank, share: Share<'_>) -> Result<P
 #[must_use]
 pub fn blocks(ranks: u32, bytes: u64) -> Option<Vec<Span>> {
     rooted::blocks(Direction::Gather, ranks, bytes)
-}
-
-/// What a gather promises to `rank`, for [`crate::verify()`], when the root wants these `blocks`, by rank.
-///
-/// # Panics
-/// When there is no block for `rank`.
-pub fn contract(root: Rank, rank: Rank, blocks: &[Span]) -> Contract {
-    let input_bytes = blocks[rank.0 as usize].len;
-    let before = vec![Piece { span: Span::input(0, input_bytes), source: rank, from: 0 }];
-    let (output_bytes, after) = match rooted::share(root, rank, blocks) {
-        Share::Root(blocks) => {
-            let piece = |(span, source): (&Span, u32)| Piece { span: *span, source: Rank(source), from: 0 };
-            let pieces = blocks.iter().zip(0..).filter(|(span, _)| !span.is_empty()).map(piece).collect();
-            (rooted::end_of(blocks), pieces)
-        }
-        Share::Block(_) => (0, Vec::new()),
-    };
-    Contract { input_bytes, output_bytes, before, after }
 }

@@ -4,8 +4,8 @@
 //! Frontends build programs with the pure functions of [`mod@allgather`], [`mod@alltoall`], [`mod@barrier`],
 //! [`mod@broadcast`], [`mod@gather`] and [`mod@scatter`], of the modules of [`combine`] for reductions, by the
 //! [`algorithm`] that the group agrees on, or with a [`ProgramBuilder`]; [`passes`] change how they do it; engines execute
-//! them; [`verify()`] and [`verify_reduction()`] prove them; [`mod@text`] writes and reads them. Programs are produced one
-//! rank at a time, so that a group of 4,096 ranks never exists in memory as a whole.
+//! them; the crate `outboard-plan-tools` proves, writes, reads and draws them. Programs are produced one rank at a time,
+//! so that a group of 4,096 ranks never exists in memory as a whole.
 //!
 //! Invariants: a program depends only on what MPI makes equal on both ends of each message (group size, collective,
 //! root, byte counts) and on the [`Algorithm`] and [`Topology`] that the group agrees on. Operation ids are dense and
@@ -21,21 +21,16 @@ mod binomial;
 pub mod broadcast;
 mod builder;
 pub mod combine;
-pub mod core_direct;
 pub mod gather;
-pub mod goal;
 mod partition;
 pub mod passes;
+mod print;
 mod program;
 pub mod reduction;
 mod rooted;
-pub mod rounds;
 pub mod scatter;
 pub mod selection;
-pub mod text;
-mod tokens;
 mod topology;
-mod verify;
 
 pub use algorithm::{
     Algorithm, AlgorithmError, AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm,
@@ -59,9 +54,5 @@ pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};
 pub use program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
 pub use reduction::{Element, Operator, Reduction, ReductionError};
 pub use rooted::{RootedError, Share};
-pub use rounds::Rounds;
 pub use scatter::{scatter, scatterv};
 pub use topology::Topology;
-pub use verify::{
-    At, Combination, Contract, Contributors, Fault, Piece, ReductionContract, VerifyError, verify, verify_reduction,
-};

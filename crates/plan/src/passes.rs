@@ -2,7 +2,7 @@
 //!
 //! Each pass looks at one rank's program and agrees by itself with what it makes of the peers' programs, so a group
 //! that applies the same passes in the same order needs no words about it. What a program promises holds behind a pass
-//! as before it; [`crate::verify()`] shows it.
+//! as before it; the verifier shows it.
 //!
 //! | pass | makes |
 //! |---|---|
@@ -23,7 +23,7 @@ use crate::program::{Op, OpId, Program};
 ///
 /// Sends then leave in the order of the program. So there must be an order of all messages of the group that every
 /// program keeps and in which what a send follows comes before it; rounds are such an order, and all programs of this
-/// crate list sends by rounds. Elsewhere ranks may come to wait for each other, which [`crate::verify()`] finds.
+/// crate list sends by rounds. Elsewhere ranks may come to wait for each other, which the verifier finds.
 #[must_use]
 pub fn ports(mut program: Program, ports: NonZeroU32) -> Program {
     let ports = ports.get() as usize;

@@ -290,11 +290,6 @@ pub(crate) fn blocks(direction: Direction, ranks: u32, bytes: u64) -> Option<Vec
     Some((0..u64::from(ranks)).map(|rank| Span { buffer, offset: rank * bytes, len: bytes }).collect())
 }
 
-/// What `rank` knows of them if the root has these `blocks`.
-pub(crate) fn share(root: Rank, rank: Rank, blocks: &[Span]) -> Share<'_> {
-    if rank == root { Share::Root(blocks) } else { Share::Block(blocks[rank.0 as usize].len) }
-}
-
 /// Bytes up to the end of the last block that is not empty.
 pub(crate) fn end_of(blocks: &[Span]) -> u64 {
     blocks.iter().filter(|span| !span.is_empty()).filter_map(Span::end).max().unwrap_or(0)

@@ -5,7 +5,6 @@
 use crate::algorithm::RootedAlgorithm;
 use crate::program::{Program, Rank, Span};
 use crate::rooted::{self, Direction, RootedError, Share};
-use crate::verify::{Contract, Piece};
 
 /// What `rank` does in a scatter of blocks of `bytes` bytes, which lie at `root` in the order of ranks.
 ///
@@ -33,20 +32,4 @@ pub fn scatterv(ranks: u32, root: Rank, rank: Rank, share: Share<'_>) -> Result<
 #[must_use]
 pub fn blocks(ranks: u32, bytes: u64) -> Option<Vec<Span>> {
     rooted::blocks(Direction::Scatter, ranks, bytes)
-}
-
-/// What a scatter promises to `rank`, for [`crate::verify()`], when the root has these `blocks`, by rank.
-///
-/// # Panics
-/// When there is no block for `rank`.
-pub fn contract(root: Rank, rank: Rank, blocks: &[Span]) -> Contract {
-    let Span { offset, len, .. } = blocks[rank.0 as usize];
-    let after =
-        if len == 0 { Vec::new() } else { vec![Piece { span: Span::output(0, len), source: root, from: offset }] };
-    let input_bytes = match rooted::share(root, rank, blocks) {
-        Share::Root(blocks) => rooted::end_of(blocks),
-        Share::Block(_) => 0,
-    };
-    let before = vec![Piece { span: Span::input(0, input_bytes), source: rank, from: 0 }];
-    Contract { input_bytes, output_bytes: len, before, after }
 }

@@ -7,9 +7,10 @@ use clap::ValueEnum as _;
 use outboard_plan::{
     Algorithm, AllgatherAlgorithm, AllreduceAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm,
     Extents, MAX_RANKS, Op, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, RootedAlgorithm, ScanAlgorithm,
-    SettingError, Topology, Vector, allgather, allreduce, alltoall, barrier, broadcast, exscan, gather, goal, reduce,
-    reduce_scatter, scan, scatter, text,
+    SettingError, Topology, Vector, allgather, allreduce, alltoall, barrier, broadcast, exscan, gather, reduce,
+    reduce_scatter, scan, scatter,
 };
+use outboard_plan_tools::{goal, text};
 
 use super::PlanArgs;
 use super::collective::{Collective, Counts};

@@ -11,7 +11,6 @@ use super::reduce_scatter::{Blocks, Cut, ring_scatter};
 use super::{AllreduceAlgorithm, CombineError, LeaderAllreduce, Vector, check};
 use crate::program::{Program, Rank, Span};
 use crate::topology::Topology;
-use crate::verify::{Combination, Contributors, ReductionContract};
 
 /// What `rank` does in an Allreduce among the ranks of `topology`, which is asked for their number alone but by
 /// [`AllreduceAlgorithm::Hierarchical`].
@@ -52,36 +51,6 @@ pub fn allreduce(
         }
     }
     draft.finish()
-}
-
-/// What an Allreduce promises to each rank, for [`crate::verify_reduction()`].
-pub fn contract(algorithm: AllreduceAlgorithm, topology: &Topology, vector: Vector) -> ReductionContract {
-    let (ranks, bytes) = (topology.ranks(), vector.bytes());
-    let round = |first| Contributors::Round { first: Rank(first), count: ranks };
-    let whole = |of| vec![Combination { span: Span::output(0, bytes), from: 0, of }];
-    let parts = |parts: u32, of: &dyn Fn(u32) -> Contributors| {
-        let part = |q| {
-            let (offset, len) = vector.part(parts.into(), u64::from(q));
-            Combination { span: Span::output(offset, len), from: offset, of: of((q + 1) % parts) }
-        };
-        (0..parts).map(part).collect()
-    };
-    // The ranks of all hosts, host by host from `first` on.
-    let by_host = |first: u32| {
-        let hosts = (0..topology.hosts()).map(|host| (first + host) % topology.hosts());
-        Contributors::Listed(hosts.flat_map(|host| topology.ranks_of(host)).collect())
-    };
-    let after = match algorithm {
-        AllreduceAlgorithm::RecursiveDoubling
-        | AllreduceAlgorithm::Rabenseifner
-        | AllreduceAlgorithm::ReduceMulticast { .. } => whole(round(0)),
-        AllreduceAlgorithm::Ring { .. } | AllreduceAlgorithm::ReduceScatterMulticast { .. } => parts(ranks, &round),
-        AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring { .. } } => parts(topology.hosts(), &by_host),
-        AllreduceAlgorithm::Hierarchical {
-            between: LeaderAllreduce::RecursiveDoubling | LeaderAllreduce::Rabenseifner,
-        } => whole(by_host(0)),
-    };
-    ReductionContract { element_bytes: vector.element_bytes, input_bytes: bytes, output_bytes: bytes, after }
 }
 
 /// The ranks of a host give their vectors to its first, which combines them in their order; the first ones of all hosts combine

@@ -42,8 +42,9 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Bytes of all elements; checked by [`check`].
-    pub(crate) fn bytes(self) -> u64 {
+    /// Bytes of all elements, which have to fit 64 bits.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
         self.count * self.element_bytes
     }
 
@@ -68,7 +69,8 @@ impl Vector {
     }
 
     /// Offset and bytes of part `i` of `parts`.
-    pub(crate) fn part(self, parts: u64, i: u64) -> (u64, u64) {
+    #[must_use]
+    pub fn part(self, parts: u64, i: u64) -> (u64, u64) {
         let start = self.start(parts, i);
         (start, self.start(parts, i + 1) - start)
     }

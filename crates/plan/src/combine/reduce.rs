@@ -9,7 +9,6 @@ use super::pairing::{BACK, Pairing};
 use super::{CombineError, LeaderReduce, ReduceAlgorithm, Vector, check};
 use crate::program::{OpId, Program, Rank, Span};
 use crate::topology::Topology;
-use crate::verify::{Combination, Contributors, ReductionContract};
 
 /// What `rank` does in a Reduce to `root` among the ranks of `topology`, which is asked for their number alone but by
 /// [`ReduceAlgorithm::Chain`] and [`ReduceAlgorithm::Hierarchical`].
@@ -42,47 +41,6 @@ pub fn reduce(
         ReduceAlgorithm::Hierarchical { between } => hierarchical(&mut draft, between, topology, (root, rank), vector)?,
     }
     draft.finish()
-}
-
-/// What a Reduce promises to `rank`, for [`crate::verify_reduction()`].
-pub fn contract(
-    algorithm: ReduceAlgorithm,
-    topology: &Topology,
-    root: Rank,
-    rank: Rank,
-    vector: Vector,
-) -> ReductionContract {
-    let bytes = vector.bytes();
-    let round = |first| Contributors::Round { first, count: topology.ranks() };
-    // The ranks of all hosts, host by host from `first` on, leaders before the others.
-    let led = |first: u32| {
-        let hosts = (0..topology.hosts()).map(|host| (first + host) % topology.hosts());
-        Contributors::Listed(
-            hosts.flat_map(|host| Host::new(topology, host, Some(root)).ranks().collect::<Vec<_>>()).collect(),
-        )
-    };
-    let of = match algorithm {
-        ReduceAlgorithm::Binomial => round(root),
-        ReduceAlgorithm::Chain { .. } => {
-            let mut order = by_host(topology);
-            let place = order.iter().position(|rank| *rank == root);
-            order.rotate_left(place.unwrap_or(0));
-            Contributors::Listed(order.into())
-        }
-        ReduceAlgorithm::Halving => round(Rank(0)),
-        ReduceAlgorithm::Hierarchical { between: LeaderReduce::Binomial | LeaderReduce::Chain { .. } } => {
-            led(topology.host_of(root))
-        }
-        ReduceAlgorithm::Hierarchical { between: LeaderReduce::Halving } => led(0),
-    };
-    let output_bytes = if rank == root { bytes } else { 0 };
-    let span = Span::output(0, output_bytes);
-    ReductionContract {
-        element_bytes: vector.element_bytes,
-        input_bytes: bytes,
-        output_bytes,
-        after: vec![Combination { span, from: 0, of }],
-    }
 }
 
 /// All ranks, those of a host together.

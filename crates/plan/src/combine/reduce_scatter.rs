@@ -10,7 +10,6 @@ use super::{CombineError, LeaderReduceScatter, MAX_SEGMENTS, ReduceScatterAlgori
 use crate::allgather::Extents;
 use crate::program::{Buffer, Program, Rank, Span};
 use crate::topology::Topology;
-use crate::verify::{Combination, Contributors, ReductionContract};
 
 /// Bytes of the largest element, of which those of all others are a part.
 const LARGEST_ELEMENT: u64 = 16;
@@ -49,43 +48,6 @@ pub fn reduce_scatter(
         to += piece.span.len;
     }
     draft.finish()
-}
-
-/// What a Reduce-Scatter promises to `rank`, for [`crate::verify_reduction()`].
-///
-/// # Panics
-/// When there is no such rank.
-pub fn contract(
-    algorithm: ReduceScatterAlgorithm,
-    topology: &Topology,
-    rank: Rank,
-    extents: &Extents,
-    element_bytes: u64,
-) -> ReductionContract {
-    let ranks = extents.ranks();
-    let block = extents.block(rank);
-    let by_host = |hosts: &mut dyn Iterator<Item = u32>| {
-        Contributors::Listed(hosts.flat_map(|host| topology.ranks_of(host)).collect())
-    };
-    let hosts = topology.hosts();
-    let of = match algorithm {
-        ReduceScatterAlgorithm::Ring { .. } | ReduceScatterAlgorithm::Pairwise { .. } => {
-            Contributors::Round { first: Rank((rank.0 + 1) % ranks), count: ranks }
-        }
-        ReduceScatterAlgorithm::RecursiveHalving => Contributors::Listed(reversed_bits(ranks).into()),
-        ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::RecursiveHalving } => {
-            by_host(&mut reversed_bits(hosts).into_iter().map(|host| host.0))
-        }
-        ReduceScatterAlgorithm::Hierarchical {
-            between: LeaderReduceScatter::Ring { .. } | LeaderReduceScatter::Pairwise { .. },
-        } => by_host(&mut (1..=hosts).map(|steps| (topology.host_of(rank) + steps) % hosts)),
-    };
-    ReductionContract {
-        element_bytes,
-        input_bytes: extents.total(),
-        output_bytes: block.len,
-        after: vec![Combination { span: Span::output(0, block.len), from: block.offset, of }],
-    }
 }
 
 /// The ranks of a host give their vectors to its first, which combines them; the first ones of all hosts combine among themselves
@@ -239,15 +201,6 @@ impl LeaderReduceScatter {
             }
         }
     }
-}
-
-/// The ranks of the places in the order of their numbers read backwards in binary, in which distances that halve
-/// combine.
-fn reversed_bits(ranks: u32) -> Vec<Rank> {
-    let pairing = Pairing::new(ranks, None);
-    let place = |i: u32| i.reverse_bits().checked_shr(u32::BITS - pairing.rounds()).unwrap_or(0);
-    let at = |place: u32| pairing.first(place)..pairing.first(place + 1);
-    (0..pairing.places()).flat_map(|i| at(place(i))).map(Rank).collect()
 }
 
 /// Where the block of each rank lies in the vector.

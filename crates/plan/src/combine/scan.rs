@@ -6,7 +6,6 @@
 use super::draft::{Draft, Part};
 use super::{CombineError, ScanAlgorithm, Vector, check};
 use crate::program::{Program, Rank, Span};
-use crate::verify::{Combination, Contributors, ReductionContract};
 
 /// What `rank` does in a Scan among `ranks` ranks.
 ///
@@ -22,27 +21,6 @@ pub fn scan(algorithm: ScanAlgorithm, ranks: u32, rank: Rank, vector: Vector) ->
 /// When an argument is out of range; see [`CombineError`].
 pub fn exscan(algorithm: ScanAlgorithm, ranks: u32, rank: Rank, vector: Vector) -> Result<Program, CombineError> {
     prefix(Prefix::BeforeOwn, algorithm, ranks, rank, vector)
-}
-
-/// What a Scan promises to `rank`, for [`crate::verify_reduction()`].
-pub fn contract(rank: Rank, vector: Vector) -> ReductionContract {
-    promise(rank.0 + 1, vector)
-}
-
-/// What an Exscan promises to `rank`, for [`crate::verify_reduction()`].
-pub fn exscan_contract(rank: Rank, vector: Vector) -> ReductionContract {
-    promise(rank.0, vector)
-}
-
-fn promise(count: u32, vector: Vector) -> ReductionContract {
-    let output_bytes = if count > 0 { vector.bytes() } else { 0 };
-    let of = Contributors::Round { first: Rank(0), count };
-    ReductionContract {
-        element_bytes: vector.element_bytes,
-        input_bytes: vector.bytes(),
-        output_bytes,
-        after: vec![Combination { span: Span::output(0, output_bytes), from: 0, of }],
-    }
 }
 
 /// Which ranks a rank's result comes from.

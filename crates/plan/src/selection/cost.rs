@@ -117,12 +117,14 @@ impl std::fmt::Display for Estimate {
 }
 
 /// Picoseconds that `bytes` take at `rate`.
-pub(super) fn at_rate(bytes: u64, rate: Rate) -> u128 {
+#[must_use]
+pub fn at_rate(bytes: u64, rate: Rate) -> u128 {
     u128::from(bytes) * 8 * SECOND / u128::from(rate.in_bits_per_second().max(1))
 }
 
 /// Picoseconds of `count` times `each`.
-pub(super) fn each(count: u64, each: Duration) -> u128 {
+#[must_use]
+pub fn each(count: u64, each: Duration) -> u128 {
     u128::from(count) * u128::from(each.in_nanoseconds()) * PER_NANOSECOND
 }
 

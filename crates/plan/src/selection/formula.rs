@@ -71,7 +71,8 @@ pub struct Case {
 }
 
 /// Rounds in which something doubles until it is `count`: `ceil(log2(count))`.
-pub(super) fn rounds_of(count: u64) -> u64 {
+#[must_use]
+pub fn rounds_of(count: u64) -> u64 {
     powers(2, count).count() as u64
 }
 
