@@ -15,6 +15,7 @@ pub fn plan(bytes: &[u8]) {
             let again = text::parse(&text::print(&programs));
             assert_eq!(again.as_ref(), Ok(&programs));
             let promise = |input_bytes, output_bytes| Contract {
+                element_bytes: None,
                 input_bytes,
                 output_bytes,
                 before: Vec::new(),

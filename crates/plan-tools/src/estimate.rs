@@ -16,45 +16,26 @@
 //! steps of all ranks: for people and tests, not for the choice at a call.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
-
-use thiserror::Error;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use outboard_plan::selection::{Case, Choice, Cost, Estimate, at_rate, each, rounds_of};
-use outboard_plan::{Op, OpId, Program, Rank};
+use outboard_plan::{Op, Program, Rank};
+use thiserror::Error;
 
 use crate::programs::{host_of, programs};
+use crate::verify::{At, Graph, Node, VerifyError, well_formed};
 
 /// Why programs have no estimate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EstimateError {
-    /// A step that nothing brings about.
-    #[error("step {} of {rank} never runs: what it waits for is sent by nobody; verify the plan", step.0)]
-    Stuck {
-        /// Whose.
-        rank: Rank,
-        /// Which.
-        step: OpId,
-    },
-    /// A message to a rank without a program.
-    #[error("step {} of {rank} goes to {to}, of {ranks} ranks; give the programs of all ranks in order", step.0)]
-    Nobody {
-        /// Whose.
-        rank: Rank,
-        /// Which step.
-        step: OpId,
-        /// The rank that is not there.
-        to: Rank,
-        /// Programs given.
-        ranks: u32,
-    },
+    /// They do not fit together.
+    #[error(transparent)]
+    Plan(#[from] VerifyError),
     /// Multicast where there is none.
-    #[error("step {} of {rank} is a multicast, and the cluster has none; set `multicast` of [cost]", step.0)]
+    #[error("{at}: the cluster has no multicast; set `multicast` of [cost]")]
     NoMulticast {
-        /// Whose.
-        rank: Rank,
-        /// Which.
-        step: OpId,
+        /// The step.
+        at: Box<At>,
     },
 }
 
@@ -83,31 +64,36 @@ fn play(
     cost: &Cost,
     barrier: bool,
 ) -> Result<Estimate, EstimateError> {
+    well_formed(programs)?;
+    let graph = Graph::new(programs)?;
     let hosts: Vec<usize> = (0..programs.len() as u32).map(|rank| host_of(Rank(rank)) as usize).collect();
-    let mut play = Play::new(programs, hosts, cost);
+    let mut play = Play::new(&graph, hosts, cost);
+    let multicast = |node: &Node| matches!(graph.op(*node), Op::Multicast { .. }) && play.leaves(*node);
+    if let (None, Some(node)) = (cost.multicast, (0..graph.nodes()).find(multicast)) {
+        return Err(EstimateError::NoMulticast { at: graph.at(node).boxed() });
+    }
     play.begin(barrier);
     while let Some(Reverse((at, _, event))) = play.events.pop() {
-        play.step(at, event)?;
+        play.step(at, event);
     }
-    play.end()
+    let handshake = if play.handshake { each(1, cost.control) } else { 0 };
+    Ok(Estimate(play.last + handshake))
 }
 
 /// Picoseconds since the call.
 type Time = u128;
-/// A rank and the index of a step of its.
-type Place = (usize, usize);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// All that the step follows is complete.
-    Ready(Place),
-    /// The processor has handed over a message to another host; the place is that of the send.
-    Leaving(Place),
+    Ready(Node),
+    /// The processor has handed over a message to another host; the node is that of the send.
+    Leaving(Node),
     /// Its first byte has reached the host of the receive.
-    Arriving(Place),
+    Arriving(Node),
     /// Its last byte has.
-    Arrived(Place),
-    Complete(Place),
+    Arrived(Node),
+    Complete(Node),
 }
 
 /// What one host does one thing after another with: when each is free again.
@@ -119,59 +105,27 @@ struct Host {
 }
 
 struct Play<'a> {
-    programs: &'a [Program],
+    graph: &'a Graph<'a>,
     cost: &'a Cost,
     host_of: Vec<usize>,
     hosts: Vec<Host>,
-    /// By rank and step: how many steps are awaited, and for a receive its message.
-    awaits: Vec<Vec<u32>>,
-    followers: Vec<Vec<Vec<usize>>>,
-    /// By destination, source and index; multicasts have no index.
-    receives: BTreeMap<(Rank, Rank, Option<u32>), Place>,
-    done: Vec<Vec<bool>>,
+    /// By step: how many steps are awaited, and for a receive its message.
+    awaits: Vec<usize>,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     pushed: u64,
     last: Time,
     handshake: bool,
 }
 
-/// What a place's message costs, told from its send.
-#[derive(Debug, Clone, Copy)]
-struct Message {
-    bytes: u64,
-    multicast: bool,
-}
-
 impl<'a> Play<'a> {
-    fn new(programs: &'a [Program], host_of: Vec<usize>, cost: &'a Cost) -> Self {
-        let mut followers: Vec<Vec<Vec<usize>>> = programs.iter().map(|p| vec![Vec::new(); p.steps.len()]).collect();
-        let mut receives = BTreeMap::new();
-        let mut awaits: Vec<Vec<u32>> = Vec::new();
-        for (rank, program) in programs.iter().enumerate() {
-            let mut counts = Vec::new();
-            for (id, step) in program.steps.iter().enumerate() {
-                step.after.iter().for_each(|earlier| followers[rank][earlier.0 as usize].push(id));
-                let message = match step.op {
-                    Op::Recv { from, index, .. } => Some((from, Some(index))),
-                    Op::MulticastRecv { root, .. } => Some((root, None)),
-                    Op::Send { .. } | Op::Multicast { .. } | Op::Copy { .. } | Op::Reduce { .. } => None,
-                };
-                if let Some((from, index)) = message {
-                    receives.insert((Rank(rank as u32), from, index), (rank, id));
-                }
-                counts.push(step.after.len() as u32 + u32::from(message.is_some()));
-            }
-            awaits.push(counts);
-        }
+    fn new(graph: &'a Graph<'a>, host_of: Vec<usize>, cost: &'a Cost) -> Self {
+        let awaited = |node| graph.after(node).len() + usize::from(graph.source(node).is_some());
         Play {
-            programs,
+            graph,
             cost,
             hosts: vec![Host::default(); host_of.iter().max().map_or(0, |most| most + 1)],
             host_of,
-            done: awaits.iter().map(|counts| vec![false; counts.len()]).collect(),
-            awaits,
-            followers,
-            receives,
+            awaits: (0..graph.nodes()).map(awaited).collect(),
             events: BinaryHeap::new(),
             pushed: 0,
             last: 0,
@@ -180,26 +134,14 @@ impl<'a> Play<'a> {
     }
 
     fn begin(&mut self, barrier: bool) {
-        let used: std::collections::BTreeSet<usize> = self.host_of.iter().copied().collect();
+        let used: BTreeSet<usize> = self.host_of.iter().copied().collect();
         let start = if barrier { each(rounds_of(used.len() as u64), self.cost.control) } else { 0 };
         self.last = start;
-        for rank in 0..self.programs.len() {
-            for id in 0..self.awaits[rank].len() {
-                if self.awaits[rank][id] == 0 {
-                    self.push(start, Event::Ready((rank, id)));
-                }
+        for node in (0..self.awaits.len()).filter(|node| self.graph.after(*node).is_empty()) {
+            if self.awaits[node] == 0 {
+                self.push(start, Event::Ready(node));
             }
         }
-    }
-
-    fn end(self) -> Result<Estimate, EstimateError> {
-        for (rank, done) in self.done.iter().enumerate() {
-            if let Some(id) = done.iter().position(|done| !done) {
-                return Err(EstimateError::Stuck { rank: Rank(rank as u32), step: OpId(id as u32) });
-            }
-        }
-        let handshake = if self.handshake { each(1, self.cost.control) } else { 0 };
-        Ok(Estimate(self.last + handshake))
     }
 
     fn push(&mut self, at: Time, event: Event) {
@@ -207,181 +149,140 @@ impl<'a> Play<'a> {
         self.pushed += 1;
     }
 
-    fn op(&self, (rank, id): Place) -> Op {
-        self.programs[rank].steps[id].op
+    /// The host of a step.
+    fn host(&self, node: Node) -> usize {
+        self.host_of[self.graph.at(node).rank.0 as usize]
     }
 
-    fn step(&mut self, at: Time, event: Event) -> Result<(), EstimateError> {
+    /// Whether somebody on another host receives what a step sends.
+    fn leaves(&self, send: Node) -> bool {
+        self.graph.receivers(send).iter().any(|receive| self.host(*receive) != self.host(send))
+    }
+
+    fn step(&mut self, at: Time, event: Event) {
         match event {
-            Event::Ready(place) => self.ready(at, place)?,
-            Event::Leaving(place) => self.leaving(at, place)?,
-            Event::Arriving(place) => {
-                let message = self.message_to(place);
-                let takes = self.transfer(message, place)?;
-                let host = &mut self.hosts[self.host_of[place.0]];
-                host.way_in = host.way_in.max(at) + takes;
-                let arrived = host.way_in;
-                self.push(arrived, Event::Arrived(place));
+            Event::Ready(node) => self.ready(at, node),
+            Event::Leaving(node) => self.leaving(at, node),
+            Event::Arriving(receive) => {
+                let takes = self.transfer(receive);
+                let host = self.host(receive);
+                let way_in = &mut self.hosts[host].way_in;
+                *way_in = (*way_in).max(at) + takes;
+                let arrived = *way_in;
+                self.push(arrived, Event::Arrived(receive));
             }
-            Event::Arrived(place) => {
-                let message = self.message_to(place);
-                let copies = if message.multicast { self.locals_beside(place) } else { Vec::new() };
-                let end = self.work(place, at, each(1, self.cost.message));
-                self.push(end, Event::Complete(place));
-                for other in copies {
-                    let end = self.work(other, at, at_rate(message.bytes, self.cost.copy));
-                    self.push(end, Event::Complete(other));
+            Event::Arrived(receive) => {
+                self.work(receive, at, each(1, self.cost.message));
+                for other in self.locals_beside(receive) {
+                    self.work(other, at, at_rate(self.bytes(receive), self.cost.copy));
                 }
             }
-            Event::Complete(place) => self.complete(at, place),
+            Event::Complete(node) => self.complete(at, node),
         }
-        Ok(())
     }
 
-    fn ready(&mut self, at: Time, place: Place) -> Result<(), EstimateError> {
-        match self.op(place) {
-            Op::Send { to, span, .. } => {
-                let takes = each(1, self.cost.message);
-                if self.host(place, to)? == self.host_of[place.0] {
-                    let end = self.work(place, at, takes + at_rate(span.len, self.cost.copy));
-                    self.push(end, Event::Complete(place));
-                    let receive = self.receive_of(place)?;
-                    self.push(end, Event::Complete(receive));
-                } else {
-                    let end = self.work(place, at, takes);
-                    self.push(end, Event::Leaving(place));
-                }
+    fn ready(&mut self, at: Time, node: Node) {
+        let message = each(1, self.cost.message);
+        match self.graph.op(node) {
+            Op::Send { span, .. } if !self.leaves(node) => {
+                let end = self.work(node, at, message + at_rate(span.len, self.cost.copy));
+                self.push(end, Event::Complete(self.graph.receivers(node)[0]));
             }
-            Op::Multicast { .. } => {
-                let end = self.work(place, at, each(1, self.cost.message));
-                self.push(end, Event::Leaving(place));
+            Op::Send { .. } | Op::Multicast { .. } => {
+                let end = self.occupy(node, at, message);
+                self.push(end, Event::Leaving(node));
             }
             Op::Copy { from, .. } => {
-                let end = self.work(place, at, at_rate(from.len, self.cost.copy));
-                self.push(end, Event::Complete(place));
+                self.work(node, at, at_rate(from.len, self.cost.copy));
             }
             Op::Reduce { from, .. } => {
-                let end = self.work(place, at, at_rate(from.len, self.cost.reduce));
-                self.push(end, Event::Complete(place));
+                self.work(node, at, at_rate(from.len, self.cost.reduce));
             }
             Op::Recv { .. } | Op::MulticastRecv { .. } => unreachable!("a receive also awaits its message"),
         }
-        Ok(())
     }
 
-    fn leaving(&mut self, at: Time, place: Place) -> Result<(), EstimateError> {
-        let latency = each(1, self.cost.latency);
-        let mine = self.host_of[place.0];
-        let span = self.op(place).reads().expect("what leaves is read");
-        let message = Message { bytes: span.len, multicast: matches!(self.op(place), Op::Multicast { .. }) };
-        let leaders = if message.multicast { self.leaders(Rank(place.0 as u32)) } else { Vec::new() };
-        let beyond = leaders.iter().any(|leader| self.host_of[leader.0] != mine);
-        let takes = if message.multicast && !beyond { 0 } else { self.transfer(message, place)? };
+    fn leaving(&mut self, at: Time, send: Node) {
+        let mine = self.host(send);
+        let leaves = self.leaves(send);
+        let takes = if leaves { self.transfer(send) } else { 0 };
         let begins = self.hosts[mine].way_out.max(at);
         self.hosts[mine].way_out = begins + takes;
-        self.push(begins + takes, Event::Complete(place));
-        if !message.multicast {
-            let receive = self.receive_of(place)?;
-            self.push(begins + latency, Event::Arriving(receive));
-            return Ok(());
+        self.push(begins + takes, Event::Complete(send));
+        self.handshake |= leaves && matches!(self.graph.op(send), Op::Multicast { .. });
+        // The first receive of each host, for all of its ranks.
+        let mut first = BTreeMap::new();
+        for receive in self.graph.receivers(send) {
+            first.entry(self.host(*receive)).or_insert(*receive);
         }
-        self.handshake |= beyond;
-        for leader in leaders {
-            if self.host_of[leader.0] != mine {
-                self.push(begins + latency, Event::Arriving(leader));
+        for (host, receive) in first {
+            if host != mine {
+                self.push(begins + each(1, self.cost.latency), Event::Arriving(receive));
                 continue;
             }
-            for local in std::iter::once(leader).chain(self.locals_beside(leader)) {
-                let end = self.work(local, at, at_rate(message.bytes, self.cost.copy));
-                self.push(end, Event::Complete(local));
+            for local in std::iter::once(receive).chain(self.locals_beside(receive)) {
+                self.work(local, at, at_rate(self.bytes(send), self.cost.copy));
             }
         }
-        Ok(())
     }
 
-    /// The receives of the first rank of each host that receives what `root` multicasts.
-    fn leaders(&self, root: Rank) -> Vec<Place> {
-        let mut of_host = BTreeMap::new();
-        for rank in 0..self.programs.len() {
-            if let Some(place) = self.receives.get(&(Rank(rank as u32), root, None)) {
-                of_host.entry(self.host_of[rank]).or_insert(*place);
-            }
-        }
-        of_host.into_values().collect()
+    /// The other receives on its host of what a receive takes.
+    fn locals_beside(&self, receive: Node) -> Vec<Node> {
+        let all = self.graph.source(receive).map_or(&[][..], |send| self.graph.receivers(send));
+        let beside = |other: &Node| *other != receive && self.host(*other) == self.host(receive);
+        all.iter().copied().filter(beside).collect()
     }
 
-    /// The receives of the other ranks of the host of `leader`, of the same multicast.
-    fn locals_beside(&self, leader: Place) -> Vec<Place> {
-        let Op::MulticastRecv { root, .. } = self.op(leader) else { return Vec::new() };
-        let host = self.host_of[leader.0];
-        let local = |rank: &usize| *rank != leader.0 && self.host_of[*rank] == host;
-        let receive = |rank| self.receives.get(&(Rank(rank as u32), root, None)).copied();
-        (0..self.programs.len()).filter(local).filter_map(receive).collect()
+    /// Bytes that a step sends or receives.
+    fn bytes(&self, node: Node) -> u64 {
+        let op = self.graph.op(node);
+        op.reads().or(op.writes()).map_or(0, |span| span.len)
     }
 
-    fn message_to(&self, receive: Place) -> Message {
-        let op = self.op(receive);
-        let bytes = op.writes().map_or(0, |span| span.len);
-        Message { bytes, multicast: matches!(op, Op::MulticastRecv { .. }) }
+    /// What the message of a step takes of a link.
+    fn transfer(&self, node: Node) -> Time {
+        let multicast = matches!(self.graph.op(node), Op::Multicast { .. } | Op::MulticastRecv { .. });
+        let rate = if multicast { self.cost.multicast } else { None };
+        at_rate(self.bytes(node), rate.unwrap_or(self.cost.bandwidth))
     }
 
-    /// What a message takes of a link.
-    fn transfer(&self, message: Message, place: Place) -> Result<Time, EstimateError> {
-        let no_multicast = EstimateError::NoMulticast { rank: Rank(place.0 as u32), step: OpId(place.1 as u32) };
-        let rate = if message.multicast { self.cost.multicast.ok_or(no_multicast)? } else { self.cost.bandwidth };
-        Ok(at_rate(message.bytes, rate))
+    /// Has the processor of the step's host work for it, and tells when it has.
+    fn occupy(&mut self, node: Node, at: Time, takes: Time) -> Time {
+        let host = self.host(node);
+        let processor = &mut self.hosts[host].processor;
+        *processor = (*processor).max(at) + takes;
+        *processor
     }
 
-    /// Has the processor of the place's host work for it, and tells when it has.
-    fn work(&mut self, place: Place, at: Time, takes: Time) -> Time {
-        let host = &mut self.hosts[self.host_of[place.0]];
-        host.processor = host.processor.max(at) + takes;
-        host.processor
-    }
-
-    fn host(&self, (rank, id): Place, to: Rank) -> Result<usize, EstimateError> {
-        self.host_of.get(to.0 as usize).copied().ok_or(EstimateError::Nobody {
-            rank: Rank(rank as u32),
-            step: OpId(id as u32),
-            to,
-            ranks: self.programs.len() as u32,
-        })
-    }
-
-    /// Where the message of a send is received. A message that nobody receives is as good as stuck.
-    fn receive_of(&self, place: Place) -> Result<Place, EstimateError> {
-        let (rank, id) = (Rank(place.0 as u32), OpId(place.1 as u32));
-        let Op::Send { to, index, .. } = self.op(place) else { unreachable!("only sends have one receive") };
-        self.receives.get(&(to, rank, Some(index))).copied().ok_or(EstimateError::Stuck { rank, step: id })
+    /// The same, and then the step is complete, or its message there.
+    fn work(&mut self, node: Node, at: Time, takes: Time) -> Time {
+        let end = self.occupy(node, at, takes);
+        self.push(end, Event::Complete(node));
+        end
     }
 
     /// Of a receive: its message is there. Of others: they are done.
-    fn complete(&mut self, at: Time, place: Place) {
-        let (rank, id) = place;
-        match self.op(place) {
-            Op::Recv { .. } | Op::MulticastRecv { .. } => {
-                self.awaits[rank][id] -= 1;
-                if self.awaits[rank][id] == 0 {
-                    self.finish(at, place);
-                }
+    fn complete(&mut self, at: Time, node: Node) {
+        if self.graph.source(node).is_some() {
+            self.awaits[node] -= 1;
+            if self.awaits[node] > 0 {
+                return;
             }
-            Op::Send { .. } | Op::Multicast { .. } | Op::Copy { .. } | Op::Reduce { .. } => self.finish(at, place),
         }
+        self.finish(at, node);
     }
 
-    fn finish(&mut self, at: Time, (rank, id): Place) {
-        self.done[rank][id] = true;
+    fn finish(&mut self, at: Time, node: Node) {
         self.last = self.last.max(at);
-        for follower in std::mem::take(&mut self.followers[rank][id]) {
-            self.awaits[rank][follower] -= 1;
-            if self.awaits[rank][follower] > 0 {
+        for follower in self.graph.followers(node).to_vec() {
+            self.awaits[follower] -= 1;
+            if self.awaits[follower] > 0 {
                 continue;
             }
-            match self.op((rank, follower)) {
-                Op::Recv { .. } | Op::MulticastRecv { .. } => self.finish(at, (rank, follower)),
-                Op::Send { .. } | Op::Multicast { .. } | Op::Copy { .. } | Op::Reduce { .. } => {
-                    self.push(at, Event::Ready((rank, follower)));
-                }
+            if self.graph.source(follower).is_some() {
+                self.finish(at, follower);
+            } else {
+                self.push(at, Event::Ready(follower));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What people and tests need of plans, and neither the daemon nor liboutboard does.
 //!
-//! [`verify()`] and [`verify_reduction()`] prove that programs do what a [`contract`] promises; [`mod@text`] and [`goal`]
+//! [`verify()`] proves that programs do what a [`contract()`] promises; [`mod@text`] and [`goal`]
 //! write and read plans; [`rounds`] tells when messages travel; [`core_direct`] makes task lists of a triggered NIC;
 //! [`estimate()`] plays programs event by event, and [`fit()`] finds the cost of a cluster from measured times.
 //!
@@ -8,7 +8,7 @@
 
 #![forbid(unsafe_code)]
 
-pub mod contract;
+mod contract;
 pub mod core_direct;
 mod estimate;
 mod fit;
@@ -19,10 +19,9 @@ pub mod text;
 mod tokens;
 mod verify;
 
+pub use contract::{contract, exchange};
 pub use estimate::{EstimateError, estimate, played};
 pub use fit::{Sample, factor, fit};
 pub use programs::programs;
 pub use rounds::Rounds;
-pub use verify::{
-    At, Combination, Contract, Contributors, Fault, Piece, ReductionContract, VerifyError, verify, verify_reduction,
-};
+pub use verify::{At, Combination, Contract, Contributors, Fault, Piece, VerifyError, verify};

@@ -1,11 +1,7 @@
 //! The actual programs of a call, for those who play them.
 
-use outboard_plan::alltoall::Blocks;
 use outboard_plan::selection::{Case, Choice, Collective};
-use outboard_plan::{
-    Extents, Program, ProgramBuilder, Rank, Span, Topology, Vector, allgather, allreduce, alltoall, broadcast, gather,
-    reduce, reduce_scatter, scan, scatter,
-};
+use outboard_plan::{Arguments, Program, ProgramBuilder, Rank, Span, Topology, program};
 
 /// Messages between two ranks of what is pulled: a block, that there is one, that it may be sent.
 const BLOCK: u32 = 0;
@@ -22,30 +18,15 @@ pub(crate) fn host_of(case: &Case, rank: Rank) -> u32 {
 #[must_use]
 pub fn programs(case: &Case, choice: Choice) -> Option<Vec<Program>> {
     let Case { ranks, bytes, .. } = *case;
+    bytes.checked_mul(ranks.into())?;
     let topology = Topology::of_hosts((0..ranks).map(|rank| host_of(case, Rank(rank))))?;
-    let vector = Vector { count: bytes, element_bytes: 1 };
-    let root = Rank(0);
-    let program = |rank| match choice {
-        Choice::Allgather(algorithm) => allgather(algorithm, &topology, rank, bytes, false).ok(),
-        Choice::Broadcast(algorithm) => broadcast(algorithm, ranks, root, rank, bytes).ok(),
+    let one = |rank| match choice.collective() {
         _ if choice.pulls() => Some(pulled(case, &topology, rank)),
-        Choice::Alltoall(algorithm) => alltoall(algorithm, ranks, rank, &Blocks::even(ranks, bytes)?).ok(),
-        Choice::Gather(algorithm) => gather(algorithm, ranks, root, rank, bytes).ok(),
-        Choice::Scatter(algorithm) => scatter(algorithm, ranks, root, rank, bytes).ok(),
         // Behind the ready barrier all have called: what a plan would tell them is known.
-        Choice::Barrier(_) => Some(ProgramBuilder::new(rank, ranks).build()),
-        Choice::Reduce(algorithm) => reduce(algorithm, &topology, root, rank, vector).ok(),
-        Choice::Allreduce(algorithm) => allreduce(algorithm, &topology, rank, vector).ok(),
-        Choice::ReduceScatter(algorithm) => reduce_scatter(algorithm, &topology, rank, &blocks(case)?).ok(),
-        Choice::Scan(algorithm) => scan(algorithm, ranks, rank, vector).ok(),
+        Collective::Barrier => Some(ProgramBuilder::new(rank, ranks).build()),
+        _ => program(choice, &Arguments::of(&topology, bytes), rank).ok(),
     };
-    (0..ranks).map(|rank| program(Rank(rank))).collect()
-}
-
-/// The bytes in as many blocks as ranks, as even as can be.
-fn blocks(case: &Case) -> Option<Extents> {
-    let (each, more) = (case.bytes / u64::from(case.ranks), case.bytes % u64::from(case.ranks));
-    Extents::uneven((0..u64::from(case.ranks)).map(|rank| each + u64::from(rank < more)))
+    (0..ranks).map(Rank).map(one).collect()
 }
 
 /// The bytes that `source` has for `destination` in an exchange.
@@ -64,6 +45,8 @@ fn pulled(case: &Case, topology: &Topology, rank: Rank) -> Program {
     let here = topology.host_of(rank);
     let signal = Span::signal();
     let mut builder = ProgramBuilder::new(rank, case.ranks);
+    let total = u64::from(case.ranks) * case.bytes;
+    builder.buffers(total, total, 0);
     for from in all().filter(|from| *from != rank && block(case, *from, rank) > 0) {
         builder.recv(from, BLOCK, Span::output(u64::from(from.0) * case.bytes, case.bytes), &[]);
     }

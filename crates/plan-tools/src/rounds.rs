@@ -144,23 +144,25 @@ impl Rounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outboard_plan::{AllgatherAlgorithm, Topology, allgather};
+    use outboard_plan::selection::Collective;
+    use outboard_plan::{Arguments, Topology, program};
 
-    fn programs(algorithm: AllgatherAlgorithm, ranks: u32) -> Vec<Program> {
-        (0..ranks).map(|rank| allgather(algorithm, &Topology::flat(ranks), Rank(rank), 8, false).unwrap()).collect()
+    fn programs(algorithm: &str, ranks: u32) -> Vec<Program> {
+        let choice = Collective::Allgather.read(algorithm).unwrap();
+        (0..ranks).map(|rank| program(choice, &Arguments::of(&Topology::flat(ranks), 8), Rank(rank)).unwrap()).collect()
     }
 
     /// CD-2: rounds as the algorithms count them.
     #[test]
     fn messages_travel_in_the_rounds_of_the_algorithm() {
-        let rounds = |algorithm, ranks| Rounds::of(&programs(algorithm, ranks)).unwrap();
-        for ports in 1..4 {
-            let standard = AllgatherAlgorithm::StandardExchange { ports };
-            assert_eq!(rounds(standard, (ports + 1).pow(3)).count(), 3);
+        let rounds = |algorithm: &str, ranks| Rounds::of(&programs(algorithm, ranks)).unwrap();
+        for ports in 1..4u32 {
+            let standard = format!("standard-exchange:ports={ports}");
+            assert_eq!(rounds(&standard, (ports + 1).pow(3)).count(), 3);
         }
-        assert_eq!(rounds(AllgatherAlgorithm::Bruck { ports: 1 }, 100).count(), 7);
-        assert_eq!(rounds(AllgatherAlgorithm::Ring, 100).count(), 99);
-        let ring = rounds(AllgatherAlgorithm::Ring, 3);
+        assert_eq!(rounds("bruck", 100).count(), 7);
+        assert_eq!(rounds("ring", 100).count(), 99);
+        let ring = rounds("ring", 3);
         let second: Vec<(u32, u32, Option<u32>)> =
             ring.of_round(1).iter().map(|m| (m.from.0, m.to.0, m.index)).collect();
         assert_eq!(second, [(0, 1, Some(1)), (1, 2, Some(1)), (2, 0, Some(1))]);
@@ -171,7 +173,7 @@ mod tests {
     /// MC-8: a multicast is sent once and received by all others; the next waits for a signal.
     #[test]
     fn a_multicast_counts_once_where_it_is_sent() {
-        let rounds = Rounds::of(&programs(AllgatherAlgorithm::Multicast { chains: 1, subgroups: 1 }, 3)).unwrap();
+        let rounds = Rounds::of(&programs("multicast:chains=1", 3)).unwrap();
         assert_eq!(rounds.count(), 3);
         let load = |sent, received| Load { sent, received };
         assert_eq!(rounds.loads(0), [load(8, 0), load(0, 8), load(0, 8)]);
@@ -181,8 +183,8 @@ mod tests {
 
     #[test]
     fn a_group_of_one_and_malformed_plans() {
-        assert_eq!(Rounds::of(&programs(AllgatherAlgorithm::Ring, 1)).unwrap().count(), 0);
-        let mut damaged = programs(AllgatherAlgorithm::Ring, 3);
+        assert_eq!(Rounds::of(&programs("ring", 1)).unwrap().count(), 0);
+        let mut damaged = programs("ring", 3);
         damaged[0].steps.pop();
         assert!(matches!(Rounds::of(&damaged), Err(VerifyError::Unmatched { .. })));
         assert!(matches!(Rounds::of(&damaged[1..]), Err(VerifyError::Group { .. })));

@@ -2,27 +2,26 @@
 
 mod support;
 
+use outboard_plan::algorithm::WHOLE;
 use outboard_plan::alltoall::Blocks;
-use outboard_plan::{AlltoallAlgorithm, AlltoallError, Op, Program, Rank, Span, alltoall};
-use outboard_plan_tools::contract::alltoall as contract;
-use outboard_plan_tools::verify;
+use outboard_plan::{Algorithm, AlltoallError, Op, PlanError, Program, Rank, Span, alltoall};
+use outboard_plan_tools::{exchange, verify};
 use proptest::prelude::*;
 
-/// Those for blocks of any size.
-const PAIRWISE: [AlltoallAlgorithm; 4] = [
-    AlltoallAlgorithm::Pull,
-    AlltoallAlgorithm::Pairwise,
-    AlltoallAlgorithm::ScatterDestination { batch: 1 },
-    AlltoallAlgorithm::ScatterDestination { batch: 4 },
-];
+const BRUCK: Algorithm = Algorithm::Bruck { ports: 1 };
+const PAIRWISE: Algorithm = Algorithm::Pairwise { segment: WHOLE };
 
-fn group(algorithm: AlltoallAlgorithm, all: &[Blocks]) -> Vec<Program> {
+/// Those for blocks of any size.
+const BY_PAIRS: [Algorithm; 4] =
+    [Algorithm::Pull, PAIRWISE, Algorithm::ScatterDestination { batch: 1 }, Algorithm::ScatterDestination { batch: 4 }];
+
+fn group(algorithm: Algorithm, all: &[Blocks]) -> Vec<Program> {
     let ranks = all.len() as u32;
     (0..ranks).map(|r| alltoall(algorithm, ranks, Rank(r), &all[r as usize]).unwrap()).collect()
 }
 
-fn proven(algorithm: AlltoallAlgorithm, all: &[Blocks]) {
-    assert_eq!(verify(&group(algorithm, all), |rank| contract(rank, all)), Ok(()), "{algorithm}");
+fn proven(algorithm: Algorithm, all: &[Blocks]) {
+    assert_eq!(verify(&group(algorithm, all), |rank| exchange(rank, all)), Ok(()), "{algorithm:?}");
 }
 
 /// Blocks with these counts (by source, then destination), with a gap of `gap` bytes behind each.
@@ -40,26 +39,15 @@ fn with_counts(counts: &[Vec<u64>], gap: u64) -> Vec<Blocks> {
 }
 
 #[test]
-fn every_group_up_to_64_exchanges_even_blocks() {
-    for ranks in 1..=64 {
-        for bytes in if ranks < 8 { 0..3 } else { 7..8 } {
-            for algorithm in PAIRWISE.into_iter().chain([AlltoallAlgorithm::Bruck]) {
-                proven(algorithm, &vec![Blocks::even(ranks, bytes).unwrap(); ranks as usize]);
-            }
-        }
-    }
-}
-
-#[test]
 fn every_group_up_to_24_gathers_at_and_scatters_from_every_root_in_place_and_not() {
     for ranks in 1..=24 {
         for root in (0..ranks).map(Rank) {
             for own in [true, false] {
                 let of = |rank| Blocks::gather((ranks, root), Rank(rank), 5, own).unwrap();
-                proven(AlltoallAlgorithm::Pull, &(0..ranks).map(of).collect::<Vec<_>>());
+                proven(Algorithm::Pull, &(0..ranks).map(of).collect::<Vec<_>>());
                 assert!((0..ranks).all(|rank| of(rank).are_gathered(root, Rank(rank))));
                 let of = |rank| Blocks::scatter((ranks, root), Rank(rank), 5, own).unwrap();
-                proven(AlltoallAlgorithm::Pull, &(0..ranks).map(of).collect::<Vec<_>>());
+                proven(Algorithm::Pull, &(0..ranks).map(of).collect::<Vec<_>>());
                 assert!((0..ranks).all(|rank| of(rank).are_scattered(root, Rank(rank))));
                 let other = Rank((root.0 + 1) % ranks);
                 assert!(ranks == 1 || !of(root.0).are_gathered(root, root) && !of(root.0).are_scattered(root, other));
@@ -80,14 +68,14 @@ proptest! {
         }),
         gap in 0u64..3,
     ) {
-        for algorithm in PAIRWISE {
+        for algorithm in BY_PAIRS {
             proven(algorithm, &with_counts(&counts, gap));
         }
     }
 
     #[test]
     fn blocks_of_one_size_lie_anywhere(ranks in 1usize..100, bytes in 1..u64::from(u32::MAX), gap in 0u64..3) {
-        proven(AlltoallAlgorithm::Bruck, &with_counts(&vec![vec![bytes; ranks]; ranks], gap));
+        proven(BRUCK, &with_counts(&vec![vec![bytes; ranks]; ranks], gap));
     }
 }
 
@@ -100,8 +88,8 @@ proptest! {
     fn random_ranks_of_large_groups_fit_their_peers(
         ranks in 1..=4096u32, rank: u32, bytes in 1..1u64 << 40, pick in 0..4usize,
     ) {
-        let bruck = (AlltoallAlgorithm::Bruck, ranks);
-        for (algorithm, ranks) in [bruck, (PAIRWISE[pick], 1 + ranks % 500)] {
+        let bruck = (BRUCK, ranks);
+        for (algorithm, ranks) in [bruck, (BY_PAIRS[pick], 1 + ranks % 500)] {
             let blocks = Blocks::even(ranks, bytes).unwrap();
             let program = |rank| alltoall(algorithm, ranks, rank, &blocks).unwrap();
             support::sampled(program, &[Rank(rank % ranks)], |_| bytes * u64::from(ranks));
@@ -116,14 +104,14 @@ fn sends_wait_for_each_other_as_documented() {
     let sends = |program: &Program| -> Vec<usize> {
         (0..program.steps.len()).filter(|id| matches!(program.steps[*id].op, Op::Send { .. })).collect()
     };
-    for program in group(AlltoallAlgorithm::ScatterDestination { batch: 3 }, &even) {
+    for program in group(Algorithm::ScatterDestination { batch: 3 }, &even) {
         let sends = sends(&program);
         for (position, id) in sends.iter().enumerate() {
             let after: Vec<usize> = program.steps[*id].after.iter().map(|id| id.0 as usize).collect();
             assert_eq!(after, if position < 3 { vec![] } else { vec![sends[position - 3]] });
         }
     }
-    for program in group(AlltoallAlgorithm::Pairwise, &even) {
+    for program in group(PAIRWISE, &even) {
         for pair in sends(&program).windows(2) {
             let after = &program.steps[pair[1]].after;
             assert_eq!((after.len(), after[0].0 as usize), (2, pair[0]));
@@ -137,7 +125,7 @@ fn bruck_sends_few_messages() {
     for ranks in [2u32, 7, 8, 9, 64, 100] {
         let even = vec![Blocks::even(ranks, 16).unwrap(); ranks as usize];
         let rounds = ranks.next_power_of_two().trailing_zeros();
-        for program in group(AlltoallAlgorithm::Bruck, &even) {
+        for program in group(BRUCK, &even) {
             let sent: Vec<u64> = program
                 .steps
                 .iter()
@@ -156,12 +144,11 @@ fn bruck_sends_few_messages() {
 fn algorithms_refuse_what_does_not_fit_them() {
     let even = Blocks::even(3, 4).unwrap();
     let refused = |algorithm, blocks| alltoall(algorithm, 3, Rank(0), blocks).unwrap_err();
-    assert_eq!(refused(AlltoallAlgorithm::ScatterDestination { batch: 0 }, &even), AlltoallError::Batch);
     let mut uneven = even.clone();
     uneven.receive[1].len = 3;
-    assert_eq!(refused(AlltoallAlgorithm::Bruck, &uneven), AlltoallError::Uneven { first: 4, other: 3 });
+    assert_eq!(refused(BRUCK, &uneven), PlanError::Uneven { bytes: 4, other: 3 });
     let large = Blocks::even(3, u64::MAX / 3).unwrap();
-    assert_eq!(refused(AlltoallAlgorithm::Bruck, &large), AlltoallError::Scratch { bytes: u64::MAX / 3, ranks: 3 });
+    assert_eq!(refused(BRUCK, &large), PlanError::Scratch);
 }
 
 #[test]

@@ -1,17 +1,16 @@
 //! GOAL schedules: what they become, what becomes of plans, and what is said of texts that are none.
 
-use outboard_plan::{
-    AllgatherAlgorithm, BroadcastAlgorithm, Op, OpId, Program, ProgramBuilder, Rank, Span, Topology, allgather,
-    broadcast,
-};
+mod support;
+
+use outboard_plan::selection::Collective;
+use outboard_plan::{Arguments, Op, OpId, Program, ProgramBuilder, Rank, Span, Topology};
 use outboard_plan_tools::goal::{self, Costs, ExportError, GoalReason};
 use outboard_plan_tools::verify;
 use proptest::prelude::*;
+use support::{choice, group};
 
 fn ring(ranks: u32, bytes: u64) -> Vec<Program> {
-    (0..ranks)
-        .map(|rank| allgather(AllgatherAlgorithm::Ring, &Topology::flat(ranks), Rank(rank), bytes, false).unwrap())
-        .collect()
+    group(choice(Collective::Allgather, "ring"), &Arguments::of(&Topology::flat(ranks), bytes))
 }
 
 /// The plan of a schedule, proven to deliver every message.
@@ -268,8 +267,9 @@ proptest! {
     fn plans_keep_their_messages_through_goal(ranks in 1..20u32, bytes in 1..1000u64, root: u32) {
         let plan = ring(ranks, bytes);
         prop_assert_eq!(messages(&proven(&goal::export(&plan, Costs::default()).unwrap())), messages(&plan));
-        let of = |rank| broadcast(BroadcastAlgorithm::Binomial, ranks, Rank(root % ranks), Rank(rank), bytes).unwrap();
-        let plan: Vec<Program> = (0..ranks).map(of).collect();
+        let flat = Topology::flat(ranks);
+        let arguments = Arguments { root: Rank(root % ranks), ..Arguments::of(&flat, bytes) };
+        let plan = group(choice(Collective::Broadcast, "binomial"), &arguments);
         prop_assert_eq!(messages(&proven(&goal::export(&plan, Costs::default()).unwrap())), messages(&plan));
     }
 

@@ -1,11 +1,9 @@
 //! Passes keep any sound plan sound, not only those of this crate: plans drawn at random, with memory written again and
 //! again and order that only other steps imply.
 
-use std::num::NonZeroU32;
-
 use outboard_plan::passes::{fuse_copies, ports};
 use outboard_plan::{Buffer, Op, OpId, Program, ProgramBuilder, Rank, Span};
-use outboard_plan_tools::{Contract, Piece, verify};
+use outboard_plan_tools::{Combination, Contract, Piece, verify};
 use proptest::prelude::*;
 
 const RANKS: u32 = 3;
@@ -141,16 +139,14 @@ impl Plan {
             author.builder.buffers(INPUT, bytes, bytes);
             author.builder.barrier();
             author.builder.copy(Span::scratch(0, bytes), Span::output(0, bytes), &[]);
-            let piece = |(at, (source, from)): (u64, &(Rank, u64))| Piece {
-                span: Span::output(at, 1),
-                source: *source,
-                from: *from,
-            };
+            let ends =
+                |(at, (source, from)): (u64, &(Rank, u64))| Combination::of_one(Span::output(at, 1), *source, *from);
             let contract = Contract {
+                element_bytes: None,
                 input_bytes: INPUT,
                 output_bytes: bytes,
                 before: vec![Piece { span: Span::input(0, INPUT), source: author.rank, from: 0 }],
-                after: (0..).zip(&author.scratch).map(piece).collect(),
+                after: (0..).zip(&author.scratch).map(ends).collect(),
             };
             (author.builder.build(), contract)
         };
@@ -170,7 +166,6 @@ proptest! {
         let (programs, contracts) = plan.finish();
         let contract = |rank: Rank| contracts[rank.0 as usize].clone();
         prop_assert_eq!(verify(&programs, contract), Ok(()), "as drawn");
-        let count = NonZeroU32::new(count).unwrap();
         let fused: Vec<Program> = programs.iter().cloned().map(fuse_copies).collect();
         prop_assert_eq!(verify(&fused, contract), Ok(()), "fused");
         let bounded: Vec<Program> = programs.into_iter().map(|program| ports(program, count)).collect();

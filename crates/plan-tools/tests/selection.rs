@@ -1,20 +1,17 @@
 //! The closed forms of the cost model against the actual programs, played event by event.
 
-use outboard_plan::selection::{Case, Choice, Collective, Cost, Duration, Rate, Tuning};
-use outboard_plan::{
-    AllgatherAlgorithm, AlltoallAlgorithm, BroadcastAlgorithm, Op, Program, Rank, Span, Step, Topology, allgather,
-    broadcast,
-};
-use outboard_plan_tools::{EstimateError, estimate, played, programs};
+mod support;
+
+use outboard_plan::selection::{Case, Collective, Cost, Duration, Rate, Tuning};
+use outboard_plan::{Arguments, Op, Program, Rank, Span, Step, Topology};
+use outboard_plan_tools::{EstimateError, VerifyError, estimate, played, programs};
+use support::{choice, group};
 
 /// How far apart closed form and play may be, one way or the other.
 const FACTOR: u128 = 2;
 
 /// What people alone choose.
-const BY_NAME: [(Collective, Choice); 2] = [
-    (Collective::Alltoall, Choice::Alltoall(AlltoallAlgorithm::Pairwise)),
-    (Collective::Alltoall, Choice::Alltoall(AlltoallAlgorithm::ScatterDestination { batch: 16 })),
-];
+const BY_NAME: [&str; 2] = ["pairwise", "scatter-destination"];
 
 fn clusters() -> [Cost; 3] {
     let fast = Cost {
@@ -34,7 +31,9 @@ fn clusters() -> [Cost; 3] {
 fn closed_forms_agree_with_the_programs_played() {
     let [near, fast, far] = clusters().map(|cost| Tuning { cost, ..Tuning::default() });
     let of_model = Collective::ALL.into_iter().flat_map(|c| c.choices().iter().map(move |one| (c, *one)));
-    for (collective, choice) in of_model.chain(BY_NAME) {
+    for (collective, choice) in
+        of_model.chain(BY_NAME.map(|name| (Collective::Alltoall, choice(Collective::Alltoall, name))))
+    {
         let mut count = 0;
         for ranks in [1u32, 2, 3, 4, 5, 8, 12, 16, 31, 32, 64] {
             for hosts in [1, 2, 4, 8, ranks].into_iter().filter(|hosts| *hosts <= ranks && ranks.is_multiple_of(*hosts))
@@ -68,9 +67,7 @@ fn closed_forms_agree_with_the_programs_played() {
 fn one_message_takes_what_loggp_says() {
     let cost = clusters()[1];
     let bytes = 1 << 20;
-    let all: Vec<Program> = (0..2)
-        .map(|rank| broadcast(BroadcastAlgorithm::Binomial, 2, Rank(0), Rank(rank), bytes).expect("a valid broadcast"))
-        .collect();
+    let all = group(choice(Collective::Broadcast, "binomial"), &Arguments::of(&Topology::flat(2), bytes));
     let wire = u128::from(bytes) * 8 * 10;
     let message = 2 * 500_000 + 2_000_000 + wire;
     assert_eq!(estimate(&all, |rank| rank.0, &cost).unwrap().0, 3_000_000 + message);
@@ -81,19 +78,16 @@ fn one_message_takes_what_loggp_says() {
 #[test]
 fn programs_that_do_not_fit_are_refused() {
     let cost = Cost::default();
-    let mut all: Vec<Program> = (0..3)
-        .map(|rank| allgather(AllgatherAlgorithm::Ring, &Topology::flat(3), Rank(rank), 8, false).unwrap())
-        .collect();
-    assert!(matches!(
-        estimate(&all[..2], |rank| rank.0, &cost),
-        Err(EstimateError::Nobody { rank: Rank(1), to: Rank(2), ranks: 2, .. })
-    ));
+    let mut all = group(choice(Collective::Allgather, "ring"), &Arguments::of(&Topology::flat(3), 8));
+    let refused = |programs: &[Program]| match estimate(programs, |rank| rank.0, &cost).unwrap_err() {
+        EstimateError::Plan(error) => error,
+        other => panic!("{other}"),
+    };
+    assert!(matches!(refused(&all[..2]), VerifyError::Group { .. }));
     let never = Op::Recv { from: Rank(1), index: 77, span: Span::signal() };
     all[0].steps.push(Step { op: never, after: Vec::new() });
-    assert!(matches!(estimate(&all, |rank| rank.0, &cost), Err(EstimateError::Stuck { rank: Rank(0), .. })));
-    let cast: Vec<Program> = (0..2)
-        .map(|rank| broadcast(BroadcastAlgorithm::Multicast { subgroups: 1 }, 2, Rank(0), Rank(rank), 8).unwrap())
-        .collect();
+    assert!(matches!(refused(&all), VerifyError::Unmatched { .. }));
+    let cast: Vec<Program> = group(choice(Collective::Broadcast, "multicast"), &Arguments::of(&Topology::flat(2), 8));
     let none = Cost { multicast: None, ..cost };
     assert!(matches!(estimate(&cast, |rank| rank.0, &none), Err(EstimateError::NoMulticast { .. })));
     assert!(estimate(&cast, |_| 0, &none).is_ok(), "within a host nothing is multicast");

@@ -1,16 +1,16 @@
 //! The text of plans: complete, round-trip, and without mercy but without panic for what is no plan.
 
-use outboard_plan::{
-    AllgatherAlgorithm, BroadcastAlgorithm, Buffer, Op, OpId, Program, Rank, Span, Step, Topology, allgather, broadcast,
-};
+mod support;
+
+use outboard_plan::selection::Collective;
+use outboard_plan::{Arguments, Buffer, Op, OpId, Program, Rank, Span, Step, Topology};
 use outboard_plan_tools::text::{self, TextReason};
-use outboard_plan_tools::verify;
+use outboard_plan_tools::{contract, verify};
 use proptest::prelude::*;
+use support::{choice, group};
 
 fn ring(ranks: u32, bytes: u64) -> Vec<Program> {
-    (0..ranks)
-        .map(|rank| allgather(AllgatherAlgorithm::Ring, &Topology::flat(ranks), Rank(rank), bytes, false).unwrap())
-        .collect()
+    group(choice(Collective::Allgather, "ring"), &Arguments::of(&Topology::flat(ranks), bytes))
 }
 
 /// The fenced blocks of docs/plan-format.md that hold plans.
@@ -25,10 +25,8 @@ fn the_documented_example_is_the_plan_that_it_says_it_is() {
     assert_eq!(examples.len(), 1);
     let programs = text::parse(examples[0]).unwrap();
     assert_eq!(programs, ring(2, 8));
-    let contract = |rank| {
-        let extents = outboard_plan::Extents::even(2, 8).unwrap();
-        outboard_plan_tools::contract::allgather(&extents, rank, false)
-    };
+    let flat = Topology::flat(2);
+    let contract = |rank| contract(choice(Collective::Allgather, "ring"), &Arguments::of(&flat, 8), rank).unwrap();
     verify(&programs, contract).unwrap();
 }
 
@@ -148,9 +146,9 @@ proptest! {
     fn plans_of_algorithms_are_read_back(ranks in 1..40u32, bytes in 0..u64::MAX / 40, root: u32, multicast: bool) {
         let programs = ring(ranks, bytes);
         prop_assert_eq!(text::parse(&text::print(&programs))?, programs);
-        let shape = if multicast { BroadcastAlgorithm::Multicast { subgroups: 2 } } else { BroadcastAlgorithm::Binomial };
-        let of = |rank| broadcast(shape, ranks, Rank(root % ranks), Rank(rank), bytes).unwrap();
-        let programs: Vec<Program> = (0..ranks).map(of).collect();
+        let (shape, flat) = (if multicast { "multicast:subgroups=2" } else { "binomial" }, Topology::flat(ranks));
+        let arguments = Arguments { root: Rank(root % ranks), ..Arguments::of(&flat, bytes) };
+        let programs = group(choice(Collective::Broadcast, shape), &arguments);
         prop_assert_eq!(text::parse(&text::print(&programs))?, programs);
     }
 

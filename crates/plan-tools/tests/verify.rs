@@ -1,7 +1,7 @@
 //! The verifier on small plans made by hand: each defect is found, named and placed; sound orders are accepted.
 
 use outboard_plan::{Op, OpId, Program, ProgramBuilder, Rank, Span};
-use outboard_plan_tools::{Contract, Piece, VerifyError, verify};
+use outboard_plan_tools::{Combination, Contract, Fault, Piece, VerifyError, verify};
 
 const OURS: Span = Span::output(0, 8);
 const OURS_HALF: Span = Span::output(0, 4);
@@ -20,12 +20,13 @@ fn pair(build: impl Fn(&mut ProgramBuilder, u32, Rank)) -> Vec<Program> {
 
 /// Rank contributes its input; its output ends with its own bytes, then those of the other rank.
 fn exchange(rank: Rank) -> Contract {
-    let piece = |span, source| Piece { span, source, from: 0 };
+    let ends = |span, source| Combination::of_one(span, source, 0);
     Contract {
+        element_bytes: None,
         input_bytes: 8,
         output_bytes: 16,
-        before: vec![piece(Span::input(0, 8), rank)],
-        after: vec![piece(OURS, rank), piece(THEIRS, Rank(1 - rank.0))],
+        before: vec![Piece { span: Span::input(0, 8), source: rank, from: 0 }],
+        after: vec![ends(OURS, rank), ends(THEIRS, Rank(1 - rank.0))],
     }
 }
 
@@ -69,15 +70,12 @@ fn wrong_missing_and_stray_output_are_told_apart() {
         builder.send(other, 0, Span::input(0, 8), &[]);
         builder.copy(Span::input(0, 8), THEIRS, &[]);
     });
-    assert_eq!(
-        refused(&wrong, exchange).to_string(),
-        "rank 0 ends with output[0..8] from byte 0 of what rank 1 contributes \
-         where its contract says output[0..8] from byte 0 of what rank 0 contributes"
-    );
+    let fault = Fault::Stranger(Rank(1));
+    assert_eq!(refused(&wrong, exchange), VerifyError::Contribution { rank: Rank(0), offset: 0, fault });
     let missing = pair(|builder, _, _| {
         builder.copy(Span::input(0, 5), Span::output(0, 5), &[]);
     });
-    assert!(matches!(refused(&missing, exchange), VerifyError::Missing { rank: Rank(0), offset: 5, .. }));
+    assert!(matches!(refused(&missing, exchange), VerifyError::Missing { rank: Rank(0), offset: 5 }));
     assert!(matches!(refused(&missing, nothing), VerifyError::Stray { rank: Rank(0), offset: 0 }));
     let shifted = pair(|builder, _, other| {
         builder.recv(other, 0, THEIRS, &[]);
@@ -85,8 +83,8 @@ fn wrong_missing_and_stray_output_are_told_apart() {
         builder.copy(Span::input(0, 4), Span::output(0, 4), &[]);
         builder.copy(Span::input(3, 4), Span::output(4, 4), &[]);
     });
-    let found = Piece { span: Span::output(4, 4), source: Rank(0), from: 3 };
-    assert!(matches!(refused(&shifted, exchange), VerifyError::Wrong { found: f, .. } if f == found));
+    let wrong = VerifyError::WrongElement { rank: Rank(0), offset: 4, found: 3, expected: 4 };
+    assert_eq!(refused(&shifted, exchange), wrong);
 }
 
 #[test]
@@ -174,7 +172,7 @@ fn unordered_read_and_write_conflict_from_one_shared_byte() {
             builder.copy(Span::input(0, 4), Span::scratch(offset, 4), &[filled]);
         })
     };
-    let half = |rank| Contract { after: vec![Piece { span: OURS_HALF, source: rank, from: 0 }], ..exchange(rank) };
+    let half = |rank| Contract { after: vec![Combination::of_one(OURS_HALF, rank, 0)], ..exchange(rank) };
     assert_eq!(verify(&read_then_write_at(4), half), Ok(()));
     let VerifyError::Conflict { shared, .. } = refused(&read_then_write_at(3), half) else { panic!("no conflict") };
     assert_eq!(shared, Span::scratch(3, 1));

@@ -1,9 +1,7 @@
 //! The verifier on small reductions made by hand: each defect of a combination is found, named and placed.
 
 use outboard_plan::{Program, ProgramBuilder, Rank, Span};
-use outboard_plan_tools::{
-    Combination, Contract, Contributors, Fault, ReductionContract, VerifyError, verify, verify_reduction,
-};
+use outboard_plan_tools::{Combination, Contract, Contributors, Fault, Piece, VerifyError, verify};
 
 const OURS: Span = Span::input(0, 8);
 const THEIRS: Span = Span::scratch(0, 8);
@@ -20,17 +18,22 @@ fn group(ranks: u32, build: impl Fn(&mut ProgramBuilder, u32)) -> Vec<Program> {
     (0..ranks).map(program).collect()
 }
 
-fn promise(of: Contributors) -> ReductionContract {
+fn promise(of: Contributors) -> Contract {
     let after = vec![Combination { span: RESULT, from: 0, of }];
-    ReductionContract { element_bytes: 4, input_bytes: 8, output_bytes: 8, after }
+    Contract { element_bytes: Some(4), input_bytes: 8, output_bytes: 8, before: Vec::new(), after }
 }
 
 /// All ranks in their order.
-fn all(count: u32) -> ReductionContract {
+fn all(count: u32) -> Contract {
     promise(Contributors::Round { first: Rank(0), count })
 }
 
-fn refused(programs: &[Program], contract: impl Fn(Rank) -> ReductionContract) -> VerifyError {
+/// Every rank contributes its input.
+fn verify_reduction(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> Result<(), VerifyError> {
+    verify(programs, |rank| Contract { before: vec![Piece { span: OURS, source: rank, from: 0 }], ..contract(rank) })
+}
+
+fn refused(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> VerifyError {
     verify_reduction(programs, contract).unwrap_err()
 }
 
@@ -84,10 +87,10 @@ fn collected(ranks: u32, sources: &'static [u32]) -> Vec<Program> {
 }
 
 /// The root is promised `count` ranks; the others have output that nothing is promised of.
-fn rooted(count: u32) -> impl Fn(Rank) -> ReductionContract {
+fn rooted(count: u32) -> impl Fn(Rank) -> Contract {
     move |rank| {
         let promised = all(count);
-        if rank.0 == 0 { promised } else { ReductionContract { after: Vec::new(), ..promised } }
+        if rank.0 == 0 { promised } else { Contract { after: Vec::new(), ..promised } }
     }
 }
 
@@ -160,11 +163,11 @@ fn result_at_the_wrong_place_or_missing_is_refused() {
     let half = group(1, |builder, _| {
         builder.copy(Span::input(0, 4), Span::output(0, 4), &[]);
     });
-    assert_eq!(refused(&half, |_| all(1)), VerifyError::Uncombined { rank: Rank(0), offset: 4 });
+    assert_eq!(refused(&half, |_| all(1)), VerifyError::Missing { rank: Rank(0), offset: 4 });
     let strayed = group(1, |builder, _| {
         builder.copy(OURS, RESULT, &[]);
     });
-    let nothing = |_| ReductionContract { after: Vec::new(), ..all(1) };
+    let nothing = |_| Contract { after: Vec::new(), ..all(1) };
     assert_eq!(refused(&strayed, nothing), VerifyError::Stray { rank: Rank(0), offset: 0 });
 }
 
@@ -188,7 +191,7 @@ fn plans_that_are_wrong_in_place_are_refused() {
 
 #[test]
 fn collectives_that_move_data_do_not_combine() {
-    let contract = |_| Contract { input_bytes: 8, output_bytes: 8, before: Vec::new(), after: Vec::new() };
+    let contract = |_| Contract { element_bytes: None, before: Vec::new(), after: Vec::new(), ..all(1) };
     let error = verify(&exchange(|rank| rank == 0), contract).unwrap_err();
     assert!(matches!(error, VerifyError::ReadsNothing { .. }), "{error}");
     let combines = group(1, |builder, _| {

@@ -11,11 +11,10 @@
 
 mod bruck;
 
-use std::num::NonZeroU32;
-
 use thiserror::Error;
 
-use crate::algorithm::AlltoallAlgorithm;
+use crate::algorithm::Algorithm;
+use crate::arguments::PlanError;
 use crate::builder::ProgramBuilder;
 use crate::passes;
 use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
@@ -67,25 +66,6 @@ pub enum AlltoallError {
         offset: u64,
         /// Its bytes.
         len: u64,
-    },
-    /// Sends at a time that are none.
-    #[error("batches of 0 sends: choose at least 1 (`batch` of scatter-destination)")]
-    Batch,
-    /// Bruck's algorithm moves blocks together, which needs one size.
-    #[error("blocks of {first} and of {other} bytes: choose another algorithm than bruck, or one size for all")]
-    Uneven {
-        /// Bytes of the first block.
-        first: u64,
-        /// Bytes of another.
-        other: u64,
-    },
-    /// Blocks on their way need more scratch than can be addressed.
-    #[error("bruck with blocks of {bytes} bytes among {ranks} ranks: choose another algorithm for large blocks")]
-    Scratch {
-        /// Bytes of a block.
-        bytes: u64,
-        /// Ranks of the group.
-        ranks: u32,
     },
 }
 
@@ -181,27 +161,22 @@ fn only_with(spans: &[Span], root: Rank) -> bool {
 /// What `rank` does in an exchange of `blocks` among `ranks` ranks; there is no message where a block is empty.
 ///
 /// # Errors
-/// When the blocks cannot be, or not for this algorithm; see [`AlltoallError`].
-pub fn alltoall(
-    algorithm: AlltoallAlgorithm,
-    ranks: u32,
-    rank: Rank,
-    blocks: &Blocks,
-) -> Result<Program, AlltoallError> {
+/// When the blocks cannot be, or not for this algorithm; see [`PlanError`].
+///
+/// # Panics
+/// When the algorithm is none of an alltoall.
+pub fn alltoall(algorithm: Algorithm, ranks: u32, rank: Rank, blocks: &Blocks) -> Result<Program, PlanError> {
     blocks.check(ranks, rank)?;
     let mut builder = ProgramBuilder::new(rank, ranks);
     let (input, output) = blocks.bytes();
     builder.buffers(input, output, 0);
-    let program = match algorithm {
-        AlltoallAlgorithm::Pull => pull(builder, rank, blocks),
-        AlltoallAlgorithm::Pairwise => pairwise(builder, rank, blocks),
-        AlltoallAlgorithm::ScatterDestination { batch } => {
-            let batch = NonZeroU32::new(batch).ok_or(AlltoallError::Batch)?;
-            passes::ports(pull(builder, rank, blocks), batch)
-        }
-        AlltoallAlgorithm::Bruck => bruck::bruck(builder, rank, blocks)?,
-    };
-    Ok(program)
+    Ok(match algorithm {
+        Algorithm::Pull => pull(builder, rank, blocks),
+        Algorithm::Pairwise { .. } => pairwise(builder, rank, blocks),
+        Algorithm::ScatterDestination { batch } => passes::ports(pull(builder, rank, blocks), batch),
+        Algorithm::Bruck { .. } => bruck::bruck(builder, rank, blocks)?,
+        other => unreachable!("{other:?} is no algorithm of an alltoall"),
+    })
 }
 
 fn copy_own(builder: &mut ProgramBuilder, rank: Rank, blocks: &Blocks) {

@@ -14,19 +14,18 @@ mod fuse;
 pub use fuse::fuse_copies;
 
 use std::collections::VecDeque;
-use std::num::NonZeroU32;
 
 use crate::program::{Op, OpId, Program};
 
-/// The same with at most `ports` messages of data on their way at a time: a send, or multicast, follows the one that is
+/// The same with at most `ports`, at least 1, messages of data on their way at a time: a send, or multicast, follows the one that is
 /// `ports` before it in the program (the k ports of CD-2; the bounded batches of GP-8).
 ///
 /// Sends then leave in the order of the program. So there must be an order of all messages of the group that every
 /// program keeps and in which what a send follows comes before it; rounds are such an order, and all programs of this
 /// crate list sends by rounds. Elsewhere ranks may come to wait for each other, which the verifier finds.
 #[must_use]
-pub fn ports(mut program: Program, ports: NonZeroU32) -> Program {
-    let ports = ports.get() as usize;
+pub fn ports(mut program: Program, ports: u32) -> Program {
+    let ports = ports.max(1) as usize;
     let mut on_their_way: VecDeque<OpId> = VecDeque::new();
     for (id, step) in (0..).map(OpId).zip(&mut program.steps) {
         match step.op {
@@ -39,7 +38,7 @@ pub fn ports(mut program: Program, ports: NonZeroU32) -> Program {
             | Op::Reduce { .. } => continue,
         }
         if on_their_way.len() == ports {
-            let earlier = on_their_way.pop_front().expect("there is at least one port");
+            let earlier = on_their_way.pop_front().expect("there is a port");
             if !step.after.contains(&earlier) {
                 step.after.push(earlier);
             }

@@ -81,16 +81,20 @@ impl fmt::Display for Program {
 
 #[cfg(test)]
 mod tests {
-    use crate::algorithm::AllgatherAlgorithm;
-    use crate::allgather::allgather;
     use crate::program::{Rank, Span};
-    use crate::topology::Topology;
+    use crate::selection::Collective;
+    use crate::{Arguments, Topology, program};
+
+    fn allgather(algorithm: &str, in_place: bool) -> String {
+        let topology = Topology::flat(3);
+        let arguments = Arguments { in_place, ..Arguments::of(&topology, 8) };
+        program(Collective::Allgather.read(algorithm).unwrap(), &arguments, Rank(1)).unwrap().to_string()
+    }
 
     #[test]
     fn ring_program_reads_like_this() {
-        let program = allgather(AllgatherAlgorithm::Ring, &Topology::flat(3), Rank(1), 8, false).unwrap();
         assert_eq!(
-            program.to_string(),
+            allgather("ring", false),
             "rank 1 of 3: input 8 B, output 24 B, scratch 0 B, chains 1, subgroups 1\n\
              \x20   0  receive message 0 from rank 0 into output[0..8]\n\
              \x20   1  receive message 1 from rank 0 into output[16..24]\n\
@@ -102,10 +106,8 @@ mod tests {
 
     #[test]
     fn multicast_program_reads_like_this() {
-        let multicast = AllgatherAlgorithm::Multicast { chains: 1, subgroups: 2 };
-        let program = allgather(multicast, &Topology::flat(3), Rank(1), 8, true).unwrap();
         assert_eq!(
-            program.to_string(),
+            allgather("multicast:chains=1,subgroups=2", true),
             "rank 1 of 3: input 0 B, output 24 B, scratch 0 B, chains 1, subgroups 2\n\
              \x20   0  receive multicast of rank 0 into output[0..8]\n\
              \x20   1  receive multicast of rank 2 into output[16..24]\n\

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use super::read::{Action, GoalError, GoalReason, Message, Operation, read, wrong};
 use crate::tokens::Place;
-use crate::verify::{Contract, Piece};
+use crate::verify::{Combination, Contract, Piece};
 use outboard_plan::ProgramBuilder;
 use outboard_plan::{OpId, Program, Rank, Span};
 
@@ -47,11 +47,12 @@ pub fn import(text: &str) -> Result<Import, GoalError> {
         let received =
             operations.iter().zip(placed).filter_map(|(operation, placed)| match (operation.action, placed) {
                 (Action::Recv(Message { peer, .. }), Some(Placed { span, sent_from, .. })) if !span.is_empty() => {
-                    Some(Piece { span: *span, source: peer, from: *sent_from })
+                    Some(Combination::of_one(*span, peer, *sent_from))
                 }
                 _ => None,
             });
         import.contracts.push(Contract {
+            element_bytes: None,
             input_bytes: program.input_bytes,
             output_bytes: program.output_bytes,
             before: vec![whole],

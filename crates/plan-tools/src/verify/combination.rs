@@ -1,14 +1,13 @@
-//! What a reduction promises: which contributions meet in every byte of output, in which order.
+//! What a collective promises: which contributions meet in every byte of output, in which order.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use super::graph::Graph;
 use super::memory::Run;
 use super::values::Values;
-use super::{Combining, Layout, Memories, Piece, VerifyError, check, conflicts, execute, roots_at_once};
-use outboard_plan::{Program, Rank, Span};
+use super::{Contract, Memories, VerifyError, check};
+use outboard_plan::{Rank, Span};
 
 /// Whose contributions are combined, from left to right.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,20 +34,12 @@ pub struct Combination {
     pub of: Contributors,
 }
 
-/// What a reduction demands of and promises to one rank, whose `Input` is its contribution.
-///
-/// Ranks that are promised the same combinations are also promised the same bits: that operands meet in the same pairs
-/// on all of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReductionContract {
-    /// Bytes of an element, which nothing cuts.
-    pub element_bytes: u64,
-    /// Bytes of `Input`.
-    pub input_bytes: u64,
-    /// Bytes of `Output`.
-    pub output_bytes: u64,
-    /// What `Output` holds after the call. No two overlap.
-    pub after: Vec<Combination>,
+impl Combination {
+    /// What `source` alone contributes from byte `from` on.
+    #[must_use]
+    pub fn of_one(span: Span, source: Rank, from: u64) -> Combination {
+        Combination { span, from, of: Contributors::Round { first: source, count: 1 } }
+    }
 }
 
 impl Contributors {
@@ -96,49 +87,13 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Proves that `programs`, those of ranks `0 ..` in order, fulfil the contracts of all ranks, both when `Input` and
-/// `Output` are apart and when they begin at the same address.
-///
-/// # Errors
-/// The first defect found, naming rank and step.
-///
-/// # Panics
-/// When a combination of a contract does not lie within the contract's own output.
-pub fn verify_reduction(programs: &[Program], contract: impl Fn(Rank) -> ReductionContract) -> Result<(), VerifyError> {
-    check::group(programs)?;
-    let mut element_bytes = 1;
-    for program in programs {
-        let contract = contract(program.rank);
-        let lies_within = |span: Span| span.end().is_some_and(|end| end <= contract.output_bytes);
-        for Combination { span, .. } in &contract.after {
-            assert!(lies_within(*span), "the contract of {} names {span}", program.rank);
-        }
-        check::program(program, (contract.input_bytes, contract.output_bytes))?;
-        element_bytes = contract.element_bytes.max(1);
-    }
-    let graph = Graph::new(programs)?;
-    roots_at_once(&graph, programs)?;
-    for layout in [Layout::Apart, Layout::Same] {
-        conflicts(&graph, programs, layout)?;
-        let mut values = Values::new(programs.len() as u32);
-        let before = |rank: Rank| {
-            let span = Span::input(0, programs[rank.0 as usize].input_bytes);
-            vec![Piece { span, source: rank, from: 0 }]
-        };
-        let combining = Combining { values: &mut values, element_bytes };
-        let memories = execute(&graph, programs, layout, before, Some(combining))?;
-        outcomes(&memories, &values, &contract)?;
-    }
-    Ok(())
-}
-
 /// Compares what all outputs hold with what the contracts promise.
-fn outcomes(
+pub(super) fn outcomes(
     memories: &[Memories],
     values: &Values,
-    contract: impl Fn(Rank) -> ReductionContract,
+    contract: impl Fn(Rank) -> Contract,
 ) -> Result<(), VerifyError> {
-    let mut last: Option<(ReductionContract, Vec<Run>)> = None;
+    let mut last: Option<(Contract, Vec<Run>)> = None;
     for (rank, memory) in (0u32..).map(Rank).zip(memories) {
         let contract = contract(rank);
         let found = outcome(rank, memory, &contract)?;
@@ -159,12 +114,12 @@ fn outcomes(
 }
 
 /// What the promised spans of a rank's output hold, one behind the other, once nothing else does.
-fn outcome(rank: Rank, memory: &Memories, contract: &ReductionContract) -> Result<Vec<Run>, VerifyError> {
+fn outcome(rank: Rank, memory: &Memories, contract: &Contract) -> Result<Vec<Run>, VerifyError> {
     let mut output = memory.output.clone();
     let mut found = Vec::new();
     for Combination { span, from, .. } in contract.after.iter().filter(|c| !c.span.is_empty()) {
         let range = span.offset..check::end_of(*span);
-        let runs = output.read(range.clone()).map_err(|offset| VerifyError::Uncombined { rank, offset })?;
+        let runs = output.read(range.clone()).map_err(|offset| VerifyError::Missing { rank, offset })?;
         let mut passed = 0;
         for run in &runs {
             let (offset, expected) = (span.offset + passed, from + passed);
@@ -186,7 +141,7 @@ fn contributions(
     rank: Rank,
     values: &Values,
     ranks: u32,
-    contract: &ReductionContract,
+    contract: &Contract,
     runs: &[Run],
 ) -> Result<(), VerifyError> {
     let mut runs = runs.iter();

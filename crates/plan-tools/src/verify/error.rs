@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::{Fault, Piece};
+use super::Fault;
 use outboard_plan::{Buffer, Op, OpId, Program, Rank, Span};
 
 /// A step of a rank's program.
@@ -32,12 +32,6 @@ impl At {
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} ({})", self.rank, self.step, self.op)
-    }
-}
-
-impl fmt::Display for Piece {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} from byte {} of what {} contributes", self.span, self.from, self.source)
     }
 }
 
@@ -222,28 +216,8 @@ pub enum VerifyError {
         offset: u64,
     },
     /// Output that should hold something holds nothing.
-    #[error("{rank} ends without {expected}: nothing was written to byte {offset} of its output")]
+    #[error("{rank} ends with nothing at byte {offset} of its output")]
     Missing {
-        /// Who lacks it.
-        rank: Rank,
-        /// What the contract promises.
-        expected: Piece,
-        /// The first byte of output that lacks.
-        offset: u64,
-    },
-    /// Output that holds something else than promised.
-    #[error("{rank} ends with {found} where its contract says {expected}")]
-    Wrong {
-        /// Whose output.
-        rank: Rank,
-        /// What the contract promises.
-        expected: Piece,
-        /// What is there.
-        found: Piece,
-    },
-    /// Output that should hold a combination holds nothing.
-    #[error("{rank} ends without a result at byte {offset} of its output")]
-    Uncombined {
         /// Whose output.
         rank: Rank,
         /// The first such byte.

@@ -192,7 +192,7 @@ impl<'a> Graph<'a> {
     }
 
     /// The operation of a node.
-    pub(super) fn op(&self, node: Node) -> Op {
+    pub(crate) fn op(&self, node: Node) -> Op {
         self.at(node).op
     }
 
@@ -202,7 +202,7 @@ impl<'a> Graph<'a> {
     }
 
     /// The receives that take a send or multicast.
-    pub(super) fn receivers(&self, send: Node) -> &[Node] {
+    pub(crate) fn receivers(&self, send: Node) -> &[Node] {
         self.receivers.of(send)
     }
 
@@ -214,6 +214,11 @@ impl<'a> Graph<'a> {
     /// The steps that `node` names.
     pub(crate) fn after(&self, node: Node) -> &[Node] {
         self.after.of(node)
+    }
+
+    /// The steps that name `node`.
+    pub(crate) fn followers(&self, node: Node) -> &[Node] {
+        self.followers.of(node)
     }
 
     /// The index of the first pair of which neither node is complete before the other touches memory, on every
@@ -429,7 +434,7 @@ impl<'a> Graph<'a> {
                 behind.extend(self.receivers(node).iter().copied().map(Event::Complete));
                 behind
             }
-            Event::Complete(node) => self.followers.of(node).iter().copied().map(Event::Start).collect(),
+            Event::Complete(node) => self.followers(node).iter().copied().map(Event::Start).collect(),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Proves a plan by symbolic execution over the programs of all ranks.
 //!
 //! What is proven, for every timing and every transport that delivers messages once and intact:
-//! - every rank ends with what its [`Contract`] promises and with nothing else in `Output`; for reductions, what its
-//!   [`ReductionContract`] promises: which contributions, in which order, whether the call is in place or not;
+//! - every rank ends with what its [`Contract`] promises and with nothing else in `Output`: which contributions, in which
+//!   order, for reductions whether the call is in place or not;
 //! - nobody waits for ever, not even where a send completes only when its receive is posted;
 //! - no two operations of a rank touch the same bytes unless both read or one is complete before the other starts;
 //! - messages have unique names and equal lengths on both ends; a multicast is received by all other ranks;
@@ -22,13 +22,12 @@ mod graph;
 mod memory;
 mod values;
 
-pub use combination::{Combination, Contributors, Fault, ReductionContract, verify_reduction};
+pub use combination::{Combination, Contributors, Fault};
 pub use error::{At, VerifyError};
-pub(crate) use graph::{Event, Graph};
+pub(crate) use graph::{Event, Graph, Node};
 
 use std::collections::{HashMap, HashSet};
 
-use graph::Node;
 use memory::{Memory, Run};
 use outboard_plan::{Buffer, Op, Program, Rank, Span};
 use values::{Value, Values};
@@ -45,40 +44,52 @@ pub struct Piece {
 }
 
 /// What a collective demands of and promises to one rank.
+///
+/// Ranks that are promised the same combinations are also promised the same bits: that operands meet in the same pairs
+/// on all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contract {
+    /// Bytes of an element of a reduction, which nothing cuts; `None` where data only moves.
+    pub element_bytes: Option<u64>,
     /// Bytes of `Input`.
     pub input_bytes: u64,
     /// Bytes of `Output`.
     pub output_bytes: u64,
     /// What its buffers hold before the call.
     pub before: Vec<Piece>,
-    /// What `Output` holds after the call. No two pieces overlap.
-    pub after: Vec<Piece>,
+    /// What `Output` holds after the call. No two overlap.
+    pub after: Vec<Combination>,
 }
 
-/// Proves that `programs`, those of ranks `0 ..` in order, fulfil the contracts of all ranks.
+/// Proves that `programs`, those of ranks `0 ..` in order, fulfil the contracts of all ranks; those of a reduction both when
+/// `Input` and `Output` are apart and when they begin at the same address.
 ///
 /// # Errors
 /// The first defect found, naming rank and step.
 ///
 /// # Panics
-/// When a piece of a contract does not lie within the contract's own buffers.
+/// When a span of a contract does not lie within the contract's own buffers.
 pub fn verify(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> Result<(), VerifyError> {
     check::group(programs)?;
+    let mut element_bytes = None;
     for program in programs {
         let contract = contract(program.rank);
         check::program(program, (contract.input_bytes, contract.output_bytes))?;
-        for Piece { span, .. } in contract.before.iter().chain(&contract.after) {
-            assert!(check::lies_within(program, *span), "the contract of {} names {span}", program.rank);
+        let promised = contract.after.iter().map(|one| one.span);
+        for span in contract.before.iter().map(|piece| piece.span).chain(promised) {
+            assert!(check::lies_within(program, span), "the contract of {} names {span}", program.rank);
         }
+        element_bytes = contract.element_bytes.map(|bytes| bytes.max(1));
     }
     let graph = Graph::new(programs)?;
-    conflicts(&graph, programs, Layout::Apart)?;
     roots_at_once(&graph, programs)?;
-    let memories = execute(&graph, programs, Layout::Apart, |rank| contract(rank).before, None)?;
-    for (program, mut memory) in programs.iter().zip(memories) {
-        outcome(program.rank, &mut memory.output, &contract(program.rank))?;
+    let layouts: &[Layout] = if element_bytes.is_some() { &[Layout::Apart, Layout::Same] } else { &[Layout::Apart] };
+    for layout in layouts {
+        conflicts(&graph, programs, *layout)?;
+        let mut values = Values::new(programs.len() as u32);
+        let combining = element_bytes.map(|element_bytes| Combining { values: &mut values, element_bytes });
+        let memories = execute(&graph, programs, *layout, |rank| contract(rank).before, combining)?;
+        combination::outcomes(&memories, &values, &contract)?;
     }
     Ok(())
 }
@@ -310,26 +321,4 @@ fn execute(
         }
     }
     Ok(memories)
-}
-
-/// Compares what `output` holds with what the contract promises.
-fn outcome(rank: Rank, output: &mut Memory, contract: &Contract) -> Result<(), VerifyError> {
-    let promised = || contract.after.iter().filter(|piece| !piece.span.is_empty());
-    for expected in promised() {
-        let range = expected.span.offset..check::end_of(expected.span);
-        let runs = output.read(range).map_err(|offset| VerifyError::Missing { rank, expected: *expected, offset })?;
-        let mut passed = 0;
-        for Run { value, from, len } in runs {
-            if value != Value::of(expected.source) || from != expected.from + passed {
-                let span = Span::output(expected.span.offset + passed, len);
-                let found = Piece { span, source: value.contributor(), from };
-                return Err(VerifyError::Wrong { rank, expected: *expected, found });
-            }
-            passed += len;
-        }
-    }
-    for expected in promised() {
-        output.erase(expected.span.offset..check::end_of(expected.span));
-    }
-    output.first().map_or(Ok(()), |offset| Err(VerifyError::Stray { rank, offset }))
 }

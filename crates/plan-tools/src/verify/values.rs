@@ -15,11 +15,6 @@ impl Value {
     pub(super) fn of(rank: Rank) -> Self {
         Self(rank.0)
     }
-
-    /// The rank that contributed a value that is no combination.
-    pub(super) fn contributor(self) -> Rank {
-        Rank(self.0)
-    }
 }
 
 /// All trees of a verification.
@@ -81,6 +76,5 @@ mod tests {
         }
         let twice = values.combine(right, ab);
         assert_eq!(values.ranks_of(twice).map(|rank| rank.0).collect::<Vec<_>>(), [0, 1, 2, 0, 1]);
-        assert_eq!(b.contributor(), Rank(1));
     }
 }

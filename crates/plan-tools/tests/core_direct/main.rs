@@ -2,25 +2,25 @@
 //! carries them out, late ranks and calls in a row included.
 
 mod nic;
+#[path = "../support/mod.rs"]
+mod support;
 
-use outboard_plan::{
-    AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, Extents, Program, ProgramBuilder,
-    Rank, RootedAlgorithm, Span, Topology, alltoall, barrier, broadcast, gather,
-};
-use outboard_plan_tools::Contract;
+use outboard_plan::selection::{Choice, Collective};
+use outboard_plan::{Arguments, Extents, Program, ProgramBuilder, Rank, Span, Topology};
+use outboard_plan_tools::contract;
 use outboard_plan_tools::core_direct::{
     Addresses, FillError, HostStep, LowerError, Lowering, Place, Protocol, Region, Request, Template,
 };
 use proptest::prelude::*;
+use proptest::sample::select;
+use support::{choice, group};
 
-const STANDARD_EXCHANGE: AllgatherAlgorithm = AllgatherAlgorithm::StandardExchange { ports: 1 };
-const BRUCK: AllgatherAlgorithm = AllgatherAlgorithm::Bruck { ports: 1 };
-const RING: AllgatherAlgorithm = AllgatherAlgorithm::Ring;
+const STANDARD_EXCHANGE: &str = "standard-exchange";
+const BRUCK: &str = "bruck";
+const RING: &str = "ring";
 
-fn allgather(algorithm: AllgatherAlgorithm, ranks: u32, bytes: u64) -> Vec<Program> {
-    let topology = Topology::flat(ranks);
-    let of = |rank| outboard_plan::allgather(algorithm, &topology, Rank(rank), bytes, false).unwrap();
-    (0..ranks).map(of).collect()
+fn allgather(algorithm: &str, ranks: u32, bytes: u64) -> Vec<Program> {
+    group(choice(Collective::Allgather, algorithm), &Arguments::of(&Topology::flat(ranks), bytes))
 }
 
 fn templates(programs: &[Program], protocol: Protocol) -> Vec<Template> {
@@ -139,9 +139,8 @@ fn queue_pairs_per_rank_are_as_in_the_paper() {
     assert_eq!([BRUCK, STANDARD_EXCHANGE, RING].map(|algorithm| count(algorithm, 128)), [42, 21, 6]);
     assert_eq!([BRUCK, STANDARD_EXCHANGE, RING].map(|algorithm| count(algorithm, 16)), [24, 12, 6]);
     // Three ports, two rounds: twice three partners, each for both directions or for one.
-    let ports = 3;
-    assert_eq!(count(AllgatherAlgorithm::StandardExchange { ports }, 16), 3 * 6);
-    assert_eq!(count(AllgatherAlgorithm::Bruck { ports }, 16), 2 * 3 * 6);
+    assert_eq!(count("standard-exchange:ports=3", 16), 3 * 6);
+    assert_eq!(count("bruck:ports=3", 16), 2 * 3 * 6);
 }
 
 fn addresses(unit: u64, buffer: u64) -> Addresses {
@@ -151,7 +150,7 @@ fn addresses(unit: u64, buffer: u64) -> Addresses {
 /// CD-3: one template serves blocks of every size.
 #[test]
 fn a_template_of_one_byte_blocks_is_filled_with_any_size() {
-    for algorithm in [STANDARD_EXCHANGE, BRUCK, RING, AllgatherAlgorithm::StandardExchange { ports: 3 }] {
+    for algorithm in [STANDARD_EXCHANGE, BRUCK, RING, "standard-exchange:ports=3"] {
         for bytes in [1, 7, 4096] {
             for (small, large) in [
                 (Protocol::Eager { buffer: 1 }, Protocol::Eager { buffer: bytes }),
@@ -193,8 +192,7 @@ fn calls_that_do_not_fit_a_template_are_refused() {
 
 #[test]
 fn plans_that_a_nic_cannot_carry_on_are_refused_by_step() {
-    let multicast = AllgatherAlgorithm::Multicast { chains: 1, subgroups: 1 };
-    let programs = allgather(multicast, 3, 8);
+    let programs = allgather("multicast:chains=1", 3, 8);
     let refused = Lowering::new(&programs).unwrap_err();
     assert!(matches!(&refused, LowerError::Multicast { at } if at.rank == Rank(0)), "{refused}");
     // Rank 1 adds its own to what comes from rank 0 and passes the sum on.
@@ -226,23 +224,27 @@ fn plans_that_a_nic_cannot_carry_on_are_refused_by_step() {
 
 /// Runs the lists of a plan on the model of the NIC. Several calls in a row are of a collective that nobody leaves before
 /// all have come, since others let ranks run ahead of their peers' buffers.
-fn run(programs: &[Program], protocol: Protocol, calls: u32, choices: &[usize], contract: impl Fn(Rank) -> Contract) {
-    nic::Group::new(programs, templates(programs, protocol), calls > 1, contract).run(calls, choices);
+fn run(choice: Choice, arguments: &Arguments<'_>, protocol: Protocol, calls: u32, choices: &[usize]) {
+    let programs = group(choice, arguments);
+    let contract = |rank| contract(choice, arguments, rank).unwrap();
+    nic::Group::new(&programs, templates(&programs, protocol), calls > 1, contract).run(calls, choices);
 }
 
 fn protocols() -> impl Strategy<Value = Protocol> {
     prop_oneof![Just(Protocol::Rendezvous), (1..20u64).prop_map(|buffer| Protocol::Eager { buffer })]
 }
 
-fn allgathers() -> impl Strategy<Value = AllgatherAlgorithm> {
-    let ports = 1..4u32;
-    prop_oneof![
-        Just(AllgatherAlgorithm::Ring),
-        Just(AllgatherAlgorithm::NeighbourExchange),
-        ports.clone().prop_map(|ports| AllgatherAlgorithm::StandardExchange { ports }),
-        ports.prop_map(|ports| AllgatherAlgorithm::Bruck { ports }),
-    ]
-}
+/// Plans that pass on what they receive.
+const OTHERS: [(Collective, &str); 8] = [
+    (Collective::Broadcast, "binomial"),
+    (Collective::Broadcast, "k-nomial:radix=3"),
+    (Collective::Broadcast, "chain:segment=7"),
+    (Collective::Broadcast, "double-tree:segment=5"),
+    (Collective::Broadcast, "scatter-allgather"),
+    (Collective::Alltoall, "pairwise"),
+    (Collective::Gather, "linear"),
+    (Collective::Gather, "binomial"),
+];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
@@ -250,20 +252,22 @@ proptest! {
     /// CD-1, CD-2, CD-4, CD-5: lists of every allgather end with the right bytes, call after call, whoever is late.
     #[test]
     fn allgathers_end_right_on_the_model_of_the_nic(
-        algorithm in allgathers(),
+        algorithm in select(vec!["ring", "neighbour-exchange", "standard-exchange", "bruck"]),
+        ports in 1..4u32,
         sizes in prop::collection::vec(0..12u64, 1..18),
         in_place: bool,
         protocol in protocols(),
         choices in prop::collection::vec(0..18usize, 1..400),
     ) {
+        let mut algorithm = choice(Collective::Allgather, algorithm);
+        // Some have no ports.
+        let _ = algorithm.set("ports", &ports.to_string());
         let extents = Extents::uneven(sizes).unwrap();
         let topology = Topology::flat(extents.ranks());
-        let of = |rank| outboard_plan::allgather::allgatherv(algorithm, &topology, Rank(rank), &extents, in_place);
-        let programs: Vec<Program> = (0..extents.ranks()).map(|rank| of(rank).unwrap()).collect();
-        let contract = |rank| outboard_plan_tools::contract::allgather(&extents, rank, in_place);
+        let arguments = Arguments { extents: Some(&extents), in_place, ..Arguments::of(&topology, 0) };
         // Who gets nothing from a rank may leave before it comes.
         let calls = if extents.sizes().all(|bytes| bytes > 0) { 3 } else { 1 };
-        run(&programs, protocol, calls, &choices, contract);
+        run(algorithm, &arguments, protocol, calls, &choices);
     }
 
     /// CD-2: blocks cross between hosts once, through leaders.
@@ -275,14 +279,8 @@ proptest! {
         choices in prop::collection::vec(0..12usize, 1..400),
     ) {
         let topology = Topology::of_hosts(hosts).unwrap();
-        let algorithm = AllgatherAlgorithm::Hierarchical {
-            leaders,
-            between: outboard_plan::LeaderExchange::Bruck { ports: 1 },
-        };
-        let of = |rank| outboard_plan::allgather(algorithm, &topology, Rank(rank), 5, false).unwrap();
-        let programs: Vec<Program> = (0..topology.ranks()).map(of).collect();
-        let extents = Extents::even(topology.ranks(), 5).unwrap();
-        run(&programs, protocol, 3, &choices, |rank| outboard_plan_tools::contract::allgather(&extents, rank, false));
+        let algorithm = format!("hierarchical:leaders={leaders},between=bruck");
+        run(choice(Collective::Allgather, &algorithm), &Arguments::of(&topology, 5), protocol, 3, &choices);
     }
 
     /// Nobody leaves a barrier before all have called.
@@ -293,9 +291,8 @@ proptest! {
         protocol in protocols(),
         choices in prop::collection::vec(0..20usize, 1..400),
     ) {
-        let algorithm = BarrierAlgorithm::Dissemination { ports };
-        let programs: Vec<Program> = (0..ranks).map(|rank| barrier(algorithm, ranks, Rank(rank)).unwrap()).collect();
-        run(&programs, protocol, 3, &choices, |_| outboard_plan_tools::contract::barrier());
+        let algorithm = choice(Collective::Barrier, &format!("dissemination:ports={ports}"));
+        run(algorithm, &Arguments::of(&Topology::flat(ranks), 0), protocol, 3, &choices);
     }
 
     /// Other plans that pass on what they receive have lists, too.
@@ -304,31 +301,13 @@ proptest! {
         ranks in 1..14u32,
         root: u32,
         bytes in 0..40u64,
-        which in 0..5usize,
         protocol in protocols(),
         choices in prop::collection::vec(0..14usize, 1..400),
     ) {
-        let root = Rank(root % ranks);
-        let algorithm = [
-            BroadcastAlgorithm::Binomial,
-            BroadcastAlgorithm::KNomial { radix: 3 },
-            BroadcastAlgorithm::Chain { segment: 7 },
-            BroadcastAlgorithm::DoubleTree { segment: 5 },
-            BroadcastAlgorithm::ScatterAllgather,
-        ][which];
-        let of = |rank| broadcast(algorithm, ranks, root, Rank(rank), bytes).unwrap();
-        let programs: Vec<Program> = (0..ranks).map(of).collect();
-        run(&programs, protocol, 1, &choices, |rank| outboard_plan_tools::contract::broadcast(root, rank, bytes));
-        let blocks = outboard_plan::alltoall::Blocks::even(ranks, bytes).unwrap();
-        let of = |rank| alltoall(AlltoallAlgorithm::Pairwise, ranks, Rank(rank), &blocks).unwrap();
-        let programs: Vec<Program> = (0..ranks).map(of).collect();
-        let all = vec![blocks; ranks as usize];
-        run(&programs, protocol, 1, &choices, |rank| outboard_plan_tools::contract::alltoall(rank, &all));
-        let blocks = outboard_plan::gather::blocks(ranks, bytes).unwrap();
-        for algorithm in [RootedAlgorithm::Linear, RootedAlgorithm::Binomial] {
-            let of = |rank| gather(algorithm, ranks, root, Rank(rank), bytes).unwrap();
-            let programs: Vec<Program> = (0..ranks).map(of).collect();
-            run(&programs, protocol, 1, &choices, |rank| outboard_plan_tools::contract::gather(root, rank, &blocks));
+        let topology = Topology::flat(ranks);
+        let arguments = Arguments { root: Rank(root % ranks), ..Arguments::of(&topology, bytes) };
+        for (collective, algorithm) in OTHERS {
+            run(choice(collective, algorithm), &arguments, protocol, 1, &choices);
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use outboard_plan::{Buffer, Program, Rank, Span};
-use outboard_plan_tools::Contract;
 use outboard_plan_tools::core_direct::{
     Addresses, Filled, HostStep, Protocol, Purpose, QueuePair, Region, Request, Serves, Task, Template,
 };
+use outboard_plan_tools::{Contract, Contributors};
 
 /// Where the five parts of a rank's memory start.
 struct Layout {
@@ -256,10 +256,11 @@ impl Member {
         let Some(after) = self.running.take() else { return false };
         after.iter().for_each(|step| self.host(step));
         for piece in &self.contract.after {
+            let Contributors::Round { first: source, count: 1 } = piece.of else { unreachable!("data only moves") };
             let at = self.address(piece.span);
             for i in 0..piece.span.len {
-                let expected = content(self.calls, piece.source, piece.from + i);
-                assert_eq!(self.memory[at + i as usize], expected, "{} byte {i} of {piece}", self.template.rank);
+                let expected = content(self.calls, source, piece.from + i);
+                assert_eq!(self.memory[at + i as usize], expected, "{} byte {i} of {}", self.template.rank, piece.span);
             }
         }
         self.calls += 1;

@@ -7,7 +7,8 @@
 //! Invariants: each round has scratch of its own for what it packs and for what it receives, since receives follow
 //! nothing (MC-4); a slot moves at most once a round.
 
-use super::{AlltoallError, Blocks, copy_own};
+use super::{Blocks, copy_own};
+use crate::arguments::PlanError;
 use crate::builder::ProgramBuilder;
 use crate::passes;
 use crate::program::{OpId, Program, Rank, Span};
@@ -33,9 +34,12 @@ impl Round {
     }
 }
 
-pub(super) fn bruck(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Result<Program, AlltoallError> {
+pub(super) fn bruck(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Result<Program, PlanError> {
     let ranks = blocks.send.len() as u32;
-    let bytes = size(blocks)?;
+    let bytes = blocks.send[0].len;
+    if let Some(other) = blocks.send.iter().chain(&blocks.receive).find(|block| block.len != bytes) {
+        return Err(PlanError::Uneven { bytes, other: other.len });
+    }
     if bytes == 0 {
         return Ok(builder.build());
     }
@@ -73,17 +77,7 @@ pub(super) fn bruck(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) ->
     Ok(passes::fuse_copies(builder.build()))
 }
 
-/// The bytes of each block.
-fn size(blocks: &Blocks) -> Result<u64, AlltoallError> {
-    let mut sizes = blocks.send.iter().chain(&blocks.receive).map(|block| block.len);
-    let first = sizes.next().unwrap_or(0);
-    match sizes.find(|other| *other != first) {
-        Some(other) => Err(AlltoallError::Uneven { first, other }),
-        None => Ok(first),
-    }
-}
-
-fn rounds(ranks: u32, bytes: u64) -> Result<Vec<Round>, AlltoallError> {
+fn rounds(ranks: u32, bytes: u64) -> Result<Vec<Round>, PlanError> {
     let mut rounds = Vec::new();
     let mut end = 0u64;
     for round in 0..ranks.next_power_of_two().trailing_zeros() {
@@ -92,7 +86,7 @@ fn rounds(ranks: u32, bytes: u64) -> Result<Vec<Round>, AlltoallError> {
         let length = bytes.checked_mul(next.slots.into());
         let room = length.and_then(|length| Some((end.checked_add(length)?, length)));
         let placed = room.and_then(|(received, length)| Some((received, received.checked_add(length)?)));
-        (next.received, end) = placed.ok_or(AlltoallError::Scratch { bytes, ranks })?;
+        (next.received, end) = placed.ok_or(PlanError::Scratch)?;
         rounds.push(next);
     }
     Ok(rounds)

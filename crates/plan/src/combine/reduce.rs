@@ -2,43 +2,51 @@
 //!
 //! Every rank contributes `Input`; only the root has `Output`.
 
+use super::Vector;
 use super::draft::{Draft, Part};
 use super::halving::{Halves, halve};
 use super::hosts::Host;
 use super::pairing::{BACK, Pairing};
-use super::{CombineError, LeaderReduce, ReduceAlgorithm, Vector, check};
+use crate::algorithm::Algorithm;
+use crate::arguments::PlanError;
 use crate::program::{OpId, Program, Rank, Span};
+use crate::selection::Choice;
 use crate::topology::Topology;
 
-/// What `rank` does in a Reduce to `root` among the ranks of `topology`, which is asked for their number alone but by
-/// [`ReduceAlgorithm::Chain`] and [`ReduceAlgorithm::Hierarchical`].
+/// What `rank` does in a Reduce to `root`.
 ///
 /// # Errors
-/// When an argument is out of range; see [`CombineError`].
-pub fn reduce(
-    algorithm: ReduceAlgorithm,
+/// When what it receives needs more scratch than can be addressed.
+pub(crate) fn program(
+    choice: Choice,
     topology: &Topology,
     root: Rank,
     rank: Rank,
     vector: Vector,
-) -> Result<Program, CombineError> {
-    let ranks = topology.ranks();
-    check(ranks, rank, vector)?;
-    check(ranks, root, vector)?;
-    let bytes = vector.bytes();
+) -> Result<Program, PlanError> {
+    let (ranks, bytes) = (topology.ranks(), vector.bytes());
     let mut draft = Draft::new(rank, ranks, bytes, if rank == root { bytes } else { 0 });
-    match algorithm {
-        ReduceAlgorithm::Binomial => {
-            binomial(&mut draft, ranks, root, rank, false);
+    let segments = match choice.algorithm() {
+        Algorithm::Chain { segment } => vector.segments(segment),
+        _ => vec![draft.input().span],
+    };
+    let steps = |draft: &mut Draft, ranks, root, rank| match choice.algorithm() {
+        Algorithm::Binomial => {
+            binomial(draft, ranks, root, rank, false);
         }
-        ReduceAlgorithm::Halving => halving(&mut draft, ranks, root, rank, vector),
-        ReduceAlgorithm::Chain { segment } => {
-            let (order, segments) = (by_host(topology), vector.segments(segment)?);
-            let place = |rank| Rank(order.iter().zip(0..).find(|(at, _)| **at == rank).map_or(0, |(_, place)| place));
-            let (root, rank, own) = (place(root), place(rank), draft.input());
-            draft.among(order, vec![own], |draft| chain(draft, ranks, root, rank, &segments));
-        }
-        ReduceAlgorithm::Hierarchical { between } => hierarchical(&mut draft, between, topology, (root, rank), vector)?,
+        Algorithm::Halving => halving(draft, ranks, root, rank, vector),
+        Algorithm::Chain { .. } => chain(draft, ranks, root, rank, &segments),
+        other => unreachable!("{other:?} is no algorithm of a reduce"),
+    };
+    if choice.leaders().is_some() {
+        hierarchical(&mut draft, topology, (root, rank), &segments, steps);
+    } else if choice.asks_for_hosts() {
+        let (order, own) = (by_host(topology), draft.input());
+        let place = |rank| Rank(order.iter().zip(0..).find(|(at, _)| **at == rank).map_or(0, |(_, place)| place));
+        let (root, rank) = (place(root), place(rank));
+        draft.among(order, vec![own], |draft| steps(draft, ranks, root, rank));
+    } else {
+        steps(&mut draft, ranks, root, rank);
     }
     draft.finish()
 }
@@ -52,28 +60,16 @@ fn by_host(topology: &Topology) -> Vec<Rank> {
 /// on such.
 fn hierarchical(
     draft: &mut Draft,
-    between: LeaderReduce,
     topology: &Topology,
     (root, rank): (Rank, Rank),
-    vector: Vector,
-) -> Result<(), CombineError> {
-    let segments = match between {
-        LeaderReduce::Binomial | LeaderReduce::Halving => vec![draft.input().span],
-        LeaderReduce::Chain { segment } => vector.segments(segment)?,
-    };
+    segments: &[Span],
+    steps: impl FnOnce(&mut Draft, u32, Rank, Rank),
+) {
     let (hosts, host) = (topology.hosts(), topology.host_of(rank));
     let locals = Host::new(topology, host, Some(root));
-    let Some(parts) = locals.combined(draft, rank, &segments, 0..segments.len()) else { return Ok(()) };
+    let Some(parts) = locals.combined(draft, rank, segments, 0..segments.len()) else { return };
     let leaders = Host::all(topology, Some(root)).map(|host| host.leader).collect();
-    let (to, of) = (Rank(topology.host_of(root)), Rank(host));
-    draft.among(leaders, parts, |draft| match between {
-        LeaderReduce::Binomial => {
-            binomial(draft, hosts, to, of, false);
-        }
-        LeaderReduce::Halving => halving(draft, hosts, to, of, vector),
-        LeaderReduce::Chain { .. } => chain(draft, hosts, to, of, &segments),
-    });
-    Ok(())
+    draft.among(leaders, parts, |draft| steps(draft, hosts, Rank(topology.host_of(root)), Rank(host)));
 }
 
 /// Counted from the root, rank `v` puts its own segment to the left of what comes from `v + 1` and passes it on to `v - 1`:

@@ -6,15 +6,17 @@
 //!
 //! Invariant: integer arithmetic throughout, so that all machines choose alike. Never measures anything.
 
-mod algorithm;
+mod choice;
 mod choose;
+mod collective;
 mod cost;
 pub mod formula;
 mod tuning;
 mod units;
 
-pub use algorithm::{Choice, Collective, UnknownCollective};
+pub use choice::{AlgorithmError, Choice};
 pub use choose::{Because, Candidate, Chosen, WORTH};
+pub use collective::{Collective, UnknownCollective};
 pub use cost::{Cost, Estimate, Terms, at_rate, each};
 pub use formula::{Case, rounds_of, terms};
 pub use tuning::{Reason, Rule, Tuning, TuningError};
