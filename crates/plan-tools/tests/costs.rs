@@ -236,7 +236,7 @@ fn programs_stay_small() {
     for choice in reductions.into_iter().flat_map(Collective::algorithms).chain([many]) {
         let most = match choice.algorithm() {
             Algorithm::Chain { .. } => 3 * MAX_SEGMENTS as usize,
-            Algorithm::Pieces { pieces } => 4 * pieces as usize,
+            Algorithm::Pieces { pieces } => 5 * pieces as usize,
             Algorithm::Ring { .. } | Algorithm::ReduceScatterMulticast { .. } => linear,
             _ if choice.collective() == Collective::ReduceScatter => linear,
             _ => logarithmic,

@@ -4,7 +4,6 @@
 mod damage;
 mod support;
 
-use outboard_plan::passes::{fuse_copies, ports};
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Algorithm, Arguments, Extents, Op, Program, Rank, Span, Step, Topology, program};
 use outboard_plan_tools::{VerifyError, contract, verify};
@@ -198,33 +197,6 @@ fn extreme_byte_counts_are_right() {
             prove(choice(Collective::Broadcast, text), &Arguments { root, ..Arguments::of(&topology, u64::MAX) });
         }
     }
-}
-
-/// GP-8, CD-2: what is proven of a plan holds behind each pass.
-#[test]
-fn passes_keep_plans_right() {
-    for (collective, ranks) in Collective::ALL.into_iter().flat_map(|one| (1..=40).map(move |ranks| (one, ranks))) {
-        let topology = &layouts(ranks)[(ranks % 5) as usize];
-        for choice in flat(collective).into_iter().chain(by_hosts(collective)) {
-            let arguments = call(topology, 84, ranks / 3);
-            let programs = group(choice, &arguments);
-            let bounded = |program| ports(program, 1 + ranks % 3);
-            let passes: [&dyn Fn(Program) -> Program; 2] = [&bounded, &|program| bounded(fuse_copies(program))];
-            for changed in passes.map(|pass| programs.iter().cloned().map(pass).collect::<Vec<_>>()) {
-                let kept = changed == programs || verdict(&changed, choice, &arguments) == Ok(());
-                assert!(kept, "{collective} by {choice} among {ranks}");
-            }
-        }
-    }
-}
-
-/// CD-2: no more sends at a time than ports, counted along every order that the program allows.
-#[test]
-fn sends_follow_the_one_that_frees_their_port() {
-    let fan = choice(Collective::Broadcast, "k-nomial:radix=8");
-    let bounded = ports(program(fan, &Arguments::of(&Topology::flat(8), 8), Rank(0)).unwrap(), 2);
-    let after: Vec<Vec<u32>> = bounded.steps.iter().map(|step| step.after.iter().map(|id| id.0).collect()).collect();
-    assert_eq!(after, [vec![], vec![], vec![0], vec![1], vec![2], vec![3], vec![4]]);
 }
 
 fn any_of(of: fn(Collective) -> Vec<Choice>) -> impl Strategy<Value = Choice> {

@@ -1,7 +1,6 @@
-//! Passes keep any sound plan sound, not only those of this crate: plans drawn at random, with memory written again and
+//! The verifier accepts any sound plan, not only those of our algorithms: plans drawn at random, with memory written again and
 //! again and order that only other steps imply.
 
-use outboard_plan::passes::{fuse_copies, ports};
 use outboard_plan::{Buffer, Op, OpId, Program, ProgramBuilder, Rank, Span};
 use outboard_plan_tools::{Combination, Contract, Piece, verify};
 use proptest::prelude::*;
@@ -158,17 +157,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn passes_keep_any_plan_sound(
-        draws in prop::collection::vec(any::<Draw>(), 1..40), count in 1..4u32,
-    ) {
+    fn sound_plans_are_accepted(draws in prop::collection::vec(any::<Draw>(), 1..40)) {
         let mut plan = Plan { ranks: (0..RANKS).map(Rank).map(Author::new).collect(), messages: 0 };
         draws.into_iter().for_each(|draw| plan.act(draw));
         let (programs, contracts) = plan.finish();
-        let contract = |rank: Rank| contracts[rank.0 as usize].clone();
-        prop_assert_eq!(verify(&programs, contract), Ok(()), "as drawn");
-        let fused: Vec<Program> = programs.iter().cloned().map(fuse_copies).collect();
-        prop_assert_eq!(verify(&fused, contract), Ok(()), "fused");
-        let bounded: Vec<Program> = programs.into_iter().map(|program| ports(program, count)).collect();
-        prop_assert_eq!(verify(&bounded, contract), Ok(()), "bounded");
+        prop_assert_eq!(verify(&programs, |rank| contracts[rank.0 as usize].clone()), Ok(()));
     }
 }

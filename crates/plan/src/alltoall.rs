@@ -11,13 +11,14 @@
 
 mod bruck;
 
+use std::collections::VecDeque;
+
 use thiserror::Error;
 
 use crate::algorithm::Algorithm;
 use crate::arguments::PlanError;
 use crate::builder::ProgramBuilder;
-use crate::passes;
-use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
+use crate::program::{MAX_RANKS, Op, OpId, Program, Rank, Span};
 
 /// What one rank exchanges with each rank of the group, itself included.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,7 +174,7 @@ pub fn alltoall(algorithm: Algorithm, ranks: u32, rank: Rank, blocks: &Blocks) -
     Ok(match algorithm {
         Algorithm::Pull => pull(builder, rank, blocks),
         Algorithm::Pairwise { .. } => pairwise(builder, rank, blocks),
-        Algorithm::ScatterDestination { batch } => passes::ports(pull(builder, rank, blocks), batch),
+        Algorithm::ScatterDestination { batch } => in_batches(pull(builder, rank, blocks), batch),
         Algorithm::Bruck { .. } => bruck::bruck(builder, rank, blocks)?,
         other => unreachable!("{other:?} is no algorithm of an alltoall"),
     })
@@ -202,6 +203,29 @@ fn pull(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program {
     }
     copy_own(&mut builder, rank, blocks);
     builder.build()
+}
+
+/// The same with at most `batch` messages of data on their way at a time: a send follows the one that is `batch` before it in
+/// the program (GP-8).
+///
+/// Sends then leave in the order of the program. So there must be an order of all messages of the group that every program
+/// keeps, which scatter-destination order is.
+fn in_batches(mut program: Program, batch: u32) -> Program {
+    let batch = batch.max(1) as usize;
+    let mut on_their_way: VecDeque<OpId> = VecDeque::new();
+    for (id, step) in (0..).map(OpId).zip(&mut program.steps) {
+        if !matches!(step.op, Op::Send { .. }) {
+            continue;
+        }
+        if on_their_way.len() == batch {
+            let earlier = on_their_way.pop_front().expect("a batch is not empty");
+            if !step.after.contains(&earlier) {
+                step.after.push(earlier);
+            }
+        }
+        on_their_way.push_back(id);
+    }
+    program
 }
 
 fn pairwise(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program {

@@ -21,7 +21,6 @@ pub mod broadcast;
 mod builder;
 pub mod combine;
 mod partition;
-pub mod passes;
 mod print;
 mod program;
 pub mod reduction;

@@ -11,7 +11,7 @@ use std::ops::Range;
 use crate::algorithm::Algorithm;
 use crate::alltoall::{Blocks, alltoall};
 use crate::arguments::PlanError;
-use crate::binomial;
+use crate::binomial::{self, Place};
 use crate::builder::ProgramBuilder;
 use crate::program::{Buffer, Op, OpId, Program, Rank, Span};
 
@@ -102,7 +102,7 @@ pub(crate) fn program(
             alltoall(Algorithm::Pull, ranks, rank, &blocks.ok_or(PlanError::Bytes { ranks })?)
         }
         Algorithm::Binomial => {
-            let place = Place { ranks, root, rank: (rank.0 + ranks - root.0) % ranks };
+            let place = Place::new((ranks, root), rank);
             let mut builder = ProgramBuilder::new(rank, ranks);
             direction.set_buffers(&mut builder, bytes, if rank == root { total } else { 0 }, 0);
             if bytes > 0 && rank == root {
@@ -159,22 +159,7 @@ fn binomial_other(direction: Direction, builder: &mut ProgramBuilder, place: Pla
     }
 }
 
-/// A rank of a group with a root.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    ranks: u32,
-    root: Rank,
-    /// Counted from the root.
-    rank: u32,
-}
-
 impl Place {
-    /// The rank that stands at `rank`, counted from the root.
-    fn at(self, rank: u32) -> Rank {
-        // Both are below 2^16.
-        Rank((rank + self.root.0) % self.ranks)
-    }
-
     /// The blocks of the subtree of `top`: for each run of blocks that adjoin at the root its number, the first rank in
     /// it, and which of the subtree's blocks it is made of, counted from `top`.
     fn runs(self, top: u32) -> impl Iterator<Item = (u32, Rank, Range<u32>)> {

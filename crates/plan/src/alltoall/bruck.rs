@@ -10,7 +10,6 @@
 use super::{Blocks, copy_own};
 use crate::arguments::PlanError;
 use crate::builder::ProgramBuilder;
-use crate::passes;
 use crate::program::{OpId, Program, Rank, Span};
 
 /// The slots with bit `round`, and where they lie in scratch.
@@ -64,17 +63,34 @@ pub(super) fn bruck(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) ->
     for round in &rounds {
         let pack = |slot: u32| {
             let (from, after) = place(slot, slot & ((1 << round.round) - 1));
-            builder.copy(from, Span::scratch(round.packed + round.position(slot) * bytes, bytes), after.as_slice())
+            (from, Span::scratch(round.packed + round.position(slot) * bytes, bytes), after)
         };
-        let packed: Vec<OpId> = round.members(ranks).map(pack).collect();
+        let packed = copy(&mut builder, round.members(ranks).map(pack));
         let message = Span::scratch(round.packed, u64::from(round.slots) * bytes);
         builder.send(away(1 << round.round), 0, message, &packed);
     }
-    for slot in 1..ranks {
+    let unpack = |slot: u32| {
         let (from, after) = place(slot, slot);
-        builder.copy(from, blocks.receive[away(ranks - slot).0 as usize], after.as_slice());
+        (from, blocks.receive[away(ranks - slot).0 as usize], after)
+    };
+    copy(&mut builder, (1..ranks).map(unpack));
+    Ok(builder.build())
+}
+
+/// Copies blocks, each behind what brought it; of several that follow each other and adjoin at both ends one copy is made.
+fn copy(builder: &mut ProgramBuilder, blocks: impl Iterator<Item = (Span, Span, Option<OpId>)>) -> Vec<OpId> {
+    let adjoin = |before: Span, behind: Span| before.buffer == behind.buffer && before.end() == Some(behind.offset);
+    let mut joined: Vec<(Span, Span, Option<OpId>)> = Vec::new();
+    for (from, to, after) in blocks {
+        match joined.last_mut() {
+            Some((first, last, same)) if *same == after && adjoin(*first, from) && adjoin(*last, to) => {
+                first.len += from.len;
+                last.len += to.len;
+            }
+            _ => joined.push((from, to, after)),
+        }
     }
-    Ok(passes::fuse_copies(builder.build()))
+    joined.into_iter().map(|(from, to, after)| builder.copy(from, to, after.as_slice())).collect()
 }
 
 fn rounds(ranks: u32, bytes: u64) -> Result<Vec<Round>, PlanError> {

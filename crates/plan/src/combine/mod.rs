@@ -19,6 +19,7 @@ pub(crate) mod reduce;
 pub(crate) mod reduce_scatter;
 pub(crate) mod scan;
 
+use crate::partition::part_range;
 use crate::program::Span;
 
 /// The most segments that a vector is cut in: steps of a program are memory of an engine. Longer vectors have longer segments.
@@ -40,12 +41,6 @@ impl Vector {
         self.count * self.element_bytes
     }
 
-    /// Bytes before part `i` of `parts`, of which the first ones have one element more where they cannot be equal.
-    fn start(self, parts: u64, i: u64) -> u64 {
-        let (each, more) = (self.count / parts, self.count % parts);
-        (each * i + more.min(i)) * self.element_bytes
-    }
-
     /// The segments, as equal as can be, of `segment` bytes at most where that makes no more than [`MAX_SEGMENTS`] of whole
     /// elements; one, of no bytes, where there is nothing.
     fn segments(self, segment: u64) -> Vec<Span> {
@@ -57,10 +52,10 @@ impl Vector {
         (0..count).map(span).collect()
     }
 
-    /// Offset and bytes of part `i` of `parts`.
+    /// Offset and bytes of part `i` of `parts`, of which the first ones have one element more where they cannot be equal.
     #[must_use]
     pub fn part(self, parts: u64, i: u64) -> (u64, u64) {
-        let start = self.start(parts, i);
-        (start, self.start(parts, i + 1) - start)
+        let part = part_range(self.count, parts, i);
+        (part.start * self.element_bytes, (part.end - part.start) * self.element_bytes)
     }
 }

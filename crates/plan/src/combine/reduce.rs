@@ -9,6 +9,7 @@ use super::hosts::Host;
 use super::pairing::{BACK, Pairing};
 use crate::algorithm::Algorithm;
 use crate::arguments::PlanError;
+use crate::binomial::{self, Place};
 use crate::program::{OpId, Program, Rank, Span};
 use crate::selection::Choice;
 use crate::topology::Topology;
@@ -79,12 +80,11 @@ fn hierarchical(
 /// arms, both of which end in the root's link, or one way more over it: twice the time. It may differ because what a plan
 /// reduces by commutes ([`crate::Operator`]); operators of the program's own, which need not, never run in plans.
 fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span]) {
-    let place = (rank.0 + ranks - root.0) % ranks;
-    let at = |place: u32| Rank((place + root.0) % ranks);
+    let place = Place::new((ranks, root), rank);
     for (index, segment) in (0..).zip(segments) {
-        let received = (place + 1 < ranks).then(|| draft.recv(at(place + 1), index, segment.len));
+        let received = (place.rank + 1 < ranks).then(|| draft.recv(place.at(place.rank + 1), index, segment.len));
         let own = draft.own(segment.offset, segment.len);
-        let Some(before) = place.checked_sub(1) else {
+        let Some(before) = place.rank.checked_sub(1) else {
             // There before anything comes, so that what comes last is combined where it belongs.
             let result = draft.deliver(&own, segment.offset);
             if let Some(received) = received {
@@ -93,7 +93,7 @@ fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span
             continue;
         };
         let part = received.map_or(own.clone(), |received| draft.combine(&own, &received, true));
-        draft.send(at(before), index, &part);
+        draft.send(place.at(before), index, &part);
     }
 }
 
@@ -103,27 +103,25 @@ fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span
 ///
 /// The result, on the root. With `aside`, nothing is sent from `Input`, because the result may arrive there.
 pub(super) fn binomial(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, aside: bool) -> Option<Part> {
-    let own = (rank.0 + ranks - root.0) % ranks;
-    let other = |v: u32| Rank((v + root.0) % ranks);
-    let lowest = if own == 0 { ranks.next_power_of_two() } else { 1 << own.trailing_zeros() };
-    let children = (0..lowest.ilog2()).map(|bit| own + (1 << bit)).take_while(|child| *child < ranks);
+    let place = Place::new((ranks, root), rank);
     let mut part = draft.input();
     let bytes = part.span.len;
-    let received: Vec<Part> = children.map(|child| draft.recv(other(child), 0, bytes)).collect();
-    if own == 0 {
+    let received: Vec<Part> =
+        binomial::children(place.rank, ranks).rev().map(|child| draft.recv(place.at(child), 0, bytes)).collect();
+    let Some(parent) = binomial::parent(place.rank) else {
         let mut result = draft.deliver(&part, 0);
         for part in received {
             result = draft.combine(&part, &result, false);
         }
         return Some(result);
-    }
+    };
     if aside && received.is_empty() {
         part = draft.copy_aside(&part);
     }
     for received in received {
         part = draft.combine(&part, &received, true);
     }
-    draft.send(other(own - lowest), 0, &part);
+    draft.send(place.at(parent), 0, &part);
     None
 }
 

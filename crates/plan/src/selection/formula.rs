@@ -344,24 +344,14 @@ impl<'a> Spread<'a> {
         Terms { sent: elsewhere, copied: copied.saturating_mul(n), ..self.tree(2, 0, 0) }
     }
 
-    /// Every rank's block to one, which asks for those of other hosts as they are announced.
-    fn pulled_by_one(self, n: u64) -> Terms {
+    /// Every rank's block to one, which asks for those of other hosts as they are announced; or a block of one rank for every
+    /// one, which other hosts ask for together.
+    fn pulled(self, to_one: bool, n: u64) -> Terms {
         let elsewhere = self.ranks - self.here;
+        let asked = if to_one { elsewhere } else { self.hosts - 1 };
         Terms {
             latencies: 3 * elsewhere.min(1),
-            messages: 3 * elsewhere + self.here - 1,
-            sent: elsewhere.saturating_mul(n),
-            copied: self.here.saturating_mul(n),
-            ..Terms::default()
-        }
-    }
-
-    /// A block of one rank for every one, which other hosts ask for together.
-    fn pulled_from_one(self, n: u64) -> Terms {
-        let elsewhere = self.ranks - self.here;
-        Terms {
-            latencies: 3 * elsewhere.min(1),
-            messages: 2 * (self.hosts - 1) + elsewhere + self.here - 1,
+            messages: 2 * asked + elsewhere + self.here - 1,
             sent: elsewhere.saturating_mul(n),
             copied: self.here.saturating_mul(n),
             ..Terms::default()
@@ -406,8 +396,7 @@ fn among(shape: Spread<'_>, collective: Collective, algorithm: Algorithm, n: u64
         Collective::Broadcast => broadcast(shape, algorithm, n),
         Collective::Alltoall => alltoall(shape, algorithm, n),
         Collective::Gather | Collective::Scatter if algorithm == Algorithm::Binomial => shape.blocks_of_a_tree(n),
-        Collective::Gather => shape.pulled_by_one(n),
-        Collective::Scatter => shape.pulled_from_one(n),
+        Collective::Gather | Collective::Scatter => shape.pulled(collective == Collective::Gather, n),
         Collective::Barrier => Terms::default(),
         Collective::Reduce => reduce(shape, algorithm, n),
         Collective::Allreduce => allreduce(shape, algorithm, n),
