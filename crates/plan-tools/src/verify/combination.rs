@@ -93,20 +93,24 @@ pub(super) fn outcomes(
     values: &Values,
     contract: impl Fn(Rank) -> Contract,
 ) -> Result<(), VerifyError> {
-    let mut last: Option<(Contract, Vec<Run>)> = None;
+    let mut last: Option<(Vec<Combination>, Vec<Run>)> = None;
     for (rank, memory) in (0u32..).map(Rank).zip(memories) {
         let contract = contract(rank);
         let found = outcome(rank, memory, &contract)?;
         match &last {
-            Some((same, runs)) if *same == contract => {
+            Some((same, runs)) if *same == contract.after => {
                 if let Some(at) = runs.iter().zip(&found).position(|(a, b)| a != b) {
+                    // Data that only moves is simply wrong.
+                    if contract.element_bytes.is_none() {
+                        contributions(rank, values, memories.len() as u32, &contract, &found)?;
+                    }
                     let offset = found[..at].iter().map(|run| run.len).sum();
                     return Err(VerifyError::Differs { rank, other: Rank(rank.0 - 1), offset });
                 }
             }
             _ => {
                 contributions(rank, values, memories.len() as u32, &contract, &found)?;
-                last = Some((contract, found));
+                last = Some((contract.after, found));
             }
         }
     }
