@@ -212,11 +212,13 @@ impl Setting<'_> {
 
     /// Sets it to the number that `text` is, which is `least` or more.
     pub(crate) fn set(self, text: &str, least: u64) -> Result<(), SettingError> {
-        let number = text.parse().ok().filter(|number| *number >= least);
-        let set = number.and_then(|number: u64| match self {
-            Setting::Bytes(value) => Some(*value = number),
-            Setting::Count(value) => number.try_into().ok().map(|number| *value = number),
-            Setting::Addresses(value) => number.try_into().ok().map(|number| *value = number),
+        let set = text.parse().ok().filter(|number| *number >= least).and_then(|number: u64| {
+            match self {
+                Setting::Bytes(value) => *value = number,
+                Setting::Count(value) => *value = number.try_into().ok()?,
+                Setting::Addresses(value) => *value = number.try_into().ok()?,
+            }
+            Some(())
         });
         set.ok_or_else(|| SettingError::expected(format_args!("a number from {least}")))
     }
