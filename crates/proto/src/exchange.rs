@@ -18,7 +18,7 @@
 use std::collections::BTreeSet;
 
 use outboard_plan::alltoall::Blocks;
-use outboard_plan::{AlltoallAlgorithm, Op, OpId, Rank, Span, alltoall};
+use outboard_plan::{Algorithm, Op, OpId, Rank, Span, alltoall};
 
 use crate::collective::Context;
 use crate::error::CollectiveError;
@@ -172,7 +172,7 @@ impl Exchange {
         let i = cx.members.local(call.rank).expect("the caller checks that the rank is local");
         let ranks = cx.members.ranks();
         let blocks = Self::blocks_of(&call, ranks).expect("checked by the caller");
-        let program = alltoall(AlltoallAlgorithm::Pull, ranks, call.rank, &blocks).expect("checked by the caller");
+        let program = alltoall(Algorithm::Pull, ranks, call.rank, &blocks).expect("checked by the caller");
         let (rank, run) = (call.rank, Box::new(Run::new(program)));
         let called = Presence::Called { call, run, begun: false };
         let before = std::mem::replace(&mut self.locals[i].presence, called);
