@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use outboard_lab::{Lab, LabSpec, LinkLimits, Loss, LossOf, PortCounters};
+use outboard_lab::{Lab, LabSpec, LabSummary, LinkLimits, Loss, LossOf, PortCounters};
 
 use crate::error::CliError;
 
@@ -92,11 +92,7 @@ pub(crate) fn lab(command: LabCommand) -> Result<ExitCode, CliError> {
     match command {
         LabCommand::Up { spec, links, name } => {
             let lab = Lab::up(name.as_deref(), &links.apply(spec)?)?;
-            println!(
-                "{} hosts, h1 to h{}, are up; outboard lab exec h1 COMMAND",
-                lab.spec().hosts(),
-                lab.spec().hosts()
-            );
+            println!("{hosts} hosts, h1 to h{hosts}, are up; outboard lab exec h1 COMMAND", hosts = lab.spec().hosts());
         }
         LabCommand::Down { name } => Lab::down(name.as_deref())?,
         LabCommand::Exec { name, host, command } => {
@@ -114,8 +110,9 @@ pub(crate) fn lab(command: LabCommand) -> Result<ExitCode, CliError> {
             }
         }
         LabCommand::List => {
-            for lab in outboard_lab::list()? {
-                println!("{lab:?}");
+            println!("{:<16} {:>5}  {:<16} process", "name", "hosts", "shape");
+            for LabSummary { name, spec, pid } in outboard_lab::list()? {
+                println!("{name:<16} {:>5}  {:<16} {pid}", spec.hosts(), spec.to_string());
             }
         }
     }

@@ -109,11 +109,10 @@ impl LabError {
                 "call outboard_lab::holder_main_if_requested() first in that program's main".into()
             }
             Self::NoSuchHost { .. } => "name one of the lab's hosts".into(),
-            Self::Gone { .. } => "end the lab (outboard lab down) and start it again".into(),
             Self::Exec { .. } => "check the program, its path and the current directory".into(),
-            Self::Switch { .. } => "end the lab (outboard lab down) and start it again".into(),
-            Self::AlreadyUp { name, .. } => format!("use it, or end it: outboard lab down --lab {name}"),
-            Self::NotUp { name } => format!("start it: outboard lab up 4x1gbit --lab {name}"),
+            Self::Gone { .. } | Self::Switch { .. } => "end the lab (outboard lab down) and start it again".into(),
+            Self::AlreadyUp { name, .. } => format!("use it, or end it: outboard lab down --name {name}"),
+            Self::NotUp { name } => format!("start it: outboard lab up 4x1gbit --name {name}"),
             Self::State { .. } => "set XDG_RUNTIME_DIR to a directory that you own".into(),
             Self::System { .. } => "see the cause: a limit on processes or open files may be too low".into(),
         }

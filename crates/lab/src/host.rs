@@ -72,7 +72,7 @@ fn keep_only(control: OwnedFd) -> io::Result<OwnedFd> {
 fn run(spec: &LabSpec, node: Node, control: OwnedFd) -> i32 {
     match build(spec, node, &node.to_string(), &control) {
         Ok((agent, ready, routing)) => {
-            if message::send(&control, &ready, &[routing.as_fd()]).is_err() {
+            if switch::leave_standard_error().is_err() || message::send(&control, &ready, &[routing.as_fd()]).is_err() {
                 return 1;
             }
             drop(routing);

@@ -9,7 +9,7 @@
 //!
 //! Invariants: single-threaded, so that the hosts' parent-death signals mean the whole process; in a session of its own,
 //! so that a terminal's Ctrl-C reaches the owner alone; holds no descriptor of the owner but the lifeline and, until the
-//! lab is built, standard error.
+//! lab is built, standard error. The same holds for the hosts.
 
 use crate::counters::{self, EndCounters};
 use crate::message::{self, HostOrder, HostReport, LinkCounters, SwitchReply, SwitchRequest};
@@ -116,20 +116,27 @@ fn take_lifeline() -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     let lifeline = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::stdio::dup2_stdin(&null)?;
-    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stdin(null()?)?;
+    rustix::stdio::dup2_stdout(null()?)?;
     rustix::process::setsid()?;
     Ok(lifeline)
+}
+
+fn null() -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Lets go of the owner's standard error. A lab that is detached would otherwise keep its owner's pipe open, and whoever
+/// reads that pipe would wait for the end of the lab.
+pub(crate) fn leave_standard_error() -> io::Result<()> {
+    Ok(rustix::stdio::dup2_stderr(null()?)?)
 }
 
 fn run(lifeline: OwnedFd) -> i32 {
     let Ok(SwitchRequest::Build(spec)) = message::expect(&lifeline) else { return 2 };
     match Switch::build(spec) {
         Ok((switch, listener)) => {
-            let quiet = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-                .and_then(|null| rustix::stdio::dup2_stderr(&null));
-            if quiet.is_err() || message::send(&lifeline, &switch.describe(), &[]).is_err() {
+            if leave_standard_error().is_err() || message::send(&lifeline, &switch.describe(), &[]).is_err() {
                 switch.end();
                 return 1;
             }
