@@ -128,7 +128,5 @@ static int hand_over_uneven(struct posting *posting)
                                            bytes, root, &posting->posted));
 }
 
-const struct method gather_method = {decide_even, arrange_even, hand_over_even};
-const struct method gatherv_method = {decide_uneven, arrange_uneven, hand_over_uneven};
-const struct method scatter_method = {decide_even, arrange_even, hand_over_even};
-const struct method scatterv_method = {decide_uneven, arrange_uneven, hand_over_uneven};
+const struct method rooted_method = {decide_even, arrange_even, hand_over_even};
+const struct method rooted_uneven_method = {decide_uneven, arrange_uneven, hand_over_uneven};

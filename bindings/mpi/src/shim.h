@@ -212,27 +212,27 @@ bool given_bytes(const struct given *given, uint64_t *bytes);
 
 /* ---- posting.c: from a call to a collective in flight ---- */
 
-/* Collectives that may be offloaded. */
+/* Collectives that may be offloaded: their names, their struct method, and their parameters in the words of interposed.h. */
 #define COLLECTIVES(X)                                                                                                 \
-    X(allgather)                                                                                                       \
-    X(allgatherv)                                                                                                      \
-    X(bcast)                                                                                                           \
-    X(alltoall)                                                                                                        \
-    X(alltoallv)                                                                                                       \
-    X(gather)                                                                                                          \
-    X(gatherv)                                                                                                         \
-    X(scatter)                                                                                                         \
-    X(scatterv)                                                                                                        \
-    X(barrier)                                                                                                         \
-    X(reduce)                                                                                                          \
-    X(allreduce)                                                                                                       \
-    X(reduce_scatter)                                                                                                  \
-    X(reduce_scatter_block)                                                                                            \
-    X(scan)                                                                                                            \
-    X(exscan)
+    X(Allgather, allgather, ALLGATHER, allgather_method, EVEN, EVEN, ALL)                                              \
+    X(Allgatherv, allgatherv, ALLGATHERV, allgatherv_method, EVEN, UNEVEN, ALL)                                        \
+    X(Bcast, bcast, BCAST, broadcast_method, NOTHING, EVEN, ROOT)                                                      \
+    X(Alltoall, alltoall, ALLTOALL, alltoall_method, EVEN, EVEN, ALL)                                                  \
+    X(Alltoallv, alltoallv, ALLTOALLV, alltoallv_method, UNEVEN, UNEVEN, ALL)                                          \
+    X(Gather, gather, GATHER, rooted_method, EVEN, EVEN, ROOT)                                                         \
+    X(Gatherv, gatherv, GATHERV, rooted_uneven_method, EVEN, UNEVEN, ROOT)                                             \
+    X(Scatter, scatter, SCATTER, rooted_method, EVEN, EVEN, ROOT)                                                      \
+    X(Scatterv, scatterv, SCATTERV, rooted_uneven_method, UNEVEN, EVEN, ROOT)                                          \
+    X(Barrier, barrier, BARRIER, barrier_method, NOTHING, NOTHING, ALL)                                                \
+    X(Reduce, reduce, REDUCE, reduction_method, VECTOR, EVEN, OP_ROOT)                                                 \
+    X(Allreduce, allreduce, ALLREDUCE, reduction_method, VECTOR, EVEN, OP)                                             \
+    X(Reduce_scatter, reduce_scatter, REDUCE_SCATTER, reduction_method, VECTOR, PART, OP)                              \
+    X(Reduce_scatter_block, reduce_scatter_block, REDUCE_SCATTER_BLOCK, reduction_method, VECTOR, EVEN, OP)            \
+    X(Scan, scan, SCAN, reduction_method, VECTOR, EVEN, OP)                                                            \
+    X(Exscan, exscan, EXSCAN, reduction_method, VECTOR, EVEN, OP)
 
 enum collective {
-#define NUMBER(name) COLLECTIVE_##name,
+#define NUMBER(Name, lower, ...) COLLECTIVE_##lower,
     COLLECTIVES(NUMBER)
 #undef NUMBER
     COLLECTIVES_KNOWN
@@ -245,7 +245,7 @@ enum form { BLOCKING, NONBLOCKING, PERSISTENT, FORMS };
 struct call {
     enum collective collective;
     MPI_Comm comm;
-    struct given send;    /* of a broadcast both are the buffer */
+    struct given send;    /* of a reduction the buffer alone, of a broadcast nothing */
     struct given receive;
     int root;
     MPI_Op op;
@@ -286,7 +286,7 @@ struct method {
 };
 
 extern const struct method allgather_method, allgatherv_method, broadcast_method, alltoall_method, alltoallv_method,
-    gather_method, gatherv_method, scatter_method, scatterv_method, barrier_method, reduction_method;
+    rooted_method, rooted_uneven_method, barrier_method, reduction_method;
 
 /* ---- operators.c ---- */
 
