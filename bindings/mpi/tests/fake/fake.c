@@ -49,8 +49,7 @@ struct combined {
 struct outboard_request {
     outboard_group *group;
     void *receive;
-    uint64_t bytes, offset;
-    int64_t root;          /* -1: all ranks contribute */
+    uint64_t bytes, offset; /* of what this rank contributes, in its file */
     struct combined combined;
     uint64_t *blocks;      /* of an alltoall: bytes by rank, then offsets by rank, of what arrives; else NULL */
     int outcome;
@@ -234,24 +233,6 @@ static void deliver_combined(outboard_group *group, outboard_request *request)
     free(next);
 }
 
-static void deliver(outboard_group *group, outboard_request *request)
-{
-    if (request->combined.element != 0) {
-        deliver_combined(group, request);
-        return;
-    }
-    if (request->blocks != NULL) {
-        deliver_blocks(group, request);
-        return;
-    }
-    for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        if (request->root >= 0 && rank != request->root)
-            continue;
-        char *place = (char *)request->receive + (request->root < 0 ? rank * request->bytes : 0);
-        fetch(group, rank, place, request->bytes, request->offset);
-    }
-}
-
 static void *carry_out(void *argument)
 {
     outboard_group *group = argument;
@@ -266,7 +247,7 @@ static void *carry_out(void *argument)
             return NULL;
         await_all(group, group->segment->contributed, instance);
         nanosleep(&delay, NULL);
-        deliver(group, request);
+        (request->blocks != NULL ? deliver_blocks : deliver_combined)(group, request);
         count(group, &group->segment->finished[group->rank]);
         await_all(group, group->segment->finished, instance);
         fallocate(group->files[group->rank], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)request->offset,
@@ -344,60 +325,43 @@ int outboard_group_offloads_broadcast(const outboard_group *group, uint64_t byte
     return outboard_group_offloads_allgather(group, bytes);
 }
 
-static void leave(outboard_group *group, const void *from, uint64_t bytes, uint64_t offset)
+/* From here to submit() the lock is held. */
+static outboard_request *begin(outboard_group *group, void *receive)
 {
+    outboard_request *request = calloc(1, sizeof *request);
+    pthread_mutex_lock(&lock);
+    process.requests++;
+    *request = (outboard_request){.group = group, .receive = receive, .offset = group->offset};
+    return request;
+}
+
+/* Every rank leaves what it contributes in its file, at the same place. */
+static void leave(outboard_request *request, const void *from, uint64_t bytes)
+{
+    outboard_group *group = request->group;
     for (uint64_t done = 0; done < bytes;) {
-        ssize_t part =
-            pwrite(group->files[group->rank], (const char *)from + done, bytes - done, (off_t)(offset + done));
+        ssize_t part = pwrite(group->files[group->rank], (const char *)from + done, bytes - done,
+                              (off_t)(request->offset + request->bytes));
         if (part <= 0)
             abort();
         done += (uint64_t)part;
+        request->bytes += (uint64_t)part;
     }
 }
 
-/* With the lock held. */
-static void enqueue(outboard_group *group, outboard_request *request)
+static int submit(outboard_request *request, outboard_request **posted)
 {
+    outboard_group *group = request->group;
     outboard_request **end = &group->queue;
     while (*end != NULL)
         end = &(*end)->next;
     *end = request;
     group->offset += CALL_STRIDE;
     pthread_cond_broadcast(&ended);
-}
-
-/* Every rank leaves what it contributes in its file, at the same place; of a broadcast only the root's counts. */
-static int post(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, int64_t root,
-                outboard_request **posted)
-{
-    outboard_request *request = calloc(1, sizeof *request);
-    pthread_mutex_lock(&lock);
-    process.requests++;
-    *request = (outboard_request){
-        .group = group, .receive = receive, .bytes = bytes_per_rank, .offset = group->offset, .root = root};
-    leave(group, send, bytes_per_rank, request->offset);
-    enqueue(group, request);
     pthread_mutex_unlock(&lock);
     count(group, &group->segment->contributed[group->rank]);
     *posted = request;
     return OUTBOARD_OK;
-}
-
-int outboard_iallgather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank,
-                        outboard_request **posted)
-{
-    if (receive == NULL || send == NULL)
-        return failure(OUTBOARD_ERR_ARGUMENT, "a buffer is NULL");
-    if (send == OUTBOARD_IN_PLACE)
-        send = (char *)receive + group->rank * bytes_per_rank;
-    return post(group, send, receive, bytes_per_rank, -1, posted);
-}
-
-int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uint32_t root, outboard_request **posted)
-{
-    if (buffer == NULL || root >= group->ranks)
-        return failure(OUTBOARD_ERR_ARGUMENT, "no buffer, or no such root");
-    return post(group, buffer, buffer, bytes, root, posted);
 }
 
 int outboard_group_offloads_allgatherv(const outboard_group *group, uint64_t total_bytes)
@@ -423,24 +387,15 @@ int outboard_ialltoallv(outboard_group *group, const void *send, const uint64_t 
     if (receive == NULL || send == NULL)
         return failure(OUTBOARD_ERR_ARGUMENT, "a buffer is NULL");
     size_t list = group->ranks * sizeof(uint64_t);
-    outboard_request *request = calloc(1, sizeof *request);
     uint64_t *blocks = malloc(2 * list);
     memcpy(blocks, receive_bytes, list);
     memcpy(blocks + group->ranks, receive_offsets, list);
-    pthread_mutex_lock(&lock);
-    process.requests++;
-    *request = (outboard_request){
-        .group = group, .receive = receive, .offset = group->offset, .root = -1, .blocks = blocks};
-    leave(group, send_bytes, list, request->offset);
-    uint64_t at = request->offset + list;
-    for (uint32_t rank = 0; rank < group->ranks; at += send_bytes[rank++])
-        leave(group, (const char *)send + send_offsets[rank], send_bytes[rank], at);
-    request->bytes = at - request->offset;
-    enqueue(group, request);
-    pthread_mutex_unlock(&lock);
-    count(group, &group->segment->contributed[group->rank]);
-    *posted = request;
-    return OUTBOARD_OK;
+    outboard_request *request = begin(group, receive);
+    request->blocks = blocks;
+    leave(request, send_bytes, list);
+    for (uint32_t rank = 0; rank < group->ranks; rank++)
+        leave(request, (const char *)send + send_offsets[rank], send_bytes[rank]);
+    return submit(request, posted);
 }
 
 /* An exchange in which everybody sends the same to all. */
@@ -468,6 +423,13 @@ static struct blocks even_blocks(const outboard_group *group, uint64_t each)
         even.offsets[rank] = rank * each;
     }
     return even;
+}
+
+int outboard_iallgather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank,
+                        outboard_request **posted)
+{
+    const struct blocks even = even_blocks(group, bytes_per_rank);
+    return outboard_iallgatherv(group, send, receive, even.bytes, even.offsets, posted);
 }
 
 int outboard_ialltoall(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_pair,
@@ -531,6 +493,18 @@ int outboard_iscatter(outboard_group *group, const void *send, void *receive, ui
     return outboard_iscatterv(group, send, even.bytes, even.offsets, receive, bytes_per_rank, root, posted);
 }
 
+/* The root has the same for all others. */
+int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uint32_t root, outboard_request **posted)
+{
+    uint64_t sent[MOST_RANKS] = {0}, received[MOST_RANKS] = {0}, nowhere[MOST_RANKS] = {0};
+    if (root >= group->ranks)
+        return failure(OUTBOARD_ERR_ARGUMENT, "no such root");
+    for (uint32_t rank = 0; group->rank == root && rank < group->ranks; rank++)
+        sent[rank] = rank == root ? 0 : bytes;
+    received[root] = group->rank == root ? 0 : bytes;
+    return outboard_ialltoallv(group, buffer, sent, nowhere, buffer, received, nowhere, posted);
+}
+
 int outboard_group_offloads_barrier(const outboard_group *group)
 {
     (void)group;
@@ -558,21 +532,10 @@ static int post_combined(outboard_group *group, const void *send, void *receive,
         return failure(OUTBOARD_ERR_ARGUMENT, "no such operator or element");
     if (send == NULL || receive == NULL)
         return failure(OUTBOARD_ERR_ARGUMENT, "a buffer is NULL");
-    outboard_request *request = calloc(1, sizeof *request);
-    pthread_mutex_lock(&lock);
-    process.requests++;
-    *request = (outboard_request){.group = group,
-                                  .receive = receive,
-                                  .bytes = bytes,
-                                  .offset = group->offset,
-                                  .root = -1,
-                                  .combined = combined};
-    leave(group, send == OUTBOARD_IN_PLACE ? receive : send, bytes, request->offset);
-    enqueue(group, request);
-    pthread_mutex_unlock(&lock);
-    count(group, &group->segment->contributed[group->rank]);
-    *posted = request;
-    return OUTBOARD_OK;
+    outboard_request *request = begin(group, receive);
+    request->combined = combined;
+    leave(request, send == OUTBOARD_IN_PLACE ? receive : send, bytes);
+    return submit(request, posted);
 }
 
 int outboard_ireduce(outboard_group *group, const void *send, void *receive, uint64_t elements, int op, int element,
@@ -653,20 +616,6 @@ static struct timespec deadline(int timeout_ms)
     return until;
 }
 
-int outboard_wait(outboard_request *request, int timeout_ms, int *done)
-{
-    struct timespec until = deadline(timeout_ms < 0 ? 0 : timeout_ms);
-    int late = 0;
-    pthread_mutex_lock(&lock);
-    while (!request->done && late == 0)
-        late = timeout_ms < 0 ? pthread_cond_wait(&ended, &lock) : pthread_cond_timedwait(&ended, &lock, &until);
-    if (done != NULL)
-        *done = request->done;
-    int outcome = request->done ? outcome_of(request) : OUTBOARD_OK;
-    pthread_mutex_unlock(&lock);
-    return outcome;
-}
-
 int outboard_wait_some(outboard_request *const *requests, size_t count, int timeout_ms)
 {
     struct timespec until = deadline(timeout_ms < 0 ? 0 : timeout_ms);
@@ -680,6 +629,13 @@ int outboard_wait_some(outboard_request *const *requests, size_t count, int time
     }
     pthread_mutex_unlock(&lock);
     return OUTBOARD_OK;
+}
+
+int outboard_wait(outboard_request *request, int timeout_ms, int *done)
+{
+    int unasked;
+    outboard_wait_some(&request, 1, timeout_ms);
+    return outboard_test(request, done == NULL ? &unasked : done);
 }
 
 int outboard_request_free(outboard_request *request)
