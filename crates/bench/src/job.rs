@@ -29,9 +29,6 @@ pub trait System {
     fn algorithm(&self, call: &Call) -> String;
     /// How the measuring program is built for it.
     fn toolchain(&self) -> Toolchain;
-    /// With the communication core and progress threads to be bound: where the measuring program binds threads other
-    /// than the rank's own; `None` leaves them as the system placed them.
-    fn progress_core(&self) -> Option<u32>;
     /// Starts the program's ranks on the hosts that [`Job::host_of`] says, and returns at once.
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError>;
 }
@@ -94,23 +91,23 @@ pub trait ServiceStats: std::fmt::Debug {
     fn read(&mut self) -> Result<ServiceCounters, LaunchError>;
 }
 
-/// Counters of service processes, growing for ever; `None` where the system does not tell.
+/// Counters of service processes, growing for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ServiceCounters {
     /// Processor time in seconds.
-    pub cpu_s: Option<f64>,
+    pub cpu_s: f64,
     /// Collectives completed, one for each rank of each.
-    pub completed: Option<u64>,
+    pub completed: u64,
     /// Payload bytes sent again.
-    pub retransmitted_bytes: Option<u64>,
+    pub retransmitted_bytes: u64,
     /// Messages that came for ranks that had not called yet (SP-9).
-    pub late_arrivals: Option<u64>,
+    pub late_arrivals: u64,
     /// What ranks have put into their rings (GP-5).
-    pub entries: Option<u64>,
+    pub entries: u64,
     /// Frames between service processes.
-    pub frames: Option<u64>,
+    pub frames: u64,
     /// Those of them without payload.
-    pub control_frames: Option<u64>,
+    pub control_frames: u64,
 }
 
 impl ServiceCounters {
@@ -125,9 +122,8 @@ impl ServiceCounters {
     }
 
     fn with(&self, other: &Self, seconds: fn(f64, f64) -> f64, whole: fn(u64, u64) -> u64) -> Self {
-        let whole = |one: Option<u64>, other: Option<u64>| Some(whole(one?, other?));
         Self {
-            cpu_s: self.cpu_s.zip(other.cpu_s).map(|(one, other)| seconds(one, other)),
+            cpu_s: seconds(self.cpu_s, other.cpu_s),
             completed: whole(self.completed, other.completed),
             retransmitted_bytes: whole(self.retransmitted_bytes, other.retransmitted_bytes),
             late_arrivals: whole(self.late_arrivals, other.late_arrivals),
@@ -331,15 +327,10 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_nobody_tells_stay_unknown() {
-        let now = ServiceCounters {
-            cpu_s: Some(2.0),
-            completed: Some(9),
-            retransmitted_bytes: Some(10),
-            ..ServiceCounters::default()
-        };
-        let then = ServiceCounters { cpu_s: Some(0.5), retransmitted_bytes: Some(4), ..ServiceCounters::default() };
-        let since = ServiceCounters { cpu_s: Some(1.5), retransmitted_bytes: Some(6), ..ServiceCounters::default() };
-        assert_eq!(now.since(&then), since);
+    fn counters_are_subtracted_and_added_one_by_one() {
+        let now = ServiceCounters { cpu_s: 2.0, completed: 9, retransmitted_bytes: 10, ..ServiceCounters::default() };
+        let then = ServiceCounters { cpu_s: 0.5, retransmitted_bytes: 4, ..ServiceCounters::default() };
+        let since = ServiceCounters { cpu_s: 1.5, completed: 9, retransmitted_bytes: 6, ..ServiceCounters::default() };
+        assert_eq!((now.since(&then), then.plus(&since)), (since, now));
     }
 }

@@ -31,6 +31,7 @@ mod launch;
 mod layout;
 mod limit;
 mod measurement;
+mod named;
 mod options;
 mod ours;
 mod peers;
@@ -49,7 +50,7 @@ pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats,
 pub use layout::Layout;
 pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
 pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, parse_size, parse_sizes};
-pub use ours::{Outboard, OutboardBelowMpi, Services};
+pub use ours::{Outboard, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
 pub use recorded::{
     HandedOver, RecordedOptions, RecordedReport, RecordedRow, Way, render_recorded_table, run_recorded,

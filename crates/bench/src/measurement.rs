@@ -1,6 +1,6 @@
 //! One launch of one system with the collectives' program: its samples, size by size.
 
-use crate::job::{ServiceCounters, System};
+use crate::job::ServiceCounters;
 use crate::launch::{Counted, Launching, Said, Talk};
 use crate::limit::refill_time;
 use crate::{BenchError, BenchOptions, LateBy, limit};
@@ -92,7 +92,7 @@ pub(crate) fn measure(
     units: &[u64],
     tick: &dyn Fn(),
 ) -> Result<Launch, BenchError> {
-    let arguments = arguments(options, launching.system, units);
+    let arguments = arguments(options, units);
     launching.run(arguments, time_limit(options), |talk| listen(options, talk, tick))
 }
 
@@ -108,7 +108,7 @@ fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>, tick: &dyn Fn()) -> R
                 phases.push(counted);
                 tick();
             }
-            Said::Idle => idle_cpu_s = phases.pop().and_then(|phase| phase.services?.cpu_s),
+            Said::Idle => idle_cpu_s = phases.pop().and_then(|phase| Some(phase.services?.cpu_s)),
             Said::Row(text) if barrier.is_none() => {
                 barrier = Some(talk.parse::<BarrierLine>(&text)?.barrier);
                 barrier_services = phases.pop().and_then(|phase| phase.services);
@@ -140,14 +140,13 @@ fn size_samples(bytes: u64, text: &str, phases: &[Counted], talk: &Talk<'_, '_>)
     }
 }
 
-fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64]) -> Vec<String> {
+fn arguments(options: &BenchOptions, units: &[u64]) -> Vec<String> {
     let missed = |bytes| options.late.map_or(0, |late| options.call(bytes).result_of_others_bytes(late.rank));
     let sizes: Vec<String> =
         options.sizes.iter().zip(units).map(|(bytes, units)| format!("{bytes}:{units}:{}", missed(*bytes))).collect();
     let mut arguments = vec![
         format!("collective={}", options.collective.name()),
         format!("sizes={}", sizes.join(",")),
-        format!("tests={}", options.test_calls),
         format!("refill-ns={}", refill_time(&options.setup.lab.link()).as_nanos()),
     ];
     if let Some(idle) = options.idle {
@@ -160,9 +159,6 @@ fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64]) -> Vec<
             LateBy::PureTimes(times) => format!("late-times={times}"),
         });
         arguments.push(format!("late-silent={}", u8::from(late.silent)));
-    }
-    if options.setup.comm_core && options.pin_progress {
-        arguments.extend(system.progress_core().map(|core| format!("others-core={core}")));
     }
     arguments
 }

@@ -243,8 +243,8 @@ fn idle_percent(options: &BenchOptions, launches: &[Launch]) -> Option<f64> {
 
 /// Calls per repetition that the services completed, beyond those of a repetition that only has a barrier.
 fn offloaded_calls(options: &BenchOptions, launches: &[Launch], services: Option<ServiceCounters>) -> Option<f64> {
-    let barriers = sum_services(launches.iter().map(|launch| launch.barrier_services))?.completed?;
-    let beyond = services?.completed? as f64 - barriers as f64;
+    let barriers = sum_services(launches.iter().map(|launch| launch.barrier_services))?.completed;
+    let beyond = services?.completed as f64 - barriers as f64;
     Some(beyond / f64::from(options.setup.ranks() * options.setup.all_repetitions()))
 }
 

@@ -53,7 +53,6 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
     let sizes = [0, 1, 65_536];
     let mut options = options(&sizes);
     options.setup.comm_core = true;
-    options.pin_progress = true;
     options.setup.rounds = 2;
     let charts = tempfile::tempdir()?;
     options.setup.plot = Some(charts.path().to_owned());
@@ -142,7 +141,7 @@ fn several_ranks_per_host() -> Result<(), Failed> {
 fn every_collective_of_two_ranks_per_host() -> Result<(), Failed> {
     for (at, collective) in Collective::ALL.into_iter().enumerate() {
         let mut options = options(if collective.has_bytes() { &[0, 64, 40_000] } else { &[0] });
-        options.collective = collective;
+        options.collective = *collective;
         (options.setup.ranks_per_host, options.setup.repetitions) = (2, 2);
         options.setup.layout = if at.is_multiple_of(2) { Layout::Contiguous } else { Layout::Strided };
         for row in &measured(&options)?.rows {

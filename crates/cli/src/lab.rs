@@ -17,21 +17,15 @@ pub(crate) enum LabCommand {
         spec: LabSpec,
         #[command(flatten)]
         links: LinkArgs,
-        /// Name, when there is more than one
-        #[arg(long)]
-        name: Option<String>,
+        #[command(flatten)]
+        name: Name,
     },
     /// End it
-    Down {
-        /// Name, when there is more than one
-        #[arg(long)]
-        name: Option<String>,
-    },
+    Down(Name),
     /// Run a command on one of its hosts
     Exec {
-        /// Name, when there is more than one
-        #[arg(long)]
-        name: Option<String>,
+        #[command(flatten)]
+        name: Name,
         /// h1, h2, ...
         host: String,
         /// The command and its arguments
@@ -39,13 +33,22 @@ pub(crate) enum LabCommand {
         command: Vec<OsString>,
     },
     /// Bytes and packets of every port
-    Counters {
-        /// Name, when there is more than one
-        #[arg(long)]
-        name: Option<String>,
-    },
+    Counters(Name),
     /// The clusters that are up
     List,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Name {
+    /// Name, when there is more than one
+    #[arg(long)]
+    name: Option<String>,
+}
+
+impl Name {
+    fn get(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
 }
 
 /// What the links are like.
@@ -91,17 +94,17 @@ impl LinkArgs {
 pub(crate) fn lab(command: LabCommand) -> Result<ExitCode, CliError> {
     match command {
         LabCommand::Up { spec, links, name } => {
-            let lab = Lab::up(name.as_deref(), &links.apply(spec)?)?;
+            let lab = Lab::up(name.get(), &links.apply(spec)?)?;
             println!("{hosts} hosts, h1 to h{hosts}, are up; outboard lab exec h1 COMMAND", hosts = lab.spec().hosts());
         }
-        LabCommand::Down { name } => Lab::down(name.as_deref())?,
+        LabCommand::Down(name) => Lab::down(name.get())?,
         LabCommand::Exec { name, host, command } => {
-            let lab = Lab::attach(name.as_deref())?;
+            let lab = Lab::attach(name.get())?;
             outboard_lab::exit_like(lab.exec(&host, &command)?);
         }
-        LabCommand::Counters { name } => {
+        LabCommand::Counters(name) => {
             println!("host    sent bytes  packets  dropped    received bytes  packets  dropped");
-            let lab = Lab::attach(name.as_deref())?;
+            let lab = Lab::attach(name.get())?;
             print_counters(&lab.counters()?);
             let pcie = lab.pcie_counters()?;
             if !pcie.is_empty() {

@@ -295,13 +295,13 @@ impl ServiceStats for DaemonStats {
     fn read(&mut self) -> Result<ServiceCounters, LaunchError> {
         let reports: Vec<Report> = self.reports().collect::<Result<_, _>>()?;
         Ok(ServiceCounters {
-            cpu_s: Some(reports.iter().map(|r| r.cpu_user_s + r.cpu_system_s).sum()),
-            completed: Some(reports.iter().map(|r| r.counters.completed).sum()),
-            retransmitted_bytes: Some(reports.iter().map(|r| r.counters.retransmitted_bytes).sum()),
-            late_arrivals: Some(reports.iter().map(|r| r.counters.late_arrivals).sum()),
-            entries: Some(reports.iter().map(|r| r.present.submissions).sum()),
-            frames: Some(reports.iter().map(|r| r.counters.frames).sum()),
-            control_frames: Some(reports.iter().map(|r| r.counters.control_frames).sum()),
+            cpu_s: reports.iter().map(|r| r.cpu_user_s + r.cpu_system_s).sum(),
+            completed: reports.iter().map(|r| r.counters.completed).sum(),
+            retransmitted_bytes: reports.iter().map(|r| r.counters.retransmitted_bytes).sum(),
+            late_arrivals: reports.iter().map(|r| r.counters.late_arrivals).sum(),
+            entries: reports.iter().map(|r| r.present.submissions).sum(),
+            frames: reports.iter().map(|r| r.counters.frames).sum(),
+            control_frames: reports.iter().map(|r| r.counters.control_frames).sum(),
         })
     }
 }
