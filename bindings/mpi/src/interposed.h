@@ -53,7 +53,7 @@ typedef MPI_Info info_handle;
 #define SEND_UNEVEN_GIVEN {BUFFER_OF(sendbuf), sendcounts, sdispls, 0, TYPE_OF(sendtype)}
 #define RECEIVE_UNEVEN(P) P(output, recvbuf) P(numbers, recvcounts) P(numbers, rdispls) P(type_handle, recvtype)
 #define RECEIVE_UNEVEN_GIVEN {BUFFER_OF(recvbuf), recvcounts, rdispls, 0, TYPE_OF(recvtype)}
-/* A vector to reduce; what is received tells its count and datatype. */
+/* A vector to reduce, with the count and datatype of the receive side. */
 #define SEND_VECTOR(P) P(input, sendbuf)
 #define SEND_VECTOR_GIVEN {BUFFER_OF(sendbuf), NULL, NULL, 0, MPI_DATATYPE_NULL}
 /* Of a vector as many elements as the list says for this rank. */

@@ -26,7 +26,7 @@
 
 /* MPI's progress is called this often between two sleeps; it looks at sockets at every eighth call. */
 #define PROGRESS_CALLS 8
-/* A sleep is that long at most: what other ranks ask of this one's MPI library waits no longer. */
+/* No sleep is longer, since messages of other ranks to this rank's MPI library wait meanwhile. */
 #define LONGEST_SLEEP_MS 4
 #define SLEEPS_AT_ONCE 64
 #define BUCKETS 256

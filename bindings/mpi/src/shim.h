@@ -141,7 +141,7 @@ struct piece {
     uint64_t elements;
 };
 
-/* Where the bytes of a collective go when it has ended: `bounce` is NULL when none was needed. What arrives in it is the
+/* Where the bytes of a collective go when it has ended: `bounce` is NULL when none was needed; it holds the
  * pieces one after another. */
 struct landing {
     void *bounce;
@@ -193,9 +193,9 @@ struct sides {
     uint64_t *lists;
 };
 
-/* The side is one run of elements, or a block for each of `ranks`. */
+/* The side is one run of elements, or the blocks of all `ranks`, whether all alike or by rank. */
 void side_run(struct side *side, const struct given *given, uint64_t elements);
-void side_blocks(struct side *side, const struct given *given, int ranks);
+void side_of_all(struct side *side, const struct given *given, int ranks);
 /* The side is the block of `rank` that lies, or is to come, in place among those of another buffer. Returns an MPI error
  * code. */
 int side_of_rank(struct side *side, const struct given *given, int rank);

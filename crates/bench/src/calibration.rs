@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The core that ranks have to themselves where there is a communication core.
 pub(crate) const RANKS_CORE: u32 = 0;
 const NAME: &str = "calibration";
-/// The first order; grown until it takes long enough to tell.
+/// The first number of units; doubled until the loop takes [`LONG_ENOUGH_MS`].
 const FIRST_UNITS: u64 = 10_000;
 /// Long against the slices in which processes take turns on a core.
 const LONG_ENOUGH_MS: f64 = 200.0;

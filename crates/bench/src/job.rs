@@ -25,7 +25,7 @@ const OUTPUT_SHOWN: u64 = 4096;
 pub trait System {
     /// Name in the report.
     fn name(&self) -> String;
-    /// Algorithm by which it carries out a call, as far as it tells; `auto` where it does not.
+    /// The algorithm that carries out a call; `auto` where the system does not say.
     fn algorithm(&self, call: &Call) -> String;
     /// How the measuring program is built for it.
     fn toolchain(&self) -> Toolchain;
@@ -46,7 +46,7 @@ pub struct Job<'a> {
     pub program: &'a Path,
     /// Its arguments.
     pub arguments: &'a [String],
-    /// Service processes and progress threads belong on core 1, ranks on core 0 (where the program puts itself).
+    /// Service processes and progress threads belong on core 1, ranks on core 0, to which the program binds itself.
     pub comm_core: bool,
     /// A directory for the outputs of the programs, and for what else the launch needs; gone after the run.
     pub directory: &'a Path,
@@ -221,7 +221,7 @@ impl Process {
         Ok(self.status)
     }
 
-    /// Whether [`Self::status`] has told of its end.
+    /// Whether [`Self::status`] has seen the end.
     pub(crate) fn was_seen_to_end(&self) -> bool {
         self.status.is_some()
     }
@@ -268,7 +268,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs a tool that nobody talks to; what it said is the error when it fails or takes longer than `limit`.
+/// Runs a tool without input; its output is the error when it fails or takes longer than `limit`.
 pub(crate) fn run_tool(command: Command, limit: &Timespec) -> Result<(), String> {
     let line = format!("{command:?}");
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;

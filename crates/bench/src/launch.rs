@@ -109,7 +109,7 @@ impl Launching<'_> {
 }
 
 impl Talk<'_, '_> {
-    /// What is said next; phases end before they are told. `during` says in errors what was going on.
+    /// What is said next; phases end before they are told. `during` is the activity that errors name.
     pub(crate) fn next(&mut self, during: &str) -> Result<Said, BenchError> {
         let text = self.line.receive_more(&mut self.watch, during)?;
         match text.split_once(' ').unwrap_or((&text, "")) {
@@ -134,7 +134,7 @@ impl Talk<'_, '_> {
     }
 
     fn read_counters(&mut self) -> Result<Counted, BenchError> {
-        let wire_bytes = self.lab.counters()?.iter().map(|port| port.tx_bytes + port.rx_bytes).sum();
+        let wire_bytes = self.lab.counters()?.iter().map(|port| port.tx.bytes + port.rx.bytes).sum();
         let name = self.watch.system().to_owned();
         let services = match &mut self.watch.running().stats {
             Some(stats) => Some(stats.read().map_err(|source| BenchError::Launch { system: name, source })?),

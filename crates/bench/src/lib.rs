@@ -55,7 +55,7 @@ pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
 pub use recorded::{
     HandedOver, RecordedOptions, RecordedReport, RecordedRow, Way, render_recorded_table, run_recorded,
 };
-pub use report::{Cost, LateRow, LossRow, Overlap, Report, Row, Spread, Subject, ThreadCpu};
+pub use report::{Cost, LateRow, Limits, LossRow, Overlap, Report, Row, Spread, Subject, ThreadCpu};
 pub use run::run;
 pub use setup::{Setup, default_peers_dir};
 pub use table::{render as render_table, render_by_size};

@@ -1,5 +1,5 @@
-//! What no system can beat: the time and the wire bytes of a collective on a star of equal links, whose switch copies
-//! (multicast) and does not compute.
+//! Lower bounds of the time and the wire bytes of a collective on a star of equal links, whose switch copies (multicast) and
+//! does not compute.
 //!
 //! With N the bytes of a call, R ranks on each of H hosts, P = RH ranks, B the rate of a link each way:
 //!
@@ -15,7 +15,7 @@
 //! | scan | N/B | 2N(H-1) | as a chain of hosts, at best: in contiguous order |
 //! | barrier | 0 | 0 | no bytes of the program |
 //!
-//! An aggregator in the switch would reduce in N/B, and an allreduce likewise; there is none here, so it is no limit.
+//! An aggregator in the switch would reduce, and allreduce, in N/B; the emulated switch has none.
 
 use crate::Collective;
 use outboard_lab::LinkLimits;
@@ -51,7 +51,7 @@ impl Call {
         self.hosts * self.ranks_per_host
     }
 
-    /// Bytes of a rank's result that others contribute to: what it must be brought when it calls late.
+    /// Bytes of a rank's result that others contribute to, and that have to reach the rank when it calls late.
     pub(crate) fn result_of_others_bytes(&self, rank: u32) -> u64 {
         self.traffic(rank).missed
     }
@@ -97,10 +97,10 @@ impl Call {
 
 /// Bytes that a call moves: the table of this module, and what a late rank has to do with it.
 struct Traffic {
-    /// Of the late rank's result what others contribute to.
+    /// Into the late rank's result, from other ranks.
     missed: u64,
-    /// What others wait for until the late rank has called, over the busiest link; none where it depends on where ranks lie
-    /// whether they cross one.
+    /// From the late rank, over the busiest link, for ranks that wait for it; 0 where it depends on the layout whether they
+    /// cross a link.
     owed: u64,
     /// Over the busiest link, one way.
     busiest: u64,
@@ -119,8 +119,8 @@ pub fn limit_ms(call: &Call, link: &LinkLimits) -> f64 {
     beyond_burst.max(0.0) / link.rate_bits_per_s() as f64 * 1e3
 }
 
-/// Milliseconds that the links need, without bursts, for what a rank has for those on other hosts, each block once: nobody
-/// who waits for that can end earlier after the rank's call.
+/// Milliseconds that the links need, without bursts, for a rank's contribution to ranks of other hosts, each block once: no
+/// rank that waits for it can end earlier after the rank's call.
 pub(crate) fn contribution_ms(call: &Call, rank: u32, link: &LinkLimits) -> f64 {
     call.traffic(rank).owed as f64 * 8.0 / link.rate_bits_per_s() as f64 * 1e3
 }

@@ -7,14 +7,14 @@ use crate::{BenchError, BenchOptions, LateBy, limit};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// What one launch found.
+/// The samples of one launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) library: String,
     /// Processes that must outlive the ranks.
     pub(crate) service_processes: usize,
     pub(crate) barrier: Phase,
-    /// Counters of the services over all repetitions of the barrier: what starting a repetition takes by itself.
+    /// Counters of the services over all repetitions of the barrier: the share of starting a repetition.
     pub(crate) barrier_services: Option<ServiceCounters>,
     /// Processor time of the services while nobody called anything, in seconds; `None` where that is not known.
     pub(crate) idle_cpu_s: Option<f64>,
@@ -22,7 +22,7 @@ pub(crate) struct Launch {
     pub(crate) sizes: Vec<SizeSamples>,
 }
 
-/// What one launch found for one size.
+/// The samples of one launch for one size.
 #[derive(Clone, Debug)]
 pub(crate) struct SizeSamples {
     /// `None` where no rank is late.
@@ -33,17 +33,17 @@ pub(crate) struct SizeSamples {
     pub(crate) wire_bytes: u64,
     /// Counters of the services over all pure repetitions.
     pub(crate) services: Option<ServiceCounters>,
-    /// What the compute loop took alone just before and after the launch; the calibration adds it, but with a communication
-    /// core, where [`Phase::loops_ms`] tells it.
+    /// Time of the compute loop alone just before and after the launch, measured by the calibration; empty with a
+    /// communication core, where [`Phase::loops_ms`] has it.
     pub(crate) alone_ms: Vec<f64>,
 }
 
 /// What belongs to a late rank, as the program sends it.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct LatenessSamples {
-    /// How late it was told to be.
+    /// By how much it was late.
     pub(crate) by_ms: f64,
-    /// What copying memory takes it, of as many bytes as others contribute to its result; some times over.
+    /// The late rank's times to copy as many bytes as other ranks contribute to its result.
     pub(crate) copy_ms: Vec<f64>,
     /// As the pure phase, with the rank on time.
     pub(crate) punctual: Phase,

@@ -79,7 +79,7 @@ impl Outboard {
         Ok(Self { name, algorithm: Box::new(algorithm), toolchain, launch: Box::new(launch) })
     }
 
-    /// Says in the report what tells it from others of its kind.
+    /// Adds `variant` to the name, for systems that differ in one setting.
     #[must_use]
     pub fn with_variant(mut self, variant: Option<&str>) -> Self {
         if let Some(variant) = variant {

@@ -44,7 +44,12 @@ impl Report {
             points,
         };
         let latency = points(|row| row.cost.time_ms.median);
-        let time = points(|row| if row.raw_limit_ms > 0.0 { row.cost.time_ms.median / row.raw_limit_ms } else { 0.0 });
+        let time =
+            points(
+                |row| {
+                    if row.limits.raw_limit_ms > 0.0 { row.cost.time_ms.median / row.limits.raw_limit_ms } else { 0.0 }
+                },
+            );
         let wire = points(|row| match row.multicast_minimum_bytes {
             0 => 0.0,
             minimum => row.cost.wire_bytes / minimum as f64,
@@ -68,7 +73,7 @@ impl Report {
 pub struct Subject {
     /// Name of the system: `outboard`, `mpich`, ...
     pub system: String,
-    /// What the library says that it is.
+    /// The library's own name and version.
     pub library: String,
     /// Algorithm that carried calls out, as far as the system tells; `auto` where it does not.
     pub algorithm: String,
@@ -105,7 +110,7 @@ impl Subject {
     }
 }
 
-/// What a repetition takes, and whether its results were right.
+/// Time, bytes and processor time of a repetition, and whether its results were right.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// Measured repetitions of all rounds together, per phase.
@@ -170,19 +175,14 @@ pub struct Row {
     /// Of pure communication, post and wait.
     #[serde(flatten)]
     pub cost: Cost,
-    /// Least time at the rate of the links, the burst of the token buckets taken into account.
-    pub limit_ms: f64,
-    /// Least time at the rate of the links without bursts ([`limit::raw_limit_ms`]).
-    pub raw_limit_ms: f64,
-    /// Median time over [`Row::limit_ms`]; `None` where the limit is 0. Judged from 1 MiB on.
-    pub ratio_to_limit: Option<f64>,
+    /// What the time is to be judged by.
+    #[serde(flatten)]
+    pub limits: Limits,
     /// The system's own barrier, of the slowest rank.
     pub barrier_ms: Spread,
-    /// Below 1 MiB: the limit and three of the system's median barriers, which time is to be judged by there.
-    pub limit_and_barriers_ms: Option<f64>,
     /// Payload that cannot be done without, over all switch ports.
     pub multicast_minimum_bytes: u64,
-    /// What remains for the program meanwhile.
+    /// How much of the call computing hides.
     pub overlap: Overlap,
     /// Processor time of a rank's own thread per call in pure communication, where it waits for the end.
     pub thread_cpu_waiting: ThreadCpu,
@@ -310,30 +310,35 @@ impl From<Loss> for LossRow {
 pub struct LateRow {
     /// The rank.
     pub rank: u32,
-    /// How late it was told to be: where that depends on the system's own time, the median of the rounds.
+    /// By how much it was late: where that depends on the system's own time, the median of the rounds.
     pub ms: f64,
-    /// Nothing was sent to it or got from it: the others' time is one among the others.
+    /// It exchanged no blocks, so the others' time is that of a call among themselves.
     pub silent: bool,
     /// How long it then waited for its result: median.
     pub own_ms: f64,
-    /// What copying memory takes it, of as many bytes as others contribute to its result: median of its processor time.
+    /// The late rank's processor time to copy as many bytes as other ranks contribute to its result: median.
     pub copy_ms: f64,
-    /// The slowest of the others, from the start: median.
+    /// Time of the slowest other rank, from the start: median.
     pub others_ms: f64,
     /// The same from the late rank's call on; negative where they had ended before it called.
     pub others_after_call_ms: f64,
-    /// What the links need without bursts for what the late rank has for others, who cannot end earlier after its call.
+    /// The links' time, without bursts, for the late rank's contribution: the other ranks cannot end earlier after its call.
     pub contribution_ms: f64,
-    /// The same with the late rank on time, in the same run: what [`LateRow::others_ms`] is where it delays nobody.
+    /// [`LateRow::others_ms`] of the same run with the late rank on time.
     pub punctual_ms: f64,
 }
 
-/// The limits of one size, filled into a row.
-pub(crate) struct Limits {
-    pub(crate) limit_ms: f64,
-    pub(crate) raw_limit_ms: f64,
-    pub(crate) ratio_to_limit: Option<f64>,
-    pub(crate) limit_and_barriers_ms: Option<f64>,
+/// The limits of one size, and the time beside them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Least time at the rate of the links, the burst of the token buckets taken into account.
+    pub limit_ms: f64,
+    /// Least time at the rate of the links without bursts ([`limit::raw_limit_ms`]).
+    pub raw_limit_ms: f64,
+    /// Median time over [`Limits::limit_ms`]; `None` where the limit is 0. Judged from 1 MiB on.
+    pub ratio_to_limit: Option<f64>,
+    /// Below 1 MiB: the limit and three of the system's median barriers, which time is to be judged by there.
+    pub limit_and_barriers_ms: Option<f64>,
 }
 
 impl Limits {
@@ -399,11 +404,13 @@ pub(crate) mod tests {
             subject: subject(system),
             bytes_per_rank,
             cost: cost(ms),
-            limit_ms: 24.64,
-            raw_limit_ms: 25.17,
-            ratio_to_limit: Some(ms / 24.64),
+            limits: Limits {
+                limit_ms: 24.64,
+                raw_limit_ms: 25.17,
+                ratio_to_limit: Some(ms / 24.64),
+                limit_and_barriers_ms: None,
+            },
             barrier_ms: Spread::of(&[0.2]),
-            limit_and_barriers_ms: None,
             multicast_minimum_bytes: 16_777_216,
             overlap: Overlap::new(28.9, 30.0, ms),
             thread_cpu_waiting: ThreadCpu::of(&[4.0], &[250.0]),
@@ -436,8 +443,8 @@ pub(crate) mod tests {
     fn rows_have_the_documented_fields_and_survive_json() {
         let row = through_json(row("mpich", 1 << 20, 27.0));
         let fields = "collective system algorithm ranks ranks_per_host layout bytes_per_rank repetitions limit_ms \
-            ratio_to_limit wire_bytes host_cpu_s thread_cpu_waiting thread_cpu_computing service_cpu_s offloaded_calls retransmitted_bytes \
-            late_arrivals verified comm_core lab mtu loss";
+            ratio_to_limit wire_bytes host_cpu_s thread_cpu_waiting thread_cpu_computing service_cpu_s offloaded_calls \
+            retransmitted_bytes late_arrivals verified comm_core lab mtu loss";
         for field in fields.split_whitespace() {
             assert!(row.get(field).is_some(), "{field}");
         }

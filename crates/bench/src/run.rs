@@ -107,8 +107,8 @@ fn entrants<'a>(
     systems.map(|system| Ok(Entrant { system, program: build(system)? })).collect()
 }
 
-/// Starts the cluster and launches every entrant in each round, so that systems alternate; what `measure` found of each, one
-/// per round.
+/// Starts the cluster and launches every entrant in each round, so that systems alternate. For each entrant the results of
+/// `measure`, one per round.
 fn go_through<T>(
     setup: &Setup,
     entrants: &[Entrant<'_>],
@@ -166,7 +166,6 @@ fn row(
         false => all(|sample| &sample.alone_ms).median,
     };
     let barrier_ms = Spread::of(&barriers);
-    let limits = Limits::new(&call, &options.setup.lab.link(), time_ms.median, barrier_ms.median);
     let services = sum_services(samples.iter().map(|sample| sample.services));
     let phases = samples.iter().flat_map(|sample| {
         [Some(&sample.pure), Some(&sample.overall), sample.lateness.as_ref().map(|late| &late.punctual)]
@@ -184,11 +183,8 @@ fn row(
             services,
             wrong_results: phases.flatten().map(|phase| phase.wrong).sum(),
         }),
-        limit_ms: limits.limit_ms,
-        raw_limit_ms: limits.raw_limit_ms,
-        ratio_to_limit: limits.ratio_to_limit,
+        limits: Limits::new(&call, &options.setup.lab.link(), time_ms.median, barrier_ms.median),
         barrier_ms,
-        limit_and_barriers_ms: limits.limit_and_barriers_ms,
         multicast_minimum_bytes: limit::multicast_minimum_bytes(&call),
         overlap: Overlap::new(compute_ms, overall_ms, time_ms.median),
         thread_cpu_waiting: thread_cpu(samples, |sample| &sample.pure),

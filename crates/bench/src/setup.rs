@@ -1,4 +1,4 @@
-//! What every kind of run has: the cluster, who runs where on it, who is compared, how often.
+//! What every kind of run has: the cluster, the ranks' places on it, the systems that are compared, the repetitions.
 
 use crate::options::check_count;
 use crate::{Layout, OptionError, Peer};

@@ -126,7 +126,7 @@ fn print_counters(links: &[PortCounters]) {
     for c in links {
         println!(
             "h{:<4} {:>12} {:>8} {:>8}    {:>14} {:>8} {:>8}",
-            c.host, c.tx_bytes, c.tx_packets, c.tx_drops, c.rx_bytes, c.rx_packets, c.rx_drops
+            c.host, c.tx.bytes, c.tx.packets, c.tx.drops, c.rx.bytes, c.rx.packets, c.rx.drops
         );
     }
 }

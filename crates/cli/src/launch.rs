@@ -71,7 +71,7 @@ impl DaemonArgs {
         self.service_processes.count(ranks.div_ceil(hosts), placement::cores() / hosts)
     }
 
-    /// The flags that all daemons share; `name` is that of this one in `directory`.
+    /// The flags that all daemons share; `name` names this daemon's files in `directory`.
     fn flags(&self, command: &mut Command, directory: &Path, name: &str) {
         if self.trace {
             command.arg("--trace").arg(directory.join(format!("trace-{name}.json")));
@@ -127,7 +127,7 @@ impl Daemons {
             let mut command = daemon_command(enter(lab, node)?, socket, directory, &name)?;
             command.arg("--stats").arg(stats_socket(directory, &name));
             command.args(["--interface", "eth0", "--algorithm", &args.algorithm]);
-            command.arg("--link-rate").arg(lab.link().rate_bits_per_s().to_string());
+            command.arg("--link-rate").arg(lab.spec().link().rate_bits_per_s().to_string());
             command.arg("--chains").arg(args.chains.to_string());
             command.arg("--subgroups").arg(args.subgroups.to_string());
             args.flags(&mut command, directory, &name);
@@ -209,7 +209,7 @@ fn dock_address(host: u16, number: u32) -> SocketAddr {
     SocketAddr::from((Node::Dpu(host).address(), DOCK_PORT + number as u16))
 }
 
-/// What daemons and relays of one job know and others do not.
+/// The secret of one job's daemons and relays.
 fn relay_key() -> Result<String, LaunchError> {
     let mut bytes = [0; 16];
     let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
@@ -228,7 +228,7 @@ fn ready_fifo(directory: &Path, host: &str) -> PathBuf {
     directory.join(format!("ready-{host}"))
 }
 
-/// The pipe through which a program tells that it is ready; one of an earlier job in the directory does as well.
+/// The pipe through which a program reports that it is ready; a pipe of an earlier job in the directory is used again.
 fn make_ready_fifo(directory: &Path, host: &str) -> Result<PathBuf, LaunchError> {
     let fifo = ready_fifo(directory, host);
     match rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR) {

@@ -104,7 +104,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
         report(daemons, args.report);
     }
     if let Some(output) = &args.trace {
-        // They write the last of it when they end.
+        // Daemons write the last events when they end.
         drop(daemons);
         let parts = trace::parts(directory.path()).map_err(CliError::system("the traces of the job"))?;
         trace::join(&parts, output)?;

@@ -131,6 +131,17 @@ pub struct SetupFailure {
     pub reason: String,
 }
 
+/// Says where a step failed, and which.
+pub(crate) trait InStep<T> {
+    fn in_step(self, place: &str, step: impl Into<String>) -> Result<T, SetupFailure>;
+}
+
+impl<T, E: Into<io::Error>> InStep<T> for Result<T, E> {
+    fn in_step(self, place: &str, step: impl Into<String>) -> Result<T, SetupFailure> {
+        self.map_err(|error| SetupFailure::new(place, step, error.into()))
+    }
+}
+
 impl SetupFailure {
     pub(crate) fn new(place: &str, step: impl Into<String>, reason: impl ToString) -> Self {
         Self { place: place.to_owned(), step: step.into(), reason: reason.to_string() }

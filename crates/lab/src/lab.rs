@@ -3,7 +3,7 @@
 use crate::holder::{self, EXEC_VERB, SHELL_VERB, SWITCH_VERB};
 use crate::message::{self, LinkCounters, SwitchReply, SwitchRequest};
 use crate::state::{Registry, State};
-use crate::{LabError, LabSpec, LinkLimits, PortCounters, exec, switch};
+use crate::{LabError, LabSpec, PortCounters, exec, switch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::ffi::{OsStr, OsString};
@@ -190,11 +190,6 @@ impl Lab {
     /// The lab's shape.
     pub fn spec(&self) -> &LabSpec {
         &self.spec
-    }
-
-    /// The limits of every link.
-    pub fn link(&self) -> LinkLimits {
-        self.spec.link()
     }
 
     /// IPv4 address of `host` (from 1).

@@ -52,7 +52,7 @@ mod state;
 mod switch;
 mod tools;
 
-pub use counters::PortCounters;
+pub use counters::{PortCounters, Traffic};
 pub use error::{LabError, SetupFailure};
 pub use exec::exit_like;
 pub use holder::holder_main_if_requested;

@@ -7,7 +7,7 @@ use crate::launch::{Counted, Launching, Said, Talk};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// What one launch found.
+/// The samples of one launch.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     pub(super) library: String,
@@ -15,7 +15,7 @@ pub(super) struct Launch {
     pub(super) grids: Vec<GridSamples>,
 }
 
-/// What one launch found for one grid.
+/// The samples of one launch for one grid.
 #[derive(Clone, Debug)]
 pub(super) struct GridSamples {
     pub(super) line: GridLine,

@@ -33,7 +33,7 @@ pub fn render(report: &FftReport) -> String {
         + &different_bits(&sorted)
 }
 
-/// How much of a system that is called ours was ours.
+/// How many of the exchanges service processes carried out.
 fn offloading(row: &FftRow) -> Option<String> {
     let offloaded = row.offloaded_exchanges?;
     let verdict = if offloaded < OFFLOADED_FROM * f64::from(row.exchanges) { "NOT OFFLOADED: " } else { "" };

@@ -7,7 +7,7 @@ use crate::{BenchError, limit};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// What one launch found.
+/// The samples of one launch.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     pub(super) library: String,
@@ -15,7 +15,7 @@ pub(super) struct Launch {
     pub(super) samples: Vec<WaySamples>,
 }
 
-/// What one launch found for one size and way.
+/// The samples of one launch for one size and way.
 #[derive(Clone, Debug)]
 pub(super) struct WaySamples {
     pub(super) line: WayLine,

@@ -50,17 +50,17 @@ pub struct RecordedRow {
     pub way: Way,
     /// Bytes of the block that each rank has for each other.
     pub block_bytes: u64,
-    /// Of a call of all messages. Times are of calls that all ranks began together; all else was counted while they called
-    /// again and again.
+    /// Of a call of all messages. Times are of calls that all ranks began together; everything else was counted over calls in a
+    /// row.
     #[serde(flatten)]
     pub cost: Cost,
     /// Processor time of a rank's own thread per call, where it waits for the end.
     pub thread_cpu: ThreadCpu,
-    /// What a service process has of its ranks for a call; `None` where there are no service processes.
+    /// Entries and frames of a call; `None` where there are no service processes.
     pub handed_over: Option<HandedOver>,
 }
 
-/// What is said for one call of all messages on all ranks.
+/// Entries and frames of one call of all messages, on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HandedOver {
     /// Entries of each rank for its service process (GP-5).

@@ -67,7 +67,7 @@ fn cells(row: &RecordedRow) -> [String; HEADINGS.len()] {
     ]
 }
 
-/// What a recorded call takes of what the messages take one by one.
+/// The figures of recorded calls, divided by those of messages one by one.
 fn ratios(recorded: &RecordedRow, basic: &RecordedRow) -> [String; HEADINGS.len()] {
     let ratio = |of: &dyn Fn(&RecordedRow) -> Option<f64>| match (of(recorded), of(basic)) {
         (Some(recorded), Some(basic)) if basic > 0.0 => format!("x {:.2}", recorded / basic),

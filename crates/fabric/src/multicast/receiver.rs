@@ -189,7 +189,7 @@ impl MulticastReceiver {
     /// Replaces the content of `batch` by datagrams that wait.
     ///
     /// # Errors
-    /// What the kernel says, other than that none wait.
+    /// Any error of the kernel but `EAGAIN`.
     pub fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
         batch.bursts.clear();
         let mut arguments = Arguments::new();

@@ -17,7 +17,7 @@ use crate::PeerId;
 /// Bytes of a prefix.
 pub(super) const PREFIX: usize = 16;
 
-/// Who sent a message, by which connection, at which place.
+/// Sender, connection and position of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Prefix {
     pub(super) from: PeerId,
@@ -46,7 +46,7 @@ impl Prefix {
     }
 }
 
-/// What a message is to its stream.
+/// How a message relates to its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     /// The one that is due.

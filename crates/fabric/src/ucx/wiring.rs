@@ -258,7 +258,7 @@ impl Wiring {
         let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref());
     }
 
-    /// What a status says about a peer.
+    /// The loss of a peer that a status means.
     pub(super) fn loss(&self, status: Status) -> PeerLoss {
         match status {
             // Its TCP transport calls a reset connection an endpoint timeout.
