@@ -19,6 +19,20 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::time::Duration;
 
+/// A limit far beyond what any system that works needs: starting, and fifty times `links_s` that the links need beside
+/// `own_s` of the program's own work.
+pub(crate) fn time_limit(links_s: f64, own_s: f64) -> Duration {
+    const STARTING_S: f64 = 60.0;
+    const SLOWNESS: f64 = 50.0;
+    Duration::from_secs_f64(STARTING_S + SLOWNESS * links_s + own_s)
+}
+
+/// Seconds in which `ranks` check `bytes` of each other rank at a modest 50 MB/s.
+pub(crate) fn checking_s(ranks: u32, bytes: u64) -> f64 {
+    const CHECKED_PER_S: f64 = 50e6;
+    f64::from(ranks).powi(2) * bytes as f64 / CHECKED_PER_S
+}
+
 /// What is launched.
 pub(crate) struct Launching<'a> {
     pub(crate) setup: &'a Setup,

@@ -1,9 +1,9 @@
 //! One launch of one system with the collectives' program: its samples, size by size.
 
 use crate::job::ServiceCounters;
-use crate::launch::{Counted, Launching, Said, Talk};
+use crate::launch::{self, Counted, Launching, Said, Talk};
 use crate::limit::refill_time;
-use crate::{BenchError, BenchOptions, LateBy, limit};
+use crate::{BenchError, BenchOptions, Call, LateBy, limit};
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -163,26 +163,17 @@ fn arguments(options: &BenchOptions, units: &[u64]) -> Vec<String> {
     arguments
 }
 
-/// Far beyond what any system that works needs: starting, and for each repetition fifty times the limit and the checking
-/// of every byte at a modest 50 MB/s.
 fn time_limit(options: &BenchOptions) -> Duration {
-    const STARTING_S: f64 = 60.0;
-    const SLOWNESS: f64 = 50.0;
-    const CHECKED_PER_S: f64 = 50e6;
     const EVERY_REPETITION_S: f64 = 0.2;
-    let ranks = f64::from(options.setup.ranks());
-    let repetition = |bytes: u64| {
-        let raw = limit::raw_limit_ms(&options.call(bytes), &options.setup.lab.link()) / 1e3;
-        let checked = ranks * ranks * bytes as f64 / CHECKED_PER_S;
-        let (late, times) = match options.late.map(|late| late.by) {
-            Some(LateBy::Time(late)) => (late.as_secs_f64(), 1.0),
-            Some(LateBy::PureTimes(times)) => (0.0, 1.0 + f64::from(times)),
-            None => (0.0, 1.0),
-        };
-        times * (SLOWNESS * raw + EVERY_REPETITION_S) + checked + late
+    let (late_s, times) = match options.late.map(|late| late.by) {
+        Some(LateBy::Time(late)) => (late.as_secs_f64(), 1.0),
+        Some(LateBy::PureTimes(times)) => (0.0, 1.0 + f64::from(times)),
+        None => (0.0, 1.0),
     };
-    let all: f64 = options.sizes.iter().map(|bytes| repetition(*bytes)).sum();
+    let links_s = |call: Call| times * limit::raw_limit_ms(&call, &options.setup.lab.link()) / 1e3;
+    let own_s = |call: Call| times * EVERY_REPETITION_S + launch::checking_s(call.ranks(), call.bytes) + late_s;
+    let (links_s, own_s): (f64, f64) = (options.calls().map(links_s).sum(), options.calls().map(own_s).sum());
     let phases = 3.0 * f64::from(options.setup.repetitions + 2);
-    let idle = options.idle.map_or(0.0, |idle| idle.as_secs_f64());
-    Duration::from_secs_f64(STARTING_S + idle + phases * (all + EVERY_REPETITION_S))
+    let idle_s = options.idle.map_or(0.0, |idle| idle.as_secs_f64());
+    launch::time_limit(phases * links_s, idle_s + phases * (own_s + EVERY_REPETITION_S))
 }

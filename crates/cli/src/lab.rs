@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use outboard_lab::{Lab, LabSpec, LabSummary, LinkLimits, Loss, LossOf, PortCounters};
 
 use crate::error::CliError;
@@ -64,24 +65,19 @@ pub(crate) struct LinkArgs {
     #[arg(long)]
     loss: Option<String>,
     /// Which packets the loss takes
-    #[arg(long, value_enum, default_value = "multicast", requires = "loss")]
-    of: LossKind,
+    #[arg(long, value_parser = loss_of(), default_value = "multicast", requires = "loss")]
+    of: LossOf,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum LossKind {
-    Multicast,
-    All,
+fn loss_of() -> impl TypedValueParser<Value = LossOf> {
+    let of = |text: String| if text == "all" { LossOf::All } else { LossOf::Multicast };
+    PossibleValuesParser::new(["multicast", "all"]).map(of)
 }
 
 impl LinkArgs {
     pub(crate) fn apply(&self, spec: LabSpec) -> Result<LabSpec, CliError> {
-        let of = match self.of {
-            LossKind::Multicast => LossOf::Multicast,
-            LossKind::All => LossOf::All,
-        };
         let wrong = |e: outboard_lab::SpecError| CliError::Failed(e.to_string());
-        let loss = self.loss.as_deref().map(|text| Loss::parse(text, of)).transpose().map_err(wrong)?;
+        let loss = self.loss.as_deref().map(|text| Loss::parse(text, self.of)).transpose().map_err(wrong)?;
         let spec = match (self.pcie, spec.pcie()) {
             (None, _) => spec,
             (Some(rate), Some(_)) => spec.with_dpus(Some(rate)).map_err(wrong)?,

@@ -52,7 +52,7 @@ pub struct LabSummary {
 pub fn list() -> Result<Vec<LabSummary>, LabError> {
     let labs = Registry::open()?.all()?;
     let summary = |(name, state): (String, State)| {
-        let lab = Lab::connect(state.pid, &Lab::outside_sockets(state.pid)).ok()?;
+        let lab = Lab::detached(&state).ok()?;
         Some(LabSummary { name, spec: lab.spec.clone(), pid: state.pid })
     };
     // A lab that ends at this moment is none.
@@ -106,7 +106,7 @@ impl Lab {
         let name = name.unwrap_or(DEFAULT_NAME);
         let registry = Registry::open()?;
         if let Some(state) = registry.find(name)? {
-            let spec = Self::connect(state.pid, &Self::outside_sockets(state.pid)).map(|lab| lab.spec.to_string());
+            let spec = Self::detached(&state).map(|lab| lab.spec.to_string());
             let spec = spec.unwrap_or_else(|_| "not answering".into());
             return Err(LabError::AlreadyUp { name: name.to_owned(), spec, pid: state.pid });
         }
@@ -127,7 +127,7 @@ impl Lab {
         }
         let name = name.unwrap_or(DEFAULT_NAME);
         let state = Registry::open()?.find(name)?.ok_or_else(|| LabError::NotUp { name: name.to_owned() })?;
-        Self::connect(state.pid, &Self::outside_sockets(state.pid))
+        Self::detached(&state)
     }
 
     /// Ends the detached lab called `name` (`default` if `None`); returns when its last process is gone.
@@ -138,8 +138,7 @@ impl Lab {
         let end = |pid| -> io::Result<()> {
             let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
             // A lab that cannot be asked is killed.
-            let asked = Self::connect(state.pid, &Self::outside_sockets(state.pid))
-                .is_ok_and(|lab| lab.tell(&SwitchRequest::End).is_ok());
+            let asked = Self::detached(&state).is_ok_and(|lab| lab.tell(&SwitchRequest::End).is_ok());
             await_end(&pidfd, asked)
         };
         if let Some(pid) = Pid::from_raw(state.pid) {
@@ -153,8 +152,11 @@ impl Lab {
         registry.remove(name)
     }
 
+    fn detached(state: &State) -> Result<Self, LabError> {
+        Self::connect(state.pid, &Self::outside_sockets(state.pid))
+    }
+
     fn connect(pid: i32, sockets: &Path) -> Result<Self, LabError> {
-        let gone = |source| LabError::Gone { place: "the switch".into(), source };
         let control = message::connect(&sockets.join("switch.sock")).map_err(gone)?;
         message::send(&control, &SwitchRequest::Describe, &[]).map_err(gone)?;
         match message::expect(&control).map_err(gone)? {
@@ -177,11 +179,10 @@ impl Lab {
 
     fn tell(&self, request: &SwitchRequest) -> Result<(), LabError> {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        message::send(&*control, request, &[]).map_err(|source| LabError::Gone { place: "the switch".into(), source })
+        message::send(&*control, request, &[]).map_err(gone)
     }
 
     fn ask(&self, request: &SwitchRequest) -> Result<SwitchReply, LabError> {
-        let gone = |source| LabError::Gone { place: "the switch".into(), source };
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         message::send(&*control, request, &[]).map_err(gone)?;
         message::expect(&*control).map_err(gone)
@@ -301,6 +302,10 @@ fn await_end(pidfd: &OwnedFd, asked: bool) -> io::Result<()> {
     rustix::process::pidfd_send_signal(pidfd, Signal::KILL)?;
     rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
     Ok(())
+}
+
+fn gone(source: io::Error) -> LabError {
+    LabError::Gone { place: "the switch".into(), source }
 }
 
 fn unexpected(what: &'static str, reply: SwitchReply) -> LabError {
