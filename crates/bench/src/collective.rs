@@ -1,5 +1,5 @@
-//! The collectives that can be measured. The measuring program has its own table of them (programs/calls.c), with the same
-//! names.
+//! The collectives that can be measured. The measuring program has its own table of them (programs/calls.c), with the
+//! same names.
 
 use crate::named::named;
 
@@ -8,8 +8,8 @@ const ELEMENT_BYTES: u64 = 8;
 
 named! {
     "the name of a collective that is measured, such as allgather",
-    /// What is measured, nonblocking. Roots are rank 0; reductions add 64-bit integers; what takes counts for every rank is
-    /// given equal ones.
+    /// What is measured, nonblocking. Roots are rank 0; reductions add 64-bit integers; what takes counts for every
+    /// rank is given equal ones.
     Collective {
         /// Every rank contributes a block and receives all.
         Allgather = "allgather",

@@ -17,7 +17,8 @@ macro_rules! sources {
 }
 const SOURCES: [(&str, &str); 17] = sources! {
     "calls.c" "calls.h" "collective.c" "calibrate.c" "compute.c" "compute.h" "control.c" "control.h" "fft3d.c"
-    "messages.c" "options.c" "options.h" "repetitions.c" "repetitions.h" "transport.h" "transport_mpi.c" "transport_outboard.c"
+    "messages.c" "options.c" "options.h" "repetitions.c" "repetitions.h" "transport.h"
+    "transport_mpi.c" "transport_outboard.c"
 };
 const FLAGS: [&str; 4] = ["-std=gnu11", "-O2", "-Wall", "-Wextra"];
 const PLAIN_COMPILER: &str = "cc";

@@ -1,7 +1,7 @@
 //! A system under measurement, and what runs while it is measured.
 //!
-//! Invariant: a [`Process`] that is dropped has ended. Programs that launchers start on other hosts end with the cluster
-//! at the latest.
+//! Invariant: a [`Process`] that is dropped has ended. Programs that launchers start on other hosts end with the
+//! cluster at the latest.
 
 use crate::{Call, Layout, Toolchain};
 use outboard_lab::Lab;

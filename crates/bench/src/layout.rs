@@ -16,8 +16,8 @@ named! {
 }
 
 impl Layout {
-    /// Number (from 1) of the host that `rank` of `ranks` runs on. Where `hosts` does not divide `ranks`, the first hosts
-    /// have one more, under either layout.
+    /// Number (from 1) of the host that `rank` of `ranks` runs on. Where `hosts` does not divide `ranks`, the first
+    /// hosts have one more, under either layout.
     pub fn host_of(self, rank: u32, ranks: u32, hosts: u32) -> u32 {
         match self {
             Self::Strided => rank % hosts + 1,

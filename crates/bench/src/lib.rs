@@ -1,5 +1,5 @@
-//! Measures a collective of several systems beside one another on an emulated cluster, a pattern of messages, and a whole
-//! program below them.
+//! Measures a collective of several systems beside one another on an emulated cluster, a pattern of messages, and a
+//! whole program below them.
 //!
 //! ```text
 //!  options --> installation of the peers --> one measuring program per system (one C source, one compute loop)
@@ -16,8 +16,8 @@
 //!   program waits for the word that they were, never at a guessed time.
 //! - Whatever is started has a time limit, and ends with the cluster at the latest.
 //!
-//! Never does: judging a system by its defaults (see [`Peer`] for the settings), changing anything of the machine outside
-//! the cluster and the peers' directory, knowing how Outboard's own daemons are started (see [`System`]).
+//! Never does: judging a system by its defaults (see [`Peer`] for the settings), changing anything of the machine
+//! outside the cluster and the peers' directory, knowing how Outboard's own daemons are started (see [`System`]).
 
 mod calibration;
 mod collective;

@@ -1,5 +1,5 @@
-//! Lower bounds of the time and the wire bytes of a collective on a star of equal links, whose switch copies (multicast) and
-//! does not compute.
+//! Lower bounds of the time and the wire bytes of a collective on a star of equal links, whose switch copies
+//! (multicast) and does not compute.
 //!
 //! With N the bytes of a call, R ranks on each of H hosts, P = RH ranks, B the rate of a link each way:
 //!
@@ -38,8 +38,8 @@ pub struct Call {
     pub hosts: u32,
     /// Ranks on each of them.
     pub ranks_per_host: u32,
-    /// Of a block (what a rank contributes to an allgather or a gather, the root to a broadcast, and of an alltoall or a
-    /// scatter what is for one rank), or of the whole vector of each rank that is reduced.
+    /// Of a block (what a rank contributes to an allgather or a gather, the root to a broadcast, and of an alltoall or
+    /// a scatter what is for one rank), or of the whole vector of each rank that is reduced.
     pub bytes: u64,
     /// One rank sends nothing and gets nothing in an alltoallv.
     pub silent_rank: bool,
@@ -99,8 +99,8 @@ impl Call {
 struct Traffic {
     /// Into the late rank's result, from other ranks.
     missed: u64,
-    /// From the late rank, over the busiest link, for ranks that wait for it; 0 where it depends on the layout whether they
-    /// cross a link.
+    /// From the late rank, over the busiest link, for ranks that wait for it; 0 where it depends on the layout whether
+    /// they cross a link.
     owed: u64,
     /// Over the busiest link, one way.
     busiest: u64,
@@ -119,14 +119,14 @@ pub fn limit_ms(call: &Call, link: &LinkLimits) -> f64 {
     beyond_burst.max(0.0) / link.rate_bits_per_s() as f64 * 1e3
 }
 
-/// Milliseconds that the links need, without bursts, for a rank's contribution to ranks of other hosts, each block once: no
-/// rank that waits for it can end earlier after the rank's call.
+/// Milliseconds that the links need, without bursts, for a rank's contribution to ranks of other hosts, each block
+/// once: no rank that waits for it can end earlier after the rank's call.
 pub(crate) fn contribution_ms(call: &Call, rank: u32, link: &LinkLimits) -> f64 {
     call.traffic(rank).owed as f64 * 8.0 / link.rate_bits_per_s() as f64 * 1e3
 }
 
-/// Payload that crosses the switch ports, in and out, when everything is sent once and received once by every other host
-/// that wants it: the table of this module. Of an alltoallv with a silent rank 2N(P-2)(P-R).
+/// Payload that crosses the switch ports, in and out, when everything is sent once and received once by every other
+/// host that wants it: the table of this module. Of an alltoallv with a silent rank 2N(P-2)(P-R).
 pub fn multicast_minimum_bytes(call: &Call) -> u64 {
     call.traffic(0).ports
 }

@@ -1,7 +1,7 @@
 //! Enums whose values go by name in options and reports.
 
-/// Declares such an enum. A text that names none of its values is an [`OptionError::Text`](crate::OptionError::Text), which
-/// says that it is not `$wanted`.
+/// Declares such an enum. A text that names none of its values is an [`OptionError::Text`](crate::OptionError::Text),
+/// which says that it is not `$wanted`.
 macro_rules! named {
     ($wanted:literal, $(#[$about:meta])* $Type:ident { $($(#[$doc:meta])* $Value:ident = $name:literal),+ $(,)? }) => {
         $(#[$about])*

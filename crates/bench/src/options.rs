@@ -94,8 +94,8 @@ pub struct Lateness {
     pub rank: u32,
     /// How long it sleeps after the others have posted.
     pub by: LateBy,
-    /// An alltoallv sends nothing to it and gets nothing from it. Nobody can end without a block that a late rank has yet
-    /// to name, so only such a call shows whether those who need nothing of it end as if nobody were late.
+    /// An alltoallv sends nothing to it and gets nothing from it. Nobody can end without a block that a late rank has
+    /// yet to name, so only such a call shows whether those who need nothing of it end as if nobody were late.
     pub silent: bool,
 }
 

@@ -28,8 +28,8 @@ pub struct Services {
 
 impl Outboard {
     /// By the C interface. `algorithm` names the one that carries out a call. `include` holds `outboard.h`, `lib` holds
-    /// `liboutboard.so`. `launch` starts a daemon on every host and the job's program as its ranks, in the environment that
-    /// `outboard_group_world` needs.
+    /// `liboutboard.so`. `launch` starts a daemon on every host and the job's program as its ranks, in the environment
+    /// that `outboard_group_world` needs.
     pub fn by_c_interface(
         algorithm: impl Fn(&Call) -> String + 'static,
         include: &Path,
@@ -44,8 +44,9 @@ impl Outboard {
         }
     }
 
-    /// Below an unmodified MPI program, by `LD_PRELOAD`. `algorithm` names the one that carries out a call. `shim` is the
-    /// preloaded library built for `mpi`, which is installed if need be. `start_services` starts a daemon on every host.
+    /// Below an unmodified MPI program, by `LD_PRELOAD`. `algorithm` names the one that carries out a call. `shim` is
+    /// the preloaded library built for `mpi`, which is installed if need be. `start_services` starts a daemon on every
+    /// host.
     ///
     /// # Errors
     /// If `mpi` is no Open MPI, or cannot be installed.

@@ -1,7 +1,7 @@
-//! The MPI libraries measured beside ours, each with the settings that made it fastest on emulated links: yielding instead of
-//! spinning, as ranks share cores. With one rank per host, no shared memory and a progress thread each. With several, the
-//! threads take more of two cores than they give (Intel MPI is four times as slow at 64 KiB), unless they have the
-//! communication core; shared memory among the ranks of a host serves all but MPICH, which is faster over TCP.
+//! The MPI libraries measured beside ours, each with the settings that made it fastest on emulated links: yielding
+//! instead of spinning, as ranks share cores. With one rank per host, no shared memory and a progress thread each. With
+//! several, the threads take more of two cores than they give (Intel MPI is four times as slow at 64 KiB), unless they
+//! have the communication core; shared memory among the ranks of a host serves all but MPICH, which is faster over TCP.
 
 use crate::job::{Job, LaunchError, Process, Running, System};
 use crate::named::named;
@@ -187,8 +187,8 @@ fn switch(on: bool) -> &'static str {
     if on { "1" } else { "0" }
 }
 
-/// The core of each progress thread of a host, one per rank: core 1 where that is for communication, else the two cores in
-/// turn.
+/// The core of each progress thread of a host, one per rank: core 1 where that is for communication, else the two cores
+/// in turn.
 fn intel_progress_cores(ranks_per_host: u32, comm_core: bool) -> String {
     let core = |rank: u32| if comm_core { 1 } else { rank % 2 };
     (0..ranks_per_host).map(|rank| core(rank).to_string()).collect::<Vec<_>>().join(",")

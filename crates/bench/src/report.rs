@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 
-/// With fewer calls offloaded per repetition, another library is measured. Not 1: the first and the last call of a phase may
-/// be counted a moment after the counters were read.
+/// With fewer calls offloaded per repetition, another library is measured. Not 1: the first and the last call of a
+/// phase may be counted a moment after the counters were read.
 const OFFLOADED_FROM: f64 = 0.5;
 
 /// Everything that one run found.
@@ -117,8 +117,8 @@ pub struct Cost {
     pub repetitions: u32,
     /// A repetition, of the slowest rank: of a collective post and wait, without computing.
     pub time_ms: Spread,
-    /// Bytes per repetition over all switch ports, in and out, as the queueing disciplines counted them. The small exchange
-    /// that starts a repetition is among them.
+    /// Bytes per repetition over all switch ports, in and out, as the queueing disciplines counted them. The small
+    /// exchange that starts a repetition is among them.
     pub wire_bytes: f64,
     /// Processor time per repetition of all ranks, progress threads included.
     pub host_cpu_s: f64,
@@ -188,11 +188,12 @@ pub struct Row {
     pub thread_cpu_waiting: ThreadCpu,
     /// The same while computing hides the call: what the call takes from the program (post and completion).
     pub thread_cpu_computing: ThreadCpu,
-    /// What a service process takes of a core while nobody calls anything, in percent: the mean of all; `None` where that
-    /// was not measured or the system has none.
+    /// What a service process takes of a core while nobody calls anything, in percent: the mean of all; `None` where
+    /// that was not measured or the system has none.
     pub idle_service_cpu_percent: Option<f64>,
     /// Calls that service processes carried out, per repetition: 1 where the call was offloaded, 0 where it passed
-    /// through. What starting a repetition offloads by itself is taken off. `None` where there are no service processes.
+    /// through. What starting a repetition offloads by itself is taken off. `None` where there are no service
+    /// processes.
     pub offloaded_calls: Option<f64>,
     /// The rank that posted late in every repetition.
     pub late: Option<LateRow>,
@@ -243,8 +244,8 @@ impl Spread {
     }
 }
 
-/// Processor time that calls take of the thread that makes them, over all ranks and repetitions; progress threads are not
-/// in it.
+/// Processor time that calls take of the thread that makes them, over all ranks and repetitions; progress threads are
+/// not in it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ThreadCpu {
     /// To post, median.
@@ -273,9 +274,9 @@ impl ThreadCpu {
 /// Computing while the collective is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Overlap {
-    /// The compute loop without any communication. Where all ranks share a core, the processor time of their loops in the
-    /// repetitions with communication, as that has no other work on this core: a shared machine is slower by half in one
-    /// second than in the next. Else of the slowest rank, timed before and after the launch.
+    /// The compute loop without any communication. Where all ranks share a core, the processor time of their loops in
+    /// the repetitions with communication, as that has no other work on this core: a shared machine is slower by half
+    /// in one second than in the next. Else of the slowest rank, timed before and after the launch.
     pub compute_ms: f64,
     /// Post, compute loop, wait, of the slowest rank: median.
     pub overall_ms: f64,
@@ -322,7 +323,8 @@ pub struct LateRow {
     pub others_ms: f64,
     /// The same from the late rank's call on; negative where they had ended before it called.
     pub others_after_call_ms: f64,
-    /// The links' time, without bursts, for the late rank's contribution: the other ranks cannot end earlier after its call.
+    /// The links' time, without bursts, for the late rank's contribution: the other ranks cannot end earlier after its
+    /// call.
     pub contribution_ms: f64,
     /// [`LateRow::others_ms`] of the same run with the late rank on time.
     pub punctual_ms: f64,

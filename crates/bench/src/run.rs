@@ -64,8 +64,8 @@ struct Entrant<'a> {
     program: PathBuf,
 }
 
-/// Runs one program, as `build` makes it for each system, below `ours` and the peers of `setup`, beside one another. The `rows` of
-/// each system, ours first, from what `measure` found in its launches.
+/// Runs one program, as `build` makes it for each system, below `ours` and the peers of `setup`, beside one another.
+/// The `rows` of each system, ours first, from what `measure` found in its launches.
 pub(crate) fn side_by_side<L, R>(
     setup: &Setup,
     ours: &[&dyn System],
@@ -107,8 +107,8 @@ fn entrants<'a>(
     systems.map(|system| Ok(Entrant { system, program: build(system)? })).collect()
 }
 
-/// Starts the cluster and launches every entrant in each round, so that systems alternate. For each entrant the results of
-/// `measure`, one per round.
+/// Starts the cluster and launches every entrant in each round, so that systems alternate. For each entrant the results
+/// of `measure`, one per round.
 fn go_through<T>(
     setup: &Setup,
     entrants: &[Entrant<'_>],

@@ -1,7 +1,7 @@
 //! Which algorithms Outboard uses in a measurement: the daemons' settings, and the names in the report's rows.
 //!
-//! Invariant: a row names what the group chooses for that call by the same pure function; an algorithm that is asked for and
-//! cannot carry out a call of the run is refused before anything starts.
+//! Invariant: a row names what the group chooses for that call by the same pure function; an algorithm that is asked
+//! for and cannot carry out a call of the run is refused before anything starts.
 
 use std::fs;
 use std::path::Path;
@@ -32,8 +32,9 @@ pub(crate) struct Algorithms {
 }
 
 impl Algorithms {
-    /// How [`DaemonArgs`] have it: `ring` and `multicast` of an allgather or a broadcast say whether the daemons multicast,
-    /// all other names are those of the collective's algorithms; `multicast` leaves the choice of others to the group.
+    /// How [`DaemonArgs`] have it: `ring` and `multicast` of an allgather or a broadcast say whether the daemons
+    /// multicast, all other names are those of the collective's algorithms; `multicast` leaves the choice of others to
+    /// the group.
     pub(crate) fn of(collective: Collective, daemons: &DaemonArgs) -> Result<Self, CliError> {
         let failed = |why: String| CliError::Failed(format!("--algorithm {}: {why}", daemons.algorithm));
         let gathers_all = matches!(collective, Collective::Allgather | Collective::Allgatherv | Collective::Broadcast);

@@ -135,8 +135,8 @@ impl SetupArgs {
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     setup: SetupArgs,
-    /// Bytes of a rank's block (of the root's broadcast, for each other rank of an alltoall or scatter, of the vectors that
-    /// are reduced), separated by commas [default: 256K,1M,4M; 0 of a barrier]
+    /// Bytes of a rank's block (of the root's broadcast, for each other rank of an alltoall or scatter, of the vectors
+    /// that are reduced), separated by commas [default: 256K,1M,4M; 0 of a barrier]
     #[arg(long)]
     sizes: Option<String>,
     /// Which way into Outboard
@@ -151,7 +151,8 @@ pub(crate) struct BenchArgs {
     /// Seconds in which nobody calls anything, to see what service processes take of a core
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     idle: Option<u64>,
-    /// What the compute loop takes, in times that the links need at their rate; small calls end within it only at several
+    /// What the compute loop takes, in times that the links need at their rate; small calls end within it only at
+    /// several
     #[arg(long, default_value_t = COMPUTE_WORTH)]
     compute: f64,
     /// Repetitions of each phase

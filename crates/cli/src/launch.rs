@@ -1,4 +1,5 @@
-//! Starts what several subcommands need: daemons on every host, ranks of programs that use outboard.h, their rendezvous.
+//! Starts what several subcommands need: daemons on every host, ranks of programs that use outboard.h, their
+//! rendezvous.
 //!
 //! Invariant: everything started here ends with its [`Process`], daemons after ranks.
 
@@ -53,8 +54,8 @@ pub(crate) struct DaemonArgs {
     /// Daemons on each host, which share its ranks (SP-8).
     #[arg(skip)]
     pub(crate) service_processes: ServiceProcesses,
-    /// Seconds after which a collective in flight is reported, with the ranks that have not called it; 0 for never; 30 by
-    /// default
+    /// Seconds after which a collective in flight is reported, with the ranks that have not called it; 0 for never; 30
+    /// by default
     #[arg(long)]
     pub(crate) watchdog: Option<Seconds>,
     /// Tuning file of the daemons, as written by `outboard tune`
@@ -110,8 +111,8 @@ fn daemon_name(host: &str, number: u32, siblings: u32) -> String {
 }
 
 impl Daemons {
-    /// The daemons of every host of the lab, for `ranks` ranks. Where hosts have DPUs the daemons run there, and on the hosts
-    /// run relays, at which ranks find them.
+    /// The daemons of every host of the lab, for `ranks` ranks. Where hosts have DPUs the daemons run there, and on the
+    /// hosts run relays, at which ranks find them.
     pub(crate) fn on_lab(lab: &Lab, ranks: u32, directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
         let hosts = lab.spec().hosts();
         let siblings = args.each(ranks, hosts.into());

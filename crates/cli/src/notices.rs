@@ -1,7 +1,7 @@
 //! Shows the lines of the daemons' watchdogs on standard error while a job runs (SP-9).
 //!
-//! The kernel notifies of growing logs; nothing is polled. All service processes report the same late collective, so only the
-//! lines of the first host to report it are shown. Never changes a log.
+//! The kernel notifies of growing logs; nothing is polled. All service processes report the same late collective, so
+//! only the lines of the first host to report it are shown. Never changes a log.
 
 use std::collections::BTreeMap;
 use std::fs::File;

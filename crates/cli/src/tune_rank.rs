@@ -1,7 +1,7 @@
 //! One rank of `outboard tune`: makes calls of many sizes, times them, and brings the times to rank 0.
 //!
-//! The time of a call is the slowest rank's, and of the repetitions the median. Ranks begin each call behind a barrier, so that
-//! no rank waits for the start of another.
+//! The time of a call is the slowest rank's, and of the repetitions the median. Ranks begin each call behind a barrier,
+//! so that no rank waits for the start of another.
 
 use std::path::Path;
 use std::time::Instant;

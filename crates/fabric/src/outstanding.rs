@@ -1,7 +1,7 @@
 //! The bounds on messages that a fabric has accepted and that have not left yet, for every kind of fabric.
 //!
-//! Invariant: a peer never has more outstanding than [`Limits`] say, but for one message, which always fits. Sends nothing
-//! itself.
+//! Invariant: a peer never has more outstanding than [`Limits`] say, but for one message, which always fits. Sends
+//! nothing itself.
 
 use crate::{Fabric, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, SendBuffer, SendError};
 

@@ -1,5 +1,5 @@
-//! A host or DPU: PID 1 of its namespaces. Builds the host's view of the machine, configures its ends of links, then serves
-//! as its agent: starts programs that clients ask for, reaps them, and reports how they ended.
+//! A host or DPU: PID 1 of its namespaces. Builds the host's view of the machine, configures its ends of links, then
+//! serves as its agent: starts programs that clients ask for, reaps them, and reports how they ended.
 //!
 //! ```text
 //!  connection:  (accepted) --Exec, started--> Running --program ended--> reply, closed
@@ -38,8 +38,8 @@ const CONTROL_FD: i32 = 3;
 const OPEN_TO_ALL: u32 = 0o1777;
 /// A DPU's interface towards its host.
 const PCIE: &str = "pcie0";
-/// For temporary files, of this host alone: programs name them by process ids, which hosts have in common. Programs that
-/// exchange files across hosts use `/tmp` or any other directory of the machine.
+/// For temporary files, of this host alone: programs name them by process ids, which hosts have in common. Programs
+/// that exchange files across hosts use `/tmp` or any other directory of the machine.
 pub(crate) const TEMPORARY_DIR: &str = "/run/tmp";
 /// Where the addresses of all DPUs lie.
 const DPU_NETWORK: &str = "10.77.1.0";
@@ -53,8 +53,8 @@ pub(crate) fn main(spec: &LabSpec, node: Node, control: OwnedFd) -> ! {
     std::process::exit(status)
 }
 
-/// Closes everything that came from the switch process but `control`: a copy of another host's socket would keep it open
-/// after the switch process died.
+/// Closes everything that came from the switch process but `control`: a copy of another host's socket would keep it
+/// open after the switch process died.
 fn keep_only(control: OwnedFd) -> io::Result<OwnedFd> {
     // SAFETY: dup2 and close_range touch descriptors only. Every descriptor that they close belongs to values of the
     // switch process's copy of memory, which this process never uses nor drops: `main` does not return.
@@ -98,7 +98,8 @@ fn build(
     rustix::system::sethostname(place.as_bytes()).in_step(place, "sethostname")?;
     mount_all(place)?;
     switch::silence_ipv6(place)?;
-    // By loss, as clusters have it, whatever the machine's administrator prefers; namespaces may not choose it on all machines.
+    // By loss, as clusters have it, whatever the machine's administrator prefers; namespaces may not choose it on all
+    // machines.
     let control_of_congestion = |name| switch::set(place, "ipv4/tcp_congestion_control", name);
     control_of_congestion("cubic").or_else(|_| control_of_congestion("reno"))?;
     match message::expect(control) {
@@ -116,8 +117,8 @@ fn build(
     Ok((agent, ready, routing))
 }
 
-/// Gives the host a `/proc`, `/sys`, `/run` and `/dev/shm` of its own, a directory for temporary files, names for the lab's
-/// hosts and a boot id, by which communication libraries tell machines apart.
+/// Gives the host a `/proc`, `/sys`, `/run` and `/dev/shm` of its own, a directory for temporary files, names for the
+/// lab's hosts and a boot id, by which communication libraries tell machines apart.
 fn mount_all(place: &str) -> Result<(), SetupFailure> {
     let shared = rustix::fs::open(switch::SHARED_DIR, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .in_step(place, "open the lab's directory")?;
@@ -162,9 +163,9 @@ pub(crate) fn make_dir(place: &str, path: &Path) -> Result<(), SetupFailure> {
 
 /// Addresses, routes, every neighbour (so that no ARP disturbs the counters) and the token buckets.
 ///
-/// A host with a DPU has its address and `eth0` as without, but everything beyond is reached through the DPU, which routes
-/// between its port at the switch and its host ("separate host mode"): bootstraps and native traffic of programs work,
-/// and cross the DPU's link; multicast of the host ends at the DPU.
+/// A host with a DPU has its address and `eth0` as without, but everything beyond is reached through the DPU, which
+/// routes between its port at the switch and its host ("separate host mode"): bootstraps and native traffic of programs
+/// work, and cross the DPU's link; multicast of the host ends at the DPU.
 fn configure_links(spec: &LabSpec, node: Node, place: &str) -> Result<(), SetupFailure> {
     let mut script = format!("link set lo up\nlink set eth0 gso_max_size {SEGMENTED_BURST_BYTES}\n");
     let at_port = spec.at_port(node.number()) == node;

@@ -206,20 +206,20 @@ impl Lab {
         self.pid
     }
 
-    /// Process ids of the hosts' first processes, then of their DPUs', as the switch process sees them; 0 for a host that is
-    /// down.
+    /// Process ids of the hosts' first processes, then of their DPUs', as the switch process sees them; 0 for a host
+    /// that is down.
     pub fn host_pids(&self) -> &[i32] {
         &self.host_pids
     }
 
-    /// Counters of every port of the switch, in the order of the hosts. Takes well under a millisecond per host. Where a
-    /// host has a DPU, its port is the DPU's.
+    /// Counters of every port of the switch, in the order of the hosts. Takes well under a millisecond per host. Where
+    /// a host has a DPU, its port is the DPU's.
     pub fn counters(&self) -> Result<Vec<PortCounters>, LabError> {
         Ok(self.link_counters()?.switch)
     }
 
-    /// Counters of the links between hosts and DPUs, in the order of the hosts: what left the host, and what left the DPU
-    /// for it. None without DPUs.
+    /// Counters of the links between hosts and DPUs, in the order of the hosts: what left the host, and what left the
+    /// DPU for it. None without DPUs.
     pub fn pcie_counters(&self) -> Result<Vec<PortCounters>, LabError> {
         Ok(self.link_counters()?.pcie)
     }
@@ -241,9 +241,9 @@ impl Lab {
 
     /// A command that runs `program` inside `host` (`h1`, `h1-dpu` or an address).
     ///
-    /// It takes the standard streams, environment (but `TMPDIR`, which names a directory of that host's own) and directory
-    /// that the command is given, exits with the program's exit code or by the signal that ended it, passes on SIGINT,
-    /// SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2, and takes the program's session with it when killed.
+    /// It takes the standard streams, environment (but `TMPDIR`, which names a directory of that host's own) and
+    /// directory that the command is given, exits with the program's exit code or by the signal that ended it, passes
+    /// on SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2, and takes the program's session with it when killed.
     pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
         let (_, socket) = self.agent(host)?;
         let mut command = Command::new(&self.program);
@@ -253,8 +253,8 @@ impl Lab {
 
     /// Runs `argv` inside `host` with this process's streams, environment and directory until it ends.
     ///
-    /// Blocks the signals that [`Lab::command`] passes on in the calling thread, for good: meant for a process that does
-    /// nothing else.
+    /// Blocks the signals that [`Lab::command`] passes on in the calling thread, for good: meant for a process that
+    /// does nothing else.
     pub fn exec(&self, host: &str, argv: &[OsString]) -> Result<ExitStatus, LabError> {
         let (place, socket) = self.agent(host)?;
         exec::run(&place, &socket, argv.to_vec())

@@ -9,9 +9,9 @@ use thiserror::Error;
 
 /// Bytes a token bucket holds, at both ends of every link.
 pub(crate) const BURST_BYTES: u32 = 64 * 1024;
-/// Payload of the largest burst that TCP hands down at once (`gso_max_size`): with the headers of its packets it fits a token
-/// bucket, which passes it whole, as an adapter that segments would. Larger ones the bucket takes apart packet by packet, each
-/// with a timer of its own, at several times the processor time.
+/// Payload of the largest burst that TCP hands down at once (`gso_max_size`): with the headers of its packets it fits a
+/// token bucket, which passes it whole, as an adapter that segments would. Larger ones the bucket takes apart packet by
+/// packet, each with a timer of its own, at several times the processor time.
 pub(crate) const SEGMENTED_BURST_BYTES: u32 = 60_000;
 /// Bytes that may wait in front of a token bucket before it drops.
 pub(crate) const QUEUE_LIMIT_BYTES: u32 = 1024 * 1024;

@@ -7,9 +7,9 @@
 //!      '--> told, ended            '--last host gone                                     ended
 //! ```
 //!
-//! Invariants: single-threaded, so that the hosts' parent-death signals mean the whole process; in a session of its own,
-//! so that a terminal's Ctrl-C reaches the owner alone; holds no descriptor of the owner but the lifeline and, until the
-//! lab is built, standard error. The same holds for the hosts.
+//! Invariants: single-threaded, so that the hosts' parent-death signals mean the whole process; in a session of its
+//! own, so that a terminal's Ctrl-C reaches the owner alone; holds no descriptor of the owner but the lifeline and,
+//! until the lab is built, standard error. The same holds for the hosts.
 
 use crate::counters::{self, Traffic};
 use crate::error::InStep;
@@ -127,8 +127,8 @@ fn null() -> rustix::io::Result<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Lets go of the owner's standard error. A lab that is detached would otherwise keep its owner's pipe open, and whoever
-/// reads that pipe would wait for the end of the lab.
+/// Lets go of the owner's standard error. A lab that is detached would otherwise keep its owner's pipe open, and
+/// whoever reads that pipe would wait for the end of the lab.
 pub(crate) fn leave_standard_error() -> io::Result<()> {
     Ok(rustix::stdio::dup2_stderr(null()?)?)
 }

@@ -11,8 +11,8 @@ const GRID_SIZES: std::ops::RangeInclusive<u32> = 8..=4096;
 /// One run of the FFT program.
 #[derive(Clone, Debug)]
 pub struct FftOptions {
-    /// Where and how often; ranks that are neighbours are so in a row of the process grid, and a repetition is a pair of
-    /// transforms, forward and backward.
+    /// Where and how often; ranks that are neighbours are so in a row of the process grid, and a repetition is a pair
+    /// of transforms, forward and backward.
     pub setup: Setup,
     /// Points along each axis of the grids, in the order of the report: even numbers.
     pub grids: Vec<u32>,
@@ -21,8 +21,8 @@ pub struct FftOptions {
 }
 
 impl FftOptions {
-    /// Ranks along y and along z of the process grid: as near to a square as their number allows, the shorter side being
-    /// the rows, which are neighbours in rank.
+    /// Ranks along y and along z of the process grid: as near to a square as their number allows, the shorter side
+    /// being the rows, which are neighbours in rank.
     pub fn process_grid(&self) -> (u32, u32) {
         let ranks = self.setup.ranks();
         let rows = (1..=ranks.isqrt()).rev().find(|rows| ranks.is_multiple_of(*rows)).expect("1 divides all numbers");

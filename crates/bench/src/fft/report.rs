@@ -93,8 +93,8 @@ pub struct FftRow {
     pub payload_bytes: u64,
     /// Calls of `MPI_Ialltoallv` per rank and repetition among more than one rank.
     pub exchanges: u32,
-    /// Calls of a repetition that service processes carried out, what synchronises it included; 0 where all passed through,
-    /// `None` where there are no service processes.
+    /// Calls of a repetition that service processes carried out, what synchronises it included; 0 where all passed
+    /// through, `None` where there are no service processes.
     pub offloaded_exchanges: Option<f64>,
     /// Of all bits of the spectra and of what came back; equal for all systems of a run.
     pub checksum: String,

@@ -17,8 +17,8 @@ const HEADINGS: [&str; 9] = [
 /// Fewer of the exchanges offloaded, and another library is measured.
 const OFFLOADED_FROM: f64 = 0.5;
 
-/// Renders rows as lines of text, grouped by grid, fastest first. Figures are for a forward and a backward transform of all
-/// fields.
+/// Renders rows as lines of text, grouped by grid, fastest first. Figures are for a forward and a backward transform of
+/// all fields.
 ///
 /// A `!` behind the system's name says that its results were wrong.
 pub fn render(report: &FftReport) -> String {

@@ -1,8 +1,8 @@
 //! A pattern of messages, the scatter-destination all-to-all, moved in two ways by every system
 //! (programs/messages.c): message by message, and by one call of all that was recorded before (GP-1, GP-2, GP-5).
 //!
-//! Invariants: both ways in one launch, with the same buffers and the same checks; counters of a way are read around its calls
-//! alone, and the cost of reading them is subtracted.
+//! Invariants: both ways in one launch, with the same buffers and the same checks; counters of a way are read around
+//! its calls alone, and the cost of reading them is subtracted.
 //!
 //! Never does: calling MPI's persistent requests recorded groups; they are the nearest thing that MPI has.
 

@@ -50,8 +50,8 @@ pub struct RecordedRow {
     pub way: Way,
     /// Bytes of the block that each rank has for each other.
     pub block_bytes: u64,
-    /// Of a call of all messages. Times are of calls that all ranks began together; everything else was counted over calls in a
-    /// row.
+    /// Of a call of all messages. Times are of calls that all ranks began together; everything else was counted over
+    /// calls in a row.
     #[serde(flatten)]
     pub cost: Cost,
     /// Processor time of a rank's own thread per call, where it waits for the end.

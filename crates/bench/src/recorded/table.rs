@@ -18,9 +18,9 @@ const HEADINGS: [&str; 11] = [
     "wire MB",
 ];
 
-/// Renders rows as lines of text, grouped by size; below the two ways of a system what the recorded one takes of the basic
-/// one. All figures but the entries are of a call on all ranks together; control messages are the ranks' entries and the frames
-/// without payload between service processes.
+/// Renders rows as lines of text, grouped by size; below the two ways of a system what the recorded one takes of the
+/// basic one. All figures but the entries are of a call on all ranks together; control messages are the ranks' entries
+/// and the frames without payload between service processes.
 ///
 /// A `!` behind the system's name says that it delivered wrong bytes.
 pub fn render(report: &RecordedReport) -> String {

@@ -1,7 +1,7 @@
 //! The prefix of every message over UCX and what it proves about an arriving stream: order, no gap, no repetition.
 //!
-//! Layout, little endian: sender (8 bytes), connection (4), sequence (4). A connection's number starts at random in each
-//! process and its sequence at 0. Invariant: at most `limit` streams are followed. Never touches UCX.
+//! Layout, little endian: sender (8 bytes), connection (4), sequence (4). A connection's number starts at random in
+//! each process and its sequence at 0. Invariant: at most `limit` streams are followed. Never touches UCX.
 //!
 //! | known connection of the sender | message | then |
 //! |---|---|---|
