@@ -68,10 +68,10 @@ COMPLETION(Testany, count, TEST, (int count, MPI_Request requests[], int *index,
            (count, requests, index, flag, status), completion_end_one(&call, outcome, status))
 
 COMPLETION(Waitall, count, WAIT_ALL, (int count, MPI_Request requests[], MPI_Status statuses[]),
-           (count, requests, statuses), completion_end_all(&call, outcome, statuses))
+           (count, requests, statuses), completion_end_some(&call, outcome, count, NULL, statuses))
 
 COMPLETION(Testall, count, TEST, (int count, MPI_Request requests[], int *flag, MPI_Status statuses[]),
-           (count, requests, flag, statuses), completion_end_all(&call, outcome, statuses))
+           (count, requests, flag, statuses), completion_end_some(&call, outcome, count, NULL, statuses))
 
 COMPLETION(Waitsome, count, WAIT_ANY,
            (int count, MPI_Request requests[], int *outcount, int indices[], MPI_Status statuses[]),

@@ -342,7 +342,7 @@ struct completion {
 bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum patience patience);
 /* Turns the outcome of the PMPI_ call into that of the MPI_ call. */
 int completion_end_one(struct completion *completion, int outcome, MPI_Status *status);
-int completion_end_all(struct completion *completion, int outcome, MPI_Status *statuses);
+/* The statuses are those of the requests at `indices`, or of all requests in their order where that is NULL. */
 int completion_end_some(struct completion *completion, int outcome, int count, const int *indices,
                         MPI_Status *statuses);
 /* The sleeping alone, for the Fortran names. */
