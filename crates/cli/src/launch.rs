@@ -74,6 +74,7 @@ impl DaemonArgs {
 
     /// The flags that all daemons share; `name` names this daemon's files in `directory`.
     fn flags(&self, command: &mut Command, directory: &Path, name: &str) {
+        command.arg("--stats").arg(stats_socket(directory, name));
         if self.trace {
             command.arg("--trace").arg(directory.join(format!("trace-{name}.json")));
         }
@@ -126,7 +127,6 @@ impl Daemons {
             let node = if key.is_some() { Node::Dpu(host) } else { Node::Host(host) };
             let name = daemon_name(&node.to_string(), number, siblings);
             let mut command = daemon_command(enter(lab, node)?, socket, directory, &name)?;
-            command.arg("--stats").arg(stats_socket(directory, &name));
             command.args(["--interface", "eth0", "--algorithm", &args.algorithm]);
             command.arg("--link-rate").arg(lab.spec().link().rate_bits_per_s().to_string());
             command.arg("--chains").arg(args.chains.to_string());
@@ -161,7 +161,6 @@ impl Daemons {
             let name = daemon_name("here", number, siblings);
             let socket = socket_in(directory, number, siblings);
             let mut command = daemon_command(Command::new("/bin/sh"), &socket, directory, &name)?;
-            command.arg("--stats").arg(stats_socket(directory, &name));
             command.arg("--die-with-parent");
             if siblings > 1 {
                 command.args(placement::SINGLE_HOST);
