@@ -107,7 +107,7 @@ fn build(
         Err(e) => return Err(SetupFailure::new(place, "wait for the switch process", e)),
     }
     configure_links(spec, node, place)?;
-    let number = |name: &str| switch::interface_number(name).in_step(place, &format!("find the interface {name}"));
+    let number = |name: &str| switch::interface_number(name).in_step(place, format!("find the interface {name}"));
     let pcie0 = if node.is_dpu() { Some(number(PCIE)?) } else { None };
     let ready = HostReport::Ready { eth0: number("eth0")?, pcie0 };
     let routing = counters::routing_socket().in_step(place, "open a routing socket")?;
