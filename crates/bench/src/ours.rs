@@ -7,12 +7,14 @@ use crate::{BenchError, Call, Peer, Toolchain, install};
 use std::fmt;
 use std::path::Path;
 
+type Launch = dyn Fn(&Job<'_>) -> Result<Running, LaunchError>;
+
 /// One of Outboard's ways in.
 pub struct Outboard {
     name: String,
     algorithm: Box<dyn Fn(&Call) -> String>,
     toolchain: Toolchain,
-    launch: Box<dyn Fn(&Job<'_>) -> Result<Running, LaunchError>>,
+    launch: Box<Launch>,
 }
 
 /// Daemons that run beside a job.
