@@ -17,8 +17,8 @@ use crate::launch::{self, DaemonArgs, Daemons, Ranks};
 use crate::tune_rank::{self, Probing};
 use crate::work::{self, WorkDirectory};
 
-/// What the daemons of an emulated cluster are told to do, one after another, so that all parameters show: allgather,
-/// broadcast and allreduce.
+/// The algorithms of allgather, broadcast and allreduce that the daemons of an emulated cluster use, one row after
+/// another, so that every parameter of the cost model shows.
 const FORCED: [[&str; 3]; 3] = [
     ["multicast", "multicast", "recursive-doubling"],
     ["ring", "binomial", "ring"],
@@ -32,8 +32,8 @@ pub(crate) struct TuneArgs {
     lab: Option<LabSpec>,
     #[command(flatten)]
     links: LinkArgs,
-    /// Be a rank of the cluster: start one or more on each host, neighbours together, by srun, mpirun or `outboard run`;
-    /// rank 0 writes the file
+    /// Be a rank of the cluster: start one or more on each host, neighbours together, by srun, mpirun or `outboard
+    /// run`; rank 0 writes the file
     #[arg(long)]
     rank: bool,
     /// The daemons have no multicast (with --rank)

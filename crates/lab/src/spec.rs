@@ -9,9 +9,9 @@ use thiserror::Error;
 
 /// Bytes a token bucket holds, at both ends of every link.
 pub(crate) const BURST_BYTES: u32 = 64 * 1024;
-/// Payload of the largest burst that TCP hands down at once (`gso_max_size`): with the headers of its packets it fits a token
-/// bucket, which passes it whole, as an adapter that segments would. Larger ones the bucket takes apart packet by packet, each
-/// with a timer of its own, at several times the processor time.
+/// Payload of the largest burst that TCP hands down at once (`gso_max_size`): with the headers of its packets it fits a
+/// token bucket, which passes it whole, as an adapter that segments would. Larger ones the bucket takes apart packet by
+/// packet, each with a timer of its own, at several times the processor time.
 pub(crate) const SEGMENTED_BURST_BYTES: u32 = 60_000;
 /// Bytes that may wait in front of a token bucket before it drops.
 pub(crate) const QUEUE_LIMIT_BYTES: u32 = 1024 * 1024;
@@ -146,11 +146,6 @@ impl LinkLimits {
         BURST_BYTES
     }
 
-    /// Bytes that wait at each end of a link before it drops.
-    pub fn queue_bytes(&self) -> u32 {
-        QUEUE_LIMIT_BYTES
-    }
-
     /// Largest IP packet, in bytes.
     pub fn mtu(&self) -> u32 {
         self.mtu
@@ -201,18 +196,6 @@ pub enum LossOf {
     All,
 }
 
-impl FromStr for LossOf {
-    type Err = SpecError;
-
-    fn from_str(text: &str) -> Result<Self, SpecError> {
-        match text {
-            "multicast" => Ok(Self::Multicast),
-            "all" => Ok(Self::All),
-            _ => Err(SpecError::LossOf { text: text.to_owned() }),
-        }
-    }
-}
-
 impl fmt::Display for LossOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -261,12 +244,6 @@ pub enum SpecError {
     Loss {
         /// What was given.
         percent: String,
-    },
-    /// Not a class of packets that may be lost.
-    #[error("loss is of 'multicast' or of 'all' packets, not of '{text}'")]
-    LossOf {
-        /// What was given.
-        text: String,
     },
 }
 

@@ -161,7 +161,7 @@ impl Cluster {
     /// Bytes over the link of each host so far, both ways.
     fn wire_bytes(&self) -> Vec<u64> {
         let ports = self.lab.counters().expect("the lab is up");
-        ports.iter().map(|port| port.tx_bytes + port.rx_bytes).collect()
+        ports.iter().map(|port| port.tx.bytes + port.rx.bytes).collect()
     }
 
     fn count(&self, name: &str) -> u64 {

@@ -33,8 +33,8 @@ fn hosts_reach_each_other_through_their_dpus() {
     assert_eq!(receiver.finish().sequences, (0..640).collect());
     let (switch, pcie) = both(&lab);
     for (link, which) in [(&switch, "switch"), (&pcie, "pcie")] {
-        assert!(link[0].tx_bytes >= wire(640) && link[1].rx_bytes >= wire(640), "{which}: {link:?}");
-        assert!(link[2].rx_bytes + link[2].tx_bytes < 10_000, "{which}: h3 has no part in it: {link:?}");
+        assert!(link[0].tx.bytes >= wire(640) && link[1].rx.bytes >= wire(640), "{which}: {link:?}");
+        assert!(link[2].rx.bytes + link[2].tx.bytes < 10_000, "{which}: h3 has no part in it: {link:?}");
     }
     assert_eq!(output(&lab, "h3", "getent hosts h2-dpu"), "10.77.1.2       h2-dpu");
 }
@@ -48,8 +48,8 @@ fn host_and_dpu_talk_beside_the_switch() {
     send_from(&lab, "h1-dpu", "10.77.0.1", &stream(640), &["h1"]);
     assert_eq!(receiver.finish().sequences, (0..640).collect());
     let (switch, pcie) = both(&lab);
-    assert!(pcie[0].tx_bytes >= wire(640) && pcie[0].rx_bytes >= wire(640), "{pcie:?}");
-    assert!(switch.iter().all(|port| port.tx_bytes + port.rx_bytes < 10_000), "{switch:?}");
+    assert!(pcie[0].tx.bytes >= wire(640) && pcie[0].rx.bytes >= wire(640), "{pcie:?}");
+    assert!(switch.iter().all(|port| port.tx.bytes + port.rx.bytes < 10_000), "{switch:?}");
 }
 
 fn dpus_have_multicast_between_them() {
@@ -60,8 +60,8 @@ fn dpus_have_multicast_between_them() {
         assert_eq!(receiver.finish().sequences, (0..640).collect());
     }
     let (switch, pcie) = both(&lab);
-    assert!(switch[0].tx_bytes < 2 * wire(640), "sent once: {switch:?}");
-    assert!(pcie.iter().all(|link| link.tx_bytes + link.rx_bytes < 10_000), "{pcie:?}");
+    assert!(switch[0].tx.bytes < 2 * wire(640), "sent once: {switch:?}");
+    assert!(pcie.iter().all(|link| link.tx.bytes + link.rx.bytes < 10_000), "{pcie:?}");
 }
 
 fn the_link_of_host_and_dpu_keeps_its_own_rate() {
