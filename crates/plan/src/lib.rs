@@ -27,7 +27,6 @@ pub mod goal;
 mod partition;
 pub mod passes;
 mod program;
-pub mod reduction;
 mod rooted;
 pub mod rounds;
 pub mod scatter;
@@ -57,7 +56,7 @@ pub use combine::{
 pub use gather::{gather, gatherv};
 pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};
 pub use program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
-pub use reduction::{Element, Operator, Reduction, ReductionError};
+pub use outboard_call::{Element, Operator, Reduction, ReductionError};
 pub use rooted::{RootedError, Share};
 pub use rounds::Rounds;
 pub use scatter::{scatter, scatterv};
