@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify;
 
 /// How the daemon's log marks the lines.
-const MARK: &str = " outboard_service::overdue: ";
+const MARK: &str = " outboard_service::telemetry::overdue: ";
 /// Collectives of which it is remembered who told of them.
 const MOST_TOLD: usize = 1024;
 

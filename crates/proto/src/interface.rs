@@ -8,9 +8,8 @@ use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use outboard_call::{
-    Blocks, CallKind, Class, Moves, Pairs, Rank, Reduction, Signature, Sizes, TaggedCall, sizes_digest,
-};
+use outboard_call::{Blocks, Rank, Reduction};
+pub use outboard_call::{CallKind, Class, Moves, Pairs, Signature, Sizes, TaggedCall, sizes_digest};
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 

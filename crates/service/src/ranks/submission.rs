@@ -19,7 +19,7 @@ use outboard_shm::status::Status;
 
 use super::{Attached, MOST_BYTES, Membership, Stage};
 use crate::memory::{Buffers, Pieces};
-use crate::quotas::QuotaError;
+use crate::ranks::quotas::QuotaError;
 
 mod reductions;
 mod rooted;

@@ -5,6 +5,7 @@
 //! start; what a process is bound to is asked each time, since programs bind themselves late. Nothing depends on it but
 //! what people are shown: which service process serves a rank follows from its place on the host alone (GP-3).
 
+pub(crate) mod host;
 mod hwloc;
 mod sysfs;
 

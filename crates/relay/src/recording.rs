@@ -1,0 +1,306 @@
+//! What a recorded group moves between a rank and the service process of another machine (GP-5, GP-9).
+//!
+//! A recording names pieces of the rank's memory, which stand for one buffer, piece after piece. On both sides of the link
+//! it follows from the recording alone which ranges of that buffer cross with each start and with its end, so that a start
+//! says no more than its number and the bytes themselves.
+//!
+//! Invariant: what a step may read before a step of the same start has written it crosses with the start; what any step
+//! writes crosses with the end. Never does IO.
+
+use outboard_plan::{Op, Program};
+use outboard_proto::RecordError;
+use outboard_proto::wire::{DecodeError, RecordedMemory};
+
+use crate::output::Spans;
+use crate::submission::Piece;
+
+/// Longest recording as it is encoded; the service process's own limit.
+pub(super) const MOST_BYTES: u64 = outboard_service::MOST_RECORDED;
+
+/// Group and number of a recording, as its rank names it.
+pub(super) type RecordingName = (u64, u32);
+
+/// Why a recording is not carried.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecordingError {
+    /// The bytes.
+    #[error("the recording is {0}")]
+    Decode(#[from] DecodeError),
+    /// What they say.
+    #[error(transparent)]
+    Check(#[from] RecordError),
+}
+
+/// Ranges of a buffer that cross the link one behind the other, in the order in which they lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Packed {
+    /// Offset among the bytes that cross, where in the buffer, and how many bytes; none is empty.
+    ranges: Vec<(u64, u64, u64)>,
+    total: u64,
+}
+
+impl Packed {
+    /// Nothing crosses.
+    pub(super) const EMPTY: Packed = Packed { ranges: Vec::new(), total: 0 };
+
+    /// Of beginning and bytes of each range; they do not overlap and are in order, and together they fit 64 bits.
+    pub(super) fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Packed {
+        let mut packed = Packed::EMPTY;
+        for (at, bytes) in ranges.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            packed.ranges.push((packed.total, at, bytes));
+            packed.total += bytes;
+        }
+        packed
+    }
+
+    /// Bytes that cross.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Where in the buffer the bytes from `offset` on lie, as far as they are among `bytes` and exist: beginning and bytes.
+    pub(super) fn places(&self, offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+        let end = offset.saturating_add(bytes);
+        let first = self.ranges.partition_point(|(start, _, length)| start + length <= offset);
+        let within = self.ranges[first..].iter().take_while(move |(start, ..)| *start < end);
+        within.map(move |(start, at, length)| {
+            let (from, to) = (offset.max(*start), end.min(start + length));
+            (at + (from - start), to - from)
+        })
+    }
+
+    /// Offsets of what of the buffer between `start` and `end` crosses: first and behind the last.
+    pub(super) fn offsets(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+        let first = self.ranges.partition_point(|(_, at, length)| at + length <= start);
+        let within = self.ranges[first..].iter().take_while(move |(_, at, _)| *at < end);
+        within.map(move |(offset, at, length)| {
+            let (from, to) = (start.max(*at), end.min(at + length));
+            (offset + (from - at), offset + (to - at))
+        })
+    }
+}
+
+/// A recording as relay and dock know it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Recorded {
+    /// Offset in the buffer, address and bytes of each piece that has some.
+    pieces: Vec<(u64, u64, u64)>,
+    total: u64,
+    reads: Packed,
+    writes: Packed,
+}
+
+impl Recorded {
+    /// Of a recording as the rank has encoded it. Whose it is and what else it holds is for the service process to check.
+    ///
+    /// # Errors
+    /// [`RecordingError`], as the service process would say.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Recorded, RecordingError> {
+        let RecordedMemory { recording, pieces: named } = RecordedMemory::decode(bytes)?;
+        recording.check(recording.program.rank, recording.program.ranks)?;
+        let (mut pieces, mut total) = (Vec::with_capacity(named.len()), 0);
+        for (address, bytes) in named.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            pieces.push((total, address, bytes));
+            total += bytes;
+        }
+        let program = &recording.program;
+        let mut written = Spans::default();
+        for span in program.steps.iter().filter_map(|step| step.op.writes()) {
+            written.insert(span.offset, span.offset + span.len);
+        }
+        let packed = |spans: &Spans| Packed::new(spans.iter().map(|(start, end)| (start, end - start)));
+        Ok(Recorded { pieces, total, reads: packed(&read_first(program)), writes: packed(&written) })
+    }
+
+    /// Bytes of all that was recorded.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// What crosses with a start.
+    pub(super) fn reads(&self) -> &Packed {
+        &self.reads
+    }
+
+    /// What crosses with its end.
+    pub(super) fn writes(&self) -> &Packed {
+        &self.writes
+    }
+
+    /// Where in the rank these ranges of the buffer lie: in a copy of all of it at `copy`, or, where that is 0, in place.
+    pub(super) fn located(&self, packed: &Packed, copy: u64) -> Vec<Piece> {
+        if copy != 0 {
+            // An address that no memory has is refused when it is accessed.
+            return packed.ranges.iter().map(|(_, at, bytes)| (copy.wrapping_add(*at), *bytes)).collect();
+        }
+        let mut located = Vec::with_capacity(packed.ranges.len());
+        for (_, at, bytes) in &packed.ranges {
+            let (at, end) = (*at, at + bytes);
+            let first = self.pieces.partition_point(|(offset, _, length)| offset + length <= at);
+            for (offset, address, length) in self.pieces[first..].iter().take_while(|(offset, ..)| *offset < end) {
+                let (from, to) = (at.max(*offset), end.min(offset + length));
+                located.push((address + (from - offset), to - from));
+            }
+        }
+        located
+    }
+}
+
+/// What may be read before the same start has written it. A step comes certainly behind the longest run of first steps
+/// that it follows, itself or through others: the steps before a local barrier are such a run.
+fn read_first(program: &Program) -> Spans {
+    let (mut read, mut overwritten, mut behind) = (Spans::default(), Spans::default(), 0);
+    let mut runs: Vec<usize> = Vec::with_capacity(program.steps.len());
+    for step in &program.steps {
+        let run = run_before(&step.after.iter().map(|id| id.0 as usize).collect::<Vec<_>>(), &runs);
+        runs.push(run);
+        while behind < run {
+            // A reduction does not overwrite: it reads what it writes.
+            if let Op::Recv { .. } | Op::Copy { .. } = program.steps[behind].op
+                && let Some(span) = program.steps[behind].op.writes()
+            {
+                overwritten.insert(span.offset, span.offset + span.len);
+            }
+            behind += 1;
+        }
+        let also = matches!(step.op, Op::Reduce { .. }).then(|| step.op.writes()).flatten();
+        for span in step.op.reads().into_iter().chain(also) {
+            let (start, end) = (span.offset, span.offset + span.len);
+            // What is overwritten is known for later steps only: a step that may come earlier reads all.
+            let parts = if run < behind { vec![(start, end)] } else { overwritten.missing(start, end) };
+            for (start, end) in parts {
+                read.insert(start, end);
+            }
+        }
+    }
+    read
+}
+
+/// How many of the first steps a step follows that follows these, of which `runs` says the same.
+fn run_before(after: &[usize], runs: &[usize]) -> usize {
+    let mut run = after.iter().map(|&step| runs[step]).max().unwrap_or(0);
+    let mut next: Vec<usize> = after.iter().copied().filter(|step| *step >= run).collect();
+    next.sort_unstable();
+    next.dedup();
+    for step in next {
+        if step != run {
+            break;
+        }
+        run += 1;
+    }
+    run
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outboard_plan::{Element, Operator, ProgramBuilder, Rank, Reduction, Span};
+    use outboard_proto::Recording;
+    use proptest::prelude::*;
+
+    /// Of pieces of 10, 20 and 30 bytes, as it crosses.
+    fn recorded(build: impl FnOnce(&mut ProgramBuilder)) -> Recorded {
+        let mut builder = ProgramBuilder::new(Rank(0), 2);
+        builder.buffers(0, 60, 0);
+        build(&mut builder);
+        let program = builder.build();
+        let reductions = program.steps.iter().filter(|step| matches!(step.op, Op::Reduce { .. }));
+        let sum = Reduction::new(Operator::Sum, Element::U8).expect("defined");
+        let reductions = reductions.map(|_| sum).collect();
+        let pieces = vec![(100, 10), (500, 20), (300, 30)];
+        let memory = RecordedMemory { recording: Recording { program: program.into(), reductions }, pieces };
+        Recorded::decode(&memory.encode()).expect("can be recorded")
+    }
+
+    fn ranges(packed: &Packed) -> Vec<(u64, u64)> {
+        packed.places(0, packed.total()).collect()
+    }
+
+    /// GP-9: a byte crosses only if something may read it before it is written.
+    #[test]
+    fn what_a_start_writes_before_it_reads_does_not_cross_with_it() {
+        let (first, second) = (Span::output(0, 10), Span::output(10, 10));
+        let passed_on = recorded(|builder| {
+            builder.recv(Rank(1), 0, first, &[]);
+            builder.send(Rank(1), 1, second, &[]);
+            builder.barrier();
+            builder.send(Rank(1), 0, Span::output(5, 10), &[]);
+        });
+        assert_eq!((ranges(passed_on.reads()), ranges(passed_on.writes())), (vec![(10, 10)], vec![(0, 10)]));
+        let unordered = recorded(|builder| {
+            builder.recv(Rank(1), 0, first, &[]);
+            builder.send(Rank(1), 0, first, &[]);
+        });
+        assert_eq!(ranges(unordered.reads()), [(0, 10)]);
+        let summed = recorded(|builder| {
+            builder.recv(Rank(1), 0, first, &[]);
+            builder.barrier();
+            builder.reduce(first, second, false, &[]);
+            builder.barrier();
+            builder.send(Rank(1), 0, second, &[]);
+        });
+        assert_eq!((ranges(summed.reads()), ranges(summed.writes())), (vec![(10, 10)], vec![(0, 20)]));
+    }
+
+    /// A step that is known to follow few others is behind none of the rest.
+    #[test]
+    fn only_steps_that_are_certainly_done_count() {
+        let (first, second) = (Span::output(0, 10), Span::output(10, 10));
+        let one_of_two = recorded(|builder| {
+            let slow = builder.recv(Rank(1), 0, first, &[]);
+            let other = builder.recv(Rank(1), 1, second, &[]);
+            builder.send(Rank(1), 0, first, &[slow]);
+            builder.send(Rank(1), 1, first, &[other]);
+            builder.send(Rank(1), 2, second, &[slow, other]);
+        });
+        assert_eq!(ranges(one_of_two.reads()), [(0, 10)]);
+        assert_eq!(run_before(&[2, 0], &[0, 0, 2]), 3);
+        assert_eq!(run_before(&[1], &[0, 0]), 0);
+    }
+
+    #[test]
+    fn ranges_lie_in_the_pieces_or_in_their_copy() {
+        let sent = recorded(|builder| {
+            builder.send(Rank(1), 0, Span::output(5, 40), &[]);
+        });
+        assert_eq!(sent.total(), 60);
+        assert_eq!(sent.located(sent.reads(), 0), [(105, 5), (500, 20), (300, 15)]);
+        assert_eq!(sent.located(sent.reads(), 7000), [(7005, 40)]);
+    }
+
+    #[test]
+    fn damaged_recordings_are_refused() {
+        assert!(matches!(Recorded::decode(&[7; 20]), Err(RecordingError::Decode(_))));
+        let mut builder = ProgramBuilder::new(Rank(0), 2);
+        builder.buffers(0, 8, 0);
+        builder.send(Rank(1), 0, Span::output(5, 10), &[]);
+        let recording = Recording { program: builder.build().into(), reductions: Vec::new() };
+        let encoded = RecordedMemory { recording, pieces: vec![(1, 8)] }.encode();
+        assert!(matches!(Recorded::decode(&encoded), Err(RecordingError::Check(_))));
+    }
+
+    proptest! {
+        /// Places and offsets are each other's inverse, byte by byte.
+        #[test]
+        fn packed_ranges_are_in_order(gaps in proptest::collection::vec((0u64..5, 0u64..9), 0..9), cut in 0u64..80) {
+            let mut end = 0;
+            let list: Vec<(u64, u64)> = gaps.into_iter().map(|(gap, bytes)| {
+                let at = end + gap;
+                end = at + bytes;
+                (at, bytes)
+            }).collect();
+            let packed = Packed::new(list.clone());
+            let bytes: Vec<u64> = list.iter().flat_map(|(at, bytes)| *at..at + bytes).collect();
+            let all = |places: &mut dyn Iterator<Item = (u64, u64)>| -> Vec<u64> {
+                places.flat_map(|(at, count)| at..at + count).collect()
+            };
+            prop_assert_eq!(packed.total(), bytes.len() as u64);
+            let from = (cut as usize).min(bytes.len());
+            let to = (from + 7).min(bytes.len());
+            prop_assert_eq!(all(&mut packed.places(cut, 7)), &bytes[from..to]);
+            let offsets: Vec<u64> = packed.offsets(cut, cut + 7).flat_map(|(from, to)| from..to).collect();
+            let expected = (0..).zip(&bytes).filter(|(_, at)| (cut..cut + 7).contains(*at)).map(|(offset, _)| offset);
+            prop_assert_eq!(offsets, expected.collect::<Vec<u64>>());
+        }
+    }
+}
