@@ -89,7 +89,9 @@ pub enum CallError {
         rank: Rank,
     },
     /// A table of another size.
-    #[error("{found} numbers in the table of blocks instead of {expected}; list bytes and offsets of each rank's block")]
+    #[error(
+        "{found} numbers in the table of blocks instead of {expected}; list bytes and offsets of each rank's block"
+    )]
     Table {
         /// As many as there are.
         found: usize,
@@ -296,7 +298,8 @@ impl Call {
     /// Offset and bytes of each block of a list; an empty block lies nowhere, whatever its offset.
     fn places(&self, rank: Rank, list: &[u64]) -> Result<Vec<(u64, u64)>, CallError> {
         let (bytes, offsets) = list.split_at(list.len() / 2);
-        let stays = |other: usize| self.in_place && self.kind.root() == Some(Rank(other as u32)) && other == rank.0 as usize;
+        let stays =
+            |other: usize| self.in_place && self.kind.root() == Some(Rank(other as u32)) && other == rank.0 as usize;
         let adjacent = matches!(self.kind, CallKind::ReduceScatter { .. });
         let mut end = 0;
         let place = |(other, (&bytes, &offset)): (usize, (&u64, &u64))| {

@@ -159,11 +159,12 @@ fn every_call_reads_and_writes_what_the_table_says() {
 #[test]
 fn signatures_agree_on_what_all_ranks_know() {
     for kind in kinds(3) {
-        let signatures = (0..3).flat_map(|r| [false, true].map(|in_place| (r, in_place))).filter_map(|(r, in_place)| {
-            let (call, mut table) = call(kind, in_place, (r, 3), 6);
-            table.chunks_mut(6).for_each(|list| list[3..].iter_mut().for_each(|offset| *offset += u64::from(r)));
-            Some(call.footprint(Rank(r), 3, &table).ok()?.signature)
-        });
+        let signatures =
+            (0..3).flat_map(|r| [false, true].map(|in_place| (r, in_place))).filter_map(|(r, in_place)| {
+                let (call, mut table) = call(kind, in_place, (r, 3), 6);
+                table.chunks_mut(6).for_each(|list| list[3..].iter_mut().for_each(|offset| *offset += u64::from(r)));
+                Some(call.footprint(Rank(r), 3, &table).ok()?.signature)
+            });
         let signatures: Vec<Signature> = signatures.collect();
         assert!(signatures.len() >= 3 && signatures.iter().all(|other| other == &signatures[0]), "{signatures:?}");
         let (call, mut table) = call(kind, false, (0, 3), 6);

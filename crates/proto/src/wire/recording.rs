@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use outboard_plan::{Op, OpId, Program, Rank, Reduction, Span, Step};
 
-use outboard_call::codec::{DecodeError, Reader, Writer};
 use crate::messaging::{MAX_STEPS, Recording};
+use outboard_call::codec::{DecodeError, Reader, Writer};
 
 /// Most pieces of memory of one recording.
 pub const MAX_PIECES: usize = MAX_STEPS;
