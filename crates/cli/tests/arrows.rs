@@ -7,20 +7,21 @@ use std::process::Command;
 use serde_json::Value;
 
 /// What every crate of ours may depend on, by directory under `crates`. Dependencies of tests are free.
-const ALLOWED: [(&str, &[&str]); 13] = [
-    ("plan", &[]),
+const ALLOWED: [(&str, &[&str]); 14] = [
+    ("units", &[]),
+    ("plan", &["units"]),
     ("arithmetic", &["plan"]),
     ("proto", &["plan"]),
     ("sim", &["plan", "arithmetic", "proto"]),
     ("shm", &[]),
     ("fabric", &["proto", "shm"]),
-    ("service", &["plan", "arithmetic", "proto", "shm", "fabric"]),
+    ("service", &["units", "plan", "arithmetic", "proto", "shm", "fabric"]),
     ("relay", &["plan", "proto", "shm", "service"]),
     ("outboardd", &["service", "relay"]),
     ("client", &["plan", "proto", "shm"]),
-    ("lab", &[]),
-    ("bench", &["lab"]),
-    ("cli", &["plan", "proto", "sim", "shm", "fabric", "service", "client", "lab", "bench"]),
+    ("lab", &["units"]),
+    ("bench", &["units", "lab"]),
+    ("cli", &["units", "plan", "proto", "sim", "shm", "fabric", "service", "client", "lab", "bench"]),
 ];
 
 /// The workspace as cargo sees it.
