@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use outboard_lab::{Lab, LabSpec, LinkLimits, Loss, LossOf, PortCounters};
+use outboard_lab::{Lab, LabSpec, Loss, LossOf, PortCounters};
+use outboard_units::Rate;
 
 use crate::error::CliError;
 
@@ -55,8 +56,8 @@ pub(crate) struct LinkArgs {
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
     /// Rate of the links between hosts and DPUs, such as 8gbit; by default four times that of the others
-    #[arg(long, value_parser = LinkLimits::parse_rate)]
-    pcie: Option<u64>,
+    #[arg(long)]
+    pcie: Option<Rate>,
     /// Random loss in the switch, such as 5%
     #[arg(long)]
     loss: Option<String>,
@@ -81,7 +82,7 @@ impl LinkArgs {
         let loss = self.loss.as_deref().map(|text| Loss::parse(text, of)).transpose().map_err(wrong)?;
         let spec = match (self.pcie, spec.pcie()) {
             (None, _) => spec,
-            (Some(rate), Some(_)) => spec.with_dpus(Some(rate)).map_err(wrong)?,
+            (Some(rate), Some(_)) => spec.with_dpus(Some(rate.in_bits_per_second())).map_err(wrong)?,
             (Some(_), None) => return Err(CliError::Failed(format!("--pcie needs DPUs; ask for a lab {spec}+dpu"))),
         };
         Ok(spec.with_mtu(self.mtu).map_err(wrong)?.with_loss(loss))

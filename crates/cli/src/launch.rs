@@ -18,7 +18,6 @@ use outboard_lab::{Lab, Node};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
-use outboard_service::settings::Seconds;
 use outboard_service::statistics::Report;
 
 use crate::error::CliError;
@@ -55,8 +54,8 @@ pub(crate) struct DaemonArgs {
     pub(crate) service_processes: ServiceProcesses,
     /// Seconds after which a collective in flight is reported, with the ranks that have not called it; 0 for never; 30 by
     /// default
-    #[arg(long)]
-    pub(crate) watchdog: Option<Seconds>,
+    #[arg(long, value_parser = outboard_units::Duration::seconds)]
+    pub(crate) watchdog: Option<Duration>,
     /// Tuning file of the daemons, as written by `outboard tune`
     #[arg(long, env = "OUTBOARD_TUNING")]
     pub(crate) tuning: Option<PathBuf>,
@@ -83,7 +82,7 @@ impl DaemonArgs {
             command.arg("--tuning").arg(tuning);
         }
         if let Some(watchdog) = self.watchdog {
-            command.arg("--watchdog").arg(watchdog.to_string());
+            command.arg("--watchdog").arg(watchdog.as_secs_f64().to_string());
         }
     }
 }

@@ -10,6 +10,7 @@ use outboard_plan::{
     SettingError, Topology, Vector, allgather, allreduce, alltoall, barrier, broadcast, exscan, gather, goal, reduce,
     reduce_scatter, scan, scatter, text,
 };
+use outboard_units::Size;
 
 use super::PlanArgs;
 use super::collective::{Collective, Counts};
@@ -18,7 +19,7 @@ use crate::error::CliError;
 /// Ranks of a group unless told otherwise.
 const DEFAULT_RANKS: u32 = 4;
 /// Bytes unless told otherwise.
-const DEFAULT_SIZE: &str = "1K";
+const DEFAULT_SIZE: Size = Size(1 << 10);
 /// Bytes of an element unless told otherwise: a double.
 const DEFAULT_ELEMENT_BYTES: u64 = 8;
 /// Steps of all ranks together beyond which nobody reads a plan any more.
@@ -247,7 +248,7 @@ fn bytes(args: &PlanArgs, collective: Collective) -> Result<u64, CliError> {
             Err(CliError::Failed(format!("--size: {} moves no bytes", collective.name())))
         }
         None if collective.counts() == Counts::Nothing => Ok(0),
-        size => outboard_bench::parse_size(size.as_deref().unwrap_or(DEFAULT_SIZE)).map_err(failed),
+        size => Ok(size.unwrap_or(DEFAULT_SIZE).0),
     }
 }
 

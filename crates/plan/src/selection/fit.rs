@@ -7,7 +7,7 @@
 use super::algorithm::Choice;
 use super::cost::Cost;
 use super::formula::{Case, terms};
-use super::units::{Duration, Rate};
+use outboard_units::{Duration, Rate};
 
 /// How long a call took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,6 @@ pub mod fit;
 pub mod formula;
 mod programs;
 mod tuning;
-mod units;
 
 pub use algorithm::{Choice, Collective, UnknownCollective};
 pub use choose::{Because, Candidate, Chosen, WORTH};
@@ -22,5 +21,5 @@ pub use cost::{Cost, Estimate, Terms};
 pub use estimate::{EstimateError, estimate};
 pub use fit::{Sample, fit};
 pub use formula::{Case, terms};
+pub use outboard_units::{Duration, Rate, Size, UnitError};
 pub use tuning::{Reason, Rule, Tuning, TuningError};
-pub use units::{Duration, Rate, Size, UnitError};
