@@ -286,8 +286,8 @@ impl World {
                 9 => Signature { kind: CallKind::Reduce { root, reduction }, bytes },
                 10 => Signature { kind: CallKind::Allreduce { reduction }, bytes },
                 11 => Signature { kind: CallKind::ReduceScatterBlock { reduction }, bytes },
-                12 => Signature { kind: CallKind::Scan { reduction }, bytes },
-                13 => Signature { kind: CallKind::Exscan { reduction }, bytes },
+                12 => Signature { kind: CallKind::Scan { reduction, inclusive: true }, bytes },
+                13 => Signature { kind: CallKind::Scan { reduction, inclusive: false }, bytes },
                 14 => {
                     let kind = CallKind::ReduceScatter { reduction, sizes: sizes_digest(sizes()) };
                     Signature { kind, bytes: sizes().sum() }
@@ -344,8 +344,8 @@ impl World {
             CallKind::Reduce { root, .. } => {
                 Buffers { input: signature.bytes, output: if root == rank { signature.bytes } else { 0 } }
             }
-            CallKind::Exscan { .. } if rank.0 == 0 => Buffers { input: signature.bytes, output: 0 },
-            CallKind::Allreduce { .. } | CallKind::Scan { .. } | CallKind::Exscan { .. } => {
+            CallKind::Scan { inclusive: false, .. } if rank.0 == 0 => Buffers { input: signature.bytes, output: 0 },
+            CallKind::Allreduce { .. } | CallKind::Scan { .. } => {
                 Buffers { input: signature.bytes, output: signature.bytes }
             }
             CallKind::ReduceScatterBlock { .. } => Buffers { input: signature.bytes * all, output: signature.bytes },

@@ -13,62 +13,21 @@ mod bruck;
 
 use std::num::NonZeroU32;
 
+pub use outboard_call::{Blocks, BlocksError};
 use thiserror::Error;
 
 use crate::algorithm::AlltoallAlgorithm;
 use crate::builder::ProgramBuilder;
 use crate::passes;
-use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
+use crate::program::{OpId, Program, Rank, Span};
 use crate::verify::{Contract, Piece};
-
-/// What one rank exchanges with each rank of the group, itself included.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blocks {
-    /// By destination: bytes of `Input`.
-    pub send: Vec<Span>,
-    /// By source: bytes of `Output`. No two share a byte.
-    pub receive: Vec<Span>,
-}
 
 /// Why there is no such exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum AlltoallError {
-    /// A group of 0, or of more than [`MAX_RANKS`], or without the rank.
-    #[error("an alltoall of {rank} among {ranks} ranks: a group has 1 to {MAX_RANKS} ranks, which count from 0")]
-    Ranks {
-        /// The rank asked for.
-        rank: Rank,
-        /// The ranks asked for.
-        ranks: u32,
-    },
-    /// One block for each rank is needed both ways.
-    #[error("{send} blocks to send and {receive} to receive among {ranks} ranks: give one of each for every rank")]
-    Count {
-        /// Blocks to send.
-        send: usize,
-        /// Blocks to receive.
-        receive: usize,
-        /// Ranks of the group.
-        ranks: u32,
-    },
-    /// What a rank sends itself is not what it receives from itself.
-    #[error("{rank} sends itself {send} bytes and receives {receive} from itself: make both equal")]
-    Own {
-        /// The rank.
-        rank: Rank,
-        /// Bytes it sends itself.
-        send: u64,
-        /// Bytes it expects.
-        receive: u64,
-    },
-    /// A block reaches beyond 64 bits.
-    #[error("a block of {len} bytes at {offset} exceeds the address space")]
-    Range {
-        /// Where it begins.
-        offset: u64,
-        /// Its bytes.
-        len: u64,
-    },
+    /// The blocks cannot be.
+    #[error(transparent)]
+    Blocks(#[from] BlocksError),
     /// Sends at a time that are none.
     #[error("batches of 0 sends: choose at least 1 (`batch` of scatter-destination)")]
     Batch,
@@ -88,95 +47,6 @@ pub enum AlltoallError {
         /// Ranks of the group.
         ranks: u32,
     },
-}
-
-impl Blocks {
-    /// Blocks of `bytes` each for each of `ranks`, in the order of ranks; `None` where they exceed 64 bits.
-    #[must_use]
-    pub fn even(ranks: u32, bytes: u64) -> Option<Blocks> {
-        bytes.checked_mul(ranks.into())?;
-        let spans = |span: fn(u64, u64) -> Span| (0..u64::from(ranks)).map(|at| span(at * bytes, bytes)).collect();
-        Some(Blocks { send: spans(Span::input), receive: spans(Span::output) })
-    }
-
-    /// What `rank` has of a gather at `root` of blocks of `bytes` each, which lie there in the order of ranks; the
-    /// root's own moves only with `own`. `None` where they exceed 64 bits.
-    #[must_use]
-    pub fn gather((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
-        let (many, one) = rooted((ranks, root), rank, bytes, own)?;
-        Some(Blocks { send: spans(one, Span::input), receive: spans(many, Span::output) })
-    }
-
-    /// What `rank` has of a scatter from `root`, otherwise as [`Blocks::gather`].
-    #[must_use]
-    pub fn scatter((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
-        let (many, one) = rooted((ranks, root), rank, bytes, own)?;
-        Some(Blocks { send: spans(many, Span::input), receive: spans(one, Span::output) })
-    }
-
-    /// Whether these can be what `rank` has of a gather at `root`: nobody but the root receives, and all send to it
-    /// alone.
-    #[must_use]
-    pub fn are_gathered(&self, root: Rank, rank: Rank) -> bool {
-        only_with(&self.send, root) && (rank == root || self.receive.iter().all(|span| span.is_empty()))
-    }
-
-    /// Whether these can be what `rank` has of a scatter from `root`.
-    #[must_use]
-    pub fn are_scattered(&self, root: Rank, rank: Rank) -> bool {
-        only_with(&self.receive, root) && (rank == root || self.send.iter().all(|span| span.is_empty()))
-    }
-
-    /// Bytes of `Input` and of `Output` up to the end of the last block.
-    #[must_use]
-    pub fn bytes(&self) -> (u64, u64) {
-        let end = |spans: &[Span]| spans.iter().filter(|s| !s.is_empty()).filter_map(Span::end).max().unwrap_or(0);
-        (end(&self.send), end(&self.receive))
-    }
-
-    /// Whether `rank` of `ranks` can exchange these.
-    ///
-    /// # Errors
-    /// What is wrong first; see [`AlltoallError`].
-    pub fn check(&self, ranks: u32, rank: Rank) -> Result<(), AlltoallError> {
-        let Blocks { send, receive } = self;
-        if ranks == 0 || ranks > MAX_RANKS || rank.0 >= ranks {
-            return Err(AlltoallError::Ranks { rank, ranks });
-        }
-        if send.len() != ranks as usize || receive.len() != ranks as usize {
-            return Err(AlltoallError::Count { send: send.len(), receive: receive.len(), ranks });
-        }
-        if let Some(&Span { offset, len, .. }) = send.iter().chain(receive).find(|span| span.end().is_none()) {
-            return Err(AlltoallError::Range { offset, len });
-        }
-        let (send, receive) = (send[rank.0 as usize].len, receive[rank.0 as usize].len);
-        if send != receive {
-            return Err(AlltoallError::Own { rank, send, receive });
-        }
-        Ok(())
-    }
-}
-
-/// Offset and bytes of each block.
-type Places = Vec<(u64, u64)>;
-
-/// The blocks of all ranks, which only the root has, and the one that every rank has with the root.
-fn rooted((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<(Places, Places)> {
-    bytes.checked_mul(ranks.into())?;
-    let moves = |other: u32| own || rank != root || other != root.0;
-    let place = |at: u64, has: bool| if has { (at, bytes) } else { (0, 0) };
-    let many = (0..ranks).map(|other| place(u64::from(other) * bytes, rank == root && moves(other))).collect();
-    let one = (0..ranks).map(|other| place(0, other == root.0 && moves(other))).collect();
-    Some((many, one))
-}
-
-fn spans(places: Places, span: fn(u64, u64) -> Span) -> Vec<Span> {
-    places.into_iter().map(|(offset, len)| span(offset, len)).collect()
-}
-
-/// Whether only the block of `root` has bytes.
-fn only_with(spans: &[Span], root: Rank) -> bool {
-    spans.iter().zip(0..).all(|(span, other)| span.is_empty() || Rank(other) == root)
 }
 
 /// What `rank` does in an exchange of `blocks` among `ranks` ranks; there is no message where a block is empty.

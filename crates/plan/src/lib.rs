@@ -27,7 +27,6 @@ pub mod goal;
 mod partition;
 pub mod passes;
 mod program;
-pub mod reduction;
 mod rooted;
 pub mod rounds;
 pub mod scatter;
@@ -55,9 +54,9 @@ pub use combine::{
     ReduceScatterAlgorithm, ScanAlgorithm, Vector,
 };
 pub use gather::{gather, gatherv};
+pub use outboard_call::{Element, Operator, Reduction, ReductionError};
 pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};
 pub use program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
-pub use reduction::{Element, Operator, Reduction, ReductionError};
 pub use rooted::{RootedError, Share};
 pub use rounds::Rounds;
 pub use scatter::{scatter, scatterv};

@@ -6,15 +6,13 @@
 mod datagram;
 mod frame;
 mod message;
-mod reader;
 mod recording;
 mod tagged;
-mod writer;
 
 pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 pub use message::{MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, MAX_TERMS, Message, Terms};
-pub use reader::DecodeError;
+pub use outboard_call::codec::DecodeError;
 pub use recording::{MAX_PIECES, RecordedMemory};
 pub use tagged::{Filled, MAX_FILLED, MAX_NUMBERS, MAX_POSTED, Posted, TaggedMessage, Wanted};
 

@@ -123,7 +123,8 @@ fn kind() -> impl Strategy<Value = CallKind> {
     let reduction = Reduction::new(Operator::Sum, Element::U32).expect("defined by MPI");
     let gathers = [CallKind::Allgather, uneven, GATHER];
     let exchanges = [CallKind::Alltoall, CallKind::Alltoallv, SCATTERV];
-    let reductions = [CallKind::Barrier, CallKind::Allreduce { reduction }, CallKind::Scan { reduction }];
+    let reductions =
+        [CallKind::Barrier, CallKind::Allreduce { reduction }, CallKind::Scan { reduction, inclusive: true }];
     prop::sample::select([gathers, exchanges, reductions].concat())
 }
 

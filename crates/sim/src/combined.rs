@@ -91,8 +91,8 @@ impl CallPlan {
                 Signature { kind, bytes: blocks.iter().sum() }
             }
             Combined::ReduceScatterBlock => Signature { kind: CallKind::ReduceScatterBlock { reduction }, bytes },
-            Combined::Scan => Signature { kind: CallKind::Scan { reduction }, bytes },
-            Combined::Exscan => Signature { kind: CallKind::Exscan { reduction }, bytes },
+            Combined::Scan => Signature { kind: CallKind::Scan { reduction, inclusive: true }, bytes },
+            Combined::Exscan => Signature { kind: CallKind::Scan { reduction, inclusive: false }, bytes },
         }
     }
 

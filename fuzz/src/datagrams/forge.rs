@@ -48,8 +48,8 @@ fn signature(tape: &mut Tape<'_>) -> Signature {
         8 => CallKind::Allreduce { reduction },
         9 => CallKind::ReduceScatter { reduction, sizes: tape.number() },
         10 => CallKind::ReduceScatterBlock { reduction },
-        11 => CallKind::Scan { reduction },
-        12 => CallKind::Exscan { reduction },
+        11 => CallKind::Scan { reduction, inclusive: true },
+        12 => CallKind::Scan { reduction, inclusive: false },
         13 => return Signature { kind: CallKind::Barrier, bytes: 0 },
         _ => return Signature { kind: CallKind::Alltoallv, bytes: 0 },
     };

@@ -8,7 +8,7 @@ mod parse;
 
 use std::fmt;
 
-use crate::program::{Buffer, Op, OpId, Program, Span, Step};
+use crate::program::{Op, OpId, Program, Span, Step};
 
 pub use crate::tokens::{Place, SyntaxError};
 pub use parse::{TextError, TextReason, parse};
@@ -24,24 +24,6 @@ pub fn print(programs: &[Program]) -> String {
         text.push_str(&program.to_string());
     }
     text
-}
-
-impl fmt::Display for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Buffer::Input => "input",
-            Buffer::Output => "output",
-            Buffer::Scratch => "scratch",
-        })
-    }
-}
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // 128 bits: an unverified span may end beyond 64.
-        let end = u128::from(self.offset) + u128::from(self.len);
-        write!(f, "{}[{}..{}]", self.buffer, self.offset, end)
-    }
 }
 
 impl fmt::Display for OpId {

@@ -98,7 +98,7 @@ fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
         CallKind::ReduceScatterBlock { .. } => {
             (Collective::ReduceScatter, signature.bytes.saturating_mul(terrain.ranks.into()))
         }
-        CallKind::Scan { .. } | CallKind::Exscan { .. } => (Collective::Scan, signature.bytes),
+        CallKind::Scan { .. } => (Collective::Scan, signature.bytes),
         CallKind::Alltoallv | CallKind::Gatherv { .. } | CallKind::Scatterv { .. } | CallKind::Tagged(_) => {
             unreachable!("no algorithm is chosen where sizes are not agreed")
         }
@@ -167,8 +167,8 @@ impl Layout {
                 }
                 reduce_scatter(algorithm, &self.topology, rank, extents).map_err(|_| "a reduce-scatter of these sizes")
             }
-            (Choice::Scan(algorithm), CallKind::Exscan { .. }) => {
-                exscan(algorithm, ranks, rank, vector(signature)?).map_err(|_| "an exscan of this size")
+            (Choice::Scan(algorithm), CallKind::Scan { inclusive: false, .. }) => {
+                exscan(algorithm, ranks, rank, vector(signature)?).map_err(|_| "a scan of this size")
             }
             (Choice::Scan(algorithm), _) => {
                 scan(algorithm, ranks, rank, vector(signature)?).map_err(|_| "a scan of this size")

@@ -1,6 +1,6 @@
 //! The header of a link frame: sequence, acknowledgement and the clock echo that measures round trips.
 
-use super::reader::{DecodeError, Reader};
+use outboard_call::codec::{DecodeError, Reader};
 
 /// Bytes of a frame header.
 pub const FRAME_HEADER_BYTES: usize = 28;

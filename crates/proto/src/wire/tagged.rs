@@ -5,8 +5,7 @@
 
 use outboard_plan::Rank;
 
-use super::reader::{DecodeError, Reader};
-use super::writer::Writer;
+use outboard_call::codec::{DecodeError, Reader, Writer};
 
 /// Most messages in one [`TaggedMessage::Post`]: as many as fit the largest frame header.
 pub const MAX_POSTED: usize = 20;

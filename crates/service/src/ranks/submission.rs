@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outboard_call::BlocksError;
 use outboard_plan::alltoall::Blocks;
-use outboard_plan::{AlltoallError, Extents, Rank, ReductionError, Span};
+use outboard_plan::{Extents, Rank, ReductionError, Span};
 use outboard_proto::{CallKind, GroupHandle, Signature, TaggedCall, sizes_digest};
 use outboard_shm::entry::{
     AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry, MessageEnd, MessageEntry,
@@ -36,7 +37,7 @@ pub(super) enum Refusal {
     #[error("the table of blocks at {address:#x} cannot be read: {error}")]
     Table { address: u64, error: AccessError },
     #[error(transparent)]
-    Blocks(#[from] AlltoallError),
+    Blocks(#[from] BlocksError),
     #[error(transparent)]
     Quota(#[from] QuotaError),
     #[error(transparent)]

@@ -37,10 +37,12 @@ pub(super) fn reduction(
         Reduced::Allreduce { bytes } => {
             (Signature { kind: CallKind::Allreduce { reduction }, bytes }, None, (bytes, bytes))
         }
-        Reduced::Scan { bytes } => (Signature { kind: CallKind::Scan { reduction }, bytes }, None, (bytes, bytes)),
+        Reduced::Scan { bytes } => {
+            (Signature { kind: CallKind::Scan { reduction, inclusive: true }, bytes }, None, (bytes, bytes))
+        }
         Reduced::Exscan { bytes } => {
             let received = if rank.0 == 0 { 0 } else { bytes };
-            (Signature { kind: CallKind::Exscan { reduction }, bytes }, None, (bytes, received))
+            (Signature { kind: CallKind::Scan { reduction, inclusive: false }, bytes }, None, (bytes, received))
         }
         Reduced::ReduceScatterBlock { bytes } => {
             let total = bytes.checked_mul(ranks.into()).ok_or(range(bytes))?;

@@ -1,7 +1,7 @@
 //! The vocabulary of reductions: what is combined, element by element, and how.
 //!
 //! A [`Reduction`] is part of what all ranks of a call agree on, so operators and elements have codes that never change
-//! meaning. Both orders of the operands exist in plans ([`crate::Op::Reduce`]), because floating-point results depend on
+//! meaning. Both orders of the operands exist in plans, because floating-point results depend on
 //! the order of contributions and that order shall depend on the plan alone. Never computes anything.
 
 use std::fmt;
