@@ -8,11 +8,12 @@
 //! Invariants: no input makes the decoder panic or hold more than one frame of the largest size; what decodes encodes to the
 //! same bytes. Never does IO.
 
+use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_shm::ring::{ENTRY_WORDS, Words};
 use outboard_shm::status::Status;
 
 /// Version of the frames; both ends must have the same.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// Longest piece of memory in one frame.
 pub(crate) const DATA_BYTES: usize = 256 << 10;
 /// Longest frame, its length not counted.
@@ -123,8 +124,8 @@ pub(crate) enum FrameError {
         theirs: u16,
     },
     /// A field out of range, cut off, or bytes left over.
-    #[error("malformed relay frame: bad {0}")]
-    Field(&'static str),
+    #[error("malformed relay frame: {0}")]
+    Field(#[from] DecodeError),
 }
 
 impl Frame<'_> {
@@ -150,141 +151,85 @@ impl Frame<'_> {
     /// If a piece of memory is longer than [`DATA_BYTES`]; texts are cut.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
-        out.extend([0; LENGTH_BYTES]);
-        out.push(self.kind());
+        let mut w = Writer::new(out);
+        w.u32(0).u8(self.kind());
         match self {
-            Frame::Greeting { pid, socket, core, user, job, node, key } => {
-                out.extend(MAGIC.to_le_bytes());
-                out.extend(VERSION.to_le_bytes());
-                for number in [*pid, socket.unwrap_or(NOWHERE), core.unwrap_or(NOWHERE), *user] {
-                    out.extend(number.to_le_bytes());
-                }
-                out.extend(job.to_le_bytes());
-                let node = cut(node, NODE_BYTES);
-                out.push(node.len() as u8);
-                out.extend(node.as_bytes());
-                out.extend(&key[..key.len().min(TEXT_BYTES)]);
-            }
-            Frame::Request(bytes) | Frame::Handed(bytes) | Frame::Reply(bytes) => out.extend(*bytes),
-            Frame::CreateGroup { token, ranks, rank } => {
-                out.extend(token.to_le_bytes());
-                out.extend(ranks.to_le_bytes());
-                out.extend(rank.to_le_bytes());
-            }
+            Frame::Greeting { pid, socket, core, user, job, node, key } => w
+                .u32(MAGIC)
+                .u16(VERSION)
+                .u32(*pid)
+                .u32(socket.unwrap_or(NOWHERE))
+                .u32(core.unwrap_or(NOWHERE))
+                .u32(*user)
+                .u64(*job)
+                .text(node, NODE_BYTES)
+                .bytes(&key[..key.len().min(TEXT_BYTES)]),
+            Frame::Request(bytes) | Frame::Handed(bytes) | Frame::Reply(bytes) => w.bytes(bytes),
+            Frame::CreateGroup { token, ranks, rank } => w.u64(*token).u32(*ranks).u32(*rank),
             Frame::Call { words, input, table, output } => {
-                for word in words.iter().chain([input, table, output]) {
-                    out.extend(word.to_le_bytes());
-                }
+                words.iter().chain([input, table, output]).fold(&mut w, |w, word| w.u64(*word))
             }
-            Frame::Unreadable { slot } => out.extend(slot.to_le_bytes()),
-            Frame::Data { slot, offset, bytes } => {
-                out.extend(slot.to_le_bytes());
-                out.extend(offset.to_le_bytes());
-                out.extend(*bytes);
-            }
-            Frame::Complete { slot, status } => {
-                out.extend(slot.to_le_bytes());
-                out.extend(status.code().to_le_bytes());
-            }
-            Frame::Record { token, group, recording, bytes } => {
-                out.extend(token.to_le_bytes());
-                out.extend(group.to_le_bytes());
-                out.extend(recording.to_le_bytes());
-                out.extend(bytes.to_le_bytes());
-            }
-            Frame::Refused { text } => out.extend(cut(text, TEXT_BYTES).as_bytes()),
-        }
+            Frame::Unreadable { slot } => w.u32(*slot),
+            Frame::Data { slot, offset, bytes } => w.u32(*slot).u64(*offset).bytes(bytes),
+            Frame::Complete { slot, status } => w.u32(*slot).u32(status.code().cast_unsigned()),
+            Frame::Record { token, group, recording, bytes } => w.u64(*token).u64(*group).u32(*recording).u64(*bytes),
+            Frame::Refused { text } => w.text(text, TEXT_BYTES),
+        };
         let length = out.len() - start - LENGTH_BYTES;
         assert!(length <= MOST_BYTES, "a frame of {length} bytes");
         out[start..start + LENGTH_BYTES].copy_from_slice(&(length as u32).to_le_bytes());
     }
 }
 
-/// As much of a text as fits, in whole characters.
-fn cut(text: &str, most: usize) -> &str {
-    let end = (0..=text.len().min(most)).rev().find(|&at| text.is_char_boundary(at));
-    &text[..end.unwrap_or(0)]
-}
-
 fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
-    let (&kind, body) = frame.split_first().ok_or(FrameError::Field("length"))?;
-    let mut body = Body(body);
-    let decoded = match kind {
+    let mut r = Reader::new(frame);
+    let decoded = match r.u8()? {
         1 => {
-            if body.u32()? != MAGIC {
-                return Err(FrameError::Field("magic number"));
+            if r.u32()? != MAGIC {
+                return Err(DecodeError::Foreign.into());
             }
-            let theirs = u16::from_le_bytes(body.array()?);
+            let theirs = r.u16()?;
             if theirs != VERSION {
                 return Err(FrameError::Version { theirs });
             }
-            let (pid, socket, core) = (body.u32()?, body.u32()?, body.u32()?);
-            let [socket, core] = [socket, core].map(|number| Some(number).filter(|number| *number != NOWHERE));
-            let (user, job) = (body.u32()?, body.u64()?);
-            Frame::Greeting { pid, socket, core, user, job, node: body.node()?, key: body.rest(TEXT_BYTES)? }
+            let pid = r.u32()?;
+            let [socket, core] = [r.u32()?, r.u32()?].map(|number| Some(number).filter(|number| *number != NOWHERE));
+            let (user, job, node) = (r.u32()?, r.u64()?, r.text(NODE_BYTES)?);
+            // A name that goes to people's terminals.
+            if node.chars().any(char::is_control) {
+                return Err(DecodeError::Value("node").into());
+            }
+            Frame::Greeting { pid, socket, core, user, job, node, key: rest(&mut r, TEXT_BYTES)? }
         }
-        2 => Frame::Request(body.rest(DATA_BYTES)?),
-        3 => Frame::CreateGroup { token: body.u64()?, ranks: body.u32()?, rank: body.u32()? },
-        4 => Frame::Handed(body.rest(DATA_BYTES)?),
+        2 => Frame::Request(rest(&mut r, DATA_BYTES)?),
+        3 => Frame::CreateGroup { token: r.u64()?, ranks: r.u32()?, rank: r.u32()? },
+        4 => Frame::Handed(rest(&mut r, DATA_BYTES)?),
         5 => {
             let mut words = [0; ENTRY_WORDS];
             for word in &mut words {
-                *word = body.u64()?;
+                *word = r.u64()?;
             }
-            Frame::Call { words, input: body.u64()?, table: body.u64()?, output: body.u64()? }
+            Frame::Call { words, input: r.u64()?, table: r.u64()?, output: r.u64()? }
         }
-        6 => Frame::Unreadable { slot: body.u32()? },
-        7 => Frame::Data { slot: body.u32()?, offset: body.u64()?, bytes: body.rest(DATA_BYTES)? },
-        8 => Frame::Reply(body.rest(DATA_BYTES)?),
+        6 => Frame::Unreadable { slot: r.u32()? },
+        7 => Frame::Data { slot: r.u32()?, offset: r.u64()?, bytes: rest(&mut r, DATA_BYTES)? },
+        8 => Frame::Reply(rest(&mut r, DATA_BYTES)?),
         9 => {
-            let (slot, code) = (body.u32()?, body.u32()? as i32);
-            Frame::Complete { slot, status: Status::from_code(code).ok_or(FrameError::Field("status"))? }
+            let (slot, status) = (r.u32()?, Status::from_code(r.u32()?.cast_signed()));
+            Frame::Complete { slot, status: status.ok_or(DecodeError::Value("status"))? }
         }
-        10 => {
-            let text = std::str::from_utf8(body.rest(TEXT_BYTES)?).map_err(|_| FrameError::Field("text"))?;
-            Frame::Refused { text }
-        }
-        11 => {
-            let (token, group) = (body.u64()?, body.u64()?);
-            Frame::Record { token, group, recording: body.u32()?, bytes: body.u64()? }
-        }
-        _ => return Err(FrameError::Field("kind")),
+        10 => Frame::Refused { text: r.text(TEXT_BYTES)? },
+        11 => Frame::Record { token: r.u64()?, group: r.u64()?, recording: r.u32()?, bytes: r.u64()? },
+        _ => return Err(DecodeError::Value("kind").into()),
     };
-    if body.0.is_empty() { Ok(decoded) } else { Err(FrameError::Field("length")) }
+    r.end()?;
+    Ok(decoded)
 }
 
-struct Body<'a>(&'a [u8]);
-
-impl<'a> Body<'a> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(FrameError::Field("length"))?;
-        self.0 = rest;
-        Ok(*taken)
-    }
-
-    fn u32(&mut self) -> Result<u32, FrameError> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, FrameError> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    /// A name that goes to people's terminals.
-    fn node(&mut self) -> Result<&'a str, FrameError> {
-        let [length] = self.array()?;
-        let (name, rest) = self.0.split_at_checked(usize::from(length)).ok_or(FrameError::Field("length"))?;
-        self.0 = rest;
-        let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NODE_BYTES);
-        name.filter(|name| !name.chars().any(char::is_control)).ok_or(FrameError::Field("node"))
-    }
-
-    fn rest(&mut self, most: usize) -> Result<&'a [u8], FrameError> {
-        if self.0.len() > most {
-            return Err(FrameError::Field("length"));
-        }
-        Ok(std::mem::take(&mut self.0))
-    }
+/// All that is left, at most `most` bytes.
+fn rest<'a>(r: &mut Reader<'a>, most: usize) -> Result<&'a [u8], DecodeError> {
+    let rest = std::mem::replace(r, Reader::new(&[])).rest();
+    if rest.len() <= most { Ok(rest) } else { Err(DecodeError::Value("length")) }
 }
 
 /// Bytes that have come, frame by frame.
@@ -323,7 +268,7 @@ impl Decoder {
         let Some((length, _)) = self.bytes[self.start..self.end].split_first_chunk() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
         if length > MOST_BYTES {
-            return Err(FrameError::Field("length"));
+            return Err(DecodeError::Value("length").into());
         }
         let frame = self.start + LENGTH_BYTES;
         if self.end < frame + length {
@@ -423,8 +368,8 @@ mod tests {
         Frame::Data { slot: 1, offset: u64::MAX, bytes: &vec![7; DATA_BYTES] }.encode(&mut stream);
         assert_eq!(feed(&stream, &[4096]), Ok(stream));
         let long = (MOST_BYTES as u32 + 1).to_le_bytes();
-        assert_eq!(feed(&long, &[4]), Err(FrameError::Field("length")));
-        assert_eq!(feed(&[0; 4], &[4]), Err(FrameError::Field("length")));
+        assert_eq!(feed(&long, &[4]), Err(FrameError::Field(DecodeError::Value("length"))));
+        assert_eq!(feed(&[0; 4], &[4]), Err(FrameError::Field(DecodeError::Truncated)));
     }
 
     #[test]
@@ -436,6 +381,6 @@ mod tests {
         stream[9] = 9;
         assert_eq!(feed(&stream, &[64]), Err(FrameError::Version { theirs: 9 }));
         stream[5] = 0;
-        assert_eq!(feed(&stream, &[64]), Err(FrameError::Field("magic number")));
+        assert_eq!(feed(&stream, &[64]), Err(FrameError::Field(DecodeError::Foreign)));
     }
 }

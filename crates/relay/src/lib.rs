@@ -28,6 +28,7 @@ mod output;
 mod recording;
 mod session;
 mod shadow;
+mod spans;
 mod submission;
 mod wire;
 

@@ -11,7 +11,9 @@ use outboard_plan::{Op, Program};
 use outboard_proto::RecordError;
 use outboard_proto::wire::{DecodeError, RecordedMemory};
 
-use crate::output::Spans;
+use outboard_service::Pieces;
+
+use crate::spans::Spans;
 use crate::submission::Piece;
 
 /// Longest recording as it is encoded; the service process's own limit.
@@ -31,63 +33,15 @@ pub(super) enum RecordingError {
     Check(#[from] RecordError),
 }
 
-/// Ranges of a buffer that cross the link one behind the other, in the order in which they lie.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Packed {
-    /// Offset among the bytes that cross, where in the buffer, and how many bytes; none is empty.
-    ranges: Vec<(u64, u64, u64)>,
-    total: u64,
-}
-
-impl Packed {
-    /// Nothing crosses.
-    pub(super) const EMPTY: Packed = Packed { ranges: Vec::new(), total: 0 };
-
-    /// Of beginning and bytes of each range; they do not overlap and are in order, and together they fit 64 bits.
-    pub(super) fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Packed {
-        let mut packed = Packed::EMPTY;
-        for (at, bytes) in ranges.into_iter().filter(|(_, bytes)| *bytes > 0) {
-            packed.ranges.push((packed.total, at, bytes));
-            packed.total += bytes;
-        }
-        packed
-    }
-
-    /// Bytes that cross.
-    pub(super) fn total(&self) -> u64 {
-        self.total
-    }
-
-    /// Where in the buffer the bytes from `offset` on lie, as far as they are among `bytes` and exist: beginning and bytes.
-    pub(super) fn places(&self, offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
-        let end = offset.saturating_add(bytes);
-        let first = self.ranges.partition_point(|(start, _, length)| start + length <= offset);
-        let within = self.ranges[first..].iter().take_while(move |(start, ..)| *start < end);
-        within.map(move |(start, at, length)| {
-            let (from, to) = (offset.max(*start), end.min(start + length));
-            (at + (from - start), to - from)
-        })
-    }
-
-    /// Offsets of what of the buffer between `start` and `end` crosses: first and behind the last.
-    pub(super) fn offsets(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
-        let first = self.ranges.partition_point(|(_, at, length)| at + length <= start);
-        let within = self.ranges[first..].iter().take_while(move |(_, at, _)| *at < end);
-        within.map(move |(offset, at, length)| {
-            let (from, to) = (start.max(*at), end.min(at + length));
-            (offset + (from - at), offset + (to - at))
-        })
-    }
-}
-
 /// A recording as relay and dock know it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Recorded {
-    /// Offset in the buffer, address and bytes of each piece that has some.
-    pieces: Vec<(u64, u64, u64)>,
-    total: u64,
-    reads: Packed,
-    writes: Packed,
+    /// All of the rank's memory that it names.
+    memory: Pieces,
+    /// Places of the buffer that memory stands for, in order: what crosses with a start.
+    reads: Pieces,
+    /// What crosses with its end.
+    writes: Pieces,
 }
 
 impl Recorded {
@@ -96,53 +50,39 @@ impl Recorded {
     /// # Errors
     /// [`RecordingError`], as the service process would say.
     pub(super) fn decode(bytes: &[u8]) -> Result<Recorded, RecordingError> {
-        let RecordedMemory { recording, pieces: named } = RecordedMemory::decode(bytes)?;
+        let RecordedMemory { recording, pieces } = RecordedMemory::decode(bytes)?;
         recording.check(recording.program.rank, recording.program.ranks)?;
-        let (mut pieces, mut total) = (Vec::with_capacity(named.len()), 0);
-        for (address, bytes) in named.into_iter().filter(|(_, bytes)| *bytes > 0) {
-            pieces.push((total, address, bytes));
-            total += bytes;
-        }
         let program = &recording.program;
         let mut written = Spans::default();
         for span in program.steps.iter().filter_map(|step| step.op.writes()) {
             written.insert(span.offset, span.offset + span.len);
         }
-        let packed = |spans: &Spans| Packed::new(spans.iter().map(|(start, end)| (start, end - start)));
-        Ok(Recorded { pieces, total, reads: packed(&read_first(program)), writes: packed(&written) })
+        let packed = |spans: &Spans| Pieces::new(spans.iter().map(|(start, end)| (start, end - start)));
+        Ok(Recorded { memory: Pieces::new(pieces), reads: packed(&read_first(program)), writes: packed(&written) })
     }
 
     /// Bytes of all that was recorded.
     pub(super) fn total(&self) -> u64 {
-        self.total
+        self.memory.total()
     }
 
     /// What crosses with a start.
-    pub(super) fn reads(&self) -> &Packed {
+    pub(super) fn reads(&self) -> &Pieces {
         &self.reads
     }
 
     /// What crosses with its end.
-    pub(super) fn writes(&self) -> &Packed {
+    pub(super) fn writes(&self) -> &Pieces {
         &self.writes
     }
 
     /// Where in the rank these ranges of the buffer lie: in a copy of all of it at `copy`, or, where that is 0, in place.
-    pub(super) fn located(&self, packed: &Packed, copy: u64) -> Vec<Piece> {
+    pub(super) fn located(&self, packed: &Pieces, copy: u64) -> Vec<Piece> {
         if copy != 0 {
             // An address that no memory has is refused when it is accessed.
-            return packed.ranges.iter().map(|(_, at, bytes)| (copy.wrapping_add(*at), *bytes)).collect();
+            return packed.iter().map(|(at, bytes)| (copy.wrapping_add(at), bytes)).collect();
         }
-        let mut located = Vec::with_capacity(packed.ranges.len());
-        for (_, at, bytes) in &packed.ranges {
-            let (at, end) = (*at, at + bytes);
-            let first = self.pieces.partition_point(|(offset, _, length)| offset + length <= at);
-            for (offset, address, length) in self.pieces[first..].iter().take_while(|(offset, ..)| *offset < end) {
-                let (from, to) = (at.max(*offset), end.min(offset + length));
-                located.push((address + (from - offset), to - from));
-            }
-        }
-        located
+        packed.iter().flat_map(|(at, bytes)| self.memory.places(at, bytes)).collect()
     }
 }
 
@@ -196,7 +136,6 @@ mod tests {
     use super::*;
     use outboard_plan::{Element, Operator, ProgramBuilder, Rank, Reduction, Span};
     use outboard_proto::Recording;
-    use proptest::prelude::*;
 
     /// Of pieces of 10, 20 and 30 bytes, as it crosses.
     fn recorded(build: impl FnOnce(&mut ProgramBuilder)) -> Recorded {
@@ -212,8 +151,8 @@ mod tests {
         Recorded::decode(&memory.encode()).expect("can be recorded")
     }
 
-    fn ranges(packed: &Packed) -> Vec<(u64, u64)> {
-        packed.places(0, packed.total()).collect()
+    fn ranges(packed: &Pieces) -> Vec<(u64, u64)> {
+        packed.iter().collect()
     }
 
     /// GP-9: a byte crosses only if something may read it before it is written.
@@ -277,30 +216,5 @@ mod tests {
         let recording = Recording { program: builder.build().into(), reductions: Vec::new() };
         let encoded = RecordedMemory { recording, pieces: vec![(1, 8)] }.encode();
         assert!(matches!(Recorded::decode(&encoded), Err(RecordingError::Check(_))));
-    }
-
-    proptest! {
-        /// Places and offsets are each other's inverse, byte by byte.
-        #[test]
-        fn packed_ranges_are_in_order(gaps in proptest::collection::vec((0u64..5, 0u64..9), 0..9), cut in 0u64..80) {
-            let mut end = 0;
-            let list: Vec<(u64, u64)> = gaps.into_iter().map(|(gap, bytes)| {
-                let at = end + gap;
-                end = at + bytes;
-                (at, bytes)
-            }).collect();
-            let packed = Packed::new(list.clone());
-            let bytes: Vec<u64> = list.iter().flat_map(|(at, bytes)| *at..at + bytes).collect();
-            let all = |places: &mut dyn Iterator<Item = (u64, u64)>| -> Vec<u64> {
-                places.flat_map(|(at, count)| at..at + count).collect()
-            };
-            prop_assert_eq!(packed.total(), bytes.len() as u64);
-            let from = (cut as usize).min(bytes.len());
-            let to = (from + 7).min(bytes.len());
-            prop_assert_eq!(all(&mut packed.places(cut, 7)), &bytes[from..to]);
-            let offsets: Vec<u64> = packed.offsets(cut, cut + 7).flat_map(|(from, to)| from..to).collect();
-            let expected = (0..).zip(&bytes).filter(|(_, at)| (cut..cut + 7).contains(*at)).map(|(offset, _)| offset);
-            prop_assert_eq!(offsets, expected.collect::<Vec<u64>>());
-        }
     }
 }

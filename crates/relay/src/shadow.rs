@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use outboard_shm::region::{Region, RegionError};
 
+use crate::spans::Spans;
+
 /// Arenas that a quota is divided into at least: fewer than a rank may register ranges.
 const MOST_ARENAS: u64 = 128;
 /// Smallest arena.
@@ -85,34 +87,19 @@ struct Arena {
     region: Arc<Region>,
     bytes: u64,
     registered: bool,
-    /// Length by offset; neighbours are one.
-    free: BTreeMap<u64, u64>,
+    /// Offsets that no shadow has.
+    free: Spans,
 }
 
 impl Arena {
     fn is_empty(&self) -> bool {
-        self.free.get(&0) == Some(&self.bytes)
+        self.free.first_of(self.bytes).is_some()
     }
 
     fn take(&mut self, bytes: u64) -> Option<u64> {
-        let (offset, length) = self.free.iter().find(|(_, length)| **length >= bytes).map(|(o, l)| (*o, *l))?;
-        self.free.remove(&offset);
-        if length > bytes {
-            self.free.insert(offset + bytes, length - bytes);
-        }
+        let (offset, _) = self.free.first_of(bytes)?;
+        self.free.remove(offset, offset + bytes);
         Some(offset)
-    }
-
-    fn give_back(&mut self, mut offset: u64, mut bytes: u64) {
-        if let Some(after) = self.free.remove(&(offset + bytes)) {
-            bytes += after;
-        }
-        if let Some((&before, &length)) = self.free.range(..offset).next_back()
-            && before + length == offset
-        {
-            (offset, bytes) = (before, length + bytes);
-        }
-        self.free.insert(offset, bytes);
     }
 }
 
@@ -166,7 +153,8 @@ impl Shadows {
         // A page between arenas keeps accesses beyond the end of one out of the next.
         self.next += size.next_multiple_of(1 << 21) + (1 << 21);
         self.held += size;
-        let free = if size > rounded { BTreeMap::from([(rounded, size - rounded)]) } else { BTreeMap::new() };
+        let mut free = Spans::default();
+        free.insert(rounded, size);
         let arena = Arena { region: Arc::clone(&region), bytes: size, registered: false, free };
         self.arenas.insert(address, arena);
         let shadow = Shadow { region: Arc::clone(&region), arena: address, offset: 0, bytes: rounded };
@@ -198,7 +186,7 @@ impl Shadows {
 
     pub(crate) fn give_back(&mut self, shadow: Shadow) {
         if let Some(arena) = self.arenas.get_mut(&shadow.arena) {
-            arena.give_back(shadow.offset, shadow.bytes);
+            arena.free.insert(shadow.offset, shadow.offset + shadow.bytes);
         }
     }
 }

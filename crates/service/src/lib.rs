@@ -28,6 +28,7 @@ pub mod topology;
 pub use conductor::poller::{Poller, Token, Trigger};
 pub use conductor::tell;
 pub use daemon::{StartError, run};
+pub use memory::pieces::Pieces;
 pub use ranks::admission::Admission;
 pub use ranks::attach::{MOST_RECORDED, Process, Refused, pin, random};
 pub use ranks::docked::{Berths, Docking};

@@ -8,9 +8,11 @@ use outboard_shm::entry::{
 };
 
 use super::NOWHERE;
-use crate::output::Spans;
-use crate::recording::{Packed, Recorded};
+use outboard_service::Pieces;
+
+use crate::recording::Recorded;
 use crate::shadow::Shadow;
+use crate::spans::Spans;
 
 /// Shadows and their parts begin at multiples of this.
 const ALIGN: u64 = 64;
@@ -21,9 +23,9 @@ pub(super) enum Layout {
     /// Input, table and output, one behind the other.
     Apart {
         /// Input, then table.
-        input: Packed,
+        input: Pieces,
         /// Output.
-        output: Packed,
+        output: Pieces,
         /// Where table and output begin.
         table_at: u64,
         /// As above.
@@ -34,28 +36,24 @@ pub(super) enum Layout {
 }
 
 impl Layout {
-    /// Of a call that has nothing.
-    pub(super) const NOTHING: Layout =
-        Layout::Apart { input: Packed::EMPTY, output: Packed::EMPTY, table_at: 0, output_at: 0 };
-
     /// Lays a call out that has so many bytes of each, and says how many its shadow has; `None` if they exceed the address
     /// space.
     pub(super) fn apart(input: u64, table: u64, output: u64) -> Option<(Layout, u64)> {
         let table_at = input.checked_next_multiple_of(ALIGN)?;
         let output_at = table_at.checked_add(table)?.checked_next_multiple_of(ALIGN)?;
         let bytes = output_at.checked_add(output)?;
-        let (input, output) = (Packed::new([(0, input), (table_at, table)]), Packed::new([(output_at, output)]));
+        let (input, output) = (Pieces::new([(0, input), (table_at, table)]), Pieces::new([(output_at, output)]));
         Some((Layout::Apart { input, output, table_at, output_at }, bytes))
     }
 
-    fn input(&self) -> &Packed {
+    fn input(&self) -> &Pieces {
         match self {
             Layout::Apart { input, .. } => input,
             Layout::Recorded(recorded) => recorded.reads(),
         }
     }
 
-    fn output(&self) -> &Packed {
+    fn output(&self) -> &Pieces {
         match self {
             Layout::Apart { output, .. } => output,
             Layout::Recorded(recorded) => recorded.writes(),

@@ -202,8 +202,10 @@ impl Session<'_> {
             _ => None,
         };
         match recorded {
-            // More than any quota.
-            None => Ok(Layout::apart(input, table, output).unwrap_or((Layout::NOTHING, u64::MAX))),
+            None => match Layout::apart(input, table, output) {
+                Some(laid_out) => Ok(laid_out),
+                None => refused("malformed relay frame: a call that exceeds the address space"),
+            },
             Some(recorded) if (recorded.reads().total(), 0, recorded.writes().total()) == (input, table, output) => {
                 Ok((Layout::Recorded(Arc::clone(recorded)), recorded.total()))
             }

@@ -7,6 +7,7 @@
 
 pub(crate) mod combine;
 pub(crate) mod deferred;
+pub(crate) mod pieces;
 pub(crate) mod staging;
 
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use outboard_shm::memory::{AccessError, RankMemory, TieredMemory, WritePiece, co
 
 use crate::memory::combine::{Bounces, Combination, Unfinished};
 use crate::memory::deferred::{Deferred, Work};
+pub(crate) use crate::memory::pieces::Pieces;
 use crate::memory::staging::{Staging, StagingPool};
 
 /// Bytes moved at a time between two ranks neither of which is mapped here: fits the second-level cache.
@@ -44,39 +46,6 @@ impl Payloads for FramePayload<'_> {
     fn payload(&self, index: u32) -> &[u8] {
         assert_eq!(index, 0, "a frame has one payload");
         self.0
-    }
-}
-
-/// Pieces of a rank's memory that stand for one buffer, one behind the other (GP-5).
-#[derive(Debug)]
-pub(crate) struct Pieces {
-    /// Offset in the buffer, address and bytes of each that has some.
-    pieces: Vec<(u64, u64, u64)>,
-    total: u64,
-}
-
-impl Pieces {
-    /// Of address and bytes of each piece; together they fit 64 bits.
-    pub(crate) fn new(pieces: &[(u64, u64)]) -> Self {
-        let mut total = 0;
-        let mut placed = Vec::with_capacity(pieces.len());
-        for &(address, bytes) in pieces.iter().filter(|(_, bytes)| *bytes > 0) {
-            placed.push((total, address, bytes));
-            total += bytes;
-        }
-        Pieces { pieces: placed, total }
-    }
-
-    /// Bytes of all.
-    pub(crate) fn total(&self) -> u64 {
-        self.total
-    }
-
-    /// Where the byte at `offset` lies. Spans that were recorded lie in one piece each.
-    fn address(&self, offset: u64) -> u64 {
-        let behind = self.pieces.partition_point(|(start, ..)| *start <= offset);
-        let (start, address, _) = self.pieces[behind.checked_sub(1).expect("a byte of one of the pieces")];
-        address + (offset - start)
     }
 }
 
@@ -110,7 +79,7 @@ impl Buffers {
         let lies_in = |(start, length): (u64, u64)| address.checked_sub(start).is_some_and(|at| at < length);
         match &self.pieces {
             None => lies_in(self.input) || lies_in(self.output),
-            Some(pieces) => pieces.pieces.iter().any(|&(_, start, length)| lies_in((start, length))),
+            Some(pieces) => pieces.iter().any(lies_in),
         }
     }
 

@@ -377,7 +377,7 @@ impl Desk<'_> {
         self.engine
             .record(*handle, *rank, number, recorded.recording)
             .map_err(|error| Refused { status: failure::recording(&error), text: error.to_string() })?;
-        recordings.insert(number, Arc::new(Pieces::new(&recorded.pieces)));
+        recordings.insert(number, Arc::new(Pieces::new(recorded.pieces)));
         Ok(Reply::Done)
     }
 
