@@ -136,11 +136,11 @@ impl Buffers {
         let Footprint { reads, writes, in_place_at, blocks, .. } = footprint;
         // A footprint lies in the address space.
         let in_place_at = in_place_at.map(|at| at as usize);
-        if receive.is_null() && (writes.bytes > 0 || in_place_at.is_some() && reads.bytes > 0) {
-            return Err(Error::argument("receive", "is NULL"));
-        }
         if send.is_null() && in_place_at.is_none() && reads.bytes > 0 {
             return Err(Error::argument("send", "is NULL"));
+        }
+        if receive.is_null() && (writes.bytes > 0 || in_place_at.is_some() && reads.bytes > 0) {
+            return Err(Error::argument("receive", "is NULL"));
         }
         let contribution = in_place_at.map_or(send, |at| receive.wrapping_add(at).cast_const());
         let (bytes_per_rank, receive_bytes) = (reads.bytes as usize, writes.bytes as usize);
