@@ -156,27 +156,39 @@ pub enum TaggedCall {
 }
 
 impl CallKind {
-    /// What it is to those who treat kinds alike: the one place where all of them are told apart by what they do.
+    /// Its code, its name in reports, and what it is: the one place where all kinds are told apart by what they do.
+    fn row(self) -> (u8, &'static str, Moves, Sizes) {
+        use Moves::{Blocks, Combined, Messages, Nothing, ToAll};
+        use Sizes::{Agreed, Even, Paired, Whole};
+        match self {
+            CallKind::Allgather => (1, "allgather", ToAll, Even),
+            CallKind::Broadcast { .. } => (2, "broadcast", ToAll, Whole),
+            CallKind::Alltoall => (3, "alltoall", Blocks(Pairs::All), Even),
+            CallKind::Alltoallv => (4, "alltoallv", Blocks(Pairs::All), Paired),
+            CallKind::Allgatherv { sizes } => (5, "allgatherv", ToAll, Agreed(sizes)),
+            CallKind::Barrier => (16, "barrier", Nothing, Whole),
+            CallKind::Reduce { reduction, .. } => (17, "reduce", Combined(reduction), Whole),
+            CallKind::Allreduce { reduction } => (18, "allreduce", Combined(reduction), Whole),
+            CallKind::ReduceScatter { reduction, sizes } => (19, "reduce-scatter", Combined(reduction), Agreed(sizes)),
+            CallKind::ReduceScatterBlock { reduction } => {
+                (20, "reduce-scatter of even blocks", Combined(reduction), Even)
+            }
+            CallKind::Scan { reduction, inclusive: true } => (21, "scan", Combined(reduction), Whole),
+            CallKind::Scan { reduction, inclusive: false } => (22, "exscan", Combined(reduction), Whole),
+            CallKind::Gather { root } => (32, "gather", Blocks(Pairs::To(root)), Even),
+            CallKind::Gatherv { root } => (33, "gatherv", Blocks(Pairs::To(root)), Paired),
+            CallKind::Scatter { root } => (34, "scatter", Blocks(Pairs::From(root)), Even),
+            CallKind::Scatterv { root } => (35, "scatterv", Blocks(Pairs::From(root)), Paired),
+            CallKind::Tagged(call @ TaggedCall::Recorded { .. }) => (48, "recorded group", Messages(call), Whole),
+            CallKind::Tagged(call @ TaggedCall::Send { .. }) => (49, "send", Messages(call), Whole),
+            CallKind::Tagged(call @ TaggedCall::Receive { .. }) => (50, "receive", Messages(call), Whole),
+        }
+    }
+
+    /// What it is to those who treat kinds alike.
     #[must_use]
     pub fn class(self) -> Class {
-        let (moves, sizes) = match self {
-            CallKind::Allgather => (Moves::ToAll, Sizes::Even),
-            CallKind::Allgatherv { sizes } => (Moves::ToAll, Sizes::Agreed(sizes)),
-            CallKind::Broadcast { .. } => (Moves::ToAll, Sizes::Whole),
-            CallKind::Alltoall => (Moves::Blocks(Pairs::All), Sizes::Even),
-            CallKind::Alltoallv => (Moves::Blocks(Pairs::All), Sizes::Paired),
-            CallKind::Gather { root } => (Moves::Blocks(Pairs::To(root)), Sizes::Even),
-            CallKind::Gatherv { root } => (Moves::Blocks(Pairs::To(root)), Sizes::Paired),
-            CallKind::Scatter { root } => (Moves::Blocks(Pairs::From(root)), Sizes::Even),
-            CallKind::Scatterv { root } => (Moves::Blocks(Pairs::From(root)), Sizes::Paired),
-            CallKind::Barrier => (Moves::Nothing, Sizes::Whole),
-            CallKind::Reduce { reduction, .. }
-            | CallKind::Allreduce { reduction }
-            | CallKind::Scan { reduction, .. } => (Moves::Combined(reduction), Sizes::Whole),
-            CallKind::ReduceScatter { reduction, sizes } => (Moves::Combined(reduction), Sizes::Agreed(sizes)),
-            CallKind::ReduceScatterBlock { reduction } => (Moves::Combined(reduction), Sizes::Even),
-            CallKind::Tagged(call) => (Moves::Messages(call), Sizes::Whole),
-        };
+        let (_, _, moves, sizes) = self.row();
         Class { moves, sizes }
     }
 
@@ -201,13 +213,9 @@ impl CallKind {
     /// The rank that a rooted collective names.
     #[must_use]
     pub fn root(self) -> Option<Rank> {
-        match self {
-            CallKind::Broadcast { root }
-            | CallKind::Gather { root }
-            | CallKind::Gatherv { root }
-            | CallKind::Scatter { root }
-            | CallKind::Scatterv { root }
-            | CallKind::Reduce { root, .. } => Some(root),
+        match (self, self.class().moves) {
+            (CallKind::Broadcast { root } | CallKind::Reduce { root, .. }, _) => Some(root),
+            (_, Moves::Blocks(Pairs::To(root) | Pairs::From(root))) => Some(root),
             _ => None,
         }
     }
@@ -215,26 +223,13 @@ impl CallKind {
     /// It in numbers.
     #[must_use]
     pub fn codes(self) -> Codes {
-        let (kind, rank, tag) = match self {
-            CallKind::Allgather => (1, 0, 0),
-            CallKind::Broadcast { root } => (2, root.0, 0),
-            CallKind::Alltoall => (3, 0, 0),
-            CallKind::Alltoallv => (4, 0, 0),
-            CallKind::Allgatherv { .. } => (5, 0, 0),
-            CallKind::Barrier => (16, 0, 0),
-            CallKind::Reduce { root, .. } => (17, root.0, 0),
-            CallKind::Allreduce { .. } => (18, 0, 0),
-            CallKind::ReduceScatter { .. } => (19, 0, 0),
-            CallKind::ReduceScatterBlock { .. } => (20, 0, 0),
-            CallKind::Scan { inclusive: true, .. } => (21, 0, 0),
-            CallKind::Scan { inclusive: false, .. } => (22, 0, 0),
-            CallKind::Gather { root } => (32, root.0, 0),
-            CallKind::Gatherv { root } => (33, root.0, 0),
-            CallKind::Scatter { root } => (34, root.0, 0),
-            CallKind::Scatterv { root } => (35, root.0, 0),
-            CallKind::Tagged(TaggedCall::Recorded { recording }) => (48, recording, 0),
-            CallKind::Tagged(TaggedCall::Send { to, tag }) => (49, to.0, tag),
-            CallKind::Tagged(TaggedCall::Receive { from, tag }) => (50, from.0, tag),
+        let (kind, _, moves, _) = self.row();
+        let (rank, tag) = match moves {
+            Moves::Messages(TaggedCall::Recorded { recording }) => (recording, 0),
+            Moves::Messages(TaggedCall::Send { to: peer, tag } | TaggedCall::Receive { from: peer, tag }) => {
+                (peer.0, tag)
+            }
+            _ => (self.root().map_or(0, |root| root.0), 0),
         };
         Codes { kind, rank, tag, reduction: self.reduction().map_or(0, Reduction::code) }
     }
@@ -273,27 +268,7 @@ impl CallKind {
     /// In the words of reports.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            CallKind::Allgather => "allgather",
-            CallKind::Allgatherv { .. } => "allgatherv",
-            CallKind::Broadcast { .. } => "broadcast",
-            CallKind::Alltoall => "alltoall",
-            CallKind::Alltoallv => "alltoallv",
-            CallKind::Gather { .. } => "gather",
-            CallKind::Gatherv { .. } => "gatherv",
-            CallKind::Scatter { .. } => "scatter",
-            CallKind::Scatterv { .. } => "scatterv",
-            CallKind::Barrier => "barrier",
-            CallKind::Reduce { .. } => "reduce",
-            CallKind::Allreduce { .. } => "allreduce",
-            CallKind::ReduceScatter { .. } => "reduce-scatter",
-            CallKind::ReduceScatterBlock { .. } => "reduce-scatter of even blocks",
-            CallKind::Scan { inclusive: true, .. } => "scan",
-            CallKind::Scan { inclusive: false, .. } => "exscan",
-            CallKind::Tagged(TaggedCall::Recorded { .. }) => "recorded group",
-            CallKind::Tagged(TaggedCall::Send { .. }) => "send",
-            CallKind::Tagged(TaggedCall::Receive { .. }) => "receive",
-        }
+        self.row().1
     }
 }
 

@@ -1,85 +1,112 @@
 //! The vocabulary of reductions: what is combined, element by element, and how.
 //!
 //! A [`Reduction`] is part of what all ranks of a call agree on, so operators and elements have codes that never change
-//! meaning. Both orders of the operands exist in plans, because floating-point results depend on
-//! the order of contributions and that order shall depend on the plan alone. Never computes anything.
+//! meaning. Both orders of the operands exist in plans, because floating-point results depend on the order of
+//! contributions and that order shall depend on the plan alone. Never computes anything.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// How two elements become one. All are associative and commutative, but for the rounding of floating-point numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Operator {
-    /// `a + b`; integers wrap, and what is no number becomes the positive quiet NaN without payload.
-    Sum = 1,
-    /// `a * b`; otherwise as [`Self::Sum`].
-    Product = 2,
-    /// The smaller. Of floating-point numbers one that is NaN wins, the left one of two.
-    Minimum = 3,
-    /// The larger. Of floating-point numbers one that is NaN wins, the left one of two.
-    Maximum = 4,
-    /// The pair with the smaller value; of equal values the smaller index. A NaN wins as in [`Self::Minimum`].
-    MinimumLocation = 5,
-    /// The pair with the larger value; of equal values the smaller index. A NaN wins as in [`Self::Maximum`].
-    MaximumLocation = 6,
-    /// `a & b`.
-    BitAnd = 7,
-    /// `a | b`.
-    BitOr = 8,
-    /// `a ^ b`.
-    BitXor = 9,
-    /// 1 where both are not 0, else 0.
-    LogicalAnd = 10,
-    /// 1 where one is not 0, else 0.
-    LogicalOr = 11,
-    /// 1 where exactly one is not 0, else 0.
-    LogicalXor = 12,
+/// An enum whose variants have numbers and names.
+macro_rules! numbered {
+    (
+        $(#[$doc:meta])*
+        pub enum $name:ident { $($(#[$about:meta])* $variant:ident = $code:literal, $text:literal;)+ }
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum $name {
+            $($(#[$about])* $variant = $code,)+
+        }
+
+        impl $name {
+            const ALL: &[$name] = &[$($name::$variant),+];
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $($name::$variant => $text,)+
+                })
+            }
+        }
+    };
 }
 
-/// What a buffer is an array of, in the byte order of the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Element {
-    /// 8 bits, signed.
-    I8 = 1,
-    /// 16 bits, signed.
-    I16 = 2,
-    /// 32 bits, signed.
-    I32 = 3,
-    /// 64 bits, signed.
-    I64 = 4,
-    /// 8 bits, unsigned.
-    U8 = 5,
-    /// 16 bits, unsigned.
-    U16 = 6,
-    /// 32 bits, unsigned.
-    U32 = 7,
-    /// 64 bits, unsigned.
-    U64 = 8,
-    /// IEEE 754 binary16.
-    F16 = 9,
-    /// The upper half of a binary32.
-    Bf16 = 10,
-    /// IEEE 754 binary32.
-    F32 = 11,
-    /// IEEE 754 binary64.
-    F64 = 12,
-    /// Two [`Element::F32`]: real and imaginary part.
-    ComplexF32 = 13,
-    /// Two [`Element::F64`]: real and imaginary part.
-    ComplexF64 = 14,
-    /// `struct { float value; int index; }` (`MPI_FLOAT_INT`).
-    F32Index = 15,
-    /// `struct { double value; int index; }` (`MPI_DOUBLE_INT`), 4 bytes of padding behind.
-    F64Index = 16,
-    /// `struct { long value; int index; }` (`MPI_LONG_INT`), 4 bytes of padding behind.
-    I64Index = 17,
-    /// `struct { int value; int index; }` (`MPI_2INT`).
-    I32Index = 18,
-    /// `struct { short value; int index; }` (`MPI_SHORT_INT`), 2 bytes of padding between.
-    I16Index = 19,
+numbered! {
+    /// How two elements become one. All are associative and commutative, but for the rounding of floating-point numbers.
+    pub enum Operator {
+        /// `a + b`; integers wrap, and what is no number becomes the positive quiet NaN without payload.
+        Sum = 1, "sum";
+        /// `a * b`; otherwise as [`Self::Sum`].
+        Product = 2, "product";
+        /// The smaller. Of floating-point numbers one that is NaN wins, the left one of two.
+        Minimum = 3, "minimum";
+        /// The larger. Of floating-point numbers one that is NaN wins, the left one of two.
+        Maximum = 4, "maximum";
+        /// The pair with the smaller value; of equal values the smaller index. A NaN wins as in [`Self::Minimum`].
+        MinimumLocation = 5, "minimum with location";
+        /// The pair with the larger value; of equal values the smaller index. A NaN wins as in [`Self::Maximum`].
+        MaximumLocation = 6, "maximum with location";
+        /// `a & b`.
+        BitAnd = 7, "bitwise and";
+        /// `a | b`.
+        BitOr = 8, "bitwise or";
+        /// `a ^ b`.
+        BitXor = 9, "bitwise exclusive or";
+        /// 1 where both are not 0, else 0.
+        LogicalAnd = 10, "logical and";
+        /// 1 where one is not 0, else 0.
+        LogicalOr = 11, "logical or";
+        /// 1 where exactly one is not 0, else 0.
+        LogicalXor = 12, "logical exclusive or";
+    }
+}
+
+numbered! {
+    /// What a buffer is an array of, in the byte order of the machine.
+    pub enum Element {
+        /// 8 bits, signed.
+        I8 = 1, "i8";
+        /// 16 bits, signed.
+        I16 = 2, "i16";
+        /// 32 bits, signed.
+        I32 = 3, "i32";
+        /// 64 bits, signed.
+        I64 = 4, "i64";
+        /// 8 bits, unsigned.
+        U8 = 5, "u8";
+        /// 16 bits, unsigned.
+        U16 = 6, "u16";
+        /// 32 bits, unsigned.
+        U32 = 7, "u32";
+        /// 64 bits, unsigned.
+        U64 = 8, "u64";
+        /// IEEE 754 binary16.
+        F16 = 9, "f16";
+        /// The upper half of a binary32.
+        Bf16 = 10, "bf16";
+        /// IEEE 754 binary32.
+        F32 = 11, "f32";
+        /// IEEE 754 binary64.
+        F64 = 12, "f64";
+        /// Two [`Element::F32`]: real and imaginary part.
+        ComplexF32 = 13, "complex f32";
+        /// Two [`Element::F64`]: real and imaginary part.
+        ComplexF64 = 14, "complex f64";
+        /// `struct { float value; int index; }` (`MPI_FLOAT_INT`).
+        F32Index = 15, "(f32, i32)";
+        /// `struct { double value; int index; }` (`MPI_DOUBLE_INT`), 4 bytes of padding behind.
+        F64Index = 16, "(f64, i32)";
+        /// `struct { long value; int index; }` (`MPI_LONG_INT`), 4 bytes of padding behind.
+        I64Index = 17, "(i64, i32)";
+        /// `struct { int value; int index; }` (`MPI_2INT`).
+        I32Index = 18, "(i32, i32)";
+        /// `struct { short value; int index; }` (`MPI_SHORT_INT`), 2 bytes of padding between.
+        I16Index = 19, "(i16, i32)";
+    }
 }
 
 /// What is combined, and how.
@@ -107,43 +134,6 @@ pub enum ReductionError {
         code: u16,
     },
 }
-
-const OPERATORS: [Operator; 12] = [
-    Operator::Sum,
-    Operator::Product,
-    Operator::Minimum,
-    Operator::Maximum,
-    Operator::MinimumLocation,
-    Operator::MaximumLocation,
-    Operator::BitAnd,
-    Operator::BitOr,
-    Operator::BitXor,
-    Operator::LogicalAnd,
-    Operator::LogicalOr,
-    Operator::LogicalXor,
-];
-
-const ELEMENTS: [Element; 19] = [
-    Element::I8,
-    Element::I16,
-    Element::I32,
-    Element::I64,
-    Element::U8,
-    Element::U16,
-    Element::U32,
-    Element::U64,
-    Element::F16,
-    Element::Bf16,
-    Element::F32,
-    Element::F64,
-    Element::ComplexF32,
-    Element::ComplexF64,
-    Element::F32Index,
-    Element::F64Index,
-    Element::I64Index,
-    Element::I32Index,
-    Element::I16Index,
-];
 
 /// The kinds of elements for which MPI's operators are defined (MPI 4.1, section 6.9.2).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -236,8 +226,8 @@ impl Reduction {
     /// # Errors
     /// When it stands for none.
     pub fn from_code(code: u16) -> Result<Self, ReductionError> {
-        let operator = OPERATORS.into_iter().find(|o| *o as u16 == code >> 8);
-        let element = ELEMENTS.into_iter().find(|e| *e as u16 == code & 0xff);
+        let operator = Operator::ALL.iter().copied().find(|o| *o as u16 == code >> 8);
+        let element = Element::ALL.iter().copied().find(|e| *e as u16 == code & 0xff);
         match (operator, element) {
             (Some(operator), Some(element)) => Self::new(operator, element),
             _ => Err(ReductionError::Code { code }),
@@ -246,52 +236,11 @@ impl Reduction {
 
     /// Every reduction that there is.
     pub fn all() -> impl Iterator<Item = Reduction> {
-        OPERATORS.into_iter().flat_map(|operator| ELEMENTS.into_iter().filter_map(move |e| Self::new(operator, e).ok()))
-    }
-}
-
-impl fmt::Display for Operator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Operator::Sum => "sum",
-            Operator::Product => "product",
-            Operator::Minimum => "minimum",
-            Operator::Maximum => "maximum",
-            Operator::MinimumLocation => "minimum with location",
-            Operator::MaximumLocation => "maximum with location",
-            Operator::BitAnd => "bitwise and",
-            Operator::BitOr => "bitwise or",
-            Operator::BitXor => "bitwise exclusive or",
-            Operator::LogicalAnd => "logical and",
-            Operator::LogicalOr => "logical or",
-            Operator::LogicalXor => "logical exclusive or",
-        })
-    }
-}
-
-impl fmt::Display for Element {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Element::I8 => "i8",
-            Element::I16 => "i16",
-            Element::I32 => "i32",
-            Element::I64 => "i64",
-            Element::U8 => "u8",
-            Element::U16 => "u16",
-            Element::U32 => "u32",
-            Element::U64 => "u64",
-            Element::F16 => "f16",
-            Element::Bf16 => "bf16",
-            Element::F32 => "f32",
-            Element::F64 => "f64",
-            Element::ComplexF32 => "complex f32",
-            Element::ComplexF64 => "complex f64",
-            Element::F32Index => "(f32, i32)",
-            Element::F64Index => "(f64, i32)",
-            Element::I64Index => "(i64, i32)",
-            Element::I32Index => "(i32, i32)",
-            Element::I16Index => "(i16, i32)",
-        })
+        let of = |operator: &Operator| {
+            let operator = *operator;
+            Element::ALL.iter().map(move |element| Self::new(operator, *element))
+        };
+        Operator::ALL.iter().flat_map(of).flatten()
     }
 }
 

@@ -97,14 +97,12 @@ impl Group {
         let arguments =
             Arguments { send: contribution, receive: Destination::At(receive), table: &table, sizes: "count" };
         let (call, buffers) = self.checked(call, &arguments)?;
-        match combination {
+        let Combination::User(operator) = combination else {
             // SAFETY: the caller's promise about the buffers.
-            Combination::Known(_) => {
-                unsafe { self.collectives.post(&buffers, call, &table) }.map(|posted| posted.request)
-            }
-            // SAFETY: as above.
-            Combination::User(operator) => unsafe { self.gather_and_fold(outcome, operator, &buffers, &table) },
-        }
+            return unsafe { self.collectives.post(&buffers, call, &table) }.map(|posted| posted.request);
+        };
+        // SAFETY: as above.
+        unsafe { self.gather_and_fold(outcome, operator, &buffers, &table) }
     }
 
     /// The call and its table.
