@@ -37,7 +37,7 @@ use crate::frame::{Decoder, Frame};
 use crate::output::Output;
 use crate::shadow::Shadows;
 use crate::wire::{Wire, WireError};
-use outboard_service::{Berths, Docking, Job, Settings, StartError, random};
+use outboard_service::{DockedRank, DockedRanks, Job, Settings, StartError, random};
 
 /// How long a relay may take to greet, and the service process to answer.
 const GREETING_LIMIT: Duration = Duration::from_secs(20);
@@ -50,7 +50,7 @@ const NOWHERE: u64 = 64;
 #[derive(Debug)]
 struct Terms {
     settings: Settings,
-    berths: Arc<Berths>,
+    docked: Arc<DockedRanks>,
 }
 
 /// The listening socket's thread; connections end with the service process.
@@ -61,12 +61,12 @@ pub struct Dock {
 }
 
 impl Dock {
-    /// Listens for relays at `address` on behalf of the service process with these settings and berths.
+    /// Listens for relays at `address` on behalf of the service process with these settings.
     ///
     /// # Errors
     /// The kernel's reason.
-    pub fn start(address: SocketAddr, settings: &Settings, berths: &Arc<Berths>) -> Result<Dock, StartError> {
-        let (dock, local) = Dock::listen(address, settings, berths)
+    pub fn start(address: SocketAddr, settings: &Settings, docked: &Arc<DockedRanks>) -> Result<Dock, StartError> {
+        let (dock, local) = Dock::listen(address, settings, docked)
             .map_err(|source| StartError::Kernel { what: "listen for relays", source })?;
         if settings.relay_key.is_empty() && !address.ip().is_loopback() {
             tracing::warn!(address = %local, "whoever reaches this address may attach; set OUTBOARD_RELAY_KEY on both sides");
@@ -75,12 +75,12 @@ impl Dock {
         Ok(dock)
     }
 
-    fn listen(address: SocketAddr, settings: &Settings, berths: &Arc<Berths>) -> io::Result<(Dock, SocketAddr)> {
+    fn listen(address: SocketAddr, settings: &Settings, docked: &Arc<DockedRanks>) -> io::Result<(Dock, SocketAddr)> {
         let listener = TcpListener::bind(address)?;
         let local = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let terms = Terms { settings: settings.clone(), berths: Arc::clone(berths) };
+        let terms = Terms { settings: settings.clone(), docked: Arc::clone(docked) };
         let until = stop.try_clone()?;
         let thread = std::thread::Builder::new()
             .name("dock".into())
@@ -201,12 +201,12 @@ fn serve(wire: Wire, from: SocketAddr, terms: &Terms) {
 fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
     wire.stream().set_read_timeout(Some(GREETING_LIMIT))?;
     let output = Arc::<Output>::default();
-    let (known, docking, job) = loop {
+    let (known, docked_rank, job) = loop {
         match decoder.next().map_err(WireError::from)? {
             Some(Frame::Greeting { pid, user, job, seat, key }) => {
                 let job = Job { user, number: job };
                 let known = same(key, terms.settings.relay_key.as_bytes());
-                break (known, Docking { pid, seat, watch: Arc::<Output>::clone(&output) }, job);
+                break (known, DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) }, job);
             }
             Some(_) => return refused("the first frame of a connection is a greeting"),
             None => wire.fill(decoder)?,
@@ -220,10 +220,10 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
         Ok(words) => std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8]),
         Err(errno) => return refused(format!("the service process cannot draw random numbers: {errno}")),
     };
-    terms.berths.expect(nonce, docking);
+    terms.docked.expect(nonce, docked_rank);
     let attached = attach(terms, nonce, job);
     // Taken by the service process already, unless it has refused.
-    terms.berths.take(&nonce);
+    terms.docked.take(&nonce);
     let (channel, side, welcome) = attached?;
     wire.send(&Frame::Reply(&welcome.encode(0)))?;
     Ok((channel, Arc::new(side), output))

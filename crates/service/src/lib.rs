@@ -31,7 +31,7 @@ pub use daemon::{StartError, run};
 pub use memory::pieces::Pieces;
 pub use ranks::admission::Admission;
 pub use ranks::attach::{MOST_RECORDED, Process, Refused, pin, random, sealed};
-pub use ranks::docked::{Berths, Docking};
+pub use ranks::docked::{DockedRank, DockedRanks};
 pub use ranks::offers;
 pub use ranks::quotas::Job;
 pub use settings::Settings;

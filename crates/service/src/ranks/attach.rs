@@ -24,11 +24,12 @@ use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::Pieces;
 use crate::ranks::admission::Admission;
-use crate::ranks::docked::{Berths, Docking};
+use crate::ranks::docked::{DockedRank, DockedRanks};
 use crate::ranks::failure;
 use crate::ranks::offers::{Offer, Sealer, group_spec};
 use crate::ranks::quotas::{Job, QuotaError, Quotas};
 use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
+use crate::settings::Settings;
 use crate::telemetry::trace::Trace;
 use crate::topology::{Seat, Topology};
 
@@ -51,20 +52,15 @@ pub(crate) struct Host {
     /// Its name.
     pub(crate) node: Arc<str>,
     pub(crate) topology: Topology,
-    pub(crate) job: u64,
+    pub(crate) settings: Settings,
     pub(crate) digest: u64,
     /// Of the unicast fabric.
     pub(crate) address: Arc<[u8]>,
-    pub(crate) max_ranks: usize,
-    pub(crate) max_groups: usize,
     pub(crate) quotas: Quotas,
     pub(crate) admission: Admission,
     pub(crate) sealer: Sealer,
-    /// Memory ranges that a rank may register, and that are mapped at once (GP-4).
-    pub(crate) most_ranges: u32,
-    pub(crate) most_mapped: u32,
     /// Ranks that the dock attaches.
-    pub(crate) berths: Arc<Berths>,
+    pub(crate) docked: Arc<DockedRanks>,
 }
 
 /// A request that was refused: the reply, in words.
@@ -256,14 +252,14 @@ impl Desk<'_> {
             );
             return refuse(Status::Version, text);
         }
-        if self.ranks.attached().count() >= self.host.max_ranks {
-            let most = self.host.max_ranks;
+        if self.ranks.attached().count() >= self.host.settings.max_ranks as usize {
+            let most = self.host.settings.max_ranks;
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
         let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.admission)?;
-        let ranges = MemfdRanges::bounded(self.host.most_ranges, self.host.most_mapped);
+        let ranges = MemfdRanges::bounded(self.host.settings.memory_ranges, self.host.settings.mapped_ranges);
         process.memory = process.memory.with_ranges(ranges);
-        if let Some(Docking { pid, seat, watch }) = self.host.berths.take(&hello.nonce) {
+        if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
             // Its process here is ours; the connection alone tells of its end.
             (process.pid, process.pidfd, process.seat) = (pid, None, Some(seat));
             process.memory = process.memory.with_watch(watch);
@@ -284,7 +280,7 @@ impl Desk<'_> {
             service_version: env!("CARGO_PKG_VERSION").to_owned(),
             tier: process.memory.tier(),
             config_digest: self.host.digest,
-            most_ranges: self.host.most_ranges,
+            most_ranges: self.host.settings.memory_ranges,
         };
         Ok((side, welcome, process))
     }
@@ -297,7 +293,7 @@ impl Desk<'_> {
         let seat = rank.seat.clone();
         let here = || Seat { node: Arc::clone(&host.node), place: rank.place(&host.topology) };
         let seat = seat.unwrap_or_else(here);
-        let &Host { id: sp, place, job, digest, .. } = host;
+        let (&Host { id: sp, place, digest, .. }, job) = (host, host.settings.job);
         let (address, seal) = (Arc::clone(&host.address), host.sealer.seal(rank.job.user, handle, key));
         let offer = Offer { sp, host: place, job, handle, key, digest, address, seat, seal };
         if rank.offers.len() >= MOST_OFFERS {
@@ -314,7 +310,7 @@ impl Desk<'_> {
         descriptors: Vec<OwnedFd>,
         (ranks, me): (u32, u32),
     ) -> Result<(), Refused> {
-        let (own, most, sealer) = (self.host.id, self.host.max_groups, &self.host.sealer);
+        let (own, most, sealer) = (self.host.id, self.host.settings.max_groups as usize, &self.host.sealer);
         let rank = self.attached(id)?;
         if rank.groups.len() >= most {
             return refuse(Status::Resource, format!("this rank is in {most} groups already; destroy some"));

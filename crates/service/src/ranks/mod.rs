@@ -146,7 +146,7 @@ struct InFlight {
     job: Job,
 }
 
-/// See the module.
+/// All connections of the attach socket, and what their ranks have in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Ranks {
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,

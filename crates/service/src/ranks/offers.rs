@@ -135,19 +135,13 @@ pub enum OfferError {
         /// Ours.
         ours: u64,
     },
-    /// One service process gives two addresses.
-    #[error("rank {rank} gives another address for {sp} than a lower rank; one of both offers is stale")]
-    Address {
+    /// One service process gives two addresses or two hosts.
+    #[error("rank {rank} gives another {what} for {sp} than a lower rank; one of both offers is stale")]
+    Stale {
         /// Whose.
         rank: u32,
-        /// The service process.
-        sp: SpId,
-    },
-    /// One service process gives two hosts.
-    #[error("rank {rank} gives another host for {sp} than a lower rank; one of both offers is stale")]
-    Host {
-        /// Whose.
-        rank: u32,
+        /// What differs.
+        what: &'static str,
         /// The service process.
         sp: SpId,
     },
@@ -265,11 +259,10 @@ pub fn group_spec(
             return Err(OfferError::Configuration { rank: r, ours: first.digest, found: offer.digest });
         }
         let (address, host) = *known.entry(offer.sp).or_insert((&offer.address, offer.host));
-        if address != &offer.address {
-            return Err(OfferError::Address { rank: r, sp: offer.sp });
-        }
-        if host != offer.host {
-            return Err(OfferError::Host { rank: r, sp: offer.sp });
+        for (what, same) in [("address", address == &offer.address), ("host", host == offer.host)] {
+            if !same {
+                return Err(OfferError::Stale { rank: r, what, sp: offer.sp });
+            }
         }
     }
     // One copy of each address, however many ranks a service process serves.
@@ -361,9 +354,9 @@ mod tests {
         let told = group(&other_settings, 2, 0).to_string();
         assert!(told.contains("tuning file") && told.contains("OUTBOARD_TUNING"), "{told}");
         let two_addresses = blob(&[offer(1), Offer { address: [1u8].as_slice().into(), ..offer(1) }]);
-        assert!(matches!(group(&two_addresses, 2, 0), OfferError::Address { rank: 1, .. }));
+        assert!(matches!(group(&two_addresses, 2, 0), OfferError::Stale { rank: 1, what: "address", .. }));
         let two_hosts = blob(&[offer(1), Offer { host: HostId(7), ..offer(1) }]);
-        assert!(matches!(group(&two_hosts, 2, 0), OfferError::Host { rank: 1, .. }));
+        assert!(matches!(group(&two_hosts, 2, 0), OfferError::Stale { rank: 1, what: "host", .. }));
         let mut old = good.clone();
         old[OFFER_BYTES + 9] = 0;
         assert!(matches!(group(&old, 2, 0), OfferError::Version { rank: 1, found: 0, .. }));
