@@ -44,7 +44,7 @@ pub struct Footprint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CallError {
     /// Lengths or addresses.
-    #[error("{bytes} bytes at {send:#x} and {receive:#x} exceed the address space")]
+    #[error("{bytes} bytes at {send:#x} and {receive:#x} are more than the address space holds")]
     Range {
         /// Bytes of the larger side, or of one block.
         bytes: u64,

@@ -6,9 +6,10 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use outboard::Status;
+use outboard_call::{Call, CallKind};
 use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request, Restaged};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
-use outboard_shm::entry::{AllgatherEntry, Entry};
+use outboard_shm::entry::Entry;
 use outboard_shm::memory::Tier;
 use outboard_shm::region::{Region, seal_bytes};
 use support::Daemon;
@@ -73,13 +74,14 @@ fn hello(layout_version: u32) -> Hello {
     Hello { abi_version: 1, layout_version, pid: 1, probe_address: 8, nonce: [1; 16], descriptor: false, job: 0 }
 }
 
-fn entry(group: u64, instance: u64, slot: u32) -> AllgatherEntry {
-    AllgatherEntry { group, instance, slot, in_place: false, send: 0x5000, receive: 0x6000, bytes_per_rank: 16 }
+fn entry(group: u64, instance: u64, slot: u32) -> Entry {
+    let call = Call { bytes: 16, send: 0x5000, receive: 0x6000, ..Call::new(CallKind::Allgather) };
+    Entry { group, instance, slot, call }
 }
 
-fn result(rank: &RankSide, entry: AllgatherEntry) -> Status {
+fn result(rank: &RankSide, entry: Entry) -> Status {
     rank.arm(entry.slot);
-    rank.post(&Entry::Allgather(entry)).expect("room");
+    rank.post(&entry).expect("room");
     assert!(rank.wait(Some(LIMIT), || rank.result(entry.slot).is_some()), "no result");
     rank.result(entry.slot).expect("just seen")
 }
@@ -163,8 +165,9 @@ fn submissions_are_checked_against_what_the_rank_owns() {
     let group = stranger.group();
     assert_eq!(result(&rank, entry(group + 1, 1, 0)), Status::Argument);
     assert_eq!(result(&rank, entry(group, 2, 0)), Status::Argument);
-    assert_eq!(result(&rank, AllgatherEntry { bytes_per_rank: u64::MAX, ..entry(group, 1, 1) }), Status::Argument);
-    assert_eq!(result(&rank, AllgatherEntry { receive: u64::MAX - 3, ..entry(group, 1, 2) }), Status::Argument);
+    let (mut long, mut far) = (entry(group, 1, 1), entry(group, 1, 2));
+    (long.call.bytes, far.call.receive) = (u64::MAX, u64::MAX - 3);
+    assert_eq!([long, far].map(|entry| result(&rank, entry)), [Status::Argument; 2]);
     let Reply::ErrorText { text, .. } = stranger.ask(&Request::ErrorText { slot: 2 }, &[]) else { panic!("no text") };
     assert!(text.contains("address space"), "{text}");
     // Memory that no tier reaches is the fault of the rank that names it.

@@ -7,11 +7,13 @@
 //! Invariant: what a step may read before a step of the same start has written it crosses with the start; what any step
 //! writes crosses with the end. Never does IO.
 
+use outboard_call::{CallKind, TaggedCall};
 use outboard_plan::{Op, Program};
 use outboard_proto::RecordError;
 use outboard_proto::wire::{DecodeError, RecordedMemory};
 
 use outboard_service::Pieces;
+use outboard_shm::entry::Entry;
 
 use crate::spans::Spans;
 use crate::submission::Piece;
@@ -21,6 +23,14 @@ pub(super) const MOST_BYTES: u64 = outboard_service::MOST_RECORDED;
 
 /// Group and number of a recording, as its rank names it.
 pub(super) type RecordingName = (u64, u32);
+
+/// The recording that an entry starts.
+pub(super) fn started(entry: &Entry) -> Option<RecordingName> {
+    match entry.call.kind {
+        CallKind::Tagged(TaggedCall::Recorded { recording }) => Some((entry.group, recording)),
+        _ => None,
+    }
+}
 
 /// Why a recording is not carried.
 #[derive(Debug, thiserror::Error)]

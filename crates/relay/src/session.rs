@@ -86,7 +86,7 @@ impl InFlight {
         submission: Submission,
         counted: Counted,
     ) -> InFlight {
-        let (group, instance) = (entry.group(), entry.instance());
+        let (group, instance) = (entry.group, entry.instance);
         InFlight { group, instance, recording, submission, held: Vec::new(), ended: None, _counted: counted }
     }
 

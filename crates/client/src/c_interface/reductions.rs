@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::group::{Group, Outcome};
 use crate::operator::{Combination, UserOperator};
 use crate::request::Request;
-use outboard_plan::Reduction;
+use outboard_call::Reduction;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
@@ -193,26 +193,26 @@ unsafe extern "C" fn outboard_ireduce_scatter(
 
 /// The reductions of which nothing but what becomes of the vectors is their own.
 macro_rules! of_vectors {
-    ($(extern $abi:literal fn $name:ident => $outcome:ident;)+) => {
+    ($(extern $abi:literal fn $name:ident($count:ident) => $outcome:expr;)+) => {
         $(#[unsafe(no_mangle)]
         unsafe extern $abi fn $name(
             group: *mut Group,
             send: *const c_void,
             receive: *mut c_void,
-            count: u64,
+            $count: u64,
             op: c_int,
             element: c_int,
             request: *mut *mut Request,
         ) -> c_int {
             // SAFETY: as the header asks, of the handles and of the buffers.
-            unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok(Outcome::$outcome { count })) }
+            unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok($outcome)) }
         })+
     };
 }
 
 of_vectors! {
-    extern "C" fn outboard_iallreduce => Allreduce;
-    extern "C" fn outboard_ireduce_scatter_block => ReduceScatterBlock;
-    extern "C" fn outboard_iscan => Scan;
-    extern "C" fn outboard_iexscan => Exscan;
+    extern "C" fn outboard_iallreduce(count) => Outcome::Allreduce { count };
+    extern "C" fn outboard_ireduce_scatter_block(count) => Outcome::ReduceScatterBlock { count };
+    extern "C" fn outboard_iscan(count) => Outcome::Scan { count, inclusive: true };
+    extern "C" fn outboard_iexscan(count) => Outcome::Scan { count, inclusive: false };
 }

@@ -113,8 +113,8 @@ fn post(group: &Group, (result, by): (Result, By), call: usize, count: usize, in
         Result::Allreduce => Outcome::Allreduce { count: each },
         Result::Scatter => Outcome::ReduceScatter { counts: &counts },
         Result::ScatterBlock => Outcome::ReduceScatterBlock { count: each },
-        Result::Scan => Outcome::Scan { count: each },
-        Result::Exscan => Outcome::Exscan { count: each },
+        Result::Scan => Outcome::Scan { count: each, inclusive: true },
+        Result::Exscan => Outcome::Scan { count: each, inclusive: false },
     };
     // SAFETY: the buffers live in the result and are looked at after the request has ended.
     let posted = unsafe { group.ireduction(outcome, by.combination(), from, to) };

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use outboard_shm::entry::{
-    AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Direction, Entry, MessageEnd,
-    MessageEntry, RecordedEntry, Reduced, ReductionEntry, RootedBlocks, RootedEntry,
-};
+use outboard_call::{Call, CallKind, TaggedCall};
+use outboard_shm::entry::Entry;
 
 use super::NOWHERE;
 use outboard_service::Pieces;
@@ -136,7 +134,7 @@ impl Docked {
     pub(super) fn left(&self, rewritten: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let (output, base) = (self.layout.output(), self.shadow.address());
         let rewritten = rewritten.iter().flat_map(|(start, end)| output.offsets(start - base, end - base));
-        if let Entry::Message(_) = self.entry {
+        if let CallKind::Tagged(TaggedCall::Send { .. } | TaggedCall::Receive { .. }) = self.entry.call.kind {
             // It may be shorter than its receive allows, whose memory behind it stays as it was.
             return rewritten.collect();
         }
@@ -149,55 +147,12 @@ impl Docked {
     pub(super) fn placed(&self) -> Entry {
         let base = self.shadow.address();
         let send = if self.readable { base } else { NOWHERE };
-        let (table, receive) = match &self.layout {
-            Layout::Apart { table_at, output_at, .. } => (base + table_at, base + output_at),
-            Layout::Recorded(_) => (base, base),
-        };
-        match self.entry {
-            Entry::Allgather(entry) => Entry::Allgather(AllgatherEntry { in_place: false, send, receive, ..entry }),
-            Entry::Allgatherv(entry) => {
-                Entry::Allgatherv(AllgathervEntry { in_place: false, send, receive, table, ..entry })
-            }
-            Entry::Broadcast(entry) => {
-                let buffer = if self.layout.input().total() > 0 { send } else { receive };
-                Entry::Broadcast(BroadcastEntry { buffer, ..entry })
-            }
-            Entry::Alltoall(entry) => {
-                let blocks = match entry.blocks {
-                    BlockSizes::Even { bytes } => BlockSizes::Even { bytes },
-                    BlockSizes::Table { .. } => BlockSizes::Table { address: table },
-                };
-                Entry::Alltoall(AlltoallEntry { send, receive, blocks, ..entry })
-            }
-            Entry::Rooted(entry) => {
-                let blocks = match entry.blocks {
-                    RootedBlocks::Table { .. } => RootedBlocks::Table { address: table },
-                    sizes @ (RootedBlocks::Even { .. } | RootedBlocks::Own { .. }) => sizes,
-                };
-                // The root's own block was carried with the input of a gather.
-                let in_place = entry.in_place && entry.direction == Direction::Scatter;
-                Entry::Rooted(RootedEntry { in_place, send, receive, blocks, ..entry })
-            }
-            Entry::Barrier(entry) => Entry::Barrier(entry),
-            Entry::Reduction(entry) => {
-                let result = match entry.result {
-                    Reduced::ReduceScatter { .. } => Reduced::ReduceScatter { table },
-                    whole => whole,
-                };
-                Entry::Reduction(ReductionEntry { in_place: false, send, receive, result, ..entry })
-            }
-            Entry::Message(entry) => {
-                let buffer = match entry.end {
-                    MessageEnd::Send => send,
-                    MessageEnd::Receive => receive,
-                };
-                Entry::Message(MessageEntry { buffer, ..entry })
-            }
+        let (receive, table) = match (&self.layout, self.entry.call.kind) {
+            (Layout::Recorded(_), _) => (send, 0),
             // One that the dock does not know the service process does not know, either, and says so.
-            Entry::Recorded(entry) => {
-                let known = matches!(self.layout, Layout::Recorded(_));
-                Entry::Recorded(RecordedEntry { copy: if known { send } else { NOWHERE }, ..entry })
-            }
-        }
+            (Layout::Apart { .. }, CallKind::Tagged(TaggedCall::Recorded { .. })) => (NOWHERE, 0),
+            (Layout::Apart { table_at, output_at, .. }, _) => (base + output_at, base + table_at),
+        };
+        Entry { call: Call { send, receive, table, ..self.entry.call }, ..self.entry }
     }
 }

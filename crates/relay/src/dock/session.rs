@@ -14,7 +14,7 @@ use super::call::{Docked, Layout};
 use super::delivery::Shared;
 use super::{End, OWN_TOKENS, refused};
 use crate::frame::{Decoder, Frame};
-use crate::recording::{MOST_BYTES, Recorded, RecordingName};
+use crate::recording::{MOST_BYTES, Recorded, RecordingName, started};
 use crate::shadow::{ShadowError, Taken};
 use crate::wire::WireError;
 
@@ -118,12 +118,12 @@ impl Session<'_> {
                 let Ok(entry) = Entry::decode(&words, slots) else { return refused("malformed relay frame: bad call") };
                 self.call(entry, input, table, output)
             }
-            Frame::Unreadable { slot } => match self.filling.take_if(|call| call.entry.slot() == slot) {
+            Frame::Unreadable { slot } => match self.filling.take_if(|call| call.entry.slot == slot) {
                 Some(call) => self.filled(call.unreadable()),
                 None => refused("malformed relay frame: no such call needs bytes"),
             },
             Frame::Data { slot, offset, bytes } => {
-                let call = self.filling.as_mut().filter(|call| call.entry.slot() == slot);
+                let call = self.filling.as_mut().filter(|call| call.entry.slot == slot);
                 if !call.is_some_and(|call| call.fill(offset, bytes)) {
                     return refused("malformed relay frame: bytes that no call needs");
                 }
@@ -197,11 +197,7 @@ impl Session<'_> {
 
     /// What of a call crosses and how large its shadow is.
     fn layout(&self, entry: &Entry, (input, table, output): (u64, u64, u64)) -> Result<(Layout, u64), End> {
-        let recorded = match entry {
-            Entry::Recorded(entry) => self.recordings.get(&(entry.group, entry.recording)),
-            _ => None,
-        };
-        match recorded {
+        match started(entry).and_then(|name| self.recordings.get(&name)) {
             None => match Layout::apart(input, table, output) {
                 Some(laid_out) => Ok(laid_out),
                 None => refused("malformed relay frame: a call that exceeds the address space"),
@@ -214,10 +210,10 @@ impl Session<'_> {
     }
 
     fn call(&mut self, entry: Entry, input: u64, table: u64, output: u64) -> Result<(), End> {
-        let slot = entry.slot();
+        let slot = entry.slot;
         let (layout, bytes) = self.layout(&entry, (input, table, output))?;
         let mut books = self.shared.books();
-        let busy = books.posted.contains_key(&slot) || self.waiting.iter().any(|call| call.entry.slot() == slot);
+        let busy = books.posted.contains_key(&slot) || self.waiting.iter().any(|call| call.entry.slot == slot);
         if busy || self.filling.is_some() {
             return refused("malformed relay frame: a call amid another");
         }
@@ -256,7 +252,7 @@ impl Session<'_> {
         let mut books = self.shared.books();
         while self.waiting.front().is_some_and(|call| books.shadows.is_registered(&call.shadow)) {
             let Some(call) = self.waiting.pop_front() else { break };
-            let slot = call.entry.slot();
+            let slot = call.entry.slot;
             self.shared.side.arm(slot);
             let posted = self.shared.side.post(&call.placed());
             books.posted.insert(slot, call);

@@ -9,16 +9,17 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use outboard_call::CallKind;
 use outboard_shm::attach::{Channel, Reply};
 use outboard_shm::control::ServiceSide;
-use outboard_shm::entry::{Entry, MessageEntry, RecordedEntry};
+use outboard_shm::entry::Entry;
 use outboard_shm::memory::{AccessError, RankMemory, Tier};
 use outboard_shm::status::Status;
 use rustix::io::Errno;
 
 use super::Flights;
 use crate::frame::{DATA_BYTES, Decoder, Frame};
-use crate::recording::RecordingName;
+use crate::recording::started;
 use crate::session::{InFlight, Outgoing, Session};
 use crate::submission::{Submission, bytes_of};
 use outboard_service::{Poller, Token, Trigger};
@@ -187,7 +188,7 @@ impl Relayed {
     }
 
     fn submit(&mut self, entry: &Entry) {
-        let (session, slot) = (Arc::clone(&self.session), entry.slot());
+        let (session, slot) = (Arc::clone(&self.session), entry.slot);
         let mut books = session.books();
         if books.in_flight.contains_key(&slot) {
             return tracing::debug!(pid = session.pid, slot, "a completion word is used twice at once");
@@ -195,8 +196,8 @@ impl Relayed {
         books.failures.remove(&slot);
         let refused = if let (true, Some(why)) = (self.lost, &books.lost) {
             Some((Status::ServiceLost, why.clone()))
-        } else if !books.groups.contains_key(&entry.group()) {
-            let group = entry.group();
+        } else if !books.groups.contains_key(&entry.group) {
+            let group = entry.group;
             let text = format!(
                 "group {group} is not one of this rank's; use a group between its creation and its destruction"
             );
@@ -204,8 +205,8 @@ impl Relayed {
         } else {
             None
         };
-        let place = books.groups.get(&entry.group()).map(|group| (group.ranks, group.me)).unwrap_or_default();
-        let name = recording_of(entry);
+        let place = books.groups.get(&entry.group).map(|group| (group.ranks, group.me)).unwrap_or_default();
+        let name = started(entry);
         let recorded = name.and_then(|name| books.recordings.get(&name)).map(|kept| Arc::clone(&kept.recorded));
         drop(books);
         if let Some((status, text)) = refused {
@@ -214,7 +215,7 @@ impl Relayed {
         match Submission::of(entry, place, recorded, &session.memory) {
             Ok(submission) => {
                 let (input, output) = (bytes_of(&submission.input), bytes_of(&submission.output));
-                let outgoing = Outgoing { entry: *entry, input, output, table: submission.table.clone() };
+                let outgoing = Outgoing { entry: submission.entry, input, output, table: submission.table.clone() };
                 let call = InFlight::new(entry, name, submission, self.flights.one_more());
                 let mut books = session.books();
                 books.in_flight.insert(slot, call);
@@ -239,7 +240,7 @@ impl Relayed {
         for name in std::mem::take(&mut books.ended) {
             let Some(kept) = books.recordings.get_mut(&name).filter(|kept| kept.busy.is_none()) else { continue };
             let Some(next) = kept.behind.pop_front() else { continue };
-            kept.busy = Some(next.entry.slot());
+            kept.busy = Some(next.entry.slot);
             self.outgoing.push_back(next);
         }
         drop(books);
@@ -250,14 +251,14 @@ impl Relayed {
     pub(super) fn send_outgoing(&mut self) {
         while self.stalled.is_none() {
             let Some(call) = self.outgoing.pop_front() else { return };
-            let sent = self.send(&call).and_then(|()| self.send_input(call.entry.slot(), 0));
+            let sent = self.send(&call).and_then(|()| self.send_input(call.entry.slot, 0));
             self.note(sent);
         }
     }
 
     /// Sends a call without its input.
     fn send(&self, Outgoing { entry, input, output, table }: &Outgoing) -> std::io::Result<()> {
-        let (wire, slot, input, output) = (&self.session.wire, entry.slot(), *input, *output);
+        let (wire, slot, input, output) = (&self.session.wire, entry.slot, *input, *output);
         let words = self.renumbered(entry).encode();
         wire.send(&Frame::Call { words, input, table: table.len() as u64, output })?;
         for (at, bytes) in table.chunks(DATA_BYTES).enumerate() {
@@ -277,20 +278,9 @@ impl Relayed {
             // Its group has ended: refused, whatever its number.
             None => own,
         };
-        match *entry {
-            Entry::Recorded(entry) => {
-                Entry::Recorded(RecordedEntry { instance: number(entry.group, entry.instance), ..entry })
-            }
-            Entry::Message(entry) => {
-                Entry::Message(MessageEntry { instance: number(entry.group, entry.instance), ..entry })
-            }
-            Entry::Allgather(_)
-            | Entry::Allgatherv(_)
-            | Entry::Broadcast(_)
-            | Entry::Alltoall(_)
-            | Entry::Rooted(_)
-            | Entry::Barrier(_)
-            | Entry::Reduction(_) => *entry,
+        match entry.call.kind {
+            CallKind::Tagged(_) => Entry { instance: number(entry.group, entry.instance), ..*entry },
+            _ => *entry,
         }
     }
 
@@ -323,9 +313,4 @@ impl Relayed {
         }
         Ok(())
     }
-}
-
-/// Group and number of the recording that an entry starts.
-fn recording_of(entry: &Entry) -> Option<RecordingName> {
-    if let Entry::Recorded(entry) = entry { Some((entry.group, entry.recording)) } else { None }
 }

@@ -19,8 +19,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outboard_plan::Rank;
-use outboard_proto::{Call, CallId, CallKind, CollectiveError, GroupError, GroupHandle, InstanceId};
+use outboard_call::{CallKind, Footprint, MOST_BYTES, Rank};
+use outboard_proto::{Call, CallId, CollectiveError, GroupError, GroupHandle, InstanceId};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
 use outboard_shm::control::{Completions, ServiceSide};
 use outboard_shm::entry::Entry;
@@ -45,12 +45,10 @@ mod present;
 pub(crate) mod quotas;
 mod submission;
 
-use submission::{Admitted, Asked, Refusal};
+use submission::{Admitted, Refusal};
 
 /// Submissions taken from one rank per turn, so that one rank does not starve the others.
 const SUBMISSIONS: usize = 64;
-/// Largest receive buffer that an address space can hold.
-const MOST_BYTES: u64 = i64::MAX as u64;
 
 /// Number of a connection.
 pub(crate) type ConnectionId = u64;
@@ -346,24 +344,26 @@ impl Ranks {
         let Some(job) = self.rank(id).map(|rank| rank.job) else { return };
         let in_flight = self.requests.get(&job).copied().unwrap_or(0);
         let Some(rank) = self.rank(id) else { return };
-        let slot = entry.slot();
+        let slot = entry.slot;
         if rank.busy.contains_key(&slot) {
             tracing::debug!(pid = rank.pid, slot, "a completion word is used twice at once");
             self.refused += 1;
             return;
         }
         match quotas.request(in_flight).map_err(Refusal::from).and_then(|()| rank.admit(entry)) {
-            Ok(Admitted { group, rank: me, what: Asked { signature, in_place, blocks, .. }, deadline, buffers }) => {
+            Ok(Admitted { group, rank: me, footprint, deadline, buffers }) => {
+                let Footprint { signature, blocks, .. } = footprint;
+                let (in_place, blocks) = (entry.call.in_place, blocks.map(Arc::new));
                 rank.failures.remove(&slot);
                 rank.busy.insert(slot, call_id);
                 // Messages are none of the group's instances.
                 let tagged = matches!(signature.kind, CallKind::Tagged(_));
-                let instance = InstanceId(if tagged { 0 } else { entry.instance() });
+                let instance = InstanceId(if tagged { 0 } else { entry.instance });
                 let in_flight = InFlight {
                     connection: id,
-                    group: entry.group(),
+                    group: entry.group,
                     slot,
-                    instance: entry.instance(),
+                    instance: entry.instance,
                     since: Instant::now(),
                     place: (group, me),
                     kind: signature.kind,
@@ -384,7 +384,7 @@ impl Ranks {
                 rank.failures.insert(slot, (status, refusal.to_string()));
                 rank.completions.complete(slot, status);
                 // The others wait for a call that will not come: they learn that this rank is out.
-                let out = rank.groups.get(&entry.group()).filter(|_| matches!(refusal, Refusal::Quota(_)));
+                let out = rank.groups.get(&entry.group).filter(|_| matches!(refusal, Refusal::Quota(_)));
                 if let Some((handle, me)) = out.map(|membership| (membership.handle, membership.rank)) {
                     engine.leave(handle, me);
                 }
