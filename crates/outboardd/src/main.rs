@@ -112,8 +112,8 @@ fn serve(settings: &Settings) -> Result<(), Failure> {
     if let Some(service) = settings.relay {
         return Ok(outboard_relay::serve(settings, service, signals.as_fd(), stopped, announce)?);
     }
-    let ready = |berths: &_| {
-        let dock = settings.dock.map(|address| Dock::start(address, settings, berths)).transpose();
+    let ready = |docked: &_| {
+        let dock = settings.dock.map(|address| Dock::start(address, settings, docked)).transpose();
         announce();
         dock
     };

@@ -23,8 +23,6 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -39,8 +37,7 @@ use crate::frame::{Decoder, Frame};
 use crate::output::Output;
 use crate::shadow::Shadows;
 use crate::wire::{Wire, WireError};
-use outboard_service::topology::{Place, Seat};
-use outboard_service::{Berths, Docking, Job, Settings, StartError, random};
+use outboard_service::{DockedRank, DockedRanks, Job, Settings, StartError, random};
 
 /// How long a relay may take to greet, and the service process to answer.
 const GREETING_LIMIT: Duration = Duration::from_secs(20);
@@ -52,13 +49,8 @@ const NOWHERE: u64 = 64;
 /// What all connections are served by.
 #[derive(Debug)]
 struct Terms {
-    /// Where the service process itself listens.
-    socket: PathBuf,
-    key: Vec<u8>,
-    quota: u64,
-    most: usize,
-    present: AtomicUsize,
-    berths: Arc<Berths>,
+    settings: Settings,
+    docked: Arc<DockedRanks>,
 }
 
 /// The listening socket's thread; connections end with the service process.
@@ -69,12 +61,12 @@ pub struct Dock {
 }
 
 impl Dock {
-    /// Listens for relays at `address` on behalf of the service process with these settings and berths.
+    /// Listens for relays at `address` on behalf of the service process with these settings.
     ///
     /// # Errors
     /// The kernel's reason.
-    pub fn start(address: SocketAddr, settings: &Settings, berths: &Arc<Berths>) -> Result<Dock, StartError> {
-        let (dock, local) = Dock::listen(address, settings, berths)
+    pub fn start(address: SocketAddr, settings: &Settings, docked: &Arc<DockedRanks>) -> Result<Dock, StartError> {
+        let (dock, local) = Dock::listen(address, settings, docked)
             .map_err(|source| StartError::Kernel { what: "listen for relays", source })?;
         if settings.relay_key.is_empty() && !address.ip().is_loopback() {
             tracing::warn!(address = %local, "whoever reaches this address may attach; set OUTBOARD_RELAY_KEY on both sides");
@@ -83,22 +75,16 @@ impl Dock {
         Ok(dock)
     }
 
-    fn listen(address: SocketAddr, settings: &Settings, berths: &Arc<Berths>) -> io::Result<(Dock, SocketAddr)> {
+    fn listen(address: SocketAddr, settings: &Settings, docked: &Arc<DockedRanks>) -> io::Result<(Dock, SocketAddr)> {
         let listener = TcpListener::bind(address)?;
         let local = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let terms = Arc::new(Terms {
-            socket: settings.socket.clone(),
-            key: settings.relay_key.as_bytes().to_owned(),
-            quota: settings.relay_memory.0,
-            most: settings.max_ranks as usize,
-            present: AtomicUsize::new(0),
-            berths: Arc::clone(berths),
-        });
+        let terms = Terms { settings: settings.clone(), docked: Arc::clone(docked) };
         let until = stop.try_clone()?;
-        let thread =
-            std::thread::Builder::new().name("dock".into()).spawn(move || listen(&listener, &until, &terms))?;
+        let thread = std::thread::Builder::new()
+            .name("dock".into())
+            .spawn(move || listen(&listener, &until, &Arc::new(terms)))?;
         Ok((Dock { stop, thread: Some(thread) }, local))
     }
 }
@@ -116,6 +102,7 @@ impl Drop for Dock {
 }
 
 fn listen(listener: &TcpListener, stop: &OwnedFd, terms: &Arc<Terms>) {
+    let present = Arc::new(());
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         if let Err(errno) = rustix::io::retry_on_intr(|| poll(&mut fds, None)) {
@@ -125,45 +112,40 @@ fn listen(listener: &TcpListener, stop: &OwnedFd, terms: &Arc<Terms>) {
             return;
         }
         match listener.accept() {
-            Ok((stream, from)) => take_in(stream, from, terms),
+            Ok((stream, from)) => take_in(stream, from, terms, &present),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => tracing::warn!(%error, "a relay cannot connect"),
         }
     }
 }
 
-fn take_in(stream: TcpStream, from: SocketAddr, terms: &Arc<Terms>) {
+/// Serves a relay on a thread of its own, which holds `present`.
+fn take_in(stream: TcpStream, from: SocketAddr, terms: &Arc<Terms>, present: &Arc<()>) {
     let wire = match stream.set_nonblocking(false).and_then(|()| Wire::new(stream)) {
         Ok(wire) => wire,
         Err(error) => return tracing::warn!(%error, %from, "a relay cannot connect"),
     };
-    if terms.present.fetch_add(1, Ordering::Relaxed) >= terms.most {
-        terms.present.fetch_sub(1, Ordering::Relaxed);
-        let text = format!("{} ranks are attached through relays already; raise --max-ranks", terms.most);
-        return refuse(&wire, from, &text);
+    if Arc::strong_count(present) > terms.settings.max_ranks as usize {
+        let most = terms.settings.max_ranks;
+        return refuse(&wire, from, &format!("{most} ranks are attached through relays already; raise --max-ranks"));
     }
-    let own = Arc::clone(terms);
+    let (terms, present) = (Arc::clone(terms), Arc::clone(present));
     let serve = move || {
-        if let Err(Refusal(text)) = serve(wire, from, &own) {
-            tracing::warn!(%from, text, "a relay is refused");
-        }
-        own.present.fetch_sub(1, Ordering::Relaxed);
+        serve(wire, from, &terms);
+        drop(present);
     };
     if let Err(error) = std::thread::Builder::new().name("dock-rank".into()).spawn(serve) {
-        terms.present.fetch_sub(1, Ordering::Relaxed);
         tracing::warn!(%error, %from, "no thread for a relay");
     }
 }
 
 fn refuse(wire: &Wire, from: SocketAddr, text: &str) {
+    tracing::warn!(%from, text, "a relay is refused");
     if let Err(error) = wire.send(&Frame::Refused { text }) {
         tracing::debug!(%from, %error, "a relay does not hear why it is refused");
     }
     wire.end();
 }
-
-/// Why a rank is not served, or not any more; the relay has been told.
-struct Refusal(String);
 
 /// Why a session ends.
 #[derive(Debug)]
@@ -195,51 +177,36 @@ fn refused<T>(text: impl ToString) -> Result<T, End> {
 }
 
 /// Serves one relayed rank to its end.
-fn serve(wire: Wire, from: SocketAddr, terms: &Terms) -> Result<(), Refusal> {
+fn serve(wire: Wire, from: SocketAddr, terms: &Terms) {
     let mut decoder = Decoder::default();
-    let session = greet(&wire, &mut decoder, terms);
-    let ended = match session {
-        Ok((channel, side, output)) => {
-            output.wake(&side);
-            let shared = Arc::new(Shared {
-                side,
-                output,
-                wire,
-                books: Mutex::new(Books { posted: HashMap::new(), shadows: Shadows::new(terms.quota), over: false }),
-                changed: Condvar::new(),
-            });
-            let ended = session::attached(&channel, &shared, &mut decoder);
-            // The service process lets go of the shadows first.
-            drop(channel);
-            if let Err(End::Refused(text)) = &ended {
-                refuse(&shared.wire, from, text);
-            }
-            shared.finish();
-            ended
-        }
-        Err(end) => {
-            if let End::Refused(text) = &end {
-                refuse(&wire, from, text);
-            }
-            Err(end)
-        }
+    let (channel, side, output) = match greet(&wire, &mut decoder, terms) {
+        Ok(greeted) => greeted,
+        Err(End::Refused(text)) => return refuse(&wire, from, &text),
+        Err(End::Over) => return,
     };
-    match ended {
-        Err(End::Refused(text)) => Err(Refusal(text)),
-        Ok(()) | Err(End::Over) => Ok(()),
+    output.wake(&side);
+    let shadows = Shadows::new(terms.settings.relay_memory.0);
+    let books = Mutex::new(Books { posted: HashMap::new(), shadows, over: false });
+    let shared = Arc::new(Shared { side, output, wire, books, changed: Condvar::new() });
+    let ended = session::attached(&channel, &shared, &mut decoder);
+    // The service process lets go of the shadows first.
+    drop(channel);
+    if let Err(End::Refused(text)) = ended {
+        refuse(&shared.wire, from, &text);
     }
+    shared.finish();
 }
 
 /// Hears the greeting and attaches to the service process on behalf of the rank.
 fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, Arc<RankSide>, Arc<Output>), End> {
     wire.stream().set_read_timeout(Some(GREETING_LIMIT))?;
     let output = Arc::<Output>::default();
-    let (known, docking, job) = loop {
+    let (known, docked_rank, job) = loop {
         match decoder.next().map_err(WireError::from)? {
-            Some(Frame::Greeting { pid, socket, core, user, job, node, key }) => {
-                let seat = Seat { node: node.into(), place: Place { socket, core } };
+            Some(Frame::Greeting { pid, user, job, seat, key }) => {
                 let job = Job { user, number: job };
-                break (same(key, &terms.key), Docking { pid, seat, watch: Arc::<Output>::clone(&output) }, job);
+                let known = same(key, terms.settings.relay_key.as_bytes());
+                break (known, DockedRank { pid, seat, watch: Arc::<Output>::clone(&output) }, job);
             }
             Some(_) => return refused("the first frame of a connection is a greeting"),
             None => wire.fill(decoder)?,
@@ -253,10 +220,10 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
         Ok(words) => std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8]),
         Err(errno) => return refused(format!("the service process cannot draw random numbers: {errno}")),
     };
-    terms.berths.expect(nonce, docking);
+    terms.docked.expect(nonce, docked_rank);
     let attached = attach(terms, nonce, job);
     // Taken by the service process already, unless it has refused.
-    terms.berths.take(&nonce);
+    terms.docked.take(&nonce);
     let (channel, side, welcome) = attached?;
     wire.send(&Frame::Reply(&welcome.encode(0)))?;
     Ok((channel, Arc::new(side), output))
@@ -265,7 +232,7 @@ fn greet(wire: &Wire, decoder: &mut Decoder, terms: &Terms) -> Result<(Channel, 
 /// Attaches as a rank of this machine would; the nonce tells the service process whom for.
 fn attach(terms: &Terms, nonce: [u8; 16], job: Job) -> Result<(Channel, RankSide, Reply), End> {
     let failed = |error: &dyn std::fmt::Display| End::Refused(format!("the service process does not attach: {error}"));
-    let channel = Channel::connect(&terms.socket).map_err(|errno| failed(&errno))?;
+    let channel = Channel::connect(&terms.settings.socket).map_err(|errno| failed(&errno))?;
     let hello = Hello {
         abi_version: 1,
         layout_version: LAYOUT_VERSION,

@@ -9,6 +9,7 @@
 //! same bytes. Never does IO.
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
+use outboard_service::topology::Seat;
 use outboard_shm::ring::{ENTRY_WORDS, Words};
 use outboard_shm::status::Status;
 
@@ -20,30 +21,22 @@ pub(crate) const DATA_BYTES: usize = 256 << 10;
 const MOST_BYTES: usize = DATA_BYTES + 64;
 /// Longest key and longest sentence.
 const TEXT_BYTES: usize = 2048;
-/// Longest name of a host.
-const NODE_BYTES: usize = 64;
-/// In place of a socket or core that is not one.
-const NOWHERE: u32 = u32::MAX;
 const LENGTH_BYTES: usize = 4;
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRL");
 
 /// One frame. Offsets and lengths are bytes; a `slot` is a completion word of the rank, which names its call in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
     /// Relay, first: who the rank is, and the key that both sides were told.
     Greeting {
         /// The rank's process on its host.
         pid: u32,
-        /// Where it is bound to, if to one of each (SP-1).
-        socket: Option<u32>,
-        /// As above.
-        core: Option<u32>,
         /// Its user there.
         user: u32,
         /// The job that it says it is of.
         job: u64,
-        /// The host's name, at most [`NODE_BYTES`].
-        node: &'a str,
+        /// Where it runs (SP-1).
+        seat: Seat,
         /// At most [`TEXT_BYTES`].
         key: &'a [u8],
     },
@@ -154,16 +147,10 @@ impl Frame<'_> {
         let mut w = Writer::new(out);
         w.u32(0).u8(self.kind());
         match self {
-            Frame::Greeting { pid, socket, core, user, job, node, key } => w
-                .u32(MAGIC)
-                .u16(VERSION)
-                .u32(*pid)
-                .u32(socket.unwrap_or(NOWHERE))
-                .u32(core.unwrap_or(NOWHERE))
-                .u32(*user)
-                .u64(*job)
-                .text(node, NODE_BYTES)
-                .bytes(&key[..key.len().min(TEXT_BYTES)]),
+            Frame::Greeting { pid, user, job, seat, key } => {
+                seat.encode(w.u32(MAGIC).u16(VERSION).u32(*pid).u32(*user).u64(*job));
+                w.bytes(&key[..key.len().min(TEXT_BYTES)])
+            }
             Frame::Request(bytes) | Frame::Handed(bytes) | Frame::Reply(bytes) => w.bytes(bytes),
             Frame::CreateGroup { token, ranks, rank } => w.u64(*token).u32(*ranks).u32(*rank),
             Frame::Call { words, input, table, output } => {
@@ -192,14 +179,8 @@ fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
             if theirs != VERSION {
                 return Err(FrameError::Version { theirs });
             }
-            let pid = r.u32()?;
-            let [socket, core] = [r.u32()?, r.u32()?].map(|number| Some(number).filter(|number| *number != NOWHERE));
-            let (user, job, node) = (r.u32()?, r.u64()?, r.text(NODE_BYTES)?);
-            // A name that goes to people's terminals.
-            if node.chars().any(char::is_control) {
-                return Err(DecodeError::Value("node").into());
-            }
-            Frame::Greeting { pid, socket, core, user, job, node, key: rest(&mut r, TEXT_BYTES)? }
+            let (pid, user, job, seat) = (r.u32()?, r.u32()?, r.u64()?, Seat::decode(&mut r)?);
+            Frame::Greeting { pid, user, job, seat, key: rest(&mut r, TEXT_BYTES)? }
         }
         2 => Frame::Request(rest(&mut r, DATA_BYTES)?),
         3 => Frame::CreateGroup { token: r.u64()?, ranks: r.u32()?, rank: r.u32()? },
@@ -282,6 +263,7 @@ impl Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outboard_service::topology::Place;
     use proptest::prelude::*;
 
     fn text() -> impl Strategy<Value = String> {
@@ -301,11 +283,9 @@ mod tests {
         match kind {
             0 => Frame::Greeting {
                 pid: slot,
-                socket: None,
-                core: Some(slot / 2),
                 user: 9,
                 job: input,
-                node: text,
+                seat: Seat { node: text.as_str().into(), place: Place { socket: None, core: Some(slot / 2) } },
                 key: bytes,
             },
             1 => Frame::Request(bytes),
@@ -375,8 +355,8 @@ mod tests {
     #[test]
     fn another_version_is_named() {
         let mut stream = Vec::new();
-        let greeting =
-            Frame::Greeting { pid: 7, socket: None, core: None, user: 1, job: 2, node: "h1", key: b"secret" };
+        let seat = Seat { node: "h1".into(), place: Place::default() };
+        let greeting = Frame::Greeting { pid: 7, user: 1, job: 2, seat, key: b"secret" };
         greeting.encode(&mut stream);
         stream[9] = 9;
         assert_eq!(feed(&stream, &[64]), Err(FrameError::Version { theirs: 9 }));

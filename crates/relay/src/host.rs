@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use outboard_service::daemon::raise_descriptor_limit;
-use outboard_service::topology::{self, Place, Topology};
+use outboard_service::topology::{self, Place, Seat, Topology};
 use outboard_service::{Admission, NamedSocket, Process, Refused, Settings, StartError, pin, tell};
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request, Welcome};
@@ -46,19 +46,12 @@ const GREETING_LIMIT: Duration = Duration::from_secs(20);
 /// Where the service process is and who may attach here.
 #[derive(Debug)]
 struct Terms {
+    settings: Settings,
     service: SocketAddr,
-    key: String,
-    /// Ranks at a time.
-    most: usize,
-    /// Memory ranges of one rank, and how many of them are mapped at a time.
-    most_ranges: u32,
-    most_mapped: u32,
     /// This host's name.
     node: Arc<str>,
     topology: Topology,
     admission: Admission,
-    /// How long calls in flight may go on after the stop.
-    drain: Duration,
 }
 
 /// The calls of all ranks that have not ended.
@@ -135,15 +128,11 @@ pub fn serve(
     tracing::info!(%service, socket = %settings.socket.display(), "relaying");
     ready();
     let terms = Terms {
+        settings: settings.clone(),
         service,
-        key: settings.relay_key.clone(),
-        most: settings.max_ranks as usize,
-        most_ranges: settings.memory_ranges,
-        most_mapped: settings.mapped_ranges,
         node: topology::node(),
         topology: Topology::detect(),
         admission: Admission::new(settings, rustix::process::geteuid().as_raw()),
-        drain: Duration::from_secs(settings.drain.into()),
     };
     accept(&mut socket, terms, stop, stopped)
         .map_err(|errno| StartError::Kernel { what: "wait for ranks", source: errno.into() })
@@ -156,7 +145,7 @@ fn accept(
     mut stopped: impl FnMut() -> bool,
 ) -> Result<(), Errno> {
     let terms = Arc::new(terms);
-    let (present, flights) = (Arc::new(AtomicUsize::new(0)), Flights::new()?);
+    let (present, flights) = (Arc::new(()), Flights::new()?);
     loop {
         let mut fds = [PollFd::new(&*socket, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
@@ -182,7 +171,7 @@ fn drain(
     stop: BorrowedFd<'_>,
     mut stopped: impl FnMut() -> bool,
 ) -> Result<(), Errno> {
-    let until = Instant::now() + terms.drain;
+    let until = Instant::now() + Duration::from_secs(terms.settings.drain.into());
     flights.await_none();
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -220,18 +209,18 @@ fn drain(
     }
 }
 
-fn take_in(channel: Channel, terms: &Arc<Terms>, present: &Arc<AtomicUsize>, flights: &Arc<Flights>) {
-    let (terms, counted, flights) = (Arc::clone(terms), Arc::clone(present), Arc::clone(flights));
-    if present.fetch_add(1, Ordering::Relaxed) >= terms.most {
-        present.fetch_sub(1, Ordering::Relaxed);
-        return tracing::warn!(most = terms.most, "a rank is turned away; raise --max-ranks");
+/// Serves a rank on a thread of its own, which holds `present`.
+fn take_in(channel: Channel, terms: &Arc<Terms>, present: &Arc<()>, flights: &Arc<Flights>) {
+    let most = terms.settings.max_ranks;
+    if Arc::strong_count(present) > most as usize {
+        return tracing::warn!(most, "a rank is turned away; raise --max-ranks");
     }
+    let (terms, present, flights) = (Arc::clone(terms), Arc::clone(present), Arc::clone(flights));
     let serve = move || {
         serve_rank(channel, &terms, flights);
-        counted.fetch_sub(1, Ordering::Relaxed);
+        drop(present);
     };
     if let Err(error) = std::thread::Builder::new().name("relay-rank".into()).spawn(serve) {
-        present.fetch_sub(1, Ordering::Relaxed);
         tracing::error!(%error, "no thread for a rank");
     }
 }
@@ -282,7 +271,7 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &T
         return Err(Refused { status: Status::Version, text });
     }
     let Process { pid, pidfd, memory, user, .. } = pin(channel, hello, descriptors, &terms.admission)?;
-    let ranges = MemfdRanges::bounded(terms.most_ranges, terms.most_mapped);
+    let ranges = MemfdRanges::bounded(terms.settings.memory_ranges, terms.settings.mapped_ranges);
     let memory = memory.with_ranges(ranges);
     let unreachable = |why: &dyn std::fmt::Display| Refused {
         status: Status::NoService,
@@ -291,11 +280,11 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &T
     let stream = TcpStream::connect_timeout(&terms.service, GREETING_LIMIT).map_err(|error| unreachable(&error))?;
     let wire = Wire::new(stream).map_err(|error| unreachable(&error))?;
     let seen = pidfd.as_ref().and_then(|_| Pid::from_raw(pid.cast_signed()));
-    let Place { socket, core } = seen.map_or_else(Place::default, |pid| terms.topology.place_of(Some(pid)));
-    let (job, node, key) = (hello.job, &*terms.node, terms.key.as_bytes());
-    let greeting = Frame::Greeting { pid, socket, core, user, job, node, key };
+    let place = seen.map_or_else(Place::default, |pid| terms.topology.place_of(Some(pid)));
+    let seat = Seat { node: Arc::clone(&terms.node), place };
+    let greeting = Frame::Greeting { pid, user, job: hello.job, seat, key: terms.settings.relay_key.as_bytes() };
     let (decoder, mut welcome) = greet(&wire, &greeting).map_err(|error| unreachable(&error))?;
-    (welcome.tier, welcome.most_ranges) = (memory.tier(), terms.most_ranges);
+    (welcome.tier, welcome.most_ranges) = (memory.tier(), terms.settings.memory_ranges);
     let resource = |text: String| Refused { status: Status::Resource, text };
     let side = ServiceSide::create().map_err(|error| resource(error.to_string()))?;
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);

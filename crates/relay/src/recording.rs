@@ -16,7 +16,6 @@ use outboard_service::Pieces;
 use outboard_shm::entry::Entry;
 
 use crate::spans::Spans;
-use crate::submission::Piece;
 
 /// Longest recording as it is encoded; the service process's own limit.
 pub(super) const MOST_BYTES: u64 = outboard_service::MOST_RECORDED;
@@ -87,7 +86,7 @@ impl Recorded {
     }
 
     /// Where in the rank these ranges of the buffer lie: in a copy of all of it at `copy`, or, where that is 0, in place.
-    pub(super) fn located(&self, packed: &Pieces, copy: u64) -> Vec<Piece> {
+    pub(super) fn located(&self, packed: &Pieces, copy: u64) -> Vec<(u64, u64)> {
         if copy != 0 {
             // An address that no memory has is refused when it is accessed.
             return packed.iter().map(|(at, bytes)| (copy.wrapping_add(at), bytes)).collect();

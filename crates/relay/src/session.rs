@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use outboard_service::Pieces;
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, Reply, Restaged};
 use outboard_shm::control::Completions;
@@ -18,7 +19,7 @@ use outboard_shm::status::Status;
 use crate::frame::{Decoder, Frame};
 use crate::host::Counted;
 use crate::recording::{Recorded, RecordingName};
-use crate::submission::{Piece, Submission};
+use crate::submission::Submission;
 use crate::wire::Wire;
 
 /// A group that the rank is in.
@@ -91,8 +92,8 @@ impl InFlight {
     }
 
     /// Where the input lies now.
-    pub(super) fn input(&self) -> Vec<Piece> {
-        self.submission.input.clone()
+    pub(super) fn input(&self) -> Arc<Pieces> {
+        Arc::clone(&self.submission.input)
     }
 }
 
@@ -210,12 +211,14 @@ impl Session {
 
     /// Writes output to where the rank wants it, or holds it until the rank has copied its buffers.
     fn write(&self, slot: u32, offset: u64, bytes: &[u8]) {
-        let Some(pieces) = self.books().in_flight.get(&slot).map(|call| call.submission.output.clone()) else { return };
+        let Some(pieces) = self.books().in_flight.get(&slot).map(|call| Arc::clone(&call.submission.output)) else {
+            return;
+        };
         let Err(error) = scatter(&self.memory, &pieces, offset, bytes) else { return };
         let mut books = self.books();
         let Some(call) = books.in_flight.get_mut(&slot) else { return };
         let error = match error {
-            AccessError::Withdrawn { .. } if call.submission.output == pieces => {
+            AccessError::Withdrawn { .. } if Arc::ptr_eq(&call.submission.output, &pieces) => {
                 call.held.push((offset, bytes.to_vec()));
                 drop(books);
                 return self.ring();
@@ -296,20 +299,13 @@ impl Session {
 }
 
 /// Writes `bytes`, which begin `offset` bytes after the beginning of the pieces; what lies beyond them is left out.
-fn scatter(memory: &dyn RankMemory, pieces: &[Piece], offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
-    let (mut skip, mut left) = (offset, bytes);
-    for (address, length) in pieces {
-        if left.is_empty() {
-            break;
-        }
-        if skip >= *length {
-            skip -= length;
-            continue;
-        }
-        let count = usize::try_from(length - skip).map_or(left.len(), |room| room.min(left.len()));
-        let (now, rest) = left.split_at(count);
-        memory.write(address + skip, now)?;
-        (skip, left) = (0, rest);
+fn scatter(memory: &dyn RankMemory, pieces: &Pieces, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+    let mut left = bytes;
+    for (address, count) in pieces.places(offset, bytes.len() as u64) {
+        // Part of `bytes`, whose places these are.
+        let (now, rest) = left.split_at(count as usize);
+        memory.write(address, now)?;
+        left = rest;
     }
     Ok(())
 }
@@ -325,7 +321,7 @@ mod tests {
         let region = Region::create("test", 4096).expect("memory");
         let memory = MemfdRanges::default();
         memory.register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
-        let pieces = [(0x1010, 3), (0x1020, 4), (0x1001, 2)];
+        let pieces = Pieces::new([(0x1010, 3), (0x1020, 4), (0x1001, 2)]);
         for (offset, bytes) in [(2, &b"cdefgh"[..]), (0, b"ab"), (8, b"i-beyond"), (100, b"far")] {
             scatter(&memory, &pieces, offset, bytes).expect("mapped");
         }
@@ -333,6 +329,6 @@ mod tests {
         region.read(0, &mut seen);
         assert_eq!((&seen[0x10..0x13], &seen[0x20..0x24], &seen[1..3]), (&b"abc"[..], &b"defg"[..], &b"hi"[..]));
         assert_eq!(seen.iter().filter(|byte| **byte != 0).count(), 9);
-        assert!(scatter(&memory, &[(0x9000, 1)], 0, b"x").is_err());
+        assert!(scatter(&memory, &Pieces::new([(0x9000, 1)]), 0, b"x").is_err());
     }
 }

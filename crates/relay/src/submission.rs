@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use outboard_call::{Call, CallError, CallKind, MOST_BYTES, Rank, TaggedCall};
+use outboard_service::Pieces;
 use outboard_shm::entry::Entry;
 use outboard_shm::memory::{AccessError, RankMemory};
 
 use crate::recording::Recorded;
-
-/// Address and length of bytes in the rank.
-pub(super) type Piece = (u64, u64);
 
 /// A submission on its way to another machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,9 +15,9 @@ pub(super) struct Submission {
     /// The call where input and output lie apart. Its addresses mean nothing.
     pub(super) entry: Entry,
     /// Read one after the other.
-    pub(super) input: Vec<Piece>,
+    pub(super) input: Arc<Pieces>,
     /// Written one after the other.
-    pub(super) output: Vec<Piece>,
+    pub(super) output: Arc<Pieces>,
     /// Table of blocks, for blocks that lie one after the other; empty where there is none.
     pub(super) table: Vec<u8>,
     /// Addresses that those of input and output are meant relative to, should the rank copy its buffers.
@@ -47,11 +45,6 @@ pub(super) enum SubmissionError {
     },
 }
 
-/// The bytes of all pieces together.
-pub(super) fn bytes_of(pieces: &[Piece]) -> u64 {
-    pieces.iter().map(|(_, bytes)| bytes).sum()
-}
-
 impl Submission {
     /// Finds out what a submission of rank `me` among `ranks` moves, if it starts a recording, `recorded`; a table is read
     /// from its memory.
@@ -67,10 +60,8 @@ impl Submission {
         let (entry, call, rank) = (*entry, entry.call, Rank(me));
         if let CallKind::Tagged(TaggedCall::Recorded { recording }) = call.kind {
             let (recorded, copy) = (recorded.ok_or(SubmissionError::Recording(recording))?, call.receive);
-            let located = |packed| recorded.located(packed, copy);
-            let (input, output) = (located(recorded.reads()), located(recorded.writes()));
-            let (table, bases) = (Vec::new(), (copy, copy));
-            return Submission { entry, input, output, table, bases, recorded: Some(recorded) }.in_space();
+            let sides = [recorded.reads(), recorded.writes()].map(|places| recorded.located(places, copy));
+            return Submission::within_space(entry, sides, Vec::new(), (copy, copy), Some(recorded));
         }
         let mut table = vec![0; 8 * call.table_numbers(rank, ranks)];
         if !table.is_empty() {
@@ -88,35 +79,40 @@ impl Submission {
         // What is read in place is carried as input; a block that stays where it is does not move there, either.
         let in_place = call.in_place && footprint.in_place_at.is_none();
         let entry = Entry { call: Call { in_place, ..call }, ..entry };
-        Submission { entry, input, output, table, bases, recorded: None }.in_space()
+        Submission::within_space(entry, [input, output], table, bases, None)
     }
 
-    /// Itself, where all of its pieces lie in the address space. Sums of both directions together fit, so those of one do.
-    fn in_space(self) -> Result<Submission, SubmissionError> {
-        let pieces = || self.input.iter().chain(&self.output);
+    /// A submission whose pieces, address and bytes of each, all lie in the address space, input and output together.
+    fn within_space(
+        entry: Entry,
+        sides: [Vec<(u64, u64)>; 2],
+        table: Vec<u8>,
+        bases: (u64, u64),
+        recorded: Option<Arc<Recorded>>,
+    ) -> Result<Submission, SubmissionError> {
+        let pieces = || sides.iter().flatten();
         let total = pieces().try_fold(0u64, |sum, (_, bytes)| sum.checked_add(*bytes));
         let in_space = pieces().all(|(address, bytes)| address.checked_add(*bytes).is_some());
-        if in_space && total.is_some_and(|total| total <= MOST_BYTES) {
-            return Ok(self);
+        if !in_space || total.is_none_or(|total| total > MOST_BYTES) {
+            let (send, receive) = bases;
+            return Err(CallError::Range { bytes: total.unwrap_or(u64::MAX), send, receive }.into());
         }
-        Err(CallError::Range { bytes: total.unwrap_or(u64::MAX), send: self.bases.0, receive: self.bases.1 }.into())
+        let [input, output] = sides.map(|side| Arc::new(Pieces::new(side)));
+        Ok(Submission { entry, input, output, table, bases, recorded })
     }
 
     /// The rank has copied its buffers: the same pieces of those that begin at these addresses.
     pub(super) fn moved(&mut self, send: u64, receive: u64) {
-        if let Some(recorded) = &self.recorded {
+        let (from, to) = (self.bases, (send, receive));
+        let sides = match &self.recorded {
             // All of it is one copy.
-            self.input = recorded.located(recorded.reads(), receive);
-            self.output = recorded.located(recorded.writes(), receive);
-            return;
-        }
-        let sides = [(&mut self.input, self.bases.0, send), (&mut self.output, self.bases.1, receive)];
-        for (pieces, from, to) in sides {
-            for (address, _) in pieces {
+            Some(recorded) => [recorded.reads(), recorded.writes()].map(|places| recorded.located(places, receive)),
+            None => [(&self.input, from.0, to.0), (&self.output, from.1, to.1)].map(|(pieces, from, to)| {
                 // An address that no memory has is refused when it is accessed.
-                *address = address.wrapping_sub(from).wrapping_add(to);
-            }
-        }
+                pieces.iter().map(|(address, bytes)| (address.wrapping_sub(from).wrapping_add(to), bytes)).collect()
+            }),
+        };
+        [self.input, self.output] = sides.map(|side| Arc::new(Pieces::new(side)));
         self.bases = (send, receive);
     }
 }
@@ -140,6 +136,10 @@ mod tests {
         Submission::of(&Entry { group: 1, instance: 1, slot: 0, call }, (3, 2), None, &memory(numbers))
     }
 
+    fn list(pieces: &Pieces) -> Vec<(u64, u64)> {
+        pieces.iter().collect()
+    }
+
     fn numbers(table: &[u8]) -> Vec<u64> {
         table.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect()
     }
@@ -147,17 +147,17 @@ mod tests {
     #[test]
     fn what_is_in_place_is_carried_as_input_and_moves_with_its_buffers() {
         let mut found = of(CallKind::Allgather, true, 0, &[]).expect("fits");
-        assert_eq!((&found.input, &found.output), (&vec![(0x9000 + 14, 7)], &vec![(0x9000, 21)]));
+        assert_eq!((list(&found.input), list(&found.output)), (vec![(0x9000 + 14, 7)], vec![(0x9000, 21)]));
         assert!(!found.entry.call.in_place);
         found.moved(0x1000, 0x2000);
-        assert_eq!((found.input, found.output), (vec![(0x1000, 7)], vec![(0x2000, 21)]));
+        assert_eq!((list(&found.input), list(&found.output)), (vec![(0x1000, 7)], vec![(0x2000, 21)]));
     }
 
     /// The root's own block of a gather or scatter of blocks of different sizes crosses neither way if it is in place.
     #[test]
     fn blocks_are_carried_without_the_gaps_between_them() {
         // Bytes of the blocks, then their offsets.
-        let list = [3u64, 0, 7, 40, 999, 500];
+        let blocks = [3u64, 0, 7, 40, 999, 500];
         let at = |start: u64| vec![(start + 40, 3), (start + 500, 7)];
         let (gather, scatter) = (CallKind::Gatherv { root: Rank(2) }, CallKind::Scatterv { root: Rank(2) });
         let packed = (vec![3, 0, 7, 0, 3, 3], vec![3, 0, 0, 0, 3, 3]);
@@ -169,14 +169,15 @@ mod tests {
             (scatter, false, at(0x8000), vec![(0x9000, 7)], &packed.0),
             (scatter, true, vec![(0x8000 + 40, 3)], vec![], &packed.1),
         ] {
-            let found = of(kind, in_place, 0x1000, &list).expect("readable");
-            assert_eq!((found.input, found.output, &numbers(&found.table)), (input, output, table), "{kind:?}");
+            let found = of(kind, in_place, 0x1000, &blocks).expect("readable");
+            let carried = (list(&found.input), list(&found.output), &numbers(&found.table));
+            assert_eq!(carried, (input, output, table), "{kind:?}");
         }
-        let both = [&list[..], &[1, 0, 7, 0, 0, 8]].concat();
+        let both = [&blocks[..], &[1, 0, 7, 0, 0, 8]].concat();
         let found = of(CallKind::Alltoallv, false, 0x1000, &both).expect("readable");
-        assert_eq!((found.input, found.output), (at(0x8000), vec![(0x9000, 1), (0x9000 + 8, 7)]));
+        assert_eq!((list(&found.input), list(&found.output)), (at(0x8000), vec![(0x9000, 1), (0x9000 + 8, 7)]));
         assert_eq!(numbers(&found.table), [3, 0, 7, 0, 3, 3, 1, 0, 7, 0, 1, 1]);
-        assert!(matches!(of(gather, false, 0x9_0000, &list), Err(SubmissionError::Table { .. })));
+        assert!(matches!(of(gather, false, 0x9_0000, &blocks), Err(SubmissionError::Table { .. })));
     }
 
     #[test]

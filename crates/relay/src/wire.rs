@@ -32,7 +32,7 @@ pub(crate) enum WireError {
     Frame(#[from] FrameError),
 }
 
-/// See the module.
+/// A connection whose frames any thread may send.
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,

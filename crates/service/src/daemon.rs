@@ -2,7 +2,6 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use outboard_fabric::multicast::{Interface, InterfaceError, MulticastSettings};
 use outboard_fabric::{Fabric, Limits, LoopbackHub, PeerId, Ucx, UcxError, UcxSettings};
@@ -20,7 +19,7 @@ use crate::datapath::Datapath;
 use crate::ranks::Ranks;
 use crate::ranks::admission::Admission;
 use crate::ranks::attach::{Host, random};
-use crate::ranks::docked::Berths;
+use crate::ranks::docked::DockedRanks;
 use crate::ranks::offers::Sealer;
 use crate::ranks::quotas::Quotas;
 use crate::settings::{FabricChoice, Settings, SettingsError};
@@ -58,8 +57,8 @@ fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Star
     move |source| StartError::Kernel { what, source: source.into() }
 }
 
-/// Runs a service process on this thread. `ready` is called once ranks may attach, with the berths of ranks that a dock
-/// attaches; what it returns is kept until the last rank has gone. Whenever `stop` is readable `stopped`
+/// Runs a service process on this thread. `ready` is called once ranks may attach, with the ranks that a dock is about
+/// to attach; what it returns is kept until the last rank has gone. Whenever `stop` is readable `stopped`
 /// is called: it reads the descriptor and says whether to end; the first time calls in flight may end first, the second
 /// time not. Threads of this process must not have signals pending for `stop` that they would take themselves.
 ///
@@ -69,12 +68,12 @@ pub fn run<Kept>(
     settings: &Settings,
     stop: BorrowedFd<'_>,
     stopped: impl FnMut() -> bool,
-    ready: impl FnOnce(&Arc<Berths>) -> Result<Kept, StartError>,
+    ready: impl FnOnce(&Arc<DockedRanks>) -> Result<Kept, StartError>,
 ) -> Result<(), StartError> {
     let mut conductor = build(settings)?;
     conductor.watch(stop).map_err(kernel("watch the daemon's descriptors"))?;
     // Ends behind the conductor, with which the connections of relayed ranks end.
-    let _kept = ready(&conductor.host.berths)?;
+    let _kept = ready(&conductor.host.docked)?;
     let ended = conductor.run(stopped);
     let leaving = settings.job_directory.as_deref().and_then(Leaving::begin);
     // The socket goes with it.
@@ -110,17 +109,13 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         place: crate::topology::host::identity().map_err(kernel("tell this host from others"))?,
         node: topology::node(),
         topology: Topology::detect(),
-        job: settings.job,
+        settings: settings.clone(),
         digest: config.digest(),
         address: Arc::from(fabric.local_address()),
-        max_ranks: settings.max_ranks as usize,
-        max_groups: settings.max_groups as usize,
         quotas: Quotas::new(settings),
         admission: Admission::new(settings, rustix::process::geteuid().as_raw()),
         sealer: Sealer::new([secret_a, secret_b]),
-        most_ranges: settings.memory_ranges,
-        most_mapped: settings.mapped_ranges,
-        berths: Arc::default(),
+        docked: Arc::default(),
     };
     let trace = settings.trace.as_deref().map(|path| Trace::create(path, host.id)).transpose();
     let trace = trace.map_err(kernel("write the trace"))?;
@@ -144,7 +139,6 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         statistics: Statistics::new(),
         trace,
         lifetime: Lifetime::new(settings.exit_when_idle),
-        drain: Duration::from_secs(settings.drain.into()),
     })
 }
 

@@ -59,7 +59,7 @@ impl Layout {
     }
 }
 
-/// See the module.
+/// A call, with the shadow that its buffers lie in.
 #[derive(Debug)]
 pub(super) struct Docked {
     pub(super) entry: Entry,

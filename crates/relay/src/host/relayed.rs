@@ -21,7 +21,7 @@ use super::Flights;
 use crate::frame::{DATA_BYTES, Decoder, Frame};
 use crate::recording::started;
 use crate::session::{InFlight, Outgoing, Session};
-use crate::submission::{Submission, bytes_of};
+use crate::submission::Submission;
 use outboard_service::{Poller, Token, Trigger};
 
 /// Submissions taken per turn, so that requests are looked at in between.
@@ -214,7 +214,7 @@ impl Relayed {
         }
         match Submission::of(entry, place, recorded, &session.memory) {
             Ok(submission) => {
-                let (input, output) = (bytes_of(&submission.input), bytes_of(&submission.output));
+                let (input, output) = (submission.input.total(), submission.output.total());
                 let outgoing = Outgoing { entry: submission.entry, input, output, table: submission.table.clone() };
                 let call = InFlight::new(entry, name, submission, self.flights.one_more());
                 let mut books = session.books();
@@ -286,30 +286,26 @@ impl Relayed {
 
     /// Sends the input of a call from `offset` on, as far as it can be read.
     pub(super) fn send_input(&mut self, slot: u32, mut offset: u64) -> std::io::Result<()> {
-        let pieces = self.session.books().in_flight.get(&slot).map(InFlight::input);
-        let (session, mut before) = (Arc::clone(&self.session), 0);
-        for (address, length) in pieces.unwrap_or_default() {
-            while offset < before + length {
-                let count = (before + length - offset).min(DATA_BYTES as u64);
-                self.buffer.resize(count as usize, 0);
-                match session.memory.read(address + (offset - before), &mut self.buffer) {
-                    Ok(()) => {}
-                    Err(AccessError::Withdrawn { .. }) => {
-                        self.stalled = Some((slot, offset));
-                        return Ok(());
-                    }
-                    // It has died, which its process or its connection tells next: nobody is to blame its buffer.
-                    Err(AccessError::Gone { .. }) => return Ok(()),
-                    Err(error) => {
-                        // The service process blames the rank, to all others too.
-                        tracing::warn!(pid = session.pid, %error, "a rank's buffer cannot be read");
-                        return session.wire.send(&Frame::Unreadable { slot });
-                    }
+        let Some(pieces) = self.session.books().in_flight.get(&slot).map(InFlight::input) else { return Ok(()) };
+        let session = Arc::clone(&self.session);
+        while let Some((address, count)) = pieces.places(offset, DATA_BYTES as u64).next() {
+            self.buffer.resize(count as usize, 0);
+            match session.memory.read(address, &mut self.buffer) {
+                Ok(()) => {}
+                Err(AccessError::Withdrawn { .. }) => {
+                    self.stalled = Some((slot, offset));
+                    return Ok(());
                 }
-                session.wire.send(&Frame::Data { slot, offset, bytes: &self.buffer })?;
-                offset += count;
+                // It has died, which its process or its connection tells next: nobody is to blame its buffer.
+                Err(AccessError::Gone { .. }) => return Ok(()),
+                Err(error) => {
+                    // The service process blames the rank, to all others too.
+                    tracing::warn!(pid = session.pid, %error, "a rank's buffer cannot be read");
+                    return session.wire.send(&Frame::Unreadable { slot });
+                }
             }
-            before += length;
+            session.wire.send(&Frame::Data { slot, offset, bytes: &self.buffer })?;
+            offset += count;
         }
         Ok(())
     }

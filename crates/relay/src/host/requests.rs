@@ -1,10 +1,10 @@
 //! What a rank asks through its attach socket: answered here as far as it is about the rank's memory, else passed on.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
+use outboard_service::sealed;
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{ChannelError, OFFER_BYTES, Received, Reply, Request};
-use outboard_shm::region::read_sealed;
 use outboard_shm::status::Status;
 
 use super::relayed::{Gone, Relayed};
@@ -16,7 +16,10 @@ impl Relayed {
     pub(super) fn take_requests(&mut self) -> Result<bool, Gone> {
         match self.channel.receive::<Request>() {
             Ok(None) => Ok(false),
-            Ok(Some(received)) => self.request(received).map(|()| true),
+            Ok(Some(received)) => {
+                self.request(received);
+                Ok(true)
+            }
             Err(ChannelError::Closed) => Err(Gone::Rank),
             Err(error) => {
                 tracing::warn!(pid = self.session.pid, %error, "a connection is given up");
@@ -25,13 +28,18 @@ impl Relayed {
         }
     }
 
-    fn request(&mut self, received: Received<Request>) -> Result<(), Gone> {
+    fn request(&mut self, received: Received<Request>) {
         let Received { token, message, descriptors } = received;
         let local = match &message {
             Request::Hello(_) => Some(error(Status::Protocol, "this connection is attached already")),
             Request::RegisterMemory { address, bytes, .. } => {
+                let ranges = self.session.memory.ranges();
                 let memfd = descriptors.into_iter().next();
-                return self.register(token, *address, *bytes, memfd);
+                Some(match memfd.map(|memfd| ranges.register(*address, *bytes, memfd)) {
+                    Some(Ok(())) => Reply::Done,
+                    Some(Err(cause)) => error(Status::Argument, cause),
+                    None => error(Status::Argument, "the request has no descriptor"),
+                })
             }
             Request::UnregisterMemory { address } => Some(match self.session.memory.ranges().unregister(*address) {
                 Ok(()) => Reply::Done,
@@ -45,8 +53,7 @@ impl Relayed {
                 return self.create_group(token, (*ranks, *rank), &descriptors);
             }
             Request::Record { group, recording, bytes } if !self.lost => {
-                self.record(token, (*group, *recording), *bytes, &descriptors);
-                return Ok(());
+                return self.record(token, (*group, *recording), *bytes, &descriptors);
             }
             Request::FreeRecording { group, recording } if !self.lost => self.free_recording((*group, *recording)),
             Request::Offer
@@ -79,7 +86,6 @@ impl Relayed {
             }
             (None, request) => self.forward(token, request),
         }
-        Ok(())
     }
 
     fn forward(&self, token: u64, request: &Request) {
@@ -91,24 +97,18 @@ impl Relayed {
         self.note(self.session.wire.send(&Frame::Request(&request.encode(token))));
     }
 
-    fn create_group(&self, token: u64, (ranks, rank): (u32, u32), descriptors: &[OwnedFd]) -> Result<(), Gone> {
+    fn create_group(&self, token: u64, (ranks, rank): (u32, u32), descriptors: &[OwnedFd]) {
         let most = u32::from(u16::MAX);
-        let [offers] = descriptors else { unreachable!("the message has one descriptor") };
-        let offers = match read_sealed(offers.as_fd(), ranks.min(most) as usize * OFFER_BYTES) {
-            Ok(offers) if ranks <= most => offers,
-            Ok(_) => {
-                let text = format!("{ranks} ranks exceed the {most} of a group");
-                self.session.answer(&self.channel, token, &error(Status::Argument, text));
-                return Ok(());
-            }
-            Err(cause) => {
-                self.session.answer(&self.channel, token, &error(Status::Argument, cause));
-                return Ok(());
-            }
+        if ranks > most {
+            let text = format!("{ranks} ranks exceed the {most} of a group");
+            return self.session.answer(&self.channel, token, &error(Status::Argument, text));
+        }
+        let offers = match sealed(descriptors, ranks as usize * OFFER_BYTES) {
+            Ok(offers) => offers,
+            Err(refused) => return self.session.answer(&self.channel, token, &refused.reply()),
         };
         self.session.books().asked.insert(token, Asked::CreateGroup(ranks, rank));
         self.hand(&Frame::CreateGroup { token, ranks, rank }, &offers);
-        Ok(())
     }
 
     /// Passes a request on, and behind it what its descriptor holds.
@@ -121,15 +121,13 @@ impl Relayed {
 
     /// A recording crosses once; what its starts move follows from it on both sides (GP-5).
     fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: &[OwnedFd]) {
-        let refuse = |status, text: String| self.session.answer(&self.channel, token, &error(status, text));
         if bytes > MOST_BYTES {
             let text = format!("a recording of {bytes} bytes exceeds the limit of {MOST_BYTES}; record less at once");
-            return refuse(Status::Resource, text);
+            return self.session.answer(&self.channel, token, &error(Status::Resource, text));
         }
-        let [sealed] = descriptors else { unreachable!("the message has one descriptor") };
-        let encoded = match read_sealed(sealed.as_fd(), bytes as usize) {
+        let encoded = match sealed(descriptors, bytes as usize) {
             Ok(encoded) => encoded,
-            Err(cause) => return refuse(Status::Argument, cause.to_string()),
+            Err(refused) => return self.session.answer(&self.channel, token, &refused.reply()),
         };
         match Recorded::decode(&encoded) {
             Ok(recorded) => {
@@ -137,7 +135,7 @@ impl Relayed {
                 let (group, recording) = name;
                 self.hand(&Frame::Record { token, group, recording, bytes }, &encoded);
             }
-            Err(cause) => refuse(Status::Argument, cause.to_string()),
+            Err(cause) => self.session.answer(&self.channel, token, &error(Status::Argument, cause)),
         }
     }
 
@@ -151,16 +149,6 @@ impl Relayed {
         }
         books.recordings.remove(&name);
         None
-    }
-
-    fn register(&self, token: u64, address: u64, bytes: u64, memfd: Option<OwnedFd>) -> Result<(), Gone> {
-        let memfd = memfd.expect("the message has one descriptor");
-        let reply = match self.session.memory.ranges().register(address, bytes, memfd) {
-            Ok(()) => Reply::Done,
-            Err(cause) => error(Status::Argument, cause),
-        };
-        self.session.answer(&self.channel, token, &reply);
-        Ok(())
     }
 
     /// What could not be sent is answered when the other thread hears of the loss.

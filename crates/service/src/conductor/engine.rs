@@ -17,7 +17,7 @@ use crate::memory::{Buffers, Cause, Fault, FramePayload, Memory, NoPayload, Payl
 /// Faults are reported in rounds, since the report of one may order work that meets another.
 const FAULT_ROUNDS: u32 = 64;
 
-/// See the module.
+/// The machine, its memory and its clock.
 #[derive(Debug)]
 pub(crate) struct Engine {
     machine: ServiceProcess,

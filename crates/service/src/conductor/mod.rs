@@ -70,8 +70,6 @@ pub(crate) struct Conductor {
     pub(crate) statistics: Statistics,
     pub(crate) trace: Option<Trace>,
     pub(crate) lifetime: Lifetime,
-    /// How long calls in flight may go on after the stop.
-    pub(crate) drain: Duration,
 }
 
 /// What the caller wants.
@@ -121,7 +119,7 @@ impl Conductor {
             if worked || phase != before {
                 continue;
             }
-            if phase == Phase::Serving && self.forsaken() {
+            if phase == Phase::Serving && self.unused() {
                 break;
             }
             for token in self.sleep(phase)? {
@@ -150,7 +148,7 @@ impl Conductor {
     }
 
     /// Whether nobody is there and nobody is expected ([`Lifetime`]).
-    fn forsaken(&mut self) -> bool {
+    fn unused(&mut self) -> bool {
         if !self.ranks.connections.is_empty() || !self.lifetime.over(self.ranks.attached_once) {
             return false;
         }
@@ -328,7 +326,9 @@ impl Conductor {
             Token::Stop => {
                 if stopped() {
                     *phase = match *phase {
-                        Phase::Serving => Phase::Draining { until: Instant::now() + self.drain },
+                        Phase::Serving => Phase::Draining {
+                            until: Instant::now() + Duration::from_secs(self.host.settings.drain.into()),
+                        },
                         Phase::Draining { .. } if self.ranks.calls_in_flight() > 0 => self.part(),
                         Phase::Draining { .. } | Phase::Parting { .. } | Phase::Ended => Phase::Ended,
                     };
@@ -350,7 +350,7 @@ impl Conductor {
             match Channel::accept(self.attach.as_fd()) {
                 Ok(None) => return,
                 Ok(Some(channel)) => {
-                    let room = self.ranks.connections.len() < self.host.max_ranks + GREETING;
+                    let room = self.ranks.connections.len() < self.host.settings.max_ranks as usize + GREETING;
                     if room && phase == Phase::Serving {
                         self.ranks.greet(channel, &self.poller);
                         continue;

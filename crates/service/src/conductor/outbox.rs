@@ -26,7 +26,7 @@ struct Frame {
     payload: Vec<u8>,
 }
 
-/// See the module.
+/// The unicast fabric, and what has not found room in it or in the queue of the multicast sender.
 pub(crate) struct Outbox {
     fabric: Box<dyn Fabric>,
     waiting: BTreeMap<SpId, VecDeque<Frame>>,

@@ -1,7 +1,7 @@
 //! Reductions on memory of any tier: piece by piece through the second-level cache.
 //!
 //! Memory of a rank is never computed on where it lies, mapped or not, because the rank may write to it meanwhile: its bytes
-//! are copied, combined and written back. Staging is combined in place. Invariant: an element is combined once, whatever
+//! are copied, combined and written back. Both operands in staging are used in place, which nobody else writes. Invariant: an element is combined once, whatever
 //! fails: what is left to do behind a piece that failed is named.
 
 use outboard_plan::Reduction;
@@ -77,19 +77,29 @@ impl Combination {
         bounces: &mut Bounces,
     ) -> Result<(), (Fault, Option<Vec<u8>>)> {
         let length = bytes as usize;
-        bounces.from.resize(length, 0);
-        from.read(&mut bounces.from).map_err(|fault| (fault, None))?;
-        let combine =
-            |into: &mut [u8]| outboard_arithmetic::reduce(self.reduction, &bounces.from, into, self.from_left);
+        let Bounces { from: copy, into: result } = bounces;
+        if let Place::Staging { buffer, offset } = from
+            && !from.overlaps(into, bytes)
+        {
+            return buffer.lend(*offset, length, |operand| self.combine(operand, into, result));
+        }
+        copy.resize(length, 0);
+        from.read(copy).map_err(|fault| (fault, None))?;
+        self.combine(copy, into, result)
+    }
+
+    /// Combines as many bytes as `operand` has.
+    fn combine(&self, operand: &[u8], into: &Place, result: &mut Vec<u8>) -> Result<(), (Fault, Option<Vec<u8>>)> {
+        let combine = |into: &mut [u8]| outboard_arithmetic::reduce(self.reduction, operand, into, self.from_left);
         match into {
-            Place::Staging { buffer, offset } => buffer.fill(*offset, length, combine),
+            Place::Staging { buffer, offset } => buffer.fill(*offset, operand.len(), combine),
             Place::Rank { call, memory, address } => {
-                bounces.into.resize(length, 0);
-                into.read(&mut bounces.into).map_err(|fault| (fault, None))?;
-                combine(&mut bounces.into);
+                result.resize(operand.len(), 0);
+                into.read(result).map_err(|fault| (fault, None))?;
+                combine(result);
                 memory
-                    .write(*address, &bounces.into)
-                    .map_err(|error| (Fault::Call { call: *call, error }, Some(bounces.into.clone())))?;
+                    .write(*address, result)
+                    .map_err(|error| (Fault::Call { call: *call, error }, Some(result.clone())))?;
             }
         }
         Ok(())
@@ -154,6 +164,23 @@ mod tests {
         assert!(numbers(&found).iter().all(|number| *number == 6));
         into.copy_out(0, &mut found);
         assert!(numbers(&found).iter().all(|number| *number == 7));
+    }
+
+    #[test]
+    fn operands_in_one_buffer_may_overlap() {
+        let (buffer, whole) = staged(5);
+        let combination = Combination {
+            from: MemRef { len: 64, ..combination_of_sums().from },
+            into: MemRef { len: 64, ..combination_of_sums().into },
+            ..combination_of_sums()
+        };
+        for at in [64, 32, 0] {
+            assert!(combination.perform(&whole, &whole.behind(at), &mut Bounces::default()).is_ok());
+        }
+        let mut found = vec![0; 128];
+        buffer.copy_out(0, &mut found);
+        let doubled: Vec<u32> = (0..32).map(|at| [10, 20, 15, 10][at / 8]).collect();
+        assert_eq!(numbers(&found), doubled);
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Work {
     }
 }
 
-/// See the module.
+/// Work that waits for copies by ranks.
 #[derive(Debug, Default)]
 pub(crate) struct Deferred {
     awaited: HashSet<CallId>,

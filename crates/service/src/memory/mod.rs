@@ -165,6 +165,16 @@ impl Place {
         }
     }
 
+    /// Whether the first `bytes` bytes of both have some in common; ranks' memory is not looked into.
+    pub(crate) fn overlaps(&self, other: &Place, bytes: u64) -> bool {
+        match (self, other) {
+            (Place::Staging { buffer, offset }, Place::Staging { buffer: other, offset: start }) => {
+                Arc::ptr_eq(buffer, other) && offset.abs_diff(*start) < bytes
+            }
+            (Place::Staging { .. } | Place::Rank { .. }, _) => false,
+        }
+    }
+
     fn copy_to(&self, to: &Place, bytes: u64, bounce: &mut Vec<u8>) -> Result<(), Fault> {
         let length = usize::try_from(bytes).expect("staging lies in memory");
         match (self, to) {

@@ -37,7 +37,7 @@ impl Pieces {
         let within = self.pieces[first..].iter().take_while(move |(start, ..)| *start < end);
         within.map(move |(start, address, length)| {
             let (from, to) = (offset.max(*start), end.min(start + length));
-            (address + (from - start), to - from)
+            (address.wrapping_add(from - start), to - from)
         })
     }
 

@@ -24,11 +24,12 @@ use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::Pieces;
 use crate::ranks::admission::Admission;
-use crate::ranks::docked::{Berths, Docking};
+use crate::ranks::docked::{DockedRank, DockedRanks};
 use crate::ranks::failure;
 use crate::ranks::offers::{Offer, Sealer, group_spec};
 use crate::ranks::quotas::{Job, QuotaError, Quotas};
 use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
+use crate::settings::Settings;
 use crate::telemetry::trace::Trace;
 use crate::topology::{Seat, Topology};
 
@@ -51,20 +52,15 @@ pub(crate) struct Host {
     /// Its name.
     pub(crate) node: Arc<str>,
     pub(crate) topology: Topology,
-    pub(crate) job: u64,
+    pub(crate) settings: Settings,
     pub(crate) digest: u64,
     /// Of the unicast fabric.
     pub(crate) address: Arc<[u8]>,
-    pub(crate) max_ranks: usize,
-    pub(crate) max_groups: usize,
     pub(crate) quotas: Quotas,
     pub(crate) admission: Admission,
     pub(crate) sealer: Sealer,
-    /// Memory ranges that a rank may register, and that are mapped at once (GP-4).
-    pub(crate) most_ranges: u32,
-    pub(crate) most_mapped: u32,
     /// Ranks that the dock attaches.
-    pub(crate) berths: Arc<Berths>,
+    pub(crate) docked: Arc<DockedRanks>,
 }
 
 /// A request that was refused: the reply, in words.
@@ -74,6 +70,18 @@ pub struct Refused {
     pub status: Status,
     /// The sentence.
     pub text: String,
+}
+
+impl Refused {
+    fn argument(text: impl ToString) -> Refused {
+        Refused { status: Status::Argument, text: text.to_string() }
+    }
+
+    /// What the rank is told.
+    #[must_use]
+    pub fn reply(self) -> Reply {
+        Reply::Error { status: self.status, text: self.text }
+    }
 }
 
 impl From<QuotaError> for Refused {
@@ -173,9 +181,9 @@ impl Desk<'_> {
         let closes = closes && outcome.is_ok();
         let reply = match outcome {
             Ok(reply) => reply,
-            Err(Refused { status, text }) => {
-                tracing::debug!(connection = id, ?status, text, "a request is refused");
-                Some(Reply::Error { status, text })
+            Err(refused) => {
+                tracing::debug!(connection = id, status = ?refused.status, text = refused.text, "a request is refused");
+                Some(refused.reply())
             }
         };
         if let Some(reply) = reply {
@@ -197,9 +205,9 @@ impl Desk<'_> {
         };
         let (side, welcome, rank) = match attached {
             Ok(attached) => attached,
-            Err(Refused { status, text }) => {
-                tracing::warn!(pid = hello.pid, text, "a process may not attach");
-                self.ranks.reply(id, token, &Reply::Error { status, text })?;
+            Err(refused) => {
+                tracing::warn!(pid = hello.pid, text = refused.text, "a process may not attach");
+                self.ranks.reply(id, token, &refused.reply())?;
                 return Ok(Next::Close);
             }
         };
@@ -244,14 +252,14 @@ impl Desk<'_> {
             );
             return refuse(Status::Version, text);
         }
-        if self.ranks.attached().count() >= self.host.max_ranks {
-            let most = self.host.max_ranks;
+        if self.ranks.attached().count() >= self.host.settings.max_ranks as usize {
+            let most = self.host.settings.max_ranks;
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
         let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.admission)?;
-        let ranges = MemfdRanges::bounded(self.host.most_ranges, self.host.most_mapped);
+        let ranges = MemfdRanges::bounded(self.host.settings.memory_ranges, self.host.settings.mapped_ranges);
         process.memory = process.memory.with_ranges(ranges);
-        if let Some(Docking { pid, seat, watch }) = self.host.berths.take(&hello.nonce) {
+        if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
             // Its process here is ours; the connection alone tells of its end.
             (process.pid, process.pidfd, process.seat) = (pid, None, Some(seat));
             process.memory = process.memory.with_watch(watch);
@@ -272,7 +280,7 @@ impl Desk<'_> {
             service_version: env!("CARGO_PKG_VERSION").to_owned(),
             tier: process.memory.tier(),
             config_digest: self.host.digest,
-            most_ranges: self.host.most_ranges,
+            most_ranges: self.host.settings.memory_ranges,
         };
         Ok((side, welcome, process))
     }
@@ -285,7 +293,7 @@ impl Desk<'_> {
         let seat = rank.seat.clone();
         let here = || Seat { node: Arc::clone(&host.node), place: rank.place(&host.topology) };
         let seat = seat.unwrap_or_else(here);
-        let &Host { id: sp, place, job, digest, .. } = host;
+        let (&Host { id: sp, place, digest, .. }, job) = (host, host.settings.job);
         let (address, seal) = (Arc::clone(&host.address), host.sealer.seal(rank.job.user, handle, key));
         let offer = Offer { sp, host: place, job, handle, key, digest, address, seat, seal };
         if rank.offers.len() >= MOST_OFFERS {
@@ -302,7 +310,7 @@ impl Desk<'_> {
         descriptors: Vec<OwnedFd>,
         (ranks, me): (u32, u32),
     ) -> Result<(), Refused> {
-        let (own, most, sealer) = (self.host.id, self.host.max_groups, &self.host.sealer);
+        let (own, most, sealer) = (self.host.id, self.host.settings.max_groups as usize, &self.host.sealer);
         let rank = self.attached(id)?;
         if rank.groups.len() >= most {
             return refuse(Status::Resource, format!("this rank is in {most} groups already; destroy some"));
@@ -310,15 +318,10 @@ impl Desk<'_> {
         let job = rank.job;
         self.host.quotas.join(self.ranks.held_by(job))?;
         let rank = self.attached(id)?;
-        let bytes = (ranks as usize).saturating_mul(OFFER_BYTES);
         if ranks > u32::from(u16::MAX) {
             return refuse(Status::Argument, format!("{ranks} ranks exceed the {} of a group", u16::MAX));
         }
-        let [offers] = &descriptors[..] else { unreachable!("the message has one descriptor") };
-        let offers = match read_sealed(offers.as_fd(), bytes) {
-            Ok(offers) => offers,
-            Err(error) => return refuse(Status::Argument, error),
-        };
+        let offers = sealed(&descriptors, ranks as usize * OFFER_BYTES)?;
         let (drawn, user, owner) = (&rank.offers, rank.job.user, rank.job.owner());
         let ours = |offer: &Offer| offer.sp == own && drawn.contains(&(offer.handle, offer.key));
         let foreign = |offer: &Offer| offer.sp == own && offer.seal != sealer.seal(user, offer.handle, offer.key);
@@ -340,12 +343,10 @@ impl Desk<'_> {
     }
 
     fn destroy_group(&mut self, id: ConnectionId, group: u64) -> Result<Reply, Refused> {
-        let rank = self.attached(id)?;
-        match rank.groups.get(&group).map(|membership| &membership.stage) {
-            None => refuse(Status::Argument, format!("group {group} is not one of this rank's")),
-            Some(Stage::Making { .. }) => refuse(Status::Busy, "the group is being made"),
-            Some(Stage::Made { in_flight: 1.., .. }) => refuse(Status::Busy, "requests of the group are in flight"),
-            Some(Stage::Made { in_flight: 0, .. }) => {
+        match self.membership(id, group)?.stage {
+            Stage::Making { .. } => refuse(Status::Busy, "the group is being made"),
+            Stage::Made { in_flight: 1.., .. } => refuse(Status::Busy, "requests of the group are in flight"),
+            Stage::Made { in_flight: 0, .. } => {
                 self.ranks.leave(id, group, self.engine);
                 Ok(Reply::Done)
             }
@@ -360,22 +361,17 @@ impl Desk<'_> {
         (group, number): (u64, u32),
         bytes: u64,
     ) -> Result<Reply, Refused> {
-        let wrong = |text: String| Refused { status: Status::Argument, text };
-        let Some(Membership { handle, rank, stage: Stage::Made { recordings, .. }, .. }) =
-            self.ranks.rank(id).and_then(|rank| rank.groups.get_mut(&group))
-        else {
-            return Err(wrong(format!("group {group} is not one of this rank's")));
-        };
         if bytes > MOST_RECORDED {
             let text =
                 format!("a recording of {bytes} bytes exceeds the limit of {MOST_RECORDED}; record less at once");
             return refuse(Status::Resource, text);
         }
-        let sealed = descriptors.first().expect("the message has one descriptor");
-        let recorded = read_sealed(sealed.as_fd(), bytes as usize).map_err(|error| wrong(error.to_string()))?;
-        let recorded = RecordedMemory::decode(&recorded).map_err(|error| wrong(format!("the recording is {error}")))?;
+        let encoded = sealed(&descriptors, bytes as usize)?;
+        let recorded =
+            RecordedMemory::decode(&encoded).map_err(|error| Refused::argument(format!("the recording is {error}")))?;
+        let (handle, rank, recordings) = self.ranks.made(id, group).ok_or_else(|| no_group(group))?;
         self.engine
-            .record(*handle, *rank, number, recorded.recording)
+            .record(handle, rank, number, recorded.recording)
             .map_err(|error| Refused { status: failure::recording(&error), text: error.to_string() })?;
         recordings.insert(number, Arc::new(Pieces::new(recorded.pieces)));
         Ok(Reply::Done)
@@ -384,13 +380,11 @@ impl Desk<'_> {
     fn free_recording(&mut self, id: ConnectionId, group: u64, number: u32) -> Result<Reply, Refused> {
         // Calls that were posted before count.
         self.take_all_submissions();
-        let membership = self.ranks.rank(id).and_then(|rank| rank.groups.get_mut(&group));
-        let Some(Membership { handle, rank, stage: Stage::Made { recordings, .. }, .. }) = membership
-            .filter(|m| matches!(&m.stage, Stage::Made { recordings, .. } if recordings.contains_key(&number)))
-        else {
+        let made = self.ranks.made(id, group).filter(|(.., recordings)| recordings.contains_key(&number));
+        let Some((handle, rank, recordings)) = made else {
             return refuse(Status::Argument, format!("recording {number} of group {group} is not one of this rank's"));
         };
-        if !self.engine.free_recording(*handle, *rank, number) {
+        if !self.engine.free_recording(handle, rank, number) {
             return refuse(Status::Busy, "calls of the recording are in flight; wait for them");
         }
         recordings.remove(&number);
@@ -406,13 +400,8 @@ impl Desk<'_> {
     }
 
     fn set_deadline(&mut self, id: ConnectionId, group: u64, milliseconds: u64) -> Result<Reply, Refused> {
-        match self.attached(id)?.groups.get_mut(&group) {
-            None => refuse(Status::Argument, format!("group {group} is not one of this rank's")),
-            Some(membership) => {
-                membership.deadline = (milliseconds > 0).then(|| Duration::from_millis(milliseconds));
-                Ok(Reply::Done)
-            }
-        }
+        self.membership(id, group)?.deadline = (milliseconds > 0).then(|| Duration::from_millis(milliseconds));
+        Ok(Reply::Done)
     }
 
     fn register(
@@ -425,7 +414,7 @@ impl Desk<'_> {
         let job = self.attached(id)?.job;
         self.host.quotas.register(self.ranks.held_by(job), bytes)?;
         let rank = self.attached(id)?;
-        let memfd = descriptors.into_iter().next().expect("the message has one descriptor");
+        let memfd = descriptors.into_iter().next().ok_or_else(|| Refused::argument("the request has no descriptor"))?;
         match rank.memory.ranges().register(address, bytes, memfd) {
             Ok(()) => {
                 tracing::debug!(pid = rank.pid, address, bytes, "a rank shares memory");
@@ -439,11 +428,8 @@ impl Desk<'_> {
     }
 
     fn unregister(&mut self, id: ConnectionId, address: u64) -> Result<Reply, Refused> {
-        let rank = self.attached(id)?;
-        match rank.memory.ranges().unregister(address) {
-            Ok(()) => Ok(Reply::Done),
-            Err(error) => refuse(Status::Argument, error),
-        }
+        self.attached(id)?.memory.ranges().unregister(address).map_err(Refused::argument)?;
+        Ok(Reply::Done)
     }
 
     /// A rank whose memory is out of reach has copied the buffers of a call in flight (GP-9).
@@ -478,11 +464,26 @@ impl Desk<'_> {
     }
 
     fn attached(&mut self, id: ConnectionId) -> Result<&mut Attached, Refused> {
-        match self.ranks.rank(id) {
-            Some(rank) => Ok(rank),
-            None => refuse(Status::Protocol, "attach first"),
-        }
+        let refused = || Refused { status: Status::Protocol, text: "attach first".to_owned() };
+        self.ranks.rank(id).ok_or_else(refused)
     }
+
+    fn membership(&mut self, id: ConnectionId, group: u64) -> Result<&mut Membership, Refused> {
+        self.attached(id)?.groups.get_mut(&group).ok_or_else(|| no_group(group))
+    }
+}
+
+fn no_group(group: u64) -> Refused {
+    Refused::argument(format!("group {group} is not one of this rank's"))
+}
+
+/// What a request hands over in the one descriptor that the codec gives it, at most `bytes` bytes.
+///
+/// # Errors
+/// The reply to a rank that has not sealed it, or that gives another length.
+pub fn sealed(descriptors: &[OwnedFd], bytes: usize) -> Result<Vec<u8>, Refused> {
+    let descriptor = descriptors.first().ok_or_else(|| Refused::argument("the request has no descriptor"))?;
+    read_sealed(descriptor.as_fd(), bytes).map_err(Refused::argument)
 }
 
 /// The process of a rank.

@@ -9,7 +9,7 @@ use crate::topology::Seat;
 
 /// A rank of another machine.
 #[derive(Debug, Clone)]
-pub struct Docking {
+pub struct DockedRank {
     /// Its process there.
     pub pid: u32,
     /// Where it runs (SP-1).
@@ -20,20 +20,20 @@ pub struct Docking {
 
 /// Ranks that the dock is about to attach, by the nonce in their greeting: how the conductor tells them from others.
 #[derive(Debug, Default)]
-pub struct Berths(Mutex<HashMap<[u8; 16], Docking>>);
+pub struct DockedRanks(Mutex<HashMap<[u8; 16], DockedRank>>);
 
-impl Berths {
-    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 16], Docking>> {
+impl DockedRanks {
+    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 16], DockedRank>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A rank will come with this nonce.
-    pub fn expect(&self, nonce: [u8; 16], docking: Docking) {
-        self.lock().insert(nonce, docking);
+    pub fn expect(&self, nonce: [u8; 16], docked_rank: DockedRank) {
+        self.lock().insert(nonce, docked_rank);
     }
 
     /// The rank that has come with this nonce, once.
-    pub fn take(&self, nonce: &[u8; 16]) -> Option<Docking> {
+    pub fn take(&self, nonce: &[u8; 16]) -> Option<DockedRank> {
         self.lock().remove(nonce)
     }
 }

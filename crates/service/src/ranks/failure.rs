@@ -47,8 +47,7 @@ pub(crate) fn offer(error: &OfferError) -> Status {
         OfferError::Length { .. }
         | OfferError::Rank { .. }
         | OfferError::Damaged { .. }
-        | OfferError::Address { .. }
-        | OfferError::Host { .. }
+        | OfferError::Stale { .. }
         | OfferError::NotOurs { .. }
         | OfferError::Foreign { .. } => Status::Argument,
         OfferError::Version { .. } => Status::Version,

@@ -137,7 +137,6 @@ struct InFlight {
     group: u64,
     slot: u32,
     instance: u64,
-    rank: Rank,
     since: Instant,
     place: (GroupHandle, Rank),
     kind: CallKind,
@@ -145,7 +144,7 @@ struct InFlight {
     job: Job,
 }
 
-/// See the module.
+/// All connections of the attach socket, and what their ranks have in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Ranks {
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
@@ -200,6 +199,20 @@ impl Ranks {
         }
     }
 
+    /// A membership of the rank that can be used: the group, the rank there and what it has recorded.
+    pub(crate) fn made(
+        &mut self,
+        id: ConnectionId,
+        group: u64,
+    ) -> Option<(GroupHandle, Rank, &mut BTreeMap<u32, Arc<Pieces>>)> {
+        match self.rank(id)?.groups.get_mut(&group)? {
+            Membership { handle, rank, stage: Stage::Made { recordings, .. }, .. } => {
+                Some((*handle, *rank, recordings))
+            }
+            Membership { stage: Stage::Making { .. }, .. } => None,
+        }
+    }
+
     pub(crate) fn calls_in_flight(&self) -> usize {
         self.calls.len()
     }
@@ -247,7 +260,7 @@ impl Ranks {
     /// The connection is over: its memory is forgotten, then its groups are left.
     pub(crate) fn remove(&mut self, id: ConnectionId, poller: &Poller, engine: &mut Engine) {
         for (&call, in_flight) in self.calls.iter().filter(|(_, in_flight)| in_flight.connection == id) {
-            engine.forget_memory(call, in_flight.rank);
+            engine.forget_memory(call, in_flight.place.1);
         }
         let Some(connection) = self.connections.get(&id) else { return };
         poller.unwatch(connection.channel());
@@ -346,19 +359,15 @@ impl Ranks {
                 // Messages are none of the group's instances.
                 let tagged = matches!(signature.kind, CallKind::Tagged(_));
                 let instance = InstanceId(if tagged { 0 } else { entry.instance });
-                let (since, bytes, kind) = (Instant::now(), buffers.received_bytes(), signature.kind);
-                let (place, group_id, number) = ((group, me), entry.group, entry.instance);
-                let (connection, rank) = (id, me);
                 let in_flight = InFlight {
-                    connection,
-                    group: group_id,
+                    connection: id,
+                    group: entry.group,
                     slot,
-                    instance: number,
-                    rank,
-                    since,
-                    place,
-                    kind,
-                    bytes,
+                    instance: entry.instance,
+                    since: Instant::now(),
+                    place: (group, me),
+                    kind: signature.kind,
+                    bytes: buffers.received_bytes(),
                     job,
                 };
                 self.calls.insert(call_id, in_flight);
@@ -397,7 +406,7 @@ impl Ranks {
         let calls = std::mem::take(&mut self.calls);
         self.requests.clear();
         for (&call, in_flight) in &calls {
-            engine.forget_memory(call, in_flight.rank);
+            engine.forget_memory(call, in_flight.place.1);
             let Some(rank) = self.rank(in_flight.connection) else { continue };
             rank.busy.remove(&in_flight.slot);
             let text = "the service process was told to end before the call had ended; attach again when it is back";

@@ -7,29 +7,21 @@
 use std::hash::Hasher;
 use std::sync::Arc;
 
+use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_proto::config::Difference;
 use outboard_proto::wire;
 use outboard_proto::{GroupHandle, GroupSpec, HostId, Member, SpId};
 use outboard_shm::attach::OFFER_BYTES;
 use siphasher::sip::SipHasher13;
 
-use crate::topology::{Place, Seat};
+use crate::topology::Seat;
 
 /// Longest fabric address in an offer.
 pub const MAX_ADDRESS: usize = outboard_fabric::MAX_ADDRESS;
 const MAGIC: [u8; 8] = *b"outboard";
 /// Layout of the offer itself; the wire version is carried beside it.
-const LAYOUT: u8 = 3;
-const WORDS_AT: usize = 16;
-const ADDRESS_AT: usize = 64;
-const SEAT_AT: usize = ADDRESS_AT + MAX_ADDRESS;
-const NODE_AT: usize = SEAT_AT + 9;
-/// Longest name of a host that is told whole.
-const NODE_BYTES: usize = 64;
-/// In place of a socket or core that is not one.
-const NOWHERE: u32 = u32::MAX;
+const LAYOUT: u8 = 4;
 const CHECKSUM_AT: usize = OFFER_BYTES - 8;
-const SEAL_AT: usize = CHECKSUM_AT - 8;
 
 /// One rank's offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,19 +135,13 @@ pub enum OfferError {
         /// Ours.
         ours: u64,
     },
-    /// One service process gives two addresses.
-    #[error("rank {rank} gives another address for {sp} than a lower rank; one of both offers is stale")]
-    Address {
+    /// One service process gives two addresses or two hosts.
+    #[error("rank {rank} gives another {what} for {sp} than a lower rank; one of both offers is stale")]
+    Stale {
         /// Whose.
         rank: u32,
-        /// The service process.
-        sp: SpId,
-    },
-    /// One service process gives two hosts.
-    #[error("rank {rank} gives another host for {sp} than a lower rank; one of both offers is stale")]
-    Host {
-        /// Whose.
-        rank: u32,
+        /// What differs.
+        what: &'static str,
         /// The service process.
         sp: SpId,
     },
@@ -182,41 +168,22 @@ impl Offer {
     #[must_use]
     pub fn encode(&self) -> [u8; OFFER_BYTES] {
         assert!(self.address.len() <= MAX_ADDRESS, "a fabric address has at most {MAX_ADDRESS} bytes");
-        let mut b = [0u8; OFFER_BYTES];
-        b[..8].copy_from_slice(&MAGIC);
-        b[8] = LAYOUT;
-        b[9] = wire::VERSION;
-        b[10..12].copy_from_slice(&(self.address.len() as u16).to_le_bytes());
-        b[12..16].copy_from_slice(&self.handle.0.to_le_bytes());
-        let words = [self.sp.0, self.job, self.key[0], self.key[1], self.digest, self.host.0];
-        for (at, word) in (WORDS_AT..).step_by(8).zip(words) {
-            b[at..at + 8].copy_from_slice(&word.to_le_bytes());
-        }
-        b[ADDRESS_AT..ADDRESS_AT + self.address.len()].copy_from_slice(&self.address);
-        self.encode_seat(&mut b);
-        b[SEAL_AT..CHECKSUM_AT].copy_from_slice(&self.seal.to_le_bytes());
-        let sum = checksum(&b[..CHECKSUM_AT]);
-        b[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
-        b
-    }
-
-    fn encode_seat(&self, b: &mut [u8; OFFER_BYTES]) {
-        let Seat { node, place } = &self.seat;
-        for (at, number) in [(SEAT_AT, place.socket), (SEAT_AT + 4, place.core)] {
-            b[at..at + 4].copy_from_slice(&number.unwrap_or(NOWHERE).to_le_bytes());
-        }
-        let length = (0..=node.len().min(NODE_BYTES)).rev().find(|&at| node.is_char_boundary(at)).unwrap_or(0);
-        b[NODE_AT - 1] = length as u8;
-        b[NODE_AT..NODE_AT + length].copy_from_slice(&node.as_bytes()[..length]);
-    }
-
-    /// The name goes to people's terminals.
-    fn decode_seat(b: &[u8]) -> Option<Seat> {
-        let number = |at: usize| Some(u32::from_le_bytes(b[at..at + 4].try_into().ok()?)).filter(|n| *n != NOWHERE);
-        let length = usize::from(b[NODE_AT - 1]);
-        let name = b.get(NODE_AT..NODE_AT + length.min(NODE_BYTES + 1)).filter(|name| name.len() <= NODE_BYTES)?;
-        let node = std::str::from_utf8(name).ok().filter(|node| !node.chars().any(char::is_control))?;
-        Some(Seat { node: node.into(), place: Place { socket: number(SEAT_AT), core: number(SEAT_AT + 4) } })
+        let mut bytes = Vec::with_capacity(OFFER_BYTES);
+        let mut w = Writer::new(&mut bytes);
+        w.bytes(&MAGIC).u8(LAYOUT).u8(wire::VERSION).u32(self.handle.0);
+        w.u64(self.sp.0)
+            .u64(self.job)
+            .u64(self.key[0])
+            .u64(self.key[1])
+            .u64(self.digest)
+            .u64(self.host.0)
+            .u64(self.seal);
+        w.u16(self.address.len() as u16).bytes(&self.address);
+        self.seat.encode(&mut w);
+        bytes.resize(CHECKSUM_AT, 0);
+        let sum = checksum(&bytes);
+        Writer::new(&mut bytes).u64(sum);
+        bytes.try_into().expect("the longest address and name fit")
     }
 
     /// Reads one offer of exactly [`OFFER_BYTES`] bytes; `rank` is for the error.
@@ -229,24 +196,24 @@ impl Offer {
             let (found, ours) = if b[8] == LAYOUT { (b[9], wire::VERSION) } else { (b[8], LAYOUT) };
             return Err(OfferError::Version { rank, found, ours });
         }
-        if word(b, CHECKSUM_AT) != checksum(&b[..CHECKSUM_AT]) {
+        let (content, sum) = b.split_at(CHECKSUM_AT);
+        if sum != checksum(content).to_le_bytes() {
             return Err(damaged("checksum"));
         }
-        let length = usize::from(u16::from_le_bytes([b[10], b[11]]));
+        Offer::fields(&mut Reader::new(&content[10..])).map_err(|_| damaged("a field"))
+    }
+
+    /// What follows the versions, up to the padding.
+    fn fields(r: &mut Reader<'_>) -> Result<Offer, DecodeError> {
+        let handle = GroupHandle(r.u32()?);
+        let (sp, job, key) = (SpId(r.u64()?), r.u64()?, [r.u64()?, r.u64()?]);
+        let (digest, host, seal) = (r.u64()?, HostId(r.u64()?), r.u64()?);
+        let length = usize::from(r.u16()?);
         if length > MAX_ADDRESS {
-            return Err(damaged("address too long"));
+            return Err(DecodeError::Value("address"));
         }
-        Ok(Offer {
-            sp: SpId(word(b, 16)),
-            job: word(b, 24),
-            handle: GroupHandle(u32::from_le_bytes([b[12], b[13], b[14], b[15]])),
-            key: [word(b, 32), word(b, 40)],
-            digest: word(b, 48),
-            host: HostId(word(b, 56)),
-            address: b[ADDRESS_AT..ADDRESS_AT + length].into(),
-            seat: Offer::decode_seat(b).ok_or_else(|| damaged("the place of the rank"))?,
-            seal: word(b, SEAL_AT),
-        })
+        let (address, seat) = (r.bytes(length)?.into(), Seat::decode(r)?);
+        Ok(Offer { sp, host, job, handle, key, digest, address, seat, seal })
     }
 }
 
@@ -292,11 +259,10 @@ pub fn group_spec(
             return Err(OfferError::Configuration { rank: r, ours: first.digest, found: offer.digest });
         }
         let (address, host) = *known.entry(offer.sp).or_insert((&offer.address, offer.host));
-        if address != &offer.address {
-            return Err(OfferError::Address { rank: r, sp: offer.sp });
-        }
-        if host != offer.host {
-            return Err(OfferError::Host { rank: r, sp: offer.sp });
+        for (what, same) in [("address", address == &offer.address), ("host", host == offer.host)] {
+            if !same {
+                return Err(OfferError::Stale { rank: r, what, sp: offer.sp });
+            }
         }
     }
     // One copy of each address, however many ranks a service process serves.
@@ -328,12 +294,6 @@ fn common_key(offers: &[Offer]) -> [u64; 2] {
     })
 }
 
-fn word(b: &[u8], at: usize) -> u64 {
-    let mut bytes = [0u8; 8];
-    bytes.copy_from_slice(&b[at..at + 8]);
-    u64::from_le_bytes(bytes)
-}
-
 /// Against accidents, not against attackers: offers carry no authority beyond their own process.
 fn checksum(bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(0x6f66_6665, 0x7273);
@@ -344,6 +304,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::Place;
     use proptest::prelude::*;
 
     fn offer(sp: u64) -> Offer {
@@ -393,9 +354,9 @@ mod tests {
         let told = group(&other_settings, 2, 0).to_string();
         assert!(told.contains("tuning file") && told.contains("OUTBOARD_TUNING"), "{told}");
         let two_addresses = blob(&[offer(1), Offer { address: [1u8].as_slice().into(), ..offer(1) }]);
-        assert!(matches!(group(&two_addresses, 2, 0), OfferError::Address { rank: 1, .. }));
+        assert!(matches!(group(&two_addresses, 2, 0), OfferError::Stale { rank: 1, what: "address", .. }));
         let two_hosts = blob(&[offer(1), Offer { host: HostId(7), ..offer(1) }]);
-        assert!(matches!(group(&two_hosts, 2, 0), OfferError::Host { rank: 1, .. }));
+        assert!(matches!(group(&two_hosts, 2, 0), OfferError::Stale { rank: 1, what: "host", .. }));
         let mut old = good.clone();
         old[OFFER_BYTES + 9] = 0;
         assert!(matches!(group(&old, 2, 0), OfferError::Version { rank: 1, found: 0, .. }));
