@@ -10,7 +10,7 @@ use outboard_plan::{OpId, Rank, Span};
 
 use crate::group::Members;
 use crate::ids::{InstanceId, SpId};
-use crate::interface::MemRef;
+use crate::interface::{MemRef, Payload};
 use crate::link::{Tag, Tagged};
 use crate::wire::Message;
 
@@ -46,7 +46,7 @@ pub(crate) struct Fragment {
 /// Something with payload, for a link.
 pub(crate) struct Bulk {
     pub(crate) message: Message,
-    pub(crate) payload: Vec<MemRef>,
+    pub(crate) payload: Payload,
     pub(crate) tag: Option<Tag>,
 }
 
@@ -130,6 +130,6 @@ impl Fragment {
             instance,
             what: Tagged::Send { local: local as u32, op },
         });
-        Bulk { message, payload: payload.into_iter().filter(|piece| piece.len > 0).collect(), tag }
+        Bulk { message, payload: payload.filter(|piece| piece.len > 0).map_or(Payload::Empty, Payload::Piece), tag }
     }
 }

@@ -10,6 +10,8 @@ use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
 use crate::interface::{CallKind, Counters, Event, MemRef, Order, Step};
+use crate::link::Owner;
+use crate::messaging::MESSAGING;
 use crate::pacing::Company;
 use crate::wire::Message;
 
@@ -28,7 +30,7 @@ pub(crate) struct Outbox {
     /// Collectives that have ended: their payload must not be read any more.
     pub(crate) forgotten: Vec<(GroupHandle, InstanceId)>,
     /// Calls that have ended: their buffers must not be read any more.
-    pub(crate) forgotten_calls: Vec<CallId>,
+    pub(crate) forgotten_calls: Vec<(Owner, CallId)>,
     pub(crate) counters: Counters,
     narrates: bool,
     staging_quota: u64,
@@ -120,7 +122,9 @@ impl Outbox {
         }
         self.events.push_back(Event::Completed { call: completion.call, result });
         self.completions.push_back(completion);
-        self.forgotten_calls.push(completion.call);
+        let Completion { call, group, instance, .. } = completion;
+        let owner = if instance == MESSAGING { Owner::Call(call) } else { Owner::Instance(group, instance) };
+        self.forgotten_calls.push((owner, call));
     }
 
     /// A rank calls an instance of which there has been news since `began` (SP-9).

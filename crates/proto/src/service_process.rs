@@ -17,13 +17,14 @@ use crate::error::CollectiveError;
 use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
 use crate::instance::Instance;
 use crate::interface::{Call, Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, ReceivedDatagram, Transmit};
-use crate::link::{Link, Received, Tagged};
+use crate::link::{Acked, Owner, Received, Tagged};
 use crate::messaging::{RecordError, Recording};
 use crate::outbox::Outbox;
 use crate::pacing::{Company, Pace, Pacer, Smallness};
 use crate::wire::{FrameHeader, Message};
 
 mod datagrams;
+mod deadlines;
 mod groups;
 mod messaging;
 mod overdue;
@@ -32,7 +33,7 @@ mod sizes;
 mod turns;
 
 use groups::{Group, Unmade};
-use peers::Peer;
+use peers::Peers;
 use turns::{Load, Turns};
 
 /// Multicast batches in the hands of the driver at once.
@@ -49,15 +50,14 @@ pub struct ServiceProcess {
     config: Config,
     out: Outbox,
     groups: BTreeMap<GroupHandle, Group>,
-    peers: BTreeMap<SpId, Peer>,
-    /// Whom the last frame went to.
-    sent_to: SpId,
+    peers: Peers,
+    /// What the last frame acknowledged. Kept for its memory.
+    acked: Vec<Acked>,
     channels: BTreeMap<Channel, u32>,
     /// Messages for groups that are not known here yet, by sender, in order.
     strangers: BTreeMap<SpId, VecDeque<Message>>,
     retired: VecDeque<GroupHandle>,
     unmade: VecDeque<Unmade>,
-    lost_peers: VecDeque<SpId>,
     turns: Turns,
     batches: BTreeMap<u64, Batch>,
     next_token: u64,
@@ -81,13 +81,12 @@ impl ServiceProcess {
             id,
             out: Outbox::new(&config),
             groups: BTreeMap::new(),
-            peers: BTreeMap::new(),
-            sent_to: id,
+            peers: Peers::new(id),
+            acked: Vec::new(),
             channels: BTreeMap::new(),
             strangers: BTreeMap::new(),
             retired: VecDeque::new(),
             unmade: VecDeque::new(),
-            lost_peers: VecDeque::new(),
             turns: Turns::new(Smallness::new(&config)),
             batches: BTreeMap::new(),
             next_token: seed | 1,
@@ -111,15 +110,14 @@ impl ServiceProcess {
     /// What it has counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let retransmissions = self.peers.values().map(|p| p.link.retransmissions()).sum();
-        Counters { link_retransmissions: retransmissions, ..self.out.counters }
+        Counters { link_retransmissions: self.peers.retransmissions(), ..self.out.counters }
     }
 
     /// Groups, collectives in flight, and messages queued on links: what a test of bounds looks at.
     #[must_use]
     pub fn load(&self) -> (usize, usize, usize) {
         let collectives = self.groups.values().map(Group::in_flight).sum();
-        (self.groups.len(), collectives, self.peers.values().map(Peer::backlog).sum())
+        (self.groups.len(), collectives, self.peers.backlog())
     }
 
     /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks.
@@ -179,18 +177,15 @@ impl ServiceProcess {
             Ok(decoded) => decoded,
             Err(_) => return self.out.violation(Some(from), "a malformed frame"),
         };
-        if self.is_lost(from) {
+        if self.peers.is_lost(from) {
             return;
         }
-        let peer = self.peers.entry(from).or_insert_with(|| Peer::unknown(now, &self.config));
-        peer.wake();
-        let mut acked = Vec::new();
-        let received = peer.link.handle(now, &frame, body, &mut acked);
-        let message = match received {
+        let mut acked = std::mem::take(&mut self.acked);
+        let message = match self.peers.handle_frame((now, &self.config), from, (&frame, body), &mut acked) {
             Received::Nothing => None,
             Received::Message(body) => Some(Message::decode(body)),
         };
-        for tag in acked {
+        for tag in acked.drain(..).filter_map(|acked| acked.tag) {
             match tag.what {
                 Tagged::Message { number } => self.with_messaging(tag.group, |m, cx| m.handle_acked(cx, number)),
                 Tagged::Send { .. } | Tagged::Ask => {
@@ -198,6 +193,7 @@ impl ServiceProcess {
                 }
             }
         }
+        self.acked = acked;
         match message {
             None => {}
             Some(Ok(message)) => self.route_message(from, message, payload_len),
@@ -268,10 +264,11 @@ impl ServiceProcess {
     /// The next thing to send at `now`. Not polled while the fabric is full.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         self.out.now = now;
-        let frame = self.poll_frame(now, Link::poll_message);
+        self.peers.take_due(now);
+        let frame = self.poll_frame(false);
         let transmit = frame.or_else(|| {
             self.fill_links();
-            self.poll_frame(now, Link::poll)
+            self.poll_frame(true)
         });
         let transmit = transmit.or_else(|| self.next_batch(now));
         self.settle();
@@ -289,17 +286,15 @@ impl ServiceProcess {
         let timers = |g: &Group, i| [g.instance(i).and_then(Instance::poll_timeout), g.watch_due(i)];
         let timers = |(g, i)| Some(timers(self.groups.get(&g)?, i));
         let collectives = self.turns.iter().filter_map(timers).flatten().flatten();
-        let peers = self.peers.values().filter_map(Peer::poll_timeout);
-        collectives.chain(peers).min()
+        collectives.chain(self.peers.poll_timeout()).min()
     }
 
     /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the fabric is full: then
     /// the driver waits for room.
     #[must_use]
     pub fn next_transmit(&self) -> Option<Instant> {
-        let links = self.peers.values().filter_map(Peer::next_poll);
         let pacer = self.wants_to_multicast().then(|| self.pacer.next());
-        links.chain(pacer).min()
+        self.peers.next_poll().into_iter().chain(pacer).min()
     }
 
     /// What is in flight at `now`, and what it waits for.
@@ -374,15 +369,15 @@ impl ServiceProcess {
     /// After every input: messages go to their links, what has ended is cleared away.
     fn settle(&mut self) {
         while self.out.has_chores() {
-            for call in std::mem::take(&mut self.out.forgotten_calls) {
-                self.peers.values_mut().for_each(|p| p.link.forget_call(call));
+            while let Some((owner, call)) = self.out.forgotten_calls.pop() {
+                self.peers.forget_call(owner, call);
             }
             while let Some((to, message)) = self.out.messages.pop_front() {
                 self.push_message(to, &message);
             }
             for (group, instance) in std::mem::take(&mut self.out.forgotten) {
                 self.turns.remove(self.out.now, group, instance);
-                self.peers.values_mut().for_each(|p| p.link.forget(group, instance));
+                self.peers.forget(Owner::Instance(group, instance));
                 // The next one may begin now, which may be more to say.
                 self.end_collective(group, instance);
             }

@@ -146,7 +146,8 @@ impl Filling {
             self.filled.insert(*number, self.finished.remove(&to).unwrap_or_default());
             Tag { group, instance: MESSAGING, what: Tagged::Message { number: *number } }
         });
-        Some(Bulk { message: Message::Tagged { group, tagged: TaggedMessage::Fill { pieces } }, payload, tag })
+        let message = Message::Tagged { group, tagged: TaggedMessage::Fill { pieces } };
+        Some(Bulk { message, payload: payload.into(), tag })
     }
 
     /// The steps that end with this acknowledgement.

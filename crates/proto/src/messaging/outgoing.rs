@@ -140,7 +140,7 @@ impl Outgoing {
         }
         let Name { source, recording, call, .. } = head.name;
         let tagged = TaggedMessage::Post { source, recording, call, first, messages };
-        Some(Bulk { message: Message::Tagged { group, tagged }, payload, tag: None })
+        Some(Bulk { message: Message::Tagged { group, tagged }, payload: payload.into(), tag: None })
     }
 
     fn next_part(&mut self, group: GroupHandle, to: SpId, most: u64) -> Option<Bulk> {
@@ -160,7 +160,7 @@ impl Outgoing {
         let piece = Span { offset: span.offset + start, len, ..span };
         let message = Message::Tagged { group, tagged: TaggedMessage::Part { number, offset: start } };
         let tag = last.then_some(Tag { group, instance: MESSAGING, what: Tagged::Message { number } });
-        Some(Bulk { message, payload: vec![place(step, piece)], tag })
+        Some(Bulk { message, payload: place(step, piece).into(), tag })
     }
 
     /// `from` wants the bytes of a message. False when it cannot have them.

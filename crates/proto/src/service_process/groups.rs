@@ -194,7 +194,7 @@ impl ServiceProcess {
         if let Some(unmade) = self.unmade.iter().find(|u| (u.handle, u.fingerprint) == (handle, members.fingerprint)) {
             return Err(GroupError::Failed(unmade.error.clone()));
         }
-        if let Some(at) = members.sps.iter().position(|sp| self.is_lost(*sp)) {
+        if let Some(at) = members.sps.iter().position(|sp| self.peers.is_lost(*sp)) {
             let error = CollectiveError::PeerLost { sp: members.sps[at], rank: members.lowest_rank(at as u32) };
             return Err(self.refuse(spec, &members, error));
         }
@@ -207,7 +207,7 @@ impl ServiceProcess {
                 self.out.events.push_back(Event::Join(channel));
             }
         }
-        members.others().for_each(|sp| self.count_group(sp, true));
+        members.others().for_each(|sp| self.peers.count_group(self.out.now, sp, true));
         let barrier = Barrier::new(members.me, members.sps.len() as u32);
         let mut staying = vec![0; members.sps.len()];
         members.of_rank.iter().for_each(|at| staying[*at as usize] += 1);
@@ -266,7 +266,7 @@ impl ServiceProcess {
     fn introduce(&mut self, spec: &GroupSpec, members: &Members) {
         let mut seen = BTreeSet::from([self.id]);
         for m in spec.members.iter().filter(|m| members.index_of(m.sp).is_some()) {
-            if seen.insert(m.sp) && !self.is_lost(m.sp) {
+            if seen.insert(m.sp) && !self.peers.is_lost(m.sp) {
                 self.meet_peer(m.sp, &m.address);
             }
         }
@@ -419,8 +419,9 @@ impl ServiceProcess {
             State::Creating { .. } | State::Broken(_) => g.watched.intersection(&to_watch).copied().collect(),
         };
         let watched_before = std::mem::replace(&mut g.watched, watched.clone());
-        watched.difference(&watched_before).for_each(|sp| self.watch_peer(*sp, true));
-        watched_before.difference(&watched).for_each(|sp| self.watch_peer(*sp, false));
+        let since = (self.out.now, self.config.heartbeat);
+        watched.difference(&watched_before).for_each(|sp| self.peers.watch(since, *sp, true));
+        watched_before.difference(&watched).for_each(|sp| self.peers.watch(since, *sp, false));
     }
 
     /// Instances after the last that `rank` took part in fail: they need it.
@@ -561,8 +562,9 @@ impl ServiceProcess {
             let (fingerprint, error) = (members.fingerprint, error.clone());
             self.unmade.push_back(Unmade { handle, fingerprint, error });
         }
-        group.watched.iter().for_each(|sp| self.watch_peer(*sp, false));
-        members.others().for_each(|sp| self.count_group(sp, false));
+        let since = (self.out.now, self.config.heartbeat);
+        group.watched.iter().for_each(|sp| self.peers.watch(since, *sp, false));
+        members.others().for_each(|sp| self.peers.count_group(self.out.now, sp, false));
         for channel in &members.channels {
             let users = self.channels.get_mut(channel).expect("joined with the group");
             *users -= 1;
