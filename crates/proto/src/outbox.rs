@@ -31,6 +31,8 @@ pub(crate) struct Outbox {
     pub(crate) forgotten: Vec<(GroupHandle, InstanceId)>,
     /// Calls that have ended: their buffers must not be read any more.
     pub(crate) forgotten_calls: Vec<(Owner, CallId)>,
+    /// Instances to which something has happened.
+    pub(crate) touched: Vec<(GroupHandle, InstanceId)>,
     pub(crate) counters: Counters,
     narrates: bool,
     staging_quota: u64,
@@ -52,6 +54,7 @@ impl Outbox {
             messages: VecDeque::new(),
             forgotten: Vec::new(),
             forgotten_calls: Vec::new(),
+            touched: Vec::new(),
             counters: Counters::default(),
             narrates: config.narrate,
             staging_quota: config.staging_quota,
@@ -111,6 +114,13 @@ impl Outbox {
         assert!(from.len.is_multiple_of(reduction.element().bytes()), "operands are whole elements");
         if from.len > 0 {
             self.orders.push_back(Order::Reduce { from, into, reduction, from_left });
+        }
+    }
+
+    /// Something happens to an instance: what is kept about it is to be looked at again.
+    pub(crate) fn touch(&mut self, group: GroupHandle, instance: InstanceId) {
+        if self.touched.last() != Some(&(group, instance)) {
+            self.touched.push((group, instance));
         }
     }
 

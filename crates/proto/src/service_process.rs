@@ -5,13 +5,12 @@
 //! control messages first, then bulk where links have room, then multicast as fast as the pacer allows; groups take turns
 //! with both ([`turns`]).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 use outboard_plan::Rank;
 
-use crate::collective::Context;
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
@@ -59,6 +58,10 @@ pub struct ServiceProcess {
     retired: VecDeque<GroupHandle>,
     unmade: VecDeque<Unmade>,
     turns: Turns,
+    /// Calls of messages and recordings in flight.
+    messages: usize,
+    /// Groups that have some.
+    messaging_groups: usize,
     batches: BTreeMap<u64, Batch>,
     next_token: u64,
     pacer: Pacer,
@@ -88,6 +91,8 @@ impl ServiceProcess {
             retired: VecDeque::new(),
             unmade: VecDeque::new(),
             turns: Turns::new(Smallness::new(&config)),
+            messages: 0,
+            messaging_groups: 0,
             batches: BTreeMap::new(),
             next_token: seed | 1,
             pacer: Pacer::new(config.link_rate, config.switch_queue),
@@ -116,7 +121,8 @@ impl ServiceProcess {
     /// Groups, collectives in flight, and messages queued on links: what a test of bounds looks at.
     #[must_use]
     pub fn load(&self) -> (usize, usize, usize) {
-        let collectives = self.groups.values().map(Group::in_flight).sum();
+        // The messages of a group, while there are any, are one of those in turn.
+        let collectives = self.turns.len() - self.messaging_groups + self.messages;
         (self.groups.len(), collectives, self.peers.backlog())
     }
 
@@ -244,7 +250,9 @@ impl ServiceProcess {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.out.now = now;
         self.time_peers();
-        for (group, instance) in self.turns.iter().collect::<Vec<_>>() {
+        let due: BTreeSet<_> = std::iter::from_fn(|| self.turns.pop_due(now)).collect();
+        for (group, instance) in due {
+            self.out.touch(group, instance);
             let due = |g: &Group| g.instance(instance).and_then(Instance::poll_timeout).is_some_and(|t| t <= now);
             if self.groups.get(&group).is_some_and(due) {
                 self.with_instance_or_break(group, instance, Instance::handle_timeout);
@@ -283,10 +291,19 @@ impl ServiceProcess {
     /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let timers = |g: &Group, i| [g.instance(i).and_then(Instance::poll_timeout), g.watch_due(i)];
-        let timers = |(g, i)| Some(timers(self.groups.get(&g)?, i));
-        let collectives = self.turns.iter().filter_map(timers).flatten().flatten();
-        collectives.chain(self.peers.poll_timeout()).min()
+        debug_assert!(self.keeps_count(), "what is kept of all instances is what a look at each gives");
+        self.turns.poll_timeout().into_iter().chain(self.peers.poll_timeout()).min()
+    }
+
+    /// Whether what is kept of all instances together is true.
+    fn keeps_count(&self) -> bool {
+        let standing = |(group, instance)| self.groups.get(&group).and_then(|g| g.standing(instance));
+        let all = || self.turns.iter().filter_map(standing);
+        let messages: usize = self.groups.values().map(|g| g.messaging.in_flight()).sum();
+        all().filter_map(|standing| standing.deadline).min() == self.turns.poll_timeout()
+            && all().any(|standing| standing.multicasts) == self.turns.multicasts()
+            && all().filter(|standing| standing.bulk).count() == self.turns.with_bulk().count()
+            && messages == self.messages
     }
 
     /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the fabric is full: then
@@ -308,29 +325,28 @@ impl ServiceProcess {
     }
 
     fn wants_to_multicast(&self) -> bool {
-        self.batches.len() < MAX_BATCHES && self.turns.iter().any(|(g, i)| wants_to_multicast(&self.groups, g, i))
+        self.batches.len() < MAX_BATCHES && self.turns.multicasts()
     }
 
     /// The next multicast batch, when the pacer allows one, of the group whose turn it is (MC-13).
     fn next_batch(&mut self, now: Instant) -> Option<Transmit> {
-        if !self.turns.iter().any(|(g, i)| wants_to_multicast(&self.groups, g, i)) {
+        if !self.turns.multicasts() {
             self.pacer.rest();
         }
         if now < self.pacer.next() || self.batches.len() >= MAX_BATCHES {
             return None;
         }
-        let groups = &mut self.groups;
-        let (group, instance) = self.turns.next_multicast(|g, i| wants_to_multicast(groups, g, i))?;
-        let (members, found) = groups.get_mut(&group).expect("just asked").parts(instance);
-        let collective = found.and_then(Instance::collective).expect("only collectives multicast");
-        let pace = Pace::new(&self.config, collective.share(members));
-        let pace = match self.out.company {
+        let (group, instance) = self.turns.next_multicast()?;
+        let contention = self.out.company;
+        let (mut cx, found) = self.groups.get_mut(&group)?.parts((&self.config, &mut self.out), instance);
+        let collective = found.and_then(Instance::collective)?;
+        let pace = Pace::new(&self.config, collective.share(cx.members));
+        let pace = match contention {
             Company::Nobody => pace,
             Company::Large | Company::Small => pace.in_company(&self.config),
         };
-        let (key, reach) = (members.key, members.reach);
-        let mut cx = Context { config: &self.config, members, out: &mut self.out };
-        let batch = collective.next_batch(&mut cx, pace.batch).expect("it has one");
+        let (key, reach) = (cx.members.key, cx.members.reach);
+        let batch = collective.next_batch(&mut cx, pace.batch)?;
         let chunks = (batch.run.end - batch.run.start) as u32;
         let bytes = batch.memory.len;
         self.pacer.sent(now, bytes + u64::from(chunks * self.config.datagram_overhead), pace.rate);
@@ -357,6 +373,7 @@ impl ServiceProcess {
     /// A collective gets its turns from now on.
     fn begin(&mut self, group: GroupHandle, instance: InstanceId) {
         self.turns.insert(group, instance);
+        self.out.touch(group, instance);
         self.out.company = self.turns.company(self.out.now);
     }
 
@@ -382,10 +399,11 @@ impl ServiceProcess {
                 self.end_collective(group, instance);
             }
         }
+        while let Some((group, instance)) = self.out.touched.pop() {
+            if let Some(standing) = self.groups.get(&group).and_then(|g| g.standing(instance)) {
+                self.turns.note(group, instance, standing);
+            }
+        }
         self.out.company = self.turns.company(self.out.now);
     }
-}
-
-fn wants_to_multicast(groups: &BTreeMap<GroupHandle, Group>, group: GroupHandle, instance: InstanceId) -> bool {
-    groups.get(&group).and_then(|g| g.instance(instance)).is_some_and(Instance::has_batch)
 }

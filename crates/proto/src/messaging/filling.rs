@@ -110,6 +110,10 @@ impl Filling {
         self.asked.len()
     }
 
+    pub(crate) fn has_bulk(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
     /// Whom there are bytes for.
     pub(crate) fn targets(&self) -> impl Iterator<Item = SpId> {
         self.queues.keys().copied()

@@ -85,6 +85,10 @@ impl Outgoing {
         self.queued.entry(to).or_default().push_back(message);
     }
 
+    pub(crate) fn has_bulk(&self) -> bool {
+        !self.queued.is_empty() || !self.sending.is_empty() || self.filling.has_bulk()
+    }
+
     /// Whom there may be bulk for.
     pub(crate) fn targets(&self) -> Vec<SpId> {
         let announced = self.queued.keys().chain(self.sending.keys()).copied();

@@ -425,13 +425,12 @@ impl ServiceProcess {
     pub(super) fn fill_links(&mut self) {
         let portion = Portion::new(&self.config, self.out.company);
         let mut targets = BTreeSet::new();
-        for (group, instance) in self.turns.iter() {
+        for (group, instance) in self.turns.with_bulk() {
             let Some(g) = self.groups.get_mut(&group) else { continue };
-            if instance == MESSAGING {
-                targets.extend(g.messaging.bulk_targets());
+            match g.parts((&self.config, &mut self.out), instance) {
+                (cx, Some(found)) => targets.extend(found.bulk_targets(&cx)),
+                (_, None) => targets.extend(g.messaging.bulk_targets()),
             }
-            let (members, Some(found)) = g.parts(instance) else { continue };
-            targets.extend(found.bulk_targets(&Context { config: &self.config, members, out: &mut self.out }));
         }
         let links = targets.len();
         for to in targets {
@@ -440,17 +439,16 @@ impl ServiceProcess {
                 (peer.address.is_some() && peer.link.has_room()).then_some(peer.served)
             });
             let Some(Some(served)) = room else { continue };
-            let next = self.turns.after(served).find_map(|(group, instances)| {
+            let next = self.turns.bulk_after(served).find_map(|(group, instance)| {
                 let g = self.groups.get_mut(&group)?;
-                instances.iter().find_map(|instance| {
-                    if *instance == MESSAGING {
+                let bulk = match g.parts((&self.config, &mut self.out), instance) {
+                    (mut cx, Some(found)) => found.next_bulk(&mut cx, to),
+                    (_, None) => {
                         let cx = Context { config: &self.config, members: &mut g.members, out: &mut self.out };
-                        return Some((group, MESSAGING, g.messaging.next_bulk(&cx, to)?));
+                        g.messaging.next_bulk(&cx, to)
                     }
-                    let (members, found) = g.parts(*instance);
-                    let mut cx = Context { config: &self.config, members, out: &mut self.out };
-                    Some((group, *instance, found?.next_bulk(&mut cx, to)?))
-                })
+                };
+                Some((group, instance, bulk?))
             });
             let Some((group, instance, bulk)) = next else { continue };
             self.peers.serve(to, group);
