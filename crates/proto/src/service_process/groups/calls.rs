@@ -269,9 +269,10 @@ impl ServiceProcess {
             let message = || g.messaging.has_call(call).map(|rank| (*h, MESSAGING, rank));
             alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank))).or_else(message)
         });
-        let Some((handle, instance, rank)) = found.or_else(|| self.out.untold(call)) else { return };
+        let ending = || self.out.ending(call).map(|ending| (ending.group, ending.instance, ending.rank));
+        let Some((handle, instance, rank)) = found.or_else(ending) else { return };
         let error = error(rank);
-        self.out.fail_untold(handle, instance, &error);
+        self.out.fail_ending(handle, instance, &error);
         if let Some(g) = self.groups.get_mut(&handle) {
             g.failed = true;
         }
