@@ -449,7 +449,7 @@ impl World {
             let copies = match transmit {
                 Transmit::Frame { to, header, payload } => {
                     let payload = payload.iter().map(|piece| piece.len as u32).sum();
-                    self.send_frame(at, to, header, payload)
+                    self.send_frame(at, to, header.into_vec(), payload)
                 }
                 Transmit::Multicast(batch) => {
                     let packets: Vec<Packet> = (0..self.machines.len())

@@ -325,7 +325,7 @@ impl Host {
                     }
                 };
                 self.frames_outstanding += 1;
-                self.outbox.push(Action::Frame { to, header, payload, payload_len });
+                self.outbox.push(Action::Frame { to, header: header.into_vec(), payload, payload_len });
             }
             Transmit::Multicast(batch) => {
                 self.check_batch(&batch)?;

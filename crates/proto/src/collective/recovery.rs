@@ -343,7 +343,7 @@ impl Collective {
         if self.right_complete || !Self::is_right(cx, to) {
             return None;
         }
-        let most = (cx.portion().piece / u64::from(cx.config.chunk_bytes)).max(1);
+        let most = (cx.quantum().piece / u64::from(cx.config.chunk_bytes)).max(1);
         while let Some(source) = self.serving.first().copied().map(Rank) {
             let block = self.block(source);
             let runs = block.next_repair(most);
@@ -356,7 +356,7 @@ impl Collective {
             let payload: Vec<MemRef> = bytes.into_iter().map(|bytes| self.whereabouts(cx, source, bytes)).collect();
             cx.out.counters.retransmitted_bytes += payload.iter().map(|piece| piece.len).sum::<u64>();
             let message = Message::Repair { group: cx.members.handle, instance: self.instance, source, ranges };
-            return Some(Bulk { message, payload, tag: None });
+            return Some(Bulk { message, payload: payload.into(), tag: None });
         }
         None
     }

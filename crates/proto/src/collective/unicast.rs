@@ -42,6 +42,11 @@ impl Collective {
         }
     }
 
+    /// Whether there is bulk for anybody.
+    pub(crate) fn has_bulk(&self) -> bool {
+        self.running() && (self.sends.may_leave() || !self.serving.is_empty())
+    }
+
     /// Whom there may be bulk for.
     pub(crate) fn bulk_targets(&self, cx: &Context<'_>) -> Vec<SpId> {
         if !self.running() {
@@ -63,7 +68,7 @@ impl Collective {
     }
 
     fn next_fragment(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
-        let fragment = self.sends.next(cx.members, to, cx.portion().piece)?;
+        let fragment = self.sends.next(cx.members, to, cx.quantum().piece)?;
         let local = &mut self.locals[fragment.local];
         let source = local.rank;
         if fragment.piece.is_empty() && fragment.piece.buffer == Buffer::Scratch {

@@ -4,17 +4,72 @@
 
 use outboard_plan::{Extents, Rank, Span};
 
-use super::State;
+use super::{Group, State};
 use crate::collective::Context;
+use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
 use crate::interface::{Call, Class, Moves, Pairs, Signature, Sizes, Step, sizes_digest};
 use crate::messaging::MESSAGING;
-use crate::outbox::Completion;
+use crate::outbox::{Completion, Outbox};
 use crate::overdue::Watch;
 use crate::service_process::ServiceProcess;
 use crate::wire::{Message, Terms};
+
+impl Group {
+    /// A message for an instance. False when it cannot come now.
+    pub(super) fn route_to_instance(
+        &mut self,
+        parts: (&Config, &mut Outbox),
+        instance: InstanceId,
+        from: SpId,
+        message: &Message,
+        payload_len: u32,
+    ) -> bool {
+        let ended = self.has_ended(instance) || self.doom(instance).is_some();
+        let (mut cx, found) = self.parts(parts, instance);
+        let Some(found) = found.filter(|i| i.alive()) else {
+            // Behind the barrier, and behind an announcement, all concerned know the instance: what is not known any more
+            // has ended.
+            return ended;
+        };
+        if let Message::Data { source, destination, index, total, offset, .. } = message {
+            return cx.members.has_rank(*source)
+                && cx.members.sp_of(*source) == from
+                && found.handle_data(&mut cx, (*source, *destination, *index), (*total, *offset), payload_len);
+        }
+        if let Message::Pull { blocks, .. } = message {
+            return found.exchange().is_some_and(|e| e.handle_pull(&mut cx, from, blocks));
+        }
+        let Some(c) = found.collective() else { return false };
+        match message {
+            Message::Want { source, ranges, .. } => c.handle_want(&mut cx, from, *source, ranges),
+            Message::Miss { source, ranges, .. } => c.handle_miss(&mut cx, *source, ranges),
+            Message::Repair { source, ranges, .. } => {
+                cx.members.left() == from && c.handle_repair(&mut cx, *source, ranges, payload_len)
+            }
+            Message::Have { sources, .. } => c.handle_have(&mut cx, from, sources),
+            Message::Complete { .. } => c.handle_complete(&mut cx, from),
+            Message::AskSizes { .. } => {
+                c.tell_sizes(&mut cx, from);
+                true
+            }
+            Message::Void
+            | Message::Create { .. }
+            | Message::Ready { .. }
+            | Message::Data { .. }
+            | Message::Announce { .. }
+            | Message::Pull { .. }
+            | Message::Sizes { .. }
+            | Message::Lost { .. }
+            | Message::Inquire { .. }
+            | Message::Absent { .. }
+            | Message::Tagged { .. }
+            | Message::Abort { .. } => unreachable!("routed by the caller"),
+        }
+    }
+}
 
 impl ServiceProcess {
     /// Lets an instance handle something, if it is there still.
@@ -24,8 +79,8 @@ impl ServiceProcess {
         id: InstanceId,
         f: impl FnOnce(&mut Instance, &mut Context<'_>) -> T,
     ) -> Option<T> {
-        let (members, instance) = self.groups.get_mut(&group)?.parts(id);
-        Some(f(instance?, &mut Context { config: &self.config, members, out: &mut self.out }))
+        let (mut cx, instance) = self.groups.get_mut(&group)?.parts((&self.config, &mut self.out), id);
+        Some(f(instance?, &mut cx))
     }
 
     /// As [`Self::with_instance`], for what may show that the group cannot go on, which breaks it.
@@ -198,59 +253,6 @@ impl ServiceProcess {
         }
     }
 
-    pub(super) fn route_to_instance(
-        &mut self,
-        handle: GroupHandle,
-        instance: InstanceId,
-        from: SpId,
-        message: &Message,
-        payload_len: u32,
-    ) -> bool {
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        let ended = g.has_ended(instance) || g.doom(instance).is_some();
-        let (members, found) = g.parts(instance);
-        let Some(found) = found.filter(|i| i.alive()) else {
-            // Behind the barrier, and behind an announcement, all concerned know the instance: what is not known any more
-            // has ended.
-            return ended;
-        };
-        let mut cx = Context { config: &self.config, members, out: &mut self.out };
-        if let Message::Data { source, destination, index, total, offset, .. } = message {
-            return cx.members.has_rank(*source)
-                && cx.members.sp_of(*source) == from
-                && found.handle_data(&mut cx, (*source, *destination, *index), (*total, *offset), payload_len);
-        }
-        if let Message::Pull { blocks, .. } = message {
-            return found.exchange().is_some_and(|e| e.handle_pull(&mut cx, from, blocks));
-        }
-        let Some(c) = found.collective() else { return false };
-        match message {
-            Message::Want { source, ranges, .. } => c.handle_want(&mut cx, from, *source, ranges),
-            Message::Miss { source, ranges, .. } => c.handle_miss(&mut cx, *source, ranges),
-            Message::Repair { source, ranges, .. } => {
-                cx.members.left() == from && c.handle_repair(&mut cx, *source, ranges, payload_len)
-            }
-            Message::Have { sources, .. } => c.handle_have(&mut cx, from, sources),
-            Message::Complete { .. } => c.handle_complete(&mut cx, from),
-            Message::AskSizes { .. } => {
-                c.tell_sizes(&mut cx, from);
-                true
-            }
-            Message::Void
-            | Message::Create { .. }
-            | Message::Ready { .. }
-            | Message::Data { .. }
-            | Message::Announce { .. }
-            | Message::Pull { .. }
-            | Message::Sizes { .. }
-            | Message::Lost { .. }
-            | Message::Inquire { .. }
-            | Message::Absent { .. }
-            | Message::Tagged { .. }
-            | Message::Abort { .. } => unreachable!("routed by the caller"),
-        }
-    }
-
     /// Whoever has left after its calls ended well is owed nothing and owes nothing: an exchange that still needs something of
     /// it disagrees with it.
     pub(super) fn compare_with_left(&mut self, handle: GroupHandle, instance: InstanceId) {
@@ -270,9 +272,10 @@ impl ServiceProcess {
             let message = || g.messaging.has_call(call).map(|rank| (*h, MESSAGING, rank));
             alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank))).or_else(message)
         });
-        let Some((handle, instance, rank)) = found.or_else(|| self.out.untold(call)) else { return };
+        let ending = || self.out.ending(call).map(|ending| (ending.group, ending.instance, ending.rank));
+        let Some((handle, instance, rank)) = found.or_else(ending) else { return };
         let error = error(rank);
-        self.out.fail_untold(handle, instance, &error);
+        self.out.fail_ending(handle, instance, &error);
         if let Some(g) = self.groups.get_mut(&handle) {
             g.failed = true;
         }
