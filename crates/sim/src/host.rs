@@ -16,6 +16,7 @@ use outboard_proto::{
 
 use crate::breach::Breach;
 use crate::network::{Frame, NetworkPlan, Train};
+use crate::oracle::sp_id;
 use crate::sabotage::{Sabotage, Saboteur};
 use crate::store::{Access, CallOutput, Memory, Payload, StoreKind};
 
@@ -30,8 +31,8 @@ pub(crate) enum Input {
         group: GroupHandle,
         rank: Rank,
     },
-    Call(Call),
-    Frame(Rc<Frame>, SpId),
+    Call(Box<Call>),
+    Frame(Rc<Frame>),
     Datagrams(Rc<Train>, u64),
     MulticastDone {
         token: u64,
@@ -185,9 +186,9 @@ impl Host {
         match input {
             Input::CreateGroup { spec, rank } => self.sp.handle_create_group(now, &spec, rank),
             Input::Leave { group, rank } => self.sp.handle_leave(now, group, rank),
-            Input::Call(call) => self.sp.handle_call(now, call),
-            Input::Frame(frame, from) => {
-                self.sp.handle_frame(now, from, &frame.header, frame.payload_len);
+            Input::Call(call) => self.sp.handle_call(now, *call),
+            Input::Frame(frame) => {
+                self.sp.handle_frame(now, sp_id(frame.from), &frame.header, frame.payload_len);
                 return self.drain(now, &Payloads::Frame(&frame));
             }
             Input::Datagrams(train, mask) => {

@@ -438,7 +438,7 @@ impl Play {
         let signature = Signature { kind: CallKind::Tagged(what), bytes };
         let (group, instance) = (handle(group), InstanceId(0));
         let call = Call { id, group, rank: me, instance, signature, in_place: false, blocks: None, deadline: None };
-        self.handle(host, Input::Call(call))?;
+        self.handle(host, Input::Call(Box::new(call)))?;
         if self.unsound.contains(&id) && self.open.contains_key(&id) {
             return Err(Breach::NotLive { open: 1, after: Duration::ZERO });
         }
@@ -588,7 +588,7 @@ impl Play {
 
     fn arrive(&mut self, frame: &Rc<Frame>) -> Result<(), Breach> {
         if frame.to < self.hosts.len() {
-            self.handle(frame.to, Input::Frame(Rc::clone(frame), sp_id(frame.from)))?;
+            self.handle(frame.to, Input::Frame(Rc::clone(frame)))?;
         }
         Ok(())
     }

@@ -39,7 +39,7 @@ enum Happening {
     /// Reaches a service process.
     Input {
         host: usize,
-        input: Box<Input>,
+        input: Input,
     },
     /// Service process goes on after a stall.
     Wake {
@@ -138,6 +138,8 @@ pub(crate) struct World<'a> {
 
 /// Control messages that one block of one collective may have queued on one link.
 const BACKLOG_PER_BLOCK: usize = 4;
+/// After so many events the bounds of one host are looked at.
+const STEPS_PER_CHECK: u64 = 64;
 /// Lines of trace that are kept.
 const TRACE_LINES: usize = 300;
 
@@ -166,7 +168,7 @@ impl<'a> World<'a> {
         let specs = specs.collect();
         let mut world = World {
             scenario,
-            queue: EventQueue::new(),
+            queue: EventQueue::new(2 * count),
             hosts,
             network: Network::new(&scenario.network, count),
             truth: Truth::default(),
@@ -246,8 +248,8 @@ impl<'a> World<'a> {
             if quiet_by.is_none() && now > deadline {
                 return Err(Breach::NotLive { open: self.unfinished(), after: patience });
             }
-            if steps.is_multiple_of(1024) {
-                self.check_backlog()?;
+            if steps.is_multiple_of(STEPS_PER_CHECK) {
+                self.check_backlog((steps / STEPS_PER_CHECK) as usize % self.hosts.len())?;
             }
             if steps.is_multiple_of(4096) {
                 let sent = self.network.bytes().iter().map(|b| b.up + b.down).sum();
@@ -262,16 +264,15 @@ impl<'a> World<'a> {
         self.check_quiet()
     }
 
-    /// The queues of the machines are bounded: a window of bulk for each link, and control messages that grow with
+    /// The queues of a machine are bounded: a window of bulk for each link, and control messages that grow with
     /// what is in flight, never with how often something was tried.
-    fn check_backlog(&self) -> Result<(), Breach> {
+    fn check_backlog(&self, number: usize) -> Result<(), Breach> {
+        let host = &self.hosts[number];
         let in_flight: usize = self.scenario.groups.iter().map(|g| (g.window + 1) * g.members.len()).sum();
-        for (number, host) in self.hosts.iter().enumerate() {
-            let (_, _, messages) = host.sp.load();
-            let bound = host.connected.len().max(1) * (WINDOW + BACKLOG_PER_BLOCK * in_flight);
-            if messages > bound {
-                return Err(Breach::Backlog { sp: sp_id(number), messages, bound });
-            }
+        let (_, _, messages) = host.sp.load();
+        let bound = host.connected.len().max(1) * (WINDOW + BACKLOG_PER_BLOCK * in_flight);
+        if messages > bound {
+            return Err(Breach::Backlog { sp: sp_id(number), messages, bound });
         }
         Ok(())
     }
@@ -313,7 +314,7 @@ impl<'a> World<'a> {
                     }
                 }
             }
-            Happening::Input { host, input } => self.deliver(now, host, *input)?,
+            Happening::Input { host, input } => self.deliver(now, host, input)?,
             Happening::Wake { host } => {
                 if now >= self.hosts[host].stalled_until && !self.hosts[host].dead {
                     self.hosts[host].wake(now)?;

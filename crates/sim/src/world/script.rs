@@ -104,7 +104,7 @@ impl World<'_> {
             blocks: call.blocks(member, plan.members.len()),
             deadline: call.deadline,
         };
-        self.deliver(now, host, Input::Call(call))
+        self.deliver(now, host, Input::Call(Box::new(call)))
     }
 
     /// A rank's process ends: its service process sees it leave all groups that it has asked for. One that has not
@@ -168,7 +168,7 @@ impl World<'_> {
     /// The fabric of `host` notices that `peer` is dead, within `after`.
     pub(super) fn report_death(&mut self, now: Instant, host: usize, peer: SpId, after: Duration) {
         let at = now + self.dice.up_to(after);
-        self.queue.put(at, Happening::Input { host, input: Box::new(Input::PeerLost(peer)) });
+        self.queue.put(at, Happening::Input { host, input: Input::PeerLost(peer) });
     }
 
     /// Whether a member will do nothing any more and is owed nothing.

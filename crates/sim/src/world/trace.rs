@@ -9,8 +9,8 @@ use super::*;
 /// What happens, but for what the lines around it tell already.
 pub(super) fn happening(happening: &Happening) -> Option<String> {
     match happening {
-        Happening::Input { host, input } => Some(match &**input {
-            Input::Frame(f, _) => format!("host {host} <- host {}: {}", f.from, frame(&f.header, f.payload_len)),
+        Happening::Input { host, input } => Some(match input {
+            Input::Frame(f) => format!("host {host} <- host {}: {}", f.from, frame(&f.header, f.payload_len)),
             Input::Datagrams(t, mask) => format!("host {host} <- host {}: {}", t.from, train(t, *mask)),
             input => format!("host {host} <- {input:?}"),
         }),

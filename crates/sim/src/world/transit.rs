@@ -13,7 +13,6 @@ use crate::breach::Breach;
 use crate::faults::Fate;
 use crate::host::Input;
 use crate::network::{Frame, Train};
-use crate::oracle::sp_id;
 use crate::store::Access;
 
 impl World<'_> {
@@ -25,13 +24,12 @@ impl World<'_> {
         let link = self.network.uplink(host);
         let mut end = now;
         if siblings {
-            let input = Box::new(Input::Frame(frame, sp_id(host)));
-            self.queue.put(now + latency, Happening::Input { host: to, input });
+            self.queue.put(now + latency, Happening::Input { host: to, input: Input::Frame(frame) });
         } else if link.room(now) < frame.wire_bytes {
             link.drop_tail(frame.wire_bytes);
         } else {
             end = link.pass(now, frame.wire_bytes, now).end;
-            self.queue.put(end + latency, Happening::FrameAtSwitch(frame));
+            self.queue.put_in_lane(self.up_lane(host), end + latency, Happening::FrameAtSwitch(frame));
         }
         self.queue.put(end, Happening::FrameLeft { host });
     }
@@ -66,7 +64,7 @@ impl World<'_> {
             }
             first += count;
         }
-        self.queue.put(done, Happening::Input { host, input: Box::new(Input::MulticastDone { token: batch.token }) });
+        self.queue.put(done, Happening::Input { host, input: Input::MulticastDone { token: batch.token } });
     }
 
     pub(super) fn train_starts(
@@ -110,16 +108,17 @@ impl World<'_> {
             self.loop_back(&train);
         }
         if batch.reach != Reach::Host {
-            self.queue.put(now + one + self.scenario.network.latency, Happening::TrainAtSwitch(train));
+            let at = now + one + self.scenario.network.latency;
+            self.queue.put_in_lane(self.up_lane(host), at, Happening::TrainAtSwitch(train));
         }
         Ok(())
     }
 
     /// The kernel's copies.
     fn loop_back(&mut self, train: &Rc<Train>) {
-        for host in self.network.receivers(train.channel, train.from) {
-            if self.network.siblings(host, train.from) {
-                let input = Box::new(Input::Datagrams(Rc::clone(train), train.all()));
+        for host in self.network.receivers(train.channel).iter().copied() {
+            if host != train.from && self.network.siblings(host, train.from) {
+                let input = Input::Datagrams(Rc::clone(train), train.all());
                 self.queue.put(train.ready, Happening::Input { host, input });
             }
         }
@@ -127,11 +126,9 @@ impl World<'_> {
 
     pub(super) fn train_at_switch(&mut self, now: Instant, train: &Rc<Train>) {
         let among = self.dice.past_uplink(now, train.all());
-        let receivers = self.network.receivers(train.channel, train.from);
+        let (receivers, siblings) = (self.network.receivers(train.channel), self.scenario.network.siblings);
         // Siblings share a downlink and what it loses.
-        let siblings = receivers.chunk_by(|one, other| self.network.siblings(*one, *other));
-        let by_machine: Vec<Vec<usize>> = siblings.map(<[usize]>::to_vec).collect();
-        for hosts in by_machine {
+        for hosts in receivers.chunk_by(|one, other| one / siblings == other / siblings) {
             let link = self.network.link_of(hosts[0]);
             if link == self.network.link_of(train.from) {
                 continue;
@@ -139,7 +136,7 @@ impl World<'_> {
             let (fit, at) = self.network.train_down(now, link, train, among);
             let fate = self.dice.datagrams(now, fit);
             for host in hosts {
-                self.train_arrives(now, at, train, host, &fate);
+                self.train_arrives(now, at, train, *host, &fate);
             }
         }
     }
@@ -153,8 +150,8 @@ impl World<'_> {
         let at = at + self.scenario.network.latency + fate.jitter;
         for (mask, at) in [(fate.pass, at), (fate.late, at + fate.late_by), (fate.again, at + fate.late_by)] {
             if reached & mask != 0 {
-                let input = Box::new(Input::Datagrams(Rc::clone(train), mask));
-                self.queue.put(at, Happening::Input { host, input });
+                let input = Input::Datagrams(Rc::clone(train), mask);
+                self.queue.put_in_lane(self.down_lane(host), at, Happening::Input { host, input });
             }
         }
     }
@@ -175,10 +172,20 @@ impl World<'_> {
         let later = at + fate.late_by;
         for (mask, at) in [(fate.pass, at), (fate.late, later), (fate.again, later)] {
             if mask != 0 {
-                let input = Box::new(Input::Frame(Rc::clone(frame), sp_id(frame.from)));
-                self.queue.put(at, Happening::Input { host: frame.to, input });
+                let input = Input::Frame(Rc::clone(frame));
+                self.queue.put_in_lane(self.down_lane(frame.to), at, Happening::Input { host: frame.to, input });
             }
         }
+    }
+
+    /// The lane of what a host sends on its way to the switch.
+    fn up_lane(&self, host: usize) -> usize {
+        host
+    }
+
+    /// The lane of what is on its way from the switch to a host.
+    fn down_lane(&self, host: usize) -> usize {
+        self.hosts.len() + host
     }
 
     fn in_blackout(&self, now: Instant, host: usize) -> bool {
