@@ -15,10 +15,10 @@ use outboard_proto::{
 };
 
 use crate::breach::Breach;
+use crate::cluster::{host_of, sp_id};
 use crate::network::{Frame, NetworkPlan, Train};
-use crate::oracle::sp_id;
 use crate::sabotage::{Sabotage, Saboteur};
-use crate::store::{Access, CallOutput, Memory, Payload, StoreKind};
+use crate::store::{Access, CallOutput, Memory, StoreKind};
 
 /// Something that reaches a service process.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ pub(crate) enum Input {
 /// Something that leaves a service process.
 #[derive(Debug)]
 pub(crate) enum Action {
-    Frame { to: SpId, header: Vec<u8>, payload: Payload, payload_len: u32 },
+    Frame(Rc<Frame>),
     Batch(MulticastBatch),
     Connect(SpId),
     Join(Channel),
@@ -74,7 +74,7 @@ pub(crate) struct Host {
     pub(crate) inbox_datagram_bytes: u64,
     /// The earliest timer event that is under way.
     pub(crate) timer: Option<Instant>,
-    pub(crate) outbox: Vec<Action>,
+    pub(crate) outbox: VecDeque<Action>,
     pub(crate) connected: BTreeSet<SpId>,
     pub(crate) joined: BTreeSet<Channel>,
     pub(crate) batches: BTreeMap<u64, MulticastBatch>,
@@ -117,7 +117,7 @@ impl Host {
             inbox: VecDeque::new(),
             inbox_datagram_bytes: 0,
             timer: None,
-            outbox: Vec::new(),
+            outbox: VecDeque::new(),
             connected: BTreeSet::new(),
             joined: BTreeSet::new(),
             batches: BTreeMap::new(),
@@ -326,12 +326,18 @@ impl Host {
                     }
                 };
                 self.frames_outstanding += 1;
-                self.outbox.push(Action::Frame { to, header, payload, payload_len });
+                let config = self.sp.config();
+                let len = header.len() as u64 + u64::from(payload_len);
+                let segments = len.div_ceil(u64::from(config.chunk_bytes)).max(1);
+                let wire_bytes = len + segments * u64::from(config.datagram_overhead);
+                let (from, to) = (host_of(self.sp.id()), host_of(to));
+                let frame = Frame { from, to, header, payload, payload_len, wire_bytes };
+                self.outbox.push_back(Action::Frame(Rc::new(frame)));
             }
             Transmit::Multicast(batch) => {
                 self.check_batch(&batch)?;
                 self.batches.insert(batch.token, batch);
-                self.outbox.push(Action::Batch(batch));
+                self.outbox.push_back(Action::Batch(batch));
             }
         }
         Ok(())
@@ -360,7 +366,7 @@ impl Host {
                 if !self.connected.insert(peer) {
                     return Err(Breach::ConnectTurn(peer));
                 }
-                self.outbox.push(Action::Connect(peer));
+                self.outbox.push_back(Action::Connect(peer));
             }
             Event::Disconnect { peer } => {
                 if !self.connected.remove(&peer) {
@@ -371,16 +377,16 @@ impl Host {
                 if !self.joined.insert(channel) {
                     return Err(Breach::JoinTurn(channel));
                 }
-                self.outbox.push(Action::Join(channel));
+                self.outbox.push_back(Action::Join(channel));
             }
             Event::Leave(channel) => {
                 if !self.joined.remove(&channel) {
                     return Err(Breach::JoinTurn(channel));
                 }
-                self.outbox.push(Action::Leave(channel));
+                self.outbox.push_back(Action::Leave(channel));
             }
             Event::GroupReady { group, rank, result } => {
-                self.outbox.push(Action::GroupReady { group, rank, result });
+                self.outbox.push_back(Action::GroupReady { group, rank, result });
             }
             Event::Completed { call, result } => {
                 let Some(result) = self.saboteur.completed(result) else { return Ok(()) };
@@ -390,10 +396,10 @@ impl Host {
                     Ok(()) => self.completed += 1,
                     Err(_) => self.failed += 1,
                 }
-                self.outbox.push(Action::Completed { call, result, output });
+                self.outbox.push_back(Action::Completed { call, result, output });
             }
-            Event::Late { group, rank, .. } => self.outbox.push(Action::Late { group, rank }),
-            Event::Overdue(overdue) => self.outbox.push(Action::Overdue(overdue)),
+            Event::Late { group, rank, .. } => self.outbox.push_back(Action::Late { group, rank }),
+            Event::Overdue(overdue) => self.outbox.push_back(Action::Overdue(overdue)),
             Event::Step { .. } => {}
             Event::Violation { .. } if self.expects_violations => {}
             Event::Violation { what, .. } => return Err(Breach::FalseViolation(what)),

@@ -11,6 +11,7 @@
 
 mod breach;
 mod clock;
+mod cluster;
 mod combined;
 mod exhaustive;
 mod faults;

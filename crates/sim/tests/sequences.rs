@@ -37,6 +37,6 @@ fn memory_that_no_step_names_is_not_needed() {
     use outboard_sim::sequences::acts::{CALL_ALL, RECORD};
     let record = [RECORD, 0, 0, 0, 0, 0, 0xf4, 0xe0, 0];
     let call = [CALL_ALL, 0, 0, 0];
-    let tally = play(&[&[0; 5][..], &record, &call].concat()).unwrap_or_else(|breach| panic!("{breach}"));
+    let tally = play(&[&[0; 7][..], &record, &call].concat()).unwrap_or_else(|breach| panic!("{breach}"));
     assert_eq!(tally.recorded, 1);
 }

@@ -11,7 +11,7 @@ impl World<'_> {
         let plan = &self.scenario.groups[group];
         let rank = plan.members[member];
         let host = self.scenario.host_of[rank];
-        if self.hosts[host].dead || self.truth.gone.contains(&(group, member)) {
+        if self.cluster.hosts[host].dead || self.truth.gone.contains(&(group, member)) {
             return Ok(());
         }
         match self.progress[group][member] {
@@ -20,9 +20,9 @@ impl World<'_> {
                 let input = Input::CreateGroup { spec: Rc::clone(&self.specs[group]), rank: Rank(member as u32) };
                 self.deliver(now, host, input)?;
                 if self.dying[rank] {
-                    self.queue.put(now, Happening::RankDies { rank });
+                    self.cluster.put(now, Happening::RankDies { rank });
                 }
-                self.queue.put(now, Happening::HostsMayDie);
+                self.cluster.put(now, Happening::HostsMayDie);
                 Ok(())
             }
             Progress::Before | Progress::Asked | Progress::Over => Ok(()),
@@ -45,12 +45,12 @@ impl World<'_> {
                 let call = plan.call_at(member, next as usize - 1);
                 if !plan.calls[call].pattern.is_called_by(member) {
                     self.progress[group][member] = Progress::Calling { next: next + 1, open, failed };
-                    self.queue.put(now, Happening::Script { group, member });
+                    self.cluster.put(now, Happening::Script { group, member });
                     return Ok(());
                 }
                 let due = Instant(0) + plan.calls[call].due(member);
                 if now < due {
-                    self.queue.put(due, Happening::Script { group, member });
+                    self.cluster.put(due, Happening::Script { group, member });
                     return Ok(());
                 }
                 self.call(now, CallName { group, member, instance: call as u64 + 1 }, host)
@@ -64,7 +64,8 @@ impl World<'_> {
         let host = self.scenario.host_of[plan.members[member]];
         for (number, (seed, bytes)) in plan.recorded() {
             let recording = Graph::draw(seed, plan.members.len(), bytes).recordings.swap_remove(member);
-            let recorded = self.hosts[host].sp.handle_record(handle(group), Rank(member as u32), number, recording);
+            let recorded =
+                self.cluster.hosts[host].sp.handle_record(handle(group), Rank(member as u32), number, recording);
             // A group that has broken meanwhile knows the rank no more.
             drop(recorded);
         }
@@ -77,7 +78,7 @@ impl World<'_> {
         self.calls_made += 1;
         let id = CallId(self.calls_made);
         let place = call.place(member, plan.members.len());
-        let memory = &mut self.hosts[host].memory;
+        let memory = &mut self.cluster.hosts[host].memory;
         let (sent, received) = call.buffers(member, plan.members.len());
         let element = call.reduction().map_or(Element::U8, |(_, reduction)| reduction.element());
         // What was recorded is one buffer, read and written; a message is sent from where it would be received.
@@ -93,7 +94,7 @@ impl World<'_> {
             *next += 1;
             *open += 1;
         }
-        self.queue.put(now, Happening::Script { group, member });
+        self.cluster.put(now, Happening::Script { group, member });
         let call = Call {
             id,
             group: handle(group),
@@ -145,21 +146,18 @@ impl World<'_> {
                         Progress::Calling { .. } | Progress::Refused | Progress::Over => false,
                     })
             });
-            if !waits && !self.hosts[host].dead {
+            if !waits && !self.cluster.hosts[host].dead {
                 self.host_dies(now, host, reported_after);
             }
         }
     }
 
     fn host_dies(&mut self, now: Instant, host: usize, reported_after: Option<Duration>) {
-        self.hosts[host].dead = true;
+        self.cluster.kill(host);
         self.truth.dead_hosts.insert(host);
-        for channel in std::mem::take(&mut self.hosts[host].joined) {
-            self.network.leave(channel, host);
-        }
         let Some(after) = reported_after else { return };
-        for other in 0..self.hosts.len() {
-            if other != host && self.hosts[other].connected.contains(&sp_id(host)) {
+        for other in 0..self.cluster.hosts.len() {
+            if other != host && self.cluster.hosts[other].connected.contains(&sp_id(host)) {
                 self.report_death(now, other, sp_id(host), after);
             }
         }
@@ -167,21 +165,22 @@ impl World<'_> {
 
     /// The fabric of `host` notices that `peer` is dead, within `after`.
     pub(super) fn report_death(&mut self, now: Instant, host: usize, peer: SpId, after: Duration) {
-        let at = now + self.dice.up_to(after);
-        self.queue.put(at, Happening::Input { host, input: Input::PeerLost(peer) });
+        let at = now + self.cluster.dice.up_to(after);
+        self.cluster.deliver_at(at, host, Input::PeerLost(peer));
     }
 
     /// Whether a member will do nothing any more and is owed nothing.
     fn member_is_over(&self, group: usize, member: usize) -> bool {
         let host = self.scenario.host_of[self.scenario.groups[group].members[member]];
         let gone = self.progress[group][member] == Progress::Over || self.truth.gone.contains(&(group, member));
-        self.hosts[host].dead || gone
+        self.cluster.hosts[host].dead || gone
     }
 
     /// Open calls that are still owed an end.
     fn owed(&self) -> usize {
-        let lives =
-            |n: &&CallName| !self.hosts[self.scenario.host_of[self.scenario.groups[n.group].members[n.member]]].dead;
+        let lives = |n: &&CallName| {
+            !self.cluster.hosts[self.scenario.host_of[self.scenario.groups[n.group].members[n.member]]].dead
+        };
         self.open.values().filter(lives).count()
     }
 
@@ -201,7 +200,7 @@ impl World<'_> {
 
     /// Nothing is left of any group on any living host, and what was counted is what was seen.
     pub(super) fn check_quiet(&self) -> Result<(), Breach> {
-        for (number, host) in self.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
+        for (number, host) in self.cluster.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
             let sp = sp_id(number);
             let (bytes, pieces) = host.memory.staged();
             let what = if pieces > 0 {
@@ -219,7 +218,7 @@ impl World<'_> {
             };
             return Err(Breach::LeftOver { sp, what });
         }
-        for (number, host) in self.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
+        for (number, host) in self.cluster.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
             let c = host.sp.counters();
             if (c.completed, c.failed) != (host.completed, host.failed) || c.violations != 0 {
                 let what = format!("{c:?}, but {} calls ended well and {} did not", host.completed, host.failed);
@@ -231,14 +230,14 @@ impl World<'_> {
 
     /// The numbers of a run that ended as it should.
     pub(crate) fn outcome(&self) -> Outcome {
-        let (deliveries, dropped) = self.dice.counted();
+        let (deliveries, dropped) = self.cluster.dice.counted();
         Outcome {
             finished: self.last_completion.since(Instant(0)),
             ends: self.ends.iter().map(|(n, at)| ((n.group, n.member, n.instance), *at)).collect(),
             bits: self.truth.bits.clone(),
             in_collectives: self.last_completion.since(self.first_call.unwrap_or_default()),
-            links: self.network.bytes(),
-            counters: self.hosts.iter().map(|h| h.sp.counters()).collect(),
+            links: self.cluster.bytes(),
+            counters: self.cluster.hosts.iter().map(|h| h.sp.counters()).collect(),
             deliveries,
             dropped,
             calls: self.calls_made,
