@@ -5,7 +5,7 @@ use outboard_plan::{
     AllgatherAlgorithm, BroadcastAlgorithm, Program, ProgramBuilder, Rank, Span, Topology, allgather, broadcast, text,
 };
 
-use crate::datagrams::acts;
+use outboard_sim::hostile::acts;
 
 /// Scripts for `hostile_datagrams`: both groups made, some collectives carried out, with a hostile act in between.
 #[must_use]

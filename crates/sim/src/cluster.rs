@@ -99,7 +99,7 @@ enum Happening<P> {
 pub(crate) enum Step<P> {
     /// Something of the player's own is due.
     Own(P),
-    /// A frame reaches a service process that has no host, or comes from the hijacked one.
+    /// A frame would reach a service process that has no host, or goes from or to the hijacked one.
     Frame(Rc<Frame>),
     /// Something else has happened.
     Done,
@@ -125,7 +125,7 @@ pub(crate) struct ClusterPlan<'a> {
 pub(crate) struct Cluster<P> {
     pub(crate) hosts: Vec<Host>,
     pub(crate) dice: Dice,
-    /// A host whose frames are shown to the player instead of reaching anybody.
+    /// A host of which no frame reaches anybody, nor any frame it: they are shown to the player.
     pub(crate) hijacked: Option<usize>,
     queue: EventQueue<Happening<P>>,
     network: Network,
@@ -137,6 +137,8 @@ pub(crate) struct Cluster<P> {
     acting: Option<usize>,
     actions: VecDeque<Action>,
     trace: Option<VecDeque<String>>,
+    /// Events so far.
+    steps: u64,
 }
 
 /// Lines of trace that are kept.
@@ -166,6 +168,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             actions: VecDeque::new(),
             trace: plan.trace.then(VecDeque::new),
             dice,
+            steps: 0,
         }
     }
 
@@ -198,6 +201,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
     pub(crate) fn step(&mut self) -> Result<Option<Step<P>>, Breach> {
         let Some(happening) = self.queue.take() else { return Ok(None) };
         let now = self.now();
+        self.steps += 1;
         if self.trace.is_some() {
             self.note(trace::happening(&happening));
         }
@@ -312,7 +316,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
     }
 
     fn is_shown(&self, frame: &Frame) -> bool {
-        frame.to >= self.hosts.len() || self.hijacked == Some(frame.from)
+        frame.to >= self.hosts.len() || [frame.from, frame.to].into_iter().any(|host| self.hijacked == Some(host))
     }
 
     fn acts(&mut self, host: usize) {
@@ -349,5 +353,8 @@ impl<P: std::fmt::Debug> Cluster<P> {
     }
 }
 
+mod player;
 mod trace;
 mod transit;
+
+pub(crate) use player::Player;

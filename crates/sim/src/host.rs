@@ -133,6 +133,24 @@ impl Host {
         }
     }
 
+    /// What is left of groups, where there should be nothing; of messages on links only where asked for.
+    pub(crate) fn left_over(&self, links: bool) -> Option<String> {
+        let (groups, collectives, messages) = self.sp.load();
+        let load = (groups, collectives, if links { messages } else { 0 });
+        let (bytes, pieces) = self.memory.staged();
+        Some(if pieces > 0 {
+            format!("{pieces} pieces of staging, {bytes} bytes")
+        } else if !self.batches.is_empty() {
+            format!("{} multicast batches under way", self.batches.len())
+        } else if !self.joined.is_empty() {
+            format!("{} channels joined", self.joined.len())
+        } else if load != (0, 0, 0) {
+            format!("groups, collectives, messages: {load:?}")
+        } else {
+            return None;
+        })
+    }
+
     /// A frame has left the host. Whether the fabric was full before, so that its `Room` is due.
     pub(crate) fn frame_left(&mut self) -> bool {
         self.frames_outstanding -= 1;

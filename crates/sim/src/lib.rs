@@ -17,6 +17,7 @@ mod exhaustive;
 mod faults;
 mod graph;
 mod host;
+pub mod hostile;
 mod mixed;
 mod network;
 mod oracle;

@@ -14,7 +14,7 @@ use outboard_proto::{Absentee, CollectiveError, GroupError, InstanceId, Overdue,
 use crate::breach::Breach;
 use crate::cluster::{group_number, handle, sp_id};
 use crate::combined::Combined;
-use crate::pattern::{Part, Pattern};
+use crate::pattern::Pattern;
 use crate::scenario::{GroupPlan, Scenario};
 use crate::store::{CallOutput, Origin};
 
@@ -74,12 +74,8 @@ impl Truth {
                 if call.is_barrier() && !(0..plan.members.len()).all(called) {
                     return Err(Breach::PassedBarrier { group, rank, instance });
                 }
-                let parts = call.parts(name.member, plan.members.len()).into_iter();
-                let origin = |part: Part| (part, CallName { member: part.source, ..name }.origin());
-                if let Some(what) = output.difference(parts.map(origin)) {
-                    return Err(Breach::WrongBytes { group, rank, instance, what });
-                }
-                if let Some(what) = self.misreduced(scenario, name, &output) {
+                let wrong = call.misreceived(name, plan.members.len(), &mut output);
+                if let Some(what) = wrong.or_else(|| self.compare_bits(scenario, name, &output)) {
                     return Err(Breach::WrongBytes { group, rank, instance, what });
                 }
                 self.done.insert((name.group, name.member, name.instance));
@@ -90,8 +86,8 @@ impl Truth {
         }
     }
 
-    /// What is wrong with the result of a reduction. Every rank that receives the same has the same bits.
-    fn misreduced(&mut self, scenario: &Scenario, name: CallName, output: &CallOutput) -> Option<String> {
+    /// Remembers the bits of a reduction's result. Every rank that receives the same has the same bits.
+    fn compare_bits(&mut self, scenario: &Scenario, name: CallName, output: &CallOutput) -> Option<String> {
         let plan = &scenario.groups[name.group];
         let call = &plan.calls[name.instance as usize - 1];
         let expected = call.expected(name.member, plan.members.len())?;
@@ -107,7 +103,7 @@ impl Truth {
                 return Some(format!("other bits than at member {other}"));
             }
         }
-        expected.difference(found, |member| CallName { member, ..name }.origin())
+        None
     }
 
     /// Judges the answer to a request for a group.

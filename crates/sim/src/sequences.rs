@@ -15,7 +15,6 @@ mod recordings;
 mod reference;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,12 +26,12 @@ use outboard_proto::{
 };
 
 use crate::breach::Breach;
-use crate::cluster::{Cluster, ClusterPlan, Step, group_spec, handle, sp_id};
+use crate::cluster::{Cluster, ClusterPlan, Player, group_spec, handle};
 use crate::combined::contribution;
 use crate::faults::Faults;
 use crate::graph::Graph;
-use crate::host::{Action, Host, Input};
-use crate::network::NetworkPlan;
+use crate::host::{Action, Input};
+use crate::network::{Frame, NetworkPlan};
 use crate::store::{Origin, StoreKind};
 use crate::tape::Tape;
 pub use possessed::tagged_message;
@@ -87,8 +86,6 @@ const POSSESSED: u8 = 3;
 const GROUPS: [&[usize]; 2] = [&[0, 1, 2, 3], &[3, 1, 0]];
 /// Virtual time within which everything ends that can.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Events beyond which a sequence counts as a livelock.
-const MOST_STEPS: u64 = 4 << 20;
 /// How long a script waits.
 const WAITS: [Duration; 4] =
     [Duration::from_micros(20), Duration::from_millis(1), Duration::from_millis(20), Duration::from_secs(1)];
@@ -122,8 +119,7 @@ struct Ended {
 /// A sequence that is being played.
 #[derive(Debug)]
 struct Play {
-    cluster: Cluster<Infallible>,
-    steps: u64,
+    cluster: Cluster<u64>,
     host_of: [usize; 4],
     possessed: Option<Possessed>,
     teams: Vec<Team>,
@@ -195,7 +191,6 @@ impl Play {
         };
         Play {
             cluster,
-            steps: 0,
             host_of,
             possessed: possessed.then(|| Possessed::new(last)),
             teams: GROUPS.iter().enumerate().map(team).collect(),
@@ -262,7 +257,7 @@ impl Play {
             acts::FREE => self.free(tape),
             acts::GO_ON => {
                 for _ in 0..=tape.below(64) {
-                    self.step()?;
+                    self.step(0)?;
                 }
                 Ok(())
             }
@@ -487,45 +482,9 @@ impl Play {
     }
 
     fn left_over(&self) -> Option<(outboard_proto::SpId, String)> {
-        let of = |(number, host): (usize, &Host)| {
-            let (load, staged) = (host.sp.load(), host.memory.staged());
-            // Nobody acknowledges what a service process that is not ours is sent.
-            let load = if self.possessed.is_some() { (load.0, load.1, 0) } else { load };
-            let due = host.due(self.cluster.now());
-            let what = format!("groups, calls, messages: {load:?}; staging: {staged:?}; due at {due:?}");
-            ((load, staged) != ((0, 0, 0), (0, 0))).then(|| (sp_id(number), what))
-        };
-        self.cluster.hosts.iter().enumerate().find_map(of)
-    }
-}
-
-/// The network.
-impl Play {
-    /// Feeds one thing to a service process and does what that leads to.
-    fn handle(&mut self, host: usize, input: Input) -> Result<(), Breach> {
-        self.cluster.deliver(host, input)?;
-        self.listen()
-    }
-
-    /// Takes note of what service processes tell their ranks.
-    fn listen(&mut self) -> Result<(), Breach> {
-        while let Some((_, action)) = self.cluster.poll() {
-            match action {
-                Action::GroupReady { result: Ok(()), .. } => self.ready += 1,
-                Action::GroupReady { result: Err(error), group, rank } => {
-                    return Err(Breach::FalseGroupError { group, rank, reason: error.to_string() });
-                }
-                Action::Completed { call, result, output } => {
-                    let (group, bytes) = self.open.remove(&call).ok_or(Breach::CompletedTwice(call))?;
-                    let seats = self.teams[group].seats.iter().zip(0..);
-                    let left = seats.filter(|(seat, _)| seat.left).map(|(_, rank)| Rank(rank)).collect();
-                    let bytes = output.bytes(bytes).expect("real bytes").to_vec();
-                    self.ended.insert(call, Ended { result, bytes, left });
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        // Nobody acknowledges what a service process that is not ours is sent.
+        let links = self.possessed.is_none();
+        self.cluster.hosts.iter().find_map(|host| Some((host.sp.id(), host.left_over(links)?)))
     }
 
     /// The service process that is not ours says all this.
@@ -537,41 +496,36 @@ impl Play {
         }
         Ok(())
     }
+}
 
-    /// The next thing happens. False if nothing is left.
-    fn step(&mut self) -> Result<bool, Breach> {
-        match self.cluster.step()? {
-            None => return Ok(false),
-            Some(Step::Own(never)) => match never {},
-            Some(Step::Frame(frame)) => {
-                if let Some(possessed) = &mut self.possessed {
-                    possessed.heard(frame.from, &frame.header, frame.payload_len);
-                }
-            }
-            Some(Step::Done) => {}
-        }
-        self.steps += 1;
-        if self.steps > MOST_STEPS {
-            return Err(Breach::Storm { sent: self.steps, bound: MOST_STEPS });
-        }
-        self.listen()?;
-        Ok(true)
+impl Player for Play {
+    fn cluster(&mut self) -> &mut Cluster<u64> {
+        &mut self.cluster
     }
 
-    /// Goes on until this is so, or for `time`, or until nothing is left to happen. Whether it is so.
-    fn run_until(&mut self, time: Duration, so: impl Fn(&Play) -> bool) -> Result<bool, Breach> {
-        let deadline = self.cluster.now() + time;
-        while !so(self) {
-            if self.cluster.now() > deadline || !self.step()? {
-                return Ok(false);
+    fn told(&mut self, _: usize, action: Action) -> Result<(), Breach> {
+        match action {
+            Action::GroupReady { result: Ok(()), .. } => self.ready += 1,
+            Action::GroupReady { result: Err(error), group, rank } => {
+                return Err(Breach::FalseGroupError { group, rank, reason: error.to_string() });
             }
+            Action::Completed { call, result, output } => {
+                let (group, bytes) = self.open.remove(&call).ok_or(Breach::CompletedTwice(call))?;
+                let seats = self.teams[group].seats.iter().zip(0..);
+                let left = seats.filter(|(seat, _)| seat.left).map(|(_, rank)| Rank(rank)).collect();
+                let bytes = output.bytes(bytes).expect("real bytes").to_vec();
+                self.ended.insert(call, Ended { result, bytes, left });
+            }
+            _ => {}
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// Goes on for so long.
-    fn run_for(&mut self, time: Duration) -> Result<(), Breach> {
-        self.run_until(time, |_| false).map(drop)
+    fn shown(&mut self, frame: &Rc<Frame>) -> Result<(), Breach> {
+        if let Some(possessed) = &mut self.possessed {
+            possessed.heard(frame.from, &frame.header, frame.payload_len);
+        }
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use outboard_proto::{CallId, CollectiveError, InstanceId, TaggedCall};
 use super::reference::{Reference, Sends};
 use super::{Ended, PATIENCE, Play};
 use crate::breach::Breach;
-use crate::cluster::handle;
+use crate::cluster::{Player, handle};
 
 impl Play {
     /// Calls that must end well, unless their group breaks.

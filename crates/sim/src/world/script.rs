@@ -1,7 +1,5 @@
 //! The ranks of a run: what their scripts make them do, how they and their service processes die, and when all is over.
 
-use outboard_plan::Element;
-
 use super::*;
 use crate::graph::Graph;
 
@@ -77,13 +75,8 @@ impl World<'_> {
         let call = &plan.calls[instance as usize - 1];
         self.calls_made += 1;
         let id = CallId(self.calls_made);
-        let place = call.place(member, plan.members.len());
         let memory = &mut self.cluster.hosts[host].memory;
-        let (sent, received) = call.buffers(member, plan.members.len());
-        let element = call.reduction().map_or(Element::U8, |(_, reduction)| reduction.element());
-        // What was recorded is one buffer, read and written; a message is sent from where it would be received.
-        let (sent, place) = if call.pattern.starts_with_own(member) { (received, Some(0)) } else { (sent, place) };
-        memory.add_call(id, (name.origin(), element), sent, received, place);
+        let call = call.make(memory, id, name, plan.members.len());
         if self.truth.bad_memory.contains(&plan.members[member]) {
             memory.make_faulty(id);
         }
@@ -95,16 +88,6 @@ impl World<'_> {
             *open += 1;
         }
         self.cluster.put(now, Happening::Script { group, member });
-        let call = Call {
-            id,
-            group: handle(group),
-            rank: Rank(member as u32),
-            instance: InstanceId(if call.pattern.is_tagged() { 0 } else { instance }),
-            signature: call.signature_of(member, plan.members.len()),
-            in_place: call.says_in_place(member),
-            blocks: call.blocks(member, plan.members.len()),
-            deadline: call.deadline,
-        };
         self.deliver(now, host, Input::Call(Box::new(call)))
     }
 
@@ -202,20 +185,9 @@ impl World<'_> {
     pub(super) fn check_quiet(&self) -> Result<(), Breach> {
         for (number, host) in self.cluster.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
             let sp = sp_id(number);
-            let (bytes, pieces) = host.memory.staged();
-            let what = if pieces > 0 {
-                format!("{pieces} pieces of staging, {bytes} bytes")
-            } else if !host.batches.is_empty() {
-                format!("{} multicast batches under way", host.batches.len())
-            } else if !host.joined.is_empty() {
-                format!("{} channels joined", host.joined.len())
-            } else if host.sp.load() != (0, 0, 0) {
-                format!("groups, collectives, messages: {:?}", host.sp.load())
-            } else if let Some(due) = host.sp.poll_timeout().or(host.sp.next_transmit()) {
-                format!("a timer due at {} ns", due.0)
-            } else {
-                continue;
-            };
+            let due = || host.sp.poll_timeout().or(host.sp.next_transmit());
+            let timer = || due().map(|due| format!("a timer due at {} ns", due.0));
+            let Some(what) = host.left_over(true).or_else(timer) else { continue };
             return Err(Breach::LeftOver { sp, what });
         }
         for (number, host) in self.cluster.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
