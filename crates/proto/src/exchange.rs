@@ -473,6 +473,11 @@ impl Exchange {
         true
     }
 
+    /// Whether there is bulk for anybody.
+    pub(crate) fn has_bulk(&self) -> bool {
+        self.alive() && self.sends.may_leave()
+    }
+
     /// Whom there may be bulk for.
     pub(crate) fn bulk_targets(&self, cx: &Context<'_>) -> Vec<SpId> {
         if self.alive() { self.sends.targets(cx.members) } else { Vec::new() }

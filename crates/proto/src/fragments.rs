@@ -10,7 +10,7 @@ use outboard_plan::{OpId, Rank, Span};
 
 use crate::group::Members;
 use crate::ids::{InstanceId, SpId};
-use crate::interface::MemRef;
+use crate::interface::{MemRef, Payload};
 use crate::link::{Tag, Tagged};
 use crate::wire::Message;
 
@@ -46,7 +46,7 @@ pub(crate) struct Fragment {
 /// Something with payload, for a link.
 pub(crate) struct Bulk {
     pub(crate) message: Message,
-    pub(crate) payload: Vec<MemRef>,
+    pub(crate) payload: Payload,
     pub(crate) tag: Option<Tag>,
 }
 
@@ -54,11 +54,14 @@ pub(crate) struct Bulk {
 #[derive(Debug, Default)]
 pub(crate) struct Sends {
     queue: VecDeque<Sending>,
+    /// Of how many there is something to send.
+    leaving: usize,
 }
 
 impl Sends {
     pub(crate) fn push(&mut self, local: usize, op: OpId, (to, index, span): (Rank, u32, Span)) {
         self.queue.push_back(Sending { local, op, to, index, span, offset: 0, asked: span.len });
+        self.leaving += 1;
     }
 
     /// The same of a message of which the first `up_to` bytes are asked for. False, and none may leave, when it has not as many.
@@ -67,6 +70,7 @@ impl Sends {
         let fits = up_to > 0 && up_to <= span.len;
         let asked = if fits { up_to } else { 0 };
         self.queue.push_back(Sending { local, op, to, index, span, offset: 0, asked });
+        self.leaving += usize::from(fits);
         fits
     }
 
@@ -74,12 +78,19 @@ impl Sends {
     pub(crate) fn ask(&mut self, local: usize, to: Rank, up_to: u64) -> bool {
         let known = self.queue.iter_mut().find(|s| s.local == local && s.to == to);
         let Some(sending) = known.filter(|s| up_to > s.asked && up_to <= s.span.len) else { return false };
+        self.leaving += usize::from(!sending.may_leave());
         sending.asked = up_to;
         true
     }
 
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
+        self.leaving = 0;
+    }
+
+    /// Whether there is something to send.
+    pub(crate) fn may_leave(&self) -> bool {
+        self.leaving > 0
     }
 
     /// To whom there is something to send, each named once.
@@ -104,6 +115,7 @@ impl Sends {
         let last = s.offset == s.span.len;
         let fragment =
             Fragment { local: s.local, op: s.op, piece, last, to: s.to, index: s.index, total: s.span.len, offset };
+        self.leaving -= usize::from(last || s.offset == s.asked);
         if last {
             self.queue.remove(at);
         }
@@ -130,6 +142,6 @@ impl Fragment {
             instance,
             what: Tagged::Send { local: local as u32, op },
         });
-        Bulk { message, payload: payload.into_iter().filter(|piece| piece.len > 0).collect(), tag }
+        Bulk { message, payload: payload.filter(|piece| piece.len > 0).map_or(Payload::Empty, Payload::Piece), tag }
     }
 }

@@ -153,6 +153,15 @@ impl Instance {
         }
     }
 
+    /// Whether there is bulk for anybody.
+    pub(crate) fn has_bulk(&self) -> bool {
+        match self {
+            Instance::Collective(collective) => collective.has_bulk(),
+            Instance::Exchange(exchange) => exchange.has_bulk(),
+            Instance::Unsized(_) => false,
+        }
+    }
+
     /// Whom there may be bulk for.
     pub(crate) fn bulk_targets(&self, cx: &Context<'_>) -> Vec<SpId> {
         match self {

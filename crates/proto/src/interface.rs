@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::hash::Hasher;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Rank, Reduction};
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
+use smallvec::SmallVec;
 
 use crate::error::{CollectiveError, GroupError};
 use crate::ids::{CallId, Channel, GroupHandle, HostId, InstanceId, SpId, StagingId};
@@ -459,6 +461,49 @@ pub struct MulticastBatch {
     pub memory: MemRef,
 }
 
+/// A frame without payload: most are short, and need no allocation.
+pub type FrameBytes = SmallVec<[u8; 96]>;
+
+/// The pieces of memory that a frame carries. A copy of them costs nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Payload {
+    /// None.
+    #[default]
+    Empty,
+    /// One.
+    Piece(MemRef),
+    /// Piece after piece.
+    Pieces(Arc<[MemRef]>),
+}
+
+impl Deref for Payload {
+    type Target = [MemRef];
+
+    fn deref(&self) -> &[MemRef] {
+        match self {
+            Payload::Empty => &[],
+            Payload::Piece(piece) => std::slice::from_ref(piece),
+            Payload::Pieces(pieces) => pieces,
+        }
+    }
+}
+
+impl From<MemRef> for Payload {
+    fn from(piece: MemRef) -> Self {
+        Payload::Piece(piece)
+    }
+}
+
+impl From<Vec<MemRef>> for Payload {
+    fn from(pieces: Vec<MemRef>) -> Self {
+        match pieces[..] {
+            [] => Payload::Empty,
+            [piece] => Payload::Piece(piece),
+            [..] => Payload::Pieces(pieces.into()),
+        }
+    }
+}
+
 /// Something to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transmit {
@@ -468,9 +513,9 @@ pub enum Transmit {
         /// To whom.
         to: SpId,
         /// The frame without payload.
-        header: Vec<u8>,
+        header: FrameBytes,
         /// What follows it, piece after piece.
-        payload: Vec<MemRef>,
+        payload: Payload,
     },
     /// Datagrams to a multicast channel; the memory may be read later, until `handle_multicast_done`.
     Multicast(MulticastBatch),

@@ -103,14 +103,14 @@ pub(crate) struct Messaging {
     /// By local rank that has recorded something: the number of the last, and steps of those that it has not freed.
     recorded: BTreeMap<Rank, (u32, usize)>,
     calls: BTreeMap<CallId, Active>,
+    /// How many calls of recordings have not begun.
+    behind: usize,
     /// Calls that may have something ready.
     ready: VecDeque<CallId>,
     incoming: Incoming,
     outgoing: Outgoing,
     /// Ranks that take part in nothing any more.
     lost: BTreeSet<Rank>,
-    /// Has a place among those who take turns with the links.
-    pub(crate) takes_turns: bool,
 }
 
 /// The program of a single message.
@@ -130,7 +130,7 @@ fn single(call: &Call, what: TaggedCall, ranks: u32) -> Program {
 impl Messaging {
     /// Calls that have not ended.
     pub(crate) fn in_flight(&self) -> usize {
-        self.calls.len() + self.recordings.values().map(|recorded| recorded.behind.len()).sum::<usize>()
+        self.calls.len() + self.behind
     }
 
     /// The rank whose call this is.
@@ -216,6 +216,7 @@ impl Messaging {
         if let TaggedCall::Recorded { recording } = what {
             let recorded = self.recordings.get_mut(&(call.rank, recording)).expect("the caller has looked");
             recorded.behind.push_back(call.clone());
+            self.behind += 1;
             if !recorded.running {
                 self.begin_next(cx, call.rank, recording);
             }
@@ -233,6 +234,7 @@ impl Messaging {
         let next = recorded.behind.pop_front();
         recorded.running = next.is_some();
         let Some(call) = next else { return };
+        self.behind -= 1;
         recorded.calls += 1;
         let (count, what) = (recorded.calls, (recorded.recording.clone(), recorded.ordinals.clone()));
         self.begin(cx, call, Some((number, count)), what);
@@ -605,6 +607,11 @@ impl Messaging {
         self.advance(cx)
     }
 
+    /// Whether there is bulk for anybody.
+    pub(crate) fn has_bulk(&self) -> bool {
+        self.outgoing.has_bulk()
+    }
+
     /// Whom there may be bulk for.
     pub(crate) fn bulk_targets(&self) -> Vec<SpId> {
         self.outgoing.targets()
@@ -662,7 +669,8 @@ impl Messaging {
         let recordings = std::mem::take(&mut self.recordings);
         let (of_rank, of_others): (BTreeMap<_, _>, _) = recordings.into_iter().partition(|((of, _), _)| *of == rank);
         self.recordings = of_others;
-        let behind = of_rank.into_values().flat_map(|recorded| recorded.behind);
+        let behind: Vec<Call> = of_rank.into_values().flat_map(|recorded| recorded.behind).collect();
+        self.behind -= behind.len();
         let running: Vec<CallId> =
             self.calls.iter().filter(|(_, active)| active.call.rank == rank).map(|(id, _)| *id).collect();
         let running: Vec<Call> = running.iter().filter_map(|id| self.calls.remove(id)).map(|a| a.call).collect();
@@ -681,8 +689,8 @@ impl Messaging {
                 cx.out.unstage(staging);
             }
         }
-        let Messaging { lost, recorded, takes_turns, .. } = std::mem::take(self);
-        *self = Messaging { lost, recorded, takes_turns, ..Messaging::default() };
+        let Messaging { lost, recorded, .. } = std::mem::take(self);
+        *self = Messaging { lost, recorded, ..Messaging::default() };
     }
 }
 

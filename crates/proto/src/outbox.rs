@@ -10,6 +10,8 @@ use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
 use crate::interface::{CallKind, Counters, Event, MemRef, Order, Step};
+use crate::link::Owner;
+use crate::messaging::MESSAGING;
 use crate::pacing::Company;
 use crate::wire::Message;
 
@@ -21,14 +23,16 @@ pub(crate) struct Outbox {
     pub(crate) company: Company,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) events: VecDeque<Event>,
-    /// The calls whose ends wait among the events.
-    pub(crate) completions: VecDeque<Completion>,
+    /// Calls that need nothing more but what has been ordered, and how they end if that succeeds.
+    ending: VecDeque<(Completion, Result<(), CollectiveError>)>,
     /// Messages without payload, in order, for the links.
     pub(crate) messages: VecDeque<(SpId, Message)>,
     /// Collectives that have ended: their payload must not be read any more.
     pub(crate) forgotten: Vec<(GroupHandle, InstanceId)>,
     /// Calls that have ended: their buffers must not be read any more.
-    pub(crate) forgotten_calls: Vec<CallId>,
+    pub(crate) forgotten_calls: Vec<(Owner, CallId)>,
+    /// Instances to which something has happened.
+    pub(crate) touched: Vec<(GroupHandle, InstanceId)>,
     pub(crate) counters: Counters,
     narrates: bool,
     staging_quota: u64,
@@ -46,10 +50,11 @@ impl Outbox {
             company: Company::Nobody,
             orders: VecDeque::new(),
             events: VecDeque::new(),
-            completions: VecDeque::new(),
+            ending: VecDeque::new(),
             messages: VecDeque::new(),
             forgotten: Vec::new(),
             forgotten_calls: Vec::new(),
+            touched: Vec::new(),
             counters: Counters::default(),
             narrates: config.narrate,
             staging_quota: config.staging_quota,
@@ -112,15 +117,19 @@ impl Outbox {
         }
     }
 
-    /// A call has ended.
-    pub(crate) fn complete(&mut self, completion: Completion, result: Result<(), CollectiveError>) {
-        match &result {
-            Ok(()) => self.counters.completed += 1,
-            Err(_) => self.counters.failed += 1,
+    /// Something happens to an instance: what is kept about it is to be looked at again.
+    pub(crate) fn touch(&mut self, group: GroupHandle, instance: InstanceId) {
+        if self.touched.last() != Some(&(group, instance)) {
+            self.touched.push((group, instance));
         }
-        self.events.push_back(Event::Completed { call: completion.call, result });
-        self.completions.push_back(completion);
-        self.forgotten_calls.push(completion.call);
+    }
+
+    /// A call ends as soon as what has been ordered is done ([`Self::poll_event`]).
+    pub(crate) fn complete(&mut self, completion: Completion, result: Result<(), CollectiveError>) {
+        let Completion { call, group, instance, .. } = completion;
+        let owner = if instance == MESSAGING { Owner::Call(call) } else { Owner::Instance(group, instance) };
+        self.ending.push_back((completion, result));
+        self.forgotten_calls.push((owner, call));
     }
 
     /// A rank calls an instance of which there has been news since `began` (SP-9).
@@ -149,35 +158,28 @@ impl Outbox {
         !self.messages.is_empty() || !self.forgotten.is_empty() || !self.forgotten_calls.is_empty()
     }
 
-    /// The call, if its end waits to be told.
-    pub(crate) fn untold(&self, call: CallId) -> Option<(GroupHandle, InstanceId, Rank)> {
-        self.completions.iter().find(|c| c.call == call).map(|c| (c.group, c.instance, c.rank))
+    /// A call that ends as soon as what has been ordered is done.
+    pub(crate) fn ending(&self, call: CallId) -> Option<&Completion> {
+        self.ending.iter().map(|(completion, _)| completion).find(|completion| completion.call == call)
     }
 
-    /// An order on memory failed after calls of its collective have ended: no rank here is told success over missing
-    /// bytes.
-    pub(crate) fn fail_untold(&mut self, group: GroupHandle, instance: InstanceId, error: &CollectiveError) {
-        let hit = |told: &CallId| {
-            self.completions.iter().any(|c| c.call == *told && (c.group, c.instance) == (group, instance))
-        };
-        for event in &mut self.events {
-            if let Event::Completed { call, result } = event
-                && result.is_ok()
-                && hit(call)
-            {
-                self.counters.completed -= 1;
-                self.counters.failed += 1;
-                *result = Err(error.clone());
-            }
-        }
+    /// An order on memory failed: no rank here is told success over missing bytes.
+    pub(crate) fn fail_ending(&mut self, group: GroupHandle, instance: InstanceId, error: &CollectiveError) {
+        let of_instance = self.ending.iter_mut().filter(|(c, _)| (c.group, c.instance) == (group, instance));
+        of_instance.filter(|(_, result)| result.is_ok()).for_each(|(_, result)| *result = Err(error.clone()));
     }
 
+    /// The next event. How a call ends is decided here, once: when all orders have been carried out.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front();
-        if let Some(Event::Completed { .. }) = event {
-            self.completions.pop_front();
+        if !self.events.is_empty() || !self.orders.is_empty() {
+            return self.events.pop_front();
         }
-        event
+        let (Completion { call, .. }, result) = self.ending.pop_front()?;
+        match &result {
+            Ok(()) => self.counters.completed += 1,
+            Err(_) => self.counters.failed += 1,
+        }
+        Some(Event::Completed { call, result })
     }
 
     pub(crate) fn violation(&mut self, peer: Option<SpId>, what: &'static str) {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use outboard_fabric::{ConnectError, Fabric, Payload, PeerId, SendError};
-use outboard_proto::{MemRef, SpId, Transmit};
+use outboard_proto::{FrameBytes, MemRef, SpId, Transmit};
 use serde_json::json;
 
 use crate::datapath::{Datapath, SendJob};
@@ -22,7 +22,7 @@ const TURN: usize = 256;
 
 #[derive(Debug)]
 struct Frame {
-    header: Vec<u8>,
+    header: FrameBytes,
     payload: Vec<u8>,
 }
 
@@ -139,7 +139,7 @@ impl Outbox {
         moved
     }
 
-    fn frame(&mut self, engine: &mut Engine, to: SpId, header: Vec<u8>, payload: &[MemRef]) {
+    fn frame(&mut self, engine: &mut Engine, to: SpId, header: FrameBytes, payload: &[MemRef]) {
         let peer = PeerId(to.0);
         let pieces = match payload.iter().map(|piece| Piece::find(engine, *piece)).collect::<Result<Vec<_>, Fault>>() {
             Ok(pieces) => pieces,
@@ -170,7 +170,7 @@ impl Outbox {
     }
 
     /// Keeps a frame until the fabric has room.
-    fn wait(&mut self, engine: &mut Engine, to: SpId, header: Vec<u8>, pieces: &[Piece], length: usize) {
+    fn wait(&mut self, engine: &mut Engine, to: SpId, header: FrameBytes, pieces: &[Piece], length: usize) {
         let mut payload = vec![0; length];
         if let Err(fault) = read(pieces, &mut payload) {
             return engine.fault(fault);

@@ -349,6 +349,7 @@ impl Host {
                 let segments = len.div_ceil(u64::from(config.chunk_bytes)).max(1);
                 let wire_bytes = len + segments * u64::from(config.datagram_overhead);
                 let (from, to) = (host_of(self.sp.id()), host_of(to));
+                let header = header.into_vec();
                 let frame = Frame { from, to, header, payload, payload_len, wire_bytes };
                 self.outbox.push_back(Action::Frame(Rc::new(frame)));
             }

@@ -356,7 +356,7 @@ impl Collective {
             let payload: Vec<MemRef> = bytes.into_iter().map(|bytes| self.whereabouts(cx, source, bytes)).collect();
             cx.out.counters.retransmitted_bytes += payload.iter().map(|piece| piece.len).sum::<u64>();
             let message = Message::Repair { group: cx.members.handle, instance: self.instance, source, ranges };
-            return Some(Bulk { message, payload, tag: None });
+            return Some(Bulk { message, payload: payload.into(), tag: None });
         }
         None
     }

@@ -42,6 +42,11 @@ impl Collective {
         }
     }
 
+    /// Whether there is bulk for anybody.
+    pub(crate) fn has_bulk(&self) -> bool {
+        self.running() && (self.sends.may_leave() || !self.serving.is_empty())
+    }
+
     /// Whom there may be bulk for.
     pub(crate) fn bulk_targets(&self, cx: &Context<'_>) -> Vec<SpId> {
         if !self.running() {

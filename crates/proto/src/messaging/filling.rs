@@ -110,6 +110,10 @@ impl Filling {
         self.asked.len()
     }
 
+    pub(crate) fn has_bulk(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
     /// Whom there are bytes for.
     pub(crate) fn targets(&self) -> impl Iterator<Item = SpId> {
         self.queues.keys().copied()
@@ -146,7 +150,8 @@ impl Filling {
             self.filled.insert(*number, self.finished.remove(&to).unwrap_or_default());
             Tag { group, instance: MESSAGING, what: Tagged::Message { number: *number } }
         });
-        Some(Bulk { message: Message::Tagged { group, tagged: TaggedMessage::Fill { pieces } }, payload, tag })
+        let message = Message::Tagged { group, tagged: TaggedMessage::Fill { pieces } };
+        Some(Bulk { message, payload: payload.into(), tag })
     }
 
     /// The steps that end with this acknowledgement.

@@ -85,6 +85,10 @@ impl Outgoing {
         self.queued.entry(to).or_default().push_back(message);
     }
 
+    pub(crate) fn has_bulk(&self) -> bool {
+        !self.queued.is_empty() || !self.sending.is_empty() || self.filling.has_bulk()
+    }
+
     /// Whom there may be bulk for.
     pub(crate) fn targets(&self) -> Vec<SpId> {
         let announced = self.queued.keys().chain(self.sending.keys()).copied();
@@ -140,7 +144,7 @@ impl Outgoing {
         }
         let Name { source, recording, call, .. } = head.name;
         let tagged = TaggedMessage::Post { source, recording, call, first, messages };
-        Some(Bulk { message: Message::Tagged { group, tagged }, payload, tag: None })
+        Some(Bulk { message: Message::Tagged { group, tagged }, payload: payload.into(), tag: None })
     }
 
     fn next_part(&mut self, group: GroupHandle, to: SpId, most: u64) -> Option<Bulk> {
@@ -160,7 +164,7 @@ impl Outgoing {
         let piece = Span { offset: span.offset + start, len, ..span };
         let message = Message::Tagged { group, tagged: TaggedMessage::Part { number, offset: start } };
         let tag = last.then_some(Tag { group, instance: MESSAGING, what: Tagged::Message { number } });
-        Some(Bulk { message, payload: vec![place(step, piece)], tag })
+        Some(Bulk { message, payload: place(step, piece).into(), tag })
     }
 
     /// `from` wants the bytes of a message. False when it cannot have them.

@@ -3,7 +3,6 @@
 use outboard_plan::Rank;
 
 use super::ServiceProcess;
-use crate::collective::Context;
 use crate::instance::Instance;
 use crate::interface::ReceivedDatagram;
 use crate::wire::DatagramHeader;
@@ -34,12 +33,11 @@ impl ServiceProcess {
             return Err("a datagram of a rank that is not in the group");
         }
         let instance = group.expand_epoch(header.epoch);
-        let (members, found) = group.parts(instance);
+        let (mut cx, found) = group.parts((&self.config, &mut self.out), instance);
         let Some(collective) = found.and_then(Instance::collective).filter(|c| c.alive()) else {
-            self.out.counters.datagrams_stale += 1;
+            cx.out.counters.datagrams_stale += 1;
             return Ok(());
         };
-        let mut cx = Context { config: &self.config, members, out: &mut self.out };
         let known = collective.handle_datagram(&mut cx, source, header.chunk.into(), (payload, datagram.payload_len));
         if known { Ok(()) } else { Err("a datagram that cannot belong to its collective") }
     }

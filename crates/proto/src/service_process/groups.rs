@@ -17,18 +17,21 @@ use outboard_plan::Rank;
 
 use crate::barrier::Barrier;
 use crate::collective::Context;
+use crate::config::Config;
 use crate::error::{CollectiveError, GroupError};
 use crate::group::Members;
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
 use crate::interface::{Event, GroupSpec, Signature, Step};
-use crate::messaging::Messaging;
+use crate::messaging::{MESSAGING, Messaging};
+use crate::outbox::Outbox;
 use crate::overdue::Watch;
 use crate::serial::expand16;
 use crate::wire::Message;
 
 mod calls;
 
+use super::turns::Standing;
 use super::{MAX_RETIRED, MAX_STRANGERS, ServiceProcess};
 
 /// Collectives that a service process takes part in beyond the last before which all have ended at its own ranks: so far
@@ -71,6 +74,8 @@ pub(super) struct Group {
     instances: BTreeMap<InstanceId, Instance>,
     /// Messages between single ranks, beside the instances.
     pub(super) messaging: Messaging,
+    /// Its calls in flight, as they were when they were last counted.
+    pub(super) messages: usize,
     /// Instances `<= ended` have ended here, and those in `ended_early`.
     ended: u64,
     ended_early: BTreeSet<u64>,
@@ -103,8 +108,25 @@ impl Group {
         self.instances.get(&instance)
     }
 
-    pub(super) fn parts(&mut self, instance: InstanceId) -> (&mut Members, Option<&mut Instance>) {
-        (&mut self.members, self.instances.get_mut(&instance))
+    /// An instance, to which something is to happen, and what it works with.
+    pub(super) fn parts<'a>(
+        &'a mut self,
+        (config, out): (&'a Config, &'a mut Outbox),
+        instance: InstanceId,
+    ) -> (Context<'a>, Option<&'a mut Instance>) {
+        out.touch(self.members.handle, instance);
+        (Context { config, members: &mut self.members, out }, self.instances.get_mut(&instance))
+    }
+
+    /// What an instance, or the messages, add to that which is asked of all of them together.
+    pub(super) fn standing(&self, instance: InstanceId) -> Option<Standing> {
+        if instance == MESSAGING {
+            return Some(Standing { bulk: self.messaging.has_bulk(), ..Standing::default() });
+        }
+        let found = self.instances.get(&instance)?;
+        let timers = [found.poll_timeout(), self.watch_due(instance)];
+        let deadline = timers.into_iter().flatten().min();
+        Some(Standing { deadline, multicasts: found.has_batch(), bulk: found.has_bulk() })
     }
 
     /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group, and
@@ -194,7 +216,7 @@ impl ServiceProcess {
         if let Some(unmade) = self.unmade.iter().find(|u| (u.handle, u.fingerprint) == (handle, members.fingerprint)) {
             return Err(GroupError::Failed(unmade.error.clone()));
         }
-        if let Some(at) = members.sps.iter().position(|sp| self.is_lost(*sp)) {
+        if let Some(at) = members.sps.iter().position(|sp| self.peers.is_lost(*sp)) {
             let error = CollectiveError::PeerLost { sp: members.sps[at], rank: members.lowest_rank(at as u32) };
             return Err(self.refuse(spec, &members, error));
         }
@@ -207,7 +229,7 @@ impl ServiceProcess {
                 self.out.events.push_back(Event::Join(channel));
             }
         }
-        members.others().for_each(|sp| self.count_group(sp, true));
+        members.others().for_each(|sp| self.peers.count_group(self.out.now, sp, true));
         let barrier = Barrier::new(members.me, members.sps.len() as u32);
         let mut staying = vec![0; members.sps.len()];
         members.of_rank.iter().for_each(|at| staying[*at as usize] += 1);
@@ -217,6 +239,7 @@ impl ServiceProcess {
             state: State::Creating { barrier, askers: Vec::new() },
             instances: BTreeMap::new(),
             messaging: Messaging::default(),
+            messages: 0,
             ended: 0,
             ended_early: BTreeSet::new(),
             exchanged: VecDeque::new(),
@@ -266,7 +289,7 @@ impl ServiceProcess {
     fn introduce(&mut self, spec: &GroupSpec, members: &Members) {
         let mut seen = BTreeSet::from([self.id]);
         for m in spec.members.iter().filter(|m| members.index_of(m.sp).is_some()) {
-            if seen.insert(m.sp) && !self.is_lost(m.sp) {
+            if seen.insert(m.sp) && !self.peers.is_lost(m.sp) {
                 self.meet_peer(m.sp, &m.address);
             }
         }
@@ -419,8 +442,9 @@ impl ServiceProcess {
             State::Creating { .. } | State::Broken(_) => g.watched.intersection(&to_watch).copied().collect(),
         };
         let watched_before = std::mem::replace(&mut g.watched, watched.clone());
-        watched.difference(&watched_before).for_each(|sp| self.watch_peer(*sp, true));
-        watched_before.difference(&watched).for_each(|sp| self.watch_peer(*sp, false));
+        let since = (self.out.now, self.config.heartbeat);
+        watched.difference(&watched_before).for_each(|sp| self.peers.watch(since, *sp, true));
+        watched_before.difference(&watched).for_each(|sp| self.peers.watch(since, *sp, false));
     }
 
     /// Instances after the last that `rank` took part in fail: they need it.
@@ -433,7 +457,8 @@ impl ServiceProcess {
         }
         g.last[at] = g.last[at].max(after);
         let error = CollectiveError::RankLost(rank);
-        for (_, c) in g.instances.range_mut((Bound::Excluded(after), Bound::Unbounded)) {
+        for (instance, c) in g.instances.range_mut((Bound::Excluded(after), Bound::Unbounded)) {
+            self.out.touch(handle, *instance);
             c.fail(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, error.clone());
         }
         let open: Vec<InstanceId> = g.instances.range(..=after).map(|(instance, _)| *instance).collect();
@@ -489,7 +514,8 @@ impl ServiceProcess {
             };
             self.out.events.push_back(Event::GroupReady { group: handle, rank, result });
         }
-        for c in g.instances.values_mut() {
+        for (instance, c) in &mut g.instances {
+            self.out.touch(handle, *instance);
             c.fail(&mut Context { config: &self.config, members: &mut g.members, out: &mut self.out }, error.clone());
         }
         g.failed |= g.messaging.in_flight() > 0;
@@ -561,8 +587,9 @@ impl ServiceProcess {
             let (fingerprint, error) = (members.fingerprint, error.clone());
             self.unmade.push_back(Unmade { handle, fingerprint, error });
         }
-        group.watched.iter().for_each(|sp| self.watch_peer(*sp, false));
-        members.others().for_each(|sp| self.count_group(sp, false));
+        let since = (self.out.now, self.config.heartbeat);
+        group.watched.iter().for_each(|sp| self.peers.watch(since, *sp, false));
+        members.others().for_each(|sp| self.peers.count_group(self.out.now, sp, false));
         for channel in &members.channels {
             let users = self.channels.get_mut(channel).expect("joined with the group");
             *users -= 1;

@@ -108,6 +108,7 @@ impl ServiceProcess {
         }
         if let Some(watch) = g.watches.get_mut(&instance) {
             watch.answer(now, from, ranks);
+            self.out.touch(group, instance);
         }
         true
     }

@@ -3,7 +3,7 @@
 use outboard_plan::Extents;
 
 use super::ServiceProcess;
-use crate::collective::{Collective, Context, Layout};
+use crate::collective::{Collective, Layout};
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
@@ -17,11 +17,10 @@ impl ServiceProcess {
         sizes: Extents,
     ) -> Result<(), CollectiveError> {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        let (members, Some(instance)) = g.parts(id) else { return Ok(()) };
+        let (mut cx, Some(instance)) = g.parts((&self.config, &mut self.out), id) else { return Ok(()) };
         if !matches!(instance, Instance::Unsized(call) if call.alive()) {
             return Ok(());
         }
-        let mut cx = Context { config: &self.config, members, out: &mut self.out };
         let (signer, signature) = instance.signature();
         let layout = Layout::choose(signature, cx.members, cx.config);
         let collective = Collective::new(&mut cx, id, (signer, signature), (sizes, layout));
@@ -59,10 +58,10 @@ impl ServiceProcess {
         sizes: &[u64],
     ) -> bool {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        let (members, instance) = g.parts(id);
+        let (cx, instance) = g.parts((&self.config, &mut self.out), id);
         // A local rank may have called meanwhile, and ended.
         let Some(call) = instance.and_then(Instance::unsized_call).filter(|call| call.alive()) else { return true };
-        match call.handle_sizes(members, from, sizes) {
+        match call.handle_sizes(cx.members, from, sizes) {
             Ok(None) => true,
             Ok(Some(sizes)) => {
                 let broken = self.size_instance(handle, id, sizes);

@@ -9,7 +9,7 @@
 //! A call counts once a rank here has made it: before, nobody here waits for it, and nothing of an exchange is queued. So
 //! ranks that wait in a barrier for one that still moves much elsewhere do not hold it up. Knows of bytes only how many.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use outboard_plan::Span;
 use crate::ids::{GroupHandle, InstanceId, Instant};
 use crate::interface::{Call, Moves, Pairs, Sizes};
 use crate::pacing::{Company, Smallness};
+
+use super::deadlines::Deadlines;
 
 /// How long small calls count after they were in flight beside large ones.
 const AFTERWARDS: Duration = Duration::from_millis(100);
@@ -80,28 +82,71 @@ impl Moved {
     }
 }
 
+/// What an instance adds to that which is asked of all of them together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Standing {
+    /// When time is to be told to it.
+    pub(super) deadline: Option<Instant>,
+    /// It has something to multicast.
+    pub(super) multicasts: bool,
+    /// It has bulk for links.
+    pub(super) bulk: bool,
+}
+
+/// A collective in flight, or all messages of a group.
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    /// Its place among those of its group.
+    turn: u64,
+    standing: Standing,
+    /// What a rank here waits for, once one has called it.
+    moved: Option<Moved>,
+}
+
 /// What a group has in flight.
 #[derive(Debug, Default)]
 struct Group {
-    instances: VecDeque<InstanceId>,
-    /// Of those that a rank here has called.
-    moved: BTreeMap<InstanceId, Moved>,
+    instances: usize,
+    /// What all move.
+    all: u128,
+    /// What the smallest thing is that is waited for by itself, of each that a rank here has called.
+    least: BTreeSet<(u64, InstanceId)>,
 }
 
 impl Group {
     fn least(&self) -> Option<u64> {
-        self.moved.values().map(|moved| moved.least).min()
+        self.least.first().map(|(least, _)| *least)
+    }
+
+    fn change(&mut self, instance: InstanceId, before: Option<Moved>, after: Option<Moved>) {
+        if let Some(before) = before {
+            self.least.remove(&(before.least, instance));
+            self.all -= u128::from(before.all);
+        }
+        self.least.extend(after.map(|moved| (moved.least, instance)));
+        self.all += after.map_or(0, |moved| moved.all.into());
     }
 
     fn all(&self) -> u64 {
-        self.moved.values().fold(0, |sum, moved| sum.saturating_add(moved.all))
+        u64::try_from(self.all).unwrap_or(u64::MAX)
     }
 }
+
+/// A collective by the order of turns.
+type Turn = (GroupHandle, u64, InstanceId);
 
 /// The collectives in flight at one service process.
 #[derive(Debug)]
 pub(super) struct Turns {
+    instances: BTreeMap<(GroupHandle, InstanceId), InFlight>,
     groups: BTreeMap<GroupHandle, Group>,
+    /// Groups by what they move, and by the smallest thing that is waited for.
+    by_all: BTreeSet<(u64, GroupHandle)>,
+    by_least: BTreeSet<(u64, GroupHandle)>,
+    last_turn: u64,
+    multicasting: BTreeSet<Turn>,
+    bulk: BTreeSet<Turn>,
+    deadlines: Deadlines<(GroupHandle, InstanceId)>,
     /// The group whose multicast went out last.
     last: Option<GroupHandle>,
     smallness: Smallness,
@@ -112,18 +157,36 @@ pub(super) struct Turns {
 
 impl Turns {
     pub(super) fn new(smallness: Smallness) -> Self {
-        Turns { groups: BTreeMap::new(), last: None, smallness, small: false, small_until: Instant(0) }
+        Turns {
+            instances: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            by_all: BTreeSet::new(),
+            by_least: BTreeSet::new(),
+            last_turn: 0,
+            multicasting: BTreeSet::new(),
+            bulk: BTreeSet::new(),
+            deadlines: Deadlines::default(),
+            last: None,
+            smallness,
+            small: false,
+            small_until: Instant(0),
+        }
     }
 
     pub(super) fn insert(&mut self, group: GroupHandle, instance: InstanceId) {
-        self.groups.entry(group).or_default().instances.push_back(instance);
+        self.last_turn += 1;
+        let new = InFlight { turn: self.last_turn, standing: Standing::default(), moved: None };
+        self.instances.insert((group, instance), new);
+        self.change_group(group, |g| g.instances += 1);
     }
 
     /// A rank here has called a collective, or messages, that have turns; others do not count.
     pub(super) fn load(&mut self, group: GroupHandle, instance: InstanceId, load: Load) {
-        let Some(found) = self.groups.get_mut(&group).filter(|g| g.instances.contains(&instance)) else { return };
-        let moved = found.moved.entry(instance).or_insert(Moved::NOTHING);
-        *moved = moved.and(load);
+        let Some(found) = self.instances.get_mut(&(group, instance)) else { return };
+        let before = found.moved;
+        let after = before.unwrap_or(Moved::NOTHING).and(load);
+        found.moved = Some(after);
+        self.change_group(group, |g| g.change(instance, before, Some(after)));
         self.small = self.has_small();
     }
 
@@ -131,32 +194,64 @@ impl Turns {
         if self.small {
             self.small_until = now + AFTERWARDS;
         }
-        if let Some(found) = self.groups.get_mut(&group) {
-            found.instances.retain(|i| *i != instance);
-            found.moved.remove(&instance);
-            if found.instances.is_empty() {
-                self.groups.remove(&group);
-            }
+        self.note(group, instance, Standing::default());
+        if let Some(found) = self.instances.remove(&(group, instance)) {
+            self.change_group(group, |g| {
+                g.instances -= 1;
+                g.change(instance, found.moved, None);
+            });
         }
         self.small = self.has_small();
+    }
+
+    fn change_group(&mut self, group: GroupHandle, change: impl FnOnce(&mut Group)) {
+        let g = self.groups.entry(group).or_default();
+        self.by_all.remove(&(g.all(), group));
+        g.least().into_iter().for_each(|least| _ = self.by_least.remove(&(least, group)));
+        change(g);
+        if g.instances == 0 {
+            self.groups.remove(&group);
+        } else {
+            self.by_all.insert((g.all(), group));
+            self.by_least.extend(g.least().map(|least| (least, group)));
+        }
+    }
+
+    /// Something has changed about an instance.
+    pub(super) fn note(&mut self, group: GroupHandle, instance: InstanceId, standing: Standing) {
+        let Some(found) = self.instances.get_mut(&(group, instance)) else { return };
+        let before = std::mem::replace(&mut found.standing, standing);
+        let turn = (group, found.turn, instance);
+        let set = |all: &mut BTreeSet<Turn>, there| if there { all.insert(turn) } else { all.remove(&turn) };
+        if before.multicasts != standing.multicasts {
+            set(&mut self.multicasting, standing.multicasts);
+        }
+        if before.bulk != standing.bulk {
+            set(&mut self.bulk, standing.bulk);
+        }
+        self.deadlines.change((group, instance), before.deadline, standing.deadline);
+    }
+
+    /// When [`Self::pop_due`] has something.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.deadlines.first()
+    }
+
+    /// An instance to which time is to be told. What is due next is to be [noted](Self::note) then.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<(GroupHandle, InstanceId)> {
+        let due = self.deadlines.pop_due(now)?;
+        self.instances.get_mut(&due).into_iter().for_each(|found| found.standing.deadline = None);
+        Some(due)
     }
 
     /// Whether some group has a call that is small beside those of another. Many that are alike wait for each other however
     /// their turns are cut.
     fn has_small(&self) -> bool {
-        if self.groups.len() < 2 {
-            return false;
-        }
-        let (mut most, mut next) = (0, 0);
-        for all in self.groups.values().map(Group::all) {
-            next = next.max(all.min(most));
-            most = most.max(all);
-        }
-        let small = |group: &Group| {
-            let other = if group.all() == most { next } else { most };
-            group.least().is_some_and(|least| self.smallness.beside(least, other))
-        };
-        self.groups.values().any(small)
+        let mut largest = self.by_all.iter().rev();
+        let (Some(&(most, top)), Some(&(next, _))) = (largest.next(), largest.next()) else { return false };
+        let beside = |least: Option<u64>, other| least.is_some_and(|least| self.smallness.beside(least, other));
+        let smallest = self.by_least.iter().find(|(_, group)| *group != top).map(|(least, _)| *least);
+        beside(smallest, most) || beside(self.groups[&top].least(), next)
     }
 
     /// Whom what one group sends delays.
@@ -171,37 +266,53 @@ impl Turns {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (GroupHandle, InstanceId)> + '_ {
-        self.groups.iter().flat_map(|(group, found)| found.instances.iter().map(|instance| (*group, *instance)))
+        self.instances.keys().copied()
     }
 
-    /// The groups in the order of their turns, when `last` had the last one.
-    pub(super) fn after(
-        &self,
-        last: Option<GroupHandle>,
-    ) -> impl Iterator<Item = (GroupHandle, &VecDeque<InstanceId>)> {
-        let (next, done) = match last {
-            None => (Bound::Unbounded, None),
-            Some(last) => (Bound::Excluded(last), Some(last)),
-        };
-        let rest = done.into_iter().flat_map(|done| self.groups.range(..=done));
-        self.groups.range((next, Bound::Unbounded)).chain(rest).map(|(group, found)| (*group, &found.instances))
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.instances.len()
     }
 
-    /// The next collective that may multicast, of which `wants` is true: it gets the turn.
-    pub(super) fn next_multicast(
-        &mut self,
-        mut wants: impl FnMut(GroupHandle, InstanceId) -> bool,
-    ) -> Option<(GroupHandle, InstanceId)> {
-        let mut turns = self.after(self.last);
-        let (group, at) =
-            turns.find_map(|(group, instances)| Some((group, instances.iter().position(|i| wants(group, *i))?)))?;
-        drop(turns);
+    /// Those that have bulk.
+    pub(super) fn with_bulk(&self) -> impl Iterator<Item = (GroupHandle, InstanceId)> + '_ {
+        self.bulk.iter().map(|(group, _, instance)| (*group, *instance))
+    }
+
+    /// Those that have bulk in the order of their turns, when `last` had the last one.
+    pub(super) fn bulk_after(&self, last: Option<GroupHandle>) -> impl Iterator<Item = (GroupHandle, InstanceId)> + '_ {
+        after(&self.bulk, last).map(|(group, _, instance)| (group, instance))
+    }
+
+    /// Whether some collective may multicast.
+    pub(super) fn multicasts(&self) -> bool {
+        !self.multicasting.is_empty()
+    }
+
+    /// The next collective that may multicast: it gets the turn.
+    pub(super) fn next_multicast(&mut self) -> Option<(GroupHandle, InstanceId)> {
+        let (group, _, instance) = after(&self.multicasting, self.last).next()?;
         self.last = Some(group);
-        let instances = &mut self.groups.get_mut(&group).expect("just found").instances;
-        let instance = instances.remove(at).expect("just found");
-        instances.push_back(instance);
+        let found = self.instances.get_mut(&(group, instance))?;
+        let (before, standing) = (found.turn, found.standing);
+        self.last_turn += 1;
+        found.turn = self.last_turn;
+        for (all, there) in [(&mut self.multicasting, standing.multicasts), (&mut self.bulk, standing.bulk)] {
+            if there {
+                all.remove(&(group, before, instance));
+                all.insert((group, found.turn, instance));
+            }
+        }
         Some((group, instance))
     }
+}
+
+/// Turns from those of the group behind `last` on, round to those of `last`.
+fn after(turns: &BTreeSet<Turn>, last: Option<GroupHandle>) -> impl Iterator<Item = Turn> + '_ {
+    let end = last.map(|last| (last, u64::MAX, InstanceId(u64::MAX)));
+    let rest = end.into_iter().flat_map(|end| turns.range(..=end));
+    let next = end.map_or(Bound::Unbounded, Bound::Excluded);
+    turns.range((next, Bound::Unbounded)).chain(rest).copied()
 }
 
 #[cfg(test)]
@@ -216,7 +327,10 @@ mod tests {
             turns.insert(GroupHandle(group), InstanceId(instance));
         }
         let mut took = |wants: fn(u32) -> bool| {
-            turns.next_multicast(|group, _| wants(group.0)).map(|(group, instance)| (group.0, instance.0))
+            for (group, instance) in turns.iter().collect::<Vec<_>>() {
+                turns.note(group, instance, Standing { multicasts: wants(group.0), ..Standing::default() });
+            }
+            turns.next_multicast().map(|(group, instance)| (group.0, instance.0))
         };
         let all: Vec<_> = (0..6).filter_map(|_| took(|_| true)).collect();
         assert_eq!(all, [(1, 1), (2, 1), (3, 7), (1, 2), (2, 1), (3, 7)]);

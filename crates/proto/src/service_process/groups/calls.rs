@@ -24,8 +24,8 @@ impl ServiceProcess {
         id: InstanceId,
         f: impl FnOnce(&mut Instance, &mut Context<'_>) -> T,
     ) -> Option<T> {
-        let (members, instance) = self.groups.get_mut(&group)?.parts(id);
-        Some(f(instance?, &mut Context { config: &self.config, members, out: &mut self.out }))
+        let (mut cx, instance) = self.groups.get_mut(&group)?.parts((&self.config, &mut self.out), id);
+        Some(f(instance?, &mut cx))
     }
 
     /// As [`Self::with_instance`], for what may show that the group cannot go on, which breaks it.
@@ -208,13 +208,12 @@ impl ServiceProcess {
     ) -> bool {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
         let ended = g.has_ended(instance) || g.doom(instance).is_some();
-        let (members, found) = g.parts(instance);
+        let (mut cx, found) = g.parts((&self.config, &mut self.out), instance);
         let Some(found) = found.filter(|i| i.alive()) else {
             // Behind the barrier, and behind an announcement, all concerned know the instance: what is not known any more
             // has ended.
             return ended;
         };
-        let mut cx = Context { config: &self.config, members, out: &mut self.out };
         if let Message::Data { source, destination, index, total, offset, .. } = message {
             return cx.members.has_rank(*source)
                 && cx.members.sp_of(*source) == from
@@ -270,9 +269,10 @@ impl ServiceProcess {
             let message = || g.messaging.has_call(call).map(|rank| (*h, MESSAGING, rank));
             alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank))).or_else(message)
         });
-        let Some((handle, instance, rank)) = found.or_else(|| self.out.untold(call)) else { return };
+        let ending = || self.out.ending(call).map(|ending| (ending.group, ending.instance, ending.rank));
+        let Some((handle, instance, rank)) = found.or_else(ending) else { return };
         let error = error(rank);
-        self.out.fail_untold(handle, instance, &error);
+        self.out.fail_ending(handle, instance, &error);
         if let Some(g) = self.groups.get_mut(&handle) {
             g.failed = true;
         }
