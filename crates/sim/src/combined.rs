@@ -39,6 +39,15 @@ pub enum Combined {
     Exscan,
 }
 
+impl Combined {
+    /// One of each.
+    #[must_use]
+    pub fn all(root: usize, seed: u64) -> [Combined; 6] {
+        use Combined::{Allreduce, Exscan, Reduce, ReduceScatter, ReduceScatterBlock, Scan};
+        [Reduce { root }, Allreduce, ReduceScatter { seed }, ReduceScatterBlock, Scan, Exscan]
+    }
+}
+
 /// What a receive buffer begins with in the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Expected {

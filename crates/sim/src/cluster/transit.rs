@@ -8,42 +8,40 @@ use std::rc::Rc;
 use outboard_proto::wire::DatagramHeader;
 use outboard_proto::{Instant, MulticastBatch, Reach};
 
-use super::{Happening, World, trace};
+use super::{Cluster, Happening, trace};
 use crate::breach::Breach;
 use crate::faults::Fate;
 use crate::host::Input;
 use crate::network::{Frame, Train};
-use crate::oracle::sp_id;
 use crate::store::Access;
 
-impl World<'_> {
+impl<P: std::fmt::Debug> Cluster<P> {
     /// Puts a frame on the uplink, or gives it to a sibling.
-    pub(super) fn frame_out(&mut self, now: Instant, frame: Rc<Frame>) {
-        let (host, to) = (frame.from, frame.to);
-        let latency = self.scenario.network.latency;
+    pub(super) fn frame_out(&mut self, frame: Rc<Frame>) {
+        let (now, host, to) = (self.now(), frame.from, frame.to);
+        let latency = self.plan.latency;
         let siblings = self.network.siblings(host, to);
         let link = self.network.uplink(host);
         let mut end = now;
         if siblings {
-            let input = Box::new(Input::Frame(frame, sp_id(host)));
-            self.queue.put(now + latency, Happening::Input { host: to, input });
+            self.queue.put(now + latency, Happening::Input { host: to, input: Input::Frame(frame) });
         } else if link.room(now) < frame.wire_bytes {
             link.drop_tail(frame.wire_bytes);
         } else {
             end = link.pass(now, frame.wire_bytes, now).end;
-            self.queue.put(end + latency, Happening::FrameAtSwitch(frame));
+            self.queue.put_in_lane(self.up_lane(host), end + latency, Happening::FrameAtSwitch(frame));
         }
         self.queue.put(end, Happening::FrameLeft { host });
     }
 
     /// Puts a batch on the uplink, cut into trains.
     pub(super) fn batch_out(&mut self, now: Instant, host: usize, batch: MulticastBatch) {
-        let overhead = u64::from(self.scenario.config.datagram_overhead);
+        let overhead = u64::from(self.hosts[host].sp.config().datagram_overhead);
         let size = u64::from(batch.chunk_bytes);
         let mut done = now;
         let mut first = 0;
         while first < batch.chunks {
-            let count = (batch.chunks - first).min(self.scenario.network.train);
+            let count = (batch.chunks - first).min(self.plan.train);
             let start = u64::from(first) * size;
             let payload = (batch.memory.len - start).min(u64::from(count) * size);
             let wire_bytes = payload + u64::from(count) * overhead;
@@ -51,7 +49,7 @@ impl World<'_> {
             if batch.reach == Reach::Host {
                 // At the rate of the link all the same: it is the machine's pace.
                 let end = done + link.duration(wire_bytes);
-                let ready = end + self.scenario.network.latency;
+                let ready = end + self.plan.latency;
                 let starts = Happening::TrainStarts { host, batch: Box::new(batch), first, count, ready };
                 self.queue.put(done, starts);
                 done = end;
@@ -59,14 +57,14 @@ impl World<'_> {
                 link.drop_tail(wire_bytes);
             } else {
                 let passage = link.pass(now, wire_bytes, now);
-                let ready = passage.end + self.scenario.network.latency;
+                let ready = passage.end + self.plan.latency;
                 let starts = Happening::TrainStarts { host, batch: Box::new(batch), first, count, ready };
                 self.queue.put(passage.start, starts);
                 done = passage.end;
             }
             first += count;
         }
-        self.queue.put(done, Happening::Input { host, input: Box::new(Input::MulticastDone { token: batch.token }) });
+        self.queue.put(done, Happening::Input { host, input: Input::MulticastDone { token: batch.token } });
     }
 
     pub(super) fn train_starts(
@@ -74,8 +72,7 @@ impl World<'_> {
         now: Instant,
         host: usize,
         batch: &MulticastBatch,
-        first: u32,
-        count: u32,
+        (first, count): (u32, u32),
         ready: Instant,
     ) -> Result<(), Breach> {
         if self.hosts[host].dead {
@@ -90,7 +87,8 @@ impl World<'_> {
             Access::Done(payload) => payload,
             Access::Fault(call) => {
                 self.hosts[host].memory_fault(now, call)?;
-                return self.take_actions(now, host);
+                self.acts(host);
+                return Ok(());
             }
         };
         let header = |i| DatagramHeader { chunk: batch.header.chunk.wrapping_add(first + i), ..batch.header };
@@ -101,7 +99,7 @@ impl World<'_> {
             payload,
             payload_len: memory.len,
             chunk_bytes: batch.chunk_bytes,
-            overhead: self.scenario.config.datagram_overhead,
+            overhead: self.hosts[host].sp.config().datagram_overhead,
             ready,
         };
         let one = self.network.uplink(host).duration(train.wire_bytes(1));
@@ -110,16 +108,17 @@ impl World<'_> {
             self.loop_back(&train);
         }
         if batch.reach != Reach::Host {
-            self.queue.put(now + one + self.scenario.network.latency, Happening::TrainAtSwitch(train));
+            let at = now + one + self.plan.latency;
+            self.queue.put_in_lane(self.up_lane(host), at, Happening::TrainAtSwitch(train));
         }
         Ok(())
     }
 
     /// The kernel's copies.
     fn loop_back(&mut self, train: &Rc<Train>) {
-        for host in self.network.receivers(train.channel, train.from) {
-            if self.network.siblings(host, train.from) {
-                let input = Box::new(Input::Datagrams(Rc::clone(train), train.all()));
+        for host in self.network.receivers(train.channel).iter().copied() {
+            if host != train.from && self.network.siblings(host, train.from) {
+                let input = Input::Datagrams(Rc::clone(train), train.all());
                 self.queue.put(train.ready, Happening::Input { host, input });
             }
         }
@@ -127,11 +126,9 @@ impl World<'_> {
 
     pub(super) fn train_at_switch(&mut self, now: Instant, train: &Rc<Train>) {
         let among = self.dice.past_uplink(now, train.all());
-        let receivers = self.network.receivers(train.channel, train.from);
+        let (receivers, siblings) = (self.network.receivers(train.channel), self.plan.siblings);
         // Siblings share a downlink and what it loses.
-        let siblings = receivers.chunk_by(|one, other| self.network.siblings(*one, *other));
-        let by_machine: Vec<Vec<usize>> = siblings.map(<[usize]>::to_vec).collect();
-        for hosts in by_machine {
+        for hosts in receivers.chunk_by(|one, other| one / siblings == other / siblings) {
             let link = self.network.link_of(hosts[0]);
             if link == self.network.link_of(train.from) {
                 continue;
@@ -139,7 +136,7 @@ impl World<'_> {
             let (fit, at) = self.network.train_down(now, link, train, among);
             let fate = self.dice.datagrams(now, fit);
             for host in hosts {
-                self.train_arrives(now, at, train, host, &fate);
+                self.train_arrives(now, at, train, *host, &fate);
             }
         }
     }
@@ -150,11 +147,11 @@ impl World<'_> {
         if lost != 0 {
             self.note_loss(train.from, host, || trace::train(train, lost));
         }
-        let at = at + self.scenario.network.latency + fate.jitter;
+        let at = at + self.plan.latency + fate.jitter;
         for (mask, at) in [(fate.pass, at), (fate.late, at + fate.late_by), (fate.again, at + fate.late_by)] {
             if reached & mask != 0 {
-                let input = Box::new(Input::Datagrams(Rc::clone(train), mask));
-                self.queue.put(at, Happening::Input { host, input });
+                let input = Input::Datagrams(Rc::clone(train), mask);
+                self.queue.put_in_lane(self.down_lane(host), at, Happening::Input { host, input });
             }
         }
     }
@@ -168,17 +165,27 @@ impl World<'_> {
             return self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
         }
         let in_order = self.in_order.entry((frame.from, frame.to)).or_default();
-        let at = (at + self.scenario.network.latency + fate.jitter).max(*in_order);
+        let at = (at + self.plan.latency + fate.jitter).max(*in_order);
         if fate.pass != 0 {
             *in_order = at;
         }
         let later = at + fate.late_by;
         for (mask, at) in [(fate.pass, at), (fate.late, later), (fate.again, later)] {
             if mask != 0 {
-                let input = Box::new(Input::Frame(Rc::clone(frame), sp_id(frame.from)));
-                self.queue.put(at, Happening::Input { host: frame.to, input });
+                let input = Input::Frame(Rc::clone(frame));
+                self.queue.put_in_lane(self.down_lane(frame.to), at, Happening::Input { host: frame.to, input });
             }
         }
+    }
+
+    /// The lane of what a host sends on its way to the switch.
+    fn up_lane(&self, host: usize) -> usize {
+        2 * host
+    }
+
+    /// The lane of what is on its way from the switch to a host.
+    fn down_lane(&self, host: usize) -> usize {
+        2 * host + 1
     }
 
     fn in_blackout(&self, now: Instant, host: usize) -> bool {

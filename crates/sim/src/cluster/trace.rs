@@ -1,21 +1,20 @@
-//! A run told to people: the state at its end and the last things that happened, frames decoded.
-
-use std::fmt::Write as _;
+//! What happens, told to people, with frames decoded.
 
 use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message};
 
 use super::*;
 
 /// What happens, but for what the lines around it tell already.
-pub(super) fn happening(happening: &Happening) -> Option<String> {
+pub(super) fn happening<P: std::fmt::Debug>(happening: &Happening<P>) -> Option<String> {
     match happening {
-        Happening::Input { host, input } => Some(match &**input {
-            Input::Frame(f, _) => format!("host {host} <- host {}: {}", f.from, frame(&f.header, f.payload_len)),
+        Happening::Input { host, input } => Some(match input {
+            Input::Frame(f) => format!("host {host} <- host {}: {}", f.from, frame(&f.header, f.payload_len)),
             Input::Datagrams(t, mask) => format!("host {host} <- host {}: {}", t.from, train(t, *mask)),
             input => format!("host {host} <- {input:?}"),
         }),
         Happening::TrainStarts { .. } | Happening::TrainAtSwitch(_) | Happening::FrameAtSwitch(_) => None,
         Happening::FrameLeft { .. } | Happening::Timer { .. } => None,
+        Happening::Own(own) => Some(format!("{own:?}")),
         other => Some(format!("{other:?}")),
     }
 }
@@ -23,9 +22,7 @@ pub(super) fn happening(happening: &Happening) -> Option<String> {
 /// What a service process does.
 pub(super) fn action(host: usize, action: &Action) -> Option<String> {
     Some(match action {
-        Action::Frame { to, header, payload_len, .. } => {
-            format!("host {host} -> host {}: {}", to.0 - sp_id(0).0, frame(header, *payload_len))
-        }
+        Action::Frame(f) => format!("host {host} -> host {}: {}", f.to, frame(&f.header, f.payload_len)),
         Action::Batch(b) => {
             let (source, epoch, chunk) = (b.header.source, b.header.epoch, b.header.chunk);
             let from = format!("{:?}+{}", b.memory.region, b.memory.offset);
@@ -57,35 +54,4 @@ pub(super) fn frame(header: &[u8], payload_len: u32) -> String {
     };
     let urgent = if h.ack_now { " now" } else { "" };
     format!("seq {} ack {}{urgent} {message} payload {payload_len}", h.seq, h.ack)
-}
-
-impl World<'_> {
-    /// What the run looks like now, for people.
-    pub(crate) fn account(&self) -> String {
-        let mut out = String::new();
-        let now = self.queue.now();
-        let _ = writeln!(out, "virtual time {:.6} s", now.0 as f64 / 1e9);
-        for (group, members) in self.progress.iter().enumerate() {
-            let _ = writeln!(out, "group {group}: {members:?}");
-        }
-        for (id, name) in &self.open {
-            let _ = writeln!(out, "open: {id:?} {name:?}");
-        }
-        for (number, host) in self.hosts.iter().enumerate() {
-            let _ = writeln!(
-                out,
-                "host {number}{}: timers {:?}, staging {:?}, batches {}, inbox {}, {:?}",
-                if host.dead { " (dead)" } else { "" },
-                [host.sp.poll_timeout(), host.sp.next_transmit()].map(|at| at.map(|t| t.0 as i128 - now.0 as i128)),
-                host.memory.staged(),
-                host.batches.len(),
-                host.inbox.len(),
-                host.sp.counters(),
-            );
-        }
-        for line in self.trace.iter().flatten() {
-            let _ = writeln!(out, "{line}");
-        }
-        out
-    }
 }

@@ -1,15 +1,18 @@
 //! What the hostile send: messages, frames and datagrams put together from the tape.
 
-use outboard_plan::{Element, Operator, Rank, Reduction};
+use outboard_plan::{Rank, Reduction};
 use outboard_proto::wire::{
     DATAGRAM_HEADER_BYTES, DatagramHeader, FrameHeader, FrameKind, MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, MAX_TERMS,
     Message, Terms,
 };
-use outboard_proto::{CallKind, CollectiveError, Config, GroupHandle, InstanceId, Signature, SpId};
-use outboard_sim::Tape;
-use outboard_sim::sequences::tagged_message;
+use outboard_proto::{CollectiveError, Config, GroupHandle, InstanceId, Signature, SpId};
 
-use super::{FIRST, SECOND, config};
+use super::config;
+use crate::cluster::{handle, sp_id};
+use crate::pattern::Pattern;
+use crate::scenario::CallPlan;
+use crate::sequences::tagged_message;
+use crate::tape::Tape;
 
 /// Whatever the codec makes of the script; what decodes survives encoding.
 pub(super) fn decode(script: &[u8]) {
@@ -23,10 +26,15 @@ pub(super) fn decode(script: &[u8]) {
     }
 }
 
+/// One that is there, as a rule.
+fn sp(tape: &mut Tape<'_>) -> SpId {
+    SpId(sp_id(0).0.wrapping_add(tape.number()))
+}
+
 fn group(tape: &mut Tape<'_>) -> GroupHandle {
     match tape.below(8) {
-        0..=1 => FIRST,
-        2..=6 => SECOND,
+        0..=1 => handle(0),
+        2..=6 => handle(1),
         _ => GroupHandle(tape.number32()),
     }
 }
@@ -34,32 +42,15 @@ fn group(tape: &mut Tape<'_>) -> GroupHandle {
 fn signature(tape: &mut Tape<'_>) -> Signature {
     // Whether there is such a reduction is the decoder's affair; most of these there are.
     let code = u16::from(tape.below(13)) << 8 | u16::from(tape.below(20));
-    let sum = Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI");
-    let reduction = Reduction::from_code(code).unwrap_or(sum);
-    let kind = match tape.below(15) {
-        0 => CallKind::Allgather,
-        1 => CallKind::Broadcast { root: Rank(tape.number32()) },
-        2 => CallKind::Alltoall,
-        3 => CallKind::Allgatherv { sizes: tape.number() },
-        4 => CallKind::Gather { root: Rank(tape.number32()) },
-        5 => CallKind::Scatter { root: Rank(tape.number32()) },
-        6 => return Signature { kind: CallKind::Gatherv { root: Rank(tape.number32()) }, bytes: 0 },
-        7 => CallKind::Reduce { root: Rank(tape.number32()), reduction },
-        8 => CallKind::Allreduce { reduction },
-        9 => CallKind::ReduceScatter { reduction, sizes: tape.number() },
-        10 => CallKind::ReduceScatterBlock { reduction },
-        11 => CallKind::Scan { reduction, inclusive: true },
-        12 => CallKind::Scan { reduction, inclusive: false },
-        13 => return Signature { kind: CallKind::Barrier, bytes: 0 },
-        _ => return Signature { kind: CallKind::Alltoallv, bytes: 0 },
-    };
+    let reduction = Reduction::from_code(code).unwrap_or(super::sum());
+    let all = Pattern::all(tape.number32() as usize, tape.number(), reduction);
     let bytes = match tape.below(4) {
         0 => tape.number(),
         1 => 2500,
         2 => 9000,
         _ => 1000,
     };
-    Signature { kind, bytes }
+    CallPlan::of(all[usize::from(tape.byte()) % all.len()], bytes).signature_of(0, super::GROUPS[1].len())
 }
 
 fn ranges(tape: &mut Tape<'_>) -> Vec<(u32, u32)> {
@@ -87,7 +78,7 @@ fn terms(tape: &mut Tape<'_>) -> Terms {
 }
 
 fn error(tape: &mut Tape<'_>) -> CollectiveError {
-    let (rank, sp) = (Rank(tape.number32()), SpId(tape.number().wrapping_add(8)));
+    let (rank, sp, another) = (Rank(tape.number32()), sp(tape), sp(tape));
     match tape.below(9) {
         8 => CollectiveError::Staging { rank, bytes: tape.number() },
         0 => CollectiveError::RankLost(rank),
@@ -102,21 +93,15 @@ fn error(tape: &mut Tape<'_>) -> CollectiveError {
             CollectiveError::Block { source_rank: rank, sent, destination: Rank(tape.number32()), expected }
         }
         4 => CollectiveError::Protocol(sp),
-        5 => CollectiveError::Configuration {
-            a: sp,
-            a_digest: tape.number(),
-            b: SpId(tape.number().wrapping_add(8)),
-            b_digest: tape.number(),
-        },
+        5 => CollectiveError::Configuration { a: sp, a_digest: tape.number(), b: another, b_digest: tape.number() },
         _ => CollectiveError::HandleTaken(GroupHandle(tape.number32())),
     }
 }
 
 fn fingerprint(tape: &mut Tape<'_>) -> u64 {
-    let [first, second] = [super::group(FIRST, &[10, 11, 10]), super::group(SECOND, &[10, 11, 12, 10])];
     match tape.below(3) {
-        0 => second.spec.fingerprint(),
-        1 => first.spec.fingerprint(),
+        0 => super::spec(1).fingerprint(),
+        1 => super::spec(0).fingerprint(),
         _ => tape.word(),
     }
 }
@@ -138,7 +123,7 @@ fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
     match kind {
         0 => Message::Void,
         1 => {
-            let (step, sp) = (tape.byte(), SpId(tape.number().wrapping_add(10)));
+            let (step, sp) = (tape.byte(), sp(tape));
             let digest = match tape.below(3) {
                 0 => config(false).digest(),
                 1 => config(true).digest(),
