@@ -1,9 +1,9 @@
 //! Where fuzzing begins: scripts in which everybody behaves, so that the fuzzer starts deep in the protocol.
 
-use outboard_plan::goal::{self, Costs};
-use outboard_plan::{
-    AllgatherAlgorithm, BroadcastAlgorithm, Program, ProgramBuilder, Rank, Span, Topology, allgather, broadcast, text,
-};
+use outboard_plan::selection::Collective;
+use outboard_plan::{Arguments, Program, ProgramBuilder, Rank, Span, Topology, program};
+use outboard_plan_tools::goal::{self, Costs};
+use outboard_plan_tools::text;
 
 use outboard_sim::hostile::acts;
 
@@ -102,21 +102,23 @@ pub fn sequences() -> Vec<Vec<u8>> {
 /// Small plans with every kind of step.
 fn small_plans() -> Vec<Vec<Program>> {
     let group = |of: &dyn Fn(Rank) -> Program| (0..3).map(|rank| of(Rank(rank))).collect();
-    let gathered =
-        |algorithm| group(&|rank| allgather(algorithm, &Topology::flat(3), rank, 8, false).expect("a small group"));
+    let flat = Topology::flat(3);
+    let planned = |collective: Collective, algorithm: &str, bytes: u64| {
+        let choice = collective.read(algorithm).expect("an algorithm");
+        let arguments = Arguments { root: Rank(1), ..Arguments::of(&flat, bytes) };
+        group(&|rank| program(choice, &arguments, rank).expect("a small group"))
+    };
     let reduced = group(&|rank| {
         let mut builder = ProgramBuilder::new(rank, 3);
         builder.buffers(8, 8, 0);
         builder.reduce(Span::input(0, 8), Span::output(0, 8), rank.0 == 0, &[]);
         builder.build()
     });
-    let tree = BroadcastAlgorithm::Binomial;
-    let cast = group(&|rank| broadcast(tree, 3, Rank(1), rank, 70_000).expect("a small group"));
     vec![
-        gathered(AllgatherAlgorithm::Ring),
-        gathered(AllgatherAlgorithm::Multicast { chains: 1, subgroups: 2 }),
+        planned(Collective::Allgather, "ring", 8),
+        planned(Collective::Allgather, "multicast:chains=1,subgroups=2", 8),
         reduced,
-        cast,
+        planned(Collective::Broadcast, "binomial", 70_000),
     ]
 }
 

@@ -109,20 +109,11 @@ impl Algorithms {
     }
 }
 
-/// What its algorithm is chosen as.
+/// What its algorithm is chosen as: as what has the same name.
 fn chosen_for(collective: Collective) -> Option<selection::Collective> {
     match collective {
-        Collective::Allgather | Collective::Allgatherv => Some(selection::Collective::Allgather),
-        Collective::Broadcast => Some(selection::Collective::Broadcast),
-        Collective::Reduce => Some(selection::Collective::Reduce),
-        Collective::Allreduce => Some(selection::Collective::Allreduce),
-        Collective::ReduceScatter => Some(selection::Collective::ReduceScatter),
-        Collective::Scan => Some(selection::Collective::Scan),
-        Collective::Barrier => Some(selection::Collective::Barrier),
-        Collective::Alltoall => Some(selection::Collective::Alltoall),
-        Collective::Gather => Some(selection::Collective::Gather),
-        Collective::Scatter => Some(selection::Collective::Scatter),
-        Collective::Alltoallv | Collective::Gatherv | Collective::Scatterv => None,
+        Collective::Allgatherv => Some(selection::Collective::Allgather),
+        even => even.to_string().parse().ok(),
     }
 }
 

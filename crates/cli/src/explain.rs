@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use outboard_plan::goal::{self, Costs};
-use outboard_plan::text;
+use outboard_plan_tools::goal::{self, Costs};
+use outboard_plan_tools::text;
 use outboard_units::Size;
 
 use crate::error::CliError;

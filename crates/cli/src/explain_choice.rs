@@ -99,7 +99,7 @@ fn report(tuning: &Tuning, source: &str, case: &Case, play: bool) -> String {
 }
 
 fn played(tuning: &Tuning, case: &Case, choice: outboard_plan::selection::Choice) -> String {
-    let time = case.played(choice, &tuning.cost).and_then(Result::ok);
+    let time = outboard_plan_tools::played(case, choice, &tuning.cost).and_then(Result::ok);
     time.map_or_else(|| "-".to_owned(), |time| time.to_string())
 }
 

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::Args;
 use outboard_bench::{Layout, Process, parse_sizes};
 use outboard_lab::{Lab, LabSpec};
-use outboard_plan::selection::{Case, Cost, Sample, Tuning, fit};
+use outboard_plan::selection::{Case, Cost, Tuning};
+use outboard_plan_tools::{Sample, factor, fit};
 use outboard_service::settings::read_tuning;
 
 use crate::error::CliError;
@@ -214,7 +215,7 @@ fn report(path: &Path, start: &Tuning, existed: bool, tuned: &Tuning, place: &st
         text += &format!("  {name:<10} {before:>16} {now:>16}{same}\n");
     }
     let off = |cost: &Cost| {
-        let mut factors: Vec<f64> = samples.iter().map(|sample| fit::factor(cost, sample)).collect();
+        let mut factors: Vec<f64> = samples.iter().map(|sample| factor(cost, sample)).collect();
         factors.sort_by(f64::total_cmp);
         factors.get(factors.len() / 2).copied().unwrap_or(1.0)
     };

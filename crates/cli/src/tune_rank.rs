@@ -7,8 +7,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use outboard::{Context, Group};
-use outboard_plan::selection::{Case, Collective, Duration, Sample, Tuning, UnknownCollective};
+use outboard_plan::selection::{Case, Collective, Duration, Tuning, UnknownCollective};
 use outboard_plan::{Element, Operator, Reduction};
+use outboard_plan_tools::Sample;
 use serde::{Deserialize, Serialize};
 
 use crate::error::CliError;

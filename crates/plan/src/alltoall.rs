@@ -11,68 +11,34 @@
 
 mod bruck;
 
-use std::num::NonZeroU32;
+use std::collections::VecDeque;
 
 pub use outboard_call::{Blocks, BlocksError};
-use thiserror::Error;
 
-use crate::algorithm::AlltoallAlgorithm;
+use crate::algorithm::Algorithm;
+use crate::arguments::PlanError;
 use crate::builder::ProgramBuilder;
-use crate::passes;
-use crate::program::{OpId, Program, Rank, Span};
-use crate::verify::{Contract, Piece};
-
-/// Why there is no such exchange.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum AlltoallError {
-    /// The blocks cannot be.
-    #[error(transparent)]
-    Blocks(#[from] BlocksError),
-    /// Sends at a time that are none.
-    #[error("batches of 0 sends: choose at least 1 (`batch` of scatter-destination)")]
-    Batch,
-    /// Bruck's algorithm moves blocks together, which needs one size.
-    #[error("blocks of {first} and of {other} bytes: choose another algorithm than bruck, or one size for all")]
-    Uneven {
-        /// Bytes of the first block.
-        first: u64,
-        /// Bytes of another.
-        other: u64,
-    },
-    /// Blocks on their way need more scratch than can be addressed.
-    #[error("bruck with blocks of {bytes} bytes among {ranks} ranks: choose another algorithm for large blocks")]
-    Scratch {
-        /// Bytes of a block.
-        bytes: u64,
-        /// Ranks of the group.
-        ranks: u32,
-    },
-}
+use crate::program::{Op, OpId, Program, Rank, Span};
 
 /// What `rank` does in an exchange of `blocks` among `ranks` ranks; there is no message where a block is empty.
 ///
 /// # Errors
-/// When the blocks cannot be, or not for this algorithm; see [`AlltoallError`].
-pub fn alltoall(
-    algorithm: AlltoallAlgorithm,
-    ranks: u32,
-    rank: Rank,
-    blocks: &Blocks,
-) -> Result<Program, AlltoallError> {
+/// When the blocks cannot be, or not for this algorithm; see [`PlanError`].
+///
+/// # Panics
+/// When the algorithm is none of an alltoall.
+pub fn alltoall(algorithm: Algorithm, ranks: u32, rank: Rank, blocks: &Blocks) -> Result<Program, PlanError> {
     blocks.check(ranks, rank)?;
     let mut builder = ProgramBuilder::new(rank, ranks);
     let (input, output) = blocks.bytes();
     builder.buffers(input, output, 0);
-    let program = match algorithm {
-        AlltoallAlgorithm::Pull => pull(builder, rank, blocks),
-        AlltoallAlgorithm::Pairwise => pairwise(builder, rank, blocks),
-        AlltoallAlgorithm::ScatterDestination { batch } => {
-            let batch = NonZeroU32::new(batch).ok_or(AlltoallError::Batch)?;
-            passes::ports(pull(builder, rank, blocks), batch)
-        }
-        AlltoallAlgorithm::Bruck => bruck::bruck(builder, rank, blocks)?,
-    };
-    Ok(program)
+    Ok(match algorithm {
+        Algorithm::Pull => pull(builder, rank, blocks),
+        Algorithm::Pairwise { .. } => pairwise(builder, rank, blocks),
+        Algorithm::ScatterDestination { batch } => in_batches(pull(builder, rank, blocks), batch),
+        Algorithm::Bruck { .. } => bruck::bruck(builder, rank, blocks)?,
+        other => unreachable!("{other:?} is no algorithm of an alltoall"),
+    })
 }
 
 fn copy_own(builder: &mut ProgramBuilder, rank: Rank, blocks: &Blocks) {
@@ -100,6 +66,29 @@ fn pull(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program {
     builder.build()
 }
 
+/// The same with at most `batch` messages of data on their way at a time: a send follows the one that is `batch` before it in
+/// the program (GP-8).
+///
+/// Sends then leave in the order of the program. So there must be an order of all messages of the group that every program
+/// keeps, which scatter-destination order is.
+fn in_batches(mut program: Program, batch: u32) -> Program {
+    let batch = batch.max(1) as usize;
+    let mut on_their_way: VecDeque<OpId> = VecDeque::new();
+    for (id, step) in (0..).map(OpId).zip(&mut program.steps) {
+        if !matches!(step.op, Op::Send { .. }) {
+            continue;
+        }
+        if on_their_way.len() == batch {
+            let earlier = on_their_way.pop_front().expect("a batch is not empty");
+            if !step.after.contains(&earlier) {
+                step.after.push(earlier);
+            }
+        }
+        on_their_way.push_back(id);
+    }
+    program
+}
+
 fn pairwise(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program {
     let ranks = blocks.send.len() as u32;
     let partners = |round: u32| match ranks.is_power_of_two() {
@@ -124,21 +113,4 @@ fn pairwise(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program
         before.extend(received);
     }
     builder.build()
-}
-
-/// What an exchange promises to `rank`, for [`crate::verify()`]; `all` are the blocks of every rank.
-///
-/// # Panics
-/// When a rank has no blocks in `all`.
-pub fn contract(rank: Rank, all: &[Blocks]) -> Contract {
-    let mine = &all[rank.0 as usize];
-    let (input_bytes, output_bytes) = mine.bytes();
-    let sources = mine.receive.iter().zip(all).zip(0..);
-    let after = sources.map(|((&span, theirs), source)| Piece {
-        span,
-        source: Rank(source),
-        from: theirs.send[rank.0 as usize].offset,
-    });
-    let own = Piece { span: Span::input(0, input_bytes), source: rank, from: 0 };
-    Contract { input_bytes, output_bytes, before: vec![own], after: after.filter(|p| !p.span.is_empty()).collect() }
 }

@@ -42,7 +42,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outboard_plan::alltoall::Blocks;
-use outboard_plan::{AlltoallAlgorithm, OpId, Rank, Span, alltoall};
+use outboard_plan::{Algorithm, OpId, Rank, Span, alltoall};
 
 use crate::collective::Context;
 use crate::error::CollectiveError;
@@ -261,7 +261,7 @@ impl Exchange {
         let i = cx.members.local(call.rank).expect("the caller checks that the rank is local");
         let blocks = Self::blocks_of(&call, cx.members.ranks()).expect("checked by the caller");
         let ranks = cx.members.ranks();
-        let program = alltoall(AlltoallAlgorithm::Pull, ranks, call.rank, &blocks).expect("checked by the caller");
+        let program = alltoall(Algorithm::Pull, ranks, call.rank, &blocks).expect("checked by the caller");
         let (rank, run) = (call.rank, Box::new(Run::new(program)));
         let before = std::mem::replace(&mut self.locals[i].presence, Presence::Called { call, run });
         let Presence::Absent { wanted } = before else { unreachable!("the group counts the calls of a rank") };

@@ -3,8 +3,10 @@
 use std::fmt::{Display, Write as _};
 
 use outboard_plan::Rank;
-use outboard_plan::core_direct::{self, Lowering, Purpose, QueuePair, RENDEZVOUS_BYTES, Request, Serves, Template};
-use outboard_plan::rounds::Message;
+use outboard_plan_tools::core_direct::{
+    self, Lowering, Purpose, QueuePair, RENDEZVOUS_BYTES, Request, Serves, Template,
+};
+use outboard_plan_tools::rounds::Message;
 use serde::Serialize;
 
 use super::plans::Planned;

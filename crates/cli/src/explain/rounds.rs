@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use outboard_plan::rounds::{Load, Rounds};
+use outboard_plan_tools::rounds::{Load, Rounds};
 
 use super::plans::Planned;
 use super::{Format, json, svg, views};

@@ -1,7 +1,7 @@
 //! What `explain --format json` writes.
 
-use outboard_plan::rounds::{Load, Message, Rounds};
 use outboard_plan::{Op, Program, Span, Step};
+use outboard_plan_tools::rounds::{Load, Message, Rounds};
 use serde::Serialize;
 
 use super::plans::Planned;

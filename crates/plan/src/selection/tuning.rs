@@ -31,7 +31,8 @@ use siphasher::sip::SipHasher13;
 use thiserror::Error;
 use toml::Spanned;
 
-use super::algorithm::{Choice, Collective, UnknownCollective};
+use super::choice::Choice;
+use super::collective::{Collective, UnknownCollective};
 use super::cost::Cost;
 use outboard_units::{Size, UnitError};
 

@@ -2,13 +2,8 @@
 
 use std::sync::LazyLock;
 
-use outboard_plan::alltoall::Blocks;
 use outboard_plan::selection::{Case, Choice, Collective, Tuning};
-use outboard_plan::{
-    AllgatherAlgorithm, AllreduceAlgorithm, BroadcastAlgorithm, Extents, Program, ProgramBuilder, Rank,
-    ReduceAlgorithm, ReduceScatterAlgorithm, Topology, Vector, allgatherv, allreduce, alltoall, broadcast, exscan,
-    gather, reduce, reduce_scatter, scan, scatter,
-};
+use outboard_plan::{Algorithm, Arguments, Extents, PlanError, Program, ProgramBuilder, Rank, Topology, program};
 
 use crate::config::{self, Config};
 use crate::group::Members;
@@ -66,14 +61,7 @@ impl Layout {
         let chosen = tuning.choose(&case).choice;
         let anywhere = matches!(signature.kind, CallKind::Allgatherv { .. });
         let choice = settled(if anywhere { chosen.block_by_block() } else { chosen }, terrain, config);
-        // Others ask for the number of ranks alone.
-        let by_host = matches!(
-            choice,
-            Choice::Allgather(AllgatherAlgorithm::Hierarchical { .. })
-                | Choice::Reduce(ReduceAlgorithm::Chain { .. } | ReduceAlgorithm::Hierarchical { .. })
-                | Choice::Allreduce(AllreduceAlgorithm::Hierarchical { .. })
-                | Choice::ReduceScatter(ReduceScatterAlgorithm::Hierarchical { .. })
-        );
+        let by_host = choice.asks_for_hosts();
         Layout { choice, topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) } }
     }
 
@@ -109,82 +97,32 @@ fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
 /// The choice with what the settings say about multicast: addresses, and chains where the choice leaves them open (MC-8,
 /// MC-10).
 fn settled(choice: Choice, terrain: Terrain<'_>, config: &Config) -> Choice {
-    let subgroups = config.subgroups;
-    match choice {
-        Choice::Allgather(AllgatherAlgorithm::Multicast { chains, .. }) => {
-            let asked = if chains == 0 { config.chains } else { chains };
-            let all = asked == 0 || terrain.service_processes == 1;
-            let chains = if all { terrain.ranks } else { asked.min(terrain.ranks) };
-            Choice::Allgather(AllgatherAlgorithm::Multicast { chains, subgroups })
-        }
-        Choice::Broadcast(BroadcastAlgorithm::Multicast { .. }) => {
-            Choice::Broadcast(BroadcastAlgorithm::Multicast { subgroups })
-        }
-        Choice::Allreduce(AllreduceAlgorithm::ReduceMulticast { .. }) => {
-            Choice::Allreduce(AllreduceAlgorithm::ReduceMulticast { subgroups })
-        }
-        Choice::Allreduce(AllreduceAlgorithm::ReduceScatterMulticast { segment, .. }) => {
-            Choice::Allreduce(AllreduceAlgorithm::ReduceScatterMulticast { subgroups, segment })
-        }
-        other => other,
-    }
+    let asked = match choice.algorithm() {
+        Algorithm::Multicast { chains, .. } if chains > 0 => chains,
+        _ => config.chains,
+    };
+    let all = asked == 0 || terrain.service_processes == 1;
+    choice.spread(if all { terrain.ranks } else { asked.min(terrain.ranks) }, config.subgroups)
 }
 
 impl Layout {
     /// What `rank` does, or what cannot be.
     pub(super) fn program(&self, signature: Signature, extents: &Extents, rank: Rank) -> Result<Program, &'static str> {
-        let ranks = self.topology.ranks();
-        match (self.choice, signature.kind) {
-            (Choice::Allgather(algorithm), _) => {
-                allgatherv(algorithm, &self.topology, rank, extents, false).map_err(|_| "an allgather of these sizes")
-            }
-            (Choice::Broadcast(algorithm), CallKind::Broadcast { root }) => {
-                broadcast(algorithm, ranks, root, rank, signature.bytes).map_err(|_| "a broadcast from this root")
-            }
-            (Choice::Alltoall(algorithm), _) => {
-                let blocks = Blocks::even(ranks, signature.bytes).ok_or("an all-to-all beyond the address space")?;
-                alltoall(algorithm, ranks, rank, &blocks).map_err(|_| "an all-to-all of these sizes")
-            }
-            (Choice::Gather(algorithm), CallKind::Gather { root }) => {
-                gather(algorithm, ranks, root, rank, signature.bytes).map_err(|_| "a gather to this root")
-            }
-            (Choice::Scatter(algorithm), CallKind::Scatter { root }) => {
-                scatter(algorithm, ranks, root, rank, signature.bytes).map_err(|_| "a scatter from this root")
-            }
-            // Behind the ready barrier all have called: what a plan would tell them is known.
-            (Choice::Barrier(_), _) => Ok(ProgramBuilder::new(rank, ranks).build()),
-            (Choice::Reduce(algorithm), CallKind::Reduce { root, .. }) => {
-                let vector = vector(signature)?;
-                reduce(algorithm, &self.topology, root, rank, vector).map_err(|_| "a reduce to this root")
-            }
-            (Choice::Allreduce(algorithm), _) => {
-                allreduce(algorithm, &self.topology, rank, vector(signature)?).map_err(|_| "an allreduce of this size")
-            }
-            (Choice::ReduceScatter(algorithm), _) => {
-                let element = signature.kind.reduction().map_or(1, |reduction| reduction.element().bytes());
-                if !extents.sizes().all(|bytes| bytes.is_multiple_of(element)) {
-                    return Err("a block that ends within an element");
-                }
-                reduce_scatter(algorithm, &self.topology, rank, extents).map_err(|_| "a reduce-scatter of these sizes")
-            }
-            (Choice::Scan(algorithm), CallKind::Scan { inclusive: false, .. }) => {
-                exscan(algorithm, ranks, rank, vector(signature)?).map_err(|_| "a scan of this size")
-            }
-            (Choice::Scan(algorithm), _) => {
-                scan(algorithm, ranks, rank, vector(signature)?).map_err(|_| "a scan of this size")
-            }
-            (Choice::Broadcast(_) | Choice::Reduce(_) | Choice::Gather(_) | Choice::Scatter(_), _) => {
-                unreachable!("chosen for calls with a root")
-            }
+        // Behind the ready barrier all have called: what a plan would tell them is known.
+        if self.choice.collective() == Collective::Barrier {
+            return Ok(ProgramBuilder::new(rank, self.topology.ranks()).build());
         }
+        let arguments = Arguments {
+            root: signature.kind.root().unwrap_or(Rank(0)),
+            extents: Some(extents),
+            element_bytes: signature.kind.reduction().map_or(1, |reduction| reduction.element().bytes()),
+            exclusive: matches!(signature.kind, CallKind::Scan { inclusive: false, .. }),
+            ..Arguments::of(&self.topology, signature.bytes)
+        };
+        program(self.choice, &arguments, rank).map_err(|error| match error {
+            PlanError::Elements { .. } => "a vector or block that ends within an element",
+            PlanError::Rank { .. } => "a rank or root that is not in the group",
+            _ => "a plan for these sizes",
+        })
     }
-}
-
-/// What each rank contributes to a reduction.
-fn vector(signature: Signature) -> Result<Vector, &'static str> {
-    let element_bytes = signature.kind.reduction().map_or(1, |reduction| reduction.element().bytes());
-    if !signature.bytes.is_multiple_of(element_bytes) {
-        return Err("a vector that ends within an element");
-    }
-    Ok(Vector { count: signature.bytes / element_bytes, element_bytes })
 }
