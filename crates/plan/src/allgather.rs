@@ -16,7 +16,7 @@ pub use outboard_call::Extents;
 use crate::algorithm::Algorithm;
 use crate::builder::ProgramBuilder;
 use crate::partition::{chain_of, chain_ranks};
-use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
+use crate::program::{OpId, Program, Rank, Span};
 use crate::topology::Topology;
 
 /// What `rank` does in an allgather of these blocks, by the algorithm among all ranks or so many leaders of each host.
@@ -138,7 +138,7 @@ fn multicast(builder: &mut ProgramBuilder, blocks: Blocks<'_>, chains: u32) {
 mod tests {
     use super::*;
     use crate::algorithm::WHOLE;
-    use crate::program::Op;
+    use crate::program::{MAX_RANKS, Op};
 
     const MULTICAST: Algorithm = Algorithm::Multicast { chains: 1, subgroups: 1 };
     const RING: Algorithm = Algorithm::Ring { segment: WHOLE };

@@ -18,7 +18,7 @@ pub use outboard_call::{Blocks, BlocksError};
 use crate::algorithm::Algorithm;
 use crate::arguments::PlanError;
 use crate::builder::ProgramBuilder;
-use crate::program::{Op, OpId, Program, Rank, Span};
+use crate::program::{Op, OpId, Program, Rank};
 
 /// What `rank` does in an exchange of `blocks` among `ranks` ranks; there is no message where a block is empty.
 ///

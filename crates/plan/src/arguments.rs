@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::algorithm::Algorithm;
 use crate::allgather::{self, Extents};
-use crate::alltoall::{self, BlocksError, Blocks};
+use crate::alltoall::{self, Blocks, BlocksError};
 use crate::barrier;
 use crate::broadcast::{self, MAX_SEGMENTS};
 use crate::combine::{self, Vector};

@@ -33,7 +33,7 @@ pub use alltoall::{BlocksError, alltoall};
 pub use arguments::{Arguments, PlanError, program};
 pub use builder::ProgramBuilder;
 pub use combine::Vector;
+pub use outboard_call::{Element, Operator, Reduction, ReductionError};
 pub use partition::{chain_of, chain_ranks, subgroup_chunks, subgroup_of};
 pub use program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
-pub use outboard_call::{Element, Operator, Reduction, ReductionError};
 pub use topology::Topology;
