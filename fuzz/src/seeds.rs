@@ -5,7 +5,7 @@ use outboard_plan::{Arguments, Program, ProgramBuilder, Rank, Span, Topology, pr
 use outboard_plan_tools::goal::{self, Costs};
 use outboard_plan_tools::text;
 
-use crate::datagrams::acts;
+use outboard_sim::hostile::acts;
 
 /// Scripts for `hostile_datagrams`: both groups made, some collectives carried out, with a hostile act in between.
 #[must_use]
@@ -64,17 +64,17 @@ pub fn rank() -> Vec<Vec<u8>> {
 #[must_use]
 pub fn sequences() -> Vec<Vec<u8>> {
     use outboard_sim::sequences::acts::{
-        CALL, CALL_ALL, DELIVER, DOUBLE, FREE, GRAPH, HEAR, LEAVE, LOSE, MESSAGE, RECORD, WAIT,
+        CALL, CALL_ALL, FREE, GO_ON, GRAPH, HEAR, LEAVE, MESSAGE, RECORD, WAIT,
     };
     let mut seeds = Vec::new();
     for layout in 0..7 {
         for settings in 0..4 {
-            let mut seed = vec![layout, settings, settings % 3, settings % 3, settings % 3];
+            let mut seed = vec![layout, settings, settings % 3, settings % 3, settings % 3, settings, layout];
             for group in 0..2 {
                 seed.extend([GRAPH, group, settings % 3, layout, settings, GRAPH, group, 1, settings, 7]);
-                seed.extend([CALL_ALL, group, 1, 0, CALL_ALL, group, 2, 1, DELIVER, 5, CALL_ALL, group, 0, 1]);
+                seed.extend([CALL_ALL, group, 1, 0, CALL_ALL, group, 2, 1, GO_ON, 40, CALL_ALL, group, 0, 1]);
                 seed.extend([MESSAGE, group, 0, 1, 2, 0xff, 1, 0, MESSAGE, group, 1, 0, 2, 0x90, 1, 1]);
-                seed.extend([LOSE, 0, DOUBLE, 0, DELIVER, 3, 1, 0, 1, WAIT, FREE, group, 0, 0]);
+                seed.extend([GO_ON, 20, WAIT, 2, FREE, group, 0, 0]);
             }
             // Rank 0 sends and receives what rank 1 receives and sends, behind barriers.
             for (rank, first, second) in [(0, 0, 4), (1, 4, 0)] {
@@ -83,16 +83,16 @@ pub fn sequences() -> Vec<Vec<u8>> {
                 seed.extend([CALL, 0, rank, 2, 0]);
             }
             // One that is not ours says something, then does its part in a call of everything, and answers.
-            seed.extend([HEAR, 0, 0, 0, 2, 1, 0, 1, 0, 0, 0, 100, 1, 0, 0, WAIT]);
+            seed.extend([HEAR, 0, 0, 0, 2, 1, 0, 1, 0, 0, 0, 100, 1, 0, 0, WAIT, 1]);
             for call in 0..3 {
-                seed.extend([CALL_ALL, 0, 0, 0, DELIVER, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
+                seed.extend([CALL_ALL, 0, 0, 0, WAIT, 1]);
                 for (rank, asks) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                     seed.extend([HEAR, 2, 0, rank, 0, call, asks].into_iter().chain([0; 40]));
                     seed.extend([HEAR, 3, 0, rank].into_iter().chain([0; 40]));
+                    seed.extend([WAIT, 1]);
                 }
-                seed.push(WAIT);
             }
-            seed.extend([LEAVE, 1, 1, 0, DELIVER, 2, 0, 0, 0]);
+            seed.extend([LEAVE, 1, 1, 0, GO_ON, 9]);
             seeds.push(seed);
         }
     }

@@ -49,7 +49,7 @@ pub use fft::{FftOptions, FftReport, FftRow, render_fft_table, run_fft};
 pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System};
 pub use layout::Layout;
 pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
-pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, parse_size, parse_sizes};
+pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, parse_sizes};
 pub use ours::{Outboard, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
 pub use recorded::{

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use outboard_plan_tools::goal::{self, Costs};
 use outboard_plan_tools::text;
+use outboard_units::Size;
 
 use crate::error::CliError;
 use crate::explain_choice::{self, ChoiceArgs};
@@ -57,7 +58,7 @@ pub(crate) struct PlanArgs {
     ranks: Option<u32>,
     /// Bytes of a rank's block, or of the whole where there are no blocks; 1K by default
     #[arg(long)]
-    size: Option<String>,
+    size: Option<Size>,
     /// Bytes of an element of a reduction; 8 by default
     #[arg(long)]
     element_bytes: Option<u64>,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use outboard_plan::selection::{Because, Candidate, Case, Chosen, Collective, Rule, Size, Terms, Tuning, WORTH};
-use outboard_service::settings::{Bytes, read_tuning};
+use outboard_service::settings::read_tuning;
 
 use crate::error::CliError;
 
@@ -28,7 +28,7 @@ pub(crate) struct ChoiceArgs {
     hosts: Option<u32>,
     /// Bytes of the vector, of the root, or of each rank's block
     #[arg(long, default_value = "0")]
-    size: Bytes,
+    size: Size,
     /// Tuning file of the daemons
     #[arg(long, env = "OUTBOARD_TUNING")]
     tuning: Option<PathBuf>,

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use outboard_lab::{Lab, LabSpec, LabSummary, LinkLimits, Loss, LossOf, PortCounters};
+use outboard_units::Rate;
 
 use crate::error::CliError;
 
@@ -59,8 +60,8 @@ pub(crate) struct LinkArgs {
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
     /// Rate of the links between hosts and DPUs, such as 8gbit; by default four times that of the others
-    #[arg(long, value_parser = LinkLimits::parse_rate)]
-    pcie: Option<u64>,
+    #[arg(long)]
+    pcie: Option<Rate>,
     /// Random loss in the switch, such as 5%
     #[arg(long)]
     loss: Option<String>,
@@ -80,7 +81,7 @@ impl LinkArgs {
         let loss = self.loss.as_deref().map(|text| Loss::parse(text, self.of)).transpose().map_err(wrong)?;
         let spec = match (self.pcie, spec.pcie()) {
             (None, _) => spec,
-            (Some(rate), Some(_)) => spec.with_dpus(Some(rate)).map_err(wrong)?,
+            (Some(rate), Some(_)) => spec.with_dpus(Some(rate.in_bits_per_second())).map_err(wrong)?,
             (Some(_), None) => return Err(CliError::Failed(format!("--pcie needs DPUs; ask for a lab {spec}+dpu"))),
         };
         Ok(spec.with_mtu(self.mtu).map_err(wrong)?.with_loss(loss))

@@ -19,7 +19,6 @@ use outboard_lab::{Lab, Node};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
-use outboard_service::settings::Seconds;
 use outboard_service::statistics::Report;
 
 use crate::error::CliError;
@@ -54,10 +53,10 @@ pub(crate) struct DaemonArgs {
     /// Daemons on each host, which share its ranks (SP-8).
     #[arg(skip)]
     pub(crate) service_processes: ServiceProcesses,
-    /// Seconds after which a collective in flight is reported, with the ranks that have not called it; 0 for never; 30
-    /// by default
-    #[arg(long)]
-    pub(crate) watchdog: Option<Seconds>,
+    /// Seconds after which a collective in flight is reported, with the ranks that have not called it; 0 for never; 30 by
+    /// default
+    #[arg(long, value_parser = outboard_units::Duration::seconds)]
+    pub(crate) watchdog: Option<Duration>,
     /// Tuning file of the daemons, as written by `outboard tune`
     #[arg(long, env = "OUTBOARD_TUNING")]
     pub(crate) tuning: Option<PathBuf>,
@@ -85,7 +84,7 @@ impl DaemonArgs {
             command.arg("--tuning").arg(tuning);
         }
         if let Some(watchdog) = self.watchdog {
-            command.arg("--watchdog").arg(watchdog.to_string());
+            command.arg("--watchdog").arg(watchdog.as_secs_f64().to_string());
         }
     }
 }

@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify;
 
 /// How the daemon's log marks the lines.
-const MARK: &str = " outboard_service::overdue: ";
+const MARK: &str = " outboard_service::telemetry::overdue: ";
 /// The most collectives for which the reporting host is remembered.
 const MOST_TOLD: usize = 1024;
 

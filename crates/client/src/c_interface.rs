@@ -6,7 +6,7 @@
 
 use crate::context::{Context, lock};
 use crate::error::Error;
-use crate::group::{BlockList, Contribution, Group, deadline};
+use crate::group::{BlockList, Contribution, Destination, Group, deadline};
 use crate::request::{Request, wait_some};
 use outboard_shm::attach::OFFER_BYTES;
 use outboard_shm::fork::ForkGuard;
@@ -19,10 +19,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{LazyLock, Mutex, TryLockError};
 use std::time::Duration;
-
-mod reductions;
-mod rooted;
-mod tagged;
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
@@ -114,6 +110,10 @@ fn contribution(send: *const c_void) -> Contribution {
     if is_in_place(send) { Contribution::InPlace } else { Contribution::At(send.cast()) }
 }
 
+fn destination(receive: *mut c_void) -> Destination {
+    if is_in_place(receive) { Destination::InPlace } else { Destination::At(receive.cast()) }
+}
+
 /// Posts and hands the request out.
 ///
 /// # Safety
@@ -132,14 +132,41 @@ unsafe fn post(
     })
 }
 
-/// Whether a group offloads something; none offloads nothing.
-///
-/// # Safety
-/// `group` is NULL or as the header asks.
-unsafe fn offloads(group: *const Group, asked: impl FnOnce(&Group) -> bool) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { group.as_ref() }.is_some_and(asked).into()
+/// Functions that say whether a group offloads something; none offloads nothing.
+macro_rules! offloads {
+    ($(extern $abi:literal fn $name:ident($($bytes:ident)?) => $asked:ident;)+) => {
+        $(#[unsafe(no_mangle)]
+        unsafe extern $abi fn $name(group: *const Group $(, $bytes: u64)?) -> c_int {
+            // SAFETY: NULL or a group, as the header asks.
+            unsafe { group.as_ref() }.is_some_and(|group| group.$asked($($bytes)?)).into()
+        })+
+    };
 }
+
+offloads! {
+    extern "C" fn outboard_group_offloads_allgather(bytes_per_rank) => offloads_allgather;
+    extern "C" fn outboard_group_offloads_broadcast(bytes) => offloads_broadcast;
+    extern "C" fn outboard_group_offloads_allgatherv(total_bytes) => offloads_allgatherv;
+    extern "C" fn outboard_group_offloads_alltoall(bytes_per_pair) => offloads_alltoall;
+    extern "C" fn outboard_group_offloads_alltoallv() => offloads_alltoallv;
+    extern "C" fn outboard_group_offloads_gather(bytes_per_rank) => offloads_gather;
+    extern "C" fn outboard_group_offloads_barrier() => offloads_barrier;
+    extern "C" fn outboard_group_offloads_reduction(bytes) => offloads_reduction;
+}
+
+/// Functions that post on a group, with the arguments between group and request.
+macro_rules! posts {
+    ($(extern $abi:literal fn $name:ident($($argument:ident: $type:ty),*) => |$group:ident| $post:expr;)+) => {
+        $(#[unsafe(no_mangle)]
+        unsafe extern $abi fn $name(group: *mut Group, $($argument: $type,)* request: *mut *mut Request) -> c_int {
+            // SAFETY: as the header asks, of the handles, the lists and the buffers.
+            unsafe { crate::c_interface::post(group, request, |$group| $post) }
+        })+
+    };
+}
+
+mod reductions;
+mod tagged;
 
 fn limit(timeout_ms: c_int) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
@@ -324,48 +351,6 @@ unsafe extern "C" fn outboard_group_deadline(group: *mut Group, seconds: f64) ->
     enter(|| unsafe { borrow(group, "group")?.set_deadline(deadline("seconds", seconds)?) })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_offloads_allgather(group: *const Group, bytes_per_rank: u64) -> c_int {
-    // SAFETY: as the header asks.
-    unsafe { offloads(group, |group| group.offloads_allgather(bytes_per_rank)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_iallgather(
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    bytes_per_rank: u64,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handle and of the buffers.
-    unsafe { post(group, request, |group| group.iallgather(contribution(send), receive.cast(), bytes_per_rank)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_offloads_broadcast(group: *const Group, bytes: u64) -> c_int {
-    // SAFETY: as the header asks.
-    unsafe { offloads(group, |group| group.offloads_broadcast(bytes)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_ibroadcast(
-    group: *mut Group,
-    buffer: *mut c_void,
-    bytes: u64,
-    root: u32,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handle and of the buffer.
-    unsafe { post(group, request, |group| group.ibroadcast(root, buffer.cast(), bytes)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_offloads_allgatherv(group: *const Group, total_bytes: u64) -> c_int {
-    // SAFETY: as the header asks.
-    unsafe { offloads(group, |group| group.offloads_allgatherv(total_bytes)) }
-}
-
 /// A list with an entry for each of `ranks`.
 ///
 /// # Safety
@@ -389,69 +374,69 @@ unsafe fn block_list<'a>(ranks: u32, bytes: Named, offsets: Named) -> Result<Blo
     Ok(BlockList { bytes: bytes?, offsets: offsets? })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_iallgatherv(
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    bytes: *const u64,
-    offsets: *const u64,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the lists and of the blocks.
-    unsafe {
-        post(group, request, |group| {
-            let received = block_list(group.size()?, (bytes, "bytes"), (offsets, "offsets"))?;
-            group.iallgatherv(contribution(send), receive.cast(), received)
-        })
+/// The blocks of all ranks, which only the root gives.
+///
+/// # Safety
+/// On the root the lists are NULL or have an entry for every rank, as the header asks.
+unsafe fn blocks<'a>(group: &Group, root: u32, bytes: Named, offsets: Named) -> Result<Option<BlockList<'a>>, Error> {
+    if group.rank()? != root {
+        return Ok(None);
     }
+    // SAFETY: the caller's promise.
+    unsafe { block_list(group.size()?, bytes, offsets) }.map(Some)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_offloads_alltoall(group: *const Group, bytes_per_pair: u64) -> c_int {
-    // SAFETY: as the header asks.
-    unsafe { offloads(group, |group| group.offloads_alltoall(bytes_per_pair)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_offloads_alltoallv(group: *const Group) -> c_int {
-    // SAFETY: as the header asks.
-    unsafe { offloads(group, Group::offloads_alltoallv) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_ialltoall(
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    bytes_per_pair: u64,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handle and of the buffers.
-    unsafe { post(group, request, |group| group.ialltoall(send.cast(), receive.cast(), bytes_per_pair)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_ialltoallv(
-    group: *mut Group,
-    send: *const c_void,
-    send_bytes: *const u64,
-    send_offsets: *const u64,
-    receive: *mut c_void,
-    receive_bytes: *const u64,
-    receive_offsets: *const u64,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the lists and of the blocks.
-    unsafe {
-        post(group, request, |group| {
-            let ranks = group.size()?;
-            let sent = block_list(ranks, (send_bytes, "send_bytes"), (send_offsets, "send_offsets"))?;
-            let offsets = (receive_offsets, "receive_offsets");
-            let received = block_list(ranks, (receive_bytes, "receive_bytes"), offsets)?;
-            group.ialltoallv((send.cast(), sent), (receive.cast(), received))
-        })
-    }
+posts! {
+    extern "C" fn outboard_ibarrier() => |group| group.ibarrier();
+    extern "C" fn outboard_iallgather(send: *const c_void, receive: *mut c_void, bytes_per_rank: u64) => |group| {
+        group.iallgather(contribution(send), receive.cast(), bytes_per_rank)
+    };
+    extern "C" fn outboard_ibroadcast(buffer: *mut c_void, bytes: u64, root: u32) => |group| {
+        group.ibroadcast(root, buffer.cast(), bytes)
+    };
+    extern "C" fn outboard_iallgatherv(
+        send: *const c_void, receive: *mut c_void, bytes: *const u64, offsets: *const u64
+    ) => |group| {
+        let received = block_list(group.size()?, (bytes, "bytes"), (offsets, "offsets"))?;
+        group.iallgatherv(contribution(send), receive.cast(), received)
+    };
+    extern "C" fn outboard_ialltoall(send: *const c_void, receive: *mut c_void, bytes_per_pair: u64) => |group| {
+        group.ialltoall(send.cast(), receive.cast(), bytes_per_pair)
+    };
+    extern "C" fn outboard_ialltoallv(
+        send: *const c_void, send_bytes: *const u64, send_offsets: *const u64,
+        receive: *mut c_void, receive_bytes: *const u64, receive_offsets: *const u64
+    ) => |group| {
+        let ranks = group.size()?;
+        let sent = block_list(ranks, (send_bytes, "send_bytes"), (send_offsets, "send_offsets"))?;
+        let offsets = (receive_offsets, "receive_offsets");
+        let received = block_list(ranks, (receive_bytes, "receive_bytes"), offsets)?;
+        group.ialltoallv((send.cast(), sent), (receive.cast(), received))
+    };
+    extern "C" fn outboard_igather(
+        send: *const c_void, receive: *mut c_void, bytes_per_rank: u64, root: u32
+    ) => |group| {
+        group.igather(root, contribution(send), receive.cast(), bytes_per_rank)
+    };
+    extern "C" fn outboard_iscatter(
+        send: *const c_void, receive: *mut c_void, bytes_per_rank: u64, root: u32
+    ) => |group| {
+        group.iscatter(root, send.cast(), destination(receive), bytes_per_rank)
+    };
+    extern "C" fn outboard_igatherv(
+        send: *const c_void, send_bytes: u64,
+        receive: *mut c_void, receive_bytes: *const u64, receive_offsets: *const u64, root: u32
+    ) => |group| {
+        let received = blocks(group, root, (receive_bytes, "receive_bytes"), (receive_offsets, "receive_offsets"))?;
+        group.igatherv(root, (contribution(send), send_bytes), (receive.cast(), received))
+    };
+    extern "C" fn outboard_iscatterv(
+        send: *const c_void, send_bytes: *const u64, send_offsets: *const u64,
+        receive: *mut c_void, receive_bytes: u64, root: u32
+    ) => |group| {
+        let sent = blocks(group, root, (send_bytes, "send_bytes"), (send_offsets, "send_offsets"))?;
+        group.iscatterv(root, (send.cast(), sent), (destination(receive), receive_bytes))
+    };
 }
 
 #[unsafe(no_mangle)]

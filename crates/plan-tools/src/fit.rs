@@ -4,7 +4,8 @@
 //! errors, because short calls count as much as long ones, and of parameters that are not negative. What the calls do not
 //! tell stays as it was. Whoever measures writes the result down for all, so floating-point numbers do no harm here.
 
-use outboard_plan::selection::{Case, Choice, Cost, Duration, Rate, terms};
+use outboard_plan::selection::{Case, Choice, Cost, terms};
+use outboard_units::{Duration, Rate};
 
 /// How long a call took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

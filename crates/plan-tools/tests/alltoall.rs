@@ -4,7 +4,7 @@ mod support;
 
 use outboard_plan::algorithm::WHOLE;
 use outboard_plan::alltoall::Blocks;
-use outboard_plan::{Algorithm, AlltoallError, Op, PlanError, Program, Rank, Span, alltoall};
+use outboard_plan::{Algorithm, BlocksError, Op, PlanError, Program, Rank, Span, alltoall};
 use outboard_plan_tools::{exchange, verify};
 use proptest::prelude::*;
 
@@ -154,8 +154,8 @@ fn algorithms_refuse_what_does_not_fit_them() {
 #[test]
 fn nonsense_is_refused_by_name() {
     let even = Blocks::even(3, 4).unwrap();
-    assert_eq!(even.check(4, Rank(0)), Err(AlltoallError::Count { send: 3, receive: 3, ranks: 4 }));
-    assert_eq!(even.check(3, Rank(3)), Err(AlltoallError::Ranks { rank: Rank(3), ranks: 3 }));
+    assert_eq!(even.check(4, Rank(0)), Err(BlocksError::Count { send: 3, receive: 3, ranks: 4 }));
+    assert_eq!(even.check(3, Rank(3)), Err(BlocksError::Ranks { rank: Rank(3), ranks: 3 }));
     assert_eq!(Blocks::even(3, u64::MAX / 2), None);
     let mut own = even.clone();
     own.receive[1].len = 3;
@@ -163,5 +163,5 @@ fn nonsense_is_refused_by_name() {
     assert_eq!(error.to_string(), "rank 1 sends itself 4 bytes and receives 3 from itself: make both equal");
     let mut far = even;
     far.send[2].offset = u64::MAX;
-    assert_eq!(far.check(3, Rank(0)), Err(AlltoallError::Range { offset: u64::MAX, len: 4 }));
+    assert_eq!(far.check(3, Rank(0)), Err(BlocksError::Range { offset: u64::MAX, len: 4 }));
 }

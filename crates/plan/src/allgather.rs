@@ -11,96 +11,13 @@
 mod exchange;
 mod hierarchical;
 
-use std::sync::Arc;
+pub use outboard_call::Extents;
 
 use crate::algorithm::Algorithm;
 use crate::builder::ProgramBuilder;
 use crate::partition::{chain_of, chain_ranks};
-use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
+use crate::program::{OpId, Program, Rank, Span};
 use crate::topology::Topology;
-
-/// How large the blocks of all ranks are, and where each lies in `Output`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Extents(Sizes);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Sizes {
-    Even {
-        ranks: u32,
-        bytes: u64,
-    },
-    /// Where each block begins, and the end of the last.
-    Uneven(Arc<[u64]>),
-}
-
-impl Extents {
-    /// Blocks of `bytes` each; `None` where they exceed 64 bits together.
-    #[must_use]
-    pub fn even(ranks: u32, bytes: u64) -> Option<Extents> {
-        bytes.checked_mul(ranks.into())?;
-        Some(Extents(Sizes::Even { ranks, bytes }))
-    }
-
-    /// Blocks of these bytes, by rank; `None` where they exceed 64 bits together or are of more than [`MAX_RANKS`].
-    #[must_use]
-    pub fn uneven(bytes: impl IntoIterator<Item = u64>) -> Option<Extents> {
-        let mut starts = vec![0u64];
-        for bytes in bytes {
-            starts.push(starts.last()?.checked_add(bytes)?);
-        }
-        (starts.len() <= MAX_RANKS as usize + 1).then(|| Extents(Sizes::Uneven(starts.into())))
-    }
-
-    /// How many blocks there are.
-    #[must_use]
-    pub fn ranks(&self) -> u32 {
-        match &self.0 {
-            Sizes::Even { ranks, .. } => *ranks,
-            Sizes::Uneven(starts) => starts.len() as u32 - 1,
-        }
-    }
-
-    /// Where the block of `rank` lies in `Output`.
-    ///
-    /// # Panics
-    /// When there is no such rank.
-    #[must_use]
-    pub fn block(&self, rank: Rank) -> Span {
-        match &self.0 {
-            Sizes::Even { ranks, bytes } => {
-                assert!(rank.0 < *ranks, "{rank} of {ranks}");
-                Span::output(u64::from(rank.0) * bytes, *bytes)
-            }
-            Sizes::Uneven(starts) => {
-                let (start, end) = (starts[rank.0 as usize], starts[rank.0 as usize + 1]);
-                Span::output(start, end - start)
-            }
-        }
-    }
-
-    /// The rank in whose block byte `offset` of `Output` lies.
-    #[must_use]
-    pub fn rank_at(&self, offset: u64) -> Rank {
-        match &self.0 {
-            Sizes::Even { bytes, .. } => Rank((offset / (*bytes).max(1)) as u32),
-            Sizes::Uneven(starts) => Rank(starts.partition_point(|start| *start <= offset) as u32 - 1),
-        }
-    }
-
-    /// Bytes of all blocks together.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        match &self.0 {
-            Sizes::Even { ranks, bytes } => u64::from(*ranks) * bytes,
-            Sizes::Uneven(starts) => *starts.last().expect("there is always an end"),
-        }
-    }
-
-    /// Bytes of each block, by rank.
-    pub fn sizes(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.ranks()).map(|rank| self.block(Rank(rank)).len)
-    }
-}
 
 /// What `rank` does in an allgather of these blocks, by the algorithm among all ranks or so many leaders of each host.
 ///
@@ -221,7 +138,7 @@ fn multicast(builder: &mut ProgramBuilder, blocks: Blocks<'_>, chains: u32) {
 mod tests {
     use super::*;
     use crate::algorithm::WHOLE;
-    use crate::program::Op;
+    use crate::program::{MAX_RANKS, Op};
 
     const MULTICAST: Algorithm = Algorithm::Multicast { chains: 1, subgroups: 1 };
     const RING: Algorithm = Algorithm::Ring { segment: WHOLE };
@@ -236,16 +153,6 @@ mod tests {
         for algorithm in [RING, Algorithm::Multicast { chains: 5, subgroups: 3 }] {
             assert!(even(algorithm, 9, 4, 0, false).steps.is_empty());
         }
-    }
-
-    #[test]
-    fn every_byte_belongs_to_one_block() {
-        let extents = Extents::uneven([0, 3, 0, 0, 2, 0]).unwrap();
-        assert_eq!((0..extents.total()).map(|at| extents.rank_at(at).0).collect::<Vec<_>>(), [1, 1, 1, 4, 4]);
-        assert_eq!(extents.sizes().collect::<Vec<_>>(), [0, 3, 0, 0, 2, 0]);
-        let even = Extents::even(3, 2).unwrap();
-        assert_eq!((0..6).map(|at| even.rank_at(at).0).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2]);
-        assert_eq!(Extents::uneven([u64::MAX, 1]), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::algorithm::Algorithm;
 use crate::allgather::{self, Extents};
-use crate::alltoall::{self, AlltoallError, Blocks};
+use crate::alltoall::{self, Blocks, BlocksError};
 use crate::barrier;
 use crate::broadcast::{self, MAX_SEGMENTS};
 use crate::combine::{self, Vector};
@@ -113,7 +113,7 @@ pub enum PlanError {
     },
     /// Blocks that cannot be exchanged.
     #[error(transparent)]
-    Exchange(#[from] AlltoallError),
+    Exchange(#[from] BlocksError),
 }
 
 impl<'a> Arguments<'a> {

@@ -4,25 +4,7 @@
 
 use std::fmt;
 
-use crate::program::{Buffer, Op, OpId, Program, Span, Step};
-
-impl fmt::Display for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Buffer::Input => "input",
-            Buffer::Output => "output",
-            Buffer::Scratch => "scratch",
-        })
-    }
-}
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // 128 bits: an unverified span may end beyond 64.
-        let end = u128::from(self.offset) + u128::from(self.len);
-        write!(f, "{}[{}..{}]", self.buffer, self.offset, end)
-    }
-}
+use crate::program::{Op, OpId, Program, Span, Step};
 
 impl fmt::Display for OpId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -156,16 +156,16 @@ impl Instance {
         }
     }
 
-    /// Whom there may be repairs for.
-    pub(crate) fn bulk_target(&self, members: &Members) -> Option<SpId> {
+    /// Whether there may be repairs for the right neighbour.
+    pub(crate) fn has_repair(&self) -> bool {
         match self {
-            Instance::Collective(collective) => collective.bulk_target(members),
-            Instance::Exchange(_) | Instance::Unsized(_) => None,
+            Instance::Collective(collective) => collective.has_repair(),
+            Instance::Exchange(_) | Instance::Unsized(_) => false,
         }
     }
 
     /// The next repair for `to`, when there is any. Asked while its link has room.
-    pub(crate) fn next_bulk(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
+    pub(crate) fn next_repair(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
         match self {
             Instance::Collective(collective) => collective.next_repair(cx, to),
             Instance::Exchange(_) | Instance::Unsized(_) => None,

@@ -40,8 +40,8 @@ pub use config::Config;
 pub use error::{CollectiveError, GroupError};
 pub use ids::{CallId, Channel, GroupHandle, HostId, InstanceId, Instant, SpId, StagingId};
 pub use interface::{
-    Call, CallKind, Class, Counters, Event, GroupSpec, InFlight, MemRef, Member, Moves, MulticastBatch, Order, Pairs,
-    Reach, ReceivedDatagram, Region, Signature, Sizes, Step, TaggedCall, Transmit, sizes_digest,
+    Call, CallKind, Class, Counters, Event, FrameBytes, GroupSpec, InFlight, MemRef, Member, Moves, MulticastBatch,
+    Order, Pairs, Payload, Reach, ReceivedDatagram, Region, Signature, Sizes, Step, TaggedCall, Transmit, sizes_digest,
 };
 pub use messaging::{MAX_RECORDINGS, MAX_STEPS, RecordError, Recording};
 pub use overdue::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT, Overdue};

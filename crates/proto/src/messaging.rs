@@ -73,8 +73,8 @@ pub(crate) struct Messaging {
     calls: BTreeMap<CallId, Active>,
     /// Calls that may have something ready.
     ready: VecDeque<CallId>,
-    /// Has a place among those who take turns with the links.
-    pub(crate) takes_turns: bool,
+    /// How many calls of recordings have not begun.
+    behind: usize,
 }
 
 /// The program of a single message.
@@ -94,7 +94,7 @@ fn single(call: &Call, what: TaggedCall, ranks: u32) -> Program {
 impl Messaging {
     /// Calls that have not ended.
     pub(crate) fn in_flight(&self) -> usize {
-        self.calls.len() + self.recordings.values().map(|recorded| recorded.behind.len()).sum::<usize>()
+        self.calls.len() + self.behind
     }
 
     /// The rank whose call this is.
@@ -179,6 +179,7 @@ impl Messaging {
         if let TaggedCall::Recorded { recording } = what {
             let recorded = self.recordings.get_mut(&(call.rank, recording)).expect("the caller has looked");
             recorded.behind.push_back(call.clone());
+            self.behind += 1;
             if !recorded.running {
                 self.begin_next(cx, call.rank, recording);
             }
@@ -195,6 +196,7 @@ impl Messaging {
         let next = recorded.behind.pop_front();
         recorded.running = next.is_some();
         let Some(call) = next else { return };
+        self.behind -= 1;
         recorded.calls += 1;
         let (count, what) = (recorded.calls, (recorded.recording.clone(), recorded.ordinals.clone()));
         self.begin(cx, call, Some((number, count)), what);
@@ -270,7 +272,8 @@ impl Messaging {
         let recordings = std::mem::take(&mut self.recordings);
         let (of_rank, of_others): (BTreeMap<_, _>, _) = recordings.into_iter().partition(|((of, _), _)| *of == rank);
         self.recordings = of_others;
-        let behind = of_rank.into_values().flat_map(|recorded| recorded.behind);
+        let behind: Vec<Call> = of_rank.into_values().flat_map(|recorded| recorded.behind).collect();
+        self.behind -= behind.len();
         let running: Vec<CallId> =
             self.calls.iter().filter(|(_, active)| active.call.rank == rank).map(|(id, _)| *id).collect();
         let running: Vec<Call> = running.iter().filter_map(|id| self.calls.remove(id)).map(|a| a.call).collect();

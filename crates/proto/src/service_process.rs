@@ -5,7 +5,7 @@
 //! control messages first, then bulk where links have room, then multicast as fast as the pacer allows; groups take turns
 //! with both ([`turns`]).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,13 +16,14 @@ use crate::error::CollectiveError;
 use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
 use crate::instance::Instance;
 use crate::interface::{Call, Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, ReceivedDatagram, Transmit};
-use crate::link::{Link, Received, Tagged};
+use crate::link::{Acked, Owner, Received, Tagged};
 use crate::messaging::{RecordError, Recording};
 use crate::outbox::Outbox;
-use crate::pacing::{Company, Pace, Pacer, Smallness};
+use crate::pacing::{Contention, Pace, Pacer, SmallCalls};
 use crate::wire::{FrameHeader, Message};
 
 mod datagrams;
+mod deadlines;
 mod groups;
 mod messaging;
 mod overdue;
@@ -30,14 +31,14 @@ mod peers;
 mod sizes;
 mod turns;
 
-use groups::{Group, Unmade};
-use peers::Peer;
+use groups::{FailedGroup, Group};
+use peers::Peers;
 use turns::{Load, Turns};
 
 /// Multicast batches in the hands of the driver at once.
 const MAX_BATCHES: usize = 16;
 /// Messages of one peer kept for groups that no local rank has asked for yet: one that floods us harms no other's groups.
-const MAX_STRANGERS: usize = 4096;
+const MAX_EARLY: usize = 4096;
 /// Ended groups that are remembered, so that late messages for them are not kept and late ranks are told.
 const MAX_RETIRED: usize = 4096;
 
@@ -48,16 +49,19 @@ pub struct ServiceProcess {
     config: Config,
     out: Outbox,
     groups: BTreeMap<GroupHandle, Group>,
-    peers: BTreeMap<SpId, Peer>,
-    /// Whom the last frame went to.
-    sent_to: SpId,
+    peers: Peers,
+    /// What the last frame acknowledged. Kept for its memory.
+    acked: Vec<Acked>,
     channels: BTreeMap<Channel, u32>,
     /// Messages for groups that are not known here yet, by sender, in order.
-    strangers: BTreeMap<SpId, VecDeque<Message>>,
+    early: BTreeMap<SpId, VecDeque<Message>>,
     retired: VecDeque<GroupHandle>,
-    unmade: VecDeque<Unmade>,
-    lost_peers: VecDeque<SpId>,
+    failed_groups: VecDeque<FailedGroup>,
     turns: Turns,
+    /// Calls of messages and recordings in flight.
+    messages: usize,
+    /// Groups that have some.
+    messaging_groups: usize,
     batches: BTreeMap<u64, Batch>,
     next_token: u64,
     pacer: Pacer,
@@ -80,14 +84,15 @@ impl ServiceProcess {
             id,
             out: Outbox::new(&config),
             groups: BTreeMap::new(),
-            peers: BTreeMap::new(),
-            sent_to: id,
+            peers: Peers::new(id),
+            acked: Vec::new(),
             channels: BTreeMap::new(),
-            strangers: BTreeMap::new(),
+            early: BTreeMap::new(),
             retired: VecDeque::new(),
-            unmade: VecDeque::new(),
-            lost_peers: VecDeque::new(),
-            turns: Turns::new(Smallness::new(&config)),
+            failed_groups: VecDeque::new(),
+            turns: Turns::new(SmallCalls::new(&config)),
+            messages: 0,
+            messaging_groups: 0,
             batches: BTreeMap::new(),
             next_token: seed | 1,
             pacer: Pacer::new(config.link_rate, config.switch_queue),
@@ -110,15 +115,15 @@ impl ServiceProcess {
     /// What it has counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let retransmissions = self.peers.values().map(|p| p.link.retransmissions()).sum();
-        Counters { link_retransmissions: retransmissions, ..self.out.counters }
+        Counters { link_retransmissions: self.peers.retransmissions(), ..self.out.counters }
     }
 
     /// Groups, collectives in flight, and messages queued on links: what a test of bounds looks at.
     #[must_use]
     pub fn load(&self) -> (usize, usize, usize) {
-        let collectives = self.groups.values().map(Group::in_flight).sum();
-        (self.groups.len(), collectives, self.peers.values().map(Peer::backlog).sum())
+        // The messages of a group, while there are any, are one of those in turn.
+        let collectives = self.turns.len() - self.messaging_groups + self.messages;
+        (self.groups.len(), collectives, self.peers.backlog())
     }
 
     /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks.
@@ -178,18 +183,15 @@ impl ServiceProcess {
             Ok(decoded) => decoded,
             Err(_) => return self.out.violation(Some(from), "a malformed frame"),
         };
-        if self.is_lost(from) {
+        if self.peers.is_lost(from) {
             return;
         }
-        let peer = self.peers.entry(from).or_insert_with(|| Peer::unknown(now, &self.config));
-        peer.wake();
-        let mut acked = Vec::new();
-        let received = peer.link.handle(now, &frame, body, &mut acked);
-        let message = match received {
+        let mut acked = std::mem::take(&mut self.acked);
+        let message = match self.peers.handle_frame((now, &self.config), from, (&frame, body), &mut acked) {
             Received::Nothing => None,
             Received::Message(body) => Some(Message::decode(body)),
         };
-        for tag in acked {
+        for tag in acked.drain(..).filter_map(|acked| acked.tag) {
             match tag.what {
                 Tagged::Message { number } => {
                     if let Some(g) = self.groups.get_mut(&tag.group) {
@@ -200,6 +202,7 @@ impl ServiceProcess {
                 Tagged::Nak => _ = self.with_instance(tag.group, tag.instance, Instance::handle_asked),
             }
         }
+        self.acked = acked;
         match message {
             None => {}
             Some(Ok(message)) => self.route_message(from, message, payload_len),
@@ -220,7 +223,7 @@ impl ServiceProcess {
         self.out.now = now;
         let b = self.batches.remove(&token).expect("the driver hands back tokens that it was given");
         self.with_instance(b.group, b.instance, |i, cx| {
-            i.collective().expect("only collectives multicast").handle_sent(cx, b.source, b.run);
+            i.collective().into_iter().for_each(|collective| collective.handle_sent(cx, b.source, b.run.clone()));
         });
         self.settle();
     }
@@ -250,7 +253,9 @@ impl ServiceProcess {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.out.now = now;
         self.time_peers();
-        for (group, instance) in self.turns.iter().collect::<Vec<_>>() {
+        let due: BTreeSet<_> = std::iter::from_fn(|| self.turns.pop_due(now)).collect();
+        for (group, instance) in due {
+            self.out.touch(group, instance);
             let due = |g: &Group| g.instance(instance).and_then(Instance::poll_timeout).is_some_and(|t| t <= now);
             if self.groups.get(&group).is_some_and(due) {
                 self.with_instance_or_break(group, instance, Instance::handle_timeout);
@@ -270,10 +275,10 @@ impl ServiceProcess {
     /// The next thing to send at `now`. Not polled while the fabric is full.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         self.out.now = now;
-        let frame = self.poll_frame(now, Link::poll_message);
+        let frame = self.poll_frame(false);
         let transmit = frame.or_else(|| {
             self.fill_links();
-            self.poll_frame(now, Link::poll)
+            self.poll_frame(true)
         });
         let transmit = transmit.or_else(|| self.next_batch(now));
         self.settle();
@@ -288,20 +293,27 @@ impl ServiceProcess {
     /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let timers = |g: &Group, i| [g.instance(i).and_then(Instance::poll_timeout), g.watch_due(i)];
-        let timers = |(g, i)| Some(timers(self.groups.get(&g)?, i));
-        let collectives = self.turns.iter().filter_map(timers).flatten().flatten();
-        let peers = self.peers.values().filter_map(Peer::poll_timeout);
-        collectives.chain(peers).min()
+        debug_assert!(self.keeps_count(), "what is kept of all instances is what a look at each gives");
+        self.turns.poll_timeout().into_iter().chain(self.peers.poll_timeout()).min()
+    }
+
+    /// Whether what is kept of all instances together is true.
+    fn keeps_count(&self) -> bool {
+        let standing = |(group, instance)| self.groups.get(&group).and_then(|g| g.standing(instance));
+        let all = || self.turns.iter().filter_map(standing);
+        let messages: usize = self.groups.values().map(|g| g.messaging.in_flight()).sum();
+        all().filter_map(|standing| standing.deadline).min() == self.turns.poll_timeout()
+            && all().any(|standing| standing.multicasts) == self.turns.multicasts()
+            && all().filter(|standing| standing.repairs).count() == self.turns.with_repairs().count()
+            && messages == self.messages
     }
 
     /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the fabric is full: then
     /// the driver waits for room.
     #[must_use]
     pub fn next_transmit(&self) -> Option<Instant> {
-        let links = self.peers.values().filter_map(Peer::next_poll);
         let pacer = self.wants_to_multicast().then(|| self.pacer.next());
-        links.chain(pacer).min()
+        self.peers.next_poll().into_iter().chain(pacer).min()
     }
 
     /// What is in flight at `now`, and what it waits for.
@@ -315,30 +327,28 @@ impl ServiceProcess {
     }
 
     fn wants_to_multicast(&self) -> bool {
-        self.batches.len() < MAX_BATCHES && self.turns.iter().any(|(g, i)| wants_to_multicast(&self.groups, g, i))
+        self.batches.len() < MAX_BATCHES && self.turns.multicasts()
     }
 
     /// The next multicast batch, when the pacer allows one, of the group whose turn it is (MC-13).
     fn next_batch(&mut self, now: Instant) -> Option<Transmit> {
-        if !self.turns.iter().any(|(g, i)| wants_to_multicast(&self.groups, g, i)) {
+        if !self.turns.multicasts() {
             self.pacer.rest();
         }
         if now < self.pacer.next() || self.batches.len() >= MAX_BATCHES {
             return None;
         }
-        let groups = &mut self.groups;
-        let (group, instance) = self.turns.next_multicast(|g, i| wants_to_multicast(groups, g, i))?;
-        let config = &self.config;
-        let company = self.out.company;
-        let (mut cx, found) = groups.get_mut(&group).expect("just asked").parts(instance, (config, &mut self.out));
-        let collective = found.and_then(Instance::collective).expect("only collectives multicast");
-        let pace = Pace::new(config, collective.share(cx.members));
-        let pace = match company {
-            Company::Nobody => pace,
-            Company::Large | Company::Small => pace.in_company(&self.config),
+        let (group, instance) = self.turns.next_multicast()?;
+        let contention = self.out.contention;
+        let (mut cx, found) = self.groups.get_mut(&group)?.parts((&self.config, &mut self.out), instance);
+        let collective = found.and_then(Instance::collective)?;
+        let pace = Pace::new(&self.config, collective.share(cx.members));
+        let pace = match contention {
+            Contention::None => pace,
+            Contention::Large | Contention::Small => pace.contended(&self.config),
         };
         let (key, reach) = (cx.members.key, cx.members.reach);
-        let batch = collective.next_batch(&mut cx, pace.batch).expect("it has one");
+        let batch = collective.next_batch(&mut cx, pace.batch)?;
         let chunks = (batch.run.end - batch.run.start) as u32;
         let bytes = batch.memory.len;
         self.pacer.sent(now, bytes + u64::from(chunks * self.config.datagram_overhead), pace.rate);
@@ -365,35 +375,37 @@ impl ServiceProcess {
     /// A collective gets its turns from now on.
     fn begin(&mut self, group: GroupHandle, instance: InstanceId) {
         self.turns.insert(group, instance);
-        self.out.company = self.turns.company(self.out.now);
+        self.out.touch(group, instance);
+        self.out.contention = self.turns.contention(self.out.now);
     }
 
     /// A rank here waits from now on for what a call of it moves.
     fn note_load(&mut self, call: &Call, ranks: u32) {
         self.turns.load(call.group, call.instance, Load::of(call, ranks));
-        self.out.company = self.turns.company(self.out.now);
+        self.out.contention = self.turns.contention(self.out.now);
     }
 
     /// After every input: messages go to their links, what has ended is cleared away.
     fn settle(&mut self) {
         while self.out.has_chores() {
-            for call in std::mem::take(&mut self.out.forgotten_calls) {
-                self.peers.values_mut().for_each(|p| p.link.forget_call(call));
+            while let Some((owner, call)) = self.out.forgotten_calls.pop() {
+                self.peers.forget_call(owner, call);
             }
             while let Some((to, message)) = self.out.messages.pop_front() {
                 self.push_message(to, &message);
             }
             for (group, instance) in std::mem::take(&mut self.out.forgotten) {
                 self.turns.remove(self.out.now, group, instance);
-                self.peers.values_mut().for_each(|p| p.link.forget(group, instance));
+                self.peers.forget(Owner::Instance(group, instance));
                 // The next one may begin now, which may be more to say.
                 self.end_collective(group, instance);
             }
         }
-        self.out.company = self.turns.company(self.out.now);
+        while let Some((group, instance)) = self.out.touched.pop() {
+            if let Some(standing) = self.groups.get(&group).and_then(|g| g.standing(instance)) {
+                self.turns.note(group, instance, standing);
+            }
+        }
+        self.out.contention = self.turns.contention(self.out.now);
     }
-}
-
-fn wants_to_multicast(groups: &BTreeMap<GroupHandle, Group>, group: GroupHandle, instance: InstanceId) -> bool {
-    groups.get(&group).and_then(|g| g.instance(instance)).is_some_and(Instance::has_batch)
 }

@@ -99,6 +99,8 @@ impl Victim {
 
     /// How a call that is in flight has ended, if it has.
     fn ended(&mut self) -> Option<CollectiveError> {
+        // A call ends when its orders have been carried out.
+        while self.sp.poll_order().is_some() {}
         std::iter::from_fn(|| self.sp.poll_event()).find_map(|event| {
             if let Event::Completed { result, .. } = event { Some(result.expect_err("doomed")) } else { None }
         })
@@ -255,7 +257,8 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     victim.send(HONEST, 0, &Message::Create { group: GROUP, step: 0, sp: HONEST, digest, fingerprint });
     assert_eq!(victim.ready(), [Ok(()), Ok(())]);
     let reduction = Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI");
-    let (signature, instance) = (Signature { kind: CallKind::Scan { reduction }, bytes }, InstanceId(1));
+    let (signature, instance) =
+        (Signature { kind: CallKind::Scan { reduction, inclusive: true }, bytes }, InstanceId(1));
     victim.send(HONEST, 1, &Message::Ready { group: GROUP, instance, step: 0, signature, rank: Rank(1) });
     let (mut now, mut entered) = (NOW, false);
     for step in 0..20 {

@@ -15,9 +15,10 @@ use outboard_proto::{
 };
 
 use crate::breach::Breach;
+use crate::cluster::{host_of, sp_id};
 use crate::network::{Frame, NetworkPlan, Train};
 use crate::sabotage::{Sabotage, Saboteur};
-use crate::store::{Access, CallOutput, Memory, Payload, StoreKind};
+use crate::store::{Access, CallOutput, Memory, StoreKind};
 
 /// Something that reaches a service process.
 #[derive(Debug, Clone)]
@@ -30,8 +31,8 @@ pub(crate) enum Input {
         group: GroupHandle,
         rank: Rank,
     },
-    Call(Call),
-    Frame(Rc<Frame>, SpId),
+    Call(Box<Call>),
+    Frame(Rc<Frame>),
     Datagrams(Rc<Train>, u64),
     MulticastDone {
         token: u64,
@@ -45,7 +46,7 @@ pub(crate) enum Input {
 /// Something that leaves a service process.
 #[derive(Debug)]
 pub(crate) enum Action {
-    Frame { to: SpId, header: Vec<u8>, payload: Payload, payload_len: u32 },
+    Frame(Rc<Frame>),
     Batch(MulticastBatch),
     Connect(SpId),
     Join(Channel),
@@ -73,7 +74,7 @@ pub(crate) struct Host {
     pub(crate) inbox_datagram_bytes: u64,
     /// The earliest timer event that is under way.
     pub(crate) timer: Option<Instant>,
-    pub(crate) outbox: Vec<Action>,
+    pub(crate) outbox: VecDeque<Action>,
     pub(crate) connected: BTreeSet<SpId>,
     pub(crate) joined: BTreeSet<Channel>,
     pub(crate) batches: BTreeMap<u64, MulticastBatch>,
@@ -116,7 +117,7 @@ impl Host {
             inbox: VecDeque::new(),
             inbox_datagram_bytes: 0,
             timer: None,
-            outbox: Vec::new(),
+            outbox: VecDeque::new(),
             connected: BTreeSet::new(),
             joined: BTreeSet::new(),
             batches: BTreeMap::new(),
@@ -130,6 +131,24 @@ impl Host {
             spins: (Instant(0), 0),
             saboteur: Saboteur::new(sabotage),
         }
+    }
+
+    /// What is left of groups, where there should be nothing; of messages on links only where asked for.
+    pub(crate) fn left_over(&self, links: bool) -> Option<String> {
+        let (groups, collectives, messages) = self.sp.load();
+        let load = (groups, collectives, if links { messages } else { 0 });
+        let (bytes, pieces) = self.memory.staged();
+        Some(if pieces > 0 {
+            format!("{pieces} pieces of staging, {bytes} bytes")
+        } else if !self.batches.is_empty() {
+            format!("{} multicast batches under way", self.batches.len())
+        } else if !self.joined.is_empty() {
+            format!("{} channels joined", self.joined.len())
+        } else if load != (0, 0, 0) {
+            format!("groups, collectives, messages: {load:?}")
+        } else {
+            return None;
+        })
     }
 
     /// A frame has left the host. Whether the fabric was full before, so that its `Room` is due.
@@ -185,9 +204,9 @@ impl Host {
         match input {
             Input::CreateGroup { spec, rank } => self.sp.handle_create_group(now, &spec, rank),
             Input::Leave { group, rank } => self.sp.handle_leave(now, group, rank),
-            Input::Call(call) => self.sp.handle_call(now, call),
-            Input::Frame(frame, from) => {
-                self.sp.handle_frame(now, from, &frame.header, frame.payload_len);
+            Input::Call(call) => self.sp.handle_call(now, *call),
+            Input::Frame(frame) => {
+                self.sp.handle_frame(now, sp_id(frame.from), &frame.header, frame.payload_len);
                 return self.drain(now, &Payloads::Frame(&frame));
             }
             Input::Datagrams(train, mask) => {
@@ -325,12 +344,19 @@ impl Host {
                     }
                 };
                 self.frames_outstanding += 1;
-                self.outbox.push(Action::Frame { to, header, payload, payload_len });
+                let config = self.sp.config();
+                let len = header.len() as u64 + u64::from(payload_len);
+                let segments = len.div_ceil(u64::from(config.chunk_bytes)).max(1);
+                let wire_bytes = len + segments * u64::from(config.datagram_overhead);
+                let (from, to) = (host_of(self.sp.id()), host_of(to));
+                let header = header.into_vec();
+                let frame = Frame { from, to, header, payload, payload_len, wire_bytes };
+                self.outbox.push_back(Action::Frame(Rc::new(frame)));
             }
             Transmit::Multicast(batch) => {
                 self.check_batch(&batch)?;
                 self.batches.insert(batch.token, batch);
-                self.outbox.push(Action::Batch(batch));
+                self.outbox.push_back(Action::Batch(batch));
             }
         }
         Ok(())
@@ -359,7 +385,7 @@ impl Host {
                 if !self.connected.insert(peer) {
                     return Err(Breach::ConnectTurn(peer));
                 }
-                self.outbox.push(Action::Connect(peer));
+                self.outbox.push_back(Action::Connect(peer));
             }
             Event::Disconnect { peer } => {
                 if !self.connected.remove(&peer) {
@@ -370,16 +396,16 @@ impl Host {
                 if !self.joined.insert(channel) {
                     return Err(Breach::JoinTurn(channel));
                 }
-                self.outbox.push(Action::Join(channel));
+                self.outbox.push_back(Action::Join(channel));
             }
             Event::Leave(channel) => {
                 if !self.joined.remove(&channel) {
                     return Err(Breach::JoinTurn(channel));
                 }
-                self.outbox.push(Action::Leave(channel));
+                self.outbox.push_back(Action::Leave(channel));
             }
             Event::GroupReady { group, rank, result } => {
-                self.outbox.push(Action::GroupReady { group, rank, result });
+                self.outbox.push_back(Action::GroupReady { group, rank, result });
             }
             Event::Completed { call, result } => {
                 let Some(result) = self.saboteur.completed(result) else { return Ok(()) };
@@ -389,10 +415,10 @@ impl Host {
                     Ok(()) => self.completed += 1,
                     Err(_) => self.failed += 1,
                 }
-                self.outbox.push(Action::Completed { call, result, output });
+                self.outbox.push_back(Action::Completed { call, result, output });
             }
-            Event::Late { group, rank, .. } => self.outbox.push(Action::Late { group, rank }),
-            Event::Overdue(overdue) => self.outbox.push(Action::Overdue(overdue)),
+            Event::Late { group, rank, .. } => self.outbox.push_back(Action::Late { group, rank }),
+            Event::Overdue(overdue) => self.outbox.push_back(Action::Overdue(overdue)),
             Event::Step { .. } => {}
             Event::Violation { .. } if self.expects_violations => {}
             Event::Violation { what, .. } => return Err(Breach::FalseViolation(what)),

@@ -8,6 +8,7 @@
 //! Invariant: bytes are counted once per link and only when they really go over it. Never looks into payload.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
@@ -167,7 +168,7 @@ pub(crate) struct Frame {
 pub(crate) struct Network {
     up: Vec<Link>,
     down: Vec<Link>,
-    joined: BTreeMap<Channel, Vec<usize>>,
+    joined: BTreeMap<Channel, Rc<Vec<usize>>>,
     siblings: usize,
 }
 
@@ -194,7 +195,7 @@ impl Network {
     }
 
     pub(crate) fn join(&mut self, channel: Channel, host: usize) {
-        let hosts = self.joined.entry(channel).or_default();
+        let hosts = Rc::make_mut(self.joined.entry(channel).or_default());
         if let Err(at) = hosts.binary_search(&host) {
             hosts.insert(at, host);
         }
@@ -202,14 +203,13 @@ impl Network {
 
     pub(crate) fn leave(&mut self, channel: Channel, host: usize) {
         if let Some(hosts) = self.joined.get_mut(&channel) {
-            hosts.retain(|h| *h != host);
+            Rc::make_mut(hosts).retain(|h| *h != host);
         }
     }
 
-    /// Who receives a channel, beside `from`.
-    pub(crate) fn receivers(&self, channel: Channel, from: usize) -> Vec<usize> {
-        let hosts = self.joined.get(&channel).map_or(&[][..], Vec::as_slice);
-        hosts.iter().copied().filter(|h| *h != from).collect()
+    /// Who receives a channel, ascending; siblings are neighbours.
+    pub(crate) fn receivers(&self, channel: Channel) -> Rc<Vec<usize>> {
+        self.joined.get(&channel).cloned().unwrap_or_default()
     }
 
     /// Puts the datagrams `among` of a train on downlink `to`: which of them fit, and when they are there.
@@ -287,9 +287,9 @@ mod tests {
         for host in [2, 0, 1, 2] {
             n.join(Channel(1), host);
         }
-        assert_eq!(n.receivers(Channel(1), 1), [0, 2]);
+        assert_eq!(**n.receivers(Channel(1)), [0, 1, 2]);
         n.leave(Channel(1), 2);
-        assert_eq!(n.receivers(Channel(1), 1), [0]);
-        assert!(n.receivers(Channel(2), 1).is_empty());
+        assert_eq!(**n.receivers(Channel(1)), [0, 1]);
+        assert!(n.receivers(Channel(2)).is_empty());
     }
 }

@@ -7,6 +7,7 @@ use clap::ValueEnum as _;
 use outboard_plan::selection::Choice;
 use outboard_plan::{Arguments, MAX_RANKS, Op, Program, Rank, SettingError, Topology, program};
 use outboard_plan_tools::{goal, text};
+use outboard_units::Size;
 
 use super::PlanArgs;
 use super::collective::{Collective, Counts};
@@ -15,7 +16,7 @@ use crate::error::CliError;
 /// Ranks of a group unless told otherwise.
 const DEFAULT_RANKS: u32 = 4;
 /// Bytes unless told otherwise.
-const DEFAULT_SIZE: &str = "1K";
+const DEFAULT_SIZE: Size = Size(1 << 10);
 /// Bytes of an element unless told otherwise: a double.
 const DEFAULT_ELEMENT_BYTES: u64 = 8;
 /// Steps of all ranks together beyond which nobody reads a plan any more.
@@ -169,7 +170,7 @@ fn bytes(args: &PlanArgs, collective: Collective) -> Result<u64, CliError> {
             Err(CliError::Failed(format!("--size: {} moves no bytes", collective.name())))
         }
         None if collective.counts() == Counts::Nothing => Ok(0),
-        size => outboard_bench::parse_size(size.as_deref().unwrap_or(DEFAULT_SIZE)).map_err(failed),
+        size => Ok(size.unwrap_or(DEFAULT_SIZE).0),
     }
 }
 

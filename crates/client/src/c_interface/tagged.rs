@@ -1,37 +1,20 @@
 //! The functions of `outboard.h` that send, receive and record.
 
 use super::reductions::reduction;
-use super::{borrow, borrow_mut, enter, place, post, store};
+use super::{borrow, borrow_mut, enter, place, store};
 use crate::error::Error;
 use crate::group::Group;
 use crate::request::Request;
 use crate::tagged::{Recorded, Recorder};
 use std::ffi::{c_int, c_void};
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_isend(
-    group: *mut Group,
-    to: u32,
-    tag: u32,
-    buffer: *const c_void,
-    bytes: u64,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handles and of the buffer.
-    unsafe { post(group, request, |group| group.isend(to, tag, buffer.cast(), bytes)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_ireceive(
-    group: *mut Group,
-    from: u32,
-    tag: u32,
-    buffer: *mut c_void,
-    bytes: u64,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handles and of the buffer.
-    unsafe { post(group, request, |group| group.ireceive(from, tag, buffer.cast(), bytes)) }
+posts! {
+    extern "C" fn outboard_isend(to: u32, tag: u32, buffer: *const c_void, bytes: u64) => |group| {
+        group.isend(to, tag, buffer.cast(), bytes)
+    };
+    extern "C" fn outboard_ireceive(from: u32, tag: u32, buffer: *mut c_void, bytes: u64) => |group| {
+        group.ireceive(from, tag, buffer.cast(), bytes)
+    };
 }
 
 #[unsafe(no_mangle)]

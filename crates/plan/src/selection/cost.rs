@@ -6,7 +6,7 @@
 //! byte `G`; the gap between messages is that of the overhead. What comes on top is what a service process does:
 //! copies and reductions on the one processor that all ranks of a host share.
 
-use super::units::{Duration, Rate};
+use outboard_units::{Duration, Rate};
 
 /// Picoseconds of a second.
 const SECOND: u128 = 1_000_000_000_000;

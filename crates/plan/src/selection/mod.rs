@@ -12,12 +12,11 @@ mod collective;
 mod cost;
 pub mod formula;
 mod tuning;
-mod units;
 
 pub use choice::{AlgorithmError, Choice};
 pub use choose::{Because, Candidate, Chosen, WORTH};
 pub use collective::{Collective, UnknownCollective};
 pub use cost::{Cost, Estimate, Terms, at_rate, each};
 pub use formula::{Case, rounds_of, terms};
+pub use outboard_units::{Duration, Rate, Size, UnitError};
 pub use tuning::{Reason, Rule, Tuning, TuningError};
-pub use units::{Duration, Rate, Size, UnitError};

@@ -86,7 +86,7 @@ fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
         CallKind::ReduceScatterBlock { .. } => {
             (Collective::ReduceScatter, signature.bytes.saturating_mul(terrain.ranks.into()))
         }
-        CallKind::Scan { .. } | CallKind::Exscan { .. } => (Collective::Scan, signature.bytes),
+        CallKind::Scan { .. } => (Collective::Scan, signature.bytes),
         CallKind::Alltoallv | CallKind::Gatherv { .. } | CallKind::Scatterv { .. } | CallKind::Tagged(_) => {
             unreachable!("no algorithm is chosen where sizes are not agreed")
         }
@@ -112,18 +112,11 @@ impl Layout {
         if self.choice.collective() == Collective::Barrier {
             return Ok(ProgramBuilder::new(rank, self.topology.ranks()).build());
         }
-        let root = match signature.kind {
-            CallKind::Broadcast { root }
-            | CallKind::Gather { root }
-            | CallKind::Scatter { root }
-            | CallKind::Reduce { root, .. } => root,
-            _ => Rank(0),
-        };
         let arguments = Arguments {
-            root,
+            root: signature.kind.root().unwrap_or(Rank(0)),
             extents: Some(extents),
             element_bytes: signature.kind.reduction().map_or(1, |reduction| reduction.element().bytes()),
-            exclusive: matches!(signature.kind, CallKind::Exscan { .. }),
+            exclusive: matches!(signature.kind, CallKind::Scan { inclusive: false, .. }),
             ..Arguments::of(&self.topology, signature.bytes)
         };
         program(self.choice, &arguments, rank).map_err(|error| match error {

@@ -353,7 +353,7 @@ impl Collective {
         if !self.running() || self.right_complete || !Self::is_right(cx, to) {
             return None;
         }
-        let most = (cx.portion().piece / u64::from(cx.config.chunk_bytes)).max(1);
+        let most = (cx.quantum().piece / u64::from(cx.config.chunk_bytes)).max(1);
         while let Some(source) = self.serving.first().copied().map(Rank) {
             let block = self.block(source);
             let runs = block.next_repair(most);
@@ -367,7 +367,7 @@ impl Collective {
             cx.out.counters.retransmitted_bytes += payload.iter().map(|piece| piece.len).sum::<u64>();
             let repair = InstanceMessage::Multicast(MulticastMessage::Repair { source, ranges });
             let message = Message::instance(cx.members.handle, self.instance, repair);
-            return Some(Bulk { instance: self.instance, message, payload, tag: None });
+            return Some(Bulk { instance: self.instance, message, payload: payload.into(), tag: None });
         }
         None
     }

@@ -41,9 +41,9 @@ impl ServiceProcess {
             return Err("a datagram of a rank that is not in the group");
         }
         let instance = group.expand_epoch(header.epoch);
-        let (mut cx, found) = group.parts(instance, (&self.config, &mut self.out));
+        let (mut cx, found) = group.parts((&self.config, &mut self.out), instance);
         let Some(collective) = found.and_then(Instance::collective).filter(|c| c.alive()) else {
-            self.out.counters.datagrams_stale += 1;
+            cx.out.counters.datagrams_stale += 1;
             return Ok(());
         };
         let known = collective.handle_datagram(&mut cx, source, header.chunk.into(), (payload, datagram.payload_len));

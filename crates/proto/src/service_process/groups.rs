@@ -23,7 +23,7 @@ use crate::group::Members;
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
 use crate::interface::{Event, GroupSpec, Signature, Step};
-use crate::messaging::Messaging;
+use crate::messaging::{MESSAGING, Messaging};
 use crate::outbox::Outbox;
 use crate::overdue::Watch;
 use crate::serial::expand16;
@@ -32,7 +32,8 @@ use crate::wire::{GroupMessage, InstanceMessage, Message};
 
 mod calls;
 
-use super::{MAX_RETIRED, MAX_STRANGERS, ServiceProcess};
+use super::turns::Standing;
+use super::{MAX_EARLY, MAX_RETIRED, ServiceProcess};
 
 /// Collectives that a service process takes part in beyond the last before which all have ended at its own ranks: so far
 /// may others be ahead of a rank that is late.
@@ -60,7 +61,7 @@ struct Lost {
 
 /// A group that broke before all local ranks had asked for it, and that those who had have left.
 #[derive(Debug)]
-pub(super) struct Unmade {
+pub(super) struct FailedGroup {
     handle: GroupHandle,
     fingerprint: u64,
     error: CollectiveError,
@@ -76,6 +77,8 @@ pub(super) struct Group {
     pub(super) messaging: Messaging,
     /// Messages from rank to rank, of both.
     pub(super) transfer: Transfer,
+    /// Its calls in flight, as they were when they were last counted.
+    pub(super) messages: usize,
     /// Instances `<= ended` have ended here, and those in `ended_early`.
     ended: u64,
     ended_early: BTreeSet<u64>,
@@ -108,14 +111,28 @@ impl Group {
         self.instances.get(&instance)
     }
 
-    /// One instance, and what it works with.
+    /// An instance, to which something is to happen, and what it works with.
     pub(super) fn parts<'a>(
         &'a mut self,
-        instance: InstanceId,
         (config, out): (&'a Config, &'a mut Outbox),
+        instance: InstanceId,
     ) -> (Context<'a>, Option<&'a mut Instance>) {
-        let cx = Context { config, members: &mut self.members, out, transfer: &mut self.transfer };
-        (cx, self.instances.get_mut(&instance))
+        out.touch(self.members.handle, instance);
+        (
+            Context { config, members: &mut self.members, out, transfer: &mut self.transfer },
+            self.instances.get_mut(&instance),
+        )
+    }
+
+    /// What an instance, or the messages, add to that which is asked of all of them together.
+    pub(super) fn standing(&self, instance: InstanceId) -> Option<Standing> {
+        if instance == MESSAGING {
+            return Some(Standing::default());
+        }
+        let found = self.instances.get(&instance)?;
+        let timers = [found.poll_timeout(), self.watch_due(instance)];
+        let deadline = timers.into_iter().flatten().min();
+        Some(Standing { deadline, multicasts: found.has_batch(), repairs: found.has_repair() })
     }
 
     /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group, and
@@ -202,10 +219,12 @@ impl ServiceProcess {
             }
             return Err(self.refuse(spec, &members, CollectiveError::HandleTaken(handle)));
         }
-        if let Some(unmade) = self.unmade.iter().find(|u| (u.handle, u.fingerprint) == (handle, members.fingerprint)) {
-            return Err(GroupError::Failed(unmade.error.clone()));
+        if let Some(failed) =
+            self.failed_groups.iter().find(|u| (u.handle, u.fingerprint) == (handle, members.fingerprint))
+        {
+            return Err(GroupError::Failed(failed.error.clone()));
         }
-        if let Some(at) = members.sps.iter().position(|sp| self.is_lost(*sp)) {
+        if let Some(at) = members.sps.iter().position(|sp| self.peers.is_lost(*sp)) {
             let error = CollectiveError::PeerLost { sp: members.sps[at], rank: members.lowest_rank(at as u32) };
             return Err(self.refuse(spec, &members, error));
         }
@@ -218,7 +237,7 @@ impl ServiceProcess {
                 self.out.events.push_back(Event::Join(channel));
             }
         }
-        members.others().for_each(|sp| self.count_group(sp, true));
+        members.others().for_each(|sp| self.peers.count_group(self.out.now, sp, true));
         let barrier = Barrier::new(members.me, members.sps.len() as u32);
         let mut staying = vec![0; members.sps.len()];
         members.of_rank.iter().for_each(|at| staying[*at as usize] += 1);
@@ -229,6 +248,7 @@ impl ServiceProcess {
             instances: BTreeMap::new(),
             messaging: Messaging::default(),
             transfer: Transfer::default(),
+            messages: 0,
             ended: 0,
             ended_early: BTreeSet::new(),
             exchanged: VecDeque::new(),
@@ -244,7 +264,7 @@ impl ServiceProcess {
         };
         self.groups.insert(handle, group);
         self.join_group(handle, rank)?;
-        self.replay_strangers(handle);
+        self.replay_early(handle);
         Ok(())
     }
 
@@ -278,7 +298,7 @@ impl ServiceProcess {
     fn introduce(&mut self, spec: &GroupSpec, members: &Members) {
         let mut seen = BTreeSet::from([self.id]);
         for m in spec.members.iter().filter(|m| members.index_of(m.sp).is_some()) {
-            if seen.insert(m.sp) && !self.is_lost(m.sp) {
+            if seen.insert(m.sp) && !self.peers.is_lost(m.sp) {
                 self.meet_peer(m.sp, &m.address);
             }
         }
@@ -314,12 +334,12 @@ impl ServiceProcess {
     }
 
     /// Messages that came before the group was asked for here.
-    fn replay_strangers(&mut self, handle: GroupHandle) {
-        for (from, all) in std::mem::take(&mut self.strangers) {
+    fn replay_early(&mut self, handle: GroupHandle) {
+        for (from, all) in std::mem::take(&mut self.early) {
             let (mine, rest): (VecDeque<_>, VecDeque<_>) =
                 all.into_iter().partition(|m| matches!(m, Message::Group { group, .. } if *group == handle));
             if !rest.is_empty() {
-                self.strangers.insert(from, rest);
+                self.early.insert(from, rest);
             }
             for message in mine {
                 self.route_message(from, message, 0);
@@ -337,12 +357,12 @@ impl ServiceProcess {
             if self.retired.contains(&handle) {
                 return;
             }
-            let kept = self.strangers.get(&from).map_or(0, VecDeque::len);
+            let kept = self.early.get(&from).map_or(0, VecDeque::len);
             // A message with payload cannot be kept; an offer of a collective has none, and may come first.
-            if payload_len > 0 || kept >= MAX_STRANGERS {
+            if payload_len > 0 || kept >= MAX_EARLY {
                 return self.out.violation(Some(from), "a message for a group that is not known");
             }
-            return self.strangers.entry(from).or_default().push_back(Message::Group { group: handle, body });
+            return self.early.entry(from).or_default().push_back(Message::Group { group: handle, body });
         };
         let Some(from_index) = g.members.index_of(from) else {
             return self.out.violation(Some(from), "a message for a group it is not in");
@@ -383,9 +403,10 @@ impl ServiceProcess {
         body: InstanceMessage,
         payload_len: u32,
     ) -> bool {
+        let Some(g) = self.groups.get_mut(&handle) else { return false };
         match body {
-            InstanceMessage::Inquire => self.handle_inquiry(handle, instance, from),
-            InstanceMessage::Absent(ranks) => self.handle_absent(handle, instance, from, &ranks),
+            InstanceMessage::Inquire => g.handle_inquiry(&mut self.out, instance, from),
+            InstanceMessage::Absent(ranks) => g.handle_absent(&mut self.out, instance, from, &ranks),
             InstanceMessage::Ready { step, signature, rank } => {
                 self.handle_ready(handle, instance, (from_index, step), (signature, rank))
             }
@@ -441,8 +462,9 @@ impl ServiceProcess {
             State::Creating { .. } | State::Broken(_) => g.watched.intersection(&to_watch).copied().collect(),
         };
         let watched_before = std::mem::replace(&mut g.watched, watched.clone());
-        watched.difference(&watched_before).for_each(|sp| self.watch_peer(*sp, true));
-        watched_before.difference(&watched).for_each(|sp| self.watch_peer(*sp, false));
+        let since = (self.out.now, self.config.heartbeat);
+        watched.difference(&watched_before).for_each(|sp| self.peers.watch(since, *sp, true));
+        watched_before.difference(&watched).for_each(|sp| self.peers.watch(since, *sp, false));
     }
 
     /// Instances after the last that `rank` took part in fail: they need it.
@@ -455,7 +477,8 @@ impl ServiceProcess {
         }
         g.last[at] = g.last[at].max(after);
         let error = CollectiveError::RankLost(rank);
-        for (_, c) in g.instances.range_mut((Bound::Excluded(after), Bound::Unbounded)) {
+        for (instance, c) in g.instances.range_mut((Bound::Excluded(after), Bound::Unbounded)) {
+            self.out.touch(handle, *instance);
             c.fail(
                 &mut Context {
                     config: &self.config,
@@ -520,7 +543,8 @@ impl ServiceProcess {
             };
             self.out.events.push_back(Event::GroupReady { group: handle, rank, result });
         }
-        for c in g.instances.values_mut() {
+        for (instance, c) in &mut g.instances {
+            self.out.touch(handle, *instance);
             c.fail(
                 &mut Context {
                     config: &self.config,
@@ -601,14 +625,15 @@ impl ServiceProcess {
         if let State::Broken(error) = &group.state
             && group.asked.len() < members.locals.len()
         {
-            if self.unmade.len() >= MAX_RETIRED {
-                self.unmade.pop_front();
+            if self.failed_groups.len() >= MAX_RETIRED {
+                self.failed_groups.pop_front();
             }
             let (fingerprint, error) = (members.fingerprint, error.clone());
-            self.unmade.push_back(Unmade { handle, fingerprint, error });
+            self.failed_groups.push_back(FailedGroup { handle, fingerprint, error });
         }
-        group.watched.iter().for_each(|sp| self.watch_peer(*sp, false));
-        members.others().for_each(|sp| self.count_group(sp, false));
+        let since = (self.out.now, self.config.heartbeat);
+        group.watched.iter().for_each(|sp| self.peers.watch(since, *sp, false));
+        members.others().for_each(|sp| self.peers.count_group(self.out.now, sp, false));
         for channel in &members.channels {
             let users = self.channels.get_mut(channel).expect("joined with the group");
             *users -= 1;

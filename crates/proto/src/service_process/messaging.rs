@@ -37,14 +37,20 @@ impl ServiceProcess {
     /// Messages take turns as long as a call is in flight.
     pub(super) fn mind_turns(&mut self, handle: GroupHandle) {
         let Some(g) = self.groups.get_mut(&handle) else { return };
-        let wanted = g.messaging.in_flight() > 0;
-        if std::mem::replace(&mut g.messaging.takes_turns, wanted) == wanted {
-            return;
-        }
-        if wanted {
-            self.begin(handle, MESSAGING);
-        } else {
-            self.turns.remove(self.out.now, handle, MESSAGING);
+        let calls = g.messaging.in_flight();
+        let before = std::mem::replace(&mut g.messages, calls);
+        self.messages = self.messages - before + calls;
+        self.out.touch(handle, MESSAGING);
+        match (before > 0, calls > 0) {
+            (false, true) => {
+                self.messaging_groups += 1;
+                self.begin(handle, MESSAGING);
+            }
+            (true, false) => {
+                self.messaging_groups -= 1;
+                self.turns.remove(self.out.now, handle, MESSAGING);
+            }
+            (false, false) | (true, true) => {}
         }
     }
 

@@ -4,21 +4,27 @@
 //! owes an acknowledgement for too long is dead; neighbours in the ring of a group are watched: when they are silent, they
 //! are sent something to acknowledge. Nobody has to know by whom it is watched. A peer that was never heard and shares no
 //! group with us is not dead but dormant: it may never have heard of us.
+//!
+//! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event costs more
+//! the more of them there are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::Config;
 use crate::error::CollectiveError;
-use crate::ids::{GroupHandle, Instant, SpId};
-use crate::interface::{Event, MemRef, Transmit};
-use crate::link::{Link, Tag, Tagged};
-use crate::pacing::Portion;
-use crate::transfer::{Bulk, Site};
-use crate::wire::{GroupMessage, Message};
+use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId};
+use crate::interface::{Event, MemRef, Payload, Region, Transmit};
+use crate::link::{Acked, Link, Owner, Received, Tag, Tagged};
+use crate::messaging::MESSAGING;
+use crate::pacing::Quantum;
+use crate::transfer::Site;
+use crate::wire::{FrameHeader, GroupMessage, Message};
 
 use super::ServiceProcess;
+use super::deadlines::Deadlines;
 
 /// Dead peers that are remembered.
 const MAX_LOST: usize = 4096;
@@ -28,7 +34,7 @@ const MAX_DORMANT: usize = 64;
 /// Another service process.
 #[derive(Debug)]
 pub(super) struct Peer {
-    pub(super) link: Link,
+    link: Link,
     /// Known once a group with it is asked for here; nothing can be sent before.
     address: Option<Arc<[u8]>>,
     /// Groups in whose ring it is a neighbour.
@@ -37,17 +43,42 @@ pub(super) struct Peer {
     groups: u32,
     /// Nothing is sent to it until it is heard or needed again.
     dormant: bool,
-    dead_after: std::time::Duration,
+    dead_after: Duration,
     /// The group whose bulk was queued last.
     served: Option<GroupHandle>,
+    standing: Standing,
+}
+
+/// What one peer adds to that which is asked of all together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Standing {
+    /// Its link has a message to send.
+    message: bool,
+    /// When its link has an acknowledgement to send by itself.
+    ack: Option<Instant>,
+    /// When a sign of life is to be asked for.
+    beat: Option<Instant>,
+    /// When [`Peers::handle_timeout`] is due.
+    timer: Option<Instant>,
+    /// Messages that wait to be sent or acknowledged.
+    backlog: usize,
+    dormant: bool,
+    retransmissions: u64,
 }
 
 impl Peer {
     /// A peer that was heard before a group with it was asked for here.
-    pub(super) fn unknown(now: Instant, config: &Config) -> Self {
-        let link = Link::new(now, config.retransmit_floor);
-        let dead_after = config.dead_after;
-        Peer { link, address: None, watched_by: 0, groups: 0, dormant: false, dead_after, served: None }
+    fn unknown(now: Instant, config: &Config) -> Self {
+        Peer {
+            link: Link::new(now, config.retransmit_floor),
+            address: None,
+            watched_by: 0,
+            groups: 0,
+            dormant: false,
+            dead_after: config.dead_after,
+            served: None,
+            standing: Standing::default(),
+        }
     }
 
     /// Whoever was never heard may not have been asked for the group yet, and then cannot answer.
@@ -75,137 +106,318 @@ impl Peer {
         self.address.is_some() && !self.dormant
     }
 
-    /// Messages that wait to be sent or acknowledged.
-    pub(super) fn backlog(&self) -> usize {
-        if self.dormant { 0 } else { self.link.backlog() }
-    }
-
-    /// It was heard.
-    pub(super) fn wake(&mut self) {
-        self.dormant = false;
-    }
-
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let link = self.is_reachable().then(|| self.link.poll_timeout()).flatten();
-        [link, self.dies_at(), self.dormant_at()].into_iter().flatten().min()
-    }
-
-    pub(super) fn next_poll(&self) -> Option<Instant> {
-        self.is_reachable().then(|| self.link.next_poll()).flatten()
+    fn stands(&self) -> Standing {
+        let reachable = self.is_reachable();
+        let link = &self.link;
+        let timers = [link.poll_timeout().filter(|_| reachable), self.dies_at(), self.dormant_at()];
+        Standing {
+            message: reachable && link.has_message(),
+            ack: link.ack_due().filter(|_| reachable),
+            beat: link.beat_at().filter(|_| reachable),
+            timer: timers.into_iter().flatten().min(),
+            backlog: if self.dormant { 0 } else { link.backlog() },
+            dormant: self.dormant,
+            retransmissions: link.retransmissions(),
+        }
     }
 }
 
-/// What a link may be asked for: [`Link::poll`] or [`Link::poll_message`].
-type Poll = fn(&mut Link, Instant) -> Option<(Vec<u8>, Vec<MemRef>)>;
+/// All other service processes that are known of.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    all: BTreeMap<SpId, Peer>,
+    lost: VecDeque<SpId>,
+    dormant: BTreeSet<SpId>,
+    /// Whom the last frame went to.
+    sent_to: Option<SpId>,
+    /// Whose links have a message to send.
+    messages: BTreeSet<SpId>,
+    /// Whose links have an acknowledgement to send.
+    acks: BTreeSet<SpId>,
+    acks_due: Deadlines<SpId>,
+    beats_due: Deadlines<SpId>,
+    timers: Deadlines<SpId>,
+    backlog: usize,
+    retransmissions: u64,
+    /// How many messages of an owner a link holds.
+    owned: BTreeMap<(Owner, SpId), usize>,
+}
 
-/// The frame of the first of `peers` that has one.
-fn poll_first<'a>(peers: impl Iterator<Item = (&'a SpId, &'a mut Peer)>, now: Instant, poll: Poll) -> Option<Transmit> {
-    peers.into_iter().filter(|(_, peer)| peer.is_reachable()).find_map(|(to, peer)| {
-        let (header, payload) = poll(&mut peer.link, now)?;
-        Some(Transmit::Frame { to: *to, header, payload })
-    })
+impl Peers {
+    /// No peers yet, of `id`: those after it come first in turn.
+    pub(super) fn new(id: SpId) -> Self {
+        Peers { sent_to: Some(id), ..Peers::default() }
+    }
+
+    /// Messages that wait to be sent or acknowledged.
+    pub(super) fn backlog(&self) -> usize {
+        self.backlog
+    }
+
+    /// Messages sent again so far.
+    pub(super) fn retransmissions(&self) -> u64 {
+        self.retransmissions
+    }
+
+    /// When [`ServiceProcess::time_peers`] is due.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let first = self.timers.first();
+        debug_assert_eq!(first, self.all.values().filter_map(|peer| peer.stands().timer).min(), "kept as it changes");
+        first
+    }
+
+    /// When a link has something to send that it does not have yet.
+    pub(super) fn next_poll(&self) -> Option<Instant> {
+        let waiting = (!self.acks.is_empty()).then_some(Instant(0));
+        [waiting, self.acks_due.first(), self.beats_due.first()].into_iter().flatten().min()
+    }
+
+    /// Lets something change about a peer.
+    fn change<T>(&mut self, id: SpId, change: impl FnOnce(&mut Peer) -> T) -> Option<T> {
+        let peer = self.all.get_mut(&id)?;
+        let result = change(peer);
+        let (before, after) = (peer.standing, peer.stands());
+        peer.standing = after;
+        if before != after {
+            self.note(id, before, after);
+        }
+        Some(result)
+    }
+
+    fn note(&mut self, id: SpId, before: Standing, after: Standing) {
+        let set = |all: &mut BTreeSet<SpId>, there| if there { all.insert(id) } else { all.remove(&id) };
+        set(&mut self.messages, after.message);
+        set(&mut self.dormant, after.dormant);
+        self.acks.remove(&id);
+        self.acks_due.change(id, before.ack, after.ack);
+        self.beats_due.change(id, before.beat, after.beat);
+        self.timers.change(id, before.timer, after.timer);
+        self.backlog = self.backlog - before.backlog + after.backlog;
+        self.retransmissions += after.retransmissions - before.retransmissions;
+    }
+
+    /// Acknowledgements and signs of life that have become due are to be sent.
+    fn take_due(&mut self, now: Instant) {
+        while let Some(id) = self.acks_due.pop_due(now) {
+            self.acks.insert(id);
+            self.all.get_mut(&id).into_iter().for_each(|peer| peer.standing.ack = None);
+        }
+        while let Some(id) = self.beats_due.pop_due(now) {
+            self.messages.insert(id);
+            self.all.get_mut(&id).into_iter().for_each(|peer| peer.standing.beat = None);
+        }
+    }
+
+    /// A frame of a peer, whose end of the link is made if there is none. Messages that it acknowledges are appended to `acked`.
+    pub(super) fn handle_frame<'a>(
+        &mut self,
+        (now, config): (Instant, &Config),
+        from: SpId,
+        (frame, body): (&FrameHeader, &'a [u8]),
+        acked: &mut Vec<Acked>,
+    ) -> Received<'a> {
+        self.all.entry(from).or_insert_with(|| Peer::unknown(now, config));
+        let received = self.change(from, |peer| {
+            peer.dormant = false;
+            peer.link.handle(now, frame, body, acked)
+        });
+        acked.iter().for_each(|acked| self.disown(acked.owner, from, 1));
+        received.unwrap_or(Received::Nothing)
+    }
+
+    /// Queues a message. A peer that was lost has no link any more: its groups are broken, nobody waits for the message.
+    fn push(&mut self, now: Instant, to: SpId, (message, payload): (&Message, Payload), tags: Acked) {
+        if self.change(to, |peer| peer.link.push(now, message, payload, tags.owner, tags.tag)).is_some() {
+            tags.owner.into_iter().for_each(|owner| *self.owned.entry((owner, to)).or_default() += 1);
+        }
+    }
+
+    fn disown(&mut self, owner: Option<Owner>, at: SpId, count: usize) {
+        let Some(owner) = owner else { return };
+        if let Some(held) = self.owned.get_mut(&(owner, at)) {
+            *held -= count;
+            if *held == 0 {
+                self.owned.remove(&(owner, at));
+            }
+        }
+    }
+
+    /// The owner has ended: nothing that links still have of it is sent.
+    pub(super) fn forget(&mut self, owner: Owner) {
+        for at in self.holders(owner) {
+            self.change(at, |peer| peer.link.forget(owner));
+            self.owned.remove(&(owner, at));
+        }
+    }
+
+    /// A call of the owner has ended: its buffers are not read any more.
+    pub(super) fn forget_call(&mut self, owner: Owner, call: CallId) {
+        for at in self.holders(owner) {
+            let forgotten = self.change(at, |peer| peer.link.forget_call(call));
+            self.disown(Some(owner), at, forgotten.unwrap_or(0));
+        }
+    }
+
+    fn holders(&self, owner: Owner) -> Vec<SpId> {
+        self.owned.range((owner, SpId(0))..=(owner, SpId(u64::MAX))).map(|((_, at), _)| *at).collect()
+    }
+
+    /// Whether the peer was declared dead. It stays dead: its links and groups are gone, a restarted one is another.
+    pub(super) fn is_lost(&self, peer: SpId) -> bool {
+        self.lost.contains(&peer)
+    }
+
+    /// A group with `peer` is there, or is gone.
+    pub(super) fn count_group(&mut self, now: Instant, peer: SpId, there: bool) {
+        self.change(peer, |peer| {
+            peer.groups = if there { peer.groups + 1 } else { peer.groups - 1 };
+            peer.dormant &= !there;
+            if peer.groups == 0 {
+                peer.link.expect_answer(now);
+            }
+        });
+    }
+
+    /// Starts (or stops) to watch a neighbour of a group that is made, which is silent for `period` at most.
+    pub(super) fn watch(&mut self, (now, period): (Instant, Duration), peer: SpId, start: bool) {
+        self.change(peer, |peer| {
+            if start && peer.watched_by == 0 {
+                peer.link.expect_answer(now);
+            }
+            peer.watched_by = if start { peer.watched_by + 1 } else { peer.watched_by - 1 };
+            peer.link.set_heartbeat((peer.watched_by > 0).then_some(period));
+        });
+    }
+
+    /// Time has passed. Returns those that are dead.
+    fn handle_timeout(&mut self, now: Instant) -> Vec<SpId> {
+        let mut dead = Vec::new();
+        let due: Vec<SpId> = std::iter::from_fn(|| self.timers.pop_due(now)).collect();
+        for id in due {
+            let mut gone = Vec::new();
+            let dies = self.change(id, |peer| {
+                peer.standing.timer = None;
+                if peer.dormant_at().is_some_and(|at| at <= now) {
+                    peer.dormant = true;
+                    peer.link.forget_unsent(&mut gone);
+                }
+                peer.link.handle_timeout(now);
+                peer.dies_at().is_some_and(|at| at <= now)
+            });
+            dead.extend(dies.filter(|dies| *dies).map(|_| id));
+            gone.iter().for_each(|gone| self.disown(gone.owner, id, 1));
+        }
+        dead.extend(self.dormant.iter().skip(MAX_DORMANT));
+        dead.sort_unstable();
+        dead
+    }
+
+    /// The peer is dead. Returns whether it was connected.
+    fn lose(&mut self, peer: SpId) -> bool {
+        let lost = self.all.remove(&peer);
+        if let Some(lost) = &lost {
+            self.note(
+                peer,
+                lost.standing,
+                Standing { retransmissions: lost.standing.retransmissions, ..Standing::default() },
+            );
+        }
+        self.owned.retain(|(_, at), _| *at != peer);
+        if !self.is_lost(peer) {
+            if self.lost.len() >= MAX_LOST {
+                self.lost.pop_front();
+            }
+            self.lost.push_back(peer);
+        }
+        lost.is_some_and(|lost| lost.address.is_some())
+    }
+
+    fn serve(&mut self, to: SpId, group: GroupHandle) {
+        self.all.get_mut(&to).into_iter().for_each(|peer| peer.served = Some(group));
+    }
+
+    /// The next frame: of a message, or if `bare` also an acknowledgement.
+    fn poll_frame(&mut self, now: Instant, bare: bool) -> Option<Transmit> {
+        loop {
+            self.take_due(now);
+            // In turns that everybody begins with another: sent to in one order by all, peers would wait for each other's bytes.
+            let last = self.sent_to;
+            let next = |ids: &BTreeSet<SpId>| {
+                let later = last.and_then(|last| ids.range((Bound::Excluded(last), Bound::Unbounded)).next());
+                later.or_else(|| ids.first()).copied()
+            };
+            let acks = next(&self.acks).filter(|_| bare);
+            let to = next(&self.messages).into_iter().chain(acks).min_by_key(|id| (Some(*id) <= last, *id))?;
+            let poll = if bare { Link::poll } else { Link::poll_message };
+            if let Some((header, payload)) = self.change(to, |peer| poll(&mut peer.link, now))? {
+                self.sent_to = Some(to);
+                return Some(Transmit::Frame { to, header, payload });
+            }
+            // What was due when the peer was last looked at has gone with another frame, or is not needed any more.
+            self.messages.remove(&to);
+            if bare {
+                self.acks.remove(&to);
+            }
+        }
+    }
 }
 
 impl ServiceProcess {
     /// A group with `peer` is asked for.
     pub(super) fn meet_peer(&mut self, peer: SpId, address: &Arc<[u8]>) {
         let now = self.out.now;
-        let entry = self.peers.entry(peer).or_insert_with(|| Peer::unknown(now, &self.config));
-        if entry.address.is_none() {
-            entry.address = Some(Arc::clone(address));
+        self.peers.all.entry(peer).or_insert_with(|| Peer::unknown(now, &self.config));
+        let met = self.peers.change(peer, |peer| {
+            let met = peer.address.is_none();
+            peer.address.get_or_insert_with(|| Arc::clone(address));
+            met
+        });
+        if met == Some(true) {
             self.out.events.push_back(Event::Connect { peer, address: Arc::clone(address) });
         }
     }
 
-    /// A group with `peer` is there, or is gone.
-    pub(super) fn count_group(&mut self, peer: SpId, there: bool) {
-        let now = self.out.now;
-        let Some(entry) = self.peers.get_mut(&peer) else { return };
-        entry.groups = if there { entry.groups + 1 } else { entry.groups - 1 };
-        entry.dormant &= !there;
-        if entry.groups == 0 {
-            entry.link.expect_answer(now);
-        }
-    }
-
-    /// Whether the peer was declared dead. It stays dead: its links and groups are gone, a restarted one is another.
-    pub(super) fn is_lost(&self, peer: SpId) -> bool {
-        self.lost_peers.contains(&peer)
-    }
-
-    /// Starts (or stops) to watch a neighbour of a group that is made.
-    pub(super) fn watch_peer(&mut self, peer: SpId, start: bool) {
-        let (now, period) = (self.out.now, self.config.heartbeat);
-        let Some(entry) = self.peers.get_mut(&peer) else { return };
-        if start && entry.watched_by == 0 {
-            entry.link.expect_answer(now);
-        }
-        entry.watched_by = if start { entry.watched_by + 1 } else { entry.watched_by - 1 };
-        entry.link.set_heartbeat((entry.watched_by > 0).then_some(period));
-    }
-
     pub(super) fn push_message(&mut self, to: SpId, message: &Message) {
-        // A peer that was lost has no link any more: its groups are broken, nobody waits for the message.
-        if let Some(peer) = self.peers.get_mut(&to) {
-            let ask = match message {
-                Message::Group { group, body: GroupMessage::Instance { instance, body } } if body.is_nak() => {
-                    Some((*group, *instance))
-                }
-                Message::Group { .. } | Message::Void => None,
-            };
-            let tag = ask.map(|(group, instance)| Tag { group, instance, what: Tagged::Nak, urgent: true });
-            peer.link.push(self.out.now, message, Vec::new(), ask, tag);
-        }
+        let ask = match message {
+            Message::Group { group, body: GroupMessage::Instance { instance, body } } if body.is_nak() => {
+                Some((*group, *instance))
+            }
+            Message::Group { .. } | Message::Void => None,
+        };
+        let owner = ask.map(|(group, instance)| Owner::Instance(group, instance));
+        let tag = ask.map(|(group, instance)| Tag { group, instance, what: Tagged::Nak, urgent: true });
+        self.peers.push(self.out.now, to, (message, Payload::Empty), Acked { owner, tag });
     }
 
     pub(super) fn time_peers(&mut self) {
-        let now = self.out.now;
-        let dead: Vec<SpId> =
-            self.peers.iter().filter(|(_, p)| p.dies_at().is_some_and(|t| t <= now)).map(|(id, _)| *id).collect();
-        for id in dead {
-            self.lose_peer(id);
+        for peer in self.peers.handle_timeout(self.out.now) {
+            self.lose_peer(peer);
         }
-        for p in self.peers.values_mut().filter(|p| p.dormant_at().is_some_and(|t| t <= now)) {
-            p.dormant = true;
-            p.link.forget_unsent();
-        }
-        let dormant: Vec<SpId> = self.peers.iter().filter(|(_, p)| p.dormant).map(|(id, _)| *id).collect();
-        for id in dormant.into_iter().skip(MAX_DORMANT) {
-            self.lose_peer(id);
-        }
-        self.peers.values_mut().for_each(|p| p.link.handle_timeout(now));
     }
 
     /// A peer is dead: its groups are broken.
     pub(super) fn lose_peer(&mut self, peer: SpId) {
-        let known = self.peers.remove(&peer).is_some_and(|p| p.address.is_some());
-        if !self.is_lost(peer) {
-            if self.lost_peers.len() >= MAX_LOST {
-                self.lost_peers.pop_front();
-            }
-            self.lost_peers.push_back(peer);
-        }
-        let hit: Vec<GroupHandle> =
-            self.groups.iter().filter(|(_, g)| g.members.index_of(peer).is_some()).map(|(h, _)| *h).collect();
-        for handle in hit {
-            let members = &self.groups[&handle].members;
-            let at = members.index_of(peer).expect("just found");
-            let error = CollectiveError::PeerLost { sp: peer, rank: members.lowest_rank(at) };
+        let connected = self.peers.lose(peer);
+        let hit: Vec<(GroupHandle, CollectiveError)> = self
+            .groups
+            .iter()
+            .filter_map(|(handle, g)| {
+                let rank = g.members.lowest_rank(g.members.index_of(peer)?);
+                Some((*handle, CollectiveError::PeerLost { sp: peer, rank }))
+            })
+            .collect();
+        for (handle, error) in hit {
             self.break_group(handle, error, true);
         }
-        self.strangers.remove(&peer);
-        if known {
+        self.early.remove(&peer);
+        if connected {
             self.out.events.push_back(Event::Disconnect { peer });
         }
     }
 
-    pub(super) fn poll_frame(&mut self, now: Instant, poll: Poll) -> Option<Transmit> {
-        // In turns that everybody begins with another: sent to in one order by all, peers would wait for each other's bytes.
-        let later = (Bound::Excluded(self.sent_to), Bound::Unbounded);
-        let frame = poll_first(self.peers.range_mut(later), now, poll)
-            .or_else(|| poll_first(self.peers.range_mut(..=self.sent_to), now, poll))?;
-        if let Transmit::Frame { to, payload, .. } = &frame {
-            self.sent_to = *to;
+    pub(super) fn poll_frame(&mut self, bare: bool) -> Option<Transmit> {
+        let frame = self.peers.poll_frame(self.out.now, bare)?;
+        if let Transmit::Frame { payload, .. } = &frame {
             self.out.counters.frames += 1;
             self.out.counters.control_frames += u64::from(payload.is_empty());
         }
@@ -216,36 +428,49 @@ impl ServiceProcess {
     /// turn (MC-13): what comes meanwhile waits behind no more than that while the fabric is full. Called when all links have
     /// sent what they had.
     pub(super) fn fill_links(&mut self) {
-        let portion = Portion::new(&self.config, self.out.company);
+        let quantum = Quantum::new(&self.config, self.out.contention);
         let mut targets = BTreeSet::new();
-        for (group, instance) in self.turns.iter() {
-            let Some(g) = self.groups.get_mut(&group) else { continue };
-            targets.extend(g.transfer.bulk_targets());
-            targets.extend(g.instance(instance).and_then(|found| found.bulk_target(&g.members)));
+        for group in self.turns.with_transfers() {
+            targets.extend(self.groups.get(&group).into_iter().flat_map(|g| g.transfer.bulk_targets()));
+        }
+        for (group, _) in self.turns.with_repairs() {
+            targets.extend(self.groups.get(&group).map(|g| g.members.right()));
         }
         let links = targets.len();
         for to in targets {
-            let Some(peer) = self.peers.get_mut(&to).filter(|p| p.address.is_some()) else { continue };
-            peer.link.set_window(portion.queued(&self.config, links, peer.link.least_round_trip()));
-            if peer.link.has_room() {
-                let next = self.turns.after(peer.served).find_map(|(group, instances)| {
-                    let g = self.groups.get_mut(&group)?;
-                    let site = Site { config: &self.config, members: &g.members, out: &mut self.out };
-                    let bulk = g.transfer.next_bulk(&site, to);
-                    let repair = || {
-                        instances.iter().find_map(|instance| {
-                            let (mut cx, found) = g.parts(*instance, (&self.config, &mut self.out));
-                            found?.next_bulk(&mut cx, to)
-                        })
-                    };
-                    Some((group, bulk.or_else(repair)?))
-                });
-                let Some((group, bulk)) = next else { continue };
-                peer.served = Some(group);
-                let Bulk { instance, message, payload, tag } = bulk;
-                peer.link.push(self.out.now, &message, payload, Some((group, instance)), tag);
-                self.run_steps(group);
-            }
+            let room = self.peers.change(to, |peer| {
+                peer.link.set_window(quantum.queued(&self.config, links, peer.link.least_round_trip()));
+                (peer.address.is_some() && peer.link.has_room()).then_some(peer.served)
+            });
+            let Some(Some(served)) = room else { continue };
+            let next = self.turns.bulk_after(served).into_iter().find_map(|group| {
+                let g = self.groups.get_mut(&group)?;
+                let site = Site { config: &self.config, members: &g.members, out: &mut self.out };
+                let bulk = g.transfer.next_bulk(&site, to);
+                let repair = || {
+                    self.turns.repairs_of(group).find_map(|instance| {
+                        let (mut cx, found) = g.parts((&self.config, &mut self.out), instance);
+                        found?.next_repair(&mut cx, to)
+                    })
+                };
+                Some((group, bulk.or_else(repair)?))
+            });
+            let Some((group, bulk)) = next else { continue };
+            self.peers.serve(to, group);
+            let owner = owner_of(group, bulk.instance, &bulk.payload);
+            self.peers.push(self.out.now, to, (&bulk.message, bulk.payload), Acked { owner, tag: bulk.tag });
+            self.run_steps(group);
         }
     }
+}
+
+/// Whose end makes bulk void: of messages that of the call whose buffers it names.
+fn owner_of(group: GroupHandle, instance: InstanceId, payload: &[MemRef]) -> Option<Owner> {
+    if instance != MESSAGING {
+        return Some(Owner::Instance(group, instance));
+    }
+    payload.first().and_then(|piece| match piece.region {
+        Region::Input(call) | Region::Output(call) => Some(Owner::Call(call)),
+        Region::Staging(_) => None,
+    })
 }

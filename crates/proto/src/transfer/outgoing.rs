@@ -25,7 +25,7 @@ use super::matching::Name;
 use super::{Outbound, StepOf};
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, SpId};
-use crate::interface::MemRef;
+use crate::interface::{MemRef, Payload};
 use crate::link::{Tag, Tagged};
 use crate::messaging::MESSAGING;
 use crate::wire::{
@@ -43,7 +43,7 @@ pub(crate) struct Bulk {
     /// The collective with whose end it becomes void, or [`MESSAGING`].
     pub(crate) instance: InstanceId,
     pub(crate) message: Message,
-    pub(crate) payload: Vec<MemRef>,
+    pub(crate) payload: Payload,
     pub(crate) tag: Option<Tag>,
 }
 
@@ -270,6 +270,11 @@ impl Outgoing {
         self.unacknowledged.remove(&number).unwrap_or_default()
     }
 
+    /// Whether there is bulk for anybody.
+    pub(super) fn has_bulk(&self) -> bool {
+        !self.offers.is_empty() || !self.queues.is_empty()
+    }
+
     /// Whom there may be bulk for.
     pub(super) fn targets(&self) -> impl Iterator<Item = SpId> + '_ {
         self.offers.keys().chain(self.queues.keys()).copied()
@@ -321,7 +326,7 @@ impl Outgoing {
         }
         let rank = head.name.source;
         let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early: 0, early: Vec::new() };
-        Some(Bulk { instance: MESSAGING, message: Message::transfer(group, offer), payload, tag: None })
+        Some(Bulk { instance: MESSAGING, message: Message::transfer(group, offer), payload: payload.into(), tag: None })
     }
 
     /// Pieces of the messages of one owner; tagged ones, which may leave whole, in frames of one size, so that none is sent for a
@@ -363,7 +368,7 @@ impl Outgoing {
         }
         let tag = self.await_acknowledgement(group, sent, !more);
         let message = Message::transfer(group, TransferMessage::Data(pieces));
-        Bulk { instance, message, payload, tag }
+        Bulk { instance, message, payload: payload.into(), tag }
     }
 
     /// The next fragment of a message behind a ready barrier.
@@ -386,7 +391,7 @@ impl Outgoing {
         }
         let fragment = Fragment { instance, source, destination, index, total, offset };
         let piece = MemRef { offset: message.from.offset + offset, len, ..message.from };
-        let payload = if len > 0 { vec![piece] } else { Vec::new() };
+        let payload = if len > 0 { Payload::Piece(piece) } else { Payload::Empty };
         let sent = if last && !message.signal { vec![message] } else { Vec::new() };
         let tag = self.await_acknowledgement(group, sent, true);
         let message_ = Message::transfer(group, TransferMessage::Expected(fragment));

@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use outboard_plan::{Op, OpId, Program, Rank, Reduction, Span, Step};
 
-use super::reader::{DecodeError, Reader};
-use super::writer::Writer;
 use crate::messaging::{MAX_STEPS, Recording};
+use outboard_call::codec::{DecodeError, Reader, Writer};
 
 /// Most pieces of memory of one recording.
 pub const MAX_PIECES: usize = MAX_STEPS;
@@ -49,15 +48,15 @@ impl RecordedMemory {
             match step.op {
                 Op::Send { to: Rank(peer), index, span } | Op::Recv { from: Rank(peer), index, span } => {
                     let kind = if matches!(step.op, Op::Send { .. }) { SEND } else { RECEIVE };
-                    w.u8(kind).u32(peer).u32(index).span(span);
+                    w.u8(kind).u32(peer).u32(index).u64(span.offset).u64(span.len);
                 }
                 Op::Copy { from, to } => {
-                    w.u8(COPY).span(from).u64(to.offset);
+                    w.u8(COPY).u64(from.offset).u64(from.len).u64(to.offset);
                 }
                 Op::Reduce { from, into, from_left } => {
                     let kind = if from_left { REDUCE_FROM_LEFT } else { REDUCE };
                     let reduction = reductions.next().expect("a recording names an operator for each reduction");
-                    w.u8(kind).u32(reduction.code().into()).span(from).u64(into.offset);
+                    w.u8(kind).u32(reduction.code().into()).u64(from.offset).u64(from.len).u64(into.offset);
                 }
                 Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("recordings do not multicast"),
             }
@@ -135,12 +134,6 @@ fn read_step(r: &mut Reader<'_>, most: usize, reductions: &mut Vec<Reduction>) -
 
 fn read_span(r: &mut Reader<'_>) -> Result<Span, DecodeError> {
     Ok(Span::output(r.u64()?, r.u64()?))
-}
-
-impl Writer<'_> {
-    fn span(&mut self, span: Span) -> &mut Self {
-        self.u64(span.offset).u64(span.len)
-    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ impl ServiceProcess {
         id: InstanceId,
         f: impl FnOnce(&mut Instance, &mut Context<'_>) -> T,
     ) -> Option<T> {
-        let (mut cx, instance) = self.groups.get_mut(&group)?.parts(id, (&self.config, &mut self.out));
+        let (mut cx, instance) = self.groups.get_mut(&group)?.parts((&self.config, &mut self.out), id);
         let done = f(instance?, &mut cx);
         self.run_steps(group);
         Some(done)
@@ -36,6 +36,9 @@ impl ServiceProcess {
         while let Some(g) = self.groups.get_mut(&handle)
             && let Some((StepOf { owner, op }, result)) = g.transfer.poll_ended()
         {
+            if let Owner::Instance { instance, .. } = owner {
+                self.out.touch(handle, instance);
+            }
             let cx = &mut Context {
                 config: &self.config,
                 members: &mut g.members,
@@ -57,6 +60,7 @@ impl ServiceProcess {
         if let Some(g) = self.groups.get_mut(&handle) {
             let mut site = Site { config: &self.config, members: &g.members, out: &mut self.out };
             g.transfer.settle(&mut site);
+            self.turns.note_transfer(handle, g.transfer.has_bulk());
         }
         self.mind_turns(handle);
     }
@@ -129,7 +133,7 @@ impl ServiceProcess {
             self.break_group(group, error.clone(), true);
             return Err(error);
         }
-        let (mut cx, _) = g.parts(instance, (&self.config, &mut self.out));
+        let (mut cx, _) = g.parts((&self.config, &mut self.out), instance);
         match Instance::new(&mut cx, instance, signature, rank, sizes) {
             Ok(i) => {
                 g.instances.insert(instance, i);
@@ -303,9 +307,10 @@ impl ServiceProcess {
             let message = || g.messaging.has_call(call).map(|rank| (*h, MESSAGING, rank));
             alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank))).or_else(message)
         });
-        let Some((handle, instance, rank)) = found.or_else(|| self.out.untold(call)) else { return };
+        let ending = || self.out.ending(call).map(|ending| (ending.group, ending.instance, ending.rank));
+        let Some((handle, instance, rank)) = found.or_else(ending) else { return };
         let error = error(rank);
-        self.out.fail_untold(handle, instance, &error);
+        self.out.fail_ending(handle, instance, &error);
         if let Some(g) = self.groups.get_mut(&handle) {
             g.failed = true;
         }
