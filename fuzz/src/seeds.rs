@@ -63,9 +63,7 @@ pub fn rank() -> Vec<Vec<u8>> {
 /// Scripts for `recording_sequences`: graphs that all call, messages of all sizes, and what goes wrong in between.
 #[must_use]
 pub fn sequences() -> Vec<Vec<u8>> {
-    use outboard_sim::sequences::acts::{
-        CALL, CALL_ALL, FREE, GO_ON, GRAPH, HEAR, LEAVE, MESSAGE, RECORD, WAIT,
-    };
+    use outboard_sim::sequences::acts::{CALL, CALL_ALL, FREE, GO_ON, GRAPH, HEAR, LEAVE, MESSAGE, RECORD, WAIT};
     let mut seeds = Vec::new();
     for layout in 0..7 {
         for settings in 0..4 {

@@ -190,12 +190,12 @@ fn garbage_at_the_dock_is_refused() {
         String::from_utf8_lossy(&answer).into_owned()
     };
     // Process 7 of host `h`, bound nowhere, of user and job 0, without a key.
-    let rank = [&[7, 0, 0, 0][..], &[0xff; 8], &[0; 12], &[1, b'h']].concat();
-    let greeting = |version: u16| [&[33, 0, 0, 0, 1][..], b"OBRL", &version.to_le_bytes(), &rank].concat();
+    let rank = [&[7, 0, 0, 0][..], &[0; 12], &[0xff; 8], &[1, 0, b'h']].concat();
+    let greeting = |version: u16| [&[34, 0, 0, 0, 1][..], b"OBRL", &version.to_le_bytes(), &rank].concat();
     assert!(said(&greeting(77)).contains("version 77"));
-    assert!(said(&[0xff; 64]).contains("bad length"));
+    assert!(said(&[0xff; 64]).contains("bad value in field length"));
     // Attached, and then a call of a group that it has not.
     let call = [&[145u8, 0, 0, 0, 5], &[0xee; 144][..]].concat();
-    assert!(said(&[greeting(2), call].concat()).contains("bad call"));
+    assert!(said(&[greeting(3), call].concat()).contains("bad call"));
     assert_eq!(daemon.statistics()["failed"], 0);
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
+use std::os::fd::AsFd;
 
 use clap::Parser;
 use outboard_service::Settings;
@@ -58,7 +59,7 @@ pub(crate) fn serve() {
     let flags = std::env::var(FLAGS).expect("set by the test");
     let line = Line::parse_from(std::iter::once("outboardd").chain(flags.split_whitespace()));
     let (stop, stopped) = rustix::pipe::pipe().expect("a pipe");
-    let ready = |_: &_| {
+    let ready = || {
         std::thread::spawn(move || {
             for order in std::io::stdin().lock().lines() {
                 let order = order.expect("text");
@@ -70,7 +71,11 @@ pub(crate) fn serve() {
             drop(stopped);
         });
         say("ready");
-        Ok(())
     };
-    outboard_service::run(&line.settings, std::os::fd::AsFd::as_fd(&stop), || true, ready).expect("it serves");
+    let (settings, stop) = (&line.settings, stop.as_fd());
+    let served = match settings.relay {
+        Some(service) => outboard_relay::serve(settings, service, stop, || true, ready),
+        None => outboard_service::run(settings, stop, || true, |_| Ok(ready())),
+    };
+    served.expect("it serves");
 }
