@@ -30,8 +30,8 @@ use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
 use crate::interface::{Call, CallKind, InFlight, MemRef, Moves, Pairs, Region, Signature, Step};
 use crate::multicast::{Block, chunks_of};
-use crate::outbox::{Completion, Fund, Outbox, Staging};
-use crate::pacing::{Portion, Share, transfer_time};
+use crate::outbox::{Completion, Outbox, Quota, Staging};
+use crate::pacing::{Quantum, Share, transfer_time};
 use crate::wire::{MAX_BLOCKS, Message};
 
 mod layout;
@@ -53,8 +53,8 @@ pub(crate) struct Context<'a> {
 
 impl Context<'_> {
     /// How much of a link one collective may take at once.
-    pub(crate) fn portion(&self) -> Portion {
-        Portion::new(self.config, self.out.company)
+    pub(crate) fn quantum(&self) -> Quantum {
+        Quantum::new(self.config, self.out.contention)
     }
 }
 
@@ -306,13 +306,13 @@ impl Collective {
         let absent = |local: &&mut Local| matches!(local.presence, Presence::Absent);
         let outputs = self.locals.iter_mut().filter(absent).map(|local| local.run.program().output_bytes);
         let bytes = outputs.fold(self.scratch.wanted(), u64::saturating_add);
-        if !cx.out.can_stage(Fund::Late, cx.members.owner, bytes) || !self.take_scratch(cx, Fund::Late) {
+        if !cx.out.can_stage(Quota::Late, cx.members.owner, bytes) || !self.take_scratch(cx, Quota::Late) {
             // Looked at again at the next chance: staging of another collective may have been given back.
             self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);
             return Ok(());
         }
         for local in self.locals.iter_mut().filter(absent) {
-            let staging = cx.out.stage(Fund::Late, cx.members.owner, local.run.program().output_bytes);
+            let staging = cx.out.stage(Quota::Late, cx.members.owner, local.run.program().output_bytes);
             local.presence = Presence::StoodIn(staging.expect("there is room for all"));
             cx.out.step(cx.members.handle, self.instance, Step::StoodIn(local.rank));
         }

@@ -52,8 +52,8 @@ use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{Call, Class, InFlight, MemRef, Moves, Order, Pairs, Region, Signature, Sizes, Step};
 use crate::link::{Tag, Tagged};
-use crate::outbox::{Completion, Fund, Staging};
-use crate::pacing::Portion;
+use crate::outbox::{Completion, Quota, Staging};
+use crate::pacing::Quantum;
 use crate::wire::{MAX_BLOCKS, Message};
 
 mod announcement;
@@ -355,7 +355,7 @@ impl Exchange {
         match self.locals[i].presence {
             Presence::Called { .. } => Some(None),
             Presence::Absent { .. } => {
-                let staging = cx.out.stage(Fund::Late, cx.members.owner, bytes);
+                let staging = cx.out.stage(Quota::Late, cx.members.owner, bytes);
                 if staging.is_none() {
                     // Looked at again at the next chance: staging of another collective may have been given back.
                     self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);
@@ -367,25 +367,25 @@ impl Exchange {
     }
 
     /// Bytes that may be under way.
-    fn most(&self, portion: Portion) -> u64 {
-        portion.under_way(matches!(self.signature.kind.class().moves, Moves::Blocks(Pairs::All)))
+    fn most(&self, quantum: Quantum) -> u64 {
+        quantum.under_way(matches!(self.signature.kind.class().moves, Moves::Blocks(Pairs::All)))
     }
 
     /// Whether so many more bytes may be under way.
-    fn has_room(&self, portion: Portion, more: u64) -> bool {
-        self.coming == 0 || self.coming.saturating_add(more) <= self.most(portion)
+    fn has_room(&self, quantum: Quantum, more: u64) -> bool {
+        self.coming == 0 || self.coming.saturating_add(more) <= self.most(quantum)
     }
 
     /// Bytes of each of the blocks that are known of that may be under way.
-    fn of_one(&self, portion: Portion) -> u64 {
-        portion.of_one(self.most(portion), self.inbound.len())
+    fn of_one(&self, quantum: Quantum) -> u64 {
+        quantum.of_one(self.most(quantum), self.inbound.len())
     }
 
     /// Asks for blocks while there is room.
     fn pull(&mut self, cx: &mut Context<'_>) {
         let mut pulls: BTreeMap<SpId, BTreeMap<Pair, u64>> = BTreeMap::new();
-        let portion = cx.portion();
-        if !self.has_room(portion, portion.pull_room) {
+        let quantum = cx.quantum();
+        if !self.has_room(quantum, quantum.pull_room) {
             return;
         }
         while let Some(&(asked, distance, pair)) = self.queue.first() {
@@ -394,12 +394,12 @@ impl Exchange {
                 Inbound::Coming { bytes, got, .. } => (bytes, got),
                 Inbound::Staged(_) => unreachable!("what is here is not asked for"),
             };
-            let piece = (bytes - asked).min(portion.pull);
-            if asked > got && asked + piece - got > self.of_one(portion) {
+            let piece = (bytes - asked).min(quantum.pull);
+            if asked > got && asked + piece - got > self.of_one(quantum) {
                 self.queue.remove(&(asked, distance, pair));
                 continue;
             }
-            if !self.has_room(portion, piece) {
+            if !self.has_room(quantum, piece) {
                 break;
             }
             self.queue.remove(&(asked, distance, pair));
@@ -488,7 +488,7 @@ impl Exchange {
         if !self.alive() {
             return None;
         }
-        let fragment = self.sends.next(cx.members, to, cx.portion().piece)?;
+        let fragment = self.sends.next(cx.members, to, cx.quantum().piece)?;
         let Presence::Called { call, .. } = &self.locals[fragment.local].presence else {
             unreachable!("a call stays until its blocks are acknowledged")
         };
@@ -515,7 +515,7 @@ impl Exchange {
         payload_len: u32,
     ) -> bool {
         let (pair, len) = ((destination, source), u64::from(payload_len));
-        let of_one = self.of_one(cx.portion());
+        let of_one = self.of_one(cx.quantum());
         let Some(i) = cx.members.local(destination) else { return false };
         let Some(Inbound::Coming { bytes, announced: true, asked, got, staging }) = self.inbound.get_mut(&pair) else {
             return false;

@@ -45,7 +45,7 @@ use crate::fragments::Bulk;
 use crate::group::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{Call, CallKind, InFlight, MemRef, Order, Region, TaggedCall};
-use crate::outbox::{Completion, Fund, Staging};
+use crate::outbox::{Completion, Quota, Staging};
 use crate::wire::{Filled, Posted, TaggedMessage, Wanted};
 
 mod filling;
@@ -619,7 +619,7 @@ impl Messaging {
 
     /// The next frame with messages or bytes for `to`. Asked while its link has room.
     pub(crate) fn next_bulk(&mut self, cx: &Context<'_>, to: SpId) -> Option<Bulk> {
-        self.outgoing.next(cx.members.handle, to, cx.portion().piece)
+        self.outgoing.next(cx.members.handle, to, cx.quantum().piece)
     }
 
     /// `rank` takes part in nothing any more: what still needs it fails. An error breaks the group.
@@ -696,7 +696,7 @@ impl Messaging {
 
 /// Memory for a message that nobody receives yet, as far as it needs some; none where there is no room.
 fn stage(cx: &mut Context<'_>, bytes: u64) -> Option<Option<Staging>> {
-    if bytes == 0 { Some(None) } else { cx.out.stage(Fund::Late, cx.members.owner, bytes).map(Some) }
+    if bytes == 0 { Some(None) } else { cx.out.stage(Quota::Late, cx.members.owner, bytes).map(Some) }
 }
 
 fn whole(staging: &Staging) -> MemRef {

@@ -12,7 +12,7 @@ use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
 use crate::interface::{CallKind, Counters, Event, MemRef, Order, Step};
 use crate::link::Owner;
 use crate::messaging::MESSAGING;
-use crate::pacing::Company;
+use crate::pacing::Contention;
 use crate::wire::Message;
 
 /// Collected wishes of one service process.
@@ -20,7 +20,7 @@ use crate::wire::Message;
 pub(crate) struct Outbox {
     pub(crate) now: Instant,
     /// What else is in flight beside the group that sends (MC-13).
-    pub(crate) company: Company,
+    pub(crate) contention: Contention,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) events: VecDeque<Event>,
     /// Calls that need nothing more but what has been ordered, and how they end if that succeeds.
@@ -38,8 +38,8 @@ pub(crate) struct Outbox {
     staging_quota: u64,
     owner_quota: u64,
     scratch_quota: u64,
-    /// What each owner of groups uses of a fund; none that uses none.
-    used_by: BTreeMap<(Fund, u64), u64>,
+    /// What each owner of groups uses of a quota; none that uses none.
+    used_by: BTreeMap<(Quota, u64), u64>,
     next_staging: u64,
 }
 
@@ -47,7 +47,7 @@ impl Outbox {
     pub(crate) fn new(config: &Config) -> Self {
         Outbox {
             now: Instant(0),
-            company: Company::Nobody,
+            contention: Contention::None,
             orders: VecDeque::new(),
             events: VecDeque::new(),
             ending: VecDeque::new(),
@@ -66,32 +66,32 @@ impl Outbox {
     }
 
     /// Memory of the service process, or none when the quota of all or of `owner` is used up.
-    pub(crate) fn stage(&mut self, fund: Fund, owner: u64, bytes: u64) -> Option<Staging> {
-        if !self.can_stage(fund, owner, bytes) {
+    pub(crate) fn stage(&mut self, quota: Quota, owner: u64, bytes: u64) -> Option<Staging> {
+        if !self.can_stage(quota, owner, bytes) {
             return None;
         }
-        *self.used_by.entry((fund, owner)).or_default() += bytes;
+        *self.used_by.entry((quota, owner)).or_default() += bytes;
         self.counters.staging_peak = self.counters.staging_peak.max(self.used_by.values().sum());
         let id = StagingId(self.next_staging);
         self.next_staging += 1;
         self.orders.push_back(Order::Stage { id, bytes });
-        Some(Staging { id, bytes, fund, owner })
+        Some(Staging { id, bytes, quota, owner })
     }
 
     /// Whether [`Self::stage`] gives so much now.
-    pub(crate) fn can_stage(&self, fund: Fund, owner: u64, bytes: u64) -> bool {
-        let used = self.used_by.get(&(fund, owner)).copied().unwrap_or(0);
-        match fund {
-            Fund::Late => {
-                let by_all: u64 = self.used_by.range((fund, 0)..=(fund, u64::MAX)).map(|(_, used)| used).sum();
+    pub(crate) fn can_stage(&self, quota: Quota, owner: u64, bytes: u64) -> bool {
+        let used = self.used_by.get(&(quota, owner)).copied().unwrap_or(0);
+        match quota {
+            Quota::Late => {
+                let by_all: u64 = self.used_by.range((quota, 0)..=(quota, u64::MAX)).map(|(_, used)| used).sum();
                 bytes <= self.staging_quota - by_all && bytes <= self.owner_quota - used
             }
-            Fund::Calls => bytes <= self.scratch_quota - used,
+            Quota::Calls => bytes <= self.scratch_quota - used,
         }
     }
 
     pub(crate) fn unstage(&mut self, staging: Staging) {
-        let of = (staging.fund, staging.owner);
+        let of = (staging.quota, staging.owner);
         if let Some(used) = self.used_by.get_mut(&of) {
             *used -= staging.bytes;
             if *used == 0 {
@@ -202,7 +202,7 @@ pub(crate) struct Completion {
 
 /// To which of the quotas staging counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Fund {
+pub(crate) enum Quota {
     /// What is held for ranks that have not called.
     Late,
     /// What calls need that all local ranks have made.
@@ -214,7 +214,7 @@ pub(crate) enum Fund {
 pub(crate) struct Staging {
     pub(crate) id: StagingId,
     pub(crate) bytes: u64,
-    pub(crate) fund: Fund,
+    pub(crate) quota: Quota,
     /// To whose quota it counts.
     owner: u64,
 }
@@ -226,26 +226,26 @@ mod tests {
     #[test]
     fn an_owner_at_its_quota_of_staging_leaves_the_rest_to_others() {
         let mut out = Outbox::new(&Config { staging_quota: 100, owner_staging_quota: 60, ..Config::default() });
-        let first = out.stage(Fund::Late, 1, 60).expect("within the quota");
-        assert_eq!(out.stage(Fund::Late, 1, 1), None);
-        let other = out.stage(Fund::Late, 2, 40).expect("another's");
-        assert_eq!(out.stage(Fund::Late, 2, 1), None, "the quota of all");
+        let first = out.stage(Quota::Late, 1, 60).expect("within the quota");
+        assert_eq!(out.stage(Quota::Late, 1, 1), None);
+        let other = out.stage(Quota::Late, 2, 40).expect("another's");
+        assert_eq!(out.stage(Quota::Late, 2, 1), None, "the quota of all");
         out.unstage(first);
-        assert!(out.stage(Fund::Late, 1, 60).is_some());
+        assert!(out.stage(Quota::Late, 1, 60).is_some());
         out.unstage(other);
-        assert_eq!(out.used_by, BTreeMap::from([((Fund::Late, 1), 60)]), "nothing is kept of who has nothing");
+        assert_eq!(out.used_by, BTreeMap::from([((Quota::Late, 1), 60)]), "nothing is kept of who has nothing");
     }
 
     #[test]
     fn what_is_held_for_late_ranks_takes_nothing_from_calls() {
         let config = Config { staging_quota: 100, owner_scratch_quota: 50, ..Config::default() };
         let mut out = Outbox::new(&config);
-        out.stage(Fund::Late, 1, 100).expect("within the quota");
-        let own = out.stage(Fund::Calls, 1, 50).expect("of the call");
-        assert_eq!(out.stage(Fund::Calls, 1, 1), None);
-        assert!(out.stage(Fund::Calls, 2, 50).is_some(), "another's");
+        out.stage(Quota::Late, 1, 100).expect("within the quota");
+        let own = out.stage(Quota::Calls, 1, 50).expect("of the call");
+        assert_eq!(out.stage(Quota::Calls, 1, 1), None);
+        assert!(out.stage(Quota::Calls, 2, 50).is_some(), "another's");
         out.unstage(own);
-        assert_eq!(out.stage(Fund::Late, 1, 1), None);
+        assert_eq!(out.stage(Quota::Late, 1, 1), None);
         assert_eq!((out.used_by.values().sum::<u64>(), out.counters.staging_peak), (150, 200));
     }
 }

@@ -101,7 +101,7 @@ impl Pace {
 
     /// The same beside other groups: batches that do not keep them waiting, and some of the link left over, so that queues
     /// which the others' messages add to become empty again (MC-13).
-    pub(crate) fn in_company(self, config: &Config) -> Self {
+    pub(crate) fn contended(self, config: &Config) -> Self {
         let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
         let batch = self.batch.min((bytes_in(TURN, self.rate) / datagram).max(LEAST_BATCH));
         let rate = self.rate - self.rate / 8;
@@ -134,9 +134,9 @@ const ON_MANY: u64 = 3;
 
 /// What other groups have in flight at a service process beside one (MC-13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Company {
+pub(crate) enum Contention {
     /// Nothing.
-    Nobody,
+    None,
     /// Calls, none of them small beside the others: who moves much itself does not wait for others' large pieces much longer
     /// than for its share of the link.
     Large,
@@ -147,17 +147,18 @@ pub(crate) enum Company {
 /// Which calls are small: those that may wait several times as long for the link as their own bytes take on it, when another
 /// group has queued all that it may (MC-13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Smallness {
+pub(crate) struct SmallCalls {
     /// What even small pieces keep a call waiting for: a smaller one does not wait for less.
     least: u64,
     /// What others may have queued before it without regard to small calls, here or at their own end.
     most: u64,
 }
 
-impl Smallness {
+impl SmallCalls {
     pub(crate) fn new(config: &Config) -> Self {
-        let [large, small] = [Company::Nobody, Company::Small].map(|company| Portion::new(config, company).queued);
-        Smallness { least: small, most: large.max(config.pull_bytes) }
+        let [large, small] =
+            [Contention::None, Contention::Small].map(|contention| Quantum::new(config, contention).queued);
+        SmallCalls { least: small, most: large.max(config.pull_bytes) }
     }
 
     /// Whether a call that moves `bytes` is small beside all those of another group, which together move `other`.
@@ -172,7 +173,7 @@ impl Smallness {
 /// one: at each service process [`UNHURRIED`] and two round trips of bytes, all links together, and up to a piece more on each;
 /// at the switch what the exchanges of the receiving host have asked for, `pulled` bytes each. What is queued after it is small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Portion {
+pub(crate) struct Quantum {
     /// Bytes of one fragment or repair.
     pub(crate) piece: u64,
     /// Bytes asked for of all sources together (SP-5) when they send to nobody else.
@@ -189,16 +190,16 @@ pub(crate) struct Portion {
     on_each: u64,
 }
 
-impl Portion {
-    /// For a group in this company.
-    pub(crate) fn new(config: &Config, company: Company) -> Self {
+impl Quantum {
+    /// For a group under this contention.
+    pub(crate) fn new(config: &Config, contention: Contention) -> Self {
         let longest = bytes_in(LONGEST_PIECE, config.link_rate).max(LEAST_PIECE);
         let fragment = u64::from(config.fragment_bytes).min(longest);
-        match company {
-            Company::Small => {
+        match contention {
+            Contention::Small => {
                 let piece = bytes_in(TURN, config.link_rate).max(LEAST_PIECE).min(fragment);
                 let pulled = config.pull_bytes.min(piece * 4);
-                Portion {
+                Quantum {
                     piece,
                     pulled,
                     // Of two sources at a time, so that next to nothing queues at the switch.
@@ -209,12 +210,12 @@ impl Portion {
                     on_each: 1,
                 }
             }
-            Company::Nobody | Company::Large => {
+            Contention::None | Contention::Large => {
                 let queued = bytes_in(UNHURRIED, config.link_rate).max(fragment * 4);
                 let pulled = config.pull_bytes;
                 // As whole pieces, so that they come as such; small ones together, or requests would queue by the hundred.
                 let pull = fragment.max(LEAST_PIECE);
-                Portion {
+                Quantum {
                     piece: fragment,
                     pulled,
                     pull,
@@ -301,8 +302,8 @@ mod tests {
     fn mc_13_beside_a_small_call_pieces_are_small_at_any_rate() {
         for rate in [10_000_000, 1_000_000_000, 100_000_000_000] {
             let config = Config { link_rate: rate, ..Config::default() };
-            let [alone, large, among] =
-                [Company::Nobody, Company::Large, Company::Small].map(|company| Portion::new(&config, company));
+            let [alone, large, among] = [Contention::None, Contention::Large, Contention::Small]
+                .map(|contention| Quantum::new(&config, contention));
             assert_eq!(large, alone, "{rate}: nobody has a small call");
             let trip = Some(Duration::from_micros(10));
             assert!(among.piece <= alone.piece && among.pulled <= alone.pulled, "{rate}");
@@ -311,8 +312,8 @@ mod tests {
             let long = Some(Duration::from_secs(1));
             assert_eq!(among.queued(&config, 1, long), among.queued(&config, 1, Some(LONGEST_TRIP)), "{rate}");
             let pace = Pace::new(&config, Share::even(1, 1));
-            let in_company = pace.in_company(&config);
-            assert!(in_company.batch <= pace.batch && in_company.rate < pace.rate, "{rate}");
+            let contended = pace.contended(&config);
+            assert!(contended.batch <= pace.batch && contended.rate < pace.rate, "{rate}");
         }
     }
 
@@ -320,14 +321,14 @@ mod tests {
     fn mc_13_a_call_is_small_when_it_could_wait_a_few_times_as_long_as_it_takes() {
         for rate in [10_000_000, 1_000_000_000, 100_000_000_000] {
             let config = Config { link_rate: rate, ..Config::default() };
-            let calls = Smallness::new(&config);
+            let calls = SmallCalls::new(&config);
             for large in [4 << 20, 64 << 20] {
                 assert!(calls.beside(4 << 10, large), "{rate}: 4 KiB beside a stream of {large}");
                 assert!(calls.beside(0, large), "{rate}: a barrier beside a stream of {large}");
                 assert!(!calls.beside(large, large) && !calls.beside(large / FEW, large), "{rate}: as large {large}");
             }
             assert!(!calls.beside(0, 0) && !calls.beside(0, 64 << 10), "{rate}: small pieces would not come sooner");
-            let queued = Portion::new(&config, Company::Large).queued;
+            let queued = Quantum::new(&config, Contention::Large).queued;
             assert!(!calls.beside(queued.max(config.pull_bytes), u64::MAX), "{rate}: takes as long as it waits");
         }
     }

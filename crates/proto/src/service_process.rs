@@ -19,7 +19,7 @@ use crate::interface::{Call, Counters, Event, GroupSpec, InFlight, MulticastBatc
 use crate::link::{Acked, Owner, Received, Tagged};
 use crate::messaging::{RecordError, Recording};
 use crate::outbox::Outbox;
-use crate::pacing::{Company, Pace, Pacer, Smallness};
+use crate::pacing::{Contention, Pace, Pacer, SmallCalls};
 use crate::wire::{FrameHeader, Message};
 
 mod datagrams;
@@ -31,14 +31,14 @@ mod peers;
 mod sizes;
 mod turns;
 
-use groups::{Group, Unmade};
+use groups::{FailedGroup, Group};
 use peers::Peers;
 use turns::{Load, Turns};
 
 /// Multicast batches in the hands of the driver at once.
 const MAX_BATCHES: usize = 16;
 /// Messages of one peer kept for groups that no local rank has asked for yet: one that floods us harms no other's groups.
-const MAX_STRANGERS: usize = 4096;
+const MAX_EARLY: usize = 4096;
 /// Ended groups that are remembered, so that late messages for them are not kept and late ranks are told.
 const MAX_RETIRED: usize = 4096;
 
@@ -54,9 +54,9 @@ pub struct ServiceProcess {
     acked: Vec<Acked>,
     channels: BTreeMap<Channel, u32>,
     /// Messages for groups that are not known here yet, by sender, in order.
-    strangers: BTreeMap<SpId, VecDeque<Message>>,
+    early: BTreeMap<SpId, VecDeque<Message>>,
     retired: VecDeque<GroupHandle>,
-    unmade: VecDeque<Unmade>,
+    failed_groups: VecDeque<FailedGroup>,
     turns: Turns,
     /// Calls of messages and recordings in flight.
     messages: usize,
@@ -87,10 +87,10 @@ impl ServiceProcess {
             peers: Peers::new(id),
             acked: Vec::new(),
             channels: BTreeMap::new(),
-            strangers: BTreeMap::new(),
+            early: BTreeMap::new(),
             retired: VecDeque::new(),
-            unmade: VecDeque::new(),
-            turns: Turns::new(Smallness::new(&config)),
+            failed_groups: VecDeque::new(),
+            turns: Turns::new(SmallCalls::new(&config)),
             messages: 0,
             messaging_groups: 0,
             batches: BTreeMap::new(),
@@ -220,7 +220,7 @@ impl ServiceProcess {
         self.out.now = now;
         let b = self.batches.remove(&token).expect("the driver hands back tokens that it was given");
         self.with_instance(b.group, b.instance, |i, cx| {
-            i.collective().expect("only collectives multicast").handle_sent(cx, b.source, b.run);
+            i.collective().into_iter().for_each(|collective| collective.handle_sent(cx, b.source, b.run.clone()));
         });
         self.settle();
     }
@@ -272,7 +272,6 @@ impl ServiceProcess {
     /// The next thing to send at `now`. Not polled while the fabric is full.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         self.out.now = now;
-        self.peers.take_due(now);
         let frame = self.poll_frame(false);
         let transmit = frame.or_else(|| {
             self.fill_links();
@@ -337,13 +336,13 @@ impl ServiceProcess {
             return None;
         }
         let (group, instance) = self.turns.next_multicast()?;
-        let contention = self.out.company;
+        let contention = self.out.contention;
         let (mut cx, found) = self.groups.get_mut(&group)?.parts((&self.config, &mut self.out), instance);
         let collective = found.and_then(Instance::collective)?;
         let pace = Pace::new(&self.config, collective.share(cx.members));
         let pace = match contention {
-            Company::Nobody => pace,
-            Company::Large | Company::Small => pace.in_company(&self.config),
+            Contention::None => pace,
+            Contention::Large | Contention::Small => pace.contended(&self.config),
         };
         let (key, reach) = (cx.members.key, cx.members.reach);
         let batch = collective.next_batch(&mut cx, pace.batch)?;
@@ -374,13 +373,13 @@ impl ServiceProcess {
     fn begin(&mut self, group: GroupHandle, instance: InstanceId) {
         self.turns.insert(group, instance);
         self.out.touch(group, instance);
-        self.out.company = self.turns.company(self.out.now);
+        self.out.contention = self.turns.contention(self.out.now);
     }
 
     /// A rank here waits from now on for what a call of it moves.
     fn note_load(&mut self, call: &Call, ranks: u32) {
         self.turns.load(call.group, call.instance, Load::of(call, ranks));
-        self.out.company = self.turns.company(self.out.now);
+        self.out.contention = self.turns.contention(self.out.now);
     }
 
     /// After every input: messages go to their links, what has ended is cleared away.
@@ -404,6 +403,6 @@ impl ServiceProcess {
                 self.turns.note(group, instance, standing);
             }
         }
-        self.out.company = self.turns.company(self.out.now);
+        self.out.contention = self.turns.contention(self.out.now);
     }
 }

@@ -114,8 +114,8 @@ impl Unsized {
     }
 
     /// A collective takes over.
-    pub(crate) fn into_heard(self) -> Heard {
-        Heard { since: self.since, readies: self.readies }
+    pub(crate) fn take_heard(&mut self) -> Heard {
+        Heard { since: self.since, readies: std::mem::take(&mut self.readies) }
     }
 
     /// When [`Self::handle_timeout`] is due.

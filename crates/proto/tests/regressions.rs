@@ -99,6 +99,8 @@ impl Victim {
 
     /// How a call that is in flight has ended, if it has.
     fn ended(&mut self) -> Option<CollectiveError> {
+        // A call ends when its orders have been carried out.
+        while self.sp.poll_order().is_some() {}
         std::iter::from_fn(|| self.sp.poll_event()).find_map(|event| {
             if let Event::Completed { result, .. } = event { Some(result.expect_err("doomed")) } else { None }
         })

@@ -1,7 +1,7 @@
 //! Sequences of recordings, calls and tagged messages written by a script of bytes (GP-1, GP-2): what a fuzzer plays.
 //!
 //! Four ranks on one, two or three service processes share two groups and do what the script says, sensible or not, on a
-//! [`Cluster`] whose faults the script chooses. Then the faults end, and a reference judges: a call that has its other end
+//! network whose faults the script chooses. Then the faults end, and a reference judges: a call that has its other end
 //! ends well with the right bytes, a call that has none does not end well, a recording that no rank can make is refused and
 //! leaves nothing, errors are true, and when all ranks have left nothing is left of them. In some scripts one service
 //! process is not ours and says what the script says: then nothing panics, staging keeps its quota, every call still ends

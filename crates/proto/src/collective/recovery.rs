@@ -343,7 +343,7 @@ impl Collective {
         if self.right_complete || !Self::is_right(cx, to) {
             return None;
         }
-        let most = (cx.portion().piece / u64::from(cx.config.chunk_bytes)).max(1);
+        let most = (cx.quantum().piece / u64::from(cx.config.chunk_bytes)).max(1);
         while let Some(source) = self.serving.first().copied().map(Rank) {
             let block = self.block(source);
             let runs = block.next_repair(most);

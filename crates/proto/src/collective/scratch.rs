@@ -4,7 +4,7 @@
 //! | state | event | next |
 //! |---|---|---|
 //! | Unneeded | - | - |
-//! | Wanted | its turn in the group, whose window has it, and what it is taken of ([`Fund`]) has it | Taken |
+//! | Wanted | its turn in the group, whose window has it, and what it is taken of ([`Quota`]) has it | Taken |
 //! | Wanted | the same, all ranks have called, and other groups hold what is missing | the group breaks |
 //! | Wanted, Taken | the end of the collective | Unneeded |
 //!
@@ -16,7 +16,7 @@ use super::{Collective, Context, Local};
 use crate::error::CollectiveError;
 use crate::group::Members;
 use crate::ids::InstanceId;
-use crate::outbox::{Fund, Staging};
+use crate::outbox::{Quota, Staging};
 
 /// Scratch begins where any element may lie.
 const ALIGN: u64 = 64;
@@ -74,7 +74,7 @@ impl Collective {
     /// Takes the scratch of a collective that all local ranks have called. False, and asked again later, while others of the
     /// group come first or hold some of the quota, which they give back when they end. Fails where other groups hold it.
     pub(super) fn take_own_scratch(&mut self, cx: &mut Context<'_>) -> Result<bool, CollectiveError> {
-        if self.take_scratch(cx, Fund::Calls) {
+        if self.take_scratch(cx, Quota::Calls) {
             return Ok(true);
         }
         let Members { unequipped, equipped, .. } = &cx.members;
@@ -82,14 +82,14 @@ impl Collective {
         if waits { Ok(false) } else { Err(self.no_scratch(self.scratch.wanted())) }
     }
 
-    /// Takes the scratch of all local ranks, if it is its turn in the group and `fund` has it.
-    pub(super) fn take_scratch(&mut self, cx: &mut Context<'_>, fund: Fund) -> bool {
+    /// Takes the scratch of all local ranks, if it is its turn in the group and `quota` has it.
+    pub(super) fn take_scratch(&mut self, cx: &mut Context<'_>, quota: Quota) -> bool {
         let Scratch::Wanted { bytes } = self.scratch else { return true };
         let members = &cx.members;
         let turn = members.unequipped.first() == Some(&self.instance) && self.instance.0 <= members.window_end;
-        let Some(staging) = turn.then(|| cx.out.stage(fund, cx.members.owner, bytes)).flatten() else { return false };
+        let Some(staging) = turn.then(|| cx.out.stage(quota, cx.members.owner, bytes)).flatten() else { return false };
         cx.members.unequipped.remove(&self.instance);
-        cx.members.equipped += u32::from(fund == Fund::Calls);
+        cx.members.equipped += u32::from(quota == Quota::Calls);
         let mut start = 0;
         for local in &mut self.locals {
             local.scratch = Some((staging.id, start));
@@ -104,7 +104,7 @@ impl Collective {
     pub(super) fn give_scratch_back(&mut self, cx: &mut Context<'_>) {
         cx.members.unequipped.remove(&self.instance);
         if let Scratch::Taken(staging) = std::mem::replace(&mut self.scratch, Scratch::Unneeded) {
-            cx.members.equipped -= u32::from(staging.fund == Fund::Calls);
+            cx.members.equipped -= u32::from(staging.quota == Quota::Calls);
             cx.out.unstage(staging);
         }
     }

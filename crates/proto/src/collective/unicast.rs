@@ -68,7 +68,7 @@ impl Collective {
     }
 
     fn next_fragment(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
-        let fragment = self.sends.next(cx.members, to, cx.portion().piece)?;
+        let fragment = self.sends.next(cx.members, to, cx.quantum().piece)?;
         let local = &mut self.locals[fragment.local];
         let source = local.rank;
         if fragment.piece.is_empty() && fragment.piece.buffer == Buffer::Scratch {

@@ -79,12 +79,12 @@ impl Exchange {
     /// fits the queue of a switch when all sources send at once.
     fn ask_ahead(&mut self, cx: &Context<'_>, i: usize, all: &mut BTreeMap<Rank, Terms>) {
         let Local { rank, presence: Presence::Called { run, .. } } = &mut self.locals[i] else { return };
-        let (rank, portion) = (*rank, cx.portion());
+        let (rank, quantum) = (*rank, cx.quantum());
         let unannounced =
             |source: &Rank| cx.members.local(*source).is_none() && !self.inbound.contains_key(&(rank, *source));
         let mut sources: Vec<Rank> = run.awaited().filter(unannounced).collect();
         sources.sort_by_key(|source| distance(cx, (rank, *source)));
-        let (mut room, each) = portion.ahead(cx.members.locals.len(), sources.len());
+        let (mut room, each) = quantum.ahead(cx.members.locals.len(), sources.len());
         for source in sources {
             let bytes = run.receive(source, 0).expect("it is awaited").span.len;
             let up_to = bytes.min(each);

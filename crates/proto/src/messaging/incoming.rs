@@ -96,7 +96,7 @@ impl Incoming {
 
     /// Asks for messages while there is room.
     pub(crate) fn pull(&mut self, cx: &mut Context<'_>) {
-        let most = cx.portion().pulled;
+        let most = cx.quantum().pulled;
         let mut pulls: BTreeMap<SpId, Vec<u64>> = BTreeMap::new();
         while let Some(number) = self.wanted.front() {
             let coming = self.coming.get_mut(number).expect("forgotten together");
@@ -114,7 +114,7 @@ impl Incoming {
 
     /// Asks for messages that are not announced, as far as there is room.
     pub(crate) fn tell_asked(&mut self, cx: &mut Context<'_>) {
-        let most = cx.portion().pulled.saturating_mul(ASKED_AHEAD);
+        let most = cx.quantum().pulled.saturating_mul(ASKED_AHEAD);
         for ((to, destination, recording, call), mut wanted) in std::mem::take(&mut self.asking) {
             for messages in wanted.chunks_mut(MAX_POSTED) {
                 let first = self.last_asked + 1;

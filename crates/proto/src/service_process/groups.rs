@@ -32,7 +32,7 @@ use crate::wire::Message;
 mod calls;
 
 use super::turns::Standing;
-use super::{MAX_RETIRED, MAX_STRANGERS, ServiceProcess};
+use super::{MAX_EARLY, MAX_RETIRED, ServiceProcess};
 
 /// Collectives that a service process takes part in beyond the last before which all have ended at its own ranks: so far
 /// may others be ahead of a rank that is late.
@@ -60,7 +60,7 @@ struct Lost {
 
 /// A group that broke before all local ranks had asked for it, and that those who had have left.
 #[derive(Debug)]
-pub(super) struct Unmade {
+pub(super) struct FailedGroup {
     handle: GroupHandle,
     fingerprint: u64,
     error: CollectiveError,
@@ -213,8 +213,10 @@ impl ServiceProcess {
             }
             return Err(self.refuse(spec, &members, CollectiveError::HandleTaken(handle)));
         }
-        if let Some(unmade) = self.unmade.iter().find(|u| (u.handle, u.fingerprint) == (handle, members.fingerprint)) {
-            return Err(GroupError::Failed(unmade.error.clone()));
+        if let Some(failed) =
+            self.failed_groups.iter().find(|u| (u.handle, u.fingerprint) == (handle, members.fingerprint))
+        {
+            return Err(GroupError::Failed(failed.error.clone()));
         }
         if let Some(at) = members.sps.iter().position(|sp| self.peers.is_lost(*sp)) {
             let error = CollectiveError::PeerLost { sp: members.sps[at], rank: members.lowest_rank(at as u32) };
@@ -255,7 +257,7 @@ impl ServiceProcess {
         };
         self.groups.insert(handle, group);
         self.join_group(handle, rank)?;
-        self.replay_strangers(handle);
+        self.replay_early(handle);
         Ok(())
     }
 
@@ -324,11 +326,11 @@ impl ServiceProcess {
     }
 
     /// Messages that came before the group was asked for here.
-    fn replay_strangers(&mut self, handle: GroupHandle) {
-        for (from, all) in std::mem::take(&mut self.strangers) {
+    fn replay_early(&mut self, handle: GroupHandle) {
+        for (from, all) in std::mem::take(&mut self.early) {
             let (mine, rest): (VecDeque<_>, VecDeque<_>) = all.into_iter().partition(|m| m.group() == Some(handle));
             if !rest.is_empty() {
-                self.strangers.insert(from, rest);
+                self.early.insert(from, rest);
             }
             for message in mine {
                 self.route_message(from, message, 0);
@@ -350,11 +352,11 @@ impl ServiceProcess {
             if self.retired.contains(&handle) {
                 return;
             }
-            let kept = self.strangers.get(&from).map_or(0, VecDeque::len);
-            if carries || kept >= MAX_STRANGERS {
+            let kept = self.early.get(&from).map_or(0, VecDeque::len);
+            if carries || kept >= MAX_EARLY {
                 return self.out.violation(Some(from), "a message for a group that is not known");
             }
-            return self.strangers.entry(from).or_default().push_back(message);
+            return self.early.entry(from).or_default().push_back(message);
         };
         let Some(from_index) = g.members.index_of(from) else {
             return self.out.violation(Some(from), "a message for a group it is not in");
@@ -375,8 +377,8 @@ impl ServiceProcess {
                 }
                 sound
             }
-            Message::Inquire { instance, .. } => self.handle_inquiry(handle, instance, from),
-            Message::Absent { instance, ranks, .. } => self.handle_absent(handle, instance, from, &ranks),
+            Message::Inquire { instance, .. } => g.handle_inquiry(&mut self.out, instance, from),
+            Message::Absent { instance, ranks, .. } => g.handle_absent(&mut self.out, instance, from, &ranks),
             Message::Ready { instance, step, signature, rank, .. } => {
                 self.handle_ready(handle, instance, (from_index, step), (signature, rank))
             }
@@ -393,7 +395,7 @@ impl ServiceProcess {
             | Message::Repair { instance, .. }
             | Message::Have { instance, .. }
             | Message::Complete { instance, .. } => {
-                self.route_to_instance(handle, instance, from, &message, payload_len)
+                g.route_to_instance((&self.config, &mut self.out), instance, from, &message, payload_len)
             }
         };
         if !known {
@@ -581,11 +583,11 @@ impl ServiceProcess {
         if let State::Broken(error) = &group.state
             && group.asked.len() < members.locals.len()
         {
-            if self.unmade.len() >= MAX_RETIRED {
-                self.unmade.pop_front();
+            if self.failed_groups.len() >= MAX_RETIRED {
+                self.failed_groups.pop_front();
             }
             let (fingerprint, error) = (members.fingerprint, error.clone());
-            self.unmade.push_back(Unmade { handle, fingerprint, error });
+            self.failed_groups.push_back(FailedGroup { handle, fingerprint, error });
         }
         let since = (self.out.now, self.config.heartbeat);
         group.watched.iter().for_each(|sp| self.peers.watch(since, *sp, false));

@@ -8,6 +8,7 @@ use outboard_plan::Rank;
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, Instant, SpId};
 use crate::interface::{Call, Event};
+use crate::outbox::Outbox;
 use crate::overdue::{Absentee, Absentees, DeadlineMissed, Found, Overdue, Turn};
 use crate::wire::Message;
 
@@ -30,6 +31,32 @@ impl Group {
     pub(super) fn watch_due(&self, instance: InstanceId) -> Option<Instant> {
         self.instance(instance).filter(|i| i.alive())?;
         self.watches.get(&instance)?.poll_timeout()
+    }
+
+    /// Somebody asks which ranks here have not called.
+    pub(super) fn handle_inquiry(&self, out: &mut Outbox, instance: InstanceId, from: SpId) -> bool {
+        let (group, ranks) = (self.members.handle, self.absent(instance));
+        out.messages.push_back((from, Message::Absent { group, instance, ranks }));
+        true
+    }
+
+    /// The answer. False when it names ranks of others.
+    pub(super) fn handle_absent(
+        &mut self,
+        out: &mut Outbox,
+        instance: InstanceId,
+        from: SpId,
+        ranks: &Absentees,
+    ) -> bool {
+        let members = &self.members;
+        if ranks.named.iter().any(|one| !members.has_rank(one.rank) || members.sp_of(one.rank) != from) {
+            return false;
+        }
+        if let Some(watch) = self.watches.get_mut(&instance) {
+            watch.answer(out.now, from, ranks);
+            out.touch(members.handle, instance);
+        }
+        true
     }
 }
 
@@ -82,34 +109,5 @@ impl ServiceProcess {
                 self.out.events.push_back(Event::Overdue(Box::new(Overdue { flight, missing, silent })));
             }
         }
-    }
-
-    /// Somebody asks which ranks here have not called.
-    pub(super) fn handle_inquiry(&mut self, group: GroupHandle, instance: InstanceId, from: SpId) -> bool {
-        let g = self.groups.get(&group).expect("the caller has found it");
-        let ranks = g.absent(instance);
-        self.out.messages.push_back((from, Message::Absent { group, instance, ranks }));
-        true
-    }
-
-    /// The answer. False when it names ranks of others.
-    pub(super) fn handle_absent(
-        &mut self,
-        group: GroupHandle,
-        instance: InstanceId,
-        from: SpId,
-        ranks: &Absentees,
-    ) -> bool {
-        let now = self.out.now;
-        let g = self.groups.get_mut(&group).expect("the caller has found it");
-        let members = &g.members;
-        if ranks.named.iter().any(|one| !members.has_rank(one.rank) || members.sp_of(one.rank) != from) {
-            return false;
-        }
-        if let Some(watch) = g.watches.get_mut(&instance) {
-            watch.answer(now, from, ranks);
-            self.out.touch(group, instance);
-        }
-        true
     }
 }

@@ -20,7 +20,7 @@ use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId};
 use crate::interface::{Event, MemRef, Payload, Region, Transmit};
 use crate::link::{Acked, Link, Owner, Received, Tag, Tagged};
 use crate::messaging::MESSAGING;
-use crate::pacing::Portion;
+use crate::pacing::Quantum;
 use crate::wire::{FrameHeader, Message};
 
 use super::ServiceProcess;
@@ -197,7 +197,7 @@ impl Peers {
     }
 
     /// Acknowledgements and signs of life that have become due are to be sent.
-    pub(super) fn take_due(&mut self, now: Instant) {
+    fn take_due(&mut self, now: Instant) {
         while let Some(id) = self.acks_due.pop_due(now) {
             self.acks.insert(id);
             self.all.get_mut(&id).into_iter().for_each(|peer| peer.standing.ack = None);
@@ -339,6 +339,7 @@ impl Peers {
     /// The next frame: of a message, or if `bare` also an acknowledgement.
     fn poll_frame(&mut self, now: Instant, bare: bool) -> Option<Transmit> {
         loop {
+            self.take_due(now);
             // In turns that everybody begins with another: sent to in one order by all, peers would wait for each other's bytes.
             let last = self.sent_to;
             let next = |ids: &BTreeSet<SpId>| {
@@ -354,7 +355,9 @@ impl Peers {
             }
             // What was due when the peer was last looked at has gone with another frame, or is not needed any more.
             self.messages.remove(&to);
-            self.acks.remove(&to);
+            if bare {
+                self.acks.remove(&to);
+            }
         }
     }
 }
@@ -404,7 +407,7 @@ impl ServiceProcess {
         for (handle, error) in hit {
             self.break_group(handle, error, true);
         }
-        self.strangers.remove(&peer);
+        self.early.remove(&peer);
         if connected {
             self.out.events.push_back(Event::Disconnect { peer });
         }
@@ -423,7 +426,7 @@ impl ServiceProcess {
     /// turn (MC-13): what comes meanwhile waits behind no more than that while the fabric is full. Called when all links have
     /// sent what they had.
     pub(super) fn fill_links(&mut self) {
-        let portion = Portion::new(&self.config, self.out.company);
+        let quantum = Quantum::new(&self.config, self.out.contention);
         let mut targets = BTreeSet::new();
         for (group, instance) in self.turns.with_bulk() {
             let Some(g) = self.groups.get_mut(&group) else { continue };
@@ -435,7 +438,7 @@ impl ServiceProcess {
         let links = targets.len();
         for to in targets {
             let room = self.peers.change(to, |peer| {
-                peer.link.set_window(portion.queued(&self.config, links, peer.link.least_round_trip()));
+                peer.link.set_window(quantum.queued(&self.config, links, peer.link.least_round_trip()));
                 (peer.address.is_some() && peer.link.has_room()).then_some(peer.served)
             });
             let Some(Some(served)) = room else { continue };

@@ -18,13 +18,14 @@ impl ServiceProcess {
     ) -> Result<(), CollectiveError> {
         let g = self.groups.get_mut(&handle).expect("the caller has found it");
         let (mut cx, Some(instance)) = g.parts((&self.config, &mut self.out), id) else { return Ok(()) };
-        if !matches!(instance, Instance::Unsized(call) if call.alive()) {
+        let Instance::Unsized(call) = instance else { return Ok(()) };
+        if !call.alive() {
             return Ok(());
         }
-        let (signer, signature) = instance.signature();
+        let (signer, signature) = call.signature();
         let layout = Layout::choose(signature, cx.members, cx.config);
         let collective = Collective::new(&mut cx, id, (signer, signature), (sizes, layout));
-        let collective = match collective {
+        let mut collective = match collective {
             Ok(collective) => Box::new(collective),
             Err(what) => {
                 self.out.violation(None, what);
@@ -33,16 +34,13 @@ impl ServiceProcess {
                 return Err(error);
             }
         };
-        let Instance::Unsized(call) = std::mem::replace(instance, Instance::Collective(collective)) else {
-            unreachable!("looked at above")
-        };
-        let Some(collective) = instance.collective() else { unreachable!("just put there") };
-        let heard = call.into_heard();
+        let heard = call.take_heard();
         let mut known = true;
         for (from, step) in heard.readies {
             collective.heard_of(&mut cx, heard.since);
             known &= collective.handle_ready(&mut cx, from, step);
         }
+        *instance = Instance::Collective(collective);
         if !known {
             self.out.violation(None, "a step of a barrier that cannot be");
         }

@@ -2,7 +2,7 @@
 //!
 //! Every group gets one turn after another, however many collectives it has in flight; multicast goes round its collectives
 //! likewise, a link serves them in the order of their calls. Where a call of one group is small beside those of the others
-//! ([`Smallness`]), all unicast goes in small pieces, and for a while longer, because what is queued when the next small call
+//! ([`SmallCalls`]), all unicast goes in small pieces, and for a while longer, because what is queued when the next small call
 //! comes cannot be taken back. Groups of large calls alone move large ones: small ones cost processor time, and nobody there
 //! gains by them.
 //!
@@ -17,7 +17,7 @@ use outboard_plan::Span;
 
 use crate::ids::{GroupHandle, InstanceId, Instant};
 use crate::interface::{Call, Moves, Pairs, Sizes};
-use crate::pacing::{Company, Smallness};
+use crate::pacing::{Contention, SmallCalls};
 
 use super::deadlines::Deadlines;
 
@@ -149,14 +149,14 @@ pub(super) struct Turns {
     deadlines: Deadlines<(GroupHandle, InstanceId)>,
     /// The group whose multicast went out last.
     last: Option<GroupHandle>,
-    smallness: Smallness,
+    small_calls: SmallCalls,
     /// A call in flight is small beside those of other groups.
     small: bool,
     small_until: Instant,
 }
 
 impl Turns {
-    pub(super) fn new(smallness: Smallness) -> Self {
+    pub(super) fn new(small_calls: SmallCalls) -> Self {
         Turns {
             instances: BTreeMap::new(),
             groups: BTreeMap::new(),
@@ -167,7 +167,7 @@ impl Turns {
             bulk: BTreeSet::new(),
             deadlines: Deadlines::default(),
             last: None,
-            smallness,
+            small_calls,
             small: false,
             small_until: Instant(0),
         }
@@ -249,19 +249,19 @@ impl Turns {
     fn has_small(&self) -> bool {
         let mut largest = self.by_all.iter().rev();
         let (Some(&(most, top)), Some(&(next, _))) = (largest.next(), largest.next()) else { return false };
-        let beside = |least: Option<u64>, other| least.is_some_and(|least| self.smallness.beside(least, other));
+        let beside = |least: Option<u64>, other| least.is_some_and(|least| self.small_calls.beside(least, other));
         let smallest = self.by_least.iter().find(|(_, group)| *group != top).map(|(least, _)| *least);
         beside(smallest, most) || beside(self.groups[&top].least(), next)
     }
 
     /// Whom what one group sends delays.
-    pub(super) fn company(&self, now: Instant) -> Company {
+    pub(super) fn contention(&self, now: Instant) -> Contention {
         if self.small || now < self.small_until {
-            Company::Small
+            Contention::Small
         } else if self.groups.len() > 1 {
-            Company::Large
+            Contention::Large
         } else {
-            Company::Nobody
+            Contention::None
         }
     }
 
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn mc_13_groups_take_turns_however_many_collectives_they_have() {
-        let mut turns = Turns::new(Smallness::new(&Config::default()));
+        let mut turns = Turns::new(SmallCalls::new(&Config::default()));
         for (group, instance) in [(1, 1), (1, 2), (1, 3), (2, 1), (3, 7)] {
             turns.insert(GroupHandle(group), InstanceId(instance));
         }
@@ -342,7 +342,7 @@ mod tests {
 
     /// Groups in flight by what their calls move, each with one collective.
     fn in_flight(loads: &[Load]) -> Turns {
-        let mut turns = Turns::new(Smallness::new(&Config::default()));
+        let mut turns = Turns::new(SmallCalls::new(&Config::default()));
         for (load, group) in loads.iter().zip(1..) {
             turns.insert(GroupHandle(group), InstanceId(1));
             turns.load(GroupHandle(group), InstanceId(1), *load);
@@ -351,50 +351,54 @@ mod tests {
     }
 
     #[test]
-    fn mc_13_company_is_small_as_long_as_a_small_call_is_beside_large_ones() {
-        let company = |loads: &[Load]| in_flight(loads).company(Instant(5));
+    fn mc_13_contention_is_small_as_long_as_a_small_call_is_beside_large_ones() {
+        let contention = |loads: &[Load]| in_flight(loads).contention(Instant(5));
         let (large, small) = (Load::Own(LARGE), Load::Shared(4096));
-        assert_eq!(company(&[large]), Company::Nobody);
-        assert_eq!(company(&[small]), Company::Nobody);
-        assert_eq!(company(&[large, Load::Shared(LARGE / 4)]), Company::Large);
-        assert_eq!(company(&[large; 3]), Company::Large);
-        assert_eq!(company(&[Load::Own(64 << 10); 40]), Company::Large, "alike, however many");
+        assert_eq!(contention(&[large]), Contention::None);
+        assert_eq!(contention(&[small]), Contention::None);
+        assert_eq!(contention(&[large, Load::Shared(LARGE / 4)]), Contention::Large);
+        assert_eq!(contention(&[large; 3]), Contention::Large);
+        assert_eq!(contention(&[Load::Own(64 << 10); 40]), Contention::Large, "alike, however many");
         let ascending = [Load::Own(LARGE / 16), Load::Own(LARGE / 4), large];
-        assert_eq!(company(&ascending), Company::Large);
-        assert_eq!(company(&[small, Load::Shared(8192)]), Company::Large, "neither is in the other's way");
+        assert_eq!(contention(&ascending), Contention::Large);
+        assert_eq!(contention(&[small, Load::Shared(8192)]), Contention::Large, "neither is in the other's way");
         for small in [small, Load::Own(4096), Load::Single(4096), Load::Shared(0)] {
-            assert_eq!(company(&[large, small]), Company::Small);
-            assert_eq!(company(&[small, large, large]), Company::Small);
+            assert_eq!(contention(&[large, small]), Contention::Small);
+            assert_eq!(contention(&[small, large, large]), Contention::Small);
         }
     }
 
     #[test]
     fn mc_13_loads_of_one_collective_are_counted_as_it_moves_them() {
         let mut turns = in_flight(&[Load::Own(LARGE)]);
-        let mut company = |group, loads: &[Load]| {
+        let mut contention = |group, loads: &[Load]| {
             turns.insert(GroupHandle(group), InstanceId(7));
             loads.iter().for_each(|load| turns.load(GroupHandle(group), InstanceId(7), *load));
-            let company = turns.company(Instant(5));
+            let contention = turns.contention(Instant(5));
             turns.remove(Instant(5), GroupHandle(group), InstanceId(7));
-            company
+            contention
         };
-        assert_eq!(company(2, &[]), Company::Large, "nobody here waits for it");
-        assert_eq!(company(2, &[Load::Own(4096), Load::Own(LARGE)]), Company::Large, "blocks of all ranks together");
-        assert_eq!(company(2, &[Load::Single(LARGE), Load::Single(LARGE)]), Company::Large);
-        assert_eq!(company(2, &[Load::Shared(4096); 100]), Company::Small, "however many ranks take part in it");
+        assert_eq!(contention(2, &[]), Contention::Large, "nobody here waits for it");
+        assert_eq!(
+            contention(2, &[Load::Own(4096), Load::Own(LARGE)]),
+            Contention::Large,
+            "blocks of all ranks together"
+        );
+        assert_eq!(contention(2, &[Load::Single(LARGE), Load::Single(LARGE)]), Contention::Large);
+        assert_eq!(contention(2, &[Load::Shared(4096); 100]), Contention::Small, "however many ranks take part in it");
         let mut turns = in_flight(&[Load::Own(LARGE), Load::Single(LARGE)]);
         turns.load(GroupHandle(2), InstanceId(1), Load::Single(4096));
-        assert_eq!(turns.company(Instant(5)), Company::Small, "each message is waited for");
+        assert_eq!(turns.contention(Instant(5)), Contention::Small, "each message is waited for");
     }
 
     #[test]
     fn mc_13_small_calls_count_for_a_while() {
         let mut turns = in_flight(&[Load::Own(LARGE), Load::Shared(4096)]);
         turns.remove(Instant(9), GroupHandle(2), InstanceId(1));
-        assert_eq!(turns.company(Instant(10)), Company::Small, "the next call may come at any time");
-        assert_eq!(turns.company(Instant(9) + AFTERWARDS), Company::Nobody);
+        assert_eq!(turns.contention(Instant(10)), Contention::Small, "the next call may come at any time");
+        assert_eq!(turns.contention(Instant(9) + AFTERWARDS), Contention::None);
         turns.remove(Instant(11), GroupHandle(1), InstanceId(1));
-        assert_eq!(turns.company(Instant(9) + AFTERWARDS), Company::Nobody, "large calls need no room afterwards");
+        assert_eq!(turns.contention(Instant(9) + AFTERWARDS), Contention::None, "large calls need no room afterwards");
         assert_eq!(turns.iter().count(), 0);
     }
 }

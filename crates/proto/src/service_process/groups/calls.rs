@@ -4,17 +4,72 @@
 
 use outboard_plan::{Extents, Rank, Span};
 
-use super::State;
+use super::{Group, State};
 use crate::collective::Context;
+use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
 use crate::interface::{Call, Class, Moves, Pairs, Signature, Sizes, Step, sizes_digest};
 use crate::messaging::MESSAGING;
-use crate::outbox::Completion;
+use crate::outbox::{Completion, Outbox};
 use crate::overdue::Watch;
 use crate::service_process::ServiceProcess;
 use crate::wire::{Message, Terms};
+
+impl Group {
+    /// A message for an instance. False when it cannot come now.
+    pub(super) fn route_to_instance(
+        &mut self,
+        parts: (&Config, &mut Outbox),
+        instance: InstanceId,
+        from: SpId,
+        message: &Message,
+        payload_len: u32,
+    ) -> bool {
+        let ended = self.has_ended(instance) || self.doom(instance).is_some();
+        let (mut cx, found) = self.parts(parts, instance);
+        let Some(found) = found.filter(|i| i.alive()) else {
+            // Behind the barrier, and behind an announcement, all concerned know the instance: what is not known any more
+            // has ended.
+            return ended;
+        };
+        if let Message::Data { source, destination, index, total, offset, .. } = message {
+            return cx.members.has_rank(*source)
+                && cx.members.sp_of(*source) == from
+                && found.handle_data(&mut cx, (*source, *destination, *index), (*total, *offset), payload_len);
+        }
+        if let Message::Pull { blocks, .. } = message {
+            return found.exchange().is_some_and(|e| e.handle_pull(&mut cx, from, blocks));
+        }
+        let Some(c) = found.collective() else { return false };
+        match message {
+            Message::Want { source, ranges, .. } => c.handle_want(&mut cx, from, *source, ranges),
+            Message::Miss { source, ranges, .. } => c.handle_miss(&mut cx, *source, ranges),
+            Message::Repair { source, ranges, .. } => {
+                cx.members.left() == from && c.handle_repair(&mut cx, *source, ranges, payload_len)
+            }
+            Message::Have { sources, .. } => c.handle_have(&mut cx, from, sources),
+            Message::Complete { .. } => c.handle_complete(&mut cx, from),
+            Message::AskSizes { .. } => {
+                c.tell_sizes(&mut cx, from);
+                true
+            }
+            Message::Void
+            | Message::Create { .. }
+            | Message::Ready { .. }
+            | Message::Data { .. }
+            | Message::Announce { .. }
+            | Message::Pull { .. }
+            | Message::Sizes { .. }
+            | Message::Lost { .. }
+            | Message::Inquire { .. }
+            | Message::Absent { .. }
+            | Message::Tagged { .. }
+            | Message::Abort { .. } => unreachable!("routed by the caller"),
+        }
+    }
+}
 
 impl ServiceProcess {
     /// Lets an instance handle something, if it is there still.
@@ -195,58 +250,6 @@ impl ServiceProcess {
         let ended = g.exchanged.iter().find(|(ended, ..)| *ended == instance);
         if let Some(&(_, a_rank, a)) = ended.filter(|(_, _, a)| *a != b) {
             self.break_group(handle, CollectiveError::Mismatch { a_rank, a, b_rank, b }, true);
-        }
-    }
-
-    pub(super) fn route_to_instance(
-        &mut self,
-        handle: GroupHandle,
-        instance: InstanceId,
-        from: SpId,
-        message: &Message,
-        payload_len: u32,
-    ) -> bool {
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        let ended = g.has_ended(instance) || g.doom(instance).is_some();
-        let (mut cx, found) = g.parts((&self.config, &mut self.out), instance);
-        let Some(found) = found.filter(|i| i.alive()) else {
-            // Behind the barrier, and behind an announcement, all concerned know the instance: what is not known any more
-            // has ended.
-            return ended;
-        };
-        if let Message::Data { source, destination, index, total, offset, .. } = message {
-            return cx.members.has_rank(*source)
-                && cx.members.sp_of(*source) == from
-                && found.handle_data(&mut cx, (*source, *destination, *index), (*total, *offset), payload_len);
-        }
-        if let Message::Pull { blocks, .. } = message {
-            return found.exchange().is_some_and(|e| e.handle_pull(&mut cx, from, blocks));
-        }
-        let Some(c) = found.collective() else { return false };
-        match message {
-            Message::Want { source, ranges, .. } => c.handle_want(&mut cx, from, *source, ranges),
-            Message::Miss { source, ranges, .. } => c.handle_miss(&mut cx, *source, ranges),
-            Message::Repair { source, ranges, .. } => {
-                cx.members.left() == from && c.handle_repair(&mut cx, *source, ranges, payload_len)
-            }
-            Message::Have { sources, .. } => c.handle_have(&mut cx, from, sources),
-            Message::Complete { .. } => c.handle_complete(&mut cx, from),
-            Message::AskSizes { .. } => {
-                c.tell_sizes(&mut cx, from);
-                true
-            }
-            Message::Void
-            | Message::Create { .. }
-            | Message::Ready { .. }
-            | Message::Data { .. }
-            | Message::Announce { .. }
-            | Message::Pull { .. }
-            | Message::Sizes { .. }
-            | Message::Lost { .. }
-            | Message::Inquire { .. }
-            | Message::Absent { .. }
-            | Message::Tagged { .. }
-            | Message::Abort { .. } => unreachable!("routed by the caller"),
         }
     }
 
