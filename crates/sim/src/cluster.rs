@@ -210,7 +210,10 @@ impl<P: std::fmt::Debug> Cluster<P> {
             Happening::Input { input: Input::Frame(frame), .. } if self.is_shown(&frame) => {
                 return Ok(Some(Step::Frame(frame)));
             }
-            Happening::Input { host, input } => self.deliver(host, input)?,
+            Happening::Input { host, input } => {
+                self.deliver(host, input)?;
+                self.gather(host);
+            }
             Happening::Timer { host } => {
                 let h = &mut self.hosts[host];
                 if h.timer == Some(now) && !h.dead {
@@ -225,7 +228,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             Happening::Wake { host } => {
                 let h = &mut self.hosts[host];
                 if now >= h.stalled_until && !h.dead {
-                    h.wake(now)?;
+                    h.wake(now, self.plan.receive_buffer)?;
                     self.acts(host);
                 }
             }
@@ -260,15 +263,28 @@ impl<P: std::fmt::Debug> Cluster<P> {
         }
         let waits = now < h.stalled_until || !h.inbox.is_empty();
         if waits || (self.plan.gather > Duration::ZERO && matches!(input, Input::Datagrams(..))) {
-            h.enqueue(input, self.plan.receive_buffer);
+            h.enqueue(self.queue.due(), input);
             if !waits {
-                self.queue.put(now + self.plan.gather, Happening::Wake { host });
+                h.wakes = self.queue.put(now + self.plan.gather, Happening::Wake { host });
             }
             return Ok(());
         }
         h.handle(now, input)?;
         self.acts(host);
         Ok(())
+    }
+
+    /// What arrives before a host wakes only joins what waits there, so it need not be an event for each datagram.
+    fn gather(&mut self, host: usize) {
+        let (lane, h) = (self.down_lane(host), &mut self.hosts[host]);
+        if self.trace.is_some() || h.inbox.is_empty() {
+            return;
+        }
+        while let Some((due, happening)) = self.queue.take_ahead(lane, h.wakes) {
+            if let Happening::Input { input, .. } = happening {
+                h.enqueue(due, input);
+            }
+        }
     }
 
     /// What a host does, until it tells its ranks something or nothing is left. Asked until then after every step, and

@@ -15,6 +15,7 @@ use outboard_proto::{
 };
 
 use crate::breach::Breach;
+use crate::clock::Due;
 use crate::cluster::{host_of, sp_id};
 use crate::network::{Frame, NetworkPlan, Train};
 use crate::sabotage::{Sabotage, Saboteur};
@@ -70,8 +71,9 @@ pub(crate) struct Host {
     /// The service process handles nothing before.
     pub(crate) stalled_until: Instant,
     /// What came in the meantime.
-    pub(crate) inbox: VecDeque<Input>,
-    pub(crate) inbox_datagram_bytes: u64,
+    pub(crate) inbox: Vec<(Due, Input)>,
+    /// When what waits is handled, if nothing keeps it from that.
+    pub(crate) wakes: Due,
     /// The earliest timer event that is under way.
     pub(crate) timer: Option<Instant>,
     pub(crate) outbox: VecDeque<Action>,
@@ -114,8 +116,8 @@ impl Host {
             memory,
             dead: false,
             stalled_until: Instant(0),
-            inbox: VecDeque::new(),
-            inbox_datagram_bytes: 0,
+            inbox: Vec::new(),
+            wakes: (Instant(0), 0),
             timer: None,
             outbox: VecDeque::new(),
             connected: BTreeSet::new(),
@@ -157,21 +159,12 @@ impl Host {
         self.frames_outstanding + 1 == self.frame_limit
     }
 
-    /// Puts what comes in to what waits; datagrams beyond `buffer` bytes are lost. A timer does not wait: it is looked
-    /// at again when all else has been handled, as a daemon does.
-    pub(crate) fn enqueue(&mut self, input: Input, buffer: u64) {
-        match &input {
-            Input::Timeout => return,
-            Input::Datagrams(train, mask) => {
-                let bytes = train.wire_bytes(*mask);
-                if self.inbox_datagram_bytes + bytes > buffer {
-                    return;
-                }
-                self.inbox_datagram_bytes += bytes;
-            }
-            _ => {}
+    /// Puts what comes in at this time to what waits. A timer does not wait: it is looked at again when all else has been
+    /// handled, as a daemon does.
+    pub(crate) fn enqueue(&mut self, due: Due, input: Input) {
+        if !matches!(input, Input::Timeout) {
+            self.inbox.push((due, input));
         }
-        self.inbox.push_back(input);
     }
 
     /// A multicast batch could not be read because of its rank.
@@ -180,23 +173,24 @@ impl Host {
         self.drain(now, &Payloads::None)
     }
 
-    /// Handles everything that waits; neighbouring datagrams in one batch.
-    pub(crate) fn wake(&mut self, now: Instant) -> Result<(), Breach> {
-        self.inbox_datagram_bytes = 0;
-        while let Some(input) = self.inbox.pop_front() {
+    /// Handles everything that waits; neighbouring datagrams in one batch. Datagrams beyond `buffer` bytes are lost.
+    pub(crate) fn wake(&mut self, now: Instant, mut buffer: u64) -> Result<(), Breach> {
+        let mut inbox = std::mem::take(&mut self.inbox);
+        inbox.sort_by_key(|(due, _)| *due);
+        let mut batch = Vec::new();
+        for (_, input) in inbox.drain(..) {
             let Input::Datagrams(train, mask) = input else {
+                self.handle_datagrams(now, &mut batch)?;
                 self.handle(now, input)?;
                 continue;
             };
-            let mut batch = Vec::new();
-            push_datagrams(&mut batch, &train, mask);
-            while let Some(Input::Datagrams(train, mask)) = self.inbox.front() {
-                push_datagrams(&mut batch, train, *mask);
-                self.inbox.pop_front();
+            if let Some(left) = buffer.checked_sub(train.wire_bytes(mask)) {
+                buffer = left;
+                push_datagrams(&mut batch, &train, mask);
             }
-            self.handle_datagrams(now, &batch)?;
         }
-        Ok(())
+        self.inbox = inbox;
+        self.handle_datagrams(now, &mut batch)
     }
 
     /// Feeds one thing to the machine and does what it asks for.
@@ -212,7 +206,7 @@ impl Host {
             Input::Datagrams(train, mask) => {
                 let mut batch = Vec::with_capacity(mask.count_ones() as usize);
                 push_datagrams(&mut batch, &train, mask);
-                return self.handle_datagrams(now, &batch);
+                return self.handle_datagrams(now, &mut batch);
             }
             Input::MulticastDone { token } => {
                 self.batches.remove(&token);
@@ -231,13 +225,18 @@ impl Host {
         self.drain(now, &Payloads::None)
     }
 
-    fn handle_datagrams(&mut self, now: Instant, batch: &[(Rc<Train>, u32)]) -> Result<(), Breach> {
+    fn handle_datagrams(&mut self, now: Instant, batch: &mut Vec<(Rc<Train>, u32)>) -> Result<(), Breach> {
+        if batch.is_empty() {
+            return Ok(());
+        }
         let headers: Vec<ReceivedDatagram<'_>> = batch
             .iter()
             .map(|(train, n)| ReceivedDatagram { header: &train.headers[*n as usize], payload_len: train.len_of(*n) })
             .collect();
         self.sp.handle_datagrams(now, &headers);
-        self.drain(now, &Payloads::Datagrams(batch))
+        self.drain(now, &Payloads::Datagrams(batch))?;
+        batch.clear();
+        Ok(())
     }
 
     fn drain(&mut self, now: Instant, payloads: &Payloads<'_>) -> Result<(), Breach> {

@@ -1,7 +1,7 @@
 //! Sequences of recordings, calls and tagged messages written by a script of bytes (GP-1, GP-2): what a fuzzer plays.
 //!
 //! Four ranks on one, two or three service processes share two groups and do what the script says, sensible or not, on a
-//! [`Cluster`] whose faults the script chooses. Then the faults end, and a reference judges: a call that has its other end
+//! network whose faults the script chooses. Then the faults end, and a reference judges: a call that has its other end
 //! ends well with the right bytes, a call that has none does not end well, a recording that no rank can make is refused and
 //! leaves nothing, errors are true, and when all ranks have left nothing is left of them. In some scripts one service
 //! process is not ours and says what the script says: then nothing panics, staging keeps its quota, every call still ends
@@ -21,15 +21,13 @@ use std::time::Duration;
 
 use outboard_plan::{Element, Rank};
 use outboard_proto::{
-    Call, CallId, CallKind, CollectiveError, Config, GroupSpec, InstanceId, RecordError, Recording, Signature,
-    TaggedCall,
+    Call, CallId, CallKind, CollectiveError, Config, GroupSpec, InstanceId, Recording, Signature, TaggedCall,
 };
 
 use crate::breach::Breach;
 use crate::cluster::{Cluster, ClusterPlan, Player, group_spec, handle};
 use crate::combined::contribution;
 use crate::faults::Faults;
-use crate::graph::Graph;
 use crate::host::{Action, Input};
 use crate::network::{Frame, NetworkPlan};
 use crate::store::{Origin, StoreKind};
@@ -37,7 +35,7 @@ use crate::tape::Tape;
 pub use possessed::transfer_message;
 use possessed::{Possessed, Said};
 pub use recordings::recording;
-use recordings::{draw, size, tag};
+use recordings::{size, tag};
 use reference::{Posted, single};
 
 /// The acts of a script.
@@ -317,62 +315,6 @@ impl Play {
             member @ 0..=0xf7 => Rank(u32::from(member) % GROUPS[group].len() as u32),
             _ => Rank(tape.number32()),
         }
-    }
-
-    fn record(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
-        let (group, rank) = self.seat(tape);
-        let next = self.teams[group].seats[rank].last.wrapping_add(1);
-        let number = if tape.byte() < 0xe0 { next } else { tape.number32() };
-        let drawn = draw(tape, Rank(rank as u32), GROUPS[group].len() as u32);
-        self.hand_over(group, rank, number, drawn.recording, drawn.sound)
-    }
-
-    /// Records, and looks at whether that was rightly done or refused.
-    fn hand_over(
-        &mut self,
-        group: usize,
-        rank: usize,
-        number: u32,
-        recording: Recording,
-        sound: bool,
-    ) -> Result<(), Breach> {
-        let Some(host) = self.host(group, rank) else { return Ok(()) };
-        let recording = Arc::new(recording);
-        let result =
-            self.cluster.hosts[host].sp.handle_record(handle(group), Rank(rank as u32), number, recording.clone());
-        let seat = &mut self.teams[group].seats[rank];
-        let right = match &result {
-            Ok(()) => !seat.left && number > seat.last,
-            // Of what is drawn unsound some is not: calls show it.
-            Err(RecordError::Step { .. } | RecordError::Whole(_)) => !sound,
-            Err(RecordError::Limit { .. }) => false,
-            Err(RecordError::Group) => seat.left,
-            Err(RecordError::Number { found, last }) => number <= seat.last && (*found, *last) == (number, seat.last),
-        };
-        if !right {
-            let what = format!("{number} after {}: {result:?}", seat.last);
-            return Err(Breach::Recorded { group: handle(group), rank: Rank(rank as u32), what });
-        }
-        if result.is_ok() {
-            self.tally.recorded += 1;
-            seat.last = number;
-            seat.recordings.insert(number, recording);
-        } else {
-            self.tally.refused += 1;
-        }
-        Ok(())
-    }
-
-    fn graph(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
-        let group = usize::from(tape.below(2));
-        let scale = [100, 5000, 60_000][usize::from(tape.below(3))];
-        let seed = u64::from(tape.byte()) << 8 | u64::from(tape.byte());
-        let graph = Graph::draw(seed, GROUPS[group].len(), scale);
-        let next = self.teams[group].seats.iter().map(|seat| seat.last).max().unwrap_or(0).saturating_add(1);
-        for (rank, recording) in graph.recordings.iter().enumerate() {
-            self.hand_over(group, rank, next, Recording::clone(recording), true)?;
-        }
-        Ok(())
     }
 
     fn call_recording(&mut self, tape: &mut Tape<'_>, group: usize, rank: usize) -> Result<(), Breach> {

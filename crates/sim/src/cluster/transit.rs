@@ -184,7 +184,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
     }
 
     /// The lane of what is on its way from the switch to a host.
-    fn down_lane(&self, host: usize) -> usize {
+    pub(super) fn down_lane(&self, host: usize) -> usize {
         2 * host + 1
     }
 
