@@ -308,7 +308,7 @@ impl Host {
                     Payloads::Frame(frame) if payload == 0 => (&frame.payload, 0, frame.payload_len),
                     Payloads::Frame(_) => return Err(missing),
                     Payloads::Datagrams(batch) => {
-                        let (train, n) = batch.get(payload as usize).ok_or(missing.clone())?;
+                        let (train, n) = batch.get(payload as usize).ok_or_else(|| missing.clone())?;
                         (&train.payload, u64::from(*n) * u64::from(train.chunk_bytes), train.len_of(*n))
                     }
                 };

@@ -75,6 +75,14 @@ pub(crate) struct Link {
     dropped_bytes: u64,
 }
 
+/// `n * by / over`. Products of more than 64 bits are rare, and dividing them takes long.
+fn scaled(n: u64, by: u64, over: u64) -> u64 {
+    match n.checked_mul(by) {
+        Some(product) => product / over,
+        None => (u128::from(n) * u128::from(by) / u128::from(over)) as u64,
+    }
+}
+
 impl Link {
     fn new(plan: &NetworkPlan) -> Self {
         Link { rate: plan.rate, queue_bytes: plan.queue_bytes, free_at: Instant(0), wire_bytes: 0, dropped_bytes: 0 }
@@ -82,13 +90,13 @@ impl Link {
 
     /// Time that `bytes` take.
     pub(crate) fn duration(&self, bytes: u64) -> Duration {
-        Duration::from_nanos((u128::from(bytes) * 8_000_000_000 / u128::from(self.rate)) as u64)
+        Duration::from_nanos(scaled(bytes, 8_000_000_000, self.rate))
     }
 
     /// Bytes that the queue has room for at `now`.
     pub(crate) fn room(&self, now: Instant) -> u64 {
-        let waiting = u128::from(self.free_at.0.saturating_sub(now.0)) * u128::from(self.rate) / 8_000_000_000;
-        self.queue_bytes.saturating_sub(waiting as u64)
+        let waiting = scaled(self.free_at.0.saturating_sub(now.0), self.rate, 8_000_000_000);
+        self.queue_bytes.saturating_sub(waiting)
     }
 
     /// Sends `bytes`, which are all there from `ready` on. The caller has looked for room.
