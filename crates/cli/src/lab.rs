@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use outboard_lab::{Lab, LabSpec, LabSummary, LinkLimits, Loss, LossOf, PortCounters};
+use outboard_lab::{Lab, LabSpec, LabSummary, Loss, LossOf, PortCounters};
 use outboard_units::Rate;
 
 use crate::error::CliError;
