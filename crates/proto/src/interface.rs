@@ -16,8 +16,8 @@ use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 
 use crate::error::{CollectiveError, GroupError};
+use crate::group::lateness::Overdue;
 use crate::ids::{CallId, Channel, GroupHandle, HostId, InstanceId, SpId, StagingId};
-use crate::overdue::Overdue;
 
 /// One rank's call, as the driver hands it in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub struct MemRef {
     pub len: u64,
 }
 
-/// Work on memory. The driver drains [`crate::ServiceProcess::poll_order`] after every `handle_*` and does each order
+/// Work on memory. The driver drains [`crate::Endpoint::poll_order`] after every `handle_*` and does each order
 /// before it takes the next and before it gives up what it passed in (the payload of a frame, the batch of datagrams).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
@@ -139,7 +139,7 @@ pub enum Order {
         from_left: bool,
     },
     /// Copy received payload to memory: `to.len` bytes from `offset` of payload `payload` (the index within the batch
-    /// given to [`crate::ServiceProcess::handle_datagrams`], 0 for [`crate::ServiceProcess::handle_frame`]).
+    /// given to [`crate::Endpoint::handle_datagrams`], 0 for [`crate::Endpoint::handle_frame`]).
     Deliver {
         /// Index within the batch.
         payload: u32,
@@ -165,7 +165,7 @@ pub enum Reach {
 /// `i * chunk_bytes ..` of `memory`; only the last may be short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MulticastBatch {
-    /// To be handed back in [`crate::ServiceProcess::handle_multicast_done`] when the memory has been read.
+    /// To be handed back in [`crate::Endpoint::handle_multicast_done`] when the memory has been read.
     pub token: u64,
     /// Where to.
     pub channel: Channel,

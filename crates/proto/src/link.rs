@@ -14,12 +14,14 @@
 //! Invariants: at most [`WINDOW`] messages in flight, and as many bytes of payload as its user allows; `una <= cursor <=
 //! una + entries`. Never sees payload.
 
+pub(crate) mod serial;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant};
 use crate::interface::{FrameBytes, MemRef, Payload, Region};
-use crate::serial::expand32;
+use crate::link::serial::expand32;
 use crate::wire::{FrameHeader, FrameKind, Message};
 
 /// Most messages in flight.

@@ -9,10 +9,10 @@ use outboard_plan::{Rank, Reduction};
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
+use crate::instance::tagged::TAGGED;
 use crate::interface::{CallKind, Counters, Event, MemRef, Order, Step};
 use crate::link::Owner;
-use crate::messaging::MESSAGING;
-use crate::pacing::Contention;
+use crate::multicast::pacing::Contention;
 use crate::wire::Message;
 
 /// Collected wishes of one service process.
@@ -127,7 +127,7 @@ impl Outbox {
     /// A call ends as soon as what has been ordered is done ([`Self::poll_event`]).
     pub(crate) fn complete(&mut self, completion: Completion, result: Result<(), CollectiveError>) {
         let Completion { call, group, instance, .. } = completion;
-        let owner = if instance == MESSAGING { Owner::Call(call) } else { Owner::Instance(group, instance) };
+        let owner = if instance == TAGGED { Owner::Call(call) } else { Owner::Instance(group, instance) };
         self.ending.push_back((completion, result));
         self.forgotten_calls.push((owner, call));
     }

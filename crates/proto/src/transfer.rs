@@ -23,11 +23,11 @@ use outboard_plan::{OpId, Rank};
 
 use crate::config::Config;
 use crate::error::CollectiveError;
-use crate::group::Members;
+use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, SpId};
 use crate::interface::{MemRef, Order};
+use crate::multicast::pacing::Quantum;
 use crate::outbox::{Outbox, Quota, Staging};
-use crate::pacing::Quantum;
 use crate::wire::{EarlyCts, Fragment, Message, Number, Origin, Piece, Rts, Scope, TransferMessage};
 
 mod incoming;

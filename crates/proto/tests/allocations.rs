@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Call, CallId, CallKind, Config, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, ServiceProcess,
+    Call, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member,
     Signature, SpId, TaggedCall, Transmit,
 };
 
@@ -39,7 +39,7 @@ const GROUP: GroupHandle = GroupHandle(7);
 
 /// Two machines, each with one rank, and the time on both.
 struct Pair {
-    machines: [ServiceProcess; 2],
+    machines: [Endpoint; 2],
     now: Instant,
     calls: u64,
 }
@@ -48,7 +48,7 @@ impl Pair {
     fn new() -> Self {
         let members = [10, 11].map(|sp| Member { sp: SpId(sp), host: HostId(sp), address: [].into() });
         let spec = GroupSpec { handle: GROUP, key: [1, 2], job: 3, members: members.into() };
-        let machines = [10, 11].map(|sp| ServiceProcess::new(SpId(sp), Config::default(), sp));
+        let machines = [10, 11].map(|sp| Endpoint::new(SpId(sp), Config::default(), sp));
         let mut pair = Pair { machines, now: Instant(1), calls: 0 };
         for (machine, rank) in pair.machines.iter_mut().zip(0..) {
             machine.handle_create_group(pair.now, &spec, Rank(rank));

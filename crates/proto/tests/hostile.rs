@@ -9,8 +9,8 @@ use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Element, Operator, Rank, Reduction, Span};
 use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message, Terms};
 use outboard_proto::{
-    Absentee, Absentees, Call, CallId, CallKind, Config, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant,
-    Member, ReceivedDatagram, ServiceProcess, Signature, SpId, Transmit, sizes_digest,
+    Absentee, Absentees, Call, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId,
+    Instant, Member, ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
 };
 use proptest::prelude::*;
 
@@ -209,7 +209,7 @@ fn spec() -> GroupSpec {
 }
 
 struct Driver {
-    sp: ServiceProcess,
+    sp: Endpoint,
     now: Instant,
     seq: [u32; 3],
     next_call: u64,
@@ -317,7 +317,7 @@ proptest! {
         opened in 0usize..12, steps in prop::collection::vec(step(), 1..60),
     ) {
         let mut d = Driver {
-            sp: ServiceProcess::new(SpId(10), config(), 1),
+            sp: Endpoint::new(SpId(10), config(), 1),
             now: Instant(1),
             seq: [0; 3],
             next_call: 0,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use outboard_plan::{Element, Operator, Rank, Reduction};
 use outboard_proto::wire::{FrameHeader, FrameKind, Message};
 use outboard_proto::{
-    Call, CallId, CallKind, CollectiveError, Config, Event, GroupError, GroupHandle, GroupSpec, HostId, InstanceId,
-    Instant, Member, ServiceProcess, Signature, SpId, Transmit,
+    Call, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, HostId,
+    InstanceId, Instant, Member, Signature, SpId, Transmit,
 };
 
 const NOW: Instant = Instant(1);
@@ -22,13 +22,13 @@ fn spec(others: &[SpId]) -> GroupSpec {
 }
 
 struct Victim {
-    sp: ServiceProcess,
+    sp: Endpoint,
     seq: u32,
 }
 
 impl Victim {
     fn new() -> Victim {
-        Victim { sp: ServiceProcess::new(SpId(10), Config::default(), 1), seq: 0 }
+        Victim { sp: Endpoint::new(SpId(10), Config::default(), 1), seq: 0 }
     }
 
     fn send(&mut self, from: SpId, seq: u32, message: &Message) {
@@ -250,7 +250,7 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     let bytes = 33_000;
     // Room for the output of one rank or for the scratch, and not for both.
     let config = Config { staging_quota: 60_000, ..Config::default() };
-    let mut victim = Victim { sp: ServiceProcess::new(SpId(10), config, 1), seq: 0 };
+    let mut victim = Victim { sp: Endpoint::new(SpId(10), config, 1), seq: 0 };
     let spec = spec(&[HONEST, SpId(10)]);
     let (digest, fingerprint) = (victim.sp.config().digest(), spec.fingerprint());
     [Rank(0), Rank(2)].into_iter().for_each(|rank| victim.sp.handle_create_group(NOW, &spec, rank));

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Call, CallId, Channel, CollectiveError, Config, Event, GroupHandle, GroupSpec, Instant, MulticastBatch, Order,
-    Overdue, ReceivedDatagram, Region, ServiceProcess, SpId, Transmit, wire,
+    Call, CallId, Channel, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MulticastBatch,
+    Order, Overdue, ReceivedDatagram, Region, SpId, Transmit, wire,
 };
 
 use crate::breach::Breach;
@@ -64,7 +64,7 @@ const TIMER_SPINS: u32 = 1000;
 /// One host with its service process and memory.
 #[derive(Debug)]
 pub(crate) struct Host {
-    pub(crate) sp: ServiceProcess,
+    pub(crate) sp: Endpoint,
     pub(crate) memory: Memory,
     /// Set when the service process has died.
     pub(crate) dead: bool,
@@ -112,7 +112,7 @@ impl Host {
     ) -> Self {
         let memory = Memory::new(store, config.staging_quota.saturating_add(config.owner_scratch_quota));
         Host {
-            sp: ServiceProcess::new(id, config, seed),
+            sp: Endpoint::new(id, config, seed),
             memory,
             dead: false,
             stalled_until: Instant(0),

@@ -31,8 +31,8 @@ use super::outgoing::fresh;
 use super::{Ended, Outbound, Posting, Site};
 use crate::ids::{InstanceId, SpId};
 use crate::interface::{MemRef, Order, Region};
+use crate::multicast::pacing::Quantum;
 use crate::outbox::{Quota, Staging};
-use crate::pacing::Quantum;
 use crate::wire::{Cts, EarlyCts, Fragment, MAX_CTS, MAX_DONE, Message, Number, Origin, Scope, TransferMessage};
 
 /// So many times what is under way at once is cleared early of recorded groups: not all of it can come at the same time, as

@@ -25,9 +25,9 @@ use super::matching::Name;
 use super::{Outbound, StepOf};
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, SpId};
+use crate::instance::tagged::TAGGED;
 use crate::interface::{MemRef, Payload};
 use crate::link::{Tag, Tagged};
-use crate::messaging::MESSAGING;
 use crate::wire::{
     Cts, EarlyCts, Fragment, MAX_PIECES_OF_DATA, Message, Number, Origin, Piece, Rts, Scope, TransferMessage,
 };
@@ -40,7 +40,7 @@ const EAGER_RECORDED: u64 = 32 << 10;
 
 /// Something with payload, for a link.
 pub(crate) struct Bulk {
-    /// The collective with whose end it becomes void, or [`MESSAGING`].
+    /// The collective with whose end it becomes void, or [`TAGGED`].
     pub(crate) instance: InstanceId,
     pub(crate) message: Message,
     pub(crate) payload: Payload,
@@ -67,7 +67,7 @@ impl Name {
     fn instance(&self) -> InstanceId {
         match self.scope {
             Scope::Instance(instance) => instance,
-            Scope::Single | Scope::Recorded { .. } => MESSAGING,
+            Scope::Single | Scope::Recorded { .. } => TAGGED,
         }
     }
 }
@@ -326,7 +326,7 @@ impl Outgoing {
         }
         let rank = head.name.source;
         let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early: 0, early: Vec::new() };
-        Some(Bulk { instance: MESSAGING, message: Message::transfer(group, offer), payload: payload.into(), tag: None })
+        Some(Bulk { instance: TAGGED, message: Message::transfer(group, offer), payload: payload.into(), tag: None })
     }
 
     /// Pieces of the messages of one owner; tagged ones, which may leave whole, in frames of one size, so that none is sent for a
@@ -338,7 +338,7 @@ impl Outgoing {
         let of_owner = |flow: &Flow| flow.message.step.owner == owner && flow.number.is_some();
         let flows = queue.iter().take(MAX_PIECES_OF_DATA).map(|id| &self.flows[id]);
         let left: u64 = flows.take_while(|flow| of_owner(flow)).map(|flow| flow.granted - flow.offset).sum();
-        let mut room = if instance == MESSAGING { left.div_ceil(left.div_ceil(most).max(1)) } else { left.min(most) };
+        let mut room = if instance == TAGGED { left.div_ceil(left.div_ceil(most).max(1)) } else { left.min(most) };
         let (mut pieces, mut payload, mut sent) = (Vec::new(), Vec::new(), Vec::new());
         let mut more = true;
         while more && room > 0 && pieces.len() < MAX_PIECES_OF_DATA {
@@ -404,7 +404,7 @@ impl Outgoing {
         }
         self.last_number += 1;
         self.unacknowledged.insert(self.last_number, sent);
-        Some(Tag { group, instance: MESSAGING, what: Tagged::Message { number: self.last_number }, urgent })
+        Some(Tag { group, instance: TAGGED, what: Tagged::Message { number: self.last_number }, urgent })
     }
 
     fn remove_flows(&mut self, mut gone: impl FnMut(u64, &Flow) -> bool) -> Vec<Outbound> {

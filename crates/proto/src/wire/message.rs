@@ -8,8 +8,8 @@ use outboard_call::{Rank, Signature};
 
 use super::transfer::TransferMessage;
 use crate::error::CollectiveError;
+use crate::group::lateness::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT};
 use crate::ids::{GroupHandle, InstanceId, SpId};
-use crate::overdue::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT};
 
 /// Most chunk ranges in one NAK or repair.
 pub const MAX_RANGES: usize = 48;

@@ -8,8 +8,8 @@ use std::time::Instant as WallInstant;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Call, CallId, CollectiveError, Config, Counters, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef,
-    ReceivedDatagram, RecordError, Recording, ServiceProcess, SpId, Transmit,
+    Call, CallId, CollectiveError, Config, Counters, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant,
+    MemRef, ReceivedDatagram, RecordError, Recording, SpId, Transmit,
 };
 
 use crate::memory::{Buffers, Cause, Fault, FramePayload, Memory, NoPayload, Payloads, Place};
@@ -20,7 +20,7 @@ const FAULT_ROUNDS: u32 = 64;
 /// The machine, its memory and its clock.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    machine: ServiceProcess,
+    machine: Endpoint,
     memory: Memory,
     origin: WallInstant,
     /// Calls that the machine has ended and whose bytes are not in place.
@@ -32,7 +32,7 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(id: SpId, config: Config, seed: u64) -> Self {
         Engine {
-            machine: ServiceProcess::new(id, config, seed),
+            machine: Endpoint::new(id, config, seed),
             memory: Memory::default(),
             origin: WallInstant::now(),
             held: Vec::new(),
@@ -80,7 +80,7 @@ impl Engine {
         }
     }
 
-    fn tell(&mut self, what: impl FnOnce(&mut ServiceProcess, Instant)) {
+    fn tell(&mut self, what: impl FnOnce(&mut Endpoint, Instant)) {
         let now = self.now();
         what(&mut self.machine, now);
         self.settle(&NoPayload);
@@ -170,7 +170,7 @@ impl Engine {
         let now = self.now();
         let due = self.machine.poll_timeout().is_some_and(|at| at <= now);
         if due {
-            self.tell(ServiceProcess::handle_timeout);
+            self.tell(Endpoint::handle_timeout);
         }
         due
     }

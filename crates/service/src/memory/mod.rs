@@ -13,7 +13,7 @@ pub(crate) mod staging;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use outboard_proto::{CallId, MemRef, Order, Region, ServiceProcess, StagingId};
+use outboard_proto::{CallId, Endpoint, MemRef, Order, Region, StagingId};
 use outboard_shm::memory::{AccessError, RankMemory, TieredMemory, WritePiece, copy_between};
 
 use crate::memory::combine::{Bounces, Combination, Unfinished};
@@ -350,7 +350,7 @@ impl Memory {
     }
 
     /// Does all work on memory that the machine has ordered, in order.
-    pub(crate) fn perform(&mut self, machine: &mut ServiceProcess, payloads: &dyn Payloads) {
+    pub(crate) fn perform(&mut self, machine: &mut Endpoint, payloads: &dyn Payloads) {
         while let Some(order) = machine.poll_order() {
             if let Order::Deliver { payload, offset, to } = order {
                 self.gathered.push(Delivery { payload, offset, to });

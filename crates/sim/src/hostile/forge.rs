@@ -172,8 +172,9 @@ fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
         8 => multicast(MulticastMessage::Complete),
         11 => Message::transfer(group, offer(tape, instance, source)),
         12 => {
-            let number =
-                |tape: &mut Tape<'_>| if tape.flip() { Number::Rts(tape.number()) } else { Number::Early(tape.number()) };
+            let number = |tape: &mut Tape<'_>| {
+                if tape.flip() { Number::Rts(tape.number()) } else { Number::Early(tape.number()) }
+            };
             let cts = |tape: &mut Tape<'_>| Cts { number: number(tape), up_to: tape.number() };
             Message::transfer(group, TransferMessage::Cts((0..blocks(tape)).map(|_| cts(tape)).collect()))
         }

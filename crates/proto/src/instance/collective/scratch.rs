@@ -14,7 +14,7 @@
 
 use super::{Collective, Context, Local};
 use crate::error::CollectiveError;
-use crate::group::Members;
+use crate::group::members::Members;
 use crate::ids::InstanceId;
 use crate::outbox::{Quota, Staging};
 

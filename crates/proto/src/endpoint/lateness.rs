@@ -1,4 +1,4 @@
-//! Looks into collectives that take too long ([`crate::overdue`]): asks the others, answers them, tells the driver or ends
+//! Looks into collectives that take too long ([`crate::group::lateness`]): asks the others, answers them, tells the driver or ends
 //! the collective.
 
 use std::collections::BTreeSet;
@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use outboard_plan::Rank;
 
 use crate::error::CollectiveError;
+use crate::group::lateness::{Absentee, Absentees, DeadlineMissed, Found, Overdue, Turn};
 use crate::ids::{GroupHandle, InstanceId, Instant, SpId};
 use crate::interface::{Call, Event};
 use crate::outbox::Outbox;
-use crate::overdue::{Absentee, Absentees, DeadlineMissed, Found, Overdue, Turn};
 use crate::wire::{InstanceMessage, Message};
 
-use super::ServiceProcess;
+use super::Endpoint;
 use super::groups::Group;
 
 impl Group {
@@ -27,7 +27,7 @@ impl Group {
         absent
     }
 
-    /// When [`ServiceProcess::watch_over`] is due.
+    /// When [`Endpoint::watch_over`] is due.
     pub(super) fn watch_due(&self, instance: InstanceId) -> Option<Instant> {
         self.instance(instance).filter(|i| i.alive())?;
         self.watches.get(&instance)?.poll_timeout()
@@ -60,7 +60,7 @@ impl Group {
     }
 }
 
-impl ServiceProcess {
+impl Endpoint {
     /// A rank has called, and may want an end in time.
     pub(super) fn set_deadline(&mut self, call: &Call) {
         let watch = self.groups.get_mut(&call.group).and_then(|g| g.watches.get_mut(&call.instance));

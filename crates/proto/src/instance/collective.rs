@@ -21,17 +21,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use outboard_plan::{Buffer, Extents, Op, OpId, Rank, Span};
 
-use crate::barrier::Barrier;
-use crate::config::Config;
 use crate::error::CollectiveError;
-use crate::executor::Run;
-use crate::group::Members;
+use crate::group::barrier::Barrier;
+use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
+use crate::instance::Context;
+use crate::instance::run::Run;
 use crate::interface::{Call, CallKind, InFlight, MemRef, Moves, Pairs, Region, Signature, Step};
-use crate::multicast::{Block, chunks_of};
-use crate::outbox::{Completion, Outbox, Quota, Staging};
-use crate::pacing::{Quantum, Share, transfer_time};
-use crate::transfer::{Name, Outbound, Owner, Posting, Site, StepOf, Transfer};
+use crate::multicast::block::{Block, chunks_of};
+use crate::multicast::pacing::{Share, transfer_time};
+use crate::outbox::{Completion, Quota, Staging};
+use crate::transfer::{Name, Outbound, Owner, Posting, StepOf, Transfer};
 use crate::wire::{InstanceMessage, MAX_BLOCKS, Message, Scope};
 
 mod layout;
@@ -42,26 +42,6 @@ mod shares;
 pub(crate) use layout::Layout;
 use scratch::Scratch;
 use shares::Shares;
-
-/// What a collective works with while it handles something.
-pub(crate) struct Context<'a> {
-    pub(crate) config: &'a Config,
-    pub(crate) members: &'a mut Members,
-    pub(crate) out: &'a mut Outbox,
-    pub(crate) transfer: &'a mut Transfer,
-}
-
-impl Context<'_> {
-    /// How much of a link one collective may take at once.
-    pub(crate) fn quantum(&self) -> Quantum {
-        Quantum::new(self.config, self.out.contention)
-    }
-
-    /// The messages of the group, and what they work with.
-    pub(crate) fn transfer(&mut self) -> (&mut Transfer, Site<'_>) {
-        (self.transfer, Site { config: self.config, members: self.members, out: self.out })
-    }
-}
 
 #[derive(Debug)]
 enum Phase {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Which chunks of `0 .. len` are in the set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChunkSet {
+pub(crate) struct ChunkSet {
     words: Vec<u64>,
     len: u64,
     count: u64,
@@ -15,36 +15,36 @@ pub struct ChunkSet {
 impl ChunkSet {
     /// The empty set over `len` chunks.
     #[must_use]
-    pub fn new(len: u64) -> Self {
+    pub(crate) fn new(len: u64) -> Self {
         ChunkSet { words: vec![0; len.div_ceil(64) as usize], len, count: 0 }
     }
 
     /// Chunks the set ranges over.
     #[must_use]
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
     /// Whether no chunk is in the set.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// Whether every chunk is in the set.
     #[must_use]
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.count == self.len
     }
 
     /// Whether `chunk` is in the set.
     #[must_use]
-    pub fn contains(&self, chunk: u64) -> bool {
+    pub(crate) fn contains(&self, chunk: u64) -> bool {
         chunk < self.len && self.words[(chunk / 64) as usize] >> (chunk % 64) & 1 == 1
     }
 
     /// Adds `chunk`; false when it was in the set.
-    pub fn insert(&mut self, chunk: u64) -> bool {
+    pub(crate) fn insert(&mut self, chunk: u64) -> bool {
         assert!(chunk < self.len, "the caller checks the range");
         let (word, bit) = ((chunk / 64) as usize, 1u64 << (chunk % 64));
         let new = self.words[word] & bit == 0;
@@ -54,7 +54,7 @@ impl ChunkSet {
     }
 
     /// Takes `chunk` out; false when it was not in the set.
-    pub fn remove(&mut self, chunk: u64) -> bool {
+    pub(crate) fn remove(&mut self, chunk: u64) -> bool {
         let present = self.contains(chunk);
         if present {
             self.words[(chunk / 64) as usize] &= !(1u64 << (chunk % 64));
@@ -65,7 +65,7 @@ impl ChunkSet {
 
     /// The first run of chunks within `range` whose membership is `present`.
     #[must_use]
-    pub fn next_run(&self, range: Range<u64>, present: bool) -> Option<Range<u64>> {
+    pub(crate) fn next_run(&self, range: Range<u64>, present: bool) -> Option<Range<u64>> {
         let end = range.end.min(self.len);
         let first = self.find(range.start, end, present)?;
         let last = self.find(first, end, !present).unwrap_or(end);
@@ -73,7 +73,7 @@ impl ChunkSet {
     }
 
     /// All runs within `range` whose membership is `present`, ascending.
-    pub fn runs(&self, range: Range<u64>, present: bool) -> impl Iterator<Item = Range<u64>> + '_ {
+    pub(crate) fn runs(&self, range: Range<u64>, present: bool) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut at = range.start;
         std::iter::from_fn(move || {
             let run = self.next_run(at..range.end, present)?;

@@ -2,13 +2,13 @@
 
 use outboard_plan::Extents;
 
-use super::ServiceProcess;
-use crate::collective::{Collective, Layout};
+use super::Endpoint;
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
+use crate::instance::{Collective, Layout};
 
-impl ServiceProcess {
+impl Endpoint {
     /// The sizes of an instance are known now. Nothing is to be done where they were before. An error broke the group.
     pub(super) fn size_instance(
         &mut self,

@@ -5,21 +5,21 @@
 use outboard_plan::{Extents, Rank, Span};
 
 use super::State;
-use crate::collective::{Collective, Context};
+use crate::endpoint::Endpoint;
 use crate::error::CollectiveError;
+use crate::group::lateness::Watch;
 use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
 use crate::instance::Instance;
+use crate::instance::tagged::TAGGED;
+use crate::instance::{Collective, Context};
 use crate::interface::{Call, Class, Moves, Pairs, Signature, Sizes, Step, sizes_digest};
-use crate::messaging::MESSAGING;
 use crate::outbox::Completion;
-use crate::overdue::Watch;
-use crate::service_process::ServiceProcess;
 use crate::transfer::{Owner, Site, StepOf};
 use crate::wire::{EarlyCts, Origin, Rts, TransferMessage};
 
-impl ServiceProcess {
+impl Endpoint {
     /// Lets an instance handle something, if it is there still.
-    pub(in crate::service_process) fn with_instance<T>(
+    pub(in crate::endpoint) fn with_instance<T>(
         &mut self,
         group: GroupHandle,
         id: InstanceId,
@@ -32,7 +32,7 @@ impl ServiceProcess {
     }
 
     /// What has become of messages goes to the programs whose steps they are, until nothing more follows from it.
-    pub(in crate::service_process) fn run_steps(&mut self, handle: GroupHandle) {
+    pub(in crate::endpoint) fn run_steps(&mut self, handle: GroupHandle) {
         while let Some(g) = self.groups.get_mut(&handle)
             && let Some((StepOf { owner, op }, result)) = g.transfer.poll_ended()
         {
@@ -46,13 +46,13 @@ impl ServiceProcess {
                 transfer: &mut g.transfer,
             };
             let carried = match owner {
-                Owner::Call(call) => g.messaging.complete(cx, (call, op), result),
+                Owner::Call(call) => g.tagged.complete(cx, (call, op), result),
                 Owner::Instance { instance, local } => match g.instances.get_mut(&instance) {
                     Some(i) => result.map(|()| i.complete(cx, local, op)),
                     None => Ok(()),
                 },
             };
-            g.messaging.advance(cx);
+            g.tagged.advance(cx);
             if let Err(error) = carried {
                 self.break_group(handle, error, true);
             }
@@ -66,7 +66,7 @@ impl ServiceProcess {
     }
 
     /// As [`Self::with_instance`], for what may show that the group cannot go on, which breaks it.
-    pub(in crate::service_process) fn with_instance_or_break(
+    pub(in crate::endpoint) fn with_instance_or_break(
         &mut self,
         group: GroupHandle,
         id: InstanceId,
@@ -77,7 +77,7 @@ impl ServiceProcess {
         }
     }
 
-    pub(in crate::service_process) fn route_call(&mut self, call: Call) {
+    pub(in crate::endpoint) fn route_call(&mut self, call: Call) {
         let tried = match call.signature.kind.class().moves {
             Moves::Messages(_) => self.try_tagged_call(&call),
             Moves::ToAll | Moves::Blocks(_) | Moves::Combined(_) | Moves::Nothing => self.try_call(&call),
@@ -301,10 +301,10 @@ impl ServiceProcess {
         }
     }
 
-    pub(in crate::service_process) fn route_fault(&mut self, call: CallId, error: fn(Rank) -> CollectiveError) {
+    pub(in crate::endpoint) fn route_fault(&mut self, call: CallId, error: fn(Rank) -> CollectiveError) {
         let found = self.groups.iter().find_map(|(h, g)| {
             let mut alive = g.instances.iter().filter(|(_, c)| c.alive());
-            let message = || g.messaging.has_call(call).map(|rank| (*h, MESSAGING, rank));
+            let message = || g.tagged.has_call(call).map(|rank| (*h, TAGGED, rank));
             alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank))).or_else(message)
         });
         let ending = || self.out.ending(call).map(|ending| (ending.group, ending.instance, ending.rank));

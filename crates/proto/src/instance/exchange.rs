@@ -1,5 +1,5 @@
 //! One all-to-all, gather or scatter at one service process, without a barrier (SP-5), which all choose but for many small blocks
-//! of one size (see [`Collective`](crate::collective::Collective)): the last two are all-to-alls in which all but the root have
+//! of one size (see [`Collective`](crate::instance::Collective)): the last two are all-to-alls in which all but the root have
 //! one block, so that nobody waits for anybody but the root.
 //!
 //! Ranks exchange as they come: whoever calls hands its sends and receives to the [transfers](crate::transfer) of the group.
@@ -20,11 +20,11 @@ use std::collections::BTreeSet;
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Algorithm, Op, OpId, Rank, Span, alltoall};
 
-use crate::collective::Context;
 use crate::error::CollectiveError;
-use crate::executor::Run;
-use crate::group::Members;
+use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
+use crate::instance::Context;
+use crate::instance::run::Run;
 use crate::interface::{Call, Class, InFlight, MemRef, Moves, Pairs, Region, Signature, Sizes, Step};
 use crate::outbox::Completion;
 use crate::transfer::{Name, Outbound, Owner, Posting, StepOf, Transfer};

@@ -8,8 +8,8 @@ use outboard_plan::{Rank, Span, subgroup_of};
 use super::{Collective, Context, Phase};
 use crate::ids::{Channel, SpId};
 use crate::interface::{MemRef, Order};
-use crate::multicast::Patience;
-use crate::pacing::Pace;
+use crate::multicast::block::Patience;
+use crate::multicast::pacing::Pace;
 use crate::transfer::Bulk;
 use crate::wire::{DatagramHeader, InstanceMessage, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage};
 

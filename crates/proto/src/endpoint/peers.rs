@@ -16,14 +16,14 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId};
+use crate::instance::tagged::TAGGED;
 use crate::interface::{Event, MemRef, Payload, Region, Transmit};
 use crate::link::{Acked, Link, Owner, Received, Tag, Tagged};
-use crate::messaging::MESSAGING;
-use crate::pacing::Quantum;
+use crate::multicast::pacing::Quantum;
 use crate::transfer::Site;
 use crate::wire::{FrameHeader, GroupMessage, Message};
 
-use super::ServiceProcess;
+use super::Endpoint;
 use super::deadlines::Deadlines;
 
 /// Dead peers that are remembered.
@@ -159,7 +159,7 @@ impl Peers {
         self.retransmissions
     }
 
-    /// When [`ServiceProcess::time_peers`] is due.
+    /// When [`Endpoint::time_peers`] is due.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let first = self.timers.first();
         debug_assert_eq!(first, self.all.values().filter_map(|peer| peer.stands().timer).min(), "kept as it changes");
@@ -362,7 +362,7 @@ impl Peers {
     }
 }
 
-impl ServiceProcess {
+impl Endpoint {
     /// A group with `peer` is asked for.
     pub(super) fn meet_peer(&mut self, peer: SpId, address: &Arc<[u8]>) {
         let now = self.out.now;
@@ -466,7 +466,7 @@ impl ServiceProcess {
 
 /// Whose end makes bulk void: of messages that of the call whose buffers it names.
 fn owner_of(group: GroupHandle, instance: InstanceId, payload: &[MemRef]) -> Option<Owner> {
-    if instance != MESSAGING {
+    if instance != TAGGED {
         return Some(Owner::Instance(group, instance));
     }
     payload.first().and_then(|piece| match piece.region {

@@ -3,7 +3,7 @@
 //! | state | event | next |
 //! |---|---|---|
 //! | Creating | barrier done | Ready, the ranks that asked are told |
-//! | Creating, Ready | [`ServiceProcess::break_group`] | Broken: every collective in flight and to come fails |
+//! | Creating, Ready | [`Endpoint::break_group`] | Broken: every collective in flight and to come fails |
 //! | Ready, Broken | the last local rank that asked for it leaves | retired |
 //!
 //! Local ranks that ask for a group that broke and was retired without them are told why it broke.
@@ -15,25 +15,25 @@ use std::ops::Bound;
 
 use outboard_plan::Rank;
 
-use crate::barrier::Barrier;
-use crate::collective::Context;
 use crate::config::Config;
 use crate::error::{CollectiveError, GroupError};
-use crate::group::Members;
+use crate::group::barrier::Barrier;
+use crate::group::lateness::Watch;
+use crate::group::members::Members;
 use crate::ids::{GroupHandle, InstanceId, SpId};
+use crate::instance::Context;
 use crate::instance::Instance;
+use crate::instance::tagged::{TAGGED, TaggedCalls};
 use crate::interface::{Event, GroupSpec, Signature, Step};
-use crate::messaging::{MESSAGING, Messaging};
+use crate::link::serial::expand16;
 use crate::outbox::Outbox;
-use crate::overdue::Watch;
-use crate::serial::expand16;
 use crate::transfer::Transfer;
 use crate::wire::{GroupMessage, InstanceMessage, Message};
 
 mod calls;
 
 use super::turns::Standing;
-use super::{MAX_EARLY, MAX_RETIRED, ServiceProcess};
+use super::{Endpoint, MAX_EARLY, MAX_RETIRED};
 
 /// Collectives that a service process takes part in beyond the last before which all have ended at its own ranks: so far
 /// may others be ahead of a rank that is late.
@@ -74,7 +74,7 @@ pub(super) struct Group {
     state: State,
     instances: BTreeMap<InstanceId, Instance>,
     /// Tagged calls, beside the instances.
-    pub(super) messaging: Messaging,
+    pub(super) tagged: TaggedCalls,
     /// Messages from rank to rank, of both.
     pub(super) transfer: Transfer,
     /// Its calls in flight, as they were when they were last counted.
@@ -104,7 +104,7 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn in_flight(&self) -> usize {
-        self.instances.len() + self.messaging.in_flight()
+        self.instances.len() + self.tagged.in_flight()
     }
 
     pub(super) fn instance(&self, instance: InstanceId) -> Option<&Instance> {
@@ -126,7 +126,7 @@ impl Group {
 
     /// What an instance, or the messages, add to that which is asked of all of them together.
     pub(super) fn standing(&self, instance: InstanceId) -> Option<Standing> {
-        if instance == MESSAGING {
+        if instance == TAGGED {
             return Some(Standing::default());
         }
         let found = self.instances.get(&instance)?;
@@ -200,7 +200,7 @@ impl Group {
     }
 }
 
-impl ServiceProcess {
+impl Endpoint {
     pub(super) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
         if let Err(error) = self.try_create_group(spec, rank) {
             self.out.events.push_back(Event::GroupReady { group: spec.handle, rank, result: Err(error) });
@@ -246,7 +246,7 @@ impl ServiceProcess {
             members,
             state: State::Creating { barrier, askers: Vec::new() },
             instances: BTreeMap::new(),
-            messaging: Messaging::default(),
+            tagged: TaggedCalls::default(),
             transfer: Transfer::default(),
             messages: 0,
             ended: 0,
@@ -491,7 +491,7 @@ impl ServiceProcess {
         }
         let open: Vec<InstanceId> = g.instances.range(..=after).map(|(instance, _)| *instance).collect();
         open.into_iter().for_each(|instance| self.compare_with_left(handle, instance));
-        self.with_messaging(handle, |messaging, cx| messaging.lose(cx, rank));
+        self.with_tagged(handle, |tagged, cx| tagged.lose(cx, rank));
     }
 
     pub(super) fn leave_group(&mut self, handle: GroupHandle, rank: Rank) {
@@ -555,8 +555,8 @@ impl ServiceProcess {
                 error.clone(),
             );
         }
-        g.failed |= g.messaging.in_flight() > 0;
-        g.messaging.fail_all(
+        g.failed |= g.tagged.in_flight() > 0;
+        g.tagged.fail_all(
             &mut Context {
                 config: &self.config,
                 members: &mut g.members,

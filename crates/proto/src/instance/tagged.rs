@@ -24,22 +24,20 @@ use std::sync::Arc;
 
 use outboard_plan::{Op, OpId, Program, ProgramBuilder, Rank, Span};
 
-use crate::collective::Context;
 use crate::error::CollectiveError;
-use crate::executor::Run;
-use crate::group::Members;
+use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant};
+use crate::instance::Context;
+use crate::instance::run::Run;
 use crate::interface::{Call, CallKind, InFlight, MemRef, Region, TaggedCall};
 use crate::outbox::Completion;
 use crate::transfer::{Name, Outbound, Owner, Posting, StepOf, Transfer};
 use crate::wire::Scope;
 
-mod recording;
-
-pub use recording::{MAX_RECORDINGS, MAX_STEPS, RecordError, Recording};
+use super::recording::{self, MAX_RECORDINGS, MAX_STEPS, RecordError, Recording};
 
 /// What stands for the messages of a group where its instances are counted: the number of none of them.
-pub(crate) const MESSAGING: InstanceId = InstanceId(0);
+pub(crate) const TAGGED: InstanceId = InstanceId(0);
 /// A recording of a local rank.
 #[derive(Debug)]
 struct Recorded {
@@ -66,7 +64,7 @@ struct Active {
 
 /// The messages of one group at one service process.
 #[derive(Debug, Default)]
-pub(crate) struct Messaging {
+pub(crate) struct TaggedCalls {
     recordings: BTreeMap<(Rank, u32), Recorded>,
     /// By local rank that has recorded something: the number of the last, and steps of those that it has not freed.
     recorded: BTreeMap<Rank, (u32, usize)>,
@@ -91,7 +89,7 @@ fn single(call: &Call, what: TaggedCall, ranks: u32) -> Program {
     builder.build()
 }
 
-impl Messaging {
+impl TaggedCalls {
     /// Calls that have not ended.
     pub(crate) fn in_flight(&self) -> usize {
         self.calls.len() + self.behind
@@ -111,7 +109,7 @@ impl Messaging {
         let awaits: BTreeSet<Rank> = transfer.sources(tagged).chain(transfer.destinations(tagged)).collect();
         Some(InFlight {
             group: members.handle,
-            instance: MESSAGING,
+            instance: TAGGED,
             signature: oldest.call.signature,
             age_ns: now.0.saturating_sub(oldest.since.0),
             absent: Vec::new(),
@@ -252,7 +250,7 @@ impl Messaging {
     fn end(&mut self, cx: &mut Context<'_>, id: CallId, result: Result<(), CollectiveError>) {
         let active = self.calls.remove(&id).expect("a call ends once");
         let Call { group, rank, .. } = active.call;
-        cx.out.complete(Completion { call: id, group, instance: MESSAGING, rank }, result);
+        cx.out.complete(Completion { call: id, group, instance: TAGGED, rank }, result);
         if let Some((number, _)) = active.number {
             self.begin_next(cx, rank, number);
         }
@@ -278,7 +276,7 @@ impl Messaging {
             self.calls.iter().filter(|(_, active)| active.call.rank == rank).map(|(id, _)| *id).collect();
         let running: Vec<Call> = running.iter().filter_map(|id| self.calls.remove(id)).map(|a| a.call).collect();
         for Call { id, group, rank, .. } in running.into_iter().chain(behind) {
-            cx.out.complete(Completion { call: id, group, instance: MESSAGING, rank }, Err(error.clone()));
+            cx.out.complete(Completion { call: id, group, instance: TAGGED, rank }, Err(error.clone()));
         }
     }
 

@@ -15,10 +15,10 @@ use std::collections::BTreeSet;
 
 use outboard_plan::{Extents, Rank};
 
-use crate::collective::Context;
 use crate::error::CollectiveError;
-use crate::group::Members;
+use crate::group::members::Members;
 use crate::ids::{InstanceId, Instant, SpId};
+use crate::instance::Context;
 use crate::interface::{InFlight, Signature, sizes_digest};
 use crate::wire::{InstanceMessage, Message};
 

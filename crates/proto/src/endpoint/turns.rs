@@ -17,7 +17,7 @@ use outboard_plan::Span;
 
 use crate::ids::{GroupHandle, InstanceId, Instant};
 use crate::interface::{Call, Moves, Pairs, Sizes};
-use crate::pacing::{Contention, SmallCalls};
+use crate::multicast::pacing::{Contention, SmallCalls};
 
 use super::deadlines::Deadlines;
 

@@ -6,7 +6,7 @@ use outboard_plan::selection::{Case, Choice, Collective, Tuning};
 use outboard_plan::{Algorithm, Arguments, Extents, PlanError, Program, ProgramBuilder, Rank, Topology, program};
 
 use crate::config::{self, Config};
-use crate::group::Members;
+use crate::group::members::Members;
 use crate::interface::{CallKind, Signature};
 
 /// Where a group runs, as all its members see it.
@@ -65,7 +65,7 @@ impl Layout {
         Layout { choice, topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) } }
     }
 
-    /// Whether an [`Exchange`](crate::exchange::Exchange) carries it out, without a barrier (SP-5).
+    /// Whether an [`Exchange`](crate::instance::exchange::Exchange) carries it out, without a barrier (SP-5).
     pub(crate) fn pulls(&self) -> bool {
         self.choice.pulls()
     }

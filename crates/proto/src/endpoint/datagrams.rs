@@ -2,12 +2,12 @@
 
 use outboard_plan::Rank;
 
-use super::ServiceProcess;
+use super::Endpoint;
 use crate::instance::Instance;
 use crate::interface::ReceivedDatagram;
 use crate::wire::DatagramHeader;
 
-impl ServiceProcess {
+impl Endpoint {
     pub(super) fn route_datagrams(&mut self, batch: &[ReceivedDatagram<'_>]) {
         for (payload, datagram) in batch.iter().enumerate() {
             if let Err(what) = self.route_datagram(payload as u32, datagram) {

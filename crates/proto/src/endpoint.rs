@@ -15,20 +15,20 @@ use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
 use crate::instance::Instance;
+use crate::instance::recording::{RecordError, Recording};
 use crate::interface::{Call, Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, ReceivedDatagram, Transmit};
 use crate::link::{Acked, Owner, Received, Tagged};
-use crate::messaging::{RecordError, Recording};
+use crate::multicast::pacing::{Contention, Pace, Pacer, SmallCalls};
 use crate::outbox::Outbox;
-use crate::pacing::{Contention, Pace, Pacer, SmallCalls};
 use crate::wire::{FrameHeader, Message};
 
 mod datagrams;
 mod deadlines;
 mod groups;
-mod messaging;
-mod overdue;
+mod lateness;
 mod peers;
 mod sizes;
+mod tagged;
 mod turns;
 
 use groups::{FailedGroup, Group};
@@ -44,7 +44,7 @@ const MAX_RETIRED: usize = 4096;
 
 /// The protocol of one service process. See the crate's documentation for how it is driven.
 #[derive(Debug)]
-pub struct ServiceProcess {
+pub struct Endpoint {
     id: SpId,
     config: Config,
     out: Outbox,
@@ -61,7 +61,7 @@ pub struct ServiceProcess {
     /// Calls of messages and recordings in flight.
     messages: usize,
     /// Groups that have some.
-    messaging_groups: usize,
+    tagged_groups: usize,
     batches: BTreeMap<u64, Batch>,
     next_token: u64,
     pacer: Pacer,
@@ -76,11 +76,11 @@ struct Batch {
     run: Range<u64>,
 }
 
-impl ServiceProcess {
+impl Endpoint {
     /// A service process without groups. `seed` makes its timers differ from those of others.
     #[must_use]
     pub fn new(id: SpId, config: Config, seed: u64) -> Self {
-        ServiceProcess {
+        Endpoint {
             id,
             out: Outbox::new(&config),
             groups: BTreeMap::new(),
@@ -92,7 +92,7 @@ impl ServiceProcess {
             failed_groups: VecDeque::new(),
             turns: Turns::new(SmallCalls::new(&config)),
             messages: 0,
-            messaging_groups: 0,
+            tagged_groups: 0,
             batches: BTreeMap::new(),
             next_token: seed | 1,
             pacer: Pacer::new(config.link_rate, config.switch_queue),
@@ -122,7 +122,7 @@ impl ServiceProcess {
     #[must_use]
     pub fn load(&self) -> (usize, usize, usize) {
         // The messages of a group, while there are any, are one of those in turn.
-        let collectives = self.turns.len() - self.messaging_groups + self.messages;
+        let collectives = self.turns.len() - self.tagged_groups + self.messages;
         (self.groups.len(), collectives, self.peers.backlog())
     }
 
@@ -301,7 +301,7 @@ impl ServiceProcess {
     fn keeps_count(&self) -> bool {
         let standing = |(group, instance)| self.groups.get(&group).and_then(|g| g.standing(instance));
         let all = || self.turns.iter().filter_map(standing);
-        let messages: usize = self.groups.values().map(|g| g.messaging.in_flight()).sum();
+        let messages: usize = self.groups.values().map(|g| g.tagged.in_flight()).sum();
         all().filter_map(|standing| standing.deadline).min() == self.turns.poll_timeout()
             && all().any(|standing| standing.multicasts) == self.turns.multicasts()
             && all().filter(|standing| standing.repairs).count() == self.turns.with_repairs().count()
@@ -322,7 +322,7 @@ impl ServiceProcess {
             let group = self.groups.get(&group)?;
             Some(group.instance(instance)?.in_flight_now(now, &group.members, &group.transfer))
         });
-        let messages = self.groups.values().filter_map(move |group| group.messaging_in_flight(now));
+        let messages = self.groups.values().filter_map(move |group| group.tagged_in_flight(now));
         instances.chain(messages)
     }
 

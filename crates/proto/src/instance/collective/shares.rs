@@ -6,9 +6,9 @@
 
 use outboard_plan::Extents;
 
-use crate::group::Members;
+use crate::group::members::Members;
 use crate::interface::CallKind;
-use crate::pacing::Share;
+use crate::multicast::pacing::Share;
 
 /// A service process with little to send gets this part of an even share at least: its few datagrams must not hold up what it
 /// multicasts for others.
