@@ -472,7 +472,7 @@ mod tests {
     use outboard_plan::Rank;
 
     use super::*;
-    use crate::wire::{Posted, TaggedMessage};
+    use crate::wire::{InstanceMessage, MulticastMessage, Origin, Rts, TransferMessage};
 
     fn drain(a: &mut Link, now: Instant) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| a.poll(now).map(|(f, _)| f.to_vec())).collect()
@@ -491,9 +491,9 @@ mod tests {
         for lost in 0u32..1024 {
             let (mut a, mut b) =
                 (Link::new(Instant(0), Duration::from_millis(2)), Link::new(Instant(0), Duration::from_millis(2)));
-            let sent: Vec<Message> = (0..4)
-                .map(|i| Message::Complete { group: GroupHandle(i), instance: InstanceId(u64::from(i) + 1) })
-                .collect();
+            let complete = || InstanceMessage::Multicast(MulticastMessage::Complete);
+            let sent: Vec<Message> =
+                (0..4).map(|i| Message::instance(GroupHandle(i), InstanceId(u64::from(i) + 1), complete())).collect();
             sent.iter().for_each(|m| a.push(Instant(0), m, Payload::default(), None, None));
             let (mut got, mut frames, mut now) = (Vec::new(), 0, Instant(0));
             for _ in 0..200 {
@@ -574,21 +574,22 @@ mod tests {
     /// GP-1: an earlier call's message keeps its place before those that come after it.
     #[test]
     fn a_message_is_announced_still_when_its_bytes_are_void() {
-        let posted = |bytes, eager| Posted { destination: Rank(1), tag: 0, occurrence: 0, bytes, eager };
-        let post = |messages| {
-            let tagged = TaggedMessage::Post { source: Rank(0), recording: 0, call: 0, first: 5, messages };
-            Message::Tagged { group: GroupHandle(1), tagged }
+        let rts = |bytes, eager| Rts { destination: Rank(1), tag: 0, occurrence: 0, bytes, eager };
+        let offer = |ready| {
+            let (origin, rank, early) = (Origin::Single, Rank(0), Vec::new());
+            let offer = TransferMessage::Offer { origin, rank, first_ready: 5, ready, first_early: 0, early };
+            Message::transfer(GroupHandle(1), offer)
         };
         let mut a = Link::new(Instant(0), Duration::from_millis(2));
         let piece = MemRef { region: Region::Output(CallId(1)), offset: 0, len: 100 };
-        a.push(Instant(0), &post(vec![posted(100, true), posted(0, true)]), piece.into(), None, None);
+        a.push(Instant(0), &offer(vec![rts(100, true), rts(0, true)]), piece.into(), None, None);
         let lost = a.poll(Instant(0)).expect("it is sent");
         a.forget_call(CallId(1));
         a.handle_timeout(a.poll_timeout().expect("it is not acknowledged"));
         let (frame, payload) = a.poll(Instant(0)).expect("it is sent again");
         let (header, body) = FrameHeader::decode(&frame, 0).expect("own frames decode");
         assert_eq!((lost.1.len(), payload.len(), header.seq), (1, 0, 0));
-        assert_eq!(Message::decode(body), Ok(post(vec![posted(100, false), posted(0, true)])));
+        assert_eq!(Message::decode(body), Ok(offer(vec![rts(100, false), rts(0, true)])));
     }
 
     #[test]

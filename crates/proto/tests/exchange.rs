@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Buffer, Rank, Span};
-use outboard_proto::wire::{FRAME_HEADER_BYTES, Message};
+use outboard_proto::wire::{FRAME_HEADER_BYTES, GroupMessage, Message, TransferMessage};
 use outboard_proto::{
     Call, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId,
     Instant, Member, Signature, SpId, Transmit,
@@ -88,12 +88,14 @@ fn sp_5_the_last_to_call_sends_at_once() {
     pair.deliver(0);
     pair.call(1, 100_000, 0);
     let sent = pair.deliver(1);
-    let data = |message: &Message| matches!(message, Message::Data { .. });
-    assert!(matches!(sent[0], Message::Announce { .. }), "the block is announced before its bytes: {sent:?}");
-    assert!(
-        sent[1..].iter().all(data) && sent.len() > LEAST_SENT,
-        "all of it, though nothing was asked for since: {sent:?}"
-    );
+    let body = |message: &Message| match message {
+        Message::Group { body: GroupMessage::Transfer(transfer), .. } => Some(transfer.clone()),
+        Message::Group { .. } | Message::Void => None,
+    };
+    let offered = |m: &Message| matches!(body(m), Some(TransferMessage::Offer { ready, .. }) if ready.len() == 1);
+    let data = |message: &Message| matches!(body(message), Some(TransferMessage::Data(_)));
+    assert!(offered(&sent[0]), "the block is announced before its bytes: {sent:?}");
+    assert!(sent[1..].iter().all(data) && sent.len() > LEAST_SENT, "all of it, though nothing was asked for since: {sent:?}");
     assert_eq!(pair.run(), [Ok(()), Ok(())]);
 }
 

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use outboard_plan::alltoall::Blocks;
 use outboard_plan::{Element, Operator, Rank, Reduction, Span};
-use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message, Terms};
+use outboard_proto::wire::{
+    Cts, DatagramHeader, EarlyCts, Fragment, FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message,
+    MulticastMessage, Number, Origin, Piece, Rts, TransferMessage,
+};
 use outboard_proto::{
     Absentee, Absentees, Call, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId,
     Instant, Member, ReceivedDatagram, Signature, SpId, Transmit, sizes_digest,
@@ -46,80 +49,118 @@ fn instance() -> impl Strategy<Value = InstanceId> {
 }
 
 fn hostile_message() -> impl Strategy<Value = Message> {
-    prop_oneof![5 => of_groups_and_barriers(), 6 => of_streams(), 4 => of_blocks()]
+    let group = |body| Message::Group { group: GROUP, body };
+    let of_instances =
+        (instance(), prop_oneof![4 => of_barriers(), 5 => of_multicast().prop_map(InstanceMessage::Multicast)]);
+    prop_oneof![
+        2 => of_groups().prop_map(group),
+        9 => of_instances.prop_map(|(instance, body)| Message::instance(GROUP, instance, body)),
+        4 => of_transfers().prop_map(|body| Message::transfer(GROUP, body)),
+    ]
 }
 
-fn of_groups_and_barriers() -> impl Strategy<Value = Message> {
-    let group = GROUP;
+fn of_groups() -> impl Strategy<Value = GroupMessage> {
+    prop_oneof![
+        (barrier_step(), any::<bool>()).prop_map(|(step, good)| {
+            let digest = if good { config().digest() } else { 9 };
+            GroupMessage::Create { step, sp: SpId(1), digest, fingerprint: spec().fingerprint() }
+        }),
+        (rank(), 0u64..3, any::<bool>()).prop_map(|(rank, after, well)| GroupMessage::Lost {
+            rank,
+            after: InstanceId(after),
+            well
+        }),
+    ]
+}
+
+fn of_barriers() -> impl Strategy<Value = InstanceMessage> {
     let signature = (kind(), 0u64..3).prop_map(|(kind, n)| match kind {
         CallKind::Allgatherv { .. } => uneven(2000),
         CallKind::Alltoallv | CallKind::Scatterv { .. } | CallKind::Barrier => Signature { kind, bytes: 0 },
         kind => Signature { kind, bytes: [0, 2000, u64::MAX][n as usize] },
     });
     prop_oneof![
-        (barrier_step(), any::<bool>()).prop_map(move |(step, good)| {
-            let digest = if good { config().digest() } else { 9 };
-            Message::Create { group, step, sp: SpId(1), digest, fingerprint: spec().fingerprint() }
-        }),
-        instance().prop_map(move |instance| Message::Inquire { group, instance }),
-        (instance(), rank(), any::<u32>()).prop_map(move |(instance, rank, more)| {
+        Just(InstanceMessage::Inquire),
+        (rank(), any::<u32>()).prop_map(|(rank, more)| {
             let named = vec![Absentee { rank, last: None }];
-            Message::Absent { group, instance, ranks: Absentees { named, more } }
+            InstanceMessage::Absent(Absentees { named, more })
         }),
-        (instance(), barrier_step(), signature, rank()).prop_map(move |(instance, step, signature, rank)| {
-            Message::Ready { group, instance, step, signature, rank }
+        (barrier_step(), signature, rank()).prop_map(|(step, signature, rank)| InstanceMessage::Ready {
+            step,
+            signature,
+            rank
         }),
-        (rank(), 0u64..3, any::<bool>()).prop_map(move |(rank, after, well)| {
-            let after = InstanceId(after);
-            Message::Lost { group, rank, after, well }
-        }),
+        Just(InstanceMessage::AskSizes),
+        (0u32..4, prop::collection::vec(prop_oneof![Just(2000u64), Just(u64::MAX)], 1..5))
+            .prop_map(|(first, sizes)| InstanceMessage::Sizes { first, sizes }),
     ]
 }
 
-fn of_streams() -> impl Strategy<Value = Message> {
-    let group = GROUP;
-    let ranges = || (instance(), rank(), (0u32..6, 1u32..4).prop_map(|range| vec![range]));
+fn of_multicast() -> impl Strategy<Value = MulticastMessage> {
+    let ranges = || (rank(), (0u32..6, 1u32..4).prop_map(|range| vec![range]));
     prop_oneof![
-        (instance(), rank(), rank(), 0u32..3, 0u64..2000).prop_map(
-            move |(instance, source, destination, index, offset)| {
-                Message::Data { group, instance, source, destination, index, total: 2000, offset }
-            }
-        ),
-        ranges().prop_map(move |(instance, source, ranges)| Message::Want { group, instance, source, ranges }),
-        ranges().prop_map(move |(instance, source, ranges)| Message::Miss { group, instance, source, ranges }),
-        ranges().prop_map(move |(instance, source, ranges)| Message::Repair { group, instance, source, ranges }),
-        (instance(), rank()).prop_map(move |(instance, source)| {
-            let sources = vec![source];
-            Message::Have { group, instance, sources }
-        }),
-        instance().prop_map(move |instance| Message::Complete { group, instance }),
+        ranges().prop_map(|(source, ranges)| MulticastMessage::Nak { source, ranges }),
+        ranges().prop_map(|(source, ranges)| MulticastMessage::NakRoot { source, ranges }),
+        ranges().prop_map(|(source, ranges)| MulticastMessage::Repair { source, ranges }),
+        rank().prop_map(|source| MulticastMessage::Whole { sources: vec![source] }),
+        Just(MulticastMessage::Complete),
     ]
 }
 
-fn of_blocks() -> impl Strategy<Value = Message> {
-    let group = GROUP;
-    let exchange = prop_oneof![
+/// Messages of collectives; those of recordings and single ones are in `tagged.rs`.
+fn of_transfers() -> impl Strategy<Value = TransferMessage> {
+    let number = || prop_oneof![(0u64..8).prop_map(Number::Rts), (0u64..8).prop_map(Number::Early)];
+    let up_to = prop_oneof![Just(0u64), Just(1), Just(2000), Just(4096), Just(u64::MAX)];
+    let fragment = (instance(), rank(), rank(), 0u32..3, 0u64..2000);
+    let piece = (
+        number(),
+        prop_oneof![Just(0u64), Just(500), Just(u64::MAX)],
+        prop_oneof![Just(500u32), Just(1000), Just(2000)],
+    );
+    prop_oneof![
+        2 => offer(),
+        1 => fragment.prop_map(|(instance, source, destination, index, offset)| {
+            TransferMessage::Expected(Fragment { instance, source, destination, index, total: 2000, offset })
+        }),
+        1 => prop::collection::vec((number(), up_to).prop_map(|(number, up_to)| Cts { number, up_to }), 1..3)
+            .prop_map(TransferMessage::Cts),
+        1 => prop::collection::vec(piece.prop_map(|(number, offset, bytes)| Piece { number, offset, bytes }), 1..3)
+            .prop_map(TransferMessage::Data),
+        1 => prop::collection::vec(0u64..8, 1..3).prop_map(TransferMessage::Done),
+    ]
+}
+
+fn offer() -> impl Strategy<Value = TransferMessage> {
+    let signature = prop_oneof![
         Just(Signature { kind: CallKind::Alltoall, bytes: 2000 }),
         Just(Signature { kind: CallKind::Alltoallv, bytes: 0 }),
         Just(Signature { kind: GATHER, bytes: 2000 }),
         Just(Signature { kind: SCATTERV, bytes: 0 }),
     ];
-    let bytes = || prop_oneof![Just(2000u64), Just(1), Just(u64::MAX)];
-    let terms = (rank(), bytes(), prop::option::of((bytes(), 1u64..3000))).prop_map(|(with, sends, asked)| {
-        let (expects, up_to) = asked.map_or((0, 0), |(expects, up_to)| (expects, up_to.min(expects)));
-        Terms { with, sends: if expects == 1 { 0 } else { sends }, expects, up_to }
+    let bytes = || prop_oneof![8 => Just(2000u64), 4 => Just(1), 4 => Just(u64::MAX), 1 => Just(0)];
+    let rts = (rank(), bytes(), prop::bool::weighted(0.1)).prop_map(|(destination, bytes, eager)| Rts {
+        destination,
+        tag: 0,
+        occurrence: 0,
+        bytes,
+        eager,
     });
-    let up_to = prop_oneof![Just(0u64), Just(1), Just(4096), Just(u64::MAX)];
-    prop_oneof![
-        (instance(), exchange, rank(), prop::collection::vec(terms, 1..3)).prop_map(
-            move |(instance, signature, rank, terms)| Message::Announce { group, instance, signature, rank, terms }
-        ),
-        instance().prop_map(move |instance| Message::AskSizes { group, instance }),
-        (instance(), 0u32..4, prop::collection::vec(prop_oneof![Just(2000u64), Just(u64::MAX)], 1..5))
-            .prop_map(move |(instance, first, sizes)| Message::Sizes { group, instance, first, sizes }),
-        (instance(), prop::collection::vec((rank(), rank(), up_to), 1..3))
-            .prop_map(move |(instance, blocks)| Message::Pull { group, instance, blocks }),
-    ]
+    let early = (rank(), bytes(), 0u64..3000).prop_map(|(source, bytes, up_to)| {
+        let bytes = bytes.max(1);
+        EarlyCts { source, tag: 0, occurrence: 0, bytes, up_to: up_to.min(bytes) }
+    });
+    let lists = (prop::collection::vec(rts, 0..3), prop::collection::vec(early, 0..3));
+    let lists = lists.prop_filter("an offer says something", |(ready, early)| !ready.is_empty() || !early.is_empty());
+    (instance(), signature, rank(), (1u64..8, 1u64..8), lists).prop_map(
+        |(instance, signature, rank, (first_ready, first_early), (ready, early))| TransferMessage::Offer {
+            origin: Origin::Instance { instance, signature },
+            rank,
+            first_ready: if ready.is_empty() { 0 } else { first_ready },
+            ready,
+            first_early: if early.is_empty() { 0 } else { first_early },
+            early,
+        },
+    )
 }
 
 const GATHER: CallKind = CallKind::Gather { root: Rank(0) };
@@ -147,22 +188,23 @@ fn barrier_step() -> impl Strategy<Value = u8> {
 
 /// What brings the group, and then the first collective, behind their barriers.
 fn opening() -> Vec<Step> {
-    let group = GroupHandle(7);
     let signature = Signature { kind: CallKind::Allgather, bytes: 2000 };
     let create = |from, step| Step::Frame {
         from,
-        message: Message::Create {
-            group,
-            step,
-            sp: SpId(1),
-            digest: config().digest(),
-            fingerprint: spec().fingerprint(),
+        message: Message::Group {
+            group: GROUP,
+            body: GroupMessage::Create {
+                step,
+                sp: SpId(1),
+                digest: config().digest(),
+                fingerprint: spec().fingerprint(),
+            },
         },
         payload: 0,
     };
     let ready = |from, step| Step::Frame {
         from,
-        message: Message::Ready { group, instance: InstanceId(1), step, signature, rank: Rank(2) },
+        message: Message::instance(GROUP, InstanceId(1), InstanceMessage::Ready { step, signature, rank: Rank(2) }),
         payload: 0,
     };
     let call = |rank| Step::Call { rank, instance: 1, kind: CallKind::Allgather, bytes: 2000 };

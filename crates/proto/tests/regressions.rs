@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outboard_plan::{Element, Operator, Rank, Reduction};
-use outboard_proto::wire::{FrameHeader, FrameKind, Message};
+use outboard_proto::wire::{FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message, MulticastMessage};
 use outboard_proto::{
     Call, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, HostId,
     InstanceId, Instant, Member, Signature, SpId, Transmit,
@@ -21,6 +21,20 @@ fn spec(others: &[SpId]) -> GroupSpec {
     GroupSpec { handle: GROUP, key: [3, 4], job: 1, members }
 }
 
+/// A message about the group.
+fn of_group(body: GroupMessage) -> Message {
+    Message::Group { group: GROUP, body }
+}
+
+/// A message about its first collective.
+fn of_first(body: InstanceMessage) -> Message {
+    Message::instance(GROUP, InstanceId(1), body)
+}
+
+fn repair() -> Message {
+    of_first(InstanceMessage::Multicast(MulticastMessage::Repair { source: Rank(1), ranges: vec![(0, 1)] }))
+}
+
 struct Victim {
     sp: Endpoint,
     seq: u32,
@@ -32,7 +46,7 @@ impl Victim {
     }
 
     fn send(&mut self, from: SpId, seq: u32, message: &Message) {
-        let payload_len = if matches!(message, Message::Repair { .. }) { self.sp.config().chunk_bytes } else { 0 };
+        let payload_len = if *message == repair() { self.sp.config().chunk_bytes } else { 0 };
         let header = FrameHeader {
             kind: FrameKind::Message,
             ack_now: false,
@@ -80,7 +94,7 @@ impl Victim {
     /// The step of the barrier by which `sp` makes a group of rank 0 here and rank 1 there.
     fn create_by(&self, sp: SpId) -> Message {
         let fingerprint = spec(&[sp]).fingerprint();
-        Message::Create { group: GROUP, step: 0, sp, digest: self.sp.config().digest(), fingerprint }
+        of_group(GroupMessage::Create { step: 0, sp, digest: self.sp.config().digest(), fingerprint })
     }
 
     fn ready(&mut self) -> Vec<Result<(), GroupError>> {
@@ -145,7 +159,8 @@ fn a_group_that_not_all_local_ranks_asked_for_is_retired_with_those_that_did() {
 fn a_flood_of_messages_for_unknown_groups_harms_its_sender_alone() {
     let mut victim = Victim::new();
     for group in 100..10_000 {
-        victim.hostile(&Message::Complete { group: GroupHandle(group), instance: InstanceId(1) });
+        let complete = InstanceMessage::Multicast(MulticastMessage::Complete);
+        victim.hostile(&Message::instance(GroupHandle(group), InstanceId(1), complete));
     }
     assert!(victim.sp.counters().violations > 0, "the flood is bounded");
     let create = victim.create_by(HONEST);
@@ -160,9 +175,9 @@ fn a_rank_may_leave_after_the_last_instance_of_all() {
     let mut victim = Victim::new();
     victim.group();
     victim.call();
-    victim.hostile(&Message::Lost { group: GROUP, rank: Rank(1), after: InstanceId(u64::MAX), well: true });
+    victim.hostile(&of_group(GroupMessage::Lost { rank: Rank(1), after: InstanceId(u64::MAX), well: true }));
     assert_eq!(victim.ended(), None);
-    victim.hostile(&Message::Lost { group: GROUP, rank: Rank(1), after: InstanceId(0), well: true });
+    victim.hostile(&of_group(GroupMessage::Lost { rank: Rank(1), after: InstanceId(0), well: true }));
     assert_eq!(victim.ended(), Some(CollectiveError::RankLost(Rank(1))));
 }
 
@@ -179,13 +194,13 @@ fn errors_from_outside_name_members_alone() {
         victim.group();
         victim.call();
         let fingerprint = spec(&[HOSTILE]).fingerprint();
-        victim.hostile(&Message::Abort { group: GROUP, fingerprint, error });
+        victim.hostile(&of_group(GroupMessage::Abort { fingerprint, error }));
         assert_eq!(victim.ended(), Some(CollectiveError::Protocol(HOSTILE)));
     }
     let mut victim = Victim::new();
     victim.sp.handle_create_group(NOW, &spec(&[HOSTILE]), Rank(0));
     let fingerprint = spec(&[HOSTILE]).fingerprint();
-    victim.hostile(&Message::Create { group: GROUP, step: 0, sp: HONEST, digest: 9, fingerprint });
+    victim.hostile(&of_group(GroupMessage::Create { step: 0, sp: HONEST, digest: 9, fingerprint }));
     assert_eq!(victim.ready(), [], "a configuration of nobody's is no reason");
     let create = victim.create();
     victim.hostile(&create);
@@ -199,7 +214,7 @@ fn a_group_is_made_by_its_own_members_alone() {
     victim.sp.handle_create_group(NOW, &spec(&[HOSTILE]), Rank(0));
     let other = GroupSpec { key: [3, 5], ..spec(&[HOSTILE]) };
     let digest = victim.sp.config().digest();
-    let stolen = Message::Create { group: GROUP, step: 0, sp: HOSTILE, digest, fingerprint: other.fingerprint() };
+    let stolen = of_group(GroupMessage::Create { step: 0, sp: HOSTILE, digest, fingerprint: other.fingerprint() });
     victim.hostile(&stolen);
     assert_eq!(victim.ready(), []);
     let create = victim.create();
@@ -235,11 +250,10 @@ fn a_peer_that_was_never_asked_is_not_dead() {
 fn a_repair_before_the_barrier_is_refused() {
     let mut victim = Victim::new();
     victim.group();
-    let instance = InstanceId(1);
     let signature = Signature { kind: CallKind::Allgather, bytes: 5000 };
-    victim.hostile(&Message::Ready { group: GROUP, instance, step: 0, signature, rank: Rank(1) });
+    victim.hostile(&of_first(InstanceMessage::Ready { step: 0, signature, rank: Rank(1) }));
     let before = victim.sp.counters().violations;
-    victim.hostile(&Message::Repair { group: GROUP, instance, source: Rank(1), ranges: vec![(0, 1)] });
+    victim.hostile(&repair());
     assert_eq!(victim.sp.counters().violations, before + 1);
 }
 
@@ -254,12 +268,11 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     let spec = spec(&[HONEST, SpId(10)]);
     let (digest, fingerprint) = (victim.sp.config().digest(), spec.fingerprint());
     [Rank(0), Rank(2)].into_iter().for_each(|rank| victim.sp.handle_create_group(NOW, &spec, rank));
-    victim.send(HONEST, 0, &Message::Create { group: GROUP, step: 0, sp: HONEST, digest, fingerprint });
+    victim.send(HONEST, 0, &of_group(GroupMessage::Create { step: 0, sp: HONEST, digest, fingerprint }));
     assert_eq!(victim.ready(), [Ok(()), Ok(())]);
     let reduction = Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI");
-    let (signature, instance) =
-        (Signature { kind: CallKind::Scan { reduction, inclusive: true }, bytes }, InstanceId(1));
-    victim.send(HONEST, 1, &Message::Ready { group: GROUP, instance, step: 0, signature, rank: Rank(1) });
+    let (signature, instance) = (Signature { kind: CallKind::Scan { reduction, inclusive: true }, bytes }, InstanceId(1));
+    victim.send(HONEST, 1, &of_first(InstanceMessage::Ready { step: 0, signature, rank: Rank(1) }));
     let (mut now, mut entered) = (NOW, false);
     for step in 0..20 {
         now = victim.sp.poll_timeout().unwrap_or(now).max(now + std::time::Duration::from_millis(1));
@@ -273,7 +286,8 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
             let Transmit::Frame { header, payload, .. } = transmit else { continue };
             let payload = payload.iter().map(|piece| piece.len as u32).sum();
             let (_, message) = FrameHeader::decode(&header, payload).expect("its own");
-            entered |= matches!(Message::decode(message), Ok(Message::Ready { .. }));
+            let ready = |body: &_| matches!(body, GroupMessage::Instance { body: InstanceMessage::Ready { .. }, .. });
+            entered |= matches!(Message::decode(message), Ok(Message::Group { body, .. }) if ready(&body));
         }
     }
     assert!(entered, "both ranks have called");
@@ -284,7 +298,7 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
 fn a_service_process_that_dies_after_its_rank_has_left_is_missed_by_those_who_call_later() {
     let mut victim = Victim::new();
     victim.group();
-    victim.hostile(&Message::Lost { group: GROUP, rank: Rank(1), after: InstanceId(1), well: true });
+    victim.hostile(&of_group(GroupMessage::Lost { rank: Rank(1), after: InstanceId(1), well: true }));
     victim.call();
     let mut now = NOW;
     victim.acknowledge();

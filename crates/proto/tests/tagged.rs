@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outboard_plan::{ProgramBuilder, Rank, Span};
-use outboard_proto::wire::{Filled, FrameHeader, FrameKind, Message, Posted, TaggedMessage, Wanted};
+use outboard_proto::wire::{
+    Cts, EarlyCts, FrameHeader, FrameKind, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage,
+};
 use outboard_proto::{
     Call, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member,
     Order, Recording, Signature, SpId, TaggedCall,
@@ -30,7 +32,7 @@ enum Step {
     Record { rank: u32, number: u32, steps: Vec<Recorded> },
     Free { rank: u32, number: u32 },
     Call { rank: u32, call: TaggedCall, bytes: u64 },
-    Hear { message: TaggedMessage, payload: u32 },
+    Hear { message: TransferMessage, payload: u32 },
     Leave { rank: u32 },
 }
 
@@ -51,53 +53,62 @@ fn recorded() -> impl Strategy<Value = Recorded> {
     ]
 }
 
-fn heard() -> impl Strategy<Value = (TaggedMessage, u32)> {
-    let numbers = || prop::collection::vec(0u64..6, 1..3);
-    let posted = (0u32..4, tag(), 0u32..2, bytes(), any::<bool>()).prop_map(|(to, tag, occurrence, bytes, eager)| {
-        Posted { destination: Rank(to), tag, occurrence, bytes, eager }
+fn heard() -> impl Strategy<Value = (TransferMessage, u32)> {
+    let rts = (0u32..4, tag(), 0u32..2, bytes(), any::<bool>()).prop_map(|(to, tag, occurrence, bytes, eager)| Rts {
+        destination: Rank(to),
+        tag,
+        occurrence,
+        bytes,
+        eager,
     });
-    let post = (0u32..4, 0u32..3, 1u64..4, 0u64..8, prop::collection::vec(posted, 1..4), any::<bool>());
-    let post = post.prop_map(|(source, recording, call, first, mut messages, honest)| {
-        if recording == 0 {
-            messages.iter_mut().for_each(|posted| posted.occurrence = 0);
+    let offer = (0u32..4, 0u32..3, 1u64..4, 1u64..9, prop::collection::vec(rts, 1..4), any::<bool>());
+    let offer = offer.prop_map(|(rank, recording, call, first_ready, mut ready, honest)| {
+        let origin = if recording == 0 { Origin::Single } else { Origin::Recorded { recording, call } };
+        if origin == Origin::Single {
+            ready.iter_mut().for_each(|rts| rts.occurrence = 0);
         }
-        let eager: u64 = messages.iter().filter(|posted| posted.eager).map(|posted| posted.bytes).sum();
-        let call = if recording == 0 { 0 } else { call };
-        let message = TaggedMessage::Post { source: Rank(source), recording, call, first, messages };
-        (message, if honest { eager as u32 } else { 100 })
+        let eager: u64 = ready.iter().filter(|rts| rts.eager).map(|rts| rts.bytes).sum();
+        let rank = Rank(rank);
+        let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early: 0, early: Vec::new() };
+        (offer, if honest { eager as u32 } else { 100 })
     });
+    let up_to = prop_oneof![Just(0u64), Just(5000), Just(BYTES), Just(BYTES + 1)];
+    let cts = (number(), up_to).prop_map(|(number, up_to)| Cts { number, up_to });
     prop_oneof![
-        post,
-        numbers().prop_map(|numbers| (TaggedMessage::Took { numbers }, 0)),
-        numbers().prop_map(|numbers| (TaggedMessage::Pull { numbers }, 0)),
-        (0u64..8, prop_oneof![Just(0u64), Just(5000)], prop_oneof![Just(5000u32), Just(BYTES as u32), Just(1)])
-            .prop_map(|(number, offset, payload)| (TaggedMessage::Part { number, offset }, payload)),
-        asked(),
+        2 => offer,
+        1 => prop::collection::vec(0u64..6, 1..3).prop_map(|numbers| (TransferMessage::Done(numbers), 0)),
+        1 => prop::collection::vec(cts, 1..3).prop_map(|all| (TransferMessage::Cts(all), 0)),
+        2 => data(),
+        1 => early(),
     ]
 }
 
-/// Of messages that are not announced.
-fn asked() -> impl Strategy<Value = (TaggedMessage, u32)> {
-    let wanted =
-        (0u32..4, tag(), 0u32..2, bytes(), any::<bool>()).prop_map(|(source, tag, occurrence, bytes, room)| Wanted {
-            source: Rank(source),
-            tag,
-            occurrence,
-            bytes,
-            room,
-        });
-    let ask = (0u32..4, 1u32..4, 2u64..4, 0u64..8, prop::collection::vec(wanted, 1..4));
-    let ask = ask.prop_map(|(destination, recording, call, first, messages)| {
-        (TaggedMessage::Ask { destination: Rank(destination), recording, call, first, messages }, 0)
-    });
+fn number() -> impl Strategy<Value = Number> {
+    prop_oneof![(0u64..8).prop_map(Number::Rts), (0u64..8).prop_map(Number::Early)]
+}
+
+/// Bytes of messages that were asked for, or not.
+fn data() -> impl Strategy<Value = (TransferMessage, u32)> {
     let offset = prop_oneof![Just(0u64), Just(5000)];
-    let piece = (0u64..8, offset, prop_oneof![Just(5000u32), Just(BYTES as u32), Just(1)])
-        .prop_map(|(number, offset, bytes)| Filled { number, offset, bytes });
-    let fill = (prop::collection::vec(piece, 1..3), any::<bool>()).prop_map(|(pieces, honest)| {
+    let piece = (number(), offset, prop_oneof![Just(5000u32), Just(BYTES as u32), Just(1)])
+        .prop_map(|(number, offset, bytes)| Piece { number, offset, bytes });
+    (prop::collection::vec(piece, 1..3), any::<bool>()).prop_map(|(pieces, honest)| {
         let payload = pieces.iter().map(|piece| piece.bytes).sum();
-        (TaggedMessage::Fill { pieces }, if honest { payload } else { 100 })
+        (TransferMessage::Data(pieces), if honest { payload } else { 100 })
+    })
+}
+
+/// Messages of recordings that are asked for before they are offered.
+fn early() -> impl Strategy<Value = (TransferMessage, u32)> {
+    let cts = (0u32..4, tag(), 0u32..2, bytes(), any::<bool>()).prop_map(|(source, tag, occurrence, bytes, room)| {
+        let bytes = bytes.max(1);
+        EarlyCts { source: Rank(source), tag, occurrence, bytes, up_to: if room { bytes } else { 0 } }
     });
-    prop_oneof![ask, fill]
+    let offer = (0u32..4, 1u32..4, 2u64..4, 1u64..9, prop::collection::vec(cts, 1..4));
+    offer.prop_map(|(rank, recording, call, first_early, early)| {
+        let (origin, rank) = (Origin::Recorded { recording, call }, Rank(rank));
+        (TransferMessage::Offer { origin, rank, first_ready: 0, ready: Vec::new(), first_early, early }, 0)
+    })
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -138,7 +149,8 @@ impl Driver {
         let staging = std::collections::BTreeMap::new();
         let mut driver = Driver { sp, seq: 0, made: 0, open: BTreeSet::new(), calls: 0, staged: 0, staging };
         (0..2).for_each(|rank| driver.sp.handle_create_group(NOW, &spec, Rank(rank)));
-        driver.hear(&Message::Create { group: GROUP, step: 0, sp: SpId(10), digest, fingerprint }, 0);
+        let create = GroupMessage::Create { step: 0, sp: SpId(10), digest, fingerprint };
+        driver.hear(&Message::Group { group: GROUP, body: create }, 0);
         driver.drain();
         assert_eq!(driver.made, 2, "both ranks are in the group");
         driver
@@ -212,7 +224,7 @@ impl Driver {
                 self.sp.handle_call(NOW, call);
             }
             Step::Hear { message, payload } => {
-                self.hear(&Message::Tagged { group: GROUP, tagged: message.clone() }, *payload);
+                self.hear(&Message::transfer(GROUP, message.clone()), *payload);
             }
             Step::Leave { rank } => self.sp.handle_leave(NOW, GROUP, Rank(*rank)),
         }

@@ -2,8 +2,9 @@
 
 use outboard_plan::{Rank, Reduction};
 use outboard_proto::wire::{
-    DatagramHeader, Filled, FrameHeader, FrameKind, MAX_BLOCKS, MAX_FILLED, MAX_FRAME_HEADER, MAX_NUMBERS, MAX_POSTED,
-    MAX_RANGES, MAX_SOURCES, MAX_TERMS, Message, Posted, TaggedMessage, Terms, Wanted,
+    Cts, DatagramHeader, EarlyCts, Fragment, FrameHeader, FrameKind, GroupMessage, InstanceMessage, MAX_BLOCKS,
+    MAX_CTS, MAX_DONE, MAX_FRAME_HEADER, MAX_PIECES_OF_DATA, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage,
+    Number, Origin, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
     Absentee, Absentees, CallKind, CollectiveError, DeadlineMissed, GroupHandle, InstanceId, MAX_ABSENT, Signature,
@@ -113,127 +114,114 @@ fn error() -> impl Strategy<Value = CollectiveError> {
     ]
 }
 
-fn absence() -> impl Strategy<Value = Message> {
-    let answer = |(group, instance, ranks)| Message::Absent { group, instance, ranks };
-    prop_oneof![
-        (group(), instance()).prop_map(|(group, instance)| Message::Inquire { group, instance }),
-        (group(), instance(), absentees()).prop_map(answer),
-    ]
-}
-
-fn tagged() -> impl Strategy<Value = TaggedMessage> {
-    let numbers = || prop::collection::vec(any::<u64>(), 1..=MAX_NUMBERS);
-    let posted = (rank(), any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>())
-        .prop_map(|(destination, tag, occurrence, bytes, eager)| Posted { destination, tag, occurrence, bytes, eager });
-    let post = (rank(), 1..u32::MAX, 1..u64::MAX, any::<u32>(), prop::collection::vec(posted, 1..=MAX_POSTED));
-    let single = (rank(), rank(), any::<u32>(), any::<u64>(), any::<bool>()).prop_map(
-        |(source, destination, tag, bytes, eager)| {
-            let messages = vec![Posted { destination, tag, occurrence: 0, bytes, eager }];
-            TaggedMessage::Post { source, recording: 0, call: 0, first: 1, messages }
-        },
-    );
-    prop_oneof![
-        post.prop_map(|(source, recording, call, first, messages)| TaggedMessage::Post {
-            source,
-            recording,
-            call,
-            first: first.into(),
-            messages
-        }),
-        single,
-        numbers().prop_map(|numbers| TaggedMessage::Took { numbers }),
-        numbers().prop_map(|numbers| TaggedMessage::Pull { numbers }),
-        (any::<u64>(), any::<u64>()).prop_map(|(number, offset)| TaggedMessage::Part { number, offset }),
-        asked(),
-    ]
-}
-
-/// What goes without announcement.
-fn asked() -> impl Strategy<Value = TaggedMessage> {
-    let wanted = (rank(), any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>())
-        .prop_map(|(source, tag, occurrence, bytes, room)| Wanted { source, tag, occurrence, bytes, room });
-    let ask = (rank(), 1..u32::MAX, 2..u64::MAX, any::<u32>(), prop::collection::vec(wanted, 1..=MAX_POSTED));
-    let ask = ask.prop_map(|(destination, recording, call, first, messages)| TaggedMessage::Ask {
-        destination,
-        recording,
-        call,
-        first: first.into(),
-        messages,
-    });
-    let filled =
-        (any::<u64>(), any::<u64>(), 1..u32::MAX).prop_map(|(number, offset, bytes)| Filled { number, offset, bytes });
-    prop_oneof![ask, prop::collection::vec(filled, 1..=MAX_FILLED).prop_map(|pieces| TaggedMessage::Fill { pieces })]
-}
-
 fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
-        1 => (group(), tagged()).prop_map(|(group, tagged)| Message::Tagged { group, tagged }),
         1 => Just(Message::Void),
-        5 => of_groups_and_barriers(),
-        6 => of_streams(),
-        4 => of_blocks(),
+        3 => (group(), of_groups()).prop_map(|(group, body)| Message::Group { group, body }),
+        10 => (group(), instance(), of_instances())
+            .prop_map(|(group, instance, body)| Message::instance(group, instance, body)),
+        8 => (group(), of_transfers()).prop_map(|(group, body)| Message::transfer(group, body)),
     ]
 }
 
-fn of_groups_and_barriers() -> impl Strategy<Value = Message> {
+fn of_groups() -> impl Strategy<Value = GroupMessage> {
     prop_oneof![
-        (group(), any::<u8>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
-            |(group, step, sp, digest, fingerprint)| Message::Create { group, step, sp: SpId(sp), digest, fingerprint }
-        ),
-        (group(), instance(), any::<u8>(), signature(), rank()).prop_map(|(group, instance, step, signature, rank)| {
-            Message::Ready { group, instance, step, signature, rank }
+        (any::<u8>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(|(step, sp, digest, fingerprint)| {
+            GroupMessage::Create { step, sp: SpId(sp), digest, fingerprint }
         }),
-        absence(),
-        (group(), any::<u64>(), rank(), any::<bool>()).prop_map(|(group, after, rank, well)| {
-            let after = InstanceId(after);
-            Message::Lost { group, rank, after, well }
+        (any::<u64>(), rank(), any::<bool>()).prop_map(|(after, rank, well)| GroupMessage::Lost {
+            rank,
+            after: InstanceId(after),
+            well
         }),
-        (group(), any::<u64>(), error()).prop_map(|(group, fingerprint, error)| Message::Abort {
-            group,
-            fingerprint,
-            error
-        }),
+        (any::<u64>(), error()).prop_map(|(fingerprint, error)| GroupMessage::Abort { fingerprint, error }),
     ]
 }
 
-fn of_streams() -> impl Strategy<Value = Message> {
-    let ranges = || (group(), instance(), rank(), ranges());
+fn of_instances() -> impl Strategy<Value = InstanceMessage> {
     prop_oneof![
-        (group(), instance(), rank(), rank(), any::<u32>(), any::<u32>(), any::<u32>()).prop_map(
-            |(group, instance, source, destination, index, offset, more)| {
-                let (total, offset) = (u64::from(offset) + u64::from(more), offset.into());
-                Message::Data { group, instance, source, destination, index, total, offset }
+        1 => (any::<u8>(), signature(), rank())
+            .prop_map(|(step, signature, rank)| InstanceMessage::Ready { step, signature, rank }),
+        1 => Just(InstanceMessage::AskSizes),
+        1 => (any::<u32>(), prop::collection::vec(any::<u64>(), 1..=MAX_BLOCKS))
+            .prop_map(|(first, sizes)| InstanceMessage::Sizes { first, sizes }),
+        1 => Just(InstanceMessage::Inquire),
+        1 => absentees().prop_map(InstanceMessage::Absent),
+        5 => of_multicast().prop_map(InstanceMessage::Multicast),
+    ]
+}
+
+fn of_multicast() -> impl Strategy<Value = MulticastMessage> {
+    let ranges = || (rank(), ranges());
+    prop_oneof![
+        ranges().prop_map(|(source, ranges)| MulticastMessage::Nak { source, ranges }),
+        ranges().prop_map(|(source, ranges)| MulticastMessage::NakRoot { source, ranges }),
+        ranges().prop_map(|(source, ranges)| MulticastMessage::Repair { source, ranges }),
+        prop::collection::vec(rank(), 1..=MAX_SOURCES).prop_map(|sources| MulticastMessage::Whole { sources }),
+        Just(MulticastMessage::Complete),
+    ]
+}
+
+fn number() -> impl Strategy<Value = Number> {
+    prop_oneof![any::<u64>().prop_map(Number::Rts), any::<u64>().prop_map(Number::Early)]
+}
+
+fn of_transfers() -> impl Strategy<Value = TransferMessage> {
+    let cts = (number(), any::<u64>()).prop_map(|(number, up_to)| Cts { number, up_to });
+    let piece =
+        (number(), any::<u64>(), 1..=u32::MAX).prop_map(|(number, offset, bytes)| Piece { number, offset, bytes });
+    let fragment = (instance(), rank(), rank(), any::<u32>(), any::<u64>(), any::<u64>());
+    prop_oneof![
+        4 => offer(),
+        1 => prop::collection::vec(cts, 1..=MAX_CTS).prop_map(TransferMessage::Cts),
+        1 => prop::collection::vec(piece, 1..=MAX_PIECES_OF_DATA).prop_map(TransferMessage::Data),
+        1 => fragment.prop_map(|(instance, source, destination, index, total, offset)| {
+            let offset = offset.min(total);
+            TransferMessage::Expected(Fragment { instance, source, destination, index, total, offset })
+        }),
+        1 => prop::collection::vec(any::<u64>(), 1..=MAX_DONE).prop_map(TransferMessage::Done),
+    ]
+}
+
+/// As many entries as an offer takes, and fewer, of either list.
+fn offer() -> impl Strategy<Value = TransferMessage> {
+    let origin = prop_oneof![
+        Just(Origin::Single),
+        (1..=u32::MAX, 1..=u64::MAX).prop_map(|(recording, call)| Origin::Recorded { recording, call }),
+        (instance(), exchange()).prop_map(|(instance, signature)| Origin::Instance { instance, signature }),
+    ];
+    let rts = (rank(), any::<u32>(), any::<u32>(), any::<u64>(), any::<bool>())
+        .prop_map(|(destination, tag, occurrence, bytes, eager)| Rts { destination, tag, occurrence, bytes, eager });
+    let early = (rank(), any::<u32>(), any::<u32>(), 1..=u64::MAX, any::<u64>()).prop_map(
+        |(source, tag, occurrence, bytes, up_to)| EarlyCts { source, tag, occurrence, bytes, up_to: up_to.min(bytes) },
+    );
+    let ready = prop_oneof![Just(Vec::new()), prop::collection::vec(rts, 1..40)];
+    let early = prop_oneof![Just(Vec::new()), prop::collection::vec(early, 1..30)];
+    let numbers = (1u64..u64::MAX - 40, 1u64..u64::MAX - 40);
+    (origin, rank(), numbers, ready, early).prop_map(
+        |(origin, rank, (first_ready, first_early), mut ready, mut early)| {
+            if let Origin::Single | Origin::Recorded { call: 1, .. } = origin {
+                early.clear();
             }
-        ),
-        ranges().prop_map(|(group, instance, source, ranges)| Message::Want { group, instance, source, ranges }),
-        ranges().prop_map(|(group, instance, source, ranges)| Message::Miss { group, instance, source, ranges }),
-        ranges().prop_map(|(group, instance, source, ranges)| Message::Repair { group, instance, source, ranges }),
-        (group(), instance(), prop::collection::vec(rank(), 1..=MAX_SOURCES))
-            .prop_map(|(group, instance, sources)| Message::Have { group, instance, sources }),
-        (group(), instance()).prop_map(|(group, instance)| Message::Complete { group, instance }),
-    ]
-}
-
-fn of_blocks() -> impl Strategy<Value = Message> {
-    let terms =
-        (rank(), any::<u64>(), 1u64.., any::<u64>(), any::<bool>()).prop_map(|(with, sends, expects, up_to, asks)| {
-            if asks {
-                Terms { with, sends, expects, up_to: up_to.clamp(1, expects) }
-            } else {
-                Terms { with, sends: sends.max(1), expects: 0, up_to: 0 }
+            while !origin.fits(ready.len(), early.len()) {
+                _ = if early.len() > ready.len() { early.pop().is_some() } else { ready.pop().is_some() };
             }
-        });
-    let terms = prop::collection::vec(terms, 1..=MAX_TERMS);
-    prop_oneof![
-        (group(), instance(), exchange(), rank(), terms).prop_map(|(group, instance, signature, rank, terms)| {
-            Message::Announce { group, instance, signature, rank, terms }
-        }),
-        (group(), instance(), prop::collection::vec((rank(), rank(), any::<u64>()), 1..=MAX_BLOCKS))
-            .prop_map(|(group, instance, blocks)| Message::Pull { group, instance, blocks }),
-        (group(), instance()).prop_map(|(group, instance)| Message::AskSizes { group, instance }),
-        (group(), instance(), any::<u32>(), prop::collection::vec(any::<u64>(), 1..=MAX_BLOCKS))
-            .prop_map(|(group, instance, first, sizes)| Message::Sizes { group, instance, first, sizes }),
-    ]
+            if ready.is_empty() && early.is_empty() {
+                ready.push(Rts { destination: rank, tag: 0, occurrence: 0, bytes: 1, eager: false });
+            }
+            let of_ready = ready.iter_mut().map(|rts| (&mut rts.tag, &mut rts.occurrence));
+            for (tag, occurrence) in of_ready.chain(early.iter_mut().map(|cts| (&mut cts.tag, &mut cts.occurrence))) {
+                match origin {
+                    Origin::Single => *occurrence = 0,
+                    Origin::Recorded { .. } => {}
+                    Origin::Instance { .. } => (*tag, *occurrence) = (0, 0),
+                }
+            }
+            let first_ready = if ready.is_empty() { 0 } else { first_ready };
+            let first_early = if early.is_empty() { 0 } else { first_early };
+            TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early }
+        },
+    )
 }
 
 proptest! {
