@@ -216,9 +216,9 @@ impl From<MemRef> for Payload {
     }
 }
 
-impl From<Vec<MemRef>> for Payload {
-    fn from(pieces: Vec<MemRef>) -> Self {
-        match pieces[..] {
+impl From<&[MemRef]> for Payload {
+    fn from(pieces: &[MemRef]) -> Self {
+        match *pieces {
             [] => Payload::Empty,
             [piece] => Payload::Piece(piece),
             [..] => Payload::Pieces(pieces.into()),

@@ -33,6 +33,7 @@ use crate::wire::{EarlyCts, Fragment, Message, Number, Origin, Piece, Rts, Scope
 mod incoming;
 mod matching;
 mod outgoing;
+mod queues;
 
 use incoming::{Incoming, Key, Unexpected, distance};
 pub(crate) use matching::Name;

@@ -1,9 +1,9 @@
 //! Tagged messages between ranks of one group, at one service process: single ones and recorded groups (GP-1, GP-2).
 //!
-//! A single send or receive is a program of one step; a recorded group is whatever program its rank has recorded, kept here
-//! from then on, so that a further call brings nothing but its number (GP-5). Each call runs its program by itself
-//! ([`Run`]): what is ready is done, nothing is waited for, so that calls which need each other's progress here have it
-//! (GP-6). A local barrier is the dependencies of what follows it; the counters over arrivals that it needs are those of
+//! A single send or receive is one step, which is handed to the transfers when it is called and needs no program. A recorded
+//! group is the program that its rank has recorded, kept here from then on, so that a further call brings nothing but its
+//! number (GP-5). Each call of a recording runs its program by itself ([`Run`]): what is ready is done, nothing is waited for,
+//! so that calls which need each other's progress here have it (GP-6). A local barrier is the dependencies of what follows it; the counters over arrivals that it needs are those of
 //! the steps that have not completed.
 //!
 //! Ranks may call their recordings in any order, each at its own time: both ends count the calls of a recording, and messages
@@ -22,7 +22,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use outboard_plan::{Op, OpId, Program, ProgramBuilder, Rank, Span};
+use outboard_plan::{Op, OpId, Rank, Span};
 
 use crate::error::CollectiveError;
 use crate::group::members::Members;
@@ -55,8 +55,23 @@ struct Recorded {
 struct Active {
     call: Call,
     since: Instant,
-    /// Which recording and which of its calls; none of a single message.
-    number: Option<(u32, u64)>,
+    steps: Steps,
+}
+
+/// What a call that runs still does.
+#[derive(Debug)]
+enum Steps {
+    /// Its one message is with the transfers.
+    Single,
+    Recorded(Box<RecordedRun>),
+}
+
+/// A call of a recording that runs.
+#[derive(Debug)]
+struct RecordedRun {
+    /// Which recording, and which of its calls.
+    number: u32,
+    count: u64,
     recording: Arc<Recording>,
     ordinals: Arc<[u32]>,
     run: Run,
@@ -73,20 +88,6 @@ pub(crate) struct TaggedCalls {
     ready: VecDeque<CallId>,
     /// How many calls of recordings have not begun.
     behind: usize,
-}
-
-/// The program of a single message.
-fn single(call: &Call, what: TaggedCall, ranks: u32) -> Program {
-    let bytes = call.signature.bytes;
-    let span = Span::output(0, bytes);
-    let mut builder = ProgramBuilder::new(call.rank, ranks);
-    builder.buffers(0, bytes, 0);
-    match what {
-        TaggedCall::Send { to, tag } => builder.send(to, tag, span, &[]),
-        TaggedCall::Receive { from, tag } => builder.recv(from, tag, span, &[]),
-        TaggedCall::Recorded { .. } => unreachable!("a recording has its program"),
-    };
-    builder.build()
 }
 
 impl TaggedCalls {
@@ -173,54 +174,58 @@ impl TaggedCalls {
 
     /// A local rank calls what [`Self::accepts`].
     pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: Call) {
-        let CallKind::Tagged(what) = call.signature.kind else { unreachable!("the caller has looked") };
-        if let TaggedCall::Recorded { recording } = what {
-            let recorded = self.recordings.get_mut(&(call.rank, recording)).expect("the caller has looked");
-            recorded.behind.push_back(call.clone());
-            self.behind += 1;
-            if !recorded.running {
-                self.begin_next(cx, call.rank, recording);
+        let CallKind::Tagged(what) = call.signature.kind else { return };
+        let memory = MemRef { region: Region::Output(call.id), offset: 0, len: call.signature.bytes };
+        let step = StepOf { owner: Owner::Call(call.id), op: OpId(0) };
+        let name = |source, destination, tag| Name { scope: Scope::Single, destination, source, tag, occurrence: 0 };
+        match what {
+            TaggedCall::Recorded { recording } => return self.call_recording(cx, call, recording),
+            TaggedCall::Send { to, tag } => {
+                let message = Outbound { step, name: name(call.rank, to, tag), from: memory, signal: false };
+                let (transfer, mut site) = cx.transfer();
+                transfer.send_tagged(&mut site, message);
             }
-        } else {
-            let program = single(&call, what, cx.members.ranks());
-            let recording = Arc::new(Recording { program: program.into(), reductions: Vec::new() });
-            self.begin(cx, call, None, (recording, [0].into()));
+            TaggedCall::Receive { from, tag } => {
+                let (transfer, mut site) = cx.transfer();
+                transfer.receive_tagged(&mut site, name(from, call.rank, tag), Posting { step, to: memory });
+            }
+        }
+        self.calls.insert(call.id, Active { call, since: cx.out.now, steps: Steps::Single });
+    }
+
+    fn call_recording(&mut self, cx: &Context<'_>, call: Call, number: u32) {
+        let rank = call.rank;
+        let Some(recorded) = self.recordings.get_mut(&(rank, number)) else { return };
+        recorded.behind.push_back(call);
+        self.behind += 1;
+        if !recorded.running {
+            self.begin_next(cx, rank, number);
         }
     }
 
     /// Begins the next call of a recording that rests.
     fn begin_next(&mut self, cx: &Context<'_>, rank: Rank, number: u32) {
-        let recorded = self.recordings.get_mut(&(rank, number)).expect("a recording outlives its calls");
+        let Some(recorded) = self.recordings.get_mut(&(rank, number)) else { return };
         let next = recorded.behind.pop_front();
         recorded.running = next.is_some();
         let Some(call) = next else { return };
         self.behind -= 1;
         recorded.calls += 1;
-        let (count, what) = (recorded.calls, (recorded.recording.clone(), recorded.ordinals.clone()));
-        self.begin(cx, call, Some((number, count)), what);
-    }
-
-    fn begin(
-        &mut self,
-        cx: &Context<'_>,
-        call: Call,
-        number: Option<(u32, u64)>,
-        (recording, ordinals): (Arc<Recording>, Arc<[u32]>),
-    ) {
+        let (recording, ordinals) = (recorded.recording.clone(), recorded.ordinals.clone());
         let run = Run::new(recording.program.clone());
+        let run = RecordedRun { number, count: recorded.calls, recording, ordinals, run };
         self.ready.push_back(call.id);
-        self.calls.insert(call.id, Active { call, since: cx.out.now, number, recording, ordinals, run });
+        self.calls.insert(call.id, Active { call, since: cx.out.now, steps: Steps::Recorded(Box::new(run)) });
     }
 
-    /// Does whatever can be done, and ends what has ended.
+    /// Does whatever calls of recordings can do, and ends those that have ended.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_>) {
         while let Some(id) = self.ready.pop_front() {
-            while let Some(active) = self.calls.get_mut(&id)
-                && let Some(op) = active.run.next_ready()
-            {
-                active.start(cx, op);
+            let Some(Active { call, steps: Steps::Recorded(recorded), .. }) = self.calls.get_mut(&id) else { continue };
+            while let Some(op) = recorded.run.next_ready() {
+                recorded.start(cx, (id, call.rank), op);
             }
-            if self.calls.get(&id).is_some_and(|active| active.run.finished()) {
+            if recorded.run.finished() {
                 self.end(cx, id, Ok(()));
             }
         }
@@ -235,24 +240,23 @@ impl TaggedCalls {
         result: Result<(), CollectiveError>,
     ) -> Result<(), CollectiveError> {
         let Some(active) = self.calls.get_mut(&id) else { return Ok(()) };
-        match result {
-            Ok(()) => {
-                active.run.complete(op);
+        match &mut active.steps {
+            Steps::Single => self.end(cx, id, result),
+            Steps::Recorded(recorded) => {
+                result?;
+                recorded.run.complete(op);
                 self.ready.push_back(id);
             }
-            Err(error) if active.number.is_some() => return Err(error),
-            Err(error) => self.end(cx, id, Err(error)),
         }
         Ok(())
     }
 
     /// Nothing of this call is named any more.
     fn end(&mut self, cx: &mut Context<'_>, id: CallId, result: Result<(), CollectiveError>) {
-        let active = self.calls.remove(&id).expect("a call ends once");
-        let Call { group, rank, .. } = active.call;
+        let Some(Active { call: Call { group, rank, .. }, steps, .. }) = self.calls.remove(&id) else { return };
         cx.out.complete(Completion { call: id, group, instance: TAGGED, rank }, result);
-        if let Some((number, _)) = active.number {
-            self.begin_next(cx, rank, number);
+        if let Steps::Recorded(recorded) = steps {
+            self.begin_next(cx, rank, recorded.number);
         }
     }
 
@@ -291,39 +295,33 @@ impl TaggedCalls {
     }
 }
 
-impl Active {
-    fn start(&mut self, cx: &mut Context<'_>, op: OpId) {
-        let step = StepOf { owner: Owner::Call(self.call.id), op };
+impl RecordedRun {
+    fn start(&mut self, cx: &mut Context<'_>, (call, rank): (CallId, Rank), op: OpId) {
+        let step = StepOf { owner: Owner::Call(call), op };
         // All lies in the one buffer of the call.
-        let place = |span: Span| MemRef { region: Region::Output(self.call.id), offset: span.offset, len: span.len };
+        let place = |span: Span| MemRef { region: Region::Output(call), offset: span.offset, len: span.len };
+        let ordinal = self.ordinals[op.0 as usize];
+        let scope = Scope::Recorded { recording: self.number, call: self.count };
+        let name = |source, destination, tag| Name { scope, destination, source, tag, occurrence: ordinal };
         match self.run.op(op) {
             Op::Copy { from, to } => {
                 cx.out.copy(place(from), place(to));
                 self.run.complete(op);
             }
             Op::Reduce { from, into, from_left } => {
-                let reduction = self.recording.reductions[self.ordinals[op.0 as usize] as usize];
-                cx.out.reduce(reduction, (place(from), place(into)), from_left);
+                cx.out.reduce(self.recording.reductions[ordinal as usize], (place(from), place(into)), from_left);
                 self.run.complete(op);
             }
             Op::Send { to, index, span } => {
-                let (name, from) = (self.name(op, (self.call.rank, to), index), place(span));
+                let message = Outbound { step, name: name(rank, to, index), from: place(span), signal: false };
                 let (transfer, mut site) = cx.transfer();
-                transfer.send_tagged(&mut site, Outbound { step, name, from, signal: false });
+                transfer.send_tagged(&mut site, message);
             }
             Op::Recv { from, index, span } => {
-                let (name, to) = (self.name(op, (from, self.call.rank), index), place(span));
                 let (transfer, mut site) = cx.transfer();
-                transfer.receive_tagged(&mut site, name, Posting { step, to });
+                transfer.receive_tagged(&mut site, name(from, rank, index), Posting { step, to: place(span) });
             }
             Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("refused when it was recorded"),
         }
-    }
-
-    /// The name of a message of this call.
-    fn name(&self, op: OpId, (source, destination): (Rank, Rank), tag: u32) -> Name {
-        let occurrence = self.ordinals[op.0 as usize];
-        let scope = self.number.map_or(Scope::Single, |(recording, call)| Scope::Recorded { recording, call });
-        Name { scope, destination, source, tag, occurrence }
     }
 }

@@ -28,6 +28,7 @@ use outboard_plan::Rank;
 
 use super::matching::{Matching, Name};
 use super::outgoing::fresh;
+use super::queues::Queues;
 use super::{Ended, Outbound, Posting, Site};
 use crate::ids::{InstanceId, SpId};
 use crate::interface::{MemRef, Order, Region};
@@ -159,7 +160,7 @@ pub(super) struct Incoming {
     /// Order among tagged messages that are wanted.
     wanted: u64,
     /// RTS whose sources are to be told that they are done.
-    done: BTreeMap<SpId, Vec<u64>>,
+    done: Queues<SpId, u64>,
     /// The last number that each service process has given to an RTS.
     last: BTreeMap<SpId, u64>,
 }
@@ -425,17 +426,15 @@ impl Incoming {
     /// The RTS of this number is settled.
     pub(super) fn settle(&mut self, key: Key) {
         if let Number::Rts(number) = key.number {
-            self.done.entry(key.from).or_default().push(number);
+            self.done.push(key.from, number);
         }
     }
 
     /// Tells the sources.
     pub(super) fn tell_done(&mut self, site: &mut Site<'_>) {
-        while let Some((to, numbers)) = self.done.pop_first() {
-            for numbers in numbers.chunks(MAX_DONE) {
-                let done = TransferMessage::Done(numbers.to_vec());
-                site.out.messages.push_back((to, Message::transfer(site.members.handle, done)));
-            }
+        while let Some(to) = self.done.first_key() {
+            let numbers = std::iter::from_fn(|| self.done.pop(&to)).take(MAX_DONE).collect();
+            site.out.messages.push_back((to, Message::transfer(site.members.handle, TransferMessage::Done(numbers))));
         }
     }
 

@@ -367,7 +367,7 @@ impl Collective {
             cx.out.counters.retransmitted_bytes += payload.iter().map(|piece| piece.len).sum::<u64>();
             let repair = InstanceMessage::Multicast(MulticastMessage::Repair { source, ranges });
             let message = Message::instance(cx.members.handle, self.instance, repair);
-            return Some(Bulk { instance: self.instance, message, payload: payload.into(), tag: None });
+            return Some(Bulk { instance: self.instance, message, payload: payload[..].into(), tag: None });
         }
         None
     }
