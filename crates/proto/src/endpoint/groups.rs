@@ -425,7 +425,8 @@ impl Group {
     /// A multicast batch has left. None if nobody here can have sent it.
     pub(super) fn handle_sent(&mut self, node: &mut Node, batch: SentBatch) -> Option<()> {
         self.with_instance(node, batch.instance, |i, cx| {
-            Some(i.collective()?.handle_sent(cx, batch.source, batch.run))
+            i.collective()?.handle_sent(cx, batch.source, batch.run);
+            Some(())
         })?
     }
 
