@@ -2,7 +2,7 @@
 //!
 //! What disagrees with what is known of an instance breaks the group. Never moves payload.
 
-use outboard_plan::{Extents, Rank, Span};
+use outboard_plan::{Extents, Rank};
 
 use super::{Group, State};
 use crate::endpoint::turns::Load;
@@ -13,7 +13,7 @@ use crate::ids::{CallId, InstanceId, SpId};
 use crate::instance::Instance;
 use crate::instance::tagged::TAGGED;
 use crate::instance::{Collective, Context};
-use crate::interface::{Call, Class, Moves, Pairs, Signature, Sizes, Step, sizes_digest};
+use crate::interface::{Call, Class, Moves, Pairs, Signature, Sizes, Step};
 use crate::outbox::Completion;
 use crate::transfer::{Owner, StepOf};
 use crate::wire::{EarlyCts, Origin, Rts, TransferMessage};
@@ -74,7 +74,8 @@ impl Group {
         if matches!(self.state, State::Creating { .. }) {
             return Err(protocol);
         }
-        self.know_instance(node, instance, signature, rank, extents_of(&call))?;
+        let sizes = call.blocks.as_ref().and_then(|blocks| signature.kind.extents(blocks));
+        self.know_instance(node, instance, signature, rank, sizes)?;
         node.note_load(self.members.handle, instance, Load::of(&call, ranks));
         if let (Some(watch), Some(after)) = (self.watches.get_mut(&instance), call.deadline) {
             watch.set_deadline(node.out.now, after);
@@ -335,14 +336,6 @@ fn unmet(offer: &TransferMessage) -> Option<CollectiveError> {
     ready.first().map(sent).or_else(|| early.first().map(expected))
 }
 
-/// The sizes that a call brings along.
-fn extents_of(call: &Call) -> Option<Extents> {
-    let blocks = call.signature.kind.sizes().and(call.blocks.as_ref())?;
-    let scattered = call.signature.kind.reduction().is_some();
-    let spans = if scattered { &blocks.send } else { &blocks.receive };
-    Extents::uneven(spans.iter().map(|span| span.len))
-}
-
 /// Whether the blocks of a call can be; those of calls without blocks of their own are as even as the signature.
 fn sound(call: &Call, ranks: u32) -> bool {
     let Class { moves, sizes } = call.signature.kind.class();
@@ -368,21 +361,16 @@ fn sound(call: &Call, ranks: u32) -> bool {
                     Pairs::From(root) => root.0 < ranks && blocks.are_scattered(root, call.rank),
                 }
         }
-        (Moves::Combined(_), _, Some(blocks)) => agreed(&blocks.send, call, ranks),
+        (Moves::Combined(_), _, Some(blocks)) => {
+            blocks.send.len() == ranks as usize && call.signature.kind.agreed(blocks) == Some(call.signature)
+        }
         (Moves::ToAll, _, Some(blocks)) => {
-            agreed(&blocks.receive, call, ranks)
+            blocks.receive.len() == ranks as usize
+                && call.signature.kind.agreed(blocks) == Some(call.signature)
                 && blocks.receive.iter().chain(&blocks.send).all(|span| span.end().is_some())
                 && blocks.send.len() == 1
                 && blocks.send[0].len == blocks.receive[call.rank.0 as usize].len
         }
         (Moves::Nothing, _, Some(_)) => false,
     }
-}
-
-/// Whether the sizes of these, by rank, are those that the signature of `call` names.
-fn agreed(spans: &[Span], call: &Call, ranks: u32) -> bool {
-    let lengths = || spans.iter().map(|span| span.len);
-    spans.len() == ranks as usize
-        && Extents::uneven(lengths()).is_some_and(|extents| extents.total() == call.signature.bytes)
-        && call.signature.kind.sizes() == Some(sizes_digest(lengths()))
 }
