@@ -146,6 +146,32 @@ fn pieces(side: Side, blocks: Option<&[Span]>) -> impl Iterator<Item = (u64, u64
     whole.into_iter().chain(each).filter(|(_, bytes)| *bytes > 0)
 }
 
+impl CallKind {
+    /// The sizes of the blocks of all ranks, if a call has them that all agree on; `None` too where they exceed 64 bits.
+    #[must_use]
+    pub fn extents(self, blocks: &Blocks) -> Option<Extents> {
+        self.sizes()?;
+        let spans = if self.reduction().is_some() { &blocks.send } else { &blocks.receive };
+        Extents::uneven(spans.iter().map(|span| span.len))
+    }
+
+    /// What all ranks agree on of a call with these blocks; `None` where they exceed 64 bits.
+    #[must_use]
+    pub fn agreed(self, blocks: &Blocks) -> Option<Signature> {
+        // What only pairs of ranks know is no part of it.
+        if self.sizes().is_none() {
+            return Some(Signature { kind: self, bytes: 0 });
+        }
+        let extents = self.extents(blocks)?;
+        let sizes = sizes_digest(extents.sizes());
+        let kind = match self {
+            CallKind::ReduceScatter { reduction, .. } => CallKind::ReduceScatter { reduction, sizes },
+            _ => CallKind::Allgatherv { sizes },
+        };
+        Some(Signature { kind, bytes: extents.total() })
+    }
+}
+
 impl Call {
     /// What this call of `rank` among `ranks` reads and writes. `table` is what lies at [`Call::table`], as many numbers as
     /// [`Call::table_numbers`] says.
@@ -317,24 +343,11 @@ impl Call {
 
     /// What all ranks agree on; `None` where blocks together exceed 64 bits.
     fn signature(&self, blocks: Option<&Blocks>) -> Option<Signature> {
-        let agreed = |spans: &[Span]| {
-            let sizes = || spans.iter().map(|span| span.len);
-            Some((sizes_digest(sizes()), Extents::uneven(sizes())?.total()))
-        };
-        let (kind, bytes) = match (self.kind, blocks) {
-            (CallKind::Allgatherv { .. }, Some(blocks)) => {
-                let (sizes, bytes) = agreed(&blocks.receive)?;
-                (CallKind::Allgatherv { sizes }, bytes)
-            }
-            (CallKind::ReduceScatter { reduction, .. }, Some(blocks)) => {
-                let (sizes, bytes) = agreed(&blocks.send)?;
-                (CallKind::ReduceScatter { reduction, sizes }, bytes)
-            }
-            // What only pairs of ranks know is no part of it.
-            (kind, Some(_)) | (kind @ CallKind::Barrier, None) => (kind, 0),
-            (kind, None) => (kind, self.bytes),
-        };
-        Some(Signature { kind, bytes })
+        match blocks {
+            Some(blocks) => self.kind.agreed(blocks),
+            None if self.kind == CallKind::Barrier => Some(Signature { kind: self.kind, bytes: 0 }),
+            None => Some(Signature { kind: self.kind, bytes: self.bytes }),
+        }
     }
 
     /// Vectors and blocks of a reduction are whole elements.

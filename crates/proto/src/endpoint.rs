@@ -18,7 +18,7 @@ use crate::instance::Instance;
 use crate::instance::recording::{RecordError, Recording};
 use crate::interface::{Call, Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, ReceivedDatagram, Transmit};
 use crate::link::{Acked, Owner, Received, Tagged};
-use crate::multicast::pacing::{Contention, Pace, Pacer, SmallCalls};
+use crate::multicast::pacing::{Pacer, SmallCalls};
 use crate::outbox::Outbox;
 use crate::wire::{FrameHeader, Message};
 
@@ -45,31 +45,55 @@ const MAX_RETIRED: usize = 4096;
 /// The protocol of one service process. See the crate's documentation for how it is driven.
 #[derive(Debug)]
 pub struct Endpoint {
-    id: SpId,
-    config: Config,
-    out: Outbox,
     groups: BTreeMap<GroupHandle, Group>,
-    peers: Peers,
+    node: Node,
     /// What the last frame acknowledged. Kept for its memory.
     acked: Vec<Acked>,
-    channels: BTreeMap<Channel, u32>,
+    /// What is received, and for which groups.
+    channels: BTreeSet<(Channel, GroupHandle)>,
     /// Messages for groups that are not known here yet, by sender, in order.
     early: BTreeMap<SpId, VecDeque<Message>>,
     retired: VecDeque<GroupHandle>,
     failed_groups: VecDeque<FailedGroup>,
+    batches: BTreeMap<u64, SentBatch>,
+    next_token: u64,
+    pacer: Pacer,
+}
+
+/// What all groups of a service process work with.
+#[derive(Debug)]
+struct Node {
+    id: SpId,
+    config: Config,
+    out: Outbox,
+    peers: Peers,
     turns: Turns,
     /// Calls of messages and recordings in flight.
     messages: usize,
     /// Groups that have some.
     tagged_groups: usize,
-    batches: BTreeMap<u64, Batch>,
-    next_token: u64,
-    pacer: Pacer,
+    /// Groups that all local ranks may have left.
+    left: Vec<GroupHandle>,
+}
+
+impl Node {
+    /// A collective gets its turns from now on.
+    fn begin(&mut self, group: GroupHandle, instance: InstanceId) {
+        self.turns.insert(group, instance);
+        self.out.touch(group, instance);
+        self.out.contention = self.turns.contention(self.out.now);
+    }
+
+    /// A rank here waits from now on for what a call of it moves.
+    fn note_load(&mut self, group: GroupHandle, instance: InstanceId, load: Load) {
+        self.turns.load(group, instance, load);
+        self.out.contention = self.turns.contention(self.out.now);
+    }
 }
 
 /// A multicast batch in the hands of the driver.
 #[derive(Debug)]
-struct Batch {
+struct SentBatch {
     group: GroupHandle,
     instance: InstanceId,
     source: Rank,
@@ -81,54 +105,57 @@ impl Endpoint {
     #[must_use]
     pub fn new(id: SpId, config: Config, seed: u64) -> Self {
         Endpoint {
-            id,
-            out: Outbox::new(&config),
             groups: BTreeMap::new(),
-            peers: Peers::new(id),
             acked: Vec::new(),
-            channels: BTreeMap::new(),
+            channels: BTreeSet::new(),
             early: BTreeMap::new(),
             retired: VecDeque::new(),
             failed_groups: VecDeque::new(),
-            turns: Turns::new(SmallCalls::new(&config)),
-            messages: 0,
-            tagged_groups: 0,
             batches: BTreeMap::new(),
             next_token: seed | 1,
             pacer: Pacer::new(config.link_rate, config.switch_queue),
-            config,
+            node: Node {
+                id,
+                out: Outbox::new(&config),
+                peers: Peers::new(id),
+                turns: Turns::new(SmallCalls::new(&config)),
+                messages: 0,
+                tagged_groups: 0,
+                left: Vec::new(),
+                config,
+            },
         }
     }
 
     /// Who this is.
     #[must_use]
     pub fn id(&self) -> SpId {
-        self.id
+        self.node.id
     }
 
     /// What it was told at its start.
     #[must_use]
     pub fn config(&self) -> &Config {
-        &self.config
+        &self.node.config
     }
 
     /// What it has counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        Counters { link_retransmissions: self.peers.retransmissions(), ..self.out.counters }
+        Counters { link_retransmissions: self.node.peers.retransmissions(), ..self.node.out.counters }
     }
 
     /// Groups, collectives in flight, and messages queued on links: what a test of bounds looks at.
     #[must_use]
     pub fn load(&self) -> (usize, usize, usize) {
         // The messages of a group, while there are any, are one of those in turn.
-        let collectives = self.turns.len() - self.tagged_groups + self.messages;
-        (self.groups.len(), collectives, self.peers.backlog())
+        let collectives = self.node.turns.len() - self.node.tagged_groups + self.node.messages;
+        (self.groups.len(), collectives, self.node.peers.backlog())
     }
 
     /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks.
     pub fn handle_create_group(&mut self, now: Instant, spec: &GroupSpec, rank: Rank) {
-        self.out.now = now;
+        self.node.out.now = now;
         self.create_group(spec, rank);
         self.settle();
     }
@@ -144,7 +171,7 @@ impl Endpoint {
     /// A local rank leaves a group in order (it has no call in flight there) or because its process died. Its calls in
     /// flight end with an error on all ranks that need it; `Completed` is still reported for each of them.
     pub fn handle_leave(&mut self, now: Instant, group: GroupHandle, rank: Rank) {
-        self.out.now = now;
+        self.node.out.now = now;
         self.leave_group(group, rank);
         self.settle();
     }
@@ -161,107 +188,108 @@ impl Endpoint {
         number: u32,
         recording: impl Into<Arc<Recording>>,
     ) -> Result<(), RecordError> {
-        self.record(group, rank, number, recording.into())
+        let g = self.groups.get_mut(&group).ok_or(RecordError::Group)?;
+        g.record(rank, number, recording.into())
     }
 
     /// A local rank does not call a recording any more. False while a call of it has not ended.
     pub fn handle_free(&mut self, group: GroupHandle, rank: Rank, number: u32) -> bool {
-        self.free_recording(group, rank, number)
+        self.groups.get_mut(&group).is_none_or(|g| g.tagged.free(rank, number))
     }
 
     /// A local rank calls a collective, a recorded group or a message. Answered by exactly one [`Event::Completed`].
     pub fn handle_call(&mut self, now: Instant, call: Call) {
-        self.out.now = now;
+        self.node.out.now = now;
         self.route_call(call);
         self.settle();
     }
 
     /// A frame has arrived: `header` without payload, and how many payload bytes came with it.
     pub fn handle_frame(&mut self, now: Instant, from: SpId, header: &[u8], payload_len: u32) {
-        self.out.now = now;
+        self.node.out.now = now;
         let (frame, body) = match FrameHeader::decode(header, payload_len) {
             Ok(decoded) => decoded,
-            Err(_) => return self.out.violation(Some(from), "a malformed frame"),
+            Err(_) => return self.node.out.violation(Some(from), "a malformed frame"),
         };
-        if self.peers.is_lost(from) {
+        if self.node.peers.is_lost(from) {
             return;
         }
         let mut acked = std::mem::take(&mut self.acked);
-        let message = match self.peers.handle_frame((now, &self.config), from, (&frame, body), &mut acked) {
+        let message = match self.node.peers.handle_frame((now, &self.node.config), from, (&frame, body), &mut acked) {
             Received::Nothing => None,
             Received::Message(body) => Some(Message::decode(body)),
         };
         for tag in acked.drain(..).filter_map(|acked| acked.tag) {
+            // Groups end before all that they said has been acknowledged.
+            let Some(g) = self.groups.get_mut(&tag.group) else { continue };
             match tag.what {
                 Tagged::Message { number } => {
-                    if let Some(g) = self.groups.get_mut(&tag.group) {
-                        g.transfer.handle_acked(number);
-                    }
-                    self.run_steps(tag.group);
+                    g.transfer.handle_acked(number);
+                    g.run_steps(&mut self.node);
                 }
-                Tagged::Nak => _ = self.with_instance(tag.group, tag.instance, Instance::handle_asked),
+                Tagged::Nak => _ = g.with_instance(&mut self.node, tag.instance, Instance::handle_asked),
             }
         }
         self.acked = acked;
         match message {
             None => {}
             Some(Ok(message)) => self.route_message(from, message, payload_len),
-            Some(Err(_)) => self.out.violation(Some(from), "a malformed message"),
+            Some(Err(_)) => self.node.out.violation(Some(from), "a malformed message"),
         }
         self.settle();
     }
 
     /// Datagrams have arrived. Allocates nothing per datagram.
     pub fn handle_datagrams(&mut self, now: Instant, batch: &[ReceivedDatagram<'_>]) {
-        self.out.now = now;
+        self.node.out.now = now;
         self.route_datagrams(batch);
         self.settle();
     }
 
     /// The memory of a multicast batch has been read.
     pub fn handle_multicast_done(&mut self, now: Instant, token: u64) {
-        self.out.now = now;
+        self.node.out.now = now;
         let b = self.batches.remove(&token).expect("the driver hands back tokens that it was given");
-        self.with_instance(b.group, b.instance, |i, cx| {
-            i.collective().into_iter().for_each(|collective| collective.handle_sent(cx, b.source, b.run.clone()));
-        });
+        let group = self.groups.get_mut(&b.group);
+        let sent = group.and_then(|g| g.handle_sent(&mut self.node, b));
+        assert!(sent.is_some(), "a collective outlives its batches");
         self.settle();
     }
 
     /// The buffers of a call cannot be accessed.
     pub fn handle_memory_fault(&mut self, now: Instant, call: CallId) {
-        self.out.now = now;
+        self.node.out.now = now;
         self.route_fault(call, CollectiveError::Memory);
         self.settle();
     }
 
     /// The buffers of a call cannot be accessed because the rank's process has ended; `handle_leave` follows.
     pub fn handle_rank_gone(&mut self, now: Instant, call: CallId) {
-        self.out.now = now;
+        self.node.out.now = now;
         self.route_fault(call, CollectiveError::RankLost);
         self.settle();
     }
 
     /// The fabric knows that a peer is gone.
     pub fn handle_peer_lost(&mut self, now: Instant, peer: SpId) {
-        self.out.now = now;
+        self.node.out.now = now;
         self.lose_peer(peer);
         self.settle();
     }
 
     /// Time has passed. Harmless when called early.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.out.now = now;
+        self.node.out.now = now;
         self.time_peers();
-        let due: BTreeSet<_> = std::iter::from_fn(|| self.turns.pop_due(now)).collect();
+        let due: BTreeSet<_> = std::iter::from_fn(|| self.node.turns.pop_due(now)).collect();
         for (group, instance) in due {
-            self.out.touch(group, instance);
-            let due = |g: &Group| g.instance(instance).and_then(Instance::poll_timeout).is_some_and(|t| t <= now);
-            if self.groups.get(&group).is_some_and(due) {
-                self.with_instance_or_break(group, instance, Instance::handle_timeout);
+            self.node.out.touch(group, instance);
+            let Some(g) = self.groups.get_mut(&group) else { continue };
+            if g.instance(instance).and_then(Instance::poll_timeout).is_some_and(|t| t <= now) {
+                g.with_instance_or_break(&mut self.node, instance, Instance::handle_timeout);
             }
-            if self.groups.get(&group).and_then(|g| g.watch_due(instance)).is_some_and(|t| t <= now) {
-                self.watch_over(group, instance);
+            if g.watch_due(instance).is_some_and(|t| t <= now) {
+                g.watch_over(&mut self.node, instance);
             }
         }
         self.settle();
@@ -269,12 +297,12 @@ impl Endpoint {
 
     /// The next work on memory, to be done before anything else. See [`Order`].
     pub fn poll_order(&mut self) -> Option<Order> {
-        self.out.orders.pop_front()
+        self.node.out.orders.pop_front()
     }
 
     /// The next thing to send at `now`. Not polled while the fabric is full.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
-        self.out.now = now;
+        self.node.out.now = now;
         let frame = self.poll_frame(false);
         let transmit = frame.or_else(|| {
             self.fill_links();
@@ -287,25 +315,25 @@ impl Endpoint {
 
     /// The next event. Drained after the orders, before [`Self::poll_transmit`]: a connection precedes its first frame.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.out.poll_event()
+        self.node.out.poll_event()
     }
 
     /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         debug_assert!(self.keeps_count(), "what is kept of all instances is what a look at each gives");
-        self.turns.poll_timeout().into_iter().chain(self.peers.poll_timeout()).min()
+        self.node.turns.poll_timeout().into_iter().chain(self.node.peers.poll_timeout()).min()
     }
 
     /// Whether what is kept of all instances together is true.
     fn keeps_count(&self) -> bool {
         let standing = |(group, instance)| self.groups.get(&group).and_then(|g| g.standing(instance));
-        let all = || self.turns.iter().filter_map(standing);
+        let all = || self.node.turns.iter().filter_map(standing);
         let messages: usize = self.groups.values().map(|g| g.tagged.in_flight()).sum();
-        all().filter_map(|standing| standing.deadline).min() == self.turns.poll_timeout()
-            && all().any(|standing| standing.multicasts) == self.turns.multicasts()
-            && all().filter(|standing| standing.repairs).count() == self.turns.with_repairs().count()
-            && messages == self.messages
+        all().filter_map(|standing| standing.deadline).min() == self.node.turns.poll_timeout()
+            && all().any(|standing| standing.multicasts) == self.node.turns.multicasts()
+            && all().filter(|standing| standing.repairs).count() == self.node.turns.with_repairs().count()
+            && messages == self.node.messages
     }
 
     /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the fabric is full: then
@@ -313,12 +341,12 @@ impl Endpoint {
     #[must_use]
     pub fn next_transmit(&self) -> Option<Instant> {
         let pacer = self.wants_to_multicast().then(|| self.pacer.next());
-        self.peers.next_poll().into_iter().chain(pacer).min()
+        self.node.peers.next_poll().into_iter().chain(pacer).min()
     }
 
     /// What is in flight at `now`, and what it waits for.
     pub fn in_flight(&self, now: Instant) -> impl Iterator<Item = InFlight> + '_ {
-        let instances = self.turns.iter().filter_map(move |(group, instance)| {
+        let instances = self.node.turns.iter().filter_map(move |(group, instance)| {
             let group = self.groups.get(&group)?;
             Some(group.instance(instance)?.in_flight_now(now, &group.members, &group.transfer))
         });
@@ -327,85 +355,74 @@ impl Endpoint {
     }
 
     fn wants_to_multicast(&self) -> bool {
-        self.batches.len() < MAX_BATCHES && self.turns.multicasts()
+        self.batches.len() < MAX_BATCHES && self.node.turns.multicasts()
     }
 
     /// The next multicast batch, when the pacer allows one, of the group whose turn it is (MC-13).
     fn next_batch(&mut self, now: Instant) -> Option<Transmit> {
-        if !self.turns.multicasts() {
+        self.note_touched();
+        if !self.node.turns.multicasts() {
             self.pacer.rest();
         }
         if now < self.pacer.next() || self.batches.len() >= MAX_BATCHES {
             return None;
         }
-        let (group, instance) = self.turns.next_multicast()?;
-        let contention = self.out.contention;
-        let (mut cx, found) = self.groups.get_mut(&group)?.parts((&self.config, &mut self.out), instance);
-        let collective = found.and_then(Instance::collective)?;
-        let pace = Pace::new(&self.config, collective.share(cx.members));
-        let pace = match contention {
-            Contention::None => pace,
-            Contention::Large | Contention::Small => pace.contended(&self.config),
-        };
-        let (key, reach) = (cx.members.key, cx.members.reach);
-        let batch = collective.next_batch(&mut cx, pace.batch)?;
+        let (group, instance) = self.node.turns.next_multicast()?;
+        let found = self.groups.get_mut(&group).and_then(|g| g.next_batch(&mut self.node, instance));
+        let (pace, batch) = found.expect("what is noted to multicast has a batch");
+        let members = &self.groups[&group].members;
         let chunks = (batch.run.end - batch.run.start) as u32;
         let bytes = batch.memory.len;
-        self.pacer.sent(now, bytes + u64::from(chunks * self.config.datagram_overhead), pace.rate);
+        self.pacer.sent(now, bytes + u64::from(chunks * self.node.config.datagram_overhead), pace.rate);
         if batch.again {
-            self.out.counters.retransmitted_bytes += bytes;
+            self.node.out.counters.retransmitted_bytes += bytes;
         } else {
-            self.out.counters.multicast_bytes += bytes;
+            self.node.out.counters.multicast_bytes += bytes;
         }
         let token = self.next_token;
         self.next_token = self.next_token.wrapping_add(1);
-        self.batches.insert(token, Batch { group, instance, source: batch.source, run: batch.run });
+        self.batches.insert(token, SentBatch { group, instance, source: batch.source, run: batch.run });
         Some(Transmit::Multicast(MulticastBatch {
             token,
             channel: batch.channel,
-            reach,
+            reach: members.reach,
             header: batch.header,
-            key,
+            key: members.key,
             chunks,
-            chunk_bytes: self.config.chunk_bytes,
+            chunk_bytes: self.node.config.chunk_bytes,
             memory: batch.memory,
         }))
     }
 
-    /// A collective gets its turns from now on.
-    fn begin(&mut self, group: GroupHandle, instance: InstanceId) {
-        self.turns.insert(group, instance);
-        self.out.touch(group, instance);
-        self.out.contention = self.turns.contention(self.out.now);
-    }
-
-    /// A rank here waits from now on for what a call of it moves.
-    fn note_load(&mut self, call: &Call, ranks: u32) {
-        self.turns.load(call.group, call.instance, Load::of(call, ranks));
-        self.out.contention = self.turns.contention(self.out.now);
-    }
-
     /// After every input: messages go to their links, what has ended is cleared away.
     fn settle(&mut self) {
-        while self.out.has_chores() {
-            while let Some((owner, call)) = self.out.forgotten_calls.pop() {
-                self.peers.forget_call(owner, call);
+        self.retire_left();
+        while self.node.out.has_chores() {
+            while let Some((owner, call)) = self.node.out.forgotten_calls.pop() {
+                self.node.peers.forget_call(owner, call);
             }
-            while let Some((to, message)) = self.out.messages.pop_front() {
-                self.push_message(to, &message);
+            while let Some((to, message)) = self.node.out.messages.pop_front() {
+                self.node.push_message(to, &message);
             }
-            for (group, instance) in std::mem::take(&mut self.out.forgotten) {
-                self.turns.remove(self.out.now, group, instance);
-                self.peers.forget(Owner::Instance(group, instance));
+            for (group, instance) in std::mem::take(&mut self.node.out.forgotten) {
+                self.node.turns.remove(self.node.out.now, group, instance);
+                self.node.peers.forget(Owner::Instance(group, instance));
                 // The next one may begin now, which may be more to say.
-                self.end_collective(group, instance);
+                let g = self.groups.get_mut(&group).expect("a group outlives its collectives");
+                g.end_collective(&mut self.node, instance);
             }
+            self.retire_left();
         }
-        while let Some((group, instance)) = self.out.touched.pop() {
+        self.note_touched();
+        self.node.out.contention = self.node.turns.contention(self.node.out.now);
+    }
+
+    /// What is kept of all instances together is brought up to date.
+    fn note_touched(&mut self) {
+        while let Some((group, instance)) = self.node.out.touched.pop() {
             if let Some(standing) = self.groups.get(&group).and_then(|g| g.standing(instance)) {
-                self.turns.note(group, instance, standing);
+                self.node.turns.note(group, instance, standing);
             }
         }
-        self.out.contention = self.turns.contention(self.out.now);
     }
 }

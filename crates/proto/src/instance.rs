@@ -14,7 +14,7 @@ pub(crate) mod tagged;
 
 use outboard_plan::{Extents, OpId, Rank};
 
-pub(crate) use collective::{Collective, Layout};
+pub(crate) use collective::{Batch, Collective, Layout};
 use exchange::Exchange;
 use sizes::Unsized;
 

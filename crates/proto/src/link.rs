@@ -14,6 +14,7 @@
 //! Invariants: at most [`WINDOW`] messages in flight, and as many bytes of payload as its user allows; `una <= cursor <=
 //! una + entries`. Never sees payload.
 
+mod round_trip;
 pub(crate) mod serial;
 
 use std::collections::VecDeque;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant};
 use crate::interface::{FrameBytes, MemRef, Payload, Region};
+use crate::link::round_trip::{RoundTrip, micros};
 use crate::link::serial::expand32;
 use crate::wire::{FrameHeader, FrameKind, Message};
 
@@ -127,10 +129,7 @@ pub struct Link {
     expected: u64,
     unacked_frames: u32,
     ack_due: Option<Instant>,
-    clock_heard: Option<(u32, Instant)>,
-    srtt: Option<Duration>,
-    rttvar: Duration,
-    least_rtt: Option<Duration>,
+    round_trip: RoundTrip,
     last_heard: Instant,
     /// When the other end last owed nothing.
     owed_since: Instant,
@@ -158,10 +157,7 @@ impl Link {
             expected: 0,
             unacked_frames: 0,
             ack_due: None,
-            clock_heard: None,
-            srtt: None,
-            rttvar: Duration::ZERO,
-            least_rtt: None,
+            round_trip: RoundTrip::default(),
             last_heard: now,
             owed_since: now,
             heartbeat: None,
@@ -189,13 +185,13 @@ impl Link {
     /// Smoothed round trip, when one was measured.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
-        self.srtt
+        self.round_trip.smoothed()
     }
 
     /// The shortest round trip measured: what the path takes with nothing queued.
     #[must_use]
     pub fn least_round_trip(&self) -> Option<Duration> {
-        self.least_rtt
+        self.round_trip.least()
     }
 
     /// Messages sent again so far.
@@ -212,7 +208,7 @@ impl Link {
     /// Whether the other end was ever heard.
     #[must_use]
     pub fn heard(&self) -> bool {
-        self.clock_heard.is_some()
+        self.round_trip.heard()
     }
 
     /// Since when the other end has been silent although it owed a sign of life.
@@ -266,9 +262,9 @@ impl Link {
     fn forget_if(&mut self, void: impl Fn(&Entry) -> bool) -> usize {
         let mut owned = 0;
         for e in self.entries.iter_mut().filter(|e| void(e)) {
-            let left = Message::decode(&e.body).map_or(Message::Void, Message::without_payload);
+            let message = Message::decode(&e.body).expect("own messages decode");
             e.body.clear();
-            left.encode(&mut e.body);
+            message.without_payload().encode(&mut e.body);
             self.payload_bytes -= bytes(&std::mem::take(&mut e.payload));
             owned += usize::from(e.owner.take().is_some());
             e.tag = None;
@@ -285,8 +281,7 @@ impl Link {
         acked: &mut Vec<Acked>,
     ) -> Received<'a> {
         self.last_heard = now;
-        self.measure(now, header);
-        self.clock_heard = Some((header.clock, now));
+        self.round_trip.measure(now, header);
         self.handle_ack(now, expand32(header.ack, self.una), acked);
         let seq = expand32(header.seq, self.expected);
         match header.kind {
@@ -302,26 +297,6 @@ impl Link {
             FrameKind::Message => {
                 self.ack_due = Some(now);
                 Received::Nothing
-            }
-        }
-    }
-
-    fn measure(&mut self, now: Instant, header: &FrameHeader) {
-        if header.echo_age == u32::MAX {
-            return;
-        }
-        let elapsed = micros(now).wrapping_sub(header.echo);
-        let Some(rtt) = elapsed.checked_sub(header.echo_age).filter(|r| *r < 60_000_000) else { return };
-        let rtt = Duration::from_micros(u64::from(rtt));
-        self.least_rtt = Some(self.least_rtt.map_or(rtt, |least| least.min(rtt)));
-        match self.srtt {
-            None => {
-                self.srtt = Some(rtt);
-                self.rttvar = rtt / 2;
-            }
-            Some(srtt) => {
-                self.rttvar = (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4;
-                self.srtt = Some((srtt * 7 + rtt) / 8);
             }
         }
     }
@@ -347,8 +322,7 @@ impl Link {
     }
 
     fn rto(&self) -> Duration {
-        let base = self.srtt.map_or(self.rto_floor, |s| s + self.rttvar * 4).max(self.rto_floor);
-        (base * (1 << self.backoff.min(6))).min(MAX_RTO.max(self.rto_floor))
+        (self.round_trip.timeout(self.rto_floor) * (1 << self.backoff.min(6))).min(MAX_RTO.max(self.rto_floor))
     }
 
     /// Time has passed.
@@ -385,7 +359,7 @@ impl Link {
         // The round trip is measured before anything is queued; whoever waits for room hears of it when the window is
         // nearly full. The rest is acknowledged by what goes the other way.
         let fills = !payload.is_empty() && self.unasked_bytes >= self.window / 4 * 3;
-        let ask = tagged || self.srtt.is_none() || fills || stuck;
+        let ask = tagged || self.round_trip.smoothed().is_none() || fills || stuck;
         if ask {
             self.unasked_bytes = 0;
             self.asked = self.cursor;
@@ -424,10 +398,7 @@ impl Link {
     }
 
     fn header(&self, now: Instant, kind: FrameKind, seq: u64, ack_now: bool, payload: &[MemRef]) -> FrameHeader {
-        let (echo, echo_age) = match self.clock_heard {
-            Some((clock, at)) => (clock, u32::try_from(now.since(at).as_micros()).unwrap_or(u32::MAX)),
-            None => (0, u32::MAX),
-        };
+        let (echo, echo_age) = self.round_trip.echo(now);
         FrameHeader {
             kind,
             ack_now,
@@ -461,10 +432,6 @@ impl Link {
 
 fn bytes(payload: &[MemRef]) -> u64 {
     payload.iter().map(|piece| piece.len).sum()
-}
-
-fn micros(now: Instant) -> u32 {
-    (now.0 / 1000) as u32
 }
 
 #[cfg(test)]

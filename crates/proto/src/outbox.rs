@@ -223,12 +223,16 @@ pub(crate) struct Staging {
 mod tests {
     use super::*;
 
+    fn stage(out: &mut Outbox, quota: Quota, owner: u64, bytes: u64) -> Staging {
+        out.stage(quota, owner, bytes).expect("within the quotas")
+    }
+
     #[test]
     fn an_owner_at_its_quota_of_staging_leaves_the_rest_to_others() {
         let mut out = Outbox::new(&Config { staging_quota: 100, owner_staging_quota: 60, ..Config::default() });
-        let first = out.stage(Quota::Late, 1, 60).expect("within the quota");
+        let first = stage(&mut out, Quota::Late, 1, 60);
         assert_eq!(out.stage(Quota::Late, 1, 1), None);
-        let other = out.stage(Quota::Late, 2, 40).expect("another's");
+        let other = stage(&mut out, Quota::Late, 2, 40);
         assert_eq!(out.stage(Quota::Late, 2, 1), None, "the quota of all");
         out.unstage(first);
         assert!(out.stage(Quota::Late, 1, 60).is_some());
@@ -240,8 +244,8 @@ mod tests {
     fn what_is_held_for_late_ranks_takes_nothing_from_calls() {
         let config = Config { staging_quota: 100, owner_scratch_quota: 50, ..Config::default() };
         let mut out = Outbox::new(&config);
-        out.stage(Quota::Late, 1, 100).expect("within the quota");
-        let own = out.stage(Quota::Calls, 1, 50).expect("of the call");
+        stage(&mut out, Quota::Late, 1, 100);
+        let own = stage(&mut out, Quota::Calls, 1, 50);
         assert_eq!(out.stage(Quota::Calls, 1, 1), None);
         assert!(out.stage(Quota::Calls, 2, 50).is_some(), "another's");
         out.unstage(own);

@@ -11,7 +11,7 @@ impl Endpoint {
     pub(super) fn route_datagrams(&mut self, batch: &[ReceivedDatagram<'_>]) {
         for (payload, datagram) in batch.iter().enumerate() {
             if let Err(what) = self.route_datagram(payload as u32, datagram) {
-                self.out.violation(None, what);
+                self.node.out.violation(None, what);
             }
         }
         // Blocks that are whole may let steps go on.
@@ -19,7 +19,7 @@ impl Endpoint {
         let mut last = None;
         for group in groups {
             if last.replace(group) != Some(group) {
-                self.run_steps(group);
+                self.groups.get_mut(&group).into_iter().for_each(|g| g.run_steps(&mut self.node));
             }
         }
     }
@@ -28,7 +28,7 @@ impl Endpoint {
         let header = DatagramHeader::parse(datagram.header).map_err(|_| "a malformed datagram")?;
         let Some(group) = self.groups.get_mut(&header.group) else {
             // Another job on the same address, or a group that has ended.
-            self.out.counters.datagrams_stale += 1;
+            self.node.out.counters.datagrams_stale += 1;
             return Ok(());
         };
         let source = Rank(header.source.into());
@@ -41,7 +41,7 @@ impl Endpoint {
             return Err("a datagram of a rank that is not in the group");
         }
         let instance = group.expand_epoch(header.epoch);
-        let (mut cx, found) = group.parts((&self.config, &mut self.out), instance);
+        let (mut cx, found) = group.parts((&self.node.config, &mut self.node.out), instance);
         let Some(collective) = found.and_then(Instance::collective).filter(|c| c.alive()) else {
             cx.out.counters.datagrams_stale += 1;
             return Ok(());

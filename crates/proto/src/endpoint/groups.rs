@@ -3,7 +3,7 @@
 //! | state | event | next |
 //! |---|---|---|
 //! | Creating | barrier done | Ready, the ranks that asked are told |
-//! | Creating, Ready | [`Endpoint::break_group`] | Broken: every collective in flight and to come fails |
+//! | Creating, Ready | [`Group::break_up`] | Broken: every collective in flight and to come fails |
 //! | Ready, Broken | the last local rank that asked for it leaves | retired |
 //!
 //! Local ranks that ask for a group that broke and was retired without them are told why it broke.
@@ -11,7 +11,7 @@
 //! Invariant: the instances of a rank's calls are 1, 2, 3, ...
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 
 use outboard_plan::Rank;
 
@@ -21,19 +21,20 @@ use crate::group::barrier::Barrier;
 use crate::group::lateness::Watch;
 use crate::group::members::Members;
 use crate::ids::{GroupHandle, InstanceId, SpId};
-use crate::instance::Context;
-use crate::instance::Instance;
 use crate::instance::tagged::{TAGGED, TaggedCalls};
-use crate::interface::{Event, GroupSpec, Signature, Step};
+use crate::instance::{Batch, Context, Instance};
+use crate::interface::{Event, Signature, Step};
 use crate::link::serial::expand16;
+use crate::multicast::pacing::{Contention, Pace};
 use crate::outbox::Outbox;
-use crate::transfer::Transfer;
+use crate::transfer::{Site, Transfer};
 use crate::wire::{GroupMessage, InstanceMessage, Message};
 
 mod calls;
+mod making;
 
 use super::turns::Standing;
-use super::{Endpoint, MAX_EARLY, MAX_RETIRED};
+use super::{Node, SentBatch};
 
 /// Collectives that a service process takes part in beyond the last before which all have ended at its own ranks: so far
 /// may others be ahead of a rank that is late.
@@ -103,6 +104,34 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// A group that nobody here has asked for.
+    fn new(members: Members) -> Self {
+        let barrier = Barrier::new(members.me, members.sps.len() as u32);
+        let mut staying = vec![0; members.sps.len()];
+        members.of_rank.iter().for_each(|at| staying[*at as usize] += 1);
+        let calls = vec![(0, None); members.locals.len()];
+        Group {
+            members,
+            state: State::Creating { barrier, askers: Vec::new() },
+            instances: BTreeMap::new(),
+            tagged: TaggedCalls::default(),
+            transfer: Transfer::default(),
+            messages: 0,
+            ended: 0,
+            ended_early: BTreeSet::new(),
+            exchanged: VecDeque::new(),
+            watches: BTreeMap::new(),
+            calls,
+            watched: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            left: BTreeSet::new(),
+            lost: BTreeMap::new(),
+            failed: false,
+            last: vec![InstanceId(0); staying.len()],
+            staying,
+        }
+    }
+
     pub(super) fn in_flight(&self) -> usize {
         self.instances.len() + self.tagged.in_flight()
     }
@@ -118,10 +147,23 @@ impl Group {
         instance: InstanceId,
     ) -> (Context<'a>, Option<&'a mut Instance>) {
         out.touch(self.members.handle, instance);
-        (
-            Context { config, members: &mut self.members, out, transfer: &mut self.transfer },
-            self.instances.get_mut(&instance),
-        )
+        let (cx, instances, _) = self.all((config, out));
+        (cx, instances.get_mut(&instance))
+    }
+
+    /// All instances and the tagged calls, and what they work with.
+    pub(super) fn all<'a>(
+        &'a mut self,
+        (config, out): (&'a Config, &'a mut Outbox),
+    ) -> (Context<'a>, &'a mut BTreeMap<InstanceId, Instance>, &'a mut TaggedCalls) {
+        let cx = Context { config, members: &mut self.members, out, transfer: &mut self.transfer };
+        (cx, &mut self.instances, &mut self.tagged)
+    }
+
+    /// The messages from rank to rank, and what they work with.
+    pub(super) fn transfer<'a>(&'a mut self, node: &'a mut Node) -> (&'a mut Transfer, Site<'a>) {
+        let site = Site { config: &node.config, members: &self.members, out: &mut node.out };
+        (&mut self.transfer, site)
     }
 
     /// What an instance, or the messages, add to that which is asked of all of them together.
@@ -200,447 +242,282 @@ impl Group {
     }
 }
 
-impl Endpoint {
-    pub(super) fn create_group(&mut self, spec: &GroupSpec, rank: Rank) {
-        if let Err(error) = self.try_create_group(spec, rank) {
-            self.out.events.push_back(Event::GroupReady { group: spec.handle, rank, result: Err(error) });
-        }
-    }
-
-    fn try_create_group(&mut self, spec: &GroupSpec, rank: Rank) -> Result<(), GroupError> {
-        let members = Members::new(spec, self.id, &self.config, WINDOW).map_err(GroupError::Invalid)?;
-        if members.local(rank).is_none() {
-            return Err(GroupError::Invalid("the rank that asks is not served here"));
-        }
-        let handle = spec.handle;
-        if let Some(g) = self.groups.get_mut(&handle) {
-            if g.members.fingerprint == members.fingerprint {
-                return self.join_group(handle, rank);
-            }
-            return Err(self.refuse(spec, &members, CollectiveError::HandleTaken(handle)));
-        }
-        if let Some(failed) =
-            self.failed_groups.iter().find(|u| (u.handle, u.fingerprint) == (handle, members.fingerprint))
-        {
-            return Err(GroupError::Failed(failed.error.clone()));
-        }
-        if let Some(at) = members.sps.iter().position(|sp| self.peers.is_lost(*sp)) {
-            let error = CollectiveError::PeerLost { sp: members.sps[at], rank: members.lowest_rank(at as u32) };
-            return Err(self.refuse(spec, &members, error));
-        }
-        self.retired.retain(|h| *h != handle);
-        self.introduce(spec, &members);
-        for channel in members.channels.clone() {
-            let users = self.channels.entry(channel).or_insert(0);
-            *users += 1;
-            if *users == 1 {
-                self.out.events.push_back(Event::Join(channel));
-            }
-        }
-        members.others().for_each(|sp| self.peers.count_group(self.out.now, sp, true));
-        let barrier = Barrier::new(members.me, members.sps.len() as u32);
-        let mut staying = vec![0; members.sps.len()];
-        members.of_rank.iter().for_each(|at| staying[*at as usize] += 1);
-        let calls = vec![(0, None); members.locals.len()];
-        let group = Group {
-            members,
-            state: State::Creating { barrier, askers: Vec::new() },
-            instances: BTreeMap::new(),
-            tagged: TaggedCalls::default(),
-            transfer: Transfer::default(),
-            messages: 0,
-            ended: 0,
-            ended_early: BTreeSet::new(),
-            exchanged: VecDeque::new(),
-            watches: BTreeMap::new(),
-            calls,
-            watched: BTreeSet::new(),
-            asked: BTreeSet::new(),
-            left: BTreeSet::new(),
-            lost: BTreeMap::new(),
-            failed: false,
-            last: vec![InstanceId(0); staying.len()],
-            staying,
-        };
-        self.groups.insert(handle, group);
-        self.join_group(handle, rank)?;
-        self.replay_early(handle);
-        Ok(())
-    }
-
-    /// One more local rank asks; the last one brings the service process into the barrier.
-    fn join_group(&mut self, handle: GroupHandle, rank: Rank) -> Result<(), GroupError> {
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        g.asked.insert(rank);
-        match &mut g.state {
-            State::Creating { askers, .. } if askers.contains(&rank) => {
-                return Err(GroupError::Invalid("the rank has asked for it already"));
-            }
-            State::Creating { barrier, askers } => {
-                askers.push(rank);
-                if askers.len() == g.members.locals.len() {
-                    let mut steps = Vec::new();
-                    barrier.enter(&mut steps);
-                    self.send_create(handle, steps);
-                }
-            }
-            State::Ready => self.out.events.push_back(Event::GroupReady { group: handle, rank, result: Ok(()) }),
-            State::Broken(e) => {
-                let error = e.clone();
-                g.left.insert(rank);
-                self.retire_if_left(handle);
-                return Err(GroupError::Failed(error));
-            }
-        }
-        Ok(())
-    }
-
-    fn introduce(&mut self, spec: &GroupSpec, members: &Members) {
-        let mut seen = BTreeSet::from([self.id]);
-        for m in spec.members.iter().filter(|m| members.index_of(m.sp).is_some()) {
-            if seen.insert(m.sp) && !self.peers.is_lost(m.sp) {
-                self.meet_peer(m.sp, &m.address);
-            }
-        }
-    }
-
-    /// The group cannot be made: all its service processes are told, so that nobody waits.
-    fn refuse(&mut self, spec: &GroupSpec, members: &Members, error: CollectiveError) -> GroupError {
-        self.introduce(spec, members);
-        let (group, fingerprint) = (members.handle, members.fingerprint);
-        let message = Message::Group { group, body: GroupMessage::Abort { fingerprint, error: error.clone() } };
-        self.out.messages.extend(members.others().map(|sp| (sp, message.clone())));
-        error.into()
-    }
-
-    fn send_create(&mut self, handle: GroupHandle, steps: Vec<(u32, u8)>) {
-        let (sp, digest) = (self.id, self.config.digest());
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        for (to, step) in steps {
-            let to = g.members.sps[to as usize];
-            let fingerprint = g.members.fingerprint;
-            let body = GroupMessage::Create { step, sp, digest, fingerprint };
-            self.out.messages.push_back((to, Message::Group { group: handle, body }));
-        }
-        if let State::Creating { barrier, askers } = &mut g.state
-            && barrier.done()
-        {
-            for rank in std::mem::take(askers) {
-                self.out.events.push_back(Event::GroupReady { group: handle, rank, result: Ok(()) });
-            }
-            g.state = State::Ready;
-            self.mind_peers(handle);
-        }
-    }
-
-    /// Messages that came before the group was asked for here.
-    fn replay_early(&mut self, handle: GroupHandle) {
-        for (from, all) in std::mem::take(&mut self.early) {
-            let (mine, rest): (VecDeque<_>, VecDeque<_>) =
-                all.into_iter().partition(|m| matches!(m, Message::Group { group, .. } if *group == handle));
-            if !rest.is_empty() {
-                self.early.insert(from, rest);
-            }
-            for message in mine {
-                self.route_message(from, message, 0);
-            }
-        }
-    }
-
-    pub(super) fn route_message(&mut self, from: SpId, message: Message, payload_len: u32) {
-        let Message::Group { group: handle, body } = message else { return };
-        let carries = body.carries();
-        if payload_len > 0 && !carries {
-            return self.out.violation(Some(from), "payload with a message that has none");
-        }
-        let Some(g) = self.groups.get_mut(&handle) else {
-            if self.retired.contains(&handle) {
-                return;
-            }
-            let kept = self.early.get(&from).map_or(0, VecDeque::len);
-            // A message with payload cannot be kept; an offer of a collective has none, and may come first.
-            if payload_len > 0 || kept >= MAX_EARLY {
-                return self.out.violation(Some(from), "a message for a group that is not known");
-            }
-            return self.early.entry(from).or_default().push_back(Message::Group { group: handle, body });
-        };
-        let Some(from_index) = g.members.index_of(from) else {
-            return self.out.violation(Some(from), "a message for a group it is not in");
-        };
+impl Group {
+    /// A message of a member. False when it cannot come now.
+    fn handle_message(
+        &mut self,
+        node: &mut Node,
+        (from, from_index): (SpId, u32),
+        body: GroupMessage,
+        payload_len: u32,
+    ) -> bool {
         let known = match body {
             // Another group with this handle: nobody gets into this one by it, and its own members are told otherwise.
-            GroupMessage::Create { fingerprint, .. } if fingerprint != g.members.fingerprint => false,
-            GroupMessage::Create { step, sp, digest, .. } => {
-                self.handle_create(handle, (from_index, step), (sp, digest))
-            }
-            GroupMessage::Lost { rank, after, well } => self.handle_lost(handle, from, rank, Lost { after, well }),
+            GroupMessage::Create { fingerprint, .. } if fingerprint != self.members.fingerprint => false,
+            GroupMessage::Create { step, sp, digest, .. } => self.handle_create(node, (from_index, step), (sp, digest)),
+            GroupMessage::Lost { rank, after, well } => self.handle_lost(node, from, rank, Lost { after, well }),
             GroupMessage::Abort { fingerprint, error } => {
-                let ours = fingerprint == g.members.fingerprint;
-                let sound = !ours || g.members.names_members(&error);
+                let ours = fingerprint == self.members.fingerprint;
+                let sound = !ours || self.members.names_members(&error);
                 if ours {
                     // The group is of no use to its sender either way; who is to blame is taken from nobody outside.
                     let error = if sound { error } else { CollectiveError::Protocol(from) };
-                    self.break_group(handle, error, false);
+                    self.break_up(node, error, false);
                 }
                 sound
             }
             GroupMessage::Instance { instance, body } => {
-                self.handle_instance_message(handle, instance, (from, from_index), body, payload_len)
+                self.handle_instance_message(node, instance, (from, from_index), body, payload_len)
             }
-            GroupMessage::Transfer(transfer) => self.handle_transfer(handle, from, transfer, payload_len),
+            GroupMessage::Transfer(transfer) => self.handle_transfer(node, from, transfer, payload_len),
         };
-        self.run_steps(handle);
-        if !known {
-            self.out.violation(Some(from), "a message that cannot come now");
-        }
+        self.run_steps(node);
+        known
     }
 
     fn handle_instance_message(
         &mut self,
-        handle: GroupHandle,
+        node: &mut Node,
         instance: InstanceId,
         (from, from_index): (SpId, u32),
         body: InstanceMessage,
         payload_len: u32,
     ) -> bool {
-        let Some(g) = self.groups.get_mut(&handle) else { return false };
         match body {
-            InstanceMessage::Inquire => g.handle_inquiry(&mut self.out, instance, from),
-            InstanceMessage::Absent(ranks) => g.handle_absent(&mut self.out, instance, from, &ranks),
+            InstanceMessage::Inquire => self.handle_inquiry(&mut node.out, instance, from),
+            InstanceMessage::Absent(ranks) => self.handle_absent(&mut node.out, instance, from, &ranks),
             InstanceMessage::Ready { step, signature, rank } => {
-                self.handle_ready(handle, instance, (from_index, step), (signature, rank))
+                self.handle_ready(node, instance, (from_index, step), (signature, rank))
             }
-            InstanceMessage::Sizes { first, sizes } => self.handle_sizes(handle, instance, (from, first), &sizes),
-            InstanceMessage::AskSizes => self.with_collective(handle, instance, |collective, cx| {
+            InstanceMessage::Sizes { first, sizes } => self.handle_sizes(node, instance, (from, first), &sizes),
+            InstanceMessage::AskSizes => self.with_collective(node, instance, |collective, cx| {
                 collective.tell_sizes(cx, from);
                 true
             }),
-            InstanceMessage::Multicast(multicast) => self.with_collective(handle, instance, |collective, cx| {
+            InstanceMessage::Multicast(multicast) => self.with_collective(node, instance, |collective, cx| {
                 collective.handle_multicast(cx, from, &multicast, payload_len)
             }),
         }
     }
 
-    fn handle_create(&mut self, handle: GroupHandle, (from, step): (u32, u8), theirs: (SpId, u64)) -> bool {
-        let digest = self.config.digest();
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        if g.members.index_of(theirs.0).is_none() {
+    /// One more local rank asks; the last one brings the service process into the barrier.
+    fn join(&mut self, node: &mut Node, rank: Rank) -> Result<(), GroupError> {
+        self.asked.insert(rank);
+        match &mut self.state {
+            State::Creating { askers, .. } if askers.contains(&rank) => {
+                return Err(GroupError::Invalid("the rank has asked for it already"));
+            }
+            State::Creating { barrier, askers } => {
+                askers.push(rank);
+                if askers.len() == self.members.locals.len() {
+                    let mut steps = Vec::new();
+                    barrier.enter(&mut steps);
+                    self.send_create(node, steps);
+                }
+            }
+            State::Ready => {
+                node.out.events.push_back(Event::GroupReady { group: self.members.handle, rank, result: Ok(()) });
+            }
+            State::Broken(error) => {
+                self.left.insert(rank);
+                node.left.push(self.members.handle);
+                return Err(GroupError::Failed(error.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    fn send_create(&mut self, node: &mut Node, steps: Vec<(u32, u8)>) {
+        let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
+        let (sp, digest) = (node.id, node.config.digest());
+        for (to, step) in steps {
+            let body = GroupMessage::Create { step, sp, digest, fingerprint };
+            node.out.messages.push_back((self.members.sps[to as usize], Message::Group { group, body }));
+        }
+        if let State::Creating { barrier, askers } = &mut self.state
+            && barrier.done()
+        {
+            for rank in std::mem::take(askers) {
+                node.out.events.push_back(Event::GroupReady { group, rank, result: Ok(()) });
+            }
+            self.state = State::Ready;
+            self.mind_peers(node);
+        }
+    }
+
+    fn handle_create(&mut self, node: &mut Node, (from, step): (u32, u8), (sp, theirs): (SpId, u64)) -> bool {
+        if self.members.index_of(sp).is_none() {
             return false;
         }
-        if theirs.1 != digest {
-            let error =
-                CollectiveError::Configuration { a: self.id, a_digest: digest, b: theirs.0, b_digest: theirs.1 };
-            self.break_group(handle, error, true);
+        let digest = node.config.digest();
+        if theirs != digest {
+            let error = CollectiveError::Configuration { a: node.id, a_digest: digest, b: sp, b_digest: theirs };
+            self.break_up(node, error, true);
             return true;
         }
         let mut steps = Vec::new();
-        let known = match &mut g.state {
+        let known = match &mut self.state {
             State::Creating { barrier, .. } => barrier.handle(from, step, &mut steps),
             State::Broken(_) => true,
             State::Ready => false,
         };
-        self.send_create(handle, steps);
+        self.send_create(node, steps);
         known
     }
 
-    fn handle_lost(&mut self, handle: GroupHandle, from: SpId, rank: Rank, lost: Lost) -> bool {
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        if !g.members.has_rank(rank) || g.members.sp_of(rank) != from {
+    fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> bool {
+        if !self.members.has_rank(rank) || self.members.sp_of(rank) != from {
             return false;
         }
-        self.lose_rank(handle, rank, lost);
-        self.mind_peers(handle);
+        self.lose_rank(node, rank, lost);
+        self.mind_peers(node);
         true
     }
 
     /// Watches those on whom something depends once the group is made.
-    fn mind_peers(&mut self, handle: GroupHandle) {
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        let to_watch = g.to_watch();
-        let watched = match g.state {
+    fn mind_peers(&mut self, node: &mut Node) {
+        let to_watch = self.to_watch();
+        let watched = match self.state {
             State::Ready => to_watch,
-            State::Creating { .. } | State::Broken(_) => g.watched.intersection(&to_watch).copied().collect(),
+            State::Creating { .. } | State::Broken(_) => self.watched.intersection(&to_watch).copied().collect(),
         };
-        let watched_before = std::mem::replace(&mut g.watched, watched.clone());
-        let since = (self.out.now, self.config.heartbeat);
-        watched.difference(&watched_before).for_each(|sp| self.peers.watch(since, *sp, true));
-        watched_before.difference(&watched).for_each(|sp| self.peers.watch(since, *sp, false));
+        let watched_before = std::mem::replace(&mut self.watched, watched.clone());
+        let since = (node.out.now, node.config.heartbeat);
+        watched.difference(&watched_before).for_each(|sp| node.peers.watch(since, *sp, true));
+        watched_before.difference(&watched).for_each(|sp| node.peers.watch(since, *sp, false));
     }
 
     /// Instances after the last that `rank` took part in fail: they need it.
-    fn lose_rank(&mut self, handle: GroupHandle, rank: Rank, lost: Lost) {
+    fn lose_rank(&mut self, node: &mut Node, rank: Rank, lost: Lost) {
         let after = lost.after;
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        let at = g.members.of_rank[rank.0 as usize] as usize;
-        if g.lost.insert(rank, lost).is_none() {
-            g.staying[at] -= 1;
+        let at = self.members.of_rank[rank.0 as usize] as usize;
+        if self.lost.insert(rank, lost).is_none() {
+            self.staying[at] -= 1;
         }
-        g.last[at] = g.last[at].max(after);
-        let error = CollectiveError::RankLost(rank);
-        for (instance, c) in g.instances.range_mut((Bound::Excluded(after), Bound::Unbounded)) {
-            self.out.touch(handle, *instance);
-            c.fail(
-                &mut Context {
-                    config: &self.config,
-                    members: &mut g.members,
-                    out: &mut self.out,
-                    transfer: &mut g.transfer,
-                },
-                error.clone(),
-            );
-        }
-        let open: Vec<InstanceId> = g.instances.range(..=after).map(|(instance, _)| *instance).collect();
-        open.into_iter().for_each(|instance| self.compare_with_left(handle, instance));
-        self.with_tagged(handle, |tagged, cx| tagged.lose(cx, rank));
+        self.last[at] = self.last[at].max(after);
+        self.fail_instances(node, (Bound::Excluded(after), Bound::Unbounded), &CollectiveError::RankLost(rank));
+        let open: Vec<InstanceId> = self.instances.range(..=after).map(|(instance, _)| *instance).collect();
+        open.into_iter().for_each(|instance| self.compare_with_left(node, instance));
+        self.with_tagged(node, |tagged, cx| tagged.lose(cx, rank));
     }
 
-    pub(super) fn leave_group(&mut self, handle: GroupHandle, rank: Rank) {
-        let Some(g) = self.groups.get_mut(&handle) else { return };
-        let Some(local) = g.members.local(rank) else { return };
-        if !g.asked.contains(&rank) || !g.left.insert(rank) {
+    fn fail_instances(&mut self, node: &mut Node, which: impl RangeBounds<InstanceId>, error: &CollectiveError) {
+        let (mut cx, instances, _) = self.all((&node.config, &mut node.out));
+        for (id, instance) in instances.range_mut(which) {
+            cx.out.touch(cx.members.handle, *id);
+            instance.fail(&mut cx, error.clone());
+        }
+    }
+
+    /// A multicast batch of a collective that is noted to have one, and how fast it may go.
+    pub(super) fn next_batch(&mut self, node: &mut Node, instance: InstanceId) -> Option<(Pace, Batch)> {
+        let contention = node.out.contention;
+        let (mut cx, found) = self.parts((&node.config, &mut node.out), instance);
+        let collective = found.and_then(Instance::collective)?;
+        let pace = Pace::new(cx.config, collective.share(cx.members));
+        let pace = match contention {
+            Contention::None => pace,
+            Contention::Large | Contention::Small => pace.contended(cx.config),
+        };
+        Some((pace, collective.next_batch(&mut cx, pace.batch)?))
+    }
+
+    /// A multicast batch has left. None if nobody here can have sent it.
+    pub(super) fn handle_sent(&mut self, node: &mut Node, batch: SentBatch) -> Option<()> {
+        self.with_instance(node, batch.instance, |i, cx| {
+            i.collective()?.handle_sent(cx, batch.source, batch.run);
+            Some(())
+        })?
+    }
+
+    /// A local rank leaves.
+    fn leave(&mut self, node: &mut Node, rank: Rank) {
+        let Some(local) = self.members.local(rank) else { return };
+        if !self.asked.contains(&rank) || !self.left.insert(rank) {
             return;
         }
-        let first = g.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| i.0 - 1);
-        let after = InstanceId(first.unwrap_or(g.calls[local].0));
-        let creating = matches!(g.state, State::Creating { .. });
-        if let State::Creating { askers, .. } = &mut g.state {
-            askers.retain(|asker| *asker != rank);
-        }
-        let (well, others) = (!g.failed, g.members.others().collect::<Vec<SpId>>());
-        if creating {
-            self.break_group(handle, CollectiveError::RankLost(rank), true);
-        } else {
-            let body = match &g.state {
-                // Whoever has not heard yet why the group broke must not take the leaving for the reason.
-                State::Broken(error) => {
-                    GroupMessage::Abort { fingerprint: g.members.fingerprint, error: error.clone() }
-                }
-                State::Creating { .. } | State::Ready => GroupMessage::Lost { rank, after, well },
-            };
-            let message = Message::Group { group: handle, body };
-            self.out.messages.extend(others.into_iter().map(|sp| (sp, message.clone())));
-            self.lose_rank(handle, rank, Lost { after, well });
-        }
-        self.retire_if_left(handle);
+        let first = self.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| i.0 - 1);
+        let after = InstanceId(first.unwrap_or(self.calls[local].0));
+        let well = !self.failed;
+        let body = match &mut self.state {
+            State::Creating { askers, .. } => {
+                askers.retain(|asker| *asker != rank);
+                return self.break_up(node, CollectiveError::RankLost(rank), true);
+            }
+            // Whoever has not heard yet why the group broke must not take the leaving for the reason.
+            State::Broken(error) => GroupMessage::Abort { fingerprint: self.members.fingerprint, error: error.clone() },
+            State::Ready => GroupMessage::Lost { rank, after, well },
+        };
+        self.tell_others(node, body);
+        self.lose_rank(node, rank, Lost { after, well });
+        node.left.push(self.members.handle);
+    }
+
+    fn tell_others(&self, node: &mut Node, body: GroupMessage) {
+        let message = Message::Group { group: self.members.handle, body };
+        node.out.messages.extend(self.members.others().map(|sp| (sp, message.clone())));
     }
 
     /// Every collective of the group fails, those in flight and those to come.
-    pub(super) fn break_group(&mut self, handle: GroupHandle, error: CollectiveError, tell: bool) {
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        let askers = match &mut g.state {
+    pub(super) fn break_up(&mut self, node: &mut Node, error: CollectiveError, tell: bool) {
+        let askers = match &mut self.state {
             State::Broken(_) => return,
             State::Creating { askers, .. } => std::mem::take(askers),
             State::Ready => Vec::new(),
         };
-        g.state = State::Broken(error.clone());
+        let group = self.members.handle;
+        self.state = State::Broken(error.clone());
         for rank in askers {
             let result = if error.comes_of_a_call() {
                 // Somebody could call, so the group is made, though we have not heard it yet: the calls here will fail.
                 Ok(())
             } else {
-                g.left.insert(rank);
+                self.left.insert(rank);
                 Err(GroupError::Failed(error.clone()))
             };
-            self.out.events.push_back(Event::GroupReady { group: handle, rank, result });
+            node.out.events.push_back(Event::GroupReady { group, rank, result });
         }
-        for (instance, c) in &mut g.instances {
-            self.out.touch(handle, *instance);
-            c.fail(
-                &mut Context {
-                    config: &self.config,
-                    members: &mut g.members,
-                    out: &mut self.out,
-                    transfer: &mut g.transfer,
-                },
-                error.clone(),
-            );
-        }
-        g.failed |= g.tagged.in_flight() > 0;
-        g.tagged.fail_all(
-            &mut Context {
-                config: &self.config,
-                members: &mut g.members,
-                out: &mut self.out,
-                transfer: &mut g.transfer,
-            },
-            &error,
-        );
-        self.mind_turns(handle);
-        let g = self.groups.get_mut(&handle).expect("found above");
+        self.fail_instances(node, .., &error);
+        self.failed |= self.tagged.in_flight() > 0;
+        let (mut cx, _, tagged) = self.all((&node.config, &mut node.out));
+        tagged.fail_all(&mut cx, &error);
+        self.mind_turns(node);
         if tell {
-            let (group, fingerprint) = (handle, g.members.fingerprint);
-            let message = Message::Group { group, body: GroupMessage::Abort { fingerprint, error } };
-            self.out.messages.extend(g.members.others().map(|sp| (sp, message.clone())));
+            self.tell_others(node, GroupMessage::Abort { fingerprint: self.members.fingerprint, error });
         }
-        self.retire_if_left(handle);
+        node.left.push(group);
     }
 
     /// Clears away a collective that has ended.
-    pub(super) fn end_collective(&mut self, handle: GroupHandle, instance: InstanceId) {
-        let g = self.groups.get_mut(&handle).expect("a group outlives its collectives");
-        let i = g.instances.remove(&instance).expect("a collective ends once");
-        g.watches.remove(&instance);
-        self.out.step(handle, instance, Step::Ended);
+    pub(super) fn end_collective(&mut self, node: &mut Node, instance: InstanceId) {
+        let i = self.instances.remove(&instance).expect("a collective ends once");
+        self.watches.remove(&instance);
+        node.out.step(self.members.handle, instance, Step::Ended);
         assert!(i.ended(), "only what has ended is cleared away");
-        g.failed |= i.failed();
-        g.note_ended(instance);
+        self.failed |= i.failed();
+        self.note_ended(instance);
         let (rank, signature) = i.signature();
         if signature.kind.is_exchange() {
-            if g.exchanged.len() >= MAX_ENDED {
-                g.exchanged.pop_front();
+            if self.exchanged.len() >= MAX_ENDED {
+                self.exchanged.pop_front();
             }
-            g.exchanged.push_back((instance, rank, signature));
+            self.exchanged.push_back((instance, rank, signature));
         }
-        let someone_left = !g.lost.is_empty();
-        let opened = g.members.window_end + 1..=g.ended + WINDOW;
-        g.members.window_end = g.ended + WINDOW;
+        let someone_left = !self.lost.is_empty();
+        let opened = self.members.window_end + 1..=self.ended + WINDOW;
+        self.members.window_end = self.ended + WINDOW;
         for instance in opened {
-            self.with_instance_or_break(handle, InstanceId(instance), Instance::try_enter);
-            self.compare_with_left(handle, InstanceId(instance));
-        }
-        if !self.groups.contains_key(&handle) {
-            // Broken by what began, after all had left.
-            return;
+            self.with_instance_or_break(node, InstanceId(instance), Instance::try_enter);
+            self.compare_with_left(node, InstanceId(instance));
         }
         if someone_left {
-            self.mind_peers(handle);
+            self.mind_peers(node);
         }
-        self.retire_if_left(handle);
+        node.left.push(self.members.handle);
     }
 
-    fn retire_if_left(&mut self, handle: GroupHandle) {
-        let done = |g: &Group| g.left.len() == g.asked.len() && g.in_flight() == 0;
-        if self.groups.get(&handle).is_some_and(done) {
-            let g = self.groups.remove(&handle).expect("just found");
-            self.retire(handle, &g);
-        }
-    }
-
-    fn retire(&mut self, handle: GroupHandle, group: &Group) {
-        let members = &group.members;
-        if self.retired.len() >= MAX_RETIRED {
-            self.retired.pop_front();
-        }
-        self.retired.push_back(handle);
-        if let State::Broken(error) = &group.state
-            && group.asked.len() < members.locals.len()
-        {
-            if self.failed_groups.len() >= MAX_RETIRED {
-                self.failed_groups.pop_front();
-            }
-            let (fingerprint, error) = (members.fingerprint, error.clone());
-            self.failed_groups.push_back(FailedGroup { handle, fingerprint, error });
-        }
-        let since = (self.out.now, self.config.heartbeat);
-        group.watched.iter().for_each(|sp| self.peers.watch(since, *sp, false));
-        members.others().for_each(|sp| self.peers.count_group(self.out.now, sp, false));
-        for channel in &members.channels {
-            let users = self.channels.get_mut(channel).expect("joined with the group");
-            *users -= 1;
-            if *users == 0 {
-                self.channels.remove(channel);
-                self.out.events.push_back(Event::Leave(*channel));
-            }
-        }
+    /// Whether all local ranks that asked for it have left, and nothing is in flight.
+    fn is_left(&self) -> bool {
+        self.left.len() == self.asked.len() && self.in_flight() == 0
     }
 }

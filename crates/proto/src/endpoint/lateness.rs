@@ -7,12 +7,12 @@ use outboard_plan::Rank;
 
 use crate::error::CollectiveError;
 use crate::group::lateness::{Absentee, Absentees, DeadlineMissed, Found, Overdue, Turn};
-use crate::ids::{GroupHandle, InstanceId, Instant, SpId};
-use crate::interface::{Call, Event};
+use crate::ids::{InstanceId, Instant, SpId};
+use crate::interface::Event;
 use crate::outbox::Outbox;
 use crate::wire::{InstanceMessage, Message};
 
-use super::Endpoint;
+use super::Node;
 use super::groups::Group;
 
 impl Group {
@@ -27,7 +27,7 @@ impl Group {
         absent
     }
 
-    /// When [`Endpoint::watch_over`] is due.
+    /// When [`Group::watch_over`] is due.
     pub(super) fn watch_due(&self, instance: InstanceId) -> Option<Instant> {
         self.instance(instance).filter(|i| i.alive())?;
         self.watches.get(&instance)?.poll_timeout()
@@ -58,55 +58,43 @@ impl Group {
         }
         true
     }
-}
-
-impl Endpoint {
-    /// A rank has called, and may want an end in time.
-    pub(super) fn set_deadline(&mut self, call: &Call) {
-        let watch = self.groups.get_mut(&call.group).and_then(|g| g.watches.get_mut(&call.instance));
-        if let (Some(watch), Some(after)) = (watch, call.deadline) {
-            watch.set_deadline(self.out.now, after);
-        }
-    }
 
     /// Time has passed for a collective.
-    pub(super) fn watch_over(&mut self, group: GroupHandle, instance: InstanceId) {
-        let now = self.out.now;
+    pub(super) fn watch_over(&mut self, node: &mut Node, instance: InstanceId) {
+        let now = node.out.now;
         // Asked with nobody to answer, it is told at once: twice is enough.
         for _ in 0..2 {
-            let Some(g) = self.groups.get_mut(&group) else { return };
-            let Some(i) = g.instance(instance).filter(|i| i.alive()) else { return };
-            let wanted = g.members.locals.iter().any(|rank| i.in_flight(*rank));
-            match g.watches.get_mut(&instance).and_then(|watch| watch.handle_timeout(now, wanted)) {
+            let Some(i) = self.instance(instance).filter(|i| i.alive()) else { return };
+            let wanted = self.members.locals.iter().any(|rank| i.in_flight(*rank));
+            match self.watches.get_mut(&instance).and_then(|watch| watch.handle_timeout(now, wanted)) {
                 None => return,
                 Some(Turn::Ask) => {
-                    let others: BTreeSet<SpId> = g.members.others().collect();
-                    let message = Message::instance(group, instance, InstanceMessage::Inquire);
-                    self.out.messages.extend(others.iter().map(|sp| (*sp, message.clone())));
-                    let local = g.absent(instance);
-                    g.watches.get_mut(&instance).into_iter().for_each(|w| w.ask(now, others.clone(), local.clone()));
+                    let others: BTreeSet<SpId> = self.members.others().collect();
+                    let message = Message::instance(self.members.handle, instance, InstanceMessage::Inquire);
+                    node.out.messages.extend(others.iter().map(|sp| (*sp, message.clone())));
+                    let local = self.absent(instance);
+                    self.watches.get_mut(&instance).into_iter().for_each(|w| w.ask(now, others.clone(), local.clone()));
                 }
-                Some(Turn::Tell(found)) => return self.tell_overdue(group, instance, found),
+                Some(Turn::Tell(found)) => return self.tell_overdue(node, instance, found),
             }
         }
     }
 
-    fn tell_overdue(&mut self, group: GroupHandle, instance: InstanceId, found: Found) {
-        let Some(g) = self.groups.get(&group) else { return };
-        let Some(i) = g.instance(instance) else { return };
-        let flight = i.in_flight_now(self.out.now, &g.members, &g.transfer);
+    fn tell_overdue(&mut self, node: &mut Node, instance: InstanceId, found: Found) {
+        let Some(i) = self.instance(instance) else { return };
+        let flight = i.in_flight_now(node.out.now, &self.members, &self.transfer);
         let Found { missing, silent, deadline } = found;
         match deadline {
             Some(after) => {
                 let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
                 let (signature, awaited) = (flight.signature, flight.awaits.first().copied());
                 let missed = DeadlineMissed { instance, signature, after_ms, missing, awaited };
-                self.break_group(group, CollectiveError::Deadline(Box::new(missed)), true);
+                self.break_up(node, CollectiveError::Deadline(Box::new(missed)), true);
             }
             None => {
-                let lowest = |sp: &SpId| g.members.index_of(*sp).map(|at| g.members.lowest_rank(at));
+                let lowest = |sp: &SpId| self.members.index_of(*sp).map(|at| self.members.lowest_rank(at));
                 let silent: Vec<Rank> = silent.iter().filter_map(lowest).collect();
-                self.out.events.push_back(Event::Overdue(Box::new(Overdue { flight, missing, silent })));
+                node.out.events.push_back(Event::Overdue(Box::new(Overdue { flight, missing, silent })));
             }
         }
     }

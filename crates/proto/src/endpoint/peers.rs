@@ -20,11 +20,10 @@ use crate::instance::tagged::TAGGED;
 use crate::interface::{Event, MemRef, Payload, Region, Transmit};
 use crate::link::{Acked, Link, Owner, Received, Tag, Tagged};
 use crate::multicast::pacing::Quantum;
-use crate::transfer::Site;
 use crate::wire::{FrameHeader, GroupMessage, Message};
 
-use super::Endpoint;
 use super::deadlines::Deadlines;
+use super::{Endpoint, Node};
 
 /// Dead peers that are remembered.
 const MAX_LOST: usize = 4096;
@@ -362,7 +361,7 @@ impl Peers {
     }
 }
 
-impl Endpoint {
+impl Node {
     /// A group with `peer` is asked for.
     pub(super) fn meet_peer(&mut self, peer: SpId, address: &Arc<[u8]>) {
         let now = self.out.now;
@@ -388,38 +387,35 @@ impl Endpoint {
         let tag = ask.map(|(group, instance)| Tag { group, instance, what: Tagged::Nak, urgent: true });
         self.peers.push(self.out.now, to, (message, Payload::Empty), Acked { owner, tag });
     }
+}
 
+impl Endpoint {
     pub(super) fn time_peers(&mut self) {
-        for peer in self.peers.handle_timeout(self.out.now) {
+        for peer in self.node.peers.handle_timeout(self.node.out.now) {
             self.lose_peer(peer);
         }
     }
 
     /// A peer is dead: its groups are broken.
     pub(super) fn lose_peer(&mut self, peer: SpId) {
-        let connected = self.peers.lose(peer);
-        let hit: Vec<(GroupHandle, CollectiveError)> = self
-            .groups
-            .iter()
-            .filter_map(|(handle, g)| {
-                let rank = g.members.lowest_rank(g.members.index_of(peer)?);
-                Some((*handle, CollectiveError::PeerLost { sp: peer, rank }))
-            })
-            .collect();
-        for (handle, error) in hit {
-            self.break_group(handle, error, true);
+        let connected = self.node.peers.lose(peer);
+        for g in self.groups.values_mut() {
+            if let Some(at) = g.members.index_of(peer) {
+                let error = CollectiveError::PeerLost { sp: peer, rank: g.members.lowest_rank(at) };
+                g.break_up(&mut self.node, error, true);
+            }
         }
         self.early.remove(&peer);
         if connected {
-            self.out.events.push_back(Event::Disconnect { peer });
+            self.node.out.events.push_back(Event::Disconnect { peer });
         }
     }
 
     pub(super) fn poll_frame(&mut self, bare: bool) -> Option<Transmit> {
-        let frame = self.peers.poll_frame(self.out.now, bare)?;
+        let frame = self.node.peers.poll_frame(self.node.out.now, bare)?;
         if let Transmit::Frame { payload, .. } = &frame {
-            self.out.counters.frames += 1;
-            self.out.counters.control_frames += u64::from(payload.is_empty());
+            self.node.out.counters.frames += 1;
+            self.node.out.counters.control_frames += u64::from(payload.is_empty());
         }
         Some(frame)
     }
@@ -428,38 +424,38 @@ impl Endpoint {
     /// turn (MC-13): what comes meanwhile waits behind no more than that while the fabric is full. Called when all links have
     /// sent what they had.
     pub(super) fn fill_links(&mut self) {
-        let quantum = Quantum::new(&self.config, self.out.contention);
+        let quantum = Quantum::new(&self.node.config, self.node.out.contention);
         let mut targets = BTreeSet::new();
-        for group in self.turns.with_transfers() {
+        for group in self.node.turns.with_transfers() {
             targets.extend(self.groups.get(&group).into_iter().flat_map(|g| g.transfer.bulk_targets()));
         }
-        for (group, _) in self.turns.with_repairs() {
+        for (group, _) in self.node.turns.with_repairs() {
             targets.extend(self.groups.get(&group).map(|g| g.members.right()));
         }
         let links = targets.len();
         for to in targets {
-            let room = self.peers.change(to, |peer| {
-                peer.link.set_window(quantum.queued(&self.config, links, peer.link.least_round_trip()));
+            let room = self.node.peers.change(to, |peer| {
+                peer.link.set_window(quantum.queued(&self.node.config, links, peer.link.least_round_trip()));
                 (peer.address.is_some() && peer.link.has_room()).then_some(peer.served)
             });
             let Some(Some(served)) = room else { continue };
-            let next = self.turns.bulk_after(served).into_iter().find_map(|group| {
+            let next = self.node.turns.bulk_after(served).into_iter().find_map(|group| {
                 let g = self.groups.get_mut(&group)?;
-                let site = Site { config: &self.config, members: &g.members, out: &mut self.out };
-                let bulk = g.transfer.next_bulk(&site, to);
+                let (transfer, site) = g.transfer(&mut self.node);
+                let bulk = transfer.next_bulk(&site, to);
                 let repair = || {
-                    self.turns.repairs_of(group).find_map(|instance| {
-                        let (mut cx, found) = g.parts((&self.config, &mut self.out), instance);
+                    self.node.turns.repairs_of(group).find_map(|instance| {
+                        let (mut cx, found) = g.parts((&self.node.config, &mut self.node.out), instance);
                         found?.next_repair(&mut cx, to)
                     })
                 };
                 Some((group, bulk.or_else(repair)?))
             });
             let Some((group, bulk)) = next else { continue };
-            self.peers.serve(to, group);
+            self.node.peers.serve(to, group);
             let owner = owner_of(group, bulk.instance, &bulk.payload);
-            self.peers.push(self.out.now, to, (&bulk.message, bulk.payload), Acked { owner, tag: bulk.tag });
-            self.run_steps(group);
+            self.node.peers.push(self.node.out.now, to, (&bulk.message, bulk.payload), Acked { owner, tag: bulk.tag });
+            self.groups.get_mut(&group).into_iter().for_each(|g| g.run_steps(&mut self.node));
         }
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Members {
     pub(crate) sps: Vec<SpId>,
     /// Which of `sps` serves each rank.
     pub(crate) of_rank: Vec<u32>,
+    /// The lowest rank that each of `sps` serves.
+    lowest: Vec<Rank>,
     /// This service process among `sps`.
     pub(crate) me: u32,
     /// The ranks served here, ascending.
@@ -70,6 +72,8 @@ impl Members {
         let here = hosts.iter().find(|siblings| siblings.contains(&me)).map_or(1, Vec::len);
         let fewest = hosts.iter().map(Vec::len).min().unwrap_or(1);
         let of = |r: &Rank| of_rank[r.0 as usize] == my_number;
+        let mut lowest = vec![Rank(0); sps.len()];
+        (0..of_rank.len()).rev().for_each(|rank| lowest[of_rank[rank] as usize] = Rank(rank as u32));
         let locals = (0..of_rank.len() as u32).map(Rank).filter(of).collect();
         let channels = if sps.len() > 1 {
             (0..config.subgroups).map(|s| channel(spec.job, &sps, s)).collect()
@@ -82,6 +86,7 @@ impl Members {
             fingerprint: spec.fingerprint(),
             owner: 0,
             of_rank,
+            lowest,
             me: my_number,
             locals,
             reach: match (hosts.len(), here) {
@@ -122,8 +127,7 @@ impl Members {
 
     /// The lowest rank that `sp` serves.
     pub(crate) fn lowest_rank(&self, sp: u32) -> Rank {
-        let r = self.of_rank.iter().position(|s| *s == sp).expect("every service process serves a rank");
-        Rank(r as u32)
+        self.lowest[sp as usize]
     }
 
     /// Whether everybody whom the error names is in the group: what another service process says may be anything.
@@ -213,14 +217,16 @@ mod tests {
     }
 
     #[test]
-    fn sp_7_siblings_are_neighbours_in_the_ring_under_any_layout() {
-        let contiguous = members(&[(10, 1), (11, 1), (10, 1), (11, 1), (20, 2), (21, 2)], 20).expect("whole");
-        let strided = members(&[(10, 1), (20, 2), (11, 1), (21, 2)], 20).expect("whole");
+    fn sp_7_siblings_are_neighbours_in_the_ring_under_any_layout() -> Result<(), &'static str> {
+        let contiguous = members(&[(10, 1), (11, 1), (10, 1), (11, 1), (20, 2), (21, 2)], 20)?;
+        let strided = members(&[(10, 1), (20, 2), (11, 1), (21, 2)], 20)?;
         assert_eq!(ring(&contiguous), [10, 11, 20, 21]);
         assert_eq!(ring(&strided), [10, 11, 20, 21]);
         assert_eq!(strided.of_rank, [0, 2, 1, 3]);
         assert_eq!((strided.left(), strided.right()), (SpId(11), SpId(21)));
         assert_eq!(strided.locals, [Rank(1)]);
+        assert_eq!((0..4).map(|sp| strided.lowest_rank(sp).0).collect::<Vec<_>>(), [0, 2, 1, 3]);
+        Ok(())
     }
 
     #[test]

@@ -40,6 +40,7 @@ mod scratch;
 mod shares;
 
 pub(crate) use layout::Layout;
+pub(crate) use recovery::Batch;
 use scratch::Scratch;
 use shares::Shares;
 

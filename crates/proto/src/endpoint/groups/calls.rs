@@ -2,155 +2,175 @@
 //!
 //! What disagrees with what is known of an instance breaks the group. Never moves payload.
 
-use outboard_plan::{Extents, Rank, Span};
+use outboard_plan::{Extents, Rank};
 
-use super::State;
-use crate::endpoint::Endpoint;
+use super::{Group, State};
+use crate::endpoint::turns::Load;
+use crate::endpoint::{Endpoint, Node};
 use crate::error::CollectiveError;
 use crate::group::lateness::Watch;
-use crate::ids::{CallId, GroupHandle, InstanceId, SpId};
+use crate::ids::{CallId, InstanceId, SpId};
 use crate::instance::Instance;
 use crate::instance::tagged::TAGGED;
 use crate::instance::{Collective, Context};
-use crate::interface::{Call, Class, Moves, Pairs, Signature, Sizes, Step, sizes_digest};
+use crate::interface::{Call, Class, Moves, Pairs, Signature, Sizes, Step};
 use crate::outbox::Completion;
-use crate::transfer::{Owner, Site, StepOf};
+use crate::transfer::{Owner, StepOf};
 use crate::wire::{EarlyCts, Origin, Rts, TransferMessage};
 
 impl Endpoint {
+    pub(in crate::endpoint) fn route_call(&mut self, call: Call) {
+        let completion = Completion { call: call.id, group: call.group, instance: call.instance, rank: call.rank };
+        let tried = match self.groups.get_mut(&call.group) {
+            Some(g) => g.handle_call(&mut self.node, call),
+            None => Err(CollectiveError::Protocol(self.node.id)),
+        };
+        if let Err(error) = tried {
+            self.node.out.complete(completion, Err(error));
+        }
+    }
+
+    pub(in crate::endpoint) fn route_fault(&mut self, call: CallId, error: fn(Rank) -> CollectiveError) {
+        let found = self.groups.iter().find_map(|(h, g)| {
+            let mut alive = g.instances.iter().filter(|(_, c)| c.alive());
+            let message = || g.tagged.has_call(call).map(|rank| (*h, TAGGED, rank));
+            alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank))).or_else(message)
+        });
+        let ending = || self.node.out.ending(call).map(|ending| (ending.group, ending.instance, ending.rank));
+        // A call whose end has been told has no buffers any more.
+        let Some((handle, instance, rank)) = found.or_else(ending) else { return };
+        let error = error(rank);
+        self.node.out.fail_ending(handle, instance, &error);
+        if let Some(g) = self.groups.get_mut(&handle) {
+            g.failed = true;
+            g.break_up(&mut self.node, error, true);
+        }
+    }
+}
+
+impl Group {
+    /// A local rank calls. Fails when that cannot succeed.
+    fn handle_call(&mut self, node: &mut Node, call: Call) -> Result<(), CollectiveError> {
+        let tried = match call.signature.kind.class().moves {
+            Moves::Messages(_) => self.try_tagged_call(node, call),
+            Moves::ToAll | Moves::Blocks(_) | Moves::Combined(_) | Moves::Nothing => self.try_call(node, call),
+        };
+        self.failed |= tried.is_err();
+        tried
+    }
+
+    fn try_call(&mut self, node: &mut Node, call: Call) -> Result<(), CollectiveError> {
+        let protocol = CollectiveError::Protocol(node.id);
+        let Call { instance, signature, rank, .. } = call;
+        let local = self.members.local(rank).ok_or(protocol.clone())?;
+        let ranks = self.members.ranks();
+        if instance.0 != self.calls[local].0 + 1 || self.left.contains(&rank) || !sound(&call, ranks) {
+            return Err(protocol);
+        }
+        self.calls[local] = (instance.0, Some(signature));
+        if let Some(doom) = self.doom(instance) {
+            return Err(doom);
+        }
+        if matches!(self.state, State::Creating { .. }) {
+            return Err(protocol);
+        }
+        let sizes = call.blocks.as_ref().and_then(|blocks| signature.kind.extents(blocks));
+        self.know_instance(node, instance, signature, rank, sizes)?;
+        node.note_load(self.members.handle, instance, Load::of(&call, ranks));
+        if let (Some(watch), Some(after)) = (self.watches.get_mut(&instance), call.deadline) {
+            watch.set_deadline(node.out.now, after);
+        }
+        self.with_instance_or_break(node, instance, |i, cx| i.handle_call(cx, call));
+        self.compare_with_left(node, instance);
+        Ok(())
+    }
+
     /// Lets an instance handle something, if it is there still.
     pub(in crate::endpoint) fn with_instance<T>(
         &mut self,
-        group: GroupHandle,
+        node: &mut Node,
         id: InstanceId,
         f: impl FnOnce(&mut Instance, &mut Context<'_>) -> T,
     ) -> Option<T> {
-        let (mut cx, instance) = self.groups.get_mut(&group)?.parts((&self.config, &mut self.out), id);
+        let (mut cx, instance) = self.parts((&node.config, &mut node.out), id);
         let done = f(instance?, &mut cx);
-        self.run_steps(group);
+        self.run_steps(node);
         Some(done)
     }
 
     /// What has become of messages goes to the programs whose steps they are, until nothing more follows from it.
-    pub(in crate::endpoint) fn run_steps(&mut self, handle: GroupHandle) {
-        while let Some(g) = self.groups.get_mut(&handle)
-            && let Some((StepOf { owner, op }, result)) = g.transfer.poll_ended()
-        {
+    pub(in crate::endpoint) fn run_steps(&mut self, node: &mut Node) {
+        while let Some((StepOf { owner, op }, result)) = self.transfer.poll_ended() {
             if let Owner::Instance { instance, .. } = owner {
-                self.out.touch(handle, instance);
+                node.out.touch(self.members.handle, instance);
             }
-            let cx = &mut Context {
-                config: &self.config,
-                members: &mut g.members,
-                out: &mut self.out,
-                transfer: &mut g.transfer,
-            };
+            let (mut cx, instances, tagged) = self.all((&node.config, &mut node.out));
             let carried = match owner {
-                Owner::Call(call) => g.tagged.complete(cx, (call, op), result),
-                Owner::Instance { instance, local } => match g.instances.get_mut(&instance) {
-                    Some(i) => result.map(|()| i.complete(cx, local, op)),
+                Owner::Call(call) => tagged.complete(&mut cx, (call, op), result),
+                Owner::Instance { instance, local } => match instances.get_mut(&instance) {
+                    Some(i) => result.map(|()| i.complete(&mut cx, local, op)),
                     None => Ok(()),
                 },
             };
-            g.tagged.advance(cx);
+            tagged.advance(&mut cx);
             if let Err(error) = carried {
-                self.break_group(handle, error, true);
+                self.break_up(node, error, true);
             }
         }
-        if let Some(g) = self.groups.get_mut(&handle) {
-            let mut site = Site { config: &self.config, members: &g.members, out: &mut self.out };
-            g.transfer.settle(&mut site);
-            self.turns.note_transfer(handle, g.transfer.has_bulk());
-        }
-        self.mind_turns(handle);
+        let (transfer, mut site) = self.transfer(node);
+        transfer.settle(&mut site);
+        node.turns.note_transfer(self.members.handle, self.transfer.has_bulk());
+        self.mind_turns(node);
     }
 
     /// As [`Self::with_instance`], for what may show that the group cannot go on, which breaks it.
     pub(in crate::endpoint) fn with_instance_or_break(
         &mut self,
-        group: GroupHandle,
+        node: &mut Node,
         id: InstanceId,
         f: impl FnOnce(&mut Instance, &mut Context<'_>) -> Result<(), CollectiveError>,
     ) {
-        if let Some(Err(error)) = self.with_instance(group, id, f) {
-            self.break_group(group, error, true);
+        if let Some(Err(error)) = self.with_instance(node, id, f) {
+            self.break_up(node, error, true);
         }
-    }
-
-    pub(in crate::endpoint) fn route_call(&mut self, call: Call) {
-        let tried = match call.signature.kind.class().moves {
-            Moves::Messages(_) => self.try_tagged_call(&call),
-            Moves::ToAll | Moves::Blocks(_) | Moves::Combined(_) | Moves::Nothing => self.try_call(&call),
-        };
-        let Err(error) = tried else { return };
-        if let Some(g) = self.groups.get_mut(&call.group) {
-            g.failed = true;
-        }
-        let completion = Completion { call: call.id, group: call.group, instance: call.instance, rank: call.rank };
-        self.out.complete(completion, Err(error));
-    }
-
-    fn try_call(&mut self, call: &Call) -> Result<(), CollectiveError> {
-        let protocol = CollectiveError::Protocol(self.id);
-        let g = self.groups.get_mut(&call.group).ok_or(protocol.clone())?;
-        let local = g.members.local(call.rank).ok_or(protocol.clone())?;
-        let ranks = g.members.ranks();
-        if call.instance.0 != g.calls[local].0 + 1 || g.left.contains(&call.rank) || !sound(call, ranks) {
-            return Err(protocol);
-        }
-        g.calls[local] = (call.instance.0, Some(call.signature));
-        if let Some(doom) = g.doom(call.instance) {
-            return Err(doom);
-        }
-        if matches!(g.state, State::Creating { .. }) {
-            return Err(protocol);
-        }
-        self.know_instance(call.group, call.instance, call.signature, call.rank, extents_of(call))?;
-        self.note_load(call, ranks);
-        self.set_deadline(call);
-        let owned = call.clone();
-        self.with_instance_or_break(call.group, call.instance, |i, cx| i.handle_call(cx, owned));
-        self.compare_with_left(call.group, call.instance);
-        Ok(())
     }
 
     /// Makes the instance known, or compares its signature with what is known.
     pub(super) fn know_instance(
         &mut self,
-        group: GroupHandle,
+        node: &mut Node,
         instance: InstanceId,
         signature: Signature,
         rank: Rank,
         sizes: Option<Extents>,
     ) -> Result<(), CollectiveError> {
-        let g = self.groups.get_mut(&group).expect("the caller has found it");
-        if let Some(c) = g.instances.get(&instance) {
+        if let Some(c) = self.instances.get(&instance) {
             let (a_rank, a) = c.signature();
             if a == signature {
-                return sizes.map_or(Ok(()), |sizes| self.size_instance(group, instance, sizes));
+                return sizes.map_or(Ok(()), |sizes| self.size_instance(node, instance, sizes));
             }
             let error = CollectiveError::Mismatch { a_rank, a, b_rank: rank, b: signature };
-            self.break_group(group, error.clone(), true);
+            self.break_up(node, error.clone(), true);
             return Err(error);
         }
-        let (mut cx, _) = g.parts((&self.config, &mut self.out), instance);
+        let (mut cx, _) = self.parts((&node.config, &mut node.out), instance);
         match Instance::new(&mut cx, instance, signature, rank, sizes) {
             Ok(i) => {
-                g.instances.insert(instance, i);
-                g.watches.insert(instance, Watch::new(self.out.now, self.config.watchdog));
-                let someone_left = !g.lost.is_empty();
-                self.begin(group, instance);
-                self.out.step(group, instance, Step::Known(signature));
+                self.instances.insert(instance, i);
+                self.watches.insert(instance, Watch::new(node.out.now, node.config.watchdog));
+                let someone_left = !self.lost.is_empty();
+                node.begin(self.members.handle, instance);
+                node.out.step(self.members.handle, instance, Step::Known(signature));
                 if someone_left {
                     // Whoever has left may owe us something for it.
-                    self.mind_peers(group);
+                    self.mind_peers(node);
                 }
                 Ok(())
             }
             Err(what) => {
-                self.out.violation(None, what);
-                let error = CollectiveError::Protocol(self.id);
-                self.break_group(group, error.clone(), true);
+                node.out.violation(None, what);
+                let error = CollectiveError::Protocol(node.id);
+                self.break_up(node, error.clone(), true);
                 Err(error)
             }
         }
@@ -158,26 +178,25 @@ impl Endpoint {
 
     pub(super) fn handle_ready(
         &mut self,
-        handle: GroupHandle,
+        node: &mut Node,
         instance: InstanceId,
         (from, step): (u32, u8),
         (signature, rank): (Signature, Rank),
     ) -> bool {
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        if !g.members.has_rank(rank) || !g.may_open(instance) {
+        if !self.members.has_rank(rank) || !self.may_open(instance) {
             return false;
         }
-        if g.doom(instance).is_some() {
+        if self.doom(instance).is_some() {
             return true;
         }
-        if g.has_ended(instance) {
-            self.compare_with_ended(handle, instance, signature, rank);
+        if self.has_ended(instance) {
+            self.compare_with_ended(node, instance, signature, rank);
             return true;
         }
-        if self.know_instance(handle, instance, signature, rank, None).is_err() {
+        if self.know_instance(node, instance, signature, rank, None).is_err() {
             return true;
         }
-        let known = self.with_instance(handle, instance, |i, cx| match i {
+        let known = self.with_instance(node, instance, |i, cx| match i {
             Instance::Collective(c) if c.alive() => {
                 c.heard_of(cx, cx.out.now);
                 c.handle_ready(cx, from, step)
@@ -193,18 +212,17 @@ impl Endpoint {
     /// What is said of messages from rank to rank. False when it cannot be said now.
     pub(super) fn handle_transfer(
         &mut self,
-        handle: GroupHandle,
+        node: &mut Node,
         from: SpId,
         message: TransferMessage,
         payload_len: u32,
     ) -> bool {
         match &message {
             &TransferMessage::Offer { origin: Origin::Instance { instance, signature }, rank, .. } => {
-                return self.handle_offer(handle, instance, (from, signature, rank), message, payload_len);
+                return self.handle_offer(node, instance, (from, signature, rank), message, payload_len);
             }
             TransferMessage::Expected(fragment) => {
-                let Some(g) = self.groups.get(&handle) else { return false };
-                if g.has_ended(fragment.instance) || g.doom(fragment.instance).is_some() {
+                if self.has_ended(fragment.instance) || self.doom(fragment.instance).is_some() {
                     return true;
                 }
             }
@@ -213,14 +231,16 @@ impl Endpoint {
             | TransferMessage::Data(_)
             | TransferMessage::Done(_) => {}
         }
-        let Some(g) = self.groups.get_mut(&handle).filter(|g| g.broken().is_none()) else { return true };
+        if self.broken().is_some() {
+            return true;
+        }
         // What one call of a collective that has failed still has under way comes to nobody.
-        let failed = !g.lost.is_empty();
-        let mut site = Site { config: &self.config, members: &g.members, out: &mut self.out };
-        match g.transfer.handle(&mut site, from, message, payload_len) {
+        let failed = !self.lost.is_empty();
+        let (transfer, mut site) = self.transfer(node);
+        match transfer.handle(&mut site, from, message, payload_len) {
             Ok(sound) => sound || failed,
             Err(error) => {
-                self.break_group(handle, error, true);
+                self.break_up(node, error, true);
                 true
             }
         }
@@ -229,93 +249,71 @@ impl Endpoint {
     /// A rank has called what has no barrier: its blocks for ranks here, and what may come of theirs.
     fn handle_offer(
         &mut self,
-        handle: GroupHandle,
+        node: &mut Node,
         instance: InstanceId,
         (from, signature, rank): (SpId, Signature, Rank),
         offer: TransferMessage,
         payload_len: u32,
     ) -> bool {
-        let g = self.groups.get_mut(&handle).expect("the caller has found it");
-        if !g.members.has_rank(rank) || g.members.sp_of(rank) != from || !g.may_open(instance) {
+        if !self.members.has_rank(rank) || self.members.sp_of(rank) != from || !self.may_open(instance) {
             return false;
         }
-        if g.doom(instance).is_some() {
+        if self.doom(instance).is_some() {
             return true;
         }
-        if g.has_ended(instance) {
-            self.compare_with_ended(handle, instance, signature, rank);
+        if self.has_ended(instance) {
+            self.compare_with_ended(node, instance, signature, rank);
             if let Some(error) = unmet(&offer) {
-                self.break_group(handle, error, true);
+                self.break_up(node, error, true);
             }
             return true;
         }
-        if self.know_instance(handle, instance, signature, rank, None).is_err() {
+        if self.know_instance(node, instance, signature, rank, None).is_err() {
             return true;
         }
-        let offered = self.with_instance(handle, instance, |i, cx| match i.exchange() {
+        let offered = self.with_instance(node, instance, |i, cx| match i.exchange() {
             Some(e) if e.alive() => e.handle_offer(cx, from, offer, payload_len),
             Some(_) => Ok(true),
             // All choose alike whether there is anything to offer.
             None => Ok(!i.alive()),
         });
         offered.unwrap_or(Ok(true)).unwrap_or_else(|error| {
-            self.break_group(handle, error, true);
+            self.break_up(node, error, true);
             true
         })
     }
 
     /// Somebody calls an instance that has ended here: well, if it was the same. Only exchanges end without all ranks.
-    fn compare_with_ended(&mut self, handle: GroupHandle, instance: InstanceId, b: Signature, b_rank: Rank) {
-        let g = self.groups.get(&handle).expect("the caller has found it");
-        let ended = g.exchanged.iter().find(|(ended, ..)| *ended == instance);
+    fn compare_with_ended(&mut self, node: &mut Node, instance: InstanceId, b: Signature, b_rank: Rank) {
+        let ended = self.exchanged.iter().find(|(ended, ..)| *ended == instance);
         if let Some(&(_, a_rank, a)) = ended.filter(|(_, _, a)| *a != b) {
-            self.break_group(handle, CollectiveError::Mismatch { a_rank, a, b_rank, b }, true);
+            self.break_up(node, CollectiveError::Mismatch { a_rank, a, b_rank, b }, true);
         }
     }
 
     /// Lets a collective handle what only one with a barrier is sent. False when there can be none.
     pub(super) fn with_collective(
         &mut self,
-        handle: GroupHandle,
+        node: &mut Node,
         instance: InstanceId,
         f: impl FnOnce(&mut Collective, &mut Context<'_>) -> bool,
     ) -> bool {
-        let Some(g) = self.groups.get(&handle) else { return false };
-        if g.instance(instance).is_none_or(|i| !i.alive()) {
+        if self.instance(instance).is_none_or(|i| !i.alive()) {
             // Behind the barrier all concerned know the instance: what is not known any more has ended.
-            return g.has_ended(instance) || g.doom(instance).is_some();
+            return self.has_ended(instance) || self.doom(instance).is_some();
         }
-        self.with_instance(handle, instance, |i, cx| i.collective().is_some_and(|c| f(c, cx))).unwrap_or(false)
+        self.with_instance(node, instance, |i, cx| i.collective().is_some_and(|c| f(c, cx))).unwrap_or(false)
     }
 
     /// Whoever has left after its calls ended well is owed nothing and owes nothing: an exchange that still needs something of
     /// it disagrees with it.
-    pub(super) fn compare_with_left(&mut self, handle: GroupHandle, instance: InstanceId) {
-        let Some(g) = self.groups.get_mut(&handle) else { return };
-        if g.instances.get_mut(&instance).and_then(Instance::exchange).is_none_or(|e| !e.alive()) {
+    pub(super) fn compare_with_left(&mut self, node: &mut Node, instance: InstanceId) {
+        if self.instances.get_mut(&instance).and_then(Instance::exchange).is_none_or(|e| !e.alive()) {
             return;
         }
-        let mut left = g.lost.iter().filter(|(_, lost)| lost.well && lost.after >= instance).map(|(rank, _)| *rank);
-        if let Some(error) = left.find_map(|rank| g.transfer.unanswered(instance, rank)) {
-            self.break_group(handle, error, true);
-        }
-    }
-
-    pub(in crate::endpoint) fn route_fault(&mut self, call: CallId, error: fn(Rank) -> CollectiveError) {
-        let found = self.groups.iter().find_map(|(h, g)| {
-            let mut alive = g.instances.iter().filter(|(_, c)| c.alive());
-            let message = || g.tagged.has_call(call).map(|rank| (*h, TAGGED, rank));
-            alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank))).or_else(message)
-        });
-        let ending = || self.out.ending(call).map(|ending| (ending.group, ending.instance, ending.rank));
-        let Some((handle, instance, rank)) = found.or_else(ending) else { return };
-        let error = error(rank);
-        self.out.fail_ending(handle, instance, &error);
-        if let Some(g) = self.groups.get_mut(&handle) {
-            g.failed = true;
-        }
-        if self.groups.contains_key(&handle) {
-            self.break_group(handle, error, true);
+        let mut left = self.lost.iter().filter(|(_, lost)| lost.well && lost.after >= instance).map(|(rank, _)| *rank);
+        if let Some(error) = left.find_map(|rank| self.transfer.unanswered(instance, rank)) {
+            self.break_up(node, error, true);
         }
     }
 }
@@ -336,14 +334,6 @@ fn unmet(offer: &TransferMessage) -> Option<CollectiveError> {
         expected: cts.bytes,
     };
     ready.first().map(sent).or_else(|| early.first().map(expected))
-}
-
-/// The sizes that a call brings along.
-fn extents_of(call: &Call) -> Option<Extents> {
-    let blocks = call.signature.kind.sizes().and(call.blocks.as_ref())?;
-    let scattered = call.signature.kind.reduction().is_some();
-    let spans = if scattered { &blocks.send } else { &blocks.receive };
-    Extents::uneven(spans.iter().map(|span| span.len))
 }
 
 /// Whether the blocks of a call can be; those of calls without blocks of their own are as even as the signature.
@@ -371,21 +361,16 @@ fn sound(call: &Call, ranks: u32) -> bool {
                     Pairs::From(root) => root.0 < ranks && blocks.are_scattered(root, call.rank),
                 }
         }
-        (Moves::Combined(_), _, Some(blocks)) => agreed(&blocks.send, call, ranks),
+        (Moves::Combined(_), _, Some(blocks)) => {
+            blocks.send.len() == ranks as usize && call.signature.kind.agreed(blocks) == Some(call.signature)
+        }
         (Moves::ToAll, _, Some(blocks)) => {
-            agreed(&blocks.receive, call, ranks)
+            blocks.receive.len() == ranks as usize
+                && call.signature.kind.agreed(blocks) == Some(call.signature)
                 && blocks.receive.iter().chain(&blocks.send).all(|span| span.end().is_some())
                 && blocks.send.len() == 1
                 && blocks.send[0].len == blocks.receive[call.rank.0 as usize].len
         }
         (Moves::Nothing, _, Some(_)) => false,
     }
-}
-
-/// Whether the sizes of these, by rank, are those that the signature of `call` names.
-fn agreed(spans: &[Span], call: &Call, ranks: u32) -> bool {
-    let lengths = || spans.iter().map(|span| span.len);
-    spans.len() == ranks as usize
-        && Extents::uneven(lengths()).is_some_and(|extents| extents.total() == call.signature.bytes)
-        && call.signature.kind.sizes() == Some(sizes_digest(lengths()))
 }
