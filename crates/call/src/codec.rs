@@ -52,38 +52,6 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    /// A number of 8 bits.
-    ///
-    /// # Errors
-    /// As of [`Self::bytes`].
-    pub fn u8(&mut self) -> Result<u8, DecodeError> {
-        Ok(u8::from_le_bytes(self.array()?))
-    }
-
-    /// A number of 16 bits.
-    ///
-    /// # Errors
-    /// As of [`Self::bytes`].
-    pub fn u16(&mut self) -> Result<u16, DecodeError> {
-        Ok(u16::from_le_bytes(self.array()?))
-    }
-
-    /// A number of 32 bits.
-    ///
-    /// # Errors
-    /// As of [`Self::bytes`].
-    pub fn u32(&mut self) -> Result<u32, DecodeError> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    /// A number of 64 bits.
-    ///
-    /// # Errors
-    /// As of [`Self::bytes`].
-    pub fn u64(&mut self) -> Result<u64, DecodeError> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
     /// A text of at most `most` bytes, behind its length of 16 bits.
     ///
     /// # Errors
@@ -138,6 +106,30 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Numbers of each width, read and written.
+macro_rules! numbers {
+    ($($number:ident: $bits:literal),+) => {
+        impl Reader<'_> {
+            $(#[doc = concat!("A number of ", $bits, " bits.")]
+            ///
+            /// # Errors
+            /// As of [`Self::bytes`].
+            pub fn $number(&mut self) -> Result<$number, DecodeError> {
+                Ok($number::from_le_bytes(self.array()?))
+            })+
+        }
+
+        impl Writer<'_> {
+            $(#[doc = concat!("A number of ", $bits, " bits.")]
+            pub fn $number(&mut self, value: $number) -> &mut Self {
+                self.bytes(&value.to_le_bytes())
+            })+
+        }
+    };
+}
+
+numbers!(u8: "8", u16: "16", u32: "32", u64: "64");
+
 /// Appends fields to a message in the making.
 #[derive(Debug)]
 pub struct Writer<'a> {
@@ -154,26 +146,6 @@ impl<'a> Writer<'a> {
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.out.extend_from_slice(bytes);
         self
-    }
-
-    /// A number of 8 bits.
-    pub fn u8(&mut self, value: u8) -> &mut Self {
-        self.bytes(&[value])
-    }
-
-    /// A number of 16 bits.
-    pub fn u16(&mut self, value: u16) -> &mut Self {
-        self.bytes(&value.to_le_bytes())
-    }
-
-    /// A number of 32 bits.
-    pub fn u32(&mut self, value: u32) -> &mut Self {
-        self.bytes(&value.to_le_bytes())
-    }
-
-    /// A number of 64 bits.
-    pub fn u64(&mut self, value: u64) -> &mut Self {
-        self.bytes(&value.to_le_bytes())
     }
 
     /// As much of a text as `most` bytes hold, in whole characters, behind its length of 16 bits.

@@ -122,22 +122,6 @@ pub(crate) enum FrameError {
 }
 
 impl Frame<'_> {
-    fn kind(&self) -> u8 {
-        match self {
-            Frame::Greeting { .. } => 1,
-            Frame::Request(_) => 2,
-            Frame::CreateGroup { .. } => 3,
-            Frame::Handed(_) => 4,
-            Frame::Call { .. } => 5,
-            Frame::Unreadable { .. } => 6,
-            Frame::Data { .. } => 7,
-            Frame::Reply(_) => 8,
-            Frame::Complete { .. } => 9,
-            Frame::Refused { .. } => 10,
-            Frame::Record { .. } => 11,
-        }
-    }
-
     /// Appends the frame to `out`.
     ///
     /// # Panics
@@ -145,22 +129,26 @@ impl Frame<'_> {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         let mut w = Writer::new(out);
-        w.u32(0).u8(self.kind());
+        w.u32(0);
         match self {
             Frame::Greeting { pid, user, job, seat, key } => {
-                seat.encode(w.u32(MAGIC).u16(VERSION).u32(*pid).u32(*user).u64(*job));
+                seat.encode(w.u8(1).u32(MAGIC).u16(VERSION).u32(*pid).u32(*user).u64(*job));
                 w.bytes(&key[..key.len().min(TEXT_BYTES)])
             }
-            Frame::Request(bytes) | Frame::Handed(bytes) | Frame::Reply(bytes) => w.bytes(bytes),
-            Frame::CreateGroup { token, ranks, rank } => w.u64(*token).u32(*ranks).u32(*rank),
+            Frame::Request(bytes) => w.u8(2).bytes(bytes),
+            Frame::CreateGroup { token, ranks, rank } => w.u8(3).u64(*token).u32(*ranks).u32(*rank),
             Frame::Call { words, input, table, output } => {
-                words.iter().chain([input, table, output]).fold(&mut w, |w, word| w.u64(*word))
+                words.iter().chain([input, table, output]).fold(w.u8(5), |w, word| w.u64(*word))
             }
-            Frame::Unreadable { slot } => w.u32(*slot),
-            Frame::Data { slot, offset, bytes } => w.u32(*slot).u64(*offset).bytes(bytes),
-            Frame::Complete { slot, status } => w.u32(*slot).u32(status.code().cast_unsigned()),
-            Frame::Record { token, group, recording, bytes } => w.u64(*token).u64(*group).u32(*recording).u64(*bytes),
-            Frame::Refused { text } => w.text(text, TEXT_BYTES),
+            Frame::Handed(bytes) => w.u8(4).bytes(bytes),
+            Frame::Unreadable { slot } => w.u8(6).u32(*slot),
+            Frame::Data { slot, offset, bytes } => w.u8(7).u32(*slot).u64(*offset).bytes(bytes),
+            Frame::Reply(bytes) => w.u8(8).bytes(bytes),
+            Frame::Complete { slot, status } => w.u8(9).u32(*slot).u32(status.code().cast_unsigned()),
+            Frame::Refused { text } => w.u8(10).text(text, TEXT_BYTES),
+            Frame::Record { token, group, recording, bytes } => {
+                w.u8(11).u64(*token).u64(*group).u32(*recording).u64(*bytes)
+            }
         };
         let length = out.len() - start - LENGTH_BYTES;
         assert!(length <= MOST_BYTES, "a frame of {length} bytes");

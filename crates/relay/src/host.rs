@@ -27,8 +27,7 @@ use outboard_service::topology::{self, Place, Seat, Topology};
 use outboard_service::{Admission, NamedSocket, Process, Refused, Settings, StartError, pin, tell};
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request, Welcome};
-use outboard_shm::control::{LAYOUT_VERSION, ServiceSide};
-use outboard_shm::memory::MemfdRanges;
+use outboard_shm::control::ServiceSide;
 use outboard_shm::status::Status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::Mode;
@@ -43,6 +42,9 @@ use crate::wire::{Wire, WireError};
 
 /// How long a rank may take to say who it is, and the service process to answer.
 const GREETING_LIMIT: Duration = Duration::from_secs(20);
+/// The answer of a service process that does not keep to the protocol.
+const NONSENSE: &str = "it answers what was not asked";
+
 /// Where the service process is and who may attach here.
 #[derive(Debug)]
 struct Terms {
@@ -263,16 +265,7 @@ type Attached = (Session, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
 
 /// Finds out how the rank's memory is reached, and attaches it to the service process.
 fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &Terms) -> Result<Attached, Refused> {
-    if hello.layout_version != LAYOUT_VERSION {
-        let text = format!(
-            "the library shares memory in layout {}, the relay in layout {LAYOUT_VERSION}; install both from one release",
-            hello.layout_version
-        );
-        return Err(Refused { status: Status::Version, text });
-    }
-    let Process { pid, pidfd, memory, user, .. } = pin(channel, hello, descriptors, &terms.admission)?;
-    let ranges = MemfdRanges::bounded(terms.settings.memory_ranges, terms.settings.mapped_ranges);
-    let memory = memory.with_ranges(ranges);
+    let Process { pid, pidfd, memory, user, .. } = pin(channel, hello, descriptors, &terms.admission, &terms.settings)?;
     let unreachable = |why: &dyn std::fmt::Display| Refused {
         status: Status::NoService,
         text: format!("the service process at {} does not take ranks of this host: {why}", terms.service),
@@ -302,20 +295,8 @@ fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &T
     Ok((session, side, welcome, decoder, pidfd))
 }
 
-/// Why the service process does not take a rank.
-#[derive(Debug, thiserror::Error)]
-enum GreetError {
-    #[error(transparent)]
-    Wire(#[from] WireError),
-    #[error(transparent)]
-    Kernel(#[from] std::io::Error),
-    #[error("{0}")]
-    Refused(String),
-    #[error("it answers what was not asked")]
-    Nonsense,
-}
-
-fn greet(wire: &Wire, greeting: &Frame<'_>) -> Result<(Decoder, Welcome), GreetError> {
+/// The error says why the service process does not take a rank.
+fn greet(wire: &Wire, greeting: &Frame<'_>) -> Result<(Decoder, Welcome), Box<dyn std::error::Error>> {
     wire.send(greeting)?;
     wire.stream().set_read_timeout(Some(GREETING_LIMIT))?;
     let mut decoder = Decoder::default();
@@ -324,10 +305,10 @@ fn greet(wire: &Wire, greeting: &Frame<'_>) -> Result<(Decoder, Welcome), GreetE
             // The codec refuses a tier that only a rank of the same host can have, and this one is replaced.
             Some(Frame::Reply(bytes)) => match Reply::decode(bytes) {
                 Ok((_, Reply::Welcome(welcome))) => break welcome,
-                _ => return Err(GreetError::Nonsense),
+                _ => return Err(NONSENSE.into()),
             },
-            Some(Frame::Refused { text }) => return Err(GreetError::Refused(text.to_owned())),
-            Some(_) => return Err(GreetError::Nonsense),
+            Some(Frame::Refused { text }) => return Err(text.to_owned().into()),
+            Some(_) => return Err(NONSENSE.into()),
             None => wire.fill(&mut decoder)?,
         }
     };

@@ -17,9 +17,6 @@ use outboard_shm::entry::Entry;
 
 use crate::spans::Spans;
 
-/// Longest recording as it is encoded; the service process's own limit.
-pub(super) const MOST_BYTES: u64 = outboard_service::MOST_RECORDED;
-
 /// Group and number of a recording, as its rank names it.
 pub(super) type RecordingName = (u64, u32);
 

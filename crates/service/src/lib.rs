@@ -30,7 +30,7 @@ pub use conductor::tell;
 pub use daemon::{StartError, run};
 pub use memory::pieces::Pieces;
 pub use ranks::admission::Admission;
-pub use ranks::attach::{MOST_RECORDED, Process, Refused, pin, random, sealed};
+pub use ranks::attach::{MOST_RECORDED, Process, Refused, pin, random, register, sealed, sealed_recording};
 pub use ranks::docked::{DockedRank, DockedRanks};
 pub use ranks::offers;
 pub use ranks::quotas::Job;

@@ -52,14 +52,10 @@ impl Callback {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_op_create(
-    function: Option<OpFunction>,
-    element_bytes: usize,
-    context: *mut c_void,
-    op: *mut c_int,
-) -> c_int {
-    enter(|| {
+functions! {
+    extern "C" fn outboard_op_create(
+        function: Option<OpFunction>, element_bytes: usize, context: *mut c_void, op: *mut c_int
+    ) {
         place(op, "op")?;
         let function = function.ok_or_else(|| super::null("function"))?;
         let callback = Callback { function, context, element_bytes };
@@ -69,9 +65,8 @@ unsafe extern "C" fn outboard_op_create(
         own.last = own.last.checked_add(1).ok_or_else(exhausted)?;
         let number = own.last;
         own.by_number.insert(number, operator);
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(op, number, "op") }
-    })
+        store(op, number, "op")
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -14,9 +14,10 @@ use super::call::{Docked, Layout};
 use super::delivery::Shared;
 use super::{End, OWN_TOKENS, refused};
 use crate::frame::{Decoder, Frame};
-use crate::recording::{MOST_BYTES, Recorded, RecordingName, started};
+use crate::recording::{Recorded, RecordingName, started};
 use crate::shadow::{ShadowError, Taken};
 use crate::wire::WireError;
+use outboard_service::MOST_RECORDED;
 
 /// Serves an attached rank until it is over.
 pub(super) fn attached(channel: &Channel, shared: &Arc<Shared>, decoder: &mut Decoder) -> Result<(), End> {
@@ -108,7 +109,7 @@ impl Session<'_> {
                 self.hand(token, Request::CreateGroup { ranks, rank }, ranks as usize * OFFER_BYTES)
             }
             Frame::Record { token, group, recording, bytes } => {
-                let whole = usize::try_from(bytes).ok().filter(|_| (1..=MOST_BYTES).contains(&bytes));
+                let whole = usize::try_from(bytes).ok().filter(|_| (1..=MOST_RECORDED).contains(&bytes));
                 let Some(whole) = whole else { return refused("malformed relay frame: a recording that cannot be") };
                 self.hand(token, Request::Record { group, recording, bytes }, whole)
             }

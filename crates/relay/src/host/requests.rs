@@ -2,14 +2,14 @@
 
 use std::os::fd::OwnedFd;
 
-use outboard_service::sealed;
+use outboard_service::{Refused, register, sealed, sealed_recording};
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{ChannelError, OFFER_BYTES, Received, Reply, Request};
 use outboard_shm::status::Status;
 
 use super::relayed::{Gone, Relayed};
 use crate::frame::{DATA_BYTES, Frame};
-use crate::recording::{MOST_BYTES, Recorded, RecordingName};
+use crate::recording::{Recorded, RecordingName};
 use crate::session::Asked;
 
 impl Relayed {
@@ -33,13 +33,7 @@ impl Relayed {
         let local = match &message {
             Request::Hello(_) => Some(error(Status::Protocol, "this connection is attached already")),
             Request::RegisterMemory { address, bytes, .. } => {
-                let ranges = self.session.memory.ranges();
-                let memfd = descriptors.into_iter().next();
-                Some(match memfd.map(|memfd| ranges.register(*address, *bytes, memfd)) {
-                    Some(Ok(())) => Reply::Done,
-                    Some(Err(cause)) => error(Status::Argument, cause),
-                    None => error(Status::Argument, "the request has no descriptor"),
-                })
+                Some(register(&self.session.memory, descriptors, *address, *bytes).unwrap_or_else(Refused::reply))
             }
             Request::UnregisterMemory { address } => Some(match self.session.memory.ranges().unregister(*address) {
                 Ok(()) => Reply::Done,
@@ -121,11 +115,7 @@ impl Relayed {
 
     /// A recording crosses once; what its starts move follows from it on both sides (GP-5).
     fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: &[OwnedFd]) {
-        if bytes > MOST_BYTES {
-            let text = format!("a recording of {bytes} bytes exceeds the limit of {MOST_BYTES}; record less at once");
-            return self.session.answer(&self.channel, token, &error(Status::Resource, text));
-        }
-        let encoded = match sealed(descriptors, bytes as usize) {
+        let encoded = match sealed_recording(descriptors, bytes) {
             Ok(encoded) => encoded,
             Err(refused) => return self.session.answer(&self.channel, token, &refused.reply()),
         };

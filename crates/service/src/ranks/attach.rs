@@ -245,20 +245,12 @@ impl Desk<'_> {
         hello: &Hello,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(ServiceSide, Welcome, Process), Refused> {
-        if hello.layout_version != LAYOUT_VERSION {
-            let text = format!(
-                "the library shares memory in layout {}, the service process in layout {LAYOUT_VERSION}; install both from one release",
-                hello.layout_version
-            );
-            return refuse(Status::Version, text);
-        }
         if self.ranks.attached().count() >= self.host.settings.max_ranks as usize {
             let most = self.host.settings.max_ranks;
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
-        let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.admission)?;
-        let ranges = MemfdRanges::bounded(self.host.settings.memory_ranges, self.host.settings.mapped_ranges);
-        process.memory = process.memory.with_ranges(ranges);
+        let (channel, Host { admission, settings, .. }) = (self.ranks.connections[&id].channel(), self.host);
+        let mut process = pin(channel, hello, descriptors, admission, settings)?;
         if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
             // Its process here is ours; the connection alone tells of its end.
             (process.pid, process.pidfd, process.seat) = (pid, None, Some(seat));
@@ -361,12 +353,7 @@ impl Desk<'_> {
         (group, number): (u64, u32),
         bytes: u64,
     ) -> Result<Reply, Refused> {
-        if bytes > MOST_RECORDED {
-            let text =
-                format!("a recording of {bytes} bytes exceeds the limit of {MOST_RECORDED}; record less at once");
-            return refuse(Status::Resource, text);
-        }
-        let encoded = sealed(&descriptors, bytes as usize)?;
+        let encoded = sealed_recording(&descriptors, bytes)?;
         let recorded =
             RecordedMemory::decode(&encoded).map_err(|error| Refused::argument(format!("the recording is {error}")))?;
         let (handle, rank, recordings) = self.ranks.made(id, group).ok_or_else(|| no_group(group))?;
@@ -414,17 +401,8 @@ impl Desk<'_> {
         let job = self.attached(id)?.job;
         self.host.quotas.register(self.ranks.held_by(job), bytes)?;
         let rank = self.attached(id)?;
-        let memfd = descriptors.into_iter().next().ok_or_else(|| Refused::argument("the request has no descriptor"))?;
-        match rank.memory.ranges().register(address, bytes, memfd) {
-            Ok(()) => {
-                tracing::debug!(pid = rank.pid, address, bytes, "a rank shares memory");
-                Ok(Reply::Done)
-            }
-            Err(error @ RangeError::TooMany(_)) => refuse(Status::Resource, error),
-            Err(error @ (RangeError::Region(_) | RangeError::Range { .. } | RangeError::Unknown { .. })) => {
-                refuse(Status::Argument, error)
-            }
-        }
+        tracing::debug!(pid = rank.pid, address, bytes, "a rank shares memory");
+        register(&rank.memory, descriptors, address, bytes)
     }
 
     fn unregister(&mut self, id: ConnectionId, address: u64) -> Result<Reply, Refused> {
@@ -486,6 +464,31 @@ pub fn sealed(descriptors: &[OwnedFd], bytes: usize) -> Result<Vec<u8>, Refused>
     read_sealed(descriptor.as_fd(), bytes).map_err(Refused::argument)
 }
 
+/// As [`sealed`], of an encoded recording.
+///
+/// # Errors
+/// As of [`sealed`], and where it is too large.
+pub fn sealed_recording(descriptors: &[OwnedFd], bytes: u64) -> Result<Vec<u8>, Refused> {
+    if bytes > MOST_RECORDED {
+        let text = format!("a recording of {bytes} bytes exceeds the limit of {MOST_RECORDED}; record less at once");
+        return refuse(Status::Resource, text);
+    }
+    sealed(descriptors, bytes as usize)
+}
+
+/// Registers the range of a rank's memory that its request hands over.
+///
+/// # Errors
+/// The reply to a rank whose range cannot be.
+pub fn register(memory: &TieredMemory, descriptors: Vec<OwnedFd>, address: u64, bytes: u64) -> Result<Reply, Refused> {
+    let memfd = descriptors.into_iter().next().ok_or_else(|| Refused::argument("the request has no descriptor"))?;
+    match memory.ranges().register(address, bytes, memfd) {
+        Ok(()) => Ok(Reply::Done),
+        Err(error @ RangeError::TooMany(_)) => refuse(Status::Resource, error),
+        Err(error) => refuse(Status::Argument, error),
+    }
+}
+
 /// The process of a rank.
 #[derive(Debug)]
 pub struct Process {
@@ -501,7 +504,8 @@ pub struct Process {
     pub seat: Option<Seat>,
 }
 
-/// Finds out by the kernel's word who greets, pins the process and probes its memory.
+/// Finds out by the kernel's word who greets, pins the process and probes its memory, which may register as many ranges
+/// as the settings allow.
 ///
 /// # Errors
 /// The reply to a process that may not attach.
@@ -510,15 +514,26 @@ pub fn pin(
     hello: &Hello,
     descriptors: Vec<OwnedFd>,
     admission: &Admission,
+    settings: &Settings,
 ) -> Result<Process, Refused> {
+    if hello.layout_version != LAYOUT_VERSION {
+        let text = format!(
+            "the library shares memory in layout {}, the daemon in layout {LAYOUT_VERSION}; install both from one release",
+            hello.layout_version
+        );
+        return refuse(Status::Version, text);
+    }
+    let reached = |cross, pid| {
+        let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
+        let ranges = MemfdRanges::bounded(settings.memory_ranges, settings.mapped_ranges);
+        TieredMemory::proven(cross, descriptor(descriptors, pid), proof).with_ranges(ranges)
+    };
     let peer = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
     let user = peer.uid;
     admission.check(user).map_err(|text| Refused { status: Status::NoService, text })?;
-    let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
     let Some(pid) = peer.pid else {
         tracing::info!(pid = hello.pid, "a rank of another process namespace");
-        let memory = TieredMemory::proven(None, descriptor(descriptors, hello.pid), proof);
-        return Ok(Process { user, pid: hello.pid, pidfd: None, memory, seat: None });
+        return Ok(Process { user, pid: hello.pid, pidfd: None, memory: reached(None, hello.pid), seat: None });
     };
     let pinned = pidfd_open(pid, PidfdFlags::empty());
     let pidfd = pinned.map_err(|errno| kernel("pin the process", errno))?;
@@ -528,8 +543,7 @@ pub fn pin(
         return refuse(Status::NoService, "the process has ended");
     }
     let pid = pid.as_raw_nonzero().get().unsigned_abs();
-    let memory = TieredMemory::proven(Some(cross), descriptor(descriptors, pid), proof);
-    Ok(Process { user, pid, pidfd: Some(pidfd), memory, seat: None })
+    Ok(Process { user, pid, pidfd: Some(pidfd), memory: reached(Some(cross), pid), seat: None })
 }
 
 /// The memory that a rank has handed over, if it is memory.

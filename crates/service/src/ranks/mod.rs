@@ -53,6 +53,9 @@ const SUBMISSIONS: usize = 64;
 /// Number of a connection.
 pub(crate) type ConnectionId = u64;
 
+/// What a rank has recorded on a group, by number.
+pub(crate) type Recordings = BTreeMap<u32, Arc<Pieces>>;
+
 /// Where a rank stands with a group.
 #[derive(Debug)]
 pub(crate) enum Stage {
@@ -67,8 +70,8 @@ pub(crate) enum Stage {
         calls: u64,
         /// The same of calls of recordings and messages.
         tagged: u64,
-        /// What has been recorded, by number (GP-5).
-        recordings: BTreeMap<u32, Arc<Pieces>>,
+        /// What has been recorded (GP-5).
+        recordings: Recordings,
         /// Calls that have not ended.
         in_flight: u32,
     },
@@ -200,11 +203,7 @@ impl Ranks {
     }
 
     /// A membership of the rank that can be used: the group, the rank there and what it has recorded.
-    pub(crate) fn made(
-        &mut self,
-        id: ConnectionId,
-        group: u64,
-    ) -> Option<(GroupHandle, Rank, &mut BTreeMap<u32, Arc<Pieces>>)> {
+    pub(crate) fn made(&mut self, id: ConnectionId, group: u64) -> Option<(GroupHandle, Rank, &mut Recordings)> {
         match self.rank(id)?.groups.get_mut(&group)? {
             Membership { handle, rank, stage: Stage::Made { recordings, .. }, .. } => {
                 Some((*handle, *rank, recordings))

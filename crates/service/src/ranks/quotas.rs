@@ -40,22 +40,20 @@ struct Most {
 /// A job would hold more than it may.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the job's quota of {most} {what} on this host is used up ({held} held); release some, or raise {setting} of outboardd"
+    "the job's quota of {} {} on this host is used up ({held} held); release some, or raise {} of outboardd",
+    most.most, most.what, most.setting
 )]
 pub(crate) struct QuotaError {
-    what: &'static str,
-    setting: &'static str,
-    most: u64,
+    most: Most,
     held: u64,
 }
 
 impl Most {
     /// Whether `more` fit beside what is `held`.
     fn check(self, held: u64, more: u64) -> Result<(), QuotaError> {
-        let Most { what, setting, most } = self;
         match held.checked_add(more) {
-            Some(all) if all <= most => Ok(()),
-            Some(_) | None => Err(QuotaError { what, setting, most, held }),
+            Some(all) if all <= self.most => Ok(()),
+            Some(_) | None => Err(QuotaError { most: self, held }),
         }
     }
 }
