@@ -5,31 +5,29 @@
 
 #include "fake.h"
 
-int outboard_group_offloads_allgather(const outboard_group *group, uint64_t bytes_per_rank)
-{
-    (void)group;
-    return bytes_per_rank >= (uint64_t)setting("OUTBOARD_FAKE_MIN_BYTES", 1);
-}
-
-int outboard_group_offloads_broadcast(const outboard_group *group, uint64_t bytes)
-{
-    return outboard_group_offloads_allgather(group, bytes);
-}
-
-int outboard_group_offloads_allgatherv(const outboard_group *group, uint64_t total_bytes)
-{
-    return outboard_group_offloads_allgather(group, total_bytes);
-}
+/* Whether a call is offloaded by its bytes, and calls that always are. */
+#define OFFLOADS(name)                                                                                                 \
+    int outboard_group_offloads_##name(const outboard_group *group, uint64_t bytes)                                    \
+    {                                                                                                                  \
+        (void)group;                                                                                                   \
+        return bytes >= (uint64_t)setting("OUTBOARD_FAKE_MIN_BYTES", 1);                                               \
+    }
+#define ALWAYS_OFFLOADS(name)                                                                                          \
+    int outboard_group_offloads_##name(const outboard_group *group)                                                    \
+    {                                                                                                                  \
+        return group != NULL;                                                                                          \
+    }
+OFFLOADS(allgather)
+OFFLOADS(allgatherv)
+OFFLOADS(broadcast)
+OFFLOADS(gather)
+OFFLOADS(reduction)
+ALWAYS_OFFLOADS(alltoallv)
+ALWAYS_OFFLOADS(barrier)
 
 int outboard_group_offloads_alltoall(const outboard_group *group, uint64_t bytes_per_pair)
 {
     return outboard_group_offloads_allgather(group, bytes_per_pair * group->ranks);
-}
-
-int outboard_group_offloads_alltoallv(const outboard_group *group)
-{
-    (void)group;
-    return 1;
 }
 
 int outboard_ialltoallv(outboard_group *group, const void *send, const uint64_t *send_bytes,
@@ -91,11 +89,6 @@ int outboard_ialltoall(outboard_group *group, const void *send, void *receive, u
     return outboard_ialltoallv(group, send, even.bytes, even.offsets, receive, even.bytes, even.offsets, posted);
 }
 
-int outboard_group_offloads_gather(const outboard_group *group, uint64_t bytes_per_rank)
-{
-    return outboard_group_offloads_allgather(group, bytes_per_rank);
-}
-
 /* A gather or scatter is an exchange in which all but the root have one block. */
 int outboard_igatherv(outboard_group *group, const void *send, uint64_t send_bytes, void *receive,
                       const uint64_t *receive_bytes, const uint64_t *receive_offsets, uint32_t root,
@@ -155,17 +148,6 @@ int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uin
         sent[rank] = rank == root ? 0 : bytes;
     received[root] = group->rank == root ? 0 : bytes;
     return outboard_ialltoallv(group, buffer, sent, nowhere, buffer, received, nowhere, posted);
-}
-
-int outboard_group_offloads_barrier(const outboard_group *group)
-{
-    (void)group;
-    return 1;
-}
-
-int outboard_group_offloads_reduction(const outboard_group *group, uint64_t bytes)
-{
-    return outboard_group_offloads_allgather(group, bytes);
 }
 
 /* An exchange of nothing: everything in the fake waits for all. */

@@ -44,10 +44,15 @@ pub(super) enum Counts {
 impl Collective {
     /// What its algorithm is chosen as.
     pub(super) fn chosen_as(self) -> selection::Collective {
-        if self == Collective::Exscan {
+        if self.is_exclusive() {
             return selection::Collective::Scan;
         }
         self.name().parse().expect("plans are of collectives that algorithms are chosen for")
+    }
+
+    /// Whether a rank's own vector is no part of its result.
+    pub(super) fn is_exclusive(self) -> bool {
+        self == Collective::Exscan
     }
 
     /// What `--size` counts.

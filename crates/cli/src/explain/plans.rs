@@ -63,7 +63,7 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<Planned, CliError> {
     let arguments = Arguments {
         root,
         element_bytes,
-        exclusive: collective == Collective::Exscan,
+        exclusive: collective.is_exclusive(),
         ..Arguments::of(&topology, bytes.checked_mul(blocks).ok_or_else(|| too_large(ranks, bytes))?)
     };
     let programs = programs(choice, &arguments)?;

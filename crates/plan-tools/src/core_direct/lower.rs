@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use thiserror::Error;
 
 use super::queues::{self, Connection, PER_CONNECTION, Purpose, QueuePair};
-use super::{HostStep, Place, Protocol, Request, Task, Template};
+use super::{Action, HostStep, Place, Protocol, Request, Template};
 use crate::rounds::{Message, Rounds};
 use crate::verify::{At, VerifyError};
 use outboard_plan::{Buffer, Op, OpId, Program, Rank, Span};
@@ -142,7 +142,7 @@ impl<'a> Lowering<'a> {
 }
 
 /// Steps of the host before all messages, and those behind them.
-type HostSteps = (Vec<HostStep<Place>>, Vec<HostStep<Place>>);
+type HostSteps = (Vec<HostStep>, Vec<HostStep>);
 
 /// Tells copies and reductions that wait for no message from those that no message waits for.
 fn host_steps(program: &Program) -> Result<HostSteps, LowerError> {
@@ -240,7 +240,7 @@ struct Writer<'a> {
     program: &'a Program,
     protocol: Protocol,
     pairwise: bool,
-    tasks: Vec<Task<Place>>,
+    tasks: Vec<Request>,
     /// The round that is being written.
     round: u32,
     /// What the host copies out of eager buffers at the end.
@@ -255,8 +255,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn push(&mut self, request: Request<Place>) {
-        self.tasks.push(Task { round: self.round, request });
+    fn push(&mut self, on: QueuePair, action: Action) {
+        self.tasks.push(Request { round: self.round, on, action });
     }
 
     fn outgoing(&self, message: &Message, purpose: Purpose) -> QueuePair {
@@ -295,15 +295,14 @@ impl Writer<'_> {
         }
         if self.protocol == Protocol::Rendezvous {
             for message in &outgoing {
-                let on = self.outgoing(message, Purpose::ClearToSend);
-                self.push(Request::Receive { on, into: None });
+                self.push(self.outgoing(message, Purpose::ClearToSend), Action::Receive(None));
             }
         }
         for message in &outgoing {
             self.send(message);
         }
         for (on, count) in arriving {
-            self.push(Request::WaitReceived { on, count });
+            self.push(on, Action::WaitReceived(count));
         }
         Ok(())
     }
@@ -317,7 +316,7 @@ impl Writer<'_> {
         let count = u32::try_from(span.len.div_ceil(size).max(1)).map_err(|_| too_many())?;
         self.arrivals.slots = first.checked_add(count).ok_or_else(too_many)?;
         for (slot, part) in (first..).zip(parts(span, size)) {
-            self.push(Request::Receive { on, into: Some(Place::Next { slot }) });
+            self.push(on, Action::Receive(Some(Place::Next { slot })));
             if !part.is_empty() {
                 self.parts.push((Place::Arrived { slot, offset: 0, len: part.len }, part));
             }
@@ -332,11 +331,11 @@ impl Writer<'_> {
     fn receive_ready(&mut self, message: &Message) -> (QueuePair, u32) {
         let on = self.incoming(message, Purpose::Data);
         let into = Some(self.span(message.receive)).filter(|span| !span.is_empty()).map(Place::Memory);
-        self.push(Request::Receive { on, into });
-        self.push(Request::ReceiveEnable { on, count: 1 });
+        self.push(on, Action::Receive(into));
+        self.push(on, Action::ReceiveEnable(1));
         let ready = self.incoming(message, Purpose::ClearToSend);
-        self.push(Request::Send { on: ready, from: Vec::new() });
-        self.push(Request::SendEnable { on: ready, count: 1 });
+        self.push(ready, Action::Send(Vec::new()));
+        self.push(ready, Action::SendEnable(1));
         self.sent.entry(ready).or_default().0 += 1;
         (on, 1)
     }
@@ -355,16 +354,16 @@ impl Writer<'_> {
             }
             Protocol::Rendezvous => {
                 let ready = self.outgoing(message, Purpose::ClearToSend);
-                self.push(Request::WaitReceived { on: ready, count: 1 });
+                self.push(ready, Action::WaitReceived(1));
                 let whole = Some(span).filter(|span| !span.is_empty()).map(Place::Memory);
                 (self.outgoing(message, Purpose::Data), vec![whole.into_iter().collect()])
             }
         };
         let count = messages.len() as u32;
         for from in messages {
-            self.push(Request::Send { on, from });
+            self.push(on, Action::Send(from));
         }
-        self.push(Request::SendEnable { on, count });
+        self.push(on, Action::SendEnable(count));
         let sent = &mut self.sent.entry(on).or_default().0;
         *sent += count;
         self.sends.insert(message.send, (on, *sent));
@@ -390,7 +389,7 @@ impl Writer<'_> {
         let count = upto.saturating_sub(*waited);
         *waited += count;
         if count > 0 {
-            self.push(Request::WaitSent { on, count });
+            self.push(on, Action::WaitSent(count));
         }
     }
 

@@ -15,20 +15,18 @@
 //! called. For these, receives are posted one call ahead: once when the communicator is set up, then by each list for the
 //! call after.
 //!
-//! A [`Lowering`] makes a [`Template`] for each rank, which is kept (CD-3); a call fills it with addresses and sizes. Inside a
-//! round, all that a rank waits for is sent by ranks that wait for earlier rounds only (see [`crate::rounds`]), so that
+//! A [`Lowering`] makes a [`Template`] for each rank, which is kept (CD-3): its places become addresses only when a rank calls,
+//! and the template of a plan for blocks of 1 byte serves blocks of any size where the plan scales with them. Inside a round, all that a rank waits for is sent by ranks that wait for earlier rounds only (see [`crate::rounds`]), so that
 //! the strict order cannot deadlock.
 //!
 //! Invariants: a queue pair carries the messages between two ranks in one order on both ends; each message takes as many
 //! receives as sends; every completion is waited for by the end of the list. Copies and reductions are the host's work,
 //! before the list starts or behind its end, so a plan that forwards what it has combined has no list.
 
-mod fill;
 mod lower;
 mod print;
 mod queues;
 
-pub use fill::{Addresses, FillError, Filled, Region};
 pub use lower::{LowerError, Lowering};
 pub use print::TableLine;
 pub use queues::{Connection, Purpose, QueuePair, Serves};
@@ -40,7 +38,7 @@ use outboard_plan::{Rank, Span};
 pub enum Protocol {
     /// Into buffers that were posted before, from where the host copies when the collective is complete (CD-4).
     Eager {
-        /// Bytes of a buffer, in units of the plan (see [`Template::fill`]); a message takes as many buffers as it needs.
+        /// Bytes of a buffer, in units of the plan; a message takes as many buffers as it needs.
         buffer: u64,
     },
     /// Straight to their place, which the receiver declares ready by a clear-to-send (CD-5).
@@ -71,78 +69,50 @@ pub enum Place {
     },
 }
 
-/// A work request (CD-1); `P` is how memory is named: [`Place`] in a template, [`Region`] in a list that is run.
+/// A work request (CD-1).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Request<P> {
-    /// Takes one message from the queue pair.
-    Receive {
-        /// Where it comes from.
-        on: QueuePair,
-        /// Where it goes; nothing for a message without bytes.
-        into: Option<P>,
-    },
-    /// Sends one message.
-    Send {
-        /// Where it goes.
-        on: QueuePair,
-        /// What is gathered, in this order; nothing for a message without bytes.
-        from: Vec<P>,
-    },
-    /// Waits for messages that have arrived.
-    WaitReceived {
-        /// On which queue pair.
-        on: QueuePair,
-        /// How many more.
-        count: u32,
-    },
-    /// Waits for messages that were delivered.
-    WaitSent {
-        /// On which queue pair.
-        on: QueuePair,
-        /// How many more.
-        count: u32,
-    },
-    /// Lets sends run.
-    SendEnable {
-        /// Of which queue pair.
-        on: QueuePair,
-        /// How many more.
-        count: u32,
-    },
-    /// Lets receives take messages.
-    ReceiveEnable {
-        /// Of which queue pair.
-        on: QueuePair,
-        /// How many more.
-        count: u32,
-    },
+pub struct Request {
+    /// The round of the messages that it is about, from 0; the one behind the last for waits that end the list.
+    pub round: u32,
+    /// The queue pair whose queues and completions it is about.
+    pub on: QueuePair,
+    /// What the NIC is asked to do.
+    pub action: Action,
 }
 
-/// A request and the round of the messages that it is about.
+/// What a [`Request`] asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Task<P> {
-    /// The round, from 0; the one behind the last for waits that end the list.
-    pub round: u32,
-    /// What is posted.
-    pub request: Request<P>,
+pub enum Action {
+    /// To take one message into a place; there is none for a message without bytes.
+    Receive(Option<Place>),
+    /// To send one message, gathered from places in this order; there are none for a message without bytes.
+    Send(Vec<Place>),
+    /// To wait until so many more messages have arrived.
+    WaitReceived(u32),
+    /// To wait until so many more messages are delivered.
+    WaitSent(u32),
+    /// To let so many more sends run.
+    SendEnable(u32),
+    /// To let so many more receives take messages.
+    ReceiveEnable(u32),
 }
 
 /// What the host does itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum HostStep<P> {
+pub enum HostStep {
     /// Copies bytes.
     Copy {
         /// Source.
-        from: P,
+        from: Place,
         /// Destination, of the same length.
-        to: P,
+        to: Place,
     },
     /// Combines bytes, as [`outboard_plan::Op::Reduce`].
     Reduce {
         /// The operand that stays.
-        from: P,
+        from: Place,
         /// The operand that becomes the result.
-        into: P,
+        into: Place,
         /// `from` is the left operand.
         from_left: bool,
     },
@@ -156,11 +126,11 @@ pub struct Template {
     /// How messages find memory.
     pub protocol: Protocol,
     /// What the host does before it posts the list.
-    pub before: Vec<HostStep<Place>>,
+    pub before: Vec<HostStep>,
     /// The list, in the order of posting.
-    pub tasks: Vec<Task<Place>>,
+    pub tasks: Vec<Request>,
     /// What the host does when the last task is complete.
-    pub after: Vec<HostStep<Place>>,
+    pub after: Vec<HostStep>,
     /// Eager buffers that a call takes; there are twice as many, for this call and the next.
     pub slots: u32,
 }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::{HostStep, Place, Purpose, QueuePair, Request, Serves, Task, Template};
+use super::{Action, HostStep, Place, Purpose, QueuePair, Request, Serves, Template};
 use outboard_plan::Rank;
 
 /// A line of the tables of the paper.
@@ -37,22 +37,15 @@ impl fmt::Display for TableLine {
 }
 
 impl TableLine {
-    fn of(request: &Request<Place>) -> Option<TableLine> {
-        let peer = |on: &QueuePair| (on.connection.peer, on.purpose);
-        match request {
-            Request::Receive { on, .. } => Some(match peer(on) {
-                (peer, Purpose::ClearToSend) => TableLine::ReceiveClearToSend(peer),
-                (peer, Purpose::Eager | Purpose::Data) => TableLine::Receive(peer),
-            }),
-            Request::Send { on, .. } => match peer(on) {
-                (_, Purpose::ClearToSend) => None,
-                (peer, Purpose::Eager | Purpose::Data) => Some(TableLine::Send(peer)),
-            },
-            Request::WaitReceived { on, count } => Some(match peer(on) {
-                (peer, Purpose::ClearToSend) => TableLine::WaitClearToSend(*count, peer),
-                (peer, Purpose::Eager | Purpose::Data) => TableLine::Wait(*count, peer),
-            }),
-            Request::WaitSent { .. } | Request::SendEnable { .. } | Request::ReceiveEnable { .. } => None,
+    fn of(request: &Request) -> Option<TableLine> {
+        let (peer, ready) = (request.on.connection.peer, request.on.purpose == Purpose::ClearToSend);
+        match request.action {
+            Action::Receive(_) if ready => Some(TableLine::ReceiveClearToSend(peer)),
+            Action::Receive(_) => Some(TableLine::Receive(peer)),
+            Action::Send(_) => (!ready).then_some(TableLine::Send(peer)),
+            Action::WaitReceived(count) if ready => Some(TableLine::WaitClearToSend(count, peer)),
+            Action::WaitReceived(count) => Some(TableLine::Wait(count, peer)),
+            Action::WaitSent(_) | Action::SendEnable(_) | Action::ReceiveEnable(_) => None,
         }
     }
 
@@ -73,10 +66,11 @@ impl Template {
     #[must_use]
     pub fn table(&self) -> Vec<Vec<TableLine>> {
         let mut rounds: Vec<Vec<TableLine>> = Vec::new();
-        for Task { round, request } in &self.tasks {
+        for request in &self.tasks {
             if let Some(line) = TableLine::of(request) {
-                rounds.resize(rounds.len().max(*round as usize + 1), Vec::new());
-                rounds[*round as usize].push(line);
+                let round = request.round as usize;
+                rounds.resize(rounds.len().max(round + 1), Vec::new());
+                rounds[round].push(line);
             }
         }
         rounds.iter_mut().for_each(|round| round.sort_by_key(TableLine::place));
@@ -110,25 +104,26 @@ impl fmt::Display for Place {
     }
 }
 
-impl<P: fmt::Display> fmt::Display for Request<P> {
+impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Request::Receive { on, into: None } => write!(f, "receive on {on}"),
-            Request::Receive { on, into: Some(into) } => write!(f, "receive on {on} into {into}"),
-            Request::Send { on, from } => {
+        let on = self.on;
+        match &self.action {
+            Action::Receive(None) => write!(f, "receive on {on}"),
+            Action::Receive(Some(into)) => write!(f, "receive on {on} into {into}"),
+            Action::Send(from) => {
                 write!(f, "send on {on}")?;
                 let joint = |i| if i == 0 { " from" } else { " and" };
                 from.iter().enumerate().try_for_each(|(i, piece)| write!(f, "{} {piece}", joint(i)))
             }
-            Request::WaitReceived { on, count } => write!(f, "wait for {count} received on {on}"),
-            Request::WaitSent { on, count } => write!(f, "wait for {count} sent on {on}"),
-            Request::SendEnable { on, count } => write!(f, "enable {count} to send on {on}"),
-            Request::ReceiveEnable { on, count } => write!(f, "enable {count} to receive on {on}"),
+            Action::WaitReceived(count) => write!(f, "wait for {count} received on {on}"),
+            Action::WaitSent(count) => write!(f, "wait for {count} sent on {on}"),
+            Action::SendEnable(count) => write!(f, "enable {count} to send on {on}"),
+            Action::ReceiveEnable(count) => write!(f, "enable {count} to receive on {on}"),
         }
     }
 }
 
-impl<P: fmt::Display> fmt::Display for HostStep<P> {
+impl fmt::Display for HostStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             HostStep::Copy { from, to } => write!(f, "copy {from} to {to}"),
@@ -149,7 +144,7 @@ impl fmt::Display for Template {
             if round.replace(task.round) != Some(task.round) {
                 writeln!(f, "  round {}", task.round)?;
             }
-            writeln!(f, "    {}", task.request)?;
+            writeln!(f, "    {task}")?;
         }
         for step in &self.after {
             writeln!(f, "  host: {step}")?;

@@ -8,9 +8,7 @@ mod support;
 use outboard_plan::selection::{Choice, Collective};
 use outboard_plan::{Arguments, Extents, Program, ProgramBuilder, Rank, Span, Topology};
 use outboard_plan_tools::contract;
-use outboard_plan_tools::core_direct::{
-    Addresses, FillError, HostStep, LowerError, Lowering, Place, Protocol, Region, Request, Template,
-};
+use outboard_plan_tools::core_direct::{Action, HostStep, LowerError, Lowering, Place, Protocol, Template};
 use proptest::prelude::*;
 use proptest::sample::select;
 use support::{choice, group};
@@ -116,8 +114,8 @@ fn eager_messages_are_passed_on_from_their_buffers() {
     let sent: Vec<&Vec<Place>> = template
         .tasks
         .iter()
-        .filter_map(|task| match &task.request {
-            Request::Send { from, .. } if task.round == 1 => Some(from),
+        .filter_map(|task| match &task.action {
+            Action::Send(from) if task.round == 1 => Some(from),
             _ => None,
         })
         .collect();
@@ -143,51 +141,19 @@ fn queue_pairs_per_rank_are_as_in_the_paper() {
     assert_eq!(count("bruck:ports=3", 16), 2 * 3 * 6);
 }
 
-fn addresses(unit: u64, buffer: u64) -> Addresses {
-    Addresses { unit, input: 1 << 20, output: 2 << 20, scratch: 3 << 20, arrived: 4 << 20, next: 5 << 20, buffer }
-}
-
 /// CD-3: one template serves blocks of every size.
 #[test]
-fn a_template_of_one_byte_blocks_is_filled_with_any_size() {
+fn a_template_of_one_byte_blocks_moves_blocks_of_any_size() {
+    let topology = Topology::flat(16);
+    let arguments = Arguments::of(&topology, 1);
     for algorithm in [STANDARD_EXCHANGE, BRUCK, RING, "standard-exchange:ports=3"] {
-        for bytes in [1, 7, 4096] {
-            for (small, large) in [
-                (Protocol::Eager { buffer: 1 }, Protocol::Eager { buffer: bytes }),
-                (Protocol::Rendezvous, Protocol::Rendezvous),
-            ] {
-                let kept = templates(&allgather(algorithm, 16, 1), small);
-                let fresh = templates(&allgather(algorithm, 16, bytes), large);
-                for (kept, fresh) in kept.iter().zip(&fresh) {
-                    let filled = kept.fill(&addresses(bytes, bytes)).unwrap();
-                    assert_eq!(filled, fresh.fill(&addresses(1, bytes)).unwrap());
-                }
+        let algorithm = choice(Collective::Allgather, algorithm);
+        for protocol in [Protocol::Eager { buffer: 1 }, Protocol::Rendezvous] {
+            for unit in [1, 7, 4096] {
+                run_scaled(algorithm, &arguments, unit, protocol, 3, &[5, 0, 11]);
             }
         }
     }
-}
-
-#[test]
-fn calls_that_do_not_fit_a_template_are_refused() {
-    let template = &templates(&allgather(RING, 3, 1), Protocol::Eager { buffer: 1 })[0];
-    let refused = template.fill(&addresses(4097, 4096)).unwrap_err();
-    assert_eq!(refused, FillError::Buffer { needed: 4097, buffer: 4096 });
-    let huge = template.fill(&Addresses { output: u64::MAX - 2, ..addresses(1, 1) }).unwrap_err();
-    assert_eq!(huge, FillError::Address { address: u64::MAX - 2, bytes: 3 });
-    // What is sent goes from where the caller has it, what arrives into the buffers of the next call.
-    let filled = template.fill(&addresses(100, 4096)).unwrap();
-    let regions: Vec<&Region> = filled
-        .tasks
-        .iter()
-        .filter_map(|task| match &task.request {
-            Request::Receive { into, .. } => into.as_ref(),
-            Request::Send { from, .. } => from.first(),
-            _ => None,
-        })
-        .collect();
-    let (next, arrived) = (5 << 20, 4 << 20);
-    let expected = [(next, 4096), (1 << 20, 100), (next + 4096, 4096), (arrived, 100)];
-    assert_eq!(regions, expected.map(|(address, bytes)| Region { address, bytes }).iter().collect::<Vec<_>>());
 }
 
 #[test]
@@ -225,9 +191,14 @@ fn plans_that_a_nic_cannot_carry_on_are_refused_by_step() {
 /// Runs the lists of a plan on the model of the NIC. Several calls in a row are of a collective that nobody leaves before
 /// all have come, since others let ranks run ahead of their peers' buffers.
 fn run(choice: Choice, arguments: &Arguments<'_>, protocol: Protocol, calls: u32, choices: &[usize]) {
+    run_scaled(choice, arguments, 1, protocol, calls, choices);
+}
+
+/// The same with `unit` bytes for each byte of the plan.
+fn run_scaled(choice: Choice, arguments: &Arguments<'_>, unit: u64, protocol: Protocol, calls: u32, choices: &[usize]) {
     let programs = group(choice, arguments);
     let contract = |rank| contract(choice, arguments, rank).unwrap();
-    nic::Group::new(&programs, templates(&programs, protocol), calls > 1, contract).run(calls, choices);
+    nic::Group::new(&programs, templates(&programs, protocol), unit, calls > 1, contract).run(calls, choices);
 }
 
 fn protocols() -> impl Strategy<Value = Protocol> {

@@ -1,25 +1,49 @@
 //! A model of triggered NICs, just enough to run task lists of a whole group and to notice what is wrong with them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
-use outboard_plan::{Buffer, Program, Rank, Span};
+use outboard_plan::{Buffer, Program, Rank};
 use outboard_plan_tools::core_direct::{
-    Addresses, Filled, HostStep, Protocol, Purpose, QueuePair, Region, Request, Serves, Task, Template,
+    Action, HostStep, Place, Protocol, Purpose, QueuePair, Request, Serves, Template,
 };
 use outboard_plan_tools::{Contract, Contributors};
 
-/// Where the five parts of a rank's memory start.
+/// Where the parts of a rank's memory start, in units of the plan: input, output and scratch, then eager buffers.
 struct Layout {
-    input: u64,
     output: u64,
     scratch: u64,
     eager: [u64; 2],
+    /// Of an eager buffer.
+    buffer: u64,
+    /// Bytes that a byte of the plan stands for.
+    unit: u64,
+}
+
+impl Layout {
+    /// The bytes of a place, as a list of call number `call` means it.
+    fn region(&self, place: Place, call: u32) -> Range<usize> {
+        let eager = |call: u32, slot: u32| self.eager[call as usize % 2] + u64::from(slot) * self.buffer;
+        let (start, len) = match place {
+            Place::Memory(span) => {
+                let base = match span.buffer {
+                    Buffer::Input => 0,
+                    Buffer::Output => self.output,
+                    Buffer::Scratch => self.scratch,
+                };
+                (base + span.offset, span.len)
+            }
+            Place::Arrived { slot, offset, len } => (eager(call, slot) + offset, len),
+            Place::Next { slot } => (eager(call.wrapping_add(1), slot), self.buffer),
+        };
+        (start * self.unit) as usize..((start + len) * self.unit) as usize
+    }
 }
 
 /// A receive queue.
 #[derive(Default)]
 struct Receives {
-    posted: VecDeque<Option<Region>>,
+    posted: VecDeque<Range<usize>>,
     enabled: u32,
 }
 
@@ -29,14 +53,14 @@ struct Member {
     contract: Contract,
     layout: Layout,
     memory: Vec<u8>,
-    sends: BTreeMap<QueuePair, VecDeque<Vec<Region>>>,
+    sends: BTreeMap<QueuePair, VecDeque<Vec<Range<usize>>>>,
     send_enabled: BTreeMap<QueuePair, u32>,
     receives: BTreeMap<QueuePair, Receives>,
     received: BTreeMap<QueuePair, u32>,
     sent: BTreeMap<QueuePair, u32>,
-    management: VecDeque<Request<Region>>,
-    /// The call that runs, and what the host does when it ends.
-    running: Option<Vec<HostStep<Region>>>,
+    management: VecDeque<(QueuePair, Action)>,
+    /// A call runs.
+    running: bool,
     calls: u32,
 }
 
@@ -48,16 +72,16 @@ fn content(call: u32, rank: Rank, at: u64) -> u8 {
 /// A group of ranks with templates of one plan.
 pub(crate) struct Group {
     members: Vec<Member>,
-    buffer: u64,
     /// Whether nobody may leave a call before all have come.
     together: bool,
 }
 
 impl Group {
-    /// Ranks with these programs, lists and promises; see `together`.
+    /// Ranks with these programs, lists and promises, which move `unit` bytes for each byte of the plan.
     pub(crate) fn new(
         programs: &[Program],
         templates: Vec<Template>,
+        unit: u64,
         together: bool,
         contract: impl Fn(Rank) -> Contract,
     ) -> Group {
@@ -72,8 +96,8 @@ impl Group {
             let set = u64::from(template.slots) * buffer;
             let mut member = Member {
                 contract: contract(program.rank),
-                layout: Layout { input: 0, output, scratch, eager: [eager, eager + set] },
-                memory: vec![0; (eager + 2 * set) as usize],
+                layout: Layout { output, scratch, eager: [eager, eager + set], buffer, unit },
+                memory: vec![0; ((eager + 2 * set) * unit) as usize],
                 template,
                 sends: BTreeMap::new(),
                 send_enabled: BTreeMap::new(),
@@ -81,19 +105,18 @@ impl Group {
                 received: BTreeMap::new(),
                 sent: BTreeMap::new(),
                 management: VecDeque::new(),
-                running: None,
+                running: false,
                 calls: 0,
             };
             // Set-up posts what may arrive before the first call, into the buffers of the first call.
-            let list = member.fill(u32::MAX, buffer);
-            for Task { request, .. } in list.tasks {
-                if matches!(request, Request::Receive { on, .. } if on.purpose != Purpose::Data) {
-                    member.post(request);
+            for request in member.template.tasks.clone() {
+                if matches!(request.action, Action::Receive(_)) && request.on.purpose != Purpose::Data {
+                    member.post(request, u32::MAX);
                 }
             }
             member
         };
-        Group { members: programs.iter().zip(templates).map(member).collect(), buffer, together }
+        Group { members: programs.iter().zip(templates).map(member).collect(), together }
     }
 
     /// Runs `calls` calls on every rank; `choices` say who goes on next, again and again.
@@ -108,7 +131,7 @@ impl Group {
         }
         for (rank, member) in self.members.iter().enumerate() {
             assert_eq!(member.calls, calls, "rank {rank} waits for ever, with {:?} next", member.management.front());
-            assert!(member.running.is_none());
+            assert!(!member.running);
             let leftover = member.received.values().chain(member.sent.values()).sum::<u32>();
             assert_eq!(leftover, 0, "rank {rank} leaves completions");
             assert!(member.sends.values().all(VecDeque::is_empty));
@@ -117,10 +140,9 @@ impl Group {
 
     /// One thing that `rank` can do; whether there was one.
     fn go_on(&mut self, rank: usize, calls: u32) -> bool {
-        let buffer = self.buffer;
         let member = &mut self.members[rank];
-        if member.running.is_none() && member.calls < calls {
-            member.start(buffer);
+        if !member.running && member.calls < calls {
+            member.start();
             return true;
         }
         if let Some(on) = member.can_send() {
@@ -133,7 +155,7 @@ impl Group {
         let ended = member.end();
         if ended && self.together {
             let call = self.members[rank].calls;
-            let called = |other: &Member| other.calls + u32::from(other.running.is_some()) >= call;
+            let called = |other: &Member| other.calls + u32::from(other.running) >= call;
             assert!(self.members.iter().all(called), "rank {rank} leaves call {call} before all have come");
         }
         ended
@@ -144,7 +166,7 @@ impl Group {
         let from = member.sends.get_mut(&on).and_then(VecDeque::pop_front).expect("a send is posted");
         *member.send_enabled.get_mut(&on).expect("enabled") -= 1;
         *member.sent.entry(on).or_default() += 1;
-        let bytes: Vec<u8> = from.iter().flat_map(|piece| member.bytes(*piece).to_vec()).collect();
+        let bytes: Vec<u8> = from.iter().flat_map(|piece| member.memory[piece.clone()].to_vec()).collect();
         let mut theirs = on;
         theirs.connection.peer = Rank(rank as u32);
         theirs.connection.serves = match on.connection.serves {
@@ -157,60 +179,39 @@ impl Group {
         assert!(receives.enabled > 0, "{theirs} is not ready for what rank {rank} sends");
         receives.enabled -= 1;
         let into = receives.posted.pop_front().expect("an enabled receive is posted");
-        let room = into.map_or(0, |region| region.bytes);
-        assert!(bytes.len() as u64 <= room, "{} bytes on {theirs}, which has room for {room}", bytes.len());
-        if let Some(region) = into {
-            peer.memory[region.address as usize..][..bytes.len()].copy_from_slice(&bytes);
-        }
+        let room = into.len();
+        assert!(bytes.len() <= room, "{} bytes on {theirs}, which has room for {room}", bytes.len());
+        peer.memory[into.start..][..bytes.len()].copy_from_slice(&bytes);
         *peer.received.entry(theirs).or_default() += 1;
     }
 }
 
 impl Member {
-    fn fill(&self, call: u32, buffer: u64) -> Filled {
-        let Layout { input, output, scratch, eager } = self.layout;
-        let of = |call: u32| eager[call as usize % 2];
-        let (arrived, next) = (of(call), of(call.wrapping_add(1)));
-        let call = Addresses { unit: 1, input, output, scratch, arrived, next, buffer };
-        self.template.fill(&call).expect("buffers have the size that the template asks for")
-    }
-
-    fn address(&self, span: Span) -> usize {
-        let base = match span.buffer {
-            Buffer::Input => self.layout.input,
-            Buffer::Output => self.layout.output,
-            Buffer::Scratch => self.layout.scratch,
-        };
-        (base + span.offset) as usize
-    }
-
-    fn bytes(&self, region: Region) -> &[u8] {
-        &self.memory[region.address as usize..][..region.bytes as usize]
-    }
-
     /// The rank calls.
-    fn start(&mut self, buffer: u64) {
+    fn start(&mut self) {
         for piece in self.contract.before.clone() {
-            let at = self.address(piece.span);
-            for i in 0..piece.span.len {
-                self.memory[at + i as usize] = content(self.calls, piece.source, piece.from + i);
+            let from = (piece.from * self.layout.unit)..;
+            for (at, from) in self.layout.region(Place::Memory(piece.span), self.calls).zip(from) {
+                self.memory[at] = content(self.calls, piece.source, from);
             }
         }
-        let list = self.fill(self.calls, buffer);
-        list.before.iter().for_each(|step| self.host(step));
-        list.tasks.into_iter().for_each(|task| self.post(task.request));
-        self.running = Some(list.after);
+        let Template { before, tasks, .. } = self.template.clone();
+        before.iter().for_each(|step| self.host(step));
+        tasks.into_iter().for_each(|request| self.post(request, self.calls));
+        self.running = true;
     }
 
-    fn post(&mut self, request: Request<Region>) {
-        match request {
-            Request::Receive { on, into } => {
+    /// Posts a request of the list of a call.
+    fn post(&mut self, Request { on, action, .. }: Request, call: u32) {
+        let region = |place| self.layout.region(place, call);
+        match action {
+            Action::Receive(into) => {
                 let receives = self.receives.entry(on).or_default();
-                receives.posted.push_back(into);
+                receives.posted.push_back(into.map_or(0..0, region));
                 receives.enabled += u32::from(on.purpose != Purpose::Data);
             }
-            Request::Send { on, from } => self.sends.entry(on).or_default().push_back(from),
-            managed => self.management.push_back(managed),
+            Action::Send(from) => self.sends.entry(on).or_default().push_back(from.into_iter().map(region).collect()),
+            managed => self.management.push_back((on, managed)),
         }
     }
 
@@ -226,21 +227,22 @@ impl Member {
             *there -= if enough { count } else { 0 };
             enough
         };
-        let done = match self.management.front() {
-            None => false,
-            Some(&Request::WaitReceived { on, count }) => take(&mut self.received, on, count),
-            Some(&Request::WaitSent { on, count }) => take(&mut self.sent, on, count),
-            Some(&Request::SendEnable { on, count }) => {
+        let Some((on, action)) = self.management.front() else { return false };
+        let on = *on;
+        let done = match *action {
+            Action::WaitReceived(count) => take(&mut self.received, on, count),
+            Action::WaitSent(count) => take(&mut self.sent, on, count),
+            Action::SendEnable(count) => {
                 *self.send_enabled.entry(on).or_default() += count;
                 true
             }
-            Some(&Request::ReceiveEnable { on, count }) => {
+            Action::ReceiveEnable(count) => {
                 let receives = self.receives.entry(on).or_default();
                 receives.enabled += count;
                 assert!(receives.enabled as usize <= receives.posted.len(), "more are enabled than posted on {on}");
                 true
             }
-            Some(Request::Receive { .. } | Request::Send { .. }) => unreachable!("posted elsewhere"),
+            Action::Receive(_) | Action::Send(_) => unreachable!("posted elsewhere"),
         };
         if done {
             self.management.pop_front();
@@ -250,29 +252,29 @@ impl Member {
 
     /// The host takes the last completion; the call ends, with the right bytes.
     fn end(&mut self) -> bool {
-        if !self.management.is_empty() {
+        if !self.running || !self.management.is_empty() {
             return false;
         }
-        let Some(after) = self.running.take() else { return false };
-        after.iter().for_each(|step| self.host(step));
+        self.running = false;
+        self.template.after.clone().iter().for_each(|step| self.host(step));
         for piece in &self.contract.after {
             let Contributors::Round { first: source, count: 1 } = piece.of else { unreachable!("data only moves") };
-            let at = self.address(piece.span);
-            for i in 0..piece.span.len {
-                let expected = content(self.calls, source, piece.from + i);
-                assert_eq!(self.memory[at + i as usize], expected, "{} byte {i} of {}", self.template.rank, piece.span);
+            let from = (piece.from * self.layout.unit)..;
+            for (at, from) in self.layout.region(Place::Memory(piece.span), self.calls).zip(from) {
+                let (rank, span) = (self.template.rank, piece.span);
+                assert_eq!(self.memory[at], content(self.calls, source, from), "{rank} byte {from} of {span}");
             }
         }
         self.calls += 1;
         true
     }
 
-    fn host(&mut self, step: &HostStep<Region>) {
+    fn host(&mut self, step: &HostStep) {
         match *step {
             HostStep::Copy { from, to } => {
-                assert_eq!(from.bytes, to.bytes);
-                let start = from.address as usize;
-                self.memory.copy_within(start..start + from.bytes as usize, to.address as usize);
+                let [from, to] = [from, to].map(|place| self.layout.region(place, self.calls));
+                assert_eq!(from.len(), to.len());
+                self.memory.copy_within(from, to.start);
             }
             HostStep::Reduce { .. } => unreachable!("these plans only move data"),
         }
