@@ -67,7 +67,7 @@ bench: build
 soak: build loom miri
 	$(OUTBOARD) sim mixed --seeds 10000
 	$(OUTBOARD) sim allgather --ranks 64 --loss 0.05 --seeds 200
-	$(CARGO) test -p outboard-service --release --test soak -- --ignored --test-threads 1
+	$(CARGO) test -p outboardd --release --test soak -- --ignored --test-threads 1
 	$(MAKE) fuzz
 
 loom:

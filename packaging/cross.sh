@@ -19,7 +19,7 @@ fi
 # A folder of its own, so that it neither waits for other builds nor evicts them.
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}/cross"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER="$linker"
-"${CARGO:-cargo}" build --profile "${PROFILE:-release}" -p outboard-service --bin outboardd --target "$target"
+"${CARGO:-cargo}" build --profile "${PROFILE:-release}" -p outboardd --target "$target"
 case ${PROFILE:-release} in dev) folder=debug ;; *) folder=${PROFILE:-release} ;; esac
 daemon=$CARGO_TARGET_DIR/$target/$folder/outboardd
 echo "cross: built $daemon"

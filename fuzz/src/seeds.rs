@@ -1,11 +1,11 @@
 //! Where fuzzing begins: scripts in which everybody behaves, so that the fuzzer starts deep in the protocol.
 
-use outboard_plan::goal::{self, Costs};
-use outboard_plan::{
-    AllgatherAlgorithm, BroadcastAlgorithm, Program, ProgramBuilder, Rank, Span, Topology, allgather, broadcast, text,
-};
+use outboard_plan::selection::Collective;
+use outboard_plan::{Arguments, Program, ProgramBuilder, Rank, Span, Topology, program};
+use outboard_plan_tools::goal::{self, Costs};
+use outboard_plan_tools::text;
 
-use crate::datagrams::acts;
+use outboard_sim::hostile::acts;
 
 /// Scripts for `hostile_datagrams`: both groups made, some collectives carried out, with a hostile act in between.
 #[must_use]
@@ -63,18 +63,16 @@ pub fn rank() -> Vec<Vec<u8>> {
 /// Scripts for `recording_sequences`: graphs that all call, messages of all sizes, and what goes wrong in between.
 #[must_use]
 pub fn sequences() -> Vec<Vec<u8>> {
-    use outboard_sim::sequences::acts::{
-        CALL, CALL_ALL, DELIVER, DOUBLE, FREE, GRAPH, HEAR, LEAVE, LOSE, MESSAGE, RECORD, WAIT,
-    };
+    use outboard_sim::sequences::acts::{CALL, CALL_ALL, FREE, GO_ON, GRAPH, HEAR, LEAVE, MESSAGE, RECORD, WAIT};
     let mut seeds = Vec::new();
     for layout in 0..7 {
         for settings in 0..4 {
-            let mut seed = vec![layout, settings, settings % 3, settings % 3, settings % 3];
+            let mut seed = vec![layout, settings, settings % 3, settings % 3, settings % 3, settings, layout];
             for group in 0..2 {
                 seed.extend([GRAPH, group, settings % 3, layout, settings, GRAPH, group, 1, settings, 7]);
-                seed.extend([CALL_ALL, group, 1, 0, CALL_ALL, group, 2, 1, DELIVER, 5, CALL_ALL, group, 0, 1]);
+                seed.extend([CALL_ALL, group, 1, 0, CALL_ALL, group, 2, 1, GO_ON, 40, CALL_ALL, group, 0, 1]);
                 seed.extend([MESSAGE, group, 0, 1, 2, 0xff, 1, 0, MESSAGE, group, 1, 0, 2, 0x90, 1, 1]);
-                seed.extend([LOSE, 0, DOUBLE, 0, DELIVER, 3, 1, 0, 1, WAIT, FREE, group, 0, 0]);
+                seed.extend([GO_ON, 20, WAIT, 2, FREE, group, 0, 0]);
             }
             // Rank 0 sends and receives what rank 1 receives and sends, behind barriers.
             for (rank, first, second) in [(0, 0, 4), (1, 4, 0)] {
@@ -83,16 +81,16 @@ pub fn sequences() -> Vec<Vec<u8>> {
                 seed.extend([CALL, 0, rank, 2, 0]);
             }
             // One that is not ours says something, then does its part in a call of everything, and answers.
-            seed.extend([HEAR, 0, 0, 0, 2, 1, 0, 1, 0, 0, 0, 100, 1, 0, 0, WAIT]);
+            seed.extend([HEAR, 0, 0, 0, 2, 1, 0, 1, 0, 0, 0, 100, 1, 0, 0, WAIT, 1]);
             for call in 0..3 {
-                seed.extend([CALL_ALL, 0, 0, 0, DELIVER, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
+                seed.extend([CALL_ALL, 0, 0, 0, WAIT, 1]);
                 for (rank, asks) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                     seed.extend([HEAR, 2, 0, rank, 0, call, asks].into_iter().chain([0; 40]));
                     seed.extend([HEAR, 3, 0, rank].into_iter().chain([0; 40]));
+                    seed.extend([WAIT, 1]);
                 }
-                seed.push(WAIT);
             }
-            seed.extend([LEAVE, 1, 1, 0, DELIVER, 2, 0, 0, 0]);
+            seed.extend([LEAVE, 1, 1, 0, GO_ON, 9]);
             seeds.push(seed);
         }
     }
@@ -102,21 +100,23 @@ pub fn sequences() -> Vec<Vec<u8>> {
 /// Small plans with every kind of step.
 fn small_plans() -> Vec<Vec<Program>> {
     let group = |of: &dyn Fn(Rank) -> Program| (0..3).map(|rank| of(Rank(rank))).collect();
-    let gathered =
-        |algorithm| group(&|rank| allgather(algorithm, &Topology::flat(3), rank, 8, false).expect("a small group"));
+    let flat = Topology::flat(3);
+    let planned = |collective: Collective, algorithm: &str, bytes: u64| {
+        let choice = collective.read(algorithm).expect("an algorithm");
+        let arguments = Arguments { root: Rank(1), ..Arguments::of(&flat, bytes) };
+        group(&|rank| program(choice, &arguments, rank).expect("a small group"))
+    };
     let reduced = group(&|rank| {
         let mut builder = ProgramBuilder::new(rank, 3);
         builder.buffers(8, 8, 0);
         builder.reduce(Span::input(0, 8), Span::output(0, 8), rank.0 == 0, &[]);
         builder.build()
     });
-    let tree = BroadcastAlgorithm::Binomial;
-    let cast = group(&|rank| broadcast(tree, 3, Rank(1), rank, 70_000).expect("a small group"));
     vec![
-        gathered(AllgatherAlgorithm::Ring),
-        gathered(AllgatherAlgorithm::Multicast { chains: 1, subgroups: 2 }),
+        planned(Collective::Allgather, "ring", 8),
+        planned(Collective::Allgather, "multicast:chains=1,subgroups=2", 8),
         reduced,
-        cast,
+        planned(Collective::Broadcast, "binomial", 70_000),
     ]
 }
 

@@ -1,8 +1,8 @@
 //! Texts that claim to be plans or schedules: they are refused with a place in the text, or become what can be written
 //! and read again.
 
-use outboard_plan::goal::{self, Costs, GoalReason};
-use outboard_plan::{Contract, VerifyError, text, verify};
+use outboard_plan_tools::goal::{self, Costs, GoalReason};
+use outboard_plan_tools::{Contract, VerifyError, text, verify};
 
 /// The verifier looks at schedules of so many ranks; it sees nothing new in more, and they take long.
 const VERIFIED_RANKS: usize = 16;
@@ -15,6 +15,7 @@ pub fn plan(bytes: &[u8]) {
             let again = text::parse(&text::print(&programs));
             assert_eq!(again.as_ref(), Ok(&programs));
             let promise = |input_bytes, output_bytes| Contract {
+                element_bytes: None,
                 input_bytes,
                 output_bytes,
                 before: Vec::new(),

@@ -32,26 +32,14 @@ static bool decide_uneven(struct posting *posting)
     return outboard.group_offloads_allgatherv(posting->group->members, posting->bytes) == 1;
 }
 
-static int arrange_send(struct posting *posting)
+static int arrange(struct posting *posting)
 {
     const struct call *call = posting->call;
+    side_of_all(&posting->sides.receive, &call->receive, posting->group->ranks);
     if (call->send.buffer == MPI_IN_PLACE)
         return side_of_rank(&posting->sides.send, &call->receive, posting->group->rank);
     side_run(&posting->sides.send, &call->send, (uint64_t)call->send.count);
     return MPI_SUCCESS;
-}
-
-static int arrange_even(struct posting *posting)
-{
-    const struct given *receive = &posting->call->receive;
-    side_run(&posting->sides.receive, receive, (uint64_t)receive->count * (uint64_t)posting->group->ranks);
-    return arrange_send(posting);
-}
-
-static int arrange_uneven(struct posting *posting)
-{
-    side_blocks(&posting->sides.receive, &posting->call->receive, posting->group->ranks);
-    return arrange_send(posting);
 }
 
 /* In place and not packed: it lies where it is received. */
@@ -80,5 +68,5 @@ static int hand_over_uneven(struct posting *posting)
                                              receive->bytes, receive->offsets, &posting->posted));
 }
 
-const struct method allgather_method = {decide_even, arrange_even, hand_over_even};
-const struct method allgatherv_method = {decide_uneven, arrange_uneven, hand_over_uneven};
+const struct method allgather_method = {decide_even, arrange, hand_over_even};
+const struct method allgatherv_method = {decide_uneven, arrange, hand_over_uneven};

@@ -26,28 +26,13 @@ static bool decide_uneven(struct posting *posting)
            outboard.group_offloads_alltoallv(posting->group->members) == 1;
 }
 
-static const struct given *sent(const struct posting *posting)
+static int arrange(struct posting *posting)
 {
-    bool in_place = posting->call->send.buffer == MPI_IN_PLACE;
-    return in_place ? &posting->call->receive : &posting->call->send;
-}
-
-static int arrange_even(struct posting *posting)
-{
-    const struct given *send = sent(posting), *receive = &posting->call->receive;
-    uint64_t ranks = (uint64_t)posting->group->ranks;
-    side_run(&posting->sides.send, send, (uint64_t)send->count * ranks);
-    side_run(&posting->sides.receive, receive, (uint64_t)receive->count * ranks);
-    posting->sides.send.must_pack = send == receive;
-    return MPI_SUCCESS;
-}
-
-static int arrange_uneven(struct posting *posting)
-{
-    const struct given *send = sent(posting), *receive = &posting->call->receive;
-    side_blocks(&posting->sides.send, send, posting->group->ranks);
-    side_blocks(&posting->sides.receive, receive, posting->group->ranks);
-    posting->sides.send.must_pack = send == receive;
+    const struct call *call = posting->call;
+    bool in_place = call->send.buffer == MPI_IN_PLACE;
+    side_of_all(&posting->sides.send, in_place ? &call->receive : &call->send, posting->group->ranks);
+    side_of_all(&posting->sides.receive, &call->receive, posting->group->ranks);
+    posting->sides.send.must_pack = in_place;
     return MPI_SUCCESS;
 }
 
@@ -71,5 +56,5 @@ static int hand_over_uneven(struct posting *posting)
                                             &posting->posted));
 }
 
-const struct method alltoall_method = {decide_even, arrange_even, hand_over_even};
-const struct method alltoallv_method = {decide_uneven, arrange_uneven, hand_over_uneven};
+const struct method alltoall_method = {decide_even, arrange, hand_over_even};
+const struct method alltoallv_method = {decide_uneven, arrange, hand_over_uneven};

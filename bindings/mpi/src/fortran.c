@@ -90,36 +90,26 @@ FORTRAN(free_mem, FREE_MEM, (char *base, MPI_Fint *ierr))
 
 /* ---- completion: the test functions need nothing of the shim ---- */
 
-FORTRAN(wait, WAIT, (MPI_Fint * request, MPI_Fint *status, MPI_Fint *ierr))
-{
-    HIDDEN(wait);
-    completion_sleep(1, request, WAIT_ALL);
-    next(request, status, ierr);
-}
+#define WAIT(lower, upper, count, patience, parameters, arguments)                                                     \
+    FORTRAN(lower, upper, parameters)                                                                                  \
+    {                                                                                                                  \
+        HIDDEN(lower);                                                                                                 \
+        completion_sleep(count, requests, patience);                                                                   \
+        next arguments;                                                                                                \
+    }
 
-FORTRAN(waitall, WAITALL, (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *statuses, MPI_Fint *ierr))
-{
-    HIDDEN(waitall);
-    completion_sleep(*count, requests, WAIT_ALL);
-    next(count, requests, statuses, ierr);
-}
+WAIT(wait, WAIT, 1, WAIT_ALL, (MPI_Fint * requests, MPI_Fint *status, MPI_Fint *ierr), (requests, status, ierr))
 
-FORTRAN(waitany, WAITANY,
-        (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *index, MPI_Fint *status, MPI_Fint *ierr))
-{
-    HIDDEN(waitany);
-    completion_sleep(*count, requests, WAIT_ANY);
-    next(count, requests, index, status, ierr);
-}
+WAIT(waitall, WAITALL, *count, WAIT_ALL, (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *statuses, MPI_Fint *ierr),
+     (count, requests, statuses, ierr))
 
-FORTRAN(waitsome, WAITSOME,
-        (MPI_Fint * incount, MPI_Fint *requests, MPI_Fint *outcount, MPI_Fint *indices, MPI_Fint *statuses,
-         MPI_Fint *ierr))
-{
-    HIDDEN(waitsome);
-    completion_sleep(*incount, requests, WAIT_ANY);
-    next(incount, requests, outcount, indices, statuses, ierr);
-}
+WAIT(waitany, WAITANY, *count, WAIT_ANY,
+     (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *index, MPI_Fint *status, MPI_Fint *ierr),
+     (count, requests, index, status, ierr))
+
+WAIT(waitsome, WAITSOME, *count, WAIT_ANY,
+     (MPI_Fint * count, MPI_Fint *requests, MPI_Fint *outcount, MPI_Fint *indices, MPI_Fint *statuses, MPI_Fint *ierr),
+     (count, requests, outcount, indices, statuses, ierr))
 
 /* ---- persistent requests ---- */
 
@@ -151,79 +141,30 @@ FORTRAN(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *ierr))
 
 /* ---- communicators ---- */
 
-/* A constructor: the hidden one makes the communicator, the shim gives it a group. */
-#define CONSTRUCTOR(lower, upper, parameters, arguments)                                                               \
-    FORTRAN(lower, upper, parameters)                                                                                  \
+/* The function hidden behind `name` makes the communicator, the shim gives it a group. `ierr` is optional in mpi_f08. */
+#define MAKE_AND_ATTACH(name, lower)                                                                                   \
     {                                                                                                                  \
-        HIDDEN(lower);                                                                                                 \
-        ATTACH_AFTER(arguments);                                                                                       \
+        HIDDEN_NAME(name);                                                                                             \
+        MPI_Fint unasked;                                                                                              \
+        ierr = ierr == NULL ? &unasked : ierr;                                                                         \
+        next(comm, BETWEEN_##lower(ARGUMENT) made, ierr);                                                              \
+        if (*ierr == MPI_SUCCESS)                                                                                      \
+            group_attach(PMPI_Comm_f2c(*made));                                                                        \
     }
 
-/* As above for a function with logical arguments, which `use mpi_f08` calls by a name of its own. */
-#define CONSTRUCTOR_F08(lower, upper, parameters, arguments)                                                           \
-    CONSTRUCTOR(lower, upper, parameters, arguments)                                                                   \
-    void mpi_##lower##_f08_ parameters;                                                                                \
-    void mpi_##lower##_f08_ parameters                                                                                 \
-    {                                                                                                                  \
-        HIDDEN_NAME(mpi_##lower##_f08_);                                                                               \
-        ATTACH_AFTER(arguments);                                                                                       \
-    }
+#define CONSTRUCTOR(Name, lower, upper)                                                                                \
+    FORTRAN(lower, upper, (MPI_Fint * comm, BETWEEN_##lower(PARAMETER) MPI_Fint * made, MPI_Fint * ierr))              \
+    MAKE_AND_ATTACH(ompi_##lower##_f, lower)
 
-/* `ierr` is optional in mpi_f08. */
-#define ATTACH_AFTER(arguments)                                                                                        \
-    MPI_Fint unasked;                                                                                                  \
-    ierr = ierr == NULL ? &unasked : ierr;                                                                             \
-    next arguments;                                                                                                    \
-    if (*ierr == MPI_SUCCESS)                                                                                          \
-    group_attach(PMPI_Comm_f2c(*made))
+/* A function with logical arguments, which `use mpi_f08` calls by a name of its own. */
+#define CONSTRUCTOR_F08(Name, lower, upper)                                                                            \
+    CONSTRUCTOR(Name, lower, upper)                                                                                    \
+    void mpi_##lower##_f08_(MPI_Fint *comm, BETWEEN_##lower(PARAMETER) MPI_Fint *made, MPI_Fint *ierr);                \
+    void mpi_##lower##_f08_(MPI_Fint *comm, BETWEEN_##lower(PARAMETER) MPI_Fint *made, MPI_Fint *ierr)                 \
+    MAKE_AND_ATTACH(mpi_##lower##_f08_, lower)
 
-CONSTRUCTOR(comm_dup, COMM_DUP, (MPI_Fint * comm, MPI_Fint *made, MPI_Fint *ierr), (comm, made, ierr))
-
-CONSTRUCTOR(comm_dup_with_info, COMM_DUP_WITH_INFO,
-            (MPI_Fint * comm, MPI_Fint *info, MPI_Fint *made, MPI_Fint *ierr), (comm, info, made, ierr))
-
-CONSTRUCTOR(comm_split, COMM_SPLIT,
-            (MPI_Fint * comm, MPI_Fint *color, MPI_Fint *key, MPI_Fint *made, MPI_Fint *ierr),
-            (comm, color, key, made, ierr))
-
-CONSTRUCTOR(comm_split_type, COMM_SPLIT_TYPE,
-            (MPI_Fint * comm, MPI_Fint *type, MPI_Fint *key, MPI_Fint *info, MPI_Fint *made, MPI_Fint *ierr),
-            (comm, type, key, info, made, ierr))
-
-CONSTRUCTOR(comm_create, COMM_CREATE, (MPI_Fint * comm, MPI_Fint *group, MPI_Fint *made, MPI_Fint *ierr),
-            (comm, group, made, ierr))
-
-CONSTRUCTOR(comm_create_group, COMM_CREATE_GROUP,
-            (MPI_Fint * comm, MPI_Fint *group, MPI_Fint *tag, MPI_Fint *made, MPI_Fint *ierr),
-            (comm, group, tag, made, ierr))
-
-CONSTRUCTOR_F08(cart_create, CART_CREATE,
-            (MPI_Fint * comm, MPI_Fint *ndims, MPI_Fint *dims, MPI_Fint *periods, MPI_Fint *reorder, MPI_Fint *made,
-             MPI_Fint *ierr),
-            (comm, ndims, dims, periods, reorder, made, ierr))
-
-CONSTRUCTOR_F08(cart_sub, CART_SUB, (MPI_Fint * comm, MPI_Fint *remain, MPI_Fint *made, MPI_Fint *ierr),
-            (comm, remain, made, ierr))
-
-CONSTRUCTOR_F08(graph_create, GRAPH_CREATE,
-            (MPI_Fint * comm, MPI_Fint *nnodes, MPI_Fint *index, MPI_Fint *edges, MPI_Fint *reorder, MPI_Fint *made,
-             MPI_Fint *ierr),
-            (comm, nnodes, index, edges, reorder, made, ierr))
-
-CONSTRUCTOR_F08(dist_graph_create, DIST_GRAPH_CREATE,
-            (MPI_Fint * comm, MPI_Fint *n, MPI_Fint *sources, MPI_Fint *degrees, MPI_Fint *destinations,
-             MPI_Fint *weights, MPI_Fint *info, MPI_Fint *reorder, MPI_Fint *made, MPI_Fint *ierr),
-            (comm, n, sources, degrees, destinations, weights, info, reorder, made, ierr))
-
-CONSTRUCTOR_F08(dist_graph_create_adjacent, DIST_GRAPH_CREATE_ADJACENT,
-            (MPI_Fint * comm, MPI_Fint *indegree, MPI_Fint *sources, MPI_Fint *source_weights, MPI_Fint *outdegree,
-             MPI_Fint *destinations, MPI_Fint *destination_weights, MPI_Fint *info, MPI_Fint *reorder, MPI_Fint *made,
-             MPI_Fint *ierr),
-            (comm, indegree, sources, source_weights, outdegree, destinations, destination_weights, info, reorder,
-             made, ierr))
-
-CONSTRUCTOR_F08(intercomm_merge, INTERCOMM_MERGE, (MPI_Fint * inter, MPI_Fint *high, MPI_Fint *made, MPI_Fint *ierr),
-            (inter, high, made, ierr))
+CONSTRUCTORS(CONSTRUCTOR)
+CONSTRUCTORS_WITH_LOGICALS(CONSTRUCTOR_F08)
 
 FORTRAN(comm_free, COMM_FREE, (MPI_Fint * comm, MPI_Fint *ierr))
 {

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "shim.h"
+#include "interposed.h"
 
 /* Fortran's integers are C's in every Open MPI that this shim knows. */
 _Static_assert(sizeof(MPI_Fint) == sizeof(int), "counts can be handed on as they are");

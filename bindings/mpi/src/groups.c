@@ -96,7 +96,7 @@ static bool all_of_this_world(MPI_Comm comm, int ranks)
     return all;
 }
 
-/* Brings all members' offers together; false on every member if one has none. */
+/* Brings all members' offers together; false on every member if any member has no offer. */
 static bool exchange_offers(MPI_Comm comm, int ranks, bool ready, struct offer *mine, unsigned char *offers)
 {
     struct offer *all = (struct offer *)offers;

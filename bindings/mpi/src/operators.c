@@ -21,6 +21,15 @@ struct known_type {
     enum outboard_element element;
 };
 
+/* Looks one up in the table `all`. */
+#define FIND(handle, wanted, found)                                                                                    \
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)                                                              \
+        if (all[i].handle == (wanted)) {                                                                               \
+            *(found) = all[i];                                                                                         \
+            return true;                                                                                               \
+        }                                                                                                              \
+    return false
+
 /* The handles are addresses of the MPI library, or calls of it, so the tables are no constants. */
 static bool find_operator(MPI_Op op, struct known_operator *found)
 {
@@ -38,13 +47,7 @@ static bool find_operator(MPI_Op op, struct known_operator *found)
         {MPI_LOR, OUTBOARD_LOGICAL_OR, INTEGER | LOGICAL},
         {MPI_LXOR, OUTBOARD_LOGICAL_XOR, INTEGER | LOGICAL},
     };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (all[i].op != op)
-            continue;
-        *found = all[i];
-        return true;
-    }
-    return false;
+    FIND(op, op, found);
 }
 
 /* The element of an integer of the language or the MPI library, by its size. */
@@ -65,7 +68,7 @@ static enum outboard_element integer(size_t bytes, bool is_signed)
 #define SIGNED(mpi, c) {mpi, INTEGER, integer(sizeof(c), true)}
 #define UNSIGNED(mpi, c) {mpi, INTEGER, integer(sizeof(c), false)}
 
-static bool find_integer(MPI_Datatype type, struct known_type *found)
+static bool find_type(MPI_Datatype type, struct known_type *found)
 {
     const struct known_type all[] = {
         SIGNED(MPI_INT, int), SIGNED(MPI_LONG, long), SIGNED(MPI_LONG_LONG, long long), SIGNED(MPI_SHORT, short),
@@ -78,19 +81,6 @@ static bool find_integer(MPI_Datatype type, struct known_type *found)
         UNSIGNED(MPI_UNSIGNED_CHAR, unsigned char), UNSIGNED(MPI_UINT8_T, uint8_t), UNSIGNED(MPI_UINT16_T, uint16_t),
         UNSIGNED(MPI_UINT32_T, uint32_t), UNSIGNED(MPI_UINT64_T, uint64_t),
         {MPI_C_BOOL, LOGICAL, integer(sizeof(bool), false)}, {MPI_BYTE, BYTES, OUTBOARD_U8},
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (all[i].type != type)
-            continue;
-        *found = all[i];
-        return true;
-    }
-    return false;
-}
-
-static bool find_other(MPI_Datatype type, struct known_type *found)
-{
-    const struct known_type all[] = {
         {MPI_DOUBLE, FLOAT, OUTBOARD_F64},
         {MPI_FLOAT, FLOAT, OUTBOARD_F32},
         {MPI_REAL, FLOAT, OUTBOARD_F32},
@@ -112,13 +102,7 @@ static bool find_other(MPI_Datatype type, struct known_type *found)
         {MPI_2INTEGER, PAIR, OUTBOARD_I32_INDEX},
         {MPI_SHORT_INT, PAIR, OUTBOARD_I16_INDEX},
     };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (all[i].type != type)
-            continue;
-        *found = all[i];
-        return true;
-    }
-    return false;
+    FIND(type, type, found);
 }
 
 /* A Fortran default real or integer may be as wide as its compiler was told: the extent, which is that of an element in an
@@ -141,7 +125,7 @@ bool reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction)
     struct known_type known;
     MPI_Count lb, extent;
     if (type == MPI_DATATYPE_NULL || !find_operator(op, &operator) ||
-        !(find_integer(type, &known) || find_other(type, &known)) || (operator.kinds & known.kind) == 0 ||
+        !find_type(type, &known) || (operator.kinds & known.kind) == 0 ||
         PMPI_Type_get_extent_x(type, &lb, &extent) != MPI_SUCCESS)
         return false;
     *reduction = (struct reduction){operator.operator, known.element, element_bytes(known.element)};

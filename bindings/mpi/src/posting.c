@@ -13,17 +13,9 @@
 
 #include "shim.h"
 
-static const struct method *const methods[COLLECTIVES_KNOWN] = {
-    [COLLECTIVE_allgather] = &allgather_method, [COLLECTIVE_allgatherv] = &allgatherv_method,
-    [COLLECTIVE_bcast] = &broadcast_method,     [COLLECTIVE_alltoall] = &alltoall_method,
-    [COLLECTIVE_alltoallv] = &alltoallv_method, [COLLECTIVE_gather] = &gather_method,
-    [COLLECTIVE_gatherv] = &gatherv_method,     [COLLECTIVE_scatter] = &scatter_method,
-    [COLLECTIVE_scatterv] = &scatterv_method,   [COLLECTIVE_barrier] = &barrier_method,
-    [COLLECTIVE_reduce] = &reduction_method,    [COLLECTIVE_allreduce] = &reduction_method,
-    [COLLECTIVE_scan] = &reduction_method,      [COLLECTIVE_exscan] = &reduction_method,
-    [COLLECTIVE_reduce_scatter] = &reduction_method,
-    [COLLECTIVE_reduce_scatter_block] = &reduction_method,
-};
+#define METHOD(Name, lower, upper, method, ...) [COLLECTIVE_##lower] = &method,
+static const struct method *const methods[COLLECTIVES_KNOWN] = {COLLECTIVES(METHOD)};
+#undef METHOD
 
 bool posting_decide(const struct call *call, struct posting *posting)
 {

@@ -58,7 +58,7 @@ static bool decide(struct posting *posting)
     return outboard.group_offloads_reduction(posting->group->members, posting->bytes) == 1;
 }
 
-/* What liboutboard is told of a buffer: never NULL, which counts for nothing where there are no bytes. */
+/* The buffer as liboutboard takes it: never NULL, even where there are no bytes. */
 static void *memory(void *buffer)
 {
     static _Alignas(16) unsigned char nothing[16];

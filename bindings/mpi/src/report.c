@@ -86,7 +86,7 @@ static void write_string(FILE *to, const char *text)
 
 static void write_rank(FILE *to, const unsigned long long *rank)
 {
-#define TEXT(name) #name,
+#define TEXT(Name, lower, ...) #lower,
     static const char *const names[COLLECTIVES_KNOWN] = {COLLECTIVES(TEXT)};
 #undef TEXT
     static const char *const before[FORMS] = {"", "i", ""}, *const behind[FORMS] = {"", "", "_start"};

@@ -26,7 +26,7 @@
 
 /* MPI's progress is called this often between two sleeps; it looks at sockets at every eighth call. */
 #define PROGRESS_CALLS 8
-/* A sleep is that long at most: what other ranks ask of this one's MPI library waits no longer. */
+/* No sleep is longer, since messages of other ranks to this rank's MPI library wait meanwhile. */
 #define LONGEST_SLEEP_MS 4
 #define SLEEPS_AT_ONCE 64
 #define BUCKETS 256
@@ -340,18 +340,15 @@ void requests_drain(const struct group *group)
     pthread_mutex_unlock(&lock);
 }
 
-/* How many of the requests are offloaded and how many another's; with the lock held. */
+/* How many of the requests are offloaded and how many the MPI library's own. */
 static void sort_requests(int count, const MPI_Request *requests, int *ours, int *others)
 {
     *ours = *others = 0;
-    for (int i = 0; i < count; i++) {
-        if (requests[i] == MPI_REQUEST_NULL)
-            continue;
-        if (known(requests[i]) != NULL)
-            ++*ours;
-        else
-            ++*others;
-    }
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < count; i++)
+        if (requests[i] != MPI_REQUEST_NULL)
+            ++*(known(requests[i]) != NULL ? ours : others);
+    pthread_mutex_unlock(&lock);
 }
 
 /* True when the MPI function will find what it waits for; else claims what to sleep on. With the lock held. */
@@ -400,9 +397,7 @@ bool completion_begin(struct completion *completion, int count, const MPI_Reques
     if (atomic_load_explicit(&live, memory_order_relaxed) == 0 || count <= 0 || requests == NULL)
         return false;
     int ours, others;
-    pthread_mutex_lock(&lock);
     sort_requests(count, requests, &ours, &others);
-    pthread_mutex_unlock(&lock);
     if (ours == 0)
         return false;
     completion->before = completion->few_before;
@@ -472,33 +467,21 @@ int completion_end_one(struct completion *completion, int outcome, MPI_Status *s
 }
 
 /* Several requests at once: MPI_ERR_IN_STATUS, the handler called once. */
-static int raise_in_status(struct completion *completion, int outcome)
+int completion_end_some(struct completion *completion, int outcome, int count, const int *indices,
+                        MPI_Status *statuses)
 {
+    completion_close(completion);
+    for (int i = 0; completion->failures > 0 && statuses != MPI_STATUSES_IGNORE && i < count; i++) {
+        int code = completion->codes[indices == NULL ? i : indices[i]];
+        if (outcome == MPI_SUCCESS || code != MPI_SUCCESS)
+            statuses[i].MPI_ERROR = code;
+    }
     completion_release(completion);
     if (completion->failures == 0)
         return outcome;
     if (outcome == MPI_SUCCESS)
         error_raise(completion->comm, completion->first);
     return MPI_ERR_IN_STATUS;
-}
-
-int completion_end_all(struct completion *completion, int outcome, MPI_Status *statuses)
-{
-    completion_close(completion);
-    for (int i = 0; completion->failures > 0 && statuses != MPI_STATUSES_IGNORE && i < completion->count; i++)
-        if (outcome == MPI_SUCCESS || completion->codes[i] != MPI_SUCCESS)
-            statuses[i].MPI_ERROR = completion->codes[i];
-    return raise_in_status(completion, outcome);
-}
-
-int completion_end_some(struct completion *completion, int outcome, int count, const int *indices,
-                        MPI_Status *statuses)
-{
-    completion_close(completion);
-    for (int i = 0; completion->failures > 0 && statuses != MPI_STATUSES_IGNORE && i < count; i++)
-        if (outcome == MPI_SUCCESS || completion->codes[indices[i]] != MPI_SUCCESS)
-            statuses[i].MPI_ERROR = completion->codes[indices[i]];
-    return raise_in_status(completion, outcome);
 }
 
 void completion_sleep(int count, const MPI_Fint *requests, enum patience patience)
@@ -511,9 +494,7 @@ void completion_sleep(int count, const MPI_Fint *requests, enum patience patienc
     for (int i = 0; i < count; i++)
         handles[i] = PMPI_Request_f2c(requests[i]);
     int ours, others;
-    pthread_mutex_lock(&lock);
     sort_requests(count, handles, &ours, &others);
-    pthread_mutex_unlock(&lock);
     double began = PMPI_Wtime();
     if (ours > 0 && others == 0)
         sleep_until(count, handles, patience);

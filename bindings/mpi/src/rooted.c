@@ -3,7 +3,8 @@
  *
  * The root has the blocks of all ranks, the others have one. Whether a gather or scatter is offloaded depends on the bytes of
  * a block, which MPI makes equal on all ranks; the blocks of the others are known to the root and one rank alone, so all of
- * them are offloaded or none. What only the root gives counts there alone, MPI_IN_PLACE among it.
+ * them are offloaded or none. Arguments that MPI reads on the root alone, MPI_IN_PLACE among them, are ignored
+ * elsewhere.
  */
 #include "shim.h"
 
@@ -62,29 +63,16 @@ static struct side *side_of_many(struct posting *posting)
 }
 
 /* A block in place of a gather is contributed from there, that of a scatter stays. */
-static int arrange_one(struct posting *posting)
+static int arrange(struct posting *posting)
 {
     const struct call *call = posting->call;
+    if (posting_is_root(posting))
+        side_of_all(side_of_many(posting), many(call), posting->group->ranks);
     if (!in_place(posting)) {
         side_run(side_of_one(posting), one(call), (uint64_t)one(call)->count);
         return MPI_SUCCESS;
     }
     return gathers(call) ? side_of_rank(side_of_one(posting), many(call), call->root) : MPI_SUCCESS;
-}
-
-static int arrange_even(struct posting *posting)
-{
-    const struct given *all = many(posting->call);
-    if (posting_is_root(posting))
-        side_run(side_of_many(posting), all, (uint64_t)all->count * (uint64_t)posting->group->ranks);
-    return arrange_one(posting);
-}
-
-static int arrange_uneven(struct posting *posting)
-{
-    if (posting_is_root(posting))
-        side_blocks(side_of_many(posting), many(posting->call), posting->group->ranks);
-    return arrange_one(posting);
 }
 
 /* What liboutboard is told of this rank's block. */
@@ -128,7 +116,5 @@ static int hand_over_uneven(struct posting *posting)
                                            bytes, root, &posting->posted));
 }
 
-const struct method gather_method = {decide_even, arrange_even, hand_over_even};
-const struct method gatherv_method = {decide_uneven, arrange_uneven, hand_over_uneven};
-const struct method scatter_method = {decide_even, arrange_even, hand_over_even};
-const struct method scatterv_method = {decide_uneven, arrange_uneven, hand_over_uneven};
+const struct method rooted_method = {decide_even, arrange, hand_over_even};
+const struct method rooted_uneven_method = {decide_uneven, arrange, hand_over_uneven};

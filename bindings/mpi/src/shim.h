@@ -141,7 +141,7 @@ struct piece {
     uint64_t elements;
 };
 
-/* Where the bytes of a collective go when it has ended: `bounce` is NULL when none was needed. What arrives in it is the
+/* Where the bytes of a collective go when it has ended: `bounce` is NULL when none was needed; it holds the
  * pieces one after another. */
 struct landing {
     void *bounce;
@@ -193,9 +193,9 @@ struct sides {
     uint64_t *lists;
 };
 
-/* The side is one run of elements, or a block for each of `ranks`. */
+/* The side is one run of elements, or the blocks of all `ranks`, whether all alike or by rank. */
 void side_run(struct side *side, const struct given *given, uint64_t elements);
-void side_blocks(struct side *side, const struct given *given, int ranks);
+void side_of_all(struct side *side, const struct given *given, int ranks);
 /* The side is the block of `rank` that lies, or is to come, in place among those of another buffer. Returns an MPI error
  * code. */
 int side_of_rank(struct side *side, const struct given *given, int rank);
@@ -212,27 +212,27 @@ bool given_bytes(const struct given *given, uint64_t *bytes);
 
 /* ---- posting.c: from a call to a collective in flight ---- */
 
-/* Collectives that may be offloaded. */
+/* Collectives that may be offloaded: their names, their struct method, and their parameters in the words of interposed.h. */
 #define COLLECTIVES(X)                                                                                                 \
-    X(allgather)                                                                                                       \
-    X(allgatherv)                                                                                                      \
-    X(bcast)                                                                                                           \
-    X(alltoall)                                                                                                        \
-    X(alltoallv)                                                                                                       \
-    X(gather)                                                                                                          \
-    X(gatherv)                                                                                                         \
-    X(scatter)                                                                                                         \
-    X(scatterv)                                                                                                        \
-    X(barrier)                                                                                                         \
-    X(reduce)                                                                                                          \
-    X(allreduce)                                                                                                       \
-    X(reduce_scatter)                                                                                                  \
-    X(reduce_scatter_block)                                                                                            \
-    X(scan)                                                                                                            \
-    X(exscan)
+    X(Allgather, allgather, ALLGATHER, allgather_method, EVEN, EVEN, ALL)                                              \
+    X(Allgatherv, allgatherv, ALLGATHERV, allgatherv_method, EVEN, UNEVEN, ALL)                                        \
+    X(Bcast, bcast, BCAST, broadcast_method, NOTHING, EVEN, ROOT)                                                      \
+    X(Alltoall, alltoall, ALLTOALL, alltoall_method, EVEN, EVEN, ALL)                                                  \
+    X(Alltoallv, alltoallv, ALLTOALLV, alltoallv_method, UNEVEN, UNEVEN, ALL)                                          \
+    X(Gather, gather, GATHER, rooted_method, EVEN, EVEN, ROOT)                                                         \
+    X(Gatherv, gatherv, GATHERV, rooted_uneven_method, EVEN, UNEVEN, ROOT)                                             \
+    X(Scatter, scatter, SCATTER, rooted_method, EVEN, EVEN, ROOT)                                                      \
+    X(Scatterv, scatterv, SCATTERV, rooted_uneven_method, UNEVEN, EVEN, ROOT)                                          \
+    X(Barrier, barrier, BARRIER, barrier_method, NOTHING, NOTHING, ALL)                                                \
+    X(Reduce, reduce, REDUCE, reduction_method, VECTOR, EVEN, OP_ROOT)                                                 \
+    X(Allreduce, allreduce, ALLREDUCE, reduction_method, VECTOR, EVEN, OP)                                             \
+    X(Reduce_scatter, reduce_scatter, REDUCE_SCATTER, reduction_method, VECTOR, PART, OP)                              \
+    X(Reduce_scatter_block, reduce_scatter_block, REDUCE_SCATTER_BLOCK, reduction_method, VECTOR, EVEN, OP)            \
+    X(Scan, scan, SCAN, reduction_method, VECTOR, EVEN, OP)                                                            \
+    X(Exscan, exscan, EXSCAN, reduction_method, VECTOR, EVEN, OP)
 
 enum collective {
-#define NUMBER(name) COLLECTIVE_##name,
+#define NUMBER(Name, lower, ...) COLLECTIVE_##lower,
     COLLECTIVES(NUMBER)
 #undef NUMBER
     COLLECTIVES_KNOWN
@@ -245,7 +245,7 @@ enum form { BLOCKING, NONBLOCKING, PERSISTENT, FORMS };
 struct call {
     enum collective collective;
     MPI_Comm comm;
-    struct given send;    /* of a broadcast both are the buffer */
+    struct given send;    /* of a reduction the buffer alone, of a broadcast nothing */
     struct given receive;
     int root;
     MPI_Op op;
@@ -286,7 +286,7 @@ struct method {
 };
 
 extern const struct method allgather_method, allgatherv_method, broadcast_method, alltoall_method, alltoallv_method,
-    gather_method, gatherv_method, scatter_method, scatterv_method, barrier_method, reduction_method;
+    rooted_method, rooted_uneven_method, barrier_method, reduction_method;
 
 /* ---- operators.c ---- */
 
@@ -342,7 +342,7 @@ struct completion {
 bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum patience patience);
 /* Turns the outcome of the PMPI_ call into that of the MPI_ call. */
 int completion_end_one(struct completion *completion, int outcome, MPI_Status *status);
-int completion_end_all(struct completion *completion, int outcome, MPI_Status *statuses);
+/* The statuses are those of the requests at `indices`, or of all requests in their order where that is NULL. */
 int completion_end_some(struct completion *completion, int outcome, int count, const int *indices,
                         MPI_Status *statuses);
 /* The sleeping alone, for the Fortran names. */

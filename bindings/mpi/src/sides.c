@@ -1,8 +1,8 @@
 /*
  * sides.c: the buffers of a call as liboutboard wants them: plain memory, with bytes and offsets by block.
  *
- * Blocks of plain memory are handed over where they lie. Others are packed one after another in one bounce buffer: first
- * what arrives, then what is sent.
+ * Blocks of plain memory are handed over where they lie. Other blocks are packed one after another in one bounce buffer:
+ * first the blocks to receive, then the blocks to send.
  */
 #include <stdlib.h>
 
@@ -37,8 +37,12 @@ void side_run(struct side *side, const struct given *given, uint64_t elements)
     side->elements = elements;
 }
 
-void side_blocks(struct side *side, const struct given *given, int ranks)
+void side_of_all(struct side *side, const struct given *given, int ranks)
 {
+    if (given->counts == NULL) {
+        side_run(side, given, (uint64_t)given->count * (uint64_t)ranks);
+        return;
+    }
     side->given = *given;
     side->blocks = ranks;
 }

@@ -19,13 +19,13 @@ int value(int of, int at, int call)
     return of * 1000003 + at * 17 + call;
 }
 
-static void fill(int *send, int count, int of, int call)
+void fill_with(int *send, int count, int of, int call)
 {
     for (int at = 0; at < count; at++)
         send[at] = value(of, at, call);
 }
 
-static int wrong(const int *received, int count, int members, int call)
+int wrong_in(const int *received, int count, int members, int call)
 {
     int bad = 0;
     for (int of = 0; of < members; of++)
@@ -43,23 +43,16 @@ void *fresh(size_t bytes)
 
 /* ---- plain calls ---- */
 
-static void gather_on(MPI_Comm comm, int count, int in_place, int blocking)
+void gather_on(MPI_Comm comm, int count, int in_place, int blocking)
 {
     int me, members;
     MPI_Comm_rank(comm, &me);
     MPI_Comm_size(comm, &members);
     int *send = fresh((size_t)count * sizeof(int)), *receive = fresh((size_t)count * (size_t)members * sizeof(int));
-    fill(in_place ? receive + me * count : send, count, me, count);
+    fill_with(in_place ? receive + me * count : send, count, me, count);
     const void *from = in_place ? MPI_IN_PLACE : send;
-    if (blocking) {
-        CHECK(MPI_Allgather(from, count, MPI_INT, receive, count, MPI_INT, comm) == MPI_SUCCESS);
-    } else {
-        MPI_Request request;
-        CHECK(MPI_Iallgather(from, count, MPI_INT, receive, count, MPI_INT, comm, &request) == MPI_SUCCESS);
-        CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
-        CHECK(request == MPI_REQUEST_NULL);
-    }
-    CHECK(wrong(receive, count, members, count) == 0);
+    CARRY_OUT(blocking ? BLOCKING : 0, Allgather, allgather, from, count, MPI_INT, receive, count, MPI_INT, comm);
+    CHECK(wrong_in(receive, count, members, count) == 0);
     free(send);
     free(receive);
 }
@@ -70,177 +63,6 @@ static void sizes(void)
     for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++)
         for (int form = 0; form < 4; form++)
             gather_on(MPI_COMM_WORLD, counts[i], form & 1, form >> 1);
-}
-
-/* ---- requests ---- */
-
-#define CALLS 6
-
-struct flight {
-    int *send[CALLS], *receive[CALLS];
-    MPI_Request requests[2 * CALLS]; /* ours at even places, native ones at odd */
-    int token[CALLS], heard[CALLS];
-};
-
-static void take_off(struct flight *flight, int mixed)
-{
-    for (int call = 0; call < CALLS; call++) {
-        int count = 100 + call;
-        flight->send[call] = fresh((size_t)count * sizeof(int));
-        flight->receive[call] = fresh((size_t)count * (size_t)ranks * sizeof(int));
-        fill(flight->send[call], count, rank, call);
-        MPI_Iallgather(flight->send[call], count, MPI_INT, flight->receive[call], count, MPI_INT, MPI_COMM_WORLD,
-                       &flight->requests[2 * call]);
-        flight->requests[2 * call + 1] = MPI_REQUEST_NULL;
-        if (mixed)
-            MPI_Irecv(&flight->heard[call], 1, MPI_INT, (rank + ranks - 1) % ranks, call, MPI_COMM_WORLD,
-                      &flight->requests[2 * call + 1]);
-    }
-}
-
-static void send_tokens(struct flight *flight)
-{
-    for (int call = 0; call < CALLS; call++) {
-        flight->token[call] = rank * 100 + call;
-        MPI_Send(&flight->token[call], 1, MPI_INT, (rank + 1) % ranks, call, MPI_COMM_WORLD);
-    }
-}
-
-static void land(struct flight *flight, int mixed)
-{
-    for (int call = 0; call < CALLS; call++) {
-        CHECK(flight->requests[2 * call] == MPI_REQUEST_NULL && flight->requests[2 * call + 1] == MPI_REQUEST_NULL);
-        CHECK(wrong(flight->receive[call], 100 + call, ranks, call) == 0);
-        if (mixed)
-            CHECK(flight->heard[call] == (rank + ranks - 1) % ranks * 100 + call);
-        free(flight->send[call]);
-        free(flight->receive[call]);
-    }
-}
-
-static void waitall(int mixed)
-{
-    struct flight flight;
-    MPI_Status statuses[2 * CALLS];
-    take_off(&flight, mixed);
-    if (mixed)
-        send_tokens(&flight);
-    CHECK(MPI_Waitall(2 * CALLS, flight.requests, statuses) == MPI_SUCCESS);
-    for (int call = 0; call < CALLS; call++) {
-        int cancelled = 1;
-        MPI_Test_cancelled(&statuses[2 * call], &cancelled);
-        CHECK(!cancelled);
-    }
-    land(&flight, mixed);
-}
-
-static void waitany(int mixed)
-{
-    struct flight flight;
-    int seen[2 * CALLS] = {0}, index;
-    MPI_Status status;
-    take_off(&flight, mixed);
-    if (mixed)
-        send_tokens(&flight);
-    for (int i = 0; i < (mixed ? 2 * CALLS : CALLS); i++) {
-        CHECK(MPI_Waitany(2 * CALLS, flight.requests, &index, &status) == MPI_SUCCESS);
-        CHECK(index >= 0 && index < 2 * CALLS && !seen[index]);
-        seen[index] = 1;
-    }
-    CHECK(MPI_Waitany(2 * CALLS, flight.requests, &index, &status) == MPI_SUCCESS && index == MPI_UNDEFINED);
-    land(&flight, mixed);
-}
-
-static void some(int mixed, int waiting)
-{
-    struct flight flight;
-    int indices[2 * CALLS], left = mixed ? 2 * CALLS : CALLS, outcount;
-    MPI_Status statuses[2 * CALLS];
-    take_off(&flight, mixed);
-    if (mixed)
-        send_tokens(&flight);
-    while (left > 0) {
-        int outcome = waiting ? MPI_Waitsome(2 * CALLS, flight.requests, &outcount, indices, statuses)
-                              : MPI_Testsome(2 * CALLS, flight.requests, &outcount, indices, statuses);
-        CHECK(outcome == MPI_SUCCESS && outcount != MPI_UNDEFINED && (!waiting || outcount > 0));
-        if (outcount == MPI_UNDEFINED)
-            break;
-        left -= outcount;
-    }
-    CHECK(left == 0);
-    land(&flight, mixed);
-}
-
-static void testing(int mixed, int form)
-{
-    struct flight flight;
-    int flag, index, left = mixed ? 2 * CALLS : CALLS;
-    MPI_Status statuses[2 * CALLS];
-    take_off(&flight, mixed);
-    if (mixed)
-        send_tokens(&flight);
-    for (flag = 0; form == 0 && !flag;)
-        CHECK(MPI_Testall(2 * CALLS, flight.requests, &flag, statuses) == MPI_SUCCESS);
-    while (form == 1 && left > 0) {
-        CHECK(MPI_Testany(2 * CALLS, flight.requests, &index, &flag, statuses) == MPI_SUCCESS);
-        left -= flag && index != MPI_UNDEFINED;
-    }
-    for (int i = 0; form == 2 && i < 2 * CALLS; i++)
-        for (flag = 0; !flag;)
-            CHECK(MPI_Test(&flight.requests[i], &flag, statuses) == MPI_SUCCESS);
-    for (int i = 0; form == 3 && i < 2 * CALLS; i++) {
-        for (flag = 0; !flag;)
-            CHECK(MPI_Request_get_status(flight.requests[i], &flag, statuses) == MPI_SUCCESS);
-        CHECK(MPI_Wait(&flight.requests[i], MPI_STATUS_IGNORE) == MPI_SUCCESS);
-    }
-    land(&flight, mixed);
-}
-
-static void request_forms(void)
-{
-    for (int mixed = 0; mixed < 2; mixed++) {
-        waitall(mixed);
-        waitany(mixed);
-        some(mixed, 0);
-        some(mixed, 1);
-        for (int form = 0; form < 4; form++)
-            testing(mixed, form);
-    }
-}
-
-/* Freed while in flight: ends by itself; the data is there after something that orders behind it. */
-static void freed_early(void)
-{
-    enum { COUNT = 5000 };
-    if (native)
-        return;
-    int *send = fresh(COUNT * sizeof(int)), *receive = fresh((size_t)COUNT * (size_t)ranks * sizeof(int));
-    int *spread = fresh((size_t)COUNT * (size_t)ranks * 2 * sizeof(int));
-    MPI_Datatype gaps;
-    MPI_Request request;
-    fill(send, COUNT, rank, 1);
-    MPI_Iallgather(send, COUNT, MPI_INT, receive, COUNT, MPI_INT, MPI_COMM_WORLD, &request);
-    MPI_Request_free(&request);
-    CHECK(request == MPI_REQUEST_NULL);
-    MPI_Type_create_resized(MPI_INT, 0, 2 * sizeof(int), &gaps);
-    MPI_Type_commit(&gaps);
-    MPI_Iallgather(send, COUNT, MPI_INT, spread, COUNT, gaps, MPI_COMM_WORLD, &request);
-    MPI_Type_free(&gaps);
-    MPI_Request_free(&request);
-    for (int last = (ranks - 1) * COUNT + COUNT - 1, flag; ; ) {
-        MPI_Iprobe(MPI_ANY_SOURCE, 4711, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
-        volatile int *end = spread + 2 * last, *plain = receive + last;
-        if (*end == value(ranks - 1, COUNT - 1, 1) && *plain == *end)
-            break;
-    }
-    MPI_Barrier(MPI_COMM_WORLD);
-    gather_on(MPI_COMM_WORLD, 10, 0, 0); /* behind both */
-    CHECK(wrong(receive, COUNT, ranks, 1) == 0);
-    for (int i = 0; i < COUNT * ranks; i++)
-        CHECK(spread[2 * i] == value(i / COUNT, i % COUNT, 1) && spread[2 * i + 1] == (int)0xeeeeeeee);
-    free(send);
-    free(receive);
-    free(spread);
 }
 
 /* ---- datatypes: elements are gathered as type pairs and read back through MPI_Pack ---- */
@@ -345,7 +167,7 @@ static void absolute_addresses(void)
     int *send = fresh(8 * sizeof(int)), *receive = fresh(8 * (size_t)ranks * sizeof(int)), length = 8;
     MPI_Aint at;
     MPI_Datatype from, into;
-    fill(send, 8, rank, 3);
+    fill_with(send, 8, rank, 3);
     MPI_Get_address(send, &at);
     MPI_Type_create_hindexed(1, &length, &at, MPI_INT, &from);
     MPI_Get_address(receive, &at);
@@ -353,7 +175,7 @@ static void absolute_addresses(void)
     MPI_Type_commit(&from);
     MPI_Type_commit(&into);
     CHECK(MPI_Allgather(MPI_BOTTOM, 1, from, MPI_BOTTOM, 1, into, MPI_COMM_WORLD) == MPI_SUCCESS);
-    CHECK(wrong(receive, 8, ranks, 3) == 0);
+    CHECK(wrong_in(receive, 8, ranks, 3) == 0);
     MPI_Type_free(&from);
     MPI_Type_free(&into);
     free(send);
@@ -443,12 +265,12 @@ static void freed_communicator(void)
     int send[50], *receive = fresh(50 * (size_t)ranks * sizeof(int));
     MPI_Comm dup;
     MPI_Request request;
-    fill(send, 50, rank, 9);
+    fill_with(send, 50, rank, 9);
     MPI_Comm_dup(MPI_COMM_WORLD, &dup);
     MPI_Iallgather(send, 50, MPI_INT, receive, 50, MPI_INT, dup, &request);
     MPI_Comm_free(&dup);
     CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
-    CHECK(wrong(receive, 50, ranks, 9) == 0);
+    CHECK(wrong_in(receive, 50, ranks, 9) == 0);
     free(receive);
 }
 
@@ -463,7 +285,7 @@ static void *thread_body(void *comm)
         int *second = fresh(64 * (size_t)ranks * sizeof(int)), me, members;
         MPI_Comm_rank(*(MPI_Comm *)comm, &me);
         MPI_Comm_size(*(MPI_Comm *)comm, &members);
-        fill(send, 64, me, turn);
+        fill_with(send, 64, me, turn);
         MPI_Irecv(&heard, 1, MPI_INT, (me + members - 1) % members, turn, *(MPI_Comm *)comm, &requests[1]);
         MPI_Iallgather(send, 64, MPI_INT, first, 64, MPI_INT, *(MPI_Comm *)comm, &requests[0]);
         MPI_Iallgather(send, 64, MPI_INT, second, 64, MPI_INT, *(MPI_Comm *)comm, &requests[2]);
@@ -474,9 +296,9 @@ static void *thread_body(void *comm)
         MPI_Send(&me, 1, MPI_INT, (me + 1) % members, turn, *(MPI_Comm *)comm);
         CHECK(MPI_Waitall(3, requests, MPI_STATUSES_IGNORE) == MPI_SUCCESS);
         gather_on(*(MPI_Comm *)comm, 33, 0, 1); /* ordered behind the request freed early */
-        CHECK(wrong(second, 64, members, turn) == 0 && heard == (me + members - 1) % members);
+        CHECK(wrong_in(second, 64, members, turn) == 0 && heard == (me + members - 1) % members);
         if (turn % 3 != 1 || native) {
-            CHECK(wrong(first, 64, members, turn) == 0);
+            CHECK(wrong_in(first, 64, members, turn) == 0);
             free(first);
         } /* else MPI gives no sign that the buffer is free before MPI_Finalize */
         free(second);
@@ -520,14 +342,8 @@ static void broadcast_on(MPI_Comm comm, int count, int root, int strided, int bl
         MPI_Type_commit(&type);
     }
     if (me == root)
-        fill(cell, count, root, count);
-    if (blocking) {
-        CHECK(MPI_Bcast(cell, count, type, root, comm) == MPI_SUCCESS);
-    } else {
-        MPI_Request request;
-        CHECK(MPI_Ibcast(cell, count, type, root, comm, &request) == MPI_SUCCESS);
-        CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
-    }
+        fill_with(cell, count, root, count);
+    CARRY_OUT(blocking ? BLOCKING : 0, Bcast, bcast, cell, count, type, root, comm);
     for (int at = 0; at < cells; at++) {
         int received = at % stride == 0 && at / stride < count;
         bad += cell[at] != (received ? value(root, at / stride, count) : untouched);
@@ -560,15 +376,15 @@ static void allocate_and_gather(int count, int call)
     CHECK(MPI_Alloc_mem(bytes, MPI_INFO_NULL, &send) == MPI_SUCCESS);
     CHECK(MPI_Alloc_mem(bytes * ranks, MPI_INFO_NULL, &receive) == MPI_SUCCESS);
     memset(receive, 0xee, (size_t)bytes * (size_t)ranks);
-    fill(send, count, rank, call);
+    fill_with(send, count, rank, call);
     CHECK(MPI_Allgather(send, count, MPI_INT, receive, count, MPI_INT, MPI_COMM_WORLD) == MPI_SUCCESS);
-    CHECK(wrong(receive, count, ranks, call) == 0);
+    CHECK(wrong_in(receive, count, ranks, call) == 0);
     CHECK(MPI_Free_mem(send) == MPI_SUCCESS);
     /* Of one buffer ours, of the other not. */
     int *plain = fresh((size_t)bytes);
-    fill(plain, count, rank, call + 1);
+    fill_with(plain, count, rank, call + 1);
     CHECK(MPI_Allgather(plain, count, MPI_INT, receive, count, MPI_INT, MPI_COMM_WORLD) == MPI_SUCCESS);
-    CHECK(wrong(receive, count, ranks, call + 1) == 0);
+    CHECK(wrong_in(receive, count, ranks, call + 1) == 0);
     free(plain);
     CHECK(MPI_Free_mem(receive) == MPI_SUCCESS);
 }
@@ -599,7 +415,7 @@ static void leave_in_flight(void)
     if (native)
         return;
     MPI_Comm_dup(MPI_COMM_WORLD, kept);
-    fill(send, 100, rank, 1);
+    fill_with(send, 100, rank, 1);
     MPI_Iallgather(send, 100, MPI_INT, receive, 100, MPI_INT, *kept, &request);
     MPI_Request_free(&request);
 }

@@ -29,6 +29,15 @@ int value(int of, int at, int call);
 /* Memory in which every byte is 0xee. */
 void *fresh(size_t bytes);
 
+/* Of an allgather of `count` elements in call `call`: what rank `of` sends; how many received ones are not that. */
+void fill_with(int *send, int count, int of, int call);
+int wrong_in(const int *received, int count, int members, int call);
+void gather_on(MPI_Comm comm, int count, int in_place, int blocking);
+
+/* requests.c */
+void request_forms(void);
+void freed_early(void);
+
 /* exchanges.c */
 void exchanges(void);
 void uneven_gathers(void);
@@ -52,7 +61,22 @@ int exchanged_value(int from, int to, int at);
 /* Elements that `from` sends to `to` in an uneven exchange. */
 int uneven(int from, int to, int most);
 
-enum { STRIDED = 1, IN_PLACE = 2, BLOCKING = 4, NEGATIVE = 8, FORMS = 16 };
+enum { STRIDED = 1, IN_PLACE = 2, BLOCKING = 4, NEGATIVE = 8, FORMS = 16, PERSISTENT = 16 };
+
+/* The call by its blocking, persistent (to be started) or nonblocking function. */
+#define POST(form, Name, lower, request, ...)                                                                          \
+    ((form)&BLOCKING     ? MPI_##Name(__VA_ARGS__)                                                                     \
+     : (form)&PERSISTENT ? PERSISTENT_INIT(Name)(__VA_ARGS__, MPI_INFO_NULL, request)                                       \
+                         : MPI_I##lower(__VA_ARGS__, request))
+
+/* The same from beginning to end. */
+#define CARRY_OUT(form, Name, lower, ...)                                                                              \
+    do {                                                                                                               \
+        MPI_Request posted = MPI_REQUEST_NULL;                                                                         \
+        CHECK(POST(form, Name, lower, &posted, __VA_ARGS__) == MPI_SUCCESS);                                           \
+        CHECK(MPI_Wait(&posted, MPI_STATUS_IGNORE) == MPI_SUCCESS);                                                    \
+        CHECK(posted == MPI_REQUEST_NULL);                                                                             \
+    } while (0)
 
 /* rooted.c */
 void gathers_at_a_root(void);
@@ -67,10 +91,10 @@ void persistent_reductions(void);
 
 /* persistent.c */
 #if OMPI_MAJOR_VERSION >= 5
-#define PERSISTENT(name) MPI_##name##_init
+#define PERSISTENT_INIT(Name) MPI_##Name##_init
 #else
 #include <mpi-ext.h>
-#define PERSISTENT(name) MPIX_##name##_init
+#define PERSISTENT_INIT(Name) MPIX_##Name##_init
 #endif
 void persistent_collectives(void);
 

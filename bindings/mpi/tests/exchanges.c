@@ -90,15 +90,8 @@ static void exchange_on(MPI_Comm comm, int most, int form)
     for (int of = 0; of < members; of++)
         block(first, of, me, of, negative, 0);
     const void *from = in_place ? MPI_IN_PLACE : origin(&send, negative);
-    if (form & BLOCKING) {
-        CHECK(MPI_Alltoallv(from, send.counts, send.displacements, send.type, origin(&receive, negative),
-                            receive.counts, receive.displacements, receive.type, comm) == MPI_SUCCESS);
-    } else {
-        MPI_Request request;
-        CHECK(MPI_Ialltoallv(from, send.counts, send.displacements, send.type, origin(&receive, negative),
-                             receive.counts, receive.displacements, receive.type, comm, &request) == MPI_SUCCESS);
-        CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
-    }
+    CARRY_OUT(form, Alltoallv, alltoallv, from, send.counts, send.displacements, send.type, origin(&receive, negative),
+              receive.counts, receive.displacements, receive.type, comm);
     for (int of = 0; of < members; of++)
         bad += block(&receive, of, of, me, negative, 1);
     CHECK(bad == 0);
@@ -112,6 +105,8 @@ static void exchange_on(MPI_Comm comm, int most, int form)
 static void even_exchange_on(MPI_Comm comm, int count, int form)
 {
     int me, members, bad = 0, stride = form & STRIDED ? 2 : 1;
+    if (form & NEGATIVE)
+        return; /* there are no displacements */
     MPI_Comm_rank(comm, &me);
     MPI_Comm_size(comm, &members);
     size_t elements = (size_t)count * (size_t)members;
@@ -127,13 +122,7 @@ static void even_exchange_on(MPI_Comm comm, int count, int form)
             receive[at * stride] = send[at];
     }
     const void *from = form & IN_PLACE ? MPI_IN_PLACE : send;
-    if (form & BLOCKING) {
-        CHECK(MPI_Alltoall(from, count, MPI_INT, receive, count, type, comm) == MPI_SUCCESS);
-    } else {
-        MPI_Request request;
-        CHECK(MPI_Ialltoall(from, count, MPI_INT, receive, count, type, comm, &request) == MPI_SUCCESS);
-        CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
-    }
+    CARRY_OUT(form, Alltoall, alltoall, from, count, MPI_INT, receive, count, type, comm);
     for (int at = 0; at < count * members; at++)
         bad += receive[at * stride] != exchanged_value(at / count, me, at % count);
     CHECK(bad == 0);
@@ -155,15 +144,8 @@ static void gather_uneven_on(MPI_Comm comm, int most, int form)
     struct blocks send = blocks_of(1, &counts[me], form & STRIDED && me % 3 == 0 ? 2 : 1, 0);
     block(in_place ? &receive : &send, in_place ? me : 0, me, 0, in_place ? negative : 0, 0);
     const void *from = in_place ? MPI_IN_PLACE : send.cells;
-    if (form & BLOCKING) {
-        CHECK(MPI_Allgatherv(from, counts[me], send.type, origin(&receive, negative), receive.counts,
-                             receive.displacements, receive.type, comm) == MPI_SUCCESS);
-    } else {
-        MPI_Request request;
-        CHECK(MPI_Iallgatherv(from, counts[me], send.type, origin(&receive, negative), receive.counts,
-                              receive.displacements, receive.type, comm, &request) == MPI_SUCCESS);
-        CHECK(MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
-    }
+    CARRY_OUT(form, Allgatherv, allgatherv, from, counts[me], send.type, origin(&receive, negative), receive.counts,
+              receive.displacements, receive.type, comm);
     for (int of = 0; of < members; of++)
         bad += block(&receive, of, of, 0, negative, 1);
     CHECK(bad == 0);
@@ -173,32 +155,27 @@ static void gather_uneven_on(MPI_Comm comm, int most, int form)
     free(counts);
 }
 
-void uneven_gathers(void)
+/* Of several sizes, on all ranks and on each half of them in another order. */
+static void in_every_form(void (*call)(MPI_Comm, int, int))
 {
     static const int counts[] = {0, 3, 5000, 40000};
     MPI_Comm half;
     MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
     for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++)
         for (int form = 0; form < FORMS; form++) {
-            gather_uneven_on(MPI_COMM_WORLD, counts[i], form);
-            gather_uneven_on(half, counts[i], form);
+            call(MPI_COMM_WORLD, counts[i], form);
+            call(half, counts[i], form);
         }
     MPI_Comm_free(&half);
 }
 
+void uneven_gathers(void)
+{
+    in_every_form(gather_uneven_on);
+}
+
 void exchanges(void)
 {
-    static const int counts[] = {0, 3, 5000, 40000};
-    MPI_Comm half;
-    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
-    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++)
-        for (int form = 0; form < FORMS; form++) {
-            exchange_on(MPI_COMM_WORLD, counts[i], form);
-            exchange_on(half, counts[i], form);
-            if (form & NEGATIVE)
-                continue;
-            even_exchange_on(MPI_COMM_WORLD, counts[i], form);
-            even_exchange_on(half, counts[i], form);
-        }
-    MPI_Comm_free(&half);
+    in_every_form(exchange_on);
+    in_every_form(even_exchange_on);
 }

@@ -10,10 +10,10 @@
 #include <string.h>
 
 #if OMPI_MAJOR_VERSION >= 5
-#define PERSISTENT(name) MPI_##name##_init
+#define PERSISTENT_INIT(name) MPI_##name##_init
 #else
 #include <mpi-ext.h>
-#define PERSISTENT(name) MPIX_##name##_init
+#define PERSISTENT_INIT(name) MPIX_##name##_init
 #endif
 
 static int rank, ranks, handled, handled_code, bad, number;
@@ -109,7 +109,7 @@ int main(int argc, char **argv)
     outcome = outcome == MPI_SUCCESS ? MPI_Allgather(&rank, 1, MPI_INT, receive, 1, MPI_INT, comm) : MPI_SUCCESS;
     tell(explains(outcome) && handled == 6 && handled_comm == comm, "MPI_Allgather returns the code");
 
-    PERSISTENT(Allgather)(&rank, 1, MPI_INT, receive, 1, MPI_INT, comm, MPI_INFO_NULL, &requests[0]);
+    PERSISTENT_INIT(Allgather)(&rank, 1, MPI_INT, receive, 1, MPI_INT, comm, MPI_INFO_NULL, &requests[0]);
     for (int turn = 0; turn < 2; turn++) {
         MPI_Start(&requests[0]);
         outcome = MPI_Wait(&requests[0], MPI_STATUS_IGNORE);

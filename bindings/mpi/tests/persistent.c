@@ -46,16 +46,16 @@ static void make(struct calls *calls)
         calls->receive[kind] = fresh((size_t)COUNT * (size_t)ranks * sizeof(int));
     }
     int **send = calls->send, **receive = calls->receive, root = ranks - 1, bad = 0;
-    bad += PERSISTENT(Allgather)(send[0], COUNT, type, receive[0], COUNT, MPI_INT, comm, info, request++);
-    bad += PERSISTENT(Allgatherv)(send[1], COUNT, MPI_INT, receive[1], counts, places, type, comm, info, request++);
-    bad += PERSISTENT(Bcast)(rank == root ? send[2] : receive[2], COUNT, type, root, comm, info, request++);
-    bad += PERSISTENT(Alltoall)(send[3], COUNT, type, receive[3], COUNT, MPI_INT, comm, info, request++);
-    bad += PERSISTENT(Alltoallv)(send[4], counts, places, MPI_INT, receive[4], counts, places, type, comm, info,
+    bad += PERSISTENT_INIT(Allgather)(send[0], COUNT, type, receive[0], COUNT, MPI_INT, comm, info, request++);
+    bad += PERSISTENT_INIT(Allgatherv)(send[1], COUNT, MPI_INT, receive[1], counts, places, type, comm, info, request++);
+    bad += PERSISTENT_INIT(Bcast)(rank == root ? send[2] : receive[2], COUNT, type, root, comm, info, request++);
+    bad += PERSISTENT_INIT(Alltoall)(send[3], COUNT, type, receive[3], COUNT, MPI_INT, comm, info, request++);
+    bad += PERSISTENT_INIT(Alltoallv)(send[4], counts, places, MPI_INT, receive[4], counts, places, type, comm, info,
                                  request++);
-    bad += PERSISTENT(Gather)(send[5], COUNT, type, receive[5], COUNT, MPI_INT, root, comm, info, request++);
-    bad += PERSISTENT(Gatherv)(send[6], COUNT, MPI_INT, receive[6], counts, places, type, root, comm, info, request++);
-    bad += PERSISTENT(Scatter)(send[7], COUNT, type, receive[7], COUNT, MPI_INT, root, comm, info, request++);
-    bad += PERSISTENT(Scatterv)(send[8], counts, places, type, receive[8], COUNT, MPI_INT, root, comm, info, request++);
+    bad += PERSISTENT_INIT(Gather)(send[5], COUNT, type, receive[5], COUNT, MPI_INT, root, comm, info, request++);
+    bad += PERSISTENT_INIT(Gatherv)(send[6], COUNT, MPI_INT, receive[6], counts, places, type, root, comm, info, request++);
+    bad += PERSISTENT_INIT(Scatter)(send[7], COUNT, type, receive[7], COUNT, MPI_INT, root, comm, info, request++);
+    bad += PERSISTENT_INIT(Scatterv)(send[8], counts, places, type, receive[8], COUNT, MPI_INT, root, comm, info, request++);
     CHECK(bad == 0);
     /* The datatype may go before the calls are started, which Open MPI 5.0 does not survive; the lists stay until their
      * requests go. */

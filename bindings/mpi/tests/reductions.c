@@ -71,33 +71,27 @@ static void fill(struct call *call, int turn)
         (in_place(call) ? call->receive : call->send)[at] = contribution(call->me, at, turn);
 }
 
-static int post(struct call *call, MPI_Op op)
+static int post(struct call *call)
 {
     const void *from = in_place(call) ? MPI_IN_PLACE : call->send;
     int *to = call->kind == REDUCE && call->me != call->root ? NULL : call->receive, count = call->total;
-    int each = call->counts[0];
     MPI_Comm comm = call->comm;
+    MPI_Op op = MPI_SUM;
     MPI_Request *request = &call->request;
-    bool blocking = call->form & BLOCKING;
     switch (call->kind) {
     case REDUCE:
-        return blocking ? MPI_Reduce(from, to, count, MPI_INT, op, call->root, comm)
-                        : MPI_Ireduce(from, to, count, MPI_INT, op, call->root, comm, request);
+        return POST(call->form, Reduce, reduce, request, from, to, count, MPI_INT, op, call->root, comm);
     case ALLREDUCE:
-        return blocking ? MPI_Allreduce(from, to, count, MPI_INT, op, comm)
-                        : MPI_Iallreduce(from, to, count, MPI_INT, op, comm, request);
+        return POST(call->form, Allreduce, allreduce, request, from, to, count, MPI_INT, op, comm);
     case SCATTER:
-        return blocking ? MPI_Reduce_scatter(from, to, call->counts, MPI_INT, op, comm)
-                        : MPI_Ireduce_scatter(from, to, call->counts, MPI_INT, op, comm, request);
+        return POST(call->form, Reduce_scatter, reduce_scatter, request, from, to, call->counts, MPI_INT, op, comm);
     case SCATTER_BLOCK:
-        return blocking ? MPI_Reduce_scatter_block(from, to, each, MPI_INT, op, comm)
-                        : MPI_Ireduce_scatter_block(from, to, each, MPI_INT, op, comm, request);
+        count = call->counts[0];
+        return POST(call->form, Reduce_scatter_block, reduce_scatter_block, request, from, to, count, MPI_INT, op, comm);
     case SCAN:
-        return blocking ? MPI_Scan(from, to, count, MPI_INT, op, comm)
-                        : MPI_Iscan(from, to, count, MPI_INT, op, comm, request);
+        return POST(call->form, Scan, scan, request, from, to, count, MPI_INT, op, comm);
     default:
-        return blocking ? MPI_Exscan(from, to, count, MPI_INT, op, comm)
-                        : MPI_Iexscan(from, to, count, MPI_INT, op, comm, request);
+        return POST(call->form, Exscan, exscan, request, from, to, count, MPI_INT, op, comm);
     }
 }
 
@@ -128,7 +122,7 @@ static void of_every_kind(MPI_Comm comm, int root, int count, int form)
     for (int kind = 0; kind < KINDS; kind++) {
         calls[kind] = call_of(comm, (enum kind)kind, root, count, form);
         fill(&calls[kind], kind);
-        CHECK(post(&calls[kind], MPI_SUM) == MPI_SUCCESS);
+        CHECK(post(&calls[kind]) == MPI_SUCCESS);
     }
     for (int kind = KINDS - 1; kind >= 0; kind--) {
         CHECK(MPI_Wait(&calls[kind].request, MPI_STATUS_IGNORE) == MPI_SUCCESS);
@@ -380,45 +374,17 @@ void own_operators(void)
 
 /* ---- persistent ones ---- */
 
-static void make_persistent(struct call *call)
-{
-    const void *from = in_place(call) ? MPI_IN_PLACE : call->send;
-    int *to = call->receive, outcome;
-    MPI_Info info = MPI_INFO_NULL;
-    MPI_Comm comm = call->comm;
-    MPI_Request *request = &call->request;
-    switch (call->kind) {
-    case REDUCE:
-        outcome = PERSISTENT(Reduce)(from, to, call->total, MPI_INT, MPI_SUM, call->root, comm, info, request);
-        break;
-    case ALLREDUCE:
-        outcome = PERSISTENT(Allreduce)(from, to, call->total, MPI_INT, MPI_SUM, comm, info, request);
-        break;
-    case SCATTER:
-        outcome = PERSISTENT(Reduce_scatter)(from, to, call->counts, MPI_INT, MPI_SUM, comm, info, request);
-        break;
-    case SCATTER_BLOCK:
-        outcome = PERSISTENT(Reduce_scatter_block)(from, to, call->counts[0], MPI_INT, MPI_SUM, comm, info, request);
-        break;
-    case SCAN:
-        outcome = PERSISTENT(Scan)(from, to, call->total, MPI_INT, MPI_SUM, comm, info, request);
-        break;
-    default:
-        outcome = PERSISTENT(Exscan)(from, to, call->total, MPI_INT, MPI_SUM, comm, info, request);
-    }
-    CHECK(outcome == MPI_SUCCESS);
-}
-
 void persistent_reductions(void)
 {
     struct call calls[2 * KINDS];
     MPI_Request requests[2 * KINDS + 1];
     for (int i = 0; i < 2 * KINDS; i++) {
-        calls[i] = call_of(MPI_COMM_WORLD, (enum kind)(i % KINDS), i % ranks, 700, i < KINDS ? 0 : IN_PLACE);
-        make_persistent(&calls[i]);
+        int form = PERSISTENT | (i < KINDS ? 0 : IN_PLACE);
+        calls[i] = call_of(MPI_COMM_WORLD, (enum kind)(i % KINDS), i % ranks, 700, form);
+        CHECK(post(&calls[i]) == MPI_SUCCESS);
         requests[i] = calls[i].request;
     }
-    CHECK(PERSISTENT(Barrier)(MPI_COMM_WORLD, MPI_INFO_NULL, &requests[2 * KINDS]) == MPI_SUCCESS);
+    CHECK(PERSISTENT_INIT(Barrier)(MPI_COMM_WORLD, MPI_INFO_NULL, &requests[2 * KINDS]) == MPI_SUCCESS);
     for (int turn = 0; turn < 4; turn++) {
         for (int i = 0; i < 2 * KINDS; i++)
             fill(&calls[i], turn + i);

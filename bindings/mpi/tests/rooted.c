@@ -62,7 +62,7 @@ static int is_root(const struct rooted *call)
 
 static void post_gather(struct rooted *call)
 {
-    int mine = call->counts[call->me], blocking = call->form & BLOCKING, at_root = is_root(call);
+    int mine = call->counts[call->me], at_root = is_root(call);
     int in_place = at_root && call->form & IN_PLACE;
     block(in_place ? &call->many : &call->one, in_place ? call->me : 0, call->me, 0, in_place ? call->negative : 0, 0);
     const void *from = in_place ? MPI_IN_PLACE : call->one.cells;
@@ -71,15 +71,11 @@ static void post_gather(struct rooted *call)
     MPI_Datatype into = at_root ? call->many.type : MPI_DATATYPE_NULL;
     int *to = at_root ? origin(&call->many, call->negative) : NULL;
     const int *counts = at_root ? call->many.counts : NULL, *places = at_root ? call->many.displacements : NULL;
-    int outcome;
-    if (call->even && blocking)
-        outcome = MPI_Gather(from, count, type, to, each, into, call->root, call->comm);
-    else if (call->even)
-        outcome = MPI_Igather(from, count, type, to, each, into, call->root, call->comm, &call->request);
-    else if (blocking)
-        outcome = MPI_Gatherv(from, count, type, to, counts, places, into, call->root, call->comm);
-    else
-        outcome = MPI_Igatherv(from, count, type, to, counts, places, into, call->root, call->comm, &call->request);
+    MPI_Request *request = &call->request;
+    int outcome = call->even
+                      ? POST(call->form, Gather, gather, request, from, count, type, to, each, into, call->root, call->comm)
+                      : POST(call->form, Gatherv, gatherv, request, from, count, type, to, counts, places, into,
+                             call->root, call->comm);
     CHECK(outcome == MPI_SUCCESS);
 }
 
@@ -96,7 +92,7 @@ static void check_gather(struct rooted *call)
 
 static void post_scatter(struct rooted *call)
 {
-    int mine = call->counts[call->me], blocking = call->form & BLOCKING, at_root = is_root(call);
+    int mine = call->counts[call->me], at_root = is_root(call);
     int in_place = at_root && call->form & IN_PLACE;
     for (int of = 0; at_root && of < call->members; of++)
         block(&call->many, of, call->root, of, call->negative, 0);
@@ -106,15 +102,11 @@ static void post_scatter(struct rooted *call)
     MPI_Datatype type = in_place ? MPI_DATATYPE_NULL : call->one.type;
     MPI_Datatype of_many = at_root ? call->many.type : MPI_DATATYPE_NULL;
     const int *counts = at_root ? call->many.counts : NULL, *places = at_root ? call->many.displacements : NULL;
-    int outcome;
-    if (call->even && blocking)
-        outcome = MPI_Scatter(from, each, of_many, to, count, type, call->root, call->comm);
-    else if (call->even)
-        outcome = MPI_Iscatter(from, each, of_many, to, count, type, call->root, call->comm, &call->request);
-    else if (blocking)
-        outcome = MPI_Scatterv(from, counts, places, of_many, to, count, type, call->root, call->comm);
-    else
-        outcome = MPI_Iscatterv(from, counts, places, of_many, to, count, type, call->root, call->comm, &call->request);
+    MPI_Request *request = &call->request;
+    int outcome = call->even ? POST(call->form, Scatter, scatter, request, from, each, of_many, to, count, type,
+                                    call->root, call->comm)
+                             : POST(call->form, Scatterv, scatterv, request, from, counts, places, of_many, to, count,
+                                    type, call->root, call->comm);
     CHECK(outcome == MPI_SUCCESS);
 }
 

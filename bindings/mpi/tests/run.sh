@@ -130,7 +130,7 @@ refuses() { # sentence, matrix lines...: both programs say so
 build() { # mpicc: everything this Open MPI runs, in $built
   local program
   make -s -C "$shim" MPICC="$1" OUT="$built" &&
-    "$1" "${flags[@]}" "$here"/{conformance,exchanges,rooted,reductions,persistent}.c -o "$built/conformance" -pthread &&
+    "$1" "${flags[@]}" "$here"/{conformance,requests,exchanges,rooted,reductions,persistent}.c -o "$built/conformance" -pthread &&
     for program in failing sleeping; do
       "$1" "${flags[@]}" "$here/$program.c" -o "$built/$program" -pthread || return 1
     done &&

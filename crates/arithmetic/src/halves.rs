@@ -5,7 +5,7 @@
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use outboard_plan::Operator;
+use outboard_call::Operator;
 
 use crate::numbers::{Ordered, canonical};
 use crate::{Lane, Operands, each, undefined};

@@ -19,7 +19,7 @@ mod numbers;
 mod pairs;
 
 use half::{bf16, f16};
-use outboard_plan::{Element, Operator, Reduction};
+use outboard_call::{Element, Operator, Reduction};
 
 use numbers::Integer;
 
@@ -36,13 +36,13 @@ struct Operands<'a> {
 ///
 /// ```
 /// use outboard_arithmetic::reduce;
-/// use outboard_plan::{Element, Operator, Reduction};
+/// use outboard_call::{Element, Operator, Reduction};
 ///
 /// let sum = Reduction::new(Operator::Sum, Element::U8)?;
 /// let mut into = [1, 2, 255];
 /// reduce(sum, &[1, 1, 1], &mut into, true);
 /// assert_eq!(into, [2, 3, 0]);
-/// # Ok::<(), outboard_plan::ReductionError>(())
+/// # Ok::<(), outboard_call::ReductionError>(())
 /// ```
 ///
 /// # Panics

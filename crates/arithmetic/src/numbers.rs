@@ -2,7 +2,7 @@
 
 use std::ops::{BitAnd, BitOr, BitXor};
 
-use outboard_plan::Operator;
+use outboard_call::Operator;
 
 use crate::{Lane, Operands, each, undefined};
 

@@ -1,6 +1,6 @@
 //! MPI's pairs of a value and an index, laid out as C lays out `struct { value; int index; }`.
 
-use outboard_plan::Operator;
+use outboard_call::Operator;
 
 use crate::numbers::Ordered;
 use crate::{Lane, Operands, each, undefined};

@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 use outboard_arithmetic::reduce;
-use outboard_plan::{Element, Operator, Reduction};
+use outboard_call::{Element, Operator, Reduction};
 use proptest::prelude::*;
 
 /// A number as wide as any, so that the reference knows one arithmetic for all integers and one for all floats.

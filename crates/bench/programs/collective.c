@@ -33,7 +33,6 @@ struct options {
     uint64_t units[SIZES_MAX];   /* of the compute loop for that size */
     size_t missed[SIZES_MAX];    /* bytes of the late rank's result that others contribute to */
     int repetitions;
-    int tests;                   /* calls of transport_test spread over the compute loop */
     int64_t idle_ns;             /* of doing nothing; 0: no such phase */
     int64_t refill_ns;           /* what the token buckets need to be full again */
     int late_rank;               /* -1: none */
@@ -41,7 +40,6 @@ struct options {
     int late_times;              /* late by so many pure times instead, as measured with that rank on time; 0: by late_ns */
     int late_silent;             /* not 0: an alltoallv has no block for the late rank and none from it */
     int main_core;               /* -1: not bound */
-    int others_core;             /* -1: progress threads not bound */
 };
 
 /* One repetition on one rank. Doubles only: samples travel by transport_exchange. */
@@ -52,7 +50,7 @@ struct sample {
     double cpu_s;      /* processor time of all threads from start to end */
     double wrong;      /* 1 when a byte of the result was wrong */
     double post_us;    /* processor time of the rank's own thread to post */
-    double ending_us;  /* the same to test and to wait */
+    double ending_us;  /* the same to wait */
     double loop_ms;    /* the same of the compute loop */
 };
 enum { SAMPLE_DOUBLES = sizeof(struct sample) / sizeof(double) };
@@ -80,7 +78,7 @@ static void parse_sizes(struct options *options, const char *text)
 
 static struct options read_options(int argc, char **argv)
 {
-    struct options options = {.repetitions = 1, .late_rank = -1, .main_core = -1, .others_core = -1};
+    struct options options = {.repetitions = 1, .late_rank = -1, .main_core = -1};
     const char *what = "";
     const char *sizes = "";
     const struct option known[] = {
@@ -89,7 +87,6 @@ static struct options read_options(int argc, char **argv)
         {"layout", .text = &options.layout},
         {"sizes", .text = &sizes},
         {"repetitions", .number = &options.repetitions},
-        {"tests", .number = &options.tests},
         {"idle-ns", .long_number = &options.idle_ns},
         {"refill-ns", .long_number = &options.refill_ns},
         {"late-rank", .number = &options.late_rank},
@@ -97,7 +94,6 @@ static struct options read_options(int argc, char **argv)
         {"late-times", .number = &options.late_times},
         {"late-silent", .number = &options.late_silent},
         {"main-core", .number = &options.main_core},
-        {"others-core", .number = &options.others_core},
         {.name = NULL},
     };
     if (options_read(argc, argv, known) != 0)
@@ -110,22 +106,6 @@ static struct options read_options(int argc, char **argv)
 }
 
 /* ---- repetitions -------------------------------------------------------------------------------------------------- */
-
-/* Processor time in nanoseconds that the tests between its pieces took of the rank's own thread. */
-static int64_t compute(uint64_t units, int tests)
-{
-    const uint64_t pieces = (uint64_t)tests + 1;
-    int64_t testing = 0;
-    for (uint64_t piece = 0; piece < pieces; piece++) {
-        compute_units(units * (piece + 1) / pieces - units * piece / pieces);
-        if (piece + 1 < pieces) {
-            const int64_t before = thread_cpu_before_ns();
-            (void)transport_test();
-            testing += thread_cpu_ns() - before;
-        }
-    }
-    return testing;
-}
 
 static struct sample repeat(const struct options *options, const struct buffers *buffers, size_t bytes, uint64_t units)
 {
@@ -150,7 +130,8 @@ static struct sample repeat(const struct options *options, const struct buffers 
     if (options->main_core >= 0)
         clock_sleep_until_ns(clock_now_ns() + OTHERS_POST_NS);
     const int64_t thread_computes = thread_cpu_ns();
-    const int64_t testing = units > 0 ? compute(units, options->tests) : 0;
+    if (units > 0)
+        compute_units(units);
     const int64_t thread_waits = thread_cpu_before_ns();
     transport_wait();
     const int64_t end = clock_now_ns();
@@ -165,8 +146,8 @@ static struct sample repeat(const struct options *options, const struct buffers 
         .cpu_s = (double)(cpu_end - cpu) / 1e9,
         .wrong = call_wrong(&call, buffers),
         .post_us = (double)(thread_posted - thread) / 1e3,
-        .ending_us = (double)(thread_end - thread_waits + testing) / 1e3,
-        .loop_ms = (double)(thread_waits - thread_computes - testing) / 1e6,
+        .ending_us = (double)(thread_end - thread_waits) / 1e3,
+        .loop_ms = (double)(thread_waits - thread_computes) / 1e6,
     };
 }
 
@@ -415,7 +396,7 @@ int main(int argc, char **argv)
         .send = transport_alloc(call_send_bytes(options.what, largest)),
         .receive = transport_alloc(call_receive_bytes(options.what, largest)),
     };
-    bind_cores(options.main_core, options.others_core);
+    bind_main(options.main_core);
     harness_open(options.control);
     measure_barrier(&options);
     if (options.idle_ns > 0)

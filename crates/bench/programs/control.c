@@ -139,20 +139,3 @@ int core_bind(int thread, int core)
     }
     return 0;
 }
-
-int core_bind_others(int core)
-{
-    DIR *threads = opendir("/proc/self/task");
-    const int own = (int)syscall(SYS_gettid);
-    int bound = 0;
-    if (threads == NULL)
-        return -1;
-    for (struct dirent *entry = readdir(threads); entry != NULL && bound >= 0; entry = readdir(threads)) {
-        const int thread = atoi(entry->d_name);
-        if (thread <= 0 || thread == own)
-            continue;
-        bound = core_bind(thread, core) == 0 ? bound + 1 : -1;
-    }
-    closedir(threads);
-    return bound;
-}

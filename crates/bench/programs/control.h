@@ -41,7 +41,5 @@ int host_check(const char *layout, uint32_t rank, uint32_t ranks);
 
 /* Binds a thread (0: the calling one) to one core; prints the reason and returns -1 when it cannot. */
 int core_bind(int thread, int core);
-/* Binds every thread of the process but the calling one, so a library's progress threads; number bound, or -1. */
-int core_bind_others(int core);
 
 #endif

@@ -41,7 +41,6 @@ struct options {
     int dimensions[2];    /* Py, Pz */
     int repetitions;
     int main_core;        /* -1: not bound */
-    int others_core;
 };
 
 /* A part of an axis. */
@@ -135,7 +134,7 @@ static void parse_grids(struct options *options, const char *text)
 
 static struct options read_options(int argc, char **argv)
 {
-    struct options options = {.variables = 4, .repetitions = 1, .main_core = -1, .others_core = -1};
+    struct options options = {.variables = 4, .repetitions = 1, .main_core = -1};
     const char *grids = "";
     const char *process_grid = "";
     const struct option known[] = {
@@ -146,7 +145,6 @@ static struct options read_options(int argc, char **argv)
         {"process-grid", .text = &process_grid},
         {"repetitions", .number = &options.repetitions},
         {"main-core", .number = &options.main_core},
-        {"others-core", .number = &options.others_core},
         {.name = NULL},
     };
     if (options_read(argc, argv, known) != 0)
@@ -630,8 +628,6 @@ static void measure(const struct options *options, int n)
 /* After the library has started its threads, so that they are not born on the ranks' core. */
 static void bind_cores(const struct options *options)
 {
-    if (options->others_core >= 0 && core_bind_others(options->others_core) < 0)
-        fail("progress threads cannot be bound to core %d", options->others_core);
     if (options->main_core >= 0 && core_bind(0, options->main_core) != 0)
         fail("the rank cannot be bound to core %d", options->main_core);
 }

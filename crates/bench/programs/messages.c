@@ -238,7 +238,7 @@ int main(int argc, char **argv)
                     .receive = transport_alloc(call_receive_bytes(alltoall, largest))},
         .messages = allocate(2 * sizeof *pattern.messages * transport_ranks()),
     };
-    bind_cores(options.main_core, -1);
+    bind_main(options.main_core);
     harness_open(options.control);
     harness_mark("begin");
     harness_mark("end");

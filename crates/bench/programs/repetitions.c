@@ -94,10 +94,8 @@ int64_t agree_start(int64_t refill_ns)
     return (int64_t)latest + refill_ns;
 }
 
-void bind_cores(int main_core, int others_core)
+void bind_main(int core)
 {
-    if (others_core >= 0 && core_bind_others(others_core) < 0)
-        transport_fail("progress threads cannot be bound to core %d", others_core);
-    if (main_core >= 0 && core_bind(0, main_core) != 0)
-        transport_fail("the rank cannot be bound to core %d", main_core);
+    if (core >= 0 && core_bind(0, core) != 0)
+        transport_fail("the rank cannot be bound to core %d", core);
 }

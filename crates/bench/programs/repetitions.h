@@ -27,8 +27,7 @@ void row_send(FILE *row, char **text);
  * this very exchange to be full again. Hosts share the clock, so nothing is on the links when it strikes. */
 int64_t agree_start(int64_t refill_ns);
 
-/* Binds the rank to one core and its library's threads to another; -1 leaves them. After the library has started its threads,
- * so that they are not born on the ranks' core. */
-void bind_cores(int main_core, int others_core);
+/* Binds the rank to a core; -1 leaves it. After the library has started its threads, so that they are not born on that core. */
+void bind_main(int core);
 
 #endif

@@ -63,8 +63,6 @@ void transport_record(const struct transport_message *messages, int count);
 void transport_start_recorded(void);
 void transport_forget_recorded(void);
 
-/* Gives the library the chance to progress; 1 when the collective has completed. Not for messages. */
-int transport_test(void);
 /* Waits for all that was started. */
 void transport_wait(void);
 

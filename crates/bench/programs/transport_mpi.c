@@ -251,13 +251,6 @@ void transport_forget_recorded(void)
         check(MPI_Request_free(&recorded.all[at]), "MPI_Request_free");
 }
 
-int transport_test(void)
-{
-    int done = 0;
-    check(MPI_Test(&in_flight, &done, MPI_STATUS_IGNORE), "MPI_Test");
-    return done;
-}
-
 static void end(struct requests *requests)
 {
     if (requests->started)

@@ -190,19 +190,6 @@ void transport_forget_recorded(void)
     check(outboard_recorded_free(recorded), "outboard_recorded_free");
 }
 
-int transport_test(void)
-{
-    int done = 0;
-    if (in_flight == NULL)
-        return 1;
-    check(outboard_test(in_flight, &done), "outboard_test");
-    if (done) {
-        check(outboard_request_free(in_flight), "outboard_request_free");
-        in_flight = NULL;
-    }
-    return done;
-}
-
 static void end(outboard_request **request)
 {
     if (*request == NULL)

@@ -1,10 +1,10 @@
-//! Finds how much of the compute loop is worth the raw limit or a multiple of it, and how long that takes alone: one figure for all
-//! systems of a run.
+//! Finds how much of the compute loop is worth the raw limit or a multiple of it, and how long that takes alone: one
+//! figure for all systems of a run.
 //!
 //! As many processes as there are ranks run the loop at once on the cores that the ranks will have, and no
-//! communication library is near. The time is that of the slowest of them, as it is when a collective is under way. It is
-//! taken before and after every launch of a system: a shared machine is faster at one minute than at the next. Where the
-//! ranks have a core to themselves, the processor time of their loops in each repetition tells it better (see
+//! communication library is near. The time is that of the slowest of them, as it is when a collective is under way. It
+//! is taken before and after every launch of a system: a shared machine is faster at one minute than at the next. Where
+//! the ranks have a core to themselves, the processor time of their loops in each repetition tells it better (see
 //! [`Overlap::compute_ms`](crate::Overlap)).
 
 use crate::compile::Workshop;
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The core that ranks have to themselves where there is a communication core.
 pub(crate) const RANKS_CORE: u32 = 0;
 const NAME: &str = "calibration";
-/// The first order; grown until it takes long enough to tell.
+/// The first number of units; doubled until the loop takes [`LONG_ENOUGH_MS`].
 const FIRST_UNITS: u64 = 10_000;
 /// Long against the slices in which processes take turns on a core.
 const LONG_ENOUGH_MS: f64 = 200.0;

@@ -12,25 +12,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-const SOURCES: [(&str, &str); 17] = [
-    ("calls.c", include_str!("../programs/calls.c")),
-    ("calls.h", include_str!("../programs/calls.h")),
-    ("collective.c", include_str!("../programs/collective.c")),
-    ("calibrate.c", include_str!("../programs/calibrate.c")),
-    ("compute.c", include_str!("../programs/compute.c")),
-    ("compute.h", include_str!("../programs/compute.h")),
-    ("control.c", include_str!("../programs/control.c")),
-    ("control.h", include_str!("../programs/control.h")),
-    ("fft3d.c", include_str!("../programs/fft3d.c")),
-    ("messages.c", include_str!("../programs/messages.c")),
-    ("options.c", include_str!("../programs/options.c")),
-    ("options.h", include_str!("../programs/options.h")),
-    ("repetitions.c", include_str!("../programs/repetitions.c")),
-    ("repetitions.h", include_str!("../programs/repetitions.h")),
-    ("transport.h", include_str!("../programs/transport.h")),
-    ("transport_mpi.c", include_str!("../programs/transport_mpi.c")),
-    ("transport_outboard.c", include_str!("../programs/transport_outboard.c")),
-];
+macro_rules! sources {
+    ($($name:literal)+) => { [$(($name, include_str!(concat!("../programs/", $name)))),+] };
+}
+const SOURCES: [(&str, &str); 17] = sources! {
+    "calls.c" "calls.h" "collective.c" "calibrate.c" "compute.c" "compute.h" "control.c" "control.h" "fft3d.c"
+    "messages.c" "options.c" "options.h" "repetitions.c" "repetitions.h" "transport.h"
+    "transport_mpi.c" "transport_outboard.c"
+};
 const FLAGS: [&str; 4] = ["-std=gnu11", "-O2", "-Wall", "-Wextra"];
 const PLAIN_COMPILER: &str = "cc";
 const COMPILE_LIMIT: Timespec = Timespec { tv_sec: 300, tv_nsec: 0 };

@@ -69,7 +69,7 @@ impl ControlLine {
         self.stream.write_all(format!("{text}\n").as_bytes()).map_err(BenchError::system("write to the control line"))
     }
 
-    /// Waits for a line of a program that is not done. One that failed says why at its end.
+    /// Waits for a line of a program that is not done. An error names the cause when the program has failed.
     pub(crate) fn receive_more(&mut self, watch: &mut Watch<'_>, during: &str) -> Result<String, BenchError> {
         match self.receive(watch, during)? {
             Some(text) => Ok(text),
@@ -139,7 +139,7 @@ impl<'a> Watch<'a> {
                 return Ok(());
             }
             if self.reap()? {
-                // The line may hold what the last rank said before its end.
+                // The last rank's final line may still be unread.
                 return if self.readable_now(fd)? { Ok(()) } else { Err(self.ended_silently()) };
             }
         }
@@ -157,7 +157,7 @@ impl<'a> Watch<'a> {
     fn poll(&self, fd: Option<BorrowedFd<'_>>, during: &str) -> Result<bool, BenchError> {
         let left = self.limit.checked_sub(self.started.elapsed()).ok_or_else(|| self.timed_out(during))?;
         let left = left.try_into().map_err(|_| self.timed_out(during))?;
-        // As the last look at them found them: one that has ended since wakes us, so that it is looked at again.
+        // Processes that had not ended at the last look; one that has ended since then makes this poll return at once.
         let alive =
             self.running.ranks.iter().chain(&self.running.services).filter(|process| !process.was_seen_to_end());
         let mut fds: Vec<PollFd<'_>> = fd.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();

@@ -56,7 +56,7 @@ pub enum BenchError {
         process: String,
         /// How it ended.
         how: String,
-        /// The end of what it wrote.
+        /// Its last output.
         output: String,
     },
     /// A launch took longer than its limit; everything it had started was ended.
@@ -71,10 +71,10 @@ pub enum BenchError {
         seconds: u64,
         /// What was waited for.
         during: String,
-        /// The ends of what its programs wrote.
+        /// The last output of its programs.
         output: String,
     },
-    /// The measuring program said what it never says.
+    /// The measuring program sent a line that is not part of the protocol.
     #[error("{system}: the measuring program sent '{line}', which means nothing")]
     Protocol {
         /// Name of the system.

@@ -1,7 +1,7 @@
 //! Puts the peers' packages into a directory of the user's, once.
 //!
-//! A package lies in `PEERS_DIR/NAME-VERSION`, a virtual environment; a file inside says that it is complete. Two runs at
-//! once take turns by a lock file. Nothing outside that directory is touched.
+//! A package lies in `PEERS_DIR/NAME-VERSION`, a virtual environment; a file inside says that it is complete. Two runs
+//! at once take turns by a lock file. Nothing outside that directory is touched.
 
 use crate::job::run_tool;
 use crate::{BenchError, Peer};

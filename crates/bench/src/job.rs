@@ -1,7 +1,7 @@
 //! A system under measurement, and what runs while it is measured.
 //!
-//! Invariant: a [`Process`] that is dropped has ended. Programs that launchers start on other hosts end with the cluster
-//! at the latest.
+//! Invariant: a [`Process`] that is dropped has ended. Programs that launchers start on other hosts end with the
+//! cluster at the latest.
 
 use crate::{Call, Layout, Toolchain};
 use outboard_lab::Lab;
@@ -25,13 +25,10 @@ const OUTPUT_SHOWN: u64 = 4096;
 pub trait System {
     /// Name in the report.
     fn name(&self) -> String;
-    /// Algorithm by which it carries out a call, as far as it tells; `auto` where it does not.
+    /// The algorithm that carries out a call; `auto` where the system does not say.
     fn algorithm(&self, call: &Call) -> String;
     /// How the measuring program is built for it.
     fn toolchain(&self) -> Toolchain;
-    /// With the communication core and progress threads to be bound: where the measuring program binds threads other
-    /// than the rank's own; `None` leaves them as the system placed them.
-    fn progress_core(&self) -> Option<u32>;
     /// Starts the program's ranks on the hosts that [`Job::host_of`] says, and returns at once.
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError>;
 }
@@ -49,7 +46,7 @@ pub struct Job<'a> {
     pub program: &'a Path,
     /// Its arguments.
     pub arguments: &'a [String],
-    /// Service processes and progress threads belong on core 1, ranks on core 0 (where the program puts itself).
+    /// Service processes and progress threads belong on core 1, ranks on core 0, to which the program binds itself.
     pub comm_core: bool,
     /// A directory for the outputs of the programs, and for what else the launch needs; gone after the run.
     pub directory: &'a Path,
@@ -94,23 +91,23 @@ pub trait ServiceStats: std::fmt::Debug {
     fn read(&mut self) -> Result<ServiceCounters, LaunchError>;
 }
 
-/// Counters of service processes, growing for ever; `None` where the system does not tell.
+/// Counters of service processes, growing for ever.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ServiceCounters {
     /// Processor time in seconds.
-    pub cpu_s: Option<f64>,
+    pub cpu_s: f64,
     /// Collectives completed, one for each rank of each.
-    pub completed: Option<u64>,
+    pub completed: u64,
     /// Payload bytes sent again.
-    pub retransmitted_bytes: Option<u64>,
+    pub retransmitted_bytes: u64,
     /// Messages that came for ranks that had not called yet (SP-9).
-    pub late_arrivals: Option<u64>,
+    pub late_arrivals: u64,
     /// What ranks have put into their rings (GP-5).
-    pub entries: Option<u64>,
+    pub entries: u64,
     /// Frames between service processes.
-    pub frames: Option<u64>,
+    pub frames: u64,
     /// Those of them without payload.
-    pub control_frames: Option<u64>,
+    pub control_frames: u64,
 }
 
 impl ServiceCounters {
@@ -125,9 +122,8 @@ impl ServiceCounters {
     }
 
     fn with(&self, other: &Self, seconds: fn(f64, f64) -> f64, whole: fn(u64, u64) -> u64) -> Self {
-        let whole = |one: Option<u64>, other: Option<u64>| Some(whole(one?, other?));
         Self {
-            cpu_s: self.cpu_s.zip(other.cpu_s).map(|(one, other)| seconds(one, other)),
+            cpu_s: seconds(self.cpu_s, other.cpu_s),
             completed: whole(self.completed, other.completed),
             retransmitted_bytes: whole(self.retransmitted_bytes, other.retransmitted_bytes),
             late_arrivals: whole(self.late_arrivals, other.late_arrivals),
@@ -225,7 +221,7 @@ impl Process {
         Ok(self.status)
     }
 
-    /// Whether [`Self::status`] has told of its end.
+    /// Whether [`Self::status`] has seen the end.
     pub(crate) fn was_seen_to_end(&self) -> bool {
         self.status.is_some()
     }
@@ -272,7 +268,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs a tool that nobody talks to; what it said is the error when it fails or takes longer than `limit`.
+/// Runs a tool without input; its output is the error when it fails or takes longer than `limit`.
 pub(crate) fn run_tool(command: Command, limit: &Timespec) -> Result<(), String> {
     let line = format!("{command:?}");
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
@@ -331,15 +327,10 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_nobody_tells_stay_unknown() {
-        let now = ServiceCounters {
-            cpu_s: Some(2.0),
-            completed: Some(9),
-            retransmitted_bytes: Some(10),
-            ..ServiceCounters::default()
-        };
-        let then = ServiceCounters { cpu_s: Some(0.5), retransmitted_bytes: Some(4), ..ServiceCounters::default() };
-        let since = ServiceCounters { cpu_s: Some(1.5), retransmitted_bytes: Some(6), ..ServiceCounters::default() };
-        assert_eq!(now.since(&then), since);
+    fn counters_are_subtracted_and_added_one_by_one() {
+        let now = ServiceCounters { cpu_s: 2.0, completed: 9, retransmitted_bytes: 10, ..ServiceCounters::default() };
+        let then = ServiceCounters { cpu_s: 0.5, retransmitted_bytes: 4, ..ServiceCounters::default() };
+        let since = ServiceCounters { cpu_s: 1.5, completed: 9, retransmitted_bytes: 6, ..ServiceCounters::default() };
+        assert_eq!((now.since(&then), then.plus(&since)), (since, now));
     }
 }

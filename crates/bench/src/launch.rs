@@ -19,6 +19,20 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::time::Duration;
 
+/// A limit far beyond what any system that works needs: starting, and fifty times `links_s` that the links need beside
+/// `own_s` of the program's own work.
+pub(crate) fn time_limit(links_s: f64, own_s: f64) -> Duration {
+    const STARTING_S: f64 = 60.0;
+    const SLOWNESS: f64 = 50.0;
+    Duration::from_secs_f64(STARTING_S + SLOWNESS * links_s + own_s)
+}
+
+/// Seconds in which `ranks` check `bytes` of each other rank at a modest 50 MB/s.
+pub(crate) fn checking_s(ranks: u32, bytes: u64) -> f64 {
+    const CHECKED_PER_S: f64 = 50e6;
+    f64::from(ranks).powi(2) * bytes as f64 / CHECKED_PER_S
+}
+
 /// What is launched.
 pub(crate) struct Launching<'a> {
     pub(crate) setup: &'a Setup,
@@ -109,7 +123,7 @@ impl Launching<'_> {
 }
 
 impl Talk<'_, '_> {
-    /// What is said next; phases end before they are told. `during` says in errors what was going on.
+    /// What is said next; phases end before they are told. `during` is the activity that errors name.
     pub(crate) fn next(&mut self, during: &str) -> Result<Said, BenchError> {
         let text = self.line.receive_more(&mut self.watch, during)?;
         match text.split_once(' ').unwrap_or((&text, "")) {
@@ -134,7 +148,7 @@ impl Talk<'_, '_> {
     }
 
     fn read_counters(&mut self) -> Result<Counted, BenchError> {
-        let wire_bytes = self.lab.counters()?.iter().map(|port| port.tx_bytes + port.rx_bytes).sum();
+        let wire_bytes = self.lab.counters()?.iter().map(|port| port.tx.bytes + port.rx.bytes).sum();
         let name = self.watch.system().to_owned();
         let services = match &mut self.watch.running().stats {
             Some(stats) => Some(stats.read().map_err(|source| BenchError::Launch { system: name, source })?),

@@ -1,30 +1,23 @@
 //! Which host each rank runs on.
 
-use crate::OptionError;
-use std::fmt;
-use std::str::FromStr;
+use crate::named::named;
 
-/// How ranks are dealt to hosts (SP-7).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Layout {
-    /// Neighbouring ranks share a host: with two per host, 0 and 1 are on the first.
-    #[default]
-    Contiguous,
-    /// Ranks are dealt to the hosts in turn: on four hosts, 0 and 4 are on the first.
-    Strided,
+named! {
+    "a layout of ranks: contiguous or strided",
+    /// How ranks are dealt to hosts (SP-7).
+    #[derive(Default)]
+    Layout {
+        /// Neighbouring ranks share a host: with two per host, 0 and 1 are on the first.
+        #[default]
+        Contiguous = "contiguous",
+        /// Ranks are dealt to the hosts in turn: on four hosts, 0 and 4 are on the first.
+        Strided = "strided",
+    }
 }
 
 impl Layout {
-    /// Name in options and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Contiguous => "contiguous",
-            Self::Strided => "strided",
-        }
-    }
-
-    /// Number (from 1) of the host that `rank` of `ranks` runs on. Where `hosts` does not divide `ranks`, the first hosts
-    /// have one more, under either layout.
+    /// Number (from 1) of the host that `rank` of `ranks` runs on. Where `hosts` does not divide `ranks`, the first
+    /// hosts have one more, under either layout.
     pub fn host_of(self, rank: u32, ranks: u32, hosts: u32) -> u32 {
         match self {
             Self::Strided => rank % hosts + 1,
@@ -34,23 +27,6 @@ impl Layout {
                 if rank < on_longer { rank / (fewer + 1) + 1 } else { longer_hosts + (rank - on_longer) / fewer + 1 }
             }
         }
-    }
-}
-
-impl fmt::Display for Layout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Layout {
-    type Err = OptionError;
-
-    fn from_str(text: &str) -> Result<Self, OptionError> {
-        [Self::Contiguous, Self::Strided]
-            .into_iter()
-            .find(|layout| layout.name() == text)
-            .ok_or_else(|| OptionError::Layout { text: text.to_owned() })
     }
 }
 
@@ -82,13 +58,5 @@ mod tests {
                 assert!(placed(Contiguous, ranks, hosts).is_sorted());
             }
         }
-    }
-
-    #[test]
-    fn layouts_go_by_name() {
-        for layout in [Contiguous, Strided] {
-            assert_eq!(layout.to_string().parse(), Ok(layout));
-        }
-        assert_eq!("random".parse::<Layout>(), Err(OptionError::Layout { text: "random".into() }));
     }
 }

@@ -1,5 +1,5 @@
-//! Measures a collective of several systems beside one another on an emulated cluster, a pattern of messages, and a whole
-//! program below them.
+//! Measures a collective of several systems beside one another on an emulated cluster, a pattern of messages, and a
+//! whole program below them.
 //!
 //! ```text
 //!  options --> installation of the peers --> one measuring program per system (one C source, one compute loop)
@@ -16,8 +16,8 @@
 //!   program waits for the word that they were, never at a guessed time.
 //! - Whatever is started has a time limit, and ends with the cluster at the latest.
 //!
-//! Never does: judging a system by its defaults (see [`Peer`] for the settings), changing anything of the machine outside
-//! the cluster and the peers' directory, knowing how Outboard's own daemons are started (see [`System`]).
+//! Never does: judging a system by its defaults (see [`Peer`] for the settings), changing anything of the machine
+//! outside the cluster and the peers' directory, knowing how Outboard's own daemons are started (see [`System`]).
 
 mod calibration;
 mod collective;
@@ -31,6 +31,7 @@ mod launch;
 mod layout;
 mod limit;
 mod measurement;
+mod named;
 mod options;
 mod ours;
 mod peers;
@@ -48,13 +49,13 @@ pub use fft::{FftOptions, FftReport, FftRow, render_fft_table, run_fft};
 pub use job::{Job, LaunchError, Process, Running, ServiceCounters, ServiceStats, System};
 pub use layout::Layout;
 pub use limit::{COMPUTE_WORTH, Call, JUDGED_FROM_BYTES, limit_ms, multicast_minimum_bytes, raw_limit_ms};
-pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, parse_size, parse_sizes};
-pub use ours::{Outboard, OutboardBelowMpi, Services};
+pub use options::{BenchOptions, LateBy, Lateness, OptionError, format_size, parse_sizes};
+pub use ours::{Outboard, Services};
 pub use peers::{Peer, open_mpi_compiler, open_mpi_launcher};
 pub use recorded::{
     HandedOver, RecordedOptions, RecordedReport, RecordedRow, Way, render_recorded_table, run_recorded,
 };
-pub use report::{Cost, LateRow, LossRow, Overlap, Report, Row, Spread, Subject, ThreadCpu};
+pub use report::{Cost, LateRow, Limits, LossRow, Overlap, Report, Row, Spread, Subject, ThreadCpu};
 pub use run::run;
 pub use setup::{Setup, default_peers_dir};
 pub use table::{render as render_table, render_by_size};

@@ -1,4 +1,4 @@
-//! What no system can beat: the time and the wire bytes of a collective on a star of equal links, whose switch copies
+//! Lower bounds of the time and the wire bytes of a collective on a star of equal links, whose switch copies
 //! (multicast) and does not compute.
 //!
 //! With N the bytes of a call, R ranks on each of H hosts, P = RH ranks, B the rate of a link each way:
@@ -15,7 +15,7 @@
 //! | scan | N/B | 2N(H-1) | as a chain of hosts, at best: in contiguous order |
 //! | barrier | 0 | 0 | no bytes of the program |
 //!
-//! An aggregator in the switch would reduce in N/B, and an allreduce likewise; there is none here, so it is no limit.
+//! An aggregator in the switch would reduce, and allreduce, in N/B; the emulated switch has none.
 
 use crate::Collective;
 use outboard_lab::LinkLimits;
@@ -38,8 +38,8 @@ pub struct Call {
     pub hosts: u32,
     /// Ranks on each of them.
     pub ranks_per_host: u32,
-    /// Of a block (what a rank contributes to an allgather or a gather, the root to a broadcast, and of an alltoall or a
-    /// scatter what is for one rank), or of the whole vector of each rank that is reduced.
+    /// Of a block (what a rank contributes to an allgather or a gather, the root to a broadcast, and of an alltoall or
+    /// a scatter what is for one rank), or of the whole vector of each rank that is reduced.
     pub bytes: u64,
     /// One rank sends nothing and gets nothing in an alltoallv.
     pub silent_rank: bool,
@@ -51,63 +51,61 @@ impl Call {
         self.hosts * self.ranks_per_host
     }
 
-    /// Bytes of a rank's result that others contribute to: what it must be brought when it calls late.
+    /// Bytes of a rank's result that others contribute to, and that have to reach the rank when it calls late.
     pub(crate) fn result_of_others_bytes(&self, rank: u32) -> u64 {
-        let others = u64::from(self.ranks() - 1);
-        let root = u64::from(rank == 0);
-        match self.collective {
-            _ if self.silent_rank || others == 0 => 0,
-            Collective::Allgather | Collective::Allgatherv | Collective::Alltoall | Collective::Alltoallv => {
-                others * self.bytes
-            }
-            Collective::Broadcast | Collective::Scatter | Collective::Scatterv | Collective::Scan => {
-                (1 - root) * self.bytes
-            }
-            Collective::Gather | Collective::Gatherv => root * others * self.bytes,
-            Collective::Reduce => root * self.bytes,
-            Collective::Allreduce => self.bytes,
-            Collective::ReduceScatter => self.bytes / u64::from(self.ranks()),
-            Collective::Barrier => 0,
-        }
+        self.traffic(rank).missed
     }
 
-    /// Bytes that others wait for until a rank has called, over the busiest link; none where it depends on where ranks
-    /// lie whether they cross one.
-    fn bytes_to_others(&self, rank: u32) -> u64 {
-        let elsewhere = u64::from(self.ranks() - self.ranks_per_host);
-        let root = u64::from(rank == 0);
-        match self.collective {
-            _ if self.silent_rank || elsewhere == 0 => 0,
-            Collective::Allgather | Collective::Allgatherv | Collective::Allreduce => self.bytes,
-            Collective::Alltoall | Collective::Alltoallv => elsewhere * self.bytes,
-            Collective::Broadcast => root * self.bytes,
-            Collective::Scatter | Collective::Scatterv => root * elsewhere * self.bytes,
-            // The part of every other host.
-            Collective::ReduceScatter => self.bytes / u64::from(self.hosts) * u64::from(self.hosts - 1),
-            Collective::Gather | Collective::Gatherv | Collective::Reduce | Collective::Scan | Collective::Barrier => 0,
-        }
-    }
-
-    /// Payload over the busiest link, one way, as in the table above. In an alltoallv a silent rank takes one block off for
-    /// each of the ranks at the hosts where it is not.
-    fn busiest_link_bytes(&self) -> u64 {
-        let (hosts, ranks_per_host) = (u64::from(self.hosts), u64::from(self.ranks_per_host));
-        let other_hosts = hosts.saturating_sub(1);
-        let elsewhere = ranks_per_host * other_hosts;
-        match self.collective {
-            Collective::Allgather | Collective::Allgatherv => elsewhere * self.bytes,
+    /// What the call moves; `rank` is the one that may be late.
+    fn traffic(&self, rank: u32) -> Traffic {
+        let (n, hosts, per_host) = (self.bytes, u64::from(self.hosts), u64::from(self.ranks_per_host));
+        let (ranks, silent) = (hosts * per_host, u64::from(self.silent_rank));
+        let (others, other_hosts, elsewhere) = (ranks - 1, hosts - 1, ranks - per_host);
+        let (root, not_root) = (u64::from(rank == 0), u64::from(rank != 0));
+        // Nothing has to move where there is nobody else, and crosses no link where all share a host.
+        let (to_others, to_hosts) = (n * others.min(1), n * other_hosts.min(1));
+        let [missed, owed, busiest, ports] = match self.collective {
+            Collective::Allgather | Collective::Allgatherv => {
+                [others * n, to_hosts, elsewhere * n, ranks * hosts * to_hosts]
+            }
+            // Each of the ranks at other hosts than the silent one's has a block less.
             Collective::Alltoall | Collective::Alltoallv => {
-                ranks_per_host * elsewhere.saturating_sub(u64::from(self.silent_rank)) * self.bytes
+                let busiest = per_host * elsewhere.saturating_sub(silent) * n;
+                let heard = 1 - silent;
+                let that_talk = ranks.saturating_sub(2 * silent);
+                [heard * others * n, heard * elsewhere * n, busiest, 2 * that_talk * elsewhere * n]
             }
-            Collective::Gather | Collective::Gatherv | Collective::Scatter | Collective::Scatterv => {
-                elsewhere * self.bytes
+            Collective::Broadcast => [not_root * n, root * to_hosts, to_hosts, hosts * to_hosts],
+            Collective::Gather | Collective::Gatherv => [root * others * n, 0, elsewhere * n, 2 * elsewhere * n],
+            Collective::Scatter | Collective::Scatterv => {
+                [not_root * n, root * elsewhere * n, elsewhere * n, 2 * elsewhere * n]
             }
-            Collective::Broadcast | Collective::Reduce | Collective::Scan => other_hosts.min(1) * self.bytes,
-            Collective::ReduceScatter => (other_hosts * self.bytes).div_ceil(hosts),
-            Collective::Allreduce => (2 * other_hosts * self.bytes).div_ceil(hosts),
-            Collective::Barrier => 0,
-        }
+            Collective::Reduce => [root * to_others, 0, to_hosts, 2 * other_hosts * n],
+            Collective::Allreduce => {
+                [to_others, to_hosts, (2 * other_hosts * n).div_ceil(hosts), (3 * hosts - 2) * to_hosts]
+            }
+            // A late rank owes the part of every other host.
+            Collective::ReduceScatter => {
+                [to_others / ranks, n / hosts * other_hosts, (other_hosts * n).div_ceil(hosts), 2 * other_hosts * n]
+            }
+            Collective::Scan => [not_root * n, 0, to_hosts, 2 * other_hosts * n],
+            Collective::Barrier => [0; 4],
+        };
+        Traffic { missed, owed, busiest, ports }
     }
+}
+
+/// Bytes that a call moves: the table of this module, and what a late rank has to do with it.
+struct Traffic {
+    /// Into the late rank's result, from other ranks.
+    missed: u64,
+    /// From the late rank, over the busiest link, for ranks that wait for it; 0 where it depends on the layout whether
+    /// they cross a link.
+    owed: u64,
+    /// Over the busiest link, one way.
+    busiest: u64,
+    /// Over all switch ports, in and out.
+    ports: u64,
 }
 
 /// Milliseconds that the busiest link needs at its rate, headers and bursts left out: the table of this module.
@@ -121,31 +119,16 @@ pub fn limit_ms(call: &Call, link: &LinkLimits) -> f64 {
     beyond_burst.max(0.0) / link.rate_bits_per_s() as f64 * 1e3
 }
 
-/// Milliseconds that the links need, without bursts, for what a rank has for those on other hosts, each block once: nobody
-/// who waits for that can end earlier after the rank's call.
+/// Milliseconds that the links need, without bursts, for a rank's contribution to ranks of other hosts, each block
+/// once: no rank that waits for it can end earlier after the rank's call.
 pub(crate) fn contribution_ms(call: &Call, rank: u32, link: &LinkLimits) -> f64 {
-    call.bytes_to_others(rank) as f64 * 8.0 / link.rate_bits_per_s() as f64 * 1e3
+    call.traffic(rank).owed as f64 * 8.0 / link.rate_bits_per_s() as f64 * 1e3
 }
 
-/// Payload that crosses the switch ports, in and out, when everything is sent once and received once by every other host
-/// that wants it: the table of this module. Of an alltoallv with a silent rank 2N(P-2)(P-R).
+/// Payload that crosses the switch ports, in and out, when everything is sent once and received once by every other
+/// host that wants it: the table of this module. Of an alltoallv with a silent rank 2N(P-2)(P-R).
 pub fn multicast_minimum_bytes(call: &Call) -> u64 {
-    let (hosts, ranks) = (u64::from(call.hosts), u64::from(call.ranks()));
-    let elsewhere = ranks - u64::from(call.ranks_per_host);
-    let times = match call.collective {
-        _ if call.hosts < 2 => 0,
-        Collective::Allgather | Collective::Allgatherv => ranks * hosts,
-        Collective::Alltoall | Collective::Alltoallv => {
-            let that_talk = if call.silent_rank { ranks - 2 } else { ranks };
-            2 * that_talk * elsewhere
-        }
-        Collective::Gather | Collective::Gatherv | Collective::Scatter | Collective::Scatterv => 2 * elsewhere,
-        Collective::Broadcast => hosts,
-        Collective::Reduce | Collective::ReduceScatter | Collective::Scan => 2 * (hosts - 1),
-        Collective::Allreduce => 3 * hosts - 2,
-        Collective::Barrier => 0,
-    };
-    times * call.bytes
+    call.traffic(0).ports
 }
 
 /// How long an idle link needs for a full token bucket, with a margin.
@@ -155,7 +138,7 @@ pub(crate) fn refill_time(link: &LinkLimits) -> Duration {
 }
 
 fn busiest_link_bits(call: &Call) -> f64 {
-    call.busiest_link_bytes() as f64 * 8.0
+    call.traffic(0).busiest as f64 * 8.0
 }
 
 #[cfg(test)]
@@ -224,7 +207,7 @@ mod tests {
                 let out_of = |host| crossing.iter().filter(|(from, _)| from / per_host == host).count() as u64;
                 let busiest = (0..hosts).map(|host| into(host).max(out_of(host))).max().unwrap();
                 let call = Call { silent_rank: silent.is_some(), ..call(Alltoallv, (hosts, per_host), MIB) };
-                assert_eq!(call.busiest_link_bytes(), busiest * MIB, "{call:?}");
+                assert_eq!(call.traffic(0).busiest, busiest * MIB, "{call:?}");
                 assert_eq!(multicast_minimum_bytes(&call), 2 * crossing.len() as u64 * MIB, "{call:?}");
             }
         }
@@ -238,7 +221,7 @@ mod tests {
         for collective in [Reduce, Allreduce, ReduceScatter, Scan] {
             let of = |hosts, per_host| {
                 let call = call(collective, (hosts, per_host), MIB);
-                (call.busiest_link_bytes(), multicast_minimum_bytes(&call))
+                (call.traffic(0).busiest, multicast_minimum_bytes(&call))
             };
             assert_eq!(of(4, 8), of(4, 1));
             assert_eq!(of(1, 8), (0, 0));
@@ -246,7 +229,7 @@ mod tests {
         // A reduce-scatter and an allgather of the parts are one way to an allreduce.
         let two = [call(ReduceScatter, (4, 1), MIB), call(Allgatherv, (4, 1), MIB / 4)];
         let whole = call(Allreduce, (4, 1), MIB);
-        assert_eq!(two.iter().map(Call::busiest_link_bytes).sum::<u64>(), whole.busiest_link_bytes());
+        assert_eq!(two.iter().map(|call| call.traffic(0).busiest).sum::<u64>(), whole.traffic(0).busiest);
         assert_eq!(two.iter().map(multicast_minimum_bytes).sum::<u64>(), multicast_minimum_bytes(&whole));
     }
 
@@ -266,7 +249,7 @@ mod tests {
     fn a_late_rank_misses_the_blocks_of_others_and_owes_them_its_own() {
         let late = |collective, rank| {
             let call = call(collective, (4, 2), MIB);
-            (call.result_of_others_bytes(rank), call.bytes_to_others(rank))
+            (call.result_of_others_bytes(rank), call.traffic(rank).owed)
         };
         assert_eq!((late(Allgather, 5), late(Alltoall, 5)), ((7 * MIB, MIB), (7 * MIB, 6 * MIB)));
         assert_eq!((late(Broadcast, 5), late(Broadcast, 0)), ((MIB, 0), (0, MIB)));
@@ -275,8 +258,8 @@ mod tests {
         assert_eq!((late(Allreduce, 5), late(ReduceScatter, 5)), ((MIB, MIB), (MIB / 8, 3 * MIB / 4)));
         assert_eq!(late(Barrier, 5), (0, 0));
         let silent = Call { silent_rank: true, ..call(Alltoallv, (4, 2), MIB) };
-        assert_eq!((silent.result_of_others_bytes(5), silent.bytes_to_others(5)), (0, 0));
-        assert_eq!(call(Allgather, (1, 8), MIB).bytes_to_others(5), 0);
+        assert_eq!((silent.result_of_others_bytes(5), silent.traffic(5).owed), (0, 0));
+        assert_eq!(call(Allgather, (1, 8), MIB).traffic(5).owed, 0);
         let ms = contribution_ms(&call(Allgather, (4, 1), MIB), 1, &link("4x1gbit"));
         assert!((ms - 8.389).abs() < 1e-3, "{ms}");
     }

@@ -1,20 +1,20 @@
 //! One launch of one system with the collectives' program: its samples, size by size.
 
-use crate::job::{ServiceCounters, System};
-use crate::launch::{Counted, Launching, Said, Talk};
+use crate::job::ServiceCounters;
+use crate::launch::{self, Counted, Launching, Said, Talk};
 use crate::limit::refill_time;
-use crate::{BenchError, BenchOptions, LateBy, limit};
+use crate::{BenchError, BenchOptions, Call, LateBy, limit};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// What one launch found.
+/// The samples of one launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) library: String,
     /// Processes that must outlive the ranks.
     pub(crate) service_processes: usize,
     pub(crate) barrier: Phase,
-    /// Counters of the services over all repetitions of the barrier: what starting a repetition takes by itself.
+    /// Counters of the services over all repetitions of the barrier: the share of starting a repetition.
     pub(crate) barrier_services: Option<ServiceCounters>,
     /// Processor time of the services while nobody called anything, in seconds; `None` where that is not known.
     pub(crate) idle_cpu_s: Option<f64>,
@@ -22,7 +22,7 @@ pub(crate) struct Launch {
     pub(crate) sizes: Vec<SizeSamples>,
 }
 
-/// What one launch found for one size.
+/// The samples of one launch for one size.
 #[derive(Clone, Debug)]
 pub(crate) struct SizeSamples {
     /// `None` where no rank is late.
@@ -33,17 +33,17 @@ pub(crate) struct SizeSamples {
     pub(crate) wire_bytes: u64,
     /// Counters of the services over all pure repetitions.
     pub(crate) services: Option<ServiceCounters>,
-    /// What the compute loop took alone just before and after the launch; the calibration adds it, but with a communication
-    /// core, where [`Phase::loops_ms`] tells it.
+    /// Time of the compute loop alone just before and after the launch, measured by the calibration; empty with a
+    /// communication core, where [`Phase::loops_ms`] has it.
     pub(crate) alone_ms: Vec<f64>,
 }
 
 /// What belongs to a late rank, as the program sends it.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct LatenessSamples {
-    /// How late it was told to be.
+    /// By how much it was late.
     pub(crate) by_ms: f64,
-    /// What copying memory takes it, of as many bytes as others contribute to its result; some times over.
+    /// The late rank's times to copy as many bytes as other ranks contribute to its result.
     pub(crate) copy_ms: Vec<f64>,
     /// As the pure phase, with the rank on time.
     pub(crate) punctual: Phase,
@@ -92,7 +92,7 @@ pub(crate) fn measure(
     units: &[u64],
     tick: &dyn Fn(),
 ) -> Result<Launch, BenchError> {
-    let arguments = arguments(options, launching.system, units);
+    let arguments = arguments(options, units);
     launching.run(arguments, time_limit(options), |talk| listen(options, talk, tick))
 }
 
@@ -108,7 +108,7 @@ fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>, tick: &dyn Fn()) -> R
                 phases.push(counted);
                 tick();
             }
-            Said::Idle => idle_cpu_s = phases.pop().and_then(|phase| phase.services?.cpu_s),
+            Said::Idle => idle_cpu_s = phases.pop().and_then(|phase| Some(phase.services?.cpu_s)),
             Said::Row(text) if barrier.is_none() => {
                 barrier = Some(talk.parse::<BarrierLine>(&text)?.barrier);
                 barrier_services = phases.pop().and_then(|phase| phase.services);
@@ -140,14 +140,13 @@ fn size_samples(bytes: u64, text: &str, phases: &[Counted], talk: &Talk<'_, '_>)
     }
 }
 
-fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64]) -> Vec<String> {
+fn arguments(options: &BenchOptions, units: &[u64]) -> Vec<String> {
     let missed = |bytes| options.late.map_or(0, |late| options.call(bytes).result_of_others_bytes(late.rank));
     let sizes: Vec<String> =
         options.sizes.iter().zip(units).map(|(bytes, units)| format!("{bytes}:{units}:{}", missed(*bytes))).collect();
     let mut arguments = vec![
         format!("collective={}", options.collective.name()),
         format!("sizes={}", sizes.join(",")),
-        format!("tests={}", options.test_calls),
         format!("refill-ns={}", refill_time(&options.setup.lab.link()).as_nanos()),
     ];
     if let Some(idle) = options.idle {
@@ -161,32 +160,20 @@ fn arguments(options: &BenchOptions, system: &dyn System, units: &[u64]) -> Vec<
         });
         arguments.push(format!("late-silent={}", u8::from(late.silent)));
     }
-    if options.setup.comm_core && options.pin_progress {
-        arguments.extend(system.progress_core().map(|core| format!("others-core={core}")));
-    }
     arguments
 }
 
-/// Far beyond what any system that works needs: starting, and for each repetition fifty times the limit and the checking
-/// of every byte at a modest 50 MB/s.
 fn time_limit(options: &BenchOptions) -> Duration {
-    const STARTING_S: f64 = 60.0;
-    const SLOWNESS: f64 = 50.0;
-    const CHECKED_PER_S: f64 = 50e6;
     const EVERY_REPETITION_S: f64 = 0.2;
-    let ranks = f64::from(options.setup.ranks());
-    let repetition = |bytes: u64| {
-        let raw = limit::raw_limit_ms(&options.call(bytes), &options.setup.lab.link()) / 1e3;
-        let checked = ranks * ranks * bytes as f64 / CHECKED_PER_S;
-        let (late, times) = match options.late.map(|late| late.by) {
-            Some(LateBy::Time(late)) => (late.as_secs_f64(), 1.0),
-            Some(LateBy::PureTimes(times)) => (0.0, 1.0 + f64::from(times)),
-            None => (0.0, 1.0),
-        };
-        times * (SLOWNESS * raw + EVERY_REPETITION_S) + checked + late
+    let (late_s, times) = match options.late.map(|late| late.by) {
+        Some(LateBy::Time(late)) => (late.as_secs_f64(), 1.0),
+        Some(LateBy::PureTimes(times)) => (0.0, 1.0 + f64::from(times)),
+        None => (0.0, 1.0),
     };
-    let all: f64 = options.sizes.iter().map(|bytes| repetition(*bytes)).sum();
+    let links_s = |call: Call| times * limit::raw_limit_ms(&call, &options.setup.lab.link()) / 1e3;
+    let own_s = |call: Call| times * EVERY_REPETITION_S + launch::checking_s(call.ranks(), call.bytes) + late_s;
+    let (links_s, own_s): (f64, f64) = (options.calls().map(links_s).sum(), options.calls().map(own_s).sum());
     let phases = 3.0 * f64::from(options.setup.repetitions + 2);
-    let idle = options.idle.map_or(0.0, |idle| idle.as_secs_f64());
-    Duration::from_secs_f64(STARTING_S + idle + phases * (all + EVERY_REPETITION_S))
+    let idle_s = options.idle.map_or(0.0, |idle| idle.as_secs_f64());
+    launch::time_limit(phases * links_s, idle_s + phases * (own_s + EVERY_REPETITION_S))
 }

@@ -1,7 +1,7 @@
 //! What to measure: sizes, peers, faults, and how often. Parsing of the texts a person gives.
 
-use crate::setup::{MAX_RANKS_PER_HOST, MAX_REPETITIONS};
 use crate::{COMPUTE_WORTH, Call, Collective, Setup};
+use outboard_units::Size;
 use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
@@ -19,15 +19,10 @@ pub struct BenchOptions {
     pub collective: Collective,
     /// Bytes of a call ([`Call::bytes`]), in the order of the report.
     pub sizes: Vec<u64>,
-    /// With the communication core: bind the progress threads of peers that cannot do so themselves to core 1. Free
-    /// threads served MPICH better and Open MPI as well while the machine had other work, so that is the default.
-    pub pin_progress: bool,
     /// A rank that posts late in every repetition (SP-9).
     pub late: Option<Lateness>,
     /// How long nobody calls anything while the service processes' processor time is read; `None` for no such phase.
     pub idle: Option<Duration>,
-    /// Test calls spread over the compute loop, the same number for every system.
-    pub test_calls: u32,
     /// What the compute loop takes, in raw limits; above zero. Small calls end within it only where it is several.
     pub compute_worth: f64,
 }
@@ -35,8 +30,7 @@ pub struct BenchOptions {
 impl BenchOptions {
     /// Nobody late, nothing idle, [`COMPUTE_WORTH`].
     pub fn new(setup: Setup, collective: Collective, sizes: Vec<u64>) -> Self {
-        let (late, idle, compute_worth) = (None, None, COMPUTE_WORTH);
-        Self { setup, collective, sizes, pin_progress: false, late, idle, test_calls: 0, compute_worth }
+        Self { setup, collective, sizes, late: None, idle: None, compute_worth: COMPUTE_WORTH }
     }
 
     /// The calls that are measured, in the order of the sizes.
@@ -80,11 +74,14 @@ impl BenchOptions {
     }
 }
 
+/// Whether there is something and not too much.
+pub(crate) fn check_count(what: &'static str, most: u64, given: u64) -> Result<(), OptionError> {
+    if (1..=most).contains(&given) { Ok(()) } else { Err(OptionError::Count { what, most, given }) }
+}
+
 /// Whether a run has room for these.
 pub(crate) fn check_sizes(sizes: &[u64]) -> Result<(), OptionError> {
-    if sizes.is_empty() || sizes.len() > MAX_SIZES {
-        return Err(OptionError::Sizes { count: sizes.len() });
-    }
+    check_count("sizes", MAX_SIZES as u64, sizes.len() as u64)?;
     match sizes.iter().find(|bytes| **bytes > MAX_SIZE) {
         Some(bytes) => Err(OptionError::Size { text: bytes.to_string() }),
         None => Ok(()),
@@ -98,8 +95,8 @@ pub struct Lateness {
     pub rank: u32,
     /// How long it sleeps after the others have posted.
     pub by: LateBy,
-    /// An alltoallv sends nothing to it and gets nothing from it. Nobody can end without a block that a late rank has yet
-    /// to name, so only such a call shows whether those who need nothing of it end as if nobody were late.
+    /// An alltoallv sends nothing to it and gets nothing from it. Nobody can end without a block that a late rank has
+    /// yet to name, so only such a call shows whether those who need nothing of it end as if nobody were late.
     pub silent: bool,
 }
 
@@ -116,14 +113,14 @@ impl FromStr for Lateness {
     type Err = OptionError;
 
     fn from_str(text: &str) -> Result<Self, OptionError> {
-        let wrong = || OptionError::Late { text: text.to_owned() };
+        let wrong = || OptionError::Text {
+            text: text.to_owned(),
+            wanted: "RANK:MS or, in times of the system's own, RANK:TIMESx, such as 2:50 or 2:2x",
+        };
         let (rank, by) = text.split_once(':').ok_or_else(wrong)?;
         let by = match by.strip_suffix('x') {
             Some(times) => LateBy::PureTimes(times.parse().ok().filter(|times| *times > 0).ok_or_else(wrong)?),
-            None => {
-                let ms = by.strip_suffix("ms").unwrap_or(by).parse().map_err(|_| wrong())?;
-                LateBy::Time(Duration::from_millis(ms))
-            }
+            None => LateBy::Time(outboard_units::Duration::milliseconds(by).map_err(|_| wrong())?),
         };
         Ok(Self { rank: rank.parse().map_err(|_| wrong())?, by, silent: false })
     }
@@ -139,11 +136,23 @@ pub enum OptionError {
         /// What was given.
         worth: String,
     },
-    /// No size or too many.
-    #[error("a run measures 1 to {MAX_SIZES} sizes, not {count}")]
-    Sizes {
-        /// How many were given.
-        count: usize,
+    /// None of something, or too many.
+    #[error("{what}: 1 to {most} can be had, not {given}")]
+    Count {
+        /// `repetitions`, `rounds`, `ranks per host`, ...
+        what: &'static str,
+        /// As many can be had.
+        most: u64,
+        /// What was given.
+        given: u64,
+    },
+    /// A text that names nothing.
+    #[error("'{text}' is not {wanted}")]
+    Text {
+        /// What was given.
+        text: String,
+        /// What it should have been.
+        wanted: &'static str,
     },
     /// Not a size.
     #[error(
@@ -169,22 +178,6 @@ pub enum OptionError {
         /// Name of the collective.
         collective: &'static str,
     },
-    /// No repetition or round at all, or too many.
-    #[error("{what}: 1 to {MAX_REPETITIONS} can be had, not {value}")]
-    Count {
-        /// `repetitions` or `rounds`.
-        what: &'static str,
-        /// What was given.
-        value: u32,
-    },
-    /// Not a lateness.
-    #[error(
-        "a late rank is given as RANK:MS or, in times of the system's own, RANK:TIMESx, such as 2:50 or 2:2x, not '{text}'"
-    )]
-    Late {
-        /// What was given.
-        text: String,
-    },
     /// A late rank that does not exist.
     #[error("rank {rank} cannot be late: the lab's ranks are 0 to {}", ranks - 1)]
     LateRank {
@@ -192,12 +185,6 @@ pub enum OptionError {
         rank: u32,
         /// Ranks in the run.
         ranks: u32,
-    },
-    /// No grid or too many.
-    #[error("a run transforms 1 to 16 grids, not {count}")]
-    Grids {
-        /// How many were given.
-        count: usize,
     },
     /// A grid that cannot be cut into pencils for the ranks.
     #[error(
@@ -209,30 +196,6 @@ pub enum OptionError {
         /// Ranks in the run.
         ranks: u32,
     },
-    /// No field, or too many.
-    #[error("1 to 64 fields can be transformed, not {value}")]
-    Variables {
-        /// What was given.
-        value: u32,
-    },
-    /// No rank on a host, or too many.
-    #[error("ranks per host: 1 to {MAX_RANKS_PER_HOST} can be had, not {value}")]
-    RanksPerHost {
-        /// What was given.
-        value: u32,
-    },
-    /// Not a collective.
-    #[error("'{text}' is none of the collectives that are measured: {}", names())]
-    Collective {
-        /// What was given.
-        text: String,
-    },
-    /// Not a layout.
-    #[error("ranks lie contiguous or strided, not '{text}'")]
-    Layout {
-        /// What was given.
-        text: String,
-    },
     /// A late rank without blocks, in a collective that has no counts.
     #[error(
         "a late rank can be silent in an alltoallv only: counts of zero are what makes it so, and {collective} has none"
@@ -241,48 +204,20 @@ pub enum OptionError {
         /// Name of the collective.
         collective: &'static str,
     },
-    /// Not a peer.
-    #[error("the peers are open-mpi, mpich, intel-mpi and debian, not '{text}'")]
-    Peer {
-        /// What was given.
-        text: String,
-    },
-}
-
-fn names() -> String {
-    Collective::ALL.map(Collective::name).join(", ")
 }
 
 /// Counts in MPI calls are 32-bit; more is of no use on an emulated link either.
 const MAX_SIZE: u64 = 1 << 30;
-const UNITS: [(char, u64); 3] = [('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
-
-/// Parses a number of bytes: `65536`, `64K`, `4M`; at most `1G`.
-pub fn parse_size(text: &str) -> Result<u64, OptionError> {
-    let wrong = || OptionError::Size { text: text.to_owned() };
-    let unit = UNITS.iter().find(|(letter, _)| text.ends_with(*letter) || text.ends_with(letter.to_ascii_lowercase()));
-    let (digits, factor) = match unit {
-        Some((_, factor)) => (&text[..text.len() - 1], *factor),
-        None => (text, 1),
-    };
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(wrong());
-    }
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    number.checked_mul(factor).filter(|bytes| *bytes <= MAX_SIZE).ok_or_else(wrong)
-}
-
 /// Parses sizes separated by commas: `256K,1M,4M`.
 pub fn parse_sizes(text: &str) -> Result<Vec<u64>, OptionError> {
-    text.split(',').map(parse_size).collect()
+    let size =
+        |text: &str| text.parse().map(|Size(bytes)| bytes).map_err(|_| OptionError::Size { text: text.to_owned() });
+    text.split(',').map(size).collect()
 }
 
-/// The shortest text that [`parse_size`] reads as `bytes`.
+/// The shortest text that [`parse_sizes`] reads as `bytes`.
 pub fn format_size(bytes: u64) -> String {
-    match UNITS.iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor)) {
-        Some((letter, factor)) => format!("{}{letter}", bytes / factor),
-        None => bytes.to_string(),
-    }
+    format!("{:#}", Size(bytes))
 }
 
 #[cfg(test)]
@@ -291,20 +226,10 @@ mod tests {
 
     #[test]
     fn sizes_parse_and_print_alike() {
-        for (text, bytes) in [("0", 0), ("1", 1), ("1448", 1448), ("64K", 65_536), ("1M", 1 << 20), ("1G", 1 << 30)] {
-            assert_eq!(parse_size(text), Ok(bytes));
-            assert_eq!(format_size(bytes), text);
-        }
-        assert_eq!(parse_size("4m"), Ok(4 << 20));
-        assert_eq!(parse_sizes("256K,1M,4M"), Ok(vec![262_144, 1_048_576, 4_194_304]));
-    }
-
-    #[test]
-    fn wrong_sizes_are_named() {
-        for text in ["", "K", "-1", "+1", "1.5M", "1T", "2G", "99999999999999999999", "18014398509481985K", "1 M"] {
-            assert_eq!(parse_size(text), Err(OptionError::Size { text: text.to_owned() }));
-        }
+        assert_eq!(parse_sizes("256K,1M,4m,1448"), Ok(vec![262_144, 1_048_576, 4_194_304, 1448]));
+        assert_eq!([64 << 10, 1 << 30, 1448, 0].map(format_size), ["64K", "1G", "1448", "0"]);
         assert_eq!(parse_sizes("1M,,4M"), Err(OptionError::Size { text: String::new() }));
+        assert_eq!(parse_sizes("1T"), Err(OptionError::Size { text: "1T".to_owned() }));
     }
 
     #[test]
@@ -313,7 +238,7 @@ mod tests {
         assert_eq!("2:50".parse(), Ok(late));
         assert_eq!("2:50ms".parse(), Ok(late));
         assert_eq!("2:3x".parse(), Ok(Lateness { by: LateBy::PureTimes(3), ..late }));
-        for text in ["", "2", "2:", ":50", "a:50", "2:-1", "2:x", "2:0x", "2:-1x", "2:1.5x"] {
+        for text in ["", "2", "2:", ":50", "a:50", "2:-1", "2:x", "2:0x", "2:-1x", "2:1.5x", "2:5h"] {
             assert!(text.parse::<Lateness>().is_err(), "{text}");
         }
     }
@@ -328,12 +253,12 @@ mod tests {
             change(&mut options);
             options.check().unwrap_err()
         };
-        assert_eq!(bad(|o| o.sizes.clear()), OptionError::Sizes { count: 0 });
+        assert_eq!(bad(|o| o.sizes.clear()), OptionError::Count { what: "sizes", most: 32, given: 0 });
         for (worth, text) in [(0.0, "0"), (-1.0, "-1"), (f64::NAN, "NaN"), (21.0, "21")] {
             let options = BenchOptions { compute_worth: worth, ..good.clone() };
             assert_eq!(options.check(), Err(OptionError::Compute { worth: text.to_owned() }));
         }
-        assert_eq!(bad(|o| o.setup.rounds = 0), OptionError::Count { what: "rounds", value: 0 });
+        assert_eq!(bad(|o| o.setup.rounds = 0), OptionError::Count { what: "rounds", most: 100_000, given: 0 });
         assert_eq!(bad(|o| o.collective = Collective::Barrier), OptionError::NoBytes { collective: "barrier" });
         let cut = bad(|o| (o.collective, o.sizes[0]) = (Collective::ReduceScatter, 1000));
         assert_eq!(cut, OptionError::Elements { collective: "reduce-scatter", bytes: 1000, multiple: 32 });

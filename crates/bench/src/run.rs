@@ -64,8 +64,8 @@ struct Entrant<'a> {
     program: PathBuf,
 }
 
-/// Runs one program, as `build` makes it for each system, below `ours` and the peers of `setup`, beside one another. The `rows` of
-/// each system, ours first, from what `measure` found in its launches.
+/// Runs one program, as `build` makes it for each system, below `ours` and the peers of `setup`, beside one another.
+/// The `rows` of each system, ours first, from what `measure` found in its launches.
 pub(crate) fn side_by_side<L, R>(
     setup: &Setup,
     ours: &[&dyn System],
@@ -107,8 +107,8 @@ fn entrants<'a>(
     systems.map(|system| Ok(Entrant { system, program: build(system)? })).collect()
 }
 
-/// Starts the cluster and launches every entrant in each round, so that systems alternate; what `measure` found of each, one
-/// per round.
+/// Starts the cluster and launches every entrant in each round, so that systems alternate. For each entrant the results
+/// of `measure`, one per round.
 fn go_through<T>(
     setup: &Setup,
     entrants: &[Entrant<'_>],
@@ -166,7 +166,6 @@ fn row(
         false => all(|sample| &sample.alone_ms).median,
     };
     let barrier_ms = Spread::of(&barriers);
-    let limits = Limits::new(&call, &options.setup.lab.link(), time_ms.median, barrier_ms.median);
     let services = sum_services(samples.iter().map(|sample| sample.services));
     let phases = samples.iter().flat_map(|sample| {
         [Some(&sample.pure), Some(&sample.overall), sample.lateness.as_ref().map(|late| &late.punctual)]
@@ -184,11 +183,8 @@ fn row(
             services,
             wrong_results: phases.flatten().map(|phase| phase.wrong).sum(),
         }),
-        limit_ms: limits.limit_ms,
-        raw_limit_ms: limits.raw_limit_ms,
-        ratio_to_limit: limits.ratio_to_limit,
+        limits: Limits::new(&call, &options.setup.lab.link(), time_ms.median, barrier_ms.median),
         barrier_ms,
-        limit_and_barriers_ms: limits.limit_and_barriers_ms,
         multicast_minimum_bytes: limit::multicast_minimum_bytes(&call),
         overlap: Overlap::new(compute_ms, overall_ms, time_ms.median),
         thread_cpu_waiting: thread_cpu(samples, |sample| &sample.pure),
@@ -243,8 +239,8 @@ fn idle_percent(options: &BenchOptions, launches: &[Launch]) -> Option<f64> {
 
 /// Calls per repetition that the services completed, beyond those of a repetition that only has a barrier.
 fn offloaded_calls(options: &BenchOptions, launches: &[Launch], services: Option<ServiceCounters>) -> Option<f64> {
-    let barriers = sum_services(launches.iter().map(|launch| launch.barrier_services))?.completed?;
-    let beyond = services?.completed? as f64 - barriers as f64;
+    let barriers = sum_services(launches.iter().map(|launch| launch.barrier_services))?.completed;
+    let beyond = services?.completed as f64 - barriers as f64;
     Some(beyond / f64::from(options.setup.ranks() * options.setup.all_repetitions()))
 }
 

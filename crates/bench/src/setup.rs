@@ -1,14 +1,15 @@
-//! What every kind of run has: the cluster, who runs where on it, who is compared, how often.
+//! What every kind of run has: the cluster, the ranks' places on it, the systems that are compared, the repetitions.
 
+use crate::options::check_count;
 use crate::{Layout, OptionError, Peer};
 use outboard_lab::LabSpec;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Repetitions and rounds beyond this are a typing error.
-pub(crate) const MAX_REPETITIONS: u32 = 100_000;
+const MAX_REPETITIONS: u32 = 100_000;
 /// More ranks than this on one host of an emulated cluster measure the scheduler.
-pub(crate) const MAX_RANKS_PER_HOST: u32 = 64;
+const MAX_RANKS_PER_HOST: u32 = 64;
 
 /// Where and how often systems are measured beside one another.
 #[derive(Clone, Debug)]
@@ -66,15 +67,12 @@ impl Setup {
     }
 
     pub(crate) fn check(&self) -> Result<(), OptionError> {
-        for (what, value) in [("repetitions", self.repetitions), ("rounds", self.rounds)] {
-            if !(1..=MAX_REPETITIONS).contains(&value) {
-                return Err(OptionError::Count { what, value });
-            }
-        }
-        if !(1..=MAX_RANKS_PER_HOST).contains(&self.ranks_per_host) {
-            return Err(OptionError::RanksPerHost { value: self.ranks_per_host });
-        }
-        Ok(())
+        let most = [
+            ("repetitions", MAX_REPETITIONS, self.repetitions),
+            ("rounds", MAX_REPETITIONS, self.rounds),
+            ("ranks per host", MAX_RANKS_PER_HOST, self.ranks_per_host),
+        ];
+        most.into_iter().try_for_each(|(what, most, given)| check_count(what, most.into(), given.into()))
     }
 }
 
@@ -98,8 +96,9 @@ mod tests {
             change(&mut setup);
             setup.check().unwrap_err()
         };
-        assert_eq!(bad(|s| s.repetitions = 0), OptionError::Count { what: "repetitions", value: 0 });
-        assert_eq!(bad(|s| s.rounds = 0), OptionError::Count { what: "rounds", value: 0 });
-        assert_eq!(bad(|s| s.ranks_per_host = 0), OptionError::RanksPerHost { value: 0 });
+        let none = |what, most| OptionError::Count { what, most, given: 0 };
+        assert_eq!(bad(|s| s.repetitions = 0), none("repetitions", 100_000));
+        assert_eq!(bad(|s| s.rounds = 0), none("rounds", 100_000));
+        assert_eq!(bad(|s| s.ranks_per_host = 0), none("ranks per host", 64));
     }
 }

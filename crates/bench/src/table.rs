@@ -56,7 +56,7 @@ pub fn render_by_size(rows: &[Row]) -> String {
     lay_out(&lines, 0)
 }
 
-/// Who is called ours and is not.
+/// A line for each row of ours whose calls passed through to the MPI library.
 fn native_lines(rows: &[Row]) -> String {
     let line = |row: &Row| {
         let offloaded = row.offloaded_calls.filter(|_| row.passed_through())?;
@@ -66,7 +66,7 @@ fn native_lines(rows: &[Row]) -> String {
     rows.iter().filter_map(line).collect()
 }
 
-/// What a late rank does to the others.
+/// A line for each row with a late rank: its effect on the other ranks.
 fn late_lines(rows: &[Row]) -> String {
     let line = |row: &Row| {
         let late = row.late.as_ref()?;
@@ -85,7 +85,7 @@ fn late_lines(rows: &[Row]) -> String {
     rows.iter().filter_map(line).collect()
 }
 
-/// What was measured once per system.
+/// A line for each system with an idle phase.
 fn idle_lines(rows: &[Row]) -> String {
     let mut idle: Vec<(&str, f64)> =
         rows.iter().filter_map(|row| Some((row.subject.system.as_str(), row.idle_service_cpu_percent?))).collect();
@@ -128,7 +128,7 @@ pub(crate) fn cpu_cell(cost: &Cost) -> String {
     }
 }
 
-/// What the call takes of the rank's own thread to post and to end it while it computes, and where it waits instead.
+/// Processor time of the rank's own thread to post and to end a call, while it computes and while it waits.
 fn thread_cell(row: &Row) -> String {
     let (computing, waiting) = (row.thread_cpu_computing, row.thread_cpu_waiting);
     format!("{:.1} + {:.1} ({:.1} + {:.1})", computing.post_us, computing.ending_us, waiting.post_us, waiting.ending_us)
@@ -142,11 +142,11 @@ fn cells(row: &Row) -> [String; HEADINGS.len()] {
         ranks_cell(&row.subject),
         format_size(row.bytes_per_rank),
         format!("{:.2} [{:.2}..{:.2}]", time.median, time.min, time.max),
-        match row.limit_and_barriers_ms {
-            Some(with_barriers) => format!("{:.2} ({with_barriers:.2} with barriers)", row.limit_ms),
-            None => format!("{:.2}", row.limit_ms),
+        match row.limits.limit_and_barriers_ms {
+            Some(with_barriers) => format!("{:.2} ({with_barriers:.2} with barriers)", row.limits.limit_ms),
+            None => format!("{:.2}", row.limits.limit_ms),
         },
-        row.ratio_to_limit.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
+        row.limits.ratio_to_limit.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
         format!("{:.3}", row.cost.wire_bytes / 1e6),
         format!("{:.0}", row.overlap.percent),
         format!("{:.2} ({:.2})", row.overlap.overall_ms, row.overlap.compute_ms),

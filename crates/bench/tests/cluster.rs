@@ -53,7 +53,6 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
     let sizes = [0, 1, 65_536];
     let mut options = options(&sizes);
     options.setup.comm_core = true;
-    options.pin_progress = true;
     options.setup.rounds = 2;
     let charts = tempfile::tempdir()?;
     options.setup.plot = Some(charts.path().to_owned());
@@ -80,7 +79,7 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
     // Each rank's contribution leaves one host and enters the other: the ranks did talk over the links.
     assert!(large.cost.wire_bytes >= 4.0 * 65_536.0, "{}", large.cost.wire_bytes);
     assert!(large.cost.wire_bytes <= 8.0 * 65_536.0, "{}", large.cost.wire_bytes);
-    assert!(large.limit_and_barriers_ms.is_some());
+    assert!(large.limits.limit_and_barriers_ms.is_some());
     assert_eq!(fs::read_dir(charts.path())?.count(), 4);
     Ok(())
 }
@@ -142,13 +141,13 @@ fn several_ranks_per_host() -> Result<(), Failed> {
 fn every_collective_of_two_ranks_per_host() -> Result<(), Failed> {
     for (at, collective) in Collective::ALL.into_iter().enumerate() {
         let mut options = options(if collective.has_bytes() { &[0, 64, 40_000] } else { &[0] });
-        options.collective = collective;
+        options.collective = *collective;
         (options.setup.ranks_per_host, options.setup.repetitions) = (2, 2);
         options.setup.layout = if at.is_multiple_of(2) { Layout::Contiguous } else { Layout::Strided };
         for row in &measured(&options)?.rows {
             assert!(row.cost.verified && row.collective == collective.name(), "{row:?}");
             assert!(row.cost.wire_bytes >= row.multicast_minimum_bytes as f64, "{row:?}");
-            assert!(row.raw_limit_ms > 0.0 || row.bytes_per_rank == 0, "{row:?}");
+            assert!(row.limits.raw_limit_ms > 0.0 || row.bytes_per_rank == 0, "{row:?}");
             assert_eq!(row.offloaded_calls, None, "no service process took part");
         }
     }

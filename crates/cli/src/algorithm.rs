@@ -1,7 +1,7 @@
-//! Which algorithms our side of a measurement uses: what its daemons are told, and what its rows say.
+//! Which algorithms Outboard uses in a measurement: the daemons' settings, and the names in the report's rows.
 //!
-//! Invariant: a row names what the group chooses for that call by the same pure function; an algorithm that is asked for and
-//! cannot carry out a call of the run is refused before anything starts.
+//! Invariant: a row names what the group chooses for that call by the same pure function; an algorithm that is asked
+//! for and cannot carry out a call of the run is refused before anything starts.
 
 use std::fs;
 use std::path::Path;
@@ -13,11 +13,11 @@ use outboard_service::settings::read_tuning;
 use crate::error::CliError;
 use crate::launch::DaemonArgs;
 
-/// How blocks go of which only two ranks know the size, whatever else is chosen (SP-5).
+/// How blocks move whose size only two ranks know (SP-5): there is no other algorithm for them.
 const PULL: &str = "pull";
-/// What daemons are told to prefer, where they are told nothing else.
+/// The daemons' preference where nothing else is asked for.
 const MULTICAST: &str = "multicast";
-/// What they do without multicast.
+/// The daemons' algorithm without multicast.
 const RING: &str = "ring";
 
 /// The algorithms of one collective.
@@ -32,8 +32,9 @@ pub(crate) struct Algorithms {
 }
 
 impl Algorithms {
-    /// How [`DaemonArgs`] have it: `ring` and `multicast` of an allgather or a broadcast say whether the daemons multicast,
-    /// all other names are those of the collective's algorithms; `multicast` leaves the choice of others to the group.
+    /// How [`DaemonArgs`] have it: `ring` and `multicast` of an allgather or a broadcast say whether the daemons
+    /// multicast, all other names are those of the collective's algorithms; `multicast` leaves the choice of others to
+    /// the group.
     pub(crate) fn of(collective: Collective, daemons: &DaemonArgs) -> Result<Self, CliError> {
         let failed = |why: String| CliError::Failed(format!("--algorithm {}: {why}", daemons.algorithm));
         let gathers_all = matches!(collective, Collective::Allgather | Collective::Allgatherv | Collective::Broadcast);
@@ -56,7 +57,7 @@ impl Algorithms {
         Ok(Self { collective: chosen_for, tuning, asked, multicast })
     }
 
-    /// Refuses what was asked for where it cannot carry out `call`.
+    /// Refuses `call` if the algorithm asked for cannot carry it out.
     pub(crate) fn check(&self, call: &Call) -> Result<(), CliError> {
         match (self.asked, self.choice(call)) {
             (Some(asked), Some(choice)) if asked != choice => Err(CliError::Failed(format!(
@@ -80,7 +81,7 @@ impl Algorithms {
         Some(if call.collective == Collective::Allgatherv { choice.block_by_block() } else { choice })
     }
 
-    /// As a row names it.
+    /// The algorithm's name in the report's rows.
     pub(crate) fn name(&self, call: &Call) -> String {
         match self.choice(call) {
             // Its settings are the daemons'.
@@ -93,7 +94,7 @@ impl Algorithms {
         }
     }
 
-    /// The daemons' arguments with what was asked for, in a tuning file of `directory`.
+    /// The daemons' arguments for the algorithm asked for, which goes into a tuning file in `directory`.
     pub(crate) fn told(&self, daemons: &DaemonArgs, directory: &Path) -> Result<DaemonArgs, LaunchError> {
         let mut daemons = daemons.clone();
         if self.asked.is_some() {
@@ -109,20 +110,11 @@ impl Algorithms {
     }
 }
 
-/// What its algorithm is chosen as.
+/// What its algorithm is chosen as: as what has the same name.
 fn chosen_for(collective: Collective) -> Option<selection::Collective> {
     match collective {
-        Collective::Allgather | Collective::Allgatherv => Some(selection::Collective::Allgather),
-        Collective::Broadcast => Some(selection::Collective::Broadcast),
-        Collective::Reduce => Some(selection::Collective::Reduce),
-        Collective::Allreduce => Some(selection::Collective::Allreduce),
-        Collective::ReduceScatter => Some(selection::Collective::ReduceScatter),
-        Collective::Scan => Some(selection::Collective::Scan),
-        Collective::Barrier => Some(selection::Collective::Barrier),
-        Collective::Alltoall => Some(selection::Collective::Alltoall),
-        Collective::Gather => Some(selection::Collective::Gather),
-        Collective::Scatter => Some(selection::Collective::Scatter),
-        Collective::Alltoallv | Collective::Gatherv | Collective::Scatterv => None,
+        Collective::Allgatherv => Some(selection::Collective::Allgather),
+        even => even.to_string().parse().ok(),
     }
 }
 

@@ -7,11 +7,12 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use outboard::placement::ServiceProcesses;
 use outboard_bench::{
-    BenchOptions, COMPUTE_WORTH, Call, Collective, FftOptions, Lateness, Layout, Outboard, OutboardBelowMpi, Peer,
-    RecordedOptions, Services, Setup, System, default_peers_dir, parse_sizes, render_by_size, render_fft_table,
+    BenchOptions, COMPUTE_WORTH, Call, Collective, FftOptions, Lateness, Layout, Outboard, Peer, RecordedOptions,
+    Report, Services, Setup, System, default_peers_dir, parse_sizes, render_by_size, render_fft_table,
     render_recorded_table, render_table,
 };
 use outboard_lab::LabSpec;
+use serde::Serialize;
 
 use crate::algorithm::Algorithms;
 use crate::error::CliError;
@@ -134,8 +135,8 @@ impl SetupArgs {
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     setup: SetupArgs,
-    /// Bytes of a rank's block (of the root's broadcast, for each other rank of an alltoall or scatter, of the vectors that
-    /// are reduced), separated by commas [default: 256K,1M,4M; 0 of a barrier]
+    /// Bytes of a rank's block (of the root's broadcast, for each other rank of an alltoall or scatter, of the vectors
+    /// that are reduced), separated by commas [default: 256K,1M,4M; 0 of a barrier]
     #[arg(long)]
     sizes: Option<String>,
     /// Which way into Outboard
@@ -150,7 +151,8 @@ pub(crate) struct BenchArgs {
     /// Seconds in which nobody calls anything, to see what service processes take of a core
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     idle: Option<u64>,
-    /// What the compute loop takes, in times that the links need at their rate; small calls end within it only at several
+    /// What the compute loop takes, in times that the links need at their rate; small calls end within it only at
+    /// several
     #[arg(long, default_value_t = COMPUTE_WORTH)]
     compute: f64,
     /// Repetitions of each phase
@@ -190,7 +192,7 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
     options.late = args.late.map(|late| Lateness { silent: args.late_silent, ..late });
     options.idle = args.idle.map(Duration::from_secs);
     options.compute_worth = args.compute;
-    let mut ours: Vec<Box<dyn System>> = Vec::new();
+    let mut ours = Vec::new();
     for each in &args.service_processes {
         let daemons = args.setup.daemons(*each);
         // One alone is what everybody expects.
@@ -198,38 +200,33 @@ fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliE
         let variant = told.then(|| format!("{each} to a host"));
         let algorithms = Algorithms::of(collective, &daemons)?;
         options.calls().try_for_each(|call| algorithms.check(&call))?;
-        ours.extend(systems_of(args.via, args.setup.mpi, &algorithms, &daemons, variant.as_deref())?);
+        let mut start = |system: Outboard| ours.push(system.with_variant(variant.as_deref()));
+        if matches!(args.via, Via::C | Via::Both) {
+            start(by_c_interface(algorithms.clone(), daemons.clone())?);
+        }
+        if matches!(args.via, Via::Mpi | Via::Both) {
+            start(below_mpi(args.setup.mpi, algorithms, daemons)?);
+        }
     }
-    let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
-    let report = outboard_bench::run(&options, &systems)?;
-    print!("{}", render_table(&report.rows));
+    let report = outboard_bench::run(&options, &systems(&ours))?;
+    let mut text = render_table(&report.rows);
     if args.service_processes.len() > 1 {
-        print!("\n{}", render_by_size(&report.rows));
+        text += &format!("\n{}", render_by_size(&report.rows));
     }
-    if let Some(path) = &args.setup.json {
-        report.write_json(path)?;
-    }
-    let wrong = report.rows.iter().any(|row| !row.cost.verified);
-    Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    finish(&args.setup, &report, &text, report.rows.iter().all(|row| row.cost.verified))
 }
 
-/// Our ways in by daemons that are started so.
-fn systems_of(
-    via: Via,
-    mpi: Peer,
-    algorithms: &Algorithms,
-    daemons: &DaemonArgs,
-    variant: Option<&str>,
-) -> Result<Vec<Box<dyn System>>, CliError> {
-    let mut ours: Vec<Box<dyn System>> = Vec::new();
-    let variant = variant.map(str::to_owned);
-    if matches!(via, Via::C | Via::Both) {
-        ours.push(Box::new(by_c_interface(algorithms.clone(), daemons.clone())?.with_variant(variant.clone())));
+fn systems(ours: &[Outboard]) -> Vec<&dyn System> {
+    ours.iter().map(|system| system as &dyn System).collect()
+}
+
+/// Prints the table and writes the rows where they are wanted; a failure unless all was right.
+fn finish<R: Serialize>(setup: &SetupArgs, report: &Report<R>, text: &str, right: bool) -> Result<ExitCode, CliError> {
+    print!("{text}");
+    if let Some(path) = &setup.json {
+        report.write_json(path)?;
     }
-    if matches!(via, Via::Mpi | Via::Both) {
-        ours.push(below_mpi(mpi, algorithms.clone(), daemons.clone(), variant)?);
-    }
-    Ok(ours)
+    Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Our way in by the C interface.
@@ -240,16 +237,11 @@ fn by_c_interface(algorithms: Algorithms, daemons: DaemonArgs) -> Result<Outboar
     let algorithm = move |call: &Call| named.name(call);
     let launch =
         move |job: &outboard_bench::Job<'_>| launch::launch_ranks(job, &algorithms.told(&daemons, job.directory)?);
-    Ok(Outboard::new(algorithm, &include, &library, launch))
+    Ok(Outboard::by_c_interface(algorithm, &include, &library, launch))
 }
 
 /// Our way in below an unmodified MPI program.
-fn below_mpi(
-    mpi: Peer,
-    algorithms: Algorithms,
-    daemons: DaemonArgs,
-    variant: Option<String>,
-) -> Result<Box<dyn System>, CliError> {
+fn below_mpi(mpi: Peer, algorithms: Algorithms, daemons: DaemonArgs) -> Result<Outboard, CliError> {
     let named = algorithms.clone();
     let algorithm = move |call: &Call| named.name(call);
     let start = move |job: &outboard_bench::Job<'_>| {
@@ -259,9 +251,7 @@ fn below_mpi(
         environment.push(("OUTBOARD_LIBRARY".to_owned(), library.display().to_string()));
         Ok(Services { environment, stats: Some(Box::new(d.stats())), processes: d.processes })
     };
-    let shim = places::shim(mpi)?;
-    let system = OutboardBelowMpi::new(algorithm, mpi, &default_peers_dir(), &shim, start)?;
-    Ok(Box::new(system.with_variant(variant)))
+    Ok(Outboard::below_mpi(algorithm, mpi, &default_peers_dir(), &places::shim(mpi)?, start)?)
 }
 
 #[derive(Debug, Args)]
@@ -292,15 +282,12 @@ fn fft(args: FftArgs) -> Result<ExitCode, CliError> {
     let variant = (args.service_processes != ServiceProcesses::default())
         .then(|| format!("{} to a host", args.service_processes));
     let algorithms = Algorithms::of(Collective::Alltoallv, &daemons)?;
-    let ours =
-        if args.peers_only { Vec::new() } else { vec![below_mpi(args.setup.mpi, algorithms, daemons, variant)?] };
-    let systems: Vec<&dyn System> = ours.iter().map(|s| &**s).collect();
-    let report = outboard_bench::run_fft(&options, &systems)?;
-    print!("{}", render_fft_table(&report));
-    if let Some(path) = &args.setup.json {
-        report.write_json(path)?;
+    let mut ours = Vec::new();
+    if !args.peers_only {
+        ours.push(below_mpi(args.setup.mpi, algorithms, daemons)?.with_variant(variant.as_deref()));
     }
-    Ok(if report.agrees() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let report = outboard_bench::run_fft(&options, &systems(&ours))?;
+    finish(&args.setup, &report, &render_fft_table(&report), report.agrees())
 }
 
 #[derive(Debug, Args)]
@@ -324,11 +311,7 @@ fn recorded(args: RecordedArgs) -> Result<ExitCode, CliError> {
     let daemons = args.setup.daemons(args.service_processes);
     let ours = by_c_interface(Algorithms::of(Collective::Alltoall, &daemons)?, daemons)?;
     let report = outboard_bench::run_recorded(&options, &[&ours])?;
-    print!("{}", render_recorded_table(&report));
-    if let Some(path) = &args.setup.json {
-        report.write_json(path)?;
-    }
-    Ok(if report.verified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    finish(&args.setup, &report, &render_recorded_table(&report), report.verified())
 }
 
 /// The launcher of an installed Open MPI, for ranks on this machine.

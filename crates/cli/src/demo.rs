@@ -171,7 +171,7 @@ fn measure(args: &DemoArgs, command: &[String], directory: &Path, offloaded: boo
         return Err(CliError::Failed(format!("the {name} of {} failed ({status}): {said}", program.display())));
     }
     let after = lab.counters()?;
-    let wire_bytes = after.iter().zip(&before).map(|(a, b)| a.since(b)).map(|c| c.tx_bytes + c.rx_bytes).sum();
+    let wire_bytes = after.iter().zip(&before).map(|(a, b)| a.since(b)).map(|c| c.tx.bytes + c.rx.bytes).sum();
     let line = said.lines().rev().find(|l| l.starts_with('{')).unwrap_or_default();
     let outcome: Outcome = serde_json::from_str(line)
         .map_err(|e| CliError::Failed(format!("the {name} did not end with its line of JSON ({e}): {said}")))?;

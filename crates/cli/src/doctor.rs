@@ -104,7 +104,7 @@ fn parts() -> Vec<Finding> {
     findings
 }
 
-/// What places of ranks are told by.
+/// How the places of ranks are found out.
 fn topology() -> Finding {
     let topology = Topology::detect();
     let here = format!("{topology}; this process: {}", topology.place_of(None));

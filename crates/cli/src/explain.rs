@@ -7,13 +7,13 @@ mod rounds;
 mod svg;
 mod views;
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use outboard_plan::goal::{self, Costs};
-use outboard_plan::text;
+use outboard_plan_tools::goal::{self, Costs};
+use outboard_plan_tools::text;
+use outboard_units::Size;
 
 use crate::error::CliError;
 use crate::explain_choice::{self, ChoiceArgs};
@@ -57,7 +57,7 @@ pub(crate) struct PlanArgs {
     ranks: Option<u32>,
     /// Bytes of a rank's block, or of the whole where there are no blocks; 1K by default
     #[arg(long)]
-    size: Option<String>,
+    size: Option<Size>,
     /// Bytes of an element of a reduction; 8 by default
     #[arg(long)]
     element_bytes: Option<u64>,
@@ -161,7 +161,7 @@ fn show(args: &PlanArgs) -> Result<String, CliError> {
 
 fn show_plan(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
     if args.format == Format::Json {
-        return json(&views::Plan::of(planned));
+        return views::view(planned, views::plan(planned));
     }
     Ok(format!("# {}\n{}", planned.title, text::print(&planned.programs)))
 }
@@ -169,13 +169,7 @@ fn show_plan(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
 fn show_goal(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
     let schedule = goal::export(&planned.programs, Costs::default()).map_err(|e| CliError::Failed(e.to_string()))?;
     if args.format == Format::Json {
-        return json(&views::Goal { summary: views::Summary::of(planned), schedule });
+        return views::view(planned, serde_json::json!({ "schedule": schedule }));
     }
     Ok(format!("// {}\n{schedule}", planned.title))
-}
-
-fn json(view: &impl serde::Serialize) -> Result<String, CliError> {
-    let mut text = serde_json::to_string_pretty(view).map_err(|e| CliError::Failed(e.to_string()))?;
-    let _ = writeln!(text);
-    Ok(text)
 }

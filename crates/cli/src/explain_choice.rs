@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use outboard_plan::selection::{Because, Candidate, Case, Chosen, Collective, Rule, Size, Terms, Tuning, WORTH};
-use outboard_service::settings::{Bytes, read_tuning};
+use outboard_service::settings::read_tuning;
 
 use crate::error::CliError;
 
@@ -28,7 +28,7 @@ pub(crate) struct ChoiceArgs {
     hosts: Option<u32>,
     /// Bytes of the vector, of the root, or of each rank's block
     #[arg(long, default_value = "0")]
-    size: Bytes,
+    size: Size,
     /// Tuning file of the daemons
     #[arg(long, env = "OUTBOARD_TUNING")]
     tuning: Option<PathBuf>,
@@ -99,7 +99,7 @@ fn report(tuning: &Tuning, source: &str, case: &Case, play: bool) -> String {
 }
 
 fn played(tuning: &Tuning, case: &Case, choice: outboard_plan::selection::Choice) -> String {
-    let time = case.played(choice, &tuning.cost).and_then(Result::ok);
+    let time = outboard_plan_tools::played(case, choice, &tuning.cost).and_then(Result::ok);
     time.map_or_else(|| "-".to_owned(), |time| time.to_string())
 }
 

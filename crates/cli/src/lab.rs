@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand, ValueEnum};
-use outboard_lab::{Lab, LabSpec, LinkLimits, Loss, LossOf, PortCounters};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
+use outboard_lab::{Lab, LabSpec, LabSummary, Loss, LossOf, PortCounters};
+use outboard_units::Rate;
 
 use crate::error::CliError;
 
@@ -17,21 +19,15 @@ pub(crate) enum LabCommand {
         spec: LabSpec,
         #[command(flatten)]
         links: LinkArgs,
-        /// Name, when there is more than one
-        #[arg(long)]
-        name: Option<String>,
+        #[command(flatten)]
+        name: Name,
     },
     /// End it
-    Down {
-        /// Name, when there is more than one
-        #[arg(long)]
-        name: Option<String>,
-    },
+    Down(Name),
     /// Run a command on one of its hosts
     Exec {
-        /// Name, when there is more than one
-        #[arg(long)]
-        name: Option<String>,
+        #[command(flatten)]
+        name: Name,
         /// h1, h2, ...
         host: String,
         /// The command and its arguments
@@ -39,13 +35,22 @@ pub(crate) enum LabCommand {
         command: Vec<OsString>,
     },
     /// Bytes and packets of every port
-    Counters {
-        /// Name, when there is more than one
-        #[arg(long)]
-        name: Option<String>,
-    },
+    Counters(Name),
     /// The clusters that are up
     List,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Name {
+    /// Name, when there is more than one
+    #[arg(long)]
+    name: Option<String>,
+}
+
+impl Name {
+    fn get(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
 }
 
 /// What the links are like.
@@ -55,33 +60,28 @@ pub(crate) struct LinkArgs {
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
     /// Rate of the links between hosts and DPUs, such as 8gbit; by default four times that of the others
-    #[arg(long, value_parser = LinkLimits::parse_rate)]
-    pcie: Option<u64>,
+    #[arg(long)]
+    pcie: Option<Rate>,
     /// Random loss in the switch, such as 5%
     #[arg(long)]
     loss: Option<String>,
     /// Which packets the loss takes
-    #[arg(long, value_enum, default_value = "multicast", requires = "loss")]
-    of: LossKind,
+    #[arg(long, value_parser = loss_of(), default_value = "multicast", requires = "loss")]
+    of: LossOf,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum LossKind {
-    Multicast,
-    All,
+fn loss_of() -> impl TypedValueParser<Value = LossOf> {
+    let of = |text: String| if text == "all" { LossOf::All } else { LossOf::Multicast };
+    PossibleValuesParser::new(["multicast", "all"]).map(of)
 }
 
 impl LinkArgs {
     pub(crate) fn apply(&self, spec: LabSpec) -> Result<LabSpec, CliError> {
-        let of = match self.of {
-            LossKind::Multicast => LossOf::Multicast,
-            LossKind::All => LossOf::All,
-        };
         let wrong = |e: outboard_lab::SpecError| CliError::Failed(e.to_string());
-        let loss = self.loss.as_deref().map(|text| Loss::parse(text, of)).transpose().map_err(wrong)?;
+        let loss = self.loss.as_deref().map(|text| Loss::parse(text, self.of)).transpose().map_err(wrong)?;
         let spec = match (self.pcie, spec.pcie()) {
             (None, _) => spec,
-            (Some(rate), Some(_)) => spec.with_dpus(Some(rate)).map_err(wrong)?,
+            (Some(rate), Some(_)) => spec.with_dpus(Some(rate.in_bits_per_second())).map_err(wrong)?,
             (Some(_), None) => return Err(CliError::Failed(format!("--pcie needs DPUs; ask for a lab {spec}+dpu"))),
         };
         Ok(spec.with_mtu(self.mtu).map_err(wrong)?.with_loss(loss))
@@ -91,21 +91,17 @@ impl LinkArgs {
 pub(crate) fn lab(command: LabCommand) -> Result<ExitCode, CliError> {
     match command {
         LabCommand::Up { spec, links, name } => {
-            let lab = Lab::up(name.as_deref(), &links.apply(spec)?)?;
-            println!(
-                "{} hosts, h1 to h{}, are up; outboard lab exec h1 COMMAND",
-                lab.spec().hosts(),
-                lab.spec().hosts()
-            );
+            let lab = Lab::up(name.get(), &links.apply(spec)?)?;
+            println!("{hosts} hosts, h1 to h{hosts}, are up; outboard lab exec h1 COMMAND", hosts = lab.spec().hosts());
         }
-        LabCommand::Down { name } => Lab::down(name.as_deref())?,
+        LabCommand::Down(name) => Lab::down(name.get())?,
         LabCommand::Exec { name, host, command } => {
-            let lab = Lab::attach(name.as_deref())?;
+            let lab = Lab::attach(name.get())?;
             outboard_lab::exit_like(lab.exec(&host, &command)?);
         }
-        LabCommand::Counters { name } => {
+        LabCommand::Counters(name) => {
             println!("host    sent bytes  packets  dropped    received bytes  packets  dropped");
-            let lab = Lab::attach(name.as_deref())?;
+            let lab = Lab::attach(name.get())?;
             print_counters(&lab.counters()?);
             let pcie = lab.pcie_counters()?;
             if !pcie.is_empty() {
@@ -114,8 +110,9 @@ pub(crate) fn lab(command: LabCommand) -> Result<ExitCode, CliError> {
             }
         }
         LabCommand::List => {
-            for lab in outboard_lab::list()? {
-                println!("{lab:?}");
+            println!("{:<16} {:>5}  {:<16} process", "name", "hosts", "shape");
+            for LabSummary { name, spec, pid } in outboard_lab::list()? {
+                println!("{name:<16} {:>5}  {:<16} {pid}", spec.hosts(), spec.to_string());
             }
         }
     }
@@ -126,7 +123,7 @@ fn print_counters(links: &[PortCounters]) {
     for c in links {
         println!(
             "h{:<4} {:>12} {:>8} {:>8}    {:>14} {:>8} {:>8}",
-            c.host, c.tx_bytes, c.tx_packets, c.tx_drops, c.rx_bytes, c.rx_packets, c.rx_drops
+            c.host, c.tx.bytes, c.tx.packets, c.tx.drops, c.rx.bytes, c.rx.packets, c.rx.drops
         );
     }
 }

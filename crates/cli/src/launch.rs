@@ -1,4 +1,5 @@
-//! Starts what several subcommands need: daemons on every host, ranks of programs that use outboard.h, their rendezvous.
+//! Starts what several subcommands need: daemons on every host, ranks of programs that use outboard.h, their
+//! rendezvous.
 //!
 //! Invariant: everything started here ends with its [`Process`], daemons after ranks.
 
@@ -18,7 +19,6 @@ use outboard_lab::{Lab, Node};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
-use outboard_service::settings::Seconds;
 use outboard_service::statistics::Report;
 
 use crate::error::CliError;
@@ -55,8 +55,8 @@ pub(crate) struct DaemonArgs {
     pub(crate) service_processes: ServiceProcesses,
     /// Seconds after which a collective in flight is reported, with the ranks that have not called it; 0 for never; 30 by
     /// default
-    #[arg(long)]
-    pub(crate) watchdog: Option<Seconds>,
+    #[arg(long, value_parser = outboard_units::Duration::seconds)]
+    pub(crate) watchdog: Option<Duration>,
     /// Tuning file of the daemons, as written by `outboard tune`
     #[arg(long, env = "OUTBOARD_TUNING")]
     pub(crate) tuning: Option<PathBuf>,
@@ -71,8 +71,9 @@ impl DaemonArgs {
         self.service_processes.count(ranks.div_ceil(hosts), placement::cores() / hosts)
     }
 
-    /// The flags that all daemons share; `name` is that of this one in `directory`.
+    /// The flags that all daemons share; `name` names this daemon's files in `directory`.
     fn flags(&self, command: &mut Command, directory: &Path, name: &str) {
+        command.arg("--stats").arg(stats_socket(directory, name));
         if self.trace {
             command.arg("--trace").arg(directory.join(format!("trace-{name}.json")));
         }
@@ -83,7 +84,7 @@ impl DaemonArgs {
             command.arg("--tuning").arg(tuning);
         }
         if let Some(watchdog) = self.watchdog {
-            command.arg("--watchdog").arg(watchdog.to_string());
+            command.arg("--watchdog").arg(watchdog.as_secs_f64().to_string());
         }
     }
 }
@@ -110,8 +111,8 @@ fn daemon_name(host: &str, number: u32, siblings: u32) -> String {
 }
 
 impl Daemons {
-    /// The daemons of every host of the lab, for `ranks` ranks. Where hosts have DPUs the daemons run there, and on the hosts
-    /// run relays, at which ranks find them.
+    /// The daemons of every host of the lab, for `ranks` ranks. Where hosts have DPUs the daemons run there, and on the
+    /// hosts run relays, at which ranks find them.
     pub(crate) fn on_lab(lab: &Lab, ranks: u32, directory: &Path, args: &DaemonArgs) -> Result<Self, LaunchError> {
         let hosts = lab.spec().hosts();
         let siblings = args.each(ranks, hosts.into());
@@ -125,9 +126,8 @@ impl Daemons {
             let node = if key.is_some() { Node::Dpu(host) } else { Node::Host(host) };
             let name = daemon_name(&node.to_string(), number, siblings);
             let mut command = daemon_command(enter(lab, node)?, socket, directory, &name)?;
-            command.arg("--stats").arg(stats_socket(directory, &name));
             command.args(["--interface", "eth0", "--algorithm", &args.algorithm]);
-            command.arg("--link-rate").arg(lab.link().rate_bits_per_s().to_string());
+            command.arg("--link-rate").arg(lab.spec().link().rate_bits_per_s().to_string());
             command.arg("--chains").arg(args.chains.to_string());
             command.arg("--subgroups").arg(args.subgroups.to_string());
             args.flags(&mut command, directory, &name);
@@ -160,7 +160,6 @@ impl Daemons {
             let name = daemon_name("here", number, siblings);
             let socket = socket_in(directory, number, siblings);
             let mut command = daemon_command(Command::new("/bin/sh"), &socket, directory, &name)?;
-            command.arg("--stats").arg(stats_socket(directory, &name));
             command.arg("--die-with-parent");
             if siblings > 1 {
                 command.args(placement::SINGLE_HOST);
@@ -209,7 +208,7 @@ fn dock_address(host: u16, number: u32) -> SocketAddr {
     SocketAddr::from((Node::Dpu(host).address(), DOCK_PORT + number as u16))
 }
 
-/// What daemons and relays of one job know and others do not.
+/// The secret of one job's daemons and relays.
 fn relay_key() -> Result<String, LaunchError> {
     let mut bytes = [0; 16];
     let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
@@ -228,7 +227,7 @@ fn ready_fifo(directory: &Path, host: &str) -> PathBuf {
     directory.join(format!("ready-{host}"))
 }
 
-/// The pipe through which a program tells that it is ready; one of an earlier job in the directory does as well.
+/// The pipe through which a program reports that it is ready; a pipe of an earlier job in the directory is used again.
 fn make_ready_fifo(directory: &Path, host: &str) -> Result<PathBuf, LaunchError> {
     let fifo = ready_fifo(directory, host);
     match rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR) {
@@ -295,13 +294,13 @@ impl ServiceStats for DaemonStats {
     fn read(&mut self) -> Result<ServiceCounters, LaunchError> {
         let reports: Vec<Report> = self.reports().collect::<Result<_, _>>()?;
         Ok(ServiceCounters {
-            cpu_s: Some(reports.iter().map(|r| r.cpu_user_s + r.cpu_system_s).sum()),
-            completed: Some(reports.iter().map(|r| r.counters.completed).sum()),
-            retransmitted_bytes: Some(reports.iter().map(|r| r.counters.retransmitted_bytes).sum()),
-            late_arrivals: Some(reports.iter().map(|r| r.counters.late_arrivals).sum()),
-            entries: Some(reports.iter().map(|r| r.present.submissions).sum()),
-            frames: Some(reports.iter().map(|r| r.counters.frames).sum()),
-            control_frames: Some(reports.iter().map(|r| r.counters.control_frames).sum()),
+            cpu_s: reports.iter().map(|r| r.cpu_user_s + r.cpu_system_s).sum(),
+            completed: reports.iter().map(|r| r.counters.completed).sum(),
+            retransmitted_bytes: reports.iter().map(|r| r.counters.retransmitted_bytes).sum(),
+            late_arrivals: reports.iter().map(|r| r.counters.late_arrivals).sum(),
+            entries: reports.iter().map(|r| r.present.submissions).sum(),
+            frames: reports.iter().map(|r| r.counters.frames).sum(),
+            control_frames: reports.iter().map(|r| r.counters.control_frames).sum(),
         })
     }
 }

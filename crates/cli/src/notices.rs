@@ -1,7 +1,7 @@
-//! What daemons have to say while a job runs: the watchdog's lines of their logs, on our standard error (SP-9).
+//! Shows the lines of the daemons' watchdogs on standard error while a job runs (SP-9).
 //!
-//! The kernel tells when a log grows; nothing is polled. All service processes report the same collective, so it is told as
-//! the first of them sees it. Never changes a log.
+//! The kernel notifies of growing logs; nothing is polled. All service processes report the same late collective, so
+//! only the lines of the first host to report it are shown. Never changes a log.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,8 +15,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify;
 
 /// How the daemon's log marks the lines.
-const MARK: &str = " outboard_service::overdue: ";
-/// Collectives of which it is remembered who told of them.
+const MARK: &str = " outboard_service::telemetry::overdue: ";
+/// The most collectives for which the reporting host is remembered.
 const MOST_TOLD: usize = 1024;
 
 /// A log that grows.
@@ -27,7 +27,7 @@ struct Log {
     rest: Vec<u8>,
 }
 
-/// Follows logs until it is dropped, and tells all that they held by then.
+/// Follows logs until it is dropped, and then prints what is left in them.
 #[derive(Debug)]
 pub(crate) struct Notices {
     end: Arc<OwnedFd>,
@@ -51,7 +51,7 @@ impl Notices {
                 let mut fds = [PollFd::new(&grown, PollFlags::IN), PollFd::new(&*told_to_end, PollFlags::IN)];
                 let woken = rustix::io::retry_on_intr(|| poll(&mut fds, None));
                 let ends = woken.is_err() || !fds[1].revents().is_empty();
-                // Which log it was does not matter: all are short.
+                // All logs are read, whichever has grown: they are short.
                 while rustix::io::read(&grown, &mut [0u8; 4096]).is_ok_and(|bytes| bytes > 0) {}
                 open.iter_mut().for_each(|log| log.tell(&mut told));
                 if ends {
@@ -73,9 +73,9 @@ impl Drop for Notices {
 }
 
 impl Log {
-    /// Prints what is new of the watchdog's lines.
+    /// Prints the watchdog's new lines.
     fn tell(&mut self, told: &mut BTreeMap<String, String>) {
-        // A log that cannot be read tells nothing.
+        // A log that cannot be read has no lines to show.
         if self.file.read_to_end(&mut self.rest).is_err() {
             return;
         }
@@ -91,7 +91,7 @@ impl Log {
     }
 }
 
-/// Whether nobody else has told of this collective.
+/// Whether no other host has reported this collective.
 fn is_first(told: &mut BTreeMap<String, String>, host: &str, text: &str) -> bool {
     let collective = text.split_once(", in flight for").map_or(text, |(collective, _)| collective);
     if told.len() >= MOST_TOLD && !told.contains_key(collective) {

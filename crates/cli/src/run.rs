@@ -39,7 +39,8 @@ pub(crate) struct RunArgs {
     /// Number of ranks on every host of the emulated cluster, in place of -n
     #[arg(long, requires = "lab", conflicts_with = "ranks", value_parser = clap::value_parser!(u32).range(1..=256))]
     ranks_per_host: Option<u32>,
-    /// How ranks lie on the hosts of an emulated cluster: strided deals them in turn, contiguous keeps neighbours together
+    /// How ranks lie on the hosts of an emulated cluster: strided deals them in turn, contiguous keeps neighbours
+    /// together
     #[arg(long, default_value = "strided")]
     layout: Layout,
     /// What kind of program it is
@@ -104,7 +105,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
         report(daemons, args.report);
     }
     if let Some(output) = &args.trace {
-        // They write the last of it when they end.
+        // Daemons write the last events when they end.
         drop(daemons);
         let parts = trace::parts(directory.path()).map_err(CliError::system("the traces of the job"))?;
         trace::join(&parts, output)?;

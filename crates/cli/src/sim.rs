@@ -33,7 +33,7 @@ pub(crate) struct AllgatherArgs {
     ranks_per_host: usize,
     /// Bytes per rank
     #[arg(long, default_value = "64K")]
-    size: String,
+    size: outboard_units::Size,
     /// Chance that a datagram is lost on the way to one receiver, 0 to 1
     #[arg(long, default_value_t = 0.05)]
     loss: f64,
@@ -79,7 +79,7 @@ pub(crate) fn sim(command: SimCommand) -> Result<ExitCode, CliError> {
     };
     let summary = match &command {
         SimCommand::Allgather(args) => {
-            let bytes = outboard_bench::parse_size(&args.size).map_err(|e| CliError::Failed(e.to_string()))?;
+            let bytes = args.size.0;
             if !(0.0..1.0).contains(&args.loss) {
                 return Err(CliError::Failed(format!("--loss {}: a chance from 0 to below 1", args.loss)));
             }

@@ -1,4 +1,4 @@
-//! `outboard top`: what service processes do now, and whom they wait for (SP-9).
+//! `outboard top`: what service processes do now, and which ranks they wait for (SP-9).
 //!
 //! Reads the statistics sockets of daemons and prints; never changes anything there. A daemon that does not answer is
 //! named and left out; when none answers any more, the command ends.
@@ -62,7 +62,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
     }
 }
 
-/// What became of ranks whose memory the kernel has made unreachable while they were attached (SP-4, GP-9).
+/// Reports ranks whose memory the kernel made unreachable while they were attached (SP-4, GP-9).
 pub(crate) fn withdrawn(report: &Report) -> String {
     format!(
         "the kernel withdrew access to ranks' memory {} times, the next tier went on; {} calls in flight were copied by \
@@ -99,7 +99,7 @@ fn lines(reports: &[(PathBuf, Report)]) -> String {
     reports.iter().map(|(_, report)| serde_json::to_string(report).expect("counts are plain data") + "\n").collect()
 }
 
-/// What rates are made of.
+/// The counters that rates are computed from.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sample {
     uptime_s: f64,

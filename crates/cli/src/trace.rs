@@ -1,9 +1,9 @@
 //! `outboard trace`, and the end of `outboard run --trace`: joins the files that service processes and ranks have written to
 //! one that Perfetto (ui.perfetto.dev) and chrome://tracing show.
 //!
-//! Processes of one name become one: the service process writes the calls of a rank, the rank its waits. Files of one
-//! machine share a clock; those of others are moved by what their clocks said of the time of day, which is as exact as
-//! these agree. A line that is cut off, by a death amid writing, is left out.
+//! Processes of one name become one: the service process writes the calls of a rank, and the rank writes its waits.
+//! Files of one machine share a clock. Times of other machines are shifted by the difference between the machines'
+//! times of day, and are as exact as these. A line that is cut off, because its writer died, is left out.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -44,7 +44,7 @@ pub(crate) fn parts(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(parts)
 }
 
-/// What the first machine's clock says, and whose it is.
+/// The clock of the first machine.
 struct Clock {
     machine: String,
     ahead_ns: i64,

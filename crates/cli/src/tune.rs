@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::Args;
 use outboard_bench::{Layout, Process, parse_sizes};
 use outboard_lab::{Lab, LabSpec};
-use outboard_plan::selection::{Case, Cost, Sample, Tuning, fit};
+use outboard_plan::selection::{Case, Cost, Tuning};
+use outboard_plan_tools::{Sample, factor, fit};
 use outboard_service::settings::read_tuning;
 
 use crate::error::CliError;
@@ -16,8 +17,8 @@ use crate::launch::{self, DaemonArgs, Daemons, Ranks};
 use crate::tune_rank::{self, Probing};
 use crate::work::{self, WorkDirectory};
 
-/// What the daemons of an emulated cluster are told to do, one after another, so that all parameters show: allgather,
-/// broadcast and allreduce.
+/// The algorithms of allgather, broadcast and allreduce that the daemons of an emulated cluster use, one row after
+/// another, so that every parameter of the cost model shows.
 const FORCED: [[&str; 3]; 3] = [
     ["multicast", "multicast", "recursive-doubling"],
     ["ring", "binomial", "ring"],
@@ -31,8 +32,8 @@ pub(crate) struct TuneArgs {
     lab: Option<LabSpec>,
     #[command(flatten)]
     links: LinkArgs,
-    /// Be a rank of the cluster: start one or more on each host, neighbours together, by srun, mpirun or `outboard run`;
-    /// rank 0 writes the file
+    /// Be a rank of the cluster: start one or more on each host, neighbours together, by srun, mpirun or `outboard
+    /// run`; rank 0 writes the file
     #[arg(long)]
     rank: bool,
     /// The daemons have no multicast (with --rank)
@@ -214,7 +215,7 @@ fn report(path: &Path, start: &Tuning, existed: bool, tuned: &Tuning, place: &st
         text += &format!("  {name:<10} {before:>16} {now:>16}{same}\n");
     }
     let off = |cost: &Cost| {
-        let mut factors: Vec<f64> = samples.iter().map(|sample| fit::factor(cost, sample)).collect();
+        let mut factors: Vec<f64> = samples.iter().map(|sample| factor(cost, sample)).collect();
         factors.sort_by(f64::total_cmp);
         factors.get(factors.len() / 2).copied().unwrap_or(1.0)
     };

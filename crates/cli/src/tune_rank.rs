@@ -1,14 +1,15 @@
 //! One rank of `outboard tune`: makes calls of many sizes, times them, and brings the times to rank 0.
 //!
-//! A call's time is that of the rank on which it took longest; of the repetitions the median counts. Ranks begin each call
-//! behind a barrier, so that none waits for another's start.
+//! The time of a call is the slowest rank's, and of the repetitions the median. Ranks begin each call behind a barrier,
+//! so that no rank waits for the start of another.
 
 use std::path::Path;
 use std::time::Instant;
 
 use outboard::{Context, Group};
-use outboard_plan::selection::{Case, Collective, Duration, Sample, Tuning, UnknownCollective};
+use outboard_plan::selection::{Case, Collective, Duration, Tuning, UnknownCollective};
 use outboard_plan::{Element, Operator, Reduction};
+use outboard_plan_tools::Sample;
 use serde::{Deserialize, Serialize};
 
 use crate::error::CliError;
@@ -40,7 +41,7 @@ impl From<&Sample> for SampleRow {
 }
 
 impl SampleRow {
-    /// The sample, or what in it is unknown.
+    /// The sample, or an error that names the unknown word.
     pub(crate) fn sample(&self) -> Result<Sample, String> {
         let collective: Collective = self.collective.parse().map_err(|e: UnknownCollective| e.to_string())?;
         let choice = collective.read(&self.algorithm)?;
@@ -60,9 +61,9 @@ impl SampleRow {
 pub(crate) struct Probing<'a> {
     pub(crate) sizes: &'a [u64],
     pub(crate) repetitions: u32,
-    /// What the daemons choose by.
+    /// The tuning of the daemons.
     pub(crate) tuning: &'a Tuning,
-    /// Whether a file says so, which then has to be theirs.
+    /// Whether the tuning is from a file, which the daemons must have read too.
     pub(crate) tuned: bool,
     pub(crate) multicast: bool,
 }
@@ -92,7 +93,7 @@ pub(crate) fn probe(probing: &Probing<'_>) -> Result<(bool, Vec<Sample>), CliErr
     Ok((rank == 0, samples))
 }
 
-/// What the daemons choose by has to be what the samples are said to be carried out by.
+/// Refuses to go on if the daemons choose by another tuning, since samples would be attributed to wrong algorithms.
 fn check_tuning(context: &Context, probing: &Probing<'_>) -> Result<(), CliError> {
     let theirs = context.config_digest().map_err(failed("the daemon's configuration"))? as u32;
     let ours = if probing.tuned { probing.tuning.digest() } else { 0 };

@@ -7,18 +7,23 @@ use std::process::Command;
 use serde_json::Value;
 
 /// What every crate of ours may depend on, by directory under `crates`. Dependencies of tests are free.
-const ALLOWED: [(&str, &[&str]); 11] = [
-    ("plan", &[]),
-    ("arithmetic", &["plan"]),
-    ("proto", &["plan"]),
-    ("sim", &["plan", "arithmetic", "proto"]),
-    ("shm", &[]),
+const ALLOWED: [(&str, &[&str]); 16] = [
+    ("call", &[]),
+    ("units", &[]),
+    ("plan", &["call", "units"]),
+    ("plan-tools", &["units", "plan"]),
+    ("arithmetic", &["call"]),
+    ("proto", &["call", "plan"]),
+    ("sim", &["plan", "plan-tools", "arithmetic", "proto"]),
+    ("shm", &["call"]),
     ("fabric", &["proto", "shm"]),
-    ("service", &["plan", "arithmetic", "proto", "shm", "fabric"]),
-    ("client", &["plan", "proto", "shm"]),
-    ("lab", &[]),
-    ("bench", &["lab"]),
-    ("cli", &["plan", "proto", "sim", "shm", "fabric", "service", "client", "lab", "bench"]),
+    ("service", &["call", "units", "plan", "arithmetic", "proto", "shm", "fabric"]),
+    ("relay", &["call", "plan", "proto", "shm", "service"]),
+    ("outboardd", &["service", "relay"]),
+    ("client", &["call", "plan", "proto", "shm"]),
+    ("lab", &["units"]),
+    ("bench", &["units", "lab"]),
+    ("cli", &["units", "plan", "plan-tools", "proto", "sim", "shm", "fabric", "service", "client", "lab", "bench"]),
 ];
 
 /// The workspace as cargo sees it.
@@ -78,4 +83,18 @@ fn arrows_go_down_the_table() {
         }
     }
     assert!(wrong.is_empty(), "not allowed: {}", wrong.join(", "));
+}
+
+/// Verifier, text formats and task lists are for people: a daemon and a rank have no use for them.
+#[test]
+fn neither_daemon_nor_liboutboard_links_the_tools_of_plans() {
+    let arrows = arrows(&workspace());
+    for linked in ["service", "client"] {
+        let mut reached = BTreeSet::from([linked]);
+        let mut next = vec![linked];
+        while let Some(from) = next.pop() {
+            next.extend(arrows[from].iter().map(String::as_str).filter(|to| reached.insert(to)));
+        }
+        assert!(reached.contains("plan") && !reached.contains("plan-tools"), "{linked} reaches {reached:?}");
+    }
 }

@@ -6,7 +6,7 @@
 
 use crate::context::{Context, lock};
 use crate::error::Error;
-use crate::group::{BlockList, Contribution, Group, deadline};
+use crate::group::{BlockList, Contribution, Destination, Group, deadline};
 use crate::request::{Request, wait_some};
 use outboard_shm::attach::OFFER_BYTES;
 use outboard_shm::fork::ForkGuard;
@@ -19,10 +19,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{LazyLock, Mutex, TryLockError};
 use std::time::Duration;
-
-mod reductions;
-mod rooted;
-mod tagged;
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
@@ -114,32 +110,74 @@ fn contribution(send: *const c_void) -> Contribution {
     if is_in_place(send) { Contribution::InPlace } else { Contribution::At(send.cast()) }
 }
 
-/// Posts and hands the request out.
-///
-/// # Safety
-/// `group` and `request` are as the header asks.
-unsafe fn post(
-    group: *mut Group,
-    request: *mut *mut Request,
-    post: impl FnOnce(&Group) -> Result<Request, Error>,
-) -> c_int {
-    enter(|| {
-        place(request, "request")?;
-        // SAFETY: the caller's promise.
-        let posted = post(unsafe { borrow(group, "group") }?)?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(request, Box::into_raw(Box::new(posted)), "request") }
-    })
+fn destination(receive: *mut c_void) -> Destination {
+    if is_in_place(receive) { Destination::InPlace } else { Destination::At(receive.cast()) }
 }
 
-/// Whether a group offloads something; none offloads nothing.
+/// Makes what C gets a handle of, and stores the handle; refuses a NULL place before anything is made.
 ///
 /// # Safety
-/// `group` is NULL or as the header asks.
-unsafe fn offloads(group: *const Group, asked: impl FnOnce(&Group) -> bool) -> c_int {
+/// `to` is NULL or valid for writes.
+unsafe fn hand_out<T>(
+    to: *mut *mut T,
+    argument: &'static str,
+    make: impl FnOnce() -> Result<T, Error>,
+) -> Result<(), Error> {
+    place(to, argument)?;
     // SAFETY: the caller's promise.
-    unsafe { group.as_ref() }.is_some_and(asked).into()
+    unsafe { store(to, Box::into_raw(Box::new(make()?)), argument) }
 }
+
+/// Functions that return a status, with their bodies.
+macro_rules! functions {
+    ($(extern $abi:literal fn $name:ident($($argument:ident: $type:ty),*) $body:block)+) => {
+        $(#[unsafe(no_mangle)]
+        unsafe extern $abi fn $name($($argument: $type),*) -> c_int {
+            // SAFETY: as the header asks, of the handles, the lists, the buffers and the places for results; a handle that is
+            // given back is a box that another of the functions has made.
+            crate::c_interface::enter(|| unsafe { $body })
+        })+
+    };
+}
+
+/// Functions that say whether a group offloads something; none offloads nothing.
+macro_rules! offloads {
+    ($(extern $abi:literal fn $name:ident($($bytes:ident)?) => $asked:ident;)+) => {
+        $(#[unsafe(no_mangle)]
+        unsafe extern $abi fn $name(group: *const Group $(, $bytes: u64)?) -> c_int {
+            // SAFETY: NULL or a group, as the header asks.
+            unsafe { group.as_ref() }.is_some_and(|group| group.$asked($($bytes)?)).into()
+        })+
+    };
+}
+
+offloads! {
+    extern "C" fn outboard_group_offloads_allgather(bytes_per_rank) => offloads_allgather;
+    extern "C" fn outboard_group_offloads_broadcast(bytes) => offloads_broadcast;
+    extern "C" fn outboard_group_offloads_allgatherv(total_bytes) => offloads_allgatherv;
+    extern "C" fn outboard_group_offloads_alltoall(bytes_per_pair) => offloads_alltoall;
+    extern "C" fn outboard_group_offloads_alltoallv() => offloads_alltoallv;
+    extern "C" fn outboard_group_offloads_gather(bytes_per_rank) => offloads_gather;
+    extern "C" fn outboard_group_offloads_barrier() => offloads_barrier;
+    extern "C" fn outboard_group_offloads_reduction(bytes) => offloads_reduction;
+}
+
+/// Functions that post on a group, with the arguments between group and request.
+macro_rules! posts {
+    ($(extern $abi:literal fn $name:ident($($argument:ident: $type:ty),*) => |$group:ident| $post:expr;)+) => {
+        functions! {
+            $(extern $abi fn $name(group: *mut Group $(, $argument: $type)*, request: *mut *mut Request) {
+                crate::c_interface::hand_out(request, "request", || {
+                    let $group = crate::c_interface::borrow(group, "group")?;
+                    $post
+                })
+            })+
+        }
+    };
+}
+
+mod reductions;
+mod tagged;
 
 fn limit(timeout_ms: c_int) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
@@ -205,165 +243,68 @@ extern "C" fn outboard_abi_version() -> c_int {
     crate::ABI_VERSION as c_int
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_attach(socket_path: *const c_char, context: *mut *mut Context) -> c_int {
-    enter(|| {
+functions! {
+    extern "C" fn outboard_attach(socket_path: *const c_char, context: *mut *mut Context) {
         place(context, "context")?;
-        let path = if socket_path.is_null() {
-            None
-        } else {
-            // SAFETY: a C string, as the header asks.
-            Some(Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(socket_path) }.to_bytes())))
-        };
-        let attached = attach_counted(path)?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(context, attached, "context") }
-    })
-}
+        let path = (!socket_path.is_null()).then(|| OsStr::from_bytes(CStr::from_ptr(socket_path).to_bytes()));
+        store(context, attach_counted(path.map(Path::new))?, "context")
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_init(context: *mut *mut Context, world: *mut *mut Group) -> c_int {
-    enter(|| {
+    extern "C" fn outboard_init(context: *mut *mut Context, world: *mut *mut Group) {
         place(context, "context")?;
         place(world, "world")?;
         let attached = attach_counted(None)?;
-        // SAFETY: what attaching just gave.
-        let made = match unsafe { &*attached }.world() {
-            Ok(made) => made,
-            Err(error) => {
-                // The first failure is the one to tell.
-                let _ = detach_counted(attached);
-                return Err(error);
-            }
-        };
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(context, attached, "context") }?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(world, Box::into_raw(Box::new(made)), "world") }
-    })
-}
+        let made = (*attached).world().inspect_err(|_| {
+            // The first failure is the one to tell.
+            let _ = detach_counted(attached);
+        })?;
+        store(context, attached, "context")?;
+        hand_out(world, "world", || Ok(made))
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_detach(context: *mut Context) -> c_int {
-    enter(|| {
-        // SAFETY: as the header asks.
-        unsafe { borrow(context, "context") }?.owned()?;
+    extern "C" fn outboard_detach(context: *mut Context) {
+        borrow(context, "context")?.owned()?;
         detach_counted(context)
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_offer(context: *mut Context, offer: *mut c_void) -> c_int {
-    enter(|| {
+    extern "C" fn outboard_group_offer(context: *mut Context, offer: *mut c_void) {
         place(offer, "offer")?;
-        // SAFETY: as the header asks.
-        let bytes = unsafe { borrow(context, "context") }?.offer()?;
-        // SAFETY: room for an offer, as the header asks.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), offer.cast(), OFFER_BYTES) };
+        let bytes = borrow(context, "context")?.offer()?;
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), offer.cast(), OFFER_BYTES);
         Ok(())
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_create(
-    context: *mut Context,
-    offers: *const c_void,
-    ranks: u32,
-    rank: u32,
-    group: *mut *mut Group,
-) -> c_int {
-    enter(|| {
-        place(group, "group")?;
-        place(offers.cast_mut(), "offers")?;
-        // SAFETY: an offer for each rank, as the header asks.
-        let offers = unsafe { std::slice::from_raw_parts(offers.cast::<u8>(), ranks as usize * OFFER_BYTES) };
-        // SAFETY: as the header asks.
-        let made = unsafe { borrow(context, "context") }?.create_group(offers, ranks, rank)?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(group, Box::into_raw(Box::new(made)), "group") }
-    })
-}
+    extern "C" fn outboard_group_create(
+        context: *mut Context, offers: *const c_void, ranks: u32, rank: u32, group: *mut *mut Group
+    ) {
+        hand_out(group, "group", || {
+            place(offers.cast_mut(), "offers")?;
+            let offers = std::slice::from_raw_parts(offers.cast::<u8>(), ranks as usize * OFFER_BYTES);
+            borrow(context, "context")?.create_group(offers, ranks, rank)
+        })
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_world(context: *mut Context, group: *mut *mut Group) -> c_int {
-    enter(|| {
-        place(group, "group")?;
-        // SAFETY: as the header asks.
-        let made = unsafe { borrow(context, "context") }?.world()?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(group, Box::into_raw(Box::new(made)), "group") }
-    })
-}
+    extern "C" fn outboard_group_world(context: *mut Context, group: *mut *mut Group) {
+        hand_out(group, "group", || borrow(context, "context")?.world())
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_destroy(group: *mut Group) -> c_int {
-    enter(|| {
+    extern "C" fn outboard_group_destroy(group: *mut Group) {
         // In a child the handle stays, to be refused again.
-        // SAFETY: as the header asks.
-        unsafe { borrow(group, "group") }?.rank()?;
-        // SAFETY: a box that creation made, given back by the caller.
-        unsafe { Box::from_raw(group) }.destroy()
-    })
-}
+        borrow(group, "group")?.rank()?;
+        Box::from_raw(group).destroy()
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_rank(group: *const Group, rank: *mut u32) -> c_int {
-    // SAFETY: as the header asks.
-    enter(|| unsafe { store(rank, borrow(group, "group")?.rank()?, "rank") })
-}
+    extern "C" fn outboard_group_rank(group: *const Group, rank: *mut u32) {
+        store(rank, borrow(group, "group")?.rank()?, "rank")
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_size(group: *const Group, ranks: *mut u32) -> c_int {
-    // SAFETY: as the header asks.
-    enter(|| unsafe { store(ranks, borrow(group, "group")?.size()?, "ranks") })
-}
+    extern "C" fn outboard_group_size(group: *const Group, ranks: *mut u32) {
+        store(ranks, borrow(group, "group")?.size()?, "ranks")
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_deadline(group: *mut Group, seconds: f64) -> c_int {
-    // SAFETY: as the header asks.
-    enter(|| unsafe { borrow(group, "group")?.set_deadline(deadline("seconds", seconds)?) })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_offloads_allgather(group: *const Group, bytes_per_rank: u64) -> c_int {
-    // SAFETY: as the header asks.
-    unsafe { offloads(group, |group| group.offloads_allgather(bytes_per_rank)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_iallgather(
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    bytes_per_rank: u64,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handle and of the buffers.
-    unsafe { post(group, request, |group| group.iallgather(contribution(send), receive.cast(), bytes_per_rank)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_offloads_broadcast(group: *const Group, bytes: u64) -> c_int {
-    // SAFETY: as the header asks.
-    unsafe { offloads(group, |group| group.offloads_broadcast(bytes)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_ibroadcast(
-    group: *mut Group,
-    buffer: *mut c_void,
-    bytes: u64,
-    root: u32,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handle and of the buffer.
-    unsafe { post(group, request, |group| group.ibroadcast(root, buffer.cast(), bytes)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_offloads_allgatherv(group: *const Group, total_bytes: u64) -> c_int {
-    // SAFETY: as the header asks.
-    unsafe { offloads(group, |group| group.offloads_allgatherv(total_bytes)) }
+    extern "C" fn outboard_group_deadline(group: *mut Group, seconds: f64) {
+        borrow(group, "group")?.set_deadline(deadline("seconds", seconds)?)
+    }
 }
 
 /// A list with an entry for each of `ranks`.
@@ -389,140 +330,115 @@ unsafe fn block_list<'a>(ranks: u32, bytes: Named, offsets: Named) -> Result<Blo
     Ok(BlockList { bytes: bytes?, offsets: offsets? })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_iallgatherv(
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    bytes: *const u64,
-    offsets: *const u64,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the lists and of the blocks.
-    unsafe {
-        post(group, request, |group| {
-            let received = block_list(group.size()?, (bytes, "bytes"), (offsets, "offsets"))?;
-            group.iallgatherv(contribution(send), receive.cast(), received)
-        })
+/// The blocks of all ranks, which only the root gives.
+///
+/// # Safety
+/// On the root the lists are NULL or have an entry for every rank, as the header asks.
+unsafe fn blocks<'a>(group: &Group, root: u32, bytes: Named, offsets: Named) -> Result<Option<BlockList<'a>>, Error> {
+    if group.rank()? != root {
+        return Ok(None);
     }
+    // SAFETY: the caller's promise.
+    unsafe { block_list(group.size()?, bytes, offsets) }.map(Some)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_offloads_alltoall(group: *const Group, bytes_per_pair: u64) -> c_int {
-    // SAFETY: as the header asks.
-    unsafe { offloads(group, |group| group.offloads_alltoall(bytes_per_pair)) }
+posts! {
+    extern "C" fn outboard_ibarrier() => |group| group.ibarrier();
+    extern "C" fn outboard_iallgather(send: *const c_void, receive: *mut c_void, bytes_per_rank: u64) => |group| {
+        group.iallgather(contribution(send), receive.cast(), bytes_per_rank)
+    };
+    extern "C" fn outboard_ibroadcast(buffer: *mut c_void, bytes: u64, root: u32) => |group| {
+        group.ibroadcast(root, buffer.cast(), bytes)
+    };
+    extern "C" fn outboard_iallgatherv(
+        send: *const c_void, receive: *mut c_void, bytes: *const u64, offsets: *const u64
+    ) => |group| {
+        let received = block_list(group.size()?, (bytes, "bytes"), (offsets, "offsets"))?;
+        group.iallgatherv(contribution(send), receive.cast(), received)
+    };
+    extern "C" fn outboard_ialltoall(send: *const c_void, receive: *mut c_void, bytes_per_pair: u64) => |group| {
+        group.ialltoall(send.cast(), receive.cast(), bytes_per_pair)
+    };
+    extern "C" fn outboard_ialltoallv(
+        send: *const c_void, send_bytes: *const u64, send_offsets: *const u64,
+        receive: *mut c_void, receive_bytes: *const u64, receive_offsets: *const u64
+    ) => |group| {
+        let ranks = group.size()?;
+        let sent = block_list(ranks, (send_bytes, "send_bytes"), (send_offsets, "send_offsets"))?;
+        let offsets = (receive_offsets, "receive_offsets");
+        let received = block_list(ranks, (receive_bytes, "receive_bytes"), offsets)?;
+        group.ialltoallv((send.cast(), sent), (receive.cast(), received))
+    };
+    extern "C" fn outboard_igather(
+        send: *const c_void, receive: *mut c_void, bytes_per_rank: u64, root: u32
+    ) => |group| {
+        group.igather(root, contribution(send), receive.cast(), bytes_per_rank)
+    };
+    extern "C" fn outboard_iscatter(
+        send: *const c_void, receive: *mut c_void, bytes_per_rank: u64, root: u32
+    ) => |group| {
+        group.iscatter(root, send.cast(), destination(receive), bytes_per_rank)
+    };
+    extern "C" fn outboard_igatherv(
+        send: *const c_void, send_bytes: u64,
+        receive: *mut c_void, receive_bytes: *const u64, receive_offsets: *const u64, root: u32
+    ) => |group| {
+        let received = blocks(group, root, (receive_bytes, "receive_bytes"), (receive_offsets, "receive_offsets"))?;
+        group.igatherv(root, (contribution(send), send_bytes), (receive.cast(), received))
+    };
+    extern "C" fn outboard_iscatterv(
+        send: *const c_void, send_bytes: *const u64, send_offsets: *const u64,
+        receive: *mut c_void, receive_bytes: u64, root: u32
+    ) => |group| {
+        let sent = blocks(group, root, (send_bytes, "send_bytes"), (send_offsets, "send_offsets"))?;
+        group.iscatterv(root, (send.cast(), sent), (destination(receive), receive_bytes))
+    };
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_offloads_alltoallv(group: *const Group) -> c_int {
-    // SAFETY: as the header asks.
-    unsafe { offloads(group, Group::offloads_alltoallv) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_ialltoall(
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    bytes_per_pair: u64,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handle and of the buffers.
-    unsafe { post(group, request, |group| group.ialltoall(send.cast(), receive.cast(), bytes_per_pair)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_ialltoallv(
-    group: *mut Group,
-    send: *const c_void,
-    send_bytes: *const u64,
-    send_offsets: *const u64,
-    receive: *mut c_void,
-    receive_bytes: *const u64,
-    receive_offsets: *const u64,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the lists and of the blocks.
-    unsafe {
-        post(group, request, |group| {
-            let ranks = group.size()?;
-            let sent = block_list(ranks, (send_bytes, "send_bytes"), (send_offsets, "send_offsets"))?;
-            let offsets = (receive_offsets, "receive_offsets");
-            let received = block_list(ranks, (receive_bytes, "receive_bytes"), offsets)?;
-            group.ialltoallv((send.cast(), sent), (receive.cast(), received))
-        })
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_test(request: *mut Request, done: *mut c_int) -> c_int {
-    enter(|| {
+functions! {
+    extern "C" fn outboard_test(request: *mut Request, done: *mut c_int) {
         place(done, "done")?;
-        // SAFETY: as the header asks.
-        let result = unsafe { borrow_mut(request, "request") }?.test();
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(done, result.is_some().into(), "done") }?;
+        let result = borrow_mut(request, "request")?.test();
+        store(done, result.is_some().into(), "done")?;
         result.unwrap_or(Ok(()))
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_wait(request: *mut Request, timeout_ms: c_int, done: *mut c_int) -> c_int {
-    enter(|| {
+    extern "C" fn outboard_wait(request: *mut Request, timeout_ms: c_int, done: *mut c_int) {
         if timeout_ms >= 0 {
             place(done, "done")?;
         }
-        // SAFETY: as the header asks.
-        let result = unsafe { borrow_mut(request, "request") }?.wait(limit(timeout_ms));
+        let result = borrow_mut(request, "request")?.wait(limit(timeout_ms));
         if !done.is_null() {
-            // SAFETY: not NULL.
-            unsafe { store(done, result.is_some().into(), "done") }?;
+            store(done, result.is_some().into(), "done")?;
         }
         result.unwrap_or(Ok(()))
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_wait_some(requests: *const *mut Request, count: usize, timeout_ms: c_int) -> c_int {
-    enter(|| {
+    extern "C" fn outboard_wait_some(requests: *const *mut Request, count: usize, timeout_ms: c_int) {
         if count == 0 {
             return Ok(());
         }
         place(requests.cast_mut(), "requests")?;
-        // SAFETY: `count` handles, as the header asks.
-        let handles = unsafe { std::slice::from_raw_parts(requests, count) };
-        // SAFETY: handles in use by this thread alone, as the header asks; NULL ones are skipped.
-        let pending: Vec<&Request> = handles.iter().filter_map(|handle| unsafe { handle.as_ref() }).collect();
+        let handles = std::slice::from_raw_parts(requests, count);
+        // NULL ones are skipped.
+        let pending: Vec<&Request> = handles.iter().filter_map(|handle| handle.as_ref()).collect();
         wait_some(&pending, limit(timeout_ms))
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_request_free(request: *mut Request) -> c_int {
-    enter(|| {
-        // SAFETY: as the header asks.
-        unsafe { borrow(request, "request") }?.owned()?;
-        // SAFETY: a box that posting made, given back by the caller.
-        drop(unsafe { Box::from_raw(request) });
+    extern "C" fn outboard_request_free(request: *mut Request) {
+        borrow(request, "request")?.owned()?;
+        drop(Box::from_raw(request));
         Ok(())
-    })
-}
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_alloc(context: *mut Context, bytes: usize, memory: *mut *mut c_void) -> c_int {
-    enter(|| {
+    extern "C" fn outboard_alloc(context: *mut Context, bytes: usize, memory: *mut *mut c_void) {
         place(memory, "memory")?;
-        // SAFETY: as the header asks.
-        let start = unsafe { borrow(context, "context") }?.allocate(bytes)?;
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(memory, start.as_ptr().cast(), "memory") }
-    })
-}
+        store(memory, borrow(context, "context")?.allocate(bytes)?.as_ptr().cast(), "memory")
+    }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_dealloc(context: *mut Context, memory: *mut c_void) -> c_int {
-    // SAFETY: as the header asks, of the handle and of the memory.
-    enter(|| unsafe { borrow(context, "context")?.deallocate(memory.cast()) })
+    extern "C" fn outboard_dealloc(context: *mut Context, memory: *mut c_void) {
+        borrow(context, "context")?.deallocate(memory.cast())
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -3,12 +3,12 @@
 use crate::bootstrap::environment;
 use crate::context::{Attachment, lock};
 use crate::error::Error;
-use crate::posting::{Placed, Posting};
+use crate::posting::Posting;
 use crate::request::Request;
-use crate::staging::{Buffers, Pieces};
+use crate::staging::Buffers;
 use crate::tagged::Tagged;
+use outboard_call::{Call, CallError, CallKind, Rank};
 use outboard_shm::attach::{self, GroupReady};
-use outboard_shm::entry::{AllgatherEntry, AllgathervEntry, AlltoallEntry, BlockSizes, BroadcastEntry, Entry};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,16 +43,6 @@ pub enum Contribution {
     InPlace,
 }
 
-impl Contribution {
-    /// Buffers with `bytes` of this, which in place begin at `place` of the receive buffer.
-    fn part_of(self, buffers: Buffers, place: usize, bytes: usize) -> Result<Buffers, Error> {
-        match self {
-            Contribution::At(send) => buffers.sending(send, bytes),
-            Contribution::InPlace => buffers.sending_in_place(place, bytes),
-        }
-    }
-}
-
 /// The blocks of one buffer of an alltoallv, by rank.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockList<'a> {
@@ -63,28 +53,23 @@ pub struct BlockList<'a> {
 }
 
 impl BlockList<'_> {
-    /// Offset and length of each block with bytes, and the end of the last, in memory.
-    fn pieces(&self, ranks: u32, argument: &'static str) -> Result<(Vec<(usize, usize)>, usize), Error> {
+    /// The lists as a call's table has them.
+    fn numbers(&self, ranks: u32, argument: &'static str) -> Result<Vec<u64>, Error> {
         if self.bytes.len() != ranks as usize || self.offsets.len() != ranks as usize {
             let (bytes, offsets) = (self.bytes.len(), self.offsets.len());
             let problem = format!("has {bytes} counts and {offsets} offsets: the group has {ranks} ranks");
             return Err(Error::argument(argument, problem));
         }
-        let blocks = self.offsets.iter().zip(self.bytes).filter(|(_, bytes)| **bytes > 0);
-        let mut pieces = Vec::new();
-        let mut end = 0;
-        for (&offset, &bytes) in blocks {
-            let behind = offset.checked_add(bytes).and_then(|behind| isize::try_from(behind).ok());
-            let Some(behind) = behind.map(isize::unsigned_abs) else {
-                let problem = format!("has a block of {bytes} bytes at {offset}, beyond the address space");
-                return Err(Error::argument(argument, problem));
-            };
-            // No larger than `behind`, which fits.
-            pieces.push((offset as usize, bytes as usize));
-            end = end.max(behind);
-        }
-        Ok((pieces, end))
+        Ok([self.bytes, self.offsets].concat())
     }
+}
+
+/// Where a call has its buffers, its table, and which argument is wrong if the sizes of its blocks are.
+struct Arguments<'a> {
+    send: Contribution,
+    receive: Destination,
+    table: &'a [u64],
+    sizes: &'static str,
 }
 
 impl Group {
@@ -153,15 +138,10 @@ impl Group {
         receive: *mut u8,
         bytes_per_rank: u64,
     ) -> Result<Request, Error> {
-        let buffers = self.buffers(contribution, receive, bytes_per_rank)?;
-        let in_place = buffers.in_place_at.is_some();
-        let entry = |place: Placed| {
-            let Placed { group, instance, slot, send, receive, .. } = place;
-            let send = if in_place { 0 } else { send };
-            Entry::Allgather(AllgatherEntry { group, instance, slot, in_place, send, receive, bytes_per_rank })
-        };
+        let call = Call { bytes: bytes_per_rank, ..Call::new(CallKind::Allgather) };
+        let (send, receive) = (contribution, Destination::At(receive));
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.post(&buffers, &[], entry) }
+        unsafe { self.post(call, Arguments { send, receive, table: &[], sizes: "bytes_per_rank" }) }
     }
 
     /// Posts a broadcast of `bytes` bytes at `buffer` of rank `root` into `buffer` of all others. Never blocks on other
@@ -173,21 +153,13 @@ impl Group {
     /// # Safety
     /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
     pub unsafe fn ibroadcast(&self, root: u32, buffer: *mut u8, bytes: u64) -> Result<Request, Error> {
-        self.check_root(root)?;
-        let length = length(bytes, "bytes")?;
-        if buffer.is_null() && length > 0 {
+        if buffer.is_null() && bytes > 0 {
             return Err(Error::argument("buffer", "is NULL"));
         }
-        let is_root = root == self.rank;
-        let buffers =
-            if is_root { Buffers::NONE.sending(buffer, length) } else { Buffers::NONE.receiving(buffer, length) }?;
-        let entry = |place: Placed| {
-            let Placed { group, instance, slot, send, receive, .. } = place;
-            let buffer = if is_root { send } else { receive };
-            Entry::Broadcast(BroadcastEntry { group, instance, slot, root, buffer, bytes })
-        };
+        let call = Call { bytes, ..Call::new(CallKind::Broadcast { root: Rank(root) }) };
+        let (send, receive) = (Contribution::At(buffer), Destination::At(buffer));
         // SAFETY: the caller's promise about the buffer.
-        unsafe { self.post(&buffers, &[], entry) }
+        unsafe { self.post(call, Arguments { send, receive, table: &[], sizes: "bytes" }) }
     }
 
     /// Whether the group's agreed configuration offloads an allgather of blocks of so many bytes together: equal on all ranks.
@@ -211,23 +183,11 @@ impl Group {
         receive: *mut u8,
         received: BlockList<'_>,
     ) -> Result<Request, Error> {
-        let (pieces, receive_bytes) = received.pieces(self.ranks, "receive")?;
-        let own = self.rank as usize;
-        // Of a block with bytes the place fits, as just checked; of another nothing is used.
-        let bytes_per_rank = received.bytes[own] as usize;
-        let place = if bytes_per_rank > 0 { received.offsets[own] as usize } else { 0 };
-        let pieces = Some(Arc::new(Pieces::Blocks { contribution: vec![(0, bytes_per_rank)], receive: pieces }));
-        let buffers = Buffers::NONE.receiving(receive, receive_bytes)?;
-        let buffers = Buffers { pieces, ..contribution.part_of(buffers, place, bytes_per_rank)? };
-        let in_place = buffers.in_place_at.is_some();
-        let entry = |placed: Placed| {
-            let Placed { group, instance, slot, send, receive, table } = placed;
-            let send = if in_place { 0 } else { send };
-            Entry::Allgatherv(AllgathervEntry { group, instance, slot, in_place, send, receive, table })
-        };
-        let table = [received.bytes, received.offsets].concat();
+        let table = &received.numbers(self.ranks, "receive")?;
+        let (send, receive) = (contribution, Destination::At(receive));
+        let call = Call::new(CallKind::Allgatherv { sizes: 0 });
         // SAFETY: the caller's promise about the blocks.
-        unsafe { self.post(&buffers, &table, entry) }
+        unsafe { self.post(call, Arguments { send, receive, table, sizes: "receive" }) }
     }
 
     /// Whether the group's agreed configuration offloads an alltoall of blocks of this size: equal on all ranks.
@@ -251,15 +211,10 @@ impl Group {
     /// # Safety
     /// As for [`Group::iallgather`].
     pub unsafe fn ialltoall(&self, send: *const u8, receive: *mut u8, bytes_per_pair: u64) -> Result<Request, Error> {
-        let total = self.length_of_all(bytes_per_pair, "bytes_per_pair")?;
-        let buffers = Buffers::NONE.sending(send, total)?.receiving(receive, total)?;
-        let entry = |place: Placed| {
-            let Placed { group, instance, slot, send, receive, .. } = place;
-            let blocks = BlockSizes::Even { bytes: bytes_per_pair };
-            Entry::Alltoall(AlltoallEntry { group, instance, slot, send, receive, blocks })
-        };
+        let call = Call { bytes: bytes_per_pair, ..Call::new(CallKind::Alltoall) };
+        let (send, receive) = (Contribution::At(send), Destination::At(receive));
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.post(&buffers, &[], entry) }
+        unsafe { self.post(call, Arguments { send, receive, table: &[], sizes: "bytes_per_pair" }) }
     }
 
     /// Posts an alltoallv: block `i` of `sent` goes to rank `i`, block `i` of `received` comes from it; both ranks must name
@@ -275,54 +230,43 @@ impl Group {
         (send, sent): (*const u8, BlockList<'_>),
         (receive, received): (*mut u8, BlockList<'_>),
     ) -> Result<Request, Error> {
-        let (contribution, send_bytes) = sent.pieces(self.ranks, "send")?;
-        let (pieces, receive_bytes) = received.pieces(self.ranks, "receive")?;
-        let buffers = Buffers::NONE.sending(send, send_bytes)?.receiving(receive, receive_bytes)?;
-        let buffers = Buffers { pieces: Some(Arc::new(Pieces::Blocks { contribution, receive: pieces })), ..buffers };
-        let entry = |place: Placed| {
-            let Placed { group, instance, slot, send, receive, table } = place;
-            let blocks = BlockSizes::Table { address: table };
-            Entry::Alltoall(AlltoallEntry { group, instance, slot, send, receive, blocks })
-        };
-        let table = [sent.bytes, sent.offsets, received.bytes, received.offsets].concat();
+        let table = &[sent.numbers(self.ranks, "send")?, received.numbers(self.ranks, "receive")?].concat();
+        let (send, receive) = (Contribution::At(send), Destination::At(receive));
         // SAFETY: the caller's promise about the blocks.
-        unsafe { self.post(&buffers, &table, entry) }
-    }
-
-    fn check_root(&self, root: u32) -> Result<(), Error> {
-        if root < self.ranks {
-            return Ok(());
+        unsafe {
+            self.post(Call::new(CallKind::Alltoallv), Arguments { send, receive, table, sizes: "send or receive" })
         }
-        Err(Error::argument("root", format!("is {root}: the group has ranks 0 to {}", self.ranks - 1)))
     }
 
-    /// Posts what `entry` makes of where everything lies, the table too, if there is one.
+    /// Posts a call with these buffers.
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
-    unsafe fn post(
-        &self,
-        buffers: &Buffers,
-        table: &[u64],
-        entry: impl FnOnce(Placed) -> Entry,
-    ) -> Result<Request, Error> {
+    unsafe fn post(&self, call: Call, arguments: Arguments<'_>) -> Result<Request, Error> {
+        let (call, buffers) = self.checked(call, &arguments)?;
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.collectives.post(buffers, table, entry) }
+        unsafe { self.collectives.post(&buffers, call, arguments.table) }.map(|posted| posted.request)
     }
 
-    /// Checks the arguments of an allgather.
-    fn buffers(&self, contribution: Contribution, receive: *mut u8, bytes_per_rank: u64) -> Result<Buffers, Error> {
-        let buffers = Buffers::NONE.receiving(receive, self.length_of_all(bytes_per_rank, "bytes_per_rank")?)?;
-        // No larger than that of all, which fits.
-        let bytes = bytes_per_rank as usize;
-        contribution.part_of(buffers, bytes * self.rank as usize, bytes)
-    }
-
-    /// Bytes of a block for each rank, in memory.
-    fn length_of_all(&self, bytes: u64, argument: &'static str) -> Result<usize, Error> {
-        let total = bytes.checked_mul(u64::from(self.ranks)).and_then(|total| length(total, argument).ok());
-        let problem = || format!("is {bytes}: {} ranks would need more than the address space", self.ranks);
-        total.ok_or_else(|| Error::argument(argument, problem()))
+    /// The call of this rank and its buffers, if both can be.
+    fn checked(&self, call: Call, arguments: &Arguments<'_>) -> Result<(Call, Buffers), Error> {
+        let &Arguments { send, receive, table, sizes } = arguments;
+        let in_place = send == Contribution::InPlace || receive == Destination::InPlace;
+        let from = if let Contribution::At(send) = send { send } else { std::ptr::null() };
+        let to = if let Destination::At(receive) = receive { receive } else { std::ptr::null_mut() };
+        let call = Call { in_place, send: from.addr() as u64, receive: to.addr() as u64, ..call };
+        let footprint = call.footprint(Rank(self.rank), self.ranks, table).map_err(|error| match error {
+            CallError::Root { root: Rank(root), ranks } => {
+                Error::argument("root", format!("is {root}: the group has ranks 0 to {}", ranks - 1))
+            }
+            CallError::InPlace { .. } => {
+                let argument = if send == Contribution::InPlace { "send" } else { "receive" };
+                let root = call.kind.root().map_or(String::new(), |root| format!(" on the root, {root}, alone"));
+                Error::argument(argument, format!("is in place, which it can be{root}"))
+            }
+            problem => Error::argument(sizes, format!("does not fit: {problem}")),
+        })?;
+        Ok((call, Buffers::of(footprint, from, to)?))
     }
 
     /// Forgets the group, after waiting for its requests in flight. Local.
@@ -355,12 +299,6 @@ impl Drop for Group {
         // Whoever wants to know destroys.
         let _ = self.close();
     }
-}
-
-/// Bytes that memory can hold.
-fn length(bytes: u64, argument: &'static str) -> Result<usize, Error> {
-    let length = isize::try_from(bytes).map(isize::unsigned_abs);
-    length.map_err(|_| Error::argument(argument, format!("is {bytes}, more than the address space")))
 }
 
 /// A deadline in seconds as the caller gives it; 0 is none.

@@ -32,7 +32,7 @@ pub use context::Context;
 pub use error::Error;
 pub use group::{BlockList, Contribution, Destination, Group, Outcome};
 pub use operator::{Combination, UserOperator};
-pub use outboard_plan::{Element, Operator, Reduction, ReductionError};
+pub use outboard_call::{Element, Operator, Reduction, ReductionError};
 pub use outboard_shm::attach::OFFER_BYTES;
 pub use outboard_shm::memory::Tier;
 pub use outboard_shm::status::Status;

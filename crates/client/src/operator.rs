@@ -6,7 +6,7 @@
 //! (TH-2) and operators need not commute. Memory: one contribution of each rank that is combined, until the request has ended.
 
 use crate::error::Error;
-use outboard_plan::Reduction;
+use outboard_call::Reduction;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::request::Request;
 use crate::slots::Lent;
 use crate::staging::{Buffers, StagingPool};
+use outboard_call::Call;
 use outboard_shm::entry::Entry;
 use outboard_shm::memory::Tier;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,15 +22,11 @@ pub(crate) struct Posting {
     posted: Mutex<u64>,
 }
 
-/// Where everything of a submission lies, for the service process.
-pub(crate) struct Placed {
-    pub(crate) group: u64,
-    pub(crate) instance: u64,
+/// A request, with its completion word and its number among the calls that are counted together.
+pub(crate) struct Posted {
+    pub(crate) request: Request,
     pub(crate) slot: u32,
-    pub(crate) send: u64,
-    pub(crate) receive: u64,
-    /// Of the table, where there is one.
-    pub(crate) table: u64,
+    pub(crate) instance: u64,
 }
 
 impl Posting {
@@ -37,16 +34,11 @@ impl Posting {
         Posting { attachment, group, posted: Mutex::default() }
     }
 
-    /// Posts what `entry` makes of where everything lies, the table too, if there is one.
+    /// Posts a call with the addresses where the service process finds its buffers and its table.
     ///
     /// # Safety
     /// As for [`crate::Group::iallgather`].
-    pub(crate) unsafe fn post(
-        &self,
-        buffers: &Buffers,
-        table: &[u64],
-        entry: impl FnOnce(Placed) -> Entry,
-    ) -> Result<Request, Error> {
+    pub(crate) unsafe fn post(&self, buffers: &Buffers, call: Call, table: &[u64]) -> Result<Posted, Error> {
         let parts = self.attachment.parts()?;
         if parts.known_lost() {
             return Err(parts.connection.lost());
@@ -75,7 +67,7 @@ impl Posting {
                 return Err(error);
             }
         };
-        let entry = entry(Placed { group, instance: *instance + 1, slot, send, receive, table });
+        let entry = Entry { group, instance: *instance + 1, slot, call: Call { send, receive, table, ..call } };
         parts.control.arm(slot);
         // Held until it is posted, so that nobody tells the service process of a call that it cannot know.
         let mut slots = lock(&parts.slots);
@@ -90,7 +82,7 @@ impl Posting {
         slots.posted(slot);
         drop(slots);
         *instance += 1;
-        Ok(Request::new(self.attachment.clone(), slot))
+        Ok(Posted { request: Request::new(self.attachment.clone(), slot), slot, instance: *instance })
     }
 }
 

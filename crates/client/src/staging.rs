@@ -12,6 +12,7 @@ use crate::connection::Connection;
 use crate::context::lock;
 use crate::error::Error;
 use crate::segments::Segments;
+use outboard_call::{Blocks, Footprint, Span};
 use outboard_shm::region::Region;
 use std::sync::{Arc, Mutex};
 
@@ -56,8 +57,8 @@ pub(crate) struct Buffers {
 /// What of its buffers a request concerns.
 #[derive(Debug)]
 pub(crate) enum Pieces {
-    /// Offset and length of each piece of both buffers.
-    Blocks { contribution: Vec<(usize, usize)>, receive: Vec<(usize, usize)> },
+    /// Blocks of different sizes.
+    Blocks(Blocks),
     /// Memory wherever it was recorded; in a segment it lies piece after piece.
     Recorded(RecordedPieces),
 }
@@ -69,6 +70,11 @@ pub(crate) struct RecordedPieces {
     pub(crate) all: Vec<(usize, usize)>,
     /// Place in a segment, address and length of what is written.
     pub(crate) written: Vec<(usize, usize, usize)>,
+}
+
+/// Offset and length of a block.
+fn placed(span: &Span) -> (usize, usize) {
+    (span.offset as usize, span.len as usize)
 }
 
 impl RecordedPieces {
@@ -125,29 +131,21 @@ impl Buffers {
         pieces: None,
     };
 
-    /// With `bytes` to receive at `receive`.
-    pub(crate) fn receiving(self, receive: *mut u8, bytes: usize) -> Result<Buffers, Error> {
-        if receive.is_null() && bytes > 0 {
-            return Err(Error::argument("receive", "is NULL"));
-        }
-        Ok(Buffers { receive, receive_bytes: bytes, ..self })
-    }
-
-    /// With `bytes` to contribute at `send`.
-    pub(crate) fn sending(self, send: *const u8, bytes: usize) -> Result<Buffers, Error> {
-        if send.is_null() && bytes > 0 {
+    /// Those of a call whose caller names this memory.
+    pub(crate) fn of(footprint: Footprint, send: *const u8, receive: *mut u8) -> Result<Buffers, Error> {
+        let Footprint { reads, writes, in_place_at, blocks, .. } = footprint;
+        // A footprint lies in the address space.
+        let in_place_at = in_place_at.map(|at| at as usize);
+        if send.is_null() && in_place_at.is_none() && reads.bytes > 0 {
             return Err(Error::argument("send", "is NULL"));
         }
-        Ok(Buffers { contribution: send, bytes_per_rank: bytes, ..self })
-    }
-
-    /// With `bytes` to contribute that lie in the receive buffer, from `place` on.
-    pub(crate) fn sending_in_place(self, place: usize, bytes: usize) -> Result<Buffers, Error> {
-        if self.receive.is_null() && bytes > 0 {
+        if receive.is_null() && (writes.bytes > 0 || in_place_at.is_some() && reads.bytes > 0) {
             return Err(Error::argument("receive", "is NULL"));
         }
-        let contribution = self.receive.wrapping_add(place).cast_const();
-        Ok(Buffers { contribution, bytes_per_rank: bytes, in_place_at: Some(place), ..self })
+        let contribution = in_place_at.map_or(send, |at| receive.wrapping_add(at).cast_const());
+        let (bytes_per_rank, receive_bytes) = (reads.bytes as usize, writes.bytes as usize);
+        let pieces = blocks.map(|blocks| Arc::new(Pieces::Blocks(blocks)));
+        Ok(Buffers { contribution, bytes_per_rank, receive, receive_bytes, in_place_at, pieces })
     }
 
     /// Where the contribution lies in a segment, from its start.
@@ -159,7 +157,7 @@ impl Buffers {
     pub(crate) fn recorded(pieces: Arc<Pieces>) -> Buffers {
         let receive_bytes = match &*pieces {
             Pieces::Recorded(recorded) => recorded.bytes(),
-            Pieces::Blocks { .. } => unreachable!("a recording"),
+            Pieces::Blocks(_) => unreachable!("a recording"),
         };
         Buffers { receive_bytes, in_place_at: Some(0), pieces: Some(pieces), ..Buffers::NONE }
     }
@@ -171,7 +169,7 @@ impl Buffers {
         };
         let pieces: Vec<_> = match self.pieces.as_deref() {
             None => vec![block((0, self.bytes_per_rank))],
-            Some(Pieces::Blocks { contribution, .. }) => contribution.iter().copied().map(block).collect(),
+            Some(Pieces::Blocks(blocks)) => blocks.send.iter().map(placed).map(block).collect(),
             Some(Pieces::Recorded(recorded)) => {
                 let mut place = 0;
                 let piece = |&(address, length): &(usize, usize)| {
@@ -189,7 +187,7 @@ impl Buffers {
         let block = |(offset, length): (usize, usize)| (offset, self.receive.wrapping_add(offset), length);
         let pieces: Vec<_> = match self.pieces.as_deref() {
             None => vec![block((0, self.receive_bytes))],
-            Some(Pieces::Blocks { receive, .. }) => receive.iter().copied().map(block).collect(),
+            Some(Pieces::Blocks(blocks)) => blocks.receive.iter().map(placed).map(block).collect(),
             Some(Pieces::Recorded(recorded)) => {
                 let piece = |&(place, address, length): &(usize, usize, usize)| {
                     (place, std::ptr::with_exposed_provenance_mut(address), length)
@@ -217,7 +215,7 @@ impl Buffers {
             Some(Pieces::Recorded(recorded)) => {
                 recorded.all.iter().all(|&(address, length)| shared(std::ptr::without_provenance(address), length))
             }
-            Some(Pieces::Blocks { .. }) | None => {
+            Some(Pieces::Blocks(_)) | None => {
                 shared(self.receive, self.receive_bytes) && shared(self.contribution, self.bytes_per_rank)
             }
         }

@@ -8,14 +8,14 @@
 use crate::context::{Parts, lock};
 use crate::error::Error;
 use crate::group::Group;
-use crate::posting::{Placed, Posting};
+use crate::posting::{Posted, Posting};
 use crate::request::Request;
 use crate::staging::{Buffers, Pieces, RecordedPieces};
-use outboard_plan::{Op, ProgramBuilder, Rank, Reduction, Span};
+use outboard_call::{Call, CallKind, Rank, Reduction, Span, TaggedCall};
+use outboard_plan::{Op, ProgramBuilder};
 use outboard_proto::Recording;
 use outboard_proto::wire::RecordedMemory;
 use outboard_shm::attach;
-use outboard_shm::entry::{Entry, MessageEnd, MessageEntry, RecordedEntry};
 use outboard_shm::region::seal_bytes;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
@@ -40,6 +40,14 @@ impl Tagged {
             return Ok(Rank(rank));
         }
         Err(Error::argument(argument, format!("is {rank}: the group has ranks 0 to {}", self.ranks - 1)))
+    }
+
+    /// # Safety
+    /// As for [`Group::isend`].
+    unsafe fn message(&self, call: TaggedCall, buffers: &Buffers, bytes: u64) -> Result<Request, Error> {
+        let call = Call { bytes, ..Call::new(CallKind::Tagged(call)) };
+        // SAFETY: the caller's promise about the buffer.
+        unsafe { self.posting.post(buffers, call, &[]) }.map(|posted| posted.request)
     }
 }
 
@@ -84,7 +92,7 @@ impl Group {
         let (_, length) = piece(buffer, bytes, "buffer")?;
         let buffers = Buffers { contribution: buffer, bytes_per_rank: length, ..Buffers::NONE };
         // SAFETY: the caller's promise about the buffer.
-        unsafe { self.message(MessageEnd::Send, peer, tag, &buffers, bytes) }
+        unsafe { self.tagged.message(TaggedCall::Send { to: peer, tag }, &buffers, bytes) }
     }
 
     /// Posts the receive of the next message that rank `from` sends to this rank with `tag`, of at most `bytes` bytes, into
@@ -109,29 +117,7 @@ impl Group {
             ..Buffers::NONE
         };
         // SAFETY: the caller's promise about the buffer.
-        unsafe { self.message(MessageEnd::Receive, peer, tag, &buffers, bytes) }
-    }
-
-    /// # Safety
-    /// As for [`Group::isend`].
-    unsafe fn message(
-        &self,
-        end: MessageEnd,
-        Rank(peer): Rank,
-        tag: u32,
-        buffers: &Buffers,
-        bytes: u64,
-    ) -> Result<Request, Error> {
-        let entry = |place: Placed| {
-            let Placed { group, instance, slot, send, receive, .. } = place;
-            let buffer = match end {
-                MessageEnd::Send => send,
-                MessageEnd::Receive => receive,
-            };
-            Entry::Message(MessageEntry { group, instance, slot, end, peer, tag, buffer, bytes })
-        };
-        // SAFETY: the caller's promise about the buffer.
-        unsafe { self.tagged.posting.post(buffers, &[], entry) }
+        unsafe { self.tagged.message(TaggedCall::Receive { from: peer, tag }, &buffers, bytes) }
     }
 
     /// Begins to record. Nothing is done and nobody is told before [`Recorder::end`].
@@ -345,21 +331,15 @@ impl Recorded {
     /// All memory that was recorded is valid until the request has completed, also when it is dropped before; until then
     /// nobody writes to it or reads what is written.
     pub unsafe fn call(&self) -> Result<Request, Error> {
-        let mut posted = (0, 0);
-        let entry = |place: Placed| {
-            let Placed { group, instance, slot, receive, .. } = place;
-            posted = (slot, instance);
-            let recording = self.number;
-            // In place, nothing but the number is said.
-            Entry::Recorded(RecordedEntry { group, instance, slot, recording, copy: receive })
-        };
+        // In place, nothing but the number is said.
+        let call = Call::new(CallKind::Tagged(TaggedCall::Recorded { recording: self.number }));
         // SAFETY: the caller's promise.
-        let request = unsafe { self.tagged.posting.post(&self.buffers, &[], entry) }?;
+        let Posted { request, slot, instance } = unsafe { self.tagged.posting.post(&self.buffers, call, &[]) }?;
         let mut calls = lock(&self.calls);
         if let Ok(parts) = self.tagged.posting.attachment.parts() {
             calls.retain(|call| self.in_flight(parts, *call));
         }
-        calls.push(posted);
+        calls.push((slot, instance));
         Ok(request)
     }
 

@@ -1,7 +1,7 @@
 //! Payload buffers: a bounded pool of slabs in three sizes.
 //!
-//! Invariant: slabs in use plus free slabs never exceed the pool's bound in bytes. A [`SendBuffer`] returns its slab when
-//! it is dropped, by whichever thread: datapath threads may fill buffers for the conductor.
+//! Invariant: slabs in use plus free slabs never exceed the pool's bound in bytes. A [`SendBuffer`] returns its slab
+//! when it is dropped, by whichever thread: datapath threads may fill buffers for the conductor.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -21,7 +21,8 @@ struct Shelf {
 }
 
 impl Shelf {
-    /// Takes a slab of `class`, allocating it if the bound allows, at the cost of free slabs of other classes if need be.
+    /// Takes a slab of `class`, allocating it if the bound allows, at the cost of free slabs of other classes if need
+    /// be.
     fn take(&mut self, class: usize) -> Option<Box<[u8]>> {
         if let Some(slab) = self.free[class].pop() {
             return Some(slab);

@@ -63,7 +63,7 @@ impl Default for Limits {
     }
 }
 
-/// What a message carries beside its header.
+/// The payload of a message.
 #[derive(Debug)]
 pub enum Payload<'a> {
     /// No payload.
@@ -222,7 +222,7 @@ pub trait Fabric {
     fn disconnect(&mut self, peer: PeerId);
 
     /// A buffer of `length` bytes to fill and send, or none when the pool is used up or `length` exceeds
-    /// [`MAX_PAYLOAD`]. Its bytes are those of its last use.
+    /// [`MAX_PAYLOAD`]. It still holds the bytes of its last use.
     fn payload_buffer(&mut self, length: usize) -> Option<SendBuffer>;
 
     /// Whether a payload of `length` bytes would be accepted for `peer` now: asked before reading rank memory.

@@ -3,7 +3,8 @@
 //! Invariant: what a sender has on its way to a peer lies in that peer's inbox, so the sender's bound bounds the inbox.
 //! A dropped endpoint is lost to all who had connected it. Never does system calls unless the receiver sleeps.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,12 +23,7 @@ const BATCH: usize = 256;
 
 /// Where the endpoints of one process meet.
 #[derive(Clone, Debug, Default)]
-pub struct LoopbackHub(Arc<Mutex<Registry>>);
-
-#[derive(Debug, Default)]
-struct Registry {
-    inboxes: HashMap<PeerId, Arc<Inbox>>,
-}
+pub struct LoopbackHub(Arc<Mutex<HashMap<PeerId, Arc<Inbox>>>>);
 
 /// What waits for one endpoint.
 #[derive(Debug)]
@@ -56,7 +52,7 @@ enum Arrival {
     Room,
 }
 
-/// What is on its way from one endpoint to one other.
+/// Messages in flight from one endpoint to another.
 #[derive(Debug)]
 struct Path {
     load: Mutex<Load>,
@@ -116,12 +112,10 @@ impl LoopbackHub {
             state: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
-        let mut registry = lock(&self.0);
-        if registry.inboxes.contains_key(&id) {
-            return Err(std::io::ErrorKind::AlreadyExists.into());
-        }
-        registry.inboxes.insert(id, Arc::clone(&inbox));
-        drop(registry);
+        match lock(&self.0).entry(id) {
+            Entry::Occupied(_) => return Err(std::io::ErrorKind::AlreadyExists.into()),
+            Entry::Vacant(place) => place.insert(Arc::clone(&inbox)),
+        };
         let mut address = [0; 16];
         address[..8].copy_from_slice(&ADDRESS_TAG);
         address[8..].copy_from_slice(&id.0.to_le_bytes());
@@ -210,7 +204,7 @@ impl Fabric for Loopback {
         if !right {
             return Err(ConnectError::Address { peer, length: address.len() });
         }
-        let Some(inbox) = lock(&self.hub.0).inboxes.get(&peer).cloned() else {
+        let Some(inbox) = lock(&self.hub.0).get(&peer).cloned() else {
             return Err(ConnectError::Transport { peer, why: PeerLoss::Unreachable });
         };
         let path = Arc::new(Path { load: Mutex::default(), sender: Arc::clone(&self.inbox) });
@@ -291,9 +285,9 @@ impl Fabric for Loopback {
 impl Drop for Loopback {
     fn drop(&mut self) {
         let others: Vec<_> = {
-            let mut registry = lock(&self.hub.0);
-            registry.inboxes.remove(&self.id);
-            registry.inboxes.values().cloned().collect()
+            let mut inboxes = lock(&self.hub.0);
+            inboxes.remove(&self.id);
+            inboxes.values().cloned().collect()
         };
         let undelivered = {
             let mut state = lock(&self.inbox.state);

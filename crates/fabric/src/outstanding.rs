@@ -1,7 +1,7 @@
-//! What every kind of fabric keeps of the messages that it has accepted and that have not left yet.
+//! The bounds on messages that a fabric has accepted and that have not left yet, for every kind of fabric.
 //!
-//! Invariant: a peer never has more outstanding than [`Limits`] say, but for one message, which always fits. Sends nothing
-//! itself.
+//! Invariant: a peer never has more outstanding than [`Limits`] say, but for one message, which always fits. Sends
+//! nothing itself.
 
 use crate::{Fabric, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, SendBuffer, SendError};
 
@@ -19,12 +19,12 @@ impl Load {
         crowded || self.messages >= limits.outstanding_messages
     }
 
-    /// With a message more, whose payload has `length` bytes.
+    /// The load with one message more, whose payload has `length` bytes.
     pub(crate) fn with(self, length: usize) -> Load {
         Load { messages: self.messages + 1, bytes: self.bytes + length }
     }
 
-    /// Without such a message, which has left.
+    /// The load without a message of `length` bytes, which has left.
     pub(crate) fn without(self, length: usize) -> Load {
         Load { messages: self.messages - 1, bytes: self.bytes - length }
     }

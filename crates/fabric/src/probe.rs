@@ -152,7 +152,8 @@ fn round_trip(settings: &MulticastSettings) -> Check {
 }
 
 fn send_and_receive(settings: &MulticastSettings) -> std::io::Result<bool> {
-    // Process ids differ, so probes that run side by side rarely share a group, and the mark tells them apart if they do.
+    // Process ids differ, so probes that run side by side rarely share a group, and the mark tells them apart if they
+    // do.
     let mark = u64::from(std::process::id()).to_le_bytes();
     let group = channel_address(u64::from_le_bytes(mark));
     let mut receiver = MulticastReceiver::new(settings)?;

@@ -21,18 +21,21 @@ const DUMP_BYTES: usize = 64 * 1024;
 pub struct PortCounters {
     /// The host, from 1.
     pub host: u16,
-    /// Bytes that left the host.
-    pub tx_bytes: u64,
-    /// Packets that left the host.
-    pub tx_packets: u64,
-    /// Packets that the host's end of the link dropped, its queue being full.
-    pub tx_drops: u64,
-    /// Bytes that left the switch for the host; what the lab's random loss took is not among them.
-    pub rx_bytes: u64,
-    /// Packets that left the switch for the host.
-    pub rx_packets: u64,
-    /// Packets that the switch's end of the link dropped, its queue being full.
-    pub rx_drops: u64,
+    /// What left the host.
+    pub tx: Traffic,
+    /// What left the switch for the host; what the lab's random loss took is not in it.
+    pub rx: Traffic,
+}
+
+/// What went over a link one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Bytes that passed.
+    pub bytes: u64,
+    /// Packets that passed.
+    pub packets: u64,
+    /// Packets that the sending end dropped, its queue being full.
+    pub drops: u64,
 }
 
 impl PortCounters {
@@ -43,25 +46,13 @@ impl PortCounters {
     pub fn since(&self, earlier: &Self) -> Self {
         assert_eq!(self.host, earlier.host, "counters of different ports");
         let diff = |now: u64, then: u64| now.checked_sub(then).expect("counters never decrease");
-        Self {
-            host: self.host,
-            tx_bytes: diff(self.tx_bytes, earlier.tx_bytes),
-            tx_packets: diff(self.tx_packets, earlier.tx_packets),
-            tx_drops: diff(self.tx_drops, earlier.tx_drops),
-            rx_bytes: diff(self.rx_bytes, earlier.rx_bytes),
-            rx_packets: diff(self.rx_packets, earlier.rx_packets),
-            rx_drops: diff(self.rx_drops, earlier.rx_drops),
-        }
+        let since = |now: Traffic, then: Traffic| Traffic {
+            bytes: diff(now.bytes, then.bytes),
+            packets: diff(now.packets, then.packets),
+            drops: diff(now.drops, then.drops),
+        };
+        Self { host: self.host, tx: since(self.tx, earlier.tx), rx: since(self.rx, earlier.rx) }
     }
-}
-
-/// One end of a link.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct EndCounters {
-    pub(crate) interface: i32,
-    pub(crate) bytes: u64,
-    pub(crate) packets: u64,
-    pub(crate) drops: u64,
 }
 
 /// A routing socket of the calling thread's network namespace.
@@ -69,8 +60,8 @@ pub(crate) fn routing_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Counters of every token bucket in the socket's network namespace.
-pub(crate) fn read(socket: impl AsFd) -> io::Result<Vec<EndCounters>> {
+/// What left every token bucket in the socket's network namespace, by the number of its interface.
+pub(crate) fn read(socket: impl AsFd) -> io::Result<Vec<(i32, Traffic)>> {
     request_dump(&socket)?;
     let mut ends = Vec::new();
     let mut datagram = vec![0; DUMP_BYTES];
@@ -106,12 +97,12 @@ fn request_dump(socket: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-fn token_bucket(message: &TcMessage) -> Option<EndCounters> {
+fn token_bucket(message: &TcMessage) -> Option<(i32, Traffic)> {
     let is_bucket = |attribute: &TcAttribute| matches!(attribute, TcAttribute::Kind(kind) if kind == "tbf");
     if !message.attributes.iter().any(is_bucket) {
         return None;
     }
-    let mut end = EndCounters { interface: message.header.index, ..EndCounters::default() };
+    let mut end = Traffic::default();
     let statistics = message.attributes.iter().filter_map(|attribute| match attribute {
         TcAttribute::Stats2(statistics) => Some(statistics),
         _ => None,
@@ -123,5 +114,5 @@ fn token_bucket(message: &TcMessage) -> Option<EndCounters> {
             _ => {}
         }
     }
-    Some(end)
+    Some((message.header.index, end))
 }

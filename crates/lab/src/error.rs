@@ -109,11 +109,10 @@ impl LabError {
                 "call outboard_lab::holder_main_if_requested() first in that program's main".into()
             }
             Self::NoSuchHost { .. } => "name one of the lab's hosts".into(),
-            Self::Gone { .. } => "end the lab (outboard lab down) and start it again".into(),
             Self::Exec { .. } => "check the program, its path and the current directory".into(),
-            Self::Switch { .. } => "end the lab (outboard lab down) and start it again".into(),
-            Self::AlreadyUp { name, .. } => format!("use it, or end it: outboard lab down --lab {name}"),
-            Self::NotUp { name } => format!("start it: outboard lab up 4x1gbit --lab {name}"),
+            Self::Gone { .. } | Self::Switch { .. } => "end the lab (outboard lab down) and start it again".into(),
+            Self::AlreadyUp { name, .. } => format!("use it, or end it: outboard lab down --name {name}"),
+            Self::NotUp { name } => format!("start it: outboard lab up 4x1gbit --name {name}"),
             Self::State { .. } => "set XDG_RUNTIME_DIR to a directory that you own".into(),
             Self::System { .. } => "see the cause: a limit on processes or open files may be too low".into(),
         }
@@ -130,6 +129,17 @@ pub struct SetupFailure {
     pub step: String,
     /// What the system said, or the command on its standard error.
     pub reason: String,
+}
+
+/// Says where a step failed, and which.
+pub(crate) trait InStep<T> {
+    fn in_step(self, place: &str, step: impl Into<String>) -> Result<T, SetupFailure>;
+}
+
+impl<T, E: Into<io::Error>> InStep<T> for Result<T, E> {
+    fn in_step(self, place: &str, step: impl Into<String>) -> Result<T, SetupFailure> {
+        self.map_err(|error| SetupFailure::new(place, step, error.into()))
+    }
 }
 
 impl SetupFailure {

@@ -1,7 +1,7 @@
 //! The hidden commands by which a program becomes a process of a lab.
 //!
-//! Namespaces are entered before any thread exists: that is why a lab's processes are fresh executions, and why the hook
-//! stands first in `main`.
+//! Namespaces are entered before any thread exists: that is why a lab's processes are fresh executions, and why the
+//! hook stands first in `main`.
 
 use crate::{exec, switch};
 use std::ffi::OsString;

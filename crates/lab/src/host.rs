@@ -1,5 +1,5 @@
-//! A host or DPU: PID 1 of its namespaces. Builds the host's view of the machine, configures its ends of links, then serves
-//! as its agent: starts programs that clients ask for, reaps them, and reports how they ended.
+//! A host or DPU: PID 1 of its namespaces. Builds the host's view of the machine, configures its ends of links, then
+//! serves as its agent: starts programs that clients ask for, reaps them, and reports how they ended.
 //!
 //! ```text
 //!  connection:  (accepted) --Exec, started--> Running --program ended--> reply, closed
@@ -12,6 +12,7 @@
 //! Ends when the switch process does: by the parent-death signal, or by the end of the control socket where the switch
 //! process died before that signal was armed. Its end kills every process of the host.
 
+use crate::error::InStep;
 use crate::message::{self, AgentReply, AgentRequest, ExecRequest, HostOrder, HostReport};
 use crate::node::{Node, pcie_mac_address};
 use crate::spec::{LabSpec, SEGMENTED_BURST_BYTES};
@@ -37,8 +38,8 @@ const CONTROL_FD: i32 = 3;
 const OPEN_TO_ALL: u32 = 0o1777;
 /// A DPU's interface towards its host.
 const PCIE: &str = "pcie0";
-/// For temporary files, of this host alone: programs name them by process ids, which hosts have in common. Programs that
-/// exchange files across hosts use `/tmp` or any other directory of the machine.
+/// For temporary files, of this host alone: programs name them by process ids, which hosts have in common. Programs
+/// that exchange files across hosts use `/tmp` or any other directory of the machine.
 pub(crate) const TEMPORARY_DIR: &str = "/run/tmp";
 /// Where the addresses of all DPUs lie.
 const DPU_NETWORK: &str = "10.77.1.0";
@@ -52,8 +53,8 @@ pub(crate) fn main(spec: &LabSpec, node: Node, control: OwnedFd) -> ! {
     std::process::exit(status)
 }
 
-/// Closes everything that came from the switch process but `control`: a copy of another host's socket would keep it open
-/// after the switch process died.
+/// Closes everything that came from the switch process but `control`: a copy of another host's socket would keep it
+/// open after the switch process died.
 fn keep_only(control: OwnedFd) -> io::Result<OwnedFd> {
     // SAFETY: dup2 and close_range touch descriptors only. Every descriptor that they close belongs to values of the
     // switch process's copy of memory, which this process never uses nor drops: `main` does not return.
@@ -72,7 +73,7 @@ fn keep_only(control: OwnedFd) -> io::Result<OwnedFd> {
 fn run(spec: &LabSpec, node: Node, control: OwnedFd) -> i32 {
     match build(spec, node, &node.to_string(), &control) {
         Ok((agent, ready, routing)) => {
-            if message::send(&control, &ready, &[routing.as_fd()]).is_err() {
+            if switch::leave_standard_error().is_err() || message::send(&control, &ready, &[routing.as_fd()]).is_err() {
                 return 1;
             }
             drop(routing);
@@ -93,55 +94,53 @@ fn build(
     place: &str,
     control: &OwnedFd,
 ) -> Result<(Agent, HostReport, OwnedFd), SetupFailure> {
-    let failure = |step: &str, e: io::Error| SetupFailure::new(place, step, e);
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|e| failure("prctl PR_SET_PDEATHSIG", e.into()))?;
-    rustix::system::sethostname(place.as_bytes()).map_err(|e| failure("sethostname", e.into()))?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).in_step(place, "prctl PR_SET_PDEATHSIG")?;
+    rustix::system::sethostname(place.as_bytes()).in_step(place, "sethostname")?;
     mount_all(place)?;
     switch::silence_ipv6(place)?;
-    // By loss, as clusters have it, whatever the machine's administrator prefers; namespaces may not choose it on all machines.
+    // By loss, as clusters have it, whatever the machine's administrator prefers; namespaces may not choose it on all
+    // machines.
     let control_of_congestion = |name| switch::set(place, "ipv4/tcp_congestion_control", name);
     control_of_congestion("cubic").or_else(|_| control_of_congestion("reno"))?;
     match message::expect(control) {
         Ok(HostOrder::Configure) => {}
-        Err(e) => return Err(failure("wait for the switch process", e)),
+        Err(e) => return Err(SetupFailure::new(place, "wait for the switch process", e)),
     }
     configure_links(spec, node, place)?;
-    let number =
-        |name: &str| switch::interface_number(name).map_err(|e| failure(&format!("find the interface {name}"), e));
+    let number = |name: &str| switch::interface_number(name).in_step(place, format!("find the interface {name}"));
     let pcie0 = if node.is_dpu() { Some(number(PCIE)?) } else { None };
     let ready = HostReport::Ready { eth0: number("eth0")?, pcie0 };
-    let routing = counters::routing_socket().map_err(|e| failure("open a routing socket", e))?;
+    let routing = counters::routing_socket().in_step(place, "open a routing socket")?;
     let socket = Path::new(switch::SHARED_DIR).join(format!("{place}.sock"));
-    let listener = message::listen(&socket).map_err(|e| failure("listen for programs to run", e))?;
-    let agent = Agent::new(listener).map_err(|e| failure("signalfd", e))?;
+    let listener = message::listen(&socket).in_step(place, "listen for programs to run")?;
+    let agent = Agent::new(listener).in_step(place, "signalfd")?;
     Ok((agent, ready, routing))
 }
 
-/// Gives the host a `/proc`, `/sys`, `/run` and `/dev/shm` of its own, a directory for temporary files, names for the lab's
-/// hosts and a boot id, by which communication libraries tell machines apart.
+/// Gives the host a `/proc`, `/sys`, `/run` and `/dev/shm` of its own, a directory for temporary files, names for the
+/// lab's hosts and a boot id, by which communication libraries tell machines apart.
 fn mount_all(place: &str) -> Result<(), SetupFailure> {
     let shared = rustix::fs::open(switch::SHARED_DIR, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|e| SetupFailure::new(place, "open the lab's directory", io::Error::from(e)))?;
+        .in_step(place, "open the lab's directory")?;
     mount(place, "proc", "/proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC)?;
     mount(place, "sysfs", "/sys", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC)?;
     private_tmpfs(place, "/dev/shm", OPEN_TO_ALL)?;
     switch::private_run(place)?;
     fs::create_dir(TEMPORARY_DIR)
         .and_then(|()| set_mode(TEMPORARY_DIR, OPEN_TO_ALL))
-        .map_err(|e| SetupFailure::new(place, format!("create {TEMPORARY_DIR}"), e))?;
+        .in_step(place, format!("create {TEMPORARY_DIR}"))?;
     bind(place, &format!("/proc/self/fd/{}", shared.as_raw_fd()), switch::SHARED_DIR)?;
     bind(place, switch::HOSTS_FILE, "/etc/hosts")?;
     let boot_id = "/proc/sys/kernel/random/boot_id";
     let own_boot_id = "/run/outboard/boot_id";
-    fs::copy("/proc/sys/kernel/random/uuid", own_boot_id).map_err(|e| SetupFailure::new(place, "draw a boot id", e))?;
+    fs::copy("/proc/sys/kernel/random/uuid", own_boot_id).in_step(place, "draw a boot id")?;
     bind(place, own_boot_id, boot_id)
 }
 
 /// Mounts an empty memory file system on `target`.
 pub(crate) fn private_tmpfs(place: &str, target: &str, mode: u32) -> Result<(), SetupFailure> {
     mount(place, "tmpfs", target, MountFlags::NOSUID | MountFlags::NODEV)?;
-    set_mode(target, mode).map_err(|e| SetupFailure::new(place, format!("set the mode of {target}"), e))
+    set_mode(target, mode).in_step(place, format!("set the mode of {target}"))
 }
 
 /// Sets a mode as it is, whatever the umask.
@@ -150,29 +149,23 @@ fn set_mode(path: &str, mode: u32) -> io::Result<()> {
 }
 
 fn mount(place: &str, kind: &str, target: &str, flags: MountFlags) -> Result<(), SetupFailure> {
-    rustix::mount::mount(kind, target, kind, flags, None)
-        .map_err(|e| SetupFailure::new(place, format!("mount {kind} on {target}"), io::Error::from(e)))
+    rustix::mount::mount(kind, target, kind, flags, None).in_step(place, format!("mount {kind} on {target}"))
 }
 
 fn bind(place: &str, source: &str, target: &str) -> Result<(), SetupFailure> {
-    rustix::mount::mount_bind(source, target)
-        .map_err(|e| SetupFailure::new(place, format!("mount {source} on {target}"), io::Error::from(e)))
+    rustix::mount::mount_bind(source, target).in_step(place, format!("mount {source} on {target}"))
 }
 
 /// Makes the directory `path` and its parents, for the owner alone.
 pub(crate) fn make_dir(place: &str, path: &Path) -> Result<(), SetupFailure> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|e| SetupFailure::new(place, format!("create {}", path.display()), e))
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).in_step(place, format!("create {}", path.display()))
 }
 
 /// Addresses, routes, every neighbour (so that no ARP disturbs the counters) and the token buckets.
 ///
-/// A host with a DPU has its address and `eth0` as without, but everything beyond is reached through the DPU, which routes
-/// between its port at the switch and its host ("separate host mode"): bootstraps and native traffic of programs work,
-/// and cross the DPU's link; multicast of the host ends at the DPU.
+/// A host with a DPU has its address and `eth0` as without, but everything beyond is reached through the DPU, which
+/// routes between its port at the switch and its host ("separate host mode"): bootstraps and native traffic of programs
+/// work, and cross the DPU's link; multicast of the host ends at the DPU.
 fn configure_links(spec: &LabSpec, node: Node, place: &str) -> Result<(), SetupFailure> {
     let mut script = format!("link set lo up\nlink set eth0 gso_max_size {SEGMENTED_BURST_BYTES}\n");
     let at_port = spec.at_port(node.number()) == node;
@@ -192,7 +185,7 @@ fn configure_links(spec: &LabSpec, node: Node, place: &str) -> Result<(), SetupF
     if node.is_dpu() {
         script.push_str(&routes_of_dpu(spec, node.number()));
         let forward = "/proc/sys/net/ipv4/ip_forward";
-        fs::write(forward, "1").map_err(|e| SetupFailure::new(place, format!("write {forward}"), e))?;
+        fs::write(forward, "1").in_step(place, format!("write {forward}"))?;
     }
     tools::run(place, "ip", &["-batch", "-"], &script)?;
     let pcie = spec.pcie().unwrap_or(spec.link());
@@ -230,12 +223,6 @@ enum ConnectionState {
     Accepted,
     /// The leader of the session that the client asked for.
     Running(Pid),
-}
-
-/// What a connection does next.
-enum Next {
-    Keep(ConnectionState),
-    Close,
 }
 
 struct Agent {
@@ -306,33 +293,33 @@ impl Agent {
 }
 
 impl Connection {
-    fn advance(self) -> Option<Self> {
+    /// Serves what the client has sent; `None` closes the connection.
+    fn advance(mut self) -> Option<Self> {
         let received = message::receive(&self.socket);
-        let next = match (self.state, received) {
+        match (&self.state, received) {
             (ConnectionState::Accepted, Ok(Some((AgentRequest::Exec, fds)))) => match start(fds) {
-                Ok(leader) => Next::Keep(ConnectionState::Running(leader)),
+                Ok(leader) => {
+                    self.state = ConnectionState::Running(leader);
+                    Some(self)
+                }
                 Err(reason) => {
                     // The client sees the end of the connection if this fails.
                     let _ = message::send(&self.socket, &AgentReply::Failed(reason), &[]);
-                    Next::Close
+                    None
                 }
             },
             (ConnectionState::Running(leader), Ok(Some((AgentRequest::Signal(signal), _)))) => {
                 if let Some(signal) = Signal::from_named_raw(signal) {
                     // The group may have ended meanwhile.
-                    let _ = rustix::process::kill_process_group(leader, signal);
+                    let _ = rustix::process::kill_process_group(*leader, signal);
                 }
-                Next::Keep(ConnectionState::Running(leader))
+                Some(self)
             }
             (ConnectionState::Running(leader), Ok(None | Some((AgentRequest::Exec, _))) | Err(_)) => {
-                session::kill(leader);
-                Next::Close
+                session::kill(*leader);
+                None
             }
-            (ConnectionState::Accepted, Ok(None | Some((AgentRequest::Signal(_), _))) | Err(_)) => Next::Close,
-        };
-        match next {
-            Next::Keep(state) => Some(Self { socket: self.socket, state }),
-            Next::Close => None,
+            (ConnectionState::Accepted, Ok(None | Some((AgentRequest::Signal(_), _))) | Err(_)) => None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::holder::{self, EXEC_VERB, SHELL_VERB, SWITCH_VERB};
 use crate::message::{self, LinkCounters, SwitchReply, SwitchRequest};
 use crate::state::{Registry, State};
-use crate::{LabError, LabSpec, LinkLimits, PortCounters, exec, switch};
+use crate::{LabError, LabSpec, PortCounters, exec, switch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::ffi::{OsStr, OsString};
@@ -52,7 +52,7 @@ pub struct LabSummary {
 pub fn list() -> Result<Vec<LabSummary>, LabError> {
     let labs = Registry::open()?.all()?;
     let summary = |(name, state): (String, State)| {
-        let lab = Lab::connect(state.pid, &Lab::outside_sockets(state.pid)).ok()?;
+        let lab = Lab::detached(&state).ok()?;
         Some(LabSummary { name, spec: lab.spec.clone(), pid: state.pid })
     };
     // A lab that ends at this moment is none.
@@ -106,7 +106,7 @@ impl Lab {
         let name = name.unwrap_or(DEFAULT_NAME);
         let registry = Registry::open()?;
         if let Some(state) = registry.find(name)? {
-            let spec = Self::connect(state.pid, &Self::outside_sockets(state.pid)).map(|lab| lab.spec.to_string());
+            let spec = Self::detached(&state).map(|lab| lab.spec.to_string());
             let spec = spec.unwrap_or_else(|_| "not answering".into());
             return Err(LabError::AlreadyUp { name: name.to_owned(), spec, pid: state.pid });
         }
@@ -127,7 +127,7 @@ impl Lab {
         }
         let name = name.unwrap_or(DEFAULT_NAME);
         let state = Registry::open()?.find(name)?.ok_or_else(|| LabError::NotUp { name: name.to_owned() })?;
-        Self::connect(state.pid, &Self::outside_sockets(state.pid))
+        Self::detached(&state)
     }
 
     /// Ends the detached lab called `name` (`default` if `None`); returns when its last process is gone.
@@ -138,8 +138,7 @@ impl Lab {
         let end = |pid| -> io::Result<()> {
             let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
             // A lab that cannot be asked is killed.
-            let asked = Self::connect(state.pid, &Self::outside_sockets(state.pid))
-                .is_ok_and(|lab| lab.tell(&SwitchRequest::End).is_ok());
+            let asked = Self::detached(&state).is_ok_and(|lab| lab.tell(&SwitchRequest::End).is_ok());
             await_end(&pidfd, asked)
         };
         if let Some(pid) = Pid::from_raw(state.pid) {
@@ -153,8 +152,11 @@ impl Lab {
         registry.remove(name)
     }
 
+    fn detached(state: &State) -> Result<Self, LabError> {
+        Self::connect(state.pid, &Self::outside_sockets(state.pid))
+    }
+
     fn connect(pid: i32, sockets: &Path) -> Result<Self, LabError> {
-        let gone = |source| LabError::Gone { place: "the switch".into(), source };
         let control = message::connect(&sockets.join("switch.sock")).map_err(gone)?;
         message::send(&control, &SwitchRequest::Describe, &[]).map_err(gone)?;
         match message::expect(&control).map_err(gone)? {
@@ -177,11 +179,10 @@ impl Lab {
 
     fn tell(&self, request: &SwitchRequest) -> Result<(), LabError> {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        message::send(&*control, request, &[]).map_err(|source| LabError::Gone { place: "the switch".into(), source })
+        message::send(&*control, request, &[]).map_err(gone)
     }
 
     fn ask(&self, request: &SwitchRequest) -> Result<SwitchReply, LabError> {
-        let gone = |source| LabError::Gone { place: "the switch".into(), source };
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         message::send(&*control, request, &[]).map_err(gone)?;
         message::expect(&*control).map_err(gone)
@@ -190,11 +191,6 @@ impl Lab {
     /// The lab's shape.
     pub fn spec(&self) -> &LabSpec {
         &self.spec
-    }
-
-    /// The limits of every link.
-    pub fn link(&self) -> LinkLimits {
-        self.spec.link()
     }
 
     /// IPv4 address of `host` (from 1).
@@ -210,20 +206,20 @@ impl Lab {
         self.pid
     }
 
-    /// Process ids of the hosts' first processes, then of their DPUs', as the switch process sees them; 0 for a host that is
-    /// down.
+    /// Process ids of the hosts' first processes, then of their DPUs', as the switch process sees them; 0 for a host
+    /// that is down.
     pub fn host_pids(&self) -> &[i32] {
         &self.host_pids
     }
 
-    /// Counters of every port of the switch, in the order of the hosts. Takes well under a millisecond per host. Where a
-    /// host has a DPU, its port is the DPU's.
+    /// Counters of every port of the switch, in the order of the hosts. Takes well under a millisecond per host. Where
+    /// a host has a DPU, its port is the DPU's.
     pub fn counters(&self) -> Result<Vec<PortCounters>, LabError> {
         Ok(self.link_counters()?.switch)
     }
 
-    /// Counters of the links between hosts and DPUs, in the order of the hosts: what left the host, and what left the DPU
-    /// for it. None without DPUs.
+    /// Counters of the links between hosts and DPUs, in the order of the hosts: what left the host, and what left the
+    /// DPU for it. None without DPUs.
     pub fn pcie_counters(&self) -> Result<Vec<PortCounters>, LabError> {
         Ok(self.link_counters()?.pcie)
     }
@@ -245,9 +241,9 @@ impl Lab {
 
     /// A command that runs `program` inside `host` (`h1`, `h1-dpu` or an address).
     ///
-    /// It takes the standard streams, environment (but `TMPDIR`, which names a directory of that host's own) and directory
-    /// that the command is given, exits with the program's exit code or by the signal that ended it, passes on SIGINT,
-    /// SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2, and takes the program's session with it when killed.
+    /// It takes the standard streams, environment (but `TMPDIR`, which names a directory of that host's own) and
+    /// directory that the command is given, exits with the program's exit code or by the signal that ended it, passes
+    /// on SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2, and takes the program's session with it when killed.
     pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
         let (_, socket) = self.agent(host)?;
         let mut command = Command::new(&self.program);
@@ -257,8 +253,8 @@ impl Lab {
 
     /// Runs `argv` inside `host` with this process's streams, environment and directory until it ends.
     ///
-    /// Blocks the signals that [`Lab::command`] passes on in the calling thread, for good: meant for a process that does
-    /// nothing else.
+    /// Blocks the signals that [`Lab::command`] passes on in the calling thread, for good: meant for a process that
+    /// does nothing else.
     pub fn exec(&self, host: &str, argv: &[OsString]) -> Result<ExitStatus, LabError> {
         let (place, socket) = self.agent(host)?;
         exec::run(&place, &socket, argv.to_vec())
@@ -306,6 +302,10 @@ fn await_end(pidfd: &OwnedFd, asked: bool) -> io::Result<()> {
     rustix::process::pidfd_send_signal(pidfd, Signal::KILL)?;
     rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
     Ok(())
+}
+
+fn gone(source: io::Error) -> LabError {
+    LabError::Gone { place: "the switch".into(), source }
 }
 
 fn unexpected(what: &'static str, reply: SwitchReply) -> LabError {

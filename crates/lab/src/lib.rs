@@ -11,9 +11,9 @@
 //!                                                       eth0, agent      eth0, agent
 //! ```
 //!
-//! With DPUs (`4x1gbit+dpu`) every host has a second set of namespaces beside it, `h1-dpu`: the port at the switch is the
-//! DPU's, and a veth pair with token buckets of its own, as fast as PCIe is beside a NIC, joins DPU and host. The DPU
-//! routes for its host, which reaches the others through it under the addresses that hosts have in any lab.
+//! With DPUs (`4x1gbit+dpu`) every host has a second set of namespaces beside it, `h1-dpu`: the port at the switch is
+//! the DPU's, and a veth pair with token buckets of its own, as fast as PCIe is beside a NIC, joins DPU and host. The
+//! DPU routes for its host, which reaches the others through it under the addresses that hosts have in any lab.
 //!
 //! ```text
 //!  switch p1 ---- eth0 [h1-dpu, 10.77.1.1, routes] pcie0 ---- eth0 [h1, 10.77.0.1]
@@ -52,7 +52,7 @@ mod state;
 mod switch;
 mod tools;
 
-pub use counters::PortCounters;
+pub use counters::{PortCounters, Traffic};
 pub use error::{LabError, SetupFailure};
 pub use exec::exit_like;
 pub use holder::holder_main_if_requested;

@@ -1,8 +1,8 @@
 //! Messages between the processes of a lab: one JSON value per packet of a Unix `SOCK_SEQPACKET` socket, file
 //! descriptors beside it.
 //!
-//! Both ends are the same program, so that the format has no version. Bounded by [`MAX_PACKET`]; what may be larger (the
-//! environment of a program) travels in a memory file.
+//! Both ends are the same program, so that the format has no version. Bounded by [`MAX_PACKET`]; what may be larger
+//! (the environment of a program) travels in a memory file.
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,

@@ -1,6 +1,7 @@
 //! What a lab shall look like: hosts, link rate, MTU, loss. Pure data, no IO.
 
 use crate::node::{MAX_HOSTS, Node};
+use outboard_units::{Rate, UnitError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -9,9 +10,9 @@ use thiserror::Error;
 
 /// Bytes a token bucket holds, at both ends of every link.
 pub(crate) const BURST_BYTES: u32 = 64 * 1024;
-/// Payload of the largest burst that TCP hands down at once (`gso_max_size`): with the headers of its packets it fits a token
-/// bucket, which passes it whole, as an adapter that segments would. Larger ones the bucket takes apart packet by packet, each
-/// with a timer of its own, at several times the processor time.
+/// Payload of the largest burst that TCP hands down at once (`gso_max_size`): with the headers of its packets it fits a
+/// token bucket, which passes it whole, as an adapter that segments would. Larger ones the bucket takes apart packet by
+/// packet, each with a timer of its own, at several times the processor time.
 pub(crate) const SEGMENTED_BURST_BYTES: u32 = 60_000;
 /// Bytes that may wait in front of a token bucket before it drops.
 pub(crate) const QUEUE_LIMIT_BYTES: u32 = 1024 * 1024;
@@ -146,11 +147,6 @@ impl LinkLimits {
         BURST_BYTES
     }
 
-    /// Bytes that wait at each end of a link before it drops.
-    pub fn queue_bytes(&self) -> u32 {
-        QUEUE_LIMIT_BYTES
-    }
-
     /// Largest IP packet, in bytes.
     pub fn mtu(&self) -> u32 {
         self.mtu
@@ -201,18 +197,6 @@ pub enum LossOf {
     All,
 }
 
-impl FromStr for LossOf {
-    type Err = SpecError;
-
-    fn from_str(text: &str) -> Result<Self, SpecError> {
-        match text {
-            "multicast" => Ok(Self::Multicast),
-            "all" => Ok(Self::All),
-            _ => Err(SpecError::LossOf { text: text.to_owned() }),
-        }
-    }
-}
-
 impl fmt::Display for LossOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -244,12 +228,6 @@ pub enum SpecError {
         /// What was given.
         bits_per_s: u64,
     },
-    /// Not a rate.
-    #[error("'{text}' is not a rate in kbit, mbit or gbit, such as 4gbit")]
-    Rate {
-        /// What was given.
-        text: String,
-    },
     /// An MTU that IPv4 or the token bucket cannot take.
     #[error("the MTU of a lab is 256 to 64000 bytes, not {mtu}")]
     Mtu {
@@ -262,33 +240,7 @@ pub enum SpecError {
         /// What was given.
         percent: String,
     },
-    /// Not a class of packets that may be lost.
-    #[error("loss is of 'multicast' or of 'all' packets, not of '{text}'")]
-    LossOf {
-        /// What was given.
-        text: String,
-    },
 }
-
-/// Rate in bits per second of a text such as `500mbit`; `None` if it is none.
-fn rate_of(text: &str) -> Option<u64> {
-    let (number, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
-    let digits = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    let number: f64 = number.parse().ok().filter(|_| digits)?;
-    Some((number * *unit as f64).round() as u64)
-}
-
-impl LinkLimits {
-    /// Reads a rate in bits per second, such as `4gbit`.
-    ///
-    /// # Errors
-    /// [`SpecError::Rate`].
-    pub fn parse_rate(text: &str) -> Result<u64, SpecError> {
-        rate_of(text).ok_or_else(|| SpecError::Rate { text: text.to_owned() })
-    }
-}
-
-const UNITS: [(&str, u64); 3] = [("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1_000)];
 
 impl FromStr for LabSpec {
     type Err = SpecError;
@@ -298,9 +250,12 @@ impl FromStr for LabSpec {
         let (links, dpus) = text.strip_suffix(DPU_SUFFIX).map_or((text, false), |links| (links, true));
         let (hosts, rate) = links.split_once('x').ok_or_else(shape)?;
         let hosts: u64 = hosts.parse().map_err(|_| shape())?;
-        let rate = rate_of(rate).ok_or_else(shape)?;
+        let rate: Rate = rate.parse().map_err(|error| match error {
+            UnitError::Nothing => SpecError::RateRange { bits_per_s: 0 },
+            UnitError::Form { .. } | UnitError::Range { .. } => shape(),
+        })?;
         let hosts = u16::try_from(hosts).map_err(|_| SpecError::Hosts { hosts })?;
-        let spec = Self::new(hosts, rate)?;
+        let spec = Self::new(hosts, rate.in_bits_per_second())?;
         if dpus { spec.with_dpus(None) } else { Ok(spec) }
     }
 }
@@ -308,9 +263,8 @@ impl FromStr for LabSpec {
 /// The shape alone, in the form that parses: options are not part of it.
 impl fmt::Display for LabSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, unit) = UNITS.iter().find(|(_, unit)| self.rate_bits_per_s >= *unit).copied().unwrap_or(UNITS[2]);
         let dpus = if self.pcie_bits_per_s.is_some() { DPU_SUFFIX } else { "" };
-        write!(f, "{}x{}{name}{dpus}", self.hosts, self.rate_bits_per_s as f64 / unit as f64)
+        write!(f, "{}x{:#}{dpus}", self.hosts, Rate::bits_per_second(self.rate_bits_per_s))
     }
 }
 
@@ -335,25 +289,15 @@ mod tests {
 
     #[test]
     fn wrong_shapes_say_what_is_right() {
-        for text in [
-            "",
-            "4",
-            "4x",
-            "x1gbit",
-            "4x1",
-            "4x1gbps",
-            "4x-1gbit",
-            "4xinfgbit",
-            "4x1e3mbit",
-            "4 x1gbit",
-            "4x1gbit+",
-            "4+dpu",
-        ] {
+        for text in
+            ["", "4", "4x", "x1gbit", "4x1gbps", "4x-1gbit", "4xinfgbit", "4x1e3mbit", "4 x1gbit", "4x1gbit+", "4+dpu"]
+        {
             assert_eq!(text.parse::<LabSpec>(), Err(SpecError::Shape { text: text.to_owned() }));
         }
         assert_eq!("0x1gbit".parse::<LabSpec>(), Err(SpecError::Hosts { hosts: 0 }));
         assert_eq!("251x1gbit".parse::<LabSpec>(), Err(SpecError::Hosts { hosts: 251 }));
         assert_eq!("70000x1gbit".parse::<LabSpec>(), Err(SpecError::Hosts { hosts: 70_000 }));
+        assert_eq!("4x1".parse::<LabSpec>(), Err(SpecError::RateRange { bits_per_s: 1 }));
         assert_eq!("4x0gbit".parse::<LabSpec>(), Err(SpecError::RateRange { bits_per_s: 0 }));
         assert!("4x1gbit".parse::<LabSpec>().unwrap().with_mtu(100).is_err());
     }
@@ -362,9 +306,9 @@ mod tests {
     fn a_dpu_has_a_link_four_times_as_fast_or_as_asked_for() {
         let spec: LabSpec = "2x1gbit+dpu".parse().unwrap();
         assert_eq!(spec.pcie().map(|link| link.rate_bits_per_s()), Some(4_000_000_000));
-        let slow = spec.clone().with_dpus(Some(LinkLimits::parse_rate("500mbit").unwrap())).unwrap();
+        let slow = spec.clone().with_dpus(Some(500_000_000)).unwrap();
         assert_eq!(slow.pcie().map(|link| link.rate_bits_per_s()), Some(500_000_000));
-        assert!(spec.clone().with_dpus(Some(0)).is_err() && LinkLimits::parse_rate("fast").is_err());
+        assert!(spec.clone().with_dpus(Some(0)).is_err());
         assert_eq!(spec.nodes().map(|node| node.to_string()).collect::<Vec<_>>(), ["h1", "h2", "h1-dpu", "h2-dpu"]);
         assert_eq!("2x1gbit".parse::<LabSpec>().unwrap().pcie(), None);
     }

@@ -7,11 +7,12 @@
 //!      '--> told, ended            '--last host gone                                     ended
 //! ```
 //!
-//! Invariants: single-threaded, so that the hosts' parent-death signals mean the whole process; in a session of its own,
-//! so that a terminal's Ctrl-C reaches the owner alone; holds no descriptor of the owner but the lifeline and, until the
-//! lab is built, standard error.
+//! Invariants: single-threaded, so that the hosts' parent-death signals mean the whole process; in a session of its
+//! own, so that a terminal's Ctrl-C reaches the owner alone; holds no descriptor of the owner but the lifeline and,
+//! until the lab is built, standard error. The same holds for the hosts.
 
-use crate::counters::{self, EndCounters};
+use crate::counters::{self, Traffic};
+use crate::error::InStep;
 use crate::message::{self, HostOrder, HostReport, LinkCounters, SwitchReply, SwitchRequest};
 use crate::node::{Node, pcie_mac_address};
 use crate::spec::{BURST_BYTES, LabSpec, Loss, LossOf, QUEUE_LIMIT_BYTES};
@@ -93,7 +94,7 @@ pub(crate) fn private_run(place: &str) -> Result<(), SetupFailure> {
         .collect();
     host::private_tmpfs(place, "/run", 0o755)?;
     for (link, target) in links {
-        symlink(&target, &link).map_err(|e| SetupFailure::new(place, format!("link {}", link.display()), e))?;
+        symlink(&target, &link).in_step(place, format!("link {}", link.display()))?;
     }
     host::make_dir(place, Path::new(SHARED_DIR))?;
     host::make_dir(place, Path::new("/run/outboard"))?;
@@ -116,20 +117,27 @@ fn take_lifeline() -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     let lifeline = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::stdio::dup2_stdin(&null)?;
-    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stdin(null()?)?;
+    rustix::stdio::dup2_stdout(null()?)?;
     rustix::process::setsid()?;
     Ok(lifeline)
+}
+
+fn null() -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Lets go of the owner's standard error. A lab that is detached would otherwise keep its owner's pipe open, and
+/// whoever reads that pipe would wait for the end of the lab.
+pub(crate) fn leave_standard_error() -> io::Result<()> {
+    Ok(rustix::stdio::dup2_stderr(null()?)?)
 }
 
 fn run(lifeline: OwnedFd) -> i32 {
     let Ok(SwitchRequest::Build(spec)) = message::expect(&lifeline) else { return 2 };
     match Switch::build(spec) {
         Ok((switch, listener)) => {
-            let quiet = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-                .and_then(|null| rustix::stdio::dup2_stderr(&null));
-            if quiet.is_err() || message::send(&lifeline, &switch.describe(), &[]).is_err() {
+            if leave_standard_error().is_err() || message::send(&lifeline, &switch.describe(), &[]).is_err() {
                 switch.end();
                 return 1;
             }
@@ -144,12 +152,7 @@ fn run(lifeline: OwnedFd) -> i32 {
     }
 }
 
-/// A host or DPU as the switch process sees it.
-enum Slot {
-    Up(UpHost),
-    Down,
-}
-
+/// A host or DPU that is up, as the switch process sees it.
 struct UpHost {
     pid: Pid,
     pidfd: OwnedFd,
@@ -177,8 +180,8 @@ struct Client {
 
 struct Switch {
     spec: LabSpec,
-    /// In the order of [`LabSpec::nodes`].
-    slots: Vec<Slot>,
+    /// In the order of [`LabSpec::nodes`]; none where one is down.
+    hosts: Vec<Option<UpHost>>,
     routing: OwnedFd,
     /// Host number by interface index of its port.
     ports: HashMap<i32, u16>,
@@ -187,53 +190,46 @@ struct Switch {
 
 impl Switch {
     fn build(spec: LabSpec) -> Result<(Self, OwnedFd), SetupFailure> {
-        let failed = |step: &'static str| move |e: io::Error| SetupFailure::new(PLACE, step, e);
         enter_namespaces()?;
-        std::env::set_current_dir("/").map_err(failed("chdir /"))?;
+        std::env::set_current_dir("/").in_step(PLACE, "chdir /")?;
         rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-            .map_err(|e| failed("mount / privately")(e.into()))?;
+            .in_step(PLACE, "mount / privately")?;
         private_run(PLACE)?;
-        fs::write(HOSTS_FILE, hosts_file(&spec)).map_err(failed("write the hosts file"))?;
+        fs::write(HOSTS_FILE, hosts_file(&spec)).in_step(PLACE, "write the hosts file")?;
         silence_ipv6(PLACE)?;
         forward_unfiltered()?;
         let mut hosts = Vec::new();
         for node in spec.nodes() {
-            hosts.push(start_host(&spec, node).map_err(failed("clone a host process"))?);
+            hosts.push(start_host(&spec, node).in_step(PLACE, "clone a host process")?);
         }
         let floods_until = configure(&spec, &hosts)?;
         for host in &hosts {
-            message::send(&host.control, &HostOrder::Configure, &[]).map_err(failed("tell a host"))?;
+            message::send(&host.control, &HostOrder::Configure, &[]).in_step(PLACE, "tell a host")?;
         }
         for (node, host) in spec.nodes().zip(&mut hosts) {
             host.ends = Some(await_ready(node, &host.control)?);
         }
-        let routing = counters::routing_socket().map_err(failed("open a routing socket"))?;
-        let ports = port_numbers(&spec).map_err(failed("find the ports"))?;
-        let listener = message::listen(&control_socket()).map_err(failed("listen for requests"))?;
+        let routing = counters::routing_socket().in_step(PLACE, "open a routing socket")?;
+        let ports = port_numbers(&spec).in_step(PLACE, "find the ports")?;
+        let listener = message::listen(&control_socket()).in_step(PLACE, "listen for requests")?;
         // The kernel reports this moment to nobody.
         std::thread::sleep(floods_until.saturating_duration_since(Instant::now()));
-        let slots = hosts.into_iter().map(Slot::Up).collect();
-        Ok((Self { spec, slots, routing, ports, over: false }, listener))
+        let hosts = hosts.into_iter().map(Some).collect();
+        Ok((Self { spec, hosts, routing, ports, over: false }, listener))
     }
 
-    /// Where the slot of a node of this lab is.
+    /// Where a node of this lab is among the hosts.
     fn index(&self, node: Node) -> usize {
         usize::from(node.number()) - 1 + if node.is_dpu() { usize::from(self.spec.hosts()) } else { 0 }
     }
 
     fn up_hosts(&self) -> impl Iterator<Item = &UpHost> {
-        self.slots.iter().filter_map(|slot| match slot {
-            Slot::Up(host) => Some(host),
-            Slot::Down => None,
-        })
+        self.hosts.iter().flatten()
     }
 
     fn describe(&self) -> SwitchReply {
-        let pid = |slot: &Slot| match slot {
-            Slot::Up(host) => host.pid.as_raw_nonzero().get(),
-            Slot::Down => 0,
-        };
-        SwitchReply::Up { spec: self.spec.clone(), hosts: self.slots.iter().map(pid).collect() }
+        let pid = |host: &Option<UpHost>| host.as_ref().map_or(0, |host| host.pid.as_raw_nonzero().get());
+        SwitchReply::Up { spec: self.spec.clone(), hosts: self.hosts.iter().map(pid).collect() }
     }
 
     /// Answers until the lab is over, then ends every host.
@@ -303,15 +299,13 @@ impl Switch {
     fn switch_counters(&self) -> io::Result<Vec<PortCounters>> {
         let mut ports: Vec<PortCounters> =
             (1..=self.spec.hosts()).map(|host| PortCounters { host, ..PortCounters::default() }).collect();
-        for end in counters::read(&self.routing)? {
-            if let Some(number) = self.ports.get(&end.interface) {
-                let port = &mut ports[usize::from(*number) - 1];
-                (port.rx_bytes, port.rx_packets, port.rx_drops) = (end.bytes, end.packets, end.drops);
+        for (interface, traffic) in counters::read(&self.routing)? {
+            if let Some(number) = self.ports.get(&interface) {
+                ports[usize::from(*number) - 1].rx = traffic;
             }
         }
         for port in &mut ports {
-            let end = self.end_counters(self.spec.at_port(port.host), |ends| ends.eth0)?;
-            (port.tx_bytes, port.tx_packets, port.tx_drops) = (end.bytes, end.packets, end.drops);
+            port.tx = self.sent_by(self.spec.at_port(port.host), |ends| ends.eth0)?;
         }
         Ok(ports)
     }
@@ -320,41 +314,33 @@ impl Switch {
     fn pcie_counters(&self) -> io::Result<Vec<PortCounters>> {
         let hosts = self.spec.pcie().map_or(0, |_| self.spec.hosts());
         let link = |host| {
-            let up = self.end_counters(Node::Host(host), |ends| ends.eth0)?;
-            let down = self.end_counters(Node::Dpu(host), |ends| ends.pcie0.unwrap_or_default())?;
-            Ok(PortCounters {
-                host,
-                tx_bytes: up.bytes,
-                tx_packets: up.packets,
-                tx_drops: up.drops,
-                rx_bytes: down.bytes,
-                rx_packets: down.packets,
-                rx_drops: down.drops,
-            })
+            let tx = self.sent_by(Node::Host(host), |ends| ends.eth0)?;
+            let rx = self.sent_by(Node::Dpu(host), |ends| ends.pcie0.unwrap_or_default())?;
+            Ok(PortCounters { host, tx, rx })
         };
         (1..=hosts).map(link).collect()
     }
 
-    /// What left a node by one of its interfaces.
-    fn end_counters(&self, node: Node, interface: impl Fn(&Ends) -> i32) -> io::Result<EndCounters> {
-        let Slot::Up(UpHost { ends: Some(ends), .. }) = &self.slots[self.index(node)] else {
+    /// Traffic that a node has sent by one of its interfaces.
+    fn sent_by(&self, node: Node, interface: impl Fn(&Ends) -> i32) -> io::Result<Traffic> {
+        let Some(UpHost { ends: Some(ends), .. }) = &self.hosts[self.index(node)] else {
             return Err(io::Error::other(format!("{node} is down and its counters with it")));
         };
-        let found = counters::read(&ends.routing)?.into_iter().find(|end| end.interface == interface(ends));
-        Ok(found.unwrap_or_default())
+        let found = counters::read(&ends.routing)?.into_iter().find(|(number, _)| *number == interface(ends));
+        Ok(found.map(|(_, traffic)| traffic).unwrap_or_default())
     }
 
     fn crash(&mut self, number: u16) -> io::Result<()> {
         if !(1..=self.spec.hosts()).contains(&number) {
             return Err(io::Error::other(format!("there is no host {number}")));
         }
-        if matches!(self.slots[usize::from(number) - 1], Slot::Down) {
+        if self.hosts[usize::from(number) - 1].is_none() {
             return Err(io::Error::other(format!("h{number} is down already")));
         }
         let dpu = self.spec.pcie().map(|_| Node::Dpu(number));
         for node in [Node::Host(number)].into_iter().chain(dpu) {
             let index = self.index(node);
-            if let Slot::Up(host) = std::mem::replace(&mut self.slots[index], Slot::Down) {
+            if let Some(host) = self.hosts[index].take() {
                 host.end();
             }
         }
@@ -363,10 +349,9 @@ impl Switch {
 
     /// Notices hosts that were killed from outside.
     fn bury(&mut self) {
-        for slot in &mut self.slots {
-            if matches!(slot, Slot::Up(host) if host.has_ended()) {
-                *slot = Slot::Down;
-            }
+        for host in &mut self.hosts {
+            // One that has ended is dropped here.
+            host.take_if(|host| host.has_ended());
         }
     }
 
@@ -375,12 +360,7 @@ impl Switch {
             // Already gone is as good as killed.
             let _ = rustix::process::pidfd_send_signal(&host.pidfd, Signal::KILL);
         }
-        for slot in self.slots {
-            match slot {
-                Slot::Up(host) => host.end(),
-                Slot::Down => {}
-            }
-        }
+        self.hosts.into_iter().flatten().for_each(UpHost::end);
     }
 }
 
@@ -412,11 +392,11 @@ fn enter_namespaces() -> Result<(), SetupFailure> {
     }
     // SAFETY: as above.
     unsafe { rustix::thread::unshare_unsafe(wanted | UnshareFlags::NEWUSER) }
-        .map_err(|e| SetupFailure::new(PLACE, "unshare a user namespace", io::Error::from(e)))?;
+        .in_step(PLACE, "unshare a user namespace")?;
     let maps = [("setgroups", "deny".to_owned()), ("uid_map", format!("0 {uid} 1")), ("gid_map", format!("0 {gid} 1"))];
     for (file, text) in maps {
         let path = format!("/proc/self/{file}");
-        fs::write(&path, text).map_err(|e| SetupFailure::new(PLACE, format!("write {path}"), e))?;
+        fs::write(&path, text).in_step(PLACE, format!("write {path}"))?;
     }
     Ok(())
 }
@@ -430,25 +410,17 @@ fn hosts_file(spec: &LabSpec) -> String {
 }
 
 /// The part of the kernel's `struct clone_args` that every version knows (CLONE_ARGS_SIZE_VER0), see clone3(2).
-#[repr(C)]
-#[derive(Default)]
-struct CloneArgs {
-    flags: u64,
-    pidfd: u64,
-    child_tid: u64,
-    parent_tid: u64,
-    exit_signal: u64,
-    stack: u64,
-    stack_size: u64,
-    tls: u64,
-}
+type CloneArgs = [u64; 8];
+const FLAGS: usize = 0;
+const EXIT_SIGNAL: usize = 4;
 
 /// Forks a host process into namespaces of its own.
 fn start_host(spec: &LabSpec, node: Node) -> io::Result<UpHost> {
     let (ours, theirs) = message::pair()?;
     let namespaces =
         libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    let args = CloneArgs { flags: namespaces as u64, exit_signal: libc::SIGCHLD as u64, ..CloneArgs::default() };
+    let mut args = CloneArgs::default();
+    (args[FLAGS], args[EXIT_SIGNAL]) = (namespaces as u64, libc::SIGCHLD as u64);
     // SAFETY: without CLONE_VM this is a fork: the child runs on in a copy of this single-threaded process, whose locks
     // are therefore all free. `args` outlives the call and has the size given.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };

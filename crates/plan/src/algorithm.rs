@@ -1,45 +1,177 @@
-//! Which algorithms there are for each collective that moves data, and how people write them.
+//! How the messages of a collective travel: the algorithms, what each costs, and their settings.
 //!
-//! Written as `name` or `name:setting=value,setting=value`, such as `bruck:ports=3`; settings that are not written have
-//! their defaults, and what is shown is read back as the same. What each costs stands here; how its plan is built
-//! stands in the module of the collective.
+//! Which collective takes which algorithm, and what can be set of it, is told by one table in
+//! [`crate::selection::Collective`]; how a plan is built stands in the module of the collective.
 //!
-//! `P` is the number of ranks, `n` the bytes of a block (Allgather, Alltoall, Gather, Scatter) or of the whole
-//! (Broadcast). A round is a message that cannot leave before another has arrived.
+//! `P` is the number of ranks, `n` the bytes of a block (allgather, alltoall, gather, scatter) or of the whole (all others),
+//! and `m` the rounds of a power of two of ranks, `floor(log2 P)`. Where `P` is none, reductions add a round before, in which
+//! ranks beyond it give their vector away, and most times one behind, in which they get their share of the result. A round
+//! is a message that cannot leave before another has arrived.
 
 use std::fmt;
-use std::str::FromStr;
 
 use thiserror::Error;
 
-mod allgather;
+/// The segments in which pipelined algorithms cut a message unless told otherwise.
+pub const DEFAULT_SEGMENT: u64 = 64 << 10;
 
-pub use allgather::{AllgatherAlgorithm, LeaderExchange};
+/// The segment of collectives whose blocks an algorithm never cuts.
+pub const WHOLE: u64 = u64::MAX;
 
-/// The algorithms of one collective. A group agrees on one of them.
-pub trait Algorithm: Copy + fmt::Debug + fmt::Display + FromStr<Err = AlgorithmError> + 'static {
-    /// What the algorithms carry out, for messages.
-    const COLLECTIVE: &'static str;
-    /// All of them, each with the defaults of its settings.
-    const ALL: &'static [Self];
-
-    /// How it is called, without settings.
-    fn name(self) -> &'static str;
-
-    /// Changes the setting called `key`.
+/// How messages travel. A group agrees on one for each call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// `binomial`: a binomial tree, `ceil(log2 P)` rounds. Counted from the root, rank `v` hangs below `v` without its lowest
+    /// set bit. (CD-2.)
     ///
-    /// # Errors
-    /// When this algorithm has no such setting, or `value` is not one for it.
-    fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
-        let _ = (key, value);
-        Err(SettingError::Unknown)
-    }
-
-    /// Writes the settings behind the name, as they are read: `:name=value,name=value`, or nothing.
-    fn write_settings(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let _ = f;
-        Ok(())
-    }
+    /// Broadcast: the root sends `n` bytes in each round, every other rank receives `n` once. Reduce: the other way round.
+    /// Gather and scatter: inner ranks hold the blocks of their subtrees in scratch; blocks of one size only.
+    Binomial,
+    /// `bruck`: distances grow by a factor of `ports + 1`, `ceil(log_(ports + 1) P)` rounds for any `P` (CD-2).
+    ///
+    /// Allgather: in round `j` a rank sends to `rank - i * (ports + 1)^j`, `i` from 1 to `ports`, as many blocks from its own
+    /// on as are missing there; `(P - 1) * n` bytes each way. Blocks go straight to their place, in two messages where they
+    /// wrap round the last rank, so that the rotation at the end of the paper's variant falls away. Alltoall, with one port:
+    /// blocks of one size travel in steps of powers of two, together with others that need the same step; each rank sends
+    /// `ceil(log2 P) * P / 2 * n` bytes at most and copies twice as many through scratch. (J. Bruck and others, "Efficient
+    /// algorithms for all-to-all communications in multiport message-passing systems", 1997.)
+    Bruck {
+        /// Messages that a rank sends at the same time, at least 1.
+        ports: u32,
+    },
+    /// `chain`: each rank passes on to the next, segment by segment. `P - 2` rounds more than there are segments; each rank
+    /// but the last sends `n` bytes.
+    ///
+    /// Broadcast: the ring broadcast of HPL (GP-8). Reduce: host by host towards the root, each rank combining what comes
+    /// with its own, which is the least that the root's link can do.
+    Chain {
+        /// Bytes of a segment, at least 1. A broadcast in more than [`crate::broadcast::MAX_SEGMENTS`] is refused, vectors
+        /// have longer segments where there would be more than [`crate::combine::MAX_SEGMENTS`].
+        segment: u64,
+    },
+    /// `dissemination`: in round `j` a rank tells `rank + i * (ports + 1)^j`, `i` from 1 to `ports`, that all it knows of have
+    /// come. `ceil(log_(ports + 1) P)` rounds of `ports` messages without bytes. (D. Hensgen and others, "Two algorithms for
+    /// barrier synchronization", 1988.)
+    Dissemination {
+        /// Messages that a rank sends at the same time, at least 1.
+        ports: u32,
+    },
+    /// `double-tree`: half of the bytes down each of two binary trees, segment by segment; who has children in one tree has
+    /// none in the other (TH-6). About `2 * log2 P` rounds more than a half has segments; each rank sends `n` bytes at most.
+    DoubleTree {
+        /// As of [`Algorithm::Chain`].
+        segment: u64,
+    },
+    /// `halving`: vector halving with distance doubling, then a binomial gather of the parts to the root (TH-6). `2 * m`
+    /// rounds, one more where `P` is no power of two; no rank sends more than `3 / 2 * n` bytes. For long vectors.
+    /// (R. Rabenseifner, "Optimization of collective reduction operations", 2004.)
+    Halving,
+    /// `k-nomial`: as `binomial`, with digits to the base `radix` in place of bits. `ceil(log_radix P)` rounds; the root sends
+    /// `(radix - 1) * n` bytes in each. (The point-to-point algorithm that MC-R compares with.)
+    KNomial {
+        /// Base of the digits, at least 2.
+        radix: u32,
+    },
+    /// `linear`: straight between the root and every other rank, all at once, by pull (SP-5). 1 round; the root moves
+    /// `(P - 1) * n` bytes, every other rank `n`.
+    Linear,
+    /// `multicast`: a rank multicasts once to all others (MC-1, MC-8); it sends `n` bytes, every other rank receives them.
+    ///
+    /// Broadcast: the root does. Allgather: all do, one broadcast per rank. `chains` ranks multicast at the same time; the
+    /// ranks of one chain, contiguous as of [`crate::chain_ranks`], take turns, which makes `ceil(P / chains)` rounds. A
+    /// rank's turn comes with a signal from its predecessor in the chain, sent once the predecessor's multicast is complete
+    /// on the sending side.
+    Multicast {
+        /// Roots that multicast at the same time, up to `P`; need not divide `P`. 0 stands for `P`: no turns.
+        chains: u32,
+        /// Multicast addresses each block is spread over (MC-10), at least 1; see [`crate::subgroup_chunks`].
+        subgroups: u16,
+    },
+    /// `neighbour-exchange`: pairs of blocks go to the left and to the right neighbour in turns.
+    ///
+    /// `P / 2` rounds; each rank sends and receives `(P - 1) * n` bytes. A pair of ranks first shares its two blocks, then
+    /// every rank passes on the pair of blocks that came last, every second round to the same neighbour. (J. Chen and others,
+    /// "Performance evaluation of Allgather algorithms on terascale Linux cluster with Fast Ethernet", 2005.) Needs pairs: an
+    /// odd group uses [`Algorithm::Ring`], as [`Algorithm::carried_out`] says.
+    NeighbourExchange,
+    /// `pairwise`: a rank has a message for every other rank.
+    ///
+    /// Alltoall: in round `i` a rank exchanges with one other only, `rank ^ i` where `P` is a power of two, else it sends to
+    /// `rank + i` and receives from `rank - i`; `P - 1` rounds. Reduce-scatter: each rank sends every other rank its block, all
+    /// at once, in segments, of which one is combined while others are under way. (GP-8.)
+    Pairwise {
+        /// As of [`Algorithm::Ring`].
+        segment: u64,
+    },
+    /// `chain` of a scan: from rank to rank, the vector cut into pieces that follow each other. `P - 2` rounds more than there
+    /// are pieces, each of one piece; each rank but the last sends `n` bytes. For long vectors.
+    Pieces {
+        /// Pieces of the vector, at least 1; no more than it has elements are made.
+        pieces: u32,
+    },
+    /// `pull`: all messages at once, in scatter-destination order (GP-8); whoever executes them may let the receiving side ask
+    /// for them (SP-5). 1 round.
+    Pull,
+    /// `rabenseifner`: reduce-scatter by vector halving and distance doubling, then allgather by the way back (TH-6). `2 * m`
+    /// rounds, two more where `P` is no power of two; each rank sends less than `2 * n` bytes, some `n` more. For long
+    /// vectors, best where `P` is a power of two. (R. Rabenseifner, 2004.)
+    Rabenseifner,
+    /// `recursive-doubling`: ranks at doubling distances combine whole vectors. For short vectors.
+    ///
+    /// Allreduce: pairs exchange what they have, `m` rounds, two more where `P` is no power of two; each rank sends `m * n`
+    /// bytes, some `n` more. (R. Thakur and others, "Optimization of collective communication operations in MPICH", 2005.)
+    /// Scan: each rank sends on what it has, `ceil(log2 P)` rounds. (W. D. Hillis and G. L. Steele, "Data parallel
+    /// algorithms", 1986.)
+    RecursiveDoubling,
+    /// `recursive-halving`: pairs exchange halves of the blocks at halving distances. `m` rounds, two more where `P` is no
+    /// power of two; each rank sends at most `n` bytes, and so do those that stand aside. (R. Thakur and others, 2005.)
+    RecursiveHalving,
+    /// `reduce-multicast`: a binomial reduce to rank 0, which multicasts the result (MC-1). `ceil(log2 P) + 1` rounds; each
+    /// rank sends `n` bytes. For short vectors.
+    ReduceMulticast {
+        /// As of [`Algorithm::Multicast`].
+        subgroups: u16,
+    },
+    /// `reduce-scatter-multicast`: reduce-scatter round a ring, then every rank multicasts its block, all at once (MC-8). `P`
+    /// rounds; each rank sends `n` bytes, where `ring` sends nearly twice as many, and receives as many as with `ring`. For
+    /// long vectors. (The composition of appendix B of the MC paper, with a ring in place of a network that reduces.)
+    ReduceScatterMulticast {
+        /// As of [`Algorithm::Multicast`].
+        subgroups: u16,
+        /// As of [`Algorithm::Ring`].
+        segment: u64,
+    },
+    /// `ring`: from neighbour to neighbour round a ring, to the right neighbour `rank + 1` alone.
+    ///
+    /// Allgather: in round `r` of `P - 1` a rank passes on block `rank - r` as message `r`, the first straight from where it
+    /// contributes it; `(P - 1) * n` bytes each way. (CD-2; the point-to-point algorithm that MC-R compares with.)
+    /// Reduce-scatter: partial results go round, in segments that do not wait for each other. `P - 1` rounds; each rank sends
+    /// all blocks but one. Allreduce: the same, then an allgather round the same ring. For long vectors. (P. Patarasuk and
+    /// X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.)
+    Ring {
+        /// Bytes of a segment of a block, at least 1; whole elements, and longer where it would make more than
+        /// [`crate::combine::MAX_SEGMENTS`] of a vector. [`WHOLE`] where blocks are not cut.
+        segment: u64,
+    },
+    /// `scatter-allgather`: `P` blocks go down a binomial tree, then round a ring past those who have them. `P - 1` rounds
+    /// behind the `ceil(log2 P)` of the tree; each rank sends less than `2 * n` bytes. (R. van de Geijn and others,
+    /// "Collective communication: theory, practice, and experience", 2007.)
+    ScatterAllgather,
+    /// `scatter-destination`: as `pull`, but of a rank's sends at most `batch` are on their way at a time (GP-8).
+    /// `ceil((P - 1) / batch)` times a message's time.
+    ScatterDestination {
+        /// Sends at a time, at least 1.
+        batch: u32,
+    },
+    /// `standard-exchange`: recursive doubling for `ports` ports (CD-2).
+    ///
+    /// `log_(ports + 1) P` rounds; each rank sends and receives `(P - 1) * n` bytes. In round `j` it sends all it has to the
+    /// `ports` ranks that differ from it in digit `j` only, written to the base `ports + 1`. Where `P` is no power of that
+    /// base, [`Algorithm::Bruck`] with as many ports is used, as [`Algorithm::carried_out`] says.
+    StandardExchange {
+        /// Messages that a rank sends at the same time, at least 1.
+        ports: u32,
+    },
 }
 
 /// Why a setting stays as it is.
@@ -56,352 +188,160 @@ pub enum SettingError {
     },
 }
 
-/// Why a text describes no algorithm.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum AlgorithmError {
-    /// No algorithm of that name.
-    #[error("no {collective} algorithm is called `{name}`: choose one of {known}")]
-    Name {
-        /// What was to be carried out.
-        collective: &'static str,
-        /// The name as it was written.
-        name: String,
-        /// The names that there are.
-        known: String,
-    },
-    /// A setting without name or value.
-    #[error("`{setting}` in `{text}`: write settings as name=value, with commas between them")]
-    Form {
-        /// The whole text.
-        text: String,
-        /// The part that is wrong.
-        setting: String,
-    },
-    /// A setting that the algorithm does not have, or a value that the setting does not take.
-    #[error("`{key}={value}` in `{text}`: {source}")]
-    Setting {
-        /// The whole text.
-        text: String,
-        /// The setting.
-        key: String,
-        /// Its value.
-        value: String,
-        /// What is wrong with it.
-        source: SettingError,
-    },
+impl SettingError {
+    pub(crate) fn expected(expected: impl fmt::Display) -> Self {
+        SettingError::Value { expected: expected.to_string() }
+    }
 }
 
-/// Reads an algorithm as people write it; the `FromStr` of every [`Algorithm`].
-pub(crate) fn parse<A: Algorithm>(text: &str) -> Result<A, AlgorithmError> {
-    let (name, settings) = text.split_once(':').unwrap_or((text, ""));
-    let Some(mut algorithm) = A::ALL.iter().copied().find(|algorithm| algorithm.name() == name) else {
-        let known: Vec<&str> = A::ALL.iter().map(|algorithm| algorithm.name()).collect();
-        return Err(AlgorithmError::Name { collective: A::COLLECTIVE, name: name.into(), known: known.join(", ") });
-    };
-    for setting in settings.split(',').filter(|_| text.contains(':')) {
-        let Some((key, value)) = setting.split_once('=') else {
-            return Err(AlgorithmError::Form { text: text.into(), setting: setting.into() });
+/// A number that is set.
+pub(crate) enum Setting<'a> {
+    Bytes(&'a mut u64),
+    Count(&'a mut u32),
+    Addresses(&'a mut u16),
+}
+
+impl Setting<'_> {
+    pub(crate) fn get(&self) -> u64 {
+        match self {
+            Setting::Bytes(value) => **value,
+            Setting::Count(value) => (**value).into(),
+            Setting::Addresses(value) => (**value).into(),
+        }
+    }
+
+    /// Sets it to the number that `text` is, which is `least` or more.
+    pub(crate) fn set(self, text: &str, least: u64) -> Result<(), SettingError> {
+        let set = text.parse().ok().filter(|number| *number >= least).and_then(|number: u64| {
+            match self {
+                Setting::Bytes(value) => *value = number,
+                Setting::Count(value) => *value = number.try_into().ok()?,
+                Setting::Addresses(value) => *value = number.try_into().ok()?,
+            }
+            Some(())
+        });
+        set.ok_or_else(|| SettingError::expected(format_args!("a number from {least}")))
+    }
+}
+
+/// The least that the setting called `key` can be.
+pub(crate) fn least(key: &str) -> u64 {
+    match key {
+        "chains" => 0,
+        "radix" => 2,
+        _ => 1,
+    }
+}
+
+impl Algorithm {
+    /// How it is called, without settings.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Binomial => "binomial",
+            Algorithm::Bruck { .. } => "bruck",
+            Algorithm::Chain { .. } | Algorithm::Pieces { .. } => "chain",
+            Algorithm::Dissemination { .. } => "dissemination",
+            Algorithm::DoubleTree { .. } => "double-tree",
+            Algorithm::Halving => "halving",
+            Algorithm::KNomial { .. } => "k-nomial",
+            Algorithm::Linear => "linear",
+            Algorithm::Multicast { .. } => "multicast",
+            Algorithm::NeighbourExchange => "neighbour-exchange",
+            Algorithm::Pairwise { .. } => "pairwise",
+            Algorithm::Pull => "pull",
+            Algorithm::Rabenseifner => "rabenseifner",
+            Algorithm::RecursiveDoubling => "recursive-doubling",
+            Algorithm::RecursiveHalving => "recursive-halving",
+            Algorithm::ReduceMulticast { .. } => "reduce-multicast",
+            Algorithm::ReduceScatterMulticast { .. } => "reduce-scatter-multicast",
+            Algorithm::Ring { .. } => "ring",
+            Algorithm::ScatterAllgather => "scatter-allgather",
+            Algorithm::ScatterDestination { .. } => "scatter-destination",
+            Algorithm::StandardExchange { .. } => "standard-exchange",
+        }
+    }
+
+    /// The setting called `key`, where it has one.
+    pub(crate) fn setting(&mut self, key: &str) -> Option<Setting<'_>> {
+        use Algorithm::{
+            Bruck, Chain, Dissemination, DoubleTree, KNomial, Multicast, Pairwise, Pieces, ReduceMulticast,
+            ReduceScatterMulticast, Ring, ScatterDestination, StandardExchange,
         };
-        algorithm.set(key, value).map_err(|source| AlgorithmError::Setting {
-            text: text.into(),
-            key: key.into(),
-            value: value.into(),
-            source,
-        })?;
-    }
-    Ok(algorithm)
-}
-
-/// Sets `field` to the number that `value` is, which is `least` or more.
-pub(crate) fn number<T>(field: &mut T, value: &str, least: T) -> Result<(), SettingError>
-where
-    T: FromStr + PartialOrd + fmt::Display,
-{
-    match value.parse() {
-        Ok(number) if number >= least => *field = number,
-        _ => return Err(SettingError::Value { expected: format!("a number from {least}") }),
-    }
-    Ok(())
-}
-
-/// The segments in which pipelined algorithms cut a message unless told otherwise.
-pub const DEFAULT_SEGMENT: u64 = 64 << 10;
-
-/// How the blocks of an Alltoall(v) travel. `s` is what a rank sends to all others together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AlltoallAlgorithm {
-    /// `pull`: all messages at once, in scatter-destination order (GP-8); whoever executes them may let the receiving
-    /// side ask for them (SP-5). 1 round, `s` bytes per rank.
-    Pull,
-    /// `pairwise`: in round `i` a rank exchanges with one other only, `rank ^ i` where `P` is a power of two, else it
-    /// sends to `rank + i` and receives from `rank - i`. `P - 1` rounds, `s` bytes per rank. (GP-8.)
-    Pairwise,
-    /// `scatter-destination`: as `pull`, but of a rank's sends at most `batch` are on their way at a time (GP-8).
-    /// `ceil((P - 1) / batch)` times a message's time, `s` bytes per rank.
-    ScatterDestination {
-        /// Sends at a time, at least 1.
-        batch: u32,
-    },
-    /// `bruck`: blocks travel in steps of powers of two, together with others that need the same step. Blocks of one
-    /// size only. `ceil(log2 P)` rounds; each rank sends `ceil(log2 P) * P / 2 * n` bytes at most and copies twice as
-    /// many through scratch. (J. Bruck and others, "Efficient algorithms for all-to-all communications in multiport
-    /// message-passing systems", 1997.)
-    Bruck,
-}
-
-impl Algorithm for AlltoallAlgorithm {
-    const COLLECTIVE: &'static str = "alltoall";
-    const ALL: &'static [Self] = &[
-        AlltoallAlgorithm::Pull,
-        AlltoallAlgorithm::Pairwise,
-        AlltoallAlgorithm::ScatterDestination { batch: 16 },
-        AlltoallAlgorithm::Bruck,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            AlltoallAlgorithm::Pull => "pull",
-            AlltoallAlgorithm::Pairwise => "pairwise",
-            AlltoallAlgorithm::ScatterDestination { .. } => "scatter-destination",
-            AlltoallAlgorithm::Bruck => "bruck",
-        }
-    }
-
-    fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
         match (self, key) {
-            (AlltoallAlgorithm::ScatterDestination { batch }, "batch") => number(batch, value, 1),
-            _ => Err(SettingError::Unknown),
-        }
-    }
-
-    fn write_settings(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AlltoallAlgorithm::ScatterDestination { batch } => write!(f, ":batch={batch}"),
-            AlltoallAlgorithm::Pull | AlltoallAlgorithm::Pairwise | AlltoallAlgorithm::Bruck => Ok(()),
-        }
-    }
-}
-
-/// How the bytes of a Broadcast travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BroadcastAlgorithm {
-    /// `binomial`: a binomial tree, `ceil(log2 P)` rounds; the root sends that many times `n` bytes, every other rank
-    /// receives `n` once. Counted from the root, rank `v` receives from `v` without its lowest set bit. (CD-2.)
-    Binomial,
-    /// `k-nomial`: as `binomial`, with digits to the base `radix` in place of bits. `ceil(log_radix P)` rounds; the
-    /// root sends `(radix - 1) * n` bytes in each. (The point-to-point algorithm that MC-R compares with.)
-    KNomial {
-        /// Base of the digits, at least 2.
-        radix: u32,
-    },
-    /// `chain`: each rank passes on to the next, segment by segment. `P - 2` rounds more than there are segments; each
-    /// rank but the last sends `n` bytes. (GP-8: the ring Broadcast of HPL.)
-    Chain {
-        /// Bytes of a segment, at least 1; one that cuts the message in more than [`crate::broadcast::MAX_SEGMENTS`]
-        /// is refused.
-        segment: u64,
-    },
-    /// `double-tree`: half of the bytes down each of two binary trees, segment by segment; who has children in one tree
-    /// has none in the other (TH-6). About `2 * log2 P` rounds more than a half has segments; each rank sends `n` bytes
-    /// at most.
-    DoubleTree {
-        /// Bytes of a segment, at least 1; one that cuts the message in more than [`crate::broadcast::MAX_SEGMENTS`]
-        /// is refused.
-        segment: u64,
-    },
-    /// `scatter-allgather`: `P` blocks go down a binomial tree, then round a ring past those who have them. `P - 1`
-    /// rounds behind the `ceil(log2 P)` of the tree; each rank sends less than `2 * n` bytes. (R. van de Geijn and
-    /// others, "Collective communication: theory, practice, and experience", 2007.)
-    ScatterAllgather,
-    /// `multicast`: the root multicasts once; it sends `n` bytes, every other rank receives `n` (MC-1).
-    Multicast {
-        /// Multicast addresses the bytes are spread over (MC-10), at least 1; see [`crate::subgroup_chunks`].
-        subgroups: u16,
-    },
-}
-
-impl Algorithm for BroadcastAlgorithm {
-    const COLLECTIVE: &'static str = "broadcast";
-    const ALL: &'static [Self] = &[
-        BroadcastAlgorithm::Binomial,
-        BroadcastAlgorithm::KNomial { radix: 4 },
-        BroadcastAlgorithm::Chain { segment: DEFAULT_SEGMENT },
-        BroadcastAlgorithm::DoubleTree { segment: DEFAULT_SEGMENT },
-        BroadcastAlgorithm::ScatterAllgather,
-        BroadcastAlgorithm::Multicast { subgroups: 1 },
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            BroadcastAlgorithm::Binomial => "binomial",
-            BroadcastAlgorithm::KNomial { .. } => "k-nomial",
-            BroadcastAlgorithm::Chain { .. } => "chain",
-            BroadcastAlgorithm::DoubleTree { .. } => "double-tree",
-            BroadcastAlgorithm::ScatterAllgather => "scatter-allgather",
-            BroadcastAlgorithm::Multicast { .. } => "multicast",
-        }
-    }
-
-    fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
-        match (self, key) {
-            (BroadcastAlgorithm::KNomial { radix }, "radix") => number(radix, value, 2),
-            (BroadcastAlgorithm::Chain { segment } | BroadcastAlgorithm::DoubleTree { segment }, "segment") => {
-                number(segment, value, 1)
+            (Bruck { ports } | Dissemination { ports } | StandardExchange { ports }, "ports") => {
+                Some(Setting::Count(ports))
             }
-            (BroadcastAlgorithm::Multicast { subgroups }, "subgroups") => number(subgroups, value, 1),
-            _ => Err(SettingError::Unknown),
+            (
+                Chain { segment }
+                | DoubleTree { segment }
+                | Pairwise { segment }
+                | Ring { segment }
+                | ReduceScatterMulticast { segment, .. },
+                "segment",
+            ) => Some(Setting::Bytes(segment)),
+            (KNomial { radix }, "radix") => Some(Setting::Count(radix)),
+            (Multicast { chains, .. }, "chains") => Some(Setting::Count(chains)),
+            (
+                Multicast { subgroups, .. } | ReduceMulticast { subgroups } | ReduceScatterMulticast { subgroups, .. },
+                "subgroups",
+            ) => Some(Setting::Addresses(subgroups)),
+            (Pieces { pieces }, "pieces") => Some(Setting::Count(pieces)),
+            (ScatterDestination { batch }, "batch") => Some(Setting::Count(batch)),
+            _ => None,
         }
     }
 
-    fn write_settings(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Whether it multicasts.
+    #[must_use]
+    pub const fn multicasts(self) -> bool {
+        matches!(
+            self,
+            Algorithm::Multicast { .. } | Algorithm::ReduceMulticast { .. } | Algorithm::ReduceScatterMulticast { .. }
+        )
+    }
+
+    /// What a group of `ranks` ranks uses where this is chosen: the same, but for groups that it does not fit.
+    #[must_use]
+    pub fn carried_out(self, ranks: u32) -> Algorithm {
         match self {
-            BroadcastAlgorithm::Binomial | BroadcastAlgorithm::ScatterAllgather => Ok(()),
-            BroadcastAlgorithm::KNomial { radix } => write!(f, ":radix={radix}"),
-            BroadcastAlgorithm::Chain { segment } | BroadcastAlgorithm::DoubleTree { segment } => {
-                write!(f, ":segment={segment}")
+            Algorithm::NeighbourExchange if !ranks.is_multiple_of(2) => Algorithm::Ring { segment: WHOLE },
+            Algorithm::StandardExchange { ports } if !is_power(ranks, u64::from(ports) + 1) => {
+                Algorithm::Bruck { ports }
             }
-            BroadcastAlgorithm::Multicast { subgroups } => write!(f, ":subgroups={subgroups}"),
+            Algorithm::Multicast { chains: 0, subgroups } => Algorithm::Multicast { chains: ranks, subgroups },
+            other => other,
         }
     }
 }
 
-/// How the blocks of a Gather(v) travel to the root, or those of a Scatter(v) from it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RootedAlgorithm {
-    /// `linear`: straight between the root and every other rank, all at once. 1 round; the root moves `(P - 1) * n`
-    /// bytes, every other rank `n`. The only one for Gatherv and Scatterv, whose counts the root and the owner of the
-    /// block alone know.
-    Linear,
-    /// `binomial`: along the tree of [`BroadcastAlgorithm::Binomial`], whose inner ranks hold the blocks of their
-    /// subtrees in scratch. Blocks of one size only. `ceil(log2 P)` rounds; the root moves `(P - 1) * n` bytes, every
-    /// other rank `n` times the ranks of its subtree towards the root or from it.
-    Binomial,
-}
-
-impl Algorithm for RootedAlgorithm {
-    const COLLECTIVE: &'static str = "gather or scatter";
-    const ALL: &'static [Self] = &[RootedAlgorithm::Linear, RootedAlgorithm::Binomial];
-
-    fn name(self) -> &'static str {
-        match self {
-            RootedAlgorithm::Linear => "linear",
-            RootedAlgorithm::Binomial => "binomial",
-        }
+/// Whether `number` is `base` to some power, at least the 0th.
+fn is_power(number: u32, base: u64) -> bool {
+    let mut power = 1u64;
+    while base > 1 && power < u64::from(number) {
+        power *= base;
     }
+    power == u64::from(number)
 }
-
-/// How the ranks of a Barrier learn that all have come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BarrierAlgorithm {
-    /// `dissemination`: in round `j` a rank tells `rank + i * (ports + 1)^j`, `i` from 1 to `ports`, that all it knows
-    /// of have come. `ceil(log_(ports + 1) P)` rounds of `ports` messages without bytes. (D. Hensgen and others, "Two
-    /// algorithms for barrier synchronization", 1988.)
-    Dissemination {
-        /// Messages that a rank sends at the same time, at least 1.
-        ports: u32,
-    },
-}
-
-impl Algorithm for BarrierAlgorithm {
-    const COLLECTIVE: &'static str = "barrier";
-    const ALL: &'static [Self] = &[BarrierAlgorithm::Dissemination { ports: 1 }];
-
-    fn name(self) -> &'static str {
-        match self {
-            BarrierAlgorithm::Dissemination { .. } => "dissemination",
-        }
-    }
-
-    fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
-        match (self, key) {
-            (BarrierAlgorithm::Dissemination { ports }, "ports") => number(ports, value, 1),
-            _ => Err(SettingError::Unknown),
-        }
-    }
-
-    fn write_settings(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BarrierAlgorithm::Dissemination { ports } => write!(f, ":ports={ports}"),
-        }
-    }
-}
-
-/// Shows algorithms as people write them, and reads them.
-macro_rules! read_as_written {
-    ($($algorithm:ty),*) => {
-        $(impl std::fmt::Display for $algorithm {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.name())?;
-                self.write_settings(f)
-            }
-        }
-
-        impl std::str::FromStr for $algorithm {
-            type Err = $crate::AlgorithmError;
-
-            fn from_str(text: &str) -> Result<Self, $crate::AlgorithmError> {
-                $crate::algorithm::parse(text)
-            }
-        })*
-    };
-}
-
-pub(crate) use read_as_written;
-
-read_as_written!(AllgatherAlgorithm, AlltoallAlgorithm, BroadcastAlgorithm, RootedAlgorithm, BarrierAlgorithm);
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
-    /// What is shown of all algorithms, and of `more`, is read back.
-    pub(crate) fn round_trip<A: Algorithm + PartialEq>(more: &[A]) {
-        for algorithm in A::ALL.iter().chain(more) {
-            assert_eq!(algorithm.to_string().parse(), Ok(*algorithm));
-            assert!(algorithm.to_string().starts_with(algorithm.name()));
-        }
-        for algorithm in A::ALL {
-            assert_eq!(algorithm.name().parse(), Ok(*algorithm), "a name alone has the defaults");
-        }
-    }
-
+    /// CD-2: Standard Exchange for powers of `ports + 1`, Bruck for the others.
     #[test]
-    fn what_is_shown_is_read_back() {
-        let hierarchical = |between| AllgatherAlgorithm::Hierarchical { leaders: 3, between };
-        round_trip(&[
-            AllgatherAlgorithm::Bruck { ports: 3 },
-            AllgatherAlgorithm::StandardExchange { ports: 7 },
-            AllgatherAlgorithm::Multicast { chains: 4, subgroups: 2 },
-            hierarchical(LeaderExchange::NeighbourExchange),
-            hierarchical(LeaderExchange::StandardExchange { ports: 2 }),
-            hierarchical(LeaderExchange::Bruck { ports: 4 }),
-        ]);
-        round_trip(&[AlltoallAlgorithm::ScatterDestination { batch: 5 }]);
-        round_trip(&[
-            BroadcastAlgorithm::KNomial { radix: 8 },
-            BroadcastAlgorithm::Chain { segment: u64::MAX },
-            BroadcastAlgorithm::DoubleTree { segment: 1 },
-            BroadcastAlgorithm::Multicast { subgroups: 4 },
-        ]);
-        round_trip::<RootedAlgorithm>(&[]);
-        round_trip(&[BarrierAlgorithm::Dissemination { ports: 3 }]);
-    }
-
-    #[test]
-    fn what_is_wrong_is_said() {
-        let wrong = |text: &str| text.parse::<AllgatherAlgorithm>().unwrap_err().to_string();
-        assert_eq!(
-            wrong("rings"),
-            "no allgather algorithm is called `rings`: choose one of ring, neighbour-exchange, standard-exchange, \
-             bruck, hierarchical, multicast"
-        );
-        assert_eq!(wrong("bruck:3"), "`3` in `bruck:3`: write settings as name=value, with commas between them");
-        assert_eq!(wrong("bruck:ports=0"), "`ports=0` in `bruck:ports=0`: expected a number from 1");
-        assert_eq!(wrong("ring:ports=1"), "`ports=1` in `ring:ports=1`: there is no such setting of this algorithm");
-        assert!(
-            wrong("hierarchical:ports=2").ends_with("expected between=standard-exchange or between=bruck before it")
-        );
-        assert!(wrong("hierarchical:between=pull").ends_with("ring, neighbour-exchange, standard-exchange or bruck"));
-        assert!(wrong("ring:").starts_with("`` in `ring:`"));
+    fn groups_that_do_not_fit_use_another() {
+        for (ranks, ports, fits) in
+            [(1, 1, true), (8, 1, true), (6, 1, false), (9, 2, true), (8, 2, false), (16, 3, true)]
+        {
+            let exchange = Algorithm::StandardExchange { ports };
+            let other = Algorithm::Bruck { ports };
+            assert_eq!(exchange.carried_out(ranks), if fits { exchange } else { other });
+        }
+        assert_eq!(Algorithm::NeighbourExchange.carried_out(7), Algorithm::Ring { segment: WHOLE });
+        assert_eq!(Algorithm::NeighbourExchange.carried_out(8), Algorithm::NeighbourExchange);
+        let multicast = |chains| Algorithm::Multicast { chains, subgroups: 2 };
+        assert_eq!(multicast(0).carried_out(5), multicast(5));
+        assert_eq!(multicast(3).carried_out(5), multicast(3));
     }
 }

@@ -11,246 +11,45 @@
 mod exchange;
 mod hierarchical;
 
-use std::sync::Arc;
+pub use outboard_call::Extents;
 
-use thiserror::Error;
-
-use crate::algorithm::AllgatherAlgorithm;
+use crate::algorithm::Algorithm;
 use crate::builder::ProgramBuilder;
 use crate::partition::{chain_of, chain_ranks};
-use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
+use crate::program::{OpId, Program, Rank, Span};
 use crate::topology::Topology;
-use crate::verify::{Contract, Piece};
 
-/// Why there is no such allgather.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum AllgatherError {
-    /// A group of 0, or of more than [`MAX_RANKS`].
-    #[error("an allgather of {ranks} ranks: a group has 1 to {MAX_RANKS} ranks")]
-    Ranks {
-        /// The ranks asked for.
-        ranks: u32,
-    },
-    /// The rank is not in the group.
-    #[error("an allgather program for {rank} of {ranks}: ranks count from 0")]
-    Rank {
-        /// The rank asked for.
-        rank: Rank,
-        /// The ranks of the group.
-        ranks: u32,
-    },
-    /// The topology is that of another group.
-    #[error("a topology of {topology} ranks for the blocks of {ranks}: describe the ranks of the group")]
-    Topology {
-        /// Ranks of the topology.
-        topology: u32,
-        /// The ranks of the group.
-        ranks: u32,
-    },
-    /// More chains than ranks.
-    #[error("{chains} chains for {ranks} ranks: choose up to {ranks} (`chains` of multicast)")]
-    Chains {
-        /// The chains asked for.
-        chains: u32,
-        /// The ranks of the group.
-        ranks: u32,
-    },
-    /// No multicast address to send to.
-    #[error("0 subgroups: choose at least 1 (`subgroups` of multicast)")]
-    Subgroups,
-    /// No message at a time.
-    #[error("0 ports: choose at least 1 (`ports` of standard-exchange and bruck)")]
-    Ports,
-    /// Nobody to exchange blocks with other hosts.
-    #[error("0 leaders: choose at least 1 (`leaders` of hierarchical)")]
-    Leaders,
-    /// The output cannot be addressed.
-    #[error("the blocks of {ranks} ranks do not fit a 64-bit address: lower the byte counts")]
-    Bytes {
-        /// The ranks of the group.
-        ranks: u32,
-    },
-}
-
-/// How large the blocks of all ranks are, and where each lies in `Output`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Extents(Sizes);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Sizes {
-    Even {
-        ranks: u32,
-        bytes: u64,
-    },
-    /// Where each block begins, and the end of the last.
-    Uneven(Arc<[u64]>),
-}
-
-impl Extents {
-    /// Blocks of `bytes` each; `None` where they exceed 64 bits together.
-    #[must_use]
-    pub fn even(ranks: u32, bytes: u64) -> Option<Extents> {
-        bytes.checked_mul(ranks.into())?;
-        Some(Extents(Sizes::Even { ranks, bytes }))
-    }
-
-    /// Blocks of these bytes, by rank; `None` where they exceed 64 bits together or are of more than [`MAX_RANKS`].
-    #[must_use]
-    pub fn uneven(bytes: impl IntoIterator<Item = u64>) -> Option<Extents> {
-        let mut starts = vec![0u64];
-        for bytes in bytes {
-            starts.push(starts.last()?.checked_add(bytes)?);
-        }
-        (starts.len() <= MAX_RANKS as usize + 1).then(|| Extents(Sizes::Uneven(starts.into())))
-    }
-
-    /// How many blocks there are.
-    #[must_use]
-    pub fn ranks(&self) -> u32 {
-        match &self.0 {
-            Sizes::Even { ranks, .. } => *ranks,
-            Sizes::Uneven(starts) => starts.len() as u32 - 1,
-        }
-    }
-
-    /// Where the block of `rank` lies in `Output`.
-    ///
-    /// # Panics
-    /// When there is no such rank.
-    #[must_use]
-    pub fn block(&self, rank: Rank) -> Span {
-        match &self.0 {
-            Sizes::Even { ranks, bytes } => {
-                assert!(rank.0 < *ranks, "{rank} of {ranks}");
-                Span::output(u64::from(rank.0) * bytes, *bytes)
-            }
-            Sizes::Uneven(starts) => {
-                let (start, end) = (starts[rank.0 as usize], starts[rank.0 as usize + 1]);
-                Span::output(start, end - start)
-            }
-        }
-    }
-
-    /// The rank in whose block byte `offset` of `Output` lies.
-    #[must_use]
-    pub fn rank_at(&self, offset: u64) -> Rank {
-        match &self.0 {
-            Sizes::Even { bytes, .. } => Rank((offset / (*bytes).max(1)) as u32),
-            Sizes::Uneven(starts) => Rank(starts.partition_point(|start| *start <= offset) as u32 - 1),
-        }
-    }
-
-    /// Bytes of all blocks together.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        match &self.0 {
-            Sizes::Even { ranks, bytes } => u64::from(*ranks) * bytes,
-            Sizes::Uneven(starts) => *starts.last().expect("there is always an end"),
-        }
-    }
-
-    /// Bytes of each block, by rank.
-    pub fn sizes(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.ranks()).map(|rank| self.block(Rank(rank)).len)
-    }
-}
-
-/// What `rank` does in an allgather of blocks of one size among the ranks of `topology`; otherwise as [`allgatherv`].
-///
-/// # Errors
-/// When an argument is out of range; see [`AllgatherError`].
-pub fn allgather(
-    algorithm: AllgatherAlgorithm,
-    topology: &Topology,
-    rank: Rank,
-    bytes_per_rank: u64,
-    in_place: bool,
-) -> Result<Program, AllgatherError> {
-    let ranks = topology.ranks();
-    let extents = Extents::even(ranks, bytes_per_rank).ok_or(AllgatherError::Bytes { ranks })?;
-    allgatherv(algorithm, topology, rank, &extents, in_place)
-}
-
-/// What `rank` does in an allgather of these blocks. Only [`AllgatherAlgorithm::Hierarchical`] asks for hosts, others
-/// for the number of ranks alone.
+/// What `rank` does in an allgather of these blocks, by the algorithm among all ranks or so many leaders of each host.
 ///
 /// Empty blocks do not move: where all are empty the program is. A group of one copies its block, or in place does
 /// nothing.
-///
-/// # Errors
-/// When an argument is out of range; see [`AllgatherError`].
-pub fn allgatherv(
-    algorithm: AllgatherAlgorithm,
+pub(crate) fn program(
+    (leaders, algorithm): (Option<u32>, Algorithm),
     topology: &Topology,
     rank: Rank,
     extents: &Extents,
     in_place: bool,
-) -> Result<Program, AllgatherError> {
+) -> Program {
     let ranks = extents.ranks();
-    check(algorithm, topology, ranks, rank)?;
-    let algorithm = algorithm.carried_out(ranks);
     let mut builder = ProgramBuilder::new(rank, ranks);
     let blocks = Blocks { extents, ranks, rank: rank.0, in_place };
     builder.buffers(blocks.input_bytes(), extents.total(), 0);
-    if let AllgatherAlgorithm::Multicast { chains, subgroups } = algorithm {
+    let carried_out = if leaders.is_none() { algorithm.carried_out(ranks) } else { algorithm };
+    if let Algorithm::Multicast { chains, subgroups } = carried_out {
         builder.multicast_layout(chains, subgroups);
     }
     if extents.total() > 0 {
-        match algorithm {
-            AllgatherAlgorithm::Ring => ring(&mut builder, blocks),
-            AllgatherAlgorithm::NeighbourExchange => exchange::neighbour(&mut builder, blocks),
-            AllgatherAlgorithm::StandardExchange { ports } => exchange::standard(&mut builder, blocks, ports),
-            AllgatherAlgorithm::Bruck { ports } => exchange::bruck(&mut builder, blocks, ports),
-            AllgatherAlgorithm::Hierarchical { leaders, between } => {
-                hierarchical::hierarchical(&mut builder, blocks, topology, leaders, between.into())?;
-            }
-            AllgatherAlgorithm::Multicast { chains, .. } => multicast(&mut builder, blocks, chains),
+        match (leaders, carried_out) {
+            (Some(leaders), between) => hierarchical::hierarchical(&mut builder, blocks, topology, leaders, between),
+            (None, Algorithm::Ring { .. }) => ring(&mut builder, blocks),
+            (None, Algorithm::NeighbourExchange) => exchange::neighbour(&mut builder, blocks),
+            (None, Algorithm::StandardExchange { ports }) => exchange::standard(&mut builder, blocks, ports),
+            (None, Algorithm::Bruck { ports }) => exchange::bruck(&mut builder, blocks, ports),
+            (None, Algorithm::Multicast { chains, .. }) => multicast(&mut builder, blocks, chains),
+            (None, other) => unreachable!("{other:?} is no algorithm of an allgather"),
         }
     }
-    Ok(builder.build())
-}
-
-/// What an allgather of these blocks promises to `rank`, for [`crate::verify()`].
-///
-/// # Panics
-/// When there is no such rank.
-pub fn contract(extents: &Extents, rank: Rank, in_place: bool) -> Contract {
-    let blocks = Blocks { extents, ranks: extents.ranks(), rank: rank.0, in_place };
-    let block = |q| Piece { span: blocks.of(q), source: Rank(q), from: 0 };
-    Contract {
-        input_bytes: blocks.input_bytes(),
-        output_bytes: extents.total(),
-        before: vec![Piece { span: blocks.contribution(), source: rank, from: 0 }],
-        after: (0..blocks.ranks).map(block).collect(),
-    }
-}
-
-fn check(algorithm: AllgatherAlgorithm, topology: &Topology, ranks: u32, rank: Rank) -> Result<(), AllgatherError> {
-    if ranks == 0 || ranks > MAX_RANKS {
-        return Err(AllgatherError::Ranks { ranks });
-    }
-    if rank.0 >= ranks {
-        return Err(AllgatherError::Rank { rank, ranks });
-    }
-    if topology.ranks() != ranks {
-        return Err(AllgatherError::Topology { topology: topology.ranks(), ranks });
-    }
-    match algorithm {
-        AllgatherAlgorithm::Multicast { chains, .. } if chains > ranks => Err(AllgatherError::Chains { chains, ranks }),
-        AllgatherAlgorithm::Multicast { subgroups: 0, .. } => Err(AllgatherError::Subgroups),
-        AllgatherAlgorithm::Hierarchical { leaders: 0, .. } => Err(AllgatherError::Leaders),
-        AllgatherAlgorithm::Hierarchical { between, .. } => {
-            check(between.into(), &Topology::flat(topology.hosts()), topology.hosts(), Rank(0))
-        }
-        AllgatherAlgorithm::StandardExchange { ports: 0 } | AllgatherAlgorithm::Bruck { ports: 0 } => {
-            Err(AllgatherError::Ports)
-        }
-        AllgatherAlgorithm::Ring
-        | AllgatherAlgorithm::NeighbourExchange
-        | AllgatherAlgorithm::StandardExchange { .. }
-        | AllgatherAlgorithm::Bruck { .. }
-        | AllgatherAlgorithm::Multicast { .. } => Ok(()),
-    }
+    builder.build()
 }
 
 /// Where the blocks lie on one rank.
@@ -338,59 +137,28 @@ fn multicast(builder: &mut ProgramBuilder, blocks: Blocks<'_>, chains: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::LeaderExchange;
-    use crate::program::Op;
+    use crate::algorithm::WHOLE;
+    use crate::program::{MAX_RANKS, Op};
 
-    const MULTICAST: AllgatherAlgorithm = AllgatherAlgorithm::Multicast { chains: 1, subgroups: 1 };
-    const RING: AllgatherAlgorithm = AllgatherAlgorithm::Ring;
+    const MULTICAST: Algorithm = Algorithm::Multicast { chains: 1, subgroups: 1 };
+    const RING: Algorithm = Algorithm::Ring { segment: WHOLE };
 
-    #[test]
-    fn nonsense_is_refused_by_name() {
-        let refused = |algorithm, ranks, rank, bytes| {
-            allgather(algorithm, &Topology::flat(ranks), Rank(rank), bytes, false).unwrap_err()
-        };
-        let multicast = |chains, subgroups| AllgatherAlgorithm::Multicast { chains, subgroups };
-        assert_eq!(refused(RING, 0, 0, 1), AllgatherError::Ranks { ranks: 0 });
-        assert_eq!(refused(RING, 65_536, 0, 1), AllgatherError::Ranks { ranks: 65_536 });
-        assert_eq!(refused(RING, 3, 3, 1), AllgatherError::Rank { rank: Rank(3), ranks: 3 });
-        assert_eq!(refused(multicast(4, 1), 3, 0, 1), AllgatherError::Chains { chains: 4, ranks: 3 });
-        assert_eq!(refused(multicast(1, 0), 3, 0, 1), AllgatherError::Subgroups);
-        assert_eq!(refused(AllgatherAlgorithm::Bruck { ports: 0 }, 3, 0, 1), AllgatherError::Ports);
-        let hierarchical = |leaders, between| AllgatherAlgorithm::Hierarchical { leaders, between };
-        assert_eq!(refused(hierarchical(0, LeaderExchange::Ring), 3, 0, 1), AllgatherError::Leaders);
-        assert_eq!(refused(hierarchical(1, LeaderExchange::Bruck { ports: 0 }), 3, 0, 1), AllgatherError::Ports);
-        let stranger = allgatherv(RING, &Topology::flat(4), Rank(0), &Extents::even(3, 1).unwrap(), false);
-        assert_eq!(stranger, Err(AllgatherError::Topology { topology: 4, ranks: 3 }));
-        assert_eq!(refused(RING, 3, 0, u64::MAX / 3 + 1), AllgatherError::Bytes { ranks: 3 });
-        assert_eq!(Extents::uneven([u64::MAX, 1]), None);
-        assert!(allgather(RING, &Topology::flat(3), Rank(2), u64::MAX / 3, false).is_ok());
-        assert_eq!(
-            AllgatherError::Rank { rank: Rank(3), ranks: 3 }.to_string(),
-            "an allgather program for rank 3 of 3: ranks count from 0"
-        );
+    fn even(algorithm: Algorithm, ranks: u32, rank: u32, bytes: u64, in_place: bool) -> Program {
+        let extents = Extents::even(ranks, bytes).unwrap();
+        program((None, algorithm), &Topology::flat(ranks), Rank(rank), &extents, in_place)
     }
 
     #[test]
     fn nothing_to_move_is_an_empty_program() {
-        for algorithm in [RING, AllgatherAlgorithm::Multicast { chains: 5, subgroups: 3 }] {
-            let program = allgather(algorithm, &Topology::flat(9), Rank(4), 0, false).unwrap();
-            assert!(program.steps.is_empty());
+        for algorithm in [RING, Algorithm::Multicast { chains: 5, subgroups: 3 }] {
+            assert!(even(algorithm, 9, 4, 0, false).steps.is_empty());
         }
-    }
-
-    #[test]
-    fn every_byte_belongs_to_one_block() {
-        let extents = Extents::uneven([0, 3, 0, 0, 2, 0]).unwrap();
-        assert_eq!((0..extents.total()).map(|at| extents.rank_at(at).0).collect::<Vec<_>>(), [1, 1, 1, 4, 4]);
-        assert_eq!(extents.sizes().collect::<Vec<_>>(), [0, 3, 0, 0, 2, 0]);
-        let even = Extents::even(3, 2).unwrap();
-        assert_eq!((0..6).map(|at| even.rank_at(at).0).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2]);
     }
 
     #[test]
     fn group_of_one_only_copies() {
         for algorithm in [RING, MULTICAST] {
-            let ops = |in_place| allgather(algorithm, &Topology::flat(1), Rank(0), 8, in_place).unwrap().steps;
+            let ops = |in_place| even(algorithm, 1, 0, 8, in_place).steps;
             let copy = Op::Copy { from: Span::input(0, 8), to: Span::output(0, 8) };
             assert_eq!(ops(false).iter().map(|step| step.op).collect::<Vec<_>>(), [copy]);
             assert!(ops(true).is_empty());
@@ -400,10 +168,9 @@ mod tests {
     /// The largest group with blocks far beyond memory: steps and dependencies grow with the ranks alone.
     #[test]
     fn program_size_is_linear_in_the_ranks() {
-        for algorithm in [RING, AllgatherAlgorithm::Multicast { chains: 100, subgroups: 4 }] {
+        for algorithm in [RING, Algorithm::Multicast { chains: 100, subgroups: 4 }] {
             for rank in [0, 1, MAX_RANKS - 1] {
-                let program =
-                    allgather(algorithm, &Topology::flat(MAX_RANKS), Rank(rank), u64::MAX / 65_535, false).unwrap();
+                let program = even(algorithm, MAX_RANKS, rank, u64::MAX / 65_535, false);
                 assert!(program.steps.len() <= 2 * MAX_RANKS as usize + 1);
                 assert!(program.steps.iter().all(|step| step.after.len() <= 1));
             }
@@ -414,7 +181,7 @@ mod tests {
     #[test]
     fn sent_bytes_are_as_documented() {
         let sent = |algorithm| {
-            let program = allgather(algorithm, &Topology::flat(10), Rank(6), 1000, false).unwrap();
+            let program = even(algorithm, 10, 6, 1000, false);
             let sends = program.steps.iter().map(|step| match step.op {
                 Op::Send { span, .. } | Op::Multicast { span } => span.len,
                 Op::Recv { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } | Op::Reduce { .. } => 0,
@@ -422,6 +189,6 @@ mod tests {
             sends.sum::<u64>()
         };
         assert_eq!(sent(RING), 9000);
-        assert_eq!(sent(AllgatherAlgorithm::Multicast { chains: 3, subgroups: 1 }), 1000);
+        assert_eq!(sent(Algorithm::Multicast { chains: 3, subgroups: 1 }), 1000);
     }
 }

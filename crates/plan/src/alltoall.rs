@@ -11,198 +11,34 @@
 
 mod bruck;
 
-use std::num::NonZeroU32;
+use std::collections::VecDeque;
 
-use thiserror::Error;
+pub use outboard_call::{Blocks, BlocksError};
 
-use crate::algorithm::AlltoallAlgorithm;
+use crate::algorithm::Algorithm;
+use crate::arguments::PlanError;
 use crate::builder::ProgramBuilder;
-use crate::passes;
-use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
-use crate::verify::{Contract, Piece};
-
-/// What one rank exchanges with each rank of the group, itself included.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blocks {
-    /// By destination: bytes of `Input`.
-    pub send: Vec<Span>,
-    /// By source: bytes of `Output`. No two share a byte.
-    pub receive: Vec<Span>,
-}
-
-/// Why there is no such exchange.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum AlltoallError {
-    /// A group of 0, or of more than [`MAX_RANKS`], or without the rank.
-    #[error("an alltoall of {rank} among {ranks} ranks: a group has 1 to {MAX_RANKS} ranks, which count from 0")]
-    Ranks {
-        /// The rank asked for.
-        rank: Rank,
-        /// The ranks asked for.
-        ranks: u32,
-    },
-    /// One block for each rank is needed both ways.
-    #[error("{send} blocks to send and {receive} to receive among {ranks} ranks: give one of each for every rank")]
-    Count {
-        /// Blocks to send.
-        send: usize,
-        /// Blocks to receive.
-        receive: usize,
-        /// Ranks of the group.
-        ranks: u32,
-    },
-    /// What a rank sends itself is not what it receives from itself.
-    #[error("{rank} sends itself {send} bytes and receives {receive} from itself: make both equal")]
-    Own {
-        /// The rank.
-        rank: Rank,
-        /// Bytes it sends itself.
-        send: u64,
-        /// Bytes it expects.
-        receive: u64,
-    },
-    /// A block reaches beyond 64 bits.
-    #[error("a block of {len} bytes at {offset} exceeds the address space")]
-    Range {
-        /// Where it begins.
-        offset: u64,
-        /// Its bytes.
-        len: u64,
-    },
-    /// Sends at a time that are none.
-    #[error("batches of 0 sends: choose at least 1 (`batch` of scatter-destination)")]
-    Batch,
-    /// Bruck's algorithm moves blocks together, which needs one size.
-    #[error("blocks of {first} and of {other} bytes: choose another algorithm than bruck, or one size for all")]
-    Uneven {
-        /// Bytes of the first block.
-        first: u64,
-        /// Bytes of another.
-        other: u64,
-    },
-    /// Blocks on their way need more scratch than can be addressed.
-    #[error("bruck with blocks of {bytes} bytes among {ranks} ranks: choose another algorithm for large blocks")]
-    Scratch {
-        /// Bytes of a block.
-        bytes: u64,
-        /// Ranks of the group.
-        ranks: u32,
-    },
-}
-
-impl Blocks {
-    /// Blocks of `bytes` each for each of `ranks`, in the order of ranks; `None` where they exceed 64 bits.
-    #[must_use]
-    pub fn even(ranks: u32, bytes: u64) -> Option<Blocks> {
-        bytes.checked_mul(ranks.into())?;
-        let spans = |span: fn(u64, u64) -> Span| (0..u64::from(ranks)).map(|at| span(at * bytes, bytes)).collect();
-        Some(Blocks { send: spans(Span::input), receive: spans(Span::output) })
-    }
-
-    /// What `rank` has of a gather at `root` of blocks of `bytes` each, which lie there in the order of ranks; the
-    /// root's own moves only with `own`. `None` where they exceed 64 bits.
-    #[must_use]
-    pub fn gather((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
-        let (many, one) = rooted((ranks, root), rank, bytes, own)?;
-        Some(Blocks { send: spans(one, Span::input), receive: spans(many, Span::output) })
-    }
-
-    /// What `rank` has of a scatter from `root`, otherwise as [`Blocks::gather`].
-    #[must_use]
-    pub fn scatter((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<Blocks> {
-        let (many, one) = rooted((ranks, root), rank, bytes, own)?;
-        Some(Blocks { send: spans(many, Span::input), receive: spans(one, Span::output) })
-    }
-
-    /// Whether these can be what `rank` has of a gather at `root`: nobody but the root receives, and all send to it
-    /// alone.
-    #[must_use]
-    pub fn are_gathered(&self, root: Rank, rank: Rank) -> bool {
-        only_with(&self.send, root) && (rank == root || self.receive.iter().all(|span| span.is_empty()))
-    }
-
-    /// Whether these can be what `rank` has of a scatter from `root`.
-    #[must_use]
-    pub fn are_scattered(&self, root: Rank, rank: Rank) -> bool {
-        only_with(&self.receive, root) && (rank == root || self.send.iter().all(|span| span.is_empty()))
-    }
-
-    /// Bytes of `Input` and of `Output` up to the end of the last block.
-    #[must_use]
-    pub fn bytes(&self) -> (u64, u64) {
-        let end = |spans: &[Span]| spans.iter().filter(|s| !s.is_empty()).filter_map(Span::end).max().unwrap_or(0);
-        (end(&self.send), end(&self.receive))
-    }
-
-    /// Whether `rank` of `ranks` can exchange these.
-    ///
-    /// # Errors
-    /// What is wrong first; see [`AlltoallError`].
-    pub fn check(&self, ranks: u32, rank: Rank) -> Result<(), AlltoallError> {
-        let Blocks { send, receive } = self;
-        if ranks == 0 || ranks > MAX_RANKS || rank.0 >= ranks {
-            return Err(AlltoallError::Ranks { rank, ranks });
-        }
-        if send.len() != ranks as usize || receive.len() != ranks as usize {
-            return Err(AlltoallError::Count { send: send.len(), receive: receive.len(), ranks });
-        }
-        if let Some(&Span { offset, len, .. }) = send.iter().chain(receive).find(|span| span.end().is_none()) {
-            return Err(AlltoallError::Range { offset, len });
-        }
-        let (send, receive) = (send[rank.0 as usize].len, receive[rank.0 as usize].len);
-        if send != receive {
-            return Err(AlltoallError::Own { rank, send, receive });
-        }
-        Ok(())
-    }
-}
-
-/// Offset and bytes of each block.
-type Places = Vec<(u64, u64)>;
-
-/// The blocks of all ranks, which only the root has, and the one that every rank has with the root.
-fn rooted((ranks, root): (u32, Rank), rank: Rank, bytes: u64, own: bool) -> Option<(Places, Places)> {
-    bytes.checked_mul(ranks.into())?;
-    let moves = |other: u32| own || rank != root || other != root.0;
-    let place = |at: u64, has: bool| if has { (at, bytes) } else { (0, 0) };
-    let many = (0..ranks).map(|other| place(u64::from(other) * bytes, rank == root && moves(other))).collect();
-    let one = (0..ranks).map(|other| place(0, other == root.0 && moves(other))).collect();
-    Some((many, one))
-}
-
-fn spans(places: Places, span: fn(u64, u64) -> Span) -> Vec<Span> {
-    places.into_iter().map(|(offset, len)| span(offset, len)).collect()
-}
-
-/// Whether only the block of `root` has bytes.
-fn only_with(spans: &[Span], root: Rank) -> bool {
-    spans.iter().zip(0..).all(|(span, other)| span.is_empty() || Rank(other) == root)
-}
+use crate::program::{Op, OpId, Program, Rank};
 
 /// What `rank` does in an exchange of `blocks` among `ranks` ranks; there is no message where a block is empty.
 ///
 /// # Errors
-/// When the blocks cannot be, or not for this algorithm; see [`AlltoallError`].
-pub fn alltoall(
-    algorithm: AlltoallAlgorithm,
-    ranks: u32,
-    rank: Rank,
-    blocks: &Blocks,
-) -> Result<Program, AlltoallError> {
+/// When the blocks cannot be, or not for this algorithm; see [`PlanError`].
+///
+/// # Panics
+/// When the algorithm is none of an alltoall.
+pub fn alltoall(algorithm: Algorithm, ranks: u32, rank: Rank, blocks: &Blocks) -> Result<Program, PlanError> {
     blocks.check(ranks, rank)?;
     let mut builder = ProgramBuilder::new(rank, ranks);
     let (input, output) = blocks.bytes();
     builder.buffers(input, output, 0);
-    let program = match algorithm {
-        AlltoallAlgorithm::Pull => pull(builder, rank, blocks),
-        AlltoallAlgorithm::Pairwise => pairwise(builder, rank, blocks),
-        AlltoallAlgorithm::ScatterDestination { batch } => {
-            let batch = NonZeroU32::new(batch).ok_or(AlltoallError::Batch)?;
-            passes::ports(pull(builder, rank, blocks), batch)
-        }
-        AlltoallAlgorithm::Bruck => bruck::bruck(builder, rank, blocks)?,
-    };
-    Ok(program)
+    Ok(match algorithm {
+        Algorithm::Pull => pull(builder, rank, blocks),
+        Algorithm::Pairwise { .. } => pairwise(builder, rank, blocks),
+        Algorithm::ScatterDestination { batch } => in_batches(pull(builder, rank, blocks), batch),
+        Algorithm::Bruck { .. } => bruck::bruck(builder, rank, blocks)?,
+        other => unreachable!("{other:?} is no algorithm of an alltoall"),
+    })
 }
 
 fn copy_own(builder: &mut ProgramBuilder, rank: Rank, blocks: &Blocks) {
@@ -230,6 +66,29 @@ fn pull(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program {
     builder.build()
 }
 
+/// The same with at most `batch` messages of data on their way at a time: a send follows the one that is `batch` before it in
+/// the program (GP-8).
+///
+/// Sends then leave in the order of the program. So there must be an order of all messages of the group that every program
+/// keeps, which scatter-destination order is.
+fn in_batches(mut program: Program, batch: u32) -> Program {
+    let batch = batch.max(1) as usize;
+    let mut on_their_way: VecDeque<OpId> = VecDeque::new();
+    for (id, step) in (0..).map(OpId).zip(&mut program.steps) {
+        if !matches!(step.op, Op::Send { .. }) {
+            continue;
+        }
+        if on_their_way.len() == batch {
+            let earlier = on_their_way.pop_front().expect("a batch is not empty");
+            if !step.after.contains(&earlier) {
+                step.after.push(earlier);
+            }
+        }
+        on_their_way.push_back(id);
+    }
+    program
+}
+
 fn pairwise(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program {
     let ranks = blocks.send.len() as u32;
     let partners = |round: u32| match ranks.is_power_of_two() {
@@ -254,21 +113,4 @@ fn pairwise(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Program
         before.extend(received);
     }
     builder.build()
-}
-
-/// What an exchange promises to `rank`, for [`crate::verify()`]; `all` are the blocks of every rank.
-///
-/// # Panics
-/// When a rank has no blocks in `all`.
-pub fn contract(rank: Rank, all: &[Blocks]) -> Contract {
-    let mine = &all[rank.0 as usize];
-    let (input_bytes, output_bytes) = mine.bytes();
-    let sources = mine.receive.iter().zip(all).zip(0..);
-    let after = sources.map(|((&span, theirs), source)| Piece {
-        span,
-        source: Rank(source),
-        from: theirs.send[rank.0 as usize].offset,
-    });
-    let own = Piece { span: Span::input(0, input_bytes), source: rank, from: 0 };
-    Contract { input_bytes, output_bytes, before: vec![own], after: after.filter(|p| !p.span.is_empty()).collect() }
 }

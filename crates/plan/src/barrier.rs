@@ -5,49 +5,18 @@
 //!
 //! Invariant: a send follows everything that its rank has heard in earlier rounds.
 
-use thiserror::Error;
-
-use crate::algorithm::BarrierAlgorithm;
+use crate::algorithm::Algorithm;
 use crate::builder::ProgramBuilder;
-use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
-use crate::verify::Contract;
-
-/// Why there is no such barrier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum BarrierError {
-    /// A group of 0, or of more than [`MAX_RANKS`], or without the rank.
-    #[error("a barrier of {rank} among {ranks} ranks: a group has 1 to {MAX_RANKS} ranks, which count from 0")]
-    Ranks {
-        /// The rank asked for.
-        rank: Rank,
-        /// The ranks asked for.
-        ranks: u32,
-    },
-    /// No message at a time.
-    #[error("0 ports: choose at least 1 (`ports` of dissemination)")]
-    Ports,
-}
+use crate::program::{OpId, Program, Rank, Span};
 
 /// What `rank` does in a barrier of `ranks` ranks.
-///
-/// # Errors
-/// When an argument is out of range; see [`BarrierError`].
-pub fn barrier(algorithm: BarrierAlgorithm, ranks: u32, rank: Rank) -> Result<Program, BarrierError> {
-    if ranks == 0 || ranks > MAX_RANKS || rank.0 >= ranks {
-        return Err(BarrierError::Ranks { rank, ranks });
-    }
+pub(crate) fn program(algorithm: Algorithm, ranks: u32, rank: Rank) -> Program {
     let mut builder = ProgramBuilder::new(rank, ranks);
     match algorithm {
-        BarrierAlgorithm::Dissemination { ports: 0 } => return Err(BarrierError::Ports),
-        BarrierAlgorithm::Dissemination { ports } => dissemination(&mut builder, ranks, rank, ports),
+        Algorithm::Dissemination { ports } => dissemination(&mut builder, ranks, rank, ports),
+        other => unreachable!("{other:?} is no algorithm of a barrier"),
     }
-    Ok(builder.build())
-}
-
-/// What a barrier promises to each rank in bytes, for [`crate::verify()`]: none, to none.
-#[must_use]
-pub fn contract() -> Contract {
-    Contract { input_bytes: 0, output_bytes: 0, before: Vec::new(), after: Vec::new() }
+    builder.build()
 }
 
 fn dissemination(builder: &mut ProgramBuilder, ranks: u32, rank: Rank, ports: u32) {

@@ -5,6 +5,29 @@
 
 use std::ops::Range;
 
+use crate::program::Rank;
+
+/// A rank of a group with a root.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) ranks: u32,
+    pub(crate) root: Rank,
+    /// Counted from the root.
+    pub(crate) rank: u32,
+}
+
+impl Place {
+    pub(crate) fn new((ranks, root): (u32, Rank), rank: Rank) -> Self {
+        Place { ranks, root, rank: (rank.0 + ranks - root.0) % ranks }
+    }
+
+    /// The rank that stands at `rank`, counted from the root.
+    pub(crate) fn at(self, rank: u32) -> Rank {
+        // Both are below 2^16.
+        Rank((rank + self.root.0) % self.ranks)
+    }
+}
+
 /// Above `rank`; nobody is above the root.
 pub(crate) fn parent(rank: u32) -> Option<u32> {
     (rank > 0).then(|| rank & (rank - 1))

@@ -10,157 +10,51 @@
 mod pipelined;
 mod scatter;
 
-use thiserror::Error;
-
-use crate::algorithm::BroadcastAlgorithm;
+use crate::algorithm::Algorithm;
+use crate::arguments::PlanError;
 use crate::builder::ProgramBuilder;
-use crate::passes;
-use crate::program::{MAX_RANKS, OpId, Program, Rank, Span};
-use crate::topology::Topology;
-use crate::verify::{Contract, Piece};
+use crate::program::{OpId, Program, Rank, Span};
 
-/// The most segments that a message is cut in.
-pub const MAX_SEGMENTS: u64 = passes::MAX_PIECES;
-
-/// Why there is no such broadcast.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum BroadcastError {
-    /// A group of 0, or of more than [`MAX_RANKS`].
-    #[error("a broadcast among {ranks} ranks: a group has 1 to {MAX_RANKS} ranks")]
-    Ranks {
-        /// The ranks asked for.
-        ranks: u32,
-    },
-    /// The rank or the root is not in the group.
-    #[error("a broadcast program for {rank} of {ranks} from {root}: ranks count from 0")]
-    Rank {
-        /// The rank asked for.
-        rank: Rank,
-        /// The root asked for.
-        root: Rank,
-        /// The ranks of the group.
-        ranks: u32,
-    },
-    /// No multicast address to send to.
-    #[error("0 subgroups: choose at least 1 (`subgroups` of multicast)")]
-    Subgroups,
-    /// Digits to no base.
-    #[error("radix {radix}: choose at least 2 (`radix` of k-nomial)")]
-    Radix {
-        /// The radix asked for.
-        radix: u32,
-    },
-    /// Segments without bytes, or too many.
-    #[error("{bytes} bytes in segments of {segment}: choose segments (`segment`) of which {MAX_SEGMENTS} are enough")]
-    Segments {
-        /// Bytes to broadcast.
-        bytes: u64,
-        /// Bytes of a segment.
-        segment: u64,
-    },
-}
+/// The most segments that a message is cut in: steps of a program are memory of an engine.
+pub const MAX_SEGMENTS: u64 = 1 << 20;
 
 /// What `rank` does in a broadcast of `bytes` bytes from `root` among `ranks` ranks.
 ///
 /// With 0 bytes nothing moves and the program is empty.
 ///
 /// # Errors
-/// When an argument is out of range; see [`BroadcastError`].
-pub fn broadcast(
-    algorithm: BroadcastAlgorithm,
-    ranks: u32,
-    root: Rank,
+/// When there are more than [`MAX_SEGMENTS`].
+pub(crate) fn program(
+    algorithm: Algorithm,
+    (ranks, root): (u32, Rank),
     rank: Rank,
     bytes: u64,
-) -> Result<Program, BroadcastError> {
-    if ranks == 0 || ranks > MAX_RANKS {
-        return Err(BroadcastError::Ranks { ranks });
-    }
-    if rank.0 >= ranks || root.0 >= ranks {
-        return Err(BroadcastError::Rank { rank, root, ranks });
-    }
-    check(algorithm, bytes)?;
+) -> Result<Program, PlanError> {
     let mut builder = ProgramBuilder::new(rank, ranks);
-    if rank == root {
-        builder.buffers(bytes, 0, 0);
-    } else {
-        builder.buffers(0, bytes, 0);
-    }
-    if let BroadcastAlgorithm::Multicast { subgroups } = algorithm {
-        builder.multicast_layout(1, subgroups);
+    let (input, output) = if rank == root { (bytes, 0) } else { (0, bytes) };
+    builder.buffers(input, output, 0);
+    match algorithm {
+        Algorithm::Multicast { chains, subgroups } => {
+            builder.multicast_layout(chains, subgroups);
+        }
+        Algorithm::Chain { segment } | Algorithm::DoubleTree { segment } if bytes.div_ceil(segment) > MAX_SEGMENTS => {
+            return Err(PlanError::Segments { bytes, segment });
+        }
+        _ => {}
     }
     if bytes > 0 && ranks > 1 {
-        let from_root = (rank.0 + ranks - root.0) % ranks;
-        let place = Place { ranks, root: root.0, rank: from_root, bytes };
+        let place = Place { ranks, root: root.0, rank: (rank.0 + ranks - root.0) % ranks, bytes };
         match algorithm {
-            BroadcastAlgorithm::Binomial => k_nomial(&mut builder, place, 2),
-            BroadcastAlgorithm::KNomial { radix } => k_nomial(&mut builder, place, radix),
-            BroadcastAlgorithm::Chain { segment } => pipelined::chain(&mut builder, place, segment),
-            BroadcastAlgorithm::DoubleTree { segment } => pipelined::double_tree(&mut builder, place, segment),
-            BroadcastAlgorithm::ScatterAllgather => scatter::scatter_allgather(&mut builder, place),
-            BroadcastAlgorithm::Multicast { .. } => multicast(&mut builder, place),
+            Algorithm::Binomial => k_nomial(&mut builder, place, 2),
+            Algorithm::KNomial { radix } => k_nomial(&mut builder, place, radix),
+            Algorithm::Chain { segment } => pipelined::chain(&mut builder, place, segment),
+            Algorithm::DoubleTree { segment } => pipelined::double_tree(&mut builder, place, segment),
+            Algorithm::ScatterAllgather => scatter::scatter_allgather(&mut builder, place),
+            Algorithm::Multicast { .. } => multicast(&mut builder, place),
+            other => unreachable!("{other:?} is no algorithm of a broadcast"),
         }
     }
     Ok(builder.build())
-}
-
-/// What `rank` does in a broadcast that crosses the network once per host: `algorithm` among one leader of each host of
-/// `topology`, on the root's host the root, on others the lowest rank; leaders pass on to the ranks of their host what
-/// has arrived (SP-6, SP-7).
-///
-/// 1 round more than `algorithm` has among the hosts; a leader sends `bytes` to each other rank of its host on top. A
-/// multicast reaches all ranks without leaders and stays what it is.
-///
-/// # Errors
-/// When an argument is out of range; see [`BroadcastError`].
-pub fn broadcast_by_hosts(
-    algorithm: BroadcastAlgorithm,
-    topology: &Topology,
-    root: Rank,
-    rank: Rank,
-    bytes: u64,
-) -> Result<Program, BroadcastError> {
-    let ranks = topology.ranks();
-    if rank.0 >= ranks || root.0 >= ranks || matches!(algorithm, BroadcastAlgorithm::Multicast { .. }) {
-        return broadcast(algorithm, ranks, root, rank, bytes);
-    }
-    let root_host = topology.host_of(root);
-    let leader = |host| if host == root_host { root } else { topology.ranks_of(host)[0] };
-    let leaders: Vec<Rank> = (0..topology.hosts()).map(leader).collect();
-    let host = Rank(topology.host_of(rank));
-    let between = broadcast(algorithm, topology.hosts(), Rank(root_host), host, bytes)?;
-    let program = passes::hierarchy(&between, topology, &leaders, rank);
-    Ok(program.expect("the leaders are those of the hosts, and the plan is of messages"))
-}
-
-/// What a broadcast promises to `rank`, for [`crate::verify()`].
-pub fn contract(root: Rank, rank: Rank, bytes: u64) -> Contract {
-    let piece = |span| Piece { span, source: root, from: 0 };
-    if rank == root {
-        let before = vec![piece(Span::input(0, bytes))];
-        Contract { input_bytes: bytes, output_bytes: 0, before, after: Vec::new() }
-    } else {
-        let after = vec![piece(Span::output(0, bytes))];
-        Contract { input_bytes: 0, output_bytes: bytes, before: Vec::new(), after }
-    }
-}
-
-fn check(algorithm: BroadcastAlgorithm, bytes: u64) -> Result<(), BroadcastError> {
-    match algorithm {
-        BroadcastAlgorithm::Multicast { subgroups: 0 } => Err(BroadcastError::Subgroups),
-        BroadcastAlgorithm::KNomial { radix: radix @ 0..=1 } => Err(BroadcastError::Radix { radix }),
-        BroadcastAlgorithm::Chain { segment } | BroadcastAlgorithm::DoubleTree { segment }
-            if segment == 0 || bytes.div_ceil(segment) > MAX_SEGMENTS =>
-        {
-            Err(BroadcastError::Segments { bytes, segment })
-        }
-        BroadcastAlgorithm::Binomial
-        | BroadcastAlgorithm::KNomial { .. }
-        | BroadcastAlgorithm::Chain { .. }
-        | BroadcastAlgorithm::DoubleTree { .. }
-        | BroadcastAlgorithm::ScatterAllgather
-        | BroadcastAlgorithm::Multicast { .. } => Ok(()),
-    }
 }
 
 /// Where a rank stands in a broadcast of more than one rank and 0 bytes.
@@ -225,45 +119,17 @@ fn multicast(builder: &mut ProgramBuilder, place: Place) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nonsense_is_refused_by_name() {
-        let refused =
-            |algorithm, ranks, root, rank| broadcast(algorithm, ranks, Rank(root), Rank(rank), 9).unwrap_err();
-        assert_eq!(refused(BroadcastAlgorithm::Binomial, 0, 0, 0), BroadcastError::Ranks { ranks: 0 });
-        let stranger = BroadcastError::Rank { rank: Rank(1), root: Rank(3), ranks: 3 };
-        assert_eq!(refused(BroadcastAlgorithm::Binomial, 3, 3, 1), stranger);
-        assert_eq!(refused(BroadcastAlgorithm::Multicast { subgroups: 0 }, 3, 0, 1), BroadcastError::Subgroups);
-        assert_eq!(refused(BroadcastAlgorithm::KNomial { radix: 1 }, 3, 0, 1), BroadcastError::Radix { radix: 1 });
-        let segment = BroadcastError::Segments { bytes: 9, segment: 0 };
-        assert_eq!(refused(BroadcastAlgorithm::Chain { segment: 0 }, 3, 0, 1), segment);
-        assert_eq!(refused(BroadcastAlgorithm::DoubleTree { segment: 0 }, 3, 0, 1), segment);
-        let many = broadcast(BroadcastAlgorithm::Chain { segment: 1 }, 3, Rank(0), Rank(1), u64::MAX).unwrap_err();
-        assert_eq!(many, BroadcastError::Segments { bytes: u64::MAX, segment: 1 });
-        assert_eq!(stranger.to_string(), "a broadcast program for rank 1 of 3 from rank 3: ranks count from 0");
-    }
-
-    #[test]
-    fn nonsense_by_hosts_is_refused_by_name() {
-        let topology = Topology::of_hosts([0, 0, 1]).unwrap();
-        let refused = |algorithm, root, rank| broadcast_by_hosts(algorithm, &topology, Rank(root), Rank(rank), 9);
-        let stranger = |root, rank| BroadcastError::Rank { rank: Rank(rank), root: Rank(root), ranks: 3 };
-        assert_eq!(refused(BroadcastAlgorithm::Binomial, 3, 0), Err(stranger(3, 0)));
-        assert_eq!(refused(BroadcastAlgorithm::Binomial, 0, 3), Err(stranger(0, 3)));
-        assert_eq!(refused(BroadcastAlgorithm::KNomial { radix: 0 }, 0, 1), Err(BroadcastError::Radix { radix: 0 }));
-        let multicast = BroadcastAlgorithm::Multicast { subgroups: 2 };
-        assert_eq!(refused(multicast, 0, 1), broadcast(multicast, 3, Rank(0), Rank(1), 9));
-    }
+    use crate::program::MAX_RANKS;
 
     #[test]
     fn steps_are_as_few_as_documented() {
         for ranks in [1u32, 2, 3, 1000, MAX_RANKS] {
             for rank in [0, 1, ranks / 2, ranks - 1].map(|rank| Rank(rank.min(ranks - 1))) {
-                let steps = |algorithm| broadcast(algorithm, ranks, Rank(0), rank, 8).unwrap().steps.len();
+                let steps = |algorithm| program(algorithm, (ranks, Rank(0)), rank, 8).unwrap().steps.len();
                 let rounds = ranks.next_power_of_two().trailing_zeros() as usize;
-                assert!(steps(BroadcastAlgorithm::Binomial) <= rounds + 1);
-                assert!(steps(BroadcastAlgorithm::KNomial { radix: 4 }) <= rounds.div_ceil(2) * 3 + 1);
-                assert!(steps(BroadcastAlgorithm::KNomial { radix: u32::MAX }) <= ranks as usize);
+                assert!(steps(Algorithm::Binomial) <= rounds + 1);
+                assert!(steps(Algorithm::KNomial { radix: 4 }) <= rounds.div_ceil(2) * 3 + 1);
+                assert!(steps(Algorithm::KNomial { radix: u32::MAX }) <= ranks as usize);
             }
         }
     }

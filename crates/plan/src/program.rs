@@ -3,74 +3,7 @@
 //! Invariants: `after` of a [`Step`] names only earlier steps; spans lie inside their buffers (checked by the
 //! verifier, not here). Never does IO.
 
-use std::fmt;
-
-/// The most ranks a group may have, because the datagram header carries 16 bits of source.
-pub const MAX_RANKS: u32 = 65_535;
-
-/// A rank within its group, `0 .. ranks`, where `ranks` is at most [`MAX_RANKS`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Rank(pub u32);
-
-impl fmt::Display for Rank {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {}", self.0)
-    }
-}
-
-/// Which buffer of a rank a span lies in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Buffer {
-    /// What the rank contributes. Absent (length 0) when the call is in place.
-    Input,
-    /// What the rank receives.
-    Output,
-    /// Working memory of the engine, not of the program.
-    Scratch,
-}
-
-/// `len` bytes from `offset` of a buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Span {
-    /// The buffer.
-    pub buffer: Buffer,
-    /// Bytes from the start of the buffer.
-    pub offset: u64,
-    /// Bytes. May be 0: a message of no bytes is a signal.
-    pub len: u64,
-}
-
-impl Span {
-    /// `len` bytes from `offset` of `Input`.
-    pub const fn input(offset: u64, len: u64) -> Self {
-        Self { buffer: Buffer::Input, offset, len }
-    }
-
-    /// `len` bytes from `offset` of `Output`.
-    pub const fn output(offset: u64, len: u64) -> Self {
-        Self { buffer: Buffer::Output, offset, len }
-    }
-
-    /// `len` bytes from `offset` of `Scratch`.
-    pub const fn scratch(offset: u64, len: u64) -> Self {
-        Self { buffer: Buffer::Scratch, offset, len }
-    }
-
-    /// The span of a signal: no bytes, of a buffer that every rank has.
-    pub const fn signal() -> Self {
-        Self::scratch(0, 0)
-    }
-
-    /// Whether the span has no bytes.
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The offset behind the last byte, or `None` where that exceeds 64 bits.
-    pub const fn end(&self) -> Option<u64> {
-        self.offset.checked_add(self.len)
-    }
-}
+pub use outboard_call::{Buffer, MAX_RANKS, Rank, Span};
 
 /// The number of a step within its rank's program, dense from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,75 +1,19 @@
-//! What Gather(v) and Scatter(v) are made of: one shape, whose blocks travel to the root or from it.
+//! Gather and scatter: one shape, whose blocks travel to the root or from it.
 //!
-//! Counts are local to the root and the owner of a block, so plans for blocks of any size are made of what one rank
-//! knows; see [`Share`]. Ranks of the tree count from the root round the group, blocks at the root lie in order of
-//! ranks.
+//! Straight they are an alltoall in which all but the root have one block. Down a tree ranks count from the root round the
+//! group; blocks at the root lie in the order of ranks.
 //!
 //! Invariants: receives follow nothing, so an engine posts them all at once (MC-4); empty blocks do not move; at the
 //! root every block arrives straight in its place, or leaves straight from it.
 
 use std::ops::Range;
 
-use thiserror::Error;
-
-use crate::algorithm::RootedAlgorithm;
-use crate::binomial;
+use crate::algorithm::Algorithm;
+use crate::alltoall::{Blocks, alltoall};
+use crate::arguments::PlanError;
+use crate::binomial::{self, Place};
 use crate::builder::ProgramBuilder;
-use crate::program::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span};
-
-/// What a rank knows of the blocks of a Gatherv or Scatterv.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Share<'a> {
-    /// The root: where the block of each rank lies, its own included; in `Output` of a Gatherv, where no two share a
-    /// byte, in `Input` of a Scatterv.
-    Root(&'a [Span]),
-    /// Any other rank: the bytes of its block.
-    Block(u64),
-}
-
-/// Why there is no such Gather(v) or Scatter(v).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum RootedError {
-    /// A group of 0, or of more than [`MAX_RANKS`].
-    #[error("a gather or scatter among {ranks} ranks: a group has 1 to {MAX_RANKS} ranks")]
-    Ranks {
-        /// The ranks asked for.
-        ranks: u32,
-    },
-    /// The rank or the root is not in the group.
-    #[error("a gather or scatter program for {rank} of {ranks}, root {root}: ranks count from 0")]
-    Rank {
-        /// The rank asked for.
-        rank: Rank,
-        /// The root asked for.
-        root: Rank,
-        /// The ranks of the group.
-        ranks: u32,
-    },
-    /// Who knows the blocks of all is not the root, or the root does not know them.
-    #[error(
-        "{rank} of a gather or scatter at {root}: give the root one block for each of {ranks} ranks, others their own"
-    )]
-    Share {
-        /// The rank asked for.
-        rank: Rank,
-        /// The root asked for.
-        root: Rank,
-        /// The ranks of the group.
-        ranks: u32,
-    },
-    /// A block in the wrong buffer, or beyond 64 bits.
-    #[error("block {span} at the root: blocks of a gather lie in output, those of a scatter in input, within 64 bits")]
-    Block {
-        /// The block.
-        span: Span,
-    },
-    /// The blocks cannot be addressed together.
-    #[error("the blocks of {ranks} ranks do not fit a 64-bit address: lower the byte count")]
-    Bytes {
-        /// The ranks of the group.
-        ranks: u32,
-    },
-}
+use crate::program::{Buffer, Op, OpId, Program, Rank, Span};
 
 /// Which way the blocks travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,22 +81,28 @@ impl Direction {
     }
 }
 
-/// What `rank` does for blocks of `bytes` bytes each.
+/// What `rank` does in a gather or scatter of blocks of `bytes` bytes, which lie at `root` in the order of ranks.
+///
+/// # Errors
+/// When the blocks cannot be addressed.
 pub(crate) fn program(
     direction: Direction,
-    algorithm: RootedAlgorithm,
-    ranks: u32,
-    root: Rank,
+    algorithm: Algorithm,
+    (ranks, root): (u32, Rank),
     rank: Rank,
     bytes: u64,
-) -> Result<Program, RootedError> {
-    let place = Place::new(ranks, root, rank)?;
-    let blocks = || blocks(direction, ranks, bytes).ok_or(RootedError::Bytes { ranks });
-    let total = bytes.checked_mul(ranks.into()).ok_or(RootedError::Bytes { ranks })?;
+) -> Result<Program, PlanError> {
+    let total = bytes.checked_mul(ranks.into()).ok_or(PlanError::Bytes { ranks })?;
     match algorithm {
-        RootedAlgorithm::Linear if rank == root => linear(direction, ranks, root, rank, Share::Root(&blocks()?)),
-        RootedAlgorithm::Linear => linear(direction, ranks, root, rank, Share::Block(bytes)),
-        RootedAlgorithm::Binomial => {
+        Algorithm::Linear => {
+            let blocks = match direction {
+                Direction::Gather => Blocks::gather((ranks, root), rank, bytes, true),
+                Direction::Scatter => Blocks::scatter((ranks, root), rank, bytes, true),
+            };
+            alltoall(Algorithm::Pull, ranks, rank, &blocks.ok_or(PlanError::Bytes { ranks })?)
+        }
+        Algorithm::Binomial => {
+            let place = Place::new((ranks, root), rank);
             let mut builder = ProgramBuilder::new(rank, ranks);
             direction.set_buffers(&mut builder, bytes, if rank == root { total } else { 0 }, 0);
             if bytes > 0 && rank == root {
@@ -162,40 +112,8 @@ pub(crate) fn program(
             }
             Ok(builder.build())
         }
+        other => unreachable!("{other:?} is no algorithm of a gather or scatter"),
     }
-}
-
-/// What `rank` does for blocks of any size, by [`RootedAlgorithm::Linear`].
-pub(crate) fn linear(
-    direction: Direction,
-    ranks: u32,
-    root: Rank,
-    rank: Rank,
-    share: Share<'_>,
-) -> Result<Program, RootedError> {
-    let place = Place::new(ranks, root, rank)?;
-    let mut builder = ProgramBuilder::new(rank, ranks);
-    match share {
-        Share::Root(blocks) if rank == root && blocks.len() == ranks as usize => {
-            check(blocks, direction.buffers().1)?;
-            let own = blocks[rank.0 as usize];
-            direction.set_buffers(&mut builder, own.len, end_of(blocks), 0);
-            for peer in place.others().filter(|peer| !blocks[peer.0 as usize].is_empty()) {
-                builder.push(direction.below(peer, 0, blocks[peer.0 as usize]), &[]);
-            }
-            if !own.is_empty() {
-                builder.push(direction.copy(own), &[]);
-            }
-        }
-        Share::Block(bytes) if rank != root => {
-            direction.set_buffers(&mut builder, bytes, 0, 0);
-            if bytes > 0 {
-                builder.push(direction.above(root, 0, direction.own(bytes)), &[]);
-            }
-        }
-        Share::Root(_) | Share::Block(_) => return Err(RootedError::Share { rank, root, ranks }),
-    }
-    Ok(builder.build())
 }
 
 fn binomial_root(direction: Direction, builder: &mut ProgramBuilder, place: Place, bytes: u64) {
@@ -241,37 +159,7 @@ fn binomial_other(direction: Direction, builder: &mut ProgramBuilder, place: Pla
     }
 }
 
-/// A rank of a group with a root, both checked.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    ranks: u32,
-    root: Rank,
-    /// Counted from the root.
-    rank: u32,
-}
-
 impl Place {
-    fn new(ranks: u32, root: Rank, rank: Rank) -> Result<Place, RootedError> {
-        if ranks == 0 || ranks > MAX_RANKS {
-            return Err(RootedError::Ranks { ranks });
-        }
-        if rank.0 >= ranks || root.0 >= ranks {
-            return Err(RootedError::Rank { rank, root, ranks });
-        }
-        Ok(Place { ranks, root, rank: (rank.0 + ranks - root.0) % ranks })
-    }
-
-    /// The rank that stands at `rank`, counted from the root.
-    fn at(self, rank: u32) -> Rank {
-        // Both are below 2^16.
-        Rank((rank + self.root.0) % self.ranks)
-    }
-
-    /// The ranks of the group but this one, the next after it first.
-    fn others(self) -> impl Iterator<Item = Rank> {
-        (1..self.ranks).map(move |steps| self.at((self.rank + steps) % self.ranks))
-    }
-
     /// The blocks of the subtree of `top`: for each run of blocks that adjoin at the root its number, the first rank in
     /// it, and which of the subtree's blocks it is made of, counted from `top`.
     fn runs(self, top: u32) -> impl Iterator<Item = (u32, Rank, Range<u32>)> {
@@ -280,30 +168,5 @@ impl Place {
         let wrap = (self.ranks - self.root.0).clamp(start, end);
         let runs = [start..wrap, wrap..end].into_iter().filter(|run| !run.is_empty());
         (0..).zip(runs).map(move |(number, run)| (number, self.at(run.start), run.start - top..run.end - top))
-    }
-}
-
-/// Where blocks of `bytes` each lie at the root, in the order of ranks; `None` where they exceed 64 bits together.
-pub(crate) fn blocks(direction: Direction, ranks: u32, bytes: u64) -> Option<Vec<Span>> {
-    let (_, buffer) = direction.buffers();
-    bytes.checked_mul(ranks.into())?;
-    Some((0..u64::from(ranks)).map(|rank| Span { buffer, offset: rank * bytes, len: bytes }).collect())
-}
-
-/// What `rank` knows of them if the root has these `blocks`.
-pub(crate) fn share(root: Rank, rank: Rank, blocks: &[Span]) -> Share<'_> {
-    if rank == root { Share::Root(blocks) } else { Share::Block(blocks[rank.0 as usize].len) }
-}
-
-/// Bytes up to the end of the last block that is not empty.
-pub(crate) fn end_of(blocks: &[Span]) -> u64 {
-    blocks.iter().filter(|span| !span.is_empty()).filter_map(Span::end).max().unwrap_or(0)
-}
-
-/// Refuses blocks that do not lie in `buffer`.
-fn check(blocks: &[Span], buffer: Buffer) -> Result<(), RootedError> {
-    match blocks.iter().find(|span| span.buffer != buffer || span.end().is_none()) {
-        Some(span) => Err(RootedError::Block { span: *span }),
-        None => Ok(()),
     }
 }

@@ -45,7 +45,7 @@ pub struct Config {
     pub tuning: Option<Arc<Tuning>>,
     /// Bytes of staging for ranks that have not called (SP-6) and messages that came early.
     pub staging_quota: u64,
-    /// As many of them for the groups of one owner ([`ServiceProcess::assign_group`](crate::ServiceProcess::assign_group)).
+    /// As many of them for the groups of one owner ([`Endpoint::assign_group`](crate::Endpoint::assign_group)).
     pub owner_staging_quota: u64,
     /// Bytes of scratch, beside staging, for the calls of one owner that all its ranks here have made.
     pub owner_scratch_quota: u64,

@@ -5,9 +5,9 @@
 use outboard_plan::Rank;
 
 use crate::config::Difference;
+use crate::group::lateness::DeadlineMissed;
 use crate::ids::{GroupHandle, SpId};
 use crate::interface::Signature;
-use crate::overdue::DeadlineMissed;
 
 /// Why a collective ended without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

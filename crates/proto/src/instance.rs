@@ -5,16 +5,47 @@
 //! unknown ([`Unsized`]).
 //! Never does anything itself.
 
+mod collective;
+mod exchange;
+pub(crate) mod recording;
+mod run;
+mod sizes;
+pub(crate) mod tagged;
+
 use outboard_plan::{Extents, OpId, Rank};
 
-use crate::collective::{Collective, Context, Layout};
+pub(crate) use collective::{Batch, Collective, Layout};
+use exchange::Exchange;
+use sizes::Unsized;
+
+use crate::config::Config;
 use crate::error::CollectiveError;
-use crate::exchange::Exchange;
-use crate::group::Members;
+use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{Call, Class, InFlight, Moves, Signature, Sizes};
-use crate::sizes::Unsized;
-use crate::transfer::{Bulk, Transfer};
+use crate::multicast::pacing::Quantum;
+use crate::outbox::Outbox;
+use crate::transfer::{Bulk, Site, Transfer};
+
+/// What an instance works with while it handles something.
+pub(crate) struct Context<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) members: &'a mut Members,
+    pub(crate) out: &'a mut Outbox,
+    pub(crate) transfer: &'a mut Transfer,
+}
+
+impl Context<'_> {
+    /// How much of a link one collective may take at once.
+    pub(crate) fn quantum(&self) -> Quantum {
+        Quantum::new(self.config, self.out.contention)
+    }
+
+    /// The messages of the group, and what they work with.
+    pub(crate) fn transfer(&mut self) -> (&mut Transfer, Site<'_>) {
+        (self.transfer, Site { config: self.config, members: self.members, out: self.out })
+    }
+}
 
 /// One of a group's calls.
 #[derive(Debug)]
@@ -156,16 +187,16 @@ impl Instance {
         }
     }
 
-    /// Whom there may be repairs for.
-    pub(crate) fn bulk_target(&self, members: &Members) -> Option<SpId> {
+    /// Whether there may be repairs for the right neighbour.
+    pub(crate) fn has_repair(&self) -> bool {
         match self {
-            Instance::Collective(collective) => collective.bulk_target(members),
-            Instance::Exchange(_) | Instance::Unsized(_) => None,
+            Instance::Collective(collective) => collective.has_repair(),
+            Instance::Exchange(_) | Instance::Unsized(_) => false,
         }
     }
 
     /// The next repair for `to`, when there is any. Asked while its link has room.
-    pub(crate) fn next_bulk(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
+    pub(crate) fn next_repair(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
         match self {
             Instance::Collective(collective) => collective.next_repair(cx, to),
             Instance::Exchange(_) | Instance::Unsized(_) => None,

@@ -4,296 +4,20 @@
 //! an [`Order`] work on memory that the driver does at once and in order, a [`Transmit`] something to send, an
 //! [`Event`] something the driver acts on or reports.
 
-use std::fmt;
 use std::hash::Hasher;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_plan::alltoall::Blocks;
-use outboard_plan::{Rank, Reduction};
+use outboard_call::{Blocks, Rank, Reduction};
+pub use outboard_call::{CallKind, Class, Moves, Pairs, Signature, Sizes, TaggedCall, sizes_digest};
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
+use smallvec::SmallVec;
 
 use crate::error::{CollectiveError, GroupError};
+use crate::group::lateness::Overdue;
 use crate::ids::{CallId, Channel, GroupHandle, HostId, InstanceId, SpId, StagingId};
-use crate::overdue::Overdue;
-
-/// Which collective is called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CallKind {
-    /// Every rank contributes a block and receives all blocks.
-    Allgather,
-    /// One rank contributes, all others receive. The root has no receive buffer, the others no send buffer.
-    Broadcast {
-        /// Who contributes.
-        root: Rank,
-    },
-    /// Every rank contributes a block of its own size, which all know, and receives all blocks.
-    Allgatherv {
-        /// Fingerprint of the sizes, [`sizes_digest`].
-        sizes: u64,
-    },
-    /// Every rank has a block of the same size for every rank.
-    Alltoall,
-    /// Every rank has a block for every rank; how large, only the two know.
-    Alltoallv,
-    /// Every rank has a block of the same size for the root.
-    Gather {
-        /// Who receives.
-        root: Rank,
-    },
-    /// Every rank has a block for the root; how large, only the two know.
-    Gatherv {
-        /// Who receives.
-        root: Rank,
-    },
-    /// The root has a block of the same size for every rank.
-    Scatter {
-        /// Who contributes.
-        root: Rank,
-    },
-    /// The root has a block for every rank; how large, only the two know.
-    Scatterv {
-        /// Who contributes.
-        root: Rank,
-    },
-    /// Nothing moves; nobody ends before all have called.
-    Barrier,
-    /// The vectors of all ranks are combined, element by element; the root receives the result.
-    Reduce {
-        /// Who receives.
-        root: Rank,
-        /// How.
-        reduction: Reduction,
-    },
-    /// The same; every rank receives the result.
-    Allreduce {
-        /// How.
-        reduction: Reduction,
-    },
-    /// The same; every rank receives a block of the result, of a size of its own, which all know.
-    ReduceScatter {
-        /// How.
-        reduction: Reduction,
-        /// Fingerprint of the sizes, [`sizes_digest`].
-        sizes: u64,
-    },
-    /// The same; the blocks have one size.
-    ReduceScatterBlock {
-        /// How.
-        reduction: Reduction,
-    },
-    /// Every rank receives the combined vectors of itself and all before it.
-    Scan {
-        /// How.
-        reduction: Reduction,
-    },
-    /// Every rank but the first receives the combined vectors of all before it; the first receives nothing.
-    Exscan {
-        /// How.
-        reduction: Reduction,
-    },
-    /// Tagged messages between pairs of ranks, which are no concern of the others (GP-1, GP-2).
-    Tagged(TaggedCall),
-}
-
-/// What a kind of call is, apart from who receives what of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Class {
-    /// What goes where.
-    pub moves: Moves,
-    /// Who knows how large.
-    pub sizes: Sizes,
-}
-
-/// What goes where in a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moves {
-    /// What every rank, or the root, contributes goes to all others as it is.
-    ToAll,
-    /// Ranks have a block for each other.
-    Blocks(Pairs),
-    /// Vectors are combined.
-    Combined(Reduction),
-    /// Nothing does.
-    Nothing,
-    /// What the call says of messages.
-    Messages(TaggedCall),
-}
-
-/// Which ranks have a block for each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pairs {
-    /// All.
-    All,
-    /// All for one.
-    To(Rank),
-    /// One for all.
-    From(Rank),
-}
-
-/// How large the blocks of a call are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sizes {
-    /// There is one, or none, of the signature's bytes.
-    Whole,
-    /// One for each rank, each of the signature's bytes.
-    Even,
-    /// One for each rank, which brings along what all know; the fingerprint, [`sizes_digest`].
-    Agreed(u64),
-    /// What the two ranks of a block alone know.
-    Paired,
-}
-
-/// A call of tagged messages. Counts by itself: it is no instance of its group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TaggedCall {
-    /// What the rank has recorded on the group under this number (GP-2).
-    Recorded {
-        /// Which of its recordings, from 1.
-        recording: u32,
-    },
-    /// A single message (GP-1).
-    Send {
-        /// For whom.
-        to: Rank,
-        /// What a receive must name.
-        tag: u32,
-    },
-    /// The next message of this tag from a rank (GP-1).
-    Receive {
-        /// From whom.
-        from: Rank,
-        /// What its send has named.
-        tag: u32,
-    },
-}
-
-impl CallKind {
-    /// What it is to those who treat kinds alike: the one place where all of them are told apart by what they do.
-    #[must_use]
-    pub fn class(self) -> Class {
-        let (moves, sizes) = match self {
-            CallKind::Allgather => (Moves::ToAll, Sizes::Even),
-            CallKind::Allgatherv { sizes } => (Moves::ToAll, Sizes::Agreed(sizes)),
-            CallKind::Broadcast { .. } => (Moves::ToAll, Sizes::Whole),
-            CallKind::Alltoall => (Moves::Blocks(Pairs::All), Sizes::Even),
-            CallKind::Alltoallv => (Moves::Blocks(Pairs::All), Sizes::Paired),
-            CallKind::Gather { root } => (Moves::Blocks(Pairs::To(root)), Sizes::Even),
-            CallKind::Gatherv { root } => (Moves::Blocks(Pairs::To(root)), Sizes::Paired),
-            CallKind::Scatter { root } => (Moves::Blocks(Pairs::From(root)), Sizes::Even),
-            CallKind::Scatterv { root } => (Moves::Blocks(Pairs::From(root)), Sizes::Paired),
-            CallKind::Barrier => (Moves::Nothing, Sizes::Whole),
-            CallKind::Reduce { reduction, .. }
-            | CallKind::Allreduce { reduction }
-            | CallKind::Scan { reduction }
-            | CallKind::Exscan { reduction } => (Moves::Combined(reduction), Sizes::Whole),
-            CallKind::ReduceScatter { reduction, sizes } => (Moves::Combined(reduction), Sizes::Agreed(sizes)),
-            CallKind::ReduceScatterBlock { reduction } => (Moves::Combined(reduction), Sizes::Even),
-            CallKind::Tagged(call) => (Moves::Messages(call), Sizes::Whole),
-        };
-        Class { moves, sizes }
-    }
-
-    /// Whether pairs of ranks have a block for each other, which may be announced and pulled (SP-5).
-    #[must_use]
-    pub fn is_exchange(self) -> bool {
-        matches!(self.class().moves, Moves::Blocks(_))
-    }
-
-    /// How the vectors are combined, where they are.
-    #[must_use]
-    pub fn reduction(self) -> Option<Reduction> {
-        if let Moves::Combined(reduction) = self.class().moves { Some(reduction) } else { None }
-    }
-
-    /// The fingerprint of the sizes of its blocks, where a call brings sizes along that all ranks know.
-    #[must_use]
-    pub fn sizes(self) -> Option<u64> {
-        if let Sizes::Agreed(sizes) = self.class().sizes { Some(sizes) } else { None }
-    }
-
-    /// In the words of reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            CallKind::Allgather => "allgather",
-            CallKind::Allgatherv { .. } => "allgatherv",
-            CallKind::Broadcast { .. } => "broadcast",
-            CallKind::Alltoall => "alltoall",
-            CallKind::Alltoallv => "alltoallv",
-            CallKind::Gather { .. } => "gather",
-            CallKind::Gatherv { .. } => "gatherv",
-            CallKind::Scatter { .. } => "scatter",
-            CallKind::Scatterv { .. } => "scatterv",
-            CallKind::Barrier => "barrier",
-            CallKind::Reduce { .. } => "reduce",
-            CallKind::Allreduce { .. } => "allreduce",
-            CallKind::ReduceScatter { .. } => "reduce-scatter",
-            CallKind::ReduceScatterBlock { .. } => "reduce-scatter of even blocks",
-            CallKind::Scan { .. } => "scan",
-            CallKind::Exscan { .. } => "exscan",
-            CallKind::Tagged(TaggedCall::Recorded { .. }) => "recorded group",
-            CallKind::Tagged(TaggedCall::Send { .. }) => "send",
-            CallKind::Tagged(TaggedCall::Receive { .. }) => "receive",
-        }
-    }
-}
-
-/// The fingerprint of the sizes of blocks, by rank.
-#[must_use]
-pub fn sizes_digest(sizes: impl Iterator<Item = u64>) -> u64 {
-    let mut h = SipHasher13::new_with_keys(0x626c_6f63, 0x6b73_697a);
-    sizes.for_each(|bytes| h.write_u64(bytes));
-    h.finish()
-}
-
-/// What all ranks of a call must agree on; carried by the first control message of an instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Signature {
-    /// Which collective.
-    pub kind: CallKind,
-    /// Bytes that each rank contributes, or the root, or that each block of an alltoall, gather, scatter or even
-    /// reduce-scatter has; of an allgatherv or uneven reduce-scatter the bytes of all blocks together, of an alltoallv,
-    /// gatherv, scatterv and a barrier 0; of a single message its bytes, of a recording those of all its memory.
-    pub bytes: u64,
-}
-
-impl fmt::Display for Signature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = self.kind.name();
-        match self.kind {
-            CallKind::Allgather => write!(f, "{kind} of {} bytes per rank", self.bytes),
-            CallKind::Broadcast { root } => write!(f, "{kind} of {} bytes from {root}", self.bytes),
-            CallKind::Allgatherv { sizes } => {
-                write!(f, "{kind} of {} bytes in blocks of sizes {sizes:016x}", self.bytes)
-            }
-            CallKind::Alltoall => write!(f, "{kind} of {} bytes per pair", self.bytes),
-            CallKind::Gather { root } => write!(f, "{kind} of {} bytes per rank at {root}", self.bytes),
-            CallKind::Gatherv { root } => write!(f, "{kind} at {root}"),
-            CallKind::Scatter { root } => write!(f, "{kind} of {} bytes per rank from {root}", self.bytes),
-            CallKind::Scatterv { root } => write!(f, "{kind} from {root}"),
-            CallKind::Alltoallv | CallKind::Barrier => write!(f, "{kind}"),
-            CallKind::Reduce { root, reduction } => write!(f, "{kind} ({reduction}) of {} bytes to {root}", self.bytes),
-            CallKind::ReduceScatter { reduction, sizes } => {
-                write!(f, "{kind} ({reduction}) of {} bytes in blocks of sizes {sizes:016x}", self.bytes)
-            }
-            CallKind::ReduceScatterBlock { reduction } => {
-                write!(f, "{kind} ({reduction}) of {} bytes per rank", self.bytes)
-            }
-            CallKind::Allreduce { reduction } | CallKind::Scan { reduction } | CallKind::Exscan { reduction } => {
-                write!(f, "{kind} ({reduction}) of {} bytes", self.bytes)
-            }
-            CallKind::Tagged(TaggedCall::Recorded { recording }) => write!(f, "{kind} {recording}"),
-            CallKind::Tagged(TaggedCall::Send { to, tag }) => {
-                write!(f, "{kind} of {} bytes to {to} with tag {tag}", self.bytes)
-            }
-            CallKind::Tagged(TaggedCall::Receive { from, tag }) => {
-                write!(f, "{kind} of {} bytes from {from} with tag {tag}", self.bytes)
-            }
-        }
-    }
-}
 
 /// One rank's call, as the driver hands it in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -380,7 +104,7 @@ pub struct MemRef {
     pub len: u64,
 }
 
-/// Work on memory. The driver drains [`crate::ServiceProcess::poll_order`] after every `handle_*` and does each order
+/// Work on memory. The driver drains [`crate::Endpoint::poll_order`] after every `handle_*` and does each order
 /// before it takes the next and before it gives up what it passed in (the payload of a frame, the batch of datagrams).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
@@ -415,7 +139,7 @@ pub enum Order {
         from_left: bool,
     },
     /// Copy received payload to memory: `to.len` bytes from `offset` of payload `payload` (the index within the batch
-    /// given to [`crate::ServiceProcess::handle_datagrams`], 0 for [`crate::ServiceProcess::handle_frame`]).
+    /// given to [`crate::Endpoint::handle_datagrams`], 0 for [`crate::Endpoint::handle_frame`]).
     Deliver {
         /// Index within the batch.
         payload: u32,
@@ -441,7 +165,7 @@ pub enum Reach {
 /// `i * chunk_bytes ..` of `memory`; only the last may be short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MulticastBatch {
-    /// To be handed back in [`crate::ServiceProcess::handle_multicast_done`] when the memory has been read.
+    /// To be handed back in [`crate::Endpoint::handle_multicast_done`] when the memory has been read.
     pub token: u64,
     /// Where to.
     pub channel: Channel,
@@ -459,6 +183,49 @@ pub struct MulticastBatch {
     pub memory: MemRef,
 }
 
+/// A frame without payload: most are short, and need no allocation.
+pub type FrameBytes = SmallVec<[u8; 96]>;
+
+/// The pieces of memory that a frame carries. A copy of them costs nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Payload {
+    /// None.
+    #[default]
+    Empty,
+    /// One.
+    Piece(MemRef),
+    /// Piece after piece.
+    Pieces(Arc<[MemRef]>),
+}
+
+impl Deref for Payload {
+    type Target = [MemRef];
+
+    fn deref(&self) -> &[MemRef] {
+        match self {
+            Payload::Empty => &[],
+            Payload::Piece(piece) => std::slice::from_ref(piece),
+            Payload::Pieces(pieces) => pieces,
+        }
+    }
+}
+
+impl From<MemRef> for Payload {
+    fn from(piece: MemRef) -> Self {
+        Payload::Piece(piece)
+    }
+}
+
+impl From<&[MemRef]> for Payload {
+    fn from(pieces: &[MemRef]) -> Self {
+        match *pieces {
+            [] => Payload::Empty,
+            [piece] => Payload::Piece(piece),
+            [..] => Payload::Pieces(pieces.into()),
+        }
+    }
+}
+
 /// Something to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transmit {
@@ -468,9 +235,9 @@ pub enum Transmit {
         /// To whom.
         to: SpId,
         /// The frame without payload.
-        header: Vec<u8>,
+        header: FrameBytes,
         /// What follows it, piece after piece.
-        payload: Vec<MemRef>,
+        payload: Payload,
     },
     /// Datagrams to a multicast channel; the memory may be read later, until `handle_multicast_done`.
     Multicast(MulticastBatch),

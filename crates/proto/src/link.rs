@@ -14,18 +14,24 @@
 //! Invariants: at most [`WINDOW`] messages in flight, and as many bytes of payload as its user allows; `una <= cursor <=
 //! una + entries`. Never sees payload.
 
+mod round_trip;
+pub(crate) mod serial;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant};
-use crate::interface::{MemRef, Region};
-use crate::serial::expand32;
+use crate::interface::{FrameBytes, MemRef, Payload, Region};
+use crate::link::round_trip::{RoundTrip, micros};
+use crate::link::serial::expand32;
 use crate::wire::{FrameHeader, FrameKind, Message};
 
 /// Most messages in flight.
 pub const WINDOW: usize = 128;
 const ACK_EVERY: u32 = 16;
 const ACK_DELAY: Duration = Duration::from_millis(20);
+/// Buffers of acknowledged messages that are kept for the next ones.
+const MAX_SPARE: usize = 8;
 /// Many tries before silence counts as death, however lossy the fabric.
 const MAX_RTO: Duration = Duration::from_millis(500);
 
@@ -54,12 +60,41 @@ pub enum Tagged {
     },
 }
 
+/// Whose end makes a message void.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    /// A collective.
+    Instance(GroupHandle, InstanceId),
+    /// A call of a tagged message or of a recording.
+    Call(CallId),
+}
+
+/// A message that needs nothing of its sender any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acked {
+    /// Whose it was.
+    pub owner: Option<Owner>,
+    /// What is told of it.
+    pub tag: Option<Tag>,
+}
+
 #[derive(Debug)]
 struct Entry {
     body: Vec<u8>,
-    payload: Vec<MemRef>,
-    owner: Option<(GroupHandle, InstanceId)>,
+    payload: Payload,
+    owner: Option<Owner>,
     tag: Option<Tag>,
+}
+
+impl Entry {
+    fn acked(&self) -> Acked {
+        Acked { owner: self.owner, tag: self.tag }
+    }
+
+    fn names(&self, call: CallId) -> bool {
+        let names = |p: &MemRef| matches!(p.region, Region::Input(c) | Region::Output(c) if c == call);
+        self.payload.iter().any(names)
+    }
 }
 
 /// What a received frame turned out to be.
@@ -75,6 +110,8 @@ pub enum Received<'a> {
 #[derive(Debug)]
 pub struct Link {
     entries: VecDeque<Entry>,
+    /// Buffers for the bodies of messages to come.
+    spare: Vec<Vec<u8>>,
     una: u64,
     cursor: u64,
     highest_sent: u64,
@@ -92,10 +129,7 @@ pub struct Link {
     expected: u64,
     unacked_frames: u32,
     ack_due: Option<Instant>,
-    clock_heard: Option<(u32, Instant)>,
-    srtt: Option<Duration>,
-    rttvar: Duration,
-    least_rtt: Option<Duration>,
+    round_trip: RoundTrip,
     last_heard: Instant,
     /// When the other end last owed nothing.
     owed_since: Instant,
@@ -109,6 +143,7 @@ impl Link {
     pub fn new(now: Instant, rto_floor: Duration) -> Self {
         Link {
             entries: VecDeque::new(),
+            spare: Vec::new(),
             una: 0,
             cursor: 0,
             highest_sent: 0,
@@ -122,10 +157,7 @@ impl Link {
             expected: 0,
             unacked_frames: 0,
             ack_due: None,
-            clock_heard: None,
-            srtt: None,
-            rttvar: Duration::ZERO,
-            least_rtt: None,
+            round_trip: RoundTrip::default(),
             last_heard: now,
             owed_since: now,
             heartbeat: None,
@@ -153,13 +185,13 @@ impl Link {
     /// Smoothed round trip, when one was measured.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
-        self.srtt
+        self.round_trip.smoothed()
     }
 
     /// The shortest round trip measured: what the path takes with nothing queued.
     #[must_use]
     pub fn least_round_trip(&self) -> Option<Duration> {
-        self.least_rtt
+        self.round_trip.least()
     }
 
     /// Messages sent again so far.
@@ -176,7 +208,7 @@ impl Link {
     /// Whether the other end was ever heard.
     #[must_use]
     pub fn heard(&self) -> bool {
-        self.clock_heard.is_some()
+        self.round_trip.heard()
     }
 
     /// Since when the other end has been silent although it owed a sign of life.
@@ -191,66 +223,65 @@ impl Link {
     }
 
     /// When a sign of life is to be asked for: not while the other end owes an acknowledgement anyway.
-    fn beat_at(&self) -> Option<Instant> {
+    #[must_use]
+    pub fn beat_at(&self) -> Option<Instant> {
         self.heartbeat.filter(|_| self.entries.is_empty()).map(|period| self.last_owed() + period)
     }
 
-    /// Queues a message. `owner` names the collective whose end makes the message void.
-    pub fn push(
-        &mut self,
-        now: Instant,
-        message: &Message,
-        payload: Vec<MemRef>,
-        owner: Option<(GroupHandle, InstanceId)>,
-        tag: Option<Tag>,
-    ) {
+    /// Queues a message. `owner` names whose end makes the message void.
+    pub fn push(&mut self, now: Instant, message: &Message, payload: Payload, owner: Option<Owner>, tag: Option<Tag>) {
         if self.entries.is_empty() {
             self.owed_since = now;
         }
-        let mut body = Vec::with_capacity(48);
+        let mut body = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(64));
         message.encode(&mut body);
         self.payload_bytes += bytes(&payload);
         self.entries.push_back(Entry { body, payload, owner, tag });
     }
 
-    /// The collective has ended: what it still has on this link is sent as nothing.
-    pub fn forget(&mut self, group: GroupHandle, instance: InstanceId) {
-        self.forget_if(|e| e.owner == Some((group, instance)));
+    /// The owner has ended: what it still has on this link is sent as nothing.
+    pub fn forget(&mut self, owner: Owner) {
+        self.forget_if(|e| e.owner == Some(owner));
     }
 
     /// The call has ended: what names its buffers is sent as [what is left of it without them](Message::without_payload).
-    pub fn forget_call(&mut self, call: CallId) {
-        let names = |p: &MemRef| matches!(p.region, Region::Input(c) | Region::Output(c) if c == call);
-        self.forget_if(|e| e.payload.iter().any(names));
+    /// Returns how many messages of an owner that were.
+    pub fn forget_call(&mut self, call: CallId) -> usize {
+        self.forget_if(|e| e.names(call))
     }
 
-    /// What was never sent is not sent any more; what was may have arrived, so that it keeps its number.
-    pub fn forget_unsent(&mut self) {
-        self.entries.truncate((self.highest_sent - self.una) as usize);
+    /// What was never sent is not sent any more; what was may have arrived, so that it keeps its number. The messages are
+    /// appended to `gone`.
+    pub fn forget_unsent(&mut self, gone: &mut Vec<Acked>) {
+        for e in self.entries.drain((self.highest_sent - self.una) as usize..) {
+            self.payload_bytes -= bytes(&e.payload);
+            gone.push(e.acked());
+        }
     }
 
-    fn forget_if(&mut self, void: impl Fn(&Entry) -> bool) {
+    fn forget_if(&mut self, void: impl Fn(&Entry) -> bool) -> usize {
+        let mut owned = 0;
         for e in self.entries.iter_mut().filter(|e| void(e)) {
             let message = Message::decode(&e.body).expect("own messages decode");
             e.body.clear();
             message.without_payload().encode(&mut e.body);
             self.payload_bytes -= bytes(&std::mem::take(&mut e.payload));
-            e.owner = None;
+            owned += usize::from(e.owner.take().is_some());
             e.tag = None;
         }
+        owned
     }
 
-    /// A frame of the other end. Tags of messages it acknowledges are appended to `acked`.
+    /// A frame of the other end. Messages that it acknowledges are appended to `acked`.
     pub fn handle<'a>(
         &mut self,
         now: Instant,
         header: &FrameHeader,
         body: &'a [u8],
-        acked: &mut Vec<Tag>,
+        acked: &mut Vec<Acked>,
     ) -> Received<'a> {
         self.last_heard = now;
-        self.measure(now, header);
-        self.clock_heard = Some((header.clock, now));
+        self.round_trip.measure(now, header);
         self.handle_ack(now, expand32(header.ack, self.una), acked);
         let seq = expand32(header.seq, self.expected);
         match header.kind {
@@ -270,36 +301,20 @@ impl Link {
         }
     }
 
-    fn measure(&mut self, now: Instant, header: &FrameHeader) {
-        if header.echo_age == u32::MAX {
-            return;
-        }
-        let elapsed = micros(now).wrapping_sub(header.echo);
-        let Some(rtt) = elapsed.checked_sub(header.echo_age).filter(|r| *r < 60_000_000) else { return };
-        let rtt = Duration::from_micros(u64::from(rtt));
-        self.least_rtt = Some(self.least_rtt.map_or(rtt, |least| least.min(rtt)));
-        match self.srtt {
-            None => {
-                self.srtt = Some(rtt);
-                self.rttvar = rtt / 2;
-            }
-            Some(srtt) => {
-                self.rttvar = (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4;
-                self.srtt = Some((srtt * 7 + rtt) / 8);
-            }
-        }
-    }
-
-    fn handle_ack(&mut self, now: Instant, ack: u64, acked: &mut Vec<Tag>) {
+    fn handle_ack(&mut self, now: Instant, ack: u64, acked: &mut Vec<Acked>) {
         if ack <= self.una || ack > self.highest_sent {
             return;
         }
-        while self.una < ack {
-            let e = self.entries.pop_front().expect("what was sent is kept until acknowledged");
+        // What was sent is kept until it is acknowledged.
+        for mut e in self.entries.drain(..(ack - self.una) as usize) {
             self.payload_bytes -= bytes(&e.payload);
-            acked.extend(e.tag);
-            self.una += 1;
+            acked.push(e.acked());
+            if self.spare.len() < MAX_SPARE {
+                e.body.clear();
+                self.spare.push(e.body);
+            }
         }
+        self.una = ack;
         self.cursor = self.cursor.max(self.una);
         self.unasked_bytes = self.unasked_bytes.min(self.payload_bytes);
         self.backoff = 0;
@@ -307,8 +322,7 @@ impl Link {
     }
 
     fn rto(&self) -> Duration {
-        let base = self.srtt.map_or(self.rto_floor, |s| s + self.rttvar * 4).max(self.rto_floor);
-        (base * (1 << self.backoff.min(6))).min(MAX_RTO.max(self.rto_floor))
+        (self.round_trip.timeout(self.rto_floor) * (1 << self.backoff.min(6))).min(MAX_RTO.max(self.rto_floor))
     }
 
     /// Time has passed.
@@ -322,65 +336,69 @@ impl Link {
     }
 
     /// The next frame to send at `now`, as header with message, and payload: a message, or else an acknowledgement that is due.
-    pub fn poll(&mut self, now: Instant) -> Option<(Vec<u8>, Vec<MemRef>)> {
+    pub fn poll(&mut self, now: Instant) -> Option<(FrameBytes, Payload)> {
         self.poll_message(now).or_else(|| self.poll_bare(now))
     }
 
     /// The next frame that carries a message. Whoever can queue more does so before [`Self::poll`], which may then have an
     /// acknowledgement the less to send by itself.
-    pub fn poll_message(&mut self, now: Instant) -> Option<(Vec<u8>, Vec<MemRef>)> {
-        // When the window has become smaller than what is in flight, no message with bytes follows that could ask.
-        let stuck = self.payload_bytes > 0 && !self.has_room() && self.all_sent() && self.asked <= self.una;
+    pub fn poll_message(&mut self, now: Instant) -> Option<(FrameBytes, Payload)> {
+        let stuck = self.stuck();
         if stuck || self.beat_at().is_some_and(|t| t <= now) {
-            self.push(now, &Message::Void, Vec::new(), None, None);
+            self.push(now, &Message::Void, Payload::default(), None, None);
         }
-        let in_flight = (self.cursor - self.una) as usize;
-        if in_flight < self.entries.len() && in_flight < WINDOW {
-            let seq = self.cursor;
-            self.cursor += 1;
-            self.highest_sent = self.highest_sent.max(self.cursor);
-            if self.timer.is_none() {
-                self.timer = Some(now + self.rto());
-            }
-            let e = &self.entries[in_flight];
-            let payload = e.payload.clone();
-            self.unasked_bytes += bytes(&payload);
-            // The round trip is measured before anything is queued; whoever waits for room hears of it when the window is
-            // nearly full. The rest is acknowledged by what goes the other way.
-            let fills = !payload.is_empty() && self.unasked_bytes >= self.window / 4 * 3;
-            let ask = e.tag.is_some_and(|tag| tag.urgent) || self.srtt.is_none() || fills || stuck;
-            if ask {
-                self.unasked_bytes = 0;
-                self.asked = self.cursor;
-            }
-            let header = self.header(now, FrameKind::Message, seq, ask, &payload);
-            let mut frame = Vec::with_capacity(crate::wire::FRAME_HEADER_BYTES + e.body.len());
-            header.encode(&mut frame);
-            frame.extend_from_slice(&e.body);
-            self.acknowledged();
-            return Some((frame, payload));
+        let e = self.entries.get(self.in_flight()).filter(|_| self.in_flight() < WINDOW)?;
+        let (payload, tagged) = (e.payload.clone(), e.tag.is_some_and(|tag| tag.urgent));
+        let seq = self.cursor;
+        self.cursor += 1;
+        self.highest_sent = self.highest_sent.max(self.cursor);
+        if self.timer.is_none() {
+            self.timer = Some(now + self.rto());
         }
-        None
+        self.unasked_bytes += bytes(&payload);
+        // The round trip is measured before anything is queued; whoever waits for room hears of it when the window is
+        // nearly full. The rest is acknowledged by what goes the other way.
+        let fills = !payload.is_empty() && self.unasked_bytes >= self.window / 4 * 3;
+        let ask = tagged || self.round_trip.smoothed().is_none() || fills || stuck;
+        if ask {
+            self.unasked_bytes = 0;
+            self.asked = self.cursor;
+        }
+        let header = self.header(now, FrameKind::Message, seq, ask, &payload);
+        let frame = header.frame(&self.entries[(seq - self.una) as usize].body);
+        self.acknowledged();
+        Some((frame, payload))
     }
 
-    fn poll_bare(&mut self, now: Instant) -> Option<(Vec<u8>, Vec<MemRef>)> {
+    /// Whether [`Self::poll_message`] has something at any time.
+    #[must_use]
+    pub fn has_message(&self) -> bool {
+        self.in_flight() < self.entries.len().min(WINDOW) || self.stuck()
+    }
+
+    /// The window has become smaller than what is in flight, and no message with bytes follows that could ask for an
+    /// acknowledgement.
+    fn stuck(&self) -> bool {
+        self.payload_bytes > 0 && !self.has_room() && self.all_sent() && self.asked <= self.una
+    }
+
+    fn in_flight(&self) -> usize {
+        (self.cursor - self.una) as usize
+    }
+
+    fn poll_bare(&mut self, now: Instant) -> Option<(FrameBytes, Payload)> {
         self.ack_due.filter(|t| *t <= now)?;
         let header = self.header(now, FrameKind::Bare, self.cursor, false, &[]);
-        let mut frame = Vec::with_capacity(crate::wire::FRAME_HEADER_BYTES);
-        header.encode(&mut frame);
         self.acknowledged();
-        Some((frame, Vec::new()))
+        Some((header.frame(&[]), Payload::default()))
     }
 
     fn all_sent(&self) -> bool {
-        (self.cursor - self.una) as usize == self.entries.len()
+        self.in_flight() == self.entries.len()
     }
 
     fn header(&self, now: Instant, kind: FrameKind, seq: u64, ack_now: bool, payload: &[MemRef]) -> FrameHeader {
-        let (echo, echo_age) = match self.clock_heard {
-            Some((clock, at)) => (clock, u32::try_from(now.since(at).as_micros()).unwrap_or(u32::MAX)),
-            None => (0, u32::MAX),
-        };
+        let (echo, echo_age) = self.round_trip.echo(now);
         FrameHeader {
             kind,
             ack_now,
@@ -405,19 +423,15 @@ impl Link {
         self.timer
     }
 
-    /// When [`Self::poll`] has something that it does not have yet.
+    /// When [`Self::poll`] has an acknowledgement to send by itself.
     #[must_use]
-    pub fn next_poll(&self) -> Option<Instant> {
-        self.ack_due.into_iter().chain(self.beat_at()).min()
+    pub fn ack_due(&self) -> Option<Instant> {
+        self.ack_due
     }
 }
 
 fn bytes(payload: &[MemRef]) -> u64 {
     payload.iter().map(|piece| piece.len).sum()
-}
-
-fn micros(now: Instant) -> u32 {
-    (now.0 / 1000) as u32
 }
 
 #[cfg(test)]
@@ -428,7 +442,7 @@ mod tests {
     use crate::wire::{InstanceMessage, MulticastMessage, Origin, Rts, TransferMessage};
 
     fn drain(a: &mut Link, now: Instant) -> Vec<Vec<u8>> {
-        std::iter::from_fn(|| a.poll(now).map(|(f, _)| f)).collect()
+        std::iter::from_fn(|| a.poll(now).map(|(f, _)| f.to_vec())).collect()
     }
 
     fn feed(b: &mut Link, now: Instant, frame: &[u8], got: &mut Vec<Vec<u8>>) {
@@ -447,7 +461,7 @@ mod tests {
             let complete = || InstanceMessage::Multicast(MulticastMessage::Complete);
             let sent: Vec<Message> =
                 (0..4).map(|i| Message::instance(GroupHandle(i), InstanceId(u64::from(i) + 1), complete())).collect();
-            sent.iter().for_each(|m| a.push(Instant(0), m, Vec::new(), None, None));
+            sent.iter().for_each(|m| a.push(Instant(0), m, Payload::default(), None, None));
             let (mut got, mut frames, mut now) = (Vec::new(), 0, Instant(0));
             for _ in 0..200 {
                 a.handle_timeout(now);
@@ -481,7 +495,7 @@ mod tests {
         for call in 1..=3 {
             a.set_window(300);
             assert!(a.has_room());
-            a.push(Instant(0), &Message::Void, vec![piece(call)], None, None);
+            a.push(Instant(0), &Message::Void, piece(call).into(), None, None);
         }
         assert!(!a.has_room());
         a.forget_call(CallId(2));
@@ -502,7 +516,7 @@ mod tests {
         let mut a = Link::new(Instant(0), Duration::from_millis(2));
         let mut b = Link::new(Instant(0), Duration::from_millis(2));
         a.set_window(1000);
-        a.push(Instant(0), &Message::Void, Vec::new(), None, None);
+        a.push(Instant(0), &Message::Void, Payload::default(), None, None);
         let exchange = |a: &mut Link, b: &mut Link| {
             let sent: Vec<_> = std::iter::from_fn(|| a.poll(Instant(0))).collect();
             for (frame, payload) in &sent {
@@ -514,7 +528,7 @@ mod tests {
         };
         exchange(&mut a, &mut b);
         let piece = MemRef { region: Region::Input(CallId(1)), offset: 0, len: 300 };
-        a.push(Instant(0), &Message::Void, vec![piece], None, None);
+        a.push(Instant(0), &Message::Void, piece.into(), None, None);
         assert_eq!(exchange(&mut a, &mut b), 1);
         assert!(a.has_room() && a.backlog() == 1, "less than half of the window needs no answer");
         a.set_window(100);
@@ -535,7 +549,7 @@ mod tests {
         };
         let mut a = Link::new(Instant(0), Duration::from_millis(2));
         let piece = MemRef { region: Region::Output(CallId(1)), offset: 0, len: 100 };
-        a.push(Instant(0), &offer(vec![rts(100, true), rts(0, true)]), vec![piece], None, None);
+        a.push(Instant(0), &offer(vec![rts(100, true), rts(0, true)]), piece.into(), None, None);
         let lost = a.poll(Instant(0)).expect("it is sent");
         a.forget_call(CallId(1));
         a.handle_timeout(a.poll_timeout().expect("it is not acknowledged"));
@@ -549,7 +563,7 @@ mod tests {
     fn round_trip_is_measured_without_the_holding_time() {
         let (mut a, mut b) =
             (Link::new(Instant(0), Duration::from_millis(2)), Link::new(Instant(0), Duration::from_millis(2)));
-        a.push(Instant(0), &Message::Void, Vec::new(), None, None);
+        a.push(Instant(0), &Message::Void, Payload::default(), None, None);
         let ms = |n: u64| Instant(n * 1_000_000);
         let f = drain(&mut a, ms(0));
         feed(&mut b, ms(3), &f[0], &mut Vec::new());
@@ -564,7 +578,7 @@ mod tests {
             (Link::new(Instant(0), Duration::from_millis(2)), Link::new(Instant(0), Duration::from_millis(2)));
         a.set_heartbeat(Some(Duration::from_secs(1)));
         let ms = |n: u64| Instant(n * 1_000_000);
-        assert_eq!(a.next_poll(), Some(ms(1000)));
+        assert_eq!(a.beat_at(), Some(ms(1000)));
         assert_eq!(drain(&mut a, ms(999)).len(), 0);
         let beat = drain(&mut a, ms(1000));
         assert_eq!(
@@ -574,9 +588,9 @@ mod tests {
         );
         assert_eq!(drain(&mut b, ms(1001)).len(), 0, "nothing is to be answered yet");
         feed(&mut b, ms(1001), &beat[0], &mut Vec::new());
-        let due = b.next_poll().expect("the acknowledgement is due");
+        let due = b.ack_due().expect("the acknowledgement is due");
         let answer = drain(&mut b, due);
         feed(&mut a, ms(1030), &answer[0], &mut Vec::new());
-        assert_eq!((a.backlog(), a.next_poll()), (0, Some(ms(2030))));
+        assert_eq!((a.backlog(), a.beat_at()), (0, Some(ms(2030))));
     }
 }

@@ -9,8 +9,10 @@ use outboard_plan::{Rank, Reduction};
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId, StagingId};
+use crate::instance::tagged::TAGGED;
 use crate::interface::{CallKind, Counters, Event, MemRef, Order, Step};
-use crate::pacing::Company;
+use crate::link::Owner;
+use crate::multicast::pacing::Contention;
 use crate::wire::Message;
 
 /// Collected wishes of one service process.
@@ -18,24 +20,26 @@ use crate::wire::Message;
 pub(crate) struct Outbox {
     pub(crate) now: Instant,
     /// What else is in flight beside the group that sends (MC-13).
-    pub(crate) company: Company,
+    pub(crate) contention: Contention,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) events: VecDeque<Event>,
-    /// The calls whose ends wait among the events.
-    pub(crate) completions: VecDeque<Completion>,
+    /// Calls that need nothing more but what has been ordered, and how they end if that succeeds.
+    ending: VecDeque<(Completion, Result<(), CollectiveError>)>,
     /// Messages without payload, in order, for the links.
     pub(crate) messages: VecDeque<(SpId, Message)>,
     /// Collectives that have ended: their payload must not be read any more.
     pub(crate) forgotten: Vec<(GroupHandle, InstanceId)>,
     /// Calls that have ended: their buffers must not be read any more.
-    pub(crate) forgotten_calls: Vec<CallId>,
+    pub(crate) forgotten_calls: Vec<(Owner, CallId)>,
+    /// Instances to which something has happened.
+    pub(crate) touched: Vec<(GroupHandle, InstanceId)>,
     pub(crate) counters: Counters,
     narrates: bool,
     staging_quota: u64,
     owner_quota: u64,
     scratch_quota: u64,
-    /// What each owner of groups uses of a fund; none that uses none.
-    used_by: BTreeMap<(Fund, u64), u64>,
+    /// What each owner of groups uses of a quota; none that uses none.
+    used_by: BTreeMap<(Quota, u64), u64>,
     next_staging: u64,
 }
 
@@ -43,13 +47,14 @@ impl Outbox {
     pub(crate) fn new(config: &Config) -> Self {
         Outbox {
             now: Instant(0),
-            company: Company::Nobody,
+            contention: Contention::None,
             orders: VecDeque::new(),
             events: VecDeque::new(),
-            completions: VecDeque::new(),
+            ending: VecDeque::new(),
             messages: VecDeque::new(),
             forgotten: Vec::new(),
             forgotten_calls: Vec::new(),
+            touched: Vec::new(),
             counters: Counters::default(),
             narrates: config.narrate,
             staging_quota: config.staging_quota,
@@ -61,32 +66,32 @@ impl Outbox {
     }
 
     /// Memory of the service process, or none when the quota of all or of `owner` is used up.
-    pub(crate) fn stage(&mut self, fund: Fund, owner: u64, bytes: u64) -> Option<Staging> {
-        if !self.can_stage(fund, owner, bytes) {
+    pub(crate) fn stage(&mut self, quota: Quota, owner: u64, bytes: u64) -> Option<Staging> {
+        if !self.can_stage(quota, owner, bytes) {
             return None;
         }
-        *self.used_by.entry((fund, owner)).or_default() += bytes;
+        *self.used_by.entry((quota, owner)).or_default() += bytes;
         self.counters.staging_peak = self.counters.staging_peak.max(self.used_by.values().sum());
         let id = StagingId(self.next_staging);
         self.next_staging += 1;
         self.orders.push_back(Order::Stage { id, bytes });
-        Some(Staging { id, bytes, fund, owner })
+        Some(Staging { id, bytes, quota, owner })
     }
 
     /// Whether [`Self::stage`] gives so much now.
-    pub(crate) fn can_stage(&self, fund: Fund, owner: u64, bytes: u64) -> bool {
-        let used = self.used_by.get(&(fund, owner)).copied().unwrap_or(0);
-        match fund {
-            Fund::Late => {
-                let by_all: u64 = self.used_by.range((fund, 0)..=(fund, u64::MAX)).map(|(_, used)| used).sum();
+    pub(crate) fn can_stage(&self, quota: Quota, owner: u64, bytes: u64) -> bool {
+        let used = self.used_by.get(&(quota, owner)).copied().unwrap_or(0);
+        match quota {
+            Quota::Late => {
+                let by_all: u64 = self.used_by.range((quota, 0)..=(quota, u64::MAX)).map(|(_, used)| used).sum();
                 bytes <= self.staging_quota - by_all && bytes <= self.owner_quota - used
             }
-            Fund::Calls => bytes <= self.scratch_quota - used,
+            Quota::Calls => bytes <= self.scratch_quota - used,
         }
     }
 
     pub(crate) fn unstage(&mut self, staging: Staging) {
-        let of = (staging.fund, staging.owner);
+        let of = (staging.quota, staging.owner);
         if let Some(used) = self.used_by.get_mut(&of) {
             *used -= staging.bytes;
             if *used == 0 {
@@ -112,15 +117,19 @@ impl Outbox {
         }
     }
 
-    /// A call has ended.
-    pub(crate) fn complete(&mut self, completion: Completion, result: Result<(), CollectiveError>) {
-        match &result {
-            Ok(()) => self.counters.completed += 1,
-            Err(_) => self.counters.failed += 1,
+    /// Something happens to an instance: what is kept about it is to be looked at again.
+    pub(crate) fn touch(&mut self, group: GroupHandle, instance: InstanceId) {
+        if self.touched.last() != Some(&(group, instance)) {
+            self.touched.push((group, instance));
         }
-        self.events.push_back(Event::Completed { call: completion.call, result });
-        self.completions.push_back(completion);
-        self.forgotten_calls.push(completion.call);
+    }
+
+    /// A call ends as soon as what has been ordered is done ([`Self::poll_event`]).
+    pub(crate) fn complete(&mut self, completion: Completion, result: Result<(), CollectiveError>) {
+        let Completion { call, group, instance, .. } = completion;
+        let owner = if instance == TAGGED { Owner::Call(call) } else { Owner::Instance(group, instance) };
+        self.ending.push_back((completion, result));
+        self.forgotten_calls.push((owner, call));
     }
 
     /// A rank calls an instance of which there has been news since `began` (SP-9).
@@ -149,35 +158,28 @@ impl Outbox {
         !self.messages.is_empty() || !self.forgotten.is_empty() || !self.forgotten_calls.is_empty()
     }
 
-    /// The call, if its end waits to be told.
-    pub(crate) fn untold(&self, call: CallId) -> Option<(GroupHandle, InstanceId, Rank)> {
-        self.completions.iter().find(|c| c.call == call).map(|c| (c.group, c.instance, c.rank))
+    /// A call that ends as soon as what has been ordered is done.
+    pub(crate) fn ending(&self, call: CallId) -> Option<&Completion> {
+        self.ending.iter().map(|(completion, _)| completion).find(|completion| completion.call == call)
     }
 
-    /// An order on memory failed after calls of its collective have ended: no rank here is told success over missing
-    /// bytes.
-    pub(crate) fn fail_untold(&mut self, group: GroupHandle, instance: InstanceId, error: &CollectiveError) {
-        let hit = |told: &CallId| {
-            self.completions.iter().any(|c| c.call == *told && (c.group, c.instance) == (group, instance))
-        };
-        for event in &mut self.events {
-            if let Event::Completed { call, result } = event
-                && result.is_ok()
-                && hit(call)
-            {
-                self.counters.completed -= 1;
-                self.counters.failed += 1;
-                *result = Err(error.clone());
-            }
-        }
+    /// An order on memory failed: no rank here is told success over missing bytes.
+    pub(crate) fn fail_ending(&mut self, group: GroupHandle, instance: InstanceId, error: &CollectiveError) {
+        let of_instance = self.ending.iter_mut().filter(|(c, _)| (c.group, c.instance) == (group, instance));
+        of_instance.filter(|(_, result)| result.is_ok()).for_each(|(_, result)| *result = Err(error.clone()));
     }
 
+    /// The next event. How a call ends is decided here, once: when all orders have been carried out.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front();
-        if let Some(Event::Completed { .. }) = event {
-            self.completions.pop_front();
+        if !self.events.is_empty() || !self.orders.is_empty() {
+            return self.events.pop_front();
         }
-        event
+        let (Completion { call, .. }, result) = self.ending.pop_front()?;
+        match &result {
+            Ok(()) => self.counters.completed += 1,
+            Err(_) => self.counters.failed += 1,
+        }
+        Some(Event::Completed { call, result })
     }
 
     pub(crate) fn violation(&mut self, peer: Option<SpId>, what: &'static str) {
@@ -200,7 +202,7 @@ pub(crate) struct Completion {
 
 /// To which of the quotas staging counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Fund {
+pub(crate) enum Quota {
     /// What is held for ranks that have not called.
     Late,
     /// What calls need that all local ranks have made.
@@ -212,7 +214,7 @@ pub(crate) enum Fund {
 pub(crate) struct Staging {
     pub(crate) id: StagingId,
     pub(crate) bytes: u64,
-    pub(crate) fund: Fund,
+    pub(crate) quota: Quota,
     /// To whose quota it counts.
     owner: u64,
 }
@@ -221,29 +223,33 @@ pub(crate) struct Staging {
 mod tests {
     use super::*;
 
+    fn stage(out: &mut Outbox, quota: Quota, owner: u64, bytes: u64) -> Staging {
+        out.stage(quota, owner, bytes).expect("within the quotas")
+    }
+
     #[test]
     fn an_owner_at_its_quota_of_staging_leaves_the_rest_to_others() {
         let mut out = Outbox::new(&Config { staging_quota: 100, owner_staging_quota: 60, ..Config::default() });
-        let first = out.stage(Fund::Late, 1, 60).expect("within the quota");
-        assert_eq!(out.stage(Fund::Late, 1, 1), None);
-        let other = out.stage(Fund::Late, 2, 40).expect("another's");
-        assert_eq!(out.stage(Fund::Late, 2, 1), None, "the quota of all");
+        let first = stage(&mut out, Quota::Late, 1, 60);
+        assert_eq!(out.stage(Quota::Late, 1, 1), None);
+        let other = stage(&mut out, Quota::Late, 2, 40);
+        assert_eq!(out.stage(Quota::Late, 2, 1), None, "the quota of all");
         out.unstage(first);
-        assert!(out.stage(Fund::Late, 1, 60).is_some());
+        assert!(out.stage(Quota::Late, 1, 60).is_some());
         out.unstage(other);
-        assert_eq!(out.used_by, BTreeMap::from([((Fund::Late, 1), 60)]), "nothing is kept of who has nothing");
+        assert_eq!(out.used_by, BTreeMap::from([((Quota::Late, 1), 60)]), "nothing is kept of who has nothing");
     }
 
     #[test]
     fn what_is_held_for_late_ranks_takes_nothing_from_calls() {
         let config = Config { staging_quota: 100, owner_scratch_quota: 50, ..Config::default() };
         let mut out = Outbox::new(&config);
-        out.stage(Fund::Late, 1, 100).expect("within the quota");
-        let own = out.stage(Fund::Calls, 1, 50).expect("of the call");
-        assert_eq!(out.stage(Fund::Calls, 1, 1), None);
-        assert!(out.stage(Fund::Calls, 2, 50).is_some(), "another's");
+        stage(&mut out, Quota::Late, 1, 100);
+        let own = stage(&mut out, Quota::Calls, 1, 50);
+        assert_eq!(out.stage(Quota::Calls, 1, 1), None);
+        assert!(out.stage(Quota::Calls, 2, 50).is_some(), "another's");
         out.unstage(own);
-        assert_eq!(out.stage(Fund::Late, 1, 1), None);
+        assert_eq!(out.stage(Quota::Late, 1, 1), None);
         assert_eq!((out.used_by.values().sum::<u64>(), out.counters.staging_peak), (150, 200));
     }
 }

@@ -23,16 +23,17 @@ use outboard_plan::{OpId, Rank};
 
 use crate::config::Config;
 use crate::error::CollectiveError;
-use crate::group::Members;
+use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, SpId};
 use crate::interface::{MemRef, Order};
-use crate::outbox::{Fund, Outbox, Staging};
-use crate::pacing::Portion;
+use crate::multicast::pacing::Quantum;
+use crate::outbox::{Outbox, Quota, Staging};
 use crate::wire::{EarlyCts, Fragment, Message, Number, Origin, Piece, Rts, Scope, TransferMessage};
 
 mod incoming;
 mod matching;
 mod outgoing;
+mod queues;
 
 use incoming::{Incoming, Key, Unexpected, distance};
 pub(crate) use matching::Name;
@@ -86,8 +87,8 @@ pub(crate) struct Site<'a> {
 }
 
 impl Site<'_> {
-    fn portion(&self) -> Portion {
-        Portion::new(self.config, self.out.company)
+    fn quantum(&self) -> Quantum {
+        Quantum::new(self.config, self.out.contention)
     }
 }
 
@@ -294,7 +295,7 @@ impl Transfer {
         };
         let mut waiting: Vec<(Name, Posting)> = receives.into_iter().filter(waits).collect();
         waiting.sort_by_key(|(name, _)| distance(site.members.ranks(), name));
-        let (mut room, each) = site.portion().ahead(site.members.locals.len(), waiting.len());
+        let (mut room, each) = site.quantum().ahead(site.members.locals.len(), waiting.len());
         let up_to = waiting.into_iter().map_while(move |(name, posting)| {
             let up_to = posting.to.len.min(each);
             room = room.checked_sub(up_to)?;
@@ -540,6 +541,11 @@ impl Transfer {
         }
     }
 
+    /// Whether there is bulk for anybody.
+    pub(crate) fn has_bulk(&self) -> bool {
+        self.outgoing.has_bulk()
+    }
+
     /// Whom there may be bulk for.
     pub(crate) fn bulk_targets(&self) -> impl Iterator<Item = SpId> + '_ {
         self.outgoing.targets()
@@ -547,7 +553,7 @@ impl Transfer {
 
     /// The next frame for `to`. Asked while its link has room.
     pub(crate) fn next_bulk(&mut self, site: &Site<'_>, to: SpId) -> Option<Bulk> {
-        let (bulk, signal) = self.outgoing.next(site.members.handle, to, site.portion().piece)?;
+        let (bulk, signal) = self.outgoing.next(site.members.handle, to, site.quantum().piece)?;
         signal.into_iter().for_each(|step| self.end(step, Ok(())));
         Some(bulk)
     }
@@ -675,5 +681,5 @@ impl Unexpected {
 
 /// Memory for a message that nobody receives yet, as far as it needs some; none where there is no room.
 fn stage(site: &mut Site<'_>, bytes: u64) -> Option<Option<Staging>> {
-    if bytes == 0 { Some(None) } else { site.out.stage(Fund::Late, site.members.owner, bytes).map(Some) }
+    if bytes == 0 { Some(None) } else { site.out.stage(Quota::Late, site.members.owner, bytes).map(Some) }
 }

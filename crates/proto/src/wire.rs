@@ -6,16 +6,14 @@
 mod datagram;
 mod frame;
 mod message;
-mod reader;
-mod recording;
+mod recorded_memory;
 mod transfer;
-mod writer;
 
 pub use datagram::{DATAGRAM_HEADER_BYTES, DatagramError, DatagramHeader};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 pub use message::{GroupMessage, InstanceMessage, MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage};
-pub use reader::DecodeError;
-pub use recording::{MAX_PIECES, RecordedMemory};
+pub use outboard_call::codec::DecodeError;
+pub use recorded_memory::{MAX_PIECES, RecordedMemory};
 pub use transfer::{
     Cts, EarlyCts, Fragment, MAX_CTS, MAX_DONE, MAX_PIECES_OF_DATA, Number, Origin, Piece, Rts, Scope, TransferMessage,
 };

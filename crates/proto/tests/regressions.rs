@@ -5,8 +5,8 @@ use std::sync::Arc;
 use outboard_plan::{Element, Operator, Rank, Reduction};
 use outboard_proto::wire::{FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message, MulticastMessage};
 use outboard_proto::{
-    Call, CallId, CallKind, CollectiveError, Config, Event, GroupError, GroupHandle, GroupSpec, HostId, InstanceId,
-    Instant, Member, ServiceProcess, Signature, SpId, Transmit,
+    Call, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, HostId,
+    InstanceId, Instant, Member, Signature, SpId, Transmit,
 };
 
 const NOW: Instant = Instant(1);
@@ -36,13 +36,13 @@ fn repair() -> Message {
 }
 
 struct Victim {
-    sp: ServiceProcess,
+    sp: Endpoint,
     seq: u32,
 }
 
 impl Victim {
     fn new() -> Victim {
-        Victim { sp: ServiceProcess::new(SpId(10), Config::default(), 1), seq: 0 }
+        Victim { sp: Endpoint::new(SpId(10), Config::default(), 1), seq: 0 }
     }
 
     fn send(&mut self, from: SpId, seq: u32, message: &Message) {
@@ -113,6 +113,8 @@ impl Victim {
 
     /// How a call that is in flight has ended, if it has.
     fn ended(&mut self) -> Option<CollectiveError> {
+        // A call ends when its orders have been carried out.
+        while self.sp.poll_order().is_some() {}
         std::iter::from_fn(|| self.sp.poll_event()).find_map(|event| {
             if let Event::Completed { result, .. } = event { Some(result.expect_err("doomed")) } else { None }
         })
@@ -262,14 +264,14 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     let bytes = 33_000;
     // Room for the output of one rank or for the scratch, and not for both.
     let config = Config { staging_quota: 60_000, ..Config::default() };
-    let mut victim = Victim { sp: ServiceProcess::new(SpId(10), config, 1), seq: 0 };
+    let mut victim = Victim { sp: Endpoint::new(SpId(10), config, 1), seq: 0 };
     let spec = spec(&[HONEST, SpId(10)]);
     let (digest, fingerprint) = (victim.sp.config().digest(), spec.fingerprint());
     [Rank(0), Rank(2)].into_iter().for_each(|rank| victim.sp.handle_create_group(NOW, &spec, rank));
     victim.send(HONEST, 0, &of_group(GroupMessage::Create { step: 0, sp: HONEST, digest, fingerprint }));
     assert_eq!(victim.ready(), [Ok(()), Ok(())]);
     let reduction = Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI");
-    let (signature, instance) = (Signature { kind: CallKind::Scan { reduction }, bytes }, InstanceId(1));
+    let (signature, instance) = (Signature { kind: CallKind::Scan { reduction, inclusive: true }, bytes }, InstanceId(1));
     victim.send(HONEST, 1, &of_first(InstanceMessage::Ready { step: 0, signature, rank: Rank(1) }));
     let (mut now, mut entered) = (NOW, false);
     for step in 0..20 {

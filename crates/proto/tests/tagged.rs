@@ -9,8 +9,8 @@ use outboard_proto::wire::{
     Cts, EarlyCts, FrameHeader, FrameKind, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
-    Call, CallId, CallKind, Config, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member, Order,
-    Recording, ServiceProcess, Signature, SpId, TaggedCall,
+    Call, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member,
+    Order, Recording, Signature, SpId, TaggedCall,
 };
 use proptest::prelude::*;
 
@@ -128,7 +128,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 struct Driver {
-    sp: ServiceProcess,
+    sp: Endpoint,
     seq: u32,
     made: usize,
     open: BTreeSet<CallId>,
@@ -145,7 +145,7 @@ impl Driver {
         let members = vec![member(10), member(10), member(11), member(11)];
         let spec = GroupSpec { handle: GROUP, key: [3, 4], job: 1, members };
         let (digest, fingerprint) = (config.digest(), spec.fingerprint());
-        let sp = ServiceProcess::new(SpId(10), config, 1);
+        let sp = Endpoint::new(SpId(10), config, 1);
         let staging = std::collections::BTreeMap::new();
         let mut driver = Driver { sp, seq: 0, made: 0, open: BTreeSet::new(), calls: 0, staged: 0, staging };
         (0..2).for_each(|rank| driver.sp.handle_create_group(NOW, &spec, Rank(rank)));

@@ -28,8 +28,8 @@ fn signature() -> impl Strategy<Value = Signature> {
         reduction().prop_map(|reduction| CallKind::Allreduce { reduction }),
         (reduction(), any::<u64>()).prop_map(|(reduction, sizes)| CallKind::ReduceScatter { reduction, sizes }),
         reduction().prop_map(|reduction| CallKind::ReduceScatterBlock { reduction }),
-        reduction().prop_map(|reduction| CallKind::Scan { reduction }),
-        reduction().prop_map(|reduction| CallKind::Exscan { reduction }),
+        reduction().prop_map(|reduction| CallKind::Scan { reduction, inclusive: true }),
+        reduction().prop_map(|reduction| CallKind::Scan { reduction, inclusive: false }),
     ];
     let uneven = prop_oneof![
         Just(CallKind::Alltoallv),

@@ -1,9 +1,7 @@
 //! Start and end of a service process: from [`Settings`] to a conductor that runs, and back to nothing.
 
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use outboard_fabric::multicast::{Interface, InterfaceError, MulticastSettings};
 use outboard_fabric::{Fabric, Limits, LoopbackHub, PeerId, Ucx, UcxError, UcxSettings};
@@ -12,26 +10,23 @@ use outboard_proto::config::AllgatherAlgorithm;
 use rustix::fs::Mode;
 use rustix::net::SocketType;
 
-use crate::admission::Admission;
-use crate::attach::{Host, random};
 use crate::conductor::Conductor;
+use crate::conductor::engine::Engine;
+use crate::conductor::lifetime::{Leaving, Lifetime};
+use crate::conductor::outbox::Outbox;
+use crate::conductor::poller::Poller;
 use crate::datapath::Datapath;
-use crate::engine::Engine;
-use crate::host;
-use crate::lifetime::{Leaving, Lifetime};
-use crate::offers::Sealer;
-use crate::outbox::Outbox;
-use crate::poller::Poller;
-use crate::quotas::Quotas;
 use crate::ranks::Ranks;
-use crate::relay;
-use crate::relay::dock::Dock;
-use crate::relay::output::Berths;
+use crate::ranks::admission::Admission;
+use crate::ranks::attach::{Host, random};
+use crate::ranks::docked::DockedRanks;
+use crate::ranks::offers::Sealer;
+use crate::ranks::quotas::Quotas;
 use crate::settings::{FabricChoice, Settings, SettingsError};
 use crate::socket::{NamedSocket, SocketError};
-use crate::statistics::Statistics;
+use crate::telemetry::statistics::Statistics;
+use crate::telemetry::trace::Trace;
 use crate::topology::{self, Topology};
-use crate::trace::Trace;
 
 /// Why a service process does not start, or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -62,72 +57,29 @@ fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Star
     move |source| StartError::Kernel { what, source: source.into() }
 }
 
-/// Runs a service process on this thread. `ready` is called once ranks may attach. Whenever `stop` is readable `stopped`
+/// Runs a service process on this thread. `ready` is called once ranks may attach, with the ranks that a dock is about
+/// to attach; what it returns is kept until the last rank has gone. Whenever `stop` is readable `stopped`
 /// is called: it reads the descriptor and says whether to end; the first time calls in flight may end first, the second
 /// time not. Threads of this process must not have signals pending for `stop` that they would take themselves.
 ///
 /// # Errors
 /// [`StartError`].
-pub fn run(
+pub fn run<Kept>(
     settings: &Settings,
     stop: BorrowedFd<'_>,
     stopped: impl FnMut() -> bool,
-    ready: impl FnOnce(),
+    ready: impl FnOnce(&Arc<DockedRanks>) -> Result<Kept, StartError>,
 ) -> Result<(), StartError> {
-    if let Some(service) = settings.relay {
-        return relay(settings, service, stop, stopped, ready);
-    }
     let mut conductor = build(settings)?;
     conductor.watch(stop).map_err(kernel("watch the daemon's descriptors"))?;
     // Ends behind the conductor, with which the connections of relayed ranks end.
-    let _dock = settings.dock.map(|address| dock(settings, address, &conductor.host.berths)).transpose()?;
-    ready();
+    let _kept = ready(&conductor.host.docked)?;
     let ended = conductor.run(stopped);
     let leaving = settings.job_directory.as_deref().and_then(Leaving::begin);
     // The socket goes with it.
     drop(conductor);
     leaving.into_iter().for_each(Leaving::finish);
     ended.map_err(kernel("sleep"))
-}
-
-/// Lets relays attach ranks of another machine.
-fn dock(settings: &Settings, address: SocketAddr, berths: &Arc<Berths>) -> Result<Dock, StartError> {
-    let own = (settings.socket.clone(), Arc::clone(berths));
-    let most = settings.max_ranks as usize;
-    let (dock, local) = Dock::start(address, own, &settings.relay_key, settings.relay_memory.0, most)
-        .map_err(kernel("listen for relays"))?;
-    if settings.relay_key.is_empty() && !address.ip().is_loopback() {
-        tracing::warn!(address = %local, "whoever reaches this address may attach; set OUTBOARD_RELAY_KEY on both sides");
-    }
-    tracing::info!(address = %local, "relays may attach ranks");
-    Ok(dock)
-}
-
-/// Serves this host's ranks in the place of the daemon at `service`.
-fn relay(
-    settings: &Settings,
-    service: SocketAddr,
-    stop: BorrowedFd<'_>,
-    stopped: impl FnMut() -> bool,
-    ready: impl FnOnce(),
-) -> Result<(), StartError> {
-    raise_descriptor_limit();
-    let mut socket = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET)?;
-    socket.admit(Mode::from_raw_mode(settings.socket_mode))?;
-    tracing::info!(%service, socket = %settings.socket.display(), "relaying");
-    ready();
-    let terms = relay::host::Terms {
-        service,
-        key: settings.relay_key.clone(),
-        most: settings.max_ranks as usize,
-        most_ranges: settings.memory_ranges,
-        most_mapped: settings.mapped_ranges,
-        node: topology::node(),
-        topology: Topology::detect(),
-        admission: Admission::new(settings, rustix::process::geteuid().as_raw()),
-        drain: Duration::from_secs(settings.drain.into()),
-    };
-    relay::host::run(&mut socket, terms, stop, stopped).map_err(kernel("wait for ranks"))
 }
 
 fn build(settings: &Settings) -> Result<Conductor, StartError> {
@@ -154,20 +106,16 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     };
     let host = Host {
         id: SpId(id),
-        place: host::identity().map_err(kernel("tell this host from others"))?,
+        place: crate::topology::host::identity().map_err(kernel("tell this host from others"))?,
         node: topology::node(),
         topology: Topology::detect(),
-        job: settings.job,
+        settings: settings.clone(),
         digest: config.digest(),
         address: Arc::from(fabric.local_address()),
-        max_ranks: settings.max_ranks as usize,
-        max_groups: settings.max_groups as usize,
         quotas: Quotas::new(settings),
         admission: Admission::new(settings, rustix::process::geteuid().as_raw()),
         sealer: Sealer::new([secret_a, secret_b]),
-        most_ranges: settings.memory_ranges,
-        most_mapped: settings.mapped_ranges,
-        berths: Arc::default(),
+        docked: Arc::default(),
     };
     let trace = settings.trace.as_deref().map(|path| Trace::create(path, host.id)).transpose();
     let trace = trace.map_err(kernel("write the trace"))?;
@@ -191,7 +139,6 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         statistics: Statistics::new(),
         trace,
         lifetime: Lifetime::new(settings.exit_when_idle),
-        drain: Duration::from_secs(settings.drain.into()),
     })
 }
 
@@ -209,7 +156,7 @@ fn fabric(settings: &Settings, id: PeerId) -> Result<Box<dyn Fabric>, StartError
 }
 
 /// Ranks and their memory take descriptors: as many as the administrator allows.
-fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -15,33 +15,25 @@
 //!
 //! Nothing here decides what a collective does: that is `outboard-proto`.
 
-mod admission;
-mod attach;
-mod combine;
 mod conductor;
 pub mod daemon;
 mod datapath;
-mod deferred;
-mod engine;
-mod failure;
-mod host;
-mod lifetime;
-mod mailbox;
 mod memory;
-pub mod offers;
-mod outbox;
-mod overdue;
-mod poller;
-mod quotas;
 mod ranks;
-mod relay;
 pub mod settings;
 mod socket;
-mod staging;
-pub mod statistics;
+mod telemetry;
 pub mod topology;
-mod trace;
 
+pub use conductor::poller::{Poller, Token, Trigger};
+pub use conductor::tell;
 pub use daemon::{StartError, run};
+pub use memory::pieces::Pieces;
+pub use ranks::admission::Admission;
+pub use ranks::attach::{MOST_RECORDED, Process, Refused, pin, random, register, sealed, sealed_recording};
+pub use ranks::docked::{DockedRank, DockedRanks};
+pub use ranks::offers;
+pub use ranks::quotas::Job;
 pub use settings::Settings;
-pub use socket::SocketError;
+pub use socket::{NamedSocket, SocketError};
+pub use telemetry::statistics;

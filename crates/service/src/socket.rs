@@ -30,7 +30,7 @@ pub enum SocketError {
 
 /// A listening socket; its file goes with it.
 #[derive(Debug)]
-pub(crate) struct NamedSocket {
+pub struct NamedSocket {
     fd: OwnedFd,
     path: PathBuf,
     /// Device and inode of the file that we made.
@@ -44,7 +44,7 @@ impl NamedSocket {
     ///
     /// # Errors
     /// See [`SocketError`].
-    pub(crate) fn listen(path: &Path, kind: SocketType) -> Result<NamedSocket, SocketError> {
+    pub fn listen(path: &Path, kind: SocketType) -> Result<NamedSocket, SocketError> {
         let kernel = |what| move |errno| SocketError::Kernel { what, path: path.to_owned(), errno };
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -79,7 +79,7 @@ impl NamedSocket {
     ///
     /// # Errors
     /// See [`SocketError`].
-    pub(crate) fn admit(&self, mode: Mode) -> Result<(), SocketError> {
+    pub fn admit(&self, mode: Mode) -> Result<(), SocketError> {
         let failed = |errno| SocketError::Kernel { what: "set the mode of", path: self.path.clone(), errno };
         rustix::fs::chmod(&self.path, mode).map_err(failed)
     }
@@ -88,7 +88,7 @@ impl NamedSocket {
     ///
     /// # Errors
     /// Descriptors are exhausted, mostly.
-    pub(crate) fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
+    pub fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
         match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(fd) => Ok(Some(fd)),
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
@@ -97,7 +97,7 @@ impl NamedSocket {
     }
 
     /// Takes the next connection and closes it with `farewell`: where descriptors are exhausted it would wake us for ever.
-    pub(crate) fn turn_away(&mut self, farewell: impl FnOnce(OwnedFd)) {
+    pub fn turn_away(&mut self, farewell: impl FnOnce(OwnedFd)) {
         self.spare = None;
         match self.accept() {
             Ok(Some(connection)) => farewell(connection),

@@ -14,8 +14,10 @@
 //!
 //! Invariant: the service process reads the header never again after writing it; sizes are its own.
 
+use outboard_call::codec::DecodeError;
+
 use crate::completion::{Board, Epoch, Word};
-use crate::entry::{BadEntry, Entry};
+use crate::entry::Entry;
 use crate::memory::Tier;
 use crate::region::{Region, RegionError};
 use crate::ring::{Full, Ring, RingState, Slot, Wake};
@@ -27,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Version of everything that the two sides share in memory: control region and entries.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 /// Entries of the submission ring: an entry owns a completion word until it ends, so the ring is never full of them.
 pub const RING_CAPACITY: u32 = COMPLETION_WORDS;
 /// Completion words, and with them requests in flight, per rank.
@@ -203,7 +205,7 @@ impl ServiceSide {
     }
 
     /// The next submission, or `None` when there is none. A malformed one is an error once and gone.
-    pub fn take(&mut self) -> Option<Result<Entry, BadEntry>> {
+    pub fn take(&mut self) -> Option<Result<Entry, DecodeError>> {
         let words = self.control.ring().take(&mut self.head)?;
         Some(Entry::decode(&words, self.control.words))
     }
@@ -332,7 +334,7 @@ impl RankSide {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::AllgatherEntry;
+    use outboard_call::{Call, CallKind};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::alloc::{Layout, alloc_zeroed, dealloc};
 
@@ -344,15 +346,8 @@ mod tests {
     }
 
     fn entry(slot: u32) -> Entry {
-        Entry::Allgather(AllgatherEntry {
-            group: 1,
-            instance: 1,
-            slot,
-            in_place: false,
-            send: 4096,
-            receive: 8192,
-            bytes_per_rank: 16,
-        })
+        let call = Call { bytes: 16, send: 4096, receive: 8192, ..Call::new(CallKind::Allgather) };
+        Entry { group: 1, instance: 1, slot, call }
     }
 
     fn rung(service: &ServiceSide) -> bool {
@@ -391,7 +386,7 @@ mod tests {
             let mut head = 0;
             while head < 20 {
                 match ring.take(&mut head).map(|taken| Entry::decode(&taken, words)) {
-                    Some(taken) => board.complete(taken.unwrap().slot(), Status::Ok),
+                    Some(taken) => board.complete(taken.unwrap().slot, Status::Ok),
                     None => std::thread::yield_now(),
                 }
             }
@@ -440,7 +435,7 @@ mod tests {
         let (mut service, rank) = both();
         rank.post(&entry(COMPLETION_WORDS)).unwrap();
         rank.post(&entry(0)).unwrap();
-        assert_eq!(service.take().unwrap().unwrap_err().field, "slot");
+        assert_eq!(service.take().unwrap(), Err(DecodeError::Value("slot")));
         assert_eq!(service.take(), Some(Ok(entry(0))));
         let size = rank.control.region.bytes();
         rank.control.region.write(0, &vec![0xff; size]);

@@ -39,6 +39,15 @@ pub enum Combined {
     Exscan,
 }
 
+impl Combined {
+    /// One of each.
+    #[must_use]
+    pub fn all(root: usize, seed: u64) -> [Combined; 6] {
+        use Combined::{Allreduce, Exscan, Reduce, ReduceScatter, ReduceScatterBlock, Scan};
+        [Reduce { root }, Allreduce, ReduceScatter { seed }, ReduceScatterBlock, Scan, Exscan]
+    }
+}
+
 /// What a receive buffer begins with in the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Expected {
@@ -91,8 +100,8 @@ impl CallPlan {
                 Signature { kind, bytes: blocks.iter().sum() }
             }
             Combined::ReduceScatterBlock => Signature { kind: CallKind::ReduceScatterBlock { reduction }, bytes },
-            Combined::Scan => Signature { kind: CallKind::Scan { reduction }, bytes },
-            Combined::Exscan => Signature { kind: CallKind::Exscan { reduction }, bytes },
+            Combined::Scan => Signature { kind: CallKind::Scan { reduction, inclusive: true }, bytes },
+            Combined::Exscan => Signature { kind: CallKind::Scan { reduction, inclusive: false }, bytes },
         }
     }
 

@@ -172,6 +172,11 @@ impl Dice {
         (self.deliveries, self.dropped)
     }
 
+    /// Nothing goes wrong by chance from `now` on.
+    pub(crate) fn end(&mut self, now: Instant) {
+        self.until = Some(now);
+    }
+
     /// A number for purposes that are no faults.
     pub(crate) fn draw(&mut self) -> u64 {
         self.rng.next_u64()

@@ -10,14 +10,16 @@ use std::rc::Rc;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Call, CallId, Channel, CollectiveError, Config, Event, GroupHandle, GroupSpec, Instant, MulticastBatch, Order,
-    Overdue, ReceivedDatagram, Region, ServiceProcess, SpId, Transmit, wire,
+    Call, CallId, Channel, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MulticastBatch,
+    Order, Overdue, ReceivedDatagram, Region, SpId, Transmit, wire,
 };
 
 use crate::breach::Breach;
+use crate::clock::Due;
+use crate::cluster::{host_of, sp_id};
 use crate::network::{Frame, NetworkPlan, Train};
 use crate::sabotage::{Sabotage, Saboteur};
-use crate::store::{Access, CallOutput, Memory, Payload, StoreKind};
+use crate::store::{Access, CallOutput, Memory, StoreKind};
 
 /// Something that reaches a service process.
 #[derive(Debug, Clone)]
@@ -30,8 +32,8 @@ pub(crate) enum Input {
         group: GroupHandle,
         rank: Rank,
     },
-    Call(Call),
-    Frame(Rc<Frame>, SpId),
+    Call(Box<Call>),
+    Frame(Rc<Frame>),
     Datagrams(Rc<Train>, u64),
     MulticastDone {
         token: u64,
@@ -45,7 +47,7 @@ pub(crate) enum Input {
 /// Something that leaves a service process.
 #[derive(Debug)]
 pub(crate) enum Action {
-    Frame { to: SpId, header: Vec<u8>, payload: Payload, payload_len: u32 },
+    Frame(Rc<Frame>),
     Batch(MulticastBatch),
     Connect(SpId),
     Join(Channel),
@@ -62,18 +64,19 @@ const TIMER_SPINS: u32 = 1000;
 /// One host with its service process and memory.
 #[derive(Debug)]
 pub(crate) struct Host {
-    pub(crate) sp: ServiceProcess,
+    pub(crate) sp: Endpoint,
     pub(crate) memory: Memory,
     /// Set when the service process has died.
     pub(crate) dead: bool,
     /// The service process handles nothing before.
     pub(crate) stalled_until: Instant,
     /// What came in the meantime.
-    pub(crate) inbox: VecDeque<Input>,
-    pub(crate) inbox_datagram_bytes: u64,
+    pub(crate) inbox: Vec<(Due, Input)>,
+    /// When what waits is handled, if nothing keeps it from that.
+    pub(crate) wakes: Due,
     /// The earliest timer event that is under way.
     pub(crate) timer: Option<Instant>,
-    pub(crate) outbox: Vec<Action>,
+    pub(crate) outbox: VecDeque<Action>,
     pub(crate) connected: BTreeSet<SpId>,
     pub(crate) joined: BTreeSet<Channel>,
     pub(crate) batches: BTreeMap<u64, MulticastBatch>,
@@ -109,14 +112,14 @@ impl Host {
     ) -> Self {
         let memory = Memory::new(store, config.staging_quota.saturating_add(config.owner_scratch_quota));
         Host {
-            sp: ServiceProcess::new(id, config, seed),
+            sp: Endpoint::new(id, config, seed),
             memory,
             dead: false,
             stalled_until: Instant(0),
-            inbox: VecDeque::new(),
-            inbox_datagram_bytes: 0,
+            inbox: Vec::new(),
+            wakes: (Instant(0), 0),
             timer: None,
-            outbox: Vec::new(),
+            outbox: VecDeque::new(),
             connected: BTreeSet::new(),
             joined: BTreeSet::new(),
             batches: BTreeMap::new(),
@@ -132,27 +135,36 @@ impl Host {
         }
     }
 
+    /// What is left of groups, where there should be nothing; of messages on links only where asked for.
+    pub(crate) fn left_over(&self, links: bool) -> Option<String> {
+        let (groups, collectives, messages) = self.sp.load();
+        let load = (groups, collectives, if links { messages } else { 0 });
+        let (bytes, pieces) = self.memory.staged();
+        Some(if pieces > 0 {
+            format!("{pieces} pieces of staging, {bytes} bytes")
+        } else if !self.batches.is_empty() {
+            format!("{} multicast batches under way", self.batches.len())
+        } else if !self.joined.is_empty() {
+            format!("{} channels joined", self.joined.len())
+        } else if load != (0, 0, 0) {
+            format!("groups, collectives, messages: {load:?}")
+        } else {
+            return None;
+        })
+    }
+
     /// A frame has left the host. Whether the fabric was full before, so that its `Room` is due.
     pub(crate) fn frame_left(&mut self) -> bool {
         self.frames_outstanding -= 1;
         self.frames_outstanding + 1 == self.frame_limit
     }
 
-    /// Puts what comes in to what waits; datagrams beyond `buffer` bytes are lost. A timer does not wait: it is looked
-    /// at again when all else has been handled, as a daemon does.
-    pub(crate) fn enqueue(&mut self, input: Input, buffer: u64) {
-        match &input {
-            Input::Timeout => return,
-            Input::Datagrams(train, mask) => {
-                let bytes = train.wire_bytes(*mask);
-                if self.inbox_datagram_bytes + bytes > buffer {
-                    return;
-                }
-                self.inbox_datagram_bytes += bytes;
-            }
-            _ => {}
+    /// Puts what comes in at this time to what waits. A timer does not wait: it is looked at again when all else has been
+    /// handled, as a daemon does.
+    pub(crate) fn enqueue(&mut self, due: Due, input: Input) {
+        if !matches!(input, Input::Timeout) {
+            self.inbox.push((due, input));
         }
-        self.inbox.push_back(input);
     }
 
     /// A multicast batch could not be read because of its rank.
@@ -161,23 +173,24 @@ impl Host {
         self.drain(now, &Payloads::None)
     }
 
-    /// Handles everything that waits; neighbouring datagrams in one batch.
-    pub(crate) fn wake(&mut self, now: Instant) -> Result<(), Breach> {
-        self.inbox_datagram_bytes = 0;
-        while let Some(input) = self.inbox.pop_front() {
+    /// Handles everything that waits; neighbouring datagrams in one batch. Datagrams beyond `buffer` bytes are lost.
+    pub(crate) fn wake(&mut self, now: Instant, mut buffer: u64) -> Result<(), Breach> {
+        let mut inbox = std::mem::take(&mut self.inbox);
+        inbox.sort_by_key(|(due, _)| *due);
+        let mut batch = Vec::new();
+        for (_, input) in inbox.drain(..) {
             let Input::Datagrams(train, mask) = input else {
+                self.handle_datagrams(now, &mut batch)?;
                 self.handle(now, input)?;
                 continue;
             };
-            let mut batch = Vec::new();
-            push_datagrams(&mut batch, &train, mask);
-            while let Some(Input::Datagrams(train, mask)) = self.inbox.front() {
-                push_datagrams(&mut batch, train, *mask);
-                self.inbox.pop_front();
+            if let Some(left) = buffer.checked_sub(train.wire_bytes(mask)) {
+                buffer = left;
+                push_datagrams(&mut batch, &train, mask);
             }
-            self.handle_datagrams(now, &batch)?;
         }
-        Ok(())
+        self.inbox = inbox;
+        self.handle_datagrams(now, &mut batch)
     }
 
     /// Feeds one thing to the machine and does what it asks for.
@@ -185,15 +198,15 @@ impl Host {
         match input {
             Input::CreateGroup { spec, rank } => self.sp.handle_create_group(now, &spec, rank),
             Input::Leave { group, rank } => self.sp.handle_leave(now, group, rank),
-            Input::Call(call) => self.sp.handle_call(now, call),
-            Input::Frame(frame, from) => {
-                self.sp.handle_frame(now, from, &frame.header, frame.payload_len);
+            Input::Call(call) => self.sp.handle_call(now, *call),
+            Input::Frame(frame) => {
+                self.sp.handle_frame(now, sp_id(frame.from), &frame.header, frame.payload_len);
                 return self.drain(now, &Payloads::Frame(&frame));
             }
             Input::Datagrams(train, mask) => {
                 let mut batch = Vec::with_capacity(mask.count_ones() as usize);
                 push_datagrams(&mut batch, &train, mask);
-                return self.handle_datagrams(now, &batch);
+                return self.handle_datagrams(now, &mut batch);
             }
             Input::MulticastDone { token } => {
                 self.batches.remove(&token);
@@ -212,13 +225,18 @@ impl Host {
         self.drain(now, &Payloads::None)
     }
 
-    fn handle_datagrams(&mut self, now: Instant, batch: &[(Rc<Train>, u32)]) -> Result<(), Breach> {
+    fn handle_datagrams(&mut self, now: Instant, batch: &mut Vec<(Rc<Train>, u32)>) -> Result<(), Breach> {
+        if batch.is_empty() {
+            return Ok(());
+        }
         let headers: Vec<ReceivedDatagram<'_>> = batch
             .iter()
             .map(|(train, n)| ReceivedDatagram { header: &train.headers[*n as usize], payload_len: train.len_of(*n) })
             .collect();
         self.sp.handle_datagrams(now, &headers);
-        self.drain(now, &Payloads::Datagrams(batch))
+        self.drain(now, &Payloads::Datagrams(batch))?;
+        batch.clear();
+        Ok(())
     }
 
     fn drain(&mut self, now: Instant, payloads: &Payloads<'_>) -> Result<(), Breach> {
@@ -290,7 +308,7 @@ impl Host {
                     Payloads::Frame(frame) if payload == 0 => (&frame.payload, 0, frame.payload_len),
                     Payloads::Frame(_) => return Err(missing),
                     Payloads::Datagrams(batch) => {
-                        let (train, n) = batch.get(payload as usize).ok_or(missing.clone())?;
+                        let (train, n) = batch.get(payload as usize).ok_or_else(|| missing.clone())?;
                         (&train.payload, u64::from(*n) * u64::from(train.chunk_bytes), train.len_of(*n))
                     }
                 };
@@ -325,12 +343,19 @@ impl Host {
                     }
                 };
                 self.frames_outstanding += 1;
-                self.outbox.push(Action::Frame { to, header, payload, payload_len });
+                let config = self.sp.config();
+                let len = header.len() as u64 + u64::from(payload_len);
+                let segments = len.div_ceil(u64::from(config.chunk_bytes)).max(1);
+                let wire_bytes = len + segments * u64::from(config.datagram_overhead);
+                let (from, to) = (host_of(self.sp.id()), host_of(to));
+                let header = header.into_vec();
+                let frame = Frame { from, to, header, payload, payload_len, wire_bytes };
+                self.outbox.push_back(Action::Frame(Rc::new(frame)));
             }
             Transmit::Multicast(batch) => {
                 self.check_batch(&batch)?;
                 self.batches.insert(batch.token, batch);
-                self.outbox.push(Action::Batch(batch));
+                self.outbox.push_back(Action::Batch(batch));
             }
         }
         Ok(())
@@ -359,7 +384,7 @@ impl Host {
                 if !self.connected.insert(peer) {
                     return Err(Breach::ConnectTurn(peer));
                 }
-                self.outbox.push(Action::Connect(peer));
+                self.outbox.push_back(Action::Connect(peer));
             }
             Event::Disconnect { peer } => {
                 if !self.connected.remove(&peer) {
@@ -370,16 +395,16 @@ impl Host {
                 if !self.joined.insert(channel) {
                     return Err(Breach::JoinTurn(channel));
                 }
-                self.outbox.push(Action::Join(channel));
+                self.outbox.push_back(Action::Join(channel));
             }
             Event::Leave(channel) => {
                 if !self.joined.remove(&channel) {
                     return Err(Breach::JoinTurn(channel));
                 }
-                self.outbox.push(Action::Leave(channel));
+                self.outbox.push_back(Action::Leave(channel));
             }
             Event::GroupReady { group, rank, result } => {
-                self.outbox.push(Action::GroupReady { group, rank, result });
+                self.outbox.push_back(Action::GroupReady { group, rank, result });
             }
             Event::Completed { call, result } => {
                 let Some(result) = self.saboteur.completed(result) else { return Ok(()) };
@@ -389,10 +414,10 @@ impl Host {
                     Ok(()) => self.completed += 1,
                     Err(_) => self.failed += 1,
                 }
-                self.outbox.push(Action::Completed { call, result, output });
+                self.outbox.push_back(Action::Completed { call, result, output });
             }
-            Event::Late { group, rank, .. } => self.outbox.push(Action::Late { group, rank }),
-            Event::Overdue(overdue) => self.outbox.push(Action::Overdue(overdue)),
+            Event::Late { group, rank, .. } => self.outbox.push_back(Action::Late { group, rank }),
+            Event::Overdue(overdue) => self.outbox.push_back(Action::Overdue(overdue)),
             Event::Step { .. } => {}
             Event::Violation { .. } if self.expects_violations => {}
             Event::Violation { what, .. } => return Err(Breach::FalseViolation(what)),

@@ -11,11 +11,13 @@
 
 mod breach;
 mod clock;
+mod cluster;
 mod combined;
 mod exhaustive;
 mod faults;
 mod graph;
 mod host;
+pub mod hostile;
 mod mixed;
 mod network;
 mod oracle;

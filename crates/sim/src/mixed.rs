@@ -240,15 +240,9 @@ impl Draw {
     /// Makes a reduction of the call.
     fn reduction(&mut self, call: &mut CallPlan, members: usize) {
         let (root, seed) = (self.rng.random_range(0..members), u64::from(self.rng.random::<u32>()));
-        let result = self.of(&[
-            Combined::Reduce { root },
-            Combined::Allreduce,
-            Combined::Allreduce,
-            Combined::ReduceScatter { seed },
-            Combined::ReduceScatterBlock,
-            Combined::Scan,
-            Combined::Exscan,
-        ]);
+        let all = Combined::all(root, seed);
+        // Allreduces twice as often.
+        let result = self.of(&[&all[..2], &all[1..]].concat());
         let (operator, element) = self.of(&[
             (Operator::Sum, Element::F32),
             (Operator::Sum, Element::F64),

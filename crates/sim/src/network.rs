@@ -8,6 +8,7 @@
 //! Invariant: bytes are counted once per link and only when they really go over it. Never looks into payload.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
@@ -74,6 +75,14 @@ pub(crate) struct Link {
     dropped_bytes: u64,
 }
 
+/// `n * by / over`. Products of more than 64 bits are rare, and dividing them takes long.
+fn scaled(n: u64, by: u64, over: u64) -> u64 {
+    match n.checked_mul(by) {
+        Some(product) => product / over,
+        None => (u128::from(n) * u128::from(by) / u128::from(over)) as u64,
+    }
+}
+
 impl Link {
     fn new(plan: &NetworkPlan) -> Self {
         Link { rate: plan.rate, queue_bytes: plan.queue_bytes, free_at: Instant(0), wire_bytes: 0, dropped_bytes: 0 }
@@ -81,13 +90,13 @@ impl Link {
 
     /// Time that `bytes` take.
     pub(crate) fn duration(&self, bytes: u64) -> Duration {
-        Duration::from_nanos((u128::from(bytes) * 8_000_000_000 / u128::from(self.rate)) as u64)
+        Duration::from_nanos(scaled(bytes, 8_000_000_000, self.rate))
     }
 
     /// Bytes that the queue has room for at `now`.
     pub(crate) fn room(&self, now: Instant) -> u64 {
-        let waiting = u128::from(self.free_at.0.saturating_sub(now.0)) * u128::from(self.rate) / 8_000_000_000;
-        self.queue_bytes.saturating_sub(waiting as u64)
+        let waiting = scaled(self.free_at.0.saturating_sub(now.0), self.rate, 8_000_000_000);
+        self.queue_bytes.saturating_sub(waiting)
     }
 
     /// Sends `bytes`, which are all there from `ready` on. The caller has looked for room.
@@ -167,7 +176,7 @@ pub(crate) struct Frame {
 pub(crate) struct Network {
     up: Vec<Link>,
     down: Vec<Link>,
-    joined: BTreeMap<Channel, Vec<usize>>,
+    joined: BTreeMap<Channel, Rc<Vec<usize>>>,
     siblings: usize,
 }
 
@@ -194,7 +203,7 @@ impl Network {
     }
 
     pub(crate) fn join(&mut self, channel: Channel, host: usize) {
-        let hosts = self.joined.entry(channel).or_default();
+        let hosts = Rc::make_mut(self.joined.entry(channel).or_default());
         if let Err(at) = hosts.binary_search(&host) {
             hosts.insert(at, host);
         }
@@ -202,14 +211,13 @@ impl Network {
 
     pub(crate) fn leave(&mut self, channel: Channel, host: usize) {
         if let Some(hosts) = self.joined.get_mut(&channel) {
-            hosts.retain(|h| *h != host);
+            Rc::make_mut(hosts).retain(|h| *h != host);
         }
     }
 
-    /// Who receives a channel, beside `from`.
-    pub(crate) fn receivers(&self, channel: Channel, from: usize) -> Vec<usize> {
-        let hosts = self.joined.get(&channel).map_or(&[][..], Vec::as_slice);
-        hosts.iter().copied().filter(|h| *h != from).collect()
+    /// Who receives a channel, ascending; siblings are neighbours.
+    pub(crate) fn receivers(&self, channel: Channel) -> Rc<Vec<usize>> {
+        self.joined.get(&channel).cloned().unwrap_or_default()
     }
 
     /// Puts the datagrams `among` of a train on downlink `to`: which of them fit, and when they are there.
@@ -287,9 +295,9 @@ mod tests {
         for host in [2, 0, 1, 2] {
             n.join(Channel(1), host);
         }
-        assert_eq!(n.receivers(Channel(1), 1), [0, 2]);
+        assert_eq!(**n.receivers(Channel(1)), [0, 1, 2]);
         n.leave(Channel(1), 2);
-        assert_eq!(n.receivers(Channel(1), 1), [0]);
-        assert!(n.receivers(Channel(2), 1).is_empty());
+        assert_eq!(**n.receivers(Channel(1)), [0, 1]);
+        assert!(n.receivers(Channel(2)).is_empty());
     }
 }

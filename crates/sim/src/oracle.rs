@@ -9,29 +9,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use outboard_plan::Rank;
-use outboard_proto::{Absentee, CollectiveError, GroupError, GroupHandle, InstanceId, Overdue, Signature, SpId};
+use outboard_proto::{Absentee, CollectiveError, GroupError, InstanceId, Overdue, Signature};
 
 use crate::breach::Breach;
+use crate::cluster::{group_number, handle, sp_id};
 use crate::combined::Combined;
-use crate::pattern::{Part, Pattern};
+use crate::pattern::Pattern;
 use crate::scenario::{GroupPlan, Scenario};
 use crate::store::{CallOutput, Origin};
-
-/// The name of the service process on a host.
-pub(crate) fn sp_id(host: usize) -> SpId {
-    SpId(0x5e00 + host as u64)
-}
-
-/// The handle of a group, by its number in the scenario.
-pub(crate) fn handle(group: usize) -> GroupHandle {
-    GroupHandle(0x6000 + group as u32)
-}
-
-/// The number in the scenario of a group.
-pub(crate) fn group_number(scenario: &Scenario, group: GroupHandle) -> Option<usize> {
-    let number = group.0.checked_sub(0x6000)? as usize;
-    (number < scenario.groups.len()).then_some(number)
-}
 
 /// One rank's call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,12 +74,8 @@ impl Truth {
                 if call.is_barrier() && !(0..plan.members.len()).all(called) {
                     return Err(Breach::PassedBarrier { group, rank, instance });
                 }
-                let parts = call.parts(name.member, plan.members.len()).into_iter();
-                let origin = |part: Part| (part, CallName { member: part.source, ..name }.origin());
-                if let Some(what) = output.difference(parts.map(origin)) {
-                    return Err(Breach::WrongBytes { group, rank, instance, what });
-                }
-                if let Some(what) = self.misreduced(scenario, name, &output) {
+                let wrong = call.misreceived(name, plan.members.len(), &mut output);
+                if let Some(what) = wrong.or_else(|| self.compare_bits(scenario, name, &output)) {
                     return Err(Breach::WrongBytes { group, rank, instance, what });
                 }
                 self.done.insert((name.group, name.member, name.instance));
@@ -105,8 +86,8 @@ impl Truth {
         }
     }
 
-    /// What is wrong with the result of a reduction. Every rank that receives the same has the same bits.
-    fn misreduced(&mut self, scenario: &Scenario, name: CallName, output: &CallOutput) -> Option<String> {
+    /// Remembers the bits of a reduction's result. Every rank that receives the same has the same bits.
+    fn compare_bits(&mut self, scenario: &Scenario, name: CallName, output: &CallOutput) -> Option<String> {
         let plan = &scenario.groups[name.group];
         let call = &plan.calls[name.instance as usize - 1];
         let expected = call.expected(name.member, plan.members.len())?;
@@ -122,7 +103,7 @@ impl Truth {
                 return Some(format!("other bits than at member {other}"));
             }
         }
-        expected.difference(found, |member| CallName { member, ..name }.origin())
+        None
     }
 
     /// Judges the answer to a request for a group.
@@ -220,7 +201,7 @@ impl Truth {
     /// Judges a report of ranks that have not called.
     pub(crate) fn judge_overdue(&self, scenario: &Scenario, overdue: &Overdue) -> Result<(), Breach> {
         let (group, instance) = (overdue.flight.group, overdue.flight.instance);
-        let number = group_number(scenario, group);
+        let number = group_number(group).filter(|number| *number < scenario.groups.len());
         for one in &overdue.missing.named {
             let called = |number| self.called.contains(&(number, one.rank.0 as usize, instance.0));
             let so = |number: usize| !called(number) && last_is_so(&scenario.groups[number], one);

@@ -5,12 +5,15 @@
 use std::sync::Arc;
 
 use outboard_plan::alltoall::Blocks;
-use outboard_plan::{Rank, Reduction, Span};
-use outboard_proto::{CallKind, Signature, TaggedCall, sizes_digest};
+use outboard_plan::{Element, Rank, Reduction, Span};
+use outboard_proto::{Call, CallId, CallKind, InstanceId, Signature, TaggedCall, sizes_digest};
 
+use crate::cluster::handle;
 use crate::combined::Combined;
 use crate::graph::Graph;
+use crate::oracle::CallName;
 use crate::scenario::CallPlan;
+use crate::store::{CallOutput, Memory};
 
 /// A kind of collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +132,24 @@ pub(crate) struct Class {
 }
 
 impl Pattern {
+    /// One of each collective, with this root, sizes drawn by this seed, and this reduction.
+    pub(crate) fn all(root: usize, seed: u64, reduction: Reduction) -> Vec<Pattern> {
+        let moved = [
+            Pattern::Allgather,
+            Pattern::Broadcast { root },
+            Pattern::Alltoall,
+            Pattern::Alltoallv { seed },
+            Pattern::Gather { root },
+            Pattern::Gatherv { root, seed },
+            Pattern::Scatter { root },
+            Pattern::Scatterv { root, seed },
+            Pattern::Barrier,
+            Pattern::Allgatherv { seed },
+        ];
+        let combined = Combined::all(root, seed).map(|result| Pattern::Reduction { result, reduction });
+        moved.into_iter().chain(combined).collect()
+    }
+
     /// The one place where all patterns are told apart by what they move.
     pub(crate) fn class(self) -> Class {
         let (moves, uneven) = match self {
@@ -418,5 +439,37 @@ impl CallPlan {
             send: spans(&|to| self.sent(member, to, member), Span::input),
             receive: spans(&received, Span::output),
         }
+    }
+
+    /// The call that a rank makes, with its buffers in the memory of its host.
+    pub(crate) fn make(&self, memory: &mut Memory, id: CallId, name: CallName, members: usize) -> Call {
+        let CallName { group, member, instance } = name;
+        let (sent, received) = self.buffers(member, members);
+        let element = self.reduction().map_or(Element::U8, |(_, reduction)| reduction.element());
+        // What was recorded is one buffer, read and written; a message is sent from where it would be received.
+        let own = self.pattern.starts_with_own(member);
+        let (sent, place) = if own { (received, Some(0)) } else { (sent, self.place(member, members)) };
+        memory.add_call(id, (name.origin(), element), sent, received, place);
+        Call {
+            id,
+            group: handle(group),
+            rank: Rank(member as u32),
+            instance: InstanceId(if self.pattern.is_tagged() { 0 } else { instance }),
+            signature: self.signature_of(member, members),
+            in_place: self.says_in_place(member),
+            blocks: self.blocks(member, members),
+            deadline: self.deadline,
+        }
+    }
+
+    /// What is wrong with what a call has received.
+    pub(crate) fn misreceived(&self, name: CallName, members: usize, output: &mut CallOutput) -> Option<String> {
+        let origin = |member| CallName { member, ..name }.origin();
+        let parts = self.parts(name.member, members).into_iter();
+        if let Some(what) = output.difference(parts.map(|part| (part, origin(part.source)))) {
+            return Some(what);
+        }
+        let expected = self.expected(name.member, members)?;
+        expected.difference(output.bytes(expected.len())?, origin)
     }
 }

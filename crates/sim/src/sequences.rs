@@ -1,43 +1,41 @@
 //! Sequences of recordings, calls and tagged messages written by a script of bytes (GP-1, GP-2): what a fuzzer plays.
 //!
-//! Four ranks on one, two or three service processes share two groups and do what the script says, sensible or not. Frames
-//! between service processes travel in an order that the script chooses, some get lost or come twice. Then everything
-//! is delivered, and judged by a reference: what has its other end has ended well with the right bytes,
-//! what has none has not, what no rank can record is refused and leaves nothing, errors are so, and when all ranks have left
-//! nothing is left of them. In some scripts one service process is not ours and says what the script says: then
-//! nothing panics, staging keeps its quota, every call still ends once, and groups that it is not in know nothing of it.
+//! Four ranks on one, two or three service processes share two groups and do what the script says, sensible or not, on a
+//! network whose faults the script chooses. Then the faults end, and a reference judges: a call that has its other end
+//! ends well with the right bytes, a call that has none does not end well, a recording that no rank can make is refused and
+//! leaves nothing, errors are true, and when all ranks have left nothing is left of them. In some scripts one service
+//! process is not ours and says what the script says: then nothing panics, staging keeps its quota, every call still ends
+//! once, and groups without that service process notice nothing.
 //!
-//! Invariant: every string of bytes is a script, and decides everything. Never waits; virtual time moves when the script
-//! says so, or when nothing else can happen.
+//! Invariant: every string of bytes is a script, and decides everything.
 
 mod judgement;
 mod possessed;
 mod recordings;
 mod reference;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_plan::{Element, Rank};
 use outboard_proto::{
-    Call, CallId, CallKind, CollectiveError, Config, GroupSpec, HostId, InstanceId, Instant, Member, RecordError,
-    Recording, Signature, TaggedCall,
+    Call, CallId, CallKind, CollectiveError, Config, GroupSpec, InstanceId, Recording, Signature, TaggedCall,
 };
 
 use crate::breach::Breach;
+use crate::cluster::{Cluster, ClusterPlan, Player, group_spec, handle};
 use crate::combined::contribution;
-use crate::graph::Graph;
-use crate::host::{Action, Host, Input};
+use crate::faults::Faults;
+use crate::host::{Action, Input};
 use crate::network::{Frame, NetworkPlan};
-use crate::oracle::{handle, sp_id};
 use crate::store::{Origin, StoreKind};
 use crate::tape::Tape;
 pub use possessed::transfer_message;
 use possessed::{Possessed, Said};
 pub use recordings::recording;
-use recordings::{draw, size, tag};
+use recordings::{size, tag};
 use reference::{Posted, single};
 
 /// The acts of a script.
@@ -50,18 +48,17 @@ pub mod acts {
     /// Both ends of a message.
     pub const MESSAGE: u8 = 4;
     pub const FREE: u8 = 5;
-    pub const DELIVER: u8 = 6;
-    pub const LOSE: u8 = 7;
-    pub const DOUBLE: u8 = 8;
-    pub const WAIT: u8 = 9;
-    pub const LEAVE: u8 = 10;
+    /// Some of what is going to happen happens.
+    pub const GO_ON: u8 = 6;
+    pub const WAIT: u8 = 7;
+    pub const LEAVE: u8 = 8;
     /// A graph that all members of a group record.
-    pub const GRAPH: u8 = 11;
+    pub const GRAPH: u8 = 9;
     /// A recording that all members call.
-    pub const CALL_ALL: u8 = 12;
+    pub const CALL_ALL: u8 = 10;
     /// What the service process that is not ours says.
-    pub const HEAR: u8 = 13;
-    pub const ACTS: u8 = 14;
+    pub const HEAR: u8 = 11;
+    pub const ACTS: u8 = 12;
 }
 
 /// What a sequence came to.
@@ -87,8 +84,9 @@ const POSSESSED: u8 = 3;
 const GROUPS: [&[usize]; 2] = [&[0, 1, 2, 3], &[3, 1, 0]];
 /// Virtual time within which everything ends that can.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bytes between service processes beyond which a sequence counts as a livelock.
-const MOST_BYTES: u64 = 1 << 30;
+/// How long a script waits.
+const WAITS: [Duration; 4] =
+    [Duration::from_micros(20), Duration::from_millis(1), Duration::from_millis(20), Duration::from_secs(1)];
 /// Largest memory of one call: more can be recorded where no step names it, and is not called here.
 const MOST_MEMORY: u64 = 1 << 20;
 /// Most acts of one script.
@@ -119,12 +117,9 @@ struct Ended {
 /// A sequence that is being played.
 #[derive(Debug)]
 struct Play {
-    now: Instant,
+    cluster: Cluster<u64>,
     host_of: [usize; 4],
-    hosts: Vec<Host>,
     possessed: Option<Possessed>,
-    wires: BTreeMap<(usize, usize), VecDeque<Rc<Frame>>>,
-    bytes: u64,
     teams: Vec<Team>,
     /// Calls that had to be taken.
     posted: Vec<Posted>,
@@ -173,29 +168,29 @@ impl Play {
         };
         let frames = [1, 4, 64][usize::from(tape.below(3))];
         let network = NetworkPlan { outstanding_frames: frames, ..NetworkPlan::default() };
+        let (rate, jitter) = [(0.0, 0), (0.0, 300), (0.05, 300), (0.2, 3000)][usize::from(tape.below(4))];
+        let jitter = Duration::from_micros(jitter);
+        let faults = Faults { frame_loss: rate, duplicate: rate, reorder: rate, jitter, ..Faults::none() };
         let last = *host_of.iter().max().expect("four ranks");
-        let count = last + usize::from(!possessed);
-        let host = |at| {
-            let mut host = Host::new(sp_id(at), config.clone(), at as u64, StoreKind::Bytes, &network, None);
-            host.expects_violations = possessed;
-            host
+        let plan = ClusterPlan {
+            configs: vec![config; last + usize::from(!possessed)],
+            missing: usize::from(possessed),
+            network: &network,
+            faults: &faults,
+            store: StoreKind::Bytes,
+            sabotage: None,
+            trace: false,
         };
+        let mut cluster = Cluster::new(plan, tape.byte().into());
+        cluster.hosts.iter_mut().for_each(|host| host.expects_violations = possessed);
         let team = |(number, ranks): (usize, &&[usize])| {
-            let member = |rank: &usize| {
-                let at = host_of[*rank];
-                Member { sp: sp_id(at), host: HostId(at as u64), address: Arc::from([at as u8]) }
-            };
-            let members = ranks.iter().map(member).collect();
-            let spec = GroupSpec { handle: handle(number), key: [number as u64, 5], job: 1, members };
-            Team { spec: Rc::new(spec), seats: ranks.iter().map(|_| Seat::default()).collect() }
+            let spec = group_spec(number, [number as u64, 5], ranks.iter().map(|rank| host_of[*rank]), 1);
+            Team { spec, seats: ranks.iter().map(|_| Seat::default()).collect() }
         };
         Play {
-            now: Instant(1),
+            cluster,
             host_of,
-            hosts: (0..count).map(host).collect(),
             possessed: possessed.then(|| Possessed::new(last)),
-            wires: BTreeMap::new(),
-            bytes: 0,
             teams: GROUPS.iter().enumerate().map(team).collect(),
             posted: Vec::new(),
             unsound: BTreeSet::new(),
@@ -209,7 +204,7 @@ impl Play {
 
     /// The host of a member, if it is one of ours.
     fn host(&self, group: usize, rank: usize) -> Option<usize> {
-        Some(self.host_of[GROUPS[group][rank]]).filter(|host| *host < self.hosts.len())
+        Some(self.host_of[GROUPS[group][rank]]).filter(|host| *host < self.cluster.hosts.len())
     }
 
     /// Whether all of the group's service processes are ours.
@@ -228,14 +223,13 @@ impl Play {
             }
             if !self.is_honest(group) {
                 let spec = Rc::clone(&self.teams[group].spec);
-                let digest = self.hosts[0].sp.config().digest();
+                let digest = self.cluster.hosts[0].sp.config().digest();
                 let all = self.possessed.iter().flat_map(|possessed| possessed.create(&spec, digest)).collect();
                 self.hear(all)?;
             }
         }
-        self.deliver_all()?;
-        if self.ready != asked {
-            return Err(Breach::NotLive { open: asked - self.ready, after: Duration::ZERO });
+        if !self.run_until(PATIENCE, |play| play.ready == asked)? {
+            return Err(Breach::NotLive { open: asked - self.ready, after: PATIENCE });
         }
         Ok(())
     }
@@ -259,24 +253,13 @@ impl Play {
             }
             acts::MESSAGE => self.message(tape),
             acts::FREE => self.free(tape),
-            acts::DELIVER => {
-                for _ in 0..=tape.below(8) {
-                    if let Some(frame) = self.take_frame(tape)? {
-                        self.arrive(&frame)?;
-                    }
+            acts::GO_ON => {
+                for _ in 0..=tape.below(64) {
+                    self.step(0)?;
                 }
                 Ok(())
             }
-            acts::LOSE => self.take_frame(tape).map(drop),
-            acts::DOUBLE => {
-                let wire = self.wire(tape);
-                let again = wire.and_then(|wire| self.wires.get(&wire)?.front().cloned());
-                again.map_or(Ok(()), |frame| self.arrive(&frame))
-            }
-            acts::WAIT => {
-                self.deliver_all()?;
-                self.pass_time().map(drop)
-            }
+            acts::WAIT => self.run_for(WAITS[usize::from(tape.below(4))]),
             acts::LEAVE => {
                 let (group, rank) = self.seat(tape);
                 // Seldom, as little is left of the group behind it.
@@ -334,61 +317,6 @@ impl Play {
         }
     }
 
-    fn record(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
-        let (group, rank) = self.seat(tape);
-        let next = self.teams[group].seats[rank].last.wrapping_add(1);
-        let number = if tape.byte() < 0xe0 { next } else { tape.number32() };
-        let drawn = draw(tape, Rank(rank as u32), GROUPS[group].len() as u32);
-        self.hand_over(group, rank, number, drawn.recording, drawn.sound)
-    }
-
-    /// Records, and looks at whether that was rightly done or refused.
-    fn hand_over(
-        &mut self,
-        group: usize,
-        rank: usize,
-        number: u32,
-        recording: Recording,
-        sound: bool,
-    ) -> Result<(), Breach> {
-        let Some(host) = self.host(group, rank) else { return Ok(()) };
-        let recording = Arc::new(recording);
-        let result = self.hosts[host].sp.handle_record(handle(group), Rank(rank as u32), number, recording.clone());
-        let seat = &mut self.teams[group].seats[rank];
-        let right = match &result {
-            Ok(()) => !seat.left && number > seat.last,
-            // Of what is drawn unsound some is not: calls show it.
-            Err(RecordError::Step { .. } | RecordError::Whole(_)) => !sound,
-            Err(RecordError::Limit { .. }) => false,
-            Err(RecordError::Group) => seat.left,
-            Err(RecordError::Number { found, last }) => number <= seat.last && (*found, *last) == (number, seat.last),
-        };
-        if !right {
-            let what = format!("{number} after {}: {result:?}", seat.last);
-            return Err(Breach::Recorded { group: handle(group), rank: Rank(rank as u32), what });
-        }
-        if result.is_ok() {
-            self.tally.recorded += 1;
-            seat.last = number;
-            seat.recordings.insert(number, recording);
-        } else {
-            self.tally.refused += 1;
-        }
-        Ok(())
-    }
-
-    fn graph(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
-        let group = usize::from(tape.below(2));
-        let scale = [100, 5000, 60_000][usize::from(tape.below(3))];
-        let seed = u64::from(tape.byte()) << 8 | u64::from(tape.byte());
-        let graph = Graph::draw(seed, GROUPS[group].len(), scale);
-        let next = self.teams[group].seats.iter().map(|seat| seat.last).max().unwrap_or(0).saturating_add(1);
-        for (rank, recording) in graph.recordings.iter().enumerate() {
-            self.hand_over(group, rank, next, Recording::clone(recording), true)?;
-        }
-        Ok(())
-    }
-
     fn call_recording(&mut self, tape: &mut Tape<'_>, group: usize, rank: usize) -> Result<(), Breach> {
         let recordings = &self.teams[group].seats[rank].recordings;
         let at = usize::from(tape.byte());
@@ -433,12 +361,12 @@ impl Play {
             }
             None => drop(self.unsound.insert(id)),
         }
-        self.hosts[host].memory.add_call(id, (origin, Element::U8), bytes, bytes, Some(0));
+        self.cluster.hosts[host].memory.add_call(id, (origin, Element::U8), bytes, bytes, Some(0));
         self.open.insert(id, (group, bytes));
         let signature = Signature { kind: CallKind::Tagged(what), bytes };
         let (group, instance) = (handle(group), InstanceId(0));
         let call = Call { id, group, rank: me, instance, signature, in_place: false, blocks: None, deadline: None };
-        self.handle(host, Input::Call(call))?;
+        self.handle(host, Input::Call(Box::new(call)))?;
         if self.unsound.contains(&id) && self.open.contains_key(&id) {
             return Err(Breach::NotLive { open: 1, after: Duration::ZERO });
         }
@@ -457,7 +385,7 @@ impl Play {
             name == (group, me, TaggedCall::Recorded { recording: number }) && self.open.contains_key(&posted.id)
         };
         let busy = self.posted.iter().any(called);
-        let freed = self.hosts[host].sp.handle_free(handle(group), me, number);
+        let freed = self.cluster.hosts[host].sp.handle_free(handle(group), me, number);
         if freed == busy {
             let what = format!("{number} is freed: {freed}, while a call is open: {busy}");
             return Err(Breach::Recorded { group: handle(group), rank: me, what });
@@ -487,131 +415,59 @@ impl Play {
         for (group, ranks) in GROUPS.iter().enumerate() {
             (0..ranks.len()).try_for_each(|rank| self.leave(group, rank))?;
         }
-        let deadline = self.now + PATIENCE;
-        self.deliver_all()?;
-        while let Some((sp, what)) = self.left_over() {
-            if self.now > deadline || !self.pass_time()? {
-                return Err(Breach::LeftOver { sp, what });
-            }
-            self.deliver_all()?;
+        if !self.run_until(PATIENCE, |play| play.left_over().is_none())?
+            && let Some((sp, what)) = self.left_over()
+        {
+            return Err(Breach::LeftOver { sp, what });
         }
         self.judge_ends()
     }
 
     fn left_over(&self) -> Option<(outboard_proto::SpId, String)> {
-        let of = |(number, host): (usize, &Host)| {
-            let (load, staged) = (host.sp.load(), host.memory.staged());
-            // Nobody acknowledges what a service process that is not ours is sent.
-            let load = if self.possessed.is_some() { (load.0, load.1, 0) } else { load };
-            let due = host.due(self.now).map(|due| due.since(self.now));
-            let what = format!("groups, calls, messages: {load:?}; staging: {staged:?}; due in {due:?}");
-            ((load, staged) != ((0, 0, 0), (0, 0))).then(|| (sp_id(number), what))
-        };
-        self.hosts.iter().enumerate().find_map(of)
-    }
-}
-
-/// The network.
-impl Play {
-    /// Feeds one thing to a service process and does what that leads to.
-    fn handle(&mut self, host: usize, input: Input) -> Result<(), Breach> {
-        self.hosts[host].handle(self.now, input)?;
-        let actions = std::mem::take(&mut self.hosts[host].outbox);
-        for action in actions {
-            match action {
-                Action::Frame { to, header, payload, payload_len } => {
-                    let to = (to.0 - sp_id(0).0) as usize;
-                    self.bytes += header.len() as u64 + u64::from(payload_len);
-                    if self.bytes > MOST_BYTES {
-                        return Err(Breach::Storm { sent: self.bytes, bound: MOST_BYTES });
-                    }
-                    if let Some(possessed) = self.possessed.as_mut().filter(|possessed| possessed.at == to) {
-                        possessed.heard(host, &header, payload_len);
-                    }
-                    let frame = Frame { from: host, to, header, payload, payload_len, wire_bytes: 0 };
-                    self.wires.entry((host, to)).or_default().push_back(Rc::new(frame));
-                }
-                Action::GroupReady { result, group, rank } => {
-                    self.ready += 1;
-                    if let Err(error) = result {
-                        return Err(Breach::FalseGroupError { group, rank, reason: error.to_string() });
-                    }
-                }
-                Action::Completed { call, result, output } => {
-                    let (group, bytes) = self.open.remove(&call).ok_or(Breach::CompletedTwice(call))?;
-                    let seats = self.teams[group].seats.iter().zip(0..);
-                    let left = seats.filter(|(seat, _)| seat.left).map(|(_, rank)| Rank(rank)).collect();
-                    let bytes = output.bytes(bytes).expect("real bytes").to_vec();
-                    self.ended.insert(call, Ended { result, bytes, left });
-                }
-                Action::Connect(_) | Action::Join(_) | Action::Leave(_) => {}
-                Action::Batch(_) | Action::Late { .. } | Action::Overdue(_) => unreachable!("no collectives"),
-            }
-        }
-        Ok(())
+        // Nobody acknowledges what a service process that is not ours is sent.
+        let links = self.possessed.is_none();
+        self.cluster.hosts.iter().find_map(|host| Some((host.sp.id(), host.left_over(links)?)))
     }
 
     /// The service process that is not ours says all this.
     fn hear(&mut self, said: Vec<Said>) -> Result<(), Breach> {
         for said in said {
             let Some(possessed) = &mut self.possessed else { return Ok(()) };
-            let frame = possessed.frame(&said);
-            self.arrive(&Rc::new(frame))?;
+            let frame = Rc::new(possessed.frame(&said));
+            self.handle(frame.to, Input::Frame(frame))?;
         }
         Ok(())
     }
+}
 
-    /// One of the wires on which something travels.
-    fn wire(&self, tape: &mut Tape<'_>) -> Option<(usize, usize)> {
-        let busy = self.wires.len();
-        let at = usize::from(tape.byte());
-        self.wires.keys().nth(at % busy.max(1)).copied()
+impl Player for Play {
+    fn cluster(&mut self) -> &mut Cluster<u64> {
+        &mut self.cluster
     }
 
-    fn take_frame(&mut self, tape: &mut Tape<'_>) -> Result<Option<Rc<Frame>>, Breach> {
-        let wire = self.wire(tape);
-        wire.map_or(Ok(None), |wire| self.take_from(wire))
-    }
-
-    /// Takes the next frame from a wire, which makes room behind it.
-    fn take_from(&mut self, wire: (usize, usize)) -> Result<Option<Rc<Frame>>, Breach> {
-        let Some(queue) = self.wires.get_mut(&wire) else { return Ok(None) };
-        let frame = queue.pop_front();
-        if queue.is_empty() {
-            self.wires.remove(&wire);
-        }
-        if self.hosts[wire.0].frame_left() {
-            self.handle(wire.0, Input::Room)?;
-        }
-        Ok(frame)
-    }
-
-    fn arrive(&mut self, frame: &Rc<Frame>) -> Result<(), Breach> {
-        if frame.to < self.hosts.len() {
-            self.handle(frame.to, Input::Frame(Rc::clone(frame), sp_id(frame.from)))?;
-        }
-        Ok(())
-    }
-
-    fn deliver_all(&mut self) -> Result<(), Breach> {
-        while let Some(wire) = self.wires.keys().next().copied() {
-            if let Some(frame) = self.take_from(wire)? {
-                self.arrive(&frame)?;
+    fn told(&mut self, _: usize, action: Action) -> Result<(), Breach> {
+        match action {
+            Action::GroupReady { result: Ok(()), .. } => self.ready += 1,
+            Action::GroupReady { result: Err(error), group, rank } => {
+                return Err(Breach::FalseGroupError { group, rank, reason: error.to_string() });
             }
+            Action::Completed { call, result, output } => {
+                let (group, bytes) = self.open.remove(&call).ok_or(Breach::CompletedTwice(call))?;
+                let seats = self.teams[group].seats.iter().zip(0..);
+                let left = seats.filter(|(seat, _)| seat.left).map(|(_, rank)| Rank(rank)).collect();
+                let bytes = output.bytes(bytes).expect("real bytes").to_vec();
+                self.ended.insert(call, Ended { result, bytes, left });
+            }
+            _ => {}
         }
         Ok(())
     }
 
-    /// Goes on to the next timer. False if there is none.
-    fn pass_time(&mut self) -> Result<bool, Breach> {
-        let Some(due) = self.hosts.iter().filter_map(|host| host.due(self.now)).min() else { return Ok(false) };
-        self.now = due;
-        for host in 0..self.hosts.len() {
-            if self.hosts[host].due(due) == Some(due) {
-                self.handle(host, Input::Timeout)?;
-            }
+    fn shown(&mut self, frame: &Rc<Frame>) -> Result<(), Breach> {
+        if let Some(possessed) = &mut self.possessed {
+            possessed.heard(frame.from, &frame.header, frame.payload_len);
         }
-        Ok(true)
+        Ok(())
     }
 }
 
@@ -639,7 +495,7 @@ mod tests {
     /// Ranks 0 and 3 of the job call two recordings, each rank the one first in which it waits for the other's second.
     fn crossed(layout: u8, [first, second]: [(usize, u32); 2]) -> Result<Tally, Breach> {
         // Without room for messages that nobody receives yet.
-        let mut play = Play::new(&mut Tape::new(&[layout, 0]));
+        let mut play = Play::new(&mut Tape::new(&[layout]));
         play.make_groups()?;
         let place = |group: usize, rank| GROUPS[group].iter().position(|member| *member == rank).expect("a member");
         for job_rank in [0, 3] {
@@ -684,9 +540,9 @@ mod tests {
             for bytes in [100, 20_000, 200] {
                 play.call(0, 0, send, bytes).expect("nothing is wrong");
             }
-            play.deliver_all().expect("nothing is wrong");
+            play.run_for(WAITS[3]).expect("nothing is wrong");
             play.leave(0, 0).expect("nothing is wrong");
-            play.deliver_all().expect("nothing is wrong");
+            play.run_for(WAITS[3]).expect("nothing is wrong");
             for _ in 0..3 {
                 play.call(0, 3, receive, 20_000).expect("nothing is wrong");
             }
@@ -717,8 +573,10 @@ mod tests {
                 play.hostile(&mut Tape::new(&[2, 0, 0, 0, call, 1])).expect("it may");
             }
             for _ in 0..4 {
+                play.run_for(WAITS[1]).expect("nothing is wrong");
                 play.hostile(&mut Tape::new(&[3])).expect("it may");
             }
+            play.run_for(WAITS[1]).expect("nothing is wrong");
             assert!(play.open.is_empty(), "call {call} ends");
         }
         play.leave_all().expect("nothing is left");

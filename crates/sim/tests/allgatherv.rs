@@ -7,6 +7,14 @@ use outboard_proto::config::AllgatherAlgorithm;
 use outboard_sim::{CallPlan, Pattern, Scenario, StoreKind, run};
 
 const LATE: Duration = Duration::from_millis(50);
+/// Bytes received from which the barrier is a small part of the time.
+const LONG: u64 = 1_000_000;
+/// Of what the fullest receive link needs: headers take 5 %, the rest is the barrier and blocks that end apart.
+const MOST_TIME: f64 = 1.15;
+/// Half of the 80 draws: a quarter of all blocks is empty, so some draws are too short.
+const LEAST_TRIED: usize = 40;
+/// Of 120 runs: the late block is empty in a quarter of them.
+const LEAST_SEEN: usize = 10;
 
 /// MC-8 for blocks of any size: time is what the fullest receive link needs, not what the slowest even share would.
 #[test]
@@ -18,7 +26,7 @@ fn mc_8_uneven_blocks_keep_the_receive_links_full() {
             let call = CallPlan::of(Pattern::Allgatherv { seed }, 3_000_000);
             let sizes: Vec<u64> = (0..ranks).map(|from| call.sent(from, 0, 0)).collect();
             let received = sizes.iter().sum::<u64>() - sizes.iter().min().expect("ranks");
-            if received < 1_000_000 {
+            if received < LONG {
                 continue;
             }
             tried += 1;
@@ -27,11 +35,11 @@ fn mc_8_uneven_blocks_keep_the_receive_links_full() {
             let outcome = run(&scenario, seed).unwrap_or_else(|failure| panic!("{failure}"));
             let limit = received as f64 * 8.0 / scenario.network.rate as f64;
             let ratio = outcome.in_collectives.as_secs_f64() / limit;
-            assert!(ratio < 1.15, "{sizes:?}: {ratio} of the raw limit");
+            assert!(ratio < MOST_TIME, "{sizes:?}: {ratio} of the raw limit");
             assert_eq!(outcome.retransmitted_bytes(), 0, "nothing is lost by its own pace: {sizes:?}");
         }
     }
-    assert!(tried > 40, "{tried} were long enough");
+    assert!(tried > LEAST_TRIED, "{tried} were long enough");
 }
 
 /// SP-6: the only rank of a host has not called, so that its service process has to ask how large the blocks are.
@@ -56,5 +64,5 @@ fn sp_6_a_late_rank_holds_up_only_those_who_need_its_block() {
             }
         }
     }
-    assert!(early > 10 && late > 10, "both kinds were seen: {early}, {late}");
+    assert!(early > LEAST_SEEN && late > LEAST_SEEN, "both kinds were seen: {early}, {late}");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_plan::selection::{Choice, Collective, Rule, Tuning};
-use outboard_plan::{AllgatherAlgorithm, AlltoallAlgorithm, Element, LeaderExchange, Operator, Reduction};
+use outboard_plan::{Element, Operator, Reduction};
 use outboard_sim::{CallPlan, Combined, Faults, Pattern, Scenario, StoreKind, run};
 
 /// A tuning by which each collective is carried out by `choice`, where it is one of its own.
@@ -78,11 +78,15 @@ fn all_that_may_be_chosen_outlives_loss() {
 
 #[test]
 fn exchanges_that_people_set_are_carried_out() {
-    for algorithm in [AlltoallAlgorithm::Pairwise, AlltoallAlgorithm::ScatterDestination { batch: 2 }] {
+    for algorithm in ["pairwise", "scatter-destination:batch=2"] {
         for ranks in [2, 8, 9] {
-            play(Collective::Alltoall, Choice::Alltoall(algorithm), ranks, 3_000, Faults::none());
+            play_named(Collective::Alltoall, algorithm, ranks, 3_000);
         }
     }
+}
+
+fn play_named(collective: Collective, algorithm: &str, ranks: usize, bytes: u64) {
+    play(collective, collective.read(algorithm).expect("an algorithm"), ranks, bytes, Faults::none());
 }
 
 /// Whoever calls an all-to-all of other blocks than the rest is found, whatever algorithms either means.
@@ -101,15 +105,14 @@ fn ranks_that_disagree_about_what_is_pulled_are_told() {
 
 #[test]
 fn leaders_and_ports_that_people_set_are_carried_out() {
-    let exchange = |between| AllgatherAlgorithm::Hierarchical { leaders: 2, between };
     for algorithm in [
-        exchange(LeaderExchange::NeighbourExchange),
-        exchange(LeaderExchange::StandardExchange { ports: 2 }),
-        AllgatherAlgorithm::Bruck { ports: 4 },
-        AllgatherAlgorithm::Multicast { chains: 2, subgroups: 1 },
+        "hierarchical:leaders=2,between=neighbour-exchange",
+        "hierarchical:leaders=2,between=standard-exchange,ports=2",
+        "bruck:ports=4",
+        "multicast:chains=2",
     ] {
         for ranks in [2, 9] {
-            play(Collective::Allgather, Choice::Allgather(algorithm), ranks, 30_000, Faults::none());
+            play_named(Collective::Allgather, algorithm, ranks, 30_000);
         }
     }
 }

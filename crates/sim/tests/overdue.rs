@@ -6,11 +6,18 @@ use std::time::Duration;
 use outboard_sim::{CallPlan, Outcome, Pattern, Scenario, run};
 
 const LATE: Duration = Duration::from_secs(10);
+/// Bytes of the first and the second call.
+const FIRST: u64 = 10_000;
+const SECOND: u64 = 20_000;
+/// Seconds of the watchdog's reports: 3 s after the first news at 1 s, doubling, until the last has called at 21 s.
+const REPORTS: [u64; 3] = [4, 7, 13];
+/// Behind the first call, and behind the deadline of the second for those who meet it.
+const ENDED: Duration = Duration::from_secs(5);
 
 /// Eight ranks, two on each host, that call twice; ranks 2 and 7 come late to the second call.
 fn two_late() -> Scenario {
-    let mut scenario = Scenario::allgather(8, 10_000).ranks_per_host(2);
-    let second = CallPlan { at: Duration::from_secs(1), late: vec![(2, LATE), (7, LATE * 2)], ..CallPlan::new(20_000) };
+    let mut scenario = Scenario::allgather(8, FIRST).ranks_per_host(2);
+    let second = CallPlan { at: Duration::from_secs(1), late: vec![(2, LATE), (7, LATE * 2)], ..CallPlan::new(SECOND) };
     scenario.groups[0].calls.push(second);
     scenario
 }
@@ -28,14 +35,14 @@ fn sp_9_the_watchdog_names_the_missing_ranks_and_their_last_calls_on_all_hosts()
     for host in 0..4 {
         let mine: Vec<_> = outcome.overdue.iter().filter(|(at, ..)| *at == host).collect();
         let seconds: Vec<u64> = mine.iter().map(|(_, at, _)| at.as_secs()).collect();
-        assert_eq!(seconds, [4, 7, 13], "doubling from the first news at 1 s, until the last has called at 21 s");
+        assert_eq!(seconds, REPORTS);
         for (_, at, overdue) in mine {
             let missing: Vec<u32> = overdue.missing.named.iter().map(|one| one.rank.0).collect();
             let expected: &[u32] = if *at < LATE { &[2, 7] } else { &[7] };
             assert_eq!(missing, expected);
             let last = overdue.missing.named[0].last.expect("both have called once");
-            assert_eq!((last.0.0, last.1.bytes), (1, 10_000));
-            assert!(overdue.silent.is_empty() && overdue.flight.signature.bytes == 20_000, "{overdue:?}");
+            assert_eq!((last.0.0, last.1.bytes), (1, FIRST));
+            assert!(overdue.silent.is_empty() && overdue.flight.signature.bytes == SECOND, "{overdue:?}");
             let here: Vec<u32> = overdue.flight.absent.iter().map(|rank| rank.0).collect();
             assert!(here.iter().all(|rank| *rank as usize / 2 == host && missing.contains(rank)), "{overdue:?}");
         }
@@ -61,7 +68,7 @@ fn sp_9_a_deadline_ends_the_call_on_all_ranks_with_the_names_of_the_missing() {
         assert_eq!(outcome.errors, 8, "with {ranks_per_host} ranks on each host");
         for ((_, member, call), at) in &outcome.ends {
             let late = [2, 7].contains(member) && *call == 2;
-            assert_eq!(*at > Duration::from_secs(5), late, "rank {member} ends call {call} at {at:?}");
+            assert_eq!(*at > ENDED, late, "rank {member} ends call {call} at {at:?}");
         }
         assert_eq!(outcome.overdue, []);
     }

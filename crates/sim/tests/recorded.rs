@@ -5,6 +5,15 @@ use std::time::Duration;
 
 use outboard_sim::{CallPlan, HostDeath, Pattern, RankFault, Scenario, mixed_messages, mixed_recorded, run, sweep};
 
+/// Graphs of a scenario, on average: most of its groups have up to three.
+const LEAST_GRAPHS: u64 = 2;
+/// Messages of a scenario, on average; one of them is too long.
+const LEAST_MESSAGES: u64 = 10;
+/// Of 100 scenarios: a third has graphs of the largest messages.
+const LEAST_LARGE: u64 = 10;
+/// The scale of those messages.
+const LARGE: u64 = 40_000;
+
 /// Seeds of the sweeps; `outboard sim mixed` plays more.
 fn seeds() -> u64 {
     std::env::var("OUTBOARD_SIM_SEEDS").ok().map_or(500, |n| n.parse().expect("OUTBOARD_SIM_SEEDS is a number"))
@@ -25,7 +34,7 @@ fn sweep_all(scenario: fn(u64) -> Scenario) {
 fn gp_2_random_graphs_agree_with_their_reference() {
     sweep_all(mixed_recorded);
     let graphs: usize = (0..seeds()).flat_map(|seed| mixed_recorded(seed).groups).map(|g| g.recordings()).sum();
-    assert!(graphs as u64 >= 2 * seeds(), "{graphs} graphs");
+    assert!(graphs as u64 >= LEAST_GRAPHS * seeds(), "{graphs} graphs");
 }
 
 /// Beside recordings of the same groups; of every size, some with two messages of one name under way, some too long.
@@ -35,7 +44,11 @@ fn gp_1_messages_arrive_in_order_or_fail_alone() {
     let calls = (0..seeds()).flat_map(|seed| mixed_messages(seed).groups).flat_map(|group| group.calls);
     let messages: Vec<_> = calls.filter(|call| matches!(call.pattern, Pattern::Message { .. })).collect();
     let too_long = messages.iter().filter(|call| call.is_disputed()).count();
-    assert!(messages.len() as u64 > 10 * seeds() && too_long as u64 > seeds(), "{} {too_long}", messages.len());
+    assert!(
+        messages.len() as u64 > LEAST_MESSAGES * seeds() && too_long as u64 > seeds(),
+        "{} {too_long}",
+        messages.len()
+    );
 }
 
 /// A message whose memory had gone bad was sent as nothing, and the next one of its name took its receive (GP-1).
@@ -78,13 +91,12 @@ fn large_messages_beyond_what_is_asked_for_at_once_are_announced() {
     for seed in 0..100 {
         let mut scenario = mixed_recorded(seed);
         scenario.config.pull_bytes = 2000;
-        large +=
-            u64::from(scenario.groups.iter().any(|group| group.recordings() > 0 && group.calls[0].bytes == 40_000));
+        large += u64::from(scenario.groups.iter().any(|group| group.recordings() > 0 && group.calls[0].bytes == LARGE));
         if let Err(failure) = run(&scenario, seed) {
             panic!("{failure}");
         }
     }
-    assert!(large > 10, "{large}");
+    assert!(large > LEAST_LARGE, "{large}");
 }
 
 /// GP-1: a receive waits as long as its source may still send, and no longer: its rank or its service process may die, told

@@ -8,6 +8,15 @@ use outboard_proto::config::AllgatherAlgorithm;
 use outboard_sim::{CallPlan, Combined, Faults, Outcome, Pattern, Scenario, StoreKind, run};
 
 const LATE: Duration = Duration::from_secs(1);
+/// Scratch of a few of the calls that are made at once.
+const SCRATCH: u64 = 200_000;
+/// Time of a reduce-scatter by a ring, of what the links need for the payload. Each link has one window, whose
+/// acknowledgements wait in the one queue of the peer's simulated fabric; headers take 5 %.
+const MOST_SCATTER_TIME: f64 = 1.35;
+/// The same of an allreduce: the steps behind the scatter follow without waiting for the first segment.
+const MOST_ALLREDUCE_TIME: f64 = 1.3;
+/// The same of a reduce along a chain, whose links carry segments one behind the other.
+const MOST_REDUCE_TIME: f64 = 1.15;
 const RESULTS: [Combined; 6] = [
     Combined::Reduce { root: 1 },
     Combined::Allreduce,
@@ -158,10 +167,10 @@ fn calls_that_do_not_fit_the_staging_together_follow_each_other() {
     let mut scenario = reduction(6, Combined::Allreduce, Element::F64, 40_000).ranks_per_host(2);
     scenario.groups[0].calls = vec![call(Combined::Allreduce, Element::F64, 40_000); 6];
     scenario.groups[0].window = 6;
-    (scenario.config.staging_quota, scenario.config.owner_scratch_quota) = (0, 200_000);
+    (scenario.config.staging_quota, scenario.config.owner_scratch_quota) = (0, SCRATCH);
     let outcome = play(&scenario, 1);
     assert_eq!(outcome.errors, 0);
-    assert!(outcome.counters.iter().all(|counters| counters.staging_peak <= 200_000));
+    assert!(outcome.counters.iter().all(|counters| counters.staging_peak <= SCRATCH));
 }
 
 #[test]
@@ -219,8 +228,9 @@ fn ended(hosts: usize, result: Combined, bytes: u64, rate: u64) -> Duration {
 fn th_6_links_are_kept_busy() {
     for (hosts, bytes, rate) in [(4, 1 << 20, 250_000_000), (4, 4 << 20, 1_000_000_000), (8, 4 << 20, 1_000_000_000u64)]
     {
-        // Each link of a ring has one window, whose acknowledgements wait in the one queue of the peer's simulated fabric.
-        for (result, crossings, most) in [(Combined::ReduceScatterBlock, 1, 1.35), (Combined::Allreduce, 2, 1.3)] {
+        for (result, crossings, most) in
+            [(Combined::ReduceScatterBlock, 1, MOST_SCATTER_TIME), (Combined::Allreduce, 2, MOST_ALLREDUCE_TIME)]
+        {
             let block = if result == Combined::Allreduce { bytes } else { bytes / hosts as u64 };
             let ended = ended(hosts, result, block, rate);
             let bits = (crossings * (hosts as u64 - 1) * bytes * 8 / hosts as u64) as f64;
@@ -239,6 +249,9 @@ fn th_6_a_reduce_takes_every_link_once() {
         let ended = ended(hosts, Combined::Reduce { root: 1 }, bytes, rate);
         let bits = (bytes + (hosts as u64 - 2) * SEGMENT) * 8;
         let limit = Duration::from_secs_f64(bits as f64 / rate as f64);
-        assert!(ended < limit.mul_f64(1.15), "{bytes} bytes on {hosts} hosts: {ended:?} where {limit:?} is the limit");
+        assert!(
+            ended < limit.mul_f64(MOST_REDUCE_TIME),
+            "{bytes} bytes on {hosts} hosts: {ended:?} where {limit:?} is the limit"
+        );
     }
 }

@@ -6,6 +6,10 @@ use rand_chacha::ChaCha8Rng;
 
 /// Bytes of the longest script.
 const LONGEST: usize = 900;
+/// Scripts played. Each comes to one call of a recording that ends well, on average.
+const SEEDS: u64 = 2000;
+/// Recordings refused, and calls that fail, in all: one in four scripts has one.
+const LEAST_WRONG: u64 = SEEDS / 4;
 
 fn script(seed: u64) -> Vec<u8> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -16,7 +20,7 @@ fn script(seed: u64) -> Vec<u8> {
 #[test]
 fn sequences_come_to_what_their_reference_says() {
     let mut sum = Tally::default();
-    for seed in 0..2000 {
+    for seed in 0..SEEDS {
         let tally = play(&script(seed)).unwrap_or_else(|breach| panic!("seed {seed}: {breach}"));
         sum.recorded += tally.recorded;
         sum.refused += tally.refused;
@@ -24,7 +28,7 @@ fn sequences_come_to_what_their_reference_says() {
         sum.failed += tally.failed;
         sum.recorded_completed += tally.recorded_completed;
     }
-    assert!(sum.recorded_completed > 2000 && sum.refused > 500 && sum.failed > 500, "{sum:?}");
+    assert!(sum.recorded_completed > SEEDS && sum.refused > LEAST_WRONG && sum.failed > LEAST_WRONG, "{sum:?}");
 }
 
 /// Found by fuzzing: empty recordings of memory that nobody has.
@@ -33,6 +37,6 @@ fn memory_that_no_step_names_is_not_needed() {
     use outboard_sim::sequences::acts::{CALL_ALL, RECORD};
     let record = [RECORD, 0, 0, 0, 0, 0, 0xf4, 0xe0, 0];
     let call = [CALL_ALL, 0, 0, 0];
-    let tally = play(&[&[0; 5][..], &record, &call].concat()).unwrap_or_else(|breach| panic!("{breach}"));
+    let tally = play(&[&[0; 7][..], &record, &call].concat()).unwrap_or_else(|breach| panic!("{breach}"));
     assert_eq!(tally.recorded, 1);
 }

@@ -4,9 +4,10 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use outboard_call::{Call, CallKind};
 use outboard_shm::attach::{Channel, Hello, Reply, Request};
 use outboard_shm::control::{LAYOUT_VERSION, RankSide};
-use outboard_shm::entry::{AllgatherEntry, Entry};
+use outboard_shm::entry::Entry;
 use outboard_shm::memory::{Probe, Tier};
 use outboard_shm::status::Status;
 
@@ -82,15 +83,7 @@ impl Honest {
         self.input.fill(byte(self.rounds, me));
         self.output.fill(0);
         let (send, receive) = (self.input.as_ptr().addr() as u64, self.output.as_mut_ptr().expose_provenance() as u64);
-        self.post(AllgatherEntry {
-            group,
-            instance: self.rounds,
-            slot: SLOT,
-            in_place: false,
-            send,
-            receive,
-            bytes_per_rank: BLOCK as u64,
-        });
+        self.post((group, self.rounds, SLOT), send, receive);
     }
 
     /// It has brought what was contributed in the round after `round`.
@@ -110,15 +103,7 @@ impl Honest {
         self.owing = true;
         let (send, receive) =
             (self.input.as_ptr().addr() as u64, self.owed_output.as_mut_ptr().expose_provenance() as u64);
-        self.post(AllgatherEntry {
-            group,
-            instance: self.owed,
-            slot: OWED_SLOT,
-            in_place: false,
-            send,
-            receive,
-            bytes_per_rank: BLOCK as u64,
-        });
+        self.post((group, self.owed, OWED_SLOT), send, receive);
     }
 
     /// The hostile rank is gone: what it owed has ended, one way or the other.
@@ -128,9 +113,10 @@ impl Honest {
         }
     }
 
-    fn post(&self, entry: AllgatherEntry) {
-        self.side.arm(entry.slot);
-        self.side.post(&Entry::Allgather(entry)).expect("room in the ring");
+    fn post(&self, (group, instance, slot): (u64, u64, u32), send: u64, receive: u64) {
+        let call = Call { bytes: BLOCK as u64, send, receive, ..Call::new(CallKind::Allgather) };
+        self.side.arm(slot);
+        self.side.post(&Entry { group, instance, slot, call }).expect("room in the ring");
     }
 
     fn result(&self, slot: u32) -> Status {

@@ -4,15 +4,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use outboard_plan::Rank;
+use outboard_call::{Call, CallKind, Element, Operator, Rank, Reduction, TaggedCall};
 use outboard_proto::wire::RecordedMemory;
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, Hello, OFFER_BYTES, Reply, Request, Restaged};
 use outboard_shm::control::{COMPLETION_WORDS, LAYOUT_VERSION, RankSide};
-use outboard_shm::entry::{
-    AllgatherEntry, AllgathervEntry, AlltoallEntry, BarrierEntry, BlockSizes, BroadcastEntry, Direction, Entry,
-    MessageEnd, MessageEntry, RecordedEntry, Reduced, ReductionEntry, RootedBlocks, RootedEntry,
-};
+use outboard_shm::entry::Entry;
 use outboard_shm::region::{Region, seal_bytes};
 use outboard_sim::{Tape, sequences};
 use rustix::event::{EventfdFlags, eventfd};
@@ -141,17 +138,10 @@ impl Hostile {
     pub(super) fn pay(&mut self, group: u64) {
         let Some(attached) = self.attached.as_ref().filter(|_| !self.scribbled) else { return };
         self.paid += 1;
-        let entry = AllgatherEntry {
-            group,
-            instance: self.paid,
-            slot: 2 + (self.paid % 64) as u32,
-            in_place: false,
-            send: ADDRESS,
-            receive: ADDRESS + 64,
-            bytes_per_rank: 64,
-        };
+        let call = Call { bytes: 64, send: ADDRESS, receive: ADDRESS + 64, ..Call::new(CallKind::Allgather) };
+        let entry = Entry { group, instance: self.paid, slot: 2 + (self.paid % 64) as u32, call };
         // Full where the daemon is slow.
-        let _ = attached.side.post(&Entry::Allgather(entry));
+        let _ = attached.side.post(&entry);
     }
 
     pub(super) fn entry(&mut self, tape: &mut Tape<'_>) {
@@ -166,70 +156,36 @@ impl Hostile {
             _ => u32::from(tape.byte()),
         };
         let (group, instance) = (tape.number(), tape.number());
-        let bytes = if tape.flip() { 64 } else { tape.number() };
-        let entry = match tape.below(9) {
-            3 => {
-                let (in_place, send, receive) = (tape.flip(), address(tape), address(tape));
-                let code = u16::from(tape.below(13)) << 8 | u16::from(tape.below(20));
-                let result = match tape.below(5) {
-                    0 => Reduced::Reduce { root: tape.number32(), bytes },
-                    1 => Reduced::ReduceScatter { table: address(tape) },
-                    2 => Reduced::ReduceScatterBlock { bytes },
-                    3 => Reduced::Exscan { bytes },
-                    _ => Reduced::Allreduce { bytes },
-                };
-                Entry::Reduction(ReductionEntry { group, instance, slot, result, code, in_place, send, receive })
-            }
-            0 => {
-                let (root, buffer) = (tape.number32(), address(tape));
-                Entry::Broadcast(BroadcastEntry { group, instance, slot, root, buffer, bytes })
-            }
-            1 => {
-                let (in_place, send, receive) = (tape.flip(), address(tape), address(tape));
-                Entry::Allgather(AllgatherEntry {
-                    group,
-                    instance,
-                    slot,
-                    in_place,
-                    send,
-                    receive,
-                    bytes_per_rank: bytes,
-                })
-            }
-            2 => {
-                let (send, receive, root, in_place) = (address(tape), address(tape), tape.number32(), tape.flip());
-                let direction = if tape.flip() { Direction::Gather } else { Direction::Scatter };
-                let blocks = match tape.below(3) {
-                    0 => RootedBlocks::Even { bytes },
-                    1 => RootedBlocks::Own { bytes },
-                    _ => RootedBlocks::Table { address: address(tape) },
-                };
-                let root = if tape.flip() { root } else { 1 };
-                Entry::Rooted(RootedEntry { group, instance, slot, direction, root, in_place, send, receive, blocks })
-            }
-            4 => {
-                let (recording, copy) = (tape.number32(), if tape.flip() { 0 } else { address(tape) });
-                Entry::Recorded(RecordedEntry { group, instance, slot, recording, copy })
-            }
-            5 => {
-                let end = if tape.flip() { MessageEnd::Send } else { MessageEnd::Receive };
-                let (peer, tag, buffer) = (tape.number32(), tape.number32(), address(tape));
-                Entry::Message(MessageEntry { group, instance, slot, end, peer, tag, buffer, bytes })
-            }
-            6 => Entry::Barrier(BarrierEntry { group, instance, slot }),
-            7 => {
-                let (in_place, send, receive, table) = (tape.flip(), address(tape), address(tape), address(tape));
-                Entry::Allgatherv(AllgathervEntry { group, instance, slot, in_place, send, receive, table })
-            }
-            _ => {
-                let (send, receive) = (address(tape), address(tape));
-                let table = tape.flip();
-                let blocks =
-                    if table { BlockSizes::Table { address: address(tape) } } else { BlockSizes::Even { bytes } };
-                Entry::Alltoall(AlltoallEntry { group, instance, slot, send, receive, blocks })
-            }
-        };
-        let _ = attached.side.post(&entry);
+        let (number, tag) = (if tape.flip() { u32::from(tape.below(3)) } else { tape.number32() }, tape.number32());
+        let code = u16::from(tape.below(13)) << 8 | u16::from(tape.below(20));
+        let reduction = Reduction::from_code(code).or_else(|_| Reduction::new(Operator::Sum, Element::F64));
+        let (root, reduction) = (Rank(number), reduction.expect("numbers have sums"));
+        let kinds = [
+            CallKind::Allgather,
+            CallKind::Allgatherv { sizes: 0 },
+            CallKind::Alltoall,
+            CallKind::Alltoallv,
+            CallKind::Barrier,
+            CallKind::Broadcast { root },
+            CallKind::Gather { root },
+            CallKind::Gatherv { root },
+            CallKind::Scatter { root },
+            CallKind::Scatterv { root },
+            CallKind::Reduce { root, reduction },
+            CallKind::Allreduce { reduction },
+            CallKind::ReduceScatter { reduction, sizes: 0 },
+            CallKind::ReduceScatterBlock { reduction },
+            CallKind::Scan { reduction, inclusive: tape.flip() },
+            CallKind::Tagged(TaggedCall::Recorded { recording: number }),
+            CallKind::Tagged(TaggedCall::Send { to: root, tag }),
+            CallKind::Tagged(TaggedCall::Receive { from: root, tag }),
+        ];
+        let mut call = Call::new(kinds[usize::from(tape.below(kinds.len() as u8))]);
+        call.in_place = tape.below(4) == 0;
+        call.bytes = if tape.flip() { 64 } else { tape.number() };
+        (call.send, call.table) = (address(tape), address(tape));
+        call.receive = if tape.below(8) == 0 { 0 } else { address(tape) };
+        let _ = attached.side.post(&Entry { group, instance, slot, call });
     }
 
     /// Writes words somewhere into the control region.
@@ -326,9 +282,9 @@ impl Hostile {
         for _ in 0..=tape.below(3) {
             self.called += 1;
             let slot = 128 + (self.called % 64) as u32;
-            let entry = RecordedEntry { group, instance: self.called, slot, recording, copy: 0 };
+            let call = Call::new(CallKind::Tagged(TaggedCall::Recorded { recording }));
             // Full where the daemon is slow.
-            let _ = attached.side.post(&Entry::Recorded(entry));
+            let _ = attached.side.post(&Entry { group, instance: self.called, slot, call });
         }
     }
 

@@ -14,20 +14,15 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "fold.h"
-#include "outboard.h"
+#include "fake.h"
 
-#define MOST_RANKS 64
 /* How far apart the contributions of two calls lie in the sparse files. */
 #define CALL_STRIDE ((uint64_t)1 << 32)
 
@@ -37,36 +32,6 @@ struct segment {
     uint64_t contributed[MOST_RANKS];
     uint64_t finished[MOST_RANKS];
     uint64_t arrived[MOST_RANKS];
-};
-
-/* Of a reduction: which elements this rank receives, combined over which ranks. */
-struct combined {
-    int op, element;       /* 0: no reduction */
-    uint64_t first, count; /* elements */
-    uint32_t from, to;     /* ranks */
-};
-
-struct outboard_request {
-    outboard_group *group;
-    void *receive;
-    uint64_t bytes, offset;
-    int64_t root;          /* -1: all ranks contribute */
-    struct combined combined;
-    uint64_t *blocks;      /* of an alltoall: bytes by rank, then offsets by rank, of what arrives; else NULL */
-    int outcome;
-    bool done, freed;
-    outboard_request *next;
-};
-
-struct outboard_group {
-    uint32_t ranks, rank;
-    char name[96];
-    struct segment *segment;
-    int files[MOST_RANKS];
-    uint64_t posted, offset;
-    outboard_request *queue;
-    bool closing;
-    pthread_t thread;
 };
 
 struct outboard_context {
@@ -79,13 +44,13 @@ static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
 static int collectives;
 static _Thread_local char sentence[256] = "";
 
-static long setting(const char *name, long otherwise)
+long setting(const char *name, long otherwise)
 {
     const char *value = getenv(name);
     return value == NULL ? otherwise : strtol(value, NULL, 10);
 }
 
-static int __attribute__((format(printf, 2, 3))) failure(int outcome, const char *format, ...)
+int failure(int outcome, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -234,24 +199,6 @@ static void deliver_combined(outboard_group *group, outboard_request *request)
     free(next);
 }
 
-static void deliver(outboard_group *group, outboard_request *request)
-{
-    if (request->combined.element != 0) {
-        deliver_combined(group, request);
-        return;
-    }
-    if (request->blocks != NULL) {
-        deliver_blocks(group, request);
-        return;
-    }
-    for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        if (request->root >= 0 && rank != request->root)
-            continue;
-        char *place = (char *)request->receive + (request->root < 0 ? rank * request->bytes : 0);
-        fetch(group, rank, place, request->bytes, request->offset);
-    }
-}
-
 static void *carry_out(void *argument)
 {
     outboard_group *group = argument;
@@ -266,7 +213,7 @@ static void *carry_out(void *argument)
             return NULL;
         await_all(group, group->segment->contributed, instance);
         nanosleep(&delay, NULL);
-        deliver(group, request);
+        (request->blocks != NULL ? deliver_blocks : deliver_combined)(group, request);
         count(group, &group->segment->finished[group->rank]);
         await_all(group, group->segment->finished, instance);
         fallocate(group->files[group->rank], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)request->offset,
@@ -333,297 +280,41 @@ int outboard_group_destroy(outboard_group *group)
     return OUTBOARD_OK;
 }
 
-int outboard_group_offloads_allgather(const outboard_group *group, uint64_t bytes_per_rank)
+outboard_request *begin(outboard_group *group, void *receive)
 {
-    (void)group;
-    return bytes_per_rank >= (uint64_t)setting("OUTBOARD_FAKE_MIN_BYTES", 1);
+    outboard_request *request = calloc(1, sizeof *request);
+    pthread_mutex_lock(&lock);
+    process.requests++;
+    *request = (outboard_request){.group = group, .receive = receive, .offset = group->offset};
+    return request;
 }
 
-int outboard_group_offloads_broadcast(const outboard_group *group, uint64_t bytes)
+void leave(outboard_request *request, const void *from, uint64_t bytes)
 {
-    return outboard_group_offloads_allgather(group, bytes);
-}
-
-static void leave(outboard_group *group, const void *from, uint64_t bytes, uint64_t offset)
-{
+    outboard_group *group = request->group;
     for (uint64_t done = 0; done < bytes;) {
-        ssize_t part =
-            pwrite(group->files[group->rank], (const char *)from + done, bytes - done, (off_t)(offset + done));
+        ssize_t part = pwrite(group->files[group->rank], (const char *)from + done, bytes - done,
+                              (off_t)(request->offset + request->bytes));
         if (part <= 0)
             abort();
         done += (uint64_t)part;
+        request->bytes += (uint64_t)part;
     }
 }
 
-/* With the lock held. */
-static void enqueue(outboard_group *group, outboard_request *request)
+int submit(outboard_request *request, outboard_request **posted)
 {
+    outboard_group *group = request->group;
     outboard_request **end = &group->queue;
     while (*end != NULL)
         end = &(*end)->next;
     *end = request;
     group->offset += CALL_STRIDE;
     pthread_cond_broadcast(&ended);
-}
-
-/* Every rank leaves what it contributes in its file, at the same place; of a broadcast only the root's counts. */
-static int post(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, int64_t root,
-                outboard_request **posted)
-{
-    outboard_request *request = calloc(1, sizeof *request);
-    pthread_mutex_lock(&lock);
-    process.requests++;
-    *request = (outboard_request){
-        .group = group, .receive = receive, .bytes = bytes_per_rank, .offset = group->offset, .root = root};
-    leave(group, send, bytes_per_rank, request->offset);
-    enqueue(group, request);
     pthread_mutex_unlock(&lock);
     count(group, &group->segment->contributed[group->rank]);
     *posted = request;
     return OUTBOARD_OK;
-}
-
-int outboard_iallgather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank,
-                        outboard_request **posted)
-{
-    if (receive == NULL || send == NULL)
-        return failure(OUTBOARD_ERR_ARGUMENT, "a buffer is NULL");
-    if (send == OUTBOARD_IN_PLACE)
-        send = (char *)receive + group->rank * bytes_per_rank;
-    return post(group, send, receive, bytes_per_rank, -1, posted);
-}
-
-int outboard_ibroadcast(outboard_group *group, void *buffer, uint64_t bytes, uint32_t root, outboard_request **posted)
-{
-    if (buffer == NULL || root >= group->ranks)
-        return failure(OUTBOARD_ERR_ARGUMENT, "no buffer, or no such root");
-    return post(group, buffer, buffer, bytes, root, posted);
-}
-
-int outboard_group_offloads_allgatherv(const outboard_group *group, uint64_t total_bytes)
-{
-    return outboard_group_offloads_allgather(group, total_bytes);
-}
-
-int outboard_group_offloads_alltoall(const outboard_group *group, uint64_t bytes_per_pair)
-{
-    return outboard_group_offloads_allgather(group, bytes_per_pair * group->ranks);
-}
-
-int outboard_group_offloads_alltoallv(const outboard_group *group)
-{
-    (void)group;
-    return 1;
-}
-
-int outboard_ialltoallv(outboard_group *group, const void *send, const uint64_t *send_bytes,
-                        const uint64_t *send_offsets, void *receive, const uint64_t *receive_bytes,
-                        const uint64_t *receive_offsets, outboard_request **posted)
-{
-    if (receive == NULL || send == NULL)
-        return failure(OUTBOARD_ERR_ARGUMENT, "a buffer is NULL");
-    size_t list = group->ranks * sizeof(uint64_t);
-    outboard_request *request = calloc(1, sizeof *request);
-    uint64_t *blocks = malloc(2 * list);
-    memcpy(blocks, receive_bytes, list);
-    memcpy(blocks + group->ranks, receive_offsets, list);
-    pthread_mutex_lock(&lock);
-    process.requests++;
-    *request = (outboard_request){
-        .group = group, .receive = receive, .offset = group->offset, .root = -1, .blocks = blocks};
-    leave(group, send_bytes, list, request->offset);
-    uint64_t at = request->offset + list;
-    for (uint32_t rank = 0; rank < group->ranks; at += send_bytes[rank++])
-        leave(group, (const char *)send + send_offsets[rank], send_bytes[rank], at);
-    request->bytes = at - request->offset;
-    enqueue(group, request);
-    pthread_mutex_unlock(&lock);
-    count(group, &group->segment->contributed[group->rank]);
-    *posted = request;
-    return OUTBOARD_OK;
-}
-
-/* An exchange in which everybody sends the same to all. */
-int outboard_iallgatherv(outboard_group *group, const void *send, void *receive, const uint64_t *bytes,
-                         const uint64_t *offsets, outboard_request **posted)
-{
-    uint64_t sent[MOST_RANKS], from[MOST_RANKS] = {0};
-    if (send == OUTBOARD_IN_PLACE)
-        send = (char *)receive + offsets[group->rank];
-    for (uint32_t rank = 0; rank < group->ranks; rank++)
-        sent[rank] = bytes[group->rank];
-    return outboard_ialltoallv(group, send, sent, from, receive, bytes, offsets, posted);
-}
-
-/* A block for each rank, side by side. */
-struct blocks {
-    uint64_t bytes[MOST_RANKS], offsets[MOST_RANKS];
-};
-
-static struct blocks even_blocks(const outboard_group *group, uint64_t each)
-{
-    struct blocks even = {{0}, {0}};
-    for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        even.bytes[rank] = each;
-        even.offsets[rank] = rank * each;
-    }
-    return even;
-}
-
-int outboard_ialltoall(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_pair,
-                       outboard_request **posted)
-{
-    const struct blocks even = even_blocks(group, bytes_per_pair);
-    return outboard_ialltoallv(group, send, even.bytes, even.offsets, receive, even.bytes, even.offsets, posted);
-}
-
-int outboard_group_offloads_gather(const outboard_group *group, uint64_t bytes_per_rank)
-{
-    return outboard_group_offloads_allgather(group, bytes_per_rank);
-}
-
-/* A gather or scatter is an exchange in which all but the root have one block. */
-int outboard_igatherv(outboard_group *group, const void *send, uint64_t send_bytes, void *receive,
-                      const uint64_t *receive_bytes, const uint64_t *receive_offsets, uint32_t root,
-                      outboard_request **posted)
-{
-    uint64_t sent[MOST_RANKS] = {0}, from[MOST_RANKS] = {0};
-    bool is_root = group->rank == root;
-    if (send == OUTBOARD_IN_PLACE) {
-        if (!is_root)
-            return failure(OUTBOARD_ERR_ARGUMENT, "in place, but not the root");
-        send = (char *)receive + receive_offsets[root];
-        send_bytes = receive_bytes[root];
-    }
-    sent[root] = send_bytes;
-    return outboard_ialltoallv(group, send, sent, from, is_root ? receive : from, is_root ? receive_bytes : from,
-                               is_root ? receive_offsets : from, posted);
-}
-
-int outboard_iscatterv(outboard_group *group, const void *send, const uint64_t *send_bytes,
-                       const uint64_t *send_offsets, void *receive, uint64_t receive_bytes, uint32_t root,
-                       outboard_request **posted)
-{
-    uint64_t sent[MOST_RANKS] = {0}, received[MOST_RANKS] = {0}, nowhere[MOST_RANKS] = {0};
-    bool is_root = group->rank == root, stays = receive == OUTBOARD_IN_PLACE;
-    if (stays && !is_root)
-        return failure(OUTBOARD_ERR_ARGUMENT, "in place, but not the root");
-    if (is_root)
-        memcpy(sent, send_bytes, group->ranks * sizeof *sent);
-    if (stays)
-        sent[root] = 0;
-    received[root] = stays ? 0 : receive_bytes;
-    return outboard_ialltoallv(group, is_root ? send : nowhere, sent, is_root ? send_offsets : nowhere, receive,
-                               received, nowhere, posted);
-}
-
-int outboard_igather(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, uint32_t root,
-                     outboard_request **posted)
-{
-    const struct blocks even = even_blocks(group, bytes_per_rank);
-    return outboard_igatherv(group, send, bytes_per_rank, receive, even.bytes, even.offsets, root, posted);
-}
-
-int outboard_iscatter(outboard_group *group, const void *send, void *receive, uint64_t bytes_per_rank, uint32_t root,
-                      outboard_request **posted)
-{
-    const struct blocks even = even_blocks(group, bytes_per_rank);
-    return outboard_iscatterv(group, send, even.bytes, even.offsets, receive, bytes_per_rank, root, posted);
-}
-
-int outboard_group_offloads_barrier(const outboard_group *group)
-{
-    (void)group;
-    return 1;
-}
-
-int outboard_group_offloads_reduction(const outboard_group *group, uint64_t bytes)
-{
-    return outboard_group_offloads_allgather(group, bytes);
-}
-
-/* An exchange of nothing: everything in the fake waits for all. */
-int outboard_ibarrier(outboard_group *group, outboard_request **posted)
-{
-    uint64_t nothing[MOST_RANKS] = {0};
-    return outboard_ialltoallv(group, nothing, nothing, nothing, nothing, nothing, nothing, posted);
-}
-
-/* Every rank leaves its vector of `elements` elements. */
-static int post_combined(outboard_group *group, const void *send, void *receive, uint64_t elements,
-                         struct combined combined, outboard_request **posted)
-{
-    uint64_t bytes = elements * element_bytes(combined.element);
-    if (element_bytes(combined.element) == 0 || combined.op < OUTBOARD_SUM || combined.op > OUTBOARD_LOGICAL_XOR)
-        return failure(OUTBOARD_ERR_ARGUMENT, "no such operator or element");
-    if (send == NULL || receive == NULL)
-        return failure(OUTBOARD_ERR_ARGUMENT, "a buffer is NULL");
-    outboard_request *request = calloc(1, sizeof *request);
-    pthread_mutex_lock(&lock);
-    process.requests++;
-    *request = (outboard_request){.group = group,
-                                  .receive = receive,
-                                  .bytes = bytes,
-                                  .offset = group->offset,
-                                  .root = -1,
-                                  .combined = combined};
-    leave(group, send == OUTBOARD_IN_PLACE ? receive : send, bytes, request->offset);
-    enqueue(group, request);
-    pthread_mutex_unlock(&lock);
-    count(group, &group->segment->contributed[group->rank]);
-    *posted = request;
-    return OUTBOARD_OK;
-}
-
-int outboard_ireduce(outboard_group *group, const void *send, void *receive, uint64_t elements, int op, int element,
-                     uint32_t root, outboard_request **posted)
-{
-    uint32_t to = group->rank == root ? group->ranks : 0;
-    if (root >= group->ranks || (send == OUTBOARD_IN_PLACE && group->rank != root))
-        return failure(OUTBOARD_ERR_ARGUMENT, "no such root, or in place elsewhere");
-    return post_combined(group, send, receive, elements, (struct combined){op, element, 0, elements, 0, to}, posted);
-}
-
-int outboard_iallreduce(outboard_group *group, const void *send, void *receive, uint64_t elements, int op, int element,
-                        outboard_request **posted)
-{
-    struct combined all = {op, element, 0, elements, 0, group->ranks};
-    return post_combined(group, send, receive, elements, all, posted);
-}
-
-int outboard_ireduce_scatter(outboard_group *group, const void *send, void *receive, const uint64_t *counts, int op,
-                             int element, outboard_request **posted)
-{
-    struct combined own = {op, element, 0, counts[group->rank], 0, group->ranks};
-    uint64_t elements = 0;
-    for (uint32_t rank = 0; rank < group->ranks; rank++) {
-        own.first += rank < group->rank ? counts[rank] : 0;
-        elements += counts[rank];
-    }
-    return post_combined(group, send, receive, elements, own, posted);
-}
-
-int outboard_ireduce_scatter_block(outboard_group *group, const void *send, void *receive, uint64_t elements, int op,
-                                   int element, outboard_request **posted)
-{
-    uint64_t counts[MOST_RANKS];
-    for (uint32_t rank = 0; rank < group->ranks; rank++)
-        counts[rank] = elements;
-    return outboard_ireduce_scatter(group, send, receive, counts, op, element, posted);
-}
-
-int outboard_iscan(outboard_group *group, const void *send, void *receive, uint64_t elements, int op, int element,
-                   outboard_request **posted)
-{
-    struct combined before = {op, element, 0, elements, 0, group->rank + 1};
-    return post_combined(group, send, receive, elements, before, posted);
-}
-
-int outboard_iexscan(outboard_group *group, const void *send, void *receive, uint64_t elements, int op, int element,
-                     outboard_request **posted)
-{
-    struct combined before = {op, element, 0, elements, 0, group->rank};
-    return post_combined(group, send, receive, elements, before, posted);
 }
 
 /* With the lock held. */
@@ -653,20 +344,6 @@ static struct timespec deadline(int timeout_ms)
     return until;
 }
 
-int outboard_wait(outboard_request *request, int timeout_ms, int *done)
-{
-    struct timespec until = deadline(timeout_ms < 0 ? 0 : timeout_ms);
-    int late = 0;
-    pthread_mutex_lock(&lock);
-    while (!request->done && late == 0)
-        late = timeout_ms < 0 ? pthread_cond_wait(&ended, &lock) : pthread_cond_timedwait(&ended, &lock, &until);
-    if (done != NULL)
-        *done = request->done;
-    int outcome = request->done ? outcome_of(request) : OUTBOARD_OK;
-    pthread_mutex_unlock(&lock);
-    return outcome;
-}
-
 int outboard_wait_some(outboard_request *const *requests, size_t count, int timeout_ms)
 {
     struct timespec until = deadline(timeout_ms < 0 ? 0 : timeout_ms);
@@ -680,6 +357,13 @@ int outboard_wait_some(outboard_request *const *requests, size_t count, int time
     }
     pthread_mutex_unlock(&lock);
     return OUTBOARD_OK;
+}
+
+int outboard_wait(outboard_request *request, int timeout_ms, int *done)
+{
+    int unasked;
+    outboard_wait_some(&request, 1, timeout_ms);
+    return outboard_test(request, done == NULL ? &unasked : done);
 }
 
 int outboard_request_free(outboard_request *request)

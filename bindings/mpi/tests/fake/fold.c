@@ -1,12 +1,11 @@
 /*
  * fold.c: the arithmetic of the fake's reductions, as MPI defines it; aborts where it defines none.
  */
-#include "fold.h"
+#include "fake.h"
 
 #include <complex.h>
 #include <stdlib.h>
 
-#include "outboard.h"
 
 #define PAIRS(X)                                                                                                       \
     X(OUTBOARD_F32_INDEX, float)                                                                                       \

@@ -3,11 +3,11 @@
 use super::FftOptions;
 use super::traffic::Traffic;
 use crate::BenchError;
-use crate::launch::{Counted, Launching, Said, Talk};
+use crate::launch::{Counted, Launching, Said, Talk, time_limit};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// What one launch found.
+/// The samples of one launch.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     pub(super) library: String,
@@ -15,7 +15,7 @@ pub(super) struct Launch {
     pub(super) grids: Vec<GridSamples>,
 }
 
-/// What one launch found for one grid.
+/// The samples of one launch for one grid.
 #[derive(Clone, Debug)]
 pub(super) struct GridSamples {
     pub(super) line: GridLine,
@@ -41,7 +41,7 @@ pub(super) struct GridLine {
 
 /// Launches the program and measures all grids.
 pub(super) fn measure(options: &FftOptions, launching: &Launching<'_>) -> Result<Launch, BenchError> {
-    launching.run(arguments(options), time_limit(options), |talk| listen(options, talk))
+    launching.run(arguments(options), limit(options), |talk| listen(options, talk))
 }
 
 fn listen(options: &FftOptions, talk: &mut Talk<'_, '_>) -> Result<Launch, BenchError> {
@@ -74,17 +74,12 @@ fn arguments(options: &FftOptions) -> Vec<String> {
     ]
 }
 
-/// Far beyond what any system that works needs: starting, and for each repetition fifty times what the links take and the
-/// transforming and checking of every point at a modest half million a second.
-fn time_limit(options: &FftOptions) -> Duration {
-    const STARTING_S: f64 = 60.0;
-    const SLOWNESS: f64 = 50.0;
+/// Points are transformed and checked at a modest half a million a second.
+fn limit(options: &FftOptions) -> Duration {
     const POINTS_PER_S: f64 = 5e5;
-    let repetition = |grid: &u32| {
-        let links = Traffic::of(options, *grid).limit_ms(&options.setup.lab.link()) / 1e3;
-        let points = f64::from(*grid).powi(3) * f64::from(options.variables);
-        SLOWNESS * links + points / POINTS_PER_S
-    };
-    let all: f64 = options.grids.iter().map(repetition).sum();
-    Duration::from_secs_f64(STARTING_S + f64::from(options.setup.repetitions + 2) * all)
+    let links_s = |grid: &u32| Traffic::of(options, *grid).limit_ms(&options.setup.lab.link()) / 1e3;
+    let own_s = |grid: &u32| f64::from(*grid).powi(3) * f64::from(options.variables) / POINTS_PER_S;
+    let (links_s, own_s): (f64, f64) = (options.grids.iter().map(links_s).sum(), options.grids.iter().map(own_s).sum());
+    let repetitions = f64::from(options.setup.repetitions + 2);
+    time_limit(repetitions * links_s, repetitions * own_s)
 }

@@ -1,8 +1,8 @@
 //! A whole program beside the collectives: a three-dimensional FFT in pencils, its transposes by `MPI_Ialltoallv`
 //! (programs/fft3d.c), below every MPI library and below the preloaded shim.
 //!
-//! Invariants: one C source and one FFT library for every system, so that rows of one grid must have the same bits; a row
-//! says how many of its exchanges service processes carried out.
+//! Invariants: one C source and one FFT library for every system, so that rows of one grid must have the same bits; a
+//! row says how many of its exchanges service processes carried out.
 //!
 //! Never does: calibrating anything. The program computes what it computes, and its time is the time of the whole.
 

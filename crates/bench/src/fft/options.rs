@@ -1,17 +1,18 @@
 //! Which transforms to measure, and where.
 
+use crate::options::check_count;
 use crate::{Call, Collective, OptionError, Setup};
 
 /// The measuring program has room for as many.
-const MAX_GRIDS: usize = 16;
-const MAX_VARIABLES: u32 = 64;
+const MAX_GRIDS: u64 = 16;
+const MAX_VARIABLES: u64 = 64;
 const GRID_SIZES: std::ops::RangeInclusive<u32> = 8..=4096;
 
 /// One run of the FFT program.
 #[derive(Clone, Debug)]
 pub struct FftOptions {
-    /// Where and how often; ranks that are neighbours are so in a row of the process grid, and a repetition is a pair of
-    /// transforms, forward and backward.
+    /// Where and how often; ranks that are neighbours are so in a row of the process grid, and a repetition is a pair
+    /// of transforms, forward and backward.
     pub setup: Setup,
     /// Points along each axis of the grids, in the order of the report: even numbers.
     pub grids: Vec<u32>,
@@ -20,8 +21,8 @@ pub struct FftOptions {
 }
 
 impl FftOptions {
-    /// Ranks along y and along z of the process grid: as near to a square as their number allows, the shorter side being
-    /// the rows, which are neighbours in rank.
+    /// Ranks along y and along z of the process grid: as near to a square as their number allows, the shorter side
+    /// being the rows, which are neighbours in rank.
     pub fn process_grid(&self) -> (u32, u32) {
         let ranks = self.setup.ranks();
         let rows = (1..=ranks.isqrt()).rev().find(|rows| ranks.is_multiple_of(*rows)).expect("1 divides all numbers");
@@ -41,19 +42,14 @@ impl FftOptions {
 
     pub(crate) fn check(&self) -> Result<(), OptionError> {
         self.setup.check()?;
-        if self.grids.is_empty() || self.grids.len() > MAX_GRIDS {
-            return Err(OptionError::Grids { count: self.grids.len() });
-        }
+        check_count("grids", MAX_GRIDS, self.grids.len() as u64)?;
         let (rows, columns) = self.process_grid();
         // Every rank has lines of every axis; the x axis has half its points after the first transform.
         let fits = |grid: u32| grid.is_multiple_of(2) && columns <= grid && rows <= grid / 2 + 1;
         if let Some(grid) = self.grids.iter().find(|grid| !GRID_SIZES.contains(*grid) || !fits(**grid)) {
             return Err(OptionError::Grid { grid: *grid, ranks: self.setup.ranks() });
         }
-        if !(1..=MAX_VARIABLES).contains(&self.variables) {
-            return Err(OptionError::Variables { value: self.variables });
-        }
-        Ok(())
+        check_count("fields", MAX_VARIABLES, self.variables.into())
     }
 }
 
@@ -86,14 +82,14 @@ mod tests {
             change(&mut options);
             options.check().unwrap_err()
         };
-        assert_eq!(bad(|o| o.grids.clear()), OptionError::Grids { count: 0 });
+        assert_eq!(bad(|o| o.grids.clear()), OptionError::Count { what: "grids", most: 16, given: 0 });
         for grid in [6, 127, 8192] {
             let mut options = good.clone();
             options.grids.push(grid);
             assert_eq!(options.check(), Err(OptionError::Grid { grid, ranks: 8 }));
         }
-        assert_eq!(bad(|o| o.variables = 0), OptionError::Variables { value: 0 });
-        assert_eq!(bad(|o| o.setup.rounds = 0), OptionError::Count { what: "rounds", value: 0 });
+        assert_eq!(bad(|o| o.variables = 0), OptionError::Count { what: "fields", most: 64, given: 0 });
+        assert_eq!(bad(|o| o.setup.rounds = 0), OptionError::Count { what: "rounds", most: 100_000, given: 0 });
         let mut crowded = options("8x1gbit", 64);
         crowded.grids = vec![8];
         assert_eq!(crowded.check(), Err(OptionError::Grid { grid: 8, ranks: 512 }));

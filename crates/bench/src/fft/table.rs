@@ -17,8 +17,8 @@ const HEADINGS: [&str; 9] = [
 /// Fewer of the exchanges offloaded, and another library is measured.
 const OFFLOADED_FROM: f64 = 0.5;
 
-/// Renders rows as lines of text, grouped by grid, fastest first. Figures are for a forward and a backward transform of all
-/// fields.
+/// Renders rows as lines of text, grouped by grid, fastest first. Figures are for a forward and a backward transform of
+/// all fields.
 ///
 /// A `!` behind the system's name says that its results were wrong.
 pub fn render(report: &FftReport) -> String {
@@ -33,7 +33,7 @@ pub fn render(report: &FftReport) -> String {
         + &different_bits(&sorted)
 }
 
-/// How much of a system that is called ours was ours.
+/// How many of the exchanges service processes carried out.
 fn offloading(row: &FftRow) -> Option<String> {
     let offloaded = row.offloaded_exchanges?;
     let verdict = if offloaded < OFFLOADED_FROM * f64::from(row.exchanges) { "NOT OFFLOADED: " } else { "" };

@@ -1,13 +1,13 @@
 //! One launch of the messages' program below one system: its samples, way by way within size by size.
 
 use super::{RecordedOptions, Way};
-use crate::launch::{Counted, Launching, Said, Talk};
+use crate::launch::{self, Counted, Launching, Said, Talk};
 use crate::limit::refill_time;
 use crate::{BenchError, limit};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// What one launch found.
+/// The samples of one launch.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     pub(super) library: String,
@@ -15,7 +15,7 @@ pub(super) struct Launch {
     pub(super) samples: Vec<WaySamples>,
 }
 
-/// What one launch found for one size and way.
+/// The samples of one launch for one size and way.
 #[derive(Clone, Debug)]
 pub(super) struct WaySamples {
     pub(super) line: WayLine,
@@ -76,18 +76,11 @@ fn arguments(options: &RecordedOptions) -> Vec<String> {
     ]
 }
 
-/// Far beyond what any system that works needs: starting, and for each call fifty times the limit and the checking of every
-/// byte at a modest 50 MB/s.
 fn time_limit(options: &RecordedOptions) -> Duration {
-    const STARTING_S: f64 = 60.0;
-    const SLOWNESS: f64 = 50.0;
-    const CHECKED_PER_S: f64 = 50e6;
     const EVERY_CALL_S: f64 = 0.2;
-    let ranks = f64::from(options.setup.ranks());
-    let call = |bytes: &u64| {
-        let raw = limit::raw_limit_ms(&options.call(*bytes), &options.setup.lab.link()) / 1e3;
-        SLOWNESS * raw + EVERY_CALL_S + ranks * ranks * *bytes as f64 / CHECKED_PER_S
-    };
+    let links_s = |bytes: &u64| limit::raw_limit_ms(&options.call(*bytes), &options.setup.lab.link()) / 1e3;
+    let own_s = |bytes: &u64| EVERY_CALL_S + launch::checking_s(options.setup.ranks(), *bytes);
+    let (links_s, own_s): (f64, f64) = (options.sizes.iter().map(links_s).sum(), options.sizes.iter().map(own_s).sum());
     let calls = 2.0 * f64::from(options.setup.repetitions + 2) * Way::ALL.len() as f64;
-    Duration::from_secs_f64(STARTING_S + calls * options.sizes.iter().map(call).sum::<f64>())
+    launch::time_limit(calls * links_s, calls * own_s)
 }

@@ -1,10 +1,10 @@
 //! A pattern of messages, the scatter-destination all-to-all, moved in two ways by every system
 //! (programs/messages.c): message by message, and by one call of all that was recorded before (GP-1, GP-2, GP-5).
 //!
-//! Invariants: both ways in one launch, with the same buffers and the same checks; what is counted of a way is counted while
-//! nothing but its calls is made, and what the counting itself takes is taken off.
+//! Invariants: both ways in one launch, with the same buffers and the same checks; counters of a way are read around
+//! its calls alone, and the cost of reading them is subtracted.
 //!
-//! Never does: judging MPI's persistent requests as recorded groups; they are what an MPI program has in their place.
+//! Never does: calling MPI's persistent requests recorded groups; they are the nearest thing that MPI has.
 
 mod launch;
 mod report;

@@ -50,17 +50,17 @@ pub struct RecordedRow {
     pub way: Way,
     /// Bytes of the block that each rank has for each other.
     pub block_bytes: u64,
-    /// Of a call of all messages. Times are of calls that all ranks began together; all else was counted while they called
-    /// again and again.
+    /// Of a call of all messages. Times are of calls that all ranks began together; everything else was counted over
+    /// calls in a row.
     #[serde(flatten)]
     pub cost: Cost,
     /// Processor time of a rank's own thread per call, where it waits for the end.
     pub thread_cpu: ThreadCpu,
-    /// What a service process has of its ranks for a call; `None` where there are no service processes.
+    /// Entries and frames of a call; `None` where there are no service processes.
     pub handed_over: Option<HandedOver>,
 }
 
-/// What is said for one call of all messages on all ranks.
+/// Entries and frames of one call of all messages, on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HandedOver {
     /// Entries of each rank for its service process (GP-5).
@@ -95,15 +95,12 @@ fn row(
     };
     let services = sum_services(samples.iter().map(|sample| sample.counted.services));
     let (calls, ranks) = (f64::from(options.setup.all_repetitions()), f64::from(options.setup.ranks()));
-    let each = |count: Option<u64>| Some(count? as f64 / calls);
-    let handed_over = services.and_then(|counters| {
-        let (entries, control_frames) = (each(counters.entries)?, each(counters.control_frames)?);
-        Some(HandedOver {
-            entries_per_rank: entries / ranks,
-            frames: each(counters.frames)?,
-            control_frames,
-            control_messages: entries + control_frames,
-        })
+    let each = |count: u64| count as f64 / calls;
+    let handed_over = services.map(|counters| HandedOver {
+        entries_per_rank: each(counters.entries) / ranks,
+        frames: each(counters.frames),
+        control_frames: each(counters.control_frames),
+        control_messages: each(counters.entries + counters.control_frames),
     });
     RecordedRow {
         subject,
@@ -125,7 +122,7 @@ fn row(
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::report::tests::{cost, subject};
+    use crate::report::tests::{cost, subject, through_json};
 
     pub(in crate::recorded) fn row(system: &str, block_bytes: u64, way: Way, ms: f64) -> RecordedRow {
         let ours = system == "outboard";
@@ -143,14 +140,7 @@ pub(super) mod tests {
 
     #[test]
     fn rows_survive_json() {
-        let report = RecordedReport { rows: vec![row("outboard", 4096, Way::Recorded, 2.0)] };
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("report.json");
-        report.write_json(&path).unwrap();
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(serde_json::from_str::<RecordedReport>(&text).unwrap(), report);
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let row = &value["rows"][0];
+        let row = through_json(row("outboard", 4096, Way::Recorded, 2.0));
         assert_eq!((row["way"].as_str(), row["block_bytes"].as_u64()), (Some("recorded"), Some(4096)));
         assert_eq!(row["handed_over"]["entries_per_rank"], 2.0);
     }

@@ -18,9 +18,9 @@ const HEADINGS: [&str; 11] = [
     "wire MB",
 ];
 
-/// Renders rows as lines of text, grouped by size; below the two ways of a system what the recorded one takes of the basic
-/// one. All figures but the entries are of a call on all ranks together; control messages are the ranks' entries and the frames
-/// without payload between service processes.
+/// Renders rows as lines of text, grouped by size; below the two ways of a system what the recorded one takes of the
+/// basic one. All figures but the entries are of a call on all ranks together; control messages are the ranks' entries
+/// and the frames without payload between service processes.
 ///
 /// A `!` behind the system's name says that it delivered wrong bytes.
 pub fn render(report: &RecordedReport) -> String {
@@ -67,7 +67,7 @@ fn cells(row: &RecordedRow) -> [String; HEADINGS.len()] {
     ]
 }
 
-/// What a recorded call takes of what the messages take one by one.
+/// The figures of recorded calls, divided by those of messages one by one.
 fn ratios(recorded: &RecordedRow, basic: &RecordedRow) -> [String; HEADINGS.len()] {
     let ratio = |of: &dyn Fn(&RecordedRow) -> Option<f64>| match (of(recorded), of(basic)) {
         (Some(recorded), Some(basic)) if basic > 0.0 => format!("x {:.2}", recorded / basic),

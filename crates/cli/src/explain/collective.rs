@@ -1,6 +1,7 @@
 //! The collectives that the command line knows, and which arguments each takes.
 
 use clap::ValueEnum;
+use outboard_plan::selection;
 
 /// The collectives that have plans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -41,52 +42,38 @@ pub(super) enum Counts {
 }
 
 impl Collective {
+    /// What its algorithm is chosen as.
+    pub(super) fn chosen_as(self) -> selection::Collective {
+        if self.is_exclusive() {
+            return selection::Collective::Scan;
+        }
+        self.name().parse().expect("plans are of collectives that algorithms are chosen for")
+    }
+
+    /// Whether a rank's own vector is no part of its result.
+    pub(super) fn is_exclusive(self) -> bool {
+        self == Collective::Exscan
+    }
+
     /// What `--size` counts.
     pub(super) fn counts(self) -> Counts {
         match self {
-            Collective::Allgather
-            | Collective::Alltoall
-            | Collective::Gather
-            | Collective::ReduceScatter
-            | Collective::Scatter => Counts::Block,
             Collective::Barrier => Counts::Nothing,
-            Collective::Allreduce
-            | Collective::Broadcast
-            | Collective::Exscan
-            | Collective::Reduce
-            | Collective::Scan => Counts::Whole,
+            Collective::ReduceScatter => Counts::Block,
+            _ if self.reduces() || self == Collective::Broadcast => Counts::Whole,
+            _ => Counts::Block,
         }
     }
 
     /// Whether one rank is told from the others.
     pub(super) fn has_root(self) -> bool {
-        match self {
-            Collective::Broadcast | Collective::Gather | Collective::Reduce | Collective::Scatter => true,
-            Collective::Allgather
-            | Collective::Allreduce
-            | Collective::Alltoall
-            | Collective::Barrier
-            | Collective::Exscan
-            | Collective::ReduceScatter
-            | Collective::Scan => false,
-        }
+        matches!(self, Collective::Broadcast | Collective::Gather | Collective::Reduce | Collective::Scatter)
     }
 
     /// Whether it combines elements.
     pub(super) fn reduces(self) -> bool {
-        match self {
-            Collective::Allreduce
-            | Collective::Exscan
-            | Collective::Reduce
-            | Collective::ReduceScatter
-            | Collective::Scan => true,
-            Collective::Allgather
-            | Collective::Alltoall
-            | Collective::Barrier
-            | Collective::Broadcast
-            | Collective::Gather
-            | Collective::Scatter => false,
-        }
+        use selection::Collective::{Allreduce, Reduce, ReduceScatter, Scan};
+        matches!(self.chosen_as(), Allreduce | Reduce | ReduceScatter | Scan)
     }
 
     /// As on the command line.

@@ -1,14 +1,17 @@
 //! `--stage core-direct`: the task lists of all ranks for a triggered NIC, and the queue pairs that they need.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 
 use outboard_plan::Rank;
-use outboard_plan::core_direct::{self, Lowering, Purpose, QueuePair, RENDEZVOUS_BYTES, Request, Serves, Template};
-use outboard_plan::rounds::Message;
+use outboard_plan_tools::core_direct::{
+    self, Action, Lowering, Purpose, QueuePair, RENDEZVOUS_BYTES, Request, Serves, Template,
+};
+use outboard_plan_tools::rounds::Message;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::plans::Planned;
-use super::{Format, PlanArgs, Protocol, json, views};
+use super::{Format, PlanArgs, Protocol, views};
 use crate::error::CliError;
 
 /// Eager buffers of all ranks together beyond which nobody reads the lists any more.
@@ -40,7 +43,7 @@ pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliErro
         ranks.map(|rank| lowering.template(rank, protocol)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
     let queue_pairs: Vec<usize> = templates.iter().map(|template| lowering.queue_pairs(template.rank)).collect();
     if args.format == Format::Json {
-        return json(&Lists::of(planned, protocol, &queue_pairs, &templates));
+        return views::view(planned, lists(protocol, &queue_pairs, &templates));
     }
     let mut text = format!("{}, {}\n", planned.title, described(protocol));
     let (least, most) = (queue_pairs.iter().min().unwrap_or(&0), queue_pairs.iter().max().unwrap_or(&0));
@@ -66,13 +69,15 @@ fn described(protocol: core_direct::Protocol) -> String {
 /// Ranks side by side in one table.
 const COLUMNS: usize = 4;
 
+/// A rank's column of the tables, round by round.
+fn table(template: &Template) -> Vec<Vec<String>> {
+    template.table().iter().map(|round| round.iter().map(ToString::to_string).collect()).collect()
+}
+
 /// What the tables of the CORE-Direct paper show: rounds downwards, ranks side by side.
 fn tables(text: &mut String, templates: &[Template]) {
     for ranks in templates.chunks(COLUMNS) {
-        let columns: Vec<Vec<Vec<String>>> = ranks
-            .iter()
-            .map(|template| template.table().iter().map(|r| r.iter().map(ToString::to_string).collect()).collect())
-            .collect();
+        let columns: Vec<Vec<Vec<String>>> = ranks.iter().map(table).collect();
         let cells = columns.iter().flatten().flatten().map(String::len);
         let width = cells.max().unwrap_or(0).max("rank 65535".len());
         let mut row = |first: &str, cells: Vec<String>| {
@@ -95,90 +100,62 @@ fn tables(text: &mut String, templates: &[Template]) {
     }
 }
 
-/// The lists of all ranks.
-#[derive(Debug, Serialize)]
-struct Lists<'a> {
-    #[serde(flatten)]
-    summary: views::Summary<'a>,
-    protocol: &'static str,
-    /// Bytes of an eager buffer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    buffer: Option<u64>,
-    lists: Vec<List>,
-}
-
-#[derive(Debug, Serialize)]
-struct List {
-    rank: u32,
-    queue_pairs: usize,
-    eager_buffers: u32,
-    /// What the tables of the paper show, round by round.
-    table: Vec<Vec<String>>,
-    host_before: Vec<String>,
-    tasks: Vec<TaskView>,
-    host_after: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct TaskView {
-    round: u32,
-    request: &'static str,
-    peer: u32,
-    queue_pair: &'static str,
-    serves: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    count: Option<u32>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    memory: Vec<String>,
-}
-
-impl TaskView {
-    fn of<P: Display>(round: u32, request: &Request<P>) -> TaskView {
-        let places = |places: &[P]| places.iter().map(ToString::to_string).collect();
-        let (name, on, count, memory) = match request {
-            Request::Receive { on, into } => ("receive", on, None, places(into.as_slice())),
-            Request::Send { on, from } => ("send", on, None, places(from)),
-            Request::WaitReceived { on, count } => ("wait-received", on, Some(*count), Vec::new()),
-            Request::WaitSent { on, count } => ("wait-sent", on, Some(*count), Vec::new()),
-            Request::SendEnable { on, count } => ("send-enable", on, Some(*count), Vec::new()),
-            Request::ReceiveEnable { on, count } => ("receive-enable", on, Some(*count), Vec::new()),
-        };
-        let QueuePair { connection, purpose } = on;
-        let queue_pair = match purpose {
-            Purpose::Eager => "eager",
-            Purpose::ClearToSend => "clear-to-send",
-            Purpose::Data => "data",
-        };
-        let serves = match connection.serves {
-            Serves::Both => "both",
-            Serves::Outgoing => "outgoing",
-            Serves::Incoming => "incoming",
-        };
-        TaskView { round, request: name, peer: connection.peer.0, queue_pair, serves, count, memory }
+/// The lists of all ranks, with the tables of the paper round by round.
+fn lists(protocol: core_direct::Protocol, queue_pairs: &[usize], templates: &[Template]) -> impl Serialize {
+    #[derive(Serialize)]
+    struct Lists<L> {
+        protocol: &'static str,
+        /// Bytes of an eager buffer.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        buffer: Option<u64>,
+        lists: L,
     }
+    let texts = |steps: &[core_direct::HostStep]| -> Vec<String> { steps.iter().map(ToString::to_string).collect() };
+    let list = move |(template, queue_pairs): (&Template, &usize)| {
+        json!({
+            "rank": template.rank.0,
+            "queue_pairs": queue_pairs,
+            "eager_buffers": template.slots,
+            "table": table(template),
+            "host_before": texts(&template.before),
+            "tasks": template.tasks.iter().map(task).collect::<Vec<_>>(),
+            "host_after": texts(&template.after),
+        })
+    };
+    let (protocol, buffer) = match protocol {
+        core_direct::Protocol::Eager { buffer } => ("eager", Some(buffer)),
+        core_direct::Protocol::Rendezvous => ("rendezvous", None),
+    };
+    Lists { protocol, buffer, lists: views::Rows(move || templates.iter().zip(queue_pairs).map(list)) }
 }
 
-impl<'a> Lists<'a> {
-    fn of(
-        planned: &'a Planned,
-        protocol: core_direct::Protocol,
-        queue_pairs: &[usize],
-        templates: &[Template],
-    ) -> Lists<'a> {
-        let list = |(template, queue_pairs): (&Template, &usize)| List {
-            rank: template.rank.0,
-            queue_pairs: *queue_pairs,
-            eager_buffers: template.slots,
-            table: template.table().iter().map(|round| round.iter().map(ToString::to_string).collect()).collect(),
-            host_before: template.before.iter().map(ToString::to_string).collect(),
-            tasks: template.tasks.iter().map(|task| TaskView::of(task.round, &task.request)).collect(),
-            host_after: template.after.iter().map(ToString::to_string).collect(),
-        };
-        let (name, buffer) = match protocol {
-            core_direct::Protocol::Eager { buffer } => ("eager", Some(buffer)),
-            core_direct::Protocol::Rendezvous => ("rendezvous", None),
-        };
-        let lists = templates.iter().zip(queue_pairs).map(list).collect();
-        Lists { summary: views::Summary::of(planned), protocol: name, buffer, lists }
+fn task(Request { round, on: QueuePair { connection, purpose }, action }: &Request) -> Value {
+    let (request, count, memory) = match action {
+        Action::Receive(into) => ("receive", None, into.as_slice()),
+        Action::Send(from) => ("send", None, from.as_slice()),
+        Action::WaitReceived(count) => ("wait-received", Some(count), [].as_slice()),
+        Action::WaitSent(count) => ("wait-sent", Some(count), [].as_slice()),
+        Action::SendEnable(count) => ("send-enable", Some(count), [].as_slice()),
+        Action::ReceiveEnable(count) => ("receive-enable", Some(count), [].as_slice()),
+    };
+    let queue_pair = match purpose {
+        Purpose::Eager => "eager",
+        Purpose::ClearToSend => "clear-to-send",
+        Purpose::Data => "data",
+    };
+    let serves = match connection.serves {
+        Serves::Both => "both",
+        Serves::Outgoing => "outgoing",
+        Serves::Incoming => "incoming",
+    };
+    let peer = connection.peer.0;
+    let mut task =
+        json!({ "round": round, "request": request, "peer": peer, "queue_pair": queue_pair, "serves": serves });
+    if let Some(count) = count {
+        task["count"] = json!(count);
     }
+    if !memory.is_empty() {
+        task["memory"] = memory.iter().map(ToString::to_string).collect();
+    }
+    task
 }

@@ -4,12 +4,10 @@ use std::fmt;
 use std::path::Path;
 
 use clap::ValueEnum as _;
-use outboard_plan::{
-    Algorithm, AllgatherAlgorithm, AllreduceAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm,
-    Extents, MAX_RANKS, Op, Program, Rank, ReduceAlgorithm, ReduceScatterAlgorithm, RootedAlgorithm, ScanAlgorithm,
-    SettingError, Topology, Vector, allgather, allreduce, alltoall, barrier, broadcast, exscan, gather, goal, reduce,
-    reduce_scatter, scan, scatter, text,
-};
+use outboard_plan::selection::Choice;
+use outboard_plan::{Arguments, MAX_RANKS, Op, Program, Rank, SettingError, Topology, program};
+use outboard_plan_tools::{goal, text};
+use outboard_units::Size;
 
 use super::PlanArgs;
 use super::collective::{Collective, Counts};
@@ -18,7 +16,7 @@ use crate::error::CliError;
 /// Ranks of a group unless told otherwise.
 const DEFAULT_RANKS: u32 = 4;
 /// Bytes unless told otherwise.
-const DEFAULT_SIZE: &str = "1K";
+const DEFAULT_SIZE: Size = Size(1 << 10);
 /// Bytes of an element unless told otherwise: a double.
 const DEFAULT_ELEMENT_BYTES: u64 = 8;
 /// Steps of all ranks together beyond which nobody reads a plan any more.
@@ -54,8 +52,22 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<Planned, CliError> {
     if args.element_bytes.is_some() && !collective.reduces() {
         return Err(CliError::Failed(format!("--element-bytes: {} combines no elements", collective.name())));
     }
-    let call = Call { args, topology, ranks, root, bytes };
-    let (algorithm, programs) = call.build(collective)?;
+    let choice = choice(args, collective)?;
+    let element_bytes = args.element_bytes.unwrap_or(DEFAULT_ELEMENT_BYTES);
+    if collective.reduces() && (element_bytes == 0 || !bytes.is_multiple_of(element_bytes)) {
+        return Err(CliError::Failed(format!(
+            "--size {bytes}: a reduction combines whole elements, and --element-bytes is {element_bytes}"
+        )));
+    }
+    let blocks = if collective == Collective::ReduceScatter { u64::from(ranks) } else { 1 };
+    let arguments = Arguments {
+        root,
+        element_bytes,
+        exclusive: collective.is_exclusive(),
+        ..Arguments::of(&topology, bytes.checked_mul(blocks).ok_or_else(|| too_large(ranks, bytes))?)
+    };
+    let programs = programs(choice, &arguments)?;
+    let algorithm = choice.carried_out(ranks).to_string();
     let size = match collective.counts() {
         Counts::Nothing => String::new(),
         Counts::Block => format!(", {bytes} B per block"),
@@ -86,141 +98,52 @@ fn file(path: &Path) -> Result<Planned, CliError> {
     Ok(Planned { of: None, bytes, title, programs })
 }
 
-/// What the command line says of a call.
-struct Call<'a> {
-    args: &'a PlanArgs,
-    topology: Topology,
-    ranks: u32,
-    root: Rank,
-    bytes: u64,
+fn too_large(ranks: u32, bytes: u64) -> CliError {
+    CliError::Failed(format!("{ranks} blocks of {bytes} bytes exceed 64 bits"))
 }
 
-/// An algorithm with its settings, and its programs.
-type Built = Result<(String, Vec<Program>), CliError>;
-
-impl Call<'_> {
-    fn build(&self, collective: Collective) -> Built {
-        match collective {
-            Collective::Allgather => self.allgather(),
-            Collective::Allreduce => {
-                let (algorithm, vector) = (self.algorithm::<AllreduceAlgorithm>()?, self.vector()?);
-                self.programs(algorithm, |rank| allreduce(algorithm, &self.topology, rank, vector))
-            }
-            Collective::Alltoall => self.alltoall(),
-            Collective::Barrier => {
-                let algorithm = self.algorithm::<BarrierAlgorithm>()?;
-                self.programs(algorithm, |rank| barrier(algorithm, self.ranks, rank))
-            }
-            Collective::Broadcast => {
-                let algorithm = self.algorithm::<BroadcastAlgorithm>()?;
-                self.programs(algorithm, |rank| broadcast(algorithm, self.ranks, self.root, rank, self.bytes))
-            }
-            Collective::Exscan => {
-                let (algorithm, vector) = (self.algorithm::<ScanAlgorithm>()?, self.vector()?);
-                self.programs(algorithm, |rank| exscan(algorithm, self.ranks, rank, vector))
-            }
-            Collective::Gather => {
-                let algorithm = self.algorithm::<RootedAlgorithm>()?;
-                self.programs(algorithm, |rank| gather(algorithm, self.ranks, self.root, rank, self.bytes))
-            }
-            Collective::Reduce => {
-                let (algorithm, vector) = (self.algorithm::<ReduceAlgorithm>()?, self.vector()?);
-                self.programs(algorithm, |rank| reduce(algorithm, &self.topology, self.root, rank, vector))
-            }
-            Collective::ReduceScatter => self.reduce_scatter(),
-            Collective::Scan => {
-                let (algorithm, vector) = (self.algorithm::<ScanAlgorithm>()?, self.vector()?);
-                self.programs(algorithm, |rank| scan(algorithm, self.ranks, rank, vector))
-            }
-            Collective::Scatter => {
-                let algorithm = self.algorithm::<RootedAlgorithm>()?;
-                self.programs(algorithm, |rank| scatter(algorithm, self.ranks, self.root, rank, self.bytes))
-            }
+/// The algorithm as it was written, or the first of the collective.
+fn choice(args: &PlanArgs, collective: Collective) -> Result<Choice, CliError> {
+    let all = collective.chosen_as().algorithms();
+    let mut choice = match &args.algorithm {
+        Some(text) => Choice::read(collective.chosen_as(), text).map_err(failed)?,
+        None => all[0],
+    };
+    let Some(ports) = args.ports else { return Ok(choice) };
+    match choice.set("ports", &ports.to_string()) {
+        Ok(()) => Ok(choice),
+        Err(error @ SettingError::Value { .. }) => {
+            Err(CliError::Failed(format!("--ports {ports} for {choice}: {error}")))
+        }
+        Err(SettingError::Unknown) => {
+            let has_ports = |other: &&Choice| { **other }.set("ports", "1").is_ok();
+            let with: Vec<&str> = all.iter().filter(has_ports).map(|other| other.name()).collect();
+            let with = if with.is_empty() { "none".to_owned() } else { with.join(", ") };
+            Err(CliError::Failed(format!(
+                "--ports: {} has no ports; of the {} algorithms these have: {with}",
+                choice.name(),
+                choice.collective()
+            )))
         }
     }
+}
 
-    fn allgather(&self) -> Built {
-        let algorithm = self.algorithm::<AllgatherAlgorithm>()?;
-        let of = |rank| allgather(algorithm, &self.topology, rank, self.bytes, false);
-        self.programs(algorithm.carried_out(self.ranks), of)
-    }
-
-    fn alltoall(&self) -> Built {
-        let algorithm = self.algorithm::<AlltoallAlgorithm>()?;
-        let blocks = outboard_plan::alltoall::Blocks::even(self.ranks, self.bytes).ok_or_else(|| self.too_large())?;
-        self.programs(algorithm, |rank| alltoall(algorithm, self.ranks, rank, &blocks))
-    }
-
-    fn reduce_scatter(&self) -> Built {
-        let algorithm = self.algorithm::<ReduceScatterAlgorithm>()?;
-        self.vector()?;
-        let extents = Extents::even(self.ranks, self.bytes).ok_or_else(|| self.too_large())?;
-        self.programs(algorithm, |rank| reduce_scatter(algorithm, &self.topology, rank, &extents))
-    }
-
-    fn too_large(&self) -> CliError {
-        CliError::Failed(format!("{} blocks of {} bytes exceed 64 bits", self.ranks, self.bytes))
-    }
-
-    /// The algorithm as it was written, or the first of the collective.
-    fn algorithm<A: Algorithm>(&self) -> Result<A, CliError> {
-        let mut algorithm = match &self.args.algorithm {
-            Some(text) => text.parse().map_err(failed)?,
-            None => A::ALL[0],
-        };
-        let Some(ports) = self.args.ports else { return Ok(algorithm) };
-        match algorithm.set("ports", &ports.to_string()) {
-            Ok(()) => Ok(algorithm),
-            Err(error @ SettingError::Value { .. }) => {
-                Err(CliError::Failed(format!("--ports {ports} for {algorithm}: {error}")))
-            }
-            Err(SettingError::Unknown) => {
-                let has_ports = |other: &&A| (**other).clone().set("ports", "1").is_ok();
-                let with: Vec<&str> = A::ALL.iter().filter(has_ports).map(|other| other.name()).collect();
-                let choice = if with.is_empty() { "none".to_owned() } else { with.join(", ") };
-                Err(CliError::Failed(format!(
-                    "--ports: {} has no ports; of the {} algorithms these have: {choice}",
-                    algorithm.name(),
-                    A::COLLECTIVE
-                )))
-            }
-        }
-    }
-
-    /// What a rank contributes to a reduction.
-    fn vector(&self) -> Result<Vector, CliError> {
-        let element_bytes = self.args.element_bytes.unwrap_or(DEFAULT_ELEMENT_BYTES);
-        if element_bytes == 0 || !self.bytes.is_multiple_of(element_bytes) {
+/// The programs of all ranks, as long as somebody may read them.
+fn programs(choice: Choice, arguments: &Arguments<'_>) -> Result<Vec<Program>, CliError> {
+    let (mut steps, ranks) = (0, arguments.topology.ranks());
+    let mut programs = Vec::new();
+    for rank in (0..ranks).map(Rank) {
+        let program = program(choice, arguments, rank).map_err(failed)?;
+        steps += program.steps.len();
+        if steps > MAX_STEPS {
             return Err(CliError::Failed(format!(
-                "--size {}: a reduction combines whole elements, and --element-bytes is {element_bytes}",
-                self.bytes
+                "the first {} of {ranks} ranks have more than {MAX_STEPS} steps: choose fewer ranks or a smaller --size",
+                rank.0 + 1,
             )));
         }
-        Ok(Vector { count: self.bytes / element_bytes, element_bytes })
+        programs.push(program);
     }
-
-    /// The programs of all ranks, as long as somebody may read them.
-    fn programs<E: fmt::Display>(
-        &self,
-        algorithm: impl fmt::Display,
-        of: impl Fn(Rank) -> Result<Program, E>,
-    ) -> Built {
-        let mut steps = 0;
-        let mut programs = Vec::new();
-        for rank in (0..self.ranks).map(Rank) {
-            let program = of(rank).map_err(failed)?;
-            steps += program.steps.len();
-            if steps > MAX_STEPS {
-                return Err(CliError::Failed(format!(
-                    "the first {} of {} ranks have more than {MAX_STEPS} steps: choose fewer ranks or a smaller --size",
-                    rank.0 + 1,
-                    self.ranks
-                )));
-            }
-            programs.push(program);
-        }
-        Ok((algorithm.to_string(), programs))
-    }
+    Ok(programs)
 }
 
 /// The root, which is 0 where none was asked for.
@@ -247,7 +170,7 @@ fn bytes(args: &PlanArgs, collective: Collective) -> Result<u64, CliError> {
             Err(CliError::Failed(format!("--size: {} moves no bytes", collective.name())))
         }
         None if collective.counts() == Counts::Nothing => Ok(0),
-        size => outboard_bench::parse_size(size.as_deref().unwrap_or(DEFAULT_SIZE)).map_err(failed),
+        size => Ok(size.unwrap_or(DEFAULT_SIZE).0),
     }
 }
 

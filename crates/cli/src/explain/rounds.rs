@@ -2,17 +2,17 @@
 
 use std::fmt::Write as _;
 
-use outboard_plan::rounds::{Load, Rounds};
+use outboard_plan_tools::rounds::{Load, Rounds};
 
 use super::plans::Planned;
-use super::{Format, json, svg, views};
+use super::{Format, svg, views};
 use crate::error::CliError;
 
 pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError> {
     let rounds = Rounds::of(&planned.programs).map_err(|error| CliError::Failed(error.to_string()))?;
     match format {
         Format::Text => Ok(text(planned, &rounds)),
-        Format::Json => json(&views::RoundsView::of(planned, &rounds, totals(&rounds))),
+        Format::Json => views::view(planned, views::rounds(&rounds, totals(&rounds))),
         Format::Svg => svg::draw(&planned.title, &rounds),
     }
 }

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Write};
 
-use outboard_plan::rounds::Rounds;
+use outboard_plan_tools::rounds::Rounds;
 
 use crate::error::CliError;
 

@@ -1,181 +1,110 @@
-//! What `explain --format json` writes.
+//! What `explain --format json` writes. Rows are made one by one while they are written, since a plan may have millions.
 
-use outboard_plan::rounds::{Load, Message, Rounds};
+use std::fmt::Write as _;
+
 use outboard_plan::{Op, Program, Span, Step};
-use serde::Serialize;
+use outboard_plan_tools::rounds::{Load, Message, Rounds};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 use super::plans::Planned;
+use crate::error::CliError;
 
-/// What the plan is the plan of.
-#[derive(Debug, Serialize)]
-pub(super) struct Summary<'a> {
+/// What the plan is the plan of, and what is to be told of it.
+#[derive(Serialize)]
+struct View<'a, T> {
     #[serde(skip_serializing_if = "Option::is_none")]
     collective: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     algorithm: Option<&'a str>,
     ranks: usize,
     bytes: u64,
+    #[serde(flatten)]
+    body: T,
 }
 
-impl<'a> Summary<'a> {
-    pub(super) fn of(planned: &'a Planned) -> Self {
-        let Planned { of, bytes, programs, .. } = planned;
-        let (collective, algorithm) = of.as_ref().map(|(collective, algorithm)| (&**collective, &**algorithm)).unzip();
-        Summary { collective, algorithm, ranks: programs.len(), bytes: *bytes }
+/// The text of an object with the fields of `body`.
+pub(super) fn view(planned: &Planned, body: impl Serialize) -> Result<String, CliError> {
+    let Planned { of, bytes, programs, .. } = planned;
+    let (collective, algorithm) = of.as_ref().map(|(collective, algorithm)| (&**collective, &**algorithm)).unzip();
+    let view = View { collective, algorithm, ranks: programs.len(), bytes: *bytes, body };
+    let mut text = serde_json::to_string_pretty(&view).map_err(|e| CliError::Failed(e.to_string()))?;
+    let _ = writeln!(text);
+    Ok(text)
+}
+
+/// Rows that are made while they are written.
+pub(super) struct Rows<F>(pub(super) F);
+
+impl<I: IntoIterator<Item = Value>, F: Fn() -> I> Serialize for Rows<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
     }
 }
 
 /// `--stage plan`
-#[derive(Debug, Serialize)]
-pub(super) struct Plan<'a> {
-    #[serde(flatten)]
-    summary: Summary<'a>,
-    programs: Vec<ProgramView>,
-}
-
-#[derive(Debug, Serialize)]
-struct ProgramView {
-    rank: u32,
-    input_bytes: u64,
-    output_bytes: u64,
-    scratch_bytes: u64,
-    chains: u32,
-    subgroups: u16,
-    steps: Vec<StepView>,
-}
-
-#[derive(Debug, Serialize)]
-struct StepView {
-    #[serde(flatten)]
-    op: OpView,
-    after: Vec<u32>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(tag = "op", rename_all = "kebab-case")]
-enum OpView {
-    Send { to: u32, index: u32, span: SpanView },
-    Receive { from: u32, index: u32, span: SpanView },
-    Multicast { span: SpanView },
-    ReceiveMulticast { root: u32, span: SpanView },
-    Copy { from: SpanView, to: SpanView },
-    Reduce { from: SpanView, into: SpanView, from_left: bool },
-}
-
-/// Bytes of a buffer.
-#[derive(Debug, Serialize)]
-pub(super) struct SpanView {
-    buffer: String,
-    offset: u64,
-    bytes: u64,
-}
-
-impl From<Span> for SpanView {
-    fn from(span: Span) -> Self {
-        SpanView { buffer: span.buffer.to_string(), offset: span.offset, bytes: span.len }
+pub(super) fn plan(planned: &Planned) -> impl Serialize {
+    #[derive(Serialize)]
+    struct Plan<P> {
+        programs: P,
     }
+    Plan { programs: Rows(|| planned.programs.iter().map(program)) }
 }
 
-impl From<&Step> for StepView {
-    fn from(step: &Step) -> Self {
-        let op = match step.op {
-            Op::Send { to, index, span } => OpView::Send { to: to.0, index, span: span.into() },
-            Op::Recv { from, index, span } => OpView::Receive { from: from.0, index, span: span.into() },
-            Op::Multicast { span } => OpView::Multicast { span: span.into() },
-            Op::MulticastRecv { root, span } => OpView::ReceiveMulticast { root: root.0, span: span.into() },
-            Op::Copy { from, to } => OpView::Copy { from: from.into(), to: to.into() },
-            Op::Reduce { from, into, from_left } => OpView::Reduce { from: from.into(), into: into.into(), from_left },
-        };
-        StepView { op, after: step.after.iter().map(|id| id.0).collect() }
-    }
+fn program(program: &Program) -> Value {
+    json!({
+        "rank": program.rank.0,
+        "input_bytes": program.input_bytes,
+        "output_bytes": program.output_bytes,
+        "scratch_bytes": program.scratch_bytes,
+        "chains": program.chains,
+        "subgroups": program.subgroups,
+        "steps": program.steps.iter().map(step).collect::<Vec<_>>(),
+    })
 }
 
-impl From<&Program> for ProgramView {
-    fn from(program: &Program) -> Self {
-        ProgramView {
-            rank: program.rank.0,
-            input_bytes: program.input_bytes,
-            output_bytes: program.output_bytes,
-            scratch_bytes: program.scratch_bytes,
-            chains: program.chains,
-            subgroups: program.subgroups,
-            steps: program.steps.iter().map(StepView::from).collect(),
+fn step(step: &Step) -> Value {
+    let after: Vec<u32> = step.after.iter().map(|id| id.0).collect();
+    let bytes = |Span { buffer, offset, len }| json!({ "buffer": buffer.to_string(), "offset": offset, "bytes": len });
+    match step.op {
+        Op::Send { to, index, span } => {
+            json!({ "op": "send", "to": to.0, "index": index, "span": bytes(span), "after": after })
+        }
+        Op::Recv { from, index, span } => {
+            json!({ "op": "receive", "from": from.0, "index": index, "span": bytes(span), "after": after })
+        }
+        Op::Multicast { span } => json!({ "op": "multicast", "span": bytes(span), "after": after }),
+        Op::MulticastRecv { root, span } => {
+            json!({ "op": "receive-multicast", "root": root.0, "span": bytes(span), "after": after })
+        }
+        Op::Copy { from, to } => json!({ "op": "copy", "from": bytes(from), "to": bytes(to), "after": after }),
+        Op::Reduce { from, into, from_left } => {
+            let (from, into) = (bytes(from), bytes(into));
+            json!({ "op": "reduce", "from": from, "into": into, "from_left": from_left, "after": after })
         }
     }
 }
 
-impl<'a> Plan<'a> {
-    pub(super) fn of(planned: &'a Planned) -> Self {
-        let programs = planned.programs.iter().map(ProgramView::from).collect();
-        Plan { summary: Summary::of(planned), programs }
+/// `--stage rounds`; `totals` are of all rounds together, by rank.
+pub(super) fn rounds(rounds: &Rounds, totals: Vec<Load>) -> impl Serialize {
+    #[derive(Serialize)]
+    struct All<R> {
+        rounds: R,
+        totals: Vec<Value>,
     }
+    let load = |Load { sent, received }| json!({ "sent": sent, "received": received });
+    let round = move |round| {
+        let messages: Vec<Value> = rounds.of_round(round).iter().map(message).collect();
+        let ranks: Vec<Value> = rounds.loads(round).into_iter().map(load).collect();
+        json!({ "messages": messages, "ranks": ranks })
+    };
+    All { rounds: Rows(move || (0..rounds.count()).map(round)), totals: totals.into_iter().map(load).collect() }
 }
 
-/// `--stage goal`
-#[derive(Debug, Serialize)]
-pub(super) struct Goal<'a> {
-    #[serde(flatten)]
-    pub(super) summary: Summary<'a>,
-    pub(super) schedule: String,
-}
-
-/// `--stage rounds`
-#[derive(Debug, Serialize)]
-pub(super) struct RoundsView<'a> {
-    #[serde(flatten)]
-    summary: Summary<'a>,
-    rounds: Vec<RoundView>,
-    /// All rounds together, by rank.
-    totals: Vec<LoadView>,
-}
-
-#[derive(Debug, Serialize)]
-struct RoundView {
-    messages: Vec<MessageView>,
-    /// By rank.
-    ranks: Vec<LoadView>,
-}
-
-#[derive(Debug, Serialize)]
-struct MessageView {
-    from: u32,
-    to: u32,
-    /// None where it is multicast.
-    index: Option<u32>,
-    bytes: u64,
-    send_step: u32,
-    receive_step: u32,
-}
-
-#[derive(Debug, Serialize)]
-struct LoadView {
-    sent: u64,
-    received: u64,
-}
-
-impl From<&Message> for MessageView {
-    fn from(message: &Message) -> Self {
-        let Message { from, to, index, bytes, send, receive, .. } = *message;
-        MessageView { from: from.0, to: to.0, index, bytes, send_step: send.0, receive_step: receive.0 }
-    }
-}
-
-impl From<Load> for LoadView {
-    fn from(Load { sent, received }: Load) -> Self {
-        LoadView { sent, received }
-    }
-}
-
-impl<'a> RoundsView<'a> {
-    pub(super) fn of(planned: &'a Planned, rounds: &Rounds, totals: Vec<Load>) -> Self {
-        let round = |round| RoundView {
-            messages: rounds.of_round(round).iter().map(MessageView::from).collect(),
-            ranks: rounds.loads(round).into_iter().map(LoadView::from).collect(),
-        };
-        RoundsView {
-            summary: Summary::of(planned),
-            rounds: (0..rounds.count()).map(round).collect(),
-            totals: totals.into_iter().map(LoadView::from).collect(),
-        }
-    }
+/// A message that is multicast has no index.
+fn message(message: &Message) -> Value {
+    let Message { from, to, index, bytes, send, receive, .. } = *message;
+    json!({
+        "from": from.0, "to": to.0, "index": index, "bytes": bytes, "send_step": send.0, "receive_step": receive.0,
+    })
 }

@@ -1,12 +1,12 @@
-//! The functions of `outboard.h` that post barriers and reductions, and the operators that they name.
+//! The functions of `outboard.h` that post reductions, and the operators that they name.
 
-use super::{contribution, enter, list, offloads, place, post, store};
+use super::{contribution, enter, list, place, store};
 use crate::context::lock;
 use crate::error::Error;
 use crate::group::{Group, Outcome};
 use crate::operator::{Combination, UserOperator};
 use crate::request::Request;
-use outboard_plan::Reduction;
+use outboard_call::Reduction;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
@@ -52,14 +52,10 @@ impl Callback {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_op_create(
-    function: Option<OpFunction>,
-    element_bytes: usize,
-    context: *mut c_void,
-    op: *mut c_int,
-) -> c_int {
-    enter(|| {
+functions! {
+    extern "C" fn outboard_op_create(
+        function: Option<OpFunction>, element_bytes: usize, context: *mut c_void, op: *mut c_int
+    ) {
         place(op, "op")?;
         let function = function.ok_or_else(|| super::null("function"))?;
         let callback = Callback { function, context, element_bytes };
@@ -69,9 +65,8 @@ unsafe extern "C" fn outboard_op_create(
         own.last = own.last.checked_add(1).ok_or_else(exhausted)?;
         let number = own.last;
         own.by_number.insert(number, operator);
-        // SAFETY: not NULL, as checked above.
-        unsafe { store(op, number, "op") }
-    })
+        store(op, number, "op")
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -114,105 +109,44 @@ fn combination(op: c_int, element: c_int) -> Result<Combination, Error> {
     Ok(Combination::from(lock(&OWN).get(op)?))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_offloads_barrier(group: *const Group) -> c_int {
-    // SAFETY: as the header asks.
-    unsafe { offloads(group, Group::offloads_barrier) }
+/// Posts a reduction.
+///
+/// # Safety
+/// The buffers are as the header asks.
+unsafe fn reduce(
+    group: &Group,
+    outcome: Outcome<'_>,
+    (op, element): (c_int, c_int),
+    (send, receive): (*const c_void, *mut c_void),
+) -> Result<Request, Error> {
+    // SAFETY: the caller's promise.
+    unsafe { group.ireduction(outcome, combination(op, element)?, contribution(send), receive.cast()) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_group_offloads_reduction(group: *const Group, bytes: u64) -> c_int {
-    // SAFETY: as the header asks.
-    unsafe { offloads(group, |group| group.offloads_reduction(bytes)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_ibarrier(group: *mut Group, request: *mut *mut Request) -> c_int {
-    // SAFETY: as the header asks.
-    unsafe { post(group, request, Group::ibarrier) }
-}
-
-/// What every reduction is given; the names are those of the header.
-struct Call {
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    op: c_int,
-    element: c_int,
-    request: *mut *mut Request,
-}
-
-impl Call {
-    /// Posts it with the outcome that follows from the number of ranks.
-    ///
-    /// # Safety
-    /// The handles and the buffers are as the header asks.
-    unsafe fn post<'a>(self, outcome: impl FnOnce(u32) -> Result<Outcome<'a>, Error>) -> c_int {
-        let Call { group, send, receive, op, element, request } = self;
-        let posted = |group: &Group| {
-            let outcome = outcome(group.size()?)?;
-            // SAFETY: the caller's promise about the buffers.
-            unsafe { group.ireduction(outcome, combination(op, element)?, contribution(send), receive.cast()) }
-        };
-        // SAFETY: the caller's promise about the handles.
-        unsafe { post(group, request, posted) }
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_ireduce(
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    count: u64,
-    op: c_int,
-    element: c_int,
-    root: u32,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handles and of the buffers.
-    unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok(Outcome::Reduce { root, count })) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn outboard_ireduce_scatter(
-    group: *mut Group,
-    send: *const c_void,
-    receive: *mut c_void,
-    counts: *const u64,
-    op: c_int,
-    element: c_int,
-    request: *mut *mut Request,
-) -> c_int {
-    // SAFETY: as the header asks, of the handles, the list and the buffers.
-    unsafe {
-        Call { group, send, receive, op, element, request }
-            .post(|ranks| Ok(Outcome::ReduceScatter { counts: list(counts, ranks, "counts")? }))
-    }
-}
-
-/// The reductions of which nothing but what becomes of the vectors is their own.
+/// The reductions to which all ranks contribute `count` elements.
 macro_rules! of_vectors {
-    ($(extern $abi:literal fn $name:ident => $outcome:ident;)+) => {
-        $(#[unsafe(no_mangle)]
-        unsafe extern $abi fn $name(
-            group: *mut Group,
-            send: *const c_void,
-            receive: *mut c_void,
-            count: u64,
-            op: c_int,
-            element: c_int,
-            request: *mut *mut Request,
-        ) -> c_int {
-            // SAFETY: as the header asks, of the handles and of the buffers.
-            unsafe { Call { group, send, receive, op, element, request }.post(|_| Ok(Outcome::$outcome { count })) }
-        })+
+    ($(extern $abi:literal fn $name:ident($count:ident $(, $root:ident: $type:ty)?) => $outcome:expr;)+) => {
+        posts! {
+            $(extern $abi fn $name(
+                send: *const c_void, receive: *mut c_void, $count: u64, op: c_int, element: c_int $(, $root: $type)?
+            ) => |group| reduce(group, $outcome, (op, element), (send, receive));)+
+        }
     };
 }
 
 of_vectors! {
-    extern "C" fn outboard_iallreduce => Allreduce;
-    extern "C" fn outboard_ireduce_scatter_block => ReduceScatterBlock;
-    extern "C" fn outboard_iscan => Scan;
-    extern "C" fn outboard_iexscan => Exscan;
+    extern "C" fn outboard_ireduce(count, root: u32) => Outcome::Reduce { root, count };
+    extern "C" fn outboard_iallreduce(count) => Outcome::Allreduce { count };
+    extern "C" fn outboard_ireduce_scatter_block(count) => Outcome::ReduceScatterBlock { count };
+    extern "C" fn outboard_iscan(count) => Outcome::Scan { count, inclusive: true };
+    extern "C" fn outboard_iexscan(count) => Outcome::Scan { count, inclusive: false };
+}
+
+posts! {
+    extern "C" fn outboard_ireduce_scatter(
+        send: *const c_void, receive: *mut c_void, counts: *const u64, op: c_int, element: c_int
+    ) => |group| {
+        let counts = list(counts, group.size()?, "counts")?;
+        reduce(group, Outcome::ReduceScatter { counts }, (op, element), (send, receive))
+    };
 }

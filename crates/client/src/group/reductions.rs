@@ -1,12 +1,11 @@
 //! Posting barriers and reductions.
 
-use super::{BlockList, Contribution, Group, Placed};
+use super::{Arguments, BlockList, Contribution, Destination, Group};
 use crate::error::Error;
 use crate::operator::{Combination, Contributions, Fold, UserOperator};
 use crate::request::Request;
 use crate::staging::Buffers;
-use outboard_plan::Reduction;
-use outboard_shm::entry::{BarrierEntry, Entry, Reduced, ReductionEntry};
+use outboard_call::{Call, CallKind, Element, Operator, Rank, Reduction};
 
 /// Who receives what of the combined vectors. All ranks name the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,15 +33,13 @@ pub enum Outcome<'a> {
         /// Elements that each rank receives.
         count: u64,
     },
-    /// Every rank receives the combined vectors, of `count` elements, of itself and of all ranks before it.
+    /// Every rank receives the combined vectors, of `count` elements, of all ranks before it and, of an inclusive scan, of
+    /// itself. Of an exclusive scan rank 0 receives nothing.
     Scan {
         /// Elements that each rank contributes.
         count: u64,
-    },
-    /// Every rank receives those of all ranks before it; rank 0 receives nothing.
-    Exscan {
-        /// Elements that each rank contributes.
-        count: u64,
+        /// A rank's own vector is part of what it receives.
+        inclusive: bool,
     },
 }
 
@@ -63,10 +60,10 @@ impl Group {
     /// # Errors
     /// As of [`Group::iallgather`].
     pub fn ibarrier(&self) -> Result<Request, Error> {
-        let entry =
-            |Placed { group, instance, slot, .. }: Placed| Entry::Barrier(BarrierEntry { group, instance, slot });
+        let (send, receive) = (Contribution::At(std::ptr::null()), Destination::At(std::ptr::null_mut()));
+        let call = Call::new(CallKind::Barrier);
         // SAFETY: there are no buffers.
-        unsafe { self.post(&Buffers::NONE, &[], entry) }
+        unsafe { self.post(call, Arguments { send, receive, table: &[], sizes: "group" }) }
     }
 
     /// Posts a reduction: the vectors that all ranks contribute are combined element by element, in an order that depends on
@@ -91,77 +88,43 @@ impl Group {
         receive: *mut u8,
     ) -> Result<Request, Error> {
         let combination = combination.into();
-        let element_bytes = combination.element_bytes();
-        if let Outcome::Reduce { root, .. } = outcome {
-            self.check_root(root)?;
-            if contribution == Contribution::InPlace && root != self.rank {
-                let problem = format!("is in place, which it can be on the root, rank {root}, alone");
-                return Err(Error::argument("send", problem));
-            }
-        }
-        let (sent, received) = self.lengths(outcome, element_bytes)?;
-        let buffers = contribution.part_of(Buffers::NONE.receiving(receive, received)?, 0, sent)?;
-        match combination {
+        // Of an operator of the program's own its elements count alone: a vector is bytes.
+        let reduction = match &combination {
+            Combination::Known(reduction) => *reduction,
+            Combination::User(_) => Reduction::new(Operator::Sum, Element::U8).expect("bytes have sums"),
+        };
+        let (call, table) = self.call(outcome, reduction, combination.element_bytes())?;
+        let arguments =
+            Arguments { send: contribution, receive: Destination::At(receive), table: &table, sizes: "count" };
+        let (call, buffers) = self.checked(call, &arguments)?;
+        let Combination::User(operator) = combination else {
             // SAFETY: the caller's promise about the buffers.
-            Combination::Known(reduction) => unsafe { self.offload(outcome, reduction, &buffers) },
-            // SAFETY: as above.
-            Combination::User(operator) => unsafe { self.gather_and_fold(outcome, operator, &buffers) },
-        }
+            return unsafe { self.collectives.post(&buffers, call, &table) }.map(|posted| posted.request);
+        };
+        // SAFETY: as above.
+        unsafe { self.gather_and_fold(outcome, operator, &buffers, &table) }
     }
 
-    /// Bytes that this rank contributes, and that it receives.
-    fn lengths(&self, outcome: Outcome<'_>, element_bytes: u64) -> Result<(usize, usize), Error> {
-        let elements = match outcome {
-            Outcome::Reduce { count, .. }
-            | Outcome::Allreduce { count }
-            | Outcome::Scan { count }
-            | Outcome::Exscan { count } => Some(count),
-            Outcome::ReduceScatterBlock { count } => count.checked_mul(u64::from(self.ranks)),
+    /// The call and its table.
+    fn call(&self, outcome: Outcome<'_>, reduction: Reduction, element: u64) -> Result<(Call, Vec<u64>), Error> {
+        let mut table = Vec::new();
+        let (kind, count) = match outcome {
+            Outcome::Reduce { root, count } => (CallKind::Reduce { root: Rank(root), reduction }, count),
+            Outcome::Allreduce { count } => (CallKind::Allreduce { reduction }, count),
+            Outcome::ReduceScatterBlock { count } => (CallKind::ReduceScatterBlock { reduction }, count),
+            Outcome::Scan { count, inclusive } => (CallKind::Scan { reduction, inclusive }, count),
             Outcome::ReduceScatter { counts } if counts.len() != self.ranks as usize => {
                 let problem = format!("has {} entries: the group has {} ranks", counts.len(), self.ranks);
                 return Err(Error::argument("counts", problem));
             }
-            Outcome::ReduceScatter { counts } => counts.iter().try_fold(0u64, |sum, count| sum.checked_add(*count)),
+            Outcome::ReduceScatter { counts } => {
+                let blocks = counts.iter().map(|count| vector(*count, element)).collect::<Result<Vec<_>, _>>()?;
+                // Blocks lie one behind the other, wherever the table has them.
+                table = [blocks, vec![0; counts.len()]].concat();
+                (CallKind::ReduceScatter { reduction, sizes: 0 }, 0)
+            }
         };
-        let sent = vector(elements.unwrap_or(u64::MAX), element_bytes)?;
-        let received = match outcome {
-            Outcome::Reduce { root, .. } if root != self.rank => 0,
-            Outcome::Exscan { .. } if self.rank == 0 => 0,
-            Outcome::Reduce { .. } | Outcome::Allreduce { .. } | Outcome::Scan { .. } | Outcome::Exscan { .. } => sent,
-            Outcome::ReduceScatterBlock { .. } => sent / self.ranks as usize,
-            // No more than all together, which fit.
-            Outcome::ReduceScatter { counts } => (counts[self.rank as usize] * element_bytes) as usize,
-        };
-        Ok((sent, received))
-    }
-
-    /// Hands a reduction to the service process.
-    ///
-    /// # Safety
-    /// As for [`Group::iallgather`].
-    unsafe fn offload(&self, outcome: Outcome<'_>, reduction: Reduction, buffers: &Buffers) -> Result<Request, Error> {
-        let table = if let Outcome::ReduceScatter { counts } = outcome {
-            blocks(counts, reduction.element().bytes())
-        } else {
-            Vec::new()
-        };
-        let (bytes, received) = (buffers.bytes_per_rank as u64, buffers.receive_bytes as u64);
-        let in_place = buffers.in_place_at.is_some();
-        let entry = |placed: Placed| {
-            let Placed { group, instance, slot, send, receive, table } = placed;
-            let result = match outcome {
-                Outcome::Reduce { root, .. } => Reduced::Reduce { root, bytes },
-                Outcome::Allreduce { .. } => Reduced::Allreduce { bytes },
-                Outcome::ReduceScatter { .. } => Reduced::ReduceScatter { table },
-                Outcome::ReduceScatterBlock { .. } => Reduced::ReduceScatterBlock { bytes: received },
-                Outcome::Scan { .. } => Reduced::Scan { bytes },
-                Outcome::Exscan { .. } => Reduced::Exscan { bytes },
-            };
-            let (send, code) = (if in_place { 0 } else { send }, reduction.code());
-            Entry::Reduction(ReductionEntry { group, instance, slot, result, code, in_place, send, receive })
-        };
-        // SAFETY: the caller's promise about the buffers.
-        unsafe { self.post(buffers, &table, entry) }
+        Ok((Call { bytes: vector(count, element)?, ..Call::new(kind) }, table))
     }
 
     /// Has the service process bring this rank what its result is made of, and combines that at the end. One collective, so
@@ -174,6 +137,7 @@ impl Group {
         outcome: Outcome<'_>,
         operator: UserOperator,
         buffers: &Buffers,
+        table: &[u64],
     ) -> Result<Request, Error> {
         let (send, sent) = (buffers.contribution, buffers.bytes_per_rank as u64);
         let (ranks, me) = (self.ranks as usize, self.rank as usize);
@@ -182,8 +146,7 @@ impl Group {
             | Outcome::Allreduce { .. }
             | Outcome::ReduceScatter { .. }
             | Outcome::ReduceScatterBlock { .. } => ranks,
-            Outcome::Scan { .. } => me + 1,
-            Outcome::Exscan { .. } => me,
+            Outcome::Scan { inclusive, .. } => me + usize::from(inclusive),
         };
         let mut contributions = Contributions::new(members, buffers.receive_bytes)?;
         let room = contributions.start();
@@ -198,13 +161,12 @@ impl Group {
                 Outcome::Reduce { root, .. } => self.igather(root, from, room, sent),
                 Outcome::Allreduce { .. } => self.iallgather(from, room, sent),
                 Outcome::ReduceScatterBlock { .. } => self.ialltoall(send, room, each),
-                Outcome::ReduceScatter { counts } => {
-                    let bytes = blocks(counts, operator.element_bytes());
-                    let offsets = starts(&bytes);
-                    self.ialltoallv((send, BlockList { bytes: &bytes, offsets: &offsets }), gathered)
+                Outcome::ReduceScatter { .. } => {
+                    let bytes = &table[..ranks];
+                    self.ialltoallv((send, BlockList { bytes, offsets: &starts(bytes) }), gathered)
                 }
                 // An exchange, so that nobody waits for ranks behind its own; all that comes after gets the same bytes.
-                Outcome::Scan { .. } | Outcome::Exscan { .. } => {
+                Outcome::Scan { .. } => {
                     let takes = |rank: usize| rank > me || rank == me && members > me;
                     let bytes: Vec<u64> = (0..ranks).map(|rank| if takes(rank) { sent } else { 0 }).collect();
                     self.ialltoallv((send, BlockList { bytes: &bytes, offsets: &vec![0; ranks] }), gathered)
@@ -214,11 +176,6 @@ impl Group {
         request.fold(Fold { operator, contributions, receive: buffers.receive })?;
         Ok(request)
     }
-}
-
-/// Bytes of each block. All together fit.
-fn blocks(counts: &[u64], element_bytes: u64) -> Vec<u64> {
-    counts.iter().map(|count| count * element_bytes).collect()
 }
 
 /// Where each block begins, one behind the other.
@@ -232,8 +189,7 @@ fn starts(bytes: &[u64]) -> Vec<u64> {
 }
 
 /// Bytes of a vector of `count` elements.
-fn vector(count: u64, element_bytes: u64) -> Result<usize, Error> {
-    let bytes = count.checked_mul(element_bytes).and_then(|bytes| isize::try_from(bytes).ok());
+fn vector(count: u64, element_bytes: u64) -> Result<u64, Error> {
     let problem = || format!("is {count} elements of {element_bytes} bytes, more than the address space");
-    bytes.map(isize::unsigned_abs).ok_or_else(|| Error::argument("count", problem()))
+    count.checked_mul(element_bytes).ok_or_else(|| Error::argument("count", problem()))
 }

@@ -62,8 +62,8 @@ fn all_outcomes(world: &[(Context, Group)], count: usize) {
         Outcome::Allreduce { count: some },
         Outcome::ReduceScatter { counts: &counts },
         Outcome::ReduceScatterBlock { count: some },
-        Outcome::Scan { count: some },
-        Outcome::Exscan { count: some },
+        Outcome::Scan { count: some, inclusive: true },
+        Outcome::Scan { count: some, inclusive: false },
     ];
     for (outcome, in_place) in outcomes.into_iter().flat_map(|outcome| [(outcome, false), (outcome, true)]) {
         let mut posted = Vec::new();
@@ -73,8 +73,8 @@ fn all_outcomes(world: &[(Context, Group)], count: usize) {
                 Outcome::Allreduce { .. } => (count, 0..count, ranks),
                 Outcome::ReduceScatter { .. } => (start(ranks), start(me)..start(me) + counts[me] as usize, ranks),
                 Outcome::ReduceScatterBlock { .. } => (count * ranks, me * count..(me + 1) * count, ranks),
-                Outcome::Scan { .. } => (count, 0..count, me + 1),
-                Outcome::Exscan { .. } => (count, 0..if me == 0 { 0 } else { count }, me),
+                Outcome::Scan { inclusive: true, .. } => (count, 0..count, me + 1),
+                Outcome::Scan { inclusive: false, .. } => (count, 0..if me == 0 { 0 } else { count }, me),
             };
             let combined = |at| (1..members).fold(matrix(0, at), |left, rank| product(left, matrix(rank, at)));
             let mut expected: Vec<Matrix> = part.map(combined).collect();
@@ -262,7 +262,13 @@ fn wrong_arguments_of_operators_are_named() {
     refused(0, Outcome::Reduce { root: 1, count: 1 }, Contribution::InPlace, at, "rank 1, alone");
     refused(0, one, Contribution::At(null), at, "`send` is NULL");
     refused(0, one, Contribution::At(at), null, "`receive` is NULL");
-    refused(0, Outcome::Scan { count: u64::MAX / 16 }, Contribution::At(at), at, "more than the address space");
+    refused(
+        0,
+        Outcome::Scan { count: u64::MAX / 16, inclusive: true },
+        Contribution::At(at),
+        at,
+        "more than the address space",
+    );
     refused(0, Outcome::ReduceScatter { counts: &[1] }, Contribution::At(at), at, "1 entries: the group has 2 ranks");
     refused(1, Outcome::Allreduce { count: 1 << 58 }, Contribution::At(at), at, "no memory for 2 contributions");
 }

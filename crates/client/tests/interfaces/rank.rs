@@ -133,8 +133,8 @@ fn reductions(world: &[(Context, Group)], count: usize) {
                     1 => Outcome::Allreduce { count: some },
                     2 => Outcome::ReduceScatter { counts: &counts },
                     3 => Outcome::ReduceScatterBlock { count: some },
-                    4 => Outcome::Scan { count: some },
-                    _ => Outcome::Exscan { count: some },
+                    4 => Outcome::Scan { count: some, inclusive: true },
+                    _ => Outcome::Scan { count: some, inclusive: false },
                 };
                 // SAFETY: the buffers are kept until the requests have ended.
                 let posted = unsafe { group.ireduction(outcome, sum, from, to) };
@@ -458,7 +458,7 @@ fn wrong_arguments_are_named() {
     };
     assert!(list(&[8], &[0], null).contains("`send` is NULL"));
     assert!(list(&[8, 8], &[0], receive.as_mut_ptr()).contains("2 counts and 1 offsets: the group has 1 ranks"));
-    assert!(list(&[8], &[u64::MAX], receive.as_mut_ptr()).contains("beyond the address space"));
+    assert!(list(&[8], &[u64::MAX], receive.as_mut_ptr()).contains("more than the address space"));
     assert_eq!(context.create_group(&[0; 1024], 1, 1).unwrap_err().status(), Status::Argument);
     assert_eq!(context.create_group(&[0; 1023], 1, 0).unwrap_err().status(), Status::Argument);
     assert!(!group.offloads_allgather(0) && group.offloads_allgather(1 << 20));

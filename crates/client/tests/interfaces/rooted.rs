@@ -133,14 +133,20 @@ fn wrong_arguments_of_gathers_and_scatters_are_named() {
         refused(root.igather(2, Contribution::At(at), at, 8), "`root` is 2");
         refused(root.igather(0, Contribution::At(at), null, 8), "`receive` is NULL");
         refused(other.igather(0, Contribution::At(null), null, 8), "`send` is NULL");
-        refused(other.igather(0, Contribution::InPlace, at, 8), "only on the root, rank 0");
+        refused(other.igather(0, Contribution::InPlace, at, 8), "on the root, rank 0, alone");
         refused(other.igather(0, Contribution::At(at), at, u64::MAX), "more than the address space");
         refused(root.iscatter(0, null, Destination::At(at), 8), "`send` is NULL");
         refused(root.iscatter(0, at, Destination::InPlace, u64::MAX), "`bytes_per_rank`");
-        refused(other.iscatter(0, null, Destination::InPlace, 8), "only on the root, rank 0");
+        refused(other.iscatter(0, null, Destination::InPlace, 8), "on the root, rank 0, alone");
         refused(root.igatherv(0, (Contribution::At(at), 8), (at, None)), "`receive` has no blocks");
-        refused(root.igatherv(0, (Contribution::At(at), 8), (at, list(&[9, 8]))), "names 9 bytes of the root itself");
-        refused(root.iscatterv(0, (at, list(&[8, 8])), (Destination::At(at), 9)), "whose own buffer has 9");
+        refused(
+            root.igatherv(0, (Contribution::At(at), 8), (at, list(&[9, 8]))),
+            "sends itself 8 bytes and receives 9",
+        );
+        refused(
+            root.iscatterv(0, (at, list(&[8, 8])), (Destination::At(at), 9)),
+            "sends itself 8 bytes and receives 9",
+        );
         refused(root.iscatterv(0, (null, list(&[8, 8])), (Destination::InPlace, 0)), "`send` is NULL");
     }
     assert!(!root.offloads_gather(0) && root.offloads_gather(1 << 20));

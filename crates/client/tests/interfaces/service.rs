@@ -2,9 +2,10 @@
 
 use outboard::{Reduction, Status};
 use outboard_arithmetic::reduce;
+use outboard_call::{Call, CallKind, Footprint, Side, Span};
 use outboard_shm::attach::{Channel, ChannelError, GroupReady, OFFER_BYTES, Received, Reply, Request, Welcome};
 use outboard_shm::control::{Completions, ServiceSide};
-use outboard_shm::entry::{AllgatherEntry, BlockSizes, Direction, Entry, Reduced, RootedBlocks, RootedEntry};
+use outboard_shm::entry::Entry;
 use outboard_shm::memory::{CrossMemory, MemoryDescriptor, Proof, RankMemory, TieredMemory, copy_between};
 use outboard_shm::region::read_sealed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -241,7 +242,7 @@ impl Service {
         let Some(Rank { attached: Some((side, _)), .. }) = &mut self.ranks[connection] else { return };
         while let Some(entry) = side.take() {
             let entry = entry.unwrap();
-            self.pieces.calls.entry((entry.group(), entry.instance())).or_default().push((connection, entry));
+            self.pieces.calls.entry((entry.group, entry.instance)).or_default().push((connection, entry));
         }
     }
 
@@ -261,213 +262,90 @@ impl Service {
                 let Some(rank) = &mut self.ranks[connection] else { continue };
                 let status = self.behaviour.failing.map_or(Status::Ok, |(status, _)| status);
                 if let Some((status, text)) = self.behaviour.failing {
-                    rank.texts.insert(entry.slot(), (status, text.to_owned()));
+                    rank.texts.insert(entry.slot, (status, text.to_owned()));
                 }
-                completions(rank).complete(entry.slot(), status);
+                completions(rank).complete(entry.slot, status);
             }
         }
+    }
+
+    fn memory(&self, connection: usize) -> &TieredMemory {
+        &self.ranks[connection].as_ref().unwrap().attached.as_ref().unwrap().1
+    }
+
+    /// What the call of the member with this rank reads and writes.
+    fn footprint(&self, members: &[usize], rank: usize, calls: &[(usize, Entry)]) -> (Call, Footprint) {
+        let call = calls.iter().find(|(caller, _)| *caller == members[rank]).unwrap().1.call;
+        let (rank, ranks) = (outboard_call::Rank(rank as u32), members.len() as u32);
+        let mut table = vec![0; 8 * call.table_numbers(rank, ranks)];
+        if !table.is_empty() {
+            self.memory(members[rank.0 as usize]).read(call.table, &mut table).unwrap();
+        }
+        let numbers: Vec<u64> = table.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
+        (call, call.footprint(rank, ranks, &numbers).unwrap())
     }
 
     /// What all members have called.
     fn collective(&self, members: &[usize], calls: &[(usize, Entry)]) {
-        let allgathers: Vec<_> = calls
-            .iter()
-            .filter_map(|(connection, entry)| match entry {
-                Entry::Allgather(entry) => Some((*connection, *entry)),
-                Entry::Broadcast(_)
-                | Entry::Alltoall(_)
-                | Entry::Allgatherv(_)
-                | Entry::Rooted(_)
-                | Entry::Barrier(_)
-                | Entry::Reduction(_) => None,
-                Entry::Recorded(_) | Entry::Message(_) => panic!("collectives alone are called here"),
-            })
-            .collect();
-        match calls[0].1 {
-            Entry::Allgather(_) => {
-                assert_eq!(allgathers.len(), calls.len(), "all call the same");
-                self.allgather(members, &allgathers);
+        let footprints: Vec<_> = (0..members.len()).map(|rank| self.footprint(members, rank, calls)).collect();
+        let signature = footprints[0].1.signature;
+        assert!(footprints.iter().all(|(_, footprint)| footprint.signature == signature), "all call the same");
+        if let Some(reduction) = signature.kind.reduction() {
+            return self.reduction(members, reduction, &footprints);
+        }
+        for (from, to) in (0..members.len()).flat_map(|from| (0..members.len()).map(move |to| (from, to))) {
+            let ((source, sender), (target, receiver)) = (&footprints[from], &footprints[to]);
+            let (send, sent) = block(sender.reads, sender.blocks.as_ref().map(|b| &b.send), to, source.bytes);
+            let (receive, expected) =
+                block(receiver.writes, receiver.blocks.as_ref().map(|b| &b.receive), from, target.bytes);
+            if sent > 0 && expected > 0 && (from != to || send != receive) {
+                assert_eq!(sent, expected);
+                copy_between(self.memory(members[from]), send, self.memory(members[to]), receive, sent).unwrap();
             }
-            Entry::Broadcast(_) => self.broadcast(members, calls),
-            Entry::Alltoall(_) => self.alltoall(members, calls),
-            Entry::Allgatherv(_) => self.allgatherv(members, calls),
-            Entry::Rooted(entry) => self.rooted(members, calls, entry.root),
-            Entry::Barrier(_) => assert!(calls.iter().all(|(_, call)| matches!(call, Entry::Barrier(_)))),
-            Entry::Reduction(_) => self.reduction(members, calls),
-            Entry::Recorded(_) | Entry::Message(_) => unreachable!("refused above"),
         }
     }
 
     /// Combines in the order of ranks.
-    fn reduction(&self, members: &[usize], calls: &[(usize, Entry)]) {
-        let memory = |connection: usize| &self.ranks[connection].as_ref().unwrap().attached.as_ref().unwrap().1;
-        let entry = |connection: usize| match calls.iter().find(|(caller, _)| *caller == connection) {
-            Some((_, Entry::Reduction(entry))) => *entry,
-            other => panic!("{other:?}"),
-        };
-        // Bytes of the block of each rank, where there are blocks.
-        let blocks = |connection: usize| -> Vec<u64> {
-            match entry(connection).result {
-                Reduced::ReduceScatter { table: address } => {
-                    let mut table = vec![0; 8 * members.len()];
-                    memory(connection).read(address, &mut table).unwrap();
-                    table.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect()
-                }
-                Reduced::ReduceScatterBlock { bytes } => vec![bytes; members.len()],
-                Reduced::Reduce { bytes, .. }
-                | Reduced::Allreduce { bytes }
-                | Reduced::Scan { bytes }
-                | Reduced::Exscan { bytes } => vec![bytes],
-            }
-        };
-        let vector = |connection: usize| {
-            let mut vector = vec![0; blocks(connection).iter().sum::<u64>() as usize];
-            let entry = entry(connection);
-            memory(connection).read(if entry.in_place { entry.receive } else { entry.send }, &mut vector).unwrap();
+    fn reduction(&self, members: &[usize], reduction: Reduction, footprints: &[(Call, Footprint)]) {
+        let vector = |(&member, (_, footprint)): (&usize, &(Call, Footprint))| {
+            let mut vector = vec![0; footprint.reads.bytes as usize];
+            self.memory(member).read(footprint.reads.address, &mut vector).unwrap();
             vector
         };
-        let vectors: Vec<Vec<u8>> = members.iter().map(|member| vector(*member)).collect();
+        let vectors: Vec<Vec<u8>> = members.iter().zip(footprints).map(vector).collect();
         let combined = |members: usize| {
             let mut result = vectors[0].clone();
-            let reduction = Reduction::from_code(entry(calls[0].0).code).unwrap();
             vectors[1..members].iter().for_each(|vector| reduce(reduction, vector, &mut result, false));
             result
         };
-        for (rank, &member) in members.iter().enumerate() {
-            let (all, blocks) = (members.len(), blocks(member));
-            let result = match entry(member).result {
-                Reduced::Reduce { root, .. } if root as usize != rank => continue,
-                Reduced::Exscan { .. } if rank == 0 => continue,
-                Reduced::Reduce { .. } | Reduced::Allreduce { .. } => combined(all),
-                Reduced::Scan { .. } => combined(rank + 1),
-                Reduced::Exscan { .. } => combined(rank),
-                Reduced::ReduceScatter { .. } | Reduced::ReduceScatterBlock { .. } => {
-                    let start = blocks[..rank].iter().sum::<u64>() as usize;
-                    combined(all)[start..][..blocks[rank] as usize].to_vec()
+        for (rank, (call, footprint)) in footprints.iter().enumerate() {
+            let bytes = footprint.writes.bytes as usize;
+            if bytes == 0 {
+                continue;
+            }
+            let result = match call.kind {
+                CallKind::Scan { inclusive, .. } => combined(rank + usize::from(inclusive)),
+                CallKind::ReduceScatter { .. } => {
+                    let start = footprint.blocks.as_ref().unwrap().send[rank].offset as usize;
+                    combined(members.len())[start..][..bytes].to_vec()
                 }
+                CallKind::ReduceScatterBlock { .. } => combined(members.len())[rank * bytes..][..bytes].to_vec(),
+                _ => combined(members.len()),
             };
-            memory(member).write(entry(member).receive, &result).unwrap();
+            self.memory(members[rank]).write(footprint.writes.address, &result).unwrap();
         }
     }
+}
 
-    fn allgatherv(&self, members: &[usize], calls: &[(usize, Entry)]) {
-        let memory = |connection: usize| &self.ranks[connection].as_ref().unwrap().attached.as_ref().unwrap().1;
-        let entry = |connection: usize| match calls.iter().find(|(caller, _)| *caller == connection) {
-            Some((_, Entry::Allgatherv(entry))) => *entry,
-            other => panic!("{other:?}"),
-        };
-        // Bytes of the block of `of`, and where it belongs at the rank of this connection.
-        let block = |connection: usize, of: usize| {
-            let mut table = vec![0; 2 * 8 * members.len()];
-            memory(connection).read(entry(connection).table, &mut table).unwrap();
-            let number = |at: usize| u64::from_le_bytes(table[8 * at..][..8].try_into().unwrap());
-            (number(of), entry(connection).receive + number(of + members.len()))
-        };
-        for (from, &source) in members.iter().enumerate() {
-            let (bytes, own) = block(source, from);
-            let send = if entry(source).in_place { own } else { entry(source).send };
-            for &target in members.iter().filter(|target| !(entry(source).in_place && **target == source)) {
-                let (expected, receive) = block(target, from);
-                assert_eq!(bytes, expected);
-                copy_between(memory(source), send, memory(target), receive, bytes).unwrap();
-            }
-        }
-    }
-
-    /// Gathers and scatters: between the block of each rank and its place among those of the root.
-    fn rooted(&self, members: &[usize], calls: &[(usize, Entry)], root: u32) {
-        let memory = |connection: usize| &self.ranks[connection].as_ref().unwrap().attached.as_ref().unwrap().1;
-        let entry = |connection: usize| match calls.iter().find(|(caller, _)| *caller == connection) {
-            Some((_, Entry::Rooted(entry))) => *entry,
-            other => panic!("{other:?}"),
-        };
-        let at_root = members[root as usize];
-        let root_entry: RootedEntry = entry(at_root);
-        let gathers = root_entry.direction == Direction::Gather;
-        for (rank, &connection) in members.iter().enumerate() {
-            let own = entry(connection);
-            assert_eq!((own.root, own.direction), (root, root_entry.direction), "all call the same");
-            let (bytes, offset) = match root_entry.blocks {
-                RootedBlocks::Even { bytes } => (bytes, rank as u64 * bytes),
-                RootedBlocks::Own { .. } => panic!("the root has a table"),
-                RootedBlocks::Table { address } => {
-                    let mut table = vec![0; 2 * 8 * members.len()];
-                    memory(at_root).read(address, &mut table).unwrap();
-                    let number = |at: usize| u64::from_le_bytes(table[8 * at..][..8].try_into().unwrap());
-                    (number(rank), number(rank + members.len()))
-                }
-            };
-            match own.blocks {
-                RootedBlocks::Even { bytes: own } | RootedBlocks::Own { bytes: own } => assert_eq!(own, bytes),
-                RootedBlocks::Table { .. } => assert_eq!(connection, at_root),
-            }
-            if own.in_place {
-                assert_eq!(connection, at_root);
-            } else if gathers {
-                let place = root_entry.receive + offset;
-                copy_between(memory(connection), own.send, memory(at_root), place, bytes).unwrap();
-            } else {
-                let place = root_entry.send + offset;
-                copy_between(memory(at_root), place, memory(connection), own.receive, bytes).unwrap();
-            }
-        }
-    }
-
-    fn alltoall(&self, members: &[usize], calls: &[(usize, Entry)]) {
-        let memory = |connection: usize| &self.ranks[connection].as_ref().unwrap().attached.as_ref().unwrap().1;
-        let entry = |connection: usize| match calls.iter().find(|(caller, _)| *caller == connection) {
-            Some((_, Entry::Alltoall(entry))) => *entry,
-            other => panic!("{other:?}"),
-        };
-        // Bytes and address of the block with `other` of the list that begins at `list` of the table.
-        let block = |connection: usize, start: u64, list: usize, other: usize| match entry(connection).blocks {
-            BlockSizes::Even { bytes } => (bytes, start + other as u64 * bytes),
-            BlockSizes::Table { address } => {
-                let mut table = vec![0; 4 * 8 * members.len()];
-                memory(connection).read(address, &mut table).unwrap();
-                let number = |at: usize| u64::from_le_bytes(table[8 * at..][..8].try_into().unwrap());
-                let first = list * members.len() + other;
-                (number(first), start + number(first + members.len()))
-            }
-        };
-        for (from, &source) in members.iter().enumerate() {
-            for (to, &target) in members.iter().enumerate() {
-                let (sent, send) = block(source, entry(source).send, 0, to);
-                let (expected, receive) = block(target, entry(target).receive, 2, from);
-                assert_eq!(sent, expected);
-                copy_between(memory(source), send, memory(target), receive, sent).unwrap();
-            }
-        }
-    }
-
-    fn broadcast(&self, members: &[usize], calls: &[(usize, Entry)]) {
-        let memory = |connection: usize| &self.ranks[connection].as_ref().unwrap().attached.as_ref().unwrap().1;
-        let entry = |connection: usize| match calls.iter().find(|(caller, _)| *caller == connection) {
-            Some((_, Entry::Broadcast(entry))) => *entry,
-            other => panic!("{other:?}"),
-        };
-        for &target in members {
-            let source = members[entry(target).root as usize];
-            if source != target {
-                let (from, to) = (entry(source), entry(target));
-                copy_between(memory(source), from.buffer, memory(target), to.buffer, from.bytes).unwrap();
-            }
-        }
-    }
-
-    fn allgather(&self, members: &[usize], calls: &[(usize, AllgatherEntry)]) {
-        let memory = |connection: usize| &self.ranks[connection].as_ref().unwrap().attached.as_ref().unwrap().1;
-        for (source, from) in calls {
-            let at = members.iter().position(|member| member == source).unwrap() as u64 * from.bytes_per_rank;
-            let send = if from.in_place { from.receive + at } else { from.send };
-            for (target, to) in calls {
-                if !(from.in_place && source == target) {
-                    let receive = to.receive + at;
-                    copy_between(memory(*source), send, memory(*target), receive, from.bytes_per_rank).unwrap();
-                }
-            }
-        }
-    }
+/// Address and bytes of the block with rank `other` on a side of a call of blocks of `bytes` each.
+fn block(side: Side, blocks: Option<&Vec<Span>>, other: usize, bytes: u64) -> (u64, u64) {
+    let (offset, bytes) = match blocks {
+        Some(spans) if spans.len() == 1 => (0, spans[0].len),
+        Some(spans) => (spans[other].offset, spans[other].len),
+        None if side.bytes <= bytes => (0, side.bytes),
+        None => (other as u64 * bytes, bytes),
+    };
+    (side.address + offset, bytes)
 }
 
 fn completions(rank: &Rank) -> Completions {

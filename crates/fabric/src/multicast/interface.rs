@@ -1,10 +1,7 @@
-//! Network interfaces: by name or address, and the MTU. Never changes one.
+//! Network interfaces: by name, and the MTU. Never changes one.
 
-use std::ffi::CStr;
 use std::io;
-use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
@@ -26,9 +23,6 @@ pub enum InterfaceError {
         /// What the kernel says.
         source: io::Error,
     },
-    /// No interface has that address.
-    #[error("no network interface has the address {0}; see `ip address`")]
-    NoAddress(Ipv4Addr),
     /// The kernel does not tell.
     #[error("cannot ask for network interfaces: {0}")]
     Kernel(#[from] io::Error),
@@ -48,17 +42,6 @@ impl Interface {
         match netdevice::name_to_index(&socket, name) {
             Ok(index) => Ok(Self { name: name.to_owned(), index }),
             Err(error) => Err(InterfaceError::Unknown { name: name.to_owned(), source: error.into() }),
-        }
-    }
-
-    /// The interface that has `address`.
-    ///
-    /// # Errors
-    /// When none has.
-    pub fn with_address(address: Ipv4Addr) -> Result<Self, InterfaceError> {
-        match name_of(address)? {
-            Some(name) => Self::named(&name),
-            None => Err(InterfaceError::NoAddress(address)),
         }
     }
 
@@ -93,45 +76,14 @@ impl Interface {
     }
 }
 
-/// Name of the interface that has `address`.
-fn name_of(address: Ipv4Addr) -> io::Result<Option<String>> {
-    let mut list = ptr::null_mut();
-    // SAFETY: the result is a valid place.
-    if unsafe { libc::getifaddrs(&mut list) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut entry = list;
-    let mut found = None;
-    while !entry.is_null() && found.is_none() {
-        // SAFETY: entries of the list are valid until it is freed; an address of family AF_INET is a sockaddr_in.
-        unsafe {
-            let at = (*entry).ifa_addr;
-            if !at.is_null() && i32::from((*at).sa_family) == libc::AF_INET {
-                let bits = (*at.cast::<libc::sockaddr_in>()).sin_addr.s_addr;
-                if Ipv4Addr::from(bits.to_ne_bytes()) == address {
-                    found = Some(CStr::from_ptr((*entry).ifa_name).to_string_lossy().into_owned());
-                }
-            }
-            entry = (*entry).ifa_next;
-        }
-    }
-    // SAFETY: returned by getifaddrs, freed once.
-    unsafe { libc::freeifaddrs(list) };
-    Ok(found)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_device_is_found_both_ways() {
+    fn the_loopback_device_is_found_by_name() {
         let named = Interface::named("lo").expect("every host has lo");
-        let addressed = Interface::with_address(Ipv4Addr::LOCALHOST).expect("lo has 127.0.0.1");
-        assert_eq!(named, addressed);
         assert!(named.mtu().expect("lo has an MTU") >= 1500);
         assert!(matches!(Interface::named("nosuch0"), Err(InterfaceError::Unknown { .. })));
-        let nowhere = Ipv4Addr::new(203, 0, 113, 9);
-        assert!(matches!(Interface::with_address(nowhere), Err(InterfaceError::NoAddress(_))));
     }
 }

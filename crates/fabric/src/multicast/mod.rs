@@ -1,8 +1,8 @@
 //! UDP over IPv4 multicast for datapath threads (MC-1, MC-9, MC-10, MC-11): many datagrams per system call both ways.
 //!
-//! A [`MulticastSender`] and a [`MulticastReceiver`] are independent and can each move to a thread of their own. Datagrams
-//! may be lost, repeated or reordered: recovery is the protocol's. Never joins a group by itself, never reads a header,
-//! never allocates per datagram.
+//! A [`MulticastSender`] and a [`MulticastReceiver`] are independent and can each move to a thread of their own.
+//! Datagrams may be lost, repeated or reordered: recovery is the protocol's. Never joins a group by itself, never reads
+//! a header, never allocates per datagram.
 
 mod interface;
 mod receiver;

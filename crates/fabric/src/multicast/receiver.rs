@@ -2,7 +2,8 @@
 //!
 //! One `recvmmsg` fills up to a batch of slabs, each with one burst that the kernel coalesced (UDP_GRO); the batch then
 //! hands out the single datagrams. A receiver gets the groups that it joined and no others, however many sockets share
-//! the port (MC-10); what is sent to the port by unicast may arrive as well, so datagrams must prove where they belong. Never blocks except in [`MulticastReceiver::wait`].
+//! the port (MC-10); what is sent to the port by unicast may arrive as well, so datagrams must prove where they belong.
+//! Never blocks except in [`MulticastReceiver::wait`].
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -189,7 +190,7 @@ impl MulticastReceiver {
     /// Replaces the content of `batch` by datagrams that wait.
     ///
     /// # Errors
-    /// What the kernel says, other than that none wait.
+    /// Any error of the kernel but `EAGAIN`.
     pub fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received> {
         batch.bursts.clear();
         let mut arguments = Arguments::new();
@@ -247,8 +248,8 @@ impl Arguments {
         }
         let none = std::ptr::null_mut();
         let messages = self.messages.as_mut_ptr();
-        // SAFETY: the first `count` messages point to memory of `self` and `slabs`, of the lengths given, borrowed mutably
-        // during the call.
+        // SAFETY: the first `count` messages point to memory of `self` and `slabs`, of the lengths given, borrowed
+        // mutably during the call.
         let filled =
             unsafe { libc::recvmmsg(socket.as_raw_fd(), messages, count as u32, libc::MSG_DONTWAIT as _, none) };
         usize::try_from(filled).map_err(|_| io::Error::last_os_error())

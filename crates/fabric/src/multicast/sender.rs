@@ -1,7 +1,8 @@
 //! Sending chunks to a multicast group without copying them (MC-1, MC-11).
 //!
-//! One call of `sendmmsg` takes several bursts, each of up to 64 datagrams that the kernel or the card cuts (UDP_SEGMENT).
-//! Where that is refused, datagrams go one by one in the same calls, and stay so. Never retries what the kernel dropped.
+//! One call of `sendmmsg` takes several bursts, each of up to 64 datagrams that the kernel or the card cuts
+//! (UDP_SEGMENT). Where that is refused, datagrams go one by one in the same calls, and stay so. Never retries what the
+//! kernel dropped.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -75,7 +76,8 @@ impl MulticastSender {
         if self.reach == reach { Ok(()) } else { self.apply(reach) }
     }
 
-    /// The kernel copies to the sockets of this host what the loop option lets it, and lets nothing out without a hop left.
+    /// The kernel copies to the sockets of this host what the loop option lets it, and lets nothing out without a hop
+    /// left.
     fn apply(&mut self, reach: Reach) -> io::Result<()> {
         let (looped, ttl) = match reach {
             Reach::Network => (false, self.ttl),
@@ -98,8 +100,8 @@ impl MulticastSender {
         self.calls
     }
 
-    /// Sends `payload` cut into chunks of `chunk` bytes (the last may be short), each after its header, to the group `to`.
-    /// Blocks while the socket buffer is full.
+    /// Sends `payload` cut into chunks of `chunk` bytes (the last may be short), each after its header, to the group
+    /// `to`. Blocks while the socket buffer is full.
     ///
     /// # Errors
     /// What the kernel says when it refuses the first datagram that is left, other than that a queue is full. A network
@@ -208,8 +210,8 @@ impl Batch {
             message.msg_hdr.msg_iovlen = pieces;
             first += pieces;
         }
-        // SAFETY: the first `count` messages point to the address and to pieces that are filled in, all alive during the
-        // call, which only reads through them.
+        // SAFETY: the first `count` messages point to the address and to pieces that are filled in, all alive during
+        // the call, which only reads through them.
         let taken = unsafe { libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), self.count as u32, 0) };
         let taken = usize::try_from(taken).map_err(|_| io::Error::last_os_error())?;
         Ok(self.bursts[..taken].iter().sum::<usize>() / 2)

@@ -223,8 +223,8 @@ impl std::ops::Deref for Ucx {
 }
 
 impl Ucx {
-    /// Loads libucs and libucp, removes UCX's signal handlers (it has no business with a crash of ours) and silences its
-    /// own printing below fatal unless `UCX_LOG_LEVEL` is set: what it reports reaches us as status values.
+    /// Loads libucs and libucp, removes UCX's signal handlers (it has no business with a crash of ours) and silences
+    /// its own printing below fatal unless `UCX_LOG_LEVEL` is set: what it reports reaches us as status values.
     pub(super) fn load() -> Result<Self, libloading::Error> {
         // SAFETY: the constructors of libucs and libucp read the environment and set up tables; they have no other
         // precondition. The libraries are never unloaded (forgotten below), so that no code of theirs vanishes.

@@ -7,9 +7,9 @@
 //! - Endpoints run in UCX's peer error mode: a reset connection is reported at once. UCX's keepalive rounds and signal
 //!   handlers are off; liveness by silence is the daemon's own heartbeat.
 //!
-//! Invariant: UCX keeps pointers to [`Outgoing`] until its completion, to [`Origin`] until its endpoint is closed, and to
-//! [`Shared`] until the worker is destroyed; each lives at least that long. Never blocks except, for a bounded time, on
-//! drop.
+//! Invariant: UCX keeps pointers to [`Outgoing`] until its completion, to [`Origin`] until its endpoint is closed, and
+//! to [`Shared`] until the worker is destroyed; each lives at least that long. Never blocks except, for a bounded time,
+//! on drop.
 
 mod ffi;
 mod stream;

@@ -1,7 +1,7 @@
 //! The prefix of every message over UCX and what it proves about an arriving stream: order, no gap, no repetition.
 //!
-//! Layout, little endian: sender (8 bytes), connection (4), sequence (4). A connection's number starts at random in each
-//! process and its sequence at 0. Invariant: at most `limit` streams are followed. Never touches UCX.
+//! Layout, little endian: sender (8 bytes), connection (4), sequence (4). A connection's number starts at random in
+//! each process and its sequence at 0. Invariant: at most `limit` streams are followed. Never touches UCX.
 //!
 //! | known connection of the sender | message | then |
 //! |---|---|---|
@@ -17,7 +17,7 @@ use crate::PeerId;
 /// Bytes of a prefix.
 pub(super) const PREFIX: usize = 16;
 
-/// Who sent a message, by which connection, at which place.
+/// Sender, connection and position of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Prefix {
     pub(super) from: PeerId,
@@ -46,7 +46,7 @@ impl Prefix {
     }
 }
 
-/// What a message is to its stream.
+/// How a message relates to its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     /// The one that is due.

@@ -102,18 +102,8 @@ pub(super) fn unframe(address: &[u8]) -> Option<&[u8]> {
 impl ffi::RequestParam {
     /// No attribute set.
     pub(super) const fn empty() -> Self {
-        Self {
-            op_attr_mask: 0,
-            flags: 0,
-            request: ptr::null_mut(),
-            cb: None,
-            datatype: 0,
-            user_data: ptr::null_mut(),
-            reply_buffer: ptr::null_mut(),
-            memory_type: 0,
-            recv_info: ptr::null_mut(),
-            memh: ptr::null_mut(),
-        }
+        // SAFETY: all-zero bytes are a valid value: integers, null pointers, empty Option.
+        unsafe { std::mem::zeroed() }
     }
 
     /// Calls `callback` with `user_data` on completion.
@@ -258,7 +248,7 @@ impl Wiring {
         let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref());
     }
 
-    /// What a status says about a peer.
+    /// The loss of a peer that a status means.
     pub(super) fn loss(&self, status: Status) -> PeerLoss {
         match status {
             // Its TCP transport calls a reset connection an endpoint timeout.

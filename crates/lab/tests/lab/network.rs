@@ -94,7 +94,7 @@ fn after_sending(lab: &Lab, before: &[PortCounters], packets: u64) -> Vec<PortCo
     for _ in 0..10_000 {
         let now = lab.counters().unwrap();
         let passed: Vec<PortCounters> = now.iter().zip(before).map(|(now, before)| now.since(before)).collect();
-        if passed[0].tx_packets >= packets {
+        if passed[0].tx.packets >= packets {
             return passed;
         }
         std::thread::yield_now();
@@ -111,15 +111,15 @@ fn counters_count_wire_bytes() {
         let stream = Stream { count: 40, size: 1000, burst };
         send(&lab, &lab.address(2).to_string(), &stream, &[]);
         let passed = after_sending(&lab, &before, 40);
-        assert_eq!((passed[0].tx_packets, passed[0].tx_bytes), (40, 40 * (1000 + HEADERS)), "bursts of {burst}");
+        assert_eq!((passed[0].tx.packets, passed[0].tx.bytes), (40, 40 * (1000 + HEADERS)), "bursts of {burst}");
         let sync = Stream { count: 0, size: 4, burst: 1 };
         send(&lab, &lab.address(2).to_string(), &sync, &[2]);
         let passed = after_sending(&lab, &before, 41);
         // The sync's question and answer have 8 bytes each.
-        assert_eq!(passed[1].rx_bytes, 40 * (1000 + HEADERS) + 8 + HEADERS);
-        assert_eq!((passed[1].rx_packets, passed[1].tx_packets, passed[0].rx_packets), (41, 1, 1));
+        assert_eq!(passed[1].rx.bytes, 40 * (1000 + HEADERS) + 8 + HEADERS);
+        assert_eq!((passed[1].rx.packets, passed[1].tx.packets, passed[0].rx.packets), (41, 1, 1));
         assert_eq!(passed[2], PortCounters { host: 3, ..PortCounters::default() });
-        assert!(passed.iter().all(|port| port.tx_drops + port.rx_drops == 0));
+        assert!(passed.iter().all(|port| port.tx.drops + port.rx.drops == 0));
     }
     let received = receiver.finish();
     assert_eq!(received.sequences, (0..40).collect());
@@ -129,9 +129,9 @@ fn an_idle_lab_is_silent() {
     let lab = start("3x1gbit");
     output(&lab, "h1", "true");
     for port in lab.counters().unwrap() {
-        assert_eq!((port.tx_packets, port.tx_bytes), (0, 0), "hosts say nothing unasked");
+        assert_eq!((port.tx.packets, port.tx.bytes), (0, 0), "hosts say nothing unasked");
         // The switch's own membership queries, padded to Ethernet's minimum or not.
-        assert!(port.rx_packets <= 4 && port.rx_bytes <= 4 * 64, "{port:?}");
+        assert!(port.rx.packets <= 4 && port.rx.bytes <= 4 * 64, "{port:?}");
     }
 }
 
@@ -150,9 +150,9 @@ fn multicast_reaches_members_alone() {
     let noise = 10_000;
     for port in &passed[1..] {
         let expected = if members.contains(&port.host) { wire } else { 0 };
-        assert!((expected..expected + noise).contains(&port.rx_bytes), "{port:?}");
+        assert!((expected..expected + noise).contains(&port.rx.bytes), "{port:?}");
     }
-    assert!((wire..wire + noise).contains(&passed[0].tx_bytes), "sent once: {:?}", passed[0]);
+    assert!((wire..wire + noise).contains(&passed[0].tx.bytes), "sent once: {:?}", passed[0]);
 }
 
 fn links_keep_their_rate() {
@@ -183,7 +183,7 @@ fn multicast_loss_is_random_for_each_receiver() {
     send(&lab, GROUP, &Stream { count: COUNT, size: 200, burst: BURST }, &[2, 3]);
     let passed: Vec<PortCounters> =
         lab.counters().unwrap().iter().zip(&before).map(|(now, before)| now.since(before)).collect();
-    let (answers, delivered) = (passed[1].tx_packets + passed[2].tx_packets, passed[0].rx_packets);
+    let (answers, delivered) = (passed[1].tx.packets + passed[2].tx.packets, passed[0].rx.packets);
     // All but the membership reports among them are unicast to h1.
     assert!(answers >= u64::from(2 * COUNT / 64) && delivered + 10 >= answers, "unicast is spared");
     let received = receivers.map(|receiver| receiver.finish().sequences);
@@ -227,7 +227,7 @@ fn lossy_labs_send_packet_by_packet() {
         assert!(listener.wait().unwrap().success());
         // A device counts what it hands over, a token bucket what that becomes on the wire.
         let handed_over: u64 = output(&lab, "h1", "cat /sys/class/net/eth0/statistics/tx_packets").parse().unwrap();
-        let on_the_wire = lab.counters().unwrap()[0].tx_packets;
+        let on_the_wire = lab.counters().unwrap()[0].tx.packets;
         assert_eq!(handed_over < on_the_wire, whole_bursts, "{handed_over} {on_the_wire}");
     }
 }
@@ -238,7 +238,7 @@ fn links_have_the_mtu_asked_for() {
     let receiver = Receiver::start(&lab, 2, "-");
     let before = lab.counters().unwrap();
     send(&lab, &lab.address(2).to_string(), &Stream { count: 4, size: 8972, burst: 1 }, &[]);
-    assert_eq!(after_sending(&lab, &before, 4)[0].tx_bytes, 4 * (8972 + HEADERS));
+    assert_eq!(after_sending(&lab, &before, 4)[0].tx.bytes, 4 * (8972 + HEADERS));
     drop(receiver.finish());
 }
 
@@ -258,6 +258,6 @@ fn a_lab_of_sixteen_counts_every_port() {
     let receiver = Receiver::start(&lab, 16, "-");
     send(&lab, &lab.address(16).to_string(), &Stream { count: 10, size: 100, burst: 1 }, &[16]);
     let passed = after_sending(&lab, &before, 11);
-    assert_eq!(passed[15].rx_packets, 11);
+    assert_eq!(passed[15].rx.packets, 11);
     assert_eq!(receiver.finish().sequences.len(), 10);
 }

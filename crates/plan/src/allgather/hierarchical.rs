@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{AllgatherError, Blocks, Extents, allgatherv};
-use crate::algorithm::AllgatherAlgorithm;
+use super::{Blocks, Extents, program};
+use crate::algorithm::Algorithm;
 use crate::builder::ProgramBuilder;
 use crate::partition::part_range;
 use crate::program::{Op, OpId, Program, Rank, Span};
@@ -75,8 +75,8 @@ impl Lane {
     }
 
     /// What the leader on `host` does to exchange shares.
-    fn exchange(&self, between: AllgatherAlgorithm, host: u32) -> Result<Program, AllgatherError> {
-        allgatherv(between, &Topology::flat(self.leaders.len() as u32), Rank(host), &self.shares, true)
+    fn exchange(&self, between: Algorithm, host: u32) -> Program {
+        program((None, between), &Topology::flat(self.leaders.len() as u32), Rank(host), &self.shares, true)
     }
 }
 
@@ -96,8 +96,8 @@ pub(super) fn hierarchical(
     blocks: Blocks<'_>,
     topology: &Topology,
     leaders: u32,
-    between: AllgatherAlgorithm,
-) -> Result<(), AllgatherError> {
+    between: Algorithm,
+) {
     let rank = Rank(blocks.rank);
     let host = topology.host_of(rank);
     let mut siblings = topology.ranks_of(host);
@@ -108,7 +108,7 @@ pub(super) fn hierarchical(
     let mut hierarchy = Hierarchy { builder, blocks, siblings, arrived: BTreeMap::new() };
     hierarchy.receive_on_host();
     for lane in &lanes {
-        let exchange = lane.exchange(between, host)?;
+        let exchange = lane.exchange(between, host);
         let leader = lane.leaders[host as usize];
         hierarchy.receive_from_hosts(lane, &exchange, leader);
         if leader == rank {
@@ -119,7 +119,6 @@ pub(super) fn hierarchical(
     if let Some((lane, exchange)) = led {
         hierarchy.lead(lane, &exchange);
     }
-    Ok(())
 }
 
 impl Hierarchy<'_> {

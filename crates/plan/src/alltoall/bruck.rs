@@ -7,9 +7,9 @@
 //! Invariants: each round has scratch of its own for what it packs and for what it receives, since receives follow
 //! nothing (MC-4); a slot moves at most once a round.
 
-use super::{AlltoallError, Blocks, copy_own};
+use super::{Blocks, copy_own};
+use crate::arguments::PlanError;
 use crate::builder::ProgramBuilder;
-use crate::passes;
 use crate::program::{OpId, Program, Rank, Span};
 
 /// The slots with bit `round`, and where they lie in scratch.
@@ -33,9 +33,12 @@ impl Round {
     }
 }
 
-pub(super) fn bruck(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Result<Program, AlltoallError> {
+pub(super) fn bruck(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) -> Result<Program, PlanError> {
     let ranks = blocks.send.len() as u32;
-    let bytes = size(blocks)?;
+    let bytes = blocks.send[0].len;
+    if let Some(other) = blocks.send.iter().chain(&blocks.receive).find(|block| block.len != bytes) {
+        return Err(PlanError::Uneven { bytes, other: other.len });
+    }
     if bytes == 0 {
         return Ok(builder.build());
     }
@@ -60,30 +63,37 @@ pub(super) fn bruck(mut builder: ProgramBuilder, rank: Rank, blocks: &Blocks) ->
     for round in &rounds {
         let pack = |slot: u32| {
             let (from, after) = place(slot, slot & ((1 << round.round) - 1));
-            builder.copy(from, Span::scratch(round.packed + round.position(slot) * bytes, bytes), after.as_slice())
+            (from, Span::scratch(round.packed + round.position(slot) * bytes, bytes), after)
         };
-        let packed: Vec<OpId> = round.members(ranks).map(pack).collect();
+        let packed = copy(&mut builder, round.members(ranks).map(pack));
         let message = Span::scratch(round.packed, u64::from(round.slots) * bytes);
         builder.send(away(1 << round.round), 0, message, &packed);
     }
-    for slot in 1..ranks {
+    let unpack = |slot: u32| {
         let (from, after) = place(slot, slot);
-        builder.copy(from, blocks.receive[away(ranks - slot).0 as usize], after.as_slice());
-    }
-    Ok(passes::fuse_copies(builder.build()))
+        (from, blocks.receive[away(ranks - slot).0 as usize], after)
+    };
+    copy(&mut builder, (1..ranks).map(unpack));
+    Ok(builder.build())
 }
 
-/// The bytes of each block.
-fn size(blocks: &Blocks) -> Result<u64, AlltoallError> {
-    let mut sizes = blocks.send.iter().chain(&blocks.receive).map(|block| block.len);
-    let first = sizes.next().unwrap_or(0);
-    match sizes.find(|other| *other != first) {
-        Some(other) => Err(AlltoallError::Uneven { first, other }),
-        None => Ok(first),
+/// Copies blocks, each behind what brought it; of several that follow each other and adjoin at both ends one copy is made.
+fn copy(builder: &mut ProgramBuilder, blocks: impl Iterator<Item = (Span, Span, Option<OpId>)>) -> Vec<OpId> {
+    let adjoin = |before: Span, behind: Span| before.buffer == behind.buffer && before.end() == Some(behind.offset);
+    let mut joined: Vec<(Span, Span, Option<OpId>)> = Vec::new();
+    for (from, to, after) in blocks {
+        match joined.last_mut() {
+            Some((first, last, same)) if *same == after && adjoin(*first, from) && adjoin(*last, to) => {
+                first.len += from.len;
+                last.len += to.len;
+            }
+            _ => joined.push((from, to, after)),
+        }
     }
+    joined.into_iter().map(|(from, to, after)| builder.copy(from, to, after.as_slice())).collect()
 }
 
-fn rounds(ranks: u32, bytes: u64) -> Result<Vec<Round>, AlltoallError> {
+fn rounds(ranks: u32, bytes: u64) -> Result<Vec<Round>, PlanError> {
     let mut rounds = Vec::new();
     let mut end = 0u64;
     for round in 0..ranks.next_power_of_two().trailing_zeros() {
@@ -92,7 +102,7 @@ fn rounds(ranks: u32, bytes: u64) -> Result<Vec<Round>, AlltoallError> {
         let length = bytes.checked_mul(next.slots.into());
         let room = length.and_then(|length| Some((end.checked_add(length)?, length)));
         let placed = room.and_then(|(received, length)| Some((received, received.checked_add(length)?)));
-        (next.received, end) = placed.ok_or(AlltoallError::Scratch { bytes, ranks })?;
+        (next.received, end) = placed.ok_or(PlanError::Scratch)?;
         rounds.push(next);
     }
     Ok(rounds)

@@ -2,123 +2,75 @@
 //!
 //! Every rank contributes `Input` and has `Output` of equal size.
 
+use super::Vector;
 use super::draft::{Draft, Part};
 use super::halving::halve;
 use super::hosts::Host;
 use super::pairing::{BACK, FORTH, Pairing, Role};
 use super::reduce::binomial;
 use super::reduce_scatter::{Blocks, Cut, ring_scatter};
-use super::{AllreduceAlgorithm, CombineError, LeaderAllreduce, Vector, check};
+use crate::algorithm::Algorithm;
+use crate::arguments::PlanError;
 use crate::program::{Program, Rank, Span};
+use crate::selection::Choice;
 use crate::topology::Topology;
-use crate::verify::{Combination, Contributors, ReductionContract};
 
-/// What `rank` does in an Allreduce among the ranks of `topology`, which is asked for their number alone but by
-/// [`AllreduceAlgorithm::Hierarchical`].
+/// What `rank` does in an Allreduce.
 ///
 /// # Errors
-/// When an argument is out of range; see [`CombineError`].
-pub fn allreduce(
-    algorithm: AllreduceAlgorithm,
-    topology: &Topology,
-    rank: Rank,
-    vector: Vector,
-) -> Result<Program, CombineError> {
-    let ranks = topology.ranks();
-    check(ranks, rank, vector)?;
-    let bytes = vector.bytes();
+/// When what it receives needs more scratch than can be addressed.
+pub(crate) fn program(choice: Choice, topology: &Topology, rank: Rank, vector: Vector) -> Result<Program, PlanError> {
+    let (ranks, bytes) = (topology.ranks(), vector.bytes());
     let mut draft = Draft::new(rank, ranks, bytes, bytes);
     let blocks = Blocks::Parts { ranks, vector };
-    match algorithm {
-        AllreduceAlgorithm::RecursiveDoubling => {
-            recursive_doubling(&mut draft, ranks, rank);
-        }
-        AllreduceAlgorithm::Ring { segment } => {
-            ring(&mut draft, blocks, Cut::new(blocks, segment)?, rank);
-        }
-        AllreduceAlgorithm::Rabenseifner => {
-            rabenseifner(&mut draft, ranks, rank, vector);
-        }
-        AllreduceAlgorithm::Hierarchical { between } => hierarchical(&mut draft, between, topology, rank, vector)?,
-        AllreduceAlgorithm::ReduceMulticast { subgroups: 0 }
-        | AllreduceAlgorithm::ReduceScatterMulticast { subgroups: 0, .. } => return Err(CombineError::Subgroups),
-        AllreduceAlgorithm::ReduceMulticast { subgroups } => {
+    match (choice.leaders(), choice.algorithm()) {
+        (Some(_), between) => hierarchical(&mut draft, between, topology, rank, vector),
+        (None, Algorithm::ReduceMulticast { subgroups }) => {
             draft.multicast_layout(1, subgroups);
             reduce_multicast(&mut draft, ranks, rank, bytes);
         }
-        AllreduceAlgorithm::ReduceScatterMulticast { subgroups, segment } => {
+        (None, Algorithm::ReduceScatterMulticast { subgroups, segment }) => {
             draft.multicast_layout(ranks, subgroups);
-            reduce_scatter_multicast(&mut draft, blocks, Cut::new(blocks, segment)?, rank);
+            reduce_scatter_multicast(&mut draft, blocks, Cut::new(blocks, segment), rank);
+        }
+        (None, algorithm) => {
+            by_messages(&mut draft, algorithm, ranks, rank, vector);
         }
     }
     draft.finish()
 }
 
-/// What an Allreduce promises to each rank, for [`crate::verify_reduction()`].
-pub fn contract(algorithm: AllreduceAlgorithm, topology: &Topology, vector: Vector) -> ReductionContract {
-    let (ranks, bytes) = (topology.ranks(), vector.bytes());
-    let round = |first| Contributors::Round { first: Rank(first), count: ranks };
-    let whole = |of| vec![Combination { span: Span::output(0, bytes), from: 0, of }];
-    let parts = |parts: u32, of: &dyn Fn(u32) -> Contributors| {
-        let part = |q| {
-            let (offset, len) = vector.part(parts.into(), u64::from(q));
-            Combination { span: Span::output(offset, len), from: offset, of: of((q + 1) % parts) }
-        };
-        (0..parts).map(part).collect()
-    };
-    // The ranks of all hosts, host by host from `first` on.
-    let by_host = |first: u32| {
-        let hosts = (0..topology.hosts()).map(|host| (first + host) % topology.hosts());
-        Contributors::Listed(hosts.flat_map(|host| topology.ranks_of(host)).collect())
-    };
-    let after = match algorithm {
-        AllreduceAlgorithm::RecursiveDoubling
-        | AllreduceAlgorithm::Rabenseifner
-        | AllreduceAlgorithm::ReduceMulticast { .. } => whole(round(0)),
-        AllreduceAlgorithm::Ring { .. } | AllreduceAlgorithm::ReduceScatterMulticast { .. } => parts(ranks, &round),
-        AllreduceAlgorithm::Hierarchical { between: LeaderAllreduce::Ring { .. } } => parts(topology.hosts(), &by_host),
-        AllreduceAlgorithm::Hierarchical {
-            between: LeaderAllreduce::RecursiveDoubling | LeaderAllreduce::Rabenseifner,
-        } => whole(by_host(0)),
-    };
-    ReductionContract { element_bytes: vector.element_bytes, input_bytes: bytes, output_bytes: bytes, after }
+/// What all ranks do, or all leaders, without multicast. The result, to pass on.
+fn by_messages(draft: &mut Draft, algorithm: Algorithm, ranks: u32, rank: Rank, vector: Vector) -> Part {
+    match algorithm {
+        Algorithm::RecursiveDoubling => recursive_doubling(draft, ranks, rank),
+        Algorithm::Ring { segment } => {
+            let blocks = Blocks::Parts { ranks, vector };
+            ring(draft, blocks, Cut::new(blocks, segment), rank)
+        }
+        Algorithm::Rabenseifner => rabenseifner(draft, ranks, rank, vector),
+        other => unreachable!("{other:?} is no algorithm of an allreduce"),
+    }
 }
 
 /// The ranks of a host give their vectors to its first, which combines them in their order; the first ones of all hosts combine
 /// what they have among themselves, and pass the result on.
-fn hierarchical(
-    draft: &mut Draft,
-    between: LeaderAllreduce,
-    topology: &Topology,
-    rank: Rank,
-    vector: Vector,
-) -> Result<(), CombineError> {
-    let number = topology.host_of(rank);
+fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank: Rank, vector: Vector) {
+    let (hosts, number) = (topology.hosts(), topology.host_of(rank));
     let host = Host::new(topology, number, None);
     let own = draft.input().span;
     let Some(parts) = host.combined(draft, rank, &[own], [0]) else {
         let received = draft.recv(host.leader, BACK, own.len);
         draft.deliver(&received, 0);
-        return Ok(());
+        return;
     };
     let leaders = Host::all(topology, None).map(|host| host.leader).collect();
-    let hosts = topology.hosts();
-    let result = draft.among(leaders, parts, |draft| {
-        Ok(match between {
-            // Nobody is there to combine anything with.
-            _ if hosts == 1 => recursive_doubling(draft, hosts, Rank(number)),
-            LeaderAllreduce::RecursiveDoubling => recursive_doubling(draft, hosts, Rank(number)),
-            LeaderAllreduce::Ring { segment } => {
-                let blocks = Blocks::Parts { ranks: hosts, vector };
-                ring(draft, blocks, Cut::new(blocks, segment)?, Rank(number))
-            }
-            LeaderAllreduce::Rabenseifner => rabenseifner(draft, hosts, Rank(number), vector),
-        })
-    })?;
+    // On one host nobody is there to combine anything with.
+    let between = if hosts == 1 { Algorithm::RecursiveDoubling } else { between };
+    let result = draft.among(leaders, parts, |draft| by_messages(draft, between, hosts, Rank(number), vector));
     for local in &host.others {
         draft.send(*local, BACK, &result);
     }
-    Ok(())
 }
 
 /// In round `k` places at distance `2^k` exchange what they have; both put that of the lower place to the left.

@@ -6,10 +6,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::arguments::PlanError;
 use crate::builder::ProgramBuilder;
 use crate::program::{Buffer, OpId, Program, Rank, Span};
-
-use super::CombineError;
 
 /// Some bytes and the steps that must be complete before they may be read.
 #[derive(Debug, Clone)]
@@ -212,8 +211,8 @@ impl Draft {
     ///
     /// # Errors
     /// When it needs more scratch than 64 bits count.
-    pub(super) fn finish(mut self) -> Result<Program, CombineError> {
-        let scratch = self.scratch.ok_or(CombineError::Scratch)?;
+    pub(super) fn finish(mut self) -> Result<Program, PlanError> {
+        let scratch = self.scratch.ok_or(PlanError::Scratch)?;
         self.builder.buffers(self.input, self.output, scratch);
         Ok(self.builder.build())
     }

@@ -2,87 +2,54 @@
 //!
 //! Every rank contributes `Input`; only the root has `Output`.
 
+use super::Vector;
 use super::draft::{Draft, Part};
 use super::halving::{Halves, halve};
 use super::hosts::Host;
 use super::pairing::{BACK, Pairing};
-use super::{CombineError, LeaderReduce, ReduceAlgorithm, Vector, check};
+use crate::algorithm::Algorithm;
+use crate::arguments::PlanError;
+use crate::binomial::{self, Place};
 use crate::program::{OpId, Program, Rank, Span};
+use crate::selection::Choice;
 use crate::topology::Topology;
-use crate::verify::{Combination, Contributors, ReductionContract};
 
-/// What `rank` does in a Reduce to `root` among the ranks of `topology`, which is asked for their number alone but by
-/// [`ReduceAlgorithm::Chain`] and [`ReduceAlgorithm::Hierarchical`].
+/// What `rank` does in a Reduce to `root`.
 ///
 /// # Errors
-/// When an argument is out of range; see [`CombineError`].
-pub fn reduce(
-    algorithm: ReduceAlgorithm,
+/// When what it receives needs more scratch than can be addressed.
+pub(crate) fn program(
+    choice: Choice,
     topology: &Topology,
     root: Rank,
     rank: Rank,
     vector: Vector,
-) -> Result<Program, CombineError> {
-    let ranks = topology.ranks();
-    check(ranks, rank, vector)?;
-    check(ranks, root, vector)?;
-    let bytes = vector.bytes();
+) -> Result<Program, PlanError> {
+    let (ranks, bytes) = (topology.ranks(), vector.bytes());
     let mut draft = Draft::new(rank, ranks, bytes, if rank == root { bytes } else { 0 });
-    match algorithm {
-        ReduceAlgorithm::Binomial => {
-            binomial(&mut draft, ranks, root, rank, false);
+    let segments = match choice.algorithm() {
+        Algorithm::Chain { segment } => vector.segments(segment),
+        _ => vec![draft.input().span],
+    };
+    let steps = |draft: &mut Draft, ranks, root, rank| match choice.algorithm() {
+        Algorithm::Binomial => {
+            binomial(draft, ranks, root, rank, false);
         }
-        ReduceAlgorithm::Halving => halving(&mut draft, ranks, root, rank, vector),
-        ReduceAlgorithm::Chain { segment } => {
-            let (order, segments) = (by_host(topology), vector.segments(segment)?);
-            let place = |rank| Rank(order.iter().zip(0..).find(|(at, _)| **at == rank).map_or(0, |(_, place)| place));
-            let (root, rank, own) = (place(root), place(rank), draft.input());
-            draft.among(order, vec![own], |draft| chain(draft, ranks, root, rank, &segments));
-        }
-        ReduceAlgorithm::Hierarchical { between } => hierarchical(&mut draft, between, topology, (root, rank), vector)?,
+        Algorithm::Halving => halving(draft, ranks, root, rank, vector),
+        Algorithm::Chain { .. } => chain(draft, ranks, root, rank, &segments),
+        other => unreachable!("{other:?} is no algorithm of a reduce"),
+    };
+    if choice.leaders().is_some() {
+        hierarchical(&mut draft, topology, (root, rank), &segments, steps);
+    } else if choice.asks_for_hosts() {
+        let (order, own) = (by_host(topology), draft.input());
+        let place = |rank| Rank(order.iter().zip(0..).find(|(at, _)| **at == rank).map_or(0, |(_, place)| place));
+        let (root, rank) = (place(root), place(rank));
+        draft.among(order, vec![own], |draft| steps(draft, ranks, root, rank));
+    } else {
+        steps(&mut draft, ranks, root, rank);
     }
     draft.finish()
-}
-
-/// What a Reduce promises to `rank`, for [`crate::verify_reduction()`].
-pub fn contract(
-    algorithm: ReduceAlgorithm,
-    topology: &Topology,
-    root: Rank,
-    rank: Rank,
-    vector: Vector,
-) -> ReductionContract {
-    let bytes = vector.bytes();
-    let round = |first| Contributors::Round { first, count: topology.ranks() };
-    // The ranks of all hosts, host by host from `first` on, leaders before the others.
-    let led = |first: u32| {
-        let hosts = (0..topology.hosts()).map(|host| (first + host) % topology.hosts());
-        Contributors::Listed(
-            hosts.flat_map(|host| Host::new(topology, host, Some(root)).ranks().collect::<Vec<_>>()).collect(),
-        )
-    };
-    let of = match algorithm {
-        ReduceAlgorithm::Binomial => round(root),
-        ReduceAlgorithm::Chain { .. } => {
-            let mut order = by_host(topology);
-            let place = order.iter().position(|rank| *rank == root);
-            order.rotate_left(place.unwrap_or(0));
-            Contributors::Listed(order.into())
-        }
-        ReduceAlgorithm::Halving => round(Rank(0)),
-        ReduceAlgorithm::Hierarchical { between: LeaderReduce::Binomial | LeaderReduce::Chain { .. } } => {
-            led(topology.host_of(root))
-        }
-        ReduceAlgorithm::Hierarchical { between: LeaderReduce::Halving } => led(0),
-    };
-    let output_bytes = if rank == root { bytes } else { 0 };
-    let span = Span::output(0, output_bytes);
-    ReductionContract {
-        element_bytes: vector.element_bytes,
-        input_bytes: bytes,
-        output_bytes,
-        after: vec![Combination { span, from: 0, of }],
-    }
 }
 
 /// All ranks, those of a host together.
@@ -94,28 +61,16 @@ fn by_host(topology: &Topology) -> Vec<Rank> {
 /// on such.
 fn hierarchical(
     draft: &mut Draft,
-    between: LeaderReduce,
     topology: &Topology,
     (root, rank): (Rank, Rank),
-    vector: Vector,
-) -> Result<(), CombineError> {
-    let segments = match between {
-        LeaderReduce::Binomial | LeaderReduce::Halving => vec![draft.input().span],
-        LeaderReduce::Chain { segment } => vector.segments(segment)?,
-    };
+    segments: &[Span],
+    steps: impl FnOnce(&mut Draft, u32, Rank, Rank),
+) {
     let (hosts, host) = (topology.hosts(), topology.host_of(rank));
     let locals = Host::new(topology, host, Some(root));
-    let Some(parts) = locals.combined(draft, rank, &segments, 0..segments.len()) else { return Ok(()) };
+    let Some(parts) = locals.combined(draft, rank, segments, 0..segments.len()) else { return };
     let leaders = Host::all(topology, Some(root)).map(|host| host.leader).collect();
-    let (to, of) = (Rank(topology.host_of(root)), Rank(host));
-    draft.among(leaders, parts, |draft| match between {
-        LeaderReduce::Binomial => {
-            binomial(draft, hosts, to, of, false);
-        }
-        LeaderReduce::Halving => halving(draft, hosts, to, of, vector),
-        LeaderReduce::Chain { .. } => chain(draft, hosts, to, of, &segments),
-    });
-    Ok(())
+    draft.among(leaders, parts, |draft| steps(draft, hosts, Rank(topology.host_of(root)), Rank(host)));
 }
 
 /// Counted from the root, rank `v` puts its own segment to the left of what comes from `v + 1` and passes it on to `v - 1`:
@@ -125,12 +80,11 @@ fn hierarchical(
 /// arms, both of which end in the root's link, or one way more over it: twice the time. It may differ because what a plan
 /// reduces by commutes ([`crate::Operator`]); operators of the program's own, which need not, never run in plans.
 fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span]) {
-    let place = (rank.0 + ranks - root.0) % ranks;
-    let at = |place: u32| Rank((place + root.0) % ranks);
+    let place = Place::new((ranks, root), rank);
     for (index, segment) in (0..).zip(segments) {
-        let received = (place + 1 < ranks).then(|| draft.recv(at(place + 1), index, segment.len));
+        let received = (place.rank + 1 < ranks).then(|| draft.recv(place.at(place.rank + 1), index, segment.len));
         let own = draft.own(segment.offset, segment.len);
-        let Some(before) = place.checked_sub(1) else {
+        let Some(before) = place.rank.checked_sub(1) else {
             // There before anything comes, so that what comes last is combined where it belongs.
             let result = draft.deliver(&own, segment.offset);
             if let Some(received) = received {
@@ -139,7 +93,7 @@ fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span
             continue;
         };
         let part = received.map_or(own.clone(), |received| draft.combine(&own, &received, true));
-        draft.send(at(before), index, &part);
+        draft.send(place.at(before), index, &part);
     }
 }
 
@@ -149,27 +103,25 @@ fn chain(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, segments: &[Span
 ///
 /// The result, on the root. With `aside`, nothing is sent from `Input`, because the result may arrive there.
 pub(super) fn binomial(draft: &mut Draft, ranks: u32, root: Rank, rank: Rank, aside: bool) -> Option<Part> {
-    let own = (rank.0 + ranks - root.0) % ranks;
-    let other = |v: u32| Rank((v + root.0) % ranks);
-    let lowest = if own == 0 { ranks.next_power_of_two() } else { 1 << own.trailing_zeros() };
-    let children = (0..lowest.ilog2()).map(|bit| own + (1 << bit)).take_while(|child| *child < ranks);
+    let place = Place::new((ranks, root), rank);
     let mut part = draft.input();
     let bytes = part.span.len;
-    let received: Vec<Part> = children.map(|child| draft.recv(other(child), 0, bytes)).collect();
-    if own == 0 {
+    let received: Vec<Part> =
+        binomial::children(place.rank, ranks).rev().map(|child| draft.recv(place.at(child), 0, bytes)).collect();
+    let Some(parent) = binomial::parent(place.rank) else {
         let mut result = draft.deliver(&part, 0);
         for part in received {
             result = draft.combine(&part, &result, false);
         }
         return Some(result);
-    }
+    };
     if aside && received.is_empty() {
         part = draft.copy_aside(&part);
     }
     for received in received {
         part = draft.combine(&part, &received, true);
     }
-    draft.send(other(own - lowest), 0, &part);
+    draft.send(place.at(parent), 0, &part);
     None
 }
 

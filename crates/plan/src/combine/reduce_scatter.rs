@@ -6,43 +6,34 @@
 use super::draft::{Draft, Part};
 use super::hosts::Host;
 use super::pairing::{BACK, FORTH, Pairing, Role};
-use super::{CombineError, LeaderReduceScatter, MAX_SEGMENTS, ReduceScatterAlgorithm, Vector, check};
+use super::{MAX_SEGMENTS, Vector};
+use crate::algorithm::Algorithm;
 use crate::allgather::Extents;
+use crate::arguments::PlanError;
 use crate::program::{Buffer, Program, Rank, Span};
+use crate::selection::Choice;
 use crate::topology::Topology;
-use crate::verify::{Combination, Contributors, ReductionContract};
 
 /// Bytes of the largest element, of which those of all others are a part.
 const LARGEST_ELEMENT: u64 = 16;
 
-/// What `rank` does in a Reduce-Scatter of these blocks among the ranks of `topology`, as many as there are blocks; where ranks
-/// are is asked by [`ReduceScatterAlgorithm::Hierarchical`] alone.
+/// What `rank` does in a Reduce-Scatter of these blocks among the ranks of `topology`, as many as there are blocks.
 ///
 /// # Errors
-/// When an argument is out of range; see [`CombineError`].
-pub fn reduce_scatter(
-    algorithm: ReduceScatterAlgorithm,
+/// When what it receives needs more scratch than can be addressed.
+pub(crate) fn program(
+    choice: Choice,
     topology: &Topology,
     rank: Rank,
     extents: &Extents,
-) -> Result<Program, CombineError> {
-    let ranks = extents.ranks();
-    check(ranks, rank, Vector { count: extents.total(), element_bytes: 1 })?;
-    if topology.ranks() != ranks {
-        return Err(CombineError::Blocks { blocks: ranks, ranks: topology.ranks() });
-    }
+) -> Result<Program, PlanError> {
     let blocks = Blocks::Extents(extents);
-    let mut draft = Draft::new(rank, ranks, extents.total(), blocks.of(rank.0).len);
-    let among_all = match algorithm {
-        ReduceScatterAlgorithm::Ring { segment } => LeaderReduceScatter::Ring { segment },
-        ReduceScatterAlgorithm::RecursiveHalving => LeaderReduceScatter::RecursiveHalving,
-        ReduceScatterAlgorithm::Pairwise { segment } => LeaderReduceScatter::Pairwise { segment },
-        ReduceScatterAlgorithm::Hierarchical { between } => {
-            hierarchical(&mut draft, between, topology, rank, extents)?;
-            return draft.finish();
-        }
-    };
-    let pieces = scattered(&mut draft, among_all, blocks, rank)?;
+    let mut draft = Draft::new(rank, extents.ranks(), extents.total(), blocks.of(rank.0).len);
+    if choice.leaders().is_some() {
+        hierarchical(&mut draft, choice.algorithm(), topology, rank, extents);
+        return draft.finish();
+    }
+    let pieces = scattered(&mut draft, choice.algorithm(), blocks, rank);
     let (from, mut to) = (blocks.of(rank.0).offset, 0);
     for piece in pieces {
         draft.deliver_piece(&piece, from + to, to);
@@ -51,52 +42,9 @@ pub fn reduce_scatter(
     draft.finish()
 }
 
-/// What a Reduce-Scatter promises to `rank`, for [`crate::verify_reduction()`].
-///
-/// # Panics
-/// When there is no such rank.
-pub fn contract(
-    algorithm: ReduceScatterAlgorithm,
-    topology: &Topology,
-    rank: Rank,
-    extents: &Extents,
-    element_bytes: u64,
-) -> ReductionContract {
-    let ranks = extents.ranks();
-    let block = extents.block(rank);
-    let by_host = |hosts: &mut dyn Iterator<Item = u32>| {
-        Contributors::Listed(hosts.flat_map(|host| topology.ranks_of(host)).collect())
-    };
-    let hosts = topology.hosts();
-    let of = match algorithm {
-        ReduceScatterAlgorithm::Ring { .. } | ReduceScatterAlgorithm::Pairwise { .. } => {
-            Contributors::Round { first: Rank((rank.0 + 1) % ranks), count: ranks }
-        }
-        ReduceScatterAlgorithm::RecursiveHalving => Contributors::Listed(reversed_bits(ranks).into()),
-        ReduceScatterAlgorithm::Hierarchical { between: LeaderReduceScatter::RecursiveHalving } => {
-            by_host(&mut reversed_bits(hosts).into_iter().map(|host| host.0))
-        }
-        ReduceScatterAlgorithm::Hierarchical {
-            between: LeaderReduceScatter::Ring { .. } | LeaderReduceScatter::Pairwise { .. },
-        } => by_host(&mut (1..=hosts).map(|steps| (topology.host_of(rank) + steps) % hosts)),
-    };
-    ReductionContract {
-        element_bytes,
-        input_bytes: extents.total(),
-        output_bytes: block.len,
-        after: vec![Combination { span: Span::output(0, block.len), from: block.offset, of }],
-    }
-}
-
 /// The ranks of a host give their vectors to its first, which combines them; the first ones of all hosts combine among themselves
 /// what is for each host, its ranks' blocks one behind the other, and pass them on.
-fn hierarchical(
-    draft: &mut Draft,
-    between: LeaderReduceScatter,
-    topology: &Topology,
-    rank: Rank,
-    extents: &Extents,
-) -> Result<(), CombineError> {
+fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank: Rank, extents: &Extents) {
     let number = topology.host_of(rank);
     let host = Host::new(topology, number, None);
     let of_hosts: Vec<Vec<Span>> = Host::all(topology, None).map(|host| host.blocks(extents)).collect();
@@ -104,7 +52,7 @@ fn hierarchical(
     let arranged = Extents::uneven(sizes).expect("as many bytes as before, and no more hosts than ranks");
     let blocks = Blocks::Extents(&arranged);
     let (given, first) = given(between, of_hosts, number as usize);
-    let cut = between.cut(blocks)?;
+    let cut = Cut::of(between, blocks);
     let own = extents.block(rank);
     // The pieces of what is for the host that hold bytes of a rank's block: number, where in the piece, where in the block.
     let passed_on = |to: Rank| {
@@ -124,10 +72,10 @@ fn hierarchical(
         let received: Vec<(Part, u64)> =
             passed_on(rank).map(|(k, _, at)| (draft.recv(host.leader, k as u32, at.len), at.offset)).collect();
         received.iter().for_each(|(part, to)| draft.deliver_piece(part, own.offset + to, *to));
-        return Ok(());
+        return;
     };
     let leaders = Host::all(topology, None).map(|host| host.leader).collect();
-    let pieces = draft.among(leaders, parts, |draft| scattered(draft, between, blocks, Rank(number)))?;
+    let pieces = draft.among(leaders, parts, |draft| scattered(draft, between, blocks, Rank(number)));
     for other in &host.others {
         for (k, from, at) in passed_on(*other) {
             draft.send(*other, k as u32, &pieces[k as usize].cut(from, at.len));
@@ -136,22 +84,21 @@ fn hierarchical(
     for (k, from, at) in passed_on(rank) {
         draft.deliver_piece(&pieces[k as usize].cut(from, at.len), own.offset + at.offset, at.offset);
     }
-    Ok(())
 }
 
 /// What ranks of host `number` give to their leader: what is for several hosts together where partners exchange such, else
 /// what is for one, which need not wait for the rest; and in which order, that in which it goes on, so that not all hosts
 /// begin with the same one.
-fn given(between: LeaderReduceScatter, of_hosts: Vec<Vec<Span>>, number: usize) -> (Vec<Span>, Vec<usize>) {
+fn given(between: Algorithm, of_hosts: Vec<Vec<Span>>, number: usize) -> (Vec<Span>, Vec<usize>) {
     let hosts = of_hosts.len();
     let in_turn: Vec<usize> = match between {
-        LeaderReduceScatter::RecursiveHalving => {
+        Algorithm::RecursiveHalving => {
             let given = merged(of_hosts.concat());
             let first = (0..given.len()).collect();
             return (given, first);
         }
-        LeaderReduceScatter::Ring { .. } => (1..=hosts).map(|steps| (number + hosts - steps) % hosts).collect(),
-        LeaderReduceScatter::Pairwise { .. } => (1..=hosts).map(|steps| (number + steps) % hosts).collect(),
+        Algorithm::Ring { .. } => (1..=hosts).map(|steps| (number + hosts - steps) % hosts).collect(),
+        _ => (1..=hosts).map(|steps| (number + steps) % hosts).collect(),
     };
     let mut given: Vec<Span> = Vec::new();
     let mut numbers: Vec<std::ops::Range<usize>> = Vec::new();
@@ -176,26 +123,19 @@ fn merged(spans: Vec<Span>) -> Vec<Span> {
 }
 
 /// The pieces of the block of `rank`, finished, one behind the other.
-fn scattered(
-    draft: &mut Draft,
-    algorithm: LeaderReduceScatter,
-    blocks: Blocks<'_>,
-    rank: Rank,
-) -> Result<Vec<Part>, CombineError> {
+fn scattered(draft: &mut Draft, algorithm: Algorithm, blocks: Blocks<'_>, rank: Rank) -> Vec<Part> {
     let ranks = blocks.ranks();
-    let cut = algorithm.cut(blocks)?;
-    Ok((0..cut.pieces)
-        .map(|k| match algorithm {
-            LeaderReduceScatter::Ring { .. } => {
-                let of = |q| cut.piece(blocks.of(q), k);
-                ring_scatter(draft, (ranks, rank), k as u32 * ranks, false, of)
-            }
-            LeaderReduceScatter::RecursiveHalving => recursive_halving(draft, blocks, rank),
-            LeaderReduceScatter::Pairwise { .. } => {
-                pairwise(draft, (ranks, rank), k as u32, |q| cut.piece(blocks.of(q), k))
-            }
-        })
-        .collect())
+    let cut = Cut::of(algorithm, blocks);
+    let piece = |draft: &mut Draft, k| match algorithm {
+        Algorithm::Ring { .. } => {
+            let of = |q| cut.piece(blocks.of(q), k);
+            ring_scatter(draft, (ranks, rank), k as u32 * ranks, false, of)
+        }
+        Algorithm::RecursiveHalving => recursive_halving(draft, blocks, rank),
+        Algorithm::Pairwise { .. } => pairwise(draft, (ranks, rank), k as u32, |q| cut.piece(blocks.of(q), k)),
+        other => unreachable!("{other:?} is no algorithm of a reduce-scatter"),
+    };
+    (0..cut.pieces).map(|k| piece(draft, k)).collect()
 }
 
 /// Blocks in pieces, so that one is combined while others are under way.
@@ -208,15 +148,20 @@ pub(super) struct Cut {
 
 impl Cut {
     /// Into pieces of `segment` bytes, longer where a vector would have more than [`MAX_SEGMENTS`].
-    pub(super) fn new(blocks: Blocks<'_>, segment: u64) -> Result<Self, CombineError> {
-        if segment == 0 {
-            return Err(CombineError::Segment);
-        }
+    pub(super) fn new(blocks: Blocks<'_>, segment: u64) -> Self {
         let longest = blocks.longest();
         let least = longest.div_ceil((MAX_SEGMENTS / u64::from(blocks.ranks())).max(1));
         let bytes = segment.max(least).checked_next_multiple_of(blocks.unit());
         let cut = |bytes| Cut { pieces: longest.div_ceil(bytes).max(1), bytes };
-        Ok(bytes.map_or(Self::whole(blocks), cut))
+        bytes.map_or(Self::whole(blocks), cut)
+    }
+
+    /// As the algorithm cuts them.
+    fn of(algorithm: Algorithm, blocks: Blocks<'_>) -> Self {
+        match algorithm {
+            Algorithm::Ring { segment } | Algorithm::Pairwise { segment } => Cut::new(blocks, segment),
+            _ => Cut::whole(blocks),
+        }
     }
 
     fn whole(blocks: Blocks<'_>) -> Self {
@@ -228,26 +173,6 @@ impl Cut {
         let start = (k * self.bytes).min(block.len);
         Span { offset: block.offset + start, len: self.bytes.min(block.len - start), ..block }
     }
-}
-
-impl LeaderReduceScatter {
-    fn cut(self, blocks: Blocks<'_>) -> Result<Cut, CombineError> {
-        match self {
-            LeaderReduceScatter::RecursiveHalving => Ok(Cut::whole(blocks)),
-            LeaderReduceScatter::Ring { segment } | LeaderReduceScatter::Pairwise { segment } => {
-                Cut::new(blocks, segment)
-            }
-        }
-    }
-}
-
-/// The ranks of the places in the order of their numbers read backwards in binary, in which distances that halve
-/// combine.
-fn reversed_bits(ranks: u32) -> Vec<Rank> {
-    let pairing = Pairing::new(ranks, None);
-    let place = |i: u32| i.reverse_bits().checked_shr(u32::BITS - pairing.rounds()).unwrap_or(0);
-    let at = |place: u32| pairing.first(place)..pairing.first(place + 1);
-    (0..pairing.places()).flat_map(|i| at(place(i))).map(Rank).collect()
 }
 
 /// Where the block of each rank lies in the vector.

@@ -3,79 +3,36 @@
 //! Every rank contributes `Input` and has `Output` of equal size; but for rank 0 of an Exscan, which ends with nothing and
 //! has none.
 
+use super::Vector;
 use super::draft::{Draft, Part};
-use super::{CombineError, ScanAlgorithm, Vector, check};
+use crate::algorithm::Algorithm;
+use crate::arguments::PlanError;
 use crate::program::{Program, Rank, Span};
-use crate::verify::{Combination, Contributors, ReductionContract};
 
-/// What `rank` does in a Scan among `ranks` ranks.
+/// What `rank` does in a Scan among `ranks` ranks, or, `exclusive`, in an Exscan.
 ///
 /// # Errors
-/// When an argument is out of range; see [`CombineError`].
-pub fn scan(algorithm: ScanAlgorithm, ranks: u32, rank: Rank, vector: Vector) -> Result<Program, CombineError> {
-    prefix(Prefix::WithOwn, algorithm, ranks, rank, vector)
-}
-
-/// What `rank` does in an Exscan among `ranks` ranks.
-///
-/// # Errors
-/// When an argument is out of range; see [`CombineError`].
-pub fn exscan(algorithm: ScanAlgorithm, ranks: u32, rank: Rank, vector: Vector) -> Result<Program, CombineError> {
-    prefix(Prefix::BeforeOwn, algorithm, ranks, rank, vector)
-}
-
-/// What a Scan promises to `rank`, for [`crate::verify_reduction()`].
-pub fn contract(rank: Rank, vector: Vector) -> ReductionContract {
-    promise(rank.0 + 1, vector)
-}
-
-/// What an Exscan promises to `rank`, for [`crate::verify_reduction()`].
-pub fn exscan_contract(rank: Rank, vector: Vector) -> ReductionContract {
-    promise(rank.0, vector)
-}
-
-fn promise(count: u32, vector: Vector) -> ReductionContract {
-    let output_bytes = if count > 0 { vector.bytes() } else { 0 };
-    let of = Contributors::Round { first: Rank(0), count };
-    ReductionContract {
-        element_bytes: vector.element_bytes,
-        input_bytes: vector.bytes(),
-        output_bytes,
-        after: vec![Combination { span: Span::output(0, output_bytes), from: 0, of }],
-    }
-}
-
-/// Which ranks a rank's result comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Prefix {
-    /// Scan.
-    WithOwn,
-    /// Exscan.
-    BeforeOwn,
-}
-
-fn prefix(
-    prefix: Prefix,
-    algorithm: ScanAlgorithm,
+/// When what it receives needs more scratch than can be addressed.
+pub(crate) fn program(
+    algorithm: Algorithm,
+    exclusive: bool,
     ranks: u32,
     rank: Rank,
     vector: Vector,
-) -> Result<Program, CombineError> {
-    check(ranks, rank, vector)?;
+) -> Result<Program, PlanError> {
     let bytes = vector.bytes();
-    let nothing = prefix == Prefix::BeforeOwn && rank.0 == 0;
-    let mut draft = Draft::new(rank, ranks, bytes, if nothing { 0 } else { bytes });
-    match (algorithm, prefix) {
-        (ScanAlgorithm::RecursiveDoubling, Prefix::WithOwn) => doubling(&mut draft, ranks, rank),
-        (ScanAlgorithm::RecursiveDoubling, Prefix::BeforeOwn) => exclusive_doubling(&mut draft, ranks, rank),
-        (ScanAlgorithm::Chain { pieces: 0 }, _) => return Err(CombineError::Pieces),
-        (ScanAlgorithm::Chain { pieces }, _) => {
+    let mut draft = Draft::new(rank, ranks, bytes, if exclusive && rank.0 == 0 { 0 } else { bytes });
+    match algorithm {
+        Algorithm::RecursiveDoubling if exclusive => exclusive_doubling(&mut draft, ranks, rank),
+        Algorithm::RecursiveDoubling => doubling(&mut draft, ranks, rank),
+        Algorithm::Pieces { pieces } => {
             let pieces = u64::from(pieces).min(vector.count);
             for piece in 0..pieces {
                 let (offset, len) = vector.part(pieces, piece);
-                chain(&mut draft, prefix, ranks, rank, piece as u32, Span::input(offset, len));
+                chain(&mut draft, exclusive, ranks, rank, piece as u32, Span::input(offset, len));
             }
         }
+        other => unreachable!("{other:?} is no algorithm of a scan"),
     }
     draft.finish()
 }
@@ -131,29 +88,29 @@ fn further(ranks: u32, rank: Rank, distance: u32) -> Option<Rank> {
 }
 
 /// One piece: what comes from the rank before, with the own contribution to its right, goes to the rank behind.
-fn chain(draft: &mut Draft, prefix: Prefix, ranks: u32, rank: Rank, index: u32, piece: Span) {
+fn chain(draft: &mut Draft, exclusive: bool, ranks: u32, rank: Rank, index: u32, piece: Span) {
     let own = Part::given(piece);
     let behind = further(ranks, rank, 1);
     let Some(before) = rank.0.checked_sub(1) else {
         if let Some(to) = behind {
             draft.send(to, index, &own);
         }
-        if prefix == Prefix::WithOwn {
+        if !exclusive {
             draft.deliver(&own, piece.offset);
         }
         return;
     };
     let received = draft.recv(Rank(before), index, piece.len);
-    let (result, sum) = match (prefix, behind) {
-        (Prefix::WithOwn, _) => {
+    let (result, sum) = match (exclusive, behind) {
+        (false, _) => {
             let sum = draft.combine(&own, &received, false);
             (sum.clone(), sum)
         }
-        (Prefix::BeforeOwn, Some(_)) => {
+        (true, Some(_)) => {
             let aside = draft.copy_aside(&received);
             (received, draft.combine(&own, &aside, false))
         }
-        (Prefix::BeforeOwn, None) => (received.clone(), received),
+        (true, None) => (received.clone(), received),
     };
     if let Some(to) = behind {
         draft.send(to, index, &sum);

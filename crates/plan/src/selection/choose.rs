@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use super::algorithm::{Choice, Collective};
+use super::choice::{Choice, all};
+use super::collective::Collective;
 use super::cost::{Estimate, Terms};
 use super::formula::{Case, terms};
 use super::tuning::{Rule, Tuning};
-use crate::algorithm::{AllgatherAlgorithm, AlltoallAlgorithm, BroadcastAlgorithm, RootedAlgorithm};
+use crate::algorithm::{Algorithm, WHOLE};
 use crate::broadcast::MAX_SEGMENTS;
 
 /// How many times as fast an exchange has to be for a barrier before it.
@@ -58,19 +59,20 @@ impl Tuning {
     #[must_use]
     pub fn untuned(multicast: bool) -> Tuning {
         let (allgather, broadcast) = if multicast {
-            let (chains, subgroups) = (0, 1);
-            (AllgatherAlgorithm::Multicast { chains, subgroups }, BroadcastAlgorithm::Multicast { subgroups })
+            let multicast = |chains| Algorithm::Multicast { chains, subgroups: 1 };
+            (multicast(0), multicast(1))
         } else {
-            (AllgatherAlgorithm::Ring, BroadcastAlgorithm::Binomial)
+            (Algorithm::Ring { segment: WHOLE }, Algorithm::Binomial)
         };
-        let always = |choice| vec![Rule { up_to: None, ranks: None, choice }];
-        let small = |choice| vec![Rule { up_to: None, ranks: Some(PULLING), choice }];
+        let rule = |ranks, collective, algorithm| {
+            (collective, vec![Rule { up_to: None, ranks, choice: all(collective, algorithm) }])
+        };
         let rules = BTreeMap::from([
-            (Collective::Alltoall, small(Choice::Alltoall(AlltoallAlgorithm::Pull))),
-            (Collective::Gather, small(Choice::Gather(RootedAlgorithm::Linear))),
-            (Collective::Scatter, small(Choice::Scatter(RootedAlgorithm::Linear))),
-            (Collective::Allgather, always(Choice::Allgather(allgather))),
-            (Collective::Broadcast, always(Choice::Broadcast(broadcast))),
+            rule(Some(PULLING), Collective::Alltoall, Algorithm::Pull),
+            rule(Some(PULLING), Collective::Gather, Algorithm::Linear),
+            rule(Some(PULLING), Collective::Scatter, Algorithm::Linear),
+            rule(None, Collective::Allgather, allgather),
+            rule(None, Collective::Broadcast, broadcast),
         ]);
         Tuning { rules, ..Tuning::default() }
     }
@@ -112,24 +114,15 @@ impl Tuning {
 
 /// Whether there is a plan for so many bytes.
 fn fits(choice: Choice, &Case { ranks, bytes, .. }: &Case) -> bool {
-    match choice {
-        Choice::Broadcast(BroadcastAlgorithm::Chain { segment } | BroadcastAlgorithm::DoubleTree { segment }) => {
+    match (choice.collective(), choice.algorithm()) {
+        (Collective::Broadcast, Algorithm::Chain { segment } | Algorithm::DoubleTree { segment }) => {
             bytes.div_ceil(segment.max(1)) <= MAX_SEGMENTS
         }
         // What a rank packs and receives in as many rounds as a rank has bits lies in scratch.
-        Choice::Alltoall(AlltoallAlgorithm::Bruck) => {
+        (Collective::Alltoall, Algorithm::Bruck { .. }) => {
             bytes.checked_mul(u64::from(ranks) * u64::from(2 * u32::BITS)).is_some()
         }
-        Choice::Allgather(_)
-        | Choice::Broadcast(_)
-        | Choice::Alltoall(_)
-        | Choice::Gather(_)
-        | Choice::Scatter(_)
-        | Choice::Barrier(_)
-        | Choice::Reduce(_)
-        | Choice::Allreduce(_)
-        | Choice::ReduceScatter(_)
-        | Choice::Scan(_) => true,
+        _ => true,
     }
 }
 
@@ -148,7 +141,7 @@ mod tests {
         let tuning: Tuning = text.parse().unwrap();
         let choose = |case| tuning.choose(&case);
         let small = choose(case(Collective::Allgather, 8, 8, 4096));
-        assert_eq!(small.choice, Choice::Allgather(AllgatherAlgorithm::Bruck { ports: 3 }));
+        assert_eq!(small.choice, all(Collective::Allgather, Algorithm::Bruck { ports: 3 }));
         assert_eq!(small.because, Because::Rule(0));
         assert_eq!(choose(case(Collective::Allgather, 8, 8, 4097)).because, Because::Rule(1));
         let without = choose(Case { multicast: false, ..case(Collective::Allgather, 8, 8, 4097) });
@@ -190,7 +183,10 @@ mod tests {
         assert!(untuned.choose(&case(Collective::Alltoall, 16, 4, 8)).choice.pulls());
         assert!(!untuned.choose(&case(Collective::Alltoall, 64, 16, 8)).choice.pulls());
         let small = tuning.choose(&case(Collective::Alltoall, 64, 64, 8));
-        assert_eq!(small, Chosen { choice: Choice::Alltoall(AlltoallAlgorithm::Bruck), because: Because::Fastest });
+        assert_eq!(
+            small,
+            Chosen { choice: all(Collective::Alltoall, Algorithm::Bruck { ports: 1 }), because: Because::Fastest }
+        );
     }
 
     /// SP-7: where hosts have several ranks, their vectors meet before anything leaves them.

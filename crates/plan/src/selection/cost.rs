@@ -6,7 +6,7 @@
 //! byte `G`; the gap between messages is that of the overhead. What comes on top is what a service process does:
 //! copies and reductions on the one processor that all ranks of a host share.
 
-use super::units::{Duration, Rate};
+use outboard_units::{Duration, Rate};
 
 /// Picoseconds of a second.
 const SECOND: u128 = 1_000_000_000_000;
@@ -70,15 +70,7 @@ impl std::ops::Add for Terms {
     type Output = Terms;
 
     fn add(self, other: Terms) -> Terms {
-        Terms {
-            latencies: self.latencies.saturating_add(other.latencies),
-            messages: self.messages.saturating_add(other.messages),
-            controls: self.controls.saturating_add(other.controls),
-            sent: self.sent.saturating_add(other.sent),
-            multicast: self.multicast.saturating_add(other.multicast),
-            copied: self.copied.saturating_add(other.copied),
-            reduced: self.reduced.saturating_add(other.reduced),
-        }
+        self.with(other, u64::saturating_add)
     }
 }
 
@@ -86,14 +78,19 @@ impl Terms {
     /// The same `times` times, one after another.
     #[must_use]
     pub fn repeated(self, times: u64) -> Terms {
+        self.with(self, |each, _| each.saturating_mul(times))
+    }
+
+    /// Each of the terms with that of `other`.
+    fn with(self, other: Terms, both: impl Fn(u64, u64) -> u64) -> Terms {
         Terms {
-            latencies: self.latencies.saturating_mul(times),
-            messages: self.messages.saturating_mul(times),
-            controls: self.controls.saturating_mul(times),
-            sent: self.sent.saturating_mul(times),
-            multicast: self.multicast.saturating_mul(times),
-            copied: self.copied.saturating_mul(times),
-            reduced: self.reduced.saturating_mul(times),
+            latencies: both(self.latencies, other.latencies),
+            messages: both(self.messages, other.messages),
+            controls: both(self.controls, other.controls),
+            sent: both(self.sent, other.sent),
+            multicast: both(self.multicast, other.multicast),
+            copied: both(self.copied, other.copied),
+            reduced: both(self.reduced, other.reduced),
         }
     }
 }
@@ -117,12 +114,14 @@ impl std::fmt::Display for Estimate {
 }
 
 /// Picoseconds that `bytes` take at `rate`.
-pub(super) fn at_rate(bytes: u64, rate: Rate) -> u128 {
+#[must_use]
+pub fn at_rate(bytes: u64, rate: Rate) -> u128 {
     u128::from(bytes) * 8 * SECOND / u128::from(rate.in_bits_per_second().max(1))
 }
 
 /// Picoseconds of `count` times `each`.
-pub(super) fn each(count: u64, each: Duration) -> u128 {
+#[must_use]
+pub fn each(count: u64, each: Duration) -> u128 {
     u128::from(count) * u128::from(each.in_nanoseconds()) * PER_NANOSECOND
 }
 

@@ -44,13 +44,11 @@
 //! which each rank sends to the one `d` further, `min(d, ceil(P / hosts))` messages of a host go out and the others are
 //! copies.
 
-use super::algorithm::{Choice, Collective};
+use super::choice::Choice;
+use super::collective::Collective;
 use super::cost::{Cost, Terms};
-use crate::algorithm::{AllgatherAlgorithm, AlltoallAlgorithm, BarrierAlgorithm, BroadcastAlgorithm, RootedAlgorithm};
-use crate::combine::{
-    AllreduceAlgorithm, LeaderReduce, LeaderReduceScatter, MAX_SEGMENTS, ReduceAlgorithm, ReduceScatterAlgorithm,
-    ScanAlgorithm,
-};
+use crate::algorithm::Algorithm;
+use crate::combine::MAX_SEGMENTS;
 
 /// Ranks of a host from which on some always have something to send while others wait.
 const FULL: u64 = 16;
@@ -71,7 +69,8 @@ pub struct Case {
 }
 
 /// Rounds in which something doubles until it is `count`: `ceil(log2(count))`.
-pub(super) fn rounds_of(count: u64) -> u64 {
+#[must_use]
+pub fn rounds_of(count: u64) -> u64 {
     powers(2, count).count() as u64
 }
 
@@ -86,20 +85,9 @@ fn powers(base: u64, limit: u64) -> impl Iterator<Item = u64> {
 pub fn terms(cost: &Cost, case: &Case, choice: Choice) -> Terms {
     let Case { ranks, hosts, bytes, .. } = *case;
     let shape = Spread::new(cost, ranks, hosts);
-    let spent = match choice {
-        Choice::Allgather(algorithm) => allgather(shape, algorithm.carried_out(ranks), bytes),
-        Choice::Broadcast(algorithm) => broadcast(shape, algorithm, bytes),
-        Choice::Alltoall(algorithm) => alltoall(shape, algorithm, bytes),
-        Choice::Gather(RootedAlgorithm::Linear) => shape.pulled_by_one(bytes),
-        Choice::Scatter(RootedAlgorithm::Linear) => shape.pulled_from_one(bytes),
-        Choice::Gather(RootedAlgorithm::Binomial) | Choice::Scatter(RootedAlgorithm::Binomial) => {
-            shape.blocks_of_a_tree(bytes)
-        }
-        Choice::Barrier(BarrierAlgorithm::Dissemination { .. }) => Terms::default(),
-        Choice::Reduce(algorithm) => reduce(shape, algorithm, bytes),
-        Choice::Allreduce(algorithm) => allreduce(shape, algorithm, bytes),
-        Choice::ReduceScatter(algorithm) => reduce_scatter(shape, algorithm, bytes),
-        Choice::Scan(algorithm) => scan(shape, algorithm, bytes),
+    let spent = match choice.leaders() {
+        None => among(shape, choice.collective(), choice.algorithm().carried_out(ranks), bytes),
+        Some(_) => by_host(shape, choice, bytes),
     };
     let handshake = u64::from(spent.multicast > 0);
     let barrier = if choice.pulls() { 0 } else { rounds_of(shape.hosts) };
@@ -157,13 +145,23 @@ impl<'a> Spread<'a> {
 
     /// Every rank sends `bytes`, `out` of those of a host to other hosts, and reduces `reduced`.
     fn crossing(self, out: u64, bytes: u64, reduced: u64) -> Terms {
-        let stays = self.here - out;
+        self.messages(out, self.here - out, bytes, reduced)
+    }
+
+    /// Every rank sends `bytes` to every other at once, each of which reduces `reduced`.
+    fn straight(self, bytes: u64, reduced: u64) -> Terms {
+        self.messages(self.here * (self.ranks - self.here), self.here * (self.here - 1), bytes, reduced)
+    }
+
+    /// A host sends `out` messages at once to other hosts and `stays` within, of `bytes` each, and reduces as many times
+    /// `reduced`.
+    fn messages(self, out: u64, stays: u64, bytes: u64, reduced: u64) -> Terms {
         Terms {
             latencies: u64::from(out > 0),
             messages: 2 * out + stays,
             sent: out.saturating_mul(bytes),
             copied: stays.saturating_mul(bytes),
-            reduced: self.here.saturating_mul(reduced),
+            reduced: (out + stays).saturating_mul(reduced),
             ..Terms::default()
         }
     }
@@ -346,24 +344,14 @@ impl<'a> Spread<'a> {
         Terms { sent: elsewhere, copied: copied.saturating_mul(n), ..self.tree(2, 0, 0) }
     }
 
-    /// Every rank's block to one, which asks for those of other hosts as they are announced.
-    fn pulled_by_one(self, n: u64) -> Terms {
+    /// Every rank's block to one, which asks for those of other hosts as they are announced; or a block of one rank for every
+    /// one, which other hosts ask for together.
+    fn pulled(self, to_one: bool, n: u64) -> Terms {
         let elsewhere = self.ranks - self.here;
+        let asked = if to_one { elsewhere } else { self.hosts - 1 };
         Terms {
             latencies: 3 * elsewhere.min(1),
-            messages: 3 * elsewhere + self.here - 1,
-            sent: elsewhere.saturating_mul(n),
-            copied: self.here.saturating_mul(n),
-            ..Terms::default()
-        }
-    }
-
-    /// A block of one rank for every one, which other hosts ask for together.
-    fn pulled_from_one(self, n: u64) -> Terms {
-        let elsewhere = self.ranks - self.here;
-        Terms {
-            latencies: 3 * elsewhere.min(1),
-            messages: 2 * (self.hosts - 1) + elsewhere + self.here - 1,
+            messages: 2 * asked + elsewhere + self.here - 1,
             sent: elsewhere.saturating_mul(n),
             copied: self.here.saturating_mul(n),
             ..Terms::default()
@@ -401,89 +389,112 @@ impl<'a> Spread<'a> {
     }
 }
 
-fn allgather(shape: Spread<'_>, algorithm: AllgatherAlgorithm, n: u64) -> Terms {
+/// What is spent among all ranks, or among all leaders.
+fn among(shape: Spread<'_>, collective: Collective, algorithm: Algorithm, n: u64) -> Terms {
+    match collective {
+        Collective::Allgather => allgather(shape, algorithm, n),
+        Collective::Broadcast => broadcast(shape, algorithm, n),
+        Collective::Alltoall => alltoall(shape, algorithm, n),
+        Collective::Gather | Collective::Scatter if algorithm == Algorithm::Binomial => shape.blocks_of_a_tree(n),
+        Collective::Gather | Collective::Scatter => shape.pulled(collective == Collective::Gather, n),
+        Collective::Barrier => Terms::default(),
+        Collective::Reduce => reduce(shape, algorithm, n),
+        Collective::Allreduce => allreduce(shape, algorithm, n),
+        Collective::ReduceScatter => reduce_scatter(shape, algorithm, n),
+        Collective::Scan => scan(shape, algorithm, n),
+    }
+}
+
+/// What is spent where the ranks of a host meet first, then leaders, and hosts have it from their leaders.
+fn by_host(shape: Spread<'_>, choice: Choice, n: u64) -> Terms {
+    let (collective, algorithm) = (choice.collective(), choice.algorithm());
+    let (ranks, others, leaders) = (shape.ranks, shape.here - 1, shape.leaders());
+    let between = |n| among(leaders, collective, algorithm.carried_out(shape.hosts as u32), n);
+    // Back, and to its place.
+    let back = |n: u64| Terms { messages: others, copied: (2 * others).saturating_mul(n), ..Terms::default() };
+    match collective {
+        Collective::Allgather => {
+            let local = Terms {
+                messages: others.saturating_mul(shape.here + shape.hosts - 1),
+                copied: others.saturating_mul(ranks).saturating_mul(n),
+                ..Terms::default()
+            };
+            between(n.saturating_mul(shape.here)) + local
+        }
+        Collective::Reduce => {
+            let pieces = if let Algorithm::Chain { segment } = algorithm { segments(n, segment).0 } else { 1 };
+            shape.brought_to_leaders(pieces, n) + between(n)
+        }
+        Collective::ReduceScatter => {
+            let given = if algorithm == Algorithm::RecursiveHalving { 1 } else { shape.hosts };
+            shape.brought_to_leaders(given, n) + between(n) + back(n.div_ceil(ranks))
+        }
+        _ => shape.brought_to_leaders(1, n) + between(n) + back(n),
+    }
+}
+
+fn allgather(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     let ranks = shape.ranks;
     let moved = match algorithm {
-        AllgatherAlgorithm::Ring => shape.ring(ranks - 1, n, 0),
-        AllgatherAlgorithm::NeighbourExchange => {
-            shape.ring(1, n, 0) + shape.ring(ranks / 2 - 1, n.saturating_mul(2), 0)
-        }
-        AllgatherAlgorithm::StandardExchange { ports } => {
-            shape.digits(u64::from(ports) + 1, |held| held.saturating_mul(n))
-        }
-        AllgatherAlgorithm::Bruck { ports } => {
+        Algorithm::Ring { .. } => shape.ring(ranks - 1, n, 0),
+        Algorithm::NeighbourExchange => shape.ring(1, n, 0) + shape.ring(ranks / 2 - 1, n.saturating_mul(2), 0),
+        Algorithm::StandardExchange { ports } => shape.digits(u64::from(ports) + 1, |held| held.saturating_mul(n)),
+        Algorithm::Bruck { ports } => {
             let base = u64::from(ports) + 1;
             shape.growing(base, |d| {
                 let held = base.saturating_pow(d.ilog(base));
                 (held.min(ranks - d).saturating_mul(n), 0)
             })
         }
-        AllgatherAlgorithm::Hierarchical { between, .. } => {
-            let hosts = u32::try_from(shape.hosts).unwrap_or(u32::MAX);
-            let among = AllgatherAlgorithm::from(between).carried_out(hosts);
-            let exchanged = allgather(shape.leaders(), among, n.saturating_mul(shape.here));
-            let others = shape.here - 1;
-            let local = Terms {
-                messages: others.saturating_mul(shape.here + shape.hosts - 1),
-                copied: others.saturating_mul(ranks).saturating_mul(n),
-                ..Terms::default()
-            };
-            return exchanged + local;
-        }
-        AllgatherAlgorithm::Multicast { .. } => shape.multicast(true, n),
+        Algorithm::Multicast { .. } => shape.multicast(true, n),
+        other => unreachable!("{other:?} is no algorithm of an allgather"),
     };
     moved + shape.copies(n)
 }
 
-fn alltoall(shape: Spread<'_>, algorithm: AlltoallAlgorithm, n: u64) -> Terms {
+fn alltoall(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     let ranks = shape.ranks;
-    let (out, stays) = (shape.here * (ranks - shape.here), shape.here * (shape.here - 1));
-    let straight = Terms {
-        latencies: out.min(1),
-        messages: 2 * out + stays,
-        sent: out.saturating_mul(n),
-        copied: stays.saturating_mul(n),
-        ..Terms::default()
-    };
+    let straight = shape.straight(n, 0);
     let moved = match algorithm {
         // A host hears of every rank elsewhere, is heard of by every host from each of its ranks, and asks and is asked as often.
-        AlltoallAlgorithm::Pull => {
+        Algorithm::Pull => {
             let told = 2 * (ranks - shape.here + shape.here * (shape.hosts - 1));
             straight + Terms { latencies: 2 * straight.latencies, messages: told, ..Terms::default() }
         }
-        AlltoallAlgorithm::Pairwise => {
+        Algorithm::Pairwise { .. } => {
             // Partners of a power of two that differ in low bits share a host.
             let within = if ranks.is_power_of_two() && shape.here.is_power_of_two() { shape.here } else { 1 };
             // Ranks of a full host come to be in different rounds: about half of the waiting of each goes by while others send.
             let waits = if shape.here < FULL { 1 } else { 2 };
             Terms { latencies: straight.latencies * (ranks - within) / waits, ..straight }
         }
-        AlltoallAlgorithm::ScatterDestination { .. } => straight,
-        AlltoallAlgorithm::Bruck => {
+        Algorithm::ScatterDestination { .. } => straight,
+        Algorithm::Bruck { .. } => {
             // How many of the distances to others have the bit.
             let with = |bit: u64| ranks / (2 * bit) * bit + (ranks % (2 * bit)).saturating_sub(bit);
             let all: u64 = powers(2, ranks).map(with).sum();
             shape.growing(2, |bit| (with(bit).saturating_mul(n), 0))
                 + shape.copies(n.saturating_mul(all.saturating_add(ranks - 1)))
         }
+        other => unreachable!("{other:?} is no algorithm of an alltoall"),
     };
     moved + shape.copies(n)
 }
 
-fn broadcast(shape: Spread<'_>, algorithm: BroadcastAlgorithm, n: u64) -> Terms {
+fn broadcast(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     match algorithm {
-        BroadcastAlgorithm::Binomial => shape.tree(2, n, 0),
-        BroadcastAlgorithm::KNomial { radix } => shape.tree(radix.into(), n, 0),
-        BroadcastAlgorithm::Chain { segment } => shape.chain(n.div_ceil(segment.max(1)), n.min(segment), 0),
-        BroadcastAlgorithm::DoubleTree { segment } => {
+        Algorithm::Binomial => shape.tree(2, n, 0),
+        Algorithm::KNomial { radix } => shape.tree(radix.into(), n, 0),
+        Algorithm::Chain { segment } => shape.chain(n.div_ceil(segment.max(1)), n.min(segment), 0),
+        Algorithm::DoubleTree { segment } => {
             let half = n.div_ceil(2);
             shape.two_trees(n, half.div_ceil(segment.max(1)), half.min(segment))
         }
         // Of fewer bytes than ranks most blocks are empty: what there is goes down the tree and on.
-        BroadcastAlgorithm::ScatterAllgather if n < shape.ranks => {
+        Algorithm::ScatterAllgather if n < shape.ranks => {
             shape.tree(2, n.div_ceil(2), 0) + shape.chain(1, n.div_ceil(2), 0)
         }
-        BroadcastAlgorithm::ScatterAllgather => {
+        Algorithm::ScatterAllgather => {
             let elsewhere = n - n.div_ceil(shape.hosts);
             let scattered =
                 Terms { sent: elsewhere, copied: if shape.here > 1 { n } else { 0 }, ..shape.tree(2, 0, 0) };
@@ -494,25 +505,20 @@ fn broadcast(shape: Spread<'_>, algorithm: BroadcastAlgorithm, n: u64) -> Terms 
             // Who has a subtree's blocks already passes them on at once.
             scattered + Terms { latencies: shape.hosts / 2, ..gathered }
         }
-        BroadcastAlgorithm::Multicast { .. } => shape.multicast(false, n),
+        Algorithm::Multicast { .. } => shape.multicast(false, n),
+        other => unreachable!("{other:?} is no algorithm of a broadcast"),
     }
 }
 
-fn reduce(shape: Spread<'_>, algorithm: ReduceAlgorithm, n: u64) -> Terms {
+fn reduce(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     let moved = match algorithm {
-        ReduceAlgorithm::Binomial => shape.tree(2, n, n),
-        ReduceAlgorithm::Halving => shape.folded(n, false) + shape.halving(n, true) + shape.gathered(n),
-        ReduceAlgorithm::Chain { segment } => {
+        Algorithm::Binomial => shape.tree(2, n, n),
+        Algorithm::Halving => shape.folded(n, false) + shape.halving(n, true) + shape.gathered(n),
+        Algorithm::Chain { segment } => {
             let (count, each) = segments(n, segment);
             shape.chain(count, each, each)
         }
-        ReduceAlgorithm::Hierarchical { between } => {
-            let pieces = match between {
-                LeaderReduce::Binomial | LeaderReduce::Halving => 1,
-                LeaderReduce::Chain { segment } => segments(n, segment).0,
-            };
-            return shape.brought_to_leaders(pieces, n) + reduce(shape.leaders(), between.into(), n);
-        }
+        other => unreachable!("{other:?} is no algorithm of a reduce"),
     };
     shape.copies(n) + moved
 }
@@ -523,79 +529,57 @@ fn segments(n: u64, segment: u64) -> (u64, u64) {
     (count, n.div_ceil(count))
 }
 
-fn allreduce(shape: Spread<'_>, algorithm: AllreduceAlgorithm, n: u64) -> Terms {
+fn allreduce(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     let block = n.div_ceil(shape.ranks);
     let moved = match algorithm {
-        AllreduceAlgorithm::RecursiveDoubling => shape.folded(n, true) + shape.power_of_two().doubling(|_| (n, n)),
-        AllreduceAlgorithm::Ring { segment } => {
+        Algorithm::RecursiveDoubling => shape.folded(n, true) + shape.power_of_two().doubling(|_| (n, n)),
+        Algorithm::Ring { segment } => {
             shape.pipelined_ring(block, segment, true) + shape.pipelined_ring(block, segment, false)
         }
-        AllreduceAlgorithm::Rabenseifner => shape.folded(n, true) + shape.halving(n, true) + shape.halving(n, false),
-        AllreduceAlgorithm::Hierarchical { between } => {
-            let others = shape.here - 1;
-            // Back, and at last to their places.
-            let back = Terms { messages: others, copied: (2 * others).saturating_mul(n), ..Terms::default() };
-            return shape.brought_to_leaders(1, n) + back + allreduce(shape.leaders(), between.into(), n);
-        }
-        AllreduceAlgorithm::ReduceMulticast { .. } => shape.tree(2, n, n) + shape.multicast(false, n),
-        AllreduceAlgorithm::ReduceScatterMulticast { segment, .. } => {
+        Algorithm::Rabenseifner => shape.folded(n, true) + shape.halving(n, true) + shape.halving(n, false),
+        Algorithm::ReduceMulticast { .. } => shape.tree(2, n, n) + shape.multicast(false, n),
+        Algorithm::ReduceScatterMulticast { segment, .. } => {
             shape.pipelined_ring(block, segment, true) + shape.multicast(true, block)
         }
+        other => unreachable!("{other:?} is no algorithm of an allreduce"),
     };
     shape.copies(n) + moved
 }
 
-fn reduce_scatter(shape: Spread<'_>, algorithm: ReduceScatterAlgorithm, n: u64) -> Terms {
+fn reduce_scatter(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     let block = n.div_ceil(shape.ranks);
     let moved = match algorithm {
-        ReduceScatterAlgorithm::Ring { segment } => shape.pipelined_ring(block, segment, true),
+        Algorithm::Ring { segment } => shape.pipelined_ring(block, segment, true),
         // Blocks of neighbours lie together, so the farthest partner gets the largest part.
-        ReduceScatterAlgorithm::RecursiveHalving => {
+        Algorithm::RecursiveHalving => {
             let places = shape.power_of_two();
             let part = |distance| (u128::from(n) * u128::from(distance) / u128::from(places.ranks)) as u64;
             shape.folded(n, false) + places.doubling(|distance| (part(distance), part(distance)))
         }
-        ReduceScatterAlgorithm::Pairwise { segment } => {
-            let (out, stays) = (shape.here * (shape.ranks - shape.here), shape.here * (shape.here - 1));
+        Algorithm::Pairwise { segment } => {
             let (pieces, each) = shape.cut(block, segment);
-            let of_one = Terms {
-                latencies: u64::from(out > 0),
-                messages: 2 * out + stays,
-                sent: out.saturating_mul(each),
-                copied: stays.saturating_mul(each),
-                reduced: (out + stays).saturating_mul(each),
-                ..Terms::default()
-            };
+            let of_one = shape.straight(each, each);
             if pieces == 1 { of_one } else { shape.pipelined(of_one, pieces, each) }
         }
-        ReduceScatterAlgorithm::Hierarchical { between } => {
-            let given = match between {
-                LeaderReduceScatter::RecursiveHalving => 1,
-                LeaderReduceScatter::Ring { .. } | LeaderReduceScatter::Pairwise { .. } => shape.hosts,
-            };
-            let others = shape.here - 1;
-            // To each its block, and to its place.
-            let back = Terms { messages: others, copied: (2 * others).saturating_mul(block), ..Terms::default() };
-            let exchanged = reduce_scatter(shape.leaders(), between.into(), n);
-            return shape.brought_to_leaders(given, n) + exchanged + back;
-        }
+        other => unreachable!("{other:?} is no algorithm of a reduce-scatter"),
     };
     shape.copies(block) + moved
 }
 
-fn scan(shape: Spread<'_>, algorithm: ScanAlgorithm, n: u64) -> Terms {
+fn scan(shape: Spread<'_>, algorithm: Algorithm, n: u64) -> Terms {
     let moved = match algorithm {
         // The last ranks have nobody so far behind them.
-        ScanAlgorithm::RecursiveDoubling => shape.growing(2, |distance| {
+        Algorithm::RecursiveDoubling => shape.growing(2, |distance| {
             let part =
                 |bytes: u64| (u128::from(bytes) * u128::from(shape.ranks - distance) / u128::from(shape.ranks)) as u64;
             (part(n), part(n.saturating_mul(2)))
         }),
-        ScanAlgorithm::Chain { pieces } => {
+        Algorithm::Pieces { pieces } => {
             let pieces = u64::from(pieces).clamp(1, n.max(1));
             let piece = n.div_ceil(pieces);
             shape.chain(pieces, piece, piece)
         }
+        other => unreachable!("{other:?} is no algorithm of a scan"),
     };
     shape.copies(n) + moved
 }

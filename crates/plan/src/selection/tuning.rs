@@ -31,9 +31,10 @@ use siphasher::sip::SipHasher13;
 use thiserror::Error;
 use toml::Spanned;
 
-use super::algorithm::{Choice, Collective, UnknownCollective};
+use super::choice::Choice;
+use super::collective::{Collective, UnknownCollective};
 use super::cost::Cost;
-use super::units::{Size, UnitError};
+use outboard_units::{Size, UnitError};
 
 /// `multicast` of a cluster without.
 const NO_MULTICAST: &str = "none";
@@ -250,8 +251,8 @@ impl Tuning {
 
 #[cfg(test)]
 mod tests {
-    use super::super::units::{Duration, Rate};
     use super::*;
+    use outboard_units::{Duration, Rate};
 
     const TEXT: &str = r#"
 # Measured on a Tuesday.

@@ -28,11 +28,12 @@ use outboard_plan::Rank;
 
 use super::matching::{Matching, Name};
 use super::outgoing::fresh;
+use super::queues::Queues;
 use super::{Ended, Outbound, Posting, Site};
 use crate::ids::{InstanceId, SpId};
 use crate::interface::{MemRef, Order, Region};
-use crate::outbox::{Fund, Staging};
-use crate::pacing::Portion;
+use crate::multicast::pacing::Quantum;
+use crate::outbox::{Quota, Staging};
 use crate::wire::{Cts, EarlyCts, Fragment, MAX_CTS, MAX_DONE, Message, Number, Origin, Scope, TransferMessage};
 
 /// So many times what is under way at once is cleared early of recorded groups: not all of it can come at the same time, as
@@ -113,20 +114,20 @@ pub(super) fn distance(ranks: u32, name: &Name) -> u64 {
 
 impl Credit {
     /// Bytes that may be under way.
-    fn most(&self, portion: Portion) -> u64 {
-        portion.under_way(self.all_to_all)
+    fn most(&self, quantum: Quantum) -> u64 {
+        quantum.under_way(self.all_to_all)
     }
 
     /// Whether so many more bytes may be under way.
-    fn has_room(&self, portion: Portion, more: u64) -> bool {
-        self.under_way == 0 || self.under_way.saturating_add(more) <= self.most(portion)
+    fn has_room(&self, quantum: Quantum, more: u64) -> bool {
+        self.under_way == 0 || self.under_way.saturating_add(more) <= self.most(quantum)
     }
 
     /// Bytes of one message that may be under way, and those asked for at once. Tagged messages are asked for whole: whoever
     /// receives one waits for that one.
-    fn of_one(&self, account: Account, portion: Portion) -> (u64, u64) {
+    fn of_one(&self, account: Account, quantum: Quantum) -> (u64, u64) {
         match account {
-            Some(_) => (portion.of_one(self.most(portion), self.messages), portion.pull),
+            Some(_) => (quantum.of_one(self.most(quantum), self.messages), quantum.pull),
             None => (u64::MAX, u64::MAX),
         }
     }
@@ -159,7 +160,7 @@ pub(super) struct Incoming {
     /// Order among tagged messages that are wanted.
     wanted: u64,
     /// RTS whose sources are to be told that they are done.
-    done: BTreeMap<SpId, Vec<u64>>,
+    done: Queues<SpId, u64>,
     /// The last number that each service process has given to an RTS.
     last: BTreeMap<SpId, u64>,
 }
@@ -223,7 +224,7 @@ impl Incoming {
 
     /// Clears messages of recordings early, as far as there is room.
     pub(super) fn tell_asked(&mut self, site: &mut Site<'_>) {
-        let most = site.portion().pulled.saturating_mul(CLEARED_EARLY);
+        let most = site.quantum().pulled.saturating_mul(CLEARED_EARLY);
         while let Some(((from, rank, recording, call), wanted)) = self.asking.pop_first() {
             let origin = Origin::Recorded { recording, call };
             let mut wanted = wanted.into_iter().peekable();
@@ -301,11 +302,11 @@ impl Incoming {
     /// Grants what there is credit for.
     pub(super) fn grant(&mut self, site: &mut Site<'_>, account: Account) {
         let Some(credit) = self.credits.get_mut(&account) else { return };
-        let portion = site.portion();
-        if credit.queue.is_empty() || (account.is_some() && !credit.has_room(portion, portion.pull_room)) {
+        let quantum = site.quantum();
+        if credit.queue.is_empty() || (account.is_some() && !credit.has_room(quantum, quantum.pull_room)) {
             return;
         }
-        let (of_one, pull) = credit.of_one(account, portion);
+        let (of_one, pull) = credit.of_one(account, quantum);
         let mut granted_now: BTreeMap<SpId, BTreeMap<Number, u64>> = BTreeMap::new();
         while let Some(&(granted, order, key)) = credit.queue.first() {
             let Some(coming) = self.coming.get_mut(&key) else { unreachable!("forgotten together") };
@@ -315,12 +316,12 @@ impl Incoming {
                 credit.queue.remove(&(granted, order, key));
                 continue;
             }
-            if !credit.has_room(portion, piece) {
+            if !credit.has_room(quantum, piece) {
                 break;
             }
             credit.queue.remove(&(granted, order, key));
             if granted == 0 && coming.receive.is_none() {
-                let Some(staging) = site.out.stage(Fund::Late, site.members.owner, coming.bytes) else {
+                let Some(staging) = site.out.stage(Quota::Late, site.members.owner, coming.bytes) else {
                     // Its rank may still call, or staging be given back.
                     let (name, bytes) = (coming.name, coming.bytes);
                     self.coming.remove(&key);
@@ -375,7 +376,7 @@ impl Incoming {
         }
         let (whole, has_more) = (coming.got == coming.bytes, coming.granted < coming.bytes);
         if has_more {
-            let (of_one, _) = credit.of_one(account, site.portion());
+            let (of_one, _) = credit.of_one(account, site.quantum());
             if coming.granted - coming.got <= of_one / 2 {
                 credit.queue.insert((coming.granted, distance(site.members.ranks(), &name), key));
             }
@@ -425,17 +426,15 @@ impl Incoming {
     /// The RTS of this number is settled.
     pub(super) fn settle(&mut self, key: Key) {
         if let Number::Rts(number) = key.number {
-            self.done.entry(key.from).or_default().push(number);
+            self.done.push(key.from, number);
         }
     }
 
     /// Tells the sources.
     pub(super) fn tell_done(&mut self, site: &mut Site<'_>) {
-        while let Some((to, numbers)) = self.done.pop_first() {
-            for numbers in numbers.chunks(MAX_DONE) {
-                let done = TransferMessage::Done(numbers.to_vec());
-                site.out.messages.push_back((to, Message::transfer(site.members.handle, done)));
-            }
+        while let Some(to) = self.done.first_key() {
+            let numbers = std::iter::from_fn(|| self.done.pop(&to)).take(MAX_DONE).collect();
+            site.out.messages.push_back((to, Message::transfer(site.members.handle, TransferMessage::Done(numbers))));
         }
     }
 

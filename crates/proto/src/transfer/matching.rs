@@ -11,11 +11,11 @@
 //! is the order in which they were sent. The names of a recorded group are used once. No wildcards: a receive names its
 //! source and tag.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
 use outboard_plan::Rank;
 
+use super::queues::Queues;
 use crate::error::CollectiveError;
 use crate::wire::Scope;
 
@@ -51,94 +51,69 @@ impl Name {
 /// Messages `M` without receive and receives `R` without message.
 #[derive(Debug)]
 pub(crate) struct Matching<M, R> {
-    messages: BTreeMap<Name, VecDeque<M>>,
-    receives: BTreeMap<Name, VecDeque<R>>,
+    messages: Queues<Name, M>,
+    receives: Queues<Name, R>,
     /// Messages of all names.
     waiting: usize,
 }
 
 impl<M, R> Default for Matching<M, R> {
     fn default() -> Self {
-        Matching { messages: BTreeMap::new(), receives: BTreeMap::new(), waiting: 0 }
+        Matching { messages: Queues::default(), receives: Queues::default(), waiting: 0 }
     }
-}
-
-/// The first of a name's queue, which goes with its last entry.
-fn take<T>(queues: &mut BTreeMap<Name, VecDeque<T>>, name: &Name) -> Option<T> {
-    let queue = queues.get_mut(name)?;
-    let first = queue.pop_front();
-    if queue.is_empty() {
-        queues.remove(name);
-    }
-    first
-}
-
-/// Takes what `gone` says out of all queues.
-fn extract<T>(queues: &mut BTreeMap<Name, VecDeque<T>>, mut gone: impl FnMut(&Name, &T) -> bool) -> Vec<(Name, T)> {
-    let mut extracted = Vec::new();
-    queues.retain(|name, queue| {
-        let (out, stay) = std::mem::take(queue).into_iter().partition(|one| gone(name, one));
-        *queue = stay;
-        let out: VecDeque<T> = out;
-        extracted.extend(out.into_iter().map(|one| (*name, one)));
-        !queue.is_empty()
-    });
-    extracted
 }
 
 impl<M, R> Matching<M, R> {
     /// The receive that waits for a message of this name longest: it is taken out.
     pub(crate) fn receive_for(&mut self, name: &Name) -> Option<R> {
-        take(&mut self.receives, name)
+        self.receives.pop(name)
     }
 
     /// Keeps a message for which no receive waits.
     pub(crate) fn keep_message(&mut self, name: Name, message: M) {
-        assert!(!self.receives.contains_key(&name), "a receive that waits takes the message");
-        self.messages.entry(name).or_default().push_back(message);
+        assert!(!self.receives.has(&name), "a receive that waits takes the message");
+        self.messages.push(name, message);
         self.waiting += 1;
     }
 
     /// The message of this name that came first: it is taken out.
     pub(crate) fn message_for(&mut self, name: &Name) -> Option<M> {
-        let message = take(&mut self.messages, name);
+        let message = self.messages.pop(name);
         self.waiting -= usize::from(message.is_some());
         message
     }
 
     /// Keeps a receive for which no message has come.
     pub(crate) fn keep_receive(&mut self, name: Name, receive: R) {
-        assert!(!self.messages.contains_key(&name), "a receive takes the message that is there");
-        self.receives.entry(name).or_default().push_back(receive);
+        assert!(!self.messages.has(&name), "a receive takes the message that is there");
+        self.receives.push(name, receive);
     }
 
     /// Puts another message in the place of the one of a name that is used once.
     pub(crate) fn replace_message(&mut self, name: &Name, message: M) {
-        if let Some(last) = self.messages.get_mut(name).and_then(VecDeque::front_mut) {
+        if let Some(last) = self.messages.first_mut(name) {
             *last = message;
         }
     }
 
     /// Whether a message of this name waits.
     pub(crate) fn has_message(&self, name: &Name) -> bool {
-        self.messages.contains_key(name)
+        self.messages.has(name)
     }
 
     /// Whether a receive of this name waits.
     pub(crate) fn has_receive(&self, name: &Name) -> bool {
-        self.receives.contains_key(name)
+        self.receives.has(name)
     }
 
     /// The messages of a scope that wait.
     pub(crate) fn messages_of(&self, scope: Scope) -> impl Iterator<Item = (&Name, &M)> {
-        let queues = self.messages.range(Name::all_of(scope));
-        queues.flat_map(|(name, queue)| queue.iter().map(move |message| (name, message)))
+        self.messages.range(Name::all_of(scope))
     }
 
     /// The receives of a scope that wait.
     pub(crate) fn receives_of(&self, scope: Scope) -> impl Iterator<Item = (&Name, &R)> {
-        let queues = self.receives.range(Name::all_of(scope));
-        queues.flat_map(|(name, queue)| queue.iter().map(move |receive| (name, receive)))
+        self.receives.range(Name::all_of(scope))
     }
 
     /// Messages that wait, however many have one name.
@@ -148,19 +123,19 @@ impl<M, R> Matching<M, R> {
 
     /// Receives that wait.
     pub(crate) fn receives(&self) -> impl Iterator<Item = (&Name, &R)> {
-        self.receives.iter().flat_map(|(name, queue)| queue.iter().map(move |receive| (name, receive)))
+        self.receives.iter()
     }
 
     /// Takes out messages that nobody will receive any more.
     pub(crate) fn extract_messages(&mut self, gone: impl FnMut(&Name, &M) -> bool) -> Vec<(Name, M)> {
-        let extracted = extract(&mut self.messages, gone);
+        let extracted = self.messages.extract(gone);
         self.waiting -= extracted.len();
         extracted
     }
 
     /// Takes out receives that will have no message.
     pub(crate) fn extract_receives(&mut self, gone: impl FnMut(&Name, &R) -> bool) -> Vec<(Name, R)> {
-        extract(&mut self.receives, gone)
+        self.receives.extract(gone)
     }
 }
 

@@ -17,17 +17,19 @@
 //! Invariants: a frame has bytes of calls of one owner, so that it can be voided with its memory; messages of one owner to one
 //! peer share frames, and the last of these alone asks for acknowledgement without delay. Never sees payload.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use outboard_plan::Rank;
+use smallvec::SmallVec;
 
 use super::matching::Name;
+use super::queues::Queues;
 use super::{Outbound, StepOf};
 use crate::error::CollectiveError;
 use crate::ids::{GroupHandle, InstanceId, SpId};
-use crate::interface::MemRef;
+use crate::instance::tagged::TAGGED;
+use crate::interface::{MemRef, Payload};
 use crate::link::{Tag, Tagged};
-use crate::messaging::MESSAGING;
 use crate::wire::{
     Cts, EarlyCts, Fragment, MAX_PIECES_OF_DATA, Message, Number, Origin, Piece, Rts, Scope, TransferMessage,
 };
@@ -40,10 +42,10 @@ const EAGER_RECORDED: u64 = 32 << 10;
 
 /// Something with payload, for a link.
 pub(crate) struct Bulk {
-    /// The collective with whose end it becomes void, or [`MESSAGING`].
+    /// The collective with whose end it becomes void, or [`TAGGED`].
     pub(crate) instance: InstanceId,
     pub(crate) message: Message,
-    pub(crate) payload: Vec<MemRef>,
+    pub(crate) payload: Payload,
     pub(crate) tag: Option<Tag>,
 }
 
@@ -67,7 +69,7 @@ impl Name {
     fn instance(&self) -> InstanceId {
         match self.scope {
             Scope::Instance(instance) => instance,
-            Scope::Single | Scope::Recorded { .. } => MESSAGING,
+            Scope::Single | Scope::Recorded { .. } => TAGGED,
         }
     }
 }
@@ -94,11 +96,14 @@ struct Flow {
     queued: bool,
 }
 
+/// Messages whose last bytes are in one frame: mostly one.
+type Sent = SmallVec<[Outbound; 1]>;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     /// To be offered.
-    offers: BTreeMap<SpId, VecDeque<Outbound>>,
+    offers: Queues<SpId, Outbound>,
     /// Offered, queued or waiting for a CTS. The number of an RTS is that of its flow.
     flows: BTreeMap<u64, Flow>,
     /// Flows by the number of their early CTS.
@@ -108,9 +113,9 @@ pub(crate) struct Outgoing {
     held: BTreeMap<Name, Outbound>,
     cleared: BTreeMap<Name, Cleared>,
     /// Queued flows.
-    queues: BTreeMap<SpId, VecDeque<u64>>,
+    queues: Queues<SpId, u64>,
     /// Sent, by the number under which the frame with their last bytes is acknowledged.
-    unacknowledged: BTreeMap<u64, Vec<Outbound>>,
+    unacknowledged: BTreeMap<u64, Sent>,
     last_number: u64,
     /// The last number that each service process has given to an early CTS.
     last_early: BTreeMap<SpId, u64>,
@@ -127,7 +132,7 @@ impl Outgoing {
     /// A tagged message (GP-1, GP-2).
     pub(super) fn push_tagged(&mut self, to: SpId, message: Outbound) -> Result<(), CollectiveError> {
         if !message.name.awaits_early_cts(message.from.len) {
-            self.offers.entry(to).or_default().push_back(message);
+            self.offers.push(to, message);
         } else if let Some(cleared) = self.cleared.remove(&message.name) {
             self.send_cleared(message, cleared)?;
         } else {
@@ -181,7 +186,7 @@ impl Outgoing {
         if let Some(flow) = self.flows.get_mut(&id) {
             flow.granted = up_to;
             if !std::mem::replace(&mut flow.queued, true) {
-                self.queues.entry(flow.to).or_default().push_back(id);
+                self.queues.push(flow.to, id);
             }
         }
     }
@@ -192,7 +197,7 @@ impl Outgoing {
             return Err(message.name.mismatch(message.from.len, cleared.bytes));
         }
         if cleared.up_to == 0 {
-            self.offers.entry(cleared.from).or_default().push_back(message);
+            self.offers.push(cleared.from, message);
         } else {
             let id = self.insert(cleared.from, message, None);
             self.clear(id, cleared);
@@ -260,14 +265,23 @@ impl Outgoing {
     /// The message that is done because `from` has taken what went along with its RTS.
     pub(super) fn handle_done(&mut self, from: SpId, number: u64) -> Option<StepOf> {
         let taken = |flow: &&Flow| flow.to == from && flow.number == Some(Number::Rts(number));
-        let name = self.flows.get(&number).filter(taken)?.message.name;
-        self.crossing.remove(&name);
-        self.remove_flows(|id, _| id == number).pop().map(|message| message.step)
+        self.flows.get(&number).filter(taken)?;
+        let flow = self.flows.remove(&number)?;
+        self.crossing.remove(&flow.message.name);
+        if flow.queued {
+            self.queues.remove(&flow.to, |queued| *queued == number);
+        }
+        Some(flow.message.step)
     }
 
     /// The messages that are done because this number has been acknowledged.
-    pub(super) fn acknowledged(&mut self, number: u64) -> Vec<Outbound> {
+    pub(super) fn acknowledged(&mut self, number: u64) -> Sent {
         self.unacknowledged.remove(&number).unwrap_or_default()
+    }
+
+    /// Whether there is bulk for anybody.
+    pub(super) fn has_bulk(&self) -> bool {
+        !self.offers.is_empty() || !self.queues.is_empty()
     }
 
     /// Whom there may be bulk for.
@@ -280,26 +294,23 @@ impl Outgoing {
         if let Some(bulk) = self.next_offer(group, to, most) {
             return Some((bulk, None));
         }
-        let queue = self.queues.get_mut(&to)?;
-        let flow = &self.flows[queue.front().expect("no queue is empty")];
-        if flow.number.is_some() {
-            Some((self.next_data(group, to, most), None))
-        } else {
-            Some(self.next_expected(group, to, most))
+        let Flow { number, message, .. } = self.flows[self.queues.first(&to)?];
+        match number {
+            Some(_) => Some((self.next_data(group, to, &message, most), None)),
+            None => self.next_expected(group, to, most),
         }
     }
 
     /// As many messages of one call as one frame takes.
     fn next_offer(&mut self, group: GroupHandle, to: SpId, most: u64) -> Option<Bulk> {
-        let mut queue = self.offers.remove(&to)?;
-        let head = *queue.front().expect("no queue is empty");
+        let head = *self.offers.first(&to)?;
         let origin = match head.name.scope {
             Scope::Recorded { recording, call } => Origin::Recorded { recording, call },
             Scope::Single | Scope::Instance(_) => Origin::Single,
         };
         let first_ready = self.last_number + 1;
-        let (mut ready, mut payload, mut room) = (Vec::new(), Vec::new(), most);
-        while let Some(next) = queue.front().copied().filter(|next| next.step.owner == head.step.owner)
+        let (mut ready, mut payload, mut room) = (Vec::new(), SmallVec::<[MemRef; 1]>::new(), most);
+        while let Some(next) = self.offers.first(&to).copied().filter(|next| next.step.owner == head.step.owner)
             && origin.fits(ready.len() + 1, 0)
         {
             let (Name { destination, tag, occurrence, .. }, bytes) = (next.name, next.from.len);
@@ -314,38 +325,39 @@ impl Outgoing {
             ready.push(Rts { destination, tag, occurrence, bytes, eager });
             let number = Number::Rts(self.last_number + 1);
             self.insert(to, next, Some(number));
-            queue.pop_front();
-        }
-        if !queue.is_empty() {
-            self.offers.insert(to, queue);
+            self.offers.pop(&to);
         }
         let rank = head.name.source;
         let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early: 0, early: Vec::new() };
-        Some(Bulk { instance: MESSAGING, message: Message::transfer(group, offer), payload, tag: None })
+        Some(Bulk {
+            instance: TAGGED,
+            message: Message::transfer(group, offer),
+            payload: payload[..].into(),
+            tag: None,
+        })
     }
 
     /// Pieces of the messages of one owner; tagged ones, which may leave whole, in frames of one size, so that none is sent for a
     /// little rest.
-    fn next_data(&mut self, group: GroupHandle, to: SpId, most: u64) -> Bulk {
-        let Some(queue) = self.queues.get_mut(&to) else { unreachable!("the caller has looked") };
-        let head = &self.flows[&queue[0]];
-        let (owner, instance) = (head.message.step.owner, head.message.name.instance());
-        let of_owner = |flow: &Flow| flow.message.step.owner == owner && flow.number.is_some();
-        let flows = queue.iter().take(MAX_PIECES_OF_DATA).map(|id| &self.flows[id]);
-        let left: u64 = flows.take_while(|flow| of_owner(flow)).map(|flow| flow.granted - flow.offset).sum();
-        let mut room = if instance == MESSAGING { left.div_ceil(left.div_ceil(most).max(1)) } else { left.min(most) };
-        let (mut pieces, mut payload, mut sent) = (Vec::new(), Vec::new(), Vec::new());
-        let mut more = true;
-        while more && room > 0 && pieces.len() < MAX_PIECES_OF_DATA {
-            let id = queue[0];
-            let Some(flow) = self.flows.get_mut(&id) else { unreachable!("queues name flows") };
-            let Some(number) = flow.number else { unreachable!("looked at above") };
+    fn next_data(&mut self, group: GroupHandle, to: SpId, head: &Outbound, most: u64) -> Bulk {
+        let (owner, instance) = (head.step.owner, head.name.instance());
+        let of_owner = |flow: &&Flow| flow.message.step.owner == owner && flow.number.is_some();
+        let flows = self.queues.of(&to).take(MAX_PIECES_OF_DATA).map(|id| &self.flows[id]);
+        let left: u64 = flows.take_while(of_owner).map(|flow| flow.granted - flow.offset).sum();
+        let mut room = if instance == TAGGED { left.div_ceil(left.div_ceil(most).max(1)) } else { left.min(most) };
+        let (mut pieces, mut payload, mut sent) = (Vec::new(), SmallVec::<[MemRef; 1]>::new(), Sent::new());
+        while room > 0
+            && pieces.len() < MAX_PIECES_OF_DATA
+            && let Some(&id) = self.queues.first(&to)
+            && let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.message.step.owner == owner)
+            && let Some(number) = flow.number
+        {
             let len = (flow.granted - flow.offset).min(room);
             pieces.push(Piece { number, offset: flow.offset, bytes: len as u32 });
             payload.push(MemRef { offset: flow.message.from.offset + flow.offset, len, ..flow.message.from });
             (flow.offset, room) = (flow.offset + len, room - len);
             if flow.offset == flow.granted {
-                queue.pop_front();
+                self.queues.pop(&to);
                 flow.queued = false;
                 if flow.offset == flow.message.from.len
                     && let Some(flow) = self.flows.remove(&id)
@@ -356,21 +368,17 @@ impl Outgoing {
                     sent.push(flow.message);
                 }
             }
-            more = queue.front().is_some_and(|id| of_owner(&self.flows[id]));
         }
-        if queue.is_empty() {
-            self.queues.remove(&to);
-        }
+        let more = self.queues.first(&to).and_then(|id| self.flows.get(id)).is_some_and(|flow| of_owner(&flow));
         let tag = self.await_acknowledgement(group, sent, !more);
         let message = Message::transfer(group, TransferMessage::Data(pieces));
-        Bulk { instance, message, payload, tag }
+        Bulk { instance, message, payload: payload[..].into(), tag }
     }
 
     /// The next fragment of a message behind a ready barrier.
-    fn next_expected(&mut self, group: GroupHandle, to: SpId, most: u64) -> (Bulk, Option<StepOf>) {
-        let Some(queue) = self.queues.get_mut(&to) else { unreachable!("the caller has looked") };
-        let id = queue[0];
-        let Some(flow) = self.flows.get_mut(&id) else { unreachable!("queues name flows") };
+    fn next_expected(&mut self, group: GroupHandle, to: SpId, most: u64) -> Option<(Bulk, Option<StepOf>)> {
+        let id = *self.queues.first(&to)?;
+        let flow = self.flows.get_mut(&id)?;
         let (message, offset) = (flow.message, flow.offset);
         let Name { source, destination, tag: index, .. } = message.name;
         let (total, instance) = (message.from.len, message.name.instance());
@@ -378,28 +386,25 @@ impl Outgoing {
         flow.offset += len;
         let last = flow.offset == total;
         if last {
-            queue.pop_front();
-            if queue.is_empty() {
-                self.queues.remove(&to);
-            }
+            self.queues.pop(&to);
             self.flows.remove(&id);
         }
         let fragment = Fragment { instance, source, destination, index, total, offset };
         let piece = MemRef { offset: message.from.offset + offset, len, ..message.from };
-        let payload = if len > 0 { vec![piece] } else { Vec::new() };
-        let sent = if last && !message.signal { vec![message] } else { Vec::new() };
+        let payload = if len > 0 { Payload::Piece(piece) } else { Payload::Empty };
+        let sent = (last && !message.signal).then_some(message).into_iter().collect();
         let tag = self.await_acknowledgement(group, sent, true);
         let message_ = Message::transfer(group, TransferMessage::Expected(fragment));
-        (Bulk { instance, message: message_, payload, tag }, message.signal.then_some(message.step))
+        Some((Bulk { instance, message: message_, payload, tag }, message.signal.then_some(message.step)))
     }
 
-    fn await_acknowledgement(&mut self, group: GroupHandle, sent: Vec<Outbound>, urgent: bool) -> Option<Tag> {
+    fn await_acknowledgement(&mut self, group: GroupHandle, sent: Sent, urgent: bool) -> Option<Tag> {
         if sent.is_empty() {
             return None;
         }
         self.last_number += 1;
         self.unacknowledged.insert(self.last_number, sent);
-        Some(Tag { group, instance: MESSAGING, what: Tagged::Message { number: self.last_number }, urgent })
+        Some(Tag { group, instance: TAGGED, what: Tagged::Message { number: self.last_number }, urgent })
     }
 
     fn remove_flows(&mut self, mut gone: impl FnMut(u64, &Flow) -> bool) -> Vec<Outbound> {
@@ -410,11 +415,8 @@ impl Outgoing {
             !out
         });
         for (id, queued, to, number, _) in &removed {
-            if *queued && let Some(queue) = self.queues.get_mut(to) {
-                queue.retain(|queued| queued != id);
-                if queue.is_empty() {
-                    self.queues.remove(to);
-                }
+            if *queued {
+                self.queues.remove(to, |queued| queued == id);
             }
             if let Some(Number::Early(number)) = number {
                 self.early.remove(&(*to, *number));
@@ -426,15 +428,15 @@ impl Outgoing {
     /// Takes out the messages that will not be received any more, or not be sent.
     pub(super) fn extract(&mut self, gone: impl Fn(&Name) -> bool) -> Vec<Outbound> {
         let mut extracted = self.remove_flows(|_, flow| gone(&flow.message.name));
+        let offers = self.offers.extract(|_, message| gone(&message.name));
+        extracted.extend(offers.into_iter().map(|(_, message)| message));
         let mut stays = |message: &Outbound| {
             let out = gone(&message.name);
             extracted.extend(out.then_some(*message));
             !out
         };
-        self.offers.values_mut().for_each(|queue| queue.retain(&mut stays));
-        self.offers.retain(|_, queue| !queue.is_empty());
         self.held.retain(|_, message| stays(message));
-        self.unacknowledged.values_mut().for_each(|messages| messages.retain(&mut stays));
+        self.unacknowledged.values_mut().for_each(|messages| messages.retain(|message| stays(message)));
         self.cleared.retain(|name, _| !gone(name));
         self.crossing.retain(|name, _| !gone(name));
         extracted
@@ -443,7 +445,7 @@ impl Outgoing {
     /// Names of the messages that are not done.
     pub(super) fn names(&self) -> impl Iterator<Item = &Name> {
         let sent = self.unacknowledged.values().flatten();
-        let waiting = self.offers.values().flatten().chain(self.held.values()).chain(sent);
+        let waiting = self.offers.iter().map(|(_, message)| message).chain(self.held.values()).chain(sent);
         waiting.chain(self.flows.values().map(|flow| &flow.message)).map(|message| &message.name)
     }
 

@@ -1,6 +1,8 @@
 //! The header of a link frame: sequence, acknowledgement and the clock echo that measures round trips.
 
-use super::reader::{DecodeError, Reader};
+use outboard_call::codec::{DecodeError, Reader};
+
+use crate::interface::FrameBytes;
 
 /// Bytes of a frame header.
 pub const FRAME_HEADER_BYTES: usize = 28;
@@ -40,16 +42,27 @@ pub struct FrameHeader {
 impl FrameHeader {
     /// Appends the header to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.push(MAGIC);
-        out.push(super::VERSION);
-        out.push(match self.kind {
+        out.extend_from_slice(&self.to_bytes());
+    }
+
+    /// The frame of the message `body`.
+    pub(crate) fn frame(&self, body: &[u8]) -> FrameBytes {
+        let mut frame = FrameBytes::with_capacity(FRAME_HEADER_BYTES + body.len());
+        frame.extend_from_slice(&self.to_bytes());
+        frame.extend_from_slice(body);
+        frame
+    }
+
+    fn to_bytes(self) -> [u8; FRAME_HEADER_BYTES] {
+        let kind = match self.kind {
             FrameKind::Message => 0,
             FrameKind::Bare => 1,
-        });
-        out.push(if self.ack_now { ACK_NOW } else { 0 });
-        for field in [self.seq, self.ack, self.payload_len, self.clock, self.echo, self.echo_age] {
-            out.extend_from_slice(&field.to_le_bytes());
-        }
+        };
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        bytes[..4].copy_from_slice(&[MAGIC, super::VERSION, kind, if self.ack_now { ACK_NOW } else { 0 }]);
+        let fields = [self.seq, self.ack, self.payload_len, self.clock, self.echo, self.echo_age];
+        bytes[4..].chunks_exact_mut(4).zip(fields).for_each(|(to, field)| to.copy_from_slice(&field.to_le_bytes()));
+        bytes
     }
 
     /// Splits a frame into its header and the message bytes.

@@ -3,15 +3,13 @@
 //! Messages nest as what they are about does: a group, one of its collectives, the multicast blocks of that. Repairs and bytes of
 //! messages from rank to rank are followed by payload, the others are whole.
 
-use outboard_plan::{Rank, Reduction};
+use outboard_call::codec::{DecodeError, Reader, Writer};
+use outboard_call::{Rank, Signature};
 
-use super::reader::{DecodeError, Reader};
 use super::transfer::TransferMessage;
-use super::writer::Writer;
 use crate::error::CollectiveError;
+use crate::group::lateness::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT};
 use crate::ids::{GroupHandle, InstanceId, SpId};
-use crate::interface::{CallKind, Signature};
-use crate::overdue::{Absentee, Absentees, DeadlineMissed, MAX_ABSENT};
 
 /// Most chunk ranges in one NAK or repair.
 pub const MAX_RANGES: usize = 48;
@@ -291,7 +289,7 @@ impl InstanceMessage {
         let multicast = match kind {
             16 => {
                 let step = r.u8()?;
-                return Ok(InstanceMessage::Ready { step, signature: read_signature(r)?, rank: Rank(r.u32()?) });
+                return Ok(InstanceMessage::Ready { step, signature: Signature::decode(r)?, rank: Rank(r.u32()?) });
             }
             17 => return Ok(InstanceMessage::AskSizes),
             18 => return Ok(InstanceMessage::Sizes { first: r.u32()?, sizes: r.list(MAX_BLOCKS, Reader::u64)? }),
@@ -308,35 +306,22 @@ impl InstanceMessage {
     }
 }
 
-impl Writer<'_> {
+/// Fields that several messages have.
+pub(super) trait Fields {
+    fn head(&mut self, kind: u8, group: GroupHandle) -> &mut Self;
+    fn signature(&mut self, signature: &Signature) -> &mut Self;
+    fn absentees(&mut self, absent: &Absentees) -> &mut Self;
+    fn ranges(&mut self, source: Rank, ranges: &[(u32, u32)]) -> &mut Self;
+    fn error(&mut self, error: &CollectiveError) -> &mut Self;
+}
+
+impl Fields for Writer<'_> {
     fn head(&mut self, kind: u8, group: GroupHandle) -> &mut Self {
         self.u8(kind).u32(group.0)
     }
 
-    pub(super) fn signature(&mut self, s: &Signature) -> &mut Self {
-        let (kind, root) = match s.kind {
-            CallKind::Allgather => (1, None),
-            CallKind::Broadcast { root } => (2, Some(root)),
-            CallKind::Alltoall => (3, None),
-            CallKind::Alltoallv => (4, None),
-            CallKind::Allgatherv { .. } => (5, None),
-            CallKind::Barrier => (16, None),
-            CallKind::Reduce { root, .. } => (17, Some(root)),
-            CallKind::Allreduce { .. } => (18, None),
-            CallKind::ReduceScatter { .. } => (19, None),
-            CallKind::ReduceScatterBlock { .. } => (20, None),
-            CallKind::Scan { .. } => (21, None),
-            CallKind::Exscan { .. } => (22, None),
-            CallKind::Gather { root } => (32, Some(root)),
-            CallKind::Gatherv { root } => (33, Some(root)),
-            CallKind::Scatter { root } => (34, Some(root)),
-            CallKind::Scatterv { root } => (35, Some(root)),
-            CallKind::Tagged(_) => unreachable!("tagged messages are no instances of a group"),
-        };
-        self.u8(kind).u64(s.bytes);
-        root.into_iter().for_each(|root| _ = self.u32(root.0));
-        s.kind.reduction().into_iter().for_each(|reduction| _ = self.u16(reduction.code()));
-        s.kind.sizes().into_iter().for_each(|sizes| _ = self.u64(sizes));
+    fn signature(&mut self, signature: &Signature) -> &mut Self {
+        signature.encode(self);
         self
     }
 
@@ -381,34 +366,6 @@ impl Writer<'_> {
     }
 }
 
-pub(super) fn read_signature(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
-    let (kind, bytes) = (r.u8()?, r.u64()?);
-    let kind = match kind {
-        1 => CallKind::Allgather,
-        2 => CallKind::Broadcast { root: Rank(r.u32()?) },
-        3 => CallKind::Alltoall,
-        4 if bytes == 0 => CallKind::Alltoallv,
-        5 => CallKind::Allgatherv { sizes: r.u64()? },
-        16 if bytes == 0 => CallKind::Barrier,
-        17 => CallKind::Reduce { root: Rank(r.u32()?), reduction: read_reduction(r)? },
-        18 => CallKind::Allreduce { reduction: read_reduction(r)? },
-        19 => CallKind::ReduceScatter { reduction: read_reduction(r)?, sizes: r.u64()? },
-        20 => CallKind::ReduceScatterBlock { reduction: read_reduction(r)? },
-        21 => CallKind::Scan { reduction: read_reduction(r)? },
-        22 => CallKind::Exscan { reduction: read_reduction(r)? },
-        32 => CallKind::Gather { root: Rank(r.u32()?) },
-        33 if bytes == 0 => CallKind::Gatherv { root: Rank(r.u32()?) },
-        34 => CallKind::Scatter { root: Rank(r.u32()?) },
-        35 if bytes == 0 => CallKind::Scatterv { root: Rank(r.u32()?) },
-        _ => return Err(DecodeError::Value("call kind")),
-    };
-    Ok(Signature { kind, bytes })
-}
-
-fn read_reduction(r: &mut Reader<'_>) -> Result<Reduction, DecodeError> {
-    Reduction::from_code(r.u16()?).map_err(|_| DecodeError::Value("reduction"))
-}
-
 fn read_ranges(r: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, DecodeError> {
     let n = usize::from(r.u16()?);
     if n == 0 || n > MAX_RANGES {
@@ -436,14 +393,14 @@ fn read_absentees(r: &mut Reader<'_>) -> Result<Absentees, DecodeError> {
     let mut absent = Absentees { named: Vec::with_capacity(n), more };
     for _ in 0..n {
         let (rank, instance) = (Rank(r.u32()?), r.u64()?);
-        let last = if instance == 0 { None } else { Some((InstanceId(instance), read_signature(r)?)) };
+        let last = if instance == 0 { None } else { Some((InstanceId(instance), Signature::decode(r)?)) };
         absent.named.push(Absentee { rank, last });
     }
     Ok(absent)
 }
 
 fn read_missed(r: &mut Reader<'_>) -> Result<DeadlineMissed, DecodeError> {
-    let (instance, signature, after_ms) = (InstanceId(r.u64()?), read_signature(r)?, r.u64()?);
+    let (instance, signature, after_ms) = (InstanceId(r.u64()?), Signature::decode(r)?, r.u64()?);
     let (named, rank) = (r.u8()?, Rank(r.u32()?));
     let awaited = match (named, rank.0) {
         (0, 0) => None,
@@ -458,8 +415,8 @@ fn read_error(r: &mut Reader<'_>) -> Result<CollectiveError, DecodeError> {
         1 => CollectiveError::RankLost(Rank(r.u32()?)),
         2 => CollectiveError::PeerLost { sp: SpId(r.u64()?), rank: Rank(r.u32()?) },
         3 => {
-            let (a_rank, a) = (Rank(r.u32()?), read_signature(r)?);
-            let (b_rank, b) = (Rank(r.u32()?), read_signature(r)?);
+            let (a_rank, a) = (Rank(r.u32()?), Signature::decode(r)?);
+            let (b_rank, b) = (Rank(r.u32()?), Signature::decode(r)?);
             CollectiveError::Mismatch { a_rank, a, b_rank, b }
         }
         4 => CollectiveError::Memory(Rank(r.u32()?)),

@@ -4,13 +4,11 @@
 //! A message is named (scope, source, destination, tag, occurrence). Behind a ready barrier its receive is posted, so its bytes
 //! travel under that name ([`TransferMessage::Expected`]). All others travel by [`Number`], which the end gives that speaks first.
 
-use outboard_plan::Rank;
+use outboard_call::codec::{DecodeError, Reader, Writer};
+use outboard_call::{Rank, Signature};
 
-use super::message::read_signature;
-use super::reader::{DecodeError, Reader};
-use super::writer::Writer;
+use super::message::Fields;
 use crate::ids::InstanceId;
-use crate::interface::Signature;
 
 /// Most bytes that the entries of one [`TransferMessage::Offer`] take: as many as fit the largest frame header.
 const MAX_OFFER: usize = 420;
@@ -236,9 +234,9 @@ impl TransferMessage {
                     w.u64(cts.bytes).u64(cts.up_to)
                 })
             }
-            TransferMessage::Cts(all) => w.list(all, MAX_CTS, |w, cts| w.number(cts.number).u64(cts.up_to)),
+            TransferMessage::Cts(all) => w.list(all, MAX_CTS, |w, cts| cts.number.encode(w).u64(cts.up_to)),
             TransferMessage::Data(pieces) => {
-                w.list(pieces, MAX_PIECES_OF_DATA, |w, piece| w.number(piece.number).u64(piece.offset).u32(piece.bytes))
+                w.list(pieces, MAX_PIECES_OF_DATA, |w, piece| piece.number.encode(w).u64(piece.offset).u32(piece.bytes))
             }
             TransferMessage::Expected(Fragment { instance, source, destination, index, total, offset }) => {
                 w.u64(instance.0).u32(source.0).u32(destination.0).u32(*index).u64(*total).u64(*offset)
@@ -283,11 +281,11 @@ impl TransferMessage {
     }
 }
 
-impl Writer<'_> {
-    fn number(&mut self, number: Number) -> &mut Self {
-        match number {
-            Number::Rts(number) => self.u8(0).u64(number),
-            Number::Early(number) => self.u8(1).u64(number),
+impl Number {
+    fn encode<'w, 'out>(self, w: &'w mut Writer<'out>) -> &'w mut Writer<'out> {
+        match self {
+            Number::Rts(number) => w.u8(0).u64(number),
+            Number::Early(number) => w.u8(1).u64(number),
         }
     }
 }
@@ -311,7 +309,7 @@ fn read_origin(r: &mut Reader<'_>) -> Result<Origin, DecodeError> {
             (recording, call) => Ok(Origin::Recorded { recording, call }),
         },
         2 => {
-            let (instance, signature) = (read_instance(r)?, read_signature(r)?);
+            let (instance, signature) = (read_instance(r)?, Signature::decode(r)?);
             if !signature.kind.is_exchange() {
                 return Err(DecodeError::Value("call kind"));
             }

@@ -9,6 +9,7 @@
 //! datapath thread never waits for a conductor that waits for it; an address is received by one thread only, and as long
 //! as one channel needs it. Never looks into a header.
 
+pub(crate) mod mailbox;
 mod receiver;
 mod sender;
 
@@ -20,7 +21,7 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use outboard_fabric::multicast::{MulticastSettings, ReceiveBatch, channel_address};
 use outboard_proto::{Channel, MulticastBatch};
 
-use crate::mailbox::{Mailbox, Poster};
+use crate::datapath::mailbox::{Mailbox, Poster};
 use crate::memory::{Fault, Place};
 use receiver::Receiver;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use outboard_fabric::multicast::{MulticastReceiver, MulticastSettings, ReceiveBatch, Waker};
 
 use super::Report;
-use crate::mailbox::Poster;
+use crate::datapath::mailbox::Poster;
 
 /// Commands that may wait beside batches on their way back.
 const COMMANDS: usize = 16;

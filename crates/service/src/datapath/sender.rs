@@ -10,7 +10,7 @@ use outboard_proto::MulticastBatch;
 use outboard_proto::wire::{DATAGRAM_HEADER_BYTES, DatagramHeader};
 
 use super::{Report, SendJob};
-use crate::mailbox::Poster;
+use crate::datapath::mailbox::Poster;
 
 /// Times that a batch meets a full interface queue before its rest is left to recovery.
 const MOST_CONGESTED: u32 = 20;

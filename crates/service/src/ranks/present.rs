@@ -3,8 +3,8 @@
 //! Looks only: never changes a rank, never speaks to one.
 
 use super::{Attached, Ranks};
-use crate::quotas::{Held, Job};
-use crate::statistics::{Present, Seated, Tiers};
+use crate::ranks::quotas::{Held, Job};
+use crate::telemetry::statistics::{Present, Seated, Tiers};
 use crate::topology::Topology;
 
 impl Ranks {

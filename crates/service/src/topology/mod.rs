@@ -5,6 +5,7 @@
 //! start; what a process is bound to is asked each time, since programs bind themselves late. Nothing depends on it but
 //! what people are shown: which service process serves a rank follows from its place on the host alone (GP-3).
 
+pub(crate) mod host;
 mod hwloc;
 mod sysfs;
 
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use outboard_call::codec::{DecodeError, Reader, Writer};
 use rustix::process::Pid;
 use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
@@ -45,6 +47,32 @@ pub struct Seat {
     pub node: Arc<str>,
     /// What its process was bound to when it offered itself for the group.
     pub place: Place,
+}
+
+/// Longest name of a host that is told whole.
+const NODE_BYTES: usize = 64;
+/// In place of a socket or core that is not one.
+const SEVERAL: u32 = u32::MAX;
+
+impl Seat {
+    /// Appends the seat; a long name is cut.
+    pub fn encode(&self, w: &mut Writer<'_>) {
+        w.u32(self.place.socket.unwrap_or(SEVERAL))
+            .u32(self.place.core.unwrap_or(SEVERAL))
+            .text(&self.node, NODE_BYTES);
+    }
+
+    /// Reads a seat, whose name goes to people's terminals.
+    ///
+    /// # Errors
+    /// A name that is too long or cannot be printed, or too few bytes.
+    pub fn decode(r: &mut Reader<'_>) -> Result<Seat, DecodeError> {
+        let [socket, core] = [r.u32()?, r.u32()?].map(|number| Some(number).filter(|number| *number != SEVERAL));
+        match r.text(NODE_BYTES)? {
+            node if node.chars().any(char::is_control) => Err(DecodeError::Value("name of a host")),
+            node => Ok(Seat { node: node.into(), place: Place { socket, core } }),
+        }
+    }
 }
 
 impl fmt::Display for Seat {

@@ -4,6 +4,7 @@
 //! descriptors that its kind has, others are closed on arrival; all are close-on-exec.
 
 use super::message::{DecodeError, MESSAGE_BYTES, Message};
+use outboard_call::codec;
 use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -200,7 +201,7 @@ impl Channel {
             return Err(ChannelError::Closed);
         }
         if received.flags.contains(ReturnFlags::TRUNC) {
-            return Err(DecodeError::Field("length").into());
+            return Err(DecodeError::from(codec::DecodeError::Trailing).into());
         }
         // Too many came, which no release of ours sends, or none are left here.
         if received.flags.contains(ReturnFlags::CTRUNC) {
@@ -296,13 +297,16 @@ mod tests {
     fn garbage_and_missing_descriptors_are_errors() {
         let (service, rank) = Channel::pair().unwrap();
         rustix::net::send(&rank.0, b"garbage", SendFlags::empty()).unwrap();
-        assert!(matches!(service.receive::<Request>(), Err(ChannelError::Decode(DecodeError::Field(_)))));
+        assert!(matches!(service.receive::<Request>(), Err(ChannelError::Decode(DecodeError::Malformed(_)))));
         let lonely = Request::CreateGroup { ranks: 1, rank: 0 }.encode(1);
         rustix::net::send(&rank.0, &lonely, SendFlags::empty()).unwrap();
         let error = service.receive::<Request>().unwrap_err();
         assert!(matches!(error, ChannelError::Decode(DecodeError::Descriptors { expected: 1, actual: 0 })));
         rustix::net::send(&rank.0, &[0; MESSAGE_BYTES + 1], SendFlags::empty()).unwrap();
-        assert!(matches!(service.receive::<Request>(), Err(ChannelError::Decode(DecodeError::Field("length")))));
+        assert!(matches!(
+            service.receive::<Request>(),
+            Err(ChannelError::Decode(DecodeError::Malformed(codec::DecodeError::Trailing)))
+        ));
     }
 
     #[test]

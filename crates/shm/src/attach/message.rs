@@ -4,6 +4,8 @@
 //! and UTF-8. Requests count their tokens from 1 and a reply repeats the token of its request; an error with token 0
 //! belongs to no request: it says why the service process closes the connection. A decoder accepts a message only if every field is in range and nothing is left over.
 
+use outboard_call::codec::{self, Reader, Writer};
+
 use crate::memory::{Probe, Tier};
 use crate::status::Status;
 
@@ -187,8 +189,8 @@ pub enum DecodeError {
         theirs: u16,
     },
     /// A field out of range, cut off, or bytes left over.
-    #[error("malformed attach message: bad {0}")]
-    Field(&'static str),
+    #[error("malformed attach message: {0}")]
+    Malformed(#[from] codec::DecodeError),
     /// Descriptors missing or too many.
     #[error("attach message came with {actual} descriptors instead of {expected}")]
     Descriptors {
@@ -199,91 +201,35 @@ pub enum DecodeError {
     },
 }
 
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn start(kind: u16, token: u64) -> Writer {
-        let writer = Writer(Vec::with_capacity(64));
-        writer.put(&MAGIC.to_le_bytes()).put(&ATTACH_VERSION.to_le_bytes()).put(&kind.to_le_bytes()).u64(token)
-    }
-
-    fn put(mut self, bytes: &[u8]) -> Writer {
-        self.0.extend_from_slice(bytes);
-        self
-    }
-
-    fn u32(self, value: u32) -> Writer {
-        self.put(&value.to_le_bytes())
-    }
-
-    fn u64(self, value: u64) -> Writer {
-        self.put(&value.to_le_bytes())
-    }
-
-    fn text(self, text: &str) -> Writer {
-        let longest = TEXT_BYTES.min(text.len());
-        let cut = (0..=longest).rev().find(|&at| text.is_char_boundary(at));
-        let text = &text[..cut.unwrap_or(0)];
-        self.put(&(text.len() as u16).to_le_bytes()).put(text.as_bytes())
-    }
+fn bad(field: &'static str) -> DecodeError {
+    DecodeError::Malformed(codec::DecodeError::Value(field))
 }
 
-struct Reader<'a>(&'a [u8]);
+fn start<'w, 'out>(w: &'w mut Writer<'out>, kind: u16, token: u64) -> &'w mut Writer<'out> {
+    w.u32(MAGIC).u16(ATTACH_VERSION).u16(kind).u64(token)
+}
 
-impl<'a> Reader<'a> {
-    /// Checks the header; returns kind, token and a reader of the body.
-    fn start(message: &'a [u8]) -> Result<(u16, u64, Reader<'a>), DecodeError> {
-        let mut reader = Reader(message);
-        if reader.u32("magic number")? != MAGIC {
-            return Err(DecodeError::Field("magic number"));
-        }
-        let theirs = reader.u16("version")?;
-        if theirs != ATTACH_VERSION {
-            return Err(DecodeError::Version { theirs });
-        }
-        Ok((reader.u16("kind")?, reader.u64("token")?, reader))
+/// Checks the header; returns kind, token and a reader of the body.
+fn read_start(message: &[u8]) -> Result<(u16, u64, Reader<'_>), DecodeError> {
+    let mut reader = Reader::new(message);
+    if reader.u32()? != MAGIC {
+        return Err(bad("magic number"));
     }
-
-    fn take(&mut self, count: usize, field: &'static str) -> Result<&'a [u8], DecodeError> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(DecodeError::Field(field))?;
-        self.0 = rest;
-        Ok(taken)
+    let theirs = reader.u16()?;
+    if theirs != ATTACH_VERSION {
+        return Err(DecodeError::Version { theirs });
     }
+    Ok((reader.u16()?, reader.u64()?, reader))
+}
 
-    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
-        self.take(N, field)?.try_into().map_err(|_| DecodeError::Field(field))
-    }
+fn read_text(reader: &mut Reader<'_>) -> Result<String, DecodeError> {
+    Ok(reader.text(TEXT_BYTES)?.to_owned())
+}
 
-    fn u16(&mut self, field: &'static str) -> Result<u16, DecodeError> {
-        self.array(field).map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
-        self.array(field).map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self, field: &'static str) -> Result<u64, DecodeError> {
-        self.array(field).map(u64::from_le_bytes)
-    }
-
-    fn text(&mut self, field: &'static str) -> Result<String, DecodeError> {
-        let length = usize::from(self.u16(field)?);
-        if length > TEXT_BYTES {
-            return Err(DecodeError::Field(field));
-        }
-        let text = std::str::from_utf8(self.take(length, field)?).map_err(|_| DecodeError::Field(field))?;
-        Ok(text.to_owned())
-    }
-
-    fn status(&mut self) -> Result<Status, DecodeError> {
-        match Status::from_code(self.u32("status")? as i32) {
-            Some(Status::Ok) | None => Err(DecodeError::Field("status")),
-            Some(failure) => Ok(failure),
-        }
-    }
-
-    fn end(self) -> Result<(), DecodeError> {
-        if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Field("length")) }
+fn read_failure(reader: &mut Reader<'_>) -> Result<Status, DecodeError> {
+    match Status::from_code(reader.u32()? as i32) {
+        Some(Status::Ok) | None => Err(bad("status")),
+        Some(failure) => Ok(failure),
     }
 }
 
@@ -304,80 +250,77 @@ pub trait Message: Sized {
 
 impl Message for Request {
     fn encode(&self, token: u64) -> Vec<u8> {
-        let start = |kind| Writer::start(kind, token);
-        let writer = match self {
-            Request::Hello(hello) => start(1)
+        let mut bytes = Vec::with_capacity(64);
+        let w = &mut Writer::new(&mut bytes);
+        match self {
+            Request::Hello(hello) => start(w, 1, token)
                 .u32(hello.abi_version)
                 .u32(hello.layout_version)
                 .u32(hello.pid)
                 .u64(hello.probe_address)
-                .put(&hello.nonce)
+                .bytes(&hello.nonce)
                 .u32(hello.descriptor.into())
                 .u64(hello.job),
-            Request::Offer => start(2),
-            Request::CreateGroup { ranks, rank } => start(3).u32(*ranks).u32(*rank),
-            Request::DestroyGroup { group } => start(4).u64(*group),
-            Request::RegisterMemory { address, bytes } => start(5).u64(*address).u64(*bytes),
-            Request::UnregisterMemory { address } => start(6).u64(*address),
-            Request::ErrorText { slot } => start(7).u32(*slot),
-            Request::Detach => start(8),
-            Request::Restage(restaged) => start(9)
+            Request::Offer => start(w, 2, token),
+            Request::CreateGroup { ranks, rank } => start(w, 3, token).u32(*ranks).u32(*rank),
+            Request::DestroyGroup { group } => start(w, 4, token).u64(*group),
+            Request::RegisterMemory { address, bytes } => start(w, 5, token).u64(*address).u64(*bytes),
+            Request::UnregisterMemory { address } => start(w, 6, token).u64(*address),
+            Request::ErrorText { slot } => start(w, 7, token).u32(*slot),
+            Request::Detach => start(w, 8, token),
+            Request::Restage(restaged) => start(w, 9, token)
                 .u64(restaged.group)
                 .u64(restaged.instance)
                 .u32(restaged.slot)
                 .u64(restaged.send)
                 .u64(restaged.receive),
-            Request::Record { group, recording, bytes } => start(48).u64(*group).u32(*recording).u64(*bytes),
-            Request::FreeRecording { group, recording } => start(49).u64(*group).u32(*recording),
-            Request::SetDeadline { group, milliseconds } => start(12).u64(*group).u64(*milliseconds),
+            Request::Record { group, recording, bytes } => start(w, 48, token).u64(*group).u32(*recording).u64(*bytes),
+            Request::FreeRecording { group, recording } => start(w, 49, token).u64(*group).u32(*recording),
+            Request::SetDeadline { group, milliseconds } => start(w, 12, token).u64(*group).u64(*milliseconds),
         };
-        writer.0
+        bytes
     }
 
     fn decode(bytes: &[u8]) -> Result<(u64, Self), DecodeError> {
-        let (kind, token, mut reader) = Reader::start(bytes)?;
+        let (kind, token, mut reader) = read_start(bytes)?;
         let request = match kind {
             1 => Request::Hello(Hello {
-                abi_version: reader.u32("interface version")?,
-                layout_version: reader.u32("layout version")?,
-                pid: reader.u32("process")?,
-                probe_address: reader.u64("probe address")?,
-                nonce: reader.array("nonce")?,
-                descriptor: match reader.u32("descriptor")? {
+                abi_version: reader.u32()?,
+                layout_version: reader.u32()?,
+                pid: reader.u32()?,
+                probe_address: reader.u64()?,
+                nonce: reader.array()?,
+                descriptor: match reader.u32()? {
                     0 => false,
                     1 => true,
-                    _ => return Err(DecodeError::Field("descriptor")),
+                    _ => return Err(bad("descriptor")),
                 },
-                job: reader.u64("job")?,
+                job: reader.u64()?,
             }),
             2 => Request::Offer,
             3 => {
-                let (ranks, rank) = (reader.u32("ranks")?, reader.u32("rank")?);
+                let (ranks, rank) = (reader.u32()?, reader.u32()?);
                 if rank >= ranks {
-                    return Err(DecodeError::Field("rank"));
+                    return Err(bad("rank"));
                 }
                 Request::CreateGroup { ranks, rank }
             }
-            4 => Request::DestroyGroup { group: reader.u64("group")? },
-            5 => Request::RegisterMemory { address: reader.u64("address")?, bytes: reader.u64("bytes")? },
-            6 => Request::UnregisterMemory { address: reader.u64("address")? },
-            7 => Request::ErrorText { slot: reader.u32("slot")? },
+            4 => Request::DestroyGroup { group: reader.u64()? },
+            5 => Request::RegisterMemory { address: reader.u64()?, bytes: reader.u64()? },
+            6 => Request::UnregisterMemory { address: reader.u64()? },
+            7 => Request::ErrorText { slot: reader.u32()? },
             8 => Request::Detach,
             9 => Request::Restage(Restaged {
-                group: reader.u64("group")?,
-                instance: reader.u64("instance")?,
-                slot: reader.u32("slot")?,
-                send: reader.u64("send address")?,
-                receive: reader.u64("receive address")?,
+                group: reader.u64()?,
+                instance: reader.u64()?,
+                slot: reader.u32()?,
+                send: reader.u64()?,
+                receive: reader.u64()?,
             }),
-            48 => Request::Record {
-                group: reader.u64("group")?,
-                recording: reader.u32("recording")?,
-                bytes: reader.u64("bytes")?,
-            },
-            49 => Request::FreeRecording { group: reader.u64("group")?, recording: reader.u32("recording")? },
-            12 => Request::SetDeadline { group: reader.u64("group")?, milliseconds: reader.u64("milliseconds")? },
-            _ => return Err(DecodeError::Field("kind")),
+            48 => Request::Record { group: reader.u64()?, recording: reader.u32()?, bytes: reader.u64()? },
+            49 => Request::FreeRecording { group: reader.u64()?, recording: reader.u32()? },
+            12 => Request::SetDeadline { group: reader.u64()?, milliseconds: reader.u64()? },
+            _ => return Err(bad("kind")),
         };
         reader.end()?;
         Ok((token, request))
@@ -401,48 +344,52 @@ impl Message for Request {
 
 impl Message for Reply {
     fn encode(&self, token: u64) -> Vec<u8> {
-        let start = |kind| Writer::start(kind, token);
-        let writer = match self {
-            Reply::Welcome(welcome) => start(101)
-                .text(&welcome.service_version)
+        let mut bytes = Vec::with_capacity(64);
+        let w = &mut Writer::new(&mut bytes);
+        match self {
+            Reply::Welcome(welcome) => start(w, 101, token)
+                .text(&welcome.service_version, TEXT_BYTES)
                 .u32(welcome.tier.code())
                 .u64(welcome.config_digest)
                 .u32(welcome.most_ranges),
-            Reply::Offer(offer) => start(102).put(&offer[..]),
-            Reply::GroupReady(ready) => {
-                start(103).u64(ready.group).u32(ready.handle).u64(ready.allgather_least).u64(ready.allgather_most)
-            }
-            Reply::Done => start(104),
+            Reply::Offer(offer) => start(w, 102, token).bytes(&offer[..]),
+            Reply::GroupReady(ready) => start(w, 103, token)
+                .u64(ready.group)
+                .u32(ready.handle)
+                .u64(ready.allgather_least)
+                .u64(ready.allgather_most),
+            Reply::Done => start(w, 104, token),
             Reply::ErrorText { status, text } | Reply::Error { status, text } => {
-                start(if matches!(self, Reply::Error { .. }) { 106 } else { 105 }).u32(status.code() as u32).text(text)
+                let kind = if matches!(self, Reply::Error { .. }) { 106 } else { 105 };
+                start(w, kind, token).u32(status.code() as u32).text(text, TEXT_BYTES)
             }
         };
-        writer.0
+        bytes
     }
 
     fn decode(bytes: &[u8]) -> Result<(u64, Self), DecodeError> {
-        let (kind, token, mut reader) = Reader::start(bytes)?;
+        let (kind, token, mut reader) = read_start(bytes)?;
         let reply = match kind {
             101 => Reply::Welcome(Welcome {
-                service_version: reader.text("service version")?,
-                tier: match Tier::from_code(reader.u32("tier")?) {
+                service_version: read_text(&mut reader)?,
+                tier: match Tier::from_code(reader.u32()?) {
                     Some(tier @ (Tier::CrossMemory | Tier::MemoryDescriptor | Tier::Staging)) => tier,
-                    Some(Tier::Memfd) | None => return Err(DecodeError::Field("tier")),
+                    Some(Tier::Memfd) | None => return Err(bad("tier")),
                 },
-                config_digest: reader.u64("digest")?,
-                most_ranges: reader.u32("number of ranges")?,
+                config_digest: reader.u64()?,
+                most_ranges: reader.u32()?,
             }),
-            102 => Reply::Offer(Box::new(reader.array("offer")?)),
+            102 => Reply::Offer(Box::new(reader.array()?)),
             103 => Reply::GroupReady(GroupReady {
-                group: reader.u64("group")?,
-                handle: reader.u32("handle")?,
-                allgather_least: reader.u64("least size")?,
-                allgather_most: reader.u64("largest size")?,
+                group: reader.u64()?,
+                handle: reader.u32()?,
+                allgather_least: reader.u64()?,
+                allgather_most: reader.u64()?,
             }),
             104 => Reply::Done,
-            105 => Reply::ErrorText { status: reader.status()?, text: reader.text("text")? },
-            106 => Reply::Error { status: reader.status()?, text: reader.text("text")? },
-            _ => return Err(DecodeError::Field("kind")),
+            105 => Reply::ErrorText { status: read_failure(&mut reader)?, text: read_text(&mut reader)? },
+            106 => Reply::Error { status: read_failure(&mut reader)?, text: read_text(&mut reader)? },
+            _ => return Err(bad("kind")),
         };
         reader.end()?;
         Ok((token, reply))
@@ -519,7 +466,7 @@ mod tests {
                 }
             }
             bytes.push(0);
-            assert_eq!(M::decode(&bytes), Err(DecodeError::Field("length")));
+            assert_eq!(M::decode(&bytes), Err(DecodeError::Malformed(codec::DecodeError::Trailing)));
         }
     }
 
@@ -535,10 +482,10 @@ mod tests {
         other[4] = 9;
         assert_eq!(Request::decode(&other), Err(DecodeError::Version { theirs: 9 }));
         other[0] = 0;
-        assert_eq!(Request::decode(&other), Err(DecodeError::Field("magic number")));
+        assert_eq!(Request::decode(&other), Err(bad("magic number")));
         let rank = Request::CreateGroup { ranks: 2, rank: 2 }.encode(1);
-        assert_eq!(Request::decode(&rank), Err(DecodeError::Field("rank")));
-        assert_eq!(Reply::decode(&Request::Offer.encode(1)), Err(DecodeError::Field("kind")));
+        assert_eq!(Request::decode(&rank), Err(bad("rank")));
+        assert_eq!(Reply::decode(&Request::Offer.encode(1)), Err(bad("kind")));
     }
 
     #[test]

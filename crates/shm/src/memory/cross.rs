@@ -5,7 +5,7 @@
 //! stranger only if the rank dies and the kernel goes round all process numbers between two consecutive system calls.
 //! A call can take as long as the rank's page faults do, which is up to the rank where it handles them itself.
 
-use super::{AccessError, RankMemory, ReadPiece, Resident, WritePiece};
+use super::{AccessError, RankMemory, ReadPiece, WritePiece};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -165,10 +165,6 @@ impl RankMemory for CrossMemory {
             self.transfer(Direction::ToRank, &mut pieces)?;
         }
         Ok(())
-    }
-
-    fn resident(&self, _address: u64, _bytes: u64) -> Option<Resident> {
-        None
     }
 }
 

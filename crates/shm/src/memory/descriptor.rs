@@ -9,7 +9,7 @@
 //! Differs from the other tiers in one thing: the kernel lets this file write to pages that the rank has mapped
 //! read-only, so a result that goes there is no error here but lands in the rank's private copy.
 
-use super::{AccessError, RankMemory, ReadPiece, Resident, WritePiece};
+use super::{AccessError, RankMemory, ReadPiece, WritePiece};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::File;
@@ -93,49 +93,36 @@ fn neighbours(pieces: impl Iterator<Item = (u64, usize)>) -> usize {
     pieces.take(PIECES).take_while(joins).count().max(1)
 }
 
-impl RankMemory for MemoryDescriptor {
-    fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
-        let mut pieces: Vec<_> = batch.iter_mut().filter(|piece| !piece.local.is_empty()).collect();
+/// Moves a batch by as few of the system calls as its neighbours allow.
+macro_rules! move_all {
+    ($memory:ident, $batch:expr, $slice:ident, $call:path) => {{
+        let mut pieces: Vec<_> = $batch.filter(|piece| !piece.local.is_empty()).collect();
         let mut left = pieces.as_mut_slice();
         while let Some(first) = left.first() {
             let mut at = first.address;
             let run = neighbours(left.iter().map(|piece| (piece.address, piece.local.len())));
             let (now, later) = left.split_at_mut(run);
-            let mut locals: Vec<_> = now.iter_mut().map(|piece| IoSliceMut::new(piece.local)).collect();
+            let mut locals: Vec<_> = now.iter_mut().map(|piece| $slice::new(piece.local)).collect();
             let mut locals = locals.as_mut_slice();
             while !locals.is_empty() {
-                let moved = rustix::io::preadv(&self.fd, locals, at);
-                let moved = self.outcome(moved, at, locals[0].len() as u64)?;
+                let moved = $call(&$memory.fd, locals, at);
+                let moved = $memory.outcome(moved, at, locals[0].len() as u64)?;
                 at += moved as u64;
-                IoSliceMut::advance_slices(&mut locals, moved);
+                $slice::advance_slices(&mut locals, moved);
             }
             left = later;
         }
         Ok(())
+    }};
+}
+
+impl RankMemory for MemoryDescriptor {
+    fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError> {
+        move_all!(self, batch.iter_mut(), IoSliceMut, rustix::io::preadv)
     }
 
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError> {
-        let pieces: Vec<_> = batch.iter().filter(|piece| !piece.local.is_empty()).collect();
-        let mut left = pieces.as_slice();
-        while let Some(first) = left.first() {
-            let mut at = first.address;
-            let run = neighbours(left.iter().map(|piece| (piece.address, piece.local.len())));
-            let (now, later) = left.split_at(run);
-            let mut locals: Vec<_> = now.iter().map(|piece| IoSlice::new(piece.local)).collect();
-            let mut locals = locals.as_mut_slice();
-            while !locals.is_empty() {
-                let moved = rustix::io::pwritev(&self.fd, locals, at);
-                let moved = self.outcome(moved, at, locals[0].len() as u64)?;
-                at += moved as u64;
-                IoSlice::advance_slices(&mut locals, moved);
-            }
-            left = later;
-        }
-        Ok(())
-    }
-
-    fn resident(&self, _address: u64, _bytes: u64) -> Option<Resident> {
-        None
+        move_all!(self, batch.iter(), IoSlice, rustix::io::pwritev)
     }
 }
 

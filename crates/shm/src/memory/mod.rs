@@ -26,9 +26,10 @@ use std::fmt;
 
 /// How the service process reaches memory of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
 pub enum Tier {
     /// Mapped here too.
-    Memfd,
+    Memfd = 1,
     /// By system calls on the other process.
     CrossMemory,
     /// By the descriptor of its own memory that the rank handed over.
@@ -50,23 +51,13 @@ impl Tier {
 
     /// The tier as a number, to be stored or sent; never 0.
     pub(crate) const fn code(self) -> u32 {
-        match self {
-            Tier::Memfd => 1,
-            Tier::CrossMemory => 2,
-            Tier::MemoryDescriptor => 3,
-            Tier::Staging => 4,
-        }
+        self as u32
     }
 
     /// The tier with this number.
-    pub(crate) const fn from_code(code: u32) -> Option<Tier> {
-        match code {
-            1 => Some(Tier::Memfd),
-            2 => Some(Tier::CrossMemory),
-            3 => Some(Tier::MemoryDescriptor),
-            4 => Some(Tier::Staging),
-            _ => None,
-        }
+    pub(crate) fn from_code(code: u32) -> Option<Tier> {
+        let all = [Tier::Memfd, Tier::CrossMemory, Tier::MemoryDescriptor, Tier::Staging];
+        all.into_iter().find(|tier| tier.code() == code)
     }
 }
 
@@ -166,7 +157,9 @@ pub trait RankMemory: Send + Sync {
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError>;
 
     /// The range in this process's address space, if it is mapped here: spares a copy.
-    fn resident(&self, address: u64, bytes: u64) -> Option<Resident>;
+    fn resident(&self, _address: u64, _bytes: u64) -> Option<Resident> {
+        None
+    }
 
     /// Reads `into.len()` bytes at `address`.
     ///

@@ -9,7 +9,7 @@ use outboard_proto::{CallId, CollectiveError, InstanceId, TaggedCall};
 use super::reference::{Reference, Sends};
 use super::{Ended, PATIENCE, Play};
 use crate::breach::Breach;
-use crate::oracle::handle;
+use crate::cluster::{Player, handle};
 
 impl Play {
     /// Calls that must end well, unless their group breaks.
@@ -24,17 +24,13 @@ impl Play {
         sound.map(|posted| posted.id).filter(|id| must.ended.contains_key(id)).collect()
     }
 
-    /// Delivers everything until all has ended that must.
+    /// Goes on without faults until all has ended that must.
     pub(super) fn settle(&mut self) -> Result<(), Breach> {
+        self.cluster.end_faults();
         let owed = self.owed();
-        let deadline = self.now + PATIENCE;
-        self.deliver_all()?;
-        while owed.iter().any(|id| self.open.contains_key(id)) {
-            if self.now > deadline || !self.pass_time()? {
-                let open = owed.iter().filter(|id| self.open.contains_key(id)).count();
-                return Err(Breach::NotLive { open, after: PATIENCE });
-            }
-            self.deliver_all()?;
+        let open = |play: &Play| owed.iter().filter(|id| play.open.contains_key(id)).count();
+        if !self.run_until(PATIENCE, |play| open(play) == 0)? {
+            return Err(Breach::NotLive { open: open(self), after: PATIENCE });
         }
         Ok(())
     }

@@ -15,8 +15,8 @@ use outboard_proto::{GroupHandle, GroupSpec, Recording};
 use super::GROUPS;
 use super::recordings::{size, tag};
 use super::reference::occurrences;
+use crate::cluster::{handle, sp_id};
 use crate::network::Frame;
-use crate::oracle::{handle, sp_id};
 use crate::store::Payload;
 use crate::tape::Tape;
 

@@ -1,9 +1,14 @@
 //! Recordings as a script writes them: mostly such as a rank could have recorded, sometimes such as none can be.
 
-use outboard_plan::{Buffer, Element, Op, OpId, Operator, Rank, Reduction, Span};
-use outboard_proto::Recording;
+use std::sync::Arc;
 
-use crate::graph::Member;
+use outboard_plan::{Buffer, Element, Op, OpId, Operator, Rank, Reduction, Span};
+use outboard_proto::{RecordError, Recording};
+
+use super::{GROUPS, Play};
+use crate::breach::Breach;
+use crate::cluster::handle;
+use crate::graph::{Graph, Member};
 use crate::tape::Tape;
 
 /// Most steps of one recording.
@@ -166,4 +171,62 @@ pub(super) fn draw(tape: &mut Tape<'_>, rank: Rank, ranks: u32) -> Drawn {
     }
     sound = false;
     Drawn { recording: Recording { program: program.into(), reductions }, sound }
+}
+
+impl Play {
+    pub(super) fn record(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
+        let (group, rank) = self.seat(tape);
+        let next = self.teams[group].seats[rank].last.wrapping_add(1);
+        let number = if tape.byte() < 0xe0 { next } else { tape.number32() };
+        let drawn = draw(tape, Rank(rank as u32), GROUPS[group].len() as u32);
+        self.hand_over(group, rank, number, drawn.recording, drawn.sound)
+    }
+
+    /// Records, and looks at whether that was rightly done or refused.
+    pub(super) fn hand_over(
+        &mut self,
+        group: usize,
+        rank: usize,
+        number: u32,
+        recording: Recording,
+        sound: bool,
+    ) -> Result<(), Breach> {
+        let Some(host) = self.host(group, rank) else { return Ok(()) };
+        let recording = Arc::new(recording);
+        let result =
+            self.cluster.hosts[host].sp.handle_record(handle(group), Rank(rank as u32), number, recording.clone());
+        let seat = &mut self.teams[group].seats[rank];
+        let right = match &result {
+            Ok(()) => !seat.left && number > seat.last,
+            // Of what is drawn unsound some is not: calls show it.
+            Err(RecordError::Step { .. } | RecordError::Whole(_)) => !sound,
+            Err(RecordError::Limit { .. }) => false,
+            Err(RecordError::Group) => seat.left,
+            Err(RecordError::Number { found, last }) => number <= seat.last && (*found, *last) == (number, seat.last),
+        };
+        if !right {
+            let what = format!("{number} after {}: {result:?}", seat.last);
+            return Err(Breach::Recorded { group: handle(group), rank: Rank(rank as u32), what });
+        }
+        if result.is_ok() {
+            self.tally.recorded += 1;
+            seat.last = number;
+            seat.recordings.insert(number, recording);
+        } else {
+            self.tally.refused += 1;
+        }
+        Ok(())
+    }
+
+    pub(super) fn graph(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
+        let group = usize::from(tape.below(2));
+        let scale = [100, 5000, 60_000][usize::from(tape.below(3))];
+        let seed = u64::from(tape.byte()) << 8 | u64::from(tape.byte());
+        let graph = Graph::draw(seed, GROUPS[group].len(), scale);
+        let next = self.teams[group].seats.iter().map(|seat| seat.last).max().unwrap_or(0).saturating_add(1);
+        for (rank, recording) in graph.recordings.iter().enumerate() {
+            self.hand_over(group, rank, next, Recording::clone(recording), true)?;
+        }
+        Ok(())
+    }
 }

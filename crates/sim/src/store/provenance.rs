@@ -163,6 +163,15 @@ impl IntervalMap {
 
     fn insert(&mut self, start: u64, piece: Piece) {
         let end = start + piece.len;
+        // As a rule a block grows at its end.
+        if self.merged.range(start..).next().is_none_or(|(next, _)| *next > end)
+            && let Some((s, before)) = self.merged.range_mut(..start).next_back()
+            && s + before.len == start
+            && piece.continues(before)
+        {
+            before.len += piece.len;
+            return;
+        }
         self.cut_at(start);
         self.cut_at(end);
         while let Some((s, _)) = self.merged.range(start..end).next() {

@@ -1,7 +1,5 @@
 //! The ranks of a run: what their scripts make them do, how they and their service processes die, and when all is over.
 
-use outboard_plan::Element;
-
 use super::*;
 use crate::graph::Graph;
 
@@ -11,7 +9,7 @@ impl World<'_> {
         let plan = &self.scenario.groups[group];
         let rank = plan.members[member];
         let host = self.scenario.host_of[rank];
-        if self.hosts[host].dead || self.truth.gone.contains(&(group, member)) {
+        if self.cluster.hosts[host].dead || self.truth.gone.contains(&(group, member)) {
             return Ok(());
         }
         match self.progress[group][member] {
@@ -20,9 +18,9 @@ impl World<'_> {
                 let input = Input::CreateGroup { spec: Rc::clone(&self.specs[group]), rank: Rank(member as u32) };
                 self.deliver(now, host, input)?;
                 if self.dying[rank] {
-                    self.queue.put(now, Happening::RankDies { rank });
+                    self.cluster.put(now, Happening::RankDies { rank });
                 }
-                self.queue.put(now, Happening::HostsMayDie);
+                self.cluster.put(now, Happening::HostsMayDie);
                 Ok(())
             }
             Progress::Before | Progress::Asked | Progress::Over => Ok(()),
@@ -45,12 +43,12 @@ impl World<'_> {
                 let call = plan.call_at(member, next as usize - 1);
                 if !plan.calls[call].pattern.is_called_by(member) {
                     self.progress[group][member] = Progress::Calling { next: next + 1, open, failed };
-                    self.queue.put(now, Happening::Script { group, member });
+                    self.cluster.put(now, Happening::Script { group, member });
                     return Ok(());
                 }
                 let due = Instant(0) + plan.calls[call].due(member);
                 if now < due {
-                    self.queue.put(due, Happening::Script { group, member });
+                    self.cluster.put(due, Happening::Script { group, member });
                     return Ok(());
                 }
                 self.call(now, CallName { group, member, instance: call as u64 + 1 }, host)
@@ -64,7 +62,8 @@ impl World<'_> {
         let host = self.scenario.host_of[plan.members[member]];
         for (number, (seed, bytes)) in plan.recorded() {
             let recording = Graph::draw(seed, plan.members.len(), bytes).recordings.swap_remove(member);
-            let recorded = self.hosts[host].sp.handle_record(handle(group), Rank(member as u32), number, recording);
+            let recorded =
+                self.cluster.hosts[host].sp.handle_record(handle(group), Rank(member as u32), number, recording);
             // A group that has broken meanwhile knows the rank no more.
             drop(recorded);
         }
@@ -76,13 +75,8 @@ impl World<'_> {
         let call = &plan.calls[instance as usize - 1];
         self.calls_made += 1;
         let id = CallId(self.calls_made);
-        let place = call.place(member, plan.members.len());
-        let memory = &mut self.hosts[host].memory;
-        let (sent, received) = call.buffers(member, plan.members.len());
-        let element = call.reduction().map_or(Element::U8, |(_, reduction)| reduction.element());
-        // What was recorded is one buffer, read and written; a message is sent from where it would be received.
-        let (sent, place) = if call.pattern.starts_with_own(member) { (received, Some(0)) } else { (sent, place) };
-        memory.add_call(id, (name.origin(), element), sent, received, place);
+        let memory = &mut self.cluster.hosts[host].memory;
+        let call = call.make(memory, id, name, plan.members.len());
         if self.truth.bad_memory.contains(&plan.members[member]) {
             memory.make_faulty(id);
         }
@@ -93,18 +87,8 @@ impl World<'_> {
             *next += 1;
             *open += 1;
         }
-        self.queue.put(now, Happening::Script { group, member });
-        let call = Call {
-            id,
-            group: handle(group),
-            rank: Rank(member as u32),
-            instance: InstanceId(if call.pattern.is_tagged() { 0 } else { instance }),
-            signature: call.signature_of(member, plan.members.len()),
-            in_place: call.says_in_place(member),
-            blocks: call.blocks(member, plan.members.len()),
-            deadline: call.deadline,
-        };
-        self.deliver(now, host, Input::Call(call))
+        self.cluster.put(now, Happening::Script { group, member });
+        self.deliver(now, host, Input::Call(Box::new(call)))
     }
 
     /// A rank's process ends: its service process sees it leave all groups that it has asked for. One that has not
@@ -145,21 +129,18 @@ impl World<'_> {
                         Progress::Calling { .. } | Progress::Refused | Progress::Over => false,
                     })
             });
-            if !waits && !self.hosts[host].dead {
+            if !waits && !self.cluster.hosts[host].dead {
                 self.host_dies(now, host, reported_after);
             }
         }
     }
 
     fn host_dies(&mut self, now: Instant, host: usize, reported_after: Option<Duration>) {
-        self.hosts[host].dead = true;
+        self.cluster.kill(host);
         self.truth.dead_hosts.insert(host);
-        for channel in std::mem::take(&mut self.hosts[host].joined) {
-            self.network.leave(channel, host);
-        }
         let Some(after) = reported_after else { return };
-        for other in 0..self.hosts.len() {
-            if other != host && self.hosts[other].connected.contains(&sp_id(host)) {
+        for other in 0..self.cluster.hosts.len() {
+            if other != host && self.cluster.hosts[other].connected.contains(&sp_id(host)) {
                 self.report_death(now, other, sp_id(host), after);
             }
         }
@@ -167,21 +148,22 @@ impl World<'_> {
 
     /// The fabric of `host` notices that `peer` is dead, within `after`.
     pub(super) fn report_death(&mut self, now: Instant, host: usize, peer: SpId, after: Duration) {
-        let at = now + self.dice.up_to(after);
-        self.queue.put(at, Happening::Input { host, input: Box::new(Input::PeerLost(peer)) });
+        let at = now + self.cluster.dice.up_to(after);
+        self.cluster.deliver_at(at, host, Input::PeerLost(peer));
     }
 
     /// Whether a member will do nothing any more and is owed nothing.
     fn member_is_over(&self, group: usize, member: usize) -> bool {
         let host = self.scenario.host_of[self.scenario.groups[group].members[member]];
         let gone = self.progress[group][member] == Progress::Over || self.truth.gone.contains(&(group, member));
-        self.hosts[host].dead || gone
+        self.cluster.hosts[host].dead || gone
     }
 
     /// Open calls that are still owed an end.
     fn owed(&self) -> usize {
-        let lives =
-            |n: &&CallName| !self.hosts[self.scenario.host_of[self.scenario.groups[n.group].members[n.member]]].dead;
+        let lives = |n: &&CallName| {
+            !self.cluster.hosts[self.scenario.host_of[self.scenario.groups[n.group].members[n.member]]].dead
+        };
         self.open.values().filter(lives).count()
     }
 
@@ -201,25 +183,14 @@ impl World<'_> {
 
     /// Nothing is left of any group on any living host, and what was counted is what was seen.
     pub(super) fn check_quiet(&self) -> Result<(), Breach> {
-        for (number, host) in self.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
+        for (number, host) in self.cluster.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
             let sp = sp_id(number);
-            let (bytes, pieces) = host.memory.staged();
-            let what = if pieces > 0 {
-                format!("{pieces} pieces of staging, {bytes} bytes")
-            } else if !host.batches.is_empty() {
-                format!("{} multicast batches under way", host.batches.len())
-            } else if !host.joined.is_empty() {
-                format!("{} channels joined", host.joined.len())
-            } else if host.sp.load() != (0, 0, 0) {
-                format!("groups, collectives, messages: {:?}", host.sp.load())
-            } else if let Some(due) = host.sp.poll_timeout().or(host.sp.next_transmit()) {
-                format!("a timer due at {} ns", due.0)
-            } else {
-                continue;
-            };
+            let due = || host.sp.poll_timeout().or(host.sp.next_transmit());
+            let timer = || due().map(|due| format!("a timer due at {} ns", due.0));
+            let Some(what) = host.left_over(true).or_else(timer) else { continue };
             return Err(Breach::LeftOver { sp, what });
         }
-        for (number, host) in self.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
+        for (number, host) in self.cluster.hosts.iter().enumerate().filter(|(_, h)| !h.dead) {
             let c = host.sp.counters();
             if (c.completed, c.failed) != (host.completed, host.failed) || c.violations != 0 {
                 let what = format!("{c:?}, but {} calls ended well and {} did not", host.completed, host.failed);
@@ -231,14 +202,14 @@ impl World<'_> {
 
     /// The numbers of a run that ended as it should.
     pub(crate) fn outcome(&self) -> Outcome {
-        let (deliveries, dropped) = self.dice.counted();
+        let (deliveries, dropped) = self.cluster.dice.counted();
         Outcome {
             finished: self.last_completion.since(Instant(0)),
             ends: self.ends.iter().map(|(n, at)| ((n.group, n.member, n.instance), *at)).collect(),
             bits: self.truth.bits.clone(),
             in_collectives: self.last_completion.since(self.first_call.unwrap_or_default()),
-            links: self.network.bytes(),
-            counters: self.hosts.iter().map(|h| h.sp.counters()).collect(),
+            links: self.cluster.bytes(),
+            counters: self.cluster.hosts.iter().map(|h| h.sp.counters()).collect(),
             deliveries,
             dropped,
             calls: self.calls_made,

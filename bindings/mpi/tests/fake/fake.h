@@ -1,0 +1,63 @@
+/*
+ * fake.h: what the parts of the fake share.
+ */
+#ifndef OUTBOARD_FAKE_H
+#define OUTBOARD_FAKE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "outboard.h"
+
+#define MOST_RANKS 64
+
+/* Of a reduction: which elements this rank receives, combined over which ranks. */
+struct combined {
+    int op, element;       /* 0: no reduction */
+    uint64_t first, count; /* elements */
+    uint32_t from, to;     /* ranks */
+};
+
+struct outboard_request {
+    outboard_group *group;
+    void *receive;
+    uint64_t bytes, offset; /* of what this rank contributes, in its file */
+    struct combined combined;
+    uint64_t *blocks;      /* of an alltoall: bytes by rank, then offsets by rank, of what arrives; else NULL */
+    int outcome;
+    bool done, freed;
+    outboard_request *next;
+};
+
+struct outboard_group {
+    uint32_t ranks, rank;
+    char name[96];
+    struct segment *segment;
+    int files[MOST_RANKS];
+    uint64_t posted, offset;
+    outboard_request *queue;
+    bool closing;
+    pthread_t thread;
+};
+
+/* ---- fake.c ---- */
+
+long setting(const char *name, long otherwise);
+/* Returns `outcome` and keeps the sentence for outboard_last_error(). */
+int __attribute__((format(printf, 2, 3))) failure(int outcome, const char *format, ...);
+/* A request of the group, whose `blocks` or `combined` say what is received. The lock is held until it is submitted. */
+outboard_request *begin(outboard_group *group, void *receive);
+/* Every rank leaves what it contributes in its file, at the same place. */
+void leave(outboard_request *request, const void *from, uint64_t bytes);
+int submit(outboard_request *request, outboard_request **posted);
+
+/* ---- fold.c ---- */
+
+/* Bytes from one element to the next; 0 for what is none. */
+uint64_t element_bytes(int element);
+/* `into[i] = into[i] op with[i]`, the left operand being the lower rank's. */
+void fold(void *into, const void *with, uint64_t count, int op, int element);
+
+#endif

@@ -1,0 +1,363 @@
+//! What one rank's call reads and writes.
+//!
+//! Invariants: nothing of a call is believed before it was checked here, neither its sizes and addresses nor the numbers
+//! of its table; whoever acts on a [`Footprint`] checks nothing again. Special cases of kinds of calls are known in
+//! [`Call::holds`] and [`Call::in_place_at`] alone.
+
+use thiserror::Error;
+
+use crate::blocks::{Blocks, BlocksError, Extents, Span};
+use crate::call::Call;
+use crate::kind::{CallKind, Moves, Pairs, Sizes, TaggedCall};
+use crate::rank::{MAX_RANKS, Rank};
+use crate::signature::{Signature, sizes_digest};
+
+/// Largest buffer that an address space can hold.
+pub const MOST_BYTES: u64 = i64::MAX as u64;
+
+/// Bytes of a rank's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Side {
+    /// The first address.
+    pub address: u64,
+    /// From there to the end of the last block.
+    pub bytes: u64,
+}
+
+/// What a call reads and writes in its rank's memory, and what all ranks of the call agree on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Footprint {
+    /// What is called.
+    pub signature: Signature,
+    /// Where the rank's contribution lies, in place or not.
+    pub reads: Side,
+    /// Where what the rank receives goes.
+    pub writes: Side,
+    /// The contribution lies in the receive buffer, so far from its start.
+    pub in_place_at: Option<u64>,
+    /// Where in both sides the blocks lie, by rank, if their sizes differ. A rank has one block to send in an allgatherv and
+    /// one to receive in a reduce-scatter; a block that stays where it is counts as empty.
+    pub blocks: Option<Blocks>,
+}
+
+/// Why there is no such call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum CallError {
+    /// Lengths or addresses.
+    #[error("{bytes} bytes at {send:#x} and {receive:#x} are more than the address space holds")]
+    Range {
+        /// Bytes of the larger side, or of one block.
+        bytes: u64,
+        /// Where sending begins.
+        send: u64,
+        /// Where receiving begins.
+        receive: u64,
+    },
+    /// The blocks of different sizes.
+    #[error(transparent)]
+    Blocks(#[from] BlocksError),
+    /// Not whole elements of a reduction.
+    #[error("{bytes} bytes are not whole elements of {element} bytes")]
+    Element {
+        /// Bytes of a vector or block.
+        bytes: u64,
+        /// Bytes of an element.
+        element: u64,
+    },
+    /// No such root.
+    #[error("{root} cannot be the root among {ranks} ranks; they count from 0")]
+    Root {
+        /// Who was named.
+        root: Rank,
+        /// Ranks of the group.
+        ranks: u32,
+    },
+    /// No such other end of a message.
+    #[error("{peer} cannot be the other end of a message among {ranks} ranks; they count from 0")]
+    Peer {
+        /// Who was named.
+        peer: Rank,
+        /// Ranks of the group.
+        ranks: u32,
+    },
+    /// In place where nothing can be.
+    #[error("{rank} calls {kind} in place, which cannot be; of a gather, scatter or reduce the root alone can")]
+    InPlace {
+        /// What is called.
+        kind: &'static str,
+        /// By whom.
+        rank: Rank,
+    },
+    /// A table of another size.
+    #[error(
+        "{found} numbers in the table of blocks instead of {expected}; list bytes and offsets of each rank's block"
+    )]
+    Table {
+        /// As many as there are.
+        found: usize,
+        /// As many as the call has.
+        expected: usize,
+    },
+}
+
+/// The blocks that a rank has on one side of its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    Nothing,
+    /// Its own, or its one with the root.
+    One,
+    /// One for each rank.
+    All,
+}
+
+impl Holds {
+    /// Bytes of blocks of `bytes` each.
+    fn bytes(self, bytes: u64, ranks: u32) -> Option<u64> {
+        match self {
+            Holds::Nothing => Some(0),
+            Holds::One => Some(bytes),
+            Holds::All => bytes.checked_mul(ranks.into()),
+        }
+    }
+}
+
+impl Footprint {
+    /// Bytes of the receive buffer: what is written, and what is read there.
+    #[must_use]
+    pub fn output_bytes(&self) -> u64 {
+        // Both lie in the address space.
+        self.in_place_at.map_or(0, |at| at + self.reads.bytes).max(self.writes.bytes)
+    }
+
+    /// Offset and bytes of each block that is read, within [`Self::reads`]; none is empty.
+    pub fn read_pieces(&self) -> impl Iterator<Item = (u64, u64)> {
+        pieces(self.reads, self.blocks.as_ref().map(|blocks| &blocks.send[..]))
+    }
+
+    /// The same of blocks that are written.
+    pub fn write_pieces(&self) -> impl Iterator<Item = (u64, u64)> {
+        pieces(self.writes, self.blocks.as_ref().map(|blocks| &blocks.receive[..]))
+    }
+}
+
+fn pieces(side: Side, blocks: Option<&[Span]>) -> impl Iterator<Item = (u64, u64)> {
+    let whole = if blocks.is_none() { Some((0, side.bytes)) } else { None };
+    let each = blocks.unwrap_or_default().iter().map(|span| (span.offset, span.len));
+    whole.into_iter().chain(each).filter(|(_, bytes)| *bytes > 0)
+}
+
+impl CallKind {
+    /// The sizes of the blocks of all ranks, if a call has them that all agree on; `None` too where they exceed 64 bits.
+    #[must_use]
+    pub fn extents(self, blocks: &Blocks) -> Option<Extents> {
+        self.sizes()?;
+        let spans = if self.reduction().is_some() { &blocks.send } else { &blocks.receive };
+        Extents::uneven(spans.iter().map(|span| span.len))
+    }
+
+    /// What all ranks agree on of a call with these blocks; `None` where they exceed 64 bits.
+    #[must_use]
+    pub fn agreed(self, blocks: &Blocks) -> Option<Signature> {
+        // What only pairs of ranks know is no part of it.
+        if self.sizes().is_none() {
+            return Some(Signature { kind: self, bytes: 0 });
+        }
+        let extents = self.extents(blocks)?;
+        let sizes = sizes_digest(extents.sizes());
+        let kind = match self {
+            CallKind::ReduceScatter { reduction, .. } => CallKind::ReduceScatter { reduction, sizes },
+            _ => CallKind::Allgatherv { sizes },
+        };
+        Some(Signature { kind, bytes: extents.total() })
+    }
+}
+
+impl Call {
+    /// What this call of `rank` among `ranks` reads and writes. `table` is what lies at [`Call::table`], as many numbers as
+    /// [`Call::table_numbers`] says.
+    ///
+    /// # Errors
+    /// [`CallError`] says what cannot be.
+    pub fn footprint(&self, rank: Rank, ranks: u32, table: &[u64]) -> Result<Footprint, CallError> {
+        if ranks == 0 || ranks > MAX_RANKS || rank.0 >= ranks {
+            return Err(BlocksError::Ranks { rank, ranks }.into());
+        }
+        self.check_names(ranks)?;
+        let holds = self.holds(rank);
+        let expected = self.table_numbers(rank, ranks);
+        if table.len() != expected {
+            return Err(CallError::Table { found: table.len(), expected });
+        }
+        let range = |bytes| CallError::Range { bytes, send: self.send, receive: self.receive };
+        let blocks = if self.is_even() { None } else { Some(self.blocks(rank, ranks, table)?) };
+        let (sent, received) = match &blocks {
+            None => {
+                let [sent, received] = holds.map(|holds| holds.bytes(self.bytes, ranks).ok_or(range(self.bytes)));
+                (sent?, received?)
+            }
+            Some(blocks) => blocks.bytes(),
+        };
+        let signature = self.signature(blocks.as_ref()).ok_or(range(u64::MAX))?;
+        self.check_elements(signature.bytes, blocks.as_ref())?;
+        let in_place_at = self.in_place_at(rank, blocks.as_ref())?;
+        let bytes = sent.max(received).max(signature.bytes);
+        let send = in_place_at.map_or(Some(self.send), |at| self.receive.checked_add(at)).ok_or(range(bytes))?;
+        let (reads, writes) = (Side { address: send, bytes: sent }, Side { address: self.receive, bytes: received });
+        let fits = |side: Side| side.bytes == 0 || side.address.checked_add(side.bytes).is_some();
+        if bytes > MOST_BYTES || !fits(reads) || !fits(writes) {
+            return Err(range(bytes));
+        }
+        Ok(Footprint { signature, reads, writes, in_place_at, blocks })
+    }
+
+    /// Numbers in the table of this call at `rank` among `ranks`.
+    #[must_use]
+    pub fn table_numbers(&self, rank: Rank, ranks: u32) -> usize {
+        let lists = self.holds(rank).into_iter().filter(|holds| !self.is_even() && *holds == Holds::All).count();
+        2 * lists * ranks as usize
+    }
+
+    /// The same call where its table is as `blocks` are, one after another on each side: what a relay carries.
+    #[must_use]
+    pub fn packed_table(&self, rank: Rank, blocks: &Blocks) -> Vec<u64> {
+        let sides = self.holds(rank).into_iter().zip([&blocks.send, &blocks.receive]);
+        let lists = sides.filter(|(holds, _)| *holds == Holds::All).flat_map(|(_, spans)| {
+            let starts = spans.iter().scan(0, |end: &mut u64, span| {
+                *end += span.len;
+                Some(*end - span.len)
+            });
+            spans.iter().map(|span| span.len).chain(starts)
+        });
+        lists.collect()
+    }
+
+    fn is_even(&self) -> bool {
+        matches!(self.kind.class().sizes, Sizes::Whole | Sizes::Even)
+    }
+
+    /// Ranks that the call names are of the group.
+    fn check_names(&self, ranks: u32) -> Result<(), CallError> {
+        match (self.kind, self.kind.root()) {
+            (_, Some(root)) if root.0 >= ranks => Err(CallError::Root { root, ranks }),
+            (CallKind::Tagged(TaggedCall::Send { to: peer, .. } | TaggedCall::Receive { from: peer, .. }), _)
+                if peer.0 >= ranks =>
+            {
+                Err(CallError::Peer { peer, ranks })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What `rank` sends and what it receives.
+    fn holds(&self, rank: Rank) -> [Holds; 2] {
+        use Holds::{All, Nothing, One};
+        let all_at = |root| if rank == root { All } else { Nothing };
+        let own = if self.in_place { Nothing } else { One };
+        match self.kind {
+            CallKind::Allgather | CallKind::Allgatherv { .. } => [One, All],
+            CallKind::Broadcast { root } if rank == root => [One, Nothing],
+            CallKind::Broadcast { .. } => [Nothing, One],
+            CallKind::Alltoall | CallKind::Alltoallv => [All, All],
+            CallKind::Gather { root } => [One, all_at(root)],
+            CallKind::Gatherv { root } => [own, all_at(root)],
+            CallKind::Scatter { root } | CallKind::Scatterv { root } => [all_at(root), own],
+            CallKind::Barrier => [Nothing, Nothing],
+            CallKind::Reduce { root, .. } => [One, if rank == root { One } else { Nothing }],
+            CallKind::Allreduce { .. } => [One, One],
+            CallKind::ReduceScatter { .. } | CallKind::ReduceScatterBlock { .. } => [All, One],
+            CallKind::Scan { inclusive, .. } => [One, if inclusive || rank != Rank(0) { One } else { Nothing }],
+            CallKind::Tagged(TaggedCall::Send { .. }) => [One, Nothing],
+            CallKind::Tagged(TaggedCall::Receive { .. } | TaggedCall::Recorded { .. }) => [Nothing, One],
+        }
+    }
+
+    /// Where in the receive buffer the contribution lies, if it does. That of a gather of blocks of different sizes is not
+    /// moved at all, as that of a scatter.
+    fn in_place_at(&self, rank: Rank, blocks: Option<&Blocks>) -> Result<Option<u64>, CallError> {
+        if !self.in_place {
+            return Ok(None);
+        }
+        let own = || match blocks {
+            // Part of all blocks together, whose bytes were counted.
+            None => u64::from(rank.0) * self.bytes,
+            Some(blocks) => blocks.receive[rank.0 as usize].offset,
+        };
+        match (self.kind.class().moves, self.kind.root()) {
+            (Moves::ToAll, None) => Ok(Some(own())),
+            (Moves::Combined(_), None) => Ok(Some(0)),
+            (Moves::Combined(_), Some(root)) if root == rank => Ok(Some(0)),
+            (Moves::Blocks(Pairs::To(root)), _) if root == rank && blocks.is_none() => Ok(Some(own())),
+            (Moves::Blocks(Pairs::To(root) | Pairs::From(root)), _) if root == rank => Ok(None),
+            _ => Err(CallError::InPlace { kind: self.kind.name(), rank }),
+        }
+    }
+
+    /// The blocks of a call with blocks of different sizes.
+    fn blocks(&self, rank: Rank, ranks: u32, table: &[u64]) -> Result<Blocks, CallError> {
+        let [sends, receives] = self.holds(rank);
+        let mut lists = table.chunks_exact(2 * ranks as usize);
+        let mut list = |holds| match holds {
+            Holds::All => lists.next().map_or(Ok(Vec::new()), |list| self.places(rank, list)),
+            Holds::Nothing | Holds::One => Ok(Vec::new()),
+        };
+        let (sent, received) = (list(sends)?, list(receives)?);
+        let paired = matches!(self.kind.class().sizes, Sizes::Paired);
+        let own = |others: &[(u64, u64)]| others.get(rank.0 as usize).map_or(0, |(_, bytes)| *bytes);
+        let side = |holds, places: &[(u64, u64)], others: &[(u64, u64)], span: fn(u64, u64) -> Span| match holds {
+            Holds::All => places.iter().map(|(offset, bytes)| span(*offset, *bytes)).collect(),
+            Holds::One if !paired => vec![span(0, own(others))],
+            Holds::One | Holds::Nothing => {
+                let bytes = |other| holds == Holds::One && self.kind.root() == Some(Rank(other));
+                (0..ranks).map(|other| span(0, if bytes(other) { self.bytes } else { 0 })).collect()
+            }
+        };
+        let blocks = Blocks {
+            send: side(sends, &sent, &received, Span::input),
+            receive: side(receives, &received, &sent, Span::output),
+        };
+        if paired {
+            blocks.check(ranks, rank)?;
+        }
+        Ok(blocks)
+    }
+
+    /// Offset and bytes of each block of a list; an empty block lies nowhere, whatever its offset.
+    fn places(&self, rank: Rank, list: &[u64]) -> Result<Vec<(u64, u64)>, CallError> {
+        let (bytes, offsets) = list.split_at(list.len() / 2);
+        let stays =
+            |other: usize| self.in_place && self.kind.root() == Some(Rank(other as u32)) && other == rank.0 as usize;
+        let adjacent = matches!(self.kind, CallKind::ReduceScatter { .. });
+        let mut end = 0;
+        let place = |(other, (&bytes, &offset)): (usize, (&u64, &u64))| {
+            let (offset, bytes) = match (if adjacent { end } else { offset }, bytes) {
+                (_, bytes) if bytes == 0 || stays(other) => (0, 0),
+                place => place,
+            };
+            let behind = offset.checked_add(bytes).filter(|behind| *behind <= MOST_BYTES);
+            end = if bytes > 0 { behind.unwrap_or(end) } else { end };
+            let error = CallError::Range { bytes, send: self.send, receive: self.receive };
+            behind.map(|_| (offset, bytes)).ok_or(error)
+        };
+        bytes.iter().zip(offsets).enumerate().map(place).collect()
+    }
+
+    /// What all ranks agree on; `None` where blocks together exceed 64 bits.
+    fn signature(&self, blocks: Option<&Blocks>) -> Option<Signature> {
+        match blocks {
+            Some(blocks) => self.kind.agreed(blocks),
+            None if self.kind == CallKind::Barrier => Some(Signature { kind: self.kind, bytes: 0 }),
+            None => Some(Signature { kind: self.kind, bytes: self.bytes }),
+        }
+    }
+
+    /// Vectors and blocks of a reduction are whole elements.
+    fn check_elements(&self, bytes: u64, blocks: Option<&Blocks>) -> Result<(), CallError> {
+        let Some(reduction) = self.kind.reduction() else { return Ok(()) };
+        let element = reduction.element().bytes();
+        let blocks = blocks.iter().flat_map(|blocks| blocks.send.iter().map(|span| span.len));
+        match blocks.chain([bytes]).find(|bytes| !bytes.is_multiple_of(element)) {
+            Some(bytes) => Err(CallError::Element { bytes, element }),
+            None => Ok(()),
+        }
+    }
+}

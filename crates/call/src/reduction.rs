@@ -1,0 +1,275 @@
+//! The vocabulary of reductions: what is combined, element by element, and how.
+//!
+//! A [`Reduction`] is part of what all ranks of a call agree on, so operators and elements have codes that never change
+//! meaning. Both orders of the operands exist in plans, because floating-point results depend on the order of
+//! contributions and that order shall depend on the plan alone. Never computes anything.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// An enum whose variants have numbers and names.
+macro_rules! numbered {
+    (
+        $(#[$doc:meta])*
+        pub enum $name:ident { $($(#[$about:meta])* $variant:ident = $code:literal, $text:literal;)+ }
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum $name {
+            $($(#[$about])* $variant = $code,)+
+        }
+
+        impl $name {
+            const ALL: &[$name] = &[$($name::$variant),+];
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $($name::$variant => $text,)+
+                })
+            }
+        }
+    };
+}
+
+numbered! {
+    /// How two elements become one. All are associative and commutative, but for the rounding of floating-point numbers.
+    pub enum Operator {
+        /// `a + b`; integers wrap, and what is no number becomes the positive quiet NaN without payload.
+        Sum = 1, "sum";
+        /// `a * b`; otherwise as [`Self::Sum`].
+        Product = 2, "product";
+        /// The smaller. Of floating-point numbers one that is NaN wins, the left one of two.
+        Minimum = 3, "minimum";
+        /// The larger. Of floating-point numbers one that is NaN wins, the left one of two.
+        Maximum = 4, "maximum";
+        /// The pair with the smaller value; of equal values the smaller index. A NaN wins as in [`Self::Minimum`].
+        MinimumLocation = 5, "minimum with location";
+        /// The pair with the larger value; of equal values the smaller index. A NaN wins as in [`Self::Maximum`].
+        MaximumLocation = 6, "maximum with location";
+        /// `a & b`.
+        BitAnd = 7, "bitwise and";
+        /// `a | b`.
+        BitOr = 8, "bitwise or";
+        /// `a ^ b`.
+        BitXor = 9, "bitwise exclusive or";
+        /// 1 where both are not 0, else 0.
+        LogicalAnd = 10, "logical and";
+        /// 1 where one is not 0, else 0.
+        LogicalOr = 11, "logical or";
+        /// 1 where exactly one is not 0, else 0.
+        LogicalXor = 12, "logical exclusive or";
+    }
+}
+
+numbered! {
+    /// What a buffer is an array of, in the byte order of the machine.
+    pub enum Element {
+        /// 8 bits, signed.
+        I8 = 1, "i8";
+        /// 16 bits, signed.
+        I16 = 2, "i16";
+        /// 32 bits, signed.
+        I32 = 3, "i32";
+        /// 64 bits, signed.
+        I64 = 4, "i64";
+        /// 8 bits, unsigned.
+        U8 = 5, "u8";
+        /// 16 bits, unsigned.
+        U16 = 6, "u16";
+        /// 32 bits, unsigned.
+        U32 = 7, "u32";
+        /// 64 bits, unsigned.
+        U64 = 8, "u64";
+        /// IEEE 754 binary16.
+        F16 = 9, "f16";
+        /// The upper half of a binary32.
+        Bf16 = 10, "bf16";
+        /// IEEE 754 binary32.
+        F32 = 11, "f32";
+        /// IEEE 754 binary64.
+        F64 = 12, "f64";
+        /// Two [`Element::F32`]: real and imaginary part.
+        ComplexF32 = 13, "complex f32";
+        /// Two [`Element::F64`]: real and imaginary part.
+        ComplexF64 = 14, "complex f64";
+        /// `struct { float value; int index; }` (`MPI_FLOAT_INT`).
+        F32Index = 15, "(f32, i32)";
+        /// `struct { double value; int index; }` (`MPI_DOUBLE_INT`), 4 bytes of padding behind.
+        F64Index = 16, "(f64, i32)";
+        /// `struct { long value; int index; }` (`MPI_LONG_INT`), 4 bytes of padding behind.
+        I64Index = 17, "(i64, i32)";
+        /// `struct { int value; int index; }` (`MPI_2INT`).
+        I32Index = 18, "(i32, i32)";
+        /// `struct { short value; int index; }` (`MPI_SHORT_INT`), 2 bytes of padding between.
+        I16Index = 19, "(i16, i32)";
+    }
+}
+
+/// What is combined, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reduction {
+    operator: Operator,
+    element: Element,
+}
+
+/// Why there is no such reduction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum ReductionError {
+    /// The operator means nothing for such elements.
+    #[error("no {operator} of {element}: MPI defines it for other types")]
+    Undefined {
+        /// The operator.
+        operator: Operator,
+        /// The element.
+        element: Element,
+    },
+    /// A number that stands for nothing.
+    #[error("no reduction has code {code:#06x}")]
+    Code {
+        /// The number.
+        code: u16,
+    },
+}
+
+/// The kinds of elements for which MPI's operators are defined (MPI 4.1, section 6.9.2).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Integer,
+    Float,
+    Complex,
+    Pair,
+}
+
+impl Element {
+    /// Bytes from one to the next in an array, padding included.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Element::I8 | Element::U8 => 1,
+            Element::I16 | Element::U16 | Element::F16 | Element::Bf16 => 2,
+            Element::I32 | Element::U32 | Element::F32 => 4,
+            Element::I64
+            | Element::U64
+            | Element::F64
+            | Element::ComplexF32
+            | Element::F32Index
+            | Element::I32Index
+            | Element::I16Index => 8,
+            Element::ComplexF64 | Element::F64Index | Element::I64Index => 16,
+        }
+    }
+
+    const fn class(self) -> Class {
+        match self {
+            Element::I8
+            | Element::I16
+            | Element::I32
+            | Element::I64
+            | Element::U8
+            | Element::U16
+            | Element::U32
+            | Element::U64 => Class::Integer,
+            Element::F16 | Element::Bf16 | Element::F32 | Element::F64 => Class::Float,
+            Element::ComplexF32 | Element::ComplexF64 => Class::Complex,
+            Element::F32Index | Element::F64Index | Element::I64Index | Element::I32Index | Element::I16Index => {
+                Class::Pair
+            }
+        }
+    }
+}
+
+impl Reduction {
+    /// `operator` over `element`.
+    ///
+    /// # Errors
+    /// When MPI does not define it.
+    pub fn new(operator: Operator, element: Element) -> Result<Self, ReductionError> {
+        let class = element.class();
+        let defined = match operator {
+            Operator::Sum | Operator::Product => class != Class::Pair,
+            Operator::Minimum | Operator::Maximum => matches!(class, Class::Integer | Class::Float),
+            Operator::MinimumLocation | Operator::MaximumLocation => class == Class::Pair,
+            Operator::BitAnd
+            | Operator::BitOr
+            | Operator::BitXor
+            | Operator::LogicalAnd
+            | Operator::LogicalOr
+            | Operator::LogicalXor => class == Class::Integer,
+        };
+        if defined { Ok(Self { operator, element }) } else { Err(ReductionError::Undefined { operator, element }) }
+    }
+
+    /// How.
+    #[must_use]
+    pub const fn operator(self) -> Operator {
+        self.operator
+    }
+
+    /// What.
+    #[must_use]
+    pub const fn element(self) -> Element {
+        self.element
+    }
+
+    /// The number that stands for it on the wire and in shared memory: operator above element.
+    #[must_use]
+    pub const fn code(self) -> u16 {
+        (self.operator as u16) << 8 | self.element as u16
+    }
+
+    /// The reduction of a number, the inverse of [`Self::code`].
+    ///
+    /// # Errors
+    /// When it stands for none.
+    pub fn from_code(code: u16) -> Result<Self, ReductionError> {
+        let operator = Operator::ALL.iter().copied().find(|o| *o as u16 == code >> 8);
+        let element = Element::ALL.iter().copied().find(|e| *e as u16 == code & 0xff);
+        match (operator, element) {
+            (Some(operator), Some(element)) => Self::new(operator, element),
+            _ => Err(ReductionError::Code { code }),
+        }
+    }
+
+    /// Every reduction that there is.
+    pub fn all() -> impl Iterator<Item = Reduction> {
+        let of = |operator: &Operator| {
+            let operator = *operator;
+            Element::ALL.iter().map(move |element| Self::new(operator, *element))
+        };
+        Operator::ALL.iter().flat_map(of).flatten()
+    }
+}
+
+impl fmt::Display for Reduction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.operator, self.element)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_tell_reductions_apart_and_nothing_else_is_one() {
+        let known: Vec<u16> = Reduction::all().map(Reduction::code).collect();
+        for code in 0..=u16::MAX {
+            match Reduction::from_code(code) {
+                Ok(reduction) => assert_eq!(reduction.code(), code),
+                Err(_) => assert!(!known.contains(&code)),
+            }
+        }
+        // 2 operators of 14 numbers, 2 of the 12 that are ordered, 2 of 5 pairs, 6 of 8 integers.
+        assert_eq!(known.len(), 2 * 14 + 2 * 12 + 2 * 5 + 6 * 8);
+    }
+
+    #[test]
+    fn what_mpi_does_not_define_is_refused_by_name() {
+        let refused = Reduction::new(Operator::BitAnd, Element::F32).unwrap_err();
+        assert_eq!(refused.to_string(), "no bitwise and of f32: MPI defines it for other types");
+    }
+}

@@ -1,0 +1,92 @@
+//! What all ranks of a call agree on.
+
+use std::fmt;
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::kind::{CallKind, Codes, Moves, Pairs, Sizes, TaggedCall};
+
+/// The fingerprint of the sizes of blocks, by rank.
+#[must_use]
+pub fn sizes_digest(sizes: impl Iterator<Item = u64>) -> u64 {
+    let mut h = SipHasher13::new_with_keys(0x626c_6f63, 0x6b73_697a);
+    sizes.for_each(|bytes| h.write_u64(bytes));
+    h.finish()
+}
+
+/// What all ranks of a call must agree on; carried by the first control message of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Signature {
+    /// Which collective.
+    pub kind: CallKind,
+    /// Bytes that each rank contributes, or the root, or that each block of an alltoall, gather, scatter or even
+    /// reduce-scatter has; of an allgatherv or uneven reduce-scatter the bytes of all blocks together, of an alltoallv,
+    /// gatherv, scatterv and a barrier 0; of a single message its bytes, of a recording those of all its memory.
+    pub bytes: u64,
+}
+
+impl Signature {
+    /// Appends it to a message. Only collectives have one there: tagged messages are no instances of a group.
+    pub fn encode(&self, w: &mut Writer<'_>) {
+        let codes = self.kind.codes();
+        let (rooted, combined, agreed) = Codes::fields(codes.kind);
+        w.u8(codes.kind).u64(self.bytes);
+        if rooted {
+            w.u32(codes.rank);
+        }
+        if combined {
+            w.u16(codes.reduction);
+        }
+        if agreed {
+            w.u64(self.kind.sizes().unwrap_or(0));
+        }
+    }
+
+    /// Reads what [`Self::encode`] has written.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the bytes.
+    pub fn decode(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
+        let (kind, bytes) = (r.u8()?, r.u64()?);
+        let (rooted, combined, agreed) = Codes::fields(kind);
+        let rank = if rooted { r.u32()? } else { 0 };
+        let reduction = if combined { r.u16()? } else { 0 };
+        let sizes = if agreed { r.u64()? } else { 0 };
+        let kind = CallKind::from_codes(Codes { kind, rank, tag: 0, reduction }, sizes)?;
+        let class = kind.class();
+        match (class.moves, class.sizes) {
+            (Moves::Messages(_), _) => Err(DecodeError::Value("call kind")),
+            (Moves::Nothing, _) | (_, Sizes::Paired) if bytes != 0 => Err(DecodeError::Value("call kind")),
+            _ => Ok(Signature { kind, bytes }),
+        }
+    }
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Signature { kind, bytes } = self;
+        f.write_str(kind.name())?;
+        if let Some(reduction) = kind.reduction() {
+            write!(f, " ({reduction})")?;
+        }
+        let class = kind.class();
+        match (class.sizes, class.moves) {
+            (Sizes::Paired, _) | (_, Moves::Nothing | Moves::Messages(TaggedCall::Recorded { .. })) => {}
+            (Sizes::Whole, _) => write!(f, " of {bytes} bytes")?,
+            (Sizes::Even, Moves::Blocks(Pairs::All)) => write!(f, " of {bytes} bytes per pair")?,
+            (Sizes::Even, _) => write!(f, " of {bytes} bytes per rank")?,
+            (Sizes::Agreed(sizes), _) => write!(f, " of {bytes} bytes in blocks of sizes {sizes:016x}")?,
+        }
+        match (kind, kind.root()) {
+            (CallKind::Gather { .. } | CallKind::Gatherv { .. }, Some(root)) => write!(f, " at {root}"),
+            (CallKind::Reduce { .. }, Some(root)) => write!(f, " to {root}"),
+            (_, Some(root)) => write!(f, " from {root}"),
+            (CallKind::Tagged(TaggedCall::Recorded { recording }), None) => write!(f, " {recording}"),
+            (CallKind::Tagged(TaggedCall::Send { to, tag }), None) => write!(f, " to {to} with tag {tag}"),
+            (CallKind::Tagged(TaggedCall::Receive { from, tag }), None) => write!(f, " from {from} with tag {tag}"),
+            (_, None) => Ok(()),
+        }
+    }
+}

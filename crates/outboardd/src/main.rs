@@ -1,0 +1,151 @@
+//! `outboardd`, the daemon: command line, signals, log. It is a service process, or a relay to one on another machine.
+
+mod background;
+
+use std::io::Write;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser};
+use outboard_relay::Dock;
+use outboard_service::{Settings, settings};
+use rustix::process::Signal;
+
+/// Carries out the collectives of this host's ranks.
+///
+/// Settings come from flags, else from the environment (OUTBOARD_*), else from defaults.
+#[derive(Debug, Parser)]
+#[command(name = "outboardd", version)]
+struct CommandLine {
+    #[command(flatten)]
+    settings: Settings,
+    /// Print every setting with where it comes from, and end
+    #[arg(long)]
+    print_settings: bool,
+    /// Go on in the background; returns when ranks may attach
+    #[arg(long)]
+    background: bool,
+}
+
+/// Why the daemon ended badly.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Start(#[from] outboard_service::StartError),
+    #[error("cannot {what}: {source}")]
+    Kernel { what: &'static str, source: std::io::Error },
+    #[error("`{0}` is no filter for the log: {1}")]
+    Log(String, tracing_subscriber::filter::ParseError),
+    #[error("the daemon ended before ranks could attach: {0}")]
+    Early(std::process::ExitStatus),
+    #[error("the daemon was not ready within {}s", background::READY_LIMIT.as_secs())]
+    Slow,
+}
+
+fn main() -> ExitCode {
+    let matches = CommandLine::command().get_matches();
+    let line = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if line.print_settings {
+        // A reader that does not want all of it is no failure.
+        let _ = writeln!(std::io::stdout(), "{}", settings::print(&matches));
+        return ExitCode::SUCCESS;
+    }
+    let ended = if line.background { background::start() } else { serve(&line.settings) };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        // It has said itself why.
+        Err(Failure::Early(status)) if status.code().is_some() => ExitCode::FAILURE,
+        Err(failure) => {
+            // Nobody is left to tell where even that fails.
+            let _ = writeln!(std::io::stderr(), "outboardd: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failure {
+    move |source| Failure::Kernel { what, source: source.into() }
+}
+
+fn serve(settings: &Settings) -> Result<(), Failure> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&settings.log);
+    let filter = filter.map_err(|error| Failure::Log(settings.log.clone(), error))?;
+    let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    // A log that cannot be written, on a full disk for instance, is no reason to end: complaining about it would panic.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
+    log.with_writer(std::io::stderr).with_ansi(terminal).init();
+    if settings.die_with_parent {
+        let parent = rustix::process::getppid();
+        let asked = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+        asked.map_err(kernel("ask for a signal at the parent's end"))?;
+        if rustix::process::getppid() != parent {
+            return Ok(());
+        }
+    }
+    if let Some(core) = settings.pin_core {
+        let mut cores = rustix::thread::CpuSet::new();
+        if core >= rustix::thread::CpuSet::MAX_CPU {
+            return Err(kernel("pin to that processor")(std::io::ErrorKind::InvalidInput));
+        }
+        cores.set(core);
+        // Threads started later inherit it.
+        let pinned = rustix::thread::sched_setaffinity(None, &cores);
+        pinned.map_err(kernel("pin to that processor"))?;
+    }
+    let ready = settings.ready_fd.map(descriptor).transpose().map_err(kernel("use the ready descriptor"))?;
+    let signals = signals().map_err(kernel("take signals"))?;
+    let stopped = || {
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        rustix::io::read(&signals, &mut record).is_ok_and(|bytes| bytes == record.len())
+    };
+    let announce = || {
+        if let Some(ready) = ready
+            && let Err(errno) = rustix::io::write(&ready, b"1")
+        {
+            tracing::warn!(%errno, "nobody hears that we are ready");
+        }
+        // Does nothing where systemd did not start us.
+        if let Err(error) = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]) {
+            tracing::warn!(%error, "systemd does not hear that we are ready");
+        }
+    };
+    if let Some(service) = settings.relay {
+        return Ok(outboard_relay::serve(settings, service, signals.as_fd(), stopped, announce)?);
+    }
+    let ready = |docked: &_| {
+        let dock = settings.dock.map(|address| Dock::start(address, settings, docked)).transpose();
+        announce();
+        dock
+    };
+    Ok(outboard_service::run(settings, signals.as_fd(), stopped, ready)?)
+}
+
+/// The descriptor that our parent left open for us; a standard stream stays open beside it.
+fn descriptor(number: i32) -> std::io::Result<OwnedFd> {
+    // SAFETY: `fcntl` on any number is harmless.
+    if number <= 0 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    if number <= 2 {
+        // SAFETY: just seen to be open; nobody closes the standard streams.
+        return unsafe { std::os::fd::BorrowedFd::borrow_raw(number) }.try_clone_to_owned();
+    }
+    // SAFETY: it is open, and nobody but us was told its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// SIGTERM and SIGINT as a descriptor, blocked everywhere else: threads started later inherit the mask.
+fn signals() -> std::io::Result<OwnedFd> {
+    // SAFETY: the set is initialised before its use and outlives the calls; the descriptor is fresh and ours.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        if libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 { Err(std::io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}

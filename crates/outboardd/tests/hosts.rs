@@ -1,0 +1,476 @@
+//! Daemons on the hosts of an emulated cluster, one or several each: UCX between them, multicast through the switch.
+//!
+//! This program is also the lab's processes and the ranks, so it has a `main` of its own.
+
+mod support;
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use outboard_lab::{Lab, LabSpec, Loss, LossOf};
+use support::refusable::Calls;
+use support::{DAEMON, Daemon, Rank, SCENARIO, all_say, kill_the_last, let_go, scenarios, start_ranks};
+
+const RATE: u64 = 500_000_000;
+const PORT: u16 = 7000;
+
+fn main() -> ExitCode {
+    outboard_lab::holder_main_if_requested();
+    if let Ok(scenario) = std::env::var(SCENARIO) {
+        scenarios::run(&scenario);
+        return ExitCode::SUCCESS;
+    }
+    let filter = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
+    let tests: [(&str, fn()); 25] = [
+        ("multicast_moves_each_block_once", multicast_moves_each_block_once),
+        ("ring_gathers_without_multicast", ring_gathers_without_multicast),
+        ("broadcasts_are_multicast_once", broadcasts_are_multicast_once),
+        ("broadcasts_go_down_a_tree_without_multicast", broadcasts_go_down_a_tree_without_multicast),
+        ("a_late_leaf_of_a_broadcast_delays_nobody", a_late_leaf_of_a_broadcast_delays_nobody),
+        ("uneven_blocks_are_multicast_once", uneven_blocks_are_multicast_once),
+        ("exchanges_are_pulled", exchanges_are_pulled),
+        ("a_late_rank_of_an_exchange_holds_up_nobody", a_late_rank_of_an_exchange_holds_up_nobody),
+        ("gathers_and_scatters_are_pulled", gathers_and_scatters_are_pulled),
+        ("a_late_root_of_a_gather_holds_up_nobody", a_late_root_of_a_gather_holds_up_nobody),
+        ("ranks_that_disagree_on_a_block_are_told_both_counts", ranks_that_disagree_on_a_block_are_told_both_counts),
+        ("ranks_reduce_and_pass_barriers", ranks_reduce_and_pass_barriers),
+        ("a_late_rank_holds_up_only_whose_sums_it_is_part_of", a_late_rank_holds_up_only_whose_sums_it_is_part_of),
+        ("recorded_groups_run_between_hosts", recorded_groups_run_between_hosts),
+        ("recordings_that_disagree_or_lose_a_rank_are_told_why", recordings_that_disagree_or_lose_a_rank_are_told_why),
+        ("lost_datagrams_are_repaired", lost_datagrams_are_repaired),
+        ("withdrawn_memory_loses_no_byte_between_hosts", withdrawn_memory_loses_no_byte_between_hosts),
+        ("a_killed_rank_is_named_on_all_hosts", a_killed_rank_is_named_on_all_hosts),
+        ("a_killed_daemon_is_named_on_all_hosts", a_killed_daemon_is_named_on_all_hosts),
+        ("a_dead_host_is_named_and_leaves_nothing_behind", a_dead_host_is_named_and_leaves_nothing_behind),
+        ("a_halted_rank_is_late_and_not_dead", a_halted_rank_is_late_and_not_dead),
+        ("siblings_share_what_crosses_the_wire_once", siblings_share_what_crosses_the_wire_once),
+        ("siblings_repair_what_their_link_lost", siblings_repair_what_their_link_lost),
+        ("no_layout_of_ranks_costs_more_on_the_wire", no_layout_of_ranks_costs_more_on_the_wire),
+        ("a_killed_sibling_is_named_and_others_are_unharmed", a_killed_sibling_is_named_and_others_are_unharmed),
+    ];
+    for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
+        test();
+        println!("test {name} ... ok");
+    }
+    ExitCode::SUCCESS
+}
+
+/// A lab whose hosts run daemons.
+struct Cluster {
+    /// Host by host.
+    daemons: Vec<Daemon>,
+    /// Daemons of each host.
+    siblings: usize,
+    lab: Lab,
+}
+
+/// Which host each rank is on.
+#[derive(Clone, Copy)]
+enum Layout {
+    /// Neighbours on the same host.
+    Contiguous,
+    /// Neighbours on different hosts.
+    Strided,
+}
+
+impl Cluster {
+    fn start(hosts: u16, loss: Option<Loss>, flags: &[&str]) -> Cluster {
+        Cluster::with_siblings(hosts, 1, loss, flags)
+    }
+
+    /// `siblings` daemons on each host (SP-8).
+    fn with_siblings(hosts: u16, siblings: usize, loss: Option<Loss>, flags: &[&str]) -> Cluster {
+        Cluster::start_by((hosts, siblings), loss, flags, |lab, host, flags| {
+            Daemon::start_by(lab.command(host, Path::new(DAEMON)).expect("the host is up"), flags)
+        })
+    }
+
+    /// Daemons to which the test can have system calls refused.
+    fn start_refusable(hosts: u16, flags: &[&str]) -> Cluster {
+        Cluster::start_by((hosts, 1), None, flags, |lab, host, flags| {
+            let program = std::env::current_exe().expect("a path");
+            Daemon::start_refusable(lab.command(host, program).expect("the host is up"), flags)
+        })
+    }
+
+    fn start_by(
+        (hosts, siblings): (u16, usize),
+        loss: Option<Loss>,
+        flags: &[&str],
+        daemon: impl Fn(&Lab, &str, &[&str]) -> Daemon,
+    ) -> Cluster {
+        let spec = LabSpec::new(hosts, RATE).expect("a valid lab").with_loss(loss);
+        let lab = Lab::start(&spec).expect("the lab starts");
+        let daemons = (1..=hosts)
+            .flat_map(|host| std::iter::repeat_n(host, siblings))
+            .map(|host| {
+                let rate = format!("{RATE}bit");
+                let flags = [&["--interface", "eth0", "--link-rate", &rate], flags].concat();
+                daemon(&lab, &format!("h{host}"), &flags)
+            })
+            .collect();
+        Cluster { daemons, siblings, lab }
+    }
+
+    fn again(&self, host: usize) -> Command {
+        let program = std::env::current_exe().expect("a path");
+        self.lab.command(&format!("h{}", host + 1), program).expect("the host is up")
+    }
+
+    /// `each` ranks per host, neighbours in the same host.
+    fn ranks(&self, scenario: &str, each: usize) -> Vec<Rank> {
+        self.ranks_by(Layout::Contiguous, scenario, each)
+    }
+
+    /// `each` ranks per host, each at the daemon that its place on the host says (GP-3).
+    fn ranks_by(&self, layout: Layout, scenario: &str, each: usize) -> Vec<Rank> {
+        let hosts = self.daemons.len() / self.siblings;
+        let place = |rank: usize| match layout {
+            Layout::Contiguous => (rank / each, rank % each),
+            Layout::Strided => (rank % hosts, rank / hosts),
+        };
+        let daemon = |(host, local)| &self.daemons[host * self.siblings + local % self.siblings];
+        let daemons: Vec<&Daemon> = (0..hosts * each).map(|rank| daemon(place(rank))).collect();
+        let address: Ipv4Addr = self.lab.address(1);
+        let rendezvous = format!("{address}:{PORT}");
+        let mut server = Rank::spawn(
+            self.again(0)
+                .env(SCENARIO, "rendezvous")
+                .env("OUTBOARD_RENDEZVOUS", &rendezvous)
+                .env("OUTBOARD_WORLD_SIZE", daemons.len().to_string()),
+        );
+        assert_eq!(server.line(), "ready");
+        let ranks = start_ranks(scenario, &daemons, &rendezvous, |rank| self.again(place(rank).0));
+        server.finish();
+        ranks
+    }
+
+    /// Ranks of a scenario that say when they are done, to a good end.
+    fn run(&self, scenario: &str, each: usize) {
+        self.run_by(Layout::Contiguous, scenario, each);
+    }
+
+    fn run_by(&self, layout: Layout, scenario: &str, each: usize) {
+        let mut ranks = self.ranks_by(layout, scenario, each);
+        all_say(&mut ranks, "done");
+        let_go(ranks);
+        assert_eq!(self.count("failed"), 0);
+    }
+
+    /// Bytes over the link of each host so far, both ways.
+    fn wire_bytes(&self) -> Vec<u64> {
+        let ports = self.lab.counters().expect("the lab is up");
+        ports.iter().map(|port| port.tx.bytes + port.rx.bytes).collect()
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.daemons.iter().map(|daemon| daemon.statistics()[name].as_u64().expect("a number")).sum()
+    }
+}
+
+/// MC-8: each block is multicast once, by its root.
+fn multicast_moves_each_block_once() {
+    let cluster = Cluster::start(3, None, &[]);
+    cluster.run("allgather", 2);
+    let blocks: u64 = [0, 1, 1447, 1448, 4096, 100_003, 1 << 20].iter().sum();
+    // Twice, in place and not, from each of six ranks.
+    assert_eq!(cluster.count("multicast_bytes"), 12 * blocks);
+}
+
+/// MC-1: what a rank broadcasts is multicast once.
+fn broadcasts_are_multicast_once() {
+    let cluster = Cluster::start(3, None, &[]);
+    cluster.run("broadcast", 2);
+    let broadcasts: u64 = 6 * [0, 1, 1448, 100_003].iter().sum::<u64>();
+    let gathers = 4 * 6 * 6 * 3000;
+    assert_eq!(cluster.count("multicast_bytes"), broadcasts + gathers);
+}
+
+fn broadcasts_go_down_a_tree_without_multicast() {
+    let cluster = Cluster::start(3, None, &["--algorithm", "ring"]);
+    cluster.run("broadcast", 1);
+    assert_eq!(cluster.count("multicast_bytes"), 0);
+}
+
+/// MC-8 for blocks of different sizes, empty ones among them.
+fn uneven_blocks_are_multicast_once() {
+    for (options, multicast) in [(&[][..], true), (&["--algorithm", "ring"][..], false)] {
+        let cluster = Cluster::start(3, None, options);
+        let mut ranks = cluster.ranks("allgatherv", 2);
+        all_say(&mut ranks, "done");
+        let blocks: u64 =
+            (0..12).flat_map(|call| (0..6).map(move |of| [0, 1, 1447, 10_000, 170_003][(of * 3 + call) % 5])).sum();
+        assert_eq!(cluster.count("multicast_bytes"), if multicast { blocks } else { 0 });
+        assert_eq!((cluster.count("completed"), cluster.count("failed")), (6 * 18, 0));
+        let_go(ranks);
+    }
+}
+
+/// SP-5, with several exchanges and allgathers in flight.
+fn exchanges_are_pulled() {
+    let cluster = Cluster::start(3, None, &[]);
+    cluster.run("alltoall", 2);
+    assert_eq!(cluster.count("completed"), 6 * 16);
+}
+
+/// TH-2, over both plans of long vectors, with several daemons on a host, too.
+fn ranks_reduce_and_pass_barriers() {
+    for (siblings, algorithm) in [(1, "multicast"), (1, "ring"), (2, "multicast")] {
+        let cluster = Cluster::with_siblings(3, siblings, None, &["--algorithm", algorithm]);
+        for (scenario, calls) in [("reductions", 120), ("own-operators", 120), ("same-bits", 12)] {
+            let before = cluster.count("completed");
+            cluster.run(scenario, 2);
+            assert_eq!(cluster.count("completed"), before + 6 * calls);
+        }
+    }
+}
+
+/// SP-6: those before it in a scan end without it, nobody passes the barrier, and all have their sums once it has come.
+fn a_late_rank_holds_up_only_whose_sums_it_is_part_of() {
+    let cluster = Cluster::start(3, None, &[]);
+    for scenario in ["late-reduction", "late-own-operator"] {
+        let mut ranks = cluster.ranks(scenario, 2);
+        let (late, others) = ranks.split_last_mut().expect("six");
+        assert_eq!(late.line(), "ready");
+        all_say(others, "waits");
+        let before = cluster.count("late_arrivals");
+        late.go_on();
+        ranks.into_iter().for_each(Rank::finish);
+        // Others may have been late for one another, on a busy machine.
+        assert!(cluster.count("late_arrivals") > before);
+    }
+}
+
+/// The last of six ranks calls when all others are done; it is counted as late.
+fn the_last_delays_nobody(cluster: &Cluster, scenario: &str) {
+    let mut ranks = cluster.ranks(scenario, 2);
+    all_say(&mut ranks, "ready");
+    let (late, others) = ranks.split_last_mut().expect("six");
+    all_say(others, "done");
+    // Others may have been late as well, on a busy machine.
+    let before = cluster.count("late_arrivals");
+    late.go_on();
+    assert_eq!(late.line(), "done");
+    assert_eq!(cluster.count("late_arrivals"), before + 1);
+    let_go(ranks);
+}
+
+/// SP-6: blocks for the late rank are staged at its host, so that their sources are free.
+fn a_late_rank_of_an_exchange_holds_up_nobody() {
+    let cluster = Cluster::start(3, None, &[]);
+    the_last_delays_nobody(&cluster, "late-exchange");
+}
+
+/// SP-5, with several of all kinds in flight.
+fn gathers_and_scatters_are_pulled() {
+    let cluster = Cluster::start(3, None, &[]);
+    cluster.run("rooted", 2);
+    assert_eq!(cluster.count("completed"), 6 * 50);
+}
+
+/// SP-6: nobody waits for the late root of a gather, nor for the late leaf of a scatter.
+fn a_late_root_of_a_gather_holds_up_nobody() {
+    let cluster = Cluster::start(3, None, &[]);
+    let mut ranks = cluster.ranks("late-root", 2);
+    for _ in 0..2 {
+        all_say(&mut ranks, "ready");
+        let (late, others) = ranks.split_last_mut().expect("six");
+        all_say(others, "done");
+        late.go_on();
+        assert_eq!(late.line(), "done");
+        ranks.iter_mut().for_each(Rank::go_on);
+    }
+    ranks.into_iter().for_each(Rank::finish);
+}
+
+fn ranks_that_disagree_on_a_block_are_told_both_counts() {
+    let cluster = Cluster::start(2, None, &[]);
+    cluster.ranks("exchange-mismatch", 1).into_iter().for_each(Rank::finish);
+    cluster.ranks("rooted-mismatch", 1).into_iter().for_each(Rank::finish);
+}
+
+/// GP-1, GP-2, GP-6, GP-8, with ranks of which some share a host.
+fn recorded_groups_run_between_hosts() {
+    let cluster = Cluster::start(2, None, &[]);
+    for scenario in ["recorded", "messages", "recorded-sums"] {
+        cluster.run(scenario, 2);
+    }
+    cluster.ranks("crossed", 2).into_iter().for_each(Rank::finish);
+    assert_eq!(cluster.count("violations"), 0);
+    cluster.ranks_by(Layout::Strided, "truncated", 2).into_iter().for_each(Rank::finish);
+}
+
+fn recordings_that_disagree_or_lose_a_rank_are_told_why() {
+    let cluster = Cluster::start(2, None, &[]);
+    cluster.ranks("recorded-mismatch", 2).into_iter().for_each(Rank::finish);
+    kill_the_last(cluster.ranks("recorded-one-dies", 2));
+}
+
+/// SP-6, SP-9: nobody waits for the late one, which gets its bytes from staging, and is counted.
+fn a_late_leaf_of_a_broadcast_delays_nobody() {
+    for options in [&["--algorithm", "multicast"], &["--algorithm", "ring"]] {
+        let cluster = Cluster::start(3, None, options);
+        the_last_delays_nobody(&cluster, "late-leaf");
+    }
+}
+
+fn ring_gathers_without_multicast() {
+    let cluster = Cluster::start(3, None, &["--algorithm", "ring"]);
+    cluster.run("allgather", 1);
+    assert_eq!(cluster.count("multicast_bytes"), 0);
+}
+
+/// MC-6, in the daemon.
+fn lost_datagrams_are_repaired() {
+    let loss = Loss::new(5.0, LossOf::Multicast).expect("a percentage");
+    let cluster = Cluster::start(3, Some(loss), &[]);
+    cluster.run("allgather", 1);
+    assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");
+}
+
+/// SP-4, GP-9: one host's ranks have to be staged while calls are in flight, and all hosts get their bytes.
+fn withdrawn_memory_loses_no_byte_between_hosts() {
+    for (options, scenario, waiting) in [
+        (&["--algorithm", "multicast"], "withdrawn", 4),
+        (&["--algorithm", "ring"], "withdrawn", 4),
+        (&["--algorithm", "multicast"], "withdrawn-under-way", 1),
+        (&["--algorithm", "ring"], "withdrawn-under-way", 1),
+    ] {
+        let mut cluster = Cluster::start_refusable(2, options);
+        let mut ranks = cluster.ranks(scenario, 2);
+        all_say(&mut ranks, "ready");
+        for calls in [Calls::Descriptor, Calls::CrossMemory] {
+            cluster.daemons[0].refuse(calls, rustix::io::Errno::FAULT.raw_os_error());
+        }
+        ranks[..waiting].iter_mut().for_each(Rank::go_on);
+        let tiers: Vec<_> = ranks.iter_mut().map(Rank::line).collect();
+        assert_eq!(tiers, ["staging", "staging", "cross-memory attach", "cross-memory attach"]);
+        assert_eq!(cluster.count("failed"), 0);
+        assert!(cluster.count("calls_restaged") > 0);
+        let_go(ranks);
+    }
+}
+
+fn a_killed_rank_is_named_on_all_hosts() {
+    let cluster = Cluster::start(2, None, &[]);
+    kill_the_last(cluster.ranks("one-dies", 2));
+}
+
+/// Ranks of other hosts learn which service process is gone, its own ranks that it is their own.
+fn a_killed_daemon_is_named_on_all_hosts() {
+    let mut cluster = Cluster::start(2, None, &[]);
+    let mut ranks = cluster.ranks("a-daemon-dies", 2);
+    all_say(&mut ranks, "posted");
+    cluster.daemons[1].kill();
+    ranks.drain(1..).for_each(Rank::finish);
+    let_go(ranks);
+}
+
+/// A host's link goes silent and all its processes end at once, so that no kernel says farewell for them.
+fn a_dead_host_is_named_and_leaves_nothing_behind() {
+    let mut cluster = Cluster::start(3, None, &[]);
+    let before: Vec<usize> = cluster.daemons.iter().map(Daemon::descriptors).collect();
+    let victim = cluster.daemons[2].statistics()["service_process"].as_str().expect("a name").to_owned();
+    let mut ranks = cluster.ranks("a-host-dies", 2);
+    let mut dead = ranks.split_off(4);
+    all_say(&mut dead, "ready");
+    all_say(&mut ranks, "posted");
+    let mut silence = cluster.lab.command("h3", "ip").expect("the host is up");
+    let status = silence.args(["link", "set", "eth0", "down"]).status().expect("iproute2");
+    assert!(status.success(), "{status}");
+    dead.iter_mut().for_each(Rank::kill);
+    cluster.daemons[2].kill();
+    for rank in &mut ranks {
+        let said = rank.line();
+        assert!(said.contains(&victim) && said.contains("rank 4"), "{said}");
+    }
+    let_go(ranks);
+    cluster.daemons.truncate(2);
+    cluster.ranks("in-flight", 2).into_iter().for_each(Rank::finish);
+    for (daemon, before) in cluster.daemons.iter().zip(before) {
+        // The kernel tells of each end; an answer comes after the daemon has looked at all of them.
+        let quiet = (0..1000).any(|_| daemon.statistics()["memberships"] == 0);
+        let statistics = daemon.statistics();
+        assert!(quiet && statistics["calls"] == 0 && statistics["ranks"] == 0, "{statistics}");
+        // A connection to the other host stays.
+        assert!(daemon.descriptors() <= before + 4, "{} descriptors, {before} at the start", daemon.descriptors());
+    }
+}
+
+/// Longer than a host may be silent: the process of a rank that hangs is there, so it is late and no more.
+fn a_halted_rank_is_late_and_not_dead() {
+    let cluster = Cluster::start(2, None, &[]);
+    let mut ranks = cluster.ranks("halted", 2);
+    assert_eq!(ranks[3].line(), "ready");
+    // By the numbers that processes have within the lab.
+    let statistics = cluster.daemons[1].statistics();
+    let seated = statistics["seated"].as_array().expect("a list");
+    let last = seated.iter().find(|seat| seat["rank"] == 3).expect("it is attached");
+    let signal = |name: &str| {
+        let mut kill = cluster.lab.command("h2", "kill").expect("the host is up");
+        assert!(kill.args([name, &last["pid"].to_string()]).status().expect("procps").success());
+    };
+    signal("-STOP");
+    ranks[3].go_on();
+    all_say(&mut ranks[..3], "waits");
+    signal("-CONT");
+    ranks.into_iter().for_each(Rank::finish);
+}
+
+/// SP-8: with several daemons on each host all bytes are right, and a link carries what it carries with one.
+fn siblings_share_what_crosses_the_wire_once() {
+    let wire = |siblings| {
+        let cluster = Cluster::with_siblings(2, siblings, None, &[]);
+        cluster.run("allgather", 4);
+        cluster.run("broadcast", 4);
+        cluster.run("alltoall", 4);
+        assert_eq!(cluster.count("violations"), 0);
+        cluster.wire_bytes()
+    };
+    let (one, two) = (wire(1), wire(2));
+    assert_similar(&one, &two);
+}
+
+/// Within a tenth.
+fn assert_similar(some: &[u64], others: &[u64]) {
+    let close = |a: u64, b: u64| a.abs_diff(b) <= a.max(b) / 10;
+    assert!(some.iter().zip(others).all(|(a, b)| close(*a, *b)), "{some:?} and {others:?} bytes over the links");
+}
+
+/// MC-6: of a ring whose neighbours are siblings where there are some.
+fn siblings_repair_what_their_link_lost() {
+    let loss = Loss::new(5.0, LossOf::Multicast).expect("a percentage");
+    let cluster = Cluster::with_siblings(2, 2, Some(loss), &[]);
+    cluster.run("allgather", 2);
+    assert!(cluster.count("retransmitted_bytes") > 0, "a twentieth of all datagrams was lost");
+}
+
+/// SP-7: four ranks on each of four hosts, one after the other or dealt in turn.
+fn no_layout_of_ranks_costs_more_on_the_wire() {
+    let wire = |layout| {
+        let cluster = Cluster::with_siblings(4, 2, None, &[]);
+        cluster.run_by(layout, "allgather", 4);
+        cluster.wire_bytes()
+    };
+    assert_similar(&wire(Layout::Contiguous), &wire(Layout::Strided));
+}
+
+/// The ranks of the others learn which service process is gone; its siblings go on serving.
+fn a_killed_sibling_is_named_and_others_are_unharmed() {
+    let mut cluster = Cluster::with_siblings(1, 2, None, &[]);
+    let victim = cluster.daemons[1].statistics()["service_process"].as_str().expect("a name").to_owned();
+    let mut ranks = cluster.ranks("a-sibling-dies", 4);
+    all_say(&mut ranks, "posted");
+    cluster.daemons[1].kill();
+    // Rank 0 has not called, and would be a reason of its own.
+    for rank in [1, 2, 3] {
+        let said = ranks[rank].line();
+        let names = if rank == 2 { victim.clone() } else { cluster.daemons[1].socket().display().to_string() };
+        assert!(said.contains(&names), "rank {rank}: {said}");
+    }
+    let_go(ranks);
+    let sibling = cluster.daemons.swap_remove(0);
+    let rest = Cluster { daemons: vec![sibling], siblings: 1, lab: cluster.lab };
+    rest.ranks("in-flight", 2).into_iter().for_each(Rank::finish);
+}

@@ -1,0 +1,81 @@
+//! A daemon inside the test program, to which the kernel refuses system calls from the moment that the test says.
+//!
+//! It takes lines of the form `Calls errno` and answers `@refused` once a seccomp filter holds for all of its threads.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::os::fd::AsFd;
+
+use clap::Parser;
+use outboard_service::Settings;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+
+use super::scenarios::say;
+
+/// The scenario that is no rank but a daemon.
+pub(crate) const NAME: &str = "refusable-daemon";
+/// Flags of the daemon, separated by spaces.
+pub(crate) const FLAGS: &str = "OUTBOARD_TEST_DAEMON_FLAGS";
+
+/// System calls that the kernel may refuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Calls {
+    /// Those of cross-memory attach.
+    CrossMemory,
+    /// Of these, the one that writes.
+    CrossMemoryWrites,
+    /// Those by which the memory descriptor is used.
+    Descriptor,
+}
+
+impl Calls {
+    const ALL: [Calls; 3] = [Calls::CrossMemory, Calls::CrossMemoryWrites, Calls::Descriptor];
+
+    fn numbers(self) -> Vec<i64> {
+        match self {
+            Calls::CrossMemory => vec![libc::SYS_process_vm_readv, libc::SYS_process_vm_writev],
+            Calls::CrossMemoryWrites => vec![libc::SYS_process_vm_writev],
+            Calls::Descriptor => vec![libc::SYS_preadv, libc::SYS_pwritev],
+        }
+    }
+
+    fn refuse(self, errno: u32) {
+        let rules: BTreeMap<_, _> = self.numbers().into_iter().map(|number| (number, Vec::new())).collect();
+        let here = TargetArch::try_from(std::env::consts::ARCH).expect("a known processor");
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno), here);
+        let program = BpfProgram::try_from(filter.expect("a filter")).expect("a program");
+        seccompiler::apply_filter_all_threads(&program).expect("the kernel takes the filter");
+    }
+}
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// Serves until the test ends the process or lets go of it.
+pub(crate) fn serve() {
+    let flags = std::env::var(FLAGS).expect("set by the test");
+    let line = Line::parse_from(std::iter::once("outboardd").chain(flags.split_whitespace()));
+    let (stop, stopped) = rustix::pipe::pipe().expect("a pipe");
+    let ready = || {
+        std::thread::spawn(move || {
+            for order in std::io::stdin().lock().lines() {
+                let order = order.expect("text");
+                let (calls, errno) = order.split_once(' ').expect("two words");
+                let calls = Calls::ALL.into_iter().find(|known| format!("{known:?}") == calls);
+                calls.expect("known calls").refuse(errno.parse().expect("a number"));
+                say("refused");
+            }
+            drop(stopped);
+        });
+        say("ready");
+    };
+    let (settings, stop) = (&line.settings, stop.as_fd());
+    let served = match settings.relay {
+        Some(service) => outboard_relay::serve(settings, service, stop, || true, ready),
+        None => outboard_service::run(settings, stop, || true, |_| Ok(ready())),
+    };
+    served.expect("it serves");
+}

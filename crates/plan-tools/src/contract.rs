@@ -1,0 +1,166 @@
+//! What each collective promises, for [`crate::verify()`].
+//!
+//! Written from the definitions of the collectives and, where the order of contributions is promised, of the algorithms;
+//! never from the code that makes their programs.
+
+use outboard_plan::alltoall::Blocks;
+use outboard_plan::selection::{Choice, Collective};
+use outboard_plan::{Algorithm, Arguments, PlanError, Rank, Span, Topology, Vector};
+
+use crate::verify::{Combination, Contract, Contributors, Piece};
+
+/// What `rank` is promised where a call is carried out by `choice`.
+///
+/// # Errors
+/// When there are no such calls; see [`PlanError`].
+///
+/// # Panics
+/// When there is no such rank.
+pub fn contract(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result<Contract, PlanError> {
+    let Arguments { topology, root, bytes, exclusive, in_place, .. } = *arguments;
+    let ranks = topology.ranks();
+    let total = || bytes.checked_mul(ranks.into()).ok_or(PlanError::Bytes { ranks });
+    let at = |rank: Rank| u64::from(rank.0) * bytes;
+    // Blocks of one size in the order of ranks, of each of which the rank has the bytes from `from` on.
+    let of_all = |from| {
+        let block = |q| Combination::of_one(Span::output(at(q), bytes), q, from);
+        (0..ranks).map(Rank).map(block).collect::<Vec<_>>()
+    };
+    let contract = match choice.collective() {
+        Collective::Allgather => {
+            let extents = arguments.blocks(Collective::Allgather)?;
+            let own = extents.block(rank);
+            let block = |q| Combination::of_one(extents.block(q), q, 0);
+            let gathered = moved(rank, own.len, extents.total(), (0..ranks).map(Rank).map(block).collect());
+            if in_place {
+                Contract { input_bytes: 0, before: vec![Piece { span: own, source: rank, from: 0 }], ..gathered }
+            } else {
+                gathered
+            }
+        }
+        Collective::Broadcast if rank == root => moved(rank, bytes, 0, Vec::new()),
+        Collective::Broadcast => moved(rank, 0, bytes, vec![Combination::of_one(Span::output(0, bytes), root, 0)]),
+        Collective::Alltoall => moved(rank, total()?, total()?, of_all(at(rank))),
+        Collective::Gather if rank == root => moved(rank, bytes, total()?, of_all(0)),
+        Collective::Gather => moved(rank, bytes, 0, Vec::new()),
+        Collective::Scatter => {
+            let input = if rank == root { total()? } else { 0 };
+            moved(rank, input, bytes, vec![Combination::of_one(Span::output(0, bytes), root, at(rank))])
+        }
+        Collective::Barrier => moved(rank, 0, 0, Vec::new()),
+        Collective::Reduce => {
+            let span = Span::output(0, if rank == root { bytes } else { 0 });
+            let of = order(choice, topology, root, rank);
+            combined(rank, arguments, bytes, vec![Combination { span, from: 0, of }])
+        }
+        Collective::Allreduce => combined(rank, arguments, bytes, all_combined(choice, topology, arguments.vector()?)),
+        Collective::ReduceScatter => {
+            let extents = arguments.blocks(Collective::ReduceScatter)?;
+            let block = extents.block(rank);
+            let (span, of) = (Span::output(0, block.len), order(choice, topology, root, rank));
+            combined(rank, arguments, extents.total(), vec![Combination { span, from: block.offset, of }])
+        }
+        Collective::Scan => {
+            let count = rank.0 + u32::from(!exclusive);
+            let span = Span::output(0, if count > 0 { bytes } else { 0 });
+            let of = Contributors::Round { first: Rank(0), count };
+            combined(rank, arguments, bytes, vec![Combination { span, from: 0, of }])
+        }
+    };
+    Ok(contract)
+}
+
+/// What `rank` is promised of an exchange; `all` are the blocks of every rank.
+///
+/// # Panics
+/// When a rank has no blocks in `all`.
+#[must_use]
+pub fn exchange(rank: Rank, all: &[Blocks]) -> Contract {
+    let mine = &all[rank.0 as usize];
+    let (input_bytes, output_bytes) = mine.bytes();
+    let sources = mine.receive.iter().zip(all).zip(0..);
+    let after = sources
+        .map(|((span, theirs), source)| Combination::of_one(*span, Rank(source), theirs.send[rank.0 as usize].offset));
+    moved(rank, input_bytes, output_bytes, after.collect())
+}
+
+/// What only moves data promises to `rank`, all of whose input is its own.
+fn moved(rank: Rank, input_bytes: u64, output_bytes: u64, mut after: Vec<Combination>) -> Contract {
+    after.retain(|one| !one.span.is_empty());
+    let before = vec![Piece { span: Span::input(0, input_bytes), source: rank, from: 0 }];
+    Contract { element_bytes: None, input_bytes, output_bytes, before, after }
+}
+
+/// What a reduction of vectors of `bytes` promises to `rank`, which has as much output as it is promised.
+fn combined(rank: Rank, arguments: &Arguments<'_>, bytes: u64, after: Vec<Combination>) -> Contract {
+    let output_bytes = after.iter().filter_map(|one| one.span.end()).max().unwrap_or(0);
+    Contract { element_bytes: Some(arguments.element_bytes), ..moved(rank, bytes, output_bytes, after) }
+}
+
+/// The order in which contributions to a reduce to `root`, or to the block of `rank` of a reduce-scatter, meet.
+fn order(choice: Choice, topology: &Topology, root: Rank, rank: Rank) -> Contributors {
+    let (ranks, hosts) = (topology.ranks(), topology.hosts());
+    let round = |first: u32| Contributors::Round { first: Rank(first % ranks), count: ranks };
+    let led = |root: Option<Rank>, first: u32| {
+        let hosts = (0..hosts).map(|host| (first + host) % hosts);
+        Contributors::Listed(hosts.flat_map(|host| led_by(root, topology.ranks_of(host))).collect())
+    };
+    match (choice.collective(), choice.leaders().is_some(), choice.algorithm()) {
+        (Collective::Reduce, false, Algorithm::Halving) => round(0),
+        (Collective::Reduce, false, Algorithm::Chain { .. }) => {
+            let mut order: Vec<Rank> = (0..hosts).flat_map(|host| topology.ranks_of(host)).collect();
+            let place = order.iter().position(|rank| *rank == root);
+            order.rotate_left(place.unwrap_or(0));
+            Contributors::Listed(order.into())
+        }
+        (Collective::Reduce, false, _) => round(root.0),
+        (Collective::Reduce, true, Algorithm::Halving) => led(Some(root), 0),
+        (Collective::Reduce, true, _) => led(Some(root), topology.host_of(root)),
+        (_, false, Algorithm::RecursiveHalving) => Contributors::Listed(reversed_bits(ranks).map(Rank).collect()),
+        (_, false, _) => round(rank.0 + 1),
+        (_, true, Algorithm::RecursiveHalving) => {
+            Contributors::Listed(reversed_bits(hosts).flat_map(|host| topology.ranks_of(host)).collect())
+        }
+        (_, true, _) => led(None, topology.host_of(rank) + 1),
+    }
+}
+
+/// What every rank of an allreduce is promised.
+fn all_combined(choice: Choice, topology: &Topology, vector: Vector) -> Vec<Combination> {
+    let (ranks, hosts) = (topology.ranks(), topology.hosts());
+    // Ranks, or hosts with all of theirs, from `first` on.
+    let from = |first: u32| match choice.leaders() {
+        None => Contributors::Round { first: Rank(first), count: ranks },
+        Some(_) => {
+            let hosts = (0..hosts).map(|host| (first + host) % hosts);
+            Contributors::Listed(hosts.flat_map(|host| topology.ranks_of(host)).collect())
+        }
+    };
+    // Round a ring every part has an order of its own.
+    let parts = match (choice.leaders(), choice.algorithm()) {
+        (None, Algorithm::Ring { .. } | Algorithm::ReduceScatterMulticast { .. }) => ranks,
+        (Some(_), Algorithm::Ring { .. }) => hosts,
+        _ => 1,
+    };
+    let part = |q: u32| {
+        let (offset, len) = vector.part(parts.into(), q.into());
+        Combination { span: Span::output(offset, len), from: offset, of: from((q + 1) % parts) }
+    };
+    (0..parts).map(part).collect()
+}
+
+/// The ranks of a host, `leader` first where it is one of them.
+fn led_by(leader: Option<Rank>, mut ranks: Vec<Rank>) -> Vec<Rank> {
+    ranks.sort_by_key(|rank| Some(*rank) != leader);
+    ranks
+}
+
+/// The ranks of the places in the order of their numbers read backwards in binary, in which distances that halve
+/// combine. Of ranks beyond a power of two, `excess`, the first `2 * excess` ranks stand at places in pairs.
+fn reversed_bits(ranks: u32) -> impl Iterator<Item = u32> {
+    let rounds = ranks.ilog2();
+    let excess = ranks - (1 << rounds);
+    let first = move |place: u32| place + place.min(excess);
+    let place = move |i: u32| i.reverse_bits().checked_shr(u32::BITS - rounds).unwrap_or(0);
+    (0..1 << rounds).flat_map(move |i| first(place(i))..first(place(i) + 1))
+}

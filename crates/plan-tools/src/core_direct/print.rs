@@ -1,0 +1,154 @@
+//! Task lists for people: the whole list, and what the tables of the paper show of it.
+//!
+//! The tables leave out what follows from the rest: enables, the sending of clear-to-sends, and the waits for delivery at the
+//! end (CD-4, CD-5). They show a round in an order of their own: receives of clear-to-sends and the waits for them,
+//! receives, sends, waits.
+
+use std::fmt;
+
+use super::{Action, HostStep, Place, Purpose, QueuePair, Request, Serves, Template};
+use outboard_plan::Rank;
+
+/// A line of the tables of the paper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TableLine {
+    /// `recv CTS from 1`
+    ReceiveClearToSend(Rank),
+    /// `wait (1 CTS CQ) from 1`
+    WaitClearToSend(u32, Rank),
+    /// `recv from 1`
+    Receive(Rank),
+    /// `send to 1`
+    Send(Rank),
+    /// `wait (1 recv CQ) from 1`
+    Wait(u32, Rank),
+}
+
+impl fmt::Display for TableLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            TableLine::ReceiveClearToSend(Rank(peer)) => write!(f, "recv CTS from {peer}"),
+            TableLine::WaitClearToSend(count, Rank(peer)) => write!(f, "wait ({count} CTS CQ) from {peer}"),
+            TableLine::Receive(Rank(peer)) => write!(f, "recv from {peer}"),
+            TableLine::Send(Rank(peer)) => write!(f, "send to {peer}"),
+            TableLine::Wait(count, Rank(peer)) => write!(f, "wait ({count} recv CQ) from {peer}"),
+        }
+    }
+}
+
+impl TableLine {
+    fn of(request: &Request) -> Option<TableLine> {
+        let (peer, ready) = (request.on.connection.peer, request.on.purpose == Purpose::ClearToSend);
+        match request.action {
+            Action::Receive(_) if ready => Some(TableLine::ReceiveClearToSend(peer)),
+            Action::Receive(_) => Some(TableLine::Receive(peer)),
+            Action::Send(_) => (!ready).then_some(TableLine::Send(peer)),
+            Action::WaitReceived(count) if ready => Some(TableLine::WaitClearToSend(count, peer)),
+            Action::WaitReceived(count) => Some(TableLine::Wait(count, peer)),
+            Action::WaitSent(_) | Action::SendEnable(_) | Action::ReceiveEnable(_) => None,
+        }
+    }
+
+    /// Where the tables have the line within its round.
+    fn place(&self) -> u8 {
+        match self {
+            TableLine::ReceiveClearToSend(_) => 0,
+            TableLine::WaitClearToSend(..) => 1,
+            TableLine::Receive(_) => 2,
+            TableLine::Send(_) => 3,
+            TableLine::Wait(..) => 4,
+        }
+    }
+}
+
+impl Template {
+    /// What the tables of the paper show of the list, round by round.
+    #[must_use]
+    pub fn table(&self) -> Vec<Vec<TableLine>> {
+        let mut rounds: Vec<Vec<TableLine>> = Vec::new();
+        for request in &self.tasks {
+            if let Some(line) = TableLine::of(request) {
+                let round = request.round as usize;
+                rounds.resize(rounds.len().max(round + 1), Vec::new());
+                rounds[round].push(line);
+            }
+        }
+        rounds.iter_mut().for_each(|round| round.sort_by_key(TableLine::place));
+        rounds
+    }
+}
+
+impl fmt::Display for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let purpose = match self.purpose {
+            Purpose::Eager => "eager",
+            Purpose::ClearToSend => "CTS",
+            Purpose::Data => "data",
+        };
+        let serves = match self.connection.serves {
+            Serves::Both => "",
+            Serves::Outgoing => ", outgoing",
+            Serves::Incoming => ", incoming",
+        };
+        write!(f, "{purpose} QP of {}{serves}", self.connection.peer)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Memory(span) => write!(f, "{span}"),
+            Place::Arrived { slot, offset, len } => write!(f, "eager buffer {slot}[{offset}..{}]", offset + len),
+            Place::Next { slot } => write!(f, "eager buffer {slot} of the next call"),
+        }
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on = self.on;
+        match &self.action {
+            Action::Receive(None) => write!(f, "receive on {on}"),
+            Action::Receive(Some(into)) => write!(f, "receive on {on} into {into}"),
+            Action::Send(from) => {
+                write!(f, "send on {on}")?;
+                let joint = |i| if i == 0 { " from" } else { " and" };
+                from.iter().enumerate().try_for_each(|(i, piece)| write!(f, "{} {piece}", joint(i)))
+            }
+            Action::WaitReceived(count) => write!(f, "wait for {count} received on {on}"),
+            Action::WaitSent(count) => write!(f, "wait for {count} sent on {on}"),
+            Action::SendEnable(count) => write!(f, "enable {count} to send on {on}"),
+            Action::ReceiveEnable(count) => write!(f, "enable {count} to receive on {on}"),
+        }
+    }
+}
+
+impl fmt::Display for HostStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostStep::Copy { from, to } => write!(f, "copy {from} to {to}"),
+            HostStep::Reduce { from, into, from_left: true } => write!(f, "reduce {from} from the left into {into}"),
+            HostStep::Reduce { from, into, from_left: false } => write!(f, "reduce {from} from the right into {into}"),
+        }
+    }
+}
+
+/// The whole list: one line per task, with what the host does before and behind it.
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for step in &self.before {
+            writeln!(f, "  host: {step}")?;
+        }
+        let mut round = None;
+        for task in &self.tasks {
+            if round.replace(task.round) != Some(task.round) {
+                writeln!(f, "  round {}", task.round)?;
+            }
+            writeln!(f, "    {task}")?;
+        }
+        for step in &self.after {
+            writeln!(f, "  host: {step}")?;
+        }
+        Ok(())
+    }
+}

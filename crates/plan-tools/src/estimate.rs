@@ -1,0 +1,289 @@
+//! How long programs take on a cluster, by playing them event by event.
+//!
+//! Every host has one processor (that of its service process), one way out and one way in of its link, each of which does
+//! one thing at a time, first come first served:
+//!
+//! | step | takes |
+//! |---|---|
+//! | send to another host | processor `message`, way out `bytes / bandwidth`; the send is complete then |
+//! | its receive | `latency` after the first byte left: way in `bytes / bandwidth`, processor `message` |
+//! | send to a rank of the host | processor `message` and `bytes / copy`, both ends complete then |
+//! | multicast | processor `message`, way out at the multicast rate; ways in of all other hosts at once after `latency`, the processor there `message` and a copy for each local rank but the first, whose bytes are copied as they come (MC-2) |
+//! | copy, reduce | processor, `bytes / copy` or `bytes / reduce` |
+//!
+//! Before all of it goes the ready barrier (MC-4) where nothing is pulled, behind multicasts the handshake (MC-7). This is the reference for the
+//! closed forms of [`outboard_plan::selection::formula`], which name the longest path alone. It takes time and memory in the order of all
+//! steps of all ranks: for people and tests, not for the choice at a call.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+use outboard_plan::selection::{Case, Choice, Cost, Estimate, at_rate, each, rounds_of};
+use outboard_plan::{Op, Program, Rank};
+use thiserror::Error;
+
+use crate::programs::{host_of, programs};
+use crate::verify::{At, Graph, Node, VerifyError, well_formed};
+
+/// Why programs have no estimate.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum EstimateError {
+    /// They do not fit together.
+    #[error(transparent)]
+    Plan(#[from] VerifyError),
+    /// Multicast where there is none.
+    #[error("{at}: the cluster has no multicast; set `multicast` of [cost]")]
+    NoMulticast {
+        /// The step.
+        at: Box<At>,
+    },
+}
+
+/// When `programs`, those of all ranks in rank order, are done if all ranks call at once. `host_of` tells the host of each
+/// rank.
+///
+/// # Errors
+/// When the programs do not fit together or the cluster; see [`EstimateError`].
+pub fn estimate(programs: &[Program], host_of: impl Fn(Rank) -> u32, cost: &Cost) -> Result<Estimate, EstimateError> {
+    play(programs, host_of, cost, true)
+}
+
+/// When a call by `choice` is done if all ranks call at once; `None` where the algorithm refuses such a call.
+///
+/// # Errors
+/// As [`estimate`].
+#[must_use]
+pub fn played(case: &Case, choice: Choice, cost: &Cost) -> Option<Result<Estimate, EstimateError>> {
+    let programs = programs(case, choice)?;
+    Some(play(&programs, |rank| host_of(case, rank), cost, !choice.pulls()))
+}
+
+fn play(
+    programs: &[Program],
+    host_of: impl Fn(Rank) -> u32,
+    cost: &Cost,
+    barrier: bool,
+) -> Result<Estimate, EstimateError> {
+    well_formed(programs)?;
+    let graph = Graph::new(programs)?;
+    let hosts: Vec<usize> = (0..programs.len() as u32).map(|rank| host_of(Rank(rank)) as usize).collect();
+    let mut play = Play::new(&graph, hosts, cost);
+    let multicast = |node: &Node| matches!(graph.op(*node), Op::Multicast { .. }) && play.leaves(*node);
+    if let (None, Some(node)) = (cost.multicast, (0..graph.nodes()).find(multicast)) {
+        return Err(EstimateError::NoMulticast { at: graph.at(node).boxed() });
+    }
+    play.begin(barrier);
+    while let Some(Reverse((at, _, event))) = play.events.pop() {
+        play.step(at, event);
+    }
+    let handshake = if play.handshake { each(1, cost.control) } else { 0 };
+    Ok(Estimate(play.last + handshake))
+}
+
+/// Picoseconds since the call.
+type Time = u128;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// All that the step follows is complete.
+    Ready(Node),
+    /// The processor has handed over a message to another host; the node is that of the send.
+    Leaving(Node),
+    /// Its first byte has reached the host of the receive.
+    Arriving(Node),
+    /// Its last byte has.
+    Arrived(Node),
+    Complete(Node),
+}
+
+/// What one host does one thing after another with: when each is free again.
+#[derive(Debug, Clone, Copy, Default)]
+struct Host {
+    processor: Time,
+    way_out: Time,
+    way_in: Time,
+}
+
+struct Play<'a> {
+    graph: &'a Graph<'a>,
+    cost: &'a Cost,
+    host_of: Vec<usize>,
+    hosts: Vec<Host>,
+    /// By step: how many steps are awaited, and for a receive its message.
+    awaits: Vec<usize>,
+    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    pushed: u64,
+    last: Time,
+    handshake: bool,
+}
+
+impl<'a> Play<'a> {
+    fn new(graph: &'a Graph<'a>, host_of: Vec<usize>, cost: &'a Cost) -> Self {
+        let awaited = |node| graph.after(node).len() + usize::from(graph.source(node).is_some());
+        Play {
+            graph,
+            cost,
+            hosts: vec![Host::default(); host_of.iter().max().map_or(0, |most| most + 1)],
+            host_of,
+            awaits: (0..graph.nodes()).map(awaited).collect(),
+            events: BinaryHeap::new(),
+            pushed: 0,
+            last: 0,
+            handshake: false,
+        }
+    }
+
+    fn begin(&mut self, barrier: bool) {
+        let used: BTreeSet<usize> = self.host_of.iter().copied().collect();
+        let start = if barrier { each(rounds_of(used.len() as u64), self.cost.control) } else { 0 };
+        self.last = start;
+        for node in (0..self.awaits.len()).filter(|node| self.graph.after(*node).is_empty()) {
+            if self.awaits[node] == 0 {
+                self.push(start, Event::Ready(node));
+            }
+        }
+    }
+
+    fn push(&mut self, at: Time, event: Event) {
+        self.events.push(Reverse((at, self.pushed, event)));
+        self.pushed += 1;
+    }
+
+    /// The host of a step.
+    fn host(&self, node: Node) -> usize {
+        self.host_of[self.graph.at(node).rank.0 as usize]
+    }
+
+    /// Whether somebody on another host receives what a step sends.
+    fn leaves(&self, send: Node) -> bool {
+        self.graph.receivers(send).iter().any(|receive| self.host(*receive) != self.host(send))
+    }
+
+    fn step(&mut self, at: Time, event: Event) {
+        match event {
+            Event::Ready(node) => self.ready(at, node),
+            Event::Leaving(node) => self.leaving(at, node),
+            Event::Arriving(receive) => {
+                let takes = self.transfer(receive);
+                let host = self.host(receive);
+                let way_in = &mut self.hosts[host].way_in;
+                *way_in = (*way_in).max(at) + takes;
+                let arrived = *way_in;
+                self.push(arrived, Event::Arrived(receive));
+            }
+            Event::Arrived(receive) => {
+                self.work(receive, at, each(1, self.cost.message));
+                for other in self.locals_beside(receive) {
+                    self.work(other, at, at_rate(self.bytes(receive), self.cost.copy));
+                }
+            }
+            Event::Complete(node) => self.complete(at, node),
+        }
+    }
+
+    fn ready(&mut self, at: Time, node: Node) {
+        let message = each(1, self.cost.message);
+        match self.graph.op(node) {
+            Op::Send { span, .. } if !self.leaves(node) => {
+                let end = self.work(node, at, message + at_rate(span.len, self.cost.copy));
+                self.push(end, Event::Complete(self.graph.receivers(node)[0]));
+            }
+            Op::Send { .. } | Op::Multicast { .. } => {
+                let end = self.occupy(node, at, message);
+                self.push(end, Event::Leaving(node));
+            }
+            Op::Copy { from, .. } => {
+                self.work(node, at, at_rate(from.len, self.cost.copy));
+            }
+            Op::Reduce { from, .. } => {
+                self.work(node, at, at_rate(from.len, self.cost.reduce));
+            }
+            Op::Recv { .. } | Op::MulticastRecv { .. } => unreachable!("a receive also awaits its message"),
+        }
+    }
+
+    fn leaving(&mut self, at: Time, send: Node) {
+        let mine = self.host(send);
+        let leaves = self.leaves(send);
+        let takes = if leaves { self.transfer(send) } else { 0 };
+        let begins = self.hosts[mine].way_out.max(at);
+        self.hosts[mine].way_out = begins + takes;
+        self.push(begins + takes, Event::Complete(send));
+        self.handshake |= leaves && matches!(self.graph.op(send), Op::Multicast { .. });
+        // The first receive of each host, for all of its ranks.
+        let mut first = BTreeMap::new();
+        for receive in self.graph.receivers(send) {
+            first.entry(self.host(*receive)).or_insert(*receive);
+        }
+        for (host, receive) in first {
+            if host != mine {
+                self.push(begins + each(1, self.cost.latency), Event::Arriving(receive));
+                continue;
+            }
+            for local in std::iter::once(receive).chain(self.locals_beside(receive)) {
+                self.work(local, at, at_rate(self.bytes(send), self.cost.copy));
+            }
+        }
+    }
+
+    /// The other receives on its host of what a receive takes.
+    fn locals_beside(&self, receive: Node) -> Vec<Node> {
+        let all = self.graph.source(receive).map_or(&[][..], |send| self.graph.receivers(send));
+        let beside = |other: &Node| *other != receive && self.host(*other) == self.host(receive);
+        all.iter().copied().filter(beside).collect()
+    }
+
+    /// Bytes that a step sends or receives.
+    fn bytes(&self, node: Node) -> u64 {
+        let op = self.graph.op(node);
+        op.reads().or(op.writes()).map_or(0, |span| span.len)
+    }
+
+    /// What the message of a step takes of a link.
+    fn transfer(&self, node: Node) -> Time {
+        let multicast = matches!(self.graph.op(node), Op::Multicast { .. } | Op::MulticastRecv { .. });
+        let rate = if multicast { self.cost.multicast } else { None };
+        at_rate(self.bytes(node), rate.unwrap_or(self.cost.bandwidth))
+    }
+
+    /// Has the processor of the step's host work for it, and tells when it has.
+    fn occupy(&mut self, node: Node, at: Time, takes: Time) -> Time {
+        let host = self.host(node);
+        let processor = &mut self.hosts[host].processor;
+        *processor = (*processor).max(at) + takes;
+        *processor
+    }
+
+    /// The same, and then the step is complete, or its message there.
+    fn work(&mut self, node: Node, at: Time, takes: Time) -> Time {
+        let end = self.occupy(node, at, takes);
+        self.push(end, Event::Complete(node));
+        end
+    }
+
+    /// Of a receive: its message is there. Of others: they are done.
+    fn complete(&mut self, at: Time, node: Node) {
+        if self.graph.source(node).is_some() {
+            self.awaits[node] -= 1;
+            if self.awaits[node] > 0 {
+                return;
+            }
+        }
+        self.finish(at, node);
+    }
+
+    fn finish(&mut self, at: Time, node: Node) {
+        self.last = self.last.max(at);
+        for follower in self.graph.followers(node).to_vec() {
+            self.awaits[follower] -= 1;
+            if self.awaits[follower] > 0 {
+                continue;
+            }
+            if self.graph.source(follower).is_some() {
+                self.finish(at, follower);
+            } else {
+                self.push(at, Event::Ready(follower));
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Finds what things cost on a cluster from how long calls took there.
+//!
+//! A call's time is a sum of terms times parameters (`cost.rs`), so the parameters follow by least squares: of relative
+//! errors, because short calls count as much as long ones, and of parameters that are not negative. What the calls do not
+//! tell stays as it was. Whoever measures writes the result down for all, so floating-point numbers do no harm here.
+
+use outboard_plan::selection::{Case, Choice, Cost, terms};
+use outboard_units::{Duration, Rate};
+
+/// How long a call took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// The call.
+    pub case: Case,
+    /// How it was carried out.
+    pub choice: Choice,
+    /// From the post to the end, on the rank where it took longest.
+    pub took: Duration,
+}
+
+/// Parameters of [`Cost`].
+const PARAMETERS: usize = 7;
+/// How much each parameter is held to its old value, against one call: where calls tell only the sum of two, both change
+/// alike.
+const HOLD: f64 = 0.01;
+/// No parameter becomes smaller than this part of itself in one round.
+const LEAST: f64 = 0.05;
+/// How often all is done again from what was found: then it is known better which of link and processor holds a call up, and
+/// old values hold no more.
+const ROUNDS: usize = 8;
+/// Steps of the descent, each through all parameters; it ends by itself long before where calls tell parameters apart.
+const STEPS: usize = 5_000;
+
+/// Nanoseconds that each term of a sample takes at `cost`.
+fn parts(cost: &Cost, sample: &Sample) -> [f64; PARAMETERS] {
+    let terms = terms(cost, &sample.case, sample.choice);
+    let each = |count: u64, duration: Duration| count as f64 * duration.in_nanoseconds() as f64;
+    let at = |bytes: u64, rate: Rate| bytes as f64 * 8e9 / rate.in_bits_per_second() as f64;
+    [
+        each(terms.latencies, cost.latency),
+        each(terms.messages, cost.message),
+        each(terms.controls, cost.control),
+        at(terms.sent, cost.bandwidth),
+        cost.multicast.map_or(0.0, |rate| at(terms.multicast, rate)),
+        at(terms.copied, cost.copy),
+        at(terms.reduced, cost.reduce),
+    ]
+}
+
+/// By how much `cost` is wrong about a sample: the larger over the smaller, so 1 where it is right.
+#[must_use]
+pub fn factor(cost: &Cost, sample: &Sample) -> f64 {
+    let model: f64 = parts(cost, sample).iter().sum();
+    let took = sample.took.in_nanoseconds().max(1) as f64;
+    (model / took).max(took / model.max(1.0))
+}
+
+/// The cost by which `samples` took as long as they did, as near as can be; parameters of which they tell nothing are as in
+/// `start`, and there is multicast where `start` has it.
+#[must_use]
+pub fn fit(start: &Cost, samples: &[Sample]) -> Cost {
+    let mut cost = *start;
+    for _ in 0..ROUNDS {
+        // Of each sample, what a parameter takes of the time that it should take.
+        let rows: Vec<[f64; PARAMETERS]> = samples
+            .iter()
+            .map(|sample| parts(&cost, sample).map(|part| part / sample.took.in_nanoseconds().max(1) as f64))
+            .collect();
+        let factors = descend(&rows);
+        let changed = scaled(&cost, factors);
+        if changed == cost {
+            break;
+        }
+        cost = changed;
+    }
+    cost
+}
+
+/// The factors, none below [`LEAST`], by which the columns of `rows` sum up to 1 in each row, as near as can be.
+fn descend(rows: &[[f64; PARAMETERS]]) -> [f64; PARAMETERS] {
+    let mut factors = [1.0; PARAMETERS];
+    let mut sums: Vec<f64> = rows.iter().map(|row| row.iter().sum()).collect();
+    for _ in 0..STEPS {
+        let mut moved = 0.0f64;
+        for j in 0..PARAMETERS {
+            let (mut wanted, mut weight) = (HOLD, HOLD);
+            for (row, sum) in rows.iter().zip(&sums) {
+                wanted += row[j] * (1.0 - sum + row[j] * factors[j]);
+                weight += row[j] * row[j];
+            }
+            let step = (wanted / weight).max(LEAST) - factors[j];
+            factors[j] += step;
+            rows.iter().zip(&mut sums).for_each(|(row, sum)| *sum += row[j] * step);
+            moved = moved.max(step.abs());
+        }
+        if moved < 1e-9 {
+            break;
+        }
+    }
+    factors
+}
+
+fn scaled(cost: &Cost, factors: [f64; PARAMETERS]) -> Cost {
+    let [latency, message, control, bandwidth, multicast, copy, reduce] = factors;
+    let longer =
+        |duration: Duration, factor: f64| Duration::nanoseconds(readable(duration.in_nanoseconds() as f64 * factor));
+    let slower = |rate: Rate, factor: f64| Rate::bits_per_second(readable(rate.in_bits_per_second() as f64 / factor));
+    Cost {
+        latency: longer(cost.latency, latency),
+        message: longer(cost.message, message),
+        control: longer(cost.control, control),
+        bandwidth: slower(cost.bandwidth, bandwidth),
+        multicast: cost.multicast.map(|rate| slower(rate, multicast)),
+        copy: slower(cost.copy, copy),
+        reduce: slower(cost.reduce, reduce),
+    }
+}
+
+/// To four digits: nobody measures more. At least 1, so that a parameter can grow again.
+fn readable(value: f64) -> u64 {
+    let unit = 10f64.powf((value.max(1.0).log10().floor() - 3.0).max(0.0));
+    ((value / unit).round() * unit).max(1.0) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use outboard_plan::selection::Collective;
+
+    use super::*;
+
+    fn samples(cost: &Cost, noise: impl Fn(usize) -> f64) -> Vec<Sample> {
+        let mut all = Vec::new();
+        for collective in Collective::ALL {
+            for (choice, bytes) in
+                collective.choices().iter().flat_map(|c| [64u64, 4 << 10, 64 << 10, 1 << 20].map(|b| (*c, b)))
+            {
+                for ranks in [4, 8] {
+                    let case = Case { collective, ranks, hosts: 4, bytes, multicast: true };
+                    let sample = Sample { case, choice, took: Duration::nanoseconds(0) };
+                    let took = parts(cost, &sample).iter().sum::<f64>() * noise(all.len());
+                    all.push(Sample { took: Duration::nanoseconds(took as u64), ..sample });
+                }
+            }
+        }
+        all
+    }
+
+    fn near(a: u64, b: u64, percent: u64) -> bool {
+        a.abs_diff(b) * 100 <= b * percent
+    }
+
+    fn other() -> Cost {
+        Cost {
+            latency: Duration::nanoseconds(5_000),
+            message: Duration::nanoseconds(2_000),
+            control: Duration::nanoseconds(20_000),
+            bandwidth: Rate::bits_per_second(25_000_000_000),
+            multicast: Some(Rate::bits_per_second(20_000_000_000)),
+            copy: Rate::bits_per_second(100_000_000_000),
+            reduce: Rate::bits_per_second(50_000_000_000),
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_found_again_from_the_times_of_its_calls() {
+        let (truth, found) = (other(), fit(&Cost::default(), &samples(&other(), |_| 1.0)));
+        for (name, found, truth) in [
+            ("latency", found.latency.in_nanoseconds(), truth.latency.in_nanoseconds()),
+            ("message", found.message.in_nanoseconds(), truth.message.in_nanoseconds()),
+            ("control", found.control.in_nanoseconds(), truth.control.in_nanoseconds()),
+            ("bandwidth", found.bandwidth.in_bits_per_second(), truth.bandwidth.in_bits_per_second()),
+            ("copy", found.copy.in_bits_per_second(), truth.copy.in_bits_per_second()),
+            ("reduce", found.reduce.in_bits_per_second(), truth.reduce.in_bits_per_second()),
+        ] {
+            assert!(near(found, truth, 5), "{name}: {found} found, {truth} true");
+        }
+    }
+
+    #[test]
+    fn noise_of_a_tenth_leaves_the_model_within_a_quarter_of_the_samples() {
+        let noisy = samples(&other(), |i| if i.is_multiple_of(2) { 1.1 } else { 0.9 });
+        let found = fit(&Cost::default(), &noisy);
+        let wrong = noisy.iter().filter(|sample| factor(&found, sample) > 1.25).count();
+        assert!(wrong * 20 <= noisy.len(), "{wrong} of {} are off, {found:?}", noisy.len());
+    }
+
+    #[test]
+    fn what_nobody_measured_stays_as_it_was() {
+        let broadcasts: Vec<Sample> = samples(&other(), |_| 1.0)
+            .into_iter()
+            .filter(|s| s.case.collective == Collective::Broadcast && !s.choice.multicasts())
+            .collect();
+        let found = fit(&Cost::default(), &broadcasts);
+        assert_eq!((found.reduce, found.multicast), (Cost::default().reduce, Cost::default().multicast));
+        assert!(near(found.bandwidth.in_bits_per_second(), other().bandwidth.in_bits_per_second(), 5), "{found:?}");
+        assert_eq!(fit(&Cost::default(), &[]), Cost::default());
+    }
+}

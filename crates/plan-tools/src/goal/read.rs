@@ -1,0 +1,284 @@
+//! Reads the text of a GOAL schedule: ranks, their operations, and which requires which.
+//!
+//! Ends of lines separate words like spaces do, and a label may be used above the line that defines it; `txt2bin` is
+//! stricter in both. Every other departure from the dialect is an error with its place.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use thiserror::Error;
+
+use crate::tokens::{Comments, Misplaced, Place, Scanner, SyntaxError, Token, shown, unexpected};
+use outboard_plan::{MAX_RANKS, Rank};
+
+/// Why a text is not a schedule that a plan can be made of, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{at}: {reason}")]
+pub struct GoalError {
+    /// Where.
+    pub at: Place,
+    /// Why.
+    pub reason: GoalReason,
+}
+
+/// Why a text is not a schedule that a plan can be made of.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum GoalReason {
+    /// The dialect has something else here.
+    #[error(transparent)]
+    Syntax(#[from] SyntaxError),
+    /// A group without ranks or with too many.
+    #[error("{ranks} ranks: a plan has 1 to {MAX_RANKS}")]
+    Ranks {
+        /// Ranks of the schedule.
+        ranks: u32,
+    },
+    /// A rank that the schedule does not have.
+    #[error("rank {rank}, but `num_ranks` says {ranks} and ranks count from 0")]
+    Rank {
+        /// The rank.
+        rank: u32,
+        /// Ranks of the schedule.
+        ranks: u32,
+    },
+    /// A second block of a rank.
+    #[error("rank {rank} has had its operations on line {line}: join both")]
+    RankAgain {
+        /// The rank.
+        rank: u32,
+        /// Where its first block begins.
+        line: usize,
+    },
+    /// A label that two operations have.
+    #[error("the label `{label}` is that of line {line}: choose another")]
+    LabelAgain {
+        /// The label.
+        label: String,
+        /// Where it is defined.
+        line: usize,
+    },
+    /// A label that no operation of the rank has.
+    #[error("no operation of this rank has the label `{label}`")]
+    Label {
+        /// The label.
+        label: String,
+    },
+    /// A receive from anybody, or of anything.
+    #[error("-1 stands for any source or tag: a plan names every message, so give the source and tag that it takes")]
+    Any,
+    /// A message of a rank to itself.
+    #[error("a message of rank {rank} to itself: use `calc` for work inside a rank")]
+    ToItself {
+        /// The rank.
+        rank: u32,
+    },
+    /// An operation that, directly or through others, requires itself.
+    #[error("this operation requires itself, directly or through others of its rank")]
+    Circle,
+    /// A receive that no send is left for, or a send that nobody receives.
+    #[error("no {counterpart} on rank {peer} is left for this message of tag {tag}")]
+    Unmatched {
+        /// `send` or `recv`.
+        counterpart: &'static str,
+        /// On which rank it lacks.
+        peer: u32,
+        /// The tag.
+        tag: u32,
+    },
+    /// A message that is received with another size.
+    #[error("{received} bytes are received here, but {sent} are sent on line {line}: make them equal")]
+    Bytes {
+        /// Bytes as of the receive.
+        received: u64,
+        /// Bytes as of the send.
+        sent: u64,
+        /// Where it is sent.
+        line: usize,
+    },
+    /// More bytes than a rank can address.
+    #[error("with this message rank {rank} has more than 2^64 bytes on one side: lower the sizes")]
+    TooLarge {
+        /// The rank.
+        rank: u32,
+    },
+}
+
+impl From<Misplaced> for GoalError {
+    fn from((at, reason): Misplaced) -> Self {
+        GoalError { at, reason: reason.into() }
+    }
+}
+
+pub(super) fn wrong(at: Place, reason: GoalReason) -> GoalError {
+    GoalError { at, reason }
+}
+
+/// A message as one of its ends states it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Message {
+    /// The other rank.
+    pub(super) peer: Rank,
+    /// Its tag.
+    pub(super) tag: u32,
+    /// Its size.
+    pub(super) bytes: u64,
+}
+
+/// What an operation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// `send`
+    Send(Message),
+    /// `recv`
+    Recv(Message),
+    /// `calc`, of whatever time.
+    Calc,
+}
+
+/// An operation of a rank.
+#[derive(Debug, Clone)]
+pub(super) struct Operation {
+    /// Where it stands.
+    pub(super) at: Place,
+    /// What it does.
+    pub(super) action: Action,
+    /// Operations that are complete before it starts (`requires`), by number.
+    pub(super) requires: Vec<usize>,
+    /// Operations that have started before it starts (`irequires`), by number.
+    pub(super) requires_start: Vec<usize>,
+}
+
+/// `a requires b`, still with labels.
+struct Order<'a> {
+    label: (Place, &'a str),
+    on: (Place, &'a str),
+    start: bool,
+}
+
+/// The operations of all ranks, by rank.
+pub(super) fn read(text: &str) -> Result<Vec<Vec<Operation>>, GoalError> {
+    let mut scanner = Scanner::new(text, Comments::Slashes, false);
+    let scan = &mut scanner;
+    scan.phrase("num_ranks")?;
+    let (at, _) = scan.peek()?;
+    let ranks = scan.number("the number of ranks", u32::MAX)?;
+    if ranks == 0 || ranks > MAX_RANKS {
+        return Err(wrong(at, GoalReason::Ranks { ranks }));
+    }
+    let mut blocks = vec![Vec::new(); ranks as usize];
+    let mut begins: Vec<Option<Place>> = vec![None; ranks as usize];
+    loop {
+        match scan.next()? {
+            (_, Token::End) => return Ok(blocks),
+            (at, Token::Word("rank")) => {
+                let rank = rank(scan, ranks)?;
+                if let Some(first) = begins[rank as usize].replace(at) {
+                    return Err(wrong(at, GoalReason::RankAgain { rank, line: first.line }));
+                }
+                blocks[rank as usize] = block(scan, Rank(rank), ranks)?;
+            }
+            found => return Err(unexpected(found, "`rank`").into()),
+        }
+    }
+}
+
+fn rank(scan: &mut Scanner<'_>, ranks: u32) -> Result<u32, GoalError> {
+    let (at, _) = scan.peek()?;
+    let rank = scan.number("a rank", u32::MAX)?;
+    if rank < ranks { Ok(rank) } else { Err(wrong(at, GoalReason::Rank { rank, ranks })) }
+}
+
+/// `{ ... }`
+fn block(scan: &mut Scanner<'_>, me: Rank, ranks: u32) -> Result<Vec<Operation>, GoalError> {
+    scan.phrase("{")?;
+    let mut operations = Vec::new();
+    let mut labels: HashMap<&str, usize> = HashMap::new();
+    let mut orders: Vec<Order<'_>> = Vec::new();
+    loop {
+        let (at, token) = scan.peek()?;
+        match token {
+            Token::Symbol('}') => break,
+            Token::Word("send" | "recv" | "calc") => operations.push(operation(scan, me, ranks)?),
+            Token::Word(label) => {
+                scan.next()?;
+                match scan.next()? {
+                    (_, Token::Symbol(':')) => {
+                        match labels.entry(label) {
+                            Entry::Vacant(free) => free.insert(operations.len()),
+                            Entry::Occupied(taken) => {
+                                let line = operations[*taken.get()].at.line;
+                                return Err(wrong(at, GoalReason::LabelAgain { label: shown(label), line }));
+                            }
+                        };
+                        operations.push(operation(scan, me, ranks)?);
+                    }
+                    (_, Token::Word(kind @ ("requires" | "irequires"))) => {
+                        let on = match scan.next()? {
+                            (at, Token::Word(on)) => (at, on),
+                            found => return Err(unexpected(found, "a label").into()),
+                        };
+                        orders.push(Order { label: (at, label), on, start: kind == "irequires" });
+                    }
+                    found => return Err(unexpected(found, "`:`, `requires` or `irequires`").into()),
+                }
+            }
+            _ => return Err(unexpected((at, token), "an operation, a label or `}`").into()),
+        }
+    }
+    scan.next()?;
+    let find = |(at, label): (Place, &str)| {
+        labels.get(label).copied().ok_or_else(|| wrong(at, GoalReason::Label { label: shown(label) }))
+    };
+    for Order { label, on, start } in orders {
+        let (label, on) = (find(label)?, find(on)?);
+        let operation = &mut operations[label];
+        if start { &mut operation.requires_start } else { &mut operation.requires }.push(on);
+    }
+    Ok(operations)
+}
+
+/// `send 8b to 1 tag 0 cpu 0 nic 0`, `recv 8b from 1 tag 0 cpu 0 nic 0` or `calc 100 cpu 0`
+fn operation(scan: &mut Scanner<'_>, me: Rank, ranks: u32) -> Result<Operation, GoalError> {
+    let (at, kind) = scan.next()?;
+    let action = match kind {
+        Token::Word("calc") => {
+            scan.number("a time in nanoseconds", u64::MAX)?;
+            Action::Calc
+        }
+        Token::Word("send") => Action::Send(message(scan, "to", me, ranks)?),
+        Token::Word("recv") => Action::Recv(message(scan, "from", me, ranks)?),
+        _ => return Err(unexpected((at, kind), "`send`, `recv` or `calc`").into()),
+    };
+    // Which core and which network interface is a matter of the machine, not of the plan.
+    for place in ["cpu", "nic"] {
+        if scan.take(Token::Word(place))? {
+            scan.number("a number", u64::MAX)?;
+        }
+    }
+    Ok(Operation { at, action, requires: Vec::new(), requires_start: Vec::new() })
+}
+
+fn message(scan: &mut Scanner<'_>, way: &str, me: Rank, ranks: u32) -> Result<Message, GoalError> {
+    let bytes = scan.number("a number of bytes", u64::MAX)?;
+    scan.phrase("b")?;
+    scan.phrase(way)?;
+    no_wildcard(scan)?;
+    let (at, _) = scan.peek()?;
+    let peer = rank(scan, ranks)?;
+    if peer == me.0 {
+        return Err(wrong(at, GoalReason::ToItself { rank: peer }));
+    }
+    let mut tag = 0;
+    if scan.take(Token::Word("tag"))? {
+        no_wildcard(scan)?;
+        tag = scan.number("a tag", u32::MAX)?;
+    }
+    Ok(Message { peer: Rank(peer), tag, bytes })
+}
+
+fn no_wildcard(scan: &mut Scanner<'_>) -> Result<(), GoalError> {
+    match scan.peek()? {
+        (at, Token::Symbol('-')) => Err(wrong(at, GoalReason::Any)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,27 @@
+//! What people and tests need of plans, and neither the daemon nor liboutboard does.
+//!
+//! [`verify()`] proves that programs do what a [`contract()`] promises; [`mod@text`] and [`goal`]
+//! write and read plans; [`rounds`] tells when messages travel; [`core_direct`] makes task lists of a triggered NIC;
+//! [`estimate()`] plays programs event by event, and [`fit()`] finds the cost of a cluster from measured times.
+//!
+//! Invariant: all of it looks at the programs of a whole group, which a daemon never holds. This crate never does IO.
+
+#![forbid(unsafe_code)]
+
+mod contract;
+pub mod core_direct;
+mod estimate;
+mod fit;
+pub mod goal;
+mod programs;
+pub mod rounds;
+pub mod text;
+mod tokens;
+mod verify;
+
+pub use contract::{contract, exchange};
+pub use estimate::{EstimateError, estimate, played};
+pub use fit::{Sample, factor, fit};
+pub use programs::programs;
+pub use rounds::Rounds;
+pub use verify::{At, Combination, Contract, Contributors, Fault, Piece, VerifyError, verify};

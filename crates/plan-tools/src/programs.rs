@@ -1,0 +1,76 @@
+//! The actual programs of a call, for those who play them.
+
+use outboard_plan::selection::{Case, Choice, Collective};
+use outboard_plan::{Arguments, Program, ProgramBuilder, Rank, Span, Topology, program};
+
+/// Messages between two ranks of what is pulled: a block, that there is one, that it may be sent.
+const BLOCK: u32 = 0;
+const ANNOUNCED: u32 = 1;
+const ASKED: u32 = 2;
+
+/// The host of a rank where ranks lie on hosts one after another.
+pub(crate) fn host_of(case: &Case, rank: Rank) -> u32 {
+    rank.0 / case.ranks.div_ceil(case.hosts.clamp(1, case.ranks.max(1))).max(1)
+}
+
+/// The programs of all ranks, in rank order, from or to rank 0 where there is a root, in elements of a byte; `None` where
+/// there are none, because the algorithm refuses such a call.
+#[must_use]
+pub fn programs(case: &Case, choice: Choice) -> Option<Vec<Program>> {
+    let Case { ranks, bytes, .. } = *case;
+    bytes.checked_mul(ranks.into())?;
+    let topology = Topology::of_hosts((0..ranks).map(|rank| host_of(case, Rank(rank))))?;
+    let one = |rank| match choice.collective() {
+        _ if choice.pulls() => Some(pulled(case, &topology, rank)),
+        // Behind the ready barrier all have called: what a plan would tell them is known.
+        Collective::Barrier => Some(ProgramBuilder::new(rank, ranks).build()),
+        _ => program(choice, &Arguments::of(&topology, bytes), rank).ok(),
+    };
+    (0..ranks).map(Rank).map(one).collect()
+}
+
+/// The bytes that `source` has for `destination` in an exchange.
+fn block(case: &Case, source: Rank, destination: Rank) -> u64 {
+    match case.collective {
+        Collective::Gather if destination != Rank(0) => 0,
+        Collective::Scatter if source != Rank(0) => 0,
+        _ => case.bytes,
+    }
+}
+
+/// What is pulled (SP-5), with all that goes before: a rank announces what it has to the first rank of each host, in the
+/// place of the service process there, which asks it once for all.
+fn pulled(case: &Case, topology: &Topology, rank: Rank) -> Program {
+    let all = || (0..case.ranks).map(Rank);
+    let here = topology.host_of(rank);
+    let signal = Span::signal();
+    let mut builder = ProgramBuilder::new(rank, case.ranks);
+    let total = u64::from(case.ranks) * case.bytes;
+    builder.buffers(total, total, 0);
+    for from in all().filter(|from| *from != rank && block(case, *from, rank) > 0) {
+        builder.recv(from, BLOCK, Span::output(u64::from(from.0) * case.bytes, case.bytes), &[]);
+    }
+    for host in 0..topology.hosts() {
+        let there = topology.ranks_of(host);
+        let to = there.iter().filter(|to| **to != rank && block(case, rank, **to) > 0);
+        let asked = (host != here && to.clone().next().is_some()).then(|| {
+            builder.send(there[0], ANNOUNCED, signal, &[]);
+            builder.recv(there[0], ASKED, signal, &[])
+        });
+        for to in to {
+            builder.send(*to, BLOCK, Span::input(u64::from(to.0) * case.bytes, case.bytes), asked.as_slice());
+        }
+    }
+    if block(case, rank, rank) > 0 {
+        let at = u64::from(rank.0) * case.bytes;
+        builder.copy(Span::input(at, case.bytes), Span::output(at, case.bytes), &[]);
+    }
+    let locals = topology.ranks_of(here);
+    let far = |source: &Rank| locals[0] == rank && topology.host_of(*source) != here;
+    let wanted = |source: &Rank| locals.iter().any(|local| block(case, *source, *local) > 0);
+    for source in all().filter(far).filter(wanted) {
+        let announced = builder.recv(source, ANNOUNCED, signal, &[]);
+        builder.send(source, ASKED, signal, &[announced]);
+    }
+    builder.build()
+}

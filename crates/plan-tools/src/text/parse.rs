@@ -1,0 +1,317 @@
+//! Reads what [`super::print()`] writes.
+
+use thiserror::Error;
+
+use crate::tokens::{Comments, Misplaced, Place, Scanner, SyntaxError, Token, unexpected};
+use outboard_plan::{Buffer, MAX_RANKS, Op, OpId, Program, Rank, Span, Step};
+
+use super::VERSION;
+
+/// Why a text is not that of a plan, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{at}: {reason}")]
+pub struct TextError {
+    /// Where.
+    pub at: Place,
+    /// Why.
+    pub reason: TextReason,
+}
+
+/// Why a text is not that of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TextReason {
+    /// The grammar has something else here.
+    #[error(transparent)]
+    Syntax(#[from] SyntaxError),
+    /// A text of another time.
+    #[error("version {found} of the format: this program reads version {VERSION}")]
+    Version {
+        /// The version of the text.
+        found: u32,
+    },
+    /// A group without ranks or with too many.
+    #[error("a group of {ranks} ranks: a group has 1 to {MAX_RANKS}")]
+    Ranks {
+        /// Ranks of the group.
+        ranks: u32,
+    },
+    /// A program of another group than that of rank 0.
+    #[error("a program of a group of {found} ranks in a plan of {ranks}: make them equal")]
+    Group {
+        /// Ranks as of this program.
+        found: u32,
+        /// Ranks as of rank 0.
+        ranks: u32,
+    },
+    /// A program behind that of the last rank.
+    #[error("one more program, but the group has {ranks} ranks and each has its program: remove it")]
+    TooMany {
+        /// Ranks of the group.
+        ranks: u32,
+    },
+    /// A program that is not the next rank's.
+    #[error("the program of rank {found} where that of rank {expected} comes: programs stand in the order of ranks")]
+    Order {
+        /// Whose program it is.
+        found: u32,
+        /// Whose comes next.
+        expected: u32,
+    },
+    /// Programs for some ranks only.
+    #[error("the plan ends behind {found} programs, its group has {ranks} ranks: write one for each, even if empty")]
+    Missing {
+        /// Programs read.
+        found: u32,
+        /// Ranks of the group.
+        ranks: u32,
+    },
+    /// A step that is not the next.
+    #[error("step {found} where step {expected} comes: steps count from 0 in each program")]
+    Step {
+        /// Its number.
+        found: u32,
+        /// The number that comes next.
+        expected: u32,
+    },
+    /// A step that follows itself or a later one.
+    #[error("step {step} follows step {on}, which is not before it")]
+    Dependency {
+        /// The step.
+        step: u32,
+        /// What it follows.
+        on: u32,
+    },
+    /// A span whose end lies before its start, or too far behind it.
+    #[error("the span from {start} to {end}: the end is not before the start and at most 2^64 - 1 bytes behind it")]
+    Span {
+        /// Its first byte.
+        start: u64,
+        /// The byte behind its last.
+        end: u128,
+    },
+}
+
+impl From<Misplaced> for TextError {
+    fn from((at, reason): Misplaced) -> Self {
+        TextError { at, reason: reason.into() }
+    }
+}
+
+fn wrong(at: Place, reason: TextReason) -> TextError {
+    TextError { at, reason }
+}
+
+/// The programs of a group, by rank, from their text.
+///
+/// What comes out is well formed in that ranks and steps are all there, in order, and follow earlier steps only; whether
+/// they do something sensible is the question of [`crate::verify()`], since spans and peers may lie outside the group here.
+///
+/// # Errors
+/// The first place at which the text departs from the format; see [`TextReason`].
+pub fn parse(text: &str) -> Result<Vec<Program>, TextError> {
+    let mut scanner = Scanner::new(text, Comments::Hash, true);
+    let scan = &mut scanner;
+    blank_lines(scan)?;
+    scan.phrase("plan")?;
+    let (at, _) = scan.peek()?;
+    let found = scan.number("the version of the format", u32::MAX)?;
+    if found != VERSION {
+        return Err(wrong(at, TextReason::Version { found }));
+    }
+    end_of_line(scan)?;
+    let mut programs: Vec<Program> = Vec::new();
+    loop {
+        blank_lines(scan)?;
+        match scan.peek()? {
+            (at, Token::End) => {
+                let ranks = programs.first().map_or(0, |program| program.ranks);
+                let found = programs.len() as u32;
+                if ranks == 0 {
+                    return Err(unexpected((at, Token::End), "the program of rank 0").into());
+                }
+                if found < ranks {
+                    return Err(wrong(at, TextReason::Missing { found, ranks }));
+                }
+                return Ok(programs);
+            }
+            (at, Token::Word("rank")) => {
+                let next = header(scan, at, &programs)?;
+                programs.push(next);
+            }
+            (at, Token::Number(_)) if !programs.is_empty() => {
+                let program = programs.last_mut().expect("there is one");
+                let step = step(scan, at, program.steps.len())?;
+                program.steps.push(step);
+            }
+            found if programs.is_empty() => return Err(unexpected(found, "`rank`").into()),
+            found => return Err(unexpected(found, "the number of a step, or `rank`").into()),
+        }
+    }
+}
+
+fn blank_lines(scan: &mut Scanner<'_>) -> Result<(), Misplaced> {
+    while scan.take(Token::Newline)? {}
+    Ok(())
+}
+
+fn end_of_line(scan: &mut Scanner<'_>) -> Result<(), Misplaced> {
+    match scan.peek()? {
+        (_, Token::Newline | Token::End) => scan.next().map(|_| ()),
+        found => Err(unexpected(found, "the end of the line")),
+    }
+}
+
+/// `rank 1 of 3: input 8 B, output 24 B, scratch 0 B, chains 1, subgroups 1`
+fn header(scan: &mut Scanner<'_>, at: Place, before: &[Program]) -> Result<Program, TextError> {
+    let rank = rank(scan)?;
+    scan.phrase("of")?;
+    let (ranks_at, _) = scan.peek()?;
+    let ranks = scan.number("the ranks of the group", u32::MAX)?;
+    let agreed = before.first().map_or(ranks, |first| first.ranks);
+    let expected = before.len() as u32;
+    if ranks != agreed {
+        return Err(wrong(ranks_at, TextReason::Group { found: ranks, ranks: agreed }));
+    }
+    if ranks == 0 || ranks > MAX_RANKS {
+        return Err(wrong(ranks_at, TextReason::Ranks { ranks }));
+    }
+    if expected == ranks {
+        return Err(wrong(at, TextReason::TooMany { ranks }));
+    }
+    if rank.0 != expected {
+        return Err(wrong(at, TextReason::Order { found: rank.0, expected }));
+    }
+    scan.phrase(": input")?;
+    let input_bytes = bytes(scan)?;
+    scan.phrase(", output")?;
+    let output_bytes = bytes(scan)?;
+    scan.phrase(", scratch")?;
+    let scratch_bytes = bytes(scan)?;
+    scan.phrase(", chains")?;
+    let chains = scan.number("the number of chains", u32::MAX)?;
+    scan.phrase(", subgroups")?;
+    let subgroups = scan.number("the number of subgroups", u16::MAX)?;
+    end_of_line(scan)?;
+    Ok(Program { rank, ranks, steps: Vec::new(), input_bytes, output_bytes, scratch_bytes, subgroups, chains })
+}
+
+fn bytes(scan: &mut Scanner<'_>) -> Result<u64, Misplaced> {
+    let bytes = scan.number("a number of bytes", u64::MAX)?;
+    scan.phrase("B")?;
+    Ok(bytes)
+}
+
+fn rank(scan: &mut Scanner<'_>) -> Result<Rank, Misplaced> {
+    scan.phrase("rank")?;
+    scan.number("a rank", u32::MAX).map(Rank)
+}
+
+/// `4  send output[0..8] to rank 2 as message 1, after 0 3`
+fn step(scan: &mut Scanner<'_>, at: Place, expected: usize) -> Result<Step, TextError> {
+    let found = scan.number("the number of a step", u32::MAX)?;
+    if found as usize != expected {
+        // Every step has a line of its own, so a text with more of them than a program can have cannot be read anyway.
+        let expected = u32::try_from(expected).unwrap_or(u32::MAX);
+        return Err(wrong(at, TextReason::Step { found, expected }));
+    }
+    let op = op(scan)?;
+    let mut after = Vec::new();
+    if scan.take(Token::Symbol(','))? {
+        scan.phrase("after")?;
+        loop {
+            let (at, token) = scan.peek()?;
+            if !after.is_empty() && !matches!(token, Token::Number(_)) {
+                break;
+            }
+            let on = scan.number("the number of an earlier step", u32::MAX)?;
+            if on >= found {
+                return Err(wrong(at, TextReason::Dependency { step: found, on }));
+            }
+            after.push(OpId(on));
+        }
+    }
+    end_of_line(scan)?;
+    Ok(Step { op, after })
+}
+
+fn op(scan: &mut Scanner<'_>) -> Result<Op, TextError> {
+    match scan.next()? {
+        (_, Token::Word("send")) if scan.take(Token::Word("signal"))? => {
+            let index = index(scan)?;
+            scan.phrase("to")?;
+            Ok(Op::Send { to: rank(scan)?, index, span: Span::signal() })
+        }
+        (_, Token::Word("send")) => {
+            let span = span(scan)?;
+            scan.phrase("to")?;
+            let to = rank(scan)?;
+            scan.phrase("as message")?;
+            Ok(Op::Send { to, index: index(scan)?, span })
+        }
+        (_, Token::Word("receive")) => receive(scan),
+        (_, Token::Word("multicast")) => Ok(Op::Multicast { span: span(scan)? }),
+        (_, Token::Word("copy")) => {
+            let from = span(scan)?;
+            scan.phrase("to")?;
+            Ok(Op::Copy { from, to: span(scan)? })
+        }
+        (_, Token::Word("reduce")) => {
+            let from = span(scan)?;
+            scan.phrase("from the")?;
+            let from_left = match scan.next()? {
+                (_, Token::Word("left")) => true,
+                (_, Token::Word("right")) => false,
+                found => return Err(unexpected(found, "`left` or `right`").into()),
+            };
+            scan.phrase("into")?;
+            Ok(Op::Reduce { from, into: span(scan)?, from_left })
+        }
+        found => Err(unexpected(found, "`send`, `receive`, `multicast`, `copy` or `reduce`").into()),
+    }
+}
+
+fn receive(scan: &mut Scanner<'_>) -> Result<Op, TextError> {
+    match scan.next()? {
+        (_, Token::Word("signal")) => {
+            let index = index(scan)?;
+            scan.phrase("from")?;
+            Ok(Op::Recv { from: rank(scan)?, index, span: Span::signal() })
+        }
+        (_, Token::Word("message")) => {
+            let index = index(scan)?;
+            scan.phrase("from")?;
+            let from = rank(scan)?;
+            scan.phrase("into")?;
+            Ok(Op::Recv { from, index, span: span(scan)? })
+        }
+        (_, Token::Word("multicast")) => {
+            scan.phrase("of")?;
+            let root = rank(scan)?;
+            scan.phrase("into")?;
+            Ok(Op::MulticastRecv { root, span: span(scan)? })
+        }
+        found => Err(unexpected(found, "`signal`, `message` or `multicast`").into()),
+    }
+}
+
+fn index(scan: &mut Scanner<'_>) -> Result<u32, Misplaced> {
+    scan.number("the index of a message", u32::MAX)
+}
+
+/// `scratch[8..24]`
+fn span(scan: &mut Scanner<'_>) -> Result<Span, TextError> {
+    let (at, buffer) = match scan.next()? {
+        (at, Token::Word("input")) => (at, Buffer::Input),
+        (at, Token::Word("output")) => (at, Buffer::Output),
+        (at, Token::Word("scratch")) => (at, Buffer::Scratch),
+        found => return Err(unexpected(found, "`input`, `output` or `scratch`").into()),
+    };
+    scan.phrase("[")?;
+    let start = scan.number("the first byte of a span", u64::MAX)?;
+    scan.phrase(". .")?;
+    let end = scan.number("the end of a span", u128::MAX)?;
+    scan.phrase("]")?;
+    let len = end.checked_sub(start.into()).and_then(|len| u64::try_from(len).ok());
+    let len = len.ok_or_else(|| wrong(at, TextReason::Span { start, end }))?;
+    Ok(Span { buffer, offset: start, len })
+}

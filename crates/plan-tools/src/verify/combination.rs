@@ -1,0 +1,189 @@
+//! What a collective promises: which contributions meet in every byte of output, in which order.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use super::memory::Run;
+use super::values::Values;
+use super::{Contract, Memories, VerifyError, check};
+use outboard_plan::{Rank, Span};
+
+/// Whose contributions are combined, from left to right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Contributors {
+    /// `count` ranks from `first` upwards; behind the last rank of the group comes rank 0.
+    Round {
+        /// The leftmost.
+        first: Rank,
+        /// How many.
+        count: u32,
+    },
+    /// These.
+    Listed(Arc<[Rank]>),
+}
+
+/// A span of `Output` that holds a combination of contributions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Combination {
+    /// Where.
+    pub span: Span,
+    /// The byte of every contribution that the span begins with.
+    pub from: u64,
+    /// Whose contributions.
+    pub of: Contributors,
+}
+
+impl Combination {
+    /// What `source` alone contributes from byte `from` on.
+    #[must_use]
+    pub fn of_one(span: Span, source: Rank, from: u64) -> Combination {
+        Combination { span, from, of: Contributors::Round { first: source, count: 1 } }
+    }
+}
+
+impl Contributors {
+    /// The ranks from left to right.
+    fn ranks(&self, of: u32) -> impl Iterator<Item = Rank> + '_ {
+        let count = match self {
+            Contributors::Round { count, .. } => *count as usize,
+            Contributors::Listed(ranks) => ranks.len(),
+        };
+        (0..count).map(move |i| match self {
+            Contributors::Round { first, .. } => Rank(((u64::from(first.0) + i as u64) % u64::from(of)) as u32),
+            Contributors::Listed(ranks) => ranks[i],
+        })
+    }
+}
+
+/// What is wrong with the contributions of some bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// One is missing.
+    Missing(Rank),
+    /// One is there twice.
+    Twice(Rank),
+    /// One should not be there.
+    Stranger(Rank),
+    /// One stands where another one should.
+    Order {
+        /// The one that is there.
+        found: Rank,
+        /// The one that should be.
+        expected: Rank,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Missing(rank) => write!(f, "what {rank} contributes is missing"),
+            Fault::Twice(rank) => write!(f, "what {rank} contributes is there twice"),
+            Fault::Stranger(rank) => write!(f, "what {rank} contributes does not belong there"),
+            Fault::Order { found, expected } => {
+                write!(f, "what {found} contributes stands where that of {expected} belongs")
+            }
+        }
+    }
+}
+
+/// Compares what all outputs hold with what the contracts promise.
+pub(super) fn outcomes(
+    memories: &[Memories],
+    values: &Values,
+    contract: impl Fn(Rank) -> Contract,
+) -> Result<(), VerifyError> {
+    let mut last: Option<(Vec<Combination>, Vec<Run>)> = None;
+    for (rank, memory) in (0u32..).map(Rank).zip(memories) {
+        let contract = contract(rank);
+        let found = outcome(rank, memory, &contract)?;
+        match &last {
+            Some((same, runs)) if *same == contract.after => {
+                if let Some(at) = runs.iter().zip(&found).position(|(a, b)| a != b) {
+                    // Data that only moves is simply wrong.
+                    if contract.element_bytes.is_none() {
+                        contributions(rank, values, memories.len() as u32, &contract, &found)?;
+                    }
+                    let offset = found[..at].iter().map(|run| run.len).sum();
+                    return Err(VerifyError::Differs { rank, other: Rank(rank.0 - 1), offset });
+                }
+            }
+            _ => {
+                contributions(rank, values, memories.len() as u32, &contract, &found)?;
+                last = Some((contract.after, found));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the promised spans of a rank's output hold, one behind the other, once nothing else does.
+fn outcome(rank: Rank, memory: &Memories, contract: &Contract) -> Result<Vec<Run>, VerifyError> {
+    let mut output = memory.output.clone();
+    let mut found = Vec::new();
+    for Combination { span, from, .. } in contract.after.iter().filter(|c| !c.span.is_empty()) {
+        let range = span.offset..check::end_of(*span);
+        let runs = output.read(range.clone()).map_err(|offset| VerifyError::Missing { rank, offset })?;
+        let mut passed = 0;
+        for run in &runs {
+            let (offset, expected) = (span.offset + passed, from + passed);
+            if run.from != expected {
+                return Err(VerifyError::WrongElement { rank, offset, found: run.from, expected });
+            }
+            passed += run.len;
+        }
+        output.erase(range);
+        found.extend(runs);
+    }
+    // Behind the output lies, in place, what the rank contributes.
+    output.erase(contract.output_bytes..u64::MAX);
+    output.first().map_or(Ok(found), |offset| Err(VerifyError::Stray { rank, offset }))
+}
+
+/// Compares whose contributions meet in `runs`, as of [`outcome`], with what the contract promises.
+fn contributions(
+    rank: Rank,
+    values: &Values,
+    ranks: u32,
+    contract: &Contract,
+    runs: &[Run],
+) -> Result<(), VerifyError> {
+    let mut runs = runs.iter();
+    for Combination { span, of, .. } in &contract.after {
+        let mut passed = 0;
+        while passed < span.len {
+            let run = runs.next().expect("the runs fill the spans");
+            if !values.ranks_of(run.value).eq(of.ranks(ranks)) {
+                let expected: Vec<Rank> = of.ranks(ranks).collect();
+                let found: Vec<Rank> = values.ranks_of(run.value).take(2 * expected.len() + 2).collect();
+                return Err(VerifyError::Contribution {
+                    rank,
+                    offset: span.offset + passed,
+                    fault: fault(&found, &expected),
+                });
+            }
+            passed += run.len;
+        }
+    }
+    Ok(())
+}
+
+/// Why two different sequences differ; what is too much or too little comes before what is out of order.
+fn fault(found: &[Rank], expected: &[Rank]) -> Fault {
+    let wanted: BTreeSet<Rank> = expected.iter().copied().collect();
+    let mut seen = BTreeSet::new();
+    for rank in found {
+        if !seen.insert(*rank) {
+            return Fault::Twice(*rank);
+        }
+        if !wanted.contains(rank) {
+            return Fault::Stranger(*rank);
+        }
+    }
+    if let Some(missing) = wanted.difference(&seen).next() {
+        return Fault::Missing(*missing);
+    }
+    let differing = found.iter().zip(expected).find(|(found, expected)| found != expected);
+    let (found, expected) = differing.expect("the same ranks in another order differ somewhere");
+    Fault::Order { found: *found, expected: *expected }
+}

@@ -1,0 +1,324 @@
+//! Proves a plan by symbolic execution over the programs of all ranks.
+//!
+//! What is proven, for every timing and every transport that delivers messages once and intact:
+//! - every rank ends with what its [`Contract`] promises and with nothing else in `Output`: which contributions, in which
+//!   order, for reductions whether the call is in place or not;
+//! - nobody waits for ever, not even where a send completes only when its receive is posted;
+//! - no two operations of a rank touch the same bytes unless both read or one is complete before the other starts;
+//! - messages have unique names and equal lengths on both ends; a multicast is received by all other ranks;
+//! - receives of message data wait for nothing (MC-4), and no more roots multicast at once than `chains` says (MC-8).
+//!
+//! Because unordered operations never conflict, the outcome does not depend on the order of execution, and executing
+//! one order proves them all. Bytes are followed as ranges with provenance; cost grows with steps and ranges, not with
+//! bytes. Needs the programs of the whole group at once, so it is for tests and tools, not for the path of a call.
+//!
+//! When a rank may reuse memory that it sent is decided by its own send's completion; that the receiver has the data
+//! is not enough, because a transport may still read the memory to repeat it.
+
+mod check;
+mod combination;
+mod error;
+mod graph;
+mod memory;
+mod values;
+
+pub use combination::{Combination, Contributors, Fault};
+pub use error::{At, VerifyError};
+pub(crate) use graph::{Event, Graph, Node};
+
+use std::collections::{HashMap, HashSet};
+
+use memory::{Memory, Run};
+use outboard_plan::{Buffer, Op, Program, Rank, Span};
+use values::{Value, Values};
+
+/// A span that holds part of what a rank contributes to the collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Where.
+    pub span: Span,
+    /// Whose contribution it is.
+    pub source: Rank,
+    /// The byte of the contribution that the span begins with.
+    pub from: u64,
+}
+
+/// What a collective demands of and promises to one rank.
+///
+/// Ranks that are promised the same combinations are also promised the same bits: that operands meet in the same pairs
+/// on all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contract {
+    /// Bytes of an element of a reduction, which nothing cuts; `None` where data only moves.
+    pub element_bytes: Option<u64>,
+    /// Bytes of `Input`.
+    pub input_bytes: u64,
+    /// Bytes of `Output`.
+    pub output_bytes: u64,
+    /// What its buffers hold before the call.
+    pub before: Vec<Piece>,
+    /// What `Output` holds after the call. No two overlap.
+    pub after: Vec<Combination>,
+}
+
+/// Proves that `programs`, those of ranks `0 ..` in order, fulfil the contracts of all ranks; those of a reduction both when
+/// `Input` and `Output` are apart and when they begin at the same address.
+///
+/// # Errors
+/// The first defect found, naming rank and step.
+///
+/// # Panics
+/// When a span of a contract does not lie within the contract's own buffers.
+pub fn verify(programs: &[Program], contract: impl Fn(Rank) -> Contract) -> Result<(), VerifyError> {
+    check::group(programs)?;
+    let mut element_bytes = None;
+    for program in programs {
+        let contract = contract(program.rank);
+        check::program(program, (contract.input_bytes, contract.output_bytes))?;
+        let promised = contract.after.iter().map(|one| one.span);
+        for span in contract.before.iter().map(|piece| piece.span).chain(promised) {
+            assert!(check::lies_within(program, span), "the contract of {} names {span}", program.rank);
+        }
+        element_bytes = contract.element_bytes.map(|bytes| bytes.max(1));
+    }
+    let graph = Graph::new(programs)?;
+    roots_at_once(&graph, programs)?;
+    let layouts: &[Layout] = if element_bytes.is_some() { &[Layout::Apart, Layout::Same] } else { &[Layout::Apart] };
+    for layout in layouts {
+        conflicts(&graph, programs, *layout)?;
+        let mut values = Values::new(programs.len() as u32);
+        let combining = element_bytes.map(|element_bytes| Combining { values: &mut values, element_bytes });
+        let memories = execute(&graph, programs, *layout, |rank| contract(rank).before, combining)?;
+        combination::outcomes(&memories, &values, &contract)?;
+    }
+    Ok(())
+}
+
+/// Checks each of `programs` by itself, but for what its contract says; the [`Graph`] of all may be made of them then.
+pub(crate) fn well_formed(programs: &[Program]) -> Result<(), VerifyError> {
+    check::group(programs)?;
+    programs.iter().try_for_each(check::steps)
+}
+
+/// How `Input` and `Output` lie to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    /// In memory of their own.
+    Apart,
+    /// Byte `i` of one is byte `i` of the other, as in a call in place.
+    Same,
+}
+
+impl Layout {
+    /// Where a span of the program lies; of `Input` and `Output` in the same memory it is `Output`.
+    fn place(self, span: Span) -> Span {
+        match (self, span.buffer) {
+            (Layout::Same, Buffer::Input) => Span { buffer: Buffer::Output, ..span },
+            (Layout::Apart, _) | (Layout::Same, Buffer::Output | Buffer::Scratch) => span,
+        }
+    }
+
+    /// Whether the operation is a copy from a place to itself.
+    fn nothing_to_do(self, op: Op) -> bool {
+        matches!(op, Op::Copy { from, to } if self.place(from) == self.place(to))
+    }
+}
+
+/// One access to a buffer.
+#[derive(Clone, Copy)]
+struct Access {
+    start: u64,
+    end: u64,
+    writes: bool,
+    node: Node,
+}
+
+/// Refuses accesses of a rank that share bytes, of which one writes and neither precedes the other.
+fn conflicts(graph: &Graph<'_>, programs: &[Program], layout: Layout) -> Result<(), VerifyError> {
+    let (mut pairs, mut shared) = (Vec::new(), Vec::new());
+    for program in programs {
+        for buffer in [Buffer::Input, Buffer::Output, Buffer::Scratch] {
+            sharing(accesses(graph, program, buffer, layout), |a, b, start, end| {
+                pairs.push((a.node, b.node));
+                shared.push(Span { buffer, offset: start, len: end - start });
+            });
+        }
+    }
+    graph.unordered(&pairs).map_or(Ok(()), |index| {
+        let (at, other) = (graph.at(pairs[index].0).boxed(), graph.at(pairs[index].1).boxed());
+        Err(VerifyError::Conflict { at, other, shared: shared[index] })
+    })
+}
+
+/// What a rank's steps do to a buffer, by offset.
+fn accesses(graph: &Graph<'_>, program: &Program, buffer: Buffer, layout: Layout) -> Vec<Access> {
+    let mut accesses = Vec::new();
+    for (id, step) in program.steps.iter().enumerate().filter(|(_, step)| !layout.nothing_to_do(step.op)) {
+        let node = graph.node(program.rank, id);
+        for (span, writes) in [(step.op.reads(), false), (step.op.writes(), true)] {
+            let span = span.map(|span| layout.place(span));
+            if let Some(span) = span.filter(|span| span.buffer == buffer && !span.is_empty()) {
+                accesses.push(Access { start: span.offset, end: check::end_of(span), writes, node });
+            }
+        }
+    }
+    accesses.sort_by_key(|access| access.start);
+    accesses
+}
+
+/// Calls `with` for every two accesses that share bytes and of which one writes, with the start and end of those bytes.
+fn sharing(accesses: Vec<Access>, mut with: impl FnMut(Access, Access, u64, u64)) {
+    let (mut reads, mut writes): (Vec<Access>, Vec<Access>) = (Vec::new(), Vec::new());
+    for access in accesses {
+        reads.retain(|earlier| earlier.end > access.start);
+        writes.retain(|earlier| earlier.end > access.start);
+        let readers = reads.iter().filter(|_| access.writes);
+        for other in writes.iter().chain(readers) {
+            with(*other, access, access.start, access.end.min(other.end));
+        }
+        if access.writes { writes.push(access) } else { reads.push(access) }
+    }
+}
+
+/// Proves that at most `chains` roots multicast at once (MC-8) by laying the multicasts out in so many chains, in each
+/// of which one is complete before the next starts.
+///
+/// Each multicast continues the chain of a multicast directly before it that no other continues yet. This never
+/// accepts too many roots; it could refuse an order that is not made of chains.
+fn roots_at_once(graph: &Graph<'_>, programs: &[Program]) -> Result<(), VerifyError> {
+    let is_multicast = |node: Node| matches!(graph.op(node), Op::Multicast { .. });
+    let mut continued = HashSet::new();
+    let mut chains = 0;
+    for event in graph.order() {
+        let Event::Start(node) = *event else { continue };
+        if !is_multicast(node) {
+            continue;
+        }
+        let mut directly_before = Vec::new();
+        graph.walk_back(node, |earlier| {
+            let multicast = is_multicast(earlier);
+            directly_before.extend(multicast.then_some(earlier));
+            !multicast
+        });
+        if !directly_before.into_iter().any(|earlier| continued.insert(earlier)) {
+            chains += 1;
+        }
+        if chains > programs[0].chains {
+            return Err(VerifyError::Roots { at: graph.at(node).boxed(), chains: programs[0].chains });
+        }
+    }
+    Ok(())
+}
+
+/// The contents of the buffers of one rank.
+struct Memories {
+    layout: Layout,
+    input: Memory,
+    output: Memory,
+    scratch: Memory,
+}
+
+impl Memories {
+    fn new(layout: Layout) -> Self {
+        Self { layout, input: Memory::default(), output: Memory::default(), scratch: Memory::default() }
+    }
+
+    fn buffer(&mut self, span: Span) -> &mut Memory {
+        match self.layout.place(span).buffer {
+            Buffer::Input => &mut self.input,
+            Buffer::Output => &mut self.output,
+            Buffer::Scratch => &mut self.scratch,
+        }
+    }
+
+    fn read(&mut self, graph: &Graph<'_>, node: Node, span: Span) -> Result<Vec<Run>, VerifyError> {
+        let contents = self.buffer(span).read(span.offset..check::end_of(span));
+        contents.map_err(|offset| VerifyError::ReadsNothing { at: graph.at(node).boxed(), offset })
+    }
+
+    fn write(&mut self, span: Span, runs: &[Run]) {
+        self.buffer(span).write(span.offset, runs);
+    }
+}
+
+/// What following combinations takes.
+struct Combining<'a> {
+    values: &'a mut Values,
+    element_bytes: u64,
+}
+
+impl Combining<'_> {
+    /// `left * right` of two contents of equal length.
+    fn combine(&mut self, at: At, left: &[Run], right: &[Run]) -> Result<Vec<Run>, VerifyError> {
+        let (mut lefts, mut rights) = (left.iter().copied(), right.iter().copied());
+        let (mut left, mut right) = (lefts.next(), rights.next());
+        let mut combined = Vec::new();
+        while let (Some(a), Some(b)) = (left, right) {
+            let len = a.len.min(b.len);
+            if a.from != b.from {
+                return Err(VerifyError::Elements { at: at.boxed(), left: a.from, right: b.from });
+            }
+            if !a.from.is_multiple_of(self.element_bytes) || !len.is_multiple_of(self.element_bytes) {
+                return Err(VerifyError::CutsElement { at: at.boxed(), bytes: self.element_bytes });
+            }
+            combined.push(Run { value: self.values.combine(a.value, b.value), from: a.from, len });
+            left = if a.len > len { Some(a.part(len, u64::MAX)) } else { lefts.next() };
+            right = if b.len > len { Some(b.part(len, u64::MAX)) } else { rights.next() };
+        }
+        Ok(combined)
+    }
+}
+
+/// Executes all steps in one order: data leaves when a send starts and lies in place when its receive completes.
+fn execute(
+    graph: &Graph<'_>,
+    programs: &[Program],
+    layout: Layout,
+    before: impl Fn(Rank) -> Vec<Piece>,
+    mut combining: Option<Combining<'_>>,
+) -> Result<Vec<Memories>, VerifyError> {
+    let mut memories: Vec<Memories> = programs.iter().map(|_| Memories::new(layout)).collect();
+    for (program, memory) in programs.iter().zip(&mut memories) {
+        for Piece { span, source, from } in before(program.rank) {
+            if !span.is_empty() {
+                memory.write(span, &[Run { value: Value::of(source), from, len: span.len }]);
+            }
+        }
+    }
+    // Messages on their way, with the number of ranks that have yet to receive them.
+    let mut sent: HashMap<Node, (Vec<Run>, usize)> = HashMap::new();
+    for event in graph.order() {
+        let (Event::Start(node) | Event::Complete(node)) = *event;
+        let at = graph.at(node);
+        let memory = &mut memories[at.rank.0 as usize];
+        match (*event, at.op) {
+            (Event::Start(_), Op::Send { span, .. } | Op::Multicast { span }) => {
+                sent.insert(node, (memory.read(graph, node, span)?, graph.receivers(node).len()));
+            }
+            (Event::Start(_), Op::Copy { from, to }) => {
+                let runs = memory.read(graph, node, from)?;
+                memory.write(to, &runs);
+            }
+            (Event::Start(_), Op::Reduce { from, into, from_left }) => {
+                let Some(combining) = &mut combining else {
+                    return Err(VerifyError::Combines { at: at.boxed() });
+                };
+                let (from, old) = (memory.read(graph, node, from)?, memory.read(graph, node, into)?);
+                let (left, right) = if from_left { (&from, &old) } else { (&old, &from) };
+                memory.write(into, &combining.combine(at, left, right)?);
+            }
+            (Event::Complete(_), Op::Recv { span, .. } | Op::MulticastRecv { span, .. }) => {
+                let send = graph.source(node).expect("every receive is matched");
+                let (runs, waiting) = sent.get_mut(&send).expect("a receive completes after its send starts");
+                memory.write(span, runs);
+                *waiting -= 1;
+                if *waiting == 0 {
+                    sent.remove(&send);
+                }
+            }
+            (Event::Start(_), Op::Recv { .. } | Op::MulticastRecv { .. })
+            | (Event::Complete(_), Op::Send { .. } | Op::Multicast { .. } | Op::Copy { .. } | Op::Reduce { .. }) => {}
+        }
+    }
+    Ok(memories)
+}

@@ -1,0 +1,205 @@
+//! The program of a rank, from what a group agrees on about a call.
+
+use thiserror::Error;
+
+use crate::algorithm::Algorithm;
+use crate::allgather::{self, Extents};
+use crate::alltoall::{self, Blocks, BlocksError};
+use crate::barrier;
+use crate::broadcast::{self, MAX_SEGMENTS};
+use crate::combine::{self, Vector};
+use crate::program::{MAX_RANKS, Program, Rank};
+use crate::rooted::{self, Direction};
+use crate::selection::{Choice, Collective};
+use crate::topology::Topology;
+
+/// What of a call, beside its algorithm, decides its programs.
+#[derive(Debug, Clone, Copy)]
+pub struct Arguments<'a> {
+    /// The ranks and their hosts. Algorithms ask for hosts only as [`Choice::asks_for_hosts`] says.
+    pub topology: &'a Topology,
+    /// The root of a collective that has one.
+    pub root: Rank,
+    /// Bytes as [`Collective`] counts them.
+    pub bytes: u64,
+    /// The blocks of an allgather or reduce-scatter where they are not as [`Arguments::bytes`] says: all of one size, or the
+    /// vector in as many parts as there are ranks, as equal as can be.
+    pub extents: Option<&'a Extents>,
+    /// Bytes of an element of a reduction; see [`crate::Element::bytes`].
+    pub element_bytes: u64,
+    /// A scan leaves out the rank's own vector: the result of rank 0 is nothing.
+    pub exclusive: bool,
+    /// Each rank's block of an allgather already lies in `Output`.
+    pub in_place: bool,
+}
+
+/// Why there is no such program.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PlanError {
+    /// A group of 0, or of more than [`MAX_RANKS`].
+    #[error("a plan among {ranks} ranks: a group has 1 to {MAX_RANKS} ranks")]
+    Ranks {
+        /// The ranks asked for.
+        ranks: u32,
+    },
+    /// A rank or root that is not in the group.
+    #[error("{rank} in a plan among {ranks} ranks: ranks count from 0")]
+    Rank {
+        /// The rank or root asked for.
+        rank: Rank,
+        /// The ranks of the group.
+        ranks: u32,
+    },
+    /// Not as many blocks as ranks.
+    #[error("{blocks} blocks among {ranks} ranks: describe the hosts of as many ranks as there are blocks")]
+    Blocks {
+        /// The blocks.
+        blocks: u32,
+        /// The ranks of the topology.
+        ranks: u32,
+    },
+    /// A setting that nothing can be done with.
+    #[error("{key}={value} of {name}: choose at least {least}")]
+    Setting {
+        /// The algorithm.
+        name: &'static str,
+        /// The setting.
+        key: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least that it can be.
+        least: u64,
+    },
+    /// More chains than ranks.
+    #[error("{chains} chains for {ranks} ranks: choose up to {ranks} (`chains` of multicast)")]
+    Chains {
+        /// The chains asked for.
+        chains: u32,
+        /// The ranks of the group.
+        ranks: u32,
+    },
+    /// Too many segments.
+    #[error("{bytes} bytes in segments of {segment}: choose segments (`segment`) of which {MAX_SEGMENTS} are enough")]
+    Segments {
+        /// Bytes to broadcast.
+        bytes: u64,
+        /// Bytes of a segment.
+        segment: u64,
+    },
+    /// A vector or block that ends within an element.
+    #[error("{bytes} bytes of elements of {element_bytes}: a reduction combines whole elements")]
+    Elements {
+        /// Bytes of the vector or block.
+        bytes: u64,
+        /// Bytes of an element.
+        element_bytes: u64,
+    },
+    /// The blocks cannot be addressed.
+    #[error("the blocks of {ranks} ranks do not fit a 64-bit address: lower the byte counts")]
+    Bytes {
+        /// The ranks of the group.
+        ranks: u32,
+    },
+    /// The messages under way cannot be addressed.
+    #[error("the messages that a rank holds do not fit a 64-bit address together: lower the byte count")]
+    Scratch,
+    /// Bruck's algorithm moves blocks together, which needs one size.
+    #[error("blocks of {bytes} and of {other} bytes: choose another algorithm than bruck, or one size for all")]
+    Uneven {
+        /// Bytes of the first block.
+        bytes: u64,
+        /// Bytes of another.
+        other: u64,
+    },
+    /// Blocks that cannot be exchanged.
+    #[error(transparent)]
+    Exchange(#[from] BlocksError),
+}
+
+impl<'a> Arguments<'a> {
+    /// Of `bytes` bytes, from or to rank 0, in elements of a byte, and not in place.
+    #[must_use]
+    pub const fn of(topology: &'a Topology, bytes: u64) -> Self {
+        Arguments { topology, root: Rank(0), bytes, extents: None, element_bytes: 1, exclusive: false, in_place: false }
+    }
+
+    /// The blocks of an allgather or reduce-scatter.
+    ///
+    /// # Errors
+    /// When they cannot be addressed, or are not those of the ranks.
+    pub fn blocks(&self, collective: Collective) -> Result<Extents, PlanError> {
+        let ranks = self.topology.ranks();
+        match self.extents {
+            Some(extents) if extents.ranks() != ranks => Err(PlanError::Blocks { blocks: extents.ranks(), ranks }),
+            Some(extents) => Ok(extents.clone()),
+            None if collective == Collective::ReduceScatter => {
+                let vector = self.vector()?;
+                let part = |rank: u32| vector.part(ranks.into(), rank.into()).1;
+                Extents::uneven((0..ranks).map(part)).ok_or(PlanError::Bytes { ranks })
+            }
+            None => Extents::even(ranks, self.bytes).ok_or(PlanError::Bytes { ranks }),
+        }
+    }
+
+    /// The vector of a reduction.
+    ///
+    /// # Errors
+    /// When it ends within an element.
+    pub fn vector(&self) -> Result<Vector, PlanError> {
+        let Arguments { bytes, element_bytes, .. } = *self;
+        if element_bytes == 0 || !bytes.is_multiple_of(element_bytes) {
+            return Err(PlanError::Elements { bytes, element_bytes });
+        }
+        Ok(Vector { count: bytes / element_bytes, element_bytes })
+    }
+
+    fn check(&self, choice: Choice, rank: Rank) -> Result<(), PlanError> {
+        let ranks = self.topology.ranks();
+        if ranks == 0 || ranks > MAX_RANKS {
+            return Err(PlanError::Ranks { ranks });
+        }
+        if let Some(rank) = [rank, self.root].into_iter().find(|rank| rank.0 >= ranks) {
+            return Err(PlanError::Rank { rank, ranks });
+        }
+        if let Some((key, value, least)) = choice.too_little() {
+            return Err(PlanError::Setting { name: choice.name(), key, value, least });
+        }
+        match choice.algorithm() {
+            Algorithm::Multicast { chains, .. } if chains > ranks => Err(PlanError::Chains { chains, ranks }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What `rank` does where a call is carried out by `choice`.
+///
+/// # Errors
+/// When an argument is out of range; see [`PlanError`].
+pub fn program(choice: Choice, arguments: &Arguments<'_>, rank: Rank) -> Result<Program, PlanError> {
+    arguments.check(choice, rank)?;
+    let Arguments { topology, root, bytes, exclusive, in_place, .. } = *arguments;
+    let (ranks, algorithm) = (topology.ranks(), choice.algorithm());
+    match choice.collective() {
+        Collective::Allgather => {
+            let extents = arguments.blocks(choice.collective())?;
+            Ok(allgather::program((choice.leaders(), algorithm), topology, rank, &extents, in_place))
+        }
+        Collective::Broadcast => broadcast::program(algorithm, (ranks, root), rank, bytes),
+        Collective::Alltoall => {
+            let blocks = Blocks::even(ranks, bytes).ok_or(PlanError::Bytes { ranks })?;
+            alltoall::alltoall(algorithm, ranks, rank, &blocks)
+        }
+        Collective::Gather => rooted::program(Direction::Gather, algorithm, (ranks, root), rank, bytes),
+        Collective::Scatter => rooted::program(Direction::Scatter, algorithm, (ranks, root), rank, bytes),
+        Collective::Barrier => Ok(barrier::program(algorithm, ranks, rank)),
+        Collective::Reduce => combine::reduce::program(choice, topology, root, rank, arguments.vector()?),
+        Collective::Allreduce => combine::allreduce::program(choice, topology, rank, arguments.vector()?),
+        Collective::ReduceScatter => {
+            let (extents, element_bytes) = (arguments.blocks(choice.collective())?, arguments.element_bytes);
+            let cut = extents.sizes().find(|bytes| !bytes.is_multiple_of(element_bytes.max(1)));
+            cut.map_or(Ok(()), |bytes| Err(PlanError::Elements { bytes, element_bytes }))?;
+            combine::reduce_scatter::program(choice, topology, rank, &extents)
+        }
+        Collective::Scan => combine::scan::program(algorithm, exclusive, ranks, rank, arguments.vector()?),
+    }
+}

@@ -1,0 +1,378 @@
+//! An algorithm that is chosen for a collective, and how people write it.
+//!
+//! Written as `name` or `name:setting=value,setting=value`, such as `bruck:ports=3`; settings that are not written have
+//! their defaults, and what is shown is read back as the same. Which settings there are, the table of [`Collective`] says.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use super::collective::{Collective, Row};
+use crate::algorithm::{Algorithm, Setting, SettingError, WHOLE, least};
+
+/// What is written for algorithms among leaders of hosts.
+const HIERARCHICAL: &str = "hierarchical";
+
+/// Why a text describes no algorithm.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum AlgorithmError {
+    /// No algorithm of that name.
+    #[error("no {collective} algorithm is called `{name}`: choose one of {known}")]
+    Name {
+        /// What was to be carried out.
+        collective: Collective,
+        /// The name as it was written.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// A setting without name or value.
+    #[error("`{setting}` in `{text}`: write settings as name=value, with commas between them")]
+    Form {
+        /// The whole text.
+        text: String,
+        /// The part that is wrong.
+        setting: String,
+    },
+    /// A setting that the algorithm does not have, or a value that the setting does not take.
+    #[error("`{key}={value}` in `{text}`: {source}")]
+    Setting {
+        /// The whole text.
+        text: String,
+        /// The setting.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        source: SettingError,
+    },
+}
+
+/// An algorithm of a collective, with its settings.
+///
+/// Among leaders, written as `hierarchical:leaders=1,between=ring`, what goes between hosts is the algorithm's; the ranks of a
+/// host give what they have to its leaders, and get what they are to have from them (SP-6, SP-7, CD-2). That makes one or two
+/// rounds more than the algorithm has among the hosts; others than leaders send nothing over the network. An allgather may
+/// have several leaders on a host, as many as the smallest host has ranks at most, which share its blocks: leader `l`
+/// exchanges its share with the leaders `l` of all other hosts.
+///
+/// Invariant: the algorithm is one of the collective's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Choice {
+    collective: Collective,
+    leaders: Option<u32>,
+    algorithm: Algorithm,
+}
+
+/// `algorithm` among all ranks, which is one of the collective's.
+pub(super) const fn all(collective: Collective, algorithm: Algorithm) -> Choice {
+    Choice { collective, leaders: None, algorithm }
+}
+
+/// The same among one leader of each host.
+pub(super) const fn led(collective: Collective, algorithm: Algorithm) -> Choice {
+    Choice { collective, leaders: Some(1), algorithm }
+}
+
+impl Choice {
+    /// `algorithm` among all ranks; `None` where the collective has no such algorithm.
+    #[must_use]
+    pub fn among_all(collective: Collective, algorithm: Algorithm) -> Option<Choice> {
+        let choice = all(collective, algorithm);
+        choice.row().map(|_| choice)
+    }
+
+    /// `algorithm` among `leaders` ranks of each host; `None` where the collective has nothing of that kind.
+    #[must_use]
+    pub fn among_leaders(collective: Collective, leaders: u32, algorithm: Algorithm) -> Option<Choice> {
+        let choice = Choice { leaders: Some(leaders), ..all(collective, algorithm) };
+        let several = leaders <= 1 || collective == Collective::Allgather;
+        choice.row().filter(|_| several && collective.between_leaders().is_some()).map(|_| choice)
+    }
+
+    /// What is carried out.
+    #[must_use]
+    pub const fn collective(self) -> Collective {
+        self.collective
+    }
+
+    /// Leaders per host, where only leaders meet; `None` where all ranks do.
+    #[must_use]
+    pub const fn leaders(self) -> Option<u32> {
+        self.leaders
+    }
+
+    /// The algorithm, of all ranks or of leaders.
+    #[must_use]
+    pub const fn algorithm(self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// How it is called, without settings.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        if self.leaders.is_some() { HIERARCHICAL } else { self.algorithm.name() }
+    }
+
+    /// Where the table has it.
+    fn row(self) -> Option<Row> {
+        let same = |(other, _): &Row| std::mem::discriminant(other) == std::mem::discriminant(&self.algorithm);
+        match self.leaders {
+            None => self.collective.table().iter().copied().find(same),
+            Some(_) => self.collective.for_leaders().find(same),
+        }
+    }
+
+    /// What of the algorithm can be set.
+    fn keys(self) -> &'static [&'static str] {
+        self.row().map_or(&[], |(_, keys)| keys)
+    }
+
+    /// The settings, as they are written.
+    fn settings(mut self) -> Vec<(&'static str, String)> {
+        let leaders = self.leaders.filter(|_| self.collective == Collective::Allgather);
+        let between = self.leaders.map(|_| ("between", self.algorithm.name().to_owned()));
+        let mut settings: Vec<_> = leaders.map(|leaders| ("leaders", leaders.to_string())).into_iter().collect();
+        settings.extend(between);
+        for key in self.keys() {
+            settings.extend(self.algorithm.setting(key).map(|setting| (*key, setting.get().to_string())));
+        }
+        settings
+    }
+
+    /// The first setting that is less than it can be, with its value and the least.
+    pub(crate) fn too_little(mut self) -> Option<(&'static str, u64, u64)> {
+        let keys = self.keys();
+        let own = keys.iter().filter_map(|key| Some((*key, self.algorithm.setting(key)?.get(), least(key))));
+        self.leaders
+            .map(|leaders| ("leaders", leaders.into(), 1))
+            .into_iter()
+            .chain(own)
+            .find(|(_, is, least)| is < least)
+    }
+
+    /// Changes the setting called `key`.
+    ///
+    /// # Errors
+    /// When there is no such setting, or `value` is not one for it.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+        let (collective, keys) = (self.collective, self.keys());
+        match (&mut self.leaders, key) {
+            (Some(leaders), "leaders") if collective == Collective::Allgather => Setting::Count(leaders).set(value, 1),
+            (Some(_), "between") => {
+                let found = collective.for_leaders().find(|(algorithm, _)| algorithm.name() == value);
+                let names: Vec<&str> = collective.for_leaders().map(|(algorithm, _)| algorithm.name()).collect();
+                let expected = || SettingError::expected(format_args!("one of {}", names.join(", ")));
+                self.algorithm = found.ok_or_else(expected)?.0;
+                Ok(())
+            }
+            _ if keys.contains(&key) => {
+                self.algorithm.setting(key).ok_or(SettingError::Unknown)?.set(value, least(key))
+            }
+            (Some(_), _) => {
+                let with = collective.for_leaders().filter(|(_, keys)| keys.contains(&key));
+                let with: Vec<String> = with.map(|(other, _)| format!("between={}", other.name())).collect();
+                if with.is_empty() {
+                    return Err(SettingError::Unknown);
+                }
+                Err(SettingError::expected(format_args!("{} before it", with.join(" or "))))
+            }
+            (None, _) => Err(SettingError::Unknown),
+        }
+    }
+
+    /// The algorithm that people call `text`, whether it runs or only plans know it.
+    ///
+    /// # Errors
+    /// When the collective has none of that name and settings.
+    pub fn read(collective: Collective, text: &str) -> Result<Choice, AlgorithmError> {
+        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        let all = collective.algorithms();
+        let Some(mut choice) = all.iter().copied().find(|choice| choice.name() == name) else {
+            let known: Vec<&str> = all.iter().map(|choice| choice.name()).collect();
+            return Err(AlgorithmError::Name { collective, name: name.into(), known: known.join(", ") });
+        };
+        for setting in settings.split(',').filter(|_| text.contains(':')) {
+            let Some((key, value)) = setting.split_once('=') else {
+                return Err(AlgorithmError::Form { text: text.into(), setting: setting.into() });
+            };
+            choice.set(key, value).map_err(|source| AlgorithmError::Setting {
+                text: text.into(),
+                key: key.into(),
+                value: value.into(),
+                source,
+            })?;
+        }
+        Ok(choice)
+    }
+
+    /// Whether blocks are announced and pulled, without a barrier, so that nobody waits for a rank that it has no block
+    /// with (SP-5). All others begin behind the ready barrier (MC-4).
+    #[must_use]
+    pub const fn pulls(self) -> bool {
+        matches!(self.algorithm, Algorithm::Pull | Algorithm::Linear)
+    }
+
+    /// What carries out a call whose blocks each rank may lay anywhere, such as an allgatherv, where this is chosen: messages of
+    /// several blocks need them side by side, so allgathers that send such go round a ring.
+    #[must_use]
+    pub const fn block_by_block(self) -> Choice {
+        match (self.collective, self.leaders, self.algorithm) {
+            (Collective::Allgather, None, Algorithm::Ring { .. } | Algorithm::Multicast { .. }) => self,
+            (Collective::Allgather, _, _) => all(self.collective, Algorithm::Ring { segment: WHOLE }),
+            _ => self,
+        }
+    }
+
+    /// Whether it multicasts.
+    #[must_use]
+    pub const fn multicasts(self) -> bool {
+        self.algorithm.multicasts()
+    }
+
+    /// Whether it depends on which ranks share a host; others ask for the number of ranks alone.
+    #[must_use]
+    pub const fn asks_for_hosts(self) -> bool {
+        self.leaders.is_some()
+            || matches!((self.collective, self.algorithm), (Collective::Reduce, Algorithm::Chain { .. }))
+    }
+
+    /// The same with its multicasts spread over `subgroups` addresses (MC-10), and by `chains` roots at a time where all ranks
+    /// multicast (MC-8).
+    #[must_use]
+    pub const fn spread(mut self, chains: u32, subgroups: u16) -> Choice {
+        self.algorithm = match (self.collective, self.algorithm) {
+            (Collective::Allgather, Algorithm::Multicast { .. }) => Algorithm::Multicast { chains, subgroups },
+            (_, Algorithm::Multicast { chains, .. }) => Algorithm::Multicast { chains, subgroups },
+            (_, Algorithm::ReduceMulticast { .. }) => Algorithm::ReduceMulticast { subgroups },
+            (_, Algorithm::ReduceScatterMulticast { segment, .. }) => {
+                Algorithm::ReduceScatterMulticast { subgroups, segment }
+            }
+            (_, other) => other,
+        };
+        self
+    }
+
+    /// What a group of `ranks` ranks carries out where this is chosen, as of [`Algorithm::carried_out`].
+    #[must_use]
+    pub fn carried_out(self, ranks: u32) -> Choice {
+        let algorithm = if self.leaders.is_none() { self.algorithm.carried_out(ranks) } else { self.algorithm };
+        Choice { algorithm, ..self }
+    }
+}
+
+/// As [`Collective::read`] reads it.
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        let mut joint = ':';
+        for (key, value) in self.settings() {
+            write!(f, "{joint}{key}={value}")?;
+            joint = ',';
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_read_back() {
+        for collective in Collective::ALL {
+            assert_eq!(collective.name().parse(), Ok(collective));
+            for choice in collective.algorithms() {
+                assert_eq!(Choice::read(collective, choice.name()), Ok(choice), "a name alone has the defaults");
+                assert!(choice.to_string().starts_with(choice.name()));
+            }
+            for choice in collective.algorithms().iter().chain(collective.choices()) {
+                assert_eq!(Choice::read(collective, &choice.to_string()), Ok(*choice));
+                assert_eq!(choice.row().map(|_| choice.collective()), Some(collective));
+            }
+            assert!(collective.choices().iter().all(|choice| collective.read(&choice.to_string()) == Ok(*choice)));
+            assert!(collective.read("magic").is_err_and(|why| why.contains("magic")));
+        }
+        for (collective, text) in [
+            (Collective::Allgather, "bruck:ports=3"),
+            (Collective::Allgather, "multicast:chains=4,subgroups=2"),
+            (Collective::Allgather, "hierarchical:leaders=3,between=neighbour-exchange"),
+            (Collective::Allgather, "hierarchical:leaders=3,between=standard-exchange,ports=2"),
+            (Collective::Alltoall, "scatter-destination:batch=5"),
+            (Collective::Broadcast, "chain:segment=18446744073709551615"),
+            (Collective::Broadcast, "multicast:subgroups=4"),
+            (Collective::Barrier, "dissemination:ports=3"),
+            (Collective::Reduce, "hierarchical:between=halving"),
+            (Collective::Reduce, "hierarchical:between=chain,segment=4096"),
+            (Collective::Allreduce, "hierarchical:between=ring,segment=4096"),
+            (Collective::Allreduce, "reduce-scatter-multicast:subgroups=65535,segment=1"),
+            (Collective::ReduceScatter, "hierarchical:between=recursive-halving"),
+            (Collective::Scan, "chain:pieces=70000"),
+        ] {
+            assert_eq!(Choice::read(collective, text).map(|choice| choice.to_string()), Ok(text.to_owned()));
+        }
+        assert!("magic".parse::<Collective>().is_err_and(|why| why.to_string().contains("reduce-scatter")));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let wrong = |text: &str| Choice::read(Collective::Allgather, text).unwrap_err().to_string();
+        assert_eq!(
+            wrong("rings"),
+            "no allgather algorithm is called `rings`: choose one of ring, neighbour-exchange, standard-exchange, \
+             bruck, hierarchical, multicast"
+        );
+        assert_eq!(wrong("bruck:3"), "`3` in `bruck:3`: write settings as name=value, with commas between them");
+        assert_eq!(wrong("bruck:ports=0"), "`ports=0` in `bruck:ports=0`: expected a number from 1");
+        assert_eq!(wrong("ring:ports=1"), "`ports=1` in `ring:ports=1`: there is no such setting of this algorithm");
+        assert!(
+            wrong("hierarchical:ports=2").ends_with("expected between=standard-exchange or between=bruck before it")
+        );
+        assert!(wrong("hierarchical:between=pull").ends_with("ring, neighbour-exchange, standard-exchange, bruck"));
+        assert!(wrong("ring:").starts_with("`` in `ring:`"));
+    }
+
+    #[test]
+    fn settings_belong_to_their_algorithms() {
+        for (collective, texts) in [
+            (
+                Collective::Allreduce,
+                &[
+                    "ring:subgroups=1",
+                    "ring:segment=0",
+                    "hierarchical:leaders=2",
+                    "hierarchical:between=rabenseifner,segment=1",
+                    "hierarchical:between=multicast",
+                    "reduce-multicast:subgroups=0",
+                    "reduce-multicast:subgroups=65536",
+                    "reduce-multicast:pieces=2",
+                ][..],
+            ),
+            (
+                Collective::Reduce,
+                &["chain:segment=0", "halving:segment=1", "hierarchical:between=binomial,segment=1", "ring"],
+            ),
+            (Collective::ReduceScatter, &["recursive-halving:segment=1", "pairwise:segment=0", "multicast"]),
+            (Collective::Allgather, &["ring:segment=1", "multicast:subgroups=0", "hierarchical:leaders=0"]),
+            (Collective::Broadcast, &["multicast:chains=1", "k-nomial:radix=1", "hierarchical"]),
+            (Collective::Alltoall, &["bruck:ports=1", "pairwise:segment=1", "scatter-destination:batch=0"]),
+            (Collective::Scan, &["chain:pieces=0", "chain:segment=1"]),
+        ] {
+            for text in texts {
+                assert!(Choice::read(collective, text).is_err(), "{collective} {text}");
+            }
+        }
+        assert_eq!(Choice::among_all(Collective::Scan, Algorithm::Pull), None);
+        assert_eq!(Choice::among_leaders(Collective::Scan, 1, Algorithm::RecursiveDoubling), None);
+        assert_eq!(Choice::among_leaders(Collective::Reduce, 2, Algorithm::Binomial), None);
+    }
+
+    /// Nothing is offered that would not run.
+    #[test]
+    fn what_only_plans_know_is_refused_with_what_runs() {
+        let ports = Collective::Barrier.read("dissemination:ports=3").unwrap_err();
+        assert!(ports.contains("ports=3") && ports.contains("ready barrier") && ports.ends_with("ports=1"), "{ports}");
+        let uneven = "alltoallv".parse::<Collective>().unwrap_err().to_string();
+        assert!(uneven.contains("pulled"), "{uneven}");
+    }
+}

@@ -1,0 +1,428 @@
+//! The machine of one service process: its groups, its links, and everything in flight.
+//!
+//! Who does what: [`groups`] makes, breaks and ends groups and routes calls and messages to their collectives;
+//! [`peers`] keeps the links; this module is the surface the driver sees and the order in which things go out:
+//! control messages first, then bulk where links have room, then multicast as fast as the pacer allows; groups take turns
+//! with both ([`turns`]).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use outboard_plan::Rank;
+
+use crate::config::Config;
+use crate::error::CollectiveError;
+use crate::ids::{CallId, Channel, GroupHandle, InstanceId, Instant, SpId};
+use crate::instance::Instance;
+use crate::instance::recording::{RecordError, Recording};
+use crate::interface::{Call, Counters, Event, GroupSpec, InFlight, MulticastBatch, Order, ReceivedDatagram, Transmit};
+use crate::link::{Acked, Owner, Received, Tagged};
+use crate::multicast::pacing::{Pacer, SmallCalls};
+use crate::outbox::Outbox;
+use crate::wire::{FrameHeader, Message};
+
+mod datagrams;
+mod deadlines;
+mod groups;
+mod lateness;
+mod peers;
+mod sizes;
+mod tagged;
+mod turns;
+
+use groups::{FailedGroup, Group};
+use peers::Peers;
+use turns::{Load, Turns};
+
+/// Multicast batches in the hands of the driver at once.
+const MAX_BATCHES: usize = 16;
+/// Messages of one peer kept for groups that no local rank has asked for yet: one that floods us harms no other's groups.
+const MAX_EARLY: usize = 4096;
+/// Ended groups that are remembered, so that late messages for them are not kept and late ranks are told.
+const MAX_RETIRED: usize = 4096;
+
+/// The protocol of one service process. See the crate's documentation for how it is driven.
+#[derive(Debug)]
+pub struct Endpoint {
+    groups: BTreeMap<GroupHandle, Group>,
+    node: Node,
+    /// What the last frame acknowledged. Kept for its memory.
+    acked: Vec<Acked>,
+    /// What is received, and for which groups.
+    channels: BTreeSet<(Channel, GroupHandle)>,
+    /// Messages for groups that are not known here yet, by sender, in order.
+    early: BTreeMap<SpId, VecDeque<Message>>,
+    retired: VecDeque<GroupHandle>,
+    failed_groups: VecDeque<FailedGroup>,
+    batches: BTreeMap<u64, SentBatch>,
+    next_token: u64,
+    pacer: Pacer,
+}
+
+/// What all groups of a service process work with.
+#[derive(Debug)]
+struct Node {
+    id: SpId,
+    config: Config,
+    out: Outbox,
+    peers: Peers,
+    turns: Turns,
+    /// Calls of messages and recordings in flight.
+    messages: usize,
+    /// Groups that have some.
+    tagged_groups: usize,
+    /// Groups that all local ranks may have left.
+    left: Vec<GroupHandle>,
+}
+
+impl Node {
+    /// A collective gets its turns from now on.
+    fn begin(&mut self, group: GroupHandle, instance: InstanceId) {
+        self.turns.insert(group, instance);
+        self.out.touch(group, instance);
+        self.out.contention = self.turns.contention(self.out.now);
+    }
+
+    /// A rank here waits from now on for what a call of it moves.
+    fn note_load(&mut self, group: GroupHandle, instance: InstanceId, load: Load) {
+        self.turns.load(group, instance, load);
+        self.out.contention = self.turns.contention(self.out.now);
+    }
+}
+
+/// A multicast batch in the hands of the driver.
+#[derive(Debug)]
+struct SentBatch {
+    group: GroupHandle,
+    instance: InstanceId,
+    source: Rank,
+    run: Range<u64>,
+}
+
+impl Endpoint {
+    /// A service process without groups. `seed` makes its timers differ from those of others.
+    #[must_use]
+    pub fn new(id: SpId, config: Config, seed: u64) -> Self {
+        Endpoint {
+            groups: BTreeMap::new(),
+            acked: Vec::new(),
+            channels: BTreeSet::new(),
+            early: BTreeMap::new(),
+            retired: VecDeque::new(),
+            failed_groups: VecDeque::new(),
+            batches: BTreeMap::new(),
+            next_token: seed | 1,
+            pacer: Pacer::new(config.link_rate, config.switch_queue),
+            node: Node {
+                id,
+                out: Outbox::new(&config),
+                peers: Peers::new(id),
+                turns: Turns::new(SmallCalls::new(&config)),
+                messages: 0,
+                tagged_groups: 0,
+                left: Vec::new(),
+                config,
+            },
+        }
+    }
+
+    /// Who this is.
+    #[must_use]
+    pub fn id(&self) -> SpId {
+        self.node.id
+    }
+
+    /// What it was told at its start.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.node.config
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        Counters { link_retransmissions: self.node.peers.retransmissions(), ..self.node.out.counters }
+    }
+
+    /// Groups, collectives in flight, and messages queued on links: what a test of bounds looks at.
+    #[must_use]
+    pub fn load(&self) -> (usize, usize, usize) {
+        // The messages of a group, while there are any, are one of those in turn.
+        let collectives = self.node.turns.len() - self.node.tagged_groups + self.node.messages;
+        (self.groups.len(), collectives, self.node.peers.backlog())
+    }
+
+    /// A local rank asks for a group. Answered by [`Event::GroupReady`] for every local rank that asks.
+    pub fn handle_create_group(&mut self, now: Instant, spec: &GroupSpec, rank: Rank) {
+        self.node.out.now = now;
+        self.create_group(spec, rank);
+        self.settle();
+    }
+
+    /// The local ranks of a group that was asked for belong to `owner`, to whose quota its staging counts. Groups that nobody
+    /// was assigned to have one owner, 0.
+    pub fn assign_group(&mut self, group: GroupHandle, owner: u64) {
+        if let Some(g) = self.groups.get_mut(&group) {
+            g.members.owner = owner;
+        }
+    }
+
+    /// A local rank leaves a group in order (it has no call in flight there) or because its process died. Its calls in
+    /// flight end with an error on all ranks that need it; `Completed` is still reported for each of them.
+    pub fn handle_leave(&mut self, now: Instant, group: GroupHandle, rank: Rank) {
+        self.node.out.now = now;
+        self.leave_group(group, rank);
+        self.settle();
+    }
+
+    /// A local rank has recorded a group of operations under a number greater than any before (GP-2). All ranks
+    /// that call it know it by the same.
+    ///
+    /// # Errors
+    /// Why it is refused. Nothing is kept then.
+    pub fn handle_record(
+        &mut self,
+        group: GroupHandle,
+        rank: Rank,
+        number: u32,
+        recording: impl Into<Arc<Recording>>,
+    ) -> Result<(), RecordError> {
+        let g = self.groups.get_mut(&group).ok_or(RecordError::Group)?;
+        g.record(rank, number, recording.into())
+    }
+
+    /// A local rank does not call a recording any more. False while a call of it has not ended.
+    pub fn handle_free(&mut self, group: GroupHandle, rank: Rank, number: u32) -> bool {
+        self.groups.get_mut(&group).is_none_or(|g| g.tagged.free(rank, number))
+    }
+
+    /// A local rank calls a collective, a recorded group or a message. Answered by exactly one [`Event::Completed`].
+    pub fn handle_call(&mut self, now: Instant, call: Call) {
+        self.node.out.now = now;
+        self.route_call(call);
+        self.settle();
+    }
+
+    /// A frame has arrived: `header` without payload, and how many payload bytes came with it.
+    pub fn handle_frame(&mut self, now: Instant, from: SpId, header: &[u8], payload_len: u32) {
+        self.node.out.now = now;
+        let (frame, body) = match FrameHeader::decode(header, payload_len) {
+            Ok(decoded) => decoded,
+            Err(_) => return self.node.out.violation(Some(from), "a malformed frame"),
+        };
+        if self.node.peers.is_lost(from) {
+            return;
+        }
+        let mut acked = std::mem::take(&mut self.acked);
+        let message = match self.node.peers.handle_frame((now, &self.node.config), from, (&frame, body), &mut acked) {
+            Received::Nothing => None,
+            Received::Message(body) => Some(Message::decode(body)),
+        };
+        for tag in acked.drain(..).filter_map(|acked| acked.tag) {
+            // Groups end before all that they said has been acknowledged.
+            let Some(g) = self.groups.get_mut(&tag.group) else { continue };
+            match tag.what {
+                Tagged::Message { number } => {
+                    g.transfer.handle_acked(number);
+                    g.run_steps(&mut self.node);
+                }
+                Tagged::Nak => _ = g.with_instance(&mut self.node, tag.instance, Instance::handle_asked),
+            }
+        }
+        self.acked = acked;
+        match message {
+            None => {}
+            Some(Ok(message)) => self.route_message(from, message, payload_len),
+            Some(Err(_)) => self.node.out.violation(Some(from), "a malformed message"),
+        }
+        self.settle();
+    }
+
+    /// Datagrams have arrived. Allocates nothing per datagram.
+    pub fn handle_datagrams(&mut self, now: Instant, batch: &[ReceivedDatagram<'_>]) {
+        self.node.out.now = now;
+        self.route_datagrams(batch);
+        self.settle();
+    }
+
+    /// The memory of a multicast batch has been read.
+    pub fn handle_multicast_done(&mut self, now: Instant, token: u64) {
+        self.node.out.now = now;
+        let b = self.batches.remove(&token).expect("the driver hands back tokens that it was given");
+        let group = self.groups.get_mut(&b.group);
+        let sent = group.and_then(|g| g.handle_sent(&mut self.node, b));
+        assert!(sent.is_some(), "a collective outlives its batches");
+        self.settle();
+    }
+
+    /// The buffers of a call cannot be accessed.
+    pub fn handle_memory_fault(&mut self, now: Instant, call: CallId) {
+        self.node.out.now = now;
+        self.route_fault(call, CollectiveError::Memory);
+        self.settle();
+    }
+
+    /// The buffers of a call cannot be accessed because the rank's process has ended; `handle_leave` follows.
+    pub fn handle_rank_gone(&mut self, now: Instant, call: CallId) {
+        self.node.out.now = now;
+        self.route_fault(call, CollectiveError::RankLost);
+        self.settle();
+    }
+
+    /// The fabric knows that a peer is gone.
+    pub fn handle_peer_lost(&mut self, now: Instant, peer: SpId) {
+        self.node.out.now = now;
+        self.lose_peer(peer);
+        self.settle();
+    }
+
+    /// Time has passed. Harmless when called early.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.node.out.now = now;
+        self.time_peers();
+        let due: BTreeSet<_> = std::iter::from_fn(|| self.node.turns.pop_due(now)).collect();
+        for (group, instance) in due {
+            self.node.out.touch(group, instance);
+            let Some(g) = self.groups.get_mut(&group) else { continue };
+            if g.instance(instance).and_then(Instance::poll_timeout).is_some_and(|t| t <= now) {
+                g.with_instance_or_break(&mut self.node, instance, Instance::handle_timeout);
+            }
+            if g.watch_due(instance).is_some_and(|t| t <= now) {
+                g.watch_over(&mut self.node, instance);
+            }
+        }
+        self.settle();
+    }
+
+    /// The next work on memory, to be done before anything else. See [`Order`].
+    pub fn poll_order(&mut self) -> Option<Order> {
+        self.node.out.orders.pop_front()
+    }
+
+    /// The next thing to send at `now`. Not polled while the fabric is full.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        self.node.out.now = now;
+        let frame = self.poll_frame(false);
+        let transmit = frame.or_else(|| {
+            self.fill_links();
+            self.poll_frame(true)
+        });
+        let transmit = transmit.or_else(|| self.next_batch(now));
+        self.settle();
+        transmit
+    }
+
+    /// The next event. Drained after the orders, before [`Self::poll_transmit`]: a connection precedes its first frame.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.node.out.poll_event()
+    }
+
+    /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        debug_assert!(self.keeps_count(), "what is kept of all instances is what a look at each gives");
+        self.node.turns.poll_timeout().into_iter().chain(self.node.peers.poll_timeout()).min()
+    }
+
+    /// Whether what is kept of all instances together is true.
+    fn keeps_count(&self) -> bool {
+        let standing = |(group, instance)| self.groups.get(&group).and_then(|g| g.standing(instance));
+        let all = || self.node.turns.iter().filter_map(standing);
+        let messages: usize = self.groups.values().map(|g| g.tagged.in_flight()).sum();
+        all().filter_map(|standing| standing.deadline).min() == self.node.turns.poll_timeout()
+            && all().any(|standing| standing.multicasts) == self.node.turns.multicasts()
+            && all().filter(|standing| standing.repairs).count() == self.node.turns.with_repairs().count()
+            && messages == self.node.messages
+    }
+
+    /// When [`Self::poll_transmit`] has something that it does not have yet. Of no interest while the fabric is full: then
+    /// the driver waits for room.
+    #[must_use]
+    pub fn next_transmit(&self) -> Option<Instant> {
+        let pacer = self.wants_to_multicast().then(|| self.pacer.next());
+        self.node.peers.next_poll().into_iter().chain(pacer).min()
+    }
+
+    /// What is in flight at `now`, and what it waits for.
+    pub fn in_flight(&self, now: Instant) -> impl Iterator<Item = InFlight> + '_ {
+        let instances = self.node.turns.iter().filter_map(move |(group, instance)| {
+            let group = self.groups.get(&group)?;
+            Some(group.instance(instance)?.in_flight_now(now, &group.members, &group.transfer))
+        });
+        let messages = self.groups.values().filter_map(move |group| group.tagged_in_flight(now));
+        instances.chain(messages)
+    }
+
+    fn wants_to_multicast(&self) -> bool {
+        self.batches.len() < MAX_BATCHES && self.node.turns.multicasts()
+    }
+
+    /// The next multicast batch, when the pacer allows one, of the group whose turn it is (MC-13).
+    fn next_batch(&mut self, now: Instant) -> Option<Transmit> {
+        self.note_touched();
+        if !self.node.turns.multicasts() {
+            self.pacer.rest();
+        }
+        if now < self.pacer.next() || self.batches.len() >= MAX_BATCHES {
+            return None;
+        }
+        let (group, instance) = self.node.turns.next_multicast()?;
+        let found = self.groups.get_mut(&group).and_then(|g| g.next_batch(&mut self.node, instance));
+        let (pace, batch) = found.expect("what is noted to multicast has a batch");
+        let members = &self.groups[&group].members;
+        let chunks = (batch.run.end - batch.run.start) as u32;
+        let bytes = batch.memory.len;
+        self.pacer.sent(now, bytes + u64::from(chunks * self.node.config.datagram_overhead), pace.rate);
+        if batch.again {
+            self.node.out.counters.retransmitted_bytes += bytes;
+        } else {
+            self.node.out.counters.multicast_bytes += bytes;
+        }
+        let token = self.next_token;
+        self.next_token = self.next_token.wrapping_add(1);
+        self.batches.insert(token, SentBatch { group, instance, source: batch.source, run: batch.run });
+        Some(Transmit::Multicast(MulticastBatch {
+            token,
+            channel: batch.channel,
+            reach: members.reach,
+            header: batch.header,
+            key: members.key,
+            chunks,
+            chunk_bytes: self.node.config.chunk_bytes,
+            memory: batch.memory,
+        }))
+    }
+
+    /// After every input: messages go to their links, what has ended is cleared away.
+    fn settle(&mut self) {
+        self.retire_left();
+        while self.node.out.has_chores() {
+            while let Some((owner, call)) = self.node.out.forgotten_calls.pop() {
+                self.node.peers.forget_call(owner, call);
+            }
+            while let Some((to, message)) = self.node.out.messages.pop_front() {
+                self.node.push_message(to, &message);
+            }
+            for (group, instance) in std::mem::take(&mut self.node.out.forgotten) {
+                self.node.turns.remove(self.node.out.now, group, instance);
+                self.node.peers.forget(Owner::Instance(group, instance));
+                // The next one may begin now, which may be more to say.
+                let g = self.groups.get_mut(&group).expect("a group outlives its collectives");
+                g.end_collective(&mut self.node, instance);
+            }
+            self.retire_left();
+        }
+        self.note_touched();
+        self.node.out.contention = self.node.turns.contention(self.node.out.now);
+    }
+
+    /// What is kept of all instances together is brought up to date.
+    fn note_touched(&mut self) {
+        while let Some((group, instance)) = self.node.out.touched.pop() {
+            if let Some(standing) = self.groups.get(&group).and_then(|g| g.standing(instance)) {
+                self.node.turns.note(group, instance, standing);
+            }
+        }
+    }
+}

@@ -1,0 +1,523 @@
+//! Groups: made by a barrier that compares configurations, broken by deaths and disagreement, ended by leaving.
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | Creating | barrier done | Ready, the ranks that asked are told |
+//! | Creating, Ready | [`Group::break_up`] | Broken: every collective in flight and to come fails |
+//! | Ready, Broken | the last local rank that asked for it leaves | retired |
+//!
+//! Local ranks that ask for a group that broke and was retired without them are told why it broke.
+//! A rank that leaves or dies takes part in nothing after the last instance it completed: later ones fail on all.
+//! Invariant: the instances of a rank's calls are 1, 2, 3, ...
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::{Bound, RangeBounds};
+
+use outboard_plan::Rank;
+
+use crate::config::Config;
+use crate::error::{CollectiveError, GroupError};
+use crate::group::barrier::Barrier;
+use crate::group::lateness::Watch;
+use crate::group::members::Members;
+use crate::ids::{GroupHandle, InstanceId, SpId};
+use crate::instance::tagged::{TAGGED, TaggedCalls};
+use crate::instance::{Batch, Context, Instance};
+use crate::interface::{Event, Signature, Step};
+use crate::link::serial::expand16;
+use crate::multicast::pacing::{Contention, Pace};
+use crate::outbox::Outbox;
+use crate::transfer::{Site, Transfer};
+use crate::wire::{GroupMessage, InstanceMessage, Message};
+
+mod calls;
+mod making;
+
+use super::turns::Standing;
+use super::{Node, SentBatch};
+
+/// Collectives that a service process takes part in beyond the last before which all have ended at its own ranks: so far
+/// may others be ahead of a rank that is late.
+const WINDOW: u64 = 512;
+/// Instances that a rank can have open at others: no rank has more requests in flight. How far ahead their numbers are says
+/// nothing: exchanges end without those who have no part in them.
+const MAX_OPEN: usize = 1024;
+/// Exchanges that have ended and are remembered, so that whoever calls something else in their place is told.
+const MAX_ENDED: usize = 256;
+
+#[derive(Debug)]
+enum State {
+    Creating { barrier: Barrier, askers: Vec<Rank> },
+    Ready,
+    Broken(CollectiveError),
+}
+
+/// How a rank left.
+#[derive(Debug, Clone, Copy)]
+struct Lost {
+    after: InstanceId,
+    /// Its calls up to then ended well.
+    well: bool,
+}
+
+/// A group that broke before all local ranks had asked for it, and that those who had have left.
+#[derive(Debug)]
+pub(super) struct FailedGroup {
+    handle: GroupHandle,
+    fingerprint: u64,
+    error: CollectiveError,
+}
+
+/// One group at one of its service processes.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) members: Members,
+    state: State,
+    instances: BTreeMap<InstanceId, Instance>,
+    /// Tagged calls, beside the instances.
+    pub(super) tagged: TaggedCalls,
+    /// Messages from rank to rank, of both.
+    pub(super) transfer: Transfer,
+    /// Its calls in flight, as they were when they were last counted.
+    pub(super) messages: usize,
+    /// Instances `<= ended` have ended here, and those in `ended_early`.
+    ended: u64,
+    ended_early: BTreeSet<u64>,
+    /// Exchanges that have ended, with one who called them.
+    exchanged: VecDeque<(InstanceId, Rank, Signature)>,
+    /// By instance in flight: when it takes too long.
+    pub(super) watches: BTreeMap<InstanceId, Watch>,
+    /// By local rank: how many calls it has made, and what the last was.
+    pub(super) calls: Vec<(u64, Option<Signature>)>,
+    /// The neighbours that are watched.
+    watched: BTreeSet<SpId>,
+    /// Local ranks that have asked for it, and those of them that have left.
+    asked: BTreeSet<Rank>,
+    left: BTreeSet<Rank>,
+    /// Ranks that take part in nothing after an instance.
+    lost: BTreeMap<Rank, Lost>,
+    /// A call of a rank here has ended with an error.
+    failed: bool,
+    /// By service process: how many of its ranks are not lost, and the last instance that a lost one took part in.
+    staying: Vec<u32>,
+    last: Vec<InstanceId>,
+}
+
+impl Group {
+    /// A group that nobody here has asked for.
+    fn new(members: Members) -> Self {
+        let barrier = Barrier::new(members.me, members.sps.len() as u32);
+        let mut staying = vec![0; members.sps.len()];
+        members.of_rank.iter().for_each(|at| staying[*at as usize] += 1);
+        let calls = vec![(0, None); members.locals.len()];
+        Group {
+            members,
+            state: State::Creating { barrier, askers: Vec::new() },
+            instances: BTreeMap::new(),
+            tagged: TaggedCalls::default(),
+            transfer: Transfer::default(),
+            messages: 0,
+            ended: 0,
+            ended_early: BTreeSet::new(),
+            exchanged: VecDeque::new(),
+            watches: BTreeMap::new(),
+            calls,
+            watched: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            left: BTreeSet::new(),
+            lost: BTreeMap::new(),
+            failed: false,
+            last: vec![InstanceId(0); staying.len()],
+            staying,
+        }
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.instances.len() + self.tagged.in_flight()
+    }
+
+    pub(super) fn instance(&self, instance: InstanceId) -> Option<&Instance> {
+        self.instances.get(&instance)
+    }
+
+    /// An instance, to which something is to happen, and what it works with.
+    pub(super) fn parts<'a>(
+        &'a mut self,
+        (config, out): (&'a Config, &'a mut Outbox),
+        instance: InstanceId,
+    ) -> (Context<'a>, Option<&'a mut Instance>) {
+        out.touch(self.members.handle, instance);
+        let (cx, instances, _) = self.all((config, out));
+        (cx, instances.get_mut(&instance))
+    }
+
+    /// All instances and the tagged calls, and what they work with.
+    pub(super) fn all<'a>(
+        &'a mut self,
+        (config, out): (&'a Config, &'a mut Outbox),
+    ) -> (Context<'a>, &'a mut BTreeMap<InstanceId, Instance>, &'a mut TaggedCalls) {
+        let cx = Context { config, members: &mut self.members, out, transfer: &mut self.transfer };
+        (cx, &mut self.instances, &mut self.tagged)
+    }
+
+    /// The messages from rank to rank, and what they work with.
+    pub(super) fn transfer<'a>(&'a mut self, node: &'a mut Node) -> (&'a mut Transfer, Site<'a>) {
+        let site = Site { config: &node.config, members: &self.members, out: &mut node.out };
+        (&mut self.transfer, site)
+    }
+
+    /// What an instance, or the messages, add to that which is asked of all of them together.
+    pub(super) fn standing(&self, instance: InstanceId) -> Option<Standing> {
+        if instance == TAGGED {
+            return Some(Standing::default());
+        }
+        let found = self.instances.get(&instance)?;
+        let timers = [found.poll_timeout(), self.watch_due(instance)];
+        let deadline = timers.into_iter().flatten().min();
+        Some(Standing { deadline, multicasts: found.has_batch(), repairs: found.has_repair() })
+    }
+
+    /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group, and
+    /// those that have left but may owe us something for an instance that is open here.
+    fn to_watch(&self) -> BTreeSet<SpId> {
+        let (members, n) = (&self.members, self.members.sps.len());
+        let me = members.me as usize;
+        let stays = |at: &usize| self.staying[*at] > 0;
+        let right = (1..n).map(|step| (me + step) % n).find(stays);
+        let left = (1..n).map(|step| (me + n - step) % n).find(stays);
+        let open = self.instances.keys().next().copied();
+        let owes = |at: &usize| !stays(at) && open.is_some_and(|open| open <= self.last[*at]);
+        let owing = (0..n).filter(|at| *at != me).filter(owes);
+        right.into_iter().chain(left).chain(owing).map(|at| members.sps[at]).collect()
+    }
+
+    /// The instance that a datagram's 16 bits mean: the nearest to the newest known.
+    pub(super) fn expand_epoch(&self, epoch: u16) -> InstanceId {
+        let newest = self.instances.keys().next_back().map_or(self.ended, |i| i.0);
+        InstanceId(expand16(epoch, newest))
+    }
+
+    fn has_ended(&self, instance: InstanceId) -> bool {
+        instance.0 <= self.ended || self.ended_early.contains(&instance.0)
+    }
+
+    /// Whether there may be one instance more. Whoever asks for more misbehaves.
+    fn may_open(&self, instance: InstanceId) -> bool {
+        self.instances.contains_key(&instance) || self.instances.len() < MAX_OPEN * self.members.of_rank.len()
+    }
+
+    fn note_ended(&mut self, instance: InstanceId) {
+        self.ended_early.insert(instance.0);
+        while self.ended_early.remove(&(self.ended + 1)) {
+            self.ended += 1;
+        }
+    }
+
+    /// Whether this rank is served here, has asked for the group and not left it.
+    pub(super) fn is_member(&self, rank: Rank) -> bool {
+        self.asked.contains(&rank) && !self.left.contains(&rank)
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready)
+    }
+
+    /// Why nothing succeeds any more.
+    pub(super) fn broken(&self) -> Option<&CollectiveError> {
+        match &self.state {
+            State::Broken(error) => Some(error),
+            State::Creating { .. } | State::Ready => None,
+        }
+    }
+
+    /// Why an instance cannot succeed.
+    fn doom(&self, instance: InstanceId) -> Option<CollectiveError> {
+        match &self.state {
+            State::Broken(e) => Some(e.clone()),
+            State::Creating { .. } | State::Ready => {
+                let lost = self.lost.iter().find(|(_, lost)| lost.after < instance);
+                lost.map(|(rank, _)| CollectiveError::RankLost(*rank))
+            }
+        }
+    }
+}
+
+impl Group {
+    /// A message of a member. False when it cannot come now.
+    fn handle_message(
+        &mut self,
+        node: &mut Node,
+        (from, from_index): (SpId, u32),
+        body: GroupMessage,
+        payload_len: u32,
+    ) -> bool {
+        let known = match body {
+            // Another group with this handle: nobody gets into this one by it, and its own members are told otherwise.
+            GroupMessage::Create { fingerprint, .. } if fingerprint != self.members.fingerprint => false,
+            GroupMessage::Create { step, sp, digest, .. } => self.handle_create(node, (from_index, step), (sp, digest)),
+            GroupMessage::Lost { rank, after, well } => self.handle_lost(node, from, rank, Lost { after, well }),
+            GroupMessage::Abort { fingerprint, error } => {
+                let ours = fingerprint == self.members.fingerprint;
+                let sound = !ours || self.members.names_members(&error);
+                if ours {
+                    // The group is of no use to its sender either way; who is to blame is taken from nobody outside.
+                    let error = if sound { error } else { CollectiveError::Protocol(from) };
+                    self.break_up(node, error, false);
+                }
+                sound
+            }
+            GroupMessage::Instance { instance, body } => {
+                self.handle_instance_message(node, instance, (from, from_index), body, payload_len)
+            }
+            GroupMessage::Transfer(transfer) => self.handle_transfer(node, from, transfer, payload_len),
+        };
+        self.run_steps(node);
+        known
+    }
+
+    fn handle_instance_message(
+        &mut self,
+        node: &mut Node,
+        instance: InstanceId,
+        (from, from_index): (SpId, u32),
+        body: InstanceMessage,
+        payload_len: u32,
+    ) -> bool {
+        match body {
+            InstanceMessage::Inquire => self.handle_inquiry(&mut node.out, instance, from),
+            InstanceMessage::Absent(ranks) => self.handle_absent(&mut node.out, instance, from, &ranks),
+            InstanceMessage::Ready { step, signature, rank } => {
+                self.handle_ready(node, instance, (from_index, step), (signature, rank))
+            }
+            InstanceMessage::Sizes { first, sizes } => self.handle_sizes(node, instance, (from, first), &sizes),
+            InstanceMessage::AskSizes => self.with_collective(node, instance, |collective, cx| {
+                collective.tell_sizes(cx, from);
+                true
+            }),
+            InstanceMessage::Multicast(multicast) => self.with_collective(node, instance, |collective, cx| {
+                collective.handle_multicast(cx, from, &multicast, payload_len)
+            }),
+        }
+    }
+
+    /// One more local rank asks; the last one brings the service process into the barrier.
+    fn join(&mut self, node: &mut Node, rank: Rank) -> Result<(), GroupError> {
+        self.asked.insert(rank);
+        match &mut self.state {
+            State::Creating { askers, .. } if askers.contains(&rank) => {
+                return Err(GroupError::Invalid("the rank has asked for it already"));
+            }
+            State::Creating { barrier, askers } => {
+                askers.push(rank);
+                if askers.len() == self.members.locals.len() {
+                    let mut steps = Vec::new();
+                    barrier.enter(&mut steps);
+                    self.send_create(node, steps);
+                }
+            }
+            State::Ready => {
+                node.out.events.push_back(Event::GroupReady { group: self.members.handle, rank, result: Ok(()) });
+            }
+            State::Broken(error) => {
+                self.left.insert(rank);
+                node.left.push(self.members.handle);
+                return Err(GroupError::Failed(error.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    fn send_create(&mut self, node: &mut Node, steps: Vec<(u32, u8)>) {
+        let (group, fingerprint) = (self.members.handle, self.members.fingerprint);
+        let (sp, digest) = (node.id, node.config.digest());
+        for (to, step) in steps {
+            let body = GroupMessage::Create { step, sp, digest, fingerprint };
+            node.out.messages.push_back((self.members.sps[to as usize], Message::Group { group, body }));
+        }
+        if let State::Creating { barrier, askers } = &mut self.state
+            && barrier.done()
+        {
+            for rank in std::mem::take(askers) {
+                node.out.events.push_back(Event::GroupReady { group, rank, result: Ok(()) });
+            }
+            self.state = State::Ready;
+            self.mind_peers(node);
+        }
+    }
+
+    fn handle_create(&mut self, node: &mut Node, (from, step): (u32, u8), (sp, theirs): (SpId, u64)) -> bool {
+        if self.members.index_of(sp).is_none() {
+            return false;
+        }
+        let digest = node.config.digest();
+        if theirs != digest {
+            let error = CollectiveError::Configuration { a: node.id, a_digest: digest, b: sp, b_digest: theirs };
+            self.break_up(node, error, true);
+            return true;
+        }
+        let mut steps = Vec::new();
+        let known = match &mut self.state {
+            State::Creating { barrier, .. } => barrier.handle(from, step, &mut steps),
+            State::Broken(_) => true,
+            State::Ready => false,
+        };
+        self.send_create(node, steps);
+        known
+    }
+
+    fn handle_lost(&mut self, node: &mut Node, from: SpId, rank: Rank, lost: Lost) -> bool {
+        if !self.members.has_rank(rank) || self.members.sp_of(rank) != from {
+            return false;
+        }
+        self.lose_rank(node, rank, lost);
+        self.mind_peers(node);
+        true
+    }
+
+    /// Watches those on whom something depends once the group is made.
+    fn mind_peers(&mut self, node: &mut Node) {
+        let to_watch = self.to_watch();
+        let watched = match self.state {
+            State::Ready => to_watch,
+            State::Creating { .. } | State::Broken(_) => self.watched.intersection(&to_watch).copied().collect(),
+        };
+        let watched_before = std::mem::replace(&mut self.watched, watched.clone());
+        let since = (node.out.now, node.config.heartbeat);
+        watched.difference(&watched_before).for_each(|sp| node.peers.watch(since, *sp, true));
+        watched_before.difference(&watched).for_each(|sp| node.peers.watch(since, *sp, false));
+    }
+
+    /// Instances after the last that `rank` took part in fail: they need it.
+    fn lose_rank(&mut self, node: &mut Node, rank: Rank, lost: Lost) {
+        let after = lost.after;
+        let at = self.members.of_rank[rank.0 as usize] as usize;
+        if self.lost.insert(rank, lost).is_none() {
+            self.staying[at] -= 1;
+        }
+        self.last[at] = self.last[at].max(after);
+        self.fail_instances(node, (Bound::Excluded(after), Bound::Unbounded), &CollectiveError::RankLost(rank));
+        let open: Vec<InstanceId> = self.instances.range(..=after).map(|(instance, _)| *instance).collect();
+        open.into_iter().for_each(|instance| self.compare_with_left(node, instance));
+        self.with_tagged(node, |tagged, cx| tagged.lose(cx, rank));
+    }
+
+    fn fail_instances(&mut self, node: &mut Node, which: impl RangeBounds<InstanceId>, error: &CollectiveError) {
+        let (mut cx, instances, _) = self.all((&node.config, &mut node.out));
+        for (id, instance) in instances.range_mut(which) {
+            cx.out.touch(cx.members.handle, *id);
+            instance.fail(&mut cx, error.clone());
+        }
+    }
+
+    /// A multicast batch of a collective that is noted to have one, and how fast it may go.
+    pub(super) fn next_batch(&mut self, node: &mut Node, instance: InstanceId) -> Option<(Pace, Batch)> {
+        let contention = node.out.contention;
+        let (mut cx, found) = self.parts((&node.config, &mut node.out), instance);
+        let collective = found.and_then(Instance::collective)?;
+        let pace = Pace::new(cx.config, collective.share(cx.members));
+        let pace = match contention {
+            Contention::None => pace,
+            Contention::Large | Contention::Small => pace.contended(cx.config),
+        };
+        Some((pace, collective.next_batch(&mut cx, pace.batch)?))
+    }
+
+    /// A multicast batch has left. None if nobody here can have sent it.
+    pub(super) fn handle_sent(&mut self, node: &mut Node, batch: SentBatch) -> Option<()> {
+        self.with_instance(node, batch.instance, |i, cx| {
+            i.collective()?.handle_sent(cx, batch.source, batch.run);
+            Some(())
+        })?
+    }
+
+    /// A local rank leaves.
+    fn leave(&mut self, node: &mut Node, rank: Rank) {
+        let Some(local) = self.members.local(rank) else { return };
+        if !self.asked.contains(&rank) || !self.left.insert(rank) {
+            return;
+        }
+        let first = self.instances.iter().find(|(_, c)| c.in_flight(rank)).map(|(i, _)| i.0 - 1);
+        let after = InstanceId(first.unwrap_or(self.calls[local].0));
+        let well = !self.failed;
+        let body = match &mut self.state {
+            State::Creating { askers, .. } => {
+                askers.retain(|asker| *asker != rank);
+                return self.break_up(node, CollectiveError::RankLost(rank), true);
+            }
+            // Whoever has not heard yet why the group broke must not take the leaving for the reason.
+            State::Broken(error) => GroupMessage::Abort { fingerprint: self.members.fingerprint, error: error.clone() },
+            State::Ready => GroupMessage::Lost { rank, after, well },
+        };
+        self.tell_others(node, body);
+        self.lose_rank(node, rank, Lost { after, well });
+        node.left.push(self.members.handle);
+    }
+
+    fn tell_others(&self, node: &mut Node, body: GroupMessage) {
+        let message = Message::Group { group: self.members.handle, body };
+        node.out.messages.extend(self.members.others().map(|sp| (sp, message.clone())));
+    }
+
+    /// Every collective of the group fails, those in flight and those to come.
+    pub(super) fn break_up(&mut self, node: &mut Node, error: CollectiveError, tell: bool) {
+        let askers = match &mut self.state {
+            State::Broken(_) => return,
+            State::Creating { askers, .. } => std::mem::take(askers),
+            State::Ready => Vec::new(),
+        };
+        let group = self.members.handle;
+        self.state = State::Broken(error.clone());
+        for rank in askers {
+            let result = if error.comes_of_a_call() {
+                // Somebody could call, so the group is made, though we have not heard it yet: the calls here will fail.
+                Ok(())
+            } else {
+                self.left.insert(rank);
+                Err(GroupError::Failed(error.clone()))
+            };
+            node.out.events.push_back(Event::GroupReady { group, rank, result });
+        }
+        self.fail_instances(node, .., &error);
+        self.failed |= self.tagged.in_flight() > 0;
+        let (mut cx, _, tagged) = self.all((&node.config, &mut node.out));
+        tagged.fail_all(&mut cx, &error);
+        self.mind_turns(node);
+        if tell {
+            self.tell_others(node, GroupMessage::Abort { fingerprint: self.members.fingerprint, error });
+        }
+        node.left.push(group);
+    }
+
+    /// Clears away a collective that has ended.
+    pub(super) fn end_collective(&mut self, node: &mut Node, instance: InstanceId) {
+        let i = self.instances.remove(&instance).expect("a collective ends once");
+        self.watches.remove(&instance);
+        node.out.step(self.members.handle, instance, Step::Ended);
+        assert!(i.ended(), "only what has ended is cleared away");
+        self.failed |= i.failed();
+        self.note_ended(instance);
+        let (rank, signature) = i.signature();
+        if signature.kind.is_exchange() {
+            if self.exchanged.len() >= MAX_ENDED {
+                self.exchanged.pop_front();
+            }
+            self.exchanged.push_back((instance, rank, signature));
+        }
+        let someone_left = !self.lost.is_empty();
+        let opened = self.members.window_end + 1..=self.ended + WINDOW;
+        self.members.window_end = self.ended + WINDOW;
+        for instance in opened {
+            self.with_instance_or_break(node, InstanceId(instance), Instance::try_enter);
+            self.compare_with_left(node, InstanceId(instance));
+        }
+        if someone_left {
+            self.mind_peers(node);
+        }
+        node.left.push(self.members.handle);
+    }
+
+    /// Whether all local ranks that asked for it have left, and nothing is in flight.
+    fn is_left(&self) -> bool {
+        self.left.len() == self.asked.len() && self.in_flight() == 0
+    }
+}

@@ -1,0 +1,376 @@
+//! The instances of a group: calls and messages find theirs, or bring it about.
+//!
+//! What disagrees with what is known of an instance breaks the group. Never moves payload.
+
+use outboard_plan::{Extents, Rank};
+
+use super::{Group, State};
+use crate::endpoint::turns::Load;
+use crate::endpoint::{Endpoint, Node};
+use crate::error::CollectiveError;
+use crate::group::lateness::Watch;
+use crate::ids::{CallId, InstanceId, SpId};
+use crate::instance::Instance;
+use crate::instance::tagged::TAGGED;
+use crate::instance::{Collective, Context};
+use crate::interface::{Call, Class, Moves, Pairs, Signature, Sizes, Step};
+use crate::outbox::Completion;
+use crate::transfer::{Owner, StepOf};
+use crate::wire::{EarlyCts, Origin, Rts, TransferMessage};
+
+impl Endpoint {
+    pub(in crate::endpoint) fn route_call(&mut self, call: Call) {
+        let completion = Completion { call: call.id, group: call.group, instance: call.instance, rank: call.rank };
+        let tried = match self.groups.get_mut(&call.group) {
+            Some(g) => g.handle_call(&mut self.node, call),
+            None => Err(CollectiveError::Protocol(self.node.id)),
+        };
+        if let Err(error) = tried {
+            self.node.out.complete(completion, Err(error));
+        }
+    }
+
+    pub(in crate::endpoint) fn route_fault(&mut self, call: CallId, error: fn(Rank) -> CollectiveError) {
+        let found = self.groups.iter().find_map(|(h, g)| {
+            let mut alive = g.instances.iter().filter(|(_, c)| c.alive());
+            let message = || g.tagged.has_call(call).map(|rank| (*h, TAGGED, rank));
+            alive.find_map(|(i, c)| c.has_call(call).map(|rank| (*h, *i, rank))).or_else(message)
+        });
+        let ending = || self.node.out.ending(call).map(|ending| (ending.group, ending.instance, ending.rank));
+        // A call whose end has been told has no buffers any more.
+        let Some((handle, instance, rank)) = found.or_else(ending) else { return };
+        let error = error(rank);
+        self.node.out.fail_ending(handle, instance, &error);
+        if let Some(g) = self.groups.get_mut(&handle) {
+            g.failed = true;
+            g.break_up(&mut self.node, error, true);
+        }
+    }
+}
+
+impl Group {
+    /// A local rank calls. Fails when that cannot succeed.
+    fn handle_call(&mut self, node: &mut Node, call: Call) -> Result<(), CollectiveError> {
+        let tried = match call.signature.kind.class().moves {
+            Moves::Messages(_) => self.try_tagged_call(node, call),
+            Moves::ToAll | Moves::Blocks(_) | Moves::Combined(_) | Moves::Nothing => self.try_call(node, call),
+        };
+        self.failed |= tried.is_err();
+        tried
+    }
+
+    fn try_call(&mut self, node: &mut Node, call: Call) -> Result<(), CollectiveError> {
+        let protocol = CollectiveError::Protocol(node.id);
+        let Call { instance, signature, rank, .. } = call;
+        let local = self.members.local(rank).ok_or(protocol.clone())?;
+        let ranks = self.members.ranks();
+        if instance.0 != self.calls[local].0 + 1 || self.left.contains(&rank) || !sound(&call, ranks) {
+            return Err(protocol);
+        }
+        self.calls[local] = (instance.0, Some(signature));
+        if let Some(doom) = self.doom(instance) {
+            return Err(doom);
+        }
+        if matches!(self.state, State::Creating { .. }) {
+            return Err(protocol);
+        }
+        let sizes = call.blocks.as_ref().and_then(|blocks| signature.kind.extents(blocks));
+        self.know_instance(node, instance, signature, rank, sizes)?;
+        node.note_load(self.members.handle, instance, Load::of(&call, ranks));
+        if let (Some(watch), Some(after)) = (self.watches.get_mut(&instance), call.deadline) {
+            watch.set_deadline(node.out.now, after);
+        }
+        self.with_instance_or_break(node, instance, |i, cx| i.handle_call(cx, call));
+        self.compare_with_left(node, instance);
+        Ok(())
+    }
+
+    /// Lets an instance handle something, if it is there still.
+    pub(in crate::endpoint) fn with_instance<T>(
+        &mut self,
+        node: &mut Node,
+        id: InstanceId,
+        f: impl FnOnce(&mut Instance, &mut Context<'_>) -> T,
+    ) -> Option<T> {
+        let (mut cx, instance) = self.parts((&node.config, &mut node.out), id);
+        let done = f(instance?, &mut cx);
+        self.run_steps(node);
+        Some(done)
+    }
+
+    /// What has become of messages goes to the programs whose steps they are, until nothing more follows from it.
+    pub(in crate::endpoint) fn run_steps(&mut self, node: &mut Node) {
+        while let Some((StepOf { owner, op }, result)) = self.transfer.poll_ended() {
+            if let Owner::Instance { instance, .. } = owner {
+                node.out.touch(self.members.handle, instance);
+            }
+            let (mut cx, instances, tagged) = self.all((&node.config, &mut node.out));
+            let carried = match owner {
+                Owner::Call(call) => tagged.complete(&mut cx, (call, op), result),
+                Owner::Instance { instance, local } => match instances.get_mut(&instance) {
+                    Some(i) => result.map(|()| i.complete(&mut cx, local, op)),
+                    None => Ok(()),
+                },
+            };
+            tagged.advance(&mut cx);
+            if let Err(error) = carried {
+                self.break_up(node, error, true);
+            }
+        }
+        let (transfer, mut site) = self.transfer(node);
+        transfer.settle(&mut site);
+        node.turns.note_transfer(self.members.handle, self.transfer.has_bulk());
+        self.mind_turns(node);
+    }
+
+    /// As [`Self::with_instance`], for what may show that the group cannot go on, which breaks it.
+    pub(in crate::endpoint) fn with_instance_or_break(
+        &mut self,
+        node: &mut Node,
+        id: InstanceId,
+        f: impl FnOnce(&mut Instance, &mut Context<'_>) -> Result<(), CollectiveError>,
+    ) {
+        if let Some(Err(error)) = self.with_instance(node, id, f) {
+            self.break_up(node, error, true);
+        }
+    }
+
+    /// Makes the instance known, or compares its signature with what is known.
+    pub(super) fn know_instance(
+        &mut self,
+        node: &mut Node,
+        instance: InstanceId,
+        signature: Signature,
+        rank: Rank,
+        sizes: Option<Extents>,
+    ) -> Result<(), CollectiveError> {
+        if let Some(c) = self.instances.get(&instance) {
+            let (a_rank, a) = c.signature();
+            if a == signature {
+                return sizes.map_or(Ok(()), |sizes| self.size_instance(node, instance, sizes));
+            }
+            let error = CollectiveError::Mismatch { a_rank, a, b_rank: rank, b: signature };
+            self.break_up(node, error.clone(), true);
+            return Err(error);
+        }
+        let (mut cx, _) = self.parts((&node.config, &mut node.out), instance);
+        match Instance::new(&mut cx, instance, signature, rank, sizes) {
+            Ok(i) => {
+                self.instances.insert(instance, i);
+                self.watches.insert(instance, Watch::new(node.out.now, node.config.watchdog));
+                let someone_left = !self.lost.is_empty();
+                node.begin(self.members.handle, instance);
+                node.out.step(self.members.handle, instance, Step::Known(signature));
+                if someone_left {
+                    // Whoever has left may owe us something for it.
+                    self.mind_peers(node);
+                }
+                Ok(())
+            }
+            Err(what) => {
+                node.out.violation(None, what);
+                let error = CollectiveError::Protocol(node.id);
+                self.break_up(node, error.clone(), true);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn handle_ready(
+        &mut self,
+        node: &mut Node,
+        instance: InstanceId,
+        (from, step): (u32, u8),
+        (signature, rank): (Signature, Rank),
+    ) -> bool {
+        if !self.members.has_rank(rank) || !self.may_open(instance) {
+            return false;
+        }
+        if self.doom(instance).is_some() {
+            return true;
+        }
+        if self.has_ended(instance) {
+            self.compare_with_ended(node, instance, signature, rank);
+            return true;
+        }
+        if self.know_instance(node, instance, signature, rank, None).is_err() {
+            return true;
+        }
+        let known = self.with_instance(node, instance, |i, cx| match i {
+            Instance::Collective(c) if c.alive() => {
+                c.heard_of(cx, cx.out.now);
+                c.handle_ready(cx, from, step)
+            }
+            Instance::Unsized(call) if call.alive() => call.handle_ready(cx.members.sps[from as usize], (from, step)),
+            // All choose alike whether there is a barrier.
+            Instance::Exchange(exchange) => !exchange.alive(),
+            Instance::Collective(_) | Instance::Unsized(_) => true,
+        });
+        known.unwrap_or(true)
+    }
+
+    /// What is said of messages from rank to rank. False when it cannot be said now.
+    pub(super) fn handle_transfer(
+        &mut self,
+        node: &mut Node,
+        from: SpId,
+        message: TransferMessage,
+        payload_len: u32,
+    ) -> bool {
+        match &message {
+            &TransferMessage::Offer { origin: Origin::Instance { instance, signature }, rank, .. } => {
+                return self.handle_offer(node, instance, (from, signature, rank), message, payload_len);
+            }
+            TransferMessage::Expected(fragment) => {
+                if self.has_ended(fragment.instance) || self.doom(fragment.instance).is_some() {
+                    return true;
+                }
+            }
+            TransferMessage::Offer { .. }
+            | TransferMessage::Cts(_)
+            | TransferMessage::Data(_)
+            | TransferMessage::Done(_) => {}
+        }
+        if self.broken().is_some() {
+            return true;
+        }
+        // What one call of a collective that has failed still has under way comes to nobody.
+        let failed = !self.lost.is_empty();
+        let (transfer, mut site) = self.transfer(node);
+        match transfer.handle(&mut site, from, message, payload_len) {
+            Ok(sound) => sound || failed,
+            Err(error) => {
+                self.break_up(node, error, true);
+                true
+            }
+        }
+    }
+
+    /// A rank has called what has no barrier: its blocks for ranks here, and what may come of theirs.
+    fn handle_offer(
+        &mut self,
+        node: &mut Node,
+        instance: InstanceId,
+        (from, signature, rank): (SpId, Signature, Rank),
+        offer: TransferMessage,
+        payload_len: u32,
+    ) -> bool {
+        if !self.members.has_rank(rank) || self.members.sp_of(rank) != from || !self.may_open(instance) {
+            return false;
+        }
+        if self.doom(instance).is_some() {
+            return true;
+        }
+        if self.has_ended(instance) {
+            self.compare_with_ended(node, instance, signature, rank);
+            if let Some(error) = unmet(&offer) {
+                self.break_up(node, error, true);
+            }
+            return true;
+        }
+        if self.know_instance(node, instance, signature, rank, None).is_err() {
+            return true;
+        }
+        let offered = self.with_instance(node, instance, |i, cx| match i.exchange() {
+            Some(e) if e.alive() => e.handle_offer(cx, from, offer, payload_len),
+            Some(_) => Ok(true),
+            // All choose alike whether there is anything to offer.
+            None => Ok(!i.alive()),
+        });
+        offered.unwrap_or(Ok(true)).unwrap_or_else(|error| {
+            self.break_up(node, error, true);
+            true
+        })
+    }
+
+    /// Somebody calls an instance that has ended here: well, if it was the same. Only exchanges end without all ranks.
+    fn compare_with_ended(&mut self, node: &mut Node, instance: InstanceId, b: Signature, b_rank: Rank) {
+        let ended = self.exchanged.iter().find(|(ended, ..)| *ended == instance);
+        if let Some(&(_, a_rank, a)) = ended.filter(|(_, _, a)| *a != b) {
+            self.break_up(node, CollectiveError::Mismatch { a_rank, a, b_rank, b }, true);
+        }
+    }
+
+    /// Lets a collective handle what only one with a barrier is sent. False when there can be none.
+    pub(super) fn with_collective(
+        &mut self,
+        node: &mut Node,
+        instance: InstanceId,
+        f: impl FnOnce(&mut Collective, &mut Context<'_>) -> bool,
+    ) -> bool {
+        if self.instance(instance).is_none_or(|i| !i.alive()) {
+            // Behind the barrier all concerned know the instance: what is not known any more has ended.
+            return self.has_ended(instance) || self.doom(instance).is_some();
+        }
+        self.with_instance(node, instance, |i, cx| i.collective().is_some_and(|c| f(c, cx))).unwrap_or(false)
+    }
+
+    /// Whoever has left after its calls ended well is owed nothing and owes nothing: an exchange that still needs something of
+    /// it disagrees with it.
+    pub(super) fn compare_with_left(&mut self, node: &mut Node, instance: InstanceId) {
+        if self.instances.get_mut(&instance).and_then(Instance::exchange).is_none_or(|e| !e.alive()) {
+            return;
+        }
+        let mut left = self.lost.iter().filter(|(_, lost)| lost.well && lost.after >= instance).map(|(rank, _)| *rank);
+        if let Some(error) = left.find_map(|rank| self.transfer.unanswered(instance, rank)) {
+            self.break_up(node, error, true);
+        }
+    }
+}
+
+/// Why an offer to ranks whose calls have ended cannot be met.
+fn unmet(offer: &TransferMessage) -> Option<CollectiveError> {
+    let TransferMessage::Offer { rank, ready, early, .. } = offer else { return None };
+    let sent = |rts: &Rts| CollectiveError::Block {
+        source_rank: *rank,
+        sent: rts.bytes,
+        destination: rts.destination,
+        expected: 0,
+    };
+    let expected = |cts: &EarlyCts| CollectiveError::Block {
+        source_rank: cts.source,
+        sent: 0,
+        destination: *rank,
+        expected: cts.bytes,
+    };
+    ready.first().map(sent).or_else(|| early.first().map(expected))
+}
+
+/// Whether the blocks of a call can be; those of calls without blocks of their own are as even as the signature.
+fn sound(call: &Call, ranks: u32) -> bool {
+    let Class { moves, sizes } = call.signature.kind.class();
+    let bytes = call.signature.bytes;
+    match (moves, sizes, &call.blocks) {
+        // No instance of a group.
+        (Moves::Messages(_), ..) => false,
+        (_, Sizes::Whole | Sizes::Even, Some(_)) | (_, Sizes::Agreed(_) | Sizes::Paired, None) => false,
+        (Moves::Nothing, _, None) => bytes == 0,
+        (Moves::Blocks(pairs), _, None) => {
+            let has_root = match pairs {
+                Pairs::All => true,
+                Pairs::To(root) | Pairs::From(root) => root.0 < ranks && (call.rank == root || !call.in_place),
+            };
+            has_root && bytes.checked_mul(ranks.into()).is_some()
+        }
+        (Moves::ToAll | Moves::Combined(_), _, None) => true,
+        (Moves::Blocks(pairs), _, Some(blocks)) => {
+            blocks.check(ranks, call.rank).is_ok()
+                && match pairs {
+                    Pairs::All => true,
+                    Pairs::To(root) => root.0 < ranks && blocks.are_gathered(root, call.rank),
+                    Pairs::From(root) => root.0 < ranks && blocks.are_scattered(root, call.rank),
+                }
+        }
+        (Moves::Combined(_), _, Some(blocks)) => {
+            blocks.send.len() == ranks as usize && call.signature.kind.agreed(blocks) == Some(call.signature)
+        }
+        (Moves::ToAll, _, Some(blocks)) => {
+            blocks.receive.len() == ranks as usize
+                && call.signature.kind.agreed(blocks) == Some(call.signature)
+                && blocks.receive.iter().chain(&blocks.send).all(|span| span.end().is_some())
+                && blocks.send.len() == 1
+                && blocks.send[0].len == blocks.receive[call.rank.0 as usize].len
+        }
+        (Moves::Nothing, _, Some(_)) => false,
+    }
+}

@@ -1,0 +1,101 @@
+//! Looks into collectives that take too long ([`crate::group::lateness`]): asks the others, answers them, tells the driver or ends
+//! the collective.
+
+use std::collections::BTreeSet;
+
+use outboard_plan::Rank;
+
+use crate::error::CollectiveError;
+use crate::group::lateness::{Absentee, Absentees, DeadlineMissed, Found, Overdue, Turn};
+use crate::ids::{InstanceId, Instant, SpId};
+use crate::interface::Event;
+use crate::outbox::Outbox;
+use crate::wire::{InstanceMessage, Message};
+
+use super::Node;
+use super::groups::Group;
+
+impl Group {
+    /// The local ranks that have not called `instance`.
+    fn absent(&self, instance: InstanceId) -> Absentees {
+        let mut absent = Absentees::default();
+        for (rank, (calls, last)) in self.members.locals.iter().zip(&self.calls) {
+            if *calls < instance.0 {
+                absent.add(Absentee { rank: *rank, last: last.map(|signature| (InstanceId(*calls), signature)) });
+            }
+        }
+        absent
+    }
+
+    /// When [`Group::watch_over`] is due.
+    pub(super) fn watch_due(&self, instance: InstanceId) -> Option<Instant> {
+        self.instance(instance).filter(|i| i.alive())?;
+        self.watches.get(&instance)?.poll_timeout()
+    }
+
+    /// Somebody asks which ranks here have not called.
+    pub(super) fn handle_inquiry(&self, out: &mut Outbox, instance: InstanceId, from: SpId) -> bool {
+        let (group, ranks) = (self.members.handle, self.absent(instance));
+        out.messages.push_back((from, Message::instance(group, instance, InstanceMessage::Absent(ranks))));
+        true
+    }
+
+    /// The answer. False when it names ranks of others.
+    pub(super) fn handle_absent(
+        &mut self,
+        out: &mut Outbox,
+        instance: InstanceId,
+        from: SpId,
+        ranks: &Absentees,
+    ) -> bool {
+        let members = &self.members;
+        if ranks.named.iter().any(|one| !members.has_rank(one.rank) || members.sp_of(one.rank) != from) {
+            return false;
+        }
+        if let Some(watch) = self.watches.get_mut(&instance) {
+            watch.answer(out.now, from, ranks);
+            out.touch(members.handle, instance);
+        }
+        true
+    }
+
+    /// Time has passed for a collective.
+    pub(super) fn watch_over(&mut self, node: &mut Node, instance: InstanceId) {
+        let now = node.out.now;
+        // Asked with nobody to answer, it is told at once: twice is enough.
+        for _ in 0..2 {
+            let Some(i) = self.instance(instance).filter(|i| i.alive()) else { return };
+            let wanted = self.members.locals.iter().any(|rank| i.in_flight(*rank));
+            match self.watches.get_mut(&instance).and_then(|watch| watch.handle_timeout(now, wanted)) {
+                None => return,
+                Some(Turn::Ask) => {
+                    let others: BTreeSet<SpId> = self.members.others().collect();
+                    let message = Message::instance(self.members.handle, instance, InstanceMessage::Inquire);
+                    node.out.messages.extend(others.iter().map(|sp| (*sp, message.clone())));
+                    let local = self.absent(instance);
+                    self.watches.get_mut(&instance).into_iter().for_each(|w| w.ask(now, others.clone(), local.clone()));
+                }
+                Some(Turn::Tell(found)) => return self.tell_overdue(node, instance, found),
+            }
+        }
+    }
+
+    fn tell_overdue(&mut self, node: &mut Node, instance: InstanceId, found: Found) {
+        let Some(i) = self.instance(instance) else { return };
+        let flight = i.in_flight_now(node.out.now, &self.members, &self.transfer);
+        let Found { missing, silent, deadline } = found;
+        match deadline {
+            Some(after) => {
+                let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+                let (signature, awaited) = (flight.signature, flight.awaits.first().copied());
+                let missed = DeadlineMissed { instance, signature, after_ms, missing, awaited };
+                self.break_up(node, CollectiveError::Deadline(Box::new(missed)), true);
+            }
+            None => {
+                let lowest = |sp: &SpId| self.members.index_of(*sp).map(|at| self.members.lowest_rank(at));
+                let silent: Vec<Rank> = silent.iter().filter_map(lowest).collect();
+                node.out.events.push_back(Event::Overdue(Box::new(Overdue { flight, missing, silent })));
+            }
+        }
+    }
+}

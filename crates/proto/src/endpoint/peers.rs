@@ -1,0 +1,472 @@
+//! The links to other service processes, and the evidence that one of them is dead.
+//!
+//! A link lives as long as its peer: both ends count from the same start, so neither may forget it alone. A peer that
+//! owes an acknowledgement for too long is dead; neighbours in the ring of a group are watched: when they are silent, they
+//! are sent something to acknowledge. Nobody has to know by whom it is watched. A peer that was never heard and shares no
+//! group with us is not dead but dormant: it may never have heard of us.
+//!
+//! Invariant: what is asked of all peers together ([`Standing`]) is kept as each of them changes, so that no event costs more
+//! the more of them there are.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::error::CollectiveError;
+use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId};
+use crate::instance::tagged::TAGGED;
+use crate::interface::{Event, MemRef, Payload, Region, Transmit};
+use crate::link::{Acked, Link, Owner, Received, Tag, Tagged};
+use crate::multicast::pacing::Quantum;
+use crate::wire::{FrameHeader, GroupMessage, Message};
+
+use super::deadlines::Deadlines;
+use super::{Endpoint, Node};
+
+/// Dead peers that are remembered.
+const MAX_LOST: usize = 4096;
+/// Peers that were never heard and may stay silent; each keeps a connection.
+const MAX_DORMANT: usize = 64;
+
+/// Another service process.
+#[derive(Debug)]
+pub(super) struct Peer {
+    link: Link,
+    /// Known once a group with it is asked for here; nothing can be sent before.
+    address: Option<Arc<[u8]>>,
+    /// Groups in whose ring it is a neighbour.
+    watched_by: u32,
+    /// Groups with it.
+    groups: u32,
+    /// Nothing is sent to it until it is heard or needed again.
+    dormant: bool,
+    dead_after: Duration,
+    /// The group whose bulk was queued last.
+    served: Option<GroupHandle>,
+    standing: Standing,
+}
+
+/// What one peer adds to that which is asked of all together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Standing {
+    /// Its link has a message to send.
+    message: bool,
+    /// When its link has an acknowledgement to send by itself.
+    ack: Option<Instant>,
+    /// When a sign of life is to be asked for.
+    beat: Option<Instant>,
+    /// When [`Peers::handle_timeout`] is due.
+    timer: Option<Instant>,
+    /// Messages that wait to be sent or acknowledged.
+    backlog: usize,
+    dormant: bool,
+    retransmissions: u64,
+}
+
+impl Peer {
+    /// A peer that was heard before a group with it was asked for here.
+    fn unknown(now: Instant, config: &Config) -> Self {
+        Peer {
+            link: Link::new(now, config.retransmit_floor),
+            address: None,
+            watched_by: 0,
+            groups: 0,
+            dormant: false,
+            dead_after: config.dead_after,
+            served: None,
+            standing: Standing::default(),
+        }
+    }
+
+    /// Whoever was never heard may not have been asked for the group yet, and then cannot answer.
+    fn can_answer(&self) -> bool {
+        self.link.heard() || self.watched_by > 0
+    }
+
+    /// When it has owed an acknowledgement for too long.
+    fn overdue_at(&self) -> Option<Instant> {
+        (self.link.backlog() > 0 && self.is_reachable()).then(|| self.link.last_owed() + self.dead_after)
+    }
+
+    fn dies_at(&self) -> Option<Instant> {
+        self.overdue_at().filter(|_| self.can_answer())
+    }
+
+    /// When it is left alone: it need not answer, and no group is there for which it should. It is not dead for that: a
+    /// rank of ours may have named it in a group that its ranks know nothing of.
+    fn dormant_at(&self) -> Option<Instant> {
+        self.overdue_at().filter(|_| !self.can_answer() && self.groups == 0)
+    }
+
+    /// Whether anything is to be sent to it.
+    fn is_reachable(&self) -> bool {
+        self.address.is_some() && !self.dormant
+    }
+
+    fn stands(&self) -> Standing {
+        let reachable = self.is_reachable();
+        let link = &self.link;
+        let timers = [link.poll_timeout().filter(|_| reachable), self.dies_at(), self.dormant_at()];
+        Standing {
+            message: reachable && link.has_message(),
+            ack: link.ack_due().filter(|_| reachable),
+            beat: link.beat_at().filter(|_| reachable),
+            timer: timers.into_iter().flatten().min(),
+            backlog: if self.dormant { 0 } else { link.backlog() },
+            dormant: self.dormant,
+            retransmissions: link.retransmissions(),
+        }
+    }
+}
+
+/// All other service processes that are known of.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    all: BTreeMap<SpId, Peer>,
+    lost: VecDeque<SpId>,
+    dormant: BTreeSet<SpId>,
+    /// Whom the last frame went to.
+    sent_to: Option<SpId>,
+    /// Whose links have a message to send.
+    messages: BTreeSet<SpId>,
+    /// Whose links have an acknowledgement to send.
+    acks: BTreeSet<SpId>,
+    acks_due: Deadlines<SpId>,
+    beats_due: Deadlines<SpId>,
+    timers: Deadlines<SpId>,
+    backlog: usize,
+    retransmissions: u64,
+    /// How many messages of an owner a link holds.
+    owned: BTreeMap<(Owner, SpId), usize>,
+}
+
+impl Peers {
+    /// No peers yet, of `id`: those after it come first in turn.
+    pub(super) fn new(id: SpId) -> Self {
+        Peers { sent_to: Some(id), ..Peers::default() }
+    }
+
+    /// Messages that wait to be sent or acknowledged.
+    pub(super) fn backlog(&self) -> usize {
+        self.backlog
+    }
+
+    /// Messages sent again so far.
+    pub(super) fn retransmissions(&self) -> u64 {
+        self.retransmissions
+    }
+
+    /// When [`Endpoint::time_peers`] is due.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let first = self.timers.first();
+        debug_assert_eq!(first, self.all.values().filter_map(|peer| peer.stands().timer).min(), "kept as it changes");
+        first
+    }
+
+    /// When a link has something to send that it does not have yet.
+    pub(super) fn next_poll(&self) -> Option<Instant> {
+        let waiting = (!self.acks.is_empty()).then_some(Instant(0));
+        [waiting, self.acks_due.first(), self.beats_due.first()].into_iter().flatten().min()
+    }
+
+    /// Lets something change about a peer.
+    fn change<T>(&mut self, id: SpId, change: impl FnOnce(&mut Peer) -> T) -> Option<T> {
+        let peer = self.all.get_mut(&id)?;
+        let result = change(peer);
+        let (before, after) = (peer.standing, peer.stands());
+        peer.standing = after;
+        if before != after {
+            self.note(id, before, after);
+        }
+        Some(result)
+    }
+
+    fn note(&mut self, id: SpId, before: Standing, after: Standing) {
+        let set = |all: &mut BTreeSet<SpId>, there| if there { all.insert(id) } else { all.remove(&id) };
+        set(&mut self.messages, after.message);
+        set(&mut self.dormant, after.dormant);
+        self.acks.remove(&id);
+        self.acks_due.change(id, before.ack, after.ack);
+        self.beats_due.change(id, before.beat, after.beat);
+        self.timers.change(id, before.timer, after.timer);
+        self.backlog = self.backlog - before.backlog + after.backlog;
+        self.retransmissions += after.retransmissions - before.retransmissions;
+    }
+
+    /// Acknowledgements and signs of life that have become due are to be sent.
+    fn take_due(&mut self, now: Instant) {
+        while let Some(id) = self.acks_due.pop_due(now) {
+            self.acks.insert(id);
+            self.all.get_mut(&id).into_iter().for_each(|peer| peer.standing.ack = None);
+        }
+        while let Some(id) = self.beats_due.pop_due(now) {
+            self.messages.insert(id);
+            self.all.get_mut(&id).into_iter().for_each(|peer| peer.standing.beat = None);
+        }
+    }
+
+    /// A frame of a peer, whose end of the link is made if there is none. Messages that it acknowledges are appended to `acked`.
+    pub(super) fn handle_frame<'a>(
+        &mut self,
+        (now, config): (Instant, &Config),
+        from: SpId,
+        (frame, body): (&FrameHeader, &'a [u8]),
+        acked: &mut Vec<Acked>,
+    ) -> Received<'a> {
+        self.all.entry(from).or_insert_with(|| Peer::unknown(now, config));
+        let received = self.change(from, |peer| {
+            peer.dormant = false;
+            peer.link.handle(now, frame, body, acked)
+        });
+        acked.iter().for_each(|acked| self.disown(acked.owner, from, 1));
+        received.unwrap_or(Received::Nothing)
+    }
+
+    /// Queues a message. A peer that was lost has no link any more: its groups are broken, nobody waits for the message.
+    fn push(&mut self, now: Instant, to: SpId, (message, payload): (&Message, Payload), tags: Acked) {
+        if self.change(to, |peer| peer.link.push(now, message, payload, tags.owner, tags.tag)).is_some() {
+            tags.owner.into_iter().for_each(|owner| *self.owned.entry((owner, to)).or_default() += 1);
+        }
+    }
+
+    fn disown(&mut self, owner: Option<Owner>, at: SpId, count: usize) {
+        let Some(owner) = owner else { return };
+        if let Some(held) = self.owned.get_mut(&(owner, at)) {
+            *held -= count;
+            if *held == 0 {
+                self.owned.remove(&(owner, at));
+            }
+        }
+    }
+
+    /// The owner has ended: nothing that links still have of it is sent.
+    pub(super) fn forget(&mut self, owner: Owner) {
+        for at in self.holders(owner) {
+            self.change(at, |peer| peer.link.forget(owner));
+            self.owned.remove(&(owner, at));
+        }
+    }
+
+    /// A call of the owner has ended: its buffers are not read any more.
+    pub(super) fn forget_call(&mut self, owner: Owner, call: CallId) {
+        for at in self.holders(owner) {
+            let forgotten = self.change(at, |peer| peer.link.forget_call(call));
+            self.disown(Some(owner), at, forgotten.unwrap_or(0));
+        }
+    }
+
+    fn holders(&self, owner: Owner) -> Vec<SpId> {
+        self.owned.range((owner, SpId(0))..=(owner, SpId(u64::MAX))).map(|((_, at), _)| *at).collect()
+    }
+
+    /// Whether the peer was declared dead. It stays dead: its links and groups are gone, a restarted one is another.
+    pub(super) fn is_lost(&self, peer: SpId) -> bool {
+        self.lost.contains(&peer)
+    }
+
+    /// A group with `peer` is there, or is gone.
+    pub(super) fn count_group(&mut self, now: Instant, peer: SpId, there: bool) {
+        self.change(peer, |peer| {
+            peer.groups = if there { peer.groups + 1 } else { peer.groups - 1 };
+            peer.dormant &= !there;
+            if peer.groups == 0 {
+                peer.link.expect_answer(now);
+            }
+        });
+    }
+
+    /// Starts (or stops) to watch a neighbour of a group that is made, which is silent for `period` at most.
+    pub(super) fn watch(&mut self, (now, period): (Instant, Duration), peer: SpId, start: bool) {
+        self.change(peer, |peer| {
+            if start && peer.watched_by == 0 {
+                peer.link.expect_answer(now);
+            }
+            peer.watched_by = if start { peer.watched_by + 1 } else { peer.watched_by - 1 };
+            peer.link.set_heartbeat((peer.watched_by > 0).then_some(period));
+        });
+    }
+
+    /// Time has passed. Returns those that are dead.
+    fn handle_timeout(&mut self, now: Instant) -> Vec<SpId> {
+        let mut dead = Vec::new();
+        let due: Vec<SpId> = std::iter::from_fn(|| self.timers.pop_due(now)).collect();
+        for id in due {
+            let mut gone = Vec::new();
+            let dies = self.change(id, |peer| {
+                peer.standing.timer = None;
+                if peer.dormant_at().is_some_and(|at| at <= now) {
+                    peer.dormant = true;
+                    peer.link.forget_unsent(&mut gone);
+                }
+                peer.link.handle_timeout(now);
+                peer.dies_at().is_some_and(|at| at <= now)
+            });
+            dead.extend(dies.filter(|dies| *dies).map(|_| id));
+            gone.iter().for_each(|gone| self.disown(gone.owner, id, 1));
+        }
+        dead.extend(self.dormant.iter().skip(MAX_DORMANT));
+        dead.sort_unstable();
+        dead
+    }
+
+    /// The peer is dead. Returns whether it was connected.
+    fn lose(&mut self, peer: SpId) -> bool {
+        let lost = self.all.remove(&peer);
+        if let Some(lost) = &lost {
+            self.note(
+                peer,
+                lost.standing,
+                Standing { retransmissions: lost.standing.retransmissions, ..Standing::default() },
+            );
+        }
+        self.owned.retain(|(_, at), _| *at != peer);
+        if !self.is_lost(peer) {
+            if self.lost.len() >= MAX_LOST {
+                self.lost.pop_front();
+            }
+            self.lost.push_back(peer);
+        }
+        lost.is_some_and(|lost| lost.address.is_some())
+    }
+
+    fn serve(&mut self, to: SpId, group: GroupHandle) {
+        self.all.get_mut(&to).into_iter().for_each(|peer| peer.served = Some(group));
+    }
+
+    /// The next frame: of a message, or if `bare` also an acknowledgement.
+    fn poll_frame(&mut self, now: Instant, bare: bool) -> Option<Transmit> {
+        loop {
+            self.take_due(now);
+            // In turns that everybody begins with another: sent to in one order by all, peers would wait for each other's bytes.
+            let last = self.sent_to;
+            let next = |ids: &BTreeSet<SpId>| {
+                let later = last.and_then(|last| ids.range((Bound::Excluded(last), Bound::Unbounded)).next());
+                later.or_else(|| ids.first()).copied()
+            };
+            let acks = next(&self.acks).filter(|_| bare);
+            let to = next(&self.messages).into_iter().chain(acks).min_by_key(|id| (Some(*id) <= last, *id))?;
+            let poll = if bare { Link::poll } else { Link::poll_message };
+            if let Some((header, payload)) = self.change(to, |peer| poll(&mut peer.link, now))? {
+                self.sent_to = Some(to);
+                return Some(Transmit::Frame { to, header, payload });
+            }
+            // What was due when the peer was last looked at has gone with another frame, or is not needed any more.
+            self.messages.remove(&to);
+            if bare {
+                self.acks.remove(&to);
+            }
+        }
+    }
+}
+
+impl Node {
+    /// A group with `peer` is asked for.
+    pub(super) fn meet_peer(&mut self, peer: SpId, address: &Arc<[u8]>) {
+        let now = self.out.now;
+        self.peers.all.entry(peer).or_insert_with(|| Peer::unknown(now, &self.config));
+        let met = self.peers.change(peer, |peer| {
+            let met = peer.address.is_none();
+            peer.address.get_or_insert_with(|| Arc::clone(address));
+            met
+        });
+        if met == Some(true) {
+            self.out.events.push_back(Event::Connect { peer, address: Arc::clone(address) });
+        }
+    }
+
+    pub(super) fn push_message(&mut self, to: SpId, message: &Message) {
+        let ask = match message {
+            Message::Group { group, body: GroupMessage::Instance { instance, body } } if body.is_nak() => {
+                Some((*group, *instance))
+            }
+            Message::Group { .. } | Message::Void => None,
+        };
+        let owner = ask.map(|(group, instance)| Owner::Instance(group, instance));
+        let tag = ask.map(|(group, instance)| Tag { group, instance, what: Tagged::Nak, urgent: true });
+        self.peers.push(self.out.now, to, (message, Payload::Empty), Acked { owner, tag });
+    }
+}
+
+impl Endpoint {
+    pub(super) fn time_peers(&mut self) {
+        for peer in self.node.peers.handle_timeout(self.node.out.now) {
+            self.lose_peer(peer);
+        }
+    }
+
+    /// A peer is dead: its groups are broken.
+    pub(super) fn lose_peer(&mut self, peer: SpId) {
+        let connected = self.node.peers.lose(peer);
+        for g in self.groups.values_mut() {
+            if let Some(at) = g.members.index_of(peer) {
+                let error = CollectiveError::PeerLost { sp: peer, rank: g.members.lowest_rank(at) };
+                g.break_up(&mut self.node, error, true);
+            }
+        }
+        self.early.remove(&peer);
+        if connected {
+            self.node.out.events.push_back(Event::Disconnect { peer });
+        }
+    }
+
+    pub(super) fn poll_frame(&mut self, bare: bool) -> Option<Transmit> {
+        let frame = self.node.peers.poll_frame(self.node.out.now, bare)?;
+        if let Transmit::Frame { payload, .. } = &frame {
+            self.node.out.counters.frames += 1;
+            self.node.out.counters.control_frames += u64::from(payload.is_empty());
+        }
+        Some(frame)
+    }
+
+    /// Moves bulk (fragments, repairs) of the collectives in flight to links that have room, one piece to each, of the groups in
+    /// turn (MC-13): what comes meanwhile waits behind no more than that while the fabric is full. Called when all links have
+    /// sent what they had.
+    pub(super) fn fill_links(&mut self) {
+        let quantum = Quantum::new(&self.node.config, self.node.out.contention);
+        let mut targets = BTreeSet::new();
+        for group in self.node.turns.with_transfers() {
+            targets.extend(self.groups.get(&group).into_iter().flat_map(|g| g.transfer.bulk_targets()));
+        }
+        for (group, _) in self.node.turns.with_repairs() {
+            targets.extend(self.groups.get(&group).map(|g| g.members.right()));
+        }
+        let links = targets.len();
+        for to in targets {
+            let room = self.node.peers.change(to, |peer| {
+                peer.link.set_window(quantum.queued(&self.node.config, links, peer.link.least_round_trip()));
+                (peer.address.is_some() && peer.link.has_room()).then_some(peer.served)
+            });
+            let Some(Some(served)) = room else { continue };
+            let next = self.node.turns.bulk_after(served).into_iter().find_map(|group| {
+                let g = self.groups.get_mut(&group)?;
+                let (transfer, site) = g.transfer(&mut self.node);
+                let bulk = transfer.next_bulk(&site, to);
+                let repair = || {
+                    self.node.turns.repairs_of(group).find_map(|instance| {
+                        let (mut cx, found) = g.parts((&self.node.config, &mut self.node.out), instance);
+                        found?.next_repair(&mut cx, to)
+                    })
+                };
+                Some((group, bulk.or_else(repair)?))
+            });
+            let Some((group, bulk)) = next else { continue };
+            self.node.peers.serve(to, group);
+            let owner = owner_of(group, bulk.instance, &bulk.payload);
+            self.node.peers.push(self.node.out.now, to, (&bulk.message, bulk.payload), Acked { owner, tag: bulk.tag });
+            self.groups.get_mut(&group).into_iter().for_each(|g| g.run_steps(&mut self.node));
+        }
+    }
+}
+
+/// Whose end makes bulk void: of messages that of the call whose buffers it names.
+fn owner_of(group: GroupHandle, instance: InstanceId, payload: &[MemRef]) -> Option<Owner> {
+    if instance != TAGGED {
+        return Some(Owner::Instance(group, instance));
+    }
+    payload.first().and_then(|piece| match piece.region {
+        Region::Input(call) | Region::Output(call) => Some(Owner::Call(call)),
+        Region::Staging(_) => None,
+    })
+}

@@ -1,0 +1,70 @@
+//! Tagged messages of groups ([`crate::instance::tagged`]): calls and messages find those of their group, which take their turns
+//! with the links while a call is in flight. What a recorded group cannot survive breaks its group. Never moves payload.
+
+use std::sync::Arc;
+
+use outboard_plan::Rank;
+
+use super::Node;
+use super::groups::Group;
+use super::turns::Load;
+use crate::error::CollectiveError;
+use crate::ids::Instant;
+use crate::instance::Context;
+use crate::instance::recording::{RecordError, Recording};
+use crate::instance::tagged::{TAGGED, TaggedCalls};
+use crate::interface::{Call, InFlight};
+
+impl Group {
+    pub(super) fn tagged_in_flight(&self, now: Instant) -> Option<InFlight> {
+        self.tagged.in_flight_now(now, &self.members, &self.transfer)
+    }
+
+    /// Lets the tagged calls handle something.
+    pub(super) fn with_tagged(&mut self, node: &mut Node, f: impl FnOnce(&mut TaggedCalls, &mut Context<'_>)) {
+        let (mut cx, _, tagged) = self.all((&node.config, &mut node.out));
+        f(tagged, &mut cx);
+        tagged.advance(&mut cx);
+        self.run_steps(node);
+    }
+
+    /// Messages take turns as long as a call is in flight.
+    pub(super) fn mind_turns(&mut self, node: &mut Node) {
+        let (group, calls) = (self.members.handle, self.tagged.in_flight());
+        let before = std::mem::replace(&mut self.messages, calls);
+        node.messages = node.messages - before + calls;
+        node.out.touch(group, TAGGED);
+        match (before > 0, calls > 0) {
+            (false, true) => {
+                node.tagged_groups += 1;
+                node.begin(group, TAGGED);
+            }
+            (true, false) => {
+                node.tagged_groups -= 1;
+                node.turns.remove(node.out.now, group, TAGGED);
+            }
+            (false, false) | (true, true) => {}
+        }
+    }
+
+    pub(super) fn record(&mut self, rank: Rank, number: u32, recording: Arc<Recording>) -> Result<(), RecordError> {
+        if !self.is_member(rank) {
+            return Err(RecordError::Group);
+        }
+        self.tagged.record((rank, self.members.ranks()), number, recording)
+    }
+
+    pub(super) fn try_tagged_call(&mut self, node: &mut Node, call: Call) -> Result<(), CollectiveError> {
+        if let Some(error) = self.broken() {
+            return Err(error.clone());
+        }
+        let sound = call.instance == TAGGED && !call.in_place && call.blocks.is_none();
+        if !sound || !self.is_ready() || !self.is_member(call.rank) || !self.tagged.accepts(&call, &self.members) {
+            return Err(CollectiveError::Protocol(node.id));
+        }
+        let load = Load::of(&call, self.members.ranks());
+        self.with_tagged(node, |tagged, cx| tagged.handle_call(cx, call));
+        node.note_load(self.members.handle, TAGGED, load);
+        Ok(())
+    }
+}

@@ -1,0 +1,431 @@
+//! Whose turn it is: the collectives in flight, group by group (MC-13).
+//!
+//! Every group gets one turn after another, however many collectives it has in flight; multicast goes round its collectives
+//! likewise, a link serves them in the order of their calls. Where a call of one group is small beside those of the others
+//! ([`SmallCalls`]), all unicast goes in small pieces, and for a while longer, because what is queued when the next small call
+//! comes cannot be taken back. Groups of large calls alone move large ones: small ones cost processor time, and nobody there
+//! gains by them.
+//!
+//! A call counts once a rank here has made it: before, nobody here waits for it, and nothing of an exchange is queued. So
+//! ranks that wait in a barrier for one that still moves much elsewhere do not hold it up. Knows of bytes only how many.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::time::Duration;
+
+use outboard_plan::Span;
+
+use crate::ids::{GroupHandle, InstanceId, Instant};
+use crate::interface::{Call, Moves, Pairs, Sizes};
+use crate::multicast::pacing::{Contention, SmallCalls};
+
+use super::deadlines::Deadlines;
+
+/// How long small calls count after they were in flight beside large ones.
+const AFTERWARDS: Duration = Duration::from_millis(100);
+
+/// What the call of a rank moves, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Load {
+    /// The same as the calls of the other ranks here.
+    Shared(u64),
+    /// Its own blocks, beside those of the other ranks.
+    Own(u64),
+    /// A message or recording, which no other call takes part in.
+    Single(u64),
+}
+
+impl Load {
+    /// That of a call in a group of `ranks`. Sizes are those of the call or an estimate: only how large they are counts.
+    pub(super) fn of(call: &Call, ranks: u32) -> Self {
+        let bytes = call.signature.bytes;
+        let others = bytes.saturating_mul(u64::from(ranks) - 1);
+        let all = |spans: &[Span]| {
+            let moved = spans.iter().enumerate().filter(|(other, _)| *other != call.rank.0 as usize);
+            moved.fold(0_u64, |sum, (_, span)| sum.saturating_add(span.len))
+        };
+        let class = call.signature.kind.class();
+        match (class.moves, &call.blocks) {
+            (Moves::Nothing, _) => Load::Shared(0),
+            (Moves::Messages(_), _) => Load::Single(bytes),
+            (Moves::Blocks(_), Some(blocks)) => Load::Own(all(&blocks.send).max(all(&blocks.receive))),
+            (Moves::Blocks(Pairs::To(root) | Pairs::From(root)), None) if root != call.rank => Load::Own(bytes),
+            (Moves::Blocks(_), None) => Load::Own(others),
+            (Moves::ToAll | Moves::Combined(_), _) => match class.sizes {
+                Sizes::Even => Load::Shared(others),
+                Sizes::Whole | Sizes::Agreed(_) | Sizes::Paired => Load::Shared(bytes),
+            },
+        }
+    }
+}
+
+/// What the calls of one collective, or all messages of a group, move.
+#[derive(Debug, Clone, Copy)]
+struct Moved {
+    /// Of the smallest thing that is waited for by itself.
+    least: u64,
+    all: u64,
+}
+
+impl Moved {
+    const NOTHING: Moved = Moved { least: u64::MAX, all: 0 };
+
+    fn and(self, load: Load) -> Self {
+        match load {
+            Load::Shared(bytes) => Moved { least: bytes.max(self.all), all: bytes.max(self.all) },
+            Load::Own(bytes) => {
+                let all = self.all.saturating_add(bytes);
+                Moved { least: all, all }
+            }
+            Load::Single(bytes) => Moved { least: self.least.min(bytes), all: self.all.saturating_add(bytes) },
+        }
+    }
+}
+
+/// What an instance adds to that which is asked of all of them together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Standing {
+    /// When time is to be told to it.
+    pub(super) deadline: Option<Instant>,
+    /// It has something to multicast.
+    pub(super) multicasts: bool,
+    /// It may have repairs for its right neighbour.
+    pub(super) repairs: bool,
+}
+
+/// A collective in flight, or all messages of a group.
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    /// Its place among those of its group.
+    turn: u64,
+    standing: Standing,
+    /// What a rank here waits for, once one has called it.
+    moved: Option<Moved>,
+}
+
+/// What a group has in flight.
+#[derive(Debug, Default)]
+struct Group {
+    instances: usize,
+    /// What all move.
+    all: u128,
+    /// What the smallest thing is that is waited for by itself, of each that a rank here has called.
+    least: BTreeSet<(u64, InstanceId)>,
+}
+
+impl Group {
+    fn least(&self) -> Option<u64> {
+        self.least.first().map(|(least, _)| *least)
+    }
+
+    fn change(&mut self, instance: InstanceId, before: Option<Moved>, after: Option<Moved>) {
+        if let Some(before) = before {
+            self.least.remove(&(before.least, instance));
+            self.all -= u128::from(before.all);
+        }
+        self.least.extend(after.map(|moved| (moved.least, instance)));
+        self.all += after.map_or(0, |moved| moved.all.into());
+    }
+
+    fn all(&self) -> u64 {
+        u64::try_from(self.all).unwrap_or(u64::MAX)
+    }
+}
+
+/// A collective by the order of turns.
+type Turn = (GroupHandle, u64, InstanceId);
+
+/// The collectives in flight at one service process.
+#[derive(Debug)]
+pub(super) struct Turns {
+    instances: BTreeMap<(GroupHandle, InstanceId), InFlight>,
+    groups: BTreeMap<GroupHandle, Group>,
+    /// Groups by what they move, and by the smallest thing that is waited for.
+    by_all: BTreeSet<(u64, GroupHandle)>,
+    by_least: BTreeSet<(u64, GroupHandle)>,
+    last_turn: u64,
+    multicasting: BTreeSet<Turn>,
+    repairs: BTreeSet<Turn>,
+    /// Groups whose messages from rank to rank have bulk for links.
+    transfers: BTreeSet<GroupHandle>,
+    deadlines: Deadlines<(GroupHandle, InstanceId)>,
+    /// The group whose multicast went out last.
+    last: Option<GroupHandle>,
+    small_calls: SmallCalls,
+    /// A call in flight is small beside those of other groups.
+    small: bool,
+    small_until: Instant,
+}
+
+impl Turns {
+    pub(super) fn new(small_calls: SmallCalls) -> Self {
+        Turns {
+            instances: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            by_all: BTreeSet::new(),
+            by_least: BTreeSet::new(),
+            last_turn: 0,
+            multicasting: BTreeSet::new(),
+            repairs: BTreeSet::new(),
+            transfers: BTreeSet::new(),
+            deadlines: Deadlines::default(),
+            last: None,
+            small_calls,
+            small: false,
+            small_until: Instant(0),
+        }
+    }
+
+    pub(super) fn insert(&mut self, group: GroupHandle, instance: InstanceId) {
+        self.last_turn += 1;
+        let new = InFlight { turn: self.last_turn, standing: Standing::default(), moved: None };
+        self.instances.insert((group, instance), new);
+        self.change_group(group, |g| g.instances += 1);
+    }
+
+    /// A rank here has called a collective, or messages, that have turns; others do not count.
+    pub(super) fn load(&mut self, group: GroupHandle, instance: InstanceId, load: Load) {
+        let Some(found) = self.instances.get_mut(&(group, instance)) else { return };
+        let before = found.moved;
+        let after = before.unwrap_or(Moved::NOTHING).and(load);
+        found.moved = Some(after);
+        self.change_group(group, |g| g.change(instance, before, Some(after)));
+        self.small = self.has_small();
+    }
+
+    pub(super) fn remove(&mut self, now: Instant, group: GroupHandle, instance: InstanceId) {
+        if self.small {
+            self.small_until = now + AFTERWARDS;
+        }
+        self.note(group, instance, Standing::default());
+        if let Some(found) = self.instances.remove(&(group, instance)) {
+            self.change_group(group, |g| {
+                g.instances -= 1;
+                g.change(instance, found.moved, None);
+            });
+        }
+        self.small = self.has_small();
+    }
+
+    fn change_group(&mut self, group: GroupHandle, change: impl FnOnce(&mut Group)) {
+        let g = self.groups.entry(group).or_default();
+        self.by_all.remove(&(g.all(), group));
+        g.least().into_iter().for_each(|least| _ = self.by_least.remove(&(least, group)));
+        change(g);
+        if g.instances == 0 {
+            self.groups.remove(&group);
+        } else {
+            self.by_all.insert((g.all(), group));
+            self.by_least.extend(g.least().map(|least| (least, group)));
+        }
+    }
+
+    /// Something has changed about an instance.
+    pub(super) fn note(&mut self, group: GroupHandle, instance: InstanceId, standing: Standing) {
+        let Some(found) = self.instances.get_mut(&(group, instance)) else { return };
+        let before = std::mem::replace(&mut found.standing, standing);
+        let turn = (group, found.turn, instance);
+        let set = |all: &mut BTreeSet<Turn>, there| if there { all.insert(turn) } else { all.remove(&turn) };
+        if before.multicasts != standing.multicasts {
+            set(&mut self.multicasting, standing.multicasts);
+        }
+        if before.repairs != standing.repairs {
+            set(&mut self.repairs, standing.repairs);
+        }
+        self.deadlines.change((group, instance), before.deadline, standing.deadline);
+    }
+
+    /// When [`Self::pop_due`] has something.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.deadlines.first()
+    }
+
+    /// An instance to which time is to be told. What is due next is to be [noted](Self::note) then.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<(GroupHandle, InstanceId)> {
+        let due = self.deadlines.pop_due(now)?;
+        self.instances.get_mut(&due).into_iter().for_each(|found| found.standing.deadline = None);
+        Some(due)
+    }
+
+    /// Whether some group has a call that is small beside those of another. Many that are alike wait for each other however
+    /// their turns are cut.
+    fn has_small(&self) -> bool {
+        let mut largest = self.by_all.iter().rev();
+        let (Some(&(most, top)), Some(&(next, _))) = (largest.next(), largest.next()) else { return false };
+        let beside = |least: Option<u64>, other| least.is_some_and(|least| self.small_calls.beside(least, other));
+        let smallest = self.by_least.iter().find(|(_, group)| *group != top).map(|(least, _)| *least);
+        beside(smallest, most) || beside(self.groups[&top].least(), next)
+    }
+
+    /// Whom what one group sends delays.
+    pub(super) fn contention(&self, now: Instant) -> Contention {
+        if self.small || now < self.small_until {
+            Contention::Small
+        } else if self.groups.len() > 1 {
+            Contention::Large
+        } else {
+            Contention::None
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (GroupHandle, InstanceId)> + '_ {
+        self.instances.keys().copied()
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.instances.len()
+    }
+
+    /// Whether the messages of a group have bulk.
+    pub(super) fn note_transfer(&mut self, group: GroupHandle, bulk: bool) {
+        if bulk {
+            self.transfers.insert(group);
+        } else {
+            self.transfers.remove(&group);
+        }
+    }
+
+    /// Groups whose messages have bulk.
+    pub(super) fn with_transfers(&self) -> impl Iterator<Item = GroupHandle> + '_ {
+        self.transfers.iter().copied()
+    }
+
+    /// Collectives that may have repairs.
+    pub(super) fn with_repairs(&self) -> impl Iterator<Item = (GroupHandle, InstanceId)> + '_ {
+        self.repairs.iter().map(|(group, _, instance)| (*group, *instance))
+    }
+
+    /// Those of one group, in the order of their turns.
+    pub(super) fn repairs_of(&self, group: GroupHandle) -> impl Iterator<Item = InstanceId> + '_ {
+        let all = (group, 0, InstanceId(0))..=(group, u64::MAX, InstanceId(u64::MAX));
+        self.repairs.range(all).map(|(_, _, instance)| *instance)
+    }
+
+    /// Groups that have bulk or repairs in the order of their turns, when `last` had the last one.
+    pub(super) fn bulk_after(&self, last: Option<GroupHandle>) -> Vec<GroupHandle> {
+        let mut groups: Vec<GroupHandle> = self.transfers.iter().copied().collect();
+        groups.extend(self.repairs.iter().map(|(group, ..)| *group));
+        groups.sort_unstable_by_key(|group| (last.is_some_and(|last| *group <= last), *group));
+        groups.dedup();
+        groups
+    }
+
+    /// Whether some collective may multicast.
+    pub(super) fn multicasts(&self) -> bool {
+        !self.multicasting.is_empty()
+    }
+
+    /// The next collective that may multicast: it gets the turn.
+    pub(super) fn next_multicast(&mut self) -> Option<(GroupHandle, InstanceId)> {
+        let (group, _, instance) = after(&self.multicasting, self.last).next()?;
+        self.last = Some(group);
+        let found = self.instances.get_mut(&(group, instance))?;
+        let (before, standing) = (found.turn, found.standing);
+        self.last_turn += 1;
+        found.turn = self.last_turn;
+        for (all, there) in [(&mut self.multicasting, standing.multicasts), (&mut self.repairs, standing.repairs)] {
+            if there {
+                all.remove(&(group, before, instance));
+                all.insert((group, found.turn, instance));
+            }
+        }
+        Some((group, instance))
+    }
+}
+
+/// Turns from those of the group behind `last` on, round to those of `last`.
+fn after(turns: &BTreeSet<Turn>, last: Option<GroupHandle>) -> impl Iterator<Item = Turn> + '_ {
+    let end = last.map(|last| (last, u64::MAX, InstanceId(u64::MAX)));
+    let rest = end.into_iter().flat_map(|end| turns.range(..=end));
+    let next = end.map_or(Bound::Unbounded, Bound::Excluded);
+    turns.range((next, Bound::Unbounded)).chain(rest).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn mc_13_groups_take_turns_however_many_collectives_they_have() {
+        let mut turns = Turns::new(SmallCalls::new(&Config::default()));
+        for (group, instance) in [(1, 1), (1, 2), (1, 3), (2, 1), (3, 7)] {
+            turns.insert(GroupHandle(group), InstanceId(instance));
+        }
+        let mut took = |wants: fn(u32) -> bool| {
+            for (group, instance) in turns.iter().collect::<Vec<_>>() {
+                turns.note(group, instance, Standing { multicasts: wants(group.0), ..Standing::default() });
+            }
+            turns.next_multicast().map(|(group, instance)| (group.0, instance.0))
+        };
+        let all: Vec<_> = (0..6).filter_map(|_| took(|_| true)).collect();
+        assert_eq!(all, [(1, 1), (2, 1), (3, 7), (1, 2), (2, 1), (3, 7)]);
+        assert_eq!(took(|group| group != 1), Some((2, 1)), "a group with nothing to send is passed over");
+        assert_eq!(took(|_| false), None);
+    }
+
+    const LARGE: u64 = 4 << 20;
+
+    /// Groups in flight by what their calls move, each with one collective.
+    fn in_flight(loads: &[Load]) -> Turns {
+        let mut turns = Turns::new(SmallCalls::new(&Config::default()));
+        for (load, group) in loads.iter().zip(1..) {
+            turns.insert(GroupHandle(group), InstanceId(1));
+            turns.load(GroupHandle(group), InstanceId(1), *load);
+        }
+        turns
+    }
+
+    #[test]
+    fn mc_13_contention_is_small_as_long_as_a_small_call_is_beside_large_ones() {
+        let contention = |loads: &[Load]| in_flight(loads).contention(Instant(5));
+        let (large, small) = (Load::Own(LARGE), Load::Shared(4096));
+        assert_eq!(contention(&[large]), Contention::None);
+        assert_eq!(contention(&[small]), Contention::None);
+        assert_eq!(contention(&[large, Load::Shared(LARGE / 4)]), Contention::Large);
+        assert_eq!(contention(&[large; 3]), Contention::Large);
+        assert_eq!(contention(&[Load::Own(64 << 10); 40]), Contention::Large, "alike, however many");
+        let ascending = [Load::Own(LARGE / 16), Load::Own(LARGE / 4), large];
+        assert_eq!(contention(&ascending), Contention::Large);
+        assert_eq!(contention(&[small, Load::Shared(8192)]), Contention::Large, "neither is in the other's way");
+        for small in [small, Load::Own(4096), Load::Single(4096), Load::Shared(0)] {
+            assert_eq!(contention(&[large, small]), Contention::Small);
+            assert_eq!(contention(&[small, large, large]), Contention::Small);
+        }
+    }
+
+    #[test]
+    fn mc_13_loads_of_one_collective_are_counted_as_it_moves_them() {
+        let mut turns = in_flight(&[Load::Own(LARGE)]);
+        let mut contention = |group, loads: &[Load]| {
+            turns.insert(GroupHandle(group), InstanceId(7));
+            loads.iter().for_each(|load| turns.load(GroupHandle(group), InstanceId(7), *load));
+            let contention = turns.contention(Instant(5));
+            turns.remove(Instant(5), GroupHandle(group), InstanceId(7));
+            contention
+        };
+        assert_eq!(contention(2, &[]), Contention::Large, "nobody here waits for it");
+        assert_eq!(
+            contention(2, &[Load::Own(4096), Load::Own(LARGE)]),
+            Contention::Large,
+            "blocks of all ranks together"
+        );
+        assert_eq!(contention(2, &[Load::Single(LARGE), Load::Single(LARGE)]), Contention::Large);
+        assert_eq!(contention(2, &[Load::Shared(4096); 100]), Contention::Small, "however many ranks take part in it");
+        let mut turns = in_flight(&[Load::Own(LARGE), Load::Single(LARGE)]);
+        turns.load(GroupHandle(2), InstanceId(1), Load::Single(4096));
+        assert_eq!(turns.contention(Instant(5)), Contention::Small, "each message is waited for");
+    }
+
+    #[test]
+    fn mc_13_small_calls_count_for_a_while() {
+        let mut turns = in_flight(&[Load::Own(LARGE), Load::Shared(4096)]);
+        turns.remove(Instant(9), GroupHandle(2), InstanceId(1));
+        assert_eq!(turns.contention(Instant(10)), Contention::Small, "the next call may come at any time");
+        assert_eq!(turns.contention(Instant(9) + AFTERWARDS), Contention::None);
+        turns.remove(Instant(11), GroupHandle(1), InstanceId(1));
+        assert_eq!(turns.contention(Instant(9) + AFTERWARDS), Contention::None, "large calls need no room afterwards");
+        assert_eq!(turns.iter().count(), 0);
+    }
+}

@@ -1,0 +1,280 @@
+//! Collectives that take too long, and who has not called them (SP-9).
+//!
+//! Lateness is no error. A collective that a local rank waits for is looked into when the watchdog's time has passed since
+//! its first news ([`crate::Config::watchdog`]), then at doubling times; and once when the deadline of a rank's call has
+//! passed ([`crate::Call::deadline`]), which alone makes lateness an error. To look into it, all other service processes of
+//! the group are asked which of their ranks have not called.
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | resting | watchdog or deadline due, and there are others to ask | asking |
+//! | resting | the same, with nobody to ask | resting, with what was found |
+//! | asking | all have answered, or [`ANSWERS`] has passed | resting, with what was found |
+//!
+//! Invariant: never more ranks are named than [`MAX_ABSENT`]; the others are counted.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use outboard_plan::Rank;
+
+use crate::ids::{InstanceId, Instant, SpId};
+use crate::interface::{InFlight, Signature};
+
+/// Most absent ranks that are named in a message, a report or an error.
+pub const MAX_ABSENT: usize = 12;
+/// How long the answers of others may take. Whoever is dead is found out elsewhere.
+const ANSWERS: Duration = Duration::from_millis(500);
+
+/// A rank that has not called, and the last call that it made in the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Absentee {
+    /// Who.
+    pub rank: Rank,
+    /// Which call, and what; none if it has made none.
+    pub last: Option<(InstanceId, Signature)>,
+}
+
+impl fmt::Display for Absentee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.last {
+            Some((instance, signature)) => write!(f, "{} (last call {}: {signature})", self.rank, instance.0),
+            None => write!(f, "{} (no call yet)", self.rank),
+        }
+    }
+}
+
+/// Ranks that have not called.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Absentees {
+    /// At most [`MAX_ABSENT`].
+    pub named: Vec<Absentee>,
+    /// How many more there are.
+    pub more: u32,
+}
+
+impl Absentees {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.named.is_empty() && self.more == 0
+    }
+
+    pub(crate) fn add(&mut self, absentee: Absentee) {
+        if self.named.len() < MAX_ABSENT {
+            self.named.push(absentee);
+        } else {
+            self.more = self.more.saturating_add(1);
+        }
+    }
+
+    fn merge(&mut self, others: &Absentees) {
+        others.named.iter().for_each(|absentee| self.add(*absentee));
+        self.more = self.more.saturating_add(others.more);
+        // Equal on all hosts that have heard the same.
+        self.named.sort_by_key(|absentee| absentee.rank);
+    }
+}
+
+impl fmt::Display for Absentees {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named: Vec<String> = self.named.iter().map(Absentee::to_string).collect();
+        f.write_str(&named.join(", "))?;
+        if self.more > 0 {
+            write!(f, " and {} more", self.more)?;
+        }
+        Ok(())
+    }
+}
+
+/// A collective that takes longer than the watchdog's time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overdue {
+    /// The collective, and what is waited for here.
+    pub flight: InFlight,
+    /// Ranks of all hosts that have not called it.
+    pub missing: Absentees,
+    /// The lowest rank of each service process that did not tell.
+    pub silent: Vec<Rank>,
+}
+
+/// A collective that did not end within the deadline that a rank had set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadlineMissed {
+    /// The collective.
+    pub instance: InstanceId,
+    /// What was called.
+    pub signature: Signature,
+    /// The deadline, milliseconds after the rank's call.
+    pub after_ms: u64,
+    /// Ranks that had not called it.
+    pub missing: Absentees,
+    /// A rank whose bytes or readiness were waited for.
+    pub awaited: Option<Rank>,
+}
+
+impl fmt::Display for DeadlineMissed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (call, instance, seconds) = (self.signature, self.instance.0, self.after_ms as f64 / 1000.0);
+        match (self.missing.is_empty(), self.awaited) {
+            // The names come first: MPI cuts what is longer than 256 bytes.
+            (false, _) => write!(f, "{} did not call {call}, call {instance}, in {seconds} s", self.missing)?,
+            (true, Some(rank)) => write!(f, "{rank} is waited for in {call}, call {instance}, after {seconds} s")?,
+            (true, None) => write!(f, "{call}, call {instance}, did not end in {seconds} s")?,
+        }
+        f.write_str("; see to it, or set a longer deadline and make the group again")
+    }
+}
+
+/// What was found about a collective.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) missing: Absentees,
+    pub(crate) silent: BTreeSet<SpId>,
+    /// The deadline, if it has passed.
+    pub(crate) deadline: Option<Duration>,
+}
+
+/// What is to be done when time has passed.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// Ask the others: [`Watch::ask`].
+    Ask,
+    /// Tell what was found.
+    Tell(Found),
+}
+
+#[derive(Debug)]
+struct Inquiry {
+    until: Instant,
+    unanswered: BTreeSet<SpId>,
+    missing: Absentees,
+}
+
+/// The clocks of one collective. See the module.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    since: Instant,
+    report_at: Option<Instant>,
+    deadline: Option<(Instant, Duration)>,
+    inquiry: Option<Inquiry>,
+}
+
+impl Watch {
+    pub(crate) fn new(now: Instant, watchdog: Option<Duration>) -> Self {
+        Watch { since: now, report_at: watchdog.map(|after| now + after), deadline: None, inquiry: None }
+    }
+
+    /// A rank wants the collective to end so long after now. The nearest deadline counts.
+    pub(crate) fn set_deadline(&mut self, now: Instant, after: Duration) {
+        let at = now + after;
+        if self.deadline.is_none_or(|(sooner, _)| at < sooner) {
+            self.deadline = Some((at, after));
+        }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        match &self.inquiry {
+            Some(inquiry) => Some(inquiry.until),
+            None => [self.report_at, self.deadline.map(|(at, _)| at)].into_iter().flatten().min(),
+        }
+    }
+
+    /// What is due. `wanted`: a local rank waits for the collective.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, wanted: bool) -> Option<Turn> {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let deadline = self.deadline.filter(|(at, _)| *at <= now).map(|(_, after)| after);
+        if self.inquiry.as_ref().is_some_and(|inquiry| inquiry.until <= now) {
+            let Inquiry { unanswered, missing, .. } = self.inquiry.take()?;
+            self.rest(now);
+            return wanted.then_some(Turn::Tell(Found { missing, silent: unanswered, deadline }));
+        }
+        if self.inquiry.is_some() || !(due(self.report_at) || deadline.is_some()) {
+            return None;
+        }
+        if !wanted {
+            self.rest(now);
+            return None;
+        }
+        Some(Turn::Ask)
+    }
+
+    /// The next report is due at twice the age; a deadline counts once.
+    fn rest(&mut self, now: Instant) {
+        self.deadline = self.deadline.filter(|(at, _)| *at > now);
+        if let Some(at) = self.report_at.filter(|at| *at <= now) {
+            self.report_at = Some(at.max(now) + now.since(self.since));
+        }
+    }
+
+    /// `others` have been asked; `local` ranks have not called.
+    pub(crate) fn ask(&mut self, now: Instant, others: BTreeSet<SpId>, local: Absentees) {
+        let until = if others.is_empty() { now } else { now + ANSWERS };
+        self.inquiry = Some(Inquiry { until, unanswered: others, missing: local });
+    }
+
+    /// A service process tells which of its ranks have not called. What nobody asked for is of no use any more.
+    pub(crate) fn answer(&mut self, now: Instant, from: SpId, absent: &Absentees) {
+        let Some(inquiry) = &mut self.inquiry else { return };
+        if inquiry.unanswered.remove(&from) {
+            inquiry.missing.merge(absent);
+            if inquiry.unanswered.is_empty() {
+                inquiry.until = now;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u32) -> Instant {
+        Instant(0) + SECOND * seconds
+    }
+
+    fn absent(ranks: std::ops::Range<u32>) -> Absentees {
+        let mut absentees = Absentees::default();
+        ranks.for_each(|rank| absentees.add(Absentee { rank: Rank(rank), last: None }));
+        absentees
+    }
+
+    #[test]
+    fn sp_9_reports_come_at_doubling_times_and_only_for_those_who_wait() {
+        let mut watch = Watch::new(at(0), Some(SECOND));
+        let mut told = Vec::new();
+        for second in 0..=20 {
+            let now = at(second);
+            if matches!(watch.handle_timeout(now, second != 2), Some(Turn::Ask)) {
+                watch.ask(now, BTreeSet::new(), absent(0..1));
+                assert!(matches!(watch.handle_timeout(now, true), Some(Turn::Tell(f)) if f.deadline.is_none()));
+                told.push(second);
+            }
+            assert!(watch.poll_timeout().is_some_and(|next| next > now));
+        }
+        assert_eq!(told, [1, 4, 8, 16], "at 2 nobody waited");
+    }
+
+    #[test]
+    fn sp_9_answers_are_awaited_within_bounds() {
+        let mut watch = Watch::new(at(0), None);
+        assert_eq!(watch.poll_timeout(), None);
+        watch.set_deadline(at(0), SECOND * 5);
+        watch.set_deadline(at(1), SECOND);
+        assert_eq!(watch.poll_timeout(), Some(at(2)));
+        assert!(watch.handle_timeout(at(1), true).is_none());
+        assert!(matches!(watch.handle_timeout(at(2), true), Some(Turn::Ask)));
+        watch.ask(at(2), BTreeSet::from([SpId(7), SpId(8)]), absent(0..10));
+        watch.answer(at(2), SpId(9), &absent(0..1));
+        watch.answer(at(2), SpId(7), &absent(10..20));
+        watch.answer(at(2), SpId(7), &absent(10..20));
+        assert!(watch.handle_timeout(at(2), true).is_none(), "one has not answered");
+        let Some(Turn::Tell(found)) = watch.handle_timeout(at(2) + ANSWERS, true) else { panic!("{watch:?}") };
+        assert_eq!((found.missing.named.len(), found.missing.more), (MAX_ABSENT, 20 - MAX_ABSENT as u32));
+        assert_eq!((found.silent, found.deadline), (BTreeSet::from([SpId(8)]), Some(SECOND)));
+        assert_eq!(watch.poll_timeout(), None, "a deadline counts once");
+    }
+}

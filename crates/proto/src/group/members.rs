@@ -1,0 +1,241 @@
+//! Who is in a group, seen from one of its service processes.
+//!
+//! Service processes are numbered host by host, hosts and the siblings on one in the order of the lowest rank they serve;
+//! the ring of recovery and the barriers run over these numbers. So what a host's link lost is repaired over it once: the
+//! first of the siblings asks the host before, the others ask one another (MC-6, SP-8). Invariant: equal on all members
+//! but for `me` and `reach`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use outboard_plan::Rank;
+
+use crate::config::Config;
+use crate::error::CollectiveError;
+use crate::ids::{Channel, GroupHandle, HostId, InstanceId, SpId};
+use crate::interface::{GroupSpec, Reach};
+
+/// The members of a group.
+#[derive(Debug)]
+pub(crate) struct Members {
+    pub(crate) handle: GroupHandle,
+    pub(crate) key: [u64; 2],
+    pub(crate) fingerprint: u64,
+    /// Whose local ranks they are, for quotas.
+    pub(crate) owner: u64,
+    pub(crate) sps: Vec<SpId>,
+    /// Which of `sps` serves each rank.
+    pub(crate) of_rank: Vec<u32>,
+    /// The lowest rank that each of `sps` serves.
+    lowest: Vec<Rank>,
+    /// This service process among `sps`.
+    pub(crate) me: u32,
+    /// The ranks served here, ascending.
+    pub(crate) locals: Vec<Rank>,
+    /// How far multicast from here has to go.
+    pub(crate) reach: Reach,
+    /// Service processes on other hosts, seen from where there are most: what one link has to take in.
+    pub(crate) incoming: u32,
+    /// The host of each of `sps`, counted from 0 in their order.
+    pub(crate) host_of: Vec<u32>,
+    /// By subgroup; empty when one service process serves all.
+    pub(crate) channels: Vec<Channel>,
+    /// Adapts to how late repairs turn out to be needed.
+    pub(crate) patience: Duration,
+    /// The last instance whose barrier may be entered now.
+    pub(crate) window_end: u64,
+    /// Instances that are to take scratch and have not: they take it in their order, so that no two wait for each other.
+    pub(crate) unequipped: BTreeSet<InstanceId>,
+    /// How many hold scratch that counts to the calls of the owner.
+    pub(crate) equipped: u32,
+}
+
+impl Members {
+    /// The members of `spec` seen from `me`, or what is wrong with it.
+    pub(crate) fn new(spec: &GroupSpec, me: SpId, config: &Config, window: u64) -> Result<Self, &'static str> {
+        if spec.members.is_empty() {
+            return Err("it has no ranks");
+        }
+        if spec.members.len() > usize::from(u16::MAX) {
+            return Err("it has more than 65,535 ranks");
+        }
+        let hosts = by_host(spec);
+        let sps: Vec<SpId> = hosts.concat();
+        let number: BTreeMap<SpId, u32> = sps.iter().copied().zip(0..).collect();
+        let of_rank: Vec<u32> = spec.members.iter().map(|m| number[&m.sp]).collect();
+        if number.len() < sps.len() {
+            return Err("a service process is on two hosts");
+        }
+        let Some(&my_number) = number.get(&me) else {
+            return Err("none of its ranks is served here");
+        };
+        let here = hosts.iter().find(|siblings| siblings.contains(&me)).map_or(1, Vec::len);
+        let fewest = hosts.iter().map(Vec::len).min().unwrap_or(1);
+        let of = |r: &Rank| of_rank[r.0 as usize] == my_number;
+        let mut lowest = vec![Rank(0); sps.len()];
+        (0..of_rank.len()).rev().for_each(|rank| lowest[of_rank[rank] as usize] = Rank(rank as u32));
+        let locals = (0..of_rank.len() as u32).map(Rank).filter(of).collect();
+        let channels = if sps.len() > 1 {
+            (0..config.subgroups).map(|s| channel(spec.job, &sps, s)).collect()
+        } else {
+            Vec::new()
+        };
+        Ok(Members {
+            handle: spec.handle,
+            key: spec.key,
+            fingerprint: spec.fingerprint(),
+            owner: 0,
+            of_rank,
+            lowest,
+            me: my_number,
+            locals,
+            reach: match (hosts.len(), here) {
+                (1, _) => Reach::Host,
+                (_, 1) => Reach::Network,
+                _ => Reach::Everywhere,
+            },
+            incoming: (sps.len() - fewest) as u32,
+            host_of: hosts.iter().zip(0..).flat_map(|(siblings, host)| vec![host; siblings.len()]).collect(),
+            sps,
+            channels,
+            patience: config.timer_floor,
+            window_end: window,
+            unequipped: BTreeSet::new(),
+            equipped: 0,
+        })
+    }
+
+    pub(crate) fn ranks(&self) -> u32 {
+        self.of_rank.len() as u32
+    }
+
+    pub(crate) fn sp_of(&self, rank: Rank) -> SpId {
+        self.sps[self.of_rank[rank.0 as usize] as usize]
+    }
+
+    pub(crate) fn has_rank(&self, rank: Rank) -> bool {
+        rank.0 < self.ranks()
+    }
+
+    pub(crate) fn local(&self, rank: Rank) -> Option<usize> {
+        self.locals.binary_search(&rank).ok()
+    }
+
+    pub(crate) fn index_of(&self, sp: SpId) -> Option<u32> {
+        self.sps.iter().position(|s| *s == sp).map(|i| i as u32)
+    }
+
+    /// The lowest rank that `sp` serves.
+    pub(crate) fn lowest_rank(&self, sp: u32) -> Rank {
+        self.lowest[sp as usize]
+    }
+
+    /// Whether everybody whom the error names is in the group: what another service process says may be anything.
+    pub(crate) fn names_members(&self, error: &CollectiveError) -> bool {
+        let serves = |sp: &SpId| self.index_of(*sp).is_some();
+        match error {
+            CollectiveError::RankLost(rank) | CollectiveError::Memory(rank) | CollectiveError::Staging { rank, .. } => {
+                self.has_rank(*rank)
+            }
+            CollectiveError::PeerLost { sp, rank } => self.has_rank(*rank) && self.sp_of(*rank) == *sp,
+            CollectiveError::Mismatch { a_rank, b_rank, .. } => self.has_rank(*a_rank) && self.has_rank(*b_rank),
+            CollectiveError::Block { source_rank, destination, .. }
+            | CollectiveError::Message { source_rank, destination, .. } => {
+                self.has_rank(*source_rank) && self.has_rank(*destination)
+            }
+            CollectiveError::Protocol(sp) => serves(sp),
+            CollectiveError::Configuration { a, b, .. } => serves(a) && serves(b),
+            CollectiveError::HandleTaken(group) => *group == self.handle,
+            CollectiveError::Deadline(missed) => {
+                let mut named = missed.missing.named.iter().map(|one| one.rank).chain(missed.awaited);
+                named.all(|rank| self.has_rank(rank))
+            }
+        }
+    }
+
+    /// Asked for what is missing here.
+    pub(crate) fn left(&self) -> SpId {
+        let n = self.sps.len();
+        self.sps[(self.me as usize + n - 1) % n]
+    }
+
+    /// Asks here.
+    pub(crate) fn right(&self) -> SpId {
+        self.sps[(self.me as usize + 1) % self.sps.len()]
+    }
+
+    pub(crate) fn others(&self) -> impl Iterator<Item = SpId> + '_ {
+        let me = self.me as usize;
+        self.sps.iter().enumerate().filter(move |(i, _)| *i != me).map(|(_, s)| *s)
+    }
+}
+
+/// The service processes of each host, without repetition, in the order of their lowest ranks.
+fn by_host(spec: &GroupSpec) -> Vec<Vec<SpId>> {
+    let mut place: BTreeMap<HostId, usize> = BTreeMap::new();
+    let mut known = BTreeSet::new();
+    let mut hosts: Vec<Vec<SpId>> = Vec::new();
+    for m in spec.members.iter().filter(|m| known.insert((m.host, m.sp))) {
+        let at = *place.entry(m.host).or_insert(hosts.len());
+        if at == hosts.len() {
+            hosts.push(Vec::new());
+        }
+        hosts[at].push(m.sp);
+    }
+    hosts
+}
+
+/// Equal for equal (job, set of service processes, subgroup).
+fn channel(job: u64, sps: &[SpId], subgroup: u16) -> Channel {
+    use std::hash::Hasher;
+    let mut sorted = sps.to_vec();
+    sorted.sort_unstable();
+    let mut h = siphasher::sip::SipHasher13::new_with_keys(job, u64::from(subgroup));
+    sorted.iter().for_each(|s| h.write_u64(s.0));
+    Channel(h.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interface::Member;
+
+    /// Ranks at (service process, host), seen from service process `me`.
+    fn members(places: &[(u64, u64)], me: u64) -> Result<Members, &'static str> {
+        let member = |&(sp, host): &(u64, u64)| Member { sp: SpId(sp), host: HostId(host), address: [].into() };
+        let members = places.iter().map(member).collect();
+        Members::new(
+            &GroupSpec { handle: GroupHandle(1), key: [2, 3], job: 4, members },
+            SpId(me),
+            &Config::default(),
+            1,
+        )
+    }
+
+    fn ring(members: &Members) -> Vec<u64> {
+        members.sps.iter().map(|sp| sp.0).collect()
+    }
+
+    #[test]
+    fn sp_7_siblings_are_neighbours_in_the_ring_under_any_layout() -> Result<(), &'static str> {
+        let contiguous = members(&[(10, 1), (11, 1), (10, 1), (11, 1), (20, 2), (21, 2)], 20)?;
+        let strided = members(&[(10, 1), (20, 2), (11, 1), (21, 2)], 20)?;
+        assert_eq!(ring(&contiguous), [10, 11, 20, 21]);
+        assert_eq!(ring(&strided), [10, 11, 20, 21]);
+        assert_eq!(strided.of_rank, [0, 2, 1, 3]);
+        assert_eq!((strided.left(), strided.right()), (SpId(11), SpId(21)));
+        assert_eq!(strided.locals, [Rank(1)]);
+        assert_eq!((0..4).map(|sp| strided.lowest_rank(sp).0).collect::<Vec<_>>(), [0, 2, 1, 3]);
+        Ok(())
+    }
+
+    #[test]
+    fn sp_8_multicast_reaches_siblings_where_there_are_some_and_the_network_where_it_must() {
+        let seen = |places: &[(u64, u64)], me| members(places, me).map(|m| (m.reach, m.incoming));
+        assert_eq!(seen(&[(10, 1), (20, 2), (30, 3)], 10), Ok((Reach::Network, 2)));
+        assert_eq!(seen(&[(10, 1), (11, 1), (20, 2)], 11), Ok((Reach::Everywhere, 2)));
+        assert_eq!(seen(&[(10, 1), (11, 1), (20, 2)], 20), Ok((Reach::Network, 2)), "host 2 hears both of host 1");
+        assert_eq!(seen(&[(10, 1), (11, 1)], 10), Ok((Reach::Host, 0)));
+        assert_eq!(seen(&[(10, 1), (10, 2)], 10), Err("a service process is on two hosts"));
+    }
+}

@@ -1,0 +1,128 @@
+//! Which plan carries out a call, and what that plan is for one rank.
+
+use std::sync::LazyLock;
+
+use outboard_plan::selection::{Case, Choice, Collective, Tuning};
+use outboard_plan::{Algorithm, Arguments, Extents, PlanError, Program, ProgramBuilder, Rank, Topology, program};
+
+use crate::config::{self, Config};
+use crate::group::members::Members;
+use crate::interface::{CallKind, Signature};
+
+/// Where a group runs, as all its members see it.
+#[derive(Debug, Clone, Copy)]
+struct Terrain<'a> {
+    ranks: u32,
+    service_processes: u32,
+    hosts: u32,
+    /// By rank, and by service process the host.
+    of_rank: &'a [u32],
+    host_of: &'a [u32],
+}
+
+impl<'a> Terrain<'a> {
+    fn of(members: &'a Members) -> Self {
+        Terrain {
+            ranks: members.ranks(),
+            service_processes: members.sps.len() as u32,
+            hosts: members.host_of.last().map_or(1, |last| last + 1),
+            of_rank: &members.of_rank,
+            host_of: &members.host_of,
+        }
+    }
+
+    fn topology(self) -> Topology {
+        let hosts = self.of_rank.iter().map(|sp| self.host_of[*sp as usize]);
+        Topology::of_hosts(hosts).expect("a group has as many ranks as a plan may have")
+    }
+}
+
+/// What members choose by that have no tuning, with multicast and without.
+static UNTUNED: LazyLock<[Tuning; 2]> = LazyLock::new(|| [Tuning::untuned(false), Tuning::untuned(true)]);
+
+/// How a call is carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layout {
+    choice: Choice,
+    topology: Topology,
+}
+
+impl Layout {
+    /// How a call is carried out of which all know the sizes: a pure function of what all members agree on.
+    pub(crate) fn choose(signature: Signature, members: &Members, config: &Config) -> Layout {
+        let terrain = Terrain::of(members);
+        // Ranks of one service process need no network: what they multicast is copied.
+        let multicast = match config.allgather {
+            config::AllgatherAlgorithm::Ring => terrain.service_processes == 1,
+            config::AllgatherAlgorithm::Multicast => true,
+        };
+        let case = case(signature, terrain, multicast);
+        let tuning = config.tuning.as_deref().unwrap_or(&UNTUNED[usize::from(multicast)]);
+        let chosen = tuning.choose(&case).choice;
+        let anywhere = matches!(signature.kind, CallKind::Allgatherv { .. });
+        let choice = settled(if anywhere { chosen.block_by_block() } else { chosen }, terrain, config);
+        let by_host = choice.asks_for_hosts();
+        Layout { choice, topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) } }
+    }
+
+    /// Whether an [`Exchange`](crate::instance::exchange::Exchange) carries it out, without a barrier (SP-5).
+    pub(crate) fn pulls(&self) -> bool {
+        self.choice.pulls()
+    }
+}
+
+fn case(signature: Signature, terrain: Terrain<'_>, multicast: bool) -> Case {
+    let (collective, bytes) = match signature.kind {
+        CallKind::Allgather => (Collective::Allgather, signature.bytes),
+        CallKind::Allgatherv { .. } => (Collective::Allgather, signature.bytes / u64::from(terrain.ranks)),
+        CallKind::Broadcast { .. } => (Collective::Broadcast, signature.bytes),
+        CallKind::Alltoall => (Collective::Alltoall, signature.bytes),
+        CallKind::Gather { .. } => (Collective::Gather, signature.bytes),
+        CallKind::Scatter { .. } => (Collective::Scatter, signature.bytes),
+        CallKind::Barrier => (Collective::Barrier, 0),
+        CallKind::Reduce { .. } => (Collective::Reduce, signature.bytes),
+        CallKind::Allreduce { .. } => (Collective::Allreduce, signature.bytes),
+        CallKind::ReduceScatter { .. } => (Collective::ReduceScatter, signature.bytes),
+        CallKind::ReduceScatterBlock { .. } => {
+            (Collective::ReduceScatter, signature.bytes.saturating_mul(terrain.ranks.into()))
+        }
+        CallKind::Scan { .. } => (Collective::Scan, signature.bytes),
+        CallKind::Alltoallv | CallKind::Gatherv { .. } | CallKind::Scatterv { .. } | CallKind::Tagged(_) => {
+            unreachable!("no algorithm is chosen where sizes are not agreed")
+        }
+    };
+    Case { collective, ranks: terrain.ranks, hosts: terrain.hosts, bytes, multicast }
+}
+
+/// The choice with what the settings say about multicast: addresses, and chains where the choice leaves them open (MC-8,
+/// MC-10).
+fn settled(choice: Choice, terrain: Terrain<'_>, config: &Config) -> Choice {
+    let asked = match choice.algorithm() {
+        Algorithm::Multicast { chains, .. } if chains > 0 => chains,
+        _ => config.chains,
+    };
+    let all = asked == 0 || terrain.service_processes == 1;
+    choice.spread(if all { terrain.ranks } else { asked.min(terrain.ranks) }, config.subgroups)
+}
+
+impl Layout {
+    /// What `rank` does, or what cannot be.
+    pub(super) fn program(&self, signature: Signature, extents: &Extents, rank: Rank) -> Result<Program, &'static str> {
+        // Behind the ready barrier all have called: what a plan would tell them is known.
+        if self.choice.collective() == Collective::Barrier {
+            return Ok(ProgramBuilder::new(rank, self.topology.ranks()).build());
+        }
+        let arguments = Arguments {
+            root: signature.kind.root().unwrap_or(Rank(0)),
+            extents: Some(extents),
+            element_bytes: signature.kind.reduction().map_or(1, |reduction| reduction.element().bytes()),
+            exclusive: matches!(signature.kind, CallKind::Scan { inclusive: false, .. }),
+            ..Arguments::of(&self.topology, signature.bytes)
+        };
+        program(self.choice, &arguments, rank).map_err(|error| match error {
+            PlanError::Elements { .. } => "a vector or block that ends within an element",
+            PlanError::Rank { .. } => "a rank or root that is not in the group",
+            _ => "a plan for these sizes",
+        })
+    }
+}

@@ -1,0 +1,385 @@
+//! The multicast blocks of a collective: batches out, datagrams in, and the ring of recovery (MC-5 to MC-7).
+
+use std::ops::Range;
+use std::time::Duration;
+
+use outboard_plan::{Rank, Span, subgroup_of};
+
+use super::{Collective, Context, Phase};
+use crate::ids::{Channel, SpId};
+use crate::interface::{MemRef, Order};
+use crate::multicast::block::Patience;
+use crate::multicast::pacing::Pace;
+use crate::transfer::Bulk;
+use crate::wire::{DatagramHeader, InstanceMessage, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage};
+
+/// Longest patience: a host that is this slow is taken as it is.
+const MAX_PATIENCE: Duration = Duration::from_millis(64);
+/// Most NAKs of one collective that the links have not delivered.
+const MAX_ASKS: u32 = 32;
+
+/// A run of chunks to multicast.
+pub(crate) struct Batch {
+    pub(crate) source: Rank,
+    pub(crate) run: Range<u64>,
+    pub(crate) again: bool,
+    pub(crate) channel: Channel,
+    pub(crate) header: DatagramHeader,
+    pub(crate) memory: MemRef,
+}
+
+impl Collective {
+    /// Whether [`Self::next_batch`] has something.
+    pub(crate) fn has_batch(&self) -> bool {
+        let root = |l: &super::Local| self.blocks.get(&l.rank).is_some_and(super::Block::has_batch);
+        self.running() && self.locals.iter().any(root)
+    }
+
+    /// Hands out the next run of at most `most` chunks to multicast.
+    pub(crate) fn next_batch(&mut self, cx: &mut Context<'_>, most: u64) -> Option<Batch> {
+        if !self.running() {
+            return None;
+        }
+        for local in &self.locals {
+            let Some(block) = self.blocks.get_mut(&local.rank) else { continue };
+            let Some((run, again)) = block.next_batch(most, self.subgroups) else { continue };
+            let span = local.run.own_multicast().expect("a root multicasts");
+            let bytes = block.byte_range(run.clone());
+            let piece = Span { offset: span.offset + bytes.start, len: bytes.end - bytes.start, ..span };
+            let memory = local.memory(&self.extents, piece).expect("a block starts when its memory is at hand");
+            let subgroup = subgroup_of(run.start, block.chunks(), self.subgroups);
+            let header = DatagramHeader {
+                group: cx.members.handle,
+                epoch: self.instance.0 as u16,
+                source: local.rank.0 as u16,
+                chunk: run.start as u32,
+            };
+            self.outstanding += 1;
+            let channel = cx.members.channels[usize::from(subgroup)];
+            return Some(Batch { source: local.rank, run, again, channel, header, memory });
+        }
+        None
+    }
+
+    /// A batch is on the wire.
+    pub(crate) fn handle_sent(&mut self, cx: &mut Context<'_>, source: Rank, run: Range<u64>) {
+        self.outstanding -= 1;
+        if self.running() {
+            let full = self.block(source).handle_sent(run);
+            self.note_repairs(source);
+            if full {
+                self.finish_root(source);
+                self.block_is_full(cx, source);
+            }
+        }
+        self.advance(cx);
+    }
+
+    /// A datagram, its tag checked. False when it cannot belong here.
+    pub(crate) fn handle_datagram(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: Rank,
+        chunk: u64,
+        (payload, len): (u32, u32),
+    ) -> bool {
+        if matches!(self.phase, Phase::Gathering) {
+            // Nobody may send before this service process has entered the barrier.
+            return false;
+        }
+        let Some(block) = self.blocks.get_mut(&source).filter(|b| !b.is_root()) else { return false };
+        if chunk >= block.chunks() {
+            return false;
+        }
+        let bytes = block.byte_range(chunk..chunk + 1);
+        if bytes.end - bytes.start != u64::from(len) {
+            return false;
+        }
+        if !block.handle_chunk(cx.out.now, chunk) {
+            cx.out.counters.datagrams_stale += 1;
+            return true;
+        }
+        cx.out.counters.datagrams_new += 1;
+        let full = block.is_full();
+        self.deliver(cx, source, payload, 0, bytes);
+        self.note_repairs(source);
+        if full {
+            self.leaf_is_full(cx, source);
+        } else {
+            let next = self.blocks[&source].next_check(cx.out.now, self.patience(cx, source));
+            self.check_at = self.check_at.into_iter().chain(next).min();
+        }
+        true
+    }
+
+    /// What came may be what the right neighbour wants.
+    fn note_repairs(&mut self, source: Rank) {
+        if self.blocks[&source].has_repair() {
+            self.serving.insert(source.0);
+        }
+    }
+
+    fn patience(&self, cx: &Context<'_>, source: Rank) -> Patience {
+        let pace = Pace::new(cx.config, self.shares.of(cx.members, cx.members.of_rank[source.0 as usize]));
+        let patience = cx.members.patience;
+        Patience { middle: patience + pace.interval * 2, end: patience / 4 + pace.interval, last: pace.batch }
+    }
+
+    /// Orders bytes of a payload into the output of every local rank.
+    fn deliver(&mut self, cx: &mut Context<'_>, source: Rank, payload: u32, offset: u32, bytes: Range<u64>) {
+        for local in &self.locals {
+            let Some((_, span)) = local.run.multicast_receive(source) else { continue };
+            let piece = Span { offset: span.offset + bytes.start, len: bytes.end - bytes.start, ..span };
+            let to = local.memory(&self.extents, piece).expect("behind the barrier every rank has an output");
+            cx.out.orders.push_back(Order::Deliver { payload, offset, to });
+        }
+    }
+
+    fn leaf_is_full(&mut self, cx: &mut Context<'_>, source: Rank) {
+        for local in &mut self.locals {
+            if let Some((op, _)) = local.run.multicast_receive(source) {
+                local.run.complete(op);
+            }
+        }
+        self.leaves_missing -= 1;
+        self.block_is_full(cx, source);
+        self.note_complete(cx);
+        self.advance(cx);
+    }
+
+    fn tell(&self, cx: &mut Context<'_>, to: SpId, what: MulticastMessage) {
+        let message = Message::instance(cx.members.handle, self.instance, InstanceMessage::Multicast(what));
+        cx.out.messages.push_back((to, message));
+    }
+
+    /// What another service process says of the multicast blocks. False when it cannot say so.
+    pub(crate) fn handle_multicast(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: SpId,
+        message: &MulticastMessage,
+        payload_len: u32,
+    ) -> bool {
+        match message {
+            MulticastMessage::Nak { source, ranges } => self.handle_nak(cx, from, *source, ranges),
+            MulticastMessage::NakRoot { source, ranges } => self.handle_nak_root(cx, *source, ranges),
+            MulticastMessage::Repair { source, ranges } => {
+                cx.members.left() == from && self.handle_repair(cx, *source, ranges, payload_len)
+            }
+            MulticastMessage::Whole { sources } => self.handle_whole(cx, from, sources),
+            MulticastMessage::Complete => self.handle_complete(cx, from),
+        }
+    }
+
+    /// The left neighbour is told, once, that nothing is missing here (MC-7).
+    pub(super) fn note_complete(&mut self, cx: &mut Context<'_>) {
+        if self.leaves_missing == 0 && !self.complete_sent {
+            self.check_at = None;
+            self.complete_sent = true;
+            self.tell(cx, cx.members.left(), MulticastMessage::Complete);
+        }
+    }
+
+    /// The block of a source that is known to be one.
+    fn block(&mut self, source: Rank) -> &mut super::Block {
+        self.blocks.get_mut(&source).expect("messages about other blocks are refused")
+    }
+
+    /// The right neighbour will be told, unless it needs nothing by then.
+    fn block_is_full(&mut self, cx: &mut Context<'_>, source: Rank) {
+        if !self.right_complete {
+            self.whole_pending.push(source);
+            let at = cx.out.now + cx.members.patience / 2;
+            self.whole_at = Some(self.whole_at.map_or(at, |t| t.min(at)));
+        }
+    }
+
+    pub(super) fn tell_whole(&mut self, cx: &mut Context<'_>) {
+        self.whole_at = None;
+        let pending = std::mem::take(&mut self.whole_pending);
+        for sources in pending.chunks(MAX_SOURCES) {
+            self.tell(cx, cx.members.right(), MulticastMessage::Whole { sources: sources.to_vec() });
+        }
+    }
+
+    /// Asks the left neighbour for what is missing by now, and sets the next check.
+    pub(super) fn check(&mut self, cx: &mut Context<'_>) {
+        let sources: Vec<Rank> = self.blocks.keys().copied().collect();
+        let patience: Vec<Patience> = sources.into_iter().map(|source| self.patience(cx, source)).collect();
+        let (group, instance) = (cx.members.handle, self.instance);
+        self.check_at = None;
+        for ((source, block), patience) in self.blocks.iter_mut().zip(patience) {
+            if self.asks_unanswered >= MAX_ASKS {
+                // The next acknowledgement brings the next check.
+                return;
+            }
+            let asking = block.ask(cx.out.now, patience);
+            self.check_at = self.check_at.into_iter().chain(asking.next).min();
+            for ranges in asking.ranges.chunks(MAX_RANGES) {
+                let (source, ranges) = (*source, ranges.to_vec());
+                let nak = InstanceMessage::Multicast(MulticastMessage::Nak { source, ranges });
+                cx.out.messages.push_back((cx.members.left(), Message::instance(group, instance, nak)));
+                self.asks_unanswered += 1;
+            }
+        }
+    }
+
+    /// The link has delivered a NAK.
+    pub(crate) fn handle_asked(&mut self, cx: &mut Context<'_>) {
+        self.asks_unanswered -= 1;
+        if self.running() && self.leaves_missing > 0 && self.asks_unanswered == MAX_ASKS - 1 {
+            self.check_at = Some(cx.out.now);
+        }
+    }
+
+    fn valid_ranges(&self, source: Rank, ranges: &[(u32, u32)]) -> bool {
+        // The decoder has checked order and overflow of the ranges.
+        self.blocks
+            .get(&source)
+            .is_some_and(|b| ranges.iter().all(|(f, n)| u64::from(*f) + u64::from(*n) <= b.chunks()))
+    }
+
+    /// The right neighbour lacks chunks. False when it cannot ask that.
+    fn handle_nak(&mut self, cx: &mut Context<'_>, from: SpId, source: Rank, ranges: &[(u32, u32)]) -> bool {
+        if !Self::is_right(cx, from) || !self.valid_ranges(source, ranges) {
+            return false;
+        }
+        if self.right_complete {
+            return true;
+        }
+        let mut lacking = Vec::new();
+        let block = self.block(source);
+        for (first, count) in ranges {
+            let first = u64::from(*first);
+            block.handle_want(first..first + u64::from(*count), &mut lacking);
+        }
+        self.note_repairs(source);
+        let root = cx.members.sp_of(source);
+        for ranges in lacking.chunks(MAX_RANGES) {
+            if self.asks_unanswered >= MAX_ASKS {
+                // A report is a hint: what it would spare comes by repair all the same.
+                break;
+            }
+            self.asks_unanswered += 1;
+            self.tell(cx, root, MulticastMessage::NakRoot { source, ranges: ranges.to_vec() });
+        }
+        true
+    }
+
+    /// A leaf and its right neighbour lack chunks of a local rank. False when that cannot be.
+    fn handle_nak_root(&mut self, cx: &mut Context<'_>, source: Rank, ranges: &[(u32, u32)]) -> bool {
+        if cx.members.local(source).is_none() || !self.valid_ranges(source, ranges) {
+            return false;
+        }
+        let enough = (cx.members.sps.len() as u32 - 1).div_ceil(2).max(2);
+        for (first, count) in ranges {
+            let first = u64::from(*first);
+            self.block(source).handle_miss(first..first + u64::from(*count), enough);
+        }
+        true
+    }
+
+    /// Chunks of the left neighbour, run after run in one payload. False when they cannot be.
+    fn handle_repair(&mut self, cx: &mut Context<'_>, source: Rank, ranges: &[(u32, u32)], payload_len: u32) -> bool {
+        // As of datagrams: nobody was asked before the barrier was entered.
+        let asked = !matches!(self.phase, Phase::Gathering);
+        if !asked || !self.valid_ranges(source, ranges) || self.blocks[&source].is_root() {
+            return false;
+        }
+        let block = self.block(source);
+        let runs = || ranges.iter().map(|(first, count)| u64::from(*first)..u64::from(*first) + u64::from(*count));
+        let length = |bytes: &Range<u64>| bytes.end - bytes.start;
+        if runs().map(|run| length(&block.byte_range(run))).sum::<u64>() != u64::from(payload_len) {
+            return false;
+        }
+        let was_full = block.is_full();
+        let (mut pieces, mut start) = (Vec::new(), 0);
+        for run in runs() {
+            let all = block.byte_range(run.clone());
+            let mut new = Vec::new();
+            block.handle_repair(run, &mut new);
+            let place = |bytes: Range<u64>| (start + (bytes.start - all.start) as u32, bytes);
+            pieces.extend(new.into_iter().map(|run| place(block.byte_range(run))));
+            start += length(&all) as u32;
+        }
+        let full = block.is_full() && !was_full;
+        self.note_repairs(source);
+        let members = &mut *cx.members;
+        if pieces.is_empty() {
+            // Asked for too early: it came by itself.
+            members.patience = (members.patience * 5 / 4).min(MAX_PATIENCE.max(cx.config.timer_floor));
+        } else {
+            members.patience = (members.patience * 63 / 64).max(cx.config.timer_floor);
+        }
+        for (offset, bytes) in pieces {
+            self.deliver(cx, source, 0, offset, bytes);
+        }
+        if full {
+            self.leaf_is_full(cx, source);
+        }
+        true
+    }
+
+    /// Blocks that lie whole at the left neighbour. False when it cannot tell that.
+    fn handle_whole(&mut self, cx: &mut Context<'_>, from: SpId, sources: &[Rank]) -> bool {
+        if cx.members.left() != from || sources.iter().any(|s| !self.blocks.contains_key(s)) {
+            return false;
+        }
+        let now = cx.out.now;
+        for s in sources {
+            let patience = self.patience(cx, *s);
+            let block = self.blocks.get_mut(s).expect("checked above");
+            block.handle_have(now);
+            self.check_at = self.check_at.into_iter().chain(block.next_check(now, patience)).min();
+        }
+        true
+    }
+
+    /// The right neighbour lacks nothing (MC-7). False when it cannot tell that.
+    fn handle_complete(&mut self, cx: &mut Context<'_>, from: SpId) -> bool {
+        if !Self::is_right(cx, from) || self.blocks.is_empty() {
+            return false;
+        }
+        self.right_complete = true;
+        self.whole_at = None;
+        self.whole_pending.clear();
+        self.serving.clear();
+        self.blocks.values_mut().for_each(super::Block::stop_serving);
+        self.advance(cx);
+        true
+    }
+
+    pub(crate) fn next_repair(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
+        if !self.running() || self.right_complete || !Self::is_right(cx, to) {
+            return None;
+        }
+        let most = (cx.quantum().piece / u64::from(cx.config.chunk_bytes)).max(1);
+        while let Some(source) = self.serving.first().copied().map(Rank) {
+            let block = self.block(source);
+            let runs = block.next_repair(most);
+            if runs.is_empty() {
+                self.serving.remove(&source.0);
+                continue;
+            }
+            let ranges = runs.iter().map(|run| (run.start as u32, (run.end - run.start) as u32)).collect();
+            let bytes: Vec<Range<u64>> = runs.into_iter().map(|run| block.byte_range(run)).collect();
+            let payload: Vec<MemRef> = bytes.into_iter().map(|bytes| self.whereabouts(cx, source, bytes)).collect();
+            cx.out.counters.retransmitted_bytes += payload.iter().map(|piece| piece.len).sum::<u64>();
+            let repair = InstanceMessage::Multicast(MulticastMessage::Repair { source, ranges });
+            let message = Message::instance(cx.members.handle, self.instance, repair);
+            return Some(Bulk { instance: self.instance, message, payload: payload[..].into(), tag: None });
+        }
+        None
+    }
+
+    /// Where bytes of a block that is served lie here: at the root's own rank, else in the output of any local rank.
+    fn whereabouts(&self, cx: &Context<'_>, source: Rank, bytes: Range<u64>) -> MemRef {
+        let part = |span: Span| Span { offset: span.offset + bytes.start, len: bytes.end - bytes.start, ..span };
+        let place = match cx.members.local(source) {
+            Some(i) => self.locals[i].run.own_multicast().map(|s| (i, s)),
+            None => self.locals.first().and_then(|l| l.run.multicast_receive(source)).map(|(_, s)| (0, s)),
+        };
+        let (i, span) = place.expect("every rank multicasts its own block and receives the others");
+        self.locals[i].memory(&self.extents, part(span)).expect("what is served lies in memory at hand")
+    }
+}

@@ -1,0 +1,111 @@
+//! Scratch of the local ranks' programs: memory of the service process, taken once for a collective before its barrier is
+//! entered, so that whatever comes has a place (MC-4), and given back at its end.
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | Unneeded | - | - |
+//! | Wanted | its turn in the group, whose window has it, and what it is taken of ([`Quota`]) has it | Taken |
+//! | Wanted | the same, all ranks have called, and other groups hold what is missing | the group breaks |
+//! | Wanted, Taken | the end of the collective | Unneeded |
+//!
+//! Invariants: the instances of a group take theirs in their order, on every host: two of them never wait for each other's.
+//! What all local ranks have called never waits for another group, which may wait for it on another host, nor for what is
+//! held for ranks that are late, who may wait for it.
+
+use super::{Collective, Context, Local};
+use crate::error::CollectiveError;
+use crate::group::members::Members;
+use crate::ids::InstanceId;
+use crate::outbox::{Quota, Staging};
+
+/// Scratch begins where any element may lie.
+const ALIGN: u64 = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) enum Scratch {
+    /// No program uses any, or it has been given back.
+    Unneeded,
+    Wanted {
+        bytes: u64,
+    },
+    Taken(Staging),
+}
+
+impl Scratch {
+    /// What the programs of `locals` need. Fails when that exceeds the address space.
+    pub(super) fn new(members: &mut Members, instance: InstanceId, locals: &[Local]) -> Result<Self, &'static str> {
+        let need = |sum: u64, local: &Local| sum.checked_add(room(local)?);
+        let bytes = locals.iter().try_fold(0, need).ok_or("scratch beyond the address space")?;
+        if bytes == 0 {
+            return Ok(Scratch::Unneeded);
+        }
+        members.unequipped.insert(instance);
+        Ok(Scratch::Wanted { bytes })
+    }
+
+    /// Bytes that are yet to be taken.
+    pub(super) fn wanted(&self) -> u64 {
+        match self {
+            Scratch::Wanted { bytes } => *bytes,
+            Scratch::Unneeded | Scratch::Taken(_) => 0,
+        }
+    }
+}
+
+/// What a rank's program needs, rounded up to where the next rank's may begin.
+fn room(local: &Local) -> Option<u64> {
+    local.run.program().scratch_bytes.checked_next_multiple_of(ALIGN)
+}
+
+impl Collective {
+    /// Refuses what the quota can never allow.
+    pub(super) fn check_scratch(&self, cx: &Context<'_>) -> Result<(), CollectiveError> {
+        match self.scratch {
+            Scratch::Wanted { bytes } if bytes > cx.config.owner_scratch_quota => Err(self.no_scratch(bytes)),
+            Scratch::Unneeded | Scratch::Wanted { .. } | Scratch::Taken(_) => Ok(()),
+        }
+    }
+
+    fn no_scratch(&self, bytes: u64) -> CollectiveError {
+        CollectiveError::Staging { rank: self.locals[0].rank, bytes }
+    }
+
+    /// Takes the scratch of a collective that all local ranks have called. False, and asked again later, while others of the
+    /// group come first or hold some of the quota, which they give back when they end. Fails where other groups hold it.
+    pub(super) fn take_own_scratch(&mut self, cx: &mut Context<'_>) -> Result<bool, CollectiveError> {
+        if self.take_scratch(cx, Quota::Calls) {
+            return Ok(true);
+        }
+        let Members { unequipped, equipped, .. } = &cx.members;
+        let waits = *equipped > 0 || unequipped.first() != Some(&self.instance);
+        if waits { Ok(false) } else { Err(self.no_scratch(self.scratch.wanted())) }
+    }
+
+    /// Takes the scratch of all local ranks, if it is its turn in the group and `quota` has it.
+    pub(super) fn take_scratch(&mut self, cx: &mut Context<'_>, quota: Quota) -> bool {
+        let Scratch::Wanted { bytes } = self.scratch else { return true };
+        let members = &cx.members;
+        let turn = members.unequipped.first() == Some(&self.instance) && self.instance.0 <= members.window_end;
+        let Some(staging) = turn.then(|| cx.out.stage(quota, cx.members.owner, bytes)).flatten() else { return false };
+        cx.members.unequipped.remove(&self.instance);
+        cx.members.equipped += u32::from(quota == Quota::Calls);
+        let mut start = 0;
+        for local in &mut self.locals {
+            local.scratch = Some((staging.id, start));
+            start += room(local).expect("the sum fits");
+        }
+        self.scratch = Scratch::Taken(staging);
+        self.retry_blocked(cx);
+        true
+    }
+
+    /// Nothing is named any more.
+    pub(super) fn give_scratch_back(&mut self, cx: &mut Context<'_>) {
+        cx.members.unequipped.remove(&self.instance);
+        if let Scratch::Taken(staging) = std::mem::replace(&mut self.scratch, Scratch::Unneeded) {
+            cx.members.equipped -= u32::from(staging.quota == Quota::Calls);
+            cx.out.unstage(staging);
+        }
+    }
+}

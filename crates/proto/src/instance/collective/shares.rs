@@ -1,0 +1,50 @@
+//! How the roots of a collective share the receive links.
+//!
+//! Blocks of one size share them evenly. Where sizes differ, whoever sends much sends fast, so that all end together and the
+//! links stay full to the end: a service process that multicasts `w` bytes of `T` sends at `B * w / (T - t)`, where `t` is what
+//! the host sends itself that has the least. (MC-8 for blocks of any size.)
+
+use outboard_plan::Extents;
+
+use crate::group::members::Members;
+use crate::interface::CallKind;
+use crate::multicast::pacing::Share;
+
+/// A service process with little to send gets this part of an even share at least: its few datagrams must not hold up what it
+/// multicasts for others.
+const LEAST: u64 = 16;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) enum Shares {
+    Even { active: u32 },
+    Uneven { by_sp: Vec<u64>, incoming: u64 },
+}
+
+impl Shares {
+    /// Of roots of which `active` multicast at the same time.
+    pub(super) fn new(members: &Members, kind: CallKind, active: u32, extents: &Extents) -> Self {
+        let uneven = matches!(kind, CallKind::Allgatherv { .. }) && active == members.ranks();
+        if !uneven {
+            return Shares::Even { active };
+        }
+        let mut by_sp = vec![0; members.sps.len()];
+        extents.sizes().zip(&members.of_rank).for_each(|(bytes, sp)| by_sp[*sp as usize] += bytes);
+        let mut by_host = vec![0; members.host_of.last().map_or(0, |host| *host as usize + 1)];
+        by_sp.iter().zip(&members.host_of).for_each(|(bytes, host): (&u64, _)| by_host[*host as usize] += bytes);
+        let least = by_host.into_iter().min().unwrap_or(0);
+        Shares::Uneven { by_sp, incoming: extents.total() - least }
+    }
+
+    /// What the service process `sp` may fill.
+    pub(super) fn of(&self, members: &Members, sp: u32) -> Share {
+        match self {
+            Shares::Even { active } => Share::even(members.incoming, *active),
+            Shares::Uneven { by_sp, incoming } => {
+                let least = incoming / (LEAST * u64::from(members.incoming.max(1)));
+                let part = by_sp[sp as usize].max(least).max(1);
+                Share { part, of: part.max(*incoming) }
+            }
+        }
+    }
+}

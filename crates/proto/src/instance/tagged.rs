@@ -1,0 +1,327 @@
+//! Tagged messages between ranks of one group, at one service process: single ones and recorded groups (GP-1, GP-2).
+//!
+//! A single send or receive is one step, which is handed to the transfers when it is called and needs no program. A recorded
+//! group is the program that its rank has recorded, kept here from then on, so that a further call brings nothing but its
+//! number (GP-5). Each call of a recording runs its program by itself ([`Run`]): what is ready is done, nothing is waited for,
+//! so that calls which need each other's progress here have it (GP-6). A local barrier is the dependencies of what follows it; the counters over arrivals that it needs are those of
+//! the steps that have not completed.
+//!
+//! Ranks may call their recordings in any order, each at its own time: both ends count the calls of a recording, and messages
+//! are named by that ([`Name`]).
+//!
+//! | a call is | event | next |
+//! |---|---|---|
+//! | behind an earlier call of the same recording | that has ended | running |
+//! | running | all steps are done | ended |
+//! | running, of a single message | its other end is lost, or sends too much | ended with an error |
+//! | running, of a recording | the same | the group breaks: others may need what this call would have sent |
+//!
+//! Invariants: a call completes once and none of its buffers is named after that. Never sees payload; how messages travel is
+//! the [transfers'](crate::transfer) affair.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use outboard_plan::{Op, OpId, Rank, Span};
+
+use crate::error::CollectiveError;
+use crate::group::members::Members;
+use crate::ids::{CallId, InstanceId, Instant};
+use crate::instance::Context;
+use crate::instance::run::Run;
+use crate::interface::{Call, CallKind, InFlight, MemRef, Region, TaggedCall};
+use crate::outbox::Completion;
+use crate::transfer::{Name, Outbound, Owner, Posting, StepOf, Transfer};
+use crate::wire::Scope;
+
+use super::recording::{self, MAX_RECORDINGS, MAX_STEPS, RecordError, Recording};
+
+/// What stands for the messages of a group where its instances are counted: the number of none of them.
+pub(crate) const TAGGED: InstanceId = InstanceId(0);
+/// A recording of a local rank.
+#[derive(Debug)]
+struct Recorded {
+    recording: Arc<Recording>,
+    ordinals: Arc<[u32]>,
+    /// Calls that have begun.
+    calls: u64,
+    running: bool,
+    /// Calls that have not.
+    behind: VecDeque<Call>,
+}
+
+/// A call that runs.
+#[derive(Debug)]
+struct Active {
+    call: Call,
+    since: Instant,
+    steps: Steps,
+}
+
+/// What a call that runs still does.
+#[derive(Debug)]
+enum Steps {
+    /// Its one message is with the transfers.
+    Single,
+    Recorded(Box<RecordedRun>),
+}
+
+/// A call of a recording that runs.
+#[derive(Debug)]
+struct RecordedRun {
+    /// Which recording, and which of its calls.
+    number: u32,
+    count: u64,
+    recording: Arc<Recording>,
+    ordinals: Arc<[u32]>,
+    run: Run,
+}
+
+/// The messages of one group at one service process.
+#[derive(Debug, Default)]
+pub(crate) struct TaggedCalls {
+    recordings: BTreeMap<(Rank, u32), Recorded>,
+    /// By local rank that has recorded something: the number of the last, and steps of those that it has not freed.
+    recorded: BTreeMap<Rank, (u32, usize)>,
+    calls: BTreeMap<CallId, Active>,
+    /// Calls that may have something ready.
+    ready: VecDeque<CallId>,
+    /// How many calls of recordings have not begun.
+    behind: usize,
+}
+
+impl TaggedCalls {
+    /// Calls that have not ended.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.calls.len() + self.behind
+    }
+
+    /// The rank whose call this is.
+    pub(crate) fn has_call(&self, id: CallId) -> Option<Rank> {
+        let behind = || self.recordings.values().flat_map(|recorded| &recorded.behind);
+        let waiting = || behind().find(|call| call.id == id).map(|call| call.rank);
+        self.calls.get(&id).map(|active| active.call.rank).or_else(waiting)
+    }
+
+    /// What is waited for, as of `now`.
+    pub(crate) fn in_flight_now(&self, now: Instant, members: &Members, transfer: &Transfer) -> Option<InFlight> {
+        let oldest = self.calls.values().min_by_key(|active| active.since)?;
+        let tagged = |scope| !matches!(scope, Scope::Instance(_));
+        let awaits: BTreeSet<Rank> = transfer.sources(tagged).chain(transfer.destinations(tagged)).collect();
+        Some(InFlight {
+            group: members.handle,
+            instance: TAGGED,
+            signature: oldest.call.signature,
+            age_ns: now.0.saturating_sub(oldest.since.0),
+            absent: Vec::new(),
+            awaits: awaits.into_iter().collect(),
+        })
+    }
+
+    /// A local rank has recorded something. The caller has looked at whether it is in the group.
+    pub(crate) fn record(
+        &mut self,
+        (rank, ranks): (Rank, u32),
+        number: u32,
+        recording: Arc<Recording>,
+    ) -> Result<(), RecordError> {
+        recording.check(rank, ranks)?;
+        let (last, steps) = self.recorded.get(&rank).copied().unwrap_or_default();
+        if number <= last {
+            return Err(RecordError::Number { found: number, last });
+        }
+        let held = self.recordings.range((rank, 0)..=(rank, u32::MAX)).count() + 1;
+        if held > MAX_RECORDINGS {
+            return Err(RecordError::Limit { what: "recordings", held, limit: MAX_RECORDINGS });
+        }
+        let steps = steps + recording.program.steps.len();
+        if steps > MAX_STEPS {
+            return Err(RecordError::Limit { what: "steps", held: steps, limit: MAX_STEPS });
+        }
+        self.recorded.insert(rank, (number, steps));
+        let ordinals = recording::ordinals(&recording.program).into();
+        let recorded = Recorded { recording, ordinals, calls: 0, running: false, behind: VecDeque::new() };
+        self.recordings.insert((rank, number), recorded);
+        Ok(())
+    }
+
+    /// A recording is not called any more. False while it is.
+    pub(crate) fn free(&mut self, rank: Rank, number: u32) -> bool {
+        if self.recordings.get(&(rank, number)).is_some_and(|recorded| recorded.running) {
+            return false;
+        }
+        if let Some(recorded) = self.recordings.remove(&(rank, number))
+            && let Some((_, steps)) = self.recorded.get_mut(&rank)
+        {
+            *steps -= recorded.recording.program.steps.len();
+        }
+        true
+    }
+
+    /// Whether a call of a local rank can be.
+    pub(crate) fn accepts(&self, call: &Call, members: &Members) -> bool {
+        let CallKind::Tagged(what) = call.signature.kind else { return false };
+        match what {
+            TaggedCall::Recorded { recording } => self
+                .recordings
+                .get(&(call.rank, recording))
+                .is_some_and(|recorded| recorded.recording.program.output_bytes == call.signature.bytes),
+            TaggedCall::Send { to: peer, .. } | TaggedCall::Receive { from: peer, .. } => {
+                members.has_rank(peer) && call.signature.bytes <= i64::MAX as u64
+            }
+        }
+    }
+
+    /// A local rank calls what [`Self::accepts`].
+    pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: Call) {
+        let CallKind::Tagged(what) = call.signature.kind else { return };
+        let memory = MemRef { region: Region::Output(call.id), offset: 0, len: call.signature.bytes };
+        let step = StepOf { owner: Owner::Call(call.id), op: OpId(0) };
+        let name = |source, destination, tag| Name { scope: Scope::Single, destination, source, tag, occurrence: 0 };
+        match what {
+            TaggedCall::Recorded { recording } => return self.call_recording(cx, call, recording),
+            TaggedCall::Send { to, tag } => {
+                let message = Outbound { step, name: name(call.rank, to, tag), from: memory, signal: false };
+                let (transfer, mut site) = cx.transfer();
+                transfer.send_tagged(&mut site, message);
+            }
+            TaggedCall::Receive { from, tag } => {
+                let (transfer, mut site) = cx.transfer();
+                transfer.receive_tagged(&mut site, name(from, call.rank, tag), Posting { step, to: memory });
+            }
+        }
+        self.calls.insert(call.id, Active { call, since: cx.out.now, steps: Steps::Single });
+    }
+
+    fn call_recording(&mut self, cx: &Context<'_>, call: Call, number: u32) {
+        let rank = call.rank;
+        let Some(recorded) = self.recordings.get_mut(&(rank, number)) else { return };
+        recorded.behind.push_back(call);
+        self.behind += 1;
+        if !recorded.running {
+            self.begin_next(cx, rank, number);
+        }
+    }
+
+    /// Begins the next call of a recording that rests.
+    fn begin_next(&mut self, cx: &Context<'_>, rank: Rank, number: u32) {
+        let Some(recorded) = self.recordings.get_mut(&(rank, number)) else { return };
+        let next = recorded.behind.pop_front();
+        recorded.running = next.is_some();
+        let Some(call) = next else { return };
+        self.behind -= 1;
+        recorded.calls += 1;
+        let (recording, ordinals) = (recorded.recording.clone(), recorded.ordinals.clone());
+        let run = Run::new(recording.program.clone());
+        let run = RecordedRun { number, count: recorded.calls, recording, ordinals, run };
+        self.ready.push_back(call.id);
+        self.calls.insert(call.id, Active { call, since: cx.out.now, steps: Steps::Recorded(Box::new(run)) });
+    }
+
+    /// Does whatever calls of recordings can do, and ends those that have ended.
+    pub(crate) fn advance(&mut self, cx: &mut Context<'_>) {
+        while let Some(id) = self.ready.pop_front() {
+            let Some(Active { call, steps: Steps::Recorded(recorded), .. }) = self.calls.get_mut(&id) else { continue };
+            while let Some(op) = recorded.run.next_ready() {
+                recorded.start(cx, (id, call.rank), op);
+            }
+            if recorded.run.finished() {
+                self.end(cx, id, Ok(()));
+            }
+        }
+    }
+
+    /// A step that sends or receives has ended. A single message ends with it; an error of a recorded one breaks the group:
+    /// whatever else depends on it would never end.
+    pub(crate) fn complete(
+        &mut self,
+        cx: &mut Context<'_>,
+        (id, op): (CallId, OpId),
+        result: Result<(), CollectiveError>,
+    ) -> Result<(), CollectiveError> {
+        let Some(active) = self.calls.get_mut(&id) else { return Ok(()) };
+        match &mut active.steps {
+            Steps::Single => self.end(cx, id, result),
+            Steps::Recorded(recorded) => {
+                result?;
+                recorded.run.complete(op);
+                self.ready.push_back(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing of this call is named any more.
+    fn end(&mut self, cx: &mut Context<'_>, id: CallId, result: Result<(), CollectiveError>) {
+        let Some(Active { call: Call { group, rank, .. }, steps, .. }) = self.calls.remove(&id) else { return };
+        cx.out.complete(Completion { call: id, group, instance: TAGGED, rank }, result);
+        if let Steps::Recorded(recorded) = steps {
+            self.begin_next(cx, rank, recorded.number);
+        }
+    }
+
+    /// `rank` takes part in nothing any more: what still needs it fails.
+    pub(crate) fn lose(&mut self, cx: &mut Context<'_>, rank: Rank) {
+        if cx.members.local(rank).is_some() {
+            self.end_all_of(cx, rank, &CollectiveError::RankLost(rank));
+        }
+        let (transfer, mut site) = cx.transfer();
+        transfer.lose(&mut site, rank);
+    }
+
+    /// A local rank is gone: its calls end, its recordings are forgotten.
+    fn end_all_of(&mut self, cx: &mut Context<'_>, rank: Rank, error: &CollectiveError) {
+        let recordings = std::mem::take(&mut self.recordings);
+        let (of_rank, of_others): (BTreeMap<_, _>, _) = recordings.into_iter().partition(|((of, _), _)| *of == rank);
+        self.recordings = of_others;
+        let behind: Vec<Call> = of_rank.into_values().flat_map(|recorded| recorded.behind).collect();
+        self.behind -= behind.len();
+        let running: Vec<CallId> =
+            self.calls.iter().filter(|(_, active)| active.call.rank == rank).map(|(id, _)| *id).collect();
+        let running: Vec<Call> = running.iter().filter_map(|id| self.calls.remove(id)).map(|a| a.call).collect();
+        for Call { id, group, rank, .. } in running.into_iter().chain(behind) {
+            cx.out.complete(Completion { call: id, group, instance: TAGGED, rank }, Err(error.clone()));
+        }
+    }
+
+    /// The group is broken: everything ends.
+    pub(crate) fn fail_all(&mut self, cx: &mut Context<'_>, error: &CollectiveError) {
+        for rank in cx.members.locals.clone() {
+            self.end_all_of(cx, rank, error);
+        }
+        self.ready.clear();
+        let (transfer, mut site) = cx.transfer();
+        transfer.cancel_tagged(&mut site);
+    }
+}
+
+impl RecordedRun {
+    fn start(&mut self, cx: &mut Context<'_>, (call, rank): (CallId, Rank), op: OpId) {
+        let step = StepOf { owner: Owner::Call(call), op };
+        // All lies in the one buffer of the call.
+        let place = |span: Span| MemRef { region: Region::Output(call), offset: span.offset, len: span.len };
+        let ordinal = self.ordinals[op.0 as usize];
+        let scope = Scope::Recorded { recording: self.number, call: self.count };
+        let name = |source, destination, tag| Name { scope, destination, source, tag, occurrence: ordinal };
+        match self.run.op(op) {
+            Op::Copy { from, to } => {
+                cx.out.copy(place(from), place(to));
+                self.run.complete(op);
+            }
+            Op::Reduce { from, into, from_left } => {
+                cx.out.reduce(self.recording.reductions[ordinal as usize], (place(from), place(into)), from_left);
+                self.run.complete(op);
+            }
+            Op::Send { to, index, span } => {
+                let message = Outbound { step, name: name(rank, to, index), from: place(span), signal: false };
+                let (transfer, mut site) = cx.transfer();
+                transfer.send_tagged(&mut site, message);
+            }
+            Op::Recv { from, index, span } => {
+                let (transfer, mut site) = cx.transfer();
+                transfer.receive_tagged(&mut site, name(from, rank, index), Posting { step, to: place(span) });
+            }
+            Op::Multicast { .. } | Op::MulticastRecv { .. } => unreachable!("refused when it was recorded"),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! How long a frame takes there and back, from the clocks that frames echo (RFC 7323 in spirit), and how long to wait for an
+//! answer (RFC 6298). The time that the other end holds an echo back does not count.
+
+use std::time::Duration;
+
+use crate::ids::Instant;
+use crate::wire::FrameHeader;
+
+/// Longest round trip that is believed, in microseconds.
+const MOST: u32 = 60_000_000;
+
+/// What is known of the round trip.
+#[derive(Debug, Default)]
+pub(super) struct RoundTrip {
+    /// The clock of the last frame heard, and when that was.
+    heard: Option<(u32, Instant)>,
+    smoothed: Option<Duration>,
+    variation: Duration,
+    least: Option<Duration>,
+}
+
+impl RoundTrip {
+    /// A frame was heard.
+    pub(super) fn measure(&mut self, now: Instant, header: &FrameHeader) {
+        self.heard = Some((header.clock, now));
+        if header.echo_age == u32::MAX {
+            return;
+        }
+        let elapsed = micros(now).wrapping_sub(header.echo);
+        let Some(measured) = elapsed.checked_sub(header.echo_age).filter(|measured| *measured < MOST) else { return };
+        let measured = Duration::from_micros(u64::from(measured));
+        self.least = Some(self.least.map_or(measured, |least| least.min(measured)));
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(measured);
+                self.variation = measured / 2;
+            }
+            Some(smoothed) => {
+                self.variation = (self.variation * 3 + smoothed.abs_diff(measured)) / 4;
+                self.smoothed = Some((smoothed * 7 + measured) / 8);
+            }
+        }
+    }
+
+    /// The clock of the last frame heard and how long ago that was, in microseconds; the largest age if there is none.
+    pub(super) fn echo(&self, now: Instant) -> (u32, u32) {
+        match self.heard {
+            Some((clock, at)) => (clock, u32::try_from(now.since(at).as_micros()).unwrap_or(u32::MAX)),
+            None => (0, u32::MAX),
+        }
+    }
+
+    /// Whether the other end was ever heard.
+    pub(super) fn heard(&self) -> bool {
+        self.heard.is_some()
+    }
+
+    /// The average, when one was measured.
+    pub(super) fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
+    }
+
+    /// The shortest: what the path takes with nothing queued.
+    pub(super) fn least(&self) -> Option<Duration> {
+        self.least
+    }
+
+    /// How long an answer may take that comes in all likelihood, at least `floor`.
+    pub(super) fn timeout(&self, floor: Duration) -> Duration {
+        self.smoothed.map_or(floor, |smoothed| smoothed + self.variation * 4).max(floor)
+    }
+}
+
+/// The clock that frames carry.
+pub(super) fn micros(now: Instant) -> u32 {
+    (now.0 / 1000) as u32
+}

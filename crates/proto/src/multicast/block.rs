@@ -1,0 +1,468 @@
+//! Reliable multicast of one block (MC-1 to MC-7): what of it lies here, what was asked for, what is to be served.
+//!
+//! A block is one rank's contribution, cut into chunks. The service process of that rank is its *root*, all others
+//! are *leaves*. Recovery goes round the ring of service processes: a leaf asks its left neighbour, which serves what
+//! it has at once and the rest when its own repair has come (MC-6).
+//!
+//! Nothing is asked for while its stream flows: the receive link is full then, and a repair would only push datagrams
+//! out of the switch's queue.
+//!
+//! | a chunk at a leaf | event | next |
+//! |---|---|---|
+//! | missing | datagram or repair | here |
+//! | missing, the stream has ended or is silent | check | asked, once: links lose nothing |
+//! | asked | datagram or repair | here |
+//!
+//! | a chunk the right neighbour wants | event | next |
+//! |---|---|---|
+//! | not here | comes | to serve: the neighbour's stream had ended when it asked |
+//! | to serve | link has room | served, never again |
+//!
+//! Invariant: `have` only grows. Never sees payload.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::ids::Instant;
+use crate::multicast::chunks::ChunkSet;
+use crate::wire::MAX_RANGES;
+
+/// Most chunk ranges a leaf asks for in one check; more wait for the next.
+const MAX_RANGES_PER_CHECK: usize = 8 * MAX_RANGES;
+
+/// One block and this service process's part in it.
+#[derive(Debug)]
+pub(crate) struct Block {
+    bytes: u64,
+    chunk_bytes: u64,
+    have: ChunkSet,
+    role: Role,
+    serving: Option<Box<Serving>>,
+}
+
+#[derive(Debug)]
+enum Role {
+    Root(Root),
+    Leaf(Leaf),
+}
+
+/// The sending side.
+#[derive(Debug)]
+struct Root {
+    /// The contribution may be read.
+    started: bool,
+    /// Chunks `0 .. cursor` have been handed out.
+    cursor: u64,
+    /// Who reported a chunk missing at two neighbours, counted.
+    reports: BTreeMap<u64, u32>,
+    /// Chunks to multicast again.
+    again: ChunkSet,
+}
+
+/// The receiving side.
+#[derive(Debug)]
+struct Leaf {
+    /// One past the highest chunk heard by multicast.
+    highest: u64,
+    heard: Option<Instant>,
+    asked: ChunkSet,
+    left_has: bool,
+}
+
+/// What the right neighbour lacks.
+#[derive(Debug)]
+struct Serving {
+    wanted: ChunkSet,
+    to_serve: ChunkSet,
+    served: ChunkSet,
+}
+
+/// How long a stream may be silent before what is missing counts as lost (MC-5's alpha).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// Anywhere: for chunks below the highest that was heard.
+    pub(crate) middle: Duration,
+    /// Within [`Self::last`] chunks of the end, or when the left neighbour has the block: for all chunks.
+    pub(crate) end: Duration,
+    /// Chunks of one batch.
+    pub(crate) last: u64,
+}
+
+/// What a check of a block found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Asking {
+    /// To be asked of the left neighbour, as (first, count).
+    pub(crate) ranges: Vec<(u32, u32)>,
+    /// When to look again, unless something happens before.
+    pub(crate) next: Option<Instant>,
+}
+
+impl Block {
+    /// A block of `bytes > 0` bytes.
+    pub(crate) fn new(bytes: u64, chunk_bytes: u32, root: bool) -> Self {
+        let chunks = chunks_of(bytes, chunk_bytes);
+        let role = if root {
+            Role::Root(Root { started: false, cursor: 0, reports: BTreeMap::new(), again: ChunkSet::new(chunks) })
+        } else {
+            Role::Leaf(Leaf { highest: 0, heard: None, asked: ChunkSet::new(chunks), left_has: false })
+        };
+        Block { bytes, chunk_bytes: chunk_bytes.into(), have: ChunkSet::new(chunks), role, serving: None }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn chunks(&self) -> u64 {
+        self.have.len()
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        matches!(self.role, Role::Root(_))
+    }
+
+    /// All of it lies here (leaf) or has been multicast (root).
+    pub(crate) fn is_full(&self) -> bool {
+        self.have.is_full()
+    }
+
+    /// The bytes of the block that a run of chunks covers.
+    pub(crate) fn byte_range(&self, run: Range<u64>) -> Range<u64> {
+        run.start * self.chunk_bytes..(run.end * self.chunk_bytes).min(self.bytes)
+    }
+
+    /// The byte ranges of the block that lie here.
+    pub(crate) fn present_bytes(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.have.runs(0..self.chunks(), true).map(|run| self.byte_range(run))
+    }
+
+    // Root.
+
+    /// The contribution may be read from now on.
+    pub(crate) fn start(&mut self) {
+        if let Role::Root(root) = &mut self.role {
+            root.started = true;
+        }
+    }
+
+    /// The contribution may not be read any more: nothing of it is multicast again.
+    pub(crate) fn stop(&mut self) {
+        if let Role::Root(root) = &mut self.role {
+            root.started = false;
+        }
+    }
+
+    /// Whether something is to be multicast.
+    pub(crate) fn has_batch(&self) -> bool {
+        match &self.role {
+            Role::Root(root) => root.started && (root.cursor < self.have.len() || !root.again.is_empty()),
+            Role::Leaf(_) => false,
+        }
+    }
+
+    /// Hands out the next run of at most `most` chunks to multicast, inside one subgroup; true when it goes again.
+    pub(crate) fn next_batch(&mut self, most: u64, subgroups: u16) -> Option<(Range<u64>, bool)> {
+        let chunks = self.have.len();
+        let Role::Root(root) = &mut self.role else { return None };
+        if !root.started {
+            return None;
+        }
+        let again = root.again.next_run(0..chunks, true);
+        let from = again.clone().unwrap_or(root.cursor..chunks);
+        if from.is_empty() {
+            return None;
+        }
+        let subgroup = outboard_plan::subgroup_of(from.start, chunks, subgroups);
+        let limit = outboard_plan::subgroup_chunks(chunks, subgroups, subgroup).end;
+        let run = from.start..from.end.min(limit).min(from.start + most);
+        if again.is_some() {
+            run.clone().for_each(|c| {
+                root.again.remove(c);
+                root.reports.remove(&c);
+            });
+            return Some((run, true));
+        }
+        root.cursor = run.end;
+        Some((run, false))
+    }
+
+    /// A run handed out by [`Self::next_batch`] is on the wire. True when the block has become full.
+    pub(crate) fn handle_sent(&mut self, run: Range<u64>) -> bool {
+        let was_full = self.have.is_full();
+        for c in run {
+            self.take_in(c);
+        }
+        !was_full && self.have.is_full()
+    }
+
+    /// A leaf reports that it and its right neighbour miss `run`; with `enough` such reports it is multicast again.
+    pub(crate) fn handle_miss(&mut self, run: Range<u64>, enough: u32) {
+        let Role::Root(root) = &mut self.role else { return };
+        for c in run.start..run.end.min(root.cursor) {
+            let reports = root.reports.entry(c).or_insert(0);
+            *reports += 1;
+            if *reports == enough {
+                root.again.insert(c);
+            }
+        }
+    }
+
+    // Leaf.
+
+    /// A datagram. False when it brought nothing new.
+    pub(crate) fn handle_chunk(&mut self, now: Instant, chunk: u64) -> bool {
+        let Role::Leaf(leaf) = &mut self.role else { return false };
+        leaf.highest = leaf.highest.max(chunk + 1);
+        leaf.heard = Some(now);
+        self.take_in(chunk)
+    }
+
+    /// A chunk lies here from now on. False when it did before.
+    fn take_in(&mut self, chunk: u64) -> bool {
+        if let Some(s) = &mut self.serving
+            && s.wanted.remove(chunk)
+        {
+            s.to_serve.insert(chunk);
+        }
+        self.have.insert(chunk)
+    }
+
+    /// A repair of the left neighbour. The runs that are new are appended to `new`.
+    pub(crate) fn handle_repair(&mut self, run: Range<u64>, new: &mut Vec<Range<u64>>) {
+        let mut at = run.start;
+        while let Some(r) = self.have.next_run(at..run.end, false) {
+            at = r.end;
+            new.push(r);
+        }
+        for c in new.iter().cloned().flatten() {
+            self.take_in(c);
+        }
+    }
+
+    /// The left neighbour has all of the block: even a stream of which nothing was heard can be asked for.
+    pub(crate) fn handle_have(&mut self, now: Instant) {
+        if let Role::Leaf(leaf) = &mut self.role {
+            leaf.left_has = true;
+            leaf.heard.get_or_insert(now);
+        }
+    }
+
+    /// When something that is missing counts as lost unless more is heard; `None` when nothing is missing, or nothing is
+    /// known of the stream.
+    pub(crate) fn next_check(&self, now: Instant, patience: Patience) -> Option<Instant> {
+        match &self.role {
+            Role::Leaf(leaf) if !self.have.is_full() => leaf.lost_at(now, self.have.len(), patience).map(|(at, _)| at),
+            Role::Root(_) | Role::Leaf(_) => None,
+        }
+    }
+
+    /// What counts as lost now and was not asked for yet, at most a bounded number of ranges.
+    pub(crate) fn ask(&mut self, now: Instant, patience: Patience) -> Asking {
+        let chunks = self.have.len();
+        let mut asking = Asking { ranges: Vec::new(), next: None };
+        let Role::Leaf(leaf) = &mut self.role else { return asking };
+        if self.have.is_full() {
+            return asking;
+        }
+        let horizon = match leaf.lost_at(now, chunks, patience) {
+            Some((at, horizon)) if at <= now => horizon,
+            later => {
+                asking.next = later.map(|(at, _)| at);
+                return asking;
+            }
+        };
+        let mut at = 0;
+        while let Some(missing) = self.have.next_run(at..horizon, false) {
+            at = missing.end;
+            let Some(run) = leaf.asked.next_run(missing.clone(), false) else { continue };
+            if asking.ranges.len() == MAX_RANGES_PER_CHECK {
+                asking.next = Some(now);
+                break;
+            }
+            at = run.end;
+            run.clone().for_each(|c| {
+                leaf.asked.insert(c);
+            });
+            asking.ranges.push((run.start as u32, (run.end - run.start) as u32));
+        }
+        asking
+    }
+
+    // Serving the right neighbour.
+
+    /// The right neighbour lacks `run`. Appends to `lacking` what was heard past but is missing here too.
+    pub(crate) fn handle_want(&mut self, run: Range<u64>, lacking: &mut Vec<(u32, u32)>) {
+        let chunks = self.have.len();
+        let serving = self.serving.get_or_insert_with(|| {
+            Box::new(Serving {
+                wanted: ChunkSet::new(chunks),
+                to_serve: ChunkSet::new(chunks),
+                served: ChunkSet::new(chunks),
+            })
+        });
+        for c in run.clone() {
+            if serving.served.contains(c) {
+                continue;
+            }
+            if self.have.contains(c) {
+                serving.to_serve.insert(c);
+            } else {
+                serving.wanted.insert(c);
+            }
+        }
+        if let Role::Leaf(leaf) = &self.role {
+            let heard = run.start..run.end.min(leaf.highest);
+            lacking.extend(self.have.runs(heard, false).map(|r| (r.start as u32, (r.end - r.start) as u32)));
+        }
+    }
+
+    /// Whether [`Self::next_repair`] has something.
+    pub(crate) fn has_repair(&self) -> bool {
+        self.serving.as_ref().is_some_and(|s| !s.to_serve.is_empty())
+    }
+
+    /// Hands out runs of together at most `most` chunks to send to the right neighbour; empty when there are none.
+    pub(crate) fn next_repair(&mut self, most: u64) -> Vec<Range<u64>> {
+        let (chunks, mut left) = (self.have.len(), most.max(1));
+        let mut runs = Vec::new();
+        let Some(s) = self.serving.as_mut().filter(|s| !s.to_serve.is_empty()) else { return runs };
+        let mut at = 0;
+        while left > 0 && runs.len() < MAX_RANGES {
+            let Some(run) = s.to_serve.next_run(at..chunks, true) else { break };
+            let run = run.start..run.end.min(run.start + left);
+            for c in run.clone() {
+                s.to_serve.remove(c);
+                s.served.insert(c);
+            }
+            at = run.end;
+            left -= run.end - run.start;
+            runs.push(run);
+        }
+        runs
+    }
+
+    /// The right neighbour lacks nothing any more.
+    pub(crate) fn stop_serving(&mut self) {
+        self.serving = None;
+    }
+}
+
+impl Leaf {
+    /// When what is missing counts as lost, and below which chunk.
+    fn lost_at(&self, now: Instant, chunks: u64, patience: Patience) -> Option<(Instant, u64)> {
+        if self.highest == chunks {
+            return Some((now, chunks));
+        }
+        let heard = self.heard?;
+        let ending = self.left_has || self.highest + patience.last >= chunks;
+        Some(if ending { (heard + patience.end, chunks) } else { (heard + patience.middle, self.highest) })
+    }
+}
+
+/// Chunks that a block of `bytes` bytes is cut into.
+pub(crate) fn chunks_of(bytes: u64, chunk_bytes: u32) -> u64 {
+    bytes.div_ceil(u64::from(chunk_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Patience = Patience { middle: Duration::from_millis(8), end: Duration::from_millis(2), last: 2 };
+
+    fn ms(n: u64) -> Instant {
+        Instant(n * 1_000_000)
+    }
+
+    /// Ranges asked for, and in which millisecond to look again.
+    fn ask(b: &mut Block, at: u64) -> (Vec<(u32, u32)>, Option<u64>) {
+        let asking = b.ask(ms(at), PATIENCE);
+        (asking.ranges, asking.next.map(|n| n.0 / 1_000_000))
+    }
+
+    #[test]
+    fn mc_6_asks_for_nothing_while_the_stream_flows_and_for_all_at_its_end_once() {
+        let mut b = Block::new(10_000, 1000, false);
+        for c in [0, 1, 3, 6] {
+            assert!(b.handle_chunk(ms(1), c));
+        }
+        assert!(!b.handle_chunk(ms(1), 3), "a duplicate brings nothing");
+        assert_eq!(ask(&mut b, 2), (vec![], Some(9)));
+        b.handle_chunk(ms(5), 9);
+        assert_eq!(b.next_check(ms(5), PATIENCE), Some(ms(5)));
+        assert_eq!(ask(&mut b, 5), (vec![(2, 1), (4, 2), (7, 2)], None));
+        assert_eq!(ask(&mut b, 50), (vec![], None), "asked once");
+    }
+
+    #[test]
+    fn mc_5_silence_in_the_middle_shows_gaps_and_silence_near_the_end_shows_all() {
+        let mut b = Block::new(10_000, 1000, false);
+        assert_eq!(ask(&mut b, 100), (vec![], None), "nothing is known of the stream");
+        b.handle_chunk(ms(101), 0);
+        b.handle_chunk(ms(101), 4);
+        assert_eq!(ask(&mut b, 109), (vec![(1, 3)], None), "what comes after the highest may not have been sent");
+        b.handle_chunk(ms(110), 8);
+        assert_eq!(ask(&mut b, 111), (vec![], Some(112)));
+        assert_eq!(ask(&mut b, 112), (vec![(5, 3), (9, 1)], None));
+    }
+
+    #[test]
+    fn mc_6_a_block_that_the_left_neighbour_has_can_be_asked_for_unheard() {
+        let mut b = Block::new(10_000, 1000, false);
+        b.handle_have(ms(1));
+        assert_eq!(ask(&mut b, 2), (vec![], Some(3)));
+        assert_eq!(ask(&mut b, 3), (vec![(0, 10)], None));
+    }
+
+    #[test]
+    fn mc_6_a_want_is_served_when_the_chunk_has_come_and_only_once() {
+        let mut b = Block::new(10_000, 1000, false);
+        b.handle_chunk(ms(1), 0);
+        b.handle_chunk(ms(1), 4);
+        let mut lacking = Vec::new();
+        b.handle_want(0..4, &mut lacking);
+        assert_eq!(lacking, [(1, 3)], "missing here too");
+        assert_eq!(b.next_repair(9), vec![0..1; 1]);
+        assert!(b.next_repair(9).is_empty());
+        let mut new = Vec::new();
+        b.handle_repair(1..3, &mut new);
+        assert_eq!(new, vec![1..3; 1]);
+        b.handle_chunk(ms(2), 3);
+        assert_eq!(b.next_repair(9), vec![1..4; 1]);
+        b.handle_want(0..4, &mut lacking);
+        assert!(b.next_repair(9).is_empty(), "what was served is not served again");
+    }
+
+    #[test]
+    fn mc_6_one_repair_carries_many_runs_within_its_bound() {
+        let mut b = Block::new(10_000, 1000, false);
+        (0..10).for_each(|c| assert!(b.handle_chunk(ms(1), c)));
+        for run in [0..1, 3..6, 8..10] {
+            b.handle_want(run, &mut Vec::new());
+        }
+        assert_eq!(b.next_repair(5), [0..1, 3..6, 8..9]);
+        assert_eq!(b.next_repair(5), vec![9..10; 1]);
+    }
+
+    #[test]
+    fn mc_10_batches_stay_inside_a_subgroup() {
+        let mut b = Block::new(10_000, 1000, true);
+        assert!(!b.has_batch(), "the contribution is not there yet");
+        b.start();
+        let mut seen = Vec::new();
+        while let Some((run, again)) = b.next_batch(4, 3) {
+            assert!(!again);
+            let first = outboard_plan::subgroup_of(run.start, 10, 3);
+            assert_eq!(first, outboard_plan::subgroup_of(run.end - 1, 10, 3));
+            b.handle_sent(run.clone());
+            seen.extend(run);
+        }
+        assert_eq!(seen, (0..10).collect::<Vec<_>>());
+        assert!(b.is_full());
+        b.handle_miss(2..4, 2);
+        assert!(!b.has_batch());
+        b.handle_miss(3..4, 2);
+        assert_eq!(b.next_batch(4, 3), Some((3..4, true)), "missed by many: multicast again");
+    }
+}

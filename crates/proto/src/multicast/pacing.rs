@@ -1,0 +1,335 @@
+//! How fast a service process may multicast: so that the receive links of the group stay just full.
+//!
+//! With `M` active roots and every rank receiving, a root sends at `B / (M - k)` when all service processes are roots, of
+//! which `k` share each host and its link (SP-8), else at `B / M` at least; blocks of different sizes share the links so that
+//! all end together. The schedule is absolute: time lost is caught
+//! up, but never by more than the switch ports can queue.
+
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::ids::Instant;
+
+/// What of the credit a stream begins with: what it puts into the queues of a switch at its start stays there until it ends, and
+/// everybody else waits behind it.
+const AFTER_REST: u32 = 8;
+
+/// When the next datagrams may go out.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    next: Instant,
+    credit: Duration,
+    /// There was nothing to send: no time was lost.
+    rested: bool,
+}
+
+impl Pacer {
+    /// `switch_queue` bytes at `link_rate` bit/s are the most that is caught up.
+    pub(crate) fn new(link_rate: u64, switch_queue: u64) -> Self {
+        Pacer { next: Instant(0), credit: transfer_time(switch_queue, link_rate), rested: true }
+    }
+
+    pub(crate) fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// Accounts for `wire_bytes` that go out at `now` at `rate` bit/s.
+    pub(crate) fn sent(&mut self, now: Instant, wire_bytes: u64, rate: u64) {
+        let credit = if std::mem::take(&mut self.rested) { self.credit / AFTER_REST } else { self.credit };
+        self.next = self.next.max(now - credit) + transfer_time(wire_bytes, rate);
+    }
+
+    /// There is nothing to send.
+    pub(crate) fn rest(&mut self) {
+        self.rested = true;
+    }
+}
+
+/// Time that `bytes` take at `rate` bit/s.
+pub(crate) fn transfer_time(bytes: u64, rate: u64) -> Duration {
+    let nanos = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// How one root multicasts among others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pace {
+    /// Its rate in bit/s on the wire.
+    pub(crate) rate: u64,
+    /// Datagrams of one batch: the more, the cheaper, as long as the batches of all roots, come together at one port,
+    /// fill half of its queue at most.
+    pub(crate) batch: u64,
+    /// From one batch to the next.
+    pub(crate) interval: Duration,
+}
+
+/// What part of a receive link one service process may fill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// So much ...
+    pub(crate) part: u64,
+    /// ... of this much, at least `part`.
+    pub(crate) of: u64,
+}
+
+impl Share {
+    /// Where `active` multicast blocks of one size at the same time, and one link takes in what `incoming` send.
+    pub(crate) fn even(incoming: u32, active: u32) -> Self {
+        Share { part: 1, of: active.min(incoming).max(1).into() }
+    }
+
+    /// The same when no more than `left` blocks are still to be sent by anybody.
+    pub(crate) fn among(self, left: u32) -> Self {
+        match (self.part, left) {
+            (1, left) => Share { of: self.of.min(left.into()).max(1), ..self },
+            // Of blocks of different sizes only the last is known to be alone.
+            (_, 0 | 1) => Share { part: 1, of: 1 },
+            (_, _) => self,
+        }
+    }
+}
+
+impl Pace {
+    /// For a service process with this share of the links.
+    pub(crate) fn new(config: &Config, Share { part, of }: Share) -> Self {
+        let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
+        let share = |whole: u64| (u128::from(whole) * u128::from(part) / u128::from(of.max(1))) as u64;
+        let rate = share(config.link_rate).max(1);
+        let batch = (share(config.switch_queue / 2) / datagram).clamp(1, config.batch_chunks.into());
+        Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
+    }
+
+    /// The same beside other groups: batches that do not keep them waiting, and some of the link left over, so that queues
+    /// which the others' messages add to become empty again (MC-13).
+    pub(crate) fn contended(self, config: &Config) -> Self {
+        let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
+        let batch = self.batch.min((bytes_in(TURN, self.rate) / datagram).max(LEAST_BATCH));
+        let rate = self.rate - self.rate / 8;
+        Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
+    }
+}
+
+/// Time that one group keeps a link from another with one piece, and with what it has queued beside.
+const TURN: Duration = Duration::from_micros(64);
+/// What is queued where no small call waits for it: enough for a service process that the machine lets wait, yet so little that
+/// requests for blocks, which wait behind it, keep up. With 4 ms, hosts whose links sent at full rate asked so late that theirs
+/// received at two thirds of it, and stayed so.
+const UNHURRIED: Duration = Duration::from_millis(1);
+/// A call is small when it may wait behind another group for more than so many times as long as its own bytes take.
+const FEW: u64 = 4;
+/// A round trip longer than this was measured behind a queue.
+const LONGEST_TRIP: Duration = Duration::from_micros(250);
+/// A piece smaller than this costs more by its bookkeeping than by its bytes.
+const LEAST_PIECE: u64 = 8 << 10;
+/// Datagrams likewise.
+const LEAST_BATCH: u64 = 4;
+/// A piece that takes longer keeps whoever calls last waiting: several are queued on each link that was there before it.
+const LONGEST_PIECE: Duration = Duration::from_micros(450);
+/// Pieces on each link, of which one acknowledgement tells of several ...
+const ON_EACH: u64 = 4;
+/// ... or, with more links than share so many, as all may lead to one receiver ...
+const ON_ALL: u64 = 32;
+/// ... these.
+const ON_MANY: u64 = 3;
+
+/// What other groups have in flight at a service process beside one (MC-13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contention {
+    /// Nothing.
+    None,
+    /// Calls, none of them small beside the others: who moves much itself does not wait for others' large pieces much longer
+    /// than for its share of the link.
+    Large,
+    /// Some call is small, or was a moment ago: it is to wait for small pieces only.
+    Small,
+}
+
+/// Which calls are small: those that may wait several times as long for the link as their own bytes take on it, when another
+/// group has queued all that it may (MC-13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SmallCalls {
+    /// What even small pieces keep a call waiting for: a smaller one does not wait for less.
+    least: u64,
+    /// What others may have queued before it without regard to small calls, here or at their own end.
+    most: u64,
+}
+
+impl SmallCalls {
+    pub(crate) fn new(config: &Config) -> Self {
+        let [large, small] =
+            [Contention::None, Contention::Small].map(|contention| Quantum::new(config, contention).queued);
+        SmallCalls { least: small, most: large.max(config.pull_bytes) }
+    }
+
+    /// Whether a call that moves `bytes` is small beside all those of another group, which together move `other`.
+    pub(crate) fn beside(self, bytes: u64, other: u64) -> bool {
+        bytes.max(self.least).saturating_mul(FEW) < other.min(self.most)
+    }
+}
+
+/// How much of a link one collective may take at once: large pieces are cheap, small ones let small calls in (MC-13).
+///
+/// The first small call still waits behind what was queued without it, once for each message that it sends on the way of
+/// one: at each service process [`UNHURRIED`] and two round trips of bytes, all links together, and up to a piece more on each;
+/// at the switch what the exchanges of the receiving host have asked for, `pulled` bytes each. What is queued after it is small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Quantum {
+    /// Bytes of one fragment or repair.
+    pub(crate) piece: u64,
+    /// Bytes asked for of all sources together (SP-5) when they send to nobody else.
+    pub(crate) pulled: u64,
+    /// Bytes of a block asked for at once.
+    pub(crate) pull: u64,
+    /// Bytes for which there must be room before more is asked for.
+    pub(crate) pull_room: u64,
+    /// Most bytes of a block asked for that have not come.
+    of_one_block: u64,
+    /// Bytes queued on all links together beyond what a round trip takes.
+    queued: u64,
+    /// Most pieces that may be queued on each link even where the bytes of all of them are more than [`Self::queued`].
+    on_each: u64,
+}
+
+impl Quantum {
+    /// For a group under this contention.
+    pub(crate) fn new(config: &Config, contention: Contention) -> Self {
+        let longest = bytes_in(LONGEST_PIECE, config.link_rate).max(LEAST_PIECE);
+        let fragment = u64::from(config.fragment_bytes).min(longest);
+        match contention {
+            Contention::Small => {
+                let piece = bytes_in(TURN, config.link_rate).max(LEAST_PIECE).min(fragment);
+                let pulled = config.pull_bytes.min(piece * 4);
+                Quantum {
+                    piece,
+                    pulled,
+                    // Of two sources at a time, so that next to nothing queues at the switch.
+                    pull: (pulled / 2).max(1),
+                    pull_room: 0,
+                    of_one_block: pulled,
+                    queued: piece * 2,
+                    on_each: 1,
+                }
+            }
+            Contention::None | Contention::Large => {
+                let queued = bytes_in(UNHURRIED, config.link_rate).max(fragment * 4);
+                let pulled = config.pull_bytes;
+                // As whole pieces, so that they come as such; small ones together, or requests would queue by the hundred.
+                let pull = fragment.max(LEAST_PIECE);
+                Quantum {
+                    piece: fragment,
+                    pulled,
+                    pull,
+                    pull_room: pull * 2,
+                    of_one_block: pulled / 2,
+                    queued,
+                    on_each: ON_EACH,
+                }
+            }
+        }
+    }
+
+    /// Bytes asked for, and not here: more where all ranks send to all, so that a part of a source's link is all that can arrive
+    /// at a time.
+    pub(crate) fn under_way(&self, all_to_all: bool) -> u64 {
+        if all_to_all { self.pulled * 3 / 2 } else { self.pulled }
+    }
+
+    /// Bytes asked for, and not here, of each of so many blocks that share room for `most` bytes: two pieces at least, so that
+    /// the next is asked for while one comes.
+    pub(crate) fn of_one(&self, most: u64, blocks: usize) -> u64 {
+        (most / blocks.max(1) as u64).max(self.piece * 2).min(self.of_one_block)
+    }
+
+    /// Bytes that each of so many ranks asks for before anything is known of their sources, in all and of each of so many blocks.
+    pub(crate) fn ahead(&self, ranks: usize, blocks: usize) -> (u64, u64) {
+        let all = self.pulled / 2 / ranks.max(1) as u64;
+        (all, (all / blocks.max(1) as u64).max(LEAST_PIECE))
+    }
+
+    /// Bytes of bulk that may be queued and in flight to one of `links` peers that there is bulk for, with this round trip.
+    pub(crate) fn queued(&self, config: &Config, links: usize, round_trip: Option<Duration>) -> u64 {
+        let under_way = bytes_in(round_trip.unwrap_or_default().min(LONGEST_TRIP) * 2, config.link_rate);
+        let links = links.max(1) as u64;
+        ((self.queued + under_way) / links).max(self.piece * self.on_each.min((ON_ALL / links).max(ON_MANY)))
+    }
+}
+
+/// Bytes that `rate` bit/s carry in a time.
+fn bytes_in(time: Duration, rate: u64) -> u64 {
+    u64::try_from(time.as_nanos() * u128::from(rate) / 8_000_000_000).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mc_8_all_roots_share_the_receive_links() {
+        let config = Config { link_rate: 1000, ..Config::default() };
+        let rate = |incoming, active| Pace::new(&config, Share::even(incoming, active)).rate;
+        assert_eq!(rate(4, 5), 250, "all active: a receiver hears all but itself");
+        assert_eq!(rate(4, 2), 500, "some receiver hears both");
+        assert_eq!(rate(6, 8), 166, "two on each of four hosts: a link takes in those of the three others");
+        assert_eq!(rate(0, 1), 1000);
+    }
+
+    #[test]
+    fn batches_of_all_roots_fill_half_of_a_queue_at_most() {
+        let config = Config { switch_queue: 300_000, batch_chunks: 32, ..Config::default() };
+        let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
+        for incoming in 1..200 {
+            let pace = Pace::new(&config, Share::even(incoming, incoming + 1));
+            let others = u64::from(incoming);
+            assert!(pace.batch == 1 || pace.batch * others * datagram <= 150_000, "{incoming}: {pace:?}");
+            assert!(pace.batch == 32 || (pace.batch + 1) * others * datagram > 150_000, "{incoming}: {pace:?}");
+        }
+    }
+
+    #[test]
+    fn lost_time_is_caught_up_within_the_credit() {
+        let mut p = Pacer::new(8_000_000_000, 1_000_000);
+        p.rested = false;
+        p.sent(Instant(10_000_000), 1000, 8_000_000);
+        assert_eq!(p.next(), Instant(10_000_000 - 1_000_000 + 1_000_000));
+        p.sent(Instant(10_000_000), 1000, 8_000_000);
+        assert_eq!(p.next(), Instant(11_000_000));
+        p.rest();
+        p.sent(Instant(20_000_000), 1000, 8_000_000);
+        assert_eq!(p.next(), Instant(20_000_000 - 1_000_000 / 8 + 1_000_000), "no time was lost");
+    }
+
+    #[test]
+    fn mc_13_beside_a_small_call_pieces_are_small_at_any_rate() {
+        for rate in [10_000_000, 1_000_000_000, 100_000_000_000] {
+            let config = Config { link_rate: rate, ..Config::default() };
+            let [alone, large, among] = [Contention::None, Contention::Large, Contention::Small]
+                .map(|contention| Quantum::new(&config, contention));
+            assert_eq!(large, alone, "{rate}: nobody has a small call");
+            let trip = Some(Duration::from_micros(10));
+            assert!(among.piece <= alone.piece && among.pulled <= alone.pulled, "{rate}");
+            assert!(among.queued(&config, 1, trip) < alone.queued(&config, 1, trip), "{rate}");
+            assert_eq!(among.queued(&config, 1000, trip), among.piece, "each link may always have a piece");
+            let long = Some(Duration::from_secs(1));
+            assert_eq!(among.queued(&config, 1, long), among.queued(&config, 1, Some(LONGEST_TRIP)), "{rate}");
+            let pace = Pace::new(&config, Share::even(1, 1));
+            let contended = pace.contended(&config);
+            assert!(contended.batch <= pace.batch && contended.rate < pace.rate, "{rate}");
+        }
+    }
+
+    #[test]
+    fn mc_13_a_call_is_small_when_it_could_wait_a_few_times_as_long_as_it_takes() {
+        for rate in [10_000_000, 1_000_000_000, 100_000_000_000] {
+            let config = Config { link_rate: rate, ..Config::default() };
+            let calls = SmallCalls::new(&config);
+            for large in [4 << 20, 64 << 20] {
+                assert!(calls.beside(4 << 10, large), "{rate}: 4 KiB beside a stream of {large}");
+                assert!(calls.beside(0, large), "{rate}: a barrier beside a stream of {large}");
+                assert!(!calls.beside(large, large) && !calls.beside(large / FEW, large), "{rate}: as large {large}");
+            }
+            assert!(!calls.beside(0, 0) && !calls.beside(0, 64 << 10), "{rate}: small pieces would not come sooner");
+            let queued = Quantum::new(&config, Contention::Large).queued;
+            assert!(!calls.beside(queued.max(config.pull_bytes), u64::MAX), "{rate}: takes as long as it waits");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Queues by key, of which most have one entry and are gone after it.
+//!
+//! Invariants: no queue is empty. The memory of a few that were emptied serves the next, so that a message in steady state
+//! allocates none.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+
+/// Emptied queues whose memory is kept, and the most entries that one of them has room for.
+const MAX_SPARE: usize = 4;
+const MAX_SPARE_ENTRIES: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Queues<K, T> {
+    queues: BTreeMap<K, VecDeque<T>>,
+    spare: Vec<VecDeque<T>>,
+}
+
+impl<K, T> Default for Queues<K, T> {
+    fn default() -> Self {
+        Queues { queues: BTreeMap::new(), spare: Vec::new() }
+    }
+}
+
+impl<K: Copy + Ord, T> Queues<K, T> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    pub(super) fn has(&self, key: &K) -> bool {
+        self.queues.contains_key(key)
+    }
+
+    /// Keys with entries.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.queues.keys()
+    }
+
+    pub(super) fn first_key(&self) -> Option<K> {
+        self.queues.first_key_value().map(|(key, _)| *key)
+    }
+
+    pub(super) fn push(&mut self, key: K, entry: T) {
+        self.queues.entry(key).or_insert_with(|| self.spare.pop().unwrap_or_default()).push_back(entry);
+    }
+
+    pub(super) fn first(&self, key: &K) -> Option<&T> {
+        self.queues.get(key)?.front()
+    }
+
+    pub(super) fn first_mut(&mut self, key: &K) -> Option<&mut T> {
+        self.queues.get_mut(key)?.front_mut()
+    }
+
+    /// The first entry of a key, which is taken out.
+    pub(super) fn pop(&mut self, key: &K) -> Option<T> {
+        let queue = self.queues.get_mut(key)?;
+        let first = queue.pop_front();
+        if queue.is_empty() {
+            self.forget(key);
+        }
+        first
+    }
+
+    fn forget(&mut self, key: &K) {
+        let emptied = self.queues.remove(key).filter(|queue| queue.capacity() <= MAX_SPARE_ENTRIES);
+        if self.spare.len() < MAX_SPARE {
+            self.spare.extend(emptied);
+        }
+    }
+
+    /// The entries of a key, first to last.
+    pub(super) fn of(&self, key: &K) -> impl Iterator<Item = &T> {
+        self.queues.get(key).into_iter().flatten()
+    }
+
+    /// All entries with their keys.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &T)> {
+        self.queues.iter().flat_map(|(key, queue)| queue.iter().map(move |entry| (key, entry)))
+    }
+
+    /// The entries of these keys.
+    pub(super) fn range(&self, keys: RangeInclusive<K>) -> impl Iterator<Item = (&K, &T)> {
+        self.queues.range(keys).flat_map(|(key, queue)| queue.iter().map(move |entry| (key, entry)))
+    }
+
+    /// Takes entries out of the queue of a key.
+    pub(super) fn remove(&mut self, key: &K, gone: impl Fn(&T) -> bool) {
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        queue.retain(|entry| !gone(entry));
+        if queue.is_empty() {
+            self.forget(key);
+        }
+    }
+
+    /// Takes entries out of all queues.
+    pub(super) fn extract(&mut self, mut gone: impl FnMut(&K, &T) -> bool) -> Vec<(K, T)> {
+        let mut extracted = Vec::new();
+        self.queues.retain(|key, queue| {
+            let (out, stay) = std::mem::take(queue).into_iter().partition(|entry| gone(key, entry));
+            *queue = stay;
+            let out: VecDeque<T> = out;
+            extracted.extend(out.into_iter().map(|entry| (*key, entry)));
+            !queue.is_empty()
+        });
+        extracted
+    }
+}

@@ -1,0 +1,293 @@
+//! The reading side of an attached rank: what its relay sends goes to the service process, replies go back.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use outboard_shm::attach::message::Message;
+use outboard_shm::attach::{Channel, ChannelError, OFFER_BYTES, Reply, Request};
+use outboard_shm::entry::Entry;
+use outboard_shm::region::seal_bytes;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::call::{Docked, Layout};
+use super::delivery::Shared;
+use super::{End, OWN_TOKENS, refused};
+use crate::frame::{Decoder, Frame};
+use crate::recording::{Recorded, RecordingName, started};
+use crate::shadow::{ShadowError, Taken};
+use crate::wire::WireError;
+use outboard_service::MOST_RECORDED;
+
+/// Serves an attached rank until it is over.
+pub(super) fn attached(channel: &Channel, shared: &Arc<Shared>, decoder: &mut Decoder) -> Result<(), End> {
+    let delivering = Arc::clone(shared);
+    let started = std::thread::Builder::new().name("dock-deliver".into()).spawn(move || delivering.deliver());
+    if let Err(error) = started {
+        return refused(format!("no thread is left for another rank: {error}"));
+    }
+    let mut session = Session {
+        channel,
+        shared,
+        filling: None,
+        waiting: VecDeque::new(),
+        handed: None,
+        asked: HashMap::new(),
+        recordings: HashMap::new(),
+        registering: HashMap::new(),
+        next_token: OWN_TOKENS,
+    };
+    loop {
+        while let Some(frame) = decoder.next().map_err(WireError::from)? {
+            session.take(frame)?;
+        }
+        let mut fds = [
+            PollFd::new(shared.wire.stream(), PollFlags::IN),
+            PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN),
+        ];
+        if let Err(errno) = rustix::io::retry_on_intr(|| poll(&mut fds, None)) {
+            return refused(format!("the service process cannot wait: {errno}"));
+        }
+        let [from_relay, from_service] = [0, 1].map(|at| !fds[at].revents().is_empty());
+        if from_service {
+            session.replies()?;
+        }
+        if from_relay {
+            shared.wire.fill(decoder)?;
+        }
+    }
+}
+
+/// A request whose descriptor's content is on its way.
+#[derive(Debug)]
+struct Handing {
+    token: u64,
+    request: Request,
+    whole: usize,
+    bytes: Vec<u8>,
+}
+
+/// What a reply that has not come is about.
+#[derive(Debug)]
+enum Asked {
+    /// To be known once the service process keeps it.
+    Record(RecordingName, Arc<Recorded>),
+    DestroyGroup(u64),
+}
+
+/// The reading side of an attached rank.
+struct Session<'a> {
+    channel: &'a Channel,
+    shared: &'a Shared,
+    filling: Option<Docked>,
+    waiting: VecDeque<Docked>,
+    handed: Option<Handing>,
+    /// By token.
+    asked: HashMap<u64, Asked>,
+    /// Those that the service process keeps.
+    recordings: HashMap<RecordingName, Arc<Recorded>>,
+    /// Addresses of arenas by the token of their registration.
+    registering: HashMap<u64, u64>,
+    next_token: u64,
+}
+
+fn ended(error: &ChannelError) -> End {
+    match error {
+        ChannelError::Closed => End::Over,
+        error => End::Refused(format!("the service process does not take a request: {error}")),
+    }
+}
+
+impl Session<'_> {
+    fn take(&mut self, frame: Frame<'_>) -> Result<(), End> {
+        match frame {
+            Frame::Request(bytes) => self.request(bytes),
+            Frame::CreateGroup { token, ranks, rank } => {
+                if rank >= ranks || ranks > u32::from(u16::MAX) {
+                    return refused("malformed relay frame: a group that cannot be");
+                }
+                self.hand(token, Request::CreateGroup { ranks, rank }, ranks as usize * OFFER_BYTES)
+            }
+            Frame::Record { token, group, recording, bytes } => {
+                let whole = usize::try_from(bytes).ok().filter(|_| (1..=MOST_RECORDED).contains(&bytes));
+                let Some(whole) = whole else { return refused("malformed relay frame: a recording that cannot be") };
+                self.hand(token, Request::Record { group, recording, bytes }, whole)
+            }
+            Frame::Handed(bytes) => self.handed(bytes),
+            Frame::Call { words, input, table, output } => {
+                let slots = self.shared.side.slots();
+                let Ok(entry) = Entry::decode(&words, slots) else { return refused("malformed relay frame: bad call") };
+                self.call(entry, input, table, output)
+            }
+            Frame::Unreadable { slot } => match self.filling.take_if(|call| call.entry.slot == slot) {
+                Some(call) => self.filled(call.unreadable()),
+                None => refused("malformed relay frame: no such call needs bytes"),
+            },
+            Frame::Data { slot, offset, bytes } => {
+                let call = self.filling.as_mut().filter(|call| call.entry.slot == slot);
+                if !call.is_some_and(|call| call.fill(offset, bytes)) {
+                    return refused("malformed relay frame: bytes that no call needs");
+                }
+                match self.filling.take_if(|call| call.missing == 0) {
+                    Some(call) => self.filled(call),
+                    None => Ok(()),
+                }
+            }
+            Frame::Greeting { .. } | Frame::Reply(_) | Frame::Complete { .. } | Frame::Refused { .. } => {
+                refused("malformed relay frame: not a relay's")
+            }
+        }
+    }
+
+    fn request(&mut self, bytes: &[u8]) -> Result<(), End> {
+        let (token, request) = match Request::decode(bytes) {
+            Ok(decoded) => decoded,
+            Err(error) => return refused(error),
+        };
+        match &request {
+            Request::DestroyGroup { group } => drop(self.asked.insert(token, Asked::DestroyGroup(*group))),
+            Request::FreeRecording { group, recording } => drop(self.recordings.remove(&(*group, *recording))),
+            _ => {}
+        }
+        match request {
+            Request::Offer
+            | Request::DestroyGroup { .. }
+            | Request::FreeRecording { .. }
+            | Request::SetDeadline { .. }
+            | Request::ErrorText { .. }
+            | Request::Detach
+                if token < OWN_TOKENS =>
+            {
+                self.channel.send(token, &request, &[]).map_err(|error| ended(&error))
+            }
+            _ => refused("malformed relay frame: a request that is the relay's to answer"),
+        }
+    }
+
+    /// A request with a descriptor begins; its content follows.
+    fn hand(&mut self, token: u64, request: Request, whole: usize) -> Result<(), End> {
+        if self.handed.is_some() || token >= OWN_TOKENS || whole == 0 {
+            return refused("malformed relay frame: a request amid another");
+        }
+        self.handed = Some(Handing { token, request, whole, bytes: Vec::new() });
+        Ok(())
+    }
+
+    fn handed(&mut self, bytes: &[u8]) -> Result<(), End> {
+        let Some(handing) = &mut self.handed else { return refused("malformed relay frame: content of no request") };
+        if bytes.len() > handing.whole - handing.bytes.len() {
+            return refused("malformed relay frame: more content than announced");
+        }
+        handing.bytes.extend(bytes);
+        let Some(Handing { token, request, bytes, .. }) =
+            self.handed.take_if(|handing| handing.bytes.len() == handing.whole)
+        else {
+            return Ok(());
+        };
+        let name = match request {
+            Request::Record { group, recording, .. } => {
+                let recorded = Recorded::decode(&bytes).or_else(refused)?;
+                self.asked.insert(token, Asked::Record((group, recording), Arc::new(recorded)));
+                "outboard-recording"
+            }
+            _ => "outboard-offers",
+        };
+        let sealed = seal_bytes(name, &bytes).or_else(refused)?;
+        self.channel.send(token, &request, &[sealed.as_fd()]).map_err(|error| ended(&error))
+    }
+
+    /// What of a call crosses and how large its shadow is.
+    fn layout(&self, entry: &Entry, (input, table, output): (u64, u64, u64)) -> Result<(Layout, u64), End> {
+        match started(entry).and_then(|name| self.recordings.get(&name)) {
+            None => match Layout::apart(input, table, output) {
+                Some(laid_out) => Ok(laid_out),
+                None => refused("malformed relay frame: a call that exceeds the address space"),
+            },
+            Some(recorded) if (recorded.reads().total(), 0, recorded.writes().total()) == (input, table, output) => {
+                Ok((Layout::Recorded(Arc::clone(recorded)), recorded.total()))
+            }
+            Some(_) => refused("malformed relay frame: a start that is not as it was recorded"),
+        }
+    }
+
+    fn call(&mut self, entry: Entry, input: u64, table: u64, output: u64) -> Result<(), End> {
+        let slot = entry.slot;
+        let (layout, bytes) = self.layout(&entry, (input, table, output))?;
+        let mut books = self.shared.books();
+        let busy = books.posted.contains_key(&slot) || self.waiting.iter().any(|call| call.entry.slot == slot);
+        if busy || self.filling.is_some() {
+            return refused("malformed relay frame: a call amid another");
+        }
+        let Taken { shadow, register, unregister } =
+            books.shadows.take(bytes).or_else(|error: ShadowError| refused(error))?;
+        drop(books);
+        for address in unregister {
+            self.order(&Request::UnregisterMemory { address }, &[])?;
+        }
+        if let Some((address, bytes, region)) = register {
+            let token = self.order(&Request::RegisterMemory { address, bytes }, &[region.fd()])?;
+            self.registering.insert(token, address);
+        }
+        let call = Docked::new(entry, shadow, layout);
+        if call.missing == 0 {
+            return self.filled(call);
+        }
+        self.filling = Some(call);
+        Ok(())
+    }
+
+    /// Sends a request of our own; returns its token.
+    fn order(&mut self, request: &Request, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Result<u64, End> {
+        self.next_token += 1;
+        self.channel.send(self.next_token, request, descriptors).map_err(|error| ended(&error))?;
+        Ok(self.next_token)
+    }
+
+    fn filled(&mut self, call: Docked) -> Result<(), End> {
+        self.waiting.push_back(call);
+        self.post()
+    }
+
+    /// Posts the calls whose turn it is.
+    fn post(&mut self) -> Result<(), End> {
+        let mut books = self.shared.books();
+        while self.waiting.front().is_some_and(|call| books.shadows.is_registered(&call.shadow)) {
+            let Some(call) = self.waiting.pop_front() else { break };
+            let slot = call.entry.slot;
+            self.shared.side.arm(slot);
+            let posted = self.shared.side.post(&call.placed());
+            books.posted.insert(slot, call);
+            if let Err(full) = posted {
+                return refused(full);
+            }
+        }
+        drop(books);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// Passes on what the service process replies.
+    fn replies(&mut self) -> Result<(), End> {
+        while let Some(reply) = self.channel.receive::<Reply>().map_err(|error| ended(&error))? {
+            if reply.token < OWN_TOKENS {
+                match (self.asked.remove(&reply.token), &reply.message) {
+                    (Some(Asked::Record(name, recorded)), Reply::Done) => drop(self.recordings.insert(name, recorded)),
+                    (Some(Asked::DestroyGroup(group)), Reply::Done) => {
+                        self.recordings.retain(|name, _| name.0 != group)
+                    }
+                    _ => {}
+                }
+                self.shared.wire.send(&Frame::Reply(&reply.message.encode(reply.token)))?;
+                continue;
+            }
+            if let Reply::Error { text, .. } = reply.message {
+                return refused(text);
+            }
+            if let Some(address) = self.registering.remove(&reply.token) {
+                self.shared.books().shadows.registered(address);
+                self.post()?;
+            }
+        }
+        Ok(())
+    }
+}

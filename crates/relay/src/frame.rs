@@ -1,0 +1,354 @@
+//! The stream between a host relay and a service process on another machine: frames and their codec.
+//!
+//! A frame is `length (u32), kind (u8), body`, little-endian; the length counts what follows it, [`MOST_BYTES`] at most. The
+//! first frame of a connection is [`Frame::Greeting`], which carries magic and version, the last one of the service process
+//! may be [`Frame::Refused`]. Requests and replies of the attach socket cross as that codec writes them, without
+//! descriptors: what those hold (control region, offers, recordings) crosses as frames of its own.
+//!
+//! Invariants: no input makes the decoder panic or hold more than one frame of the largest size; what decodes encodes to the
+//! same bytes. Never does IO.
+
+use outboard_call::codec::{DecodeError, Reader, Writer};
+use outboard_service::topology::Seat;
+use outboard_shm::ring::{ENTRY_WORDS, Words};
+use outboard_shm::status::Status;
+
+/// Version of the frames; both ends must have the same.
+pub(crate) const VERSION: u16 = 3;
+/// Longest piece of memory in one frame.
+pub(crate) const DATA_BYTES: usize = 256 << 10;
+/// Longest frame, its length not counted.
+const MOST_BYTES: usize = DATA_BYTES + 64;
+/// Longest key and longest sentence.
+const TEXT_BYTES: usize = 2048;
+const LENGTH_BYTES: usize = 4;
+const MAGIC: u32 = u32::from_le_bytes(*b"OBRL");
+
+/// One frame. Offsets and lengths are bytes; a `slot` is a completion word of the rank, which names its call in flight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Frame<'a> {
+    /// Relay, first: who the rank is, and the key that both sides were told.
+    Greeting {
+        /// The rank's process on its host.
+        pid: u32,
+        /// Its user there.
+        user: u32,
+        /// The job that it says it is of.
+        job: u64,
+        /// Where it runs (SP-1).
+        seat: Seat,
+        /// At most [`TEXT_BYTES`].
+        key: &'a [u8],
+    },
+    /// Relay: a request of the attach socket that has no descriptors.
+    Request(&'a [u8]),
+    /// Relay: the request to make a group; its offers are handed over next, `ranks` of them.
+    CreateGroup {
+        /// Of the request.
+        token: u64,
+        /// Ranks in the group.
+        ranks: u32,
+        /// This rank's number.
+        rank: u32,
+    },
+    /// Relay: more of what the last request hands over in shared memory, offers or a recording.
+    Handed(&'a [u8]),
+    /// Relay: a submission. Its addresses mean nothing; `input` bytes and then `table` bytes of [`Frame::Data`] follow.
+    Call {
+        /// As in the ring.
+        words: Words,
+        /// Bytes that the rank contributes.
+        input: u64,
+        /// Bytes of the table of blocks.
+        table: u64,
+        /// Bytes that the rank is to receive.
+        output: u64,
+    },
+    /// Relay: what the last call still needs cannot be read; let the call fail on all ranks.
+    Unreadable {
+        /// Of that call.
+        slot: u32,
+    },
+    /// Both: bytes of a call, from `offset` of its input and table, or of its output.
+    Data {
+        /// Of the call.
+        slot: u32,
+        /// Where they go.
+        offset: u64,
+        /// At most [`DATA_BYTES`].
+        bytes: &'a [u8],
+    },
+    /// Service process: a reply of the attach socket.
+    Reply(&'a [u8]),
+    /// Service process: the call has ended; all of its output went before.
+    Complete {
+        /// Of the call.
+        slot: u32,
+        /// Its result.
+        status: Status,
+    },
+    /// Relay: the request to keep a recording, which is handed over next (GP-5).
+    Record {
+        /// Of the request.
+        token: u64,
+        /// As the rank knows it.
+        group: u64,
+        /// Its number.
+        recording: u32,
+        /// As it is encoded.
+        bytes: u64,
+    },
+    /// Service process, last: it does not serve this rank, or not any more, and why.
+    Refused {
+        /// The sentence.
+        text: &'a str,
+    },
+}
+
+/// A frame that no release of ours of this version writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    /// Another version.
+    #[error(
+        "the other side speaks version {theirs} of the relay protocol, this side {VERSION}; install both from one release"
+    )]
+    Version {
+        /// The version in its greeting.
+        theirs: u16,
+    },
+    /// A field out of range, cut off, or bytes left over.
+    #[error("malformed relay frame: {0}")]
+    Field(#[from] DecodeError),
+}
+
+impl Frame<'_> {
+    /// Appends the frame to `out`.
+    ///
+    /// # Panics
+    /// If a piece of memory is longer than [`DATA_BYTES`]; texts are cut.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        let mut w = Writer::new(out);
+        w.u32(0);
+        match self {
+            Frame::Greeting { pid, user, job, seat, key } => {
+                seat.encode(w.u8(1).u32(MAGIC).u16(VERSION).u32(*pid).u32(*user).u64(*job));
+                w.bytes(&key[..key.len().min(TEXT_BYTES)])
+            }
+            Frame::Request(bytes) => w.u8(2).bytes(bytes),
+            Frame::CreateGroup { token, ranks, rank } => w.u8(3).u64(*token).u32(*ranks).u32(*rank),
+            Frame::Call { words, input, table, output } => {
+                words.iter().chain([input, table, output]).fold(w.u8(5), |w, word| w.u64(*word))
+            }
+            Frame::Handed(bytes) => w.u8(4).bytes(bytes),
+            Frame::Unreadable { slot } => w.u8(6).u32(*slot),
+            Frame::Data { slot, offset, bytes } => w.u8(7).u32(*slot).u64(*offset).bytes(bytes),
+            Frame::Reply(bytes) => w.u8(8).bytes(bytes),
+            Frame::Complete { slot, status } => w.u8(9).u32(*slot).u32(status.code().cast_unsigned()),
+            Frame::Refused { text } => w.u8(10).text(text, TEXT_BYTES),
+            Frame::Record { token, group, recording, bytes } => {
+                w.u8(11).u64(*token).u64(*group).u32(*recording).u64(*bytes)
+            }
+        };
+        let length = out.len() - start - LENGTH_BYTES;
+        assert!(length <= MOST_BYTES, "a frame of {length} bytes");
+        out[start..start + LENGTH_BYTES].copy_from_slice(&(length as u32).to_le_bytes());
+    }
+}
+
+fn decode(frame: &[u8]) -> Result<Frame<'_>, FrameError> {
+    let mut r = Reader::new(frame);
+    let decoded = match r.u8()? {
+        1 => {
+            if r.u32()? != MAGIC {
+                return Err(DecodeError::Foreign.into());
+            }
+            let theirs = r.u16()?;
+            if theirs != VERSION {
+                return Err(FrameError::Version { theirs });
+            }
+            let (pid, user, job, seat) = (r.u32()?, r.u32()?, r.u64()?, Seat::decode(&mut r)?);
+            Frame::Greeting { pid, user, job, seat, key: rest(&mut r, TEXT_BYTES)? }
+        }
+        2 => Frame::Request(rest(&mut r, DATA_BYTES)?),
+        3 => Frame::CreateGroup { token: r.u64()?, ranks: r.u32()?, rank: r.u32()? },
+        4 => Frame::Handed(rest(&mut r, DATA_BYTES)?),
+        5 => {
+            let mut words = [0; ENTRY_WORDS];
+            for word in &mut words {
+                *word = r.u64()?;
+            }
+            Frame::Call { words, input: r.u64()?, table: r.u64()?, output: r.u64()? }
+        }
+        6 => Frame::Unreadable { slot: r.u32()? },
+        7 => Frame::Data { slot: r.u32()?, offset: r.u64()?, bytes: rest(&mut r, DATA_BYTES)? },
+        8 => Frame::Reply(rest(&mut r, DATA_BYTES)?),
+        9 => {
+            let (slot, status) = (r.u32()?, Status::from_code(r.u32()?.cast_signed()));
+            Frame::Complete { slot, status: status.ok_or(DecodeError::Value("status"))? }
+        }
+        10 => Frame::Refused { text: r.text(TEXT_BYTES)? },
+        11 => Frame::Record { token: r.u64()?, group: r.u64()?, recording: r.u32()?, bytes: r.u64()? },
+        _ => return Err(DecodeError::Value("kind").into()),
+    };
+    r.end()?;
+    Ok(decoded)
+}
+
+/// All that is left, at most `most` bytes.
+fn rest<'a>(r: &mut Reader<'a>, most: usize) -> Result<&'a [u8], DecodeError> {
+    let rest = std::mem::replace(r, Reader::new(&[])).rest();
+    if rest.len() <= most { Ok(rest) } else { Err(DecodeError::Value("length")) }
+}
+
+/// Bytes that have come, frame by frame.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Decoder {
+    /// Where bytes that come are to be put, never empty after [`Decoder::next`] returned `None`.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        self.bytes.resize(LENGTH_BYTES + MOST_BYTES, 0);
+        &mut self.bytes[self.end..]
+    }
+
+    /// So many bytes were put there.
+    ///
+    /// # Panics
+    /// If there was no room for them.
+    pub(crate) fn filled(&mut self, count: usize) {
+        assert!(count <= self.bytes.len() - self.end, "{count} bytes beyond the room");
+        self.end += count;
+    }
+
+    /// The next whole frame; `None` until more has come.
+    ///
+    /// # Errors
+    /// [`FrameError`]; the stream is of no more use then.
+    pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
+        let Some((length, _)) = self.bytes[self.start..self.end].split_first_chunk() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > MOST_BYTES {
+            return Err(DecodeError::Value("length").into());
+        }
+        let frame = self.start + LENGTH_BYTES;
+        if self.end < frame + length {
+            return Ok(None);
+        }
+        self.start = frame + length;
+        decode(&self.bytes[frame..frame + length]).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outboard_service::topology::Place;
+    use proptest::prelude::*;
+
+    fn text() -> impl Strategy<Value = String> {
+        "[a-zü ]{0,30}"
+    }
+
+    /// Content for any frame: numbers, bytes, a text.
+    fn parts() -> impl Strategy<Value = (u8, [u64; 3], u32, Words, Vec<u8>, String)> {
+        let bytes = proptest::collection::vec(any::<u8>(), 0..600);
+        (0..11u8, any::<[u64; 3]>(), any::<u32>(), any::<Words>(), bytes, text())
+    }
+
+    fn frame<'a>(
+        (kind, numbers, slot, words, bytes, text): &'a (u8, [u64; 3], u32, Words, Vec<u8>, String),
+    ) -> Frame<'a> {
+        let (&[input, table, output], &slot) = (numbers, slot);
+        match kind {
+            0 => Frame::Greeting {
+                pid: slot,
+                user: 9,
+                job: input,
+                seat: Seat { node: text.as_str().into(), place: Place { socket: None, core: Some(slot / 2) } },
+                key: bytes,
+            },
+            1 => Frame::Request(bytes),
+            2 => Frame::CreateGroup { token: input, ranks: slot, rank: table as u32 },
+            3 => Frame::Handed(bytes),
+            4 => Frame::Call { words: *words, input, table, output },
+            5 => Frame::Unreadable { slot },
+            6 => Frame::Data { slot, offset: input, bytes },
+            7 => Frame::Reply(bytes),
+            8 => Frame::Complete { slot, status: Status::RankLost },
+            9 => Frame::Record { token: input, group: table, recording: slot, bytes: output },
+            _ => Frame::Refused { text },
+        }
+    }
+
+    /// Feeds a stream in pieces of these sizes, in turn; returns the frames encoded again.
+    fn feed(stream: &[u8], pieces: &[usize]) -> Result<Vec<u8>, FrameError> {
+        let mut decoder = Decoder::default();
+        let (mut left, mut again, mut sizes) = (stream, Vec::new(), pieces.iter().cycle());
+        while !left.is_empty() {
+            let room = decoder.room();
+            let count = left.len().min(room.len()).min(sizes.next().copied().unwrap_or(1));
+            room[..count].copy_from_slice(&left[..count]);
+            decoder.filled(count);
+            left = &left[count..];
+            while let Some(frame) = decoder.next()? {
+                frame.encode(&mut again);
+            }
+        }
+        Ok(again)
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_however_the_stream_is_cut(
+            all in proptest::collection::vec(parts(), 1..8),
+            pieces in proptest::collection::vec(1usize..400, 1..8),
+        ) {
+            let mut stream = Vec::new();
+            all.iter().for_each(|parts| frame(parts).encode(&mut stream));
+            prop_assert_eq!(feed(&stream, &pieces), Ok(stream));
+        }
+
+        /// Whatever comes, the decoder takes it back apart into the same bytes or calls it an error.
+        #[test]
+        fn damage_is_an_error_or_another_frame(parts in parts(), at in any::<prop::sample::Index>(), flip in 1u8..) {
+            let mut stream = Vec::new();
+            frame(&parts).encode(&mut stream);
+            let at = at.index(stream.len());
+            stream[at] ^= flip;
+            if let Ok(again) = feed(&stream, &[64]) {
+                prop_assert!(stream.starts_with(&again));
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_piece_fits_and_longer_frames_are_refused() {
+        let mut stream = Vec::new();
+        Frame::Data { slot: 1, offset: u64::MAX, bytes: &vec![7; DATA_BYTES] }.encode(&mut stream);
+        assert_eq!(feed(&stream, &[4096]), Ok(stream));
+        let long = (MOST_BYTES as u32 + 1).to_le_bytes();
+        assert_eq!(feed(&long, &[4]), Err(FrameError::Field(DecodeError::Value("length"))));
+        assert_eq!(feed(&[0; 4], &[4]), Err(FrameError::Field(DecodeError::Truncated)));
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let mut stream = Vec::new();
+        let seat = Seat { node: "h1".into(), place: Place::default() };
+        let greeting = Frame::Greeting { pid: 7, user: 1, job: 2, seat, key: b"secret" };
+        greeting.encode(&mut stream);
+        stream[9] = 9;
+        assert_eq!(feed(&stream, &[64]), Err(FrameError::Version { theirs: 9 }));
+        stream[5] = 0;
+        assert_eq!(feed(&stream, &[64]), Err(FrameError::Field(DecodeError::Foreign)));
+    }
+}

@@ -1,0 +1,317 @@
+//! The host's side: serves ranks in the place of a service process on another machine (SP-1, GP-9).
+//!
+//! Each rank has two threads and a connection. The first takes what the rank says and submits, reads its input and sends it
+//! all; the second takes what comes and writes output and completions. A rank goes through these states:
+//!
+//! | state | on | goes to |
+//! |---|---|---|
+//! | greeting | `Hello`, and the service process takes the rank | attached |
+//! | greeting | anything else | gone, with the reason as reply |
+//! | attached | the end of the connection | lost: every call in flight, and every one to come, ends with the reason |
+//! | attached, lost | the rank's end, `Detach` answered | gone: the connection ends, the service process sees the rank leave |
+//!
+//! Invariants: the second thread waits for the connection alone, so what the service process sends always flows; memory of
+//! the rank is written by it alone, before the completion that tells the rank so. Never does: ask the rank's processor.
+
+mod relayed;
+mod requests;
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use outboard_service::daemon::raise_descriptor_limit;
+use outboard_service::topology::{self, Place, Seat, Topology};
+use outboard_service::{Admission, NamedSocket, Process, Refused, Settings, StartError, pin, tell};
+use outboard_shm::attach::message::Message;
+use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request, Welcome};
+use outboard_shm::control::ServiceSide;
+use outboard_shm::status::Status;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::SocketType;
+use rustix::process::Pid;
+
+use self::relayed::Relayed;
+use crate::frame::{Decoder, Frame};
+use crate::session::Session;
+use crate::wire::{Wire, WireError};
+
+/// How long a rank may take to say who it is, and the service process to answer.
+const GREETING_LIMIT: Duration = Duration::from_secs(20);
+/// The answer of a service process that does not keep to the protocol.
+const NONSENSE: &str = "it answers what was not asked";
+
+/// Where the service process is and who may attach here.
+#[derive(Debug)]
+struct Terms {
+    settings: Settings,
+    service: SocketAddr,
+    /// This host's name.
+    node: Arc<str>,
+    topology: Topology,
+    admission: Admission,
+}
+
+/// The calls of all ranks that have not ended.
+#[derive(Debug)]
+pub(super) struct Flights {
+    count: AtomicUsize,
+    /// Whose they are, and some who have gone.
+    ranks: Mutex<Vec<Weak<Session>>>,
+    /// Somebody waits for there being none.
+    awaited: AtomicBool,
+    /// Rung then.
+    none: OwnedFd,
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Counted(Arc<Flights>);
+
+impl Flights {
+    fn new() -> Result<Arc<Flights>, Errno> {
+        let none = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (count, awaited) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Ok(Arc::new(Flights { count, ranks: Mutex::default(), awaited, none }))
+    }
+
+    /// One rank more.
+    fn of(&self, rank: &Arc<Session>) {
+        let mut ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);
+        ranks.retain(|rank| rank.strong_count() > 0);
+        ranks.push(Arc::downgrade(rank));
+    }
+
+    /// From now on rings when there are none. Every rank counts as one until what it has posted before has been taken.
+    fn await_none(self: &Arc<Flights>) {
+        for rank in self.ranks.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
+            rank.books().looked_for = Some(self.one_more());
+            rank.ring();
+        }
+        self.awaited.store(true, Ordering::SeqCst);
+    }
+
+    fn one_more(self: &Arc<Flights>) -> Counted {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        Counted(Arc::clone(self))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let Flights { count, awaited, none, .. } = &*self.0;
+        // Either this sees that somebody waits, or who waits sees the count.
+        if count.fetch_sub(1, Ordering::SeqCst) == 1 && awaited.load(Ordering::SeqCst) {
+            // A counter that is at its end wakes as well.
+            let _ = rustix::io::write(none, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Serves this host's ranks in the place of the service process at `service` until `stopped` says so, as
+/// [`outboard_service::run`] does: then no other attaches, and calls in flight may end, for as long as the settings say.
+///
+/// # Errors
+/// [`StartError`].
+pub fn serve(
+    settings: &Settings,
+    service: SocketAddr,
+    stop: BorrowedFd<'_>,
+    stopped: impl FnMut() -> bool,
+    ready: impl FnOnce(),
+) -> Result<(), StartError> {
+    raise_descriptor_limit();
+    let mut socket = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET)?;
+    socket.admit(Mode::from_raw_mode(settings.socket_mode))?;
+    tracing::info!(%service, socket = %settings.socket.display(), "relaying");
+    ready();
+    let terms = Terms {
+        settings: settings.clone(),
+        service,
+        node: topology::node(),
+        topology: Topology::detect(),
+        admission: Admission::new(settings, rustix::process::geteuid().as_raw()),
+    };
+    accept(&mut socket, terms, stop, stopped)
+        .map_err(|errno| StartError::Kernel { what: "wait for ranks", source: errno.into() })
+}
+
+fn accept(
+    socket: &mut NamedSocket,
+    terms: Terms,
+    stop: BorrowedFd<'_>,
+    mut stopped: impl FnMut() -> bool,
+) -> Result<(), Errno> {
+    let terms = Arc::new(terms);
+    let (present, flights) = (Arc::new(()), Flights::new()?);
+    loop {
+        let mut fds = [PollFd::new(&*socket, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+        if !fds[1].revents().is_empty() && stopped() {
+            return drain(socket, &flights, &terms, stop, stopped);
+        }
+        match Channel::accept(socket.as_fd()) {
+            Ok(None) => {}
+            Ok(Some(channel)) => take_in(channel, &terms, &present, &flights),
+            Err(errno) => {
+                tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
+                socket.turn_away(drop);
+            }
+        }
+    }
+}
+
+/// Waits until no call is in flight, as long as the terms say, or until another stop; turns ranks away.
+fn drain(
+    socket: &mut NamedSocket,
+    flights: &Arc<Flights>,
+    terms: &Terms,
+    stop: BorrowedFd<'_>,
+    mut stopped: impl FnMut() -> bool,
+) -> Result<(), Errno> {
+    let until = Instant::now() + Duration::from_secs(terms.settings.drain.into());
+    flights.await_none();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let in_flight = flights.count.load(Ordering::SeqCst);
+        if in_flight == 0 {
+            return Ok(());
+        }
+        if left.is_zero() {
+            tracing::warn!(in_flight, "calls in flight did not end in time");
+            return Ok(());
+        }
+        let mut fds = [
+            PollFd::new(&flights.none, PollFlags::IN),
+            PollFd::from_borrowed_fd(stop, PollFlags::IN),
+            PollFd::new(&*socket, PollFlags::IN),
+        ];
+        let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout)))?;
+        let [none, again, rank] = [0, 1, 2].map(|at| !fds[at].revents().is_empty());
+        if again && stopped() {
+            return Ok(());
+        }
+        if none {
+            // Another call may have begun: the bell is to ring again.
+            let _ = rustix::io::read(&flights.none, &mut [0; 8]);
+        }
+        match rank.then(|| Channel::accept(socket.as_fd())) {
+            Some(Ok(Some(channel))) => {
+                let why = "the relay of this host was told to end and takes no more ranks; attach when it is back";
+                tell(&channel, Status::NoService, why.to_owned());
+            }
+            Some(Err(_)) => socket.turn_away(drop),
+            Some(Ok(None)) | None => {}
+        }
+    }
+}
+
+/// Serves a rank on a thread of its own, which holds `present`.
+fn take_in(channel: Channel, terms: &Arc<Terms>, present: &Arc<()>, flights: &Arc<Flights>) {
+    let most = terms.settings.max_ranks;
+    if Arc::strong_count(present) > most as usize {
+        return tracing::warn!(most, "a rank is turned away; raise --max-ranks");
+    }
+    let (terms, present, flights) = (Arc::clone(terms), Arc::clone(present), Arc::clone(flights));
+    let serve = move || {
+        serve_rank(channel, &terms, flights);
+        drop(present);
+    };
+    if let Err(error) = std::thread::Builder::new().name("relay-rank".into()).spawn(serve) {
+        tracing::error!(%error, "no thread for a rank");
+    }
+}
+
+/// Serves one rank to its end.
+fn serve_rank(channel: Channel, terms: &Terms, flights: Arc<Flights>) {
+    let (token, hello, descriptors) = match greeted(&channel) {
+        Ok(greeted) => greeted,
+        Err(error) => return tracing::debug!(%error, "a connection did not greet"),
+    };
+    match attach(&channel, &hello, descriptors, terms) {
+        Ok((session, side, welcome, decoder, pidfd)) => {
+            let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
+            if sent.is_ok() {
+                Relayed::start(channel, session, (side, flights), decoder, pidfd);
+            }
+        }
+        Err(Refused { status, text }) => {
+            tracing::warn!(pid = hello.pid, text, "a process may not attach");
+            // It may have gone meanwhile.
+            let _ = channel.send(token, &Reply::Error { status, text }, &[]);
+        }
+    }
+}
+
+fn greeted(channel: &Channel) -> Result<(u64, Hello, Vec<OwnedFd>), ChannelError> {
+    channel.wait(GREETING_LIMIT)?;
+    match channel.receive::<Request>()? {
+        Some(Received { token, message: Request::Hello(hello), descriptors }) => Ok((token, hello, descriptors)),
+        Some(Received { token, .. }) => {
+            let text = "the first message of a connection is a greeting".to_owned();
+            channel.send(token, &Reply::Error { status: Status::Protocol, text }, &[])?;
+            Err(ChannelError::Closed)
+        }
+        None => Err(ChannelError::Backlogged),
+    }
+}
+
+type Attached = (Session, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
+
+/// Finds out how the rank's memory is reached, and attaches it to the service process.
+fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &Terms) -> Result<Attached, Refused> {
+    let Process { pid, pidfd, memory, user, .. } = pin(channel, hello, descriptors, &terms.admission, &terms.settings)?;
+    let unreachable = |why: &dyn std::fmt::Display| Refused {
+        status: Status::NoService,
+        text: format!("the service process at {} does not take ranks of this host: {why}", terms.service),
+    };
+    let stream = TcpStream::connect_timeout(&terms.service, GREETING_LIMIT).map_err(|error| unreachable(&error))?;
+    let wire = Wire::new(stream).map_err(|error| unreachable(&error))?;
+    let seen = pidfd.as_ref().and_then(|_| Pid::from_raw(pid.cast_signed()));
+    let place = seen.map_or_else(Place::default, |pid| terms.topology.place_of(Some(pid)));
+    let seat = Seat { node: Arc::clone(&terms.node), place };
+    let greeting = Frame::Greeting { pid, user, job: hello.job, seat, key: terms.settings.relay_key.as_bytes() };
+    let (decoder, mut welcome) = greet(&wire, &greeting).map_err(|error| unreachable(&error))?;
+    (welcome.tier, welcome.most_ranges) = (memory.tier(), terms.settings.memory_ranges);
+    let resource = |text: String| Refused { status: Status::Resource, text };
+    let side = ServiceSide::create().map_err(|error| resource(error.to_string()))?;
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let bell = bell.map_err(|errno| resource(format!("the relay cannot make an eventfd: {errno}")))?;
+    tracing::info!(pid, tier = %memory.tier(), service = %terms.service, "a rank attached");
+    let session = Session {
+        service: terms.service,
+        pid,
+        wire,
+        memory,
+        completions: side.completions(),
+        books: Mutex::default(),
+        bell,
+    };
+    Ok((session, side, welcome, decoder, pidfd))
+}
+
+/// The error says why the service process does not take a rank.
+fn greet(wire: &Wire, greeting: &Frame<'_>) -> Result<(Decoder, Welcome), Box<dyn std::error::Error>> {
+    wire.send(greeting)?;
+    wire.stream().set_read_timeout(Some(GREETING_LIMIT))?;
+    let mut decoder = Decoder::default();
+    let welcome = loop {
+        match decoder.next().map_err(WireError::from)? {
+            // The codec refuses a tier that only a rank of the same host can have, and this one is replaced.
+            Some(Frame::Reply(bytes)) => match Reply::decode(bytes) {
+                Ok((_, Reply::Welcome(welcome))) => break welcome,
+                _ => return Err(NONSENSE.into()),
+            },
+            Some(Frame::Refused { text }) => return Err(text.to_owned().into()),
+            Some(_) => return Err(NONSENSE.into()),
+            None => wire.fill(&mut decoder)?,
+        }
+    };
+    wire.stream().set_read_timeout(None)?;
+    Ok((decoder, welcome))
+}

@@ -1,0 +1,154 @@
+//! What a rank asks through its attach socket: answered here as far as it is about the rank's memory, else passed on.
+
+use std::os::fd::OwnedFd;
+
+use outboard_service::{Refused, register, sealed, sealed_recording};
+use outboard_shm::attach::message::Message;
+use outboard_shm::attach::{ChannelError, OFFER_BYTES, Received, Reply, Request};
+use outboard_shm::status::Status;
+
+use super::relayed::{Gone, Relayed};
+use crate::frame::{DATA_BYTES, Frame};
+use crate::recording::{Recorded, RecordingName};
+use crate::session::Asked;
+
+impl Relayed {
+    pub(super) fn take_requests(&mut self) -> Result<bool, Gone> {
+        match self.channel.receive::<Request>() {
+            Ok(None) => Ok(false),
+            Ok(Some(received)) => {
+                self.request(received);
+                Ok(true)
+            }
+            Err(ChannelError::Closed) => Err(Gone::Rank),
+            Err(error) => {
+                tracing::warn!(pid = self.session.pid, %error, "a connection is given up");
+                Err(Gone::Rank)
+            }
+        }
+    }
+
+    fn request(&mut self, received: Received<Request>) {
+        let Received { token, message, descriptors } = received;
+        let local = match &message {
+            Request::Hello(_) => Some(error(Status::Protocol, "this connection is attached already")),
+            Request::RegisterMemory { address, bytes, .. } => {
+                Some(register(&self.session.memory, descriptors, *address, *bytes).unwrap_or_else(Refused::reply))
+            }
+            Request::UnregisterMemory { address } => Some(match self.session.memory.ranges().unregister(*address) {
+                Ok(()) => Reply::Done,
+                Err(unknown) => error(Status::Argument, unknown),
+            }),
+            Request::ErrorText { slot } => {
+                let books = self.session.books();
+                books.failures.get(slot).map(|(status, text)| Reply::ErrorText { status: *status, text: text.clone() })
+            }
+            Request::CreateGroup { ranks, rank } if !self.lost => {
+                return self.create_group(token, (*ranks, *rank), &descriptors);
+            }
+            Request::Record { group, recording, bytes } if !self.lost => {
+                return self.record(token, (*group, *recording), *bytes, &descriptors);
+            }
+            Request::FreeRecording { group, recording } if !self.lost => self.free_recording((*group, *recording)),
+            Request::Offer
+            | Request::Record { .. }
+            | Request::DestroyGroup { .. }
+            | Request::SetDeadline { .. }
+            | Request::FreeRecording { .. }
+            | Request::Detach
+            | Request::CreateGroup { .. } => None,
+            Request::Restage(restaged) => {
+                // The call may still lie in the ring, where it was before the rank copied.
+                while self.take_submissions() {}
+                let taken = self.session.restage(restaged);
+                if taken && let Some((slot, offset)) = self.stalled.take_if(|(slot, _)| *slot == restaged.slot) {
+                    let sent = self.send_input(slot, offset);
+                    self.note(sent);
+                    self.send_outgoing();
+                }
+                Some(if taken { Reply::Done } else { error(Status::Argument, "the call has ended") })
+            }
+        };
+        match (local, &message) {
+            (Some(reply), _) => self.session.answer(&self.channel, token, &reply),
+            (None, Request::DestroyGroup { .. } | Request::FreeRecording { .. } | Request::Detach) if self.lost => {
+                self.session.answer(&self.channel, token, &Reply::Done);
+            }
+            (None, _) if self.lost => {
+                let why = self.session.books().lost.clone().unwrap_or_default();
+                self.session.answer(&self.channel, token, &error(Status::ServiceLost, why));
+            }
+            (None, request) => self.forward(token, request),
+        }
+    }
+
+    fn forward(&self, token: u64, request: &Request) {
+        let asked = match request {
+            Request::DestroyGroup { group } => Asked::DestroyGroup(*group),
+            _ => Asked::Other,
+        };
+        self.session.books().asked.insert(token, asked);
+        self.note(self.session.wire.send(&Frame::Request(&request.encode(token))));
+    }
+
+    fn create_group(&self, token: u64, (ranks, rank): (u32, u32), descriptors: &[OwnedFd]) {
+        let most = u32::from(u16::MAX);
+        if ranks > most {
+            let text = format!("{ranks} ranks exceed the {most} of a group");
+            return self.session.answer(&self.channel, token, &error(Status::Argument, text));
+        }
+        let offers = match sealed(descriptors, ranks as usize * OFFER_BYTES) {
+            Ok(offers) => offers,
+            Err(refused) => return self.session.answer(&self.channel, token, &refused.reply()),
+        };
+        self.session.books().asked.insert(token, Asked::CreateGroup(ranks, rank));
+        self.hand(&Frame::CreateGroup { token, ranks, rank }, &offers);
+    }
+
+    /// Passes a request on, and behind it what its descriptor holds.
+    fn hand(&self, request: &Frame<'_>, content: &[u8]) {
+        let wire = &self.session.wire;
+        let sent = wire.send(request);
+        let handed = || content.chunks(DATA_BYTES).try_for_each(|piece| wire.send(&Frame::Handed(piece)));
+        self.note(sent.and_then(|()| handed()));
+    }
+
+    /// A recording crosses once; what its starts move follows from it on both sides (GP-5).
+    fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: &[OwnedFd]) {
+        let encoded = match sealed_recording(descriptors, bytes) {
+            Ok(encoded) => encoded,
+            Err(refused) => return self.session.answer(&self.channel, token, &refused.reply()),
+        };
+        match Recorded::decode(&encoded) {
+            Ok(recorded) => {
+                self.session.books().asked.insert(token, Asked::Record(name, recorded.into()));
+                let (group, recording) = name;
+                self.hand(&Frame::Record { token, group, recording, bytes }, &encoded);
+            }
+            Err(cause) => self.session.answer(&self.channel, token, &error(Status::Argument, cause)),
+        }
+    }
+
+    /// Forgets a recording, unless it is in use; the service process is to forget it then.
+    fn free_recording(&mut self, name: RecordingName) -> Option<Reply> {
+        // Starts that were posted before count.
+        while self.take_submissions() {}
+        let mut books = self.session.books();
+        if books.recordings.get(&name).is_some_and(|kept| kept.busy.is_some()) {
+            return Some(error(Status::Busy, "calls of the recording are in flight; wait for them"));
+        }
+        books.recordings.remove(&name);
+        None
+    }
+
+    /// What could not be sent is answered when the other thread hears of the loss.
+    pub(super) fn note(&self, sent: std::io::Result<()>) {
+        if let Err(error) = sent {
+            tracing::debug!(pid = self.session.pid, %error, "a frame does not reach the service process");
+        }
+    }
+}
+
+fn error(status: Status, text: impl ToString) -> Reply {
+    Reply::Error { status, text: text.to_string() }
+}

@@ -1,0 +1,87 @@
+//! Output of relayed calls as the service process writes it, so that it can leave before the call ends (GP-9).
+//!
+//! The conductor's writes are noted, in spans of addresses; the thread that delivers takes those that are worth a frame. What
+//! was noted only decides when bytes leave: the end of a call sends whatever has not left. Never blocks the conductor for
+//! longer than a look at the spans.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use outboard_shm::control::RankSide;
+use outboard_shm::memory::{Watch, WritePiece};
+
+use crate::spans::Spans;
+
+/// Bytes in a row that are sent before the call has ended.
+const WORTH_A_FRAME: u64 = 128 << 10;
+
+/// What has been written to one rank's shadows and has not left.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    written: Mutex<Spans>,
+    /// Wakes the thread that delivers.
+    side: OnceLock<Arc<RankSide>>,
+}
+
+impl Output {
+    fn written(&self) -> MutexGuard<'_, Spans> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the thread that waits there hears of output.
+    pub(super) fn wake(&self, side: &Arc<RankSide>) {
+        // Set once for each rank.
+        let _ = self.side.set(Arc::clone(side));
+    }
+
+    /// Whether some is worth a frame.
+    pub(super) fn is_worth_a_frame(&self) -> bool {
+        self.written().first_of(WORTH_A_FRAME).is_some()
+    }
+
+    /// Takes a span that is worth a frame.
+    pub(super) fn take(&self) -> Option<(u64, u64)> {
+        let mut written = self.written();
+        let (start, end) = written.first_of(WORTH_A_FRAME)?;
+        written.remove(start, end);
+        Some((start, end))
+    }
+
+    /// Takes all that lies between two addresses.
+    pub(super) fn take_between(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        self.written().remove(start, end)
+    }
+}
+
+impl Watch for Output {
+    fn written(&self, batch: &[WritePiece<'_>]) {
+        let mut spans = Output::written(self);
+        let longest = batch.iter().map(|piece| {
+            let end = piece.address.saturating_add(piece.local.len() as u64);
+            spans.insert(piece.address, end)
+        });
+        let longest = longest.max();
+        drop(spans);
+        if longest >= Some(WORTH_A_FRAME)
+            && let Some(side) = self.side.get()
+        {
+            side.nudge();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_worth_a_frame_is_taken_once() {
+        let output = Output::default();
+        let half = vec![1; WORTH_A_FRAME as usize / 2];
+        output.take_between(0, 1);
+        Watch::written(&output, &[WritePiece { local: &half, address: 1000 }]);
+        assert!(!output.is_worth_a_frame() && output.take().is_none());
+        Watch::written(&output, &[WritePiece { local: &half, address: 1000 + half.len() as u64 }]);
+        assert_eq!(output.take(), Some((1000, 1000 + WORTH_A_FRAME)));
+        assert_eq!(output.take_between(0, u64::MAX), []);
+    }
+}

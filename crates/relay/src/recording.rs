@@ -1,0 +1,226 @@
+//! What a recorded group moves between a rank and the service process of another machine (GP-5, GP-9).
+//!
+//! A recording names pieces of the rank's memory, which stand for one buffer, piece after piece. On both sides of the link
+//! it follows from the recording alone which ranges of that buffer cross with each start and with its end, so that a start
+//! says no more than its number and the bytes themselves.
+//!
+//! Invariant: what a step may read before a step of the same start has written it crosses with the start; what any step
+//! writes crosses with the end. Never does IO.
+
+use outboard_call::{CallKind, TaggedCall};
+use outboard_plan::{Op, Program};
+use outboard_proto::RecordError;
+use outboard_proto::wire::{DecodeError, RecordedMemory};
+
+use outboard_service::Pieces;
+use outboard_shm::entry::Entry;
+
+use crate::spans::Spans;
+
+/// Group and number of a recording, as its rank names it.
+pub(super) type RecordingName = (u64, u32);
+
+/// The recording that an entry starts.
+pub(super) fn started(entry: &Entry) -> Option<RecordingName> {
+    match entry.call.kind {
+        CallKind::Tagged(TaggedCall::Recorded { recording }) => Some((entry.group, recording)),
+        _ => None,
+    }
+}
+
+/// Why a recording is not carried.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecordingError {
+    /// The bytes.
+    #[error("the recording is {0}")]
+    Decode(#[from] DecodeError),
+    /// What they say.
+    #[error(transparent)]
+    Check(#[from] RecordError),
+}
+
+/// A recording as relay and dock know it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Recorded {
+    /// All of the rank's memory that it names.
+    memory: Pieces,
+    /// Places of the buffer that memory stands for, in order: what crosses with a start.
+    reads: Pieces,
+    /// What crosses with its end.
+    writes: Pieces,
+}
+
+impl Recorded {
+    /// Of a recording as the rank has encoded it. Whose it is and what else it holds is for the service process to check.
+    ///
+    /// # Errors
+    /// [`RecordingError`], as the service process would say.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Recorded, RecordingError> {
+        let RecordedMemory { recording, pieces } = RecordedMemory::decode(bytes)?;
+        recording.check(recording.program.rank, recording.program.ranks)?;
+        let program = &recording.program;
+        let mut written = Spans::default();
+        for span in program.steps.iter().filter_map(|step| step.op.writes()) {
+            written.insert(span.offset, span.offset + span.len);
+        }
+        let packed = |spans: &Spans| Pieces::new(spans.iter().map(|(start, end)| (start, end - start)));
+        Ok(Recorded { memory: Pieces::new(pieces), reads: packed(&read_first(program)), writes: packed(&written) })
+    }
+
+    /// Bytes of all that was recorded.
+    pub(super) fn total(&self) -> u64 {
+        self.memory.total()
+    }
+
+    /// What crosses with a start.
+    pub(super) fn reads(&self) -> &Pieces {
+        &self.reads
+    }
+
+    /// What crosses with its end.
+    pub(super) fn writes(&self) -> &Pieces {
+        &self.writes
+    }
+
+    /// Where in the rank these ranges of the buffer lie: in a copy of all of it at `copy`, or, where that is 0, in place.
+    pub(super) fn located(&self, packed: &Pieces, copy: u64) -> Vec<(u64, u64)> {
+        if copy != 0 {
+            // An address that no memory has is refused when it is accessed.
+            return packed.iter().map(|(at, bytes)| (copy.wrapping_add(at), bytes)).collect();
+        }
+        packed.iter().flat_map(|(at, bytes)| self.memory.places(at, bytes)).collect()
+    }
+}
+
+/// What may be read before the same start has written it. A step comes certainly behind the longest run of first steps
+/// that it follows, itself or through others: the steps before a local barrier are such a run.
+fn read_first(program: &Program) -> Spans {
+    let (mut read, mut overwritten, mut behind) = (Spans::default(), Spans::default(), 0);
+    let mut runs: Vec<usize> = Vec::with_capacity(program.steps.len());
+    for step in &program.steps {
+        let run = run_before(&step.after.iter().map(|id| id.0 as usize).collect::<Vec<_>>(), &runs);
+        runs.push(run);
+        while behind < run {
+            // A reduction does not overwrite: it reads what it writes.
+            if let Op::Recv { .. } | Op::Copy { .. } = program.steps[behind].op
+                && let Some(span) = program.steps[behind].op.writes()
+            {
+                overwritten.insert(span.offset, span.offset + span.len);
+            }
+            behind += 1;
+        }
+        let also = matches!(step.op, Op::Reduce { .. }).then(|| step.op.writes()).flatten();
+        for span in step.op.reads().into_iter().chain(also) {
+            let (start, end) = (span.offset, span.offset + span.len);
+            // What is overwritten is known for later steps only: a step that may come earlier reads all.
+            let parts = if run < behind { vec![(start, end)] } else { overwritten.missing(start, end) };
+            for (start, end) in parts {
+                read.insert(start, end);
+            }
+        }
+    }
+    read
+}
+
+/// How many of the first steps a step follows that follows these, of which `runs` says the same.
+fn run_before(after: &[usize], runs: &[usize]) -> usize {
+    let mut run = after.iter().map(|&step| runs[step]).max().unwrap_or(0);
+    let mut next: Vec<usize> = after.iter().copied().filter(|step| *step >= run).collect();
+    next.sort_unstable();
+    next.dedup();
+    for step in next {
+        if step != run {
+            break;
+        }
+        run += 1;
+    }
+    run
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outboard_plan::{Element, Operator, ProgramBuilder, Rank, Reduction, Span};
+    use outboard_proto::Recording;
+
+    /// Of pieces of 10, 20 and 30 bytes, as it crosses.
+    fn recorded(build: impl FnOnce(&mut ProgramBuilder)) -> Recorded {
+        let mut builder = ProgramBuilder::new(Rank(0), 2);
+        builder.buffers(0, 60, 0);
+        build(&mut builder);
+        let program = builder.build();
+        let reductions = program.steps.iter().filter(|step| matches!(step.op, Op::Reduce { .. }));
+        let sum = Reduction::new(Operator::Sum, Element::U8).expect("defined");
+        let reductions = reductions.map(|_| sum).collect();
+        let pieces = vec![(100, 10), (500, 20), (300, 30)];
+        let memory = RecordedMemory { recording: Recording { program: program.into(), reductions }, pieces };
+        Recorded::decode(&memory.encode()).expect("can be recorded")
+    }
+
+    fn ranges(packed: &Pieces) -> Vec<(u64, u64)> {
+        packed.iter().collect()
+    }
+
+    /// GP-9: a byte crosses only if something may read it before it is written.
+    #[test]
+    fn what_a_start_writes_before_it_reads_does_not_cross_with_it() {
+        let (first, second) = (Span::output(0, 10), Span::output(10, 10));
+        let passed_on = recorded(|builder| {
+            builder.recv(Rank(1), 0, first, &[]);
+            builder.send(Rank(1), 1, second, &[]);
+            builder.barrier();
+            builder.send(Rank(1), 0, Span::output(5, 10), &[]);
+        });
+        assert_eq!((ranges(passed_on.reads()), ranges(passed_on.writes())), (vec![(10, 10)], vec![(0, 10)]));
+        let unordered = recorded(|builder| {
+            builder.recv(Rank(1), 0, first, &[]);
+            builder.send(Rank(1), 0, first, &[]);
+        });
+        assert_eq!(ranges(unordered.reads()), [(0, 10)]);
+        let summed = recorded(|builder| {
+            builder.recv(Rank(1), 0, first, &[]);
+            builder.barrier();
+            builder.reduce(first, second, false, &[]);
+            builder.barrier();
+            builder.send(Rank(1), 0, second, &[]);
+        });
+        assert_eq!((ranges(summed.reads()), ranges(summed.writes())), (vec![(10, 10)], vec![(0, 20)]));
+    }
+
+    /// A step that is known to follow few others is behind none of the rest.
+    #[test]
+    fn only_steps_that_are_certainly_done_count() {
+        let (first, second) = (Span::output(0, 10), Span::output(10, 10));
+        let one_of_two = recorded(|builder| {
+            let slow = builder.recv(Rank(1), 0, first, &[]);
+            let other = builder.recv(Rank(1), 1, second, &[]);
+            builder.send(Rank(1), 0, first, &[slow]);
+            builder.send(Rank(1), 1, first, &[other]);
+            builder.send(Rank(1), 2, second, &[slow, other]);
+        });
+        assert_eq!(ranges(one_of_two.reads()), [(0, 10)]);
+        assert_eq!(run_before(&[2, 0], &[0, 0, 2]), 3);
+        assert_eq!(run_before(&[1], &[0, 0]), 0);
+    }
+
+    #[test]
+    fn ranges_lie_in_the_pieces_or_in_their_copy() {
+        let sent = recorded(|builder| {
+            builder.send(Rank(1), 0, Span::output(5, 40), &[]);
+        });
+        assert_eq!(sent.total(), 60);
+        assert_eq!(sent.located(sent.reads(), 0), [(105, 5), (500, 20), (300, 15)]);
+        assert_eq!(sent.located(sent.reads(), 7000), [(7005, 40)]);
+    }
+
+    #[test]
+    fn damaged_recordings_are_refused() {
+        assert!(matches!(Recorded::decode(&[7; 20]), Err(RecordingError::Decode(_))));
+        let mut builder = ProgramBuilder::new(Rank(0), 2);
+        builder.buffers(0, 8, 0);
+        builder.send(Rank(1), 0, Span::output(5, 10), &[]);
+        let recording = Recording { program: builder.build().into(), reductions: Vec::new() };
+        let encoded = RecordedMemory { recording, pieces: vec![(1, 8)] }.encode();
+        assert!(matches!(Recorded::decode(&encoded), Err(RecordingError::Check(_))));
+    }
+}

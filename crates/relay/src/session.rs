@@ -1,0 +1,334 @@
+//! A relayed rank as both of its threads on the host see it: calls in flight, and what comes for them.
+//!
+//! Invariants: a call is in flight from before the last of its frames is sent until its completion word is written; output that
+//! the rank alone can fetch is held until it has copied its buffers, and the completion with it.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outboard_service::Pieces;
+use outboard_shm::attach::message::Message;
+use outboard_shm::attach::{Channel, Reply, Restaged};
+use outboard_shm::control::Completions;
+use outboard_shm::entry::Entry;
+use outboard_shm::memory::{AccessError, RankMemory, TieredMemory};
+use outboard_shm::status::Status;
+
+use crate::frame::{Decoder, Frame};
+use crate::host::Counted;
+use crate::recording::{Recorded, RecordingName};
+use crate::submission::Submission;
+use crate::wire::Wire;
+
+/// A group that the rank is in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Membership {
+    pub(super) ranks: u32,
+    /// The rank's number.
+    pub(super) me: u32,
+    /// Recordings started and messages sent on, which the service process counts.
+    pub(super) tagged: u64,
+}
+
+/// A call that is to be sent.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) entry: Entry,
+    /// Bytes of it.
+    pub(super) input: u64,
+    /// As above.
+    pub(super) output: u64,
+    pub(super) table: Vec<u8>,
+}
+
+/// A recording that the service process keeps.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) recorded: Arc<Recorded>,
+    /// Completion word of the start that is sent or about to be.
+    pub(super) busy: Option<u32>,
+    /// Starts behind it, no more than the rank has completion words.
+    pub(super) behind: VecDeque<Outgoing>,
+}
+
+/// What a reply that has not come is about.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// A group of so many ranks, in which this rank has this number.
+    CreateGroup(u32, u32),
+    /// To be known once the service process keeps it.
+    Record(RecordingName, Arc<Recorded>),
+    DestroyGroup(u64),
+    Other,
+}
+
+/// A call that the service process has.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    group: u64,
+    instance: u64,
+    /// Which recording it starts.
+    recording: Option<RecordingName>,
+    submission: Submission,
+    /// Output that came while only the rank could copy, no more than the call has.
+    held: Vec<(u64, Vec<u8>)>,
+    /// The result that waits for it.
+    ended: Option<Status>,
+    /// Until it is dropped.
+    _counted: Counted,
+}
+
+impl InFlight {
+    pub(super) fn new(
+        entry: &Entry,
+        recording: Option<RecordingName>,
+        submission: Submission,
+        counted: Counted,
+    ) -> InFlight {
+        let (group, instance) = (entry.group, entry.instance);
+        InFlight { group, instance, recording, submission, held: Vec::new(), ended: None, _counted: counted }
+    }
+
+    /// Where the input lies now.
+    pub(super) fn input(&self) -> Arc<Pieces> {
+        Arc::clone(&self.submission.input)
+    }
+}
+
+/// What both threads know.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    /// By completion word.
+    pub(super) in_flight: HashMap<u32, InFlight>,
+    pub(super) groups: HashMap<u64, Membership>,
+    pub(super) recordings: HashMap<RecordingName, Kept>,
+    /// Those whose start has ended while others were behind it.
+    pub(super) ended: Vec<RecordingName>,
+    pub(super) asked: HashMap<u64, Asked>,
+    /// Sentences of failures that the service process does not know, by completion word.
+    pub(super) failures: HashMap<u32, (Status, String)>,
+    /// Until what the rank has posted has been taken.
+    pub(super) looked_for: Option<Counted>,
+    /// Why there is no service process any more.
+    pub(super) lost: Option<String>,
+}
+
+impl Books {
+    /// Output of a call in flight does not reach the rank: its fault alone, the others have theirs.
+    fn cannot_write(&mut self, slot: u32, error: &AccessError) {
+        let group = self.in_flight.get(&slot).and_then(|call| self.groups.get(&call.group));
+        let me = group.map_or_else(String::new, |group| format!(" of rank {} of the group", group.me));
+        self.failures.insert(slot, (Status::Memory, format!("the receive buffer{me} cannot be written: {error}")));
+    }
+}
+
+/// A relayed rank, as both threads see it.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) service: SocketAddr,
+    pub(super) pid: u32,
+    pub(super) wire: Wire,
+    pub(super) memory: TieredMemory,
+    pub(super) completions: Completions,
+    pub(super) books: Mutex<Books>,
+    /// Rung when the connection has ended, when output waits for the rank, and when a recording may start again.
+    pub(super) bell: OwnedFd,
+}
+
+impl Session {
+    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what comes until the connection ends.
+    pub(super) fn receive(&self, channel: &Channel, mut decoder: Decoder) {
+        let why = loop {
+            match self.drain(channel, &mut decoder) {
+                Ok(()) => {}
+                Err(why) => break why,
+            }
+            if let Err(error) = self.wire.fill(&mut decoder) {
+                break format!("the service process at {} is lost: {error}", self.service);
+            }
+        };
+        self.wire.end();
+        self.books().lost = Some(why);
+        self.ring();
+    }
+
+    fn drain(&self, channel: &Channel, decoder: &mut Decoder) -> Result<(), String> {
+        let nonsense = |what: &str| format!("the service process at {} sent {what}", self.service);
+        while let Some(frame) = decoder.next().map_err(|error| nonsense(&error.to_string()))? {
+            match frame {
+                Frame::Reply(bytes) => {
+                    let (token, reply) = Reply::decode(bytes).map_err(|error| nonsense(&error.to_string()))?;
+                    self.reply(channel, token, &reply);
+                }
+                Frame::Data { slot, offset, bytes } => self.write(slot, offset, bytes),
+                Frame::Complete { slot, status } => self.complete(slot, status),
+                Frame::Refused { text } => {
+                    return Err(format!("the service process at {} gave this rank up: {text}", self.service));
+                }
+                Frame::Greeting { .. }
+                | Frame::Request(_)
+                | Frame::CreateGroup { .. }
+                | Frame::Record { .. }
+                | Frame::Handed(_)
+                | Frame::Call { .. }
+                | Frame::Unreadable { .. } => return Err(nonsense("what only relays send")),
+            }
+        }
+        Ok(())
+    }
+
+    fn reply(&self, channel: &Channel, token: u64, reply: &Reply) {
+        let mut books = self.books();
+        match (books.asked.remove(&token), reply) {
+            (Some(Asked::CreateGroup(ranks, me)), Reply::GroupReady(ready)) => {
+                books.groups.insert(ready.group, Membership { ranks, me, tagged: 0 });
+            }
+            (Some(Asked::DestroyGroup(group)), Reply::Done) => {
+                books.groups.remove(&group);
+                books.recordings.retain(|name, _| name.0 != group);
+            }
+            (Some(Asked::Record(name, recorded)), Reply::Done) => {
+                books.recordings.insert(name, Kept { recorded, busy: None, behind: VecDeque::new() });
+            }
+            _ => {}
+        }
+        drop(books);
+        self.answer(channel, token, reply);
+    }
+
+    /// A rank that does not take its reply is seen to be gone by the other thread.
+    pub(super) fn answer(&self, channel: &Channel, token: u64, reply: &Reply) {
+        if let Err(error) = channel.send(token, reply, &[]) {
+            tracing::debug!(pid = self.pid, %error, "a rank does not take a reply");
+        }
+    }
+
+    /// Writes output to where the rank wants it, or holds it until the rank has copied its buffers.
+    fn write(&self, slot: u32, offset: u64, bytes: &[u8]) {
+        let Some(pieces) = self.books().in_flight.get(&slot).map(|call| Arc::clone(&call.submission.output)) else {
+            return;
+        };
+        let Err(error) = scatter(&self.memory, &pieces, offset, bytes) else { return };
+        let mut books = self.books();
+        let Some(call) = books.in_flight.get_mut(&slot) else { return };
+        let error = match error {
+            AccessError::Withdrawn { .. } if Arc::ptr_eq(&call.submission.output, &pieces) => {
+                call.held.push((offset, bytes.to_vec()));
+                drop(books);
+                return self.ring();
+            }
+            // The rank has copied them meanwhile.
+            AccessError::Withdrawn { .. } => scatter(&self.memory, &call.submission.output, offset, bytes).err(),
+            error => Some(error),
+        };
+        if let Some(error) = error {
+            books.cannot_write(slot, &error);
+        }
+    }
+
+    fn complete(&self, slot: u32, status: Status) {
+        let mut books = self.books();
+        match books.in_flight.get_mut(&slot) {
+            None => return,
+            Some(call) if !call.held.is_empty() => {
+                call.ended = Some(status);
+                return;
+            }
+            Some(_) => {}
+        }
+        let ended = books.in_flight.remove(&slot);
+        let status = books.failures.get(&slot).map_or(status, |(own, _)| *own);
+        let name = ended.as_ref().and_then(|call| call.recording);
+        let mut next = false;
+        if let Some((name, kept)) = name.and_then(|name| Some((name, books.recordings.get_mut(&name)?))) {
+            (kept.busy, next) = (None, !kept.behind.is_empty());
+            if next {
+                books.ended.push(name);
+            }
+        }
+        drop(books);
+        self.completions.complete(slot, status);
+        // Counted until the rank knows.
+        drop(ended);
+        if next {
+            self.ring();
+        }
+    }
+
+    /// The rank has copied the buffers of a call (GP-9): what waited for that is done. False if the call has ended.
+    pub(super) fn restage(&self, restaged: &Restaged) -> bool {
+        let Restaged { group, instance, slot, send, receive } = *restaged;
+        // Held while the memory is written, lest the completion comes first.
+        let mut books = self.books();
+        let Some(call) = books.in_flight.get_mut(&slot) else { return false };
+        if (call.group, call.instance) != (group, instance) {
+            return false;
+        }
+        call.submission.moved(send, receive);
+        let held = std::mem::take(&mut call.held);
+        let output = &call.submission.output;
+        let written = held.iter().try_for_each(|(offset, bytes)| scatter(&self.memory, output, *offset, bytes));
+        let ended = call.ended.take();
+        if let Err(error) = written {
+            books.cannot_write(slot, &error);
+        }
+        drop(books);
+        if let Some(status) = ended {
+            self.complete(slot, status);
+        }
+        true
+    }
+
+    /// Lets the thread that hears the rank look at the books.
+    pub(super) fn ring(&self) {
+        // A counter that is at its end wakes as well.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Ends a call that the service process does not know, or knows no reason for.
+    pub(super) fn fail(&self, slot: u32, status: Status, text: String) {
+        self.books().failures.insert(slot, (status, text));
+        self.completions.complete(slot, status);
+    }
+}
+
+/// Writes `bytes`, which begin `offset` bytes after the beginning of the pieces; what lies beyond them is left out.
+fn scatter(memory: &dyn RankMemory, pieces: &Pieces, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+    let mut left = bytes;
+    for (address, count) in pieces.places(offset, bytes.len() as u64) {
+        // Part of `bytes`, whose places these are.
+        let (now, rest) = left.split_at(count as usize);
+        memory.write(address, now)?;
+        left = rest;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outboard_shm::memory::MemfdRanges;
+    use outboard_shm::region::Region;
+
+    #[test]
+    fn output_goes_to_its_pieces_and_nowhere_else() {
+        let region = Region::create("test", 4096).expect("memory");
+        let memory = MemfdRanges::default();
+        memory.register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
+        let pieces = Pieces::new([(0x1010, 3), (0x1020, 4), (0x1001, 2)]);
+        for (offset, bytes) in [(2, &b"cdefgh"[..]), (0, b"ab"), (8, b"i-beyond"), (100, b"far")] {
+            scatter(&memory, &pieces, offset, bytes).expect("mapped");
+        }
+        let mut seen = [0; 0x24];
+        region.read(0, &mut seen);
+        assert_eq!((&seen[0x10..0x13], &seen[0x20..0x24], &seen[1..3]), (&b"abc"[..], &b"defg"[..], &b"hi"[..]));
+        assert_eq!(seen.iter().filter(|byte| **byte != 0).count(), 9);
+        assert!(scatter(&memory, &Pieces::new([(0x9000, 1)]), 0, b"x").is_err());
+    }
+}

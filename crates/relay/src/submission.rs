@@ -1,0 +1,190 @@
+//! What a submission reads and writes in its rank, so that it can be carried to another machine and its result back.
+
+use std::sync::Arc;
+
+use outboard_call::{Call, CallError, CallKind, MOST_BYTES, Rank, TaggedCall};
+use outboard_service::Pieces;
+use outboard_shm::entry::Entry;
+use outboard_shm::memory::{AccessError, RankMemory};
+
+use crate::recording::Recorded;
+
+/// A submission on its way to another machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Submission {
+    /// The call where input and output lie apart. Its addresses mean nothing.
+    pub(super) entry: Entry,
+    /// Read one after the other.
+    pub(super) input: Arc<Pieces>,
+    /// Written one after the other.
+    pub(super) output: Arc<Pieces>,
+    /// Table of blocks, for blocks that lie one after the other; empty where there is none.
+    pub(super) table: Vec<u8>,
+    /// Addresses that those of input and output are meant relative to, should the rank copy its buffers.
+    bases: (u64, u64),
+    /// Of the start of a recording, whose pieces lie anywhere.
+    recorded: Option<Arc<Recorded>>,
+}
+
+/// Why a submission cannot be carried on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SubmissionError {
+    /// The call itself.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// Not known, or not any more.
+    #[error("recording {0} of this group is not one of this rank's; start what it has recorded and not freed")]
+    Recording(u32),
+    /// The table of blocks.
+    #[error("the table of blocks at {address:#x} cannot be read: {error}")]
+    Table {
+        /// Where it should be.
+        address: u64,
+        /// What the kernel said.
+        error: AccessError,
+    },
+}
+
+impl Submission {
+    /// Finds out what a submission of rank `me` among `ranks` moves, if it starts a recording, `recorded`; a table is read
+    /// from its memory.
+    ///
+    /// # Errors
+    /// [`SubmissionError`].
+    pub(super) fn of(
+        entry: &Entry,
+        (ranks, me): (u32, u32),
+        recorded: Option<Arc<Recorded>>,
+        memory: &dyn RankMemory,
+    ) -> Result<Submission, SubmissionError> {
+        let (entry, call, rank) = (*entry, entry.call, Rank(me));
+        if let CallKind::Tagged(TaggedCall::Recorded { recording }) = call.kind {
+            let (recorded, copy) = (recorded.ok_or(SubmissionError::Recording(recording))?, call.receive);
+            let sides = [recorded.reads(), recorded.writes()].map(|places| recorded.located(places, copy));
+            return Submission::within_space(entry, sides, Vec::new(), (copy, copy), Some(recorded));
+        }
+        let mut table = vec![0; 8 * call.table_numbers(rank, ranks)];
+        if !table.is_empty() {
+            memory
+                .read(call.table, &mut table)
+                .map_err(|error| SubmissionError::Table { address: call.table, error })?;
+        }
+        let numbers: Vec<u64> = table.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
+        let footprint = call.footprint(rank, ranks, &numbers)?;
+        let bases = (footprint.reads.address, footprint.writes.address);
+        let input = footprint.read_pieces().map(|(at, bytes)| (bases.0 + at, bytes)).collect();
+        let output = footprint.write_pieces().map(|(at, bytes)| (bases.1 + at, bytes)).collect();
+        let packed = footprint.blocks.as_ref().map(|blocks| call.packed_table(rank, blocks)).unwrap_or_default();
+        let table = packed.iter().flat_map(|number| number.to_le_bytes()).collect();
+        // What is read in place is carried as input; a block that stays where it is does not move there, either.
+        let in_place = call.in_place && footprint.in_place_at.is_none();
+        let entry = Entry { call: Call { in_place, ..call }, ..entry };
+        Submission::within_space(entry, [input, output], table, bases, None)
+    }
+
+    /// A submission whose pieces, address and bytes of each, all lie in the address space, input and output together.
+    fn within_space(
+        entry: Entry,
+        sides: [Vec<(u64, u64)>; 2],
+        table: Vec<u8>,
+        bases: (u64, u64),
+        recorded: Option<Arc<Recorded>>,
+    ) -> Result<Submission, SubmissionError> {
+        let pieces = || sides.iter().flatten();
+        let total = pieces().try_fold(0u64, |sum, (_, bytes)| sum.checked_add(*bytes));
+        let in_space = pieces().all(|(address, bytes)| address.checked_add(*bytes).is_some());
+        if !in_space || total.is_none_or(|total| total > MOST_BYTES) {
+            let (send, receive) = bases;
+            return Err(CallError::Range { bytes: total.unwrap_or(u64::MAX), send, receive }.into());
+        }
+        let [input, output] = sides.map(|side| Arc::new(Pieces::new(side)));
+        Ok(Submission { entry, input, output, table, bases, recorded })
+    }
+
+    /// The rank has copied its buffers: the same pieces of those that begin at these addresses.
+    pub(super) fn moved(&mut self, send: u64, receive: u64) {
+        let (from, to) = (self.bases, (send, receive));
+        let sides = match &self.recorded {
+            // All of it is one copy.
+            Some(recorded) => [recorded.reads(), recorded.writes()].map(|places| recorded.located(places, receive)),
+            None => [(&self.input, from.0, to.0), (&self.output, from.1, to.1)].map(|(pieces, from, to)| {
+                // An address that no memory has is refused when it is accessed.
+                pieces.iter().map(|(address, bytes)| (address.wrapping_sub(from).wrapping_add(to), bytes)).collect()
+            }),
+        };
+        [self.input, self.output] = sides.map(|side| Arc::new(Pieces::new(side)));
+        self.bases = (send, receive);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outboard_shm::memory::MemfdRanges;
+    use outboard_shm::region::Region;
+
+    fn memory(numbers: &[u64]) -> MemfdRanges {
+        let region = Region::create("test", 4096).expect("memory");
+        region.write(0, &numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>());
+        let ranges = MemfdRanges::default();
+        ranges.register(0x1000, 4096, region.fd().try_clone_to_owned().expect("a descriptor")).expect("free");
+        ranges
+    }
+
+    fn of(kind: CallKind, in_place: bool, table: u64, numbers: &[u64]) -> Result<Submission, SubmissionError> {
+        let call = Call { in_place, bytes: 7, send: 0x8000, receive: 0x9000, table, ..Call::new(kind) };
+        Submission::of(&Entry { group: 1, instance: 1, slot: 0, call }, (3, 2), None, &memory(numbers))
+    }
+
+    fn list(pieces: &Pieces) -> Vec<(u64, u64)> {
+        pieces.iter().collect()
+    }
+
+    fn numbers(table: &[u8]) -> Vec<u64> {
+        table.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect()
+    }
+
+    #[test]
+    fn what_is_in_place_is_carried_as_input_and_moves_with_its_buffers() {
+        let mut found = of(CallKind::Allgather, true, 0, &[]).expect("fits");
+        assert_eq!((list(&found.input), list(&found.output)), (vec![(0x9000 + 14, 7)], vec![(0x9000, 21)]));
+        assert!(!found.entry.call.in_place);
+        found.moved(0x1000, 0x2000);
+        assert_eq!((list(&found.input), list(&found.output)), (vec![(0x1000, 7)], vec![(0x2000, 21)]));
+    }
+
+    /// The root's own block of a gather or scatter of blocks of different sizes crosses neither way if it is in place.
+    #[test]
+    fn blocks_are_carried_without_the_gaps_between_them() {
+        // Bytes of the blocks, then their offsets.
+        let blocks = [3u64, 0, 7, 40, 999, 500];
+        let at = |start: u64| vec![(start + 40, 3), (start + 500, 7)];
+        let (gather, scatter) = (CallKind::Gatherv { root: Rank(2) }, CallKind::Scatterv { root: Rank(2) });
+        let packed = (vec![3, 0, 7, 0, 3, 3], vec![3, 0, 0, 0, 3, 3]);
+        for (kind, in_place, input, output, table) in [
+            (CallKind::Allgatherv { sizes: 0 }, false, vec![(0x8000, 7)], at(0x9000), &packed.0),
+            (CallKind::Allgatherv { sizes: 0 }, true, vec![(0x9000 + 500, 7)], at(0x9000), &packed.0),
+            (gather, false, vec![(0x8000, 7)], at(0x9000), &packed.0),
+            (gather, true, vec![], vec![(0x9000 + 40, 3)], &packed.1),
+            (scatter, false, at(0x8000), vec![(0x9000, 7)], &packed.0),
+            (scatter, true, vec![(0x8000 + 40, 3)], vec![], &packed.1),
+        ] {
+            let found = of(kind, in_place, 0x1000, &blocks).expect("readable");
+            let carried = (list(&found.input), list(&found.output), &numbers(&found.table));
+            assert_eq!(carried, (input, output, table), "{kind:?}");
+        }
+        let both = [&blocks[..], &[1, 0, 7, 0, 0, 8]].concat();
+        let found = of(CallKind::Alltoallv, false, 0x1000, &both).expect("readable");
+        assert_eq!((list(&found.input), list(&found.output)), (at(0x8000), vec![(0x9000, 1), (0x9000 + 8, 7)]));
+        assert_eq!(numbers(&found.table), [3, 0, 7, 0, 3, 3, 1, 0, 7, 0, 1, 1]);
+        assert!(matches!(of(gather, false, 0x9_0000, &blocks), Err(SubmissionError::Table { .. })));
+    }
+
+    #[test]
+    fn what_is_read_often_exceeds_the_address_space() {
+        let huge = u64::MAX / 3;
+        let list = [huge, huge, 7, 0, 0, 0, 0, 0, 7, 0, 0, 0];
+        let refused = of(CallKind::Alltoallv, false, 0x1000, &list);
+        assert!(matches!(refused, Err(SubmissionError::Call(CallError::Range { .. }))), "{refused:?}");
+    }
+}

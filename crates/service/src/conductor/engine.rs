@@ -1,0 +1,231 @@
+//! The machine with its memory and its clock: whatever is handed in, the orders that follow are carried out at once.
+//!
+//! Invariant: between two calls of this module no order is left undone, except by what only a rank can copy
+//! ([`crate::memory::deferred`]), and no memory fault unreported; a call's end is not told before its bytes are in place.
+
+use std::collections::HashMap;
+use std::time::Instant as WallInstant;
+
+use outboard_plan::Rank;
+use outboard_proto::{
+    Call, CallId, CollectiveError, Config, Counters, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant,
+    MemRef, ReceivedDatagram, RecordError, Recording, SpId, Transmit,
+};
+
+use crate::memory::{Buffers, Cause, Fault, FramePayload, Memory, NoPayload, Payloads, Place};
+
+/// Faults are reported in rounds, since the report of one may order work that meets another.
+const FAULT_ROUNDS: u32 = 64;
+
+/// The machine, its memory and its clock.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    machine: Endpoint,
+    memory: Memory,
+    origin: WallInstant,
+    /// Calls that the machine has ended and whose bytes are not in place.
+    held: Vec<CallId>,
+    /// Calls that will never have all their bytes, and why: a call whose rank was to copy them has ended before.
+    cut_off: HashMap<CallId, CollectiveError>,
+}
+
+impl Engine {
+    pub(crate) fn new(id: SpId, config: Config, seed: u64) -> Self {
+        Engine {
+            machine: Endpoint::new(id, config, seed),
+            memory: Memory::default(),
+            origin: WallInstant::now(),
+            held: Vec::new(),
+            cut_off: HashMap::new(),
+        }
+    }
+
+    /// Nanoseconds since the start.
+    pub(crate) fn now(&self) -> Instant {
+        Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn id(&self) -> SpId {
+        self.machine.id()
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        self.machine.config()
+    }
+
+    /// What is in flight and what it waits for.
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = InFlight> + '_ {
+        self.machine.in_flight(self.now())
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.machine.counters()
+    }
+
+    fn settle(&mut self, payloads: &dyn Payloads) {
+        self.memory.perform(&mut self.machine, payloads);
+        for _ in 0..FAULT_ROUNDS {
+            let faults = self.memory.take_faults();
+            if faults.is_empty() {
+                return;
+            }
+            let now = self.now();
+            for (call, cause) in faults {
+                match cause {
+                    Cause::Buffer => self.machine.handle_memory_fault(now, call),
+                    Cause::RankGone => self.machine.handle_rank_gone(now, call),
+                }
+                self.memory.perform(&mut self.machine, &NoPayload);
+            }
+        }
+    }
+
+    fn tell(&mut self, what: impl FnOnce(&mut Endpoint, Instant)) {
+        let now = self.now();
+        what(&mut self.machine, now);
+        self.settle(&NoPayload);
+    }
+
+    /// `owner` is whose ranks these are, for the quota of staging.
+    pub(crate) fn create_group(&mut self, spec: &GroupSpec, rank: Rank, owner: u64) {
+        self.tell(|machine, now| {
+            machine.handle_create_group(now, spec, rank);
+            machine.assign_group(spec.handle, owner);
+        });
+    }
+
+    pub(crate) fn leave(&mut self, group: GroupHandle, rank: Rank) {
+        self.tell(|machine, now| machine.handle_leave(now, group, rank));
+    }
+
+    pub(crate) fn call(&mut self, call: Call, buffers: Buffers) {
+        self.memory.insert(call.id, buffers);
+        self.tell(|machine, now| machine.handle_call(now, call));
+    }
+
+    /// A rank has recorded something.
+    pub(crate) fn record(
+        &mut self,
+        group: GroupHandle,
+        rank: Rank,
+        number: u32,
+        recording: Recording,
+    ) -> Result<(), RecordError> {
+        self.machine.handle_record(group, rank, number, recording)
+    }
+
+    /// A rank calls a recording no more; false while it does.
+    pub(crate) fn free_recording(&mut self, group: GroupHandle, rank: Rank, number: u32) -> bool {
+        self.machine.handle_free(group, rank, number)
+    }
+
+    /// The call has ended: its buffers belong to the rank again.
+    pub(crate) fn forget_call(&mut self, call: CallId) {
+        self.memory.remove(call);
+        self.cut_off.remove(&call);
+    }
+
+    /// This rank, whose call this is, is gone: its memory is not touched any more.
+    pub(crate) fn forget_memory(&mut self, call: CallId, rank: Rank) {
+        let missing = self.memory.forget_rank(call);
+        self.cut_off.extend(missing.into_iter().map(|missing| (missing, CollectiveError::RankLost(rank))));
+    }
+
+    /// The rank has copied the buffers of a call in flight (GP-9); false when they would not fit there.
+    #[must_use]
+    pub(crate) fn restage(&mut self, call: CallId, send: u64, receive: u64) -> bool {
+        let restaged = self.memory.restage(call, send, receive);
+        self.settle(&NoPayload);
+        restaged
+    }
+
+    pub(crate) fn frame(&mut self, from: SpId, header: &[u8], payload: &[u8]) {
+        let length = u32::try_from(payload.len()).expect("the fabric bounds payloads");
+        let now = self.now();
+        self.machine.handle_frame(now, from, header, length);
+        self.settle(&FramePayload(payload));
+    }
+
+    pub(crate) fn datagrams(&mut self, batch: &[ReceivedDatagram<'_>], payloads: &dyn Payloads) {
+        let now = self.now();
+        self.machine.handle_datagrams(now, batch);
+        self.settle(payloads);
+    }
+
+    /// The memory of a multicast batch has been read, or could not be.
+    pub(crate) fn multicast_done(&mut self, token: u64, read: Result<(), Fault>) {
+        // First the fault: the batch may be the last that its collective waits for.
+        if let Err(fault) = read {
+            self.fault(fault);
+        }
+        self.tell(|machine, now| machine.handle_multicast_done(now, token));
+    }
+
+    pub(crate) fn peer_lost(&mut self, peer: SpId) {
+        self.tell(|machine, now| machine.handle_peer_lost(now, peer));
+    }
+
+    /// Calls the machine's timers if they are due; returns whether they were.
+    pub(crate) fn timeout(&mut self) -> bool {
+        let now = self.now();
+        let due = self.machine.poll_timeout().is_some_and(|at| at <= now);
+        if due {
+            self.tell(Endpoint::handle_timeout);
+        }
+        due
+    }
+
+    /// When the machine wants to be called, for its timers or, with `room` to send, for what it will have to send.
+    pub(crate) fn next_call(&self, room: bool) -> Option<Instant> {
+        let transmit = self.machine.next_transmit().filter(|_| room);
+        self.machine.poll_timeout().into_iter().chain(transmit).min()
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        if let Some(at) = self.held.iter().position(|call| !self.memory.defers(*call)) {
+            let call = self.held.swap_remove(at);
+            return Some(Event::Completed { call, result: self.in_place(call) });
+        }
+        loop {
+            match self.machine.poll_event()? {
+                Event::Completed { call, result: Ok(()) } if self.memory.defers(call) => self.held.push(call),
+                Event::Completed { call, result: Ok(()) } => {
+                    return Some(Event::Completed { call, result: self.in_place(call) });
+                }
+                Event::Completed { call, result: Err(error) } => {
+                    let missing = self.memory.cut_off(call);
+                    self.cut_off.extend(missing.into_iter().map(|missing| (missing, error.clone())));
+                    return Some(Event::Completed { call, result: Err(error) });
+                }
+                other => return Some(other),
+            }
+        }
+    }
+
+    /// Whether a call that has ended well for the machine has all its bytes.
+    fn in_place(&self, call: CallId) -> Result<(), CollectiveError> {
+        self.cut_off.get(&call).map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// The next thing to send; its payload is to be read before [`Self::transmitted`].
+    pub(crate) fn poll_transmit(&mut self) -> Option<Transmit> {
+        let now = self.now();
+        self.machine.poll_transmit(now)
+    }
+
+    /// What was polled has been read: work on memory that follows it may be done.
+    pub(crate) fn transmitted(&mut self) {
+        self.settle(&NoPayload);
+    }
+
+    /// Where a piece lies, for reading.
+    pub(crate) fn place(&self, piece: MemRef) -> Result<Place, Fault> {
+        self.memory.place(piece)
+    }
+
+    /// A read failed: reported to the machine at once.
+    pub(crate) fn fault(&mut self, fault: Fault) {
+        self.memory.note(fault);
+        self.settle(&NoPayload);
+    }
+}

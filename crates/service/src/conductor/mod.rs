@@ -1,0 +1,430 @@
+//! The conductor: the one thread that owns the machine, the fabric and the ranks, and sleeps when there is nothing to do.
+//!
+//! One turn looks at everything once: fabric, mailbox, submissions, timers, then what the machine wants in return. The
+//! wake rule: a turn that found nothing arms the fabric, raises the sleeping flags, which look at their queues again, and
+//! only then sleeps, until the machine's next timer. Idle is asleep: no processor time.
+//!
+//! | state | on | goes to |
+//! |---|---|---|
+//! | serving | the caller's stop | draining |
+//! | serving | the last rank's leaving, where told to end with it | ended |
+//! | draining | no call in flight | ended: groups left, sockets removed |
+//! | draining | its limit is over, a second stop | parting: calls in flight fail, no rank's memory is touched |
+//! | parting | all ranks gone, [`LAST_WORDS`] over, another stop | ended |
+//!
+//! Invariant: a channel is joined before the machine may send what says so (Join before `poll_transmit`).
+
+pub(crate) mod engine;
+pub(crate) mod lifetime;
+pub(crate) mod outbox;
+pub(crate) mod poller;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use outboard_fabric::{Armed, FabricEvent};
+use outboard_proto::{Event, ReceivedDatagram, SpId};
+use outboard_shm::attach::{Channel, Reply};
+use outboard_shm::status::Status;
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+use crate::conductor::engine::Engine;
+use crate::conductor::lifetime::Lifetime;
+use crate::conductor::outbox::Outbox;
+use crate::conductor::poller::{Poller, Token, Trigger};
+use crate::datapath::mailbox::Mailbox;
+use crate::datapath::{Datapath, Report};
+use crate::memory::Payloads;
+use crate::ranks::Ranks;
+use crate::ranks::attach::{Desk, Host, MORE_DESCRIPTORS};
+use crate::socket::NamedSocket;
+use crate::telemetry::overdue;
+use crate::telemetry::statistics::{Statistics, answer};
+use crate::telemetry::trace::Trace;
+
+/// Reports taken from the mailbox per turn.
+const REPORTS: usize = 64;
+/// Connections taken in per wake-up.
+const CONNECTIONS: usize = 64;
+/// Connections beyond the attached ranks: greeting, or being refused.
+const GREETING: usize = 64;
+/// How long ranks may ask why their calls failed at the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the farewell to other service processes may take.
+const FAREWELL: Duration = Duration::from_millis(200);
+/// Precision of the conductor's timers in nanoseconds: paced batches are one to two milliseconds apart.
+const TIMER_SLACK: libc::c_ulong = 10_000;
+
+/// Everything that the loop works on.
+pub(crate) struct Conductor {
+    pub(crate) engine: Engine,
+    pub(crate) outbox: Outbox,
+    pub(crate) ranks: Ranks,
+    pub(crate) host: Host,
+    pub(crate) poller: Poller,
+    pub(crate) attach: NamedSocket,
+    pub(crate) statistics_socket: Option<NamedSocket>,
+    pub(crate) mailbox: Mailbox<Report>,
+    pub(crate) datapath: Option<Datapath>,
+    pub(crate) statistics: Statistics,
+    pub(crate) trace: Option<Trace>,
+    pub(crate) lifetime: Lifetime,
+}
+
+/// What the caller wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    Draining { until: Instant },
+    Parting { until: Instant },
+    Ended,
+}
+
+/// Payloads of a received batch, behind their headers.
+struct Chunks<'a>(Vec<&'a [u8]>);
+
+impl Payloads for Chunks<'_> {
+    fn payload(&self, index: u32) -> &[u8] {
+        self.0[index as usize]
+    }
+}
+
+impl Conductor {
+    /// Watches everything that exists from the start.
+    pub(crate) fn watch(&mut self, stop: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.poller.watch(stop, Token::Stop, Trigger::Level)?;
+        self.poller.watch(self.outbox.fabric().event_fd(), Token::Fabric, Trigger::Level)?;
+        self.poller.watch(self.mailbox.bell(), Token::Mailbox, Trigger::Level)?;
+        self.poller.watch(&self.attach, Token::Attach, Trigger::Level)?;
+        if let Some(socket) = &self.statistics_socket {
+            self.poller.watch(socket, Token::Statistics, Trigger::Level)?;
+        }
+        Ok(())
+    }
+
+    /// Serves until `stopped` says so: it reads the stop descriptor and returns whether there was a stop.
+    ///
+    /// # Errors
+    /// When the kernel refuses to let us sleep.
+    pub(crate) fn run(&mut self, mut stopped: impl FnMut() -> bool) -> Result<(), Errno> {
+        // SAFETY: changes the precision of this thread's timers and nothing else.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
+        let mut phase = Phase::Serving;
+        while phase != Phase::Ended {
+            let worked = self.turn();
+            // Behind a turn, so that a call that was posted before the order to end is in flight by now.
+            let before = phase;
+            phase = self.drained(before);
+            if worked || phase != before {
+                continue;
+            }
+            if phase == Phase::Serving && self.unused() {
+                break;
+            }
+            for token in self.sleep(phase)? {
+                self.wake(token, &mut phase, &mut stopped);
+            }
+        }
+        self.farewell();
+        Ok(())
+    }
+
+    /// What follows from the calls and ranks that are left.
+    fn drained(&mut self, phase: Phase) -> Phase {
+        match phase {
+            Phase::Draining { .. } if self.ranks.calls_in_flight() == 0 => Phase::Ended,
+            Phase::Draining { until } if Instant::now() >= until => self.part(),
+            Phase::Parting { until } if Instant::now() >= until || self.ranks.connections.is_empty() => Phase::Ended,
+            Phase::Serving | Phase::Draining { .. } | Phase::Parting { .. } | Phase::Ended => phase,
+        }
+    }
+
+    /// Gives up the calls in flight; their ranks may ask why.
+    fn part(&mut self) -> Phase {
+        let failed = self.ranks.give_up(&mut self.engine);
+        tracing::warn!(failed, "calls in flight did not end in time");
+        Phase::Parting { until: Instant::now() + LAST_WORDS }
+    }
+
+    /// Whether nobody is there and nobody is expected ([`Lifetime`]).
+    fn unused(&mut self) -> bool {
+        if !self.ranks.connections.is_empty() || !self.lifetime.over(self.ranks.attached_once) {
+            return false;
+        }
+        // Who waits at the socket counts.
+        self.accept(Phase::Serving);
+        self.ranks.connections.is_empty()
+    }
+
+    /// Looks at everything once; returns whether there was anything to do.
+    fn turn(&mut self) -> bool {
+        let mut worked = self.progress_fabric();
+        worked |= self.take_reports();
+        worked |= self.ranks.take_submissions(&mut self.engine, &self.host.quotas, self.trace.as_mut());
+        worked |= self.engine.timeout();
+        worked |= self.take_events();
+        worked |= self.outbox.pump(&mut self.engine, self.datapath.as_ref(), self.trace.as_mut());
+        worked
+    }
+
+    fn progress_fabric(&mut self) -> bool {
+        let Conductor { engine, outbox, statistics, trace, .. } = self;
+        let mut lost = Vec::new();
+        let worked = outbox.fabric().progress(&mut |event| match event {
+            FabricEvent::Message { from, header, payload } => {
+                statistics.datapath.frames_received += 1;
+                let since = trace.as_ref().filter(|_| !payload.is_empty()).map(|_| Trace::now());
+                engine.frame(SpId(from.0), header, payload);
+                if let (Some(trace), Some(since)) = (trace.as_mut(), since) {
+                    let args = json!({ "from": SpId(from.0).to_string(), "bytes": payload.len() });
+                    trace.did("receive unicast", since, args);
+                }
+            }
+            FabricEvent::PeerLost { peer, why } => {
+                tracing::info!(%peer, %why, "a service process is lost");
+                lost.push(SpId(peer.0));
+            }
+            // What waits is tried again each turn.
+            FabricEvent::Room => {}
+        });
+        for peer in lost {
+            outbox.forget(peer);
+            engine.peer_lost(peer);
+        }
+        worked > 0
+    }
+
+    fn take_reports(&mut self) -> bool {
+        let mut worked = false;
+        for _ in 0..REPORTS {
+            let Some(report) = self.mailbox.take() else { break };
+            worked = true;
+            let counts = &mut self.statistics.datapath;
+            match report {
+                Report::Sent { token, read, datagrams, bytes, failures } => {
+                    counts.datagrams_sent += datagrams;
+                    counts.bytes_sent += bytes;
+                    counts.send_failures += failures;
+                    self.engine.multicast_done(token, read);
+                    if let Some(trace) = &mut self.trace {
+                        trace.multicast_done(token);
+                    }
+                }
+                Report::Received { receiver, batch, overflowed } => {
+                    counts.overflowed += overflowed;
+                    counts.batches_received += 1;
+                    let headers: Vec<_> = batch.datagrams().map(|datagram| received(datagram.bytes)).collect();
+                    counts.datagrams_received += headers.len() as u64;
+                    let chunks = Chunks(batch.datagrams().map(|datagram| split(datagram.bytes).1).collect());
+                    let since = self.trace.as_ref().map(|_| Trace::now());
+                    self.engine.datagrams(&headers, &chunks);
+                    if let (Some(trace), Some(since)) = (&mut self.trace, since) {
+                        trace.did("receive multicast", since, json!({ "datagrams": headers.len() }));
+                    }
+                    if let Some(datapath) = &self.datapath {
+                        datapath.give_back(receiver, batch);
+                    }
+                }
+            }
+        }
+        worked
+    }
+
+    fn take_events(&mut self) -> bool {
+        let mut worked = false;
+        while let Some(event) = self.engine.poll_event() {
+            worked = true;
+            match event {
+                Event::Connect { peer, address } => {
+                    if let Err(error) = self.outbox.connect(peer, &address) {
+                        tracing::warn!(%peer, %error, "a service process cannot be reached");
+                        self.engine.peer_lost(peer);
+                    }
+                }
+                Event::Disconnect { peer } => self.outbox.disconnect(peer),
+                Event::Join(channel) => {
+                    if let Some(Err(error)) = self.datapath.as_mut().map(|datapath| datapath.join(channel)) {
+                        tracing::warn!(%error, "a multicast address cannot be joined; unicast repairs all of it");
+                    }
+                }
+                Event::Leave(channel) => {
+                    if let Some(Err(error)) = self.datapath.as_mut().map(|datapath| datapath.leave(channel)) {
+                        tracing::warn!(%error, "a multicast address cannot be left");
+                    }
+                }
+                Event::GroupReady { group, rank, result } => {
+                    let least = self.engine.config().offload_from;
+                    if let Some(id) = self.ranks.group_ready(group, rank, result, least) {
+                        self.ranks.remove(id, &self.poller, &mut self.engine);
+                    }
+                }
+                Event::Completed { call, result } => {
+                    let failed = result.is_err();
+                    if let Some(ended) = self.ranks.completed(call, result, &mut self.engine) {
+                        self.statistics.ended(&ended, failed);
+                        if let Some(trace) = &mut self.trace {
+                            trace.ended(call, ended.place, ended.kind.name(), failed);
+                        }
+                    }
+                }
+                Event::Late { group, rank, instance, kind, by_ns } => {
+                    tracing::debug!(%group, %rank, instance = instance.0, by_ns, "a rank called late");
+                    self.statistics.late(group, rank, kind, by_ns);
+                }
+                Event::Step { group, instance, step } => {
+                    if let Some(trace) = &mut self.trace {
+                        trace.step(group, instance, step);
+                    }
+                }
+                Event::Overdue(overdue) => overdue::warn(&overdue),
+                Event::Violation { peer, what } => tracing::debug!(?peer, what, "refused"),
+            }
+        }
+        worked
+    }
+
+    /// The wake rule; returns what woke us, nothing when something came in between.
+    fn sleep(&mut self, phase: Phase) -> Result<Vec<Token>, Errno> {
+        if self.outbox.fabric().arm() == Armed::Busy {
+            return Ok(Vec::new());
+        }
+        let asleep = self.mailbox.prepare_sleep() && self.ranks.prepare_sleep();
+        let woken = if asleep {
+            self.statistics.datapath.sleeps += 1;
+            let since = self.trace.as_ref().map(|_| Trace::now());
+            let woken = self.poller.sleep(self.limit(phase));
+            if let (Some(trace), Some(since)) = (&mut self.trace, since) {
+                trace.did("wait", since, Value::Null);
+            }
+            woken
+        } else {
+            Ok(Vec::new())
+        };
+        self.mailbox.stay_awake();
+        self.ranks.stay_awake();
+        woken
+    }
+
+    /// Time until the next timer.
+    fn limit(&self, phase: Phase) -> Option<Duration> {
+        let timer = self.engine.next_call(self.outbox.has_room()).map(|at| at.since(self.engine.now()));
+        match phase {
+            Phase::Draining { until } | Phase::Parting { until } => {
+                let drain = until.saturating_duration_since(Instant::now());
+                Some(timer.map_or(drain, |timer| timer.min(drain)))
+            }
+            Phase::Serving => timer.into_iter().chain(self.lifetime.limit(self.ranks.attached_once)).min(),
+            Phase::Ended => timer,
+        }
+    }
+
+    fn wake(&mut self, token: Token, phase: &mut Phase, stopped: &mut impl FnMut() -> bool) {
+        match token {
+            // The next turn looks at these.
+            Token::Fabric | Token::Mailbox | Token::Doorbell(_) => {}
+            Token::Stop => {
+                if stopped() {
+                    *phase = match *phase {
+                        Phase::Serving => Phase::Draining {
+                            until: Instant::now() + Duration::from_secs(self.host.settings.drain.into()),
+                        },
+                        Phase::Draining { .. } if self.ranks.calls_in_flight() > 0 => self.part(),
+                        Phase::Draining { .. } | Phase::Parting { .. } | Phase::Ended => Phase::Ended,
+                    };
+                    tracing::info!(calls = self.ranks.calls_in_flight(), "told to end");
+                }
+            }
+            Token::Attach => self.accept(*phase),
+            Token::Statistics => self.report(),
+            Token::Channel(id) => {
+                let Conductor { engine, ranks, host, poller, trace, .. } = self;
+                Desk { ranks, engine, poller, host, trace: trace.as_mut() }.serve(id);
+            }
+            Token::Process(id) => self.ranks.remove(id, &self.poller, &mut self.engine),
+        }
+    }
+
+    fn accept(&mut self, phase: Phase) {
+        for _ in 0..CONNECTIONS {
+            match Channel::accept(self.attach.as_fd()) {
+                Ok(None) => return,
+                Ok(Some(channel)) => {
+                    let room = self.ranks.connections.len() < self.host.settings.max_ranks as usize + GREETING;
+                    if room && phase == Phase::Serving {
+                        self.ranks.greet(channel, &self.poller);
+                        continue;
+                    }
+                    self.ranks.refused += 1;
+                    let (status, why) = match phase {
+                        Phase::Serving => (Status::Resource, "has too many connections; raise its --max-ranks"),
+                        _ => (Status::NoService, "was told to end and takes no more ranks; attach when it is back"),
+                    };
+                    tell(&channel, status, format!("the service process of this host {why}"));
+                }
+                Err(errno) => {
+                    tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
+                    self.ranks.refused += 1;
+                    return self.attach.turn_away(|connection| refuse(connection.into(), errno));
+                }
+            }
+        }
+    }
+
+    fn report(&mut self) {
+        let Some(socket) = &mut self.statistics_socket else { return };
+        let connection = match socket.accept() {
+            Ok(Some(connection)) => connection,
+            Ok(None) => return,
+            Err(errno) => {
+                tracing::warn!(%errno, "cannot answer for statistics");
+                return socket.turn_away(drop);
+            }
+        };
+        let present = self.ranks.present(&self.host.topology);
+        self.statistics.datapath.frames_sent = self.outbox.frames_sent();
+        self.statistics.datapath.refused = self.ranks.refused;
+        let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());
+        let (id, counters, in_flight) = (self.engine.id(), self.engine.counters(), self.engine.in_flight());
+        let report = self.statistics.report(id, &counters, present, in_flight, &seat);
+        answer(&connection, &report);
+    }
+
+    /// Leaves all groups and lets the other service processes know, within bounds.
+    fn farewell(&mut self) {
+        let connections: Vec<_> = self.ranks.connections.keys().copied().collect();
+        for id in connections {
+            self.ranks.remove(id, &self.poller, &mut self.engine);
+        }
+        let until = Instant::now() + FAREWELL;
+        while self.turn() || !self.outbox.is_empty() {
+            if Instant::now() >= until {
+                tracing::info!("other service processes did not take the farewell in time");
+                return;
+            }
+        }
+    }
+}
+
+/// Turns a process away.
+fn refuse(channel: Channel, errno: Errno) {
+    let text = format!("the service process of this host cannot take another rank: {errno}{MORE_DESCRIPTORS}");
+    tell(&channel, Status::Resource, text);
+}
+
+/// Tells a process why it cannot attach.
+pub fn tell(channel: &Channel, status: Status, text: String) {
+    if let Err(error) = channel.send(0, &Reply::Error { status, text }, &[]) {
+        tracing::debug!(%error, "a process does not hear why it is turned away");
+    }
+}
+
+fn split(datagram: &[u8]) -> (&[u8], &[u8]) {
+    datagram.split_at(datagram.len().min(outboard_proto::wire::DATAGRAM_HEADER_BYTES))
+}
+
+fn received(datagram: &[u8]) -> ReceivedDatagram<'_> {
+    let (header, payload) = split(datagram);
+    let payload_len = u32::try_from(payload.len()).expect("datagrams have at most 64 KiB");
+    ReceivedDatagram { header, payload_len }
+}

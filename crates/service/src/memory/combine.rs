@@ -1,0 +1,199 @@
+//! Reductions on memory of any tier: piece by piece through the second-level cache.
+//!
+//! Memory of a rank is never computed on where it lies, mapped or not, because the rank may write to it meanwhile: its bytes
+//! are copied, combined and written back. Both operands in staging are used in place, which nobody else writes. Invariant: an element is combined once, whatever
+//! fails: what is left to do behind a piece that failed is named.
+
+use outboard_plan::Reduction;
+use outboard_proto::MemRef;
+use outboard_shm::memory::RankMemory;
+
+use crate::memory::deferred::Work;
+use crate::memory::{Fault, Place};
+
+/// Bytes combined at a time: whole elements of any kind.
+const PIECE: u64 = 64 << 10;
+
+/// A reduction as the machine ordered it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Combination {
+    /// The operand that stays.
+    pub(crate) from: MemRef,
+    /// The operand that becomes the result.
+    pub(crate) into: MemRef,
+    /// How.
+    pub(crate) reduction: Reduction,
+    /// `from` is the left operand.
+    pub(crate) from_left: bool,
+}
+
+/// Room for a piece of each operand. Grows once.
+#[derive(Debug, Default)]
+pub(crate) struct Bounces {
+    from: Vec<u8>,
+    into: Vec<u8>,
+}
+
+/// What stopped a reduction.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    /// Why.
+    pub(crate) fault: Fault,
+    /// What is left to do, in order.
+    pub(crate) left: Vec<Work>,
+}
+
+impl Combination {
+    /// What is left behind the first `done` bytes.
+    fn behind(&self, done: u64) -> Option<Work> {
+        let rest = |piece: MemRef| MemRef { offset: piece.offset + done, len: piece.len - done, ..piece };
+        let left = Combination { from: rest(self.from), into: rest(self.into), ..*self };
+        (left.from.len > 0).then_some(Work::Reduce(left))
+    }
+
+    /// Carries it out on operands that lie there.
+    pub(crate) fn perform(&self, from: &Place, into: &Place, bounces: &mut Bounces) -> Result<(), Unfinished> {
+        let mut done = 0;
+        while done < self.into.len {
+            let bytes = (self.into.len - done).min(PIECE);
+            let operands = (&from.behind(done), &into.behind(done));
+            self.piece(operands, bytes, bounces).map_err(|(fault, result)| {
+                let to = MemRef { offset: self.into.offset + done, len: bytes, ..self.into };
+                // A result that could not be written back, or not whole, is not made a second time.
+                let put = result.map(|bytes| Work::Deliver { bytes, to });
+                let rest = if put.is_some() { done + bytes } else { done };
+                Unfinished { fault, left: put.into_iter().chain(self.behind(rest)).collect() }
+            })?;
+            done += bytes;
+        }
+        Ok(())
+    }
+
+    /// Combines a piece. A failed write gives back what was to be written.
+    fn piece(
+        &self,
+        (from, into): (&Place, &Place),
+        bytes: u64,
+        bounces: &mut Bounces,
+    ) -> Result<(), (Fault, Option<Vec<u8>>)> {
+        let length = bytes as usize;
+        let Bounces { from: copy, into: result } = bounces;
+        if let Place::Staging { buffer, offset } = from
+            && !from.overlaps(into, bytes)
+        {
+            return buffer.lend(*offset, length, |operand| self.combine(operand, into, result));
+        }
+        copy.resize(length, 0);
+        from.read(copy).map_err(|fault| (fault, None))?;
+        self.combine(copy, into, result)
+    }
+
+    /// Combines as many bytes as `operand` has.
+    fn combine(&self, operand: &[u8], into: &Place, result: &mut Vec<u8>) -> Result<(), (Fault, Option<Vec<u8>>)> {
+        let combine = |into: &mut [u8]| outboard_arithmetic::reduce(self.reduction, operand, into, self.from_left);
+        match into {
+            Place::Staging { buffer, offset } => buffer.fill(*offset, operand.len(), combine),
+            Place::Rank { call, memory, address } => {
+                result.resize(operand.len(), 0);
+                into.read(result).map_err(|fault| (fault, None))?;
+                combine(result);
+                memory
+                    .write(*address, result)
+                    .map_err(|error| (Fault::Call { call: *call, error }, Some(result.clone())))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use outboard_plan::{Element, Operator};
+    use outboard_proto::{CallId, Region, StagingId};
+    use outboard_shm::memory::{AccessError, RankMemory, TieredMemory};
+    use outboard_shm::region::Region as Shared;
+
+    use super::*;
+    use crate::memory::staging::{Staging, StagingPool};
+
+    const BYTES: u64 = PIECE + 16;
+    const AT: u64 = 0x10000;
+
+    fn piece(region: Region) -> MemRef {
+        MemRef { region, offset: 0, len: BYTES }
+    }
+
+    fn combination_of_sums() -> Combination {
+        let (from, into) = (piece(Region::Staging(StagingId(1))), piece(Region::Output(CallId(1))));
+        let reduction = Reduction::new(Operator::Sum, Element::U32).expect("defined");
+        Combination { from, into, reduction, from_left: true }
+    }
+
+    fn staged(number: u32) -> (Arc<Staging>, Place) {
+        let buffer = StagingPool::default().take(BYTES).expect("memory");
+        let bytes: Vec<u8> = (0..BYTES / 4).flat_map(|_| number.to_ne_bytes()).collect();
+        buffer.copy_in(0, &bytes);
+        (buffer.clone(), Place::Staging { buffer, offset: 0 })
+    }
+
+    /// Memory of a rank of which so many bytes can be reached.
+    fn rank(bytes: u64) -> Arc<TieredMemory> {
+        let memory = TieredMemory::staged();
+        let region = Shared::create("test", bytes as usize).expect("memory");
+        let descriptor = region.fd().try_clone_to_owned().expect("a descriptor");
+        memory.ranges().register(AT, bytes, descriptor).expect("free");
+        Arc::new(memory)
+    }
+
+    fn numbers(bytes: &[u8]) -> Vec<u32> {
+        bytes.as_chunks::<4>().0.iter().map(|number| u32::from_ne_bytes(*number)).collect()
+    }
+
+    #[test]
+    fn every_element_is_combined_once_wherever_it_lies() {
+        let (memory, mut bounces) = (rank(2 * PIECE), Bounces::default());
+        let place = Place::Rank { call: CallId(1), memory: Arc::clone(&memory), address: AT };
+        let ((_, from), (into, there)) = (staged(3), staged(4));
+        for target in [&place, &place, &there] {
+            assert!(combination_of_sums().perform(&from, target, &mut bounces).is_ok());
+        }
+        let mut found = vec![0; BYTES as usize];
+        memory.read(AT, &mut found).expect("reachable");
+        assert!(numbers(&found).iter().all(|number| *number == 6));
+        into.copy_out(0, &mut found);
+        assert!(numbers(&found).iter().all(|number| *number == 7));
+    }
+
+    #[test]
+    fn operands_in_one_buffer_may_overlap() {
+        let (buffer, whole) = staged(5);
+        let combination = Combination {
+            from: MemRef { len: 64, ..combination_of_sums().from },
+            into: MemRef { len: 64, ..combination_of_sums().into },
+            ..combination_of_sums()
+        };
+        for at in [64, 32, 0] {
+            assert!(combination.perform(&whole, &whole.behind(at), &mut Bounces::default()).is_ok());
+        }
+        let mut found = vec![0; 128];
+        buffer.copy_out(0, &mut found);
+        let doubled: Vec<u32> = (0..32).map(|at| [10, 20, 15, 10][at / 8]).collect();
+        assert_eq!(numbers(&found), doubled);
+    }
+
+    #[test]
+    fn what_is_left_behind_a_fault_is_named() {
+        let (memory, mut bounces) = (rank(PIECE), Bounces::default());
+        let place = Place::Rank { call: CallId(1), memory, address: AT };
+        let combination = combination_of_sums();
+        let Unfinished { fault, left } =
+            combination.perform(&staged(3).1, &place, &mut bounces).expect_err("the second piece is out of reach");
+        assert!(matches!(fault, Fault::Call { error: AccessError::Unreachable { bytes: 16, .. }, .. }));
+        let [Work::Reduce(rest)] = &left[..] else { panic!("{left:?}") };
+        assert_eq!((rest.from.offset, rest.from.len, rest.into.offset, rest.into.len), (PIECE, 16, PIECE, 16));
+        let unread = combination.perform(&place, &staged(3).1, &mut bounces).expect_err("read from there");
+        assert_eq!(unread.left.len(), 1);
+    }
+}

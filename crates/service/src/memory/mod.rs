@@ -1,0 +1,495 @@
+//! From the machine's names of memory to memory: buffers of calls (by tiers, SP-4) and staging.
+//!
+//! Deliveries are gathered and written with as few system calls as their destinations allow (MC-11). Invariants: memory of
+//! a rank that is gone is never touched again ([`Memory::forget_rank`]); a reference beyond its region is a broken
+//! invariant of the machine. An access that a rank's own doing makes fail is a fault of its call, nothing more; one that
+//! the kernel has withdrawn is done when the rank has copied ([`crate::memory::deferred`]).
+
+pub(crate) mod combine;
+pub(crate) mod deferred;
+pub(crate) mod pieces;
+pub(crate) mod staging;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use outboard_proto::{CallId, Endpoint, MemRef, Order, Region, StagingId};
+use outboard_shm::memory::{AccessError, RankMemory, TieredMemory, WritePiece, copy_between};
+
+use crate::memory::combine::{Bounces, Combination, Unfinished};
+use crate::memory::deferred::{Deferred, Work};
+pub(crate) use crate::memory::pieces::Pieces;
+use crate::memory::staging::{Staging, StagingPool};
+
+/// Bytes moved at a time between two ranks neither of which is mapped here: fits the second-level cache.
+const BOUNCE: usize = 256 << 10;
+
+/// Received payloads that orders deliver from.
+pub(crate) trait Payloads {
+    /// The payload with this index within what was handed to the machine.
+    fn payload(&self, index: u32) -> &[u8];
+}
+
+/// Nothing was received: the machine orders no delivery.
+pub(crate) struct NoPayload;
+
+impl Payloads for NoPayload {
+    fn payload(&self, _index: u32) -> &[u8] {
+        &[]
+    }
+}
+
+/// The payload of one frame.
+pub(crate) struct FramePayload<'a>(pub(crate) &'a [u8]);
+
+impl Payloads for FramePayload<'_> {
+    fn payload(&self, index: u32) -> &[u8] {
+        assert_eq!(index, 0, "a frame has one payload");
+        self.0
+    }
+}
+
+/// The buffers that a rank handed over with a call.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    /// Gone when the rank is.
+    memory: Option<Arc<TieredMemory>>,
+    input: (u64, u64),
+    output: (u64, u64),
+    /// Where the output lies if not in one piece.
+    pieces: Option<Arc<Pieces>>,
+    /// They lie where the rank has copied them to, no longer where it posted them.
+    restaged: bool,
+}
+
+impl Buffers {
+    /// `input` and `output` are address and length in the rank.
+    pub(crate) fn new(memory: Arc<TieredMemory>, input: (u64, u64), output: (u64, u64)) -> Self {
+        Buffers { memory: Some(memory), input, output, pieces: None, restaged: false }
+    }
+
+    /// What a rank has recorded: all of it is output, some of it is read, too.
+    pub(crate) fn recorded(memory: Arc<TieredMemory>, pieces: Arc<Pieces>) -> Self {
+        let output = (0, pieces.total());
+        Buffers { memory: Some(memory), input: (0, 0), output, pieces: Some(pieces), restaged: false }
+    }
+
+    /// Whether the address lies in one of the buffers.
+    fn hold(&self, address: u64) -> bool {
+        let lies_in = |(start, length): (u64, u64)| address.checked_sub(start).is_some_and(|at| at < length);
+        match &self.pieces {
+            None => lies_in(self.input) || lies_in(self.output),
+            Some(pieces) => pieces.iter().any(lies_in),
+        }
+    }
+
+    /// Where a byte of the output lies.
+    fn output_address(&self, offset: u64) -> u64 {
+        self.pieces.as_ref().map_or(self.output.0 + offset, |pieces| pieces.address(offset))
+    }
+
+    /// Bytes of the receive buffer.
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.output.1
+    }
+}
+
+/// Why a piece of memory could not be read or written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    /// The buffers of this call cannot be accessed.
+    #[error("{error}")]
+    Call {
+        /// Whose buffers.
+        call: CallId,
+        /// What the kernel said.
+        error: AccessError,
+    },
+    /// The rank is gone; the machine knows.
+    #[error("the rank has gone")]
+    Gone,
+    /// The kernel has withdrawn access: the rank's own copy is awaited.
+    #[error("the rank's copy is awaited")]
+    Awaited,
+}
+
+/// What a failed access shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The rank handed over a bad buffer.
+    Buffer,
+    /// The rank has died, which the access saw before the pidfd told.
+    RankGone,
+}
+
+/// A piece of memory, held so that any thread may read it.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    /// In a rank.
+    Rank {
+        /// The call whose buffer it is part of.
+        call: CallId,
+        /// The rank's memory.
+        memory: Arc<TieredMemory>,
+        /// First address.
+        address: u64,
+    },
+    /// In this process.
+    Staging {
+        /// The buffer.
+        buffer: Arc<Staging>,
+        /// First byte.
+        offset: u64,
+    },
+}
+
+impl Place {
+    /// Copies out.
+    pub(crate) fn read(&self, into: &mut [u8]) -> Result<(), Fault> {
+        match self {
+            Place::Rank { call, memory, address } => {
+                memory.read(*address, into).map_err(|error| Fault::Call { call: *call, error })
+            }
+            Place::Staging { buffer, offset } => {
+                buffer.copy_out(*offset, into);
+                Ok(())
+            }
+        }
+    }
+
+    /// The same place without its first bytes.
+    pub(crate) fn behind(&self, bytes: u64) -> Place {
+        match self.clone() {
+            Place::Rank { call, memory, address } => Place::Rank { call, memory, address: address + bytes },
+            Place::Staging { buffer, offset } => Place::Staging { buffer, offset: offset + bytes },
+        }
+    }
+
+    /// Whether the first `bytes` bytes of both have some in common; ranks' memory is not looked into.
+    pub(crate) fn overlaps(&self, other: &Place, bytes: u64) -> bool {
+        match (self, other) {
+            (Place::Staging { buffer, offset }, Place::Staging { buffer: other, offset: start }) => {
+                Arc::ptr_eq(buffer, other) && offset.abs_diff(*start) < bytes
+            }
+            (Place::Staging { .. } | Place::Rank { .. }, _) => false,
+        }
+    }
+
+    fn copy_to(&self, to: &Place, bytes: u64, bounce: &mut Vec<u8>) -> Result<(), Fault> {
+        let length = usize::try_from(bytes).expect("staging lies in memory");
+        match (self, to) {
+            (Place::Rank { memory, address, .. }, Place::Rank { call, memory: to_memory, address: to_address })
+                if memory.resident(*address, bytes).is_some() =>
+            {
+                // Mapped here, so what fails is the write.
+                copy_between(&**memory, *address, &**to_memory, *to_address, bytes)
+                    .map_err(|error| Fault::Call { call: *call, error })
+            }
+            (
+                Place::Rank { call, memory, address },
+                Place::Rank { call: to_call, memory: to_memory, address: start },
+            ) => {
+                bounce.resize(BOUNCE, 0);
+                let mut moved = 0;
+                while moved < bytes {
+                    let piece = &mut bounce[..(length - moved as usize).min(BOUNCE)];
+                    memory.read(address + moved, piece).map_err(|error| Fault::Call { call: *call, error })?;
+                    to_memory.write(start + moved, piece).map_err(|error| Fault::Call { call: *to_call, error })?;
+                    moved += piece.len() as u64;
+                }
+                Ok(())
+            }
+            (Place::Rank { call, memory, address }, Place::Staging { buffer, offset }) => {
+                let read = |into: &mut [u8]| memory.read(*address, into);
+                buffer.fill(*offset, length, read).map_err(|error| Fault::Call { call: *call, error })
+            }
+            (Place::Staging { buffer, offset }, Place::Rank { call, memory, address }) => {
+                let write = |from: &[u8]| memory.write(*address, from);
+                buffer.lend(*offset, length, write).map_err(|error| Fault::Call { call: *call, error })
+            }
+            (Place::Staging { buffer, offset }, Place::Staging { buffer: to_buffer, offset: to_offset }) => {
+                buffer.lend(*offset, length, |from| to_buffer.copy_in(*to_offset, from));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A delivery that waits for its batch.
+#[derive(Debug, Clone, Copy)]
+struct Delivery {
+    payload: u32,
+    offset: u32,
+    to: MemRef,
+}
+
+impl Delivery {
+    fn bytes<'a>(&self, payloads: &'a dyn Payloads) -> &'a [u8] {
+        let start = self.offset as usize;
+        let length = usize::try_from(self.to.len).expect("payloads lie in memory");
+        &payloads.payload(self.payload)[start..start + length]
+    }
+}
+
+/// All memory that the machine can name.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    calls: HashMap<CallId, Buffers>,
+    staging: HashMap<StagingId, Arc<Staging>>,
+    pool: StagingPool,
+    gathered: Vec<Delivery>,
+    faults: Vec<(CallId, Cause)>,
+    deferred: Deferred,
+    /// Grows once, with the first copy between ranks that needs it.
+    bounce: Vec<u8>,
+    bounces: Bounces,
+}
+
+impl Memory {
+    pub(crate) fn insert(&mut self, call: CallId, buffers: Buffers) {
+        self.calls.insert(call, buffers);
+    }
+
+    /// The call has ended.
+    pub(crate) fn remove(&mut self, call: CallId) {
+        self.calls.remove(&call);
+        self.deferred.forget(call);
+    }
+
+    /// The rank is gone: the buffers of this call are not touched any more. Returns the calls of others that will never
+    /// have the bytes that only it could copy.
+    pub(crate) fn forget_rank(&mut self, call: CallId) -> Vec<CallId> {
+        if let Some(buffers) = self.calls.get_mut(&call) {
+            buffers.memory = None;
+        }
+        self.deferred.cut_off(call)
+    }
+
+    /// The call ends in failure: the calls of others that will never have the bytes that only its rank could copy.
+    pub(crate) fn cut_off(&mut self, call: CallId) -> Vec<CallId> {
+        self.deferred.cut_off(call)
+    }
+
+    /// Whether the call has work left to do here, whatever the machine knows.
+    pub(crate) fn defers(&self, call: CallId) -> bool {
+        self.deferred.holds_call(call)
+    }
+
+    /// The rank has copied the buffers of this call to other addresses (GP-9): does what waited for them. False when they
+    /// would not fit there.
+    #[must_use]
+    pub(crate) fn restage(&mut self, call: CallId, send: u64, receive: u64) -> bool {
+        let Some(buffers) = self.calls.get_mut(&call) else { return false };
+        let fits = |address: u64, length: u64| address.checked_add(length).is_some();
+        if !fits(send, buffers.input.1) || !fits(receive, buffers.output.1) {
+            return false;
+        }
+        (buffers.input.0, buffers.output.0, buffers.restaged) = (send, receive, true);
+        // The copy is one piece.
+        buffers.pieces = None;
+        for work in self.deferred.reached(call) {
+            self.work(work);
+        }
+        true
+    }
+
+    /// Calls whose buffers could not be accessed since the last time.
+    pub(crate) fn take_faults(&mut self) -> Vec<(CallId, Cause)> {
+        std::mem::take(&mut self.faults)
+    }
+
+    /// A datapath thread met a fault.
+    pub(crate) fn note(&mut self, fault: Fault) {
+        match fault {
+            Fault::Call { call, error } => {
+                let Some(buffers) = self.calls.get(&call) else { return };
+                if let AccessError::Withdrawn { address, .. } = error
+                    && (!buffers.restaged || !buffers.hold(address))
+                {
+                    // What was under way when the rank copied is late news.
+                    if !buffers.restaged {
+                        self.deferred.await_copy(call);
+                    }
+                } else if !self.faults.iter().any(|(known, _)| *known == call) {
+                    tracing::warn!(call = call.0, %error, "a rank's buffer cannot be accessed");
+                    let gone = matches!(error, AccessError::Gone { .. });
+                    self.faults.push((call, if gone { Cause::RankGone } else { Cause::Buffer }));
+                }
+            }
+            Fault::Gone | Fault::Awaited => {}
+        }
+    }
+
+    /// Where a piece lies.
+    ///
+    /// # Panics
+    /// When the machine names memory that it was never given, or beyond its end.
+    pub(crate) fn place(&self, piece: MemRef) -> Result<Place, Fault> {
+        let within = |length: u64| {
+            let end = piece.offset.checked_add(piece.len);
+            assert!(end.is_some_and(|end| end <= length), "{piece:?} reaches beyond {length} bytes");
+        };
+        if self.deferred.holds(piece.region) {
+            return Err(Fault::Awaited);
+        }
+        match piece.region {
+            Region::Input(call) | Region::Output(call) => {
+                let buffers = self.calls.get(&call).unwrap_or_else(|| panic!("{piece:?} is of no call in flight"));
+                let input = matches!(piece.region, Region::Input(_));
+                within(if input { buffers.input.1 } else { buffers.output.1 });
+                let memory = Arc::clone(buffers.memory.as_ref().ok_or(Fault::Gone)?);
+                let address = if input { buffers.input.0 + piece.offset } else { buffers.output_address(piece.offset) };
+                Ok(Place::Rank { call, memory, address })
+            }
+            Region::Staging(id) => {
+                let buffer = self.staging.get(&id).unwrap_or_else(|| panic!("{piece:?} is not staged"));
+                within(buffer.len());
+                Ok(Place::Staging { buffer: Arc::clone(buffer), offset: piece.offset })
+            }
+        }
+    }
+
+    /// Does all work on memory that the machine has ordered, in order.
+    pub(crate) fn perform(&mut self, machine: &mut Endpoint, payloads: &dyn Payloads) {
+        while let Some(order) = machine.poll_order() {
+            if let Order::Deliver { payload, offset, to } = order {
+                self.gathered.push(Delivery { payload, offset, to });
+                continue;
+            }
+            self.flush(payloads);
+            match order {
+                Order::Stage { id, bytes } => {
+                    // Like any allocation of Rust: without memory the process cannot go on.
+                    let buffer = self.pool.take(bytes).expect("memory for staging within the quota");
+                    let taken = self.staging.insert(id, buffer);
+                    assert!(taken.is_none(), "{id:?} is staged twice");
+                }
+                Order::Unstage { id } => self.work(Work::Unstage { id }),
+                Order::Copy { from, to } => self.work(Work::Copy { from, to }),
+                Order::Reduce { from, into, reduction, from_left } => {
+                    self.work(Work::Reduce(Combination { from, into, reduction, from_left }));
+                }
+                Order::Deliver { .. } => unreachable!("gathered above"),
+            }
+        }
+        self.flush(payloads);
+    }
+
+    /// Does a piece of work, now or when its memory is within reach.
+    fn work(&mut self, work: Work) {
+        let done = match &work {
+            Work::Copy { from, to } => self.copy(*from, *to),
+            Work::Reduce(combination) => return self.reduce(*combination),
+            Work::Deliver { bytes, to } => self.put(bytes, *to),
+            Work::Unstage { id } if self.deferred.holds(Region::Staging(*id)) => Err(Fault::Awaited),
+            Work::Unstage { id } => {
+                let buffer = self.staging.remove(id).unwrap_or_else(|| panic!("{id:?} is not staged"));
+                self.pool.give_back(buffer);
+                Ok(())
+            }
+        };
+        if let Err(fault) = done {
+            self.postpone(fault, work);
+        }
+    }
+
+    /// Notes a fault, and keeps the work for later if a copy by the rank can still mend it.
+    fn postpone(&mut self, fault: Fault, work: Work) {
+        self.note(fault);
+        match fault {
+            Fault::Awaited => {}
+            Fault::Call { call, error: AccessError::Withdrawn { .. } } if self.deferred.awaits(call) => {}
+            Fault::Call { .. } | Fault::Gone => return,
+        }
+        let Work::Deliver { to: MemRef { region: Region::Output(receiver), .. }, .. } = work else {
+            let kept = self.deferred.push(work);
+            return assert!(kept, "only payload takes room");
+        };
+        if !self.deferred.push(work) {
+            tracing::warn!(call = receiver.0, "no more can be held for a rank that does not copy");
+            self.faults.push((receiver, Cause::Buffer));
+        }
+    }
+
+    /// Combines, now or as far as memory is within reach.
+    fn reduce(&mut self, combination: Combination) {
+        let places = self.place(combination.from).and_then(|from| Ok((from, self.place(combination.into)?)));
+        let done = places
+            .map_err(|fault| Unfinished { fault, left: vec![Work::Reduce(combination)] })
+            .and_then(|(from, into)| combination.perform(&from, &into, &mut self.bounces));
+        if let Err(Unfinished { fault, left }) = done {
+            left.into_iter().for_each(|work| self.postpone(fault, work));
+        }
+    }
+
+    fn copy(&mut self, from: MemRef, to: MemRef) -> Result<(), Fault> {
+        assert_eq!(from.len, to.len, "copies have equal lengths");
+        let (source, target) = (self.place(from)?, self.place(to)?);
+        source.copy_to(&target, from.len, &mut self.bounce)
+    }
+
+    fn put(&self, bytes: &[u8], to: MemRef) -> Result<(), Fault> {
+        match self.place(to)? {
+            Place::Staging { buffer, offset } => {
+                buffer.copy_in(offset, bytes);
+                Ok(())
+            }
+            Place::Rank { call, memory, address } => {
+                memory.write(address, bytes).map_err(|error| Fault::Call { call, error })
+            }
+        }
+    }
+
+    /// Carries the gathered deliveries out, one batch per region: where a host has several ranks each datagram goes to all of
+    /// them in turn. Within a region the order stays.
+    fn flush(&mut self, payloads: &dyn Payloads) {
+        let mut gathered = std::mem::take(&mut self.gathered);
+        gathered.sort_by_key(|delivery| delivery.to.region);
+        for run in gathered.chunk_by(|one, next| one.to.region == next.to.region) {
+            let Err(fault) = self.deliver(run, payloads) else { continue };
+            for delivery in run {
+                let (bytes, to) = (delivery.bytes(payloads).to_vec(), delivery.to);
+                self.postpone(fault, Work::Deliver { bytes, to });
+            }
+        }
+        self.gathered = gathered;
+        self.gathered.clear();
+    }
+
+    fn deliver(&self, run: &[Delivery], payloads: &dyn Payloads) -> Result<(), Fault> {
+        match self.place(run[0].to)? {
+            Place::Staging { buffer, .. } => {
+                for delivery in run {
+                    buffer.copy_in(delivery.to.offset, delivery.bytes(payloads));
+                }
+                Ok(())
+            }
+            Place::Rank { call, memory, .. } => {
+                let buffers = &self.calls[&call];
+                let batch: Vec<WritePiece<'_>> = run
+                    .iter()
+                    .map(|delivery| {
+                        let end = delivery.to.offset.checked_add(delivery.to.len);
+                        assert!(end.is_some_and(|end| end <= self.length(delivery.to.region)), "{delivery:?}");
+                        let address = match delivery.to.region {
+                            Region::Output(_) => buffers.output_address(delivery.to.offset),
+                            Region::Input(_) | Region::Staging(_) => {
+                                unreachable!("deliveries to a rank go to its output")
+                            }
+                        };
+                        WritePiece { local: delivery.bytes(payloads), address }
+                    })
+                    .collect();
+                memory.writev(&batch).map_err(|error| Fault::Call { call, error })
+            }
+        }
+    }
+
+    fn length(&self, region: Region) -> u64 {
+        match region {
+            Region::Input(call) => self.calls[&call].input.1,
+            Region::Output(call) => self.calls[&call].output.1,
+            Region::Staging(id) => self.staging[&id].len(),
+        }
+    }
+}

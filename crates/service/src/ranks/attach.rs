@@ -1,0 +1,573 @@
+//! Requests at the attach socket: who a rank is, its groups, its memory (SP-3).
+//!
+//! Ranks are taken as hostile-capable: identity comes from the kernel (socket credentials, pidfd), access to memory is
+//! proven by a real read and write, every number is bounded. A rank that breaks the protocol loses its connection, and
+//! with it no more than itself.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use outboard_plan::Rank;
+use outboard_proto::wire::RecordedMemory;
+use outboard_proto::{GroupHandle, HostId, SpId};
+use outboard_shm::attach::{Channel, ChannelError, Hello, OFFER_BYTES, Received, Reply, Request, Restaged, Welcome};
+use outboard_shm::control::{LAYOUT_VERSION, RING_CAPACITY, ServiceSide};
+use outboard_shm::memory::{CrossMemory, MemfdRanges, MemoryDescriptor, Proof, RangeError, TieredMemory};
+use outboard_shm::region::read_sealed;
+use outboard_shm::status::Status;
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use crate::conductor::engine::Engine;
+use crate::conductor::poller::{Poller, Token, Trigger};
+use crate::memory::Pieces;
+use crate::ranks::admission::Admission;
+use crate::ranks::docked::{DockedRank, DockedRanks};
+use crate::ranks::failure;
+use crate::ranks::offers::{Offer, Sealer, group_spec};
+use crate::ranks::quotas::{Job, QuotaError, Quotas};
+use crate::ranks::{Attached, Connection, ConnectionId, Membership, Ranks, Stage};
+use crate::settings::Settings;
+use crate::telemetry::trace::Trace;
+use crate::topology::{Seat, Topology};
+
+/// Messages taken from one connection per wake-up; the rest wake again.
+const MESSAGES: usize = 16;
+/// Largest recording, encoded.
+pub const MOST_RECORDED: u64 = 64 << 20;
+/// Offers that a rank may have unused; the oldest goes first.
+const MOST_OFFERS: usize = 256;
+
+/// What to do where the service process is out of descriptors, to be put behind the kernel's word.
+pub(crate) const MORE_DESCRIPTORS: &str = "; raise its limit on descriptors (`ulimit -n`, LimitNOFILE in its unit)";
+
+/// What all ranks of this host are told.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) id: SpId,
+    /// The host itself.
+    pub(crate) place: HostId,
+    /// Its name.
+    pub(crate) node: Arc<str>,
+    pub(crate) topology: Topology,
+    pub(crate) settings: Settings,
+    pub(crate) digest: u64,
+    /// Of the unicast fabric.
+    pub(crate) address: Arc<[u8]>,
+    pub(crate) quotas: Quotas,
+    pub(crate) admission: Admission,
+    pub(crate) sealer: Sealer,
+    /// Ranks that the dock attaches.
+    pub(crate) docked: Arc<DockedRanks>,
+}
+
+/// A request that was refused: the reply, in words.
+#[derive(Debug)]
+pub struct Refused {
+    /// What kind of failure.
+    pub status: Status,
+    /// The sentence.
+    pub text: String,
+}
+
+impl Refused {
+    fn argument(text: impl ToString) -> Refused {
+        Refused { status: Status::Argument, text: text.to_string() }
+    }
+
+    /// What the rank is told.
+    #[must_use]
+    pub fn reply(self) -> Reply {
+        Reply::Error { status: self.status, text: self.text }
+    }
+}
+
+impl From<QuotaError> for Refused {
+    fn from(error: QuotaError) -> Self {
+        Refused { status: Status::Resource, text: error.to_string() }
+    }
+}
+
+fn refuse<T>(status: Status, text: impl ToString) -> Result<T, Refused> {
+    Err(Refused { status, text: text.to_string() })
+}
+
+/// What becomes of the connection after a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Stay,
+    Close,
+}
+
+/// What the request handlers work on.
+pub(crate) struct Desk<'a> {
+    pub(crate) ranks: &'a mut Ranks,
+    pub(crate) engine: &'a mut Engine,
+    pub(crate) poller: &'a Poller,
+    pub(crate) host: &'a Host,
+    pub(crate) trace: Option<&'a mut Trace>,
+}
+
+impl Desk<'_> {
+    /// Takes the messages of one connection.
+    pub(crate) fn serve(&mut self, id: ConnectionId) {
+        for _ in 0..MESSAGES {
+            let Some(connection) = self.ranks.connections.get(&id) else { return };
+            match connection.channel().receive::<Request>() {
+                Ok(None) => return,
+                Ok(Some(received)) => match self.answer(id, received) {
+                    Ok(Next::Stay) => {}
+                    Ok(Next::Close) => return self.ranks.remove(id, self.poller, self.engine),
+                    Err(error) => return self.drop_connection(id, &error),
+                },
+                Err(error) => {
+                    let farewell = match &error {
+                        ChannelError::Decode(decode) => Some((Status::Version, decode.to_string())),
+                        ChannelError::Descriptors => {
+                            let refused = kernel("take the descriptors of a request", Errno::MFILE);
+                            Some((refused.status, refused.text))
+                        }
+                        ChannelError::Closed | ChannelError::Backlogged | ChannelError::Kernel(_) => None,
+                    };
+                    if let Some((status, text)) = farewell {
+                        // The connection goes either way.
+                        let _ = self.ranks.reply(id, 0, &Reply::Error { status, text });
+                    }
+                    return self.drop_connection(id, &error);
+                }
+            }
+        }
+    }
+
+    fn drop_connection(&mut self, id: ConnectionId, error: &ChannelError) {
+        if !matches!(error, ChannelError::Closed) {
+            tracing::warn!(connection = id, %error, "a connection is given up");
+            self.ranks.refused += 1;
+        }
+        self.ranks.remove(id, self.poller, self.engine);
+    }
+
+    fn answer(&mut self, id: ConnectionId, received: Received<Request>) -> Result<Next, ChannelError> {
+        let Received { token, message, descriptors } = received;
+        if let Request::Hello(hello) = message {
+            return self.hello(id, token, &hello, descriptors);
+        }
+        if self.ranks.rank(id).is_none() {
+            let text = "the first message of a connection is a greeting".to_owned();
+            self.ranks.reply(id, token, &Reply::Error { status: Status::Protocol, text })?;
+            return Ok(Next::Close);
+        }
+        let closes = message == Request::Detach;
+        let outcome = match message {
+            Request::Hello(_) => unreachable!("answered above"),
+            Request::Offer => self.offer(id).map(Some),
+            Request::CreateGroup { ranks, rank } => {
+                self.create_group(id, token, descriptors, (ranks, rank)).map(|()| None)
+            }
+            Request::DestroyGroup { group } => self.destroy_group(id, group).map(Some),
+            Request::Record { group, recording, bytes } => {
+                self.record(id, descriptors, (group, recording), bytes).map(Some)
+            }
+            Request::FreeRecording { group, recording } => self.free_recording(id, group, recording).map(Some),
+            Request::SetDeadline { group, milliseconds } => self.set_deadline(id, group, milliseconds).map(Some),
+            Request::RegisterMemory { address, bytes } => self.register(id, descriptors, address, bytes).map(Some),
+            Request::UnregisterMemory { address } => self.unregister(id, address).map(Some),
+            Request::Restage(restaged) => self.restage(id, &restaged).map(Some),
+            Request::ErrorText { slot } => self.error_text(id, slot).map(Some),
+            Request::Detach => self.detach(id).map(Some),
+        };
+        let closes = closes && outcome.is_ok();
+        let reply = match outcome {
+            Ok(reply) => reply,
+            Err(refused) => {
+                tracing::debug!(connection = id, status = ?refused.status, text = refused.text, "a request is refused");
+                Some(refused.reply())
+            }
+        };
+        if let Some(reply) = reply {
+            self.ranks.reply(id, token, &reply)?;
+        }
+        Ok(if closes { Next::Close } else { Next::Stay })
+    }
+
+    fn hello(
+        &mut self,
+        id: ConnectionId,
+        token: u64,
+        hello: &Hello,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Next, ChannelError> {
+        let attached = match self.ranks.connections.get(&id) {
+            Some(Connection::Greeting(_)) => self.attach(id, hello, descriptors),
+            Some(Connection::Attached(_)) | None => refuse(Status::Protocol, "this connection is attached already"),
+        };
+        let (side, welcome, rank) = match attached {
+            Ok(attached) => attached,
+            Err(refused) => {
+                tracing::warn!(pid = hello.pid, text = refused.text, "a process may not attach");
+                self.ranks.reply(id, token, &refused.reply())?;
+                return Ok(Next::Close);
+            }
+        };
+        let Some(Connection::Greeting(channel)) = self.ranks.connections.remove(&id) else {
+            unreachable!("it was greeting a moment ago")
+        };
+        let sent = channel.send(token, &Reply::Welcome(welcome), &side.descriptors());
+        let completions = side.completions();
+        let rank = Attached {
+            channel,
+            job: Job { user: rank.user, number: hello.job },
+            pid: rank.pid,
+            pidfd: rank.pidfd,
+            seat: rank.seat,
+            side,
+            completions,
+            tier: rank.memory.tier(),
+            memory: Arc::new(rank.memory),
+            groups: BTreeMap::new(),
+            next_group: 0,
+            offers: VecDeque::new(),
+            failures: HashMap::new(),
+            busy: HashMap::new(),
+        };
+        tracing::info!(pid = rank.pid, tier = %rank.tier, "a rank attached");
+        self.ranks.connections.insert(id, Connection::Attached(Box::new(rank)));
+        self.ranks.attached_once = true;
+        sent.map(|()| Next::Stay)
+    }
+
+    /// Checks who greets, pins the process and finds out how its memory is reached.
+    fn attach(
+        &self,
+        id: ConnectionId,
+        hello: &Hello,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(ServiceSide, Welcome, Process), Refused> {
+        if self.ranks.attached().count() >= self.host.settings.max_ranks as usize {
+            let most = self.host.settings.max_ranks;
+            return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
+        }
+        let (channel, Host { admission, settings, .. }) = (self.ranks.connections[&id].channel(), self.host);
+        let mut process = pin(channel, hello, descriptors, admission, settings)?;
+        if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
+            // Its process here is ours; the connection alone tells of its end.
+            (process.pid, process.pidfd, process.seat) = (pid, None, Some(seat));
+            process.memory = process.memory.with_watch(watch);
+        }
+        let side =
+            ServiceSide::create().map_err(|error| Refused { status: Status::Resource, text: error.to_string() })?;
+        let watch = |fd: BorrowedFd<'_>, token, trigger| {
+            self.poller.watch(fd, token, trigger).map_err(|errno| kernel("watch the process", errno))
+        };
+        watch(side.doorbell().as_fd(), Token::Doorbell(id), Trigger::Edge)?;
+        if let Some(pidfd) = &process.pidfd
+            && let Err(refused) = watch(pidfd.as_fd(), Token::Process(id), Trigger::Level)
+        {
+            self.poller.unwatch(side.doorbell());
+            return Err(refused);
+        }
+        let welcome = Welcome {
+            service_version: env!("CARGO_PKG_VERSION").to_owned(),
+            tier: process.memory.tier(),
+            config_digest: self.host.digest,
+            most_ranges: self.host.settings.memory_ranges,
+        };
+        Ok((side, welcome, process))
+    }
+
+    fn offer(&mut self, id: ConnectionId) -> Result<Reply, Refused> {
+        let drawn: [u64; 3] = random().map_err(|errno| kernel("draw random numbers", errno))?;
+        let (handle, key) = (GroupHandle(drawn[0] as u32), [drawn[1], drawn[2]]);
+        let host = self.host;
+        let rank = self.attached(id)?;
+        let seat = rank.seat.clone();
+        let here = || Seat { node: Arc::clone(&host.node), place: rank.place(&host.topology) };
+        let seat = seat.unwrap_or_else(here);
+        let (&Host { id: sp, place, digest, .. }, job) = (host, host.settings.job);
+        let (address, seal) = (Arc::clone(&host.address), host.sealer.seal(rank.job.user, handle, key));
+        let offer = Offer { sp, host: place, job, handle, key, digest, address, seat, seal };
+        if rank.offers.len() >= MOST_OFFERS {
+            rank.offers.pop_front();
+        }
+        rank.offers.push_back((handle, key));
+        Ok(Reply::Offer(Box::new(offer.encode())))
+    }
+
+    fn create_group(
+        &mut self,
+        id: ConnectionId,
+        token: u64,
+        descriptors: Vec<OwnedFd>,
+        (ranks, me): (u32, u32),
+    ) -> Result<(), Refused> {
+        let (own, most, sealer) = (self.host.id, self.host.settings.max_groups as usize, &self.host.sealer);
+        let rank = self.attached(id)?;
+        if rank.groups.len() >= most {
+            return refuse(Status::Resource, format!("this rank is in {most} groups already; destroy some"));
+        }
+        let job = rank.job;
+        self.host.quotas.join(self.ranks.held_by(job))?;
+        let rank = self.attached(id)?;
+        if ranks > u32::from(u16::MAX) {
+            return refuse(Status::Argument, format!("{ranks} ranks exceed the {} of a group", u16::MAX));
+        }
+        let offers = sealed(&descriptors, ranks as usize * OFFER_BYTES)?;
+        let (drawn, user, owner) = (&rank.offers, rank.job.user, rank.job.owner());
+        let ours = |offer: &Offer| offer.sp == own && drawn.contains(&(offer.handle, offer.key));
+        let foreign = |offer: &Offer| offer.sp == own && offer.seal != sealer.seal(user, offer.handle, offer.key);
+        let (spec, seats) = group_spec(&offers, ranks, me, ours, user, foreign)
+            .map_err(|error| Refused { status: failure::offer(&error), text: error.to_string() })?;
+        // Each offer makes one group.
+        if let Ok(used) = Offer::decode(&offers[me as usize * OFFER_BYTES..][..OFFER_BYTES], me) {
+            rank.offers.retain(|drawn| *drawn != (used.handle, used.key));
+        }
+        if self.ranks.is_member(spec.handle, Rank(me)) {
+            let text = format!("rank {me} of {} is served already; make new offers for a new group", spec.handle);
+            return refuse(Status::Argument, text);
+        }
+        let stage = Stage::Making { token };
+        let membership = Membership { handle: spec.handle, rank: Rank(me), ranks, deadline: None, stage };
+        self.ranks.join(id, membership, seats);
+        self.engine.create_group(&spec, Rank(me), owner);
+        Ok(())
+    }
+
+    fn destroy_group(&mut self, id: ConnectionId, group: u64) -> Result<Reply, Refused> {
+        match self.membership(id, group)?.stage {
+            Stage::Making { .. } => refuse(Status::Busy, "the group is being made"),
+            Stage::Made { in_flight: 1.., .. } => refuse(Status::Busy, "requests of the group are in flight"),
+            Stage::Made { in_flight: 0, .. } => {
+                self.ranks.leave(id, group, self.engine);
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    /// A rank has recorded something: it is kept whole, so that a call needs no more than its number (GP-5).
+    fn record(
+        &mut self,
+        id: ConnectionId,
+        descriptors: Vec<OwnedFd>,
+        (group, number): (u64, u32),
+        bytes: u64,
+    ) -> Result<Reply, Refused> {
+        let encoded = sealed_recording(&descriptors, bytes)?;
+        let recorded =
+            RecordedMemory::decode(&encoded).map_err(|error| Refused::argument(format!("the recording is {error}")))?;
+        let (handle, rank, recordings) = self.ranks.made(id, group).ok_or_else(|| no_group(group))?;
+        self.engine
+            .record(handle, rank, number, recorded.recording)
+            .map_err(|error| Refused { status: failure::recording(&error), text: error.to_string() })?;
+        recordings.insert(number, Arc::new(Pieces::new(recorded.pieces)));
+        Ok(Reply::Done)
+    }
+
+    fn free_recording(&mut self, id: ConnectionId, group: u64, number: u32) -> Result<Reply, Refused> {
+        // Calls that were posted before count.
+        self.take_all_submissions();
+        let made = self.ranks.made(id, group).filter(|(.., recordings)| recordings.contains_key(&number));
+        let Some((handle, rank, recordings)) = made else {
+            return refuse(Status::Argument, format!("recording {number} of group {group} is not one of this rank's"));
+        };
+        if !self.engine.free_recording(handle, rank, number) {
+            return refuse(Status::Busy, "calls of the recording are in flight; wait for them");
+        }
+        recordings.remove(&number);
+        Ok(Reply::Done)
+    }
+
+    fn take_all_submissions(&mut self) {
+        for _ in 0..RING_CAPACITY {
+            if !self.ranks.take_submissions(self.engine, &self.host.quotas, self.trace.as_deref_mut()) {
+                break;
+            }
+        }
+    }
+
+    fn set_deadline(&mut self, id: ConnectionId, group: u64, milliseconds: u64) -> Result<Reply, Refused> {
+        self.membership(id, group)?.deadline = (milliseconds > 0).then(|| Duration::from_millis(milliseconds));
+        Ok(Reply::Done)
+    }
+
+    fn register(
+        &mut self,
+        id: ConnectionId,
+        descriptors: Vec<OwnedFd>,
+        address: u64,
+        bytes: u64,
+    ) -> Result<Reply, Refused> {
+        let job = self.attached(id)?.job;
+        self.host.quotas.register(self.ranks.held_by(job), bytes)?;
+        let rank = self.attached(id)?;
+        tracing::debug!(pid = rank.pid, address, bytes, "a rank shares memory");
+        register(&rank.memory, descriptors, address, bytes)
+    }
+
+    fn unregister(&mut self, id: ConnectionId, address: u64) -> Result<Reply, Refused> {
+        self.attached(id)?.memory.ranges().unregister(address).map_err(Refused::argument)?;
+        Ok(Reply::Done)
+    }
+
+    /// A rank whose memory is out of reach has copied the buffers of a call in flight (GP-9).
+    fn restage(&mut self, id: ConnectionId, restaged: &Restaged) -> Result<Reply, Refused> {
+        let &Restaged { group, instance, slot, send, receive } = restaged;
+        // The call was posted before this was sent, and may still lie in the ring.
+        self.take_all_submissions();
+        let Some(call) = self.ranks.call_of(id, slot, group, instance) else {
+            return refuse(Status::Argument, format!("call {instance} of group {group} has ended"));
+        };
+        if self.engine.restage(call, send, receive) {
+            self.ranks.restaged += 1;
+            Ok(Reply::Done)
+        } else {
+            refuse(Status::Argument, "the copied buffers exceed the address space")
+        }
+    }
+
+    fn error_text(&mut self, id: ConnectionId, slot: u32) -> Result<Reply, Refused> {
+        match self.attached(id)?.failures.get(&slot) {
+            Some((status, text)) => Ok(Reply::ErrorText { status: *status, text: text.clone() }),
+            None => refuse(Status::Argument, format!("no failed request owns completion word {slot}")),
+        }
+    }
+
+    fn detach(&mut self, id: ConnectionId) -> Result<Reply, Refused> {
+        if self.attached(id)?.busy.is_empty() {
+            Ok(Reply::Done)
+        } else {
+            refuse(Status::Busy, "requests are in flight; wait for them")
+        }
+    }
+
+    fn attached(&mut self, id: ConnectionId) -> Result<&mut Attached, Refused> {
+        let refused = || Refused { status: Status::Protocol, text: "attach first".to_owned() };
+        self.ranks.rank(id).ok_or_else(refused)
+    }
+
+    fn membership(&mut self, id: ConnectionId, group: u64) -> Result<&mut Membership, Refused> {
+        self.attached(id)?.groups.get_mut(&group).ok_or_else(|| no_group(group))
+    }
+}
+
+fn no_group(group: u64) -> Refused {
+    Refused::argument(format!("group {group} is not one of this rank's"))
+}
+
+/// What a request hands over in the one descriptor that the codec gives it, at most `bytes` bytes.
+///
+/// # Errors
+/// The reply to a rank that has not sealed it, or that gives another length.
+pub fn sealed(descriptors: &[OwnedFd], bytes: usize) -> Result<Vec<u8>, Refused> {
+    let descriptor = descriptors.first().ok_or_else(|| Refused::argument("the request has no descriptor"))?;
+    read_sealed(descriptor.as_fd(), bytes).map_err(Refused::argument)
+}
+
+/// As [`sealed`], of an encoded recording.
+///
+/// # Errors
+/// As of [`sealed`], and where it is too large.
+pub fn sealed_recording(descriptors: &[OwnedFd], bytes: u64) -> Result<Vec<u8>, Refused> {
+    if bytes > MOST_RECORDED {
+        let text = format!("a recording of {bytes} bytes exceeds the limit of {MOST_RECORDED}; record less at once");
+        return refuse(Status::Resource, text);
+    }
+    sealed(descriptors, bytes as usize)
+}
+
+/// Registers the range of a rank's memory that its request hands over.
+///
+/// # Errors
+/// The reply to a rank whose range cannot be.
+pub fn register(memory: &TieredMemory, descriptors: Vec<OwnedFd>, address: u64, bytes: u64) -> Result<Reply, Refused> {
+    let memfd = descriptors.into_iter().next().ok_or_else(|| Refused::argument("the request has no descriptor"))?;
+    match memory.ranges().register(address, bytes, memfd) {
+        Ok(()) => Ok(Reply::Done),
+        Err(error @ RangeError::TooMany(_)) => refuse(Status::Resource, error),
+        Err(error) => refuse(Status::Argument, error),
+    }
+}
+
+/// The process of a rank.
+#[derive(Debug)]
+pub struct Process {
+    /// Its user.
+    pub user: u32,
+    /// Its number.
+    pub pid: u32,
+    /// Pins it and tells of its end; none where it is in a process namespace that we do not see.
+    pub pidfd: Option<OwnedFd>,
+    /// How its memory is reached.
+    pub memory: TieredMemory,
+    /// Where it runs, if on another machine.
+    pub seat: Option<Seat>,
+}
+
+/// Finds out by the kernel's word who greets, pins the process and probes its memory, which may register as many ranges
+/// as the settings allow.
+///
+/// # Errors
+/// The reply to a process that may not attach.
+pub fn pin(
+    channel: &Channel,
+    hello: &Hello,
+    descriptors: Vec<OwnedFd>,
+    admission: &Admission,
+    settings: &Settings,
+) -> Result<Process, Refused> {
+    if hello.layout_version != LAYOUT_VERSION {
+        let text = format!(
+            "the library shares memory in layout {}, the daemon in layout {LAYOUT_VERSION}; install both from one release",
+            hello.layout_version
+        );
+        return refuse(Status::Version, text);
+    }
+    let reached = |cross, pid| {
+        let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
+        let ranges = MemfdRanges::bounded(settings.memory_ranges, settings.mapped_ranges);
+        TieredMemory::proven(cross, descriptor(descriptors, pid), proof).with_ranges(ranges)
+    };
+    let peer = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
+    let user = peer.uid;
+    admission.check(user).map_err(|text| Refused { status: Status::NoService, text })?;
+    let Some(pid) = peer.pid else {
+        tracing::info!(pid = hello.pid, "a rank of another process namespace");
+        return Ok(Process { user, pid: hello.pid, pidfd: None, memory: reached(None, hello.pid), seat: None });
+    };
+    let pinned = pidfd_open(pid, PidfdFlags::empty());
+    let pidfd = pinned.map_err(|errno| kernel("pin the process", errno))?;
+    let cross = CrossMemory::open(pid).map_err(|errno| kernel("pin the process", errno))?;
+    // Still connected, so the number pinned is that of the process that connected.
+    if channel.hung_up() {
+        return refuse(Status::NoService, "the process has ended");
+    }
+    let pid = pid.as_raw_nonzero().get().unsigned_abs();
+    Ok(Process { user, pid, pidfd: Some(pidfd), memory: reached(Some(cross), pid), seat: None })
+}
+
+/// The memory that a rank has handed over, if it is memory.
+fn descriptor(descriptors: Vec<OwnedFd>, pid: u32) -> Option<MemoryDescriptor> {
+    let attached = MemoryDescriptor::attach(descriptors.into_iter().next()?, pid.cast_signed());
+    attached.inspect_err(|error| tracing::warn!(pid, %error, "a rank's memory is reached without it")).ok()
+}
+
+fn kernel(what: &'static str, errno: Errno) -> Refused {
+    let remedy = if matches!(errno, Errno::MFILE | Errno::NFILE) { MORE_DESCRIPTORS } else { "" };
+    Refused { status: Status::Resource, text: format!("the service process cannot {what}: {errno}{remedy}") }
+}
+
+/// Random words from the kernel.
+///
+/// # Errors
+/// The kernel's reason.
+pub fn random<const N: usize>() -> Result<[u64; N], Errno> {
+    let mut words = [0; N];
+    for word in &mut words {
+        let mut bytes = [0; 8];
+        // Eight bytes come whole once the kernel's generator is seeded, and the call waits for that.
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+        *word = u64::from_ne_bytes(bytes);
+    }
+    Ok(words)
+}

@@ -1,0 +1,56 @@
+//! The one table from the protocol's errors to the codes that ranks see (`outboard.h`).
+
+use outboard_proto::{CollectiveError, GroupError, RecordError};
+use outboard_shm::status::Status;
+
+use crate::ranks::offers::OfferError;
+
+/// The code of a collective's error.
+pub(crate) fn collective(error: &CollectiveError) -> Status {
+    match error {
+        CollectiveError::RankLost(_) => Status::RankLost,
+        CollectiveError::PeerLost { .. } => Status::PeerLost,
+        // The handle comes from a member's own offer: two groups disagree on what it names.
+        CollectiveError::Mismatch { .. }
+        | CollectiveError::Block { .. }
+        | CollectiveError::Message { .. }
+        | CollectiveError::Configuration { .. }
+        | CollectiveError::HandleTaken(_) => Status::Mismatch,
+        CollectiveError::Memory(_) => Status::Memory,
+        CollectiveError::Staging { .. } => Status::Resource,
+        CollectiveError::Deadline(_) => Status::Deadline,
+        CollectiveError::Protocol(_) => Status::Protocol,
+    }
+}
+
+/// The code of a group that could not be made.
+pub(crate) fn group(error: &GroupError) -> Status {
+    match error {
+        GroupError::Invalid(_) => Status::Argument,
+        GroupError::Failed(failed) => collective(failed),
+    }
+}
+
+/// The code of a recording that is refused.
+pub(crate) fn recording(error: &RecordError) -> Status {
+    match error {
+        RecordError::Limit { .. } => Status::Resource,
+        RecordError::Step { .. } | RecordError::Whole(_) | RecordError::Group | RecordError::Number { .. } => {
+            Status::Argument
+        }
+    }
+}
+
+/// The code of offers that do not make a group.
+pub(crate) fn offer(error: &OfferError) -> Status {
+    match error {
+        OfferError::Length { .. }
+        | OfferError::Rank { .. }
+        | OfferError::Damaged { .. }
+        | OfferError::Stale { .. }
+        | OfferError::NotOurs { .. }
+        | OfferError::Foreign { .. } => Status::Argument,
+        OfferError::Version { .. } => Status::Version,
+        OfferError::Job { .. } | OfferError::Configuration { .. } => Status::Mismatch,
+    }
+}

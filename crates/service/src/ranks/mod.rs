@@ -1,0 +1,504 @@
+//! The ranks of this host: who is attached, their groups, and their calls from the submission to the end.
+//!
+//! A connection goes through these states:
+//!
+//! | state | on | goes to |
+//! |---|---|---|
+//! | greeting | `Hello` accepted | attached |
+//! | greeting | anything else, hang-up | gone |
+//! | attached | `Detach`, hang-up, malformed message, end of the process | gone |
+//!
+//! A membership is *making* until the machine reports the group ready, then *made*, and ends by `DestroyGroup`, by a
+//! failure to make it, or with the connection.
+//!
+//! Invariants: everything a rank says is checked against what it owns before the machine hears of it ([`submission`]);
+//! connection numbers are never used twice; when a connection goes, its memory is forgotten before the machine is told.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outboard_call::{CallKind, Footprint, MOST_BYTES, Rank};
+use outboard_proto::{Call, CallId, CollectiveError, GroupError, GroupHandle, InstanceId};
+use outboard_shm::attach::{Channel, ChannelError, GroupReady, Reply};
+use outboard_shm::control::{Completions, ServiceSide};
+use outboard_shm::entry::Entry;
+use outboard_shm::memory::{Tier, TieredMemory};
+use outboard_shm::status::Status;
+use rustix::process::Pid;
+
+use crate::conductor::engine::Engine;
+use crate::conductor::poller::{Poller, Token, Trigger};
+use crate::memory::Pieces;
+use crate::ranks::quotas::{Job, Quotas};
+use crate::telemetry::statistics::{Ended, Tiers};
+use crate::telemetry::trace::Trace;
+use crate::topology::{Place, Seat, Topology};
+
+pub(crate) mod admission;
+pub(crate) mod attach;
+pub(crate) mod docked;
+pub(crate) mod failure;
+pub mod offers;
+mod present;
+pub(crate) mod quotas;
+mod submission;
+
+use submission::{Admitted, Refusal};
+
+/// Submissions taken from one rank per turn, so that one rank does not starve the others.
+const SUBMISSIONS: usize = 64;
+
+/// Number of a connection.
+pub(crate) type ConnectionId = u64;
+
+/// What a rank has recorded on a group, by number.
+pub(crate) type Recordings = BTreeMap<u32, Arc<Pieces>>;
+
+/// Where a rank stands with a group.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// Asked for; the request with this token waits for its reply.
+    Making {
+        /// Repeated in the reply.
+        token: u64,
+    },
+    /// Usable.
+    Made {
+        /// Calls taken so far; the next is one more.
+        calls: u64,
+        /// The same of calls of recordings and messages.
+        tagged: u64,
+        /// What has been recorded (GP-5).
+        recordings: Recordings,
+        /// Calls that have not ended.
+        in_flight: u32,
+    },
+}
+
+/// A rank's place in a group.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    pub(crate) handle: GroupHandle,
+    pub(crate) rank: Rank,
+    pub(crate) ranks: u32,
+    /// Of this rank's calls (SP-9).
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) stage: Stage,
+}
+
+/// An attached rank.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) channel: Channel,
+    /// To whose quotas it counts.
+    pub(crate) job: Job,
+    pub(crate) pid: u32,
+    /// None where the rank is in a process namespace that we do not see: then the socket alone tells of its end.
+    pub(crate) pidfd: Option<OwnedFd>,
+    /// Where it runs, if on another machine.
+    pub(crate) seat: Option<Seat>,
+    pub(crate) side: ServiceSide,
+    pub(crate) completions: Completions,
+    pub(crate) memory: Arc<TieredMemory>,
+    /// The tier of `memory` that was reported last.
+    pub(crate) tier: Tier,
+    /// By the identifier that the rank knows.
+    pub(crate) groups: BTreeMap<u64, Membership>,
+    pub(crate) next_group: u64,
+    /// Handle and key of offers that have not been used, oldest first.
+    pub(crate) offers: VecDeque<(GroupHandle, [u64; 2])>,
+    /// Result and sentence of failed requests, by completion word.
+    pub(crate) failures: HashMap<u32, (Status, String)>,
+    /// Completion words that requests in flight own.
+    pub(crate) busy: HashMap<u32, CallId>,
+}
+
+/// One connection of the attach socket.
+#[derive(Debug)]
+pub(crate) enum Connection {
+    /// Has not said who it is.
+    Greeting(Channel),
+    /// A rank.
+    Attached(Box<Attached>),
+}
+
+impl Connection {
+    pub(crate) fn channel(&self) -> &Channel {
+        match self {
+            Connection::Greeting(channel) => channel,
+            Connection::Attached(rank) => &rank.channel,
+        }
+    }
+}
+
+/// A call in flight.
+#[derive(Debug)]
+struct InFlight {
+    connection: ConnectionId,
+    group: u64,
+    slot: u32,
+    instance: u64,
+    since: Instant,
+    place: (GroupHandle, Rank),
+    kind: CallKind,
+    bytes: u64,
+    job: Job,
+}
+
+/// All connections of the attach socket, and what their ranks have in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Ranks {
+    pub(crate) connections: BTreeMap<ConnectionId, Connection>,
+    next_connection: ConnectionId,
+    members: HashMap<(GroupHandle, Rank), (ConnectionId, u64)>,
+    /// Where the ranks of each group run, those of other hosts too, with how many of them are served here (SP-1).
+    seats: HashMap<GroupHandle, (u32, Vec<Seat>)>,
+    calls: HashMap<CallId, InFlight>,
+    next_call: u64,
+    /// Ranks that are gone, by the tier they had at last.
+    departed: Tiers,
+    /// Calls in flight of each job that has some.
+    requests: HashMap<Job, u64>,
+    /// Whether a rank ever attached.
+    pub(crate) attached_once: bool,
+    /// Submissions taken from rings, refused ones included (GP-5).
+    pub(crate) submissions: u64,
+    /// Submissions and messages refused.
+    pub(crate) refused: u64,
+    /// Times that the kernel has withdrawn a way to a rank's memory.
+    pub(crate) withdrawn: u64,
+    /// Calls in flight whose buffers their ranks copied for it.
+    pub(crate) restaged: u64,
+}
+
+impl Ranks {
+    /// Takes a new connection in.
+    pub(crate) fn greet(&mut self, channel: Channel, poller: &Poller) {
+        self.next_connection += 1;
+        let id = self.next_connection;
+        match poller.watch(&channel, Token::Channel(id), Trigger::Level) {
+            Ok(()) => {
+                self.connections.insert(id, Connection::Greeting(channel));
+            }
+            Err(errno) => tracing::warn!(%errno, "cannot watch a new connection"),
+        }
+    }
+
+    /// Attached ranks.
+    pub(crate) fn attached(&self) -> impl Iterator<Item = &Attached> {
+        self.connections.values().filter_map(|connection| match connection {
+            Connection::Greeting(_) => None,
+            Connection::Attached(rank) => Some(&**rank),
+        })
+    }
+
+    /// The rank of this connection, if it is attached.
+    pub(crate) fn rank(&mut self, id: ConnectionId) -> Option<&mut Attached> {
+        match self.connections.get_mut(&id)? {
+            Connection::Greeting(_) => None,
+            Connection::Attached(rank) => Some(rank),
+        }
+    }
+
+    /// A membership of the rank that can be used: the group, the rank there and what it has recorded.
+    pub(crate) fn made(&mut self, id: ConnectionId, group: u64) -> Option<(GroupHandle, Rank, &mut Recordings)> {
+        match self.rank(id)?.groups.get_mut(&group)? {
+            Membership { handle, rank, stage: Stage::Made { recordings, .. }, .. } => {
+                Some((*handle, *rank, recordings))
+            }
+            Membership { stage: Stage::Making { .. }, .. } => None,
+        }
+    }
+
+    pub(crate) fn calls_in_flight(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Whether this rank of the group is served here already.
+    pub(crate) fn is_member(&self, handle: GroupHandle, rank: Rank) -> bool {
+        self.members.contains_key(&(handle, rank))
+    }
+
+    /// Notes a membership that the machine is about to be asked for.
+    pub(crate) fn join(&mut self, id: ConnectionId, membership: Membership, seats: Vec<Seat>) {
+        let key = (membership.handle, membership.rank);
+        let Some(rank) = self.rank(id) else { return };
+        rank.next_group += 1;
+        let group = rank.next_group;
+        rank.groups.insert(group, membership);
+        self.members.insert(key, (id, group));
+        self.seats.entry(key.0).or_insert((0, seats)).0 += 1;
+    }
+
+    fn forget_member(&mut self, handle: GroupHandle, rank: Rank) {
+        if self.members.remove(&(handle, rank)).is_none() {
+            return;
+        }
+        if let Some((count, _)) = self.seats.get_mut(&handle) {
+            *count -= 1;
+            if *count == 0 {
+                self.seats.remove(&handle);
+            }
+        }
+    }
+
+    /// Where a rank of a group runs.
+    pub(crate) fn seat(&self, handle: GroupHandle, rank: Rank) -> Option<&Seat> {
+        self.seats.get(&handle)?.1.get(rank.0 as usize)
+    }
+
+    /// Ends a membership in good order or not; the machine is told.
+    pub(crate) fn leave(&mut self, id: ConnectionId, group: u64, engine: &mut Engine) {
+        let Some(membership) = self.rank(id).and_then(|rank| rank.groups.remove(&group)) else { return };
+        self.forget_member(membership.handle, membership.rank);
+        engine.leave(membership.handle, membership.rank);
+    }
+
+    /// The connection is over: its memory is forgotten, then its groups are left.
+    pub(crate) fn remove(&mut self, id: ConnectionId, poller: &Poller, engine: &mut Engine) {
+        for (&call, in_flight) in self.calls.iter().filter(|(_, in_flight)| in_flight.connection == id) {
+            engine.forget_memory(call, in_flight.place.1);
+        }
+        let Some(connection) = self.connections.get(&id) else { return };
+        poller.unwatch(connection.channel());
+        let mut groups = Vec::new();
+        if let Connection::Attached(rank) = connection {
+            if let Some(pidfd) = &rank.pidfd {
+                poller.unwatch(pidfd);
+            }
+            poller.unwatch(rank.side.doorbell());
+            groups.extend(rank.groups.keys().copied());
+            self.departed.add(rank.memory.tier());
+            tracing::info!(pid = rank.pid, groups = groups.len(), "a rank is gone");
+        }
+        for group in groups {
+            self.leave(id, group, engine);
+        }
+        self.connections.remove(&id);
+    }
+
+    /// Sends a reply; a rank that does not take it is removed.
+    pub(crate) fn reply(&mut self, id: ConnectionId, token: u64, reply: &Reply) -> Result<(), ChannelError> {
+        match self.connections.get(&id) {
+            None => Ok(()),
+            Some(connection) => connection.channel().send(token, reply, &[]),
+        }
+    }
+
+    /// Takes what ranks have submitted, and looks whether they are reached as before; returns whether there was anything.
+    pub(crate) fn take_submissions(
+        &mut self,
+        engine: &mut Engine,
+        quotas: &Quotas,
+        mut trace: Option<&mut Trace>,
+    ) -> bool {
+        let mut taken = Vec::new();
+        for (&id, connection) in &mut self.connections {
+            let Connection::Attached(rank) = connection else { continue };
+            if rank.fell() {
+                self.withdrawn += 1;
+            }
+            for _ in 0..SUBMISSIONS {
+                match rank.side.take() {
+                    None => break,
+                    Some(Ok(entry)) => taken.push((id, entry)),
+                    Some(Err(error)) => {
+                        tracing::debug!(pid = rank.pid, %error, "a submission is refused");
+                        self.refused += 1;
+                    }
+                }
+            }
+        }
+        self.submissions += taken.len() as u64;
+        for (id, entry) in &taken {
+            self.submit((*id, entry), engine, quotas, trace.as_deref_mut());
+        }
+        !taken.is_empty()
+    }
+
+    /// Raises the sleeping flags of all submission rings; false when one has an entry.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        let asleep = self.attached().take_while(|rank| rank.side.prepare_sleep()).count();
+        asleep == self.attached().count()
+    }
+
+    /// Takes all sleeping flags down.
+    pub(crate) fn stay_awake(&self) {
+        for rank in self.attached() {
+            rank.side.stay_awake();
+        }
+    }
+
+    fn submit(
+        &mut self,
+        (id, entry): (ConnectionId, &Entry),
+        engine: &mut Engine,
+        quotas: &Quotas,
+        trace: Option<&mut Trace>,
+    ) {
+        self.next_call += 1;
+        let call_id = CallId(self.next_call);
+        let Some(job) = self.rank(id).map(|rank| rank.job) else { return };
+        let in_flight = self.requests.get(&job).copied().unwrap_or(0);
+        let Some(rank) = self.rank(id) else { return };
+        let slot = entry.slot;
+        if rank.busy.contains_key(&slot) {
+            tracing::debug!(pid = rank.pid, slot, "a completion word is used twice at once");
+            self.refused += 1;
+            return;
+        }
+        match quotas.request(in_flight).map_err(Refusal::from).and_then(|()| rank.admit(entry)) {
+            Ok(Admitted { group, rank: me, footprint, deadline, buffers }) => {
+                let Footprint { signature, blocks, .. } = footprint;
+                let (in_place, blocks) = (entry.call.in_place, blocks.map(Arc::new));
+                rank.failures.remove(&slot);
+                rank.busy.insert(slot, call_id);
+                // Messages are none of the group's instances.
+                let tagged = matches!(signature.kind, CallKind::Tagged(_));
+                let instance = InstanceId(if tagged { 0 } else { entry.instance });
+                let in_flight = InFlight {
+                    connection: id,
+                    group: entry.group,
+                    slot,
+                    instance: entry.instance,
+                    since: Instant::now(),
+                    place: (group, me),
+                    kind: signature.kind,
+                    bytes: buffers.received_bytes(),
+                    job,
+                };
+                self.calls.insert(call_id, in_flight);
+                *self.requests.entry(job).or_insert(0) += 1;
+                if let Some(trace) = trace {
+                    trace.called(call_id, (group, instance, me), signature);
+                }
+                let call = Call { id: call_id, group, rank: me, instance, signature, in_place, blocks, deadline };
+                engine.call(call, buffers);
+            }
+            Err(refusal) => {
+                tracing::debug!(pid = rank.pid, %refusal, "a submission is refused");
+                let status = refusal.status();
+                rank.failures.insert(slot, (status, refusal.to_string()));
+                rank.completions.complete(slot, status);
+                // The others wait for a call that will not come: they learn that this rank is out.
+                let out = rank.groups.get(&entry.group).filter(|_| matches!(refusal, Refusal::Quota(_)));
+                if let Some((handle, me)) = out.map(|membership| (membership.handle, membership.rank)) {
+                    engine.leave(handle, me);
+                }
+                self.refused += 1;
+            }
+        }
+    }
+
+    /// The call in flight of this rank with this completion word, if it is that one of the group.
+    pub(crate) fn call_of(&mut self, id: ConnectionId, slot: u32, group: u64, instance: u64) -> Option<CallId> {
+        let call = *self.rank(id)?.busy.get(&slot)?;
+        let in_flight = self.calls.get(&call)?;
+        (in_flight.group == group && in_flight.instance == instance).then_some(call)
+    }
+
+    /// Ends all calls in flight with an error, because the service process ends; how many they were. The memory of their
+    /// ranks is theirs again.
+    pub(crate) fn give_up(&mut self, engine: &mut Engine) -> usize {
+        let calls = std::mem::take(&mut self.calls);
+        self.requests.clear();
+        for (&call, in_flight) in &calls {
+            engine.forget_memory(call, in_flight.place.1);
+            let Some(rank) = self.rank(in_flight.connection) else { continue };
+            rank.busy.remove(&in_flight.slot);
+            let text = "the service process was told to end before the call had ended; attach again when it is back";
+            rank.failures.insert(in_flight.slot, (Status::ServiceLost, text.to_owned()));
+            rank.completions.complete(in_flight.slot, Status::ServiceLost);
+        }
+        calls.len()
+    }
+
+    /// The machine reports a call's end.
+    pub(crate) fn completed(
+        &mut self,
+        call: CallId,
+        result: Result<(), CollectiveError>,
+        engine: &mut Engine,
+    ) -> Option<Ended> {
+        engine.forget_call(call);
+        let InFlight { connection, group, slot, since, place, kind, bytes, job, .. } = self.calls.remove(&call)?;
+        if let Some(requests) = self.requests.get_mut(&job) {
+            *requests -= 1;
+            if *requests == 0 {
+                self.requests.remove(&job);
+            }
+        }
+        let ended = Some(Ended { place, kind, bytes, took: since.elapsed() });
+        let Some(rank) = self.rank(connection) else { return ended };
+        rank.busy.remove(&slot);
+        if let Some(Membership { stage: Stage::Made { in_flight, .. }, .. }) = rank.groups.get_mut(&group) {
+            *in_flight -= 1;
+        }
+        let status = match result {
+            Ok(()) => Status::Ok,
+            Err(error) => {
+                tracing::info!(pid = rank.pid, %error, "a collective failed");
+                let status = failure::collective(&error);
+                rank.failures.insert(slot, (status, error.to_string()));
+                status
+            }
+        };
+        rank.completions.complete(slot, status);
+        ended
+    }
+
+    /// The machine reports that a group is made or cannot be; returns the connection that did not take the reply.
+    pub(crate) fn group_ready(
+        &mut self,
+        handle: GroupHandle,
+        me: Rank,
+        result: Result<(), GroupError>,
+        least: u64,
+    ) -> Option<ConnectionId> {
+        let &(id, group) = self.members.get(&(handle, me))?;
+        let rank = self.rank(id)?;
+        let membership = rank.groups.get_mut(&group)?;
+        let made = Stage::Made { calls: 0, tagged: 0, recordings: BTreeMap::new(), in_flight: 0 };
+        let Stage::Making { token } = std::mem::replace(&mut membership.stage, made) else { return None };
+        let ranks = membership.ranks;
+        let reply = match result {
+            Ok(()) => {
+                tracing::info!(pid = rank.pid, group = %handle, rank = me.0, ranks, "a group is made");
+                let most = MOST_BYTES / u64::from(ranks);
+                Reply::GroupReady(GroupReady { group, handle: handle.0, allgather_least: least, allgather_most: most })
+            }
+            Err(error) => {
+                tracing::warn!(pid = rank.pid, group = %handle, rank = me.0, %error, "a group cannot be made");
+                rank.groups.remove(&group);
+                self.forget_member(handle, me);
+                Reply::Error { status: failure::group(&error), text: error.to_string() }
+            }
+        };
+        self.reply(id, token, &reply).is_err().then_some(id)
+    }
+}
+
+impl Attached {
+    /// Where its process may run now; unknown where that is in a process namespace that we do not see.
+    pub(crate) fn place(&self, topology: &Topology) -> Place {
+        if let Some(seat) = &self.seat {
+            return seat.place;
+        }
+        let pid = self.pidfd.as_ref().and_then(|_| Pid::from_raw(self.pid.try_into().ok()?));
+        pid.map_or_else(Place::default, |pid| topology.place_of(Some(pid)))
+    }
+
+    /// Whether the kernel has withdrawn a way to the rank's memory since the last time; says so.
+    fn fell(&mut self) -> bool {
+        let (before, now) = (self.tier, self.memory.tier());
+        if before == now {
+            return false;
+        }
+        self.tier = now;
+        self.side.announce_tier(now);
+        tracing::warn!(pid = self.pid, %before, %now, "the kernel has withdrawn access to a rank's memory; nothing is lost");
+        true
+    }
+}

@@ -1,0 +1,413 @@
+//! Offers: what a rank hands to the other members of a group to be, 1,024 bytes each (`outboard_group_offer`).
+//!
+//! An offer names the service process that serves the rank, how to reach it, where both run (SP-1), and a handle and key
+//! drawn for the case that this rank becomes the lowest of the group. Offers travel through the program, so they are checked like anything
+//! that comes from outside: fixed size, magic, version, checksum, bounds. Never holds state; never does IO.
+
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use outboard_call::codec::{DecodeError, Reader, Writer};
+use outboard_proto::config::Difference;
+use outboard_proto::wire;
+use outboard_proto::{GroupHandle, GroupSpec, HostId, Member, SpId};
+use outboard_shm::attach::OFFER_BYTES;
+use siphasher::sip::SipHasher13;
+
+use crate::topology::Seat;
+
+/// Longest fabric address in an offer.
+pub const MAX_ADDRESS: usize = outboard_fabric::MAX_ADDRESS;
+const MAGIC: [u8; 8] = *b"outboard";
+/// Layout of the offer itself; the wire version is carried beside it.
+const LAYOUT: u8 = 4;
+const CHECKSUM_AT: usize = OFFER_BYTES - 8;
+
+/// One rank's offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// Who serves the rank.
+    pub sp: SpId,
+    /// Where.
+    pub host: HostId,
+    /// Its job.
+    pub job: u64,
+    /// Drawn for the group.
+    pub handle: GroupHandle,
+    /// Drawn for the group's datagram tags.
+    pub key: [u64; 2],
+    /// [`outboard_proto::Config::digest`] of the service process.
+    pub digest: u64,
+    /// Unicast address of the service process, opaque.
+    pub address: Arc<[u8]>,
+    /// Where the rank runs.
+    pub seat: Seat,
+    /// [`Sealer::seal`] of the service process: whom it was made for.
+    pub seal: u64,
+}
+
+/// Binds offers to the user whose rank they were made for: who has read another user's offers cannot make a group of them
+/// at the service process that made them. A service process has its own and tells nobody.
+#[derive(Debug)]
+pub struct Sealer {
+    secret: [u64; 2],
+}
+
+impl Sealer {
+    /// By a secret that was drawn at random.
+    #[must_use]
+    pub fn new(secret: [u64; 2]) -> Self {
+        Sealer { secret }
+    }
+
+    /// The seal of an offer for a rank of this user.
+    #[must_use]
+    pub fn seal(&self, user: u32, handle: GroupHandle, key: [u64; 2]) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.secret[0], self.secret[1]);
+        hasher.write_u32(user);
+        hasher.write_u32(handle.0);
+        hasher.write_u64(key[0]);
+        hasher.write_u64(key[1]);
+        hasher.finish()
+    }
+}
+
+/// Why offers do not make a group.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OfferError {
+    /// The blob is not as long as ranks times [`OFFER_BYTES`], or there are no ranks.
+    #[error(
+        "offers of {bytes} bytes do not fit {ranks} ranks of {OFFER_BYTES} bytes each; bring all offers in rank order"
+    )]
+    Length {
+        /// Bytes given.
+        bytes: usize,
+        /// Ranks named.
+        ranks: u32,
+    },
+    /// The rank is not one of the group.
+    #[error("rank {rank} is not one of {ranks} ranks")]
+    Rank {
+        /// The rank given.
+        rank: u32,
+        /// Ranks named.
+        ranks: u32,
+    },
+    /// One offer is damaged.
+    #[error("the offer of rank {rank} is damaged ({what}); pass offers on byte by byte")]
+    Damaged {
+        /// Whose.
+        rank: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// One offer comes from another version.
+    #[error("the offer of rank {rank} is of version {found}, ours is {ours}; install the same version on all hosts")]
+    Version {
+        /// Whose.
+        rank: u32,
+        /// Its version.
+        found: u8,
+        /// Ours.
+        ours: u8,
+    },
+    /// The offer at the caller's rank is not the caller's.
+    #[error("the offer at rank {rank} was not made by this process; bring offers in rank order and use each once")]
+    NotOurs {
+        /// The rank given.
+        rank: u32,
+    },
+    /// An offer of this service process for another user.
+    #[error("the offer of rank {rank} was not made for a rank of user {user}; a group has ranks of one user on a host")]
+    Foreign {
+        /// Whose.
+        rank: u32,
+        /// The caller's user.
+        user: u32,
+    },
+    /// Two service processes of different jobs.
+    #[error("rank {rank} belongs to job {found}, this rank to job {ours}; start all daemons with the same --job")]
+    Job {
+        /// Whose.
+        rank: u32,
+        /// Its job.
+        found: u64,
+        /// Ours.
+        ours: u64,
+    },
+    /// One service process gives two addresses or two hosts.
+    #[error("rank {rank} gives another {what} for {sp} than a lower rank; one of both offers is stale")]
+    Stale {
+        /// Whose.
+        rank: u32,
+        /// What differs.
+        what: &'static str,
+        /// The service process.
+        sp: SpId,
+    },
+    /// Two service processes are configured differently.
+    #[error(
+        "rank 0 and rank {rank} are served by daemons that are configured differently: {}",
+        Difference { a: *ours, b: *found }
+    )]
+    Configuration {
+        /// The first rank that differs.
+        rank: u32,
+        /// Digest of rank 0's.
+        ours: u64,
+        /// Digest of that rank's.
+        found: u64,
+    },
+}
+
+impl Offer {
+    /// The bytes to hand out.
+    ///
+    /// # Panics
+    /// When the address is longer than [`MAX_ADDRESS`]: the fabric promises that it is not.
+    #[must_use]
+    pub fn encode(&self) -> [u8; OFFER_BYTES] {
+        assert!(self.address.len() <= MAX_ADDRESS, "a fabric address has at most {MAX_ADDRESS} bytes");
+        let mut bytes = Vec::with_capacity(OFFER_BYTES);
+        let mut w = Writer::new(&mut bytes);
+        w.bytes(&MAGIC).u8(LAYOUT).u8(wire::VERSION).u32(self.handle.0);
+        w.u64(self.sp.0)
+            .u64(self.job)
+            .u64(self.key[0])
+            .u64(self.key[1])
+            .u64(self.digest)
+            .u64(self.host.0)
+            .u64(self.seal);
+        w.u16(self.address.len() as u16).bytes(&self.address);
+        self.seat.encode(&mut w);
+        bytes.resize(CHECKSUM_AT, 0);
+        let sum = checksum(&bytes);
+        Writer::new(&mut bytes).u64(sum);
+        bytes.try_into().expect("the longest address and name fit")
+    }
+
+    /// Reads one offer of exactly [`OFFER_BYTES`] bytes; `rank` is for the error.
+    pub(crate) fn decode(b: &[u8], rank: u32) -> Result<Offer, OfferError> {
+        let damaged = |what| OfferError::Damaged { rank, what };
+        if b.len() != OFFER_BYTES || b[..8] != MAGIC {
+            return Err(damaged("not an offer"));
+        }
+        if (b[8], b[9]) != (LAYOUT, wire::VERSION) {
+            let (found, ours) = if b[8] == LAYOUT { (b[9], wire::VERSION) } else { (b[8], LAYOUT) };
+            return Err(OfferError::Version { rank, found, ours });
+        }
+        let (content, sum) = b.split_at(CHECKSUM_AT);
+        if sum != checksum(content).to_le_bytes() {
+            return Err(damaged("checksum"));
+        }
+        Offer::fields(&mut Reader::new(&content[10..])).map_err(|_| damaged("a field"))
+    }
+
+    /// What follows the versions, up to the padding.
+    fn fields(r: &mut Reader<'_>) -> Result<Offer, DecodeError> {
+        let handle = GroupHandle(r.u32()?);
+        let (sp, job, key) = (SpId(r.u64()?), r.u64()?, [r.u64()?, r.u64()?]);
+        let (digest, host, seal) = (r.u64()?, HostId(r.u64()?), r.u64()?);
+        let length = usize::from(r.u16()?);
+        if length > MAX_ADDRESS {
+            return Err(DecodeError::Value("address"));
+        }
+        let (address, seat) = (r.bytes(length)?.into(), Seat::decode(r)?);
+        Ok(Offer { sp, host, job, handle, key, digest, address, seat, seal })
+    }
+}
+
+/// Reads the offers of all `ranks`, checks that they fit together and that `rank`'s is one that `ours` accepts, and
+/// returns the group that they make and where its ranks run. `foreign` tells offers of this service process that another user's
+/// rank was given. The handle is that of rank 0's offer, the key is drawn from all offers: whoever puts an offer of his own in
+/// the place of another has another group.
+///
+/// # Errors
+/// See [`OfferError`]. Every member that is given the same offers fails alike, but for `NotOurs`.
+pub fn group_spec(
+    offers: &[u8],
+    ranks: u32,
+    rank: u32,
+    ours: impl FnOnce(&Offer) -> bool,
+    user: u32,
+    foreign: impl Fn(&Offer) -> bool,
+) -> Result<(GroupSpec, Vec<Seat>), OfferError> {
+    let expected = (ranks as usize).checked_mul(OFFER_BYTES);
+    if ranks == 0 || ranks > u32::from(u16::MAX) || expected != Some(offers.len()) {
+        return Err(OfferError::Length { bytes: offers.len(), ranks });
+    }
+    if rank >= ranks {
+        return Err(OfferError::Rank { rank, ranks });
+    }
+    let parsed: Vec<Offer> = (0..ranks)
+        .zip(offers.chunks_exact(OFFER_BYTES))
+        .map(|(r, bytes)| Offer::decode(bytes, r))
+        .collect::<Result<_, _>>()?;
+    if !ours(&parsed[rank as usize]) {
+        return Err(OfferError::NotOurs { rank });
+    }
+    let first = &parsed[0];
+    let mut known = std::collections::HashMap::new();
+    for (r, offer) in (0..ranks).zip(&parsed) {
+        if foreign(offer) {
+            return Err(OfferError::Foreign { rank: r, user });
+        }
+        if offer.job != first.job {
+            return Err(OfferError::Job { rank: r, found: offer.job, ours: first.job });
+        }
+        if offer.digest != first.digest {
+            return Err(OfferError::Configuration { rank: r, ours: first.digest, found: offer.digest });
+        }
+        let (address, host) = *known.entry(offer.sp).or_insert((&offer.address, offer.host));
+        for (what, same) in [("address", address == &offer.address), ("host", host == offer.host)] {
+            if !same {
+                return Err(OfferError::Stale { rank: r, what, sp: offer.sp });
+            }
+        }
+    }
+    // One copy of each address, however many ranks a service process serves.
+    let member = |offer: &Offer| Member { sp: offer.sp, host: offer.host, address: Arc::clone(known[&offer.sp].0) };
+    let members = parsed.iter().map(member).collect();
+    let spec = GroupSpec { handle: first.handle, key: common_key(&parsed), job: first.job, members };
+    // One copy of each name, however many ranks a host has.
+    let mut nodes = std::collections::HashSet::new();
+    let seats = parsed.iter().map(|offer| {
+        let Seat { node, place } = &offer.seat;
+        nodes.insert(Arc::clone(node));
+        Seat { node: nodes.get(node).map_or_else(|| Arc::clone(node), Arc::clone), place: *place }
+    });
+    let seats = seats.collect();
+    Ok((spec, seats))
+}
+
+/// A key that follows from every offer, and that nobody knows without all of them.
+fn common_key(offers: &[Offer]) -> [u64; 2] {
+    [0, 1].map(|half| {
+        let mut hasher = SipHasher13::new_with_keys(offers[0].key[0], offers[0].key[1]);
+        hasher.write_u8(half);
+        for offer in offers {
+            hasher.write_u32(offer.handle.0);
+            hasher.write_u64(offer.key[0]);
+            hasher.write_u64(offer.key[1]);
+        }
+        hasher.finish()
+    })
+}
+
+/// Against accidents, not against attackers: offers carry no authority beyond their own process.
+fn checksum(bytes: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(0x6f66_6665, 0x7273);
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Place;
+    use proptest::prelude::*;
+
+    fn offer(sp: u64) -> Offer {
+        Offer {
+            sp: SpId(sp),
+            host: HostId(sp % 2),
+            job: 3,
+            handle: GroupHandle(100 + sp as u32),
+            key: [sp, 7],
+            digest: 9,
+            address: sp.to_le_bytes().as_slice().into(),
+            seat: Seat { node: "h\u{f6}st".into(), place: Place { socket: Some(sp as u32), core: None } },
+            seal: 7,
+        }
+    }
+
+    fn spec_of(bytes: &[u8], ranks: u32, rank: u32, ours: bool) -> Result<GroupSpec, OfferError> {
+        group_spec(bytes, ranks, rank, |_| ours, 1, |_| false).map(|(spec, _)| spec)
+    }
+
+    fn blob(offers: &[Offer]) -> Vec<u8> {
+        offers.iter().flat_map(Offer::encode).collect()
+    }
+
+    #[test]
+    fn the_lowest_rank_names_the_group() {
+        let all = [offer(5), offer(6), offer(5)];
+        let (spec, seats) = group_spec(&blob(&all), 3, 1, |o| o.sp == SpId(6), 1, |_| false).expect("they fit");
+        assert_eq!(seats.iter().map(Seat::to_string).collect::<Vec<_>>()[1], "h\u{f6}st, socket 6, any core");
+        assert_eq!((spec.handle, spec.job), (GroupHandle(105), 3));
+        assert_eq!(spec.members.iter().map(|m| m.sp.0).collect::<Vec<_>>(), [5, 6, 5]);
+        assert_eq!(spec.members.iter().map(|m| m.host.0).collect::<Vec<_>>(), [1, 0, 1]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_rank() {
+        let good = blob(&[offer(1), offer(2)]);
+        let group = |bytes: &[u8], ranks, rank| spec_of(bytes, ranks, rank, true).expect_err("refused");
+        assert!(matches!(group(&good, 3, 0), OfferError::Length { .. }));
+        assert!(matches!(group(&[], 0, 0), OfferError::Length { .. }));
+        assert!(matches!(group(&good, 2, 2), OfferError::Rank { .. }));
+        assert!(matches!(spec_of(&good, 2, 0, false), Err(OfferError::NotOurs { rank: 0 })));
+        let other_job = blob(&[offer(1), Offer { job: 4, ..offer(2) }]);
+        assert!(matches!(group(&other_job, 2, 0), OfferError::Job { rank: 1, .. }));
+        let other_settings = blob(&[offer(1), Offer { digest: 4, ..offer(2) }]);
+        assert!(matches!(group(&other_settings, 2, 0), OfferError::Configuration { rank: 1, .. }));
+        let told = group(&other_settings, 2, 0).to_string();
+        assert!(told.contains("tuning file") && told.contains("OUTBOARD_TUNING"), "{told}");
+        let two_addresses = blob(&[offer(1), Offer { address: [1u8].as_slice().into(), ..offer(1) }]);
+        assert!(matches!(group(&two_addresses, 2, 0), OfferError::Stale { rank: 1, what: "address", .. }));
+        let two_hosts = blob(&[offer(1), Offer { host: HostId(7), ..offer(1) }]);
+        assert!(matches!(group(&two_hosts, 2, 0), OfferError::Stale { rank: 1, what: "host", .. }));
+        let mut old = good.clone();
+        old[OFFER_BYTES + 9] = 0;
+        assert!(matches!(group(&old, 2, 0), OfferError::Version { rank: 1, found: 0, .. }));
+    }
+
+    #[test]
+    fn a_group_follows_from_every_offer() {
+        let all = [offer(5), offer(6), offer(5)];
+        let fingerprint = |offers: &[Offer]| spec_of(&blob(offers), 3, 0, true).expect("they fit").fingerprint();
+        assert_eq!(fingerprint(&all), fingerprint(&all));
+        for rank in 0..3 {
+            let mut other = all.clone();
+            other[rank].key[1] += 1;
+            assert_ne!(fingerprint(&other), fingerprint(&all), "the offer of rank {rank} is another's");
+        }
+    }
+
+    #[test]
+    fn offers_for_another_user_are_refused() {
+        let sealer = Sealer::new([1, 2]);
+        let sealed = |sp, user| {
+            let offer = offer(sp);
+            Offer { seal: sealer.seal(user, offer.handle, offer.key), ..offer }
+        };
+        let group = |user: u32| {
+            let foreign = |o: &Offer| o.sp == SpId(1) && o.seal != sealer.seal(user, o.handle, o.key);
+            group_spec(&blob(&[sealed(1, 1000), sealed(2, 7)]), 2, 1, |_| true, user, foreign)
+        };
+        assert!(group(1000).is_ok(), "what others made is theirs to check");
+        assert_eq!(group(1001).expect_err("stolen"), OfferError::Foreign { rank: 0, user: 1001 });
+    }
+
+    #[test]
+    fn names_of_hosts_are_cut_at_a_character_and_kept_printable() {
+        let named = |node: &str| Offer { seat: Seat { node: node.into(), place: Place::default() }, ..offer(1) };
+        let long = "\u{fc}".repeat(40);
+        assert_eq!(&*Offer::decode(&named(&long).encode(), 0).expect("whole").seat.node, &long[..64]);
+        assert!(Offer::decode(&named("a\u{1b}[2J").encode(), 0).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn every_damaged_byte_is_noticed(at in 0..OFFER_BYTES, flip in 1u8..) {
+            let mut bytes = blob(&[offer(1)]);
+            bytes[at] ^= flip;
+            prop_assert!(spec_of(&bytes, 1, 0, true).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..3000), ranks in 0u32..4) {
+            prop_assert!(spec_of(&bytes, ranks, 0, true).is_err());
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What players have in common who write their own script as they go, event by event.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::{Cluster, Step};
+use crate::breach::Breach;
+use crate::host::{Action, Input};
+use crate::network::Frame;
+
+/// Events beyond which a script counts as a livelock.
+const MOST_STEPS: u64 = 4 << 20;
+
+/// Somebody who plays on a cluster; the events of its own are the ends of its waits, numbered.
+pub(crate) trait Player {
+    fn cluster(&mut self) -> &mut Cluster<u64>;
+
+    /// A service process tells its ranks something.
+    fn told(&mut self, host: usize, action: Action) -> Result<(), Breach>;
+
+    /// A frame is shown to the player.
+    fn shown(&mut self, frame: &Rc<Frame>) -> Result<(), Breach>;
+
+    /// Feeds one thing to a service process and hears what comes of it.
+    fn handle(&mut self, host: usize, input: Input) -> Result<(), Breach> {
+        self.cluster().deliver(host, input)?;
+        self.listen()
+    }
+
+    /// Hears what service processes tell their ranks.
+    fn listen(&mut self) -> Result<(), Breach> {
+        while let Some((host, action)) = self.cluster().poll() {
+            self.told(host, action)?;
+        }
+        Ok(())
+    }
+
+    /// The next thing happens. False if nothing is left, or if it is the end of this wait.
+    fn step(&mut self, wait: u64) -> Result<bool, Breach> {
+        match self.cluster().step()? {
+            None => return Ok(false),
+            Some(Step::Own(ended)) if ended == wait => return Ok(false),
+            Some(Step::Frame(frame)) => self.shown(&frame)?,
+            Some(Step::Own(_) | Step::Done) => {}
+        }
+        self.listen()?;
+        match self.cluster().steps {
+            steps if steps > MOST_STEPS => Err(Breach::Storm { sent: steps, bound: MOST_STEPS }),
+            _ => Ok(true),
+        }
+    }
+
+    /// Goes on until this is so, or for so long. Whether it is so.
+    fn run_until(&mut self, time: Duration, so: impl Fn(&Self) -> bool) -> Result<bool, Breach>
+    where
+        Self: Sized,
+    {
+        let cluster = self.cluster();
+        cluster.steps += 1;
+        let (wait, end) = (cluster.steps, cluster.now() + time);
+        cluster.put(end, wait);
+        while !so(self) {
+            if !self.step(wait)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Goes on for so long.
+    fn run_for(&mut self, time: Duration) -> Result<(), Breach>
+    where
+        Self: Sized,
+    {
+        self.run_until(time, |_| false).map(drop)
+    }
+}

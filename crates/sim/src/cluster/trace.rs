@@ -1,0 +1,57 @@
+//! What happens, told to people, with frames decoded.
+
+use outboard_proto::wire::{DatagramHeader, FrameHeader, FrameKind, Message};
+
+use super::*;
+
+/// What happens, but for what the lines around it tell already.
+pub(super) fn happening<P: std::fmt::Debug>(happening: &Happening<P>) -> Option<String> {
+    match happening {
+        Happening::Input { host, input } => Some(match input {
+            Input::Frame(f) => format!("host {host} <- host {}: {}", f.from, frame(&f.header, f.payload_len)),
+            Input::Datagrams(t, mask) => format!("host {host} <- host {}: {}", t.from, train(t, *mask)),
+            input => format!("host {host} <- {input:?}"),
+        }),
+        Happening::TrainStarts { .. } | Happening::TrainAtSwitch(_) | Happening::FrameAtSwitch(_) => None,
+        Happening::FrameLeft { .. } | Happening::Timer { .. } => None,
+        Happening::Own(own) => Some(format!("{own:?}")),
+        other => Some(format!("{other:?}")),
+    }
+}
+
+/// What a service process does.
+pub(super) fn action(host: usize, action: &Action) -> Option<String> {
+    Some(match action {
+        Action::Frame(f) => format!("host {host} -> host {}: {}", f.to, frame(&f.header, f.payload_len)),
+        Action::Batch(b) => {
+            let (source, epoch, chunk) = (b.header.source, b.header.epoch, b.header.chunk);
+            let from = format!("{:?}+{}", b.memory.region, b.memory.offset);
+            format!("host {host} multicasts source {source} epoch {epoch} chunks {chunk}+{} from {from}", b.chunks)
+        }
+        Action::Completed { call, result, .. } => format!("host {host}: {call:?} completed, {result:?}"),
+        other => format!("host {host}: {other:?}"),
+    })
+}
+
+/// Some datagrams of a train.
+pub(super) fn train(train: &Train, among: u64) -> String {
+    let header = DatagramHeader::parse(&train.headers[0]);
+    let Ok(DatagramHeader { group, epoch, source, chunk }) = header else { return "foreign datagrams".into() };
+    let chunks: Vec<u32> = (0..64).filter(|i| among >> i & 1 == 1).map(|i| chunk + i).collect();
+    let which = match chunks[..] {
+        [first, .., last] if last - first + 1 == chunks.len() as u32 => format!("{first}..={last}"),
+        _ => format!("{chunks:?}"),
+    };
+    format!("{group} source {source} epoch {epoch} chunks {which}")
+}
+
+/// A frame of the fabric.
+pub(super) fn frame(header: &[u8], payload_len: u32) -> String {
+    let Ok((h, body)) = FrameHeader::decode(header, payload_len) else { return format!("bytes {header:02x?}") };
+    let message = match h.kind {
+        FrameKind::Bare => "bare".into(),
+        FrameKind::Message => Message::decode(body).map_or_else(|e| format!("message: {e}"), |m| format!("{m:?}")),
+    };
+    let urgent = if h.ack_now { " now" } else { "" };
+    format!("seq {} ack {}{urgent} {message} payload {payload_len}", h.seq, h.ack)
+}

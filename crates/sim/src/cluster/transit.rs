@@ -1,0 +1,194 @@
+//! Frames and trains of datagrams on their way from host to host: uplink, switch, downlink.
+//!
+//! Everything here ends in something put into the queue of what happens, or in nothing: then it is lost, which is noted.
+//! What is lost, late or doubled is drawn from the dice. Never touches a service process.
+
+use std::rc::Rc;
+
+use outboard_proto::wire::DatagramHeader;
+use outboard_proto::{Instant, MulticastBatch, Reach};
+
+use super::{Cluster, Happening, trace};
+use crate::breach::Breach;
+use crate::faults::Fate;
+use crate::host::Input;
+use crate::network::{Frame, Train};
+use crate::store::Access;
+
+impl<P: std::fmt::Debug> Cluster<P> {
+    /// Puts a frame on the uplink, or gives it to a sibling.
+    pub(super) fn frame_out(&mut self, frame: Rc<Frame>) {
+        let (now, host, to) = (self.now(), frame.from, frame.to);
+        let latency = self.plan.latency;
+        let siblings = self.network.siblings(host, to);
+        let link = self.network.uplink(host);
+        let mut end = now;
+        if siblings {
+            self.queue.put(now + latency, Happening::Input { host: to, input: Input::Frame(frame) });
+        } else if link.room(now) < frame.wire_bytes {
+            link.drop_tail(frame.wire_bytes);
+        } else {
+            end = link.pass(now, frame.wire_bytes, now).end;
+            self.queue.put_in_lane(self.up_lane(host), end + latency, Happening::FrameAtSwitch(frame));
+        }
+        self.queue.put(end, Happening::FrameLeft { host });
+    }
+
+    /// Puts a batch on the uplink, cut into trains.
+    pub(super) fn batch_out(&mut self, now: Instant, host: usize, batch: MulticastBatch) {
+        let overhead = u64::from(self.hosts[host].sp.config().datagram_overhead);
+        let size = u64::from(batch.chunk_bytes);
+        let mut done = now;
+        let mut first = 0;
+        while first < batch.chunks {
+            let count = (batch.chunks - first).min(self.plan.train);
+            let start = u64::from(first) * size;
+            let payload = (batch.memory.len - start).min(u64::from(count) * size);
+            let wire_bytes = payload + u64::from(count) * overhead;
+            let link = self.network.uplink(host);
+            if batch.reach == Reach::Host {
+                // At the rate of the link all the same: it is the machine's pace.
+                let end = done + link.duration(wire_bytes);
+                let ready = end + self.plan.latency;
+                let starts = Happening::TrainStarts { host, batch: Box::new(batch), first, count, ready };
+                self.queue.put(done, starts);
+                done = end;
+            } else if link.room(now) < wire_bytes {
+                link.drop_tail(wire_bytes);
+            } else {
+                let passage = link.pass(now, wire_bytes, now);
+                let ready = passage.end + self.plan.latency;
+                let starts = Happening::TrainStarts { host, batch: Box::new(batch), first, count, ready };
+                self.queue.put(passage.start, starts);
+                done = passage.end;
+            }
+            first += count;
+        }
+        self.queue.put(done, Happening::Input { host, input: Input::MulticastDone { token: batch.token } });
+    }
+
+    pub(super) fn train_starts(
+        &mut self,
+        now: Instant,
+        host: usize,
+        batch: &MulticastBatch,
+        (first, count): (u32, u32),
+        ready: Instant,
+    ) -> Result<(), Breach> {
+        if self.hosts[host].dead {
+            return Ok(());
+        }
+        let size = u64::from(batch.chunk_bytes);
+        let start = u64::from(first) * size;
+        let mut memory = batch.memory;
+        memory.offset += start;
+        memory.len = (memory.len - start).min(u64::from(count) * size);
+        let payload = match self.hosts[host].memory.read(memory)? {
+            Access::Done(payload) => payload,
+            Access::Fault(call) => {
+                self.hosts[host].memory_fault(now, call)?;
+                self.acts(host);
+                return Ok(());
+            }
+        };
+        let header = |i| DatagramHeader { chunk: batch.header.chunk.wrapping_add(first + i), ..batch.header };
+        let train = Train {
+            from: host,
+            channel: batch.channel,
+            headers: (0..count).map(|i| header(i).encode(batch.key)).collect(),
+            payload,
+            payload_len: memory.len,
+            chunk_bytes: batch.chunk_bytes,
+            overhead: self.hosts[host].sp.config().datagram_overhead,
+            ready,
+        };
+        let one = self.network.uplink(host).duration(train.wire_bytes(1));
+        let train = Rc::new(train);
+        if batch.reach != Reach::Network {
+            self.loop_back(&train);
+        }
+        if batch.reach != Reach::Host {
+            let at = now + one + self.plan.latency;
+            self.queue.put_in_lane(self.up_lane(host), at, Happening::TrainAtSwitch(train));
+        }
+        Ok(())
+    }
+
+    /// The kernel's copies.
+    fn loop_back(&mut self, train: &Rc<Train>) {
+        for host in self.network.receivers(train.channel).iter().copied() {
+            if host != train.from && self.network.siblings(host, train.from) {
+                let input = Input::Datagrams(Rc::clone(train), train.all());
+                self.queue.put(train.ready, Happening::Input { host, input });
+            }
+        }
+    }
+
+    pub(super) fn train_at_switch(&mut self, now: Instant, train: &Rc<Train>) {
+        let among = self.dice.past_uplink(now, train.all());
+        let (receivers, siblings) = (self.network.receivers(train.channel), self.plan.siblings);
+        // Siblings share a downlink and what it loses.
+        for hosts in receivers.chunk_by(|one, other| one / siblings == other / siblings) {
+            let link = self.network.link_of(hosts[0]);
+            if link == self.network.link_of(train.from) {
+                continue;
+            }
+            let (fit, at) = self.network.train_down(now, link, train, among);
+            let fate = self.dice.datagrams(now, fit);
+            for host in hosts {
+                self.train_arrives(now, at, train, *host, &fate);
+            }
+        }
+    }
+
+    fn train_arrives(&mut self, now: Instant, at: Instant, train: &Rc<Train>, host: usize, fate: &Fate) {
+        let reached = if self.in_blackout(now, host) { 0 } else { u64::MAX };
+        let lost = train.all() & !(reached & (fate.pass | fate.late));
+        if lost != 0 {
+            self.note_loss(train.from, host, || trace::train(train, lost));
+        }
+        let at = at + self.plan.latency + fate.jitter;
+        for (mask, at) in [(fate.pass, at), (fate.late, at + fate.late_by), (fate.again, at + fate.late_by)] {
+            if reached & mask != 0 {
+                let input = Input::Datagrams(Rc::clone(train), mask);
+                self.queue.put_in_lane(self.down_lane(host), at, Happening::Input { host, input });
+            }
+        }
+    }
+
+    pub(super) fn frame_at_switch(&mut self, now: Instant, frame: &Rc<Frame>) {
+        let Some(at) = self.network.frame_down(now, frame) else {
+            return self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
+        };
+        let fate = self.dice.frame(now);
+        if self.in_blackout(now, frame.to) || fate.pass | fate.late == 0 {
+            return self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
+        }
+        let in_order = self.in_order.entry((frame.from, frame.to)).or_default();
+        let at = (at + self.plan.latency + fate.jitter).max(*in_order);
+        if fate.pass != 0 {
+            *in_order = at;
+        }
+        let later = at + fate.late_by;
+        for (mask, at) in [(fate.pass, at), (fate.late, later), (fate.again, later)] {
+            if mask != 0 {
+                let input = Input::Frame(Rc::clone(frame));
+                self.queue.put_in_lane(self.down_lane(frame.to), at, Happening::Input { host: frame.to, input });
+            }
+        }
+    }
+
+    /// The lane of what a host sends on its way to the switch.
+    fn up_lane(&self, host: usize) -> usize {
+        2 * host
+    }
+
+    /// The lane of what is on its way from the switch to a host.
+    pub(super) fn down_lane(&self, host: usize) -> usize {
+        2 * host + 1
+    }
+
+    fn in_blackout(&self, now: Instant, host: usize) -> bool {
+        self.blackouts.iter().any(|(h, from, until)| *h == host && *from <= now && now < *until)
+    }
+}

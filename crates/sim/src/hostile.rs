@@ -1,0 +1,470 @@
+//! Hostile bytes from the network against service processes that also serve honest ranks: what a fuzzer plays.
+//!
+//! Service processes 0 and 1 are honest. 2 is a member of the second group; it runs the real machine, so that the
+//! protocol gets deep, but the script drops, doubles, overwrites and replaces what it sends. 3 is a member of nothing and
+//! sends what the script says. Datagrams may be forged with either group's key.
+//!
+//! What is demanded: nobody panics; references to memory stay within what was handed over; queues and staging keep their
+//! bounds; the traffic of one script ends; every call of an honest rank is answered once. In the first group, whose
+//! members are honest, calls succeed, with the right bytes unless datagrams were forged; in the second they succeed or fail
+//! with an error that names members of the group.
+//!
+//! Invariant: every string of bytes is a script, and decides everything.
+
+mod forge;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use outboard_plan::{Element, Operator, Rank, Reduction};
+use outboard_proto::config::AllgatherAlgorithm;
+use outboard_proto::wire::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, Message};
+use outboard_proto::{CallId, Channel, CollectiveError, Config, GroupSpec, InstanceId, Instant, SpId};
+
+use crate::breach::Breach;
+use crate::cluster::{Cluster, ClusterPlan, Player, group_number, group_spec, handle, sp_id};
+use crate::faults::Faults;
+use crate::host::{Action, Input};
+use crate::network::{Frame, NetworkPlan, Train};
+use crate::oracle::CallName;
+use crate::pattern::Pattern;
+use crate::scenario::CallPlan;
+use crate::store::{Payload, StoreKind};
+use crate::tape::Tape;
+
+/// The hosts of the ranks of both groups: the first has honest ones alone.
+const GROUPS: [&[usize]; 2] = [&[0, 1, 0], &[0, 1, 2, 0]];
+const POSSESSED: usize = 2;
+const STRANGER: usize = 3;
+const CHUNK: u32 = 1000;
+const STAGING: u64 = 64 << 10;
+/// More than the calls of one play need, so that none fails for what the other group holds.
+const SCRATCH: u64 = 64 << 20;
+/// Groups, instances in the windows of both, and messages on the links of one service process.
+const MOST_LOAD: (usize, usize, usize) = (2, 2 * 1024, 16_384);
+/// A rank that may go on for ever says little more than one that stops.
+const MOST_CALLS: usize = 600;
+/// By then a silent service process has been declared dead and everything that needs it has failed.
+const LONG: Duration = Duration::from_secs(30);
+
+/// The acts of a script.
+pub mod acts {
+    #![allow(missing_docs, reason = "the names are the documentation")]
+    pub const CALL: u8 = 0;
+    pub const WAIT: u8 = 1;
+    pub const ASK: u8 = 2;
+    pub const MESSAGE: u8 = 3;
+    pub const FRAME: u8 = 4;
+    pub const BYTES: u8 = 5;
+    pub const DATAGRAM: u8 = 6;
+    pub const RAW_DATAGRAM: u8 = 7;
+    pub const TAMPER: u8 = 8;
+    pub const LEAVE: u8 = 9;
+    pub const LOSE: u8 = 10;
+    pub const END: u8 = 11;
+}
+
+/// What becomes of the next frame of the possessed.
+#[derive(Debug, Clone)]
+enum Tamper {
+    Drop,
+    Double,
+    Overwrite { at: u8, with: u8 },
+    Replace(Message),
+}
+
+#[derive(Debug)]
+struct Group {
+    spec: Rc<GroupSpec>,
+    calls: Vec<CallPlan>,
+    ranks: Vec<Seat>,
+}
+
+/// A rank of a group.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seat {
+    asked: bool,
+    made: bool,
+    left: bool,
+    calls: usize,
+}
+
+/// A script that is being played.
+#[derive(Debug)]
+struct Play {
+    cluster: Cluster<u64>,
+    groups: Vec<Group>,
+    tampers: VecDeque<Tamper>,
+    /// The number of the next message to host 0 or 1 as the stranger and the possessed would send it, and what they
+    /// could acknowledge.
+    next: [[u32; 2]; 2],
+    heard: [[u32; 2]; 2],
+    silenced: bool,
+    forged: bool,
+    calls: u64,
+    /// How many of them have ended well.
+    well: u64,
+    open: BTreeMap<CallId, CallName>,
+}
+
+fn config(ring: bool) -> Config {
+    Config {
+        chunk_bytes: CHUNK,
+        staging_quota: STAGING,
+        owner_scratch_quota: SCRATCH,
+        fragment_bytes: 4000,
+        allgather: if ring { AllgatherAlgorithm::Ring } else { AllgatherAlgorithm::Multicast },
+        ..Config::default()
+    }
+}
+
+fn spec(group: usize) -> Rc<GroupSpec> {
+    group_spec(group, [group as u64, 5], GROUPS[group].iter().copied(), 1)
+}
+
+fn sum() -> Reduction {
+    Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI")
+}
+
+/// Plays a script; how many calls have ended well.
+///
+/// # Errors
+/// What the hostile have broken.
+pub fn play(script: &[u8]) -> Result<u64, Breach> {
+    forge::decode(script);
+    let mut tape = Tape::new(script);
+    let plan = ClusterPlan {
+        configs: vec![config(tape.flip()); 3],
+        missing: 1,
+        network: &NetworkPlan::default(),
+        faults: &Faults::none(),
+        store: StoreKind::Bytes,
+        sabotage: None,
+        trace: false,
+    };
+    let group = |group: usize| Group {
+        spec: spec(group),
+        calls: Vec::new(),
+        ranks: vec![Seat::default(); GROUPS[group].len()],
+    };
+    let mut play = Play {
+        cluster: Cluster::new(plan, 1),
+        groups: (0..GROUPS.len()).map(group).collect(),
+        tampers: VecDeque::new(),
+        next: [[0; 2]; 2],
+        heard: [[0; 2]; 2],
+        silenced: false,
+        forged: false,
+        calls: 0,
+        well: 0,
+        open: BTreeMap::new(),
+    };
+    play.cluster.hijacked = Some(POSSESSED);
+    play.cluster.hosts.iter_mut().for_each(|host| host.expects_violations = true);
+    while !tape.ended() && play.act(&mut tape)? {
+        play.check_load()?;
+    }
+    play.end()?;
+    Ok(play.well)
+}
+
+impl Player for Play {
+    fn cluster(&mut self) -> &mut Cluster<u64> {
+        &mut self.cluster
+    }
+
+    fn told(&mut self, host: usize, action: Action) -> Result<(), Breach> {
+        match action {
+            Action::GroupReady { group, rank, result } => {
+                let number = group_number(group).ok_or(Breach::UnaskedReady { group, rank })?;
+                let seat = &mut self.groups[number].ranks[rank.0 as usize];
+                if std::mem::replace(&mut seat.made, result.is_ok()) || !seat.asked {
+                    return Err(Breach::UnaskedReady { group, rank });
+                }
+            }
+            Action::Completed { call, result, mut output } => {
+                let name = self.open.remove(&call).ok_or(Breach::CompletedTwice(call))?;
+                let CallName { group, member, instance } = name;
+                self.well += u64::from(result.is_ok());
+                let plan = &self.groups[group].calls[instance as usize - 1];
+                let judged = match result {
+                    Ok(()) if group == 0 && !self.forged => plan.misreceived(name, GROUPS[0].len(), &mut output),
+                    Err(error) if host != POSSESSED && (group == 0 || !names_members(&error)) => {
+                        Some(error.to_string())
+                    }
+                    _ => None,
+                };
+                let (group, rank, instance) = (handle(group), Rank(member as u32), InstanceId(instance));
+                return judged.map_or(Ok(()), |reason| Err(Breach::FalseError { group, rank, instance, reason }));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn shown(&mut self, frame: &Rc<Frame>) -> Result<(), Breach> {
+        if frame.from == POSSESSED {
+            return self.tampered(frame);
+        }
+        if let Ok((header, _)) = FrameHeader::decode(&frame.header, frame.payload_len) {
+            let heard = &mut self.heard[usize::from(frame.to == POSSESSED)][frame.from];
+            *heard = (*heard).max(header.seq.wrapping_add(1));
+        }
+        if frame.to == POSSESSED { self.handle(POSSESSED, Input::Frame(Rc::clone(frame))) } else { Ok(()) }
+    }
+}
+
+impl Play {
+    /// One act of the script; false for the last.
+    fn act(&mut self, tape: &mut Tape<'_>) -> Result<bool, Breach> {
+        match tape.byte() % (acts::END + 1) {
+            acts::CALL => {
+                let (group, rank) = (tape.below(2), tape.byte());
+                self.call(group.into(), rank.into(), tape)?;
+            }
+            acts::WAIT => {
+                let wait = [1_000, 100_000, 600_000, 5_000_000, 30_000_000, 500_000_000, 4_000_000_000];
+                self.run_for(Duration::from_nanos(wait[usize::from(tape.byte()) % wait.len()]))?;
+            }
+            acts::ASK => {
+                let (group, rank) = (tape.below(2), tape.byte());
+                self.ask(group.into(), rank.into())?;
+            }
+            acts::MESSAGE => {
+                let (from, to) = (tape.flip(), tape.below(2).into());
+                let times = match tape.byte() {
+                    0xff => 5000,
+                    0xf0.. => 40,
+                    _ => 1,
+                };
+                let (message, payload) = forge::message(tape);
+                for _ in 0..times {
+                    self.inject(from, to, &message, payload)?;
+                }
+            }
+            acts::FRAME => {
+                let (from, to) = (tape.flip(), usize::from(tape.below(2)));
+                let honest = self.header(from, to);
+                let (header, payload) = forge::header(tape, honest);
+                let mut bytes = Vec::new();
+                header.encode(&mut bytes);
+                let body = tape.byte();
+                bytes.extend_from_slice(tape.bytes(body.into()));
+                self.frame(from, to, bytes, payload)?;
+            }
+            acts::BYTES => {
+                let (from, to, count) = (tape.flip(), tape.below(2).into(), tape.byte());
+                let bytes = tape.bytes(count.into()).to_vec();
+                let payload = forge::payload(tape);
+                self.frame(from, to, bytes, payload)?;
+            }
+            acts::DATAGRAM | acts::RAW_DATAGRAM => self.datagrams(tape)?,
+            acts::TAMPER => {
+                let tamper = match tape.below(4) {
+                    0 => Tamper::Drop,
+                    1 => Tamper::Double,
+                    2 => Tamper::Overwrite { at: tape.byte(), with: tape.byte() },
+                    _ => Tamper::Replace(forge::message(tape).0),
+                };
+                self.tampers.push_back(tamper);
+            }
+            acts::LEAVE => {
+                let rank = usize::from(tape.byte()) % self.groups[1].ranks.len();
+                self.leave(1, rank)?;
+            }
+            acts::LOSE => {
+                let at = usize::from(tape.below(2));
+                let lost = sp_id(if tape.flip() { POSSESSED } else { STRANGER });
+                self.handle(at, Input::PeerLost(lost))?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn ask(&mut self, group: usize, rank: usize) -> Result<(), Breach> {
+        let rank = rank % GROUPS[group].len();
+        let Group { spec, ranks, .. } = &mut self.groups[group];
+        if std::mem::replace(&mut ranks[rank].asked, true) {
+            return Ok(());
+        }
+        let input = Input::CreateGroup { spec: Rc::clone(spec), rank: Rank(rank as u32) };
+        self.handle(GROUPS[group][rank], input)
+    }
+
+    /// The rank makes its next call. What it is, the first to come says.
+    fn call(&mut self, group: usize, rank: usize, tape: &mut Tape<'_>) -> Result<(), Breach> {
+        let rank = rank % GROUPS[group].len();
+        let Group { calls, ranks, .. } = &mut self.groups[group];
+        let seat = ranks[rank];
+        if !seat.made || seat.left || seat.calls >= MOST_CALLS {
+            return Ok(());
+        }
+        if seat.calls == calls.len() {
+            let bytes = [0, 1, 999, 1000, 2500, 9000, 33_000][usize::from(tape.below(7))];
+            let all = Pattern::all(usize::from(tape.below(ranks.len() as u8)), 3, sum());
+            calls.push(CallPlan::of(all[usize::from(tape.byte()) % all.len()], bytes));
+        }
+        self.call_next(group, rank)
+    }
+
+    fn call_next(&mut self, group: usize, member: usize) -> Result<(), Breach> {
+        let (host, Group { calls, ranks, .. }) = (GROUPS[group][member], &mut self.groups[group]);
+        let plan = &calls[ranks[member].calls];
+        ranks[member].calls += 1;
+        self.calls += 1;
+        let (id, instance) = (CallId(self.calls), ranks[member].calls as u64);
+        let name = CallName { group, member, instance };
+        let call = plan.make(&mut self.cluster.hosts[host].memory, id, name, ranks.len());
+        self.open.insert(id, name);
+        self.handle(host, Input::Call(Box::new(call)))
+    }
+
+    fn leave(&mut self, group: usize, rank: usize) -> Result<(), Breach> {
+        let seat = &mut self.groups[group].ranks[rank];
+        if !seat.asked || std::mem::replace(&mut seat.left, true) {
+            return Ok(());
+        }
+        self.handle(GROUPS[group][rank], Input::Leave { group: handle(group), rank: Rank(rank as u32) })
+    }
+
+    /// The header that the link of an honest host would take next from the possessed or the stranger.
+    fn header(&self, from: bool, to: usize) -> FrameHeader {
+        let (seq, ack) = (self.next[usize::from(from)][to], self.heard[usize::from(from)][to]);
+        let clock = (self.cluster.now().0 / 1000) as u32;
+        let (kind, ack_now, payload_len, echo, echo_age) = (FrameKind::Message, true, 0, clock, 1);
+        FrameHeader { kind, ack_now, seq, ack, payload_len, clock, echo, echo_age }
+    }
+
+    fn inject(&mut self, from: bool, to: usize, message: &Message, payload: u32) -> Result<(), Breach> {
+        let mut bytes = Vec::new();
+        FrameHeader { payload_len: payload, ..self.header(from, to) }.encode(&mut bytes);
+        message.encode(&mut bytes);
+        self.next[usize::from(from)][to] += 1;
+        self.frame(from, to, bytes, payload)
+    }
+
+    fn frame(&mut self, from: bool, to: usize, header: Vec<u8>, payload_len: u32) -> Result<(), Breach> {
+        let payload = Payload::Bytes(vec![0x5a; payload_len as usize]);
+        let from = if from { POSSESSED } else { STRANGER };
+        let frame = Frame { from, to, header, payload, payload_len, wire_bytes: 0 };
+        self.handle(to, Input::Frame(Rc::new(frame)))
+    }
+
+    fn datagrams(&mut self, tape: &mut Tape<'_>) -> Result<(), Breach> {
+        self.forged = true;
+        let to = usize::from(tape.below(2));
+        let keys = [self.groups[0].spec.key, self.groups[1].spec.key, [0, 0]];
+        for _ in 0..=tape.below(4) {
+            let (header, len) = (forge::datagram(tape, keys), forge::payload(tape));
+            let train = Train {
+                from: STRANGER,
+                channel: Channel(0),
+                headers: vec![header],
+                payload: Payload::Bytes(vec![0x5a; len as usize]),
+                payload_len: len.into(),
+                chunk_bytes: len.max(1),
+                overhead: 0,
+                ready: Instant(0),
+            };
+            self.handle(to, Input::Datagrams(Rc::new(train), 1))?;
+        }
+        Ok(())
+    }
+
+    /// What the possessed sends arrives as the script wants it.
+    fn tampered(&mut self, frame: &Rc<Frame>) -> Result<(), Breach> {
+        let (to, mut header) = (frame.to, frame.header.clone());
+        let decoded = FrameHeader::decode(&header, frame.payload_len).ok();
+        let carries = decoded.as_ref().filter(|(frame, _)| frame.kind == FrameKind::Message);
+        if self.silenced || to >= POSSESSED {
+            return Ok(());
+        }
+        if let Some((carried, _)) = carries {
+            self.next[1][to] = self.next[1][to].max(carried.seq.wrapping_add(1));
+        }
+        let mut times = 1;
+        match self.tampers.pop_front() {
+            None => {}
+            Some(Tamper::Drop) => times = 0,
+            Some(Tamper::Double) => times = 2,
+            Some(Tamper::Overwrite { at, with }) => {
+                let at = usize::from(at) % header.len();
+                header[at] = with;
+            }
+            Some(Tamper::Replace(message)) if carries.is_some() => {
+                header.truncate(FRAME_HEADER_BYTES);
+                message.encode(&mut header);
+            }
+            Some(tamper @ Tamper::Replace(_)) => self.tampers.push_front(tamper),
+        }
+        let (from, payload_len, wire_bytes) = (POSSESSED, frame.payload_len, 0);
+        let payload = frame.payload.clone();
+        let frame = Rc::new(Frame { from, to, header, payload, payload_len, wire_bytes });
+        (0..times).try_for_each(|_| self.handle(to, Input::Frame(Rc::clone(&frame))))
+    }
+
+    /// The hostile fall silent, the honest finish: everything is answered, and nothing is left.
+    fn end(&mut self) -> Result<(), Breach> {
+        (0..GROUPS[0].len()).try_for_each(|rank| self.ask(0, rank))?;
+        self.run_for(LONG)?;
+        let waiting = self.groups[0].ranks.iter().filter(|seat| !seat.made).count();
+        if waiting > 0 {
+            return Err(Breach::NotLive { open: waiting, after: LONG });
+        }
+        self.silenced = true;
+        let seats = || (0..GROUPS.len()).flat_map(|group| (0..GROUPS[group].len()).map(move |rank| (group, rank)));
+        // The ranks make the calls that others of their group have made.
+        for (group, rank) in seats().filter(|(group, rank)| GROUPS[*group][*rank] != POSSESSED) {
+            let last = self.groups[group].calls.len();
+            while let Seat { made: true, left: false, calls, .. } = self.groups[group].ranks[rank]
+                && calls < last
+            {
+                self.call_next(group, rank)?;
+            }
+        }
+        self.run_for(LONG)?;
+        let honest = |name: &&CallName| GROUPS[name.group][name.member] != POSSESSED;
+        let open = self.open.values().filter(honest).count();
+        if open > 0 {
+            return Err(Breach::NotLive { open, after: LONG });
+        }
+        (0..POSSESSED).try_for_each(|host| self.handle(host, Input::PeerLost(sp_id(POSSESSED))))?;
+        seats().try_for_each(|(group, rank)| self.leave(group, rank))?;
+        self.run_for(LONG)?;
+        let left = self.cluster.hosts[..POSSESSED].iter().find_map(|host| Some((host.sp.id(), host.left_over(false)?)));
+        left.map_or(Ok(()), |(sp, what)| Err(Breach::LeftOver { sp, what }))
+    }
+
+    fn check_load(&self) -> Result<(), Breach> {
+        let exceeds = |(groups, collectives, messages)| {
+            groups > MOST_LOAD.0 || collectives > MOST_LOAD.1 || messages > MOST_LOAD.2
+        };
+        match self.cluster.hosts[..POSSESSED].iter().find(|host| exceeds(host.sp.load())) {
+            Some(host) => Err(Breach::Backlog { sp: host.sp.id(), messages: host.sp.load().2, bound: MOST_LOAD.2 }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether an error of the second group names nobody who is not in it.
+fn names_members(error: &CollectiveError) -> bool {
+    let member = |rank: &Rank| (rank.0 as usize) < GROUPS[1].len();
+    let server = |sp: &SpId| (0..=POSSESSED).any(|host| sp_id(host) == *sp);
+    match error {
+        CollectiveError::RankLost(rank) | CollectiveError::Memory(rank) | CollectiveError::Staging { rank, .. } => {
+            member(rank)
+        }
+        CollectiveError::PeerLost { sp, rank } => server(sp) && member(rank),
+        CollectiveError::Mismatch { a_rank: a, b_rank: b, .. }
+        | CollectiveError::Block { source_rank: a, destination: b, .. }
+        | CollectiveError::Message { source_rank: a, destination: b, .. } => member(a) && member(b),
+        CollectiveError::Protocol(sp) => server(sp),
+        CollectiveError::Configuration { a, b, .. } => server(a) && server(b),
+        CollectiveError::HandleTaken(_) => true,
+        CollectiveError::Deadline(missed) => {
+            missed.missing.named.iter().all(|one| member(&one.rank)) && missed.awaited.iter().all(member)
+        }
+    }
+}

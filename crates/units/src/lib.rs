@@ -1,0 +1,280 @@
+//! Durations, rates and sizes as people write them: `12.5 us`, `940 mbit`, `64 KiB` or `64K`.
+//!
+//! Numbers are whole nanoseconds, bits per second and bytes; decimals are accepted where they come out whole. Units are
+//! known in capitals and small letters, with a blank before them or none. A rate or size without a unit counts in bits per
+//! second or bytes; a duration has none unless the caller says which. What is shown can be read back as the same value; the
+//! alternate form (`{:#}`) is the short one for tables and command lines.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// A duration in whole nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Duration(u64);
+
+/// A rate in bits per second, at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rate(u64);
+
+/// A size in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Size(pub u64);
+
+/// Why a text is no such quantity.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum UnitError {
+    /// No number, or no unit that is known.
+    #[error("`{text}` is no {what}; write for instance `{example}`")]
+    Form {
+        /// What was given.
+        text: String,
+        /// What was expected.
+        what: &'static str,
+        /// One that is right.
+        example: &'static str,
+    },
+    /// Less than one of the smallest unit, or more than 64 bits of it.
+    #[error("`{text}` is no whole number of {smallest} below 2^64")]
+    Range {
+        /// What was given.
+        text: String,
+        /// The unit in which it is kept.
+        smallest: &'static str,
+    },
+    /// A rate of nothing.
+    #[error("a rate of 0 bit/s carries nothing; give that of the slowest link")]
+    Nothing,
+}
+
+/// Units of one quantity.
+struct Units {
+    what: &'static str,
+    example: &'static str,
+    smallest: &'static str,
+    /// Name, short name and factor, the largest first; the last has factor 1.
+    names: &'static [(&'static str, &'static str, u64)],
+    /// What a number without a unit counts in.
+    without: Option<&'static str>,
+    /// Whether there may be nothing of it.
+    zero: bool,
+    /// Decimals that are shown behind a unit; powers of two have none.
+    decimals: bool,
+}
+
+const DURATIONS: Units = Units {
+    what: "duration",
+    example: "12.5 us",
+    smallest: "nanoseconds",
+    names: &[("s", "s", 1_000_000_000), ("ms", "ms", 1_000_000), ("us", "us", 1_000), ("ns", "ns", 1)],
+    without: None,
+    zero: true,
+    decimals: true,
+};
+const RATES: Units = Units {
+    what: "rate",
+    example: "940 mbit",
+    smallest: "bits per second",
+    names: &[("gbit", "gbit", 1_000_000_000), ("mbit", "mbit", 1_000_000), ("kbit", "kbit", 1_000), ("bit", "bit", 1)],
+    without: Some("bit"),
+    zero: false,
+    decimals: true,
+};
+const SIZES: Units = Units {
+    what: "size",
+    example: "64 KiB",
+    smallest: "bytes",
+    names: &[("GiB", "G", 1 << 30), ("MiB", "M", 1 << 20), ("KiB", "K", 1 << 10), ("B", "", 1)],
+    without: Some("B"),
+    zero: true,
+    decimals: false,
+};
+
+impl Units {
+    fn factor(&self, unit: &str) -> Option<u64> {
+        let unit = if unit.is_empty() { self.without? } else { unit };
+        let known = |name: &str| name.eq_ignore_ascii_case(unit);
+        self.names.iter().find(|(name, short, _)| known(name) || known(short)).map(|(.., factor)| *factor)
+    }
+
+    fn parse(&self, text: &str) -> Result<u64, UnitError> {
+        let form = || UnitError::Form { text: text.to_owned(), what: self.what, example: self.example };
+        let range = || UnitError::Range { text: text.to_owned(), smallest: self.smallest };
+        let trimmed = text.trim();
+        let unit_at = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(unit_at);
+        let factor = u128::from(self.factor(unit.trim()).ok_or_else(form)?);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+            return Err(form());
+        }
+        let fraction = fraction.trim_end_matches('0');
+        let places = u32::try_from(fraction.len()).ok().filter(|places| *places <= 9).ok_or_else(range)?;
+        // Only an empty one is no number, so what fails is too large.
+        let digits = |digits: &str| if digits.is_empty() { Ok(0) } else { digits.parse::<u64>().map(u128::from) };
+        let (whole, fraction) = (digits(whole).map_err(|_| range())?, digits(fraction).map_err(|_| range())?);
+        let scale = 10u128.pow(places);
+        let scaled = (whole * scale + fraction) * factor;
+        if !scaled.is_multiple_of(scale) {
+            return Err(range());
+        }
+        match u64::try_from(scaled / scale).map_err(|_| range())? {
+            0 if !self.zero => Err(UnitError::Nothing),
+            value => Ok(value),
+        }
+    }
+
+    /// In the largest unit in which it is at least 1 and, for powers of two, whole.
+    fn show(&self, value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |factor: u64| value >= factor && (self.decimals || value.is_multiple_of(factor));
+        let smallest = self.names[self.names.len() - 1];
+        let (name, short, factor) = self.names.iter().copied().find(|(.., factor)| fits(*factor)).unwrap_or(smallest);
+        let (whole, rest) = (value / factor, value % factor);
+        let places = factor.ilog10() as usize;
+        let decimals = if rest == 0 { String::new() } else { format!(".{rest:0places$}") };
+        let number = format!("{whole}{}", decimals.trim_end_matches('0'));
+        f.pad(&if f.alternate() { format!("{number}{short}") } else { format!("{number} {name}") })
+    }
+}
+
+impl Duration {
+    /// Of so many nanoseconds.
+    #[must_use]
+    pub const fn nanoseconds(nanoseconds: u64) -> Self {
+        Self(nanoseconds)
+    }
+
+    fn in_unit(text: &str, unit: &'static str) -> Result<std::time::Duration, UnitError> {
+        let nanoseconds = Units { without: Some(unit), ..DURATIONS }.parse(text)?;
+        Ok(std::time::Duration::from_nanos(nanoseconds))
+    }
+
+    /// Reads a duration, a number without a unit in seconds.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    pub fn seconds(text: &str) -> Result<std::time::Duration, UnitError> {
+        Self::in_unit(text, "s")
+    }
+
+    /// Reads a duration, a number without a unit in milliseconds.
+    ///
+    /// # Errors
+    /// [`UnitError`].
+    pub fn milliseconds(text: &str) -> Result<std::time::Duration, UnitError> {
+        Self::in_unit(text, "ms")
+    }
+
+    /// How many nanoseconds.
+    #[must_use]
+    pub const fn in_nanoseconds(self) -> u64 {
+        self.0
+    }
+}
+
+impl Rate {
+    /// Of so many bits per second; 0 counts as 1.
+    #[must_use]
+    pub const fn bits_per_second(bits: u64) -> Self {
+        Self(if bits == 0 { 1 } else { bits })
+    }
+
+    /// How many bits per second.
+    #[must_use]
+    pub const fn in_bits_per_second(self) -> u64 {
+        self.0
+    }
+}
+
+macro_rules! read_and_shown {
+    ($($quantity:ident by $units:ident),*) => {$(
+        impl FromStr for $quantity {
+            type Err = UnitError;
+
+            fn from_str(text: &str) -> Result<Self, UnitError> {
+                $units.parse(text).map(Self)
+            }
+        }
+
+        impl fmt::Display for $quantity {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                $units.show(self.0, f)
+            }
+        }
+    )*};
+}
+
+read_and_shown!(Duration by DURATIONS, Rate by RATES, Size by SIZES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_read_as_people_write_them() {
+        assert_eq!("12.5 us".parse(), Ok(Duration(12_500)));
+        assert_eq!("3ms".parse(), Ok(Duration(3_000_000)));
+        assert_eq!("0 ns".parse(), Ok(Duration(0)));
+        assert_eq!("940 mbit".parse(), Ok(Rate(940_000_000)));
+        assert_eq!("2.5gbit".parse(), Ok(Rate(2_500_000_000)));
+        assert_eq!("64 KiB".parse(), Ok(Size(65_536)));
+        assert_eq!("1.5 MiB".parse(), Ok(Size(1_572_864)));
+        assert_eq!("7 B".parse(), Ok(Size(7)));
+        for (text, bytes) in
+            [("77", 77), ("64k", 65_536), ("512M", 512 << 20), ("1g", 1 << 30), (".5K", 512), ("9b", 9)]
+        {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+        for (text, bits) in [("1gbit", 1_000_000_000), ("250MBIT", 250_000_000), ("64000", 64_000), ("9bit", 9)] {
+            assert_eq!(text.parse(), Ok(Rate(bits)), "{text}");
+        }
+        let milliseconds = std::time::Duration::from_millis;
+        assert_eq!(
+            (Duration::seconds("0.5"), Duration::seconds("30s")),
+            (Ok(milliseconds(500)), Ok(milliseconds(30_000)))
+        );
+        assert_eq!(
+            (Duration::milliseconds("50"), Duration::milliseconds("2 s")),
+            (Ok(milliseconds(50)), Ok(milliseconds(2_000)))
+        );
+    }
+
+    #[test]
+    fn what_is_no_quantity_is_refused_with_an_example() {
+        for text in ["", ".", "KiB", "-1 KiB", "+1", ". KiB", "1.2.3 KiB", "1 kb", "1T", "1e3 B"] {
+            let refused = text.parse::<Size>().unwrap_err();
+            assert!(matches!(refused, UnitError::Form { .. }), "{text}: {refused}");
+            assert!(refused.to_string().contains("64 KiB"), "{refused}");
+        }
+        for text in ["0.3 B", "18446744073709551616 B", "17179869184 GiB", "1.0000000001 GiB"] {
+            assert!(matches!(text.parse::<Size>(), Err(UnitError::Range { .. })), "{text}");
+        }
+        assert_eq!("0 gbit".parse::<Rate>(), Err(UnitError::Nothing));
+        assert!("12".parse::<Duration>().is_err(), "nobody says of what");
+        for text in ["", "-1", "soon", "nan", "1e300"] {
+            assert!(Duration::seconds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_short_form_has_no_blank() {
+        assert_eq!(
+            format!("{:#} {:#} {:#} {:#}", Size(0), Size(1448), Size(65_536), Rate(2_500_000_000)),
+            "0 1448 64K 2.5gbit"
+        );
+        assert_eq!(format!("{} {:>8}", Size(65_536), Rate(1_000)), "64 KiB   1 kbit");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_shown_is_read_back(value: u64) {
+            proptest::prop_assert_eq!(Duration(value).to_string().parse(), Ok(Duration(value)));
+            proptest::prop_assert_eq!(Rate(value.max(1)).to_string().parse(), Ok(Rate(value.max(1))));
+            proptest::prop_assert_eq!(Size(value).to_string().parse(), Ok(Size(value)));
+            proptest::prop_assert_eq!(format!("{:#}", Size(value)).parse(), Ok(Size(value)));
+        }
+    }
+}
