@@ -6,7 +6,9 @@ use outboard_proto::wire::{
     InstanceMessage, MAX_BLOCKS, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage, Number, Origin, Rts,
     TransferMessage,
 };
-use outboard_proto::{CollectiveError, Config, GroupHandle, InstanceId, Signature, SpId};
+use outboard_proto::{
+    Absentee, Absentees, CollectiveError, Config, GroupHandle, InstanceId, MAX_ABSENT, Signature, SpId,
+};
 
 use super::config;
 use crate::cluster::{handle, sp_id};
@@ -127,7 +129,7 @@ fn fingerprint(tape: &mut Tape<'_>) -> u64 {
 
 /// A message.
 pub(super) fn message(tape: &mut Tape<'_>) -> (Message, u32) {
-    let kind = tape.below(16);
+    let kind = tape.below(18);
     let group = group(tape);
     if kind == 15 {
         let (transfer, payload) = transfer_message(tape, 4);
@@ -182,6 +184,14 @@ fn collective(tape: &mut Tape<'_>, kind: u8, group: GroupHandle) -> Message {
         14 => {
             let sizes = (0..blocks(tape)).map(|_| tape.number()).collect();
             Message::instance(group, instance, InstanceMessage::Sizes { first: source.0, sizes })
+        }
+        16 => Message::instance(group, instance, InstanceMessage::Inquire),
+        17 => {
+            let last = |tape: &mut Tape<'_>| tape.flip().then(|| (InstanceId(tape.number().max(1)), signature(tape)));
+            let absentee = |tape: &mut Tape<'_>| Absentee { rank: Rank(tape.number32()), last: last(tape) };
+            let named = (0..blocks(tape).min(MAX_ABSENT)).map(|_| absentee(tape)).collect();
+            let absent = Absentees { named, more: tape.number32() };
+            Message::instance(group, instance, InstanceMessage::Absent(absent))
         }
         9 => {
             let body = GroupMessage::Lost { rank: source, after: instance, well: tape.flip() };
