@@ -95,7 +95,10 @@ fn sp_5_the_last_to_call_sends_at_once() {
     let offered = |m: &Message| matches!(body(m), Some(TransferMessage::Offer { ready, .. }) if ready.len() == 1);
     let data = |message: &Message| matches!(body(message), Some(TransferMessage::Data(_)));
     assert!(offered(&sent[0]), "the block is announced before its bytes: {sent:?}");
-    assert!(sent[1..].iter().all(data) && sent.len() > LEAST_SENT, "all of it, though nothing was asked for since: {sent:?}");
+    assert!(
+        sent[1..].iter().all(data) && sent.len() > LEAST_SENT,
+        "all of it, though nothing was asked for since: {sent:?}"
+    );
     assert_eq!(pair.run(), [Ok(()), Ok(())]);
 }
 

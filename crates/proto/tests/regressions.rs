@@ -271,7 +271,8 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
     victim.send(HONEST, 0, &of_group(GroupMessage::Create { step: 0, sp: HONEST, digest, fingerprint }));
     assert_eq!(victim.ready(), [Ok(()), Ok(())]);
     let reduction = Reduction::new(Operator::Sum, Element::U8).expect("defined by MPI");
-    let (signature, instance) = (Signature { kind: CallKind::Scan { reduction, inclusive: true }, bytes }, InstanceId(1));
+    let (signature, instance) =
+        (Signature { kind: CallKind::Scan { reduction, inclusive: true }, bytes }, InstanceId(1));
     victim.send(HONEST, 1, &of_first(InstanceMessage::Ready { step: 0, signature, rank: Rank(1) }));
     let (mut now, mut entered) = (NOW, false);
     for step in 0..20 {
