@@ -71,7 +71,10 @@ impl Daemon {
             let stop = Arc::clone(&stop);
             move || {
                 let stopped = || rustix::io::read(&stop, &mut [0; 8]).is_ok();
-                outboard_service::run(&settings, stop.as_fd(), stopped, |_| Ok(ready.send(()).expect("somebody waits")))
+                outboard_service::run(&settings, stop.as_fd(), stopped, |_| {
+                    ready.send(()).expect("somebody waits");
+                    Ok(())
+                })
             }
         });
         started.recv().expect("the daemon starts");

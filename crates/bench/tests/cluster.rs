@@ -139,7 +139,7 @@ fn several_ranks_per_host() -> Result<(), Failed> {
 
 /// Every collective of the measuring program is right, in either layout, and its bytes cross the links.
 fn every_collective_of_two_ranks_per_host() -> Result<(), Failed> {
-    for (at, collective) in Collective::ALL.into_iter().enumerate() {
+    for (at, collective) in Collective::ALL.iter().enumerate() {
         let mut options = options(if collective.has_bytes() { &[0, 64, 40_000] } else { &[0] });
         options.collective = *collective;
         (options.setup.ranks_per_host, options.setup.repetitions) = (2, 2);

@@ -75,7 +75,15 @@ pub(crate) fn serve() {
     let (settings, stop) = (&line.settings, stop.as_fd());
     let served = match settings.relay {
         Some(service) => outboard_relay::serve(settings, service, stop, || true, ready),
-        None => outboard_service::run(settings, stop, || true, |_| Ok(ready())),
+        None => outboard_service::run(
+            settings,
+            stop,
+            || true,
+            |_| {
+                ready();
+                Ok(())
+            },
+        ),
     };
     served.expect("it serves");
 }
