@@ -128,6 +128,7 @@ impl Endpoint {
     }
 
     fn retire(&mut self, handle: GroupHandle, group: &Group) {
+        self.node.turns.note_transfer(handle, false);
         let members = &group.members;
         if self.retired.len() >= MAX_RETIRED {
             self.retired.pop_front();
