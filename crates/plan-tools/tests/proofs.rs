@@ -204,7 +204,7 @@ fn any_of(of: fn(Collective) -> Vec<Choice>) -> impl Strategy<Value = Choice> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     /// Any bytes of any element, any rank on any host.
     #[test]
