@@ -3,38 +3,48 @@
 use outboard_plan::Rank;
 
 use super::Endpoint;
+use crate::ids::GroupHandle;
 use crate::instance::Instance;
 use crate::interface::ReceivedDatagram;
 use crate::wire::DatagramHeader;
 
 impl Endpoint {
     pub(super) fn route_datagrams(&mut self, batch: &[ReceivedDatagram<'_>]) {
+        let mut reached = None;
         for (payload, datagram) in batch.iter().enumerate() {
-            if let Err(what) = self.route_datagram(payload as u32, datagram) {
-                self.node.out.violation(None, what);
+            match self.route_datagram(payload as u32, datagram) {
+                Ok(None) => {}
+                Ok(Some(group)) if reached == Some(group) => {}
+                Ok(Some(group)) => self.run_steps_of(reached.replace(group)),
+                Err(what) => self.node.out.violation(None, what),
             }
         }
-        // Blocks that are whole may let steps go on.
-        let groups = batch.iter().filter_map(|datagram| Some(DatagramHeader::parse(datagram.header).ok()?.group));
-        let mut last = None;
-        for group in groups {
-            if last.replace(group) != Some(group) {
-                self.groups.get_mut(&group).into_iter().for_each(|g| g.run_steps(&mut self.node));
-            }
+        self.run_steps_of(reached);
+    }
+
+    /// Blocks that are whole may let steps of the group go on.
+    fn run_steps_of(&mut self, group: Option<GroupHandle>) {
+        if let Some(g) = group.and_then(|group| self.groups.get_mut(&group)) {
+            g.run_steps(&mut self.node);
         }
     }
 
-    fn route_datagram(&mut self, payload: u32, datagram: &ReceivedDatagram<'_>) -> Result<(), &'static str> {
+    /// The group whose collective the datagram has reached, if any.
+    fn route_datagram(
+        &mut self,
+        payload: u32,
+        datagram: &ReceivedDatagram<'_>,
+    ) -> Result<Option<GroupHandle>, &'static str> {
         let header = DatagramHeader::parse(datagram.header).map_err(|_| "a malformed datagram")?;
         let Some(group) = self.groups.get_mut(&header.group) else {
             // Another job on the same address, or a group that has ended.
             self.node.out.counters.datagrams_stale += 1;
-            return Ok(());
+            return Ok(None);
         };
         let source = Rank(header.source.into());
         if group.members.local(source).is_some() {
             // Our own, come back because siblings on this host listen (SP-8).
-            return Ok(());
+            return Ok(None);
         }
         DatagramHeader::check(datagram.header, group.members.key).map_err(|_| "a datagram with a wrong tag")?;
         if !group.members.has_rank(source) {
@@ -44,9 +54,9 @@ impl Endpoint {
         let (mut cx, found) = group.parts((&self.node.config, &mut self.node.out), instance);
         let Some(collective) = found.and_then(Instance::collective).filter(|c| c.alive()) else {
             cx.out.counters.datagrams_stale += 1;
-            return Ok(());
+            return Ok(None);
         };
         let known = collective.handle_datagram(&mut cx, source, header.chunk.into(), (payload, datagram.payload_len));
-        if known { Ok(()) } else { Err("a datagram that cannot belong to its collective") }
+        if known { Ok(Some(header.group)) } else { Err("a datagram that cannot belong to its collective") }
     }
 }
