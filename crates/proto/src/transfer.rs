@@ -161,8 +161,12 @@ impl Transfer {
 
     /// Small messages do not hold their sources up, on whatever host their receivers are.
     fn stage_small(&mut self, site: &mut Site<'_>, message: Outbound) -> Unexpected {
-        let bytes = message.from.len;
-        match (bytes <= EAGER).then(|| stage(site, bytes)).flatten() {
+        if message.from.len <= EAGER { self.stage_local(site, message) } else { Unexpected::Local(message) }
+    }
+
+    /// A message between local ranks goes to staging, and its source is done, if there is room.
+    fn stage_local(&mut self, site: &mut Site<'_>, message: Outbound) -> Unexpected {
+        match stage(site, message.from.len) {
             None => Unexpected::Local(message),
             Some(staging) => {
                 staging.iter().for_each(|staging| site.out.copy(message.from, staging.whole()));
@@ -285,11 +289,7 @@ impl Transfer {
 
     /// The first bytes of each of these receives that waits: as much as fits the queue of a switch when all sources send at
     /// once.
-    fn clear_early(
-        &self,
-        site: &Site<'_>,
-        receives: Vec<(Name, Posting)>,
-    ) -> impl Iterator<Item = (SpId, (Name, u64))> + use<> {
+    fn clear_early(&self, site: &Site<'_>, receives: Vec<(Name, Posting)>) -> Vec<(SpId, (Name, u64))> {
         let waits = |(name, _): &(Name, Posting)| {
             site.members.local(name.source).is_none() && self.incoming.matching.has_receive(name)
         };
@@ -301,8 +301,7 @@ impl Transfer {
             room = room.checked_sub(up_to)?;
             Some((name, up_to))
         });
-        let of_sp = up_to.map(|(name, up_to)| (site.members.sp_of(name.source), (name, up_to)));
-        of_sp.collect::<Vec<_>>().into_iter()
+        up_to.map(|(name, up_to)| (site.members.sp_of(name.source), (name, up_to))).collect()
     }
 
     /// Tells one service process what a call has for its ranks and takes of theirs, in as few messages as possible.
@@ -356,14 +355,7 @@ impl Transfer {
         let waiting: Vec<Name> = of_scope.filter(|(_, message)| message.waits()).map(|(name, _)| *name).collect();
         for name in waiting {
             let message = match self.incoming.matching.message_for(&name) {
-                Some(Unexpected::Local(message)) => match stage(site, message.from.len) {
-                    Some(staging) => {
-                        staging.iter().for_each(|staging| site.out.copy(message.from, staging.whole()));
-                        self.end(message.step, Ok(()));
-                        Unexpected::Staged(staging)
-                    }
-                    None => Unexpected::Local(message),
-                },
+                Some(Unexpected::Local(message)) => self.stage_local(site, message),
                 Some(Unexpected::Announced { key, bytes }) => {
                     self.incoming.want(site, name, (key, bytes), None);
                     Unexpected::Coming { key, bytes }
