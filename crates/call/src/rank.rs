@@ -6,7 +6,7 @@ use std::fmt;
 pub const MAX_RANKS: u32 = 65_535;
 
 /// A rank within its group, `0 .. ranks`, where `ranks` is at most [`MAX_RANKS`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(pub u32);
 
 impl fmt::Display for Rank {

@@ -96,7 +96,7 @@ pub struct Step {
 }
 
 /// What one rank does in one collective.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Program {
     /// Whose program it is.
     pub rank: Rank,

@@ -1,31 +1,63 @@
-//! One of a group's calls, carried out by the machine of its kind.
+//! One of a group's calls at one service process: the programs of the local ranks, and what their steps wait for.
 //!
-//! Collectives with a barrier move blocks that all ranks agree on ([`Collective`]); exchanges move what pairs of ranks agree
-//! on, without a barrier ([`Exchange`]): blocks of one size go either way, as the group chooses; of an allgatherv or uneven reduce-scatter that only others have called the sizes are
-//! unknown ([`Unsized`]).
-//! Never does anything itself.
+//! One machine carries out all calls. Most programs rely on a ready barrier ([`Policy::Barrier`]): behind it every receive has
+//! memory, and whole blocks may be multicast ([`recovery`]). Where pairs of ranks exchange blocks nobody waits for a third
+//! ([`Policy::Pairs`], SP-5): a rank's messages are offered when it calls ([`pairs`]).
+//!
+//! | phase | event | next |
+//! |---|---|---|
+//! | Unsized | a local rank calls, or the sizes come that were asked for ([`sizes`]) | Gathering |
+//! | Gathering, with a barrier | every local rank has called or is stood in for, the group's window is open and scratch is taken | Barrier |
+//! | Barrier | all service processes are ready (MC-4) | Running |
+//! | Gathering, without | the group's window is open | Running |
+//! | Running | the calls of all local ranks have ended | Ended |
+//! | Unsized, Gathering, Barrier, Running | [`Instance::fail`] | Failed, and Ended when nothing of ours is on its way |
+//!
+//! A rank is absent, stood in for (its output is staging, SP-6), has called, or its call has ended: when its program is
+//! done, the right neighbour complete (MC-7) and nothing of ours on its way to the wire. A rank that is late keeps only
+//! those waiting that need what it contributes. News of a call from another host starts the clock after which the service
+//! process stands in. In place means that the input is an alias of the rank's part of the output (of the root of a scatter the
+//! other way round), so one program serves both forms. Reductions are ordered as the programs order them, whatever comes
+//! first, so that results have the same bits from run to run (TH-2). Nobody stands in at a barrier that a program calls: once all are
+//! ready for it, all have called, and nothing is left to do.
+//!
+//! Invariants: every call completes once; none of its buffers is named after that. Never sees payload.
 
-mod collective;
-mod exchange;
-pub(crate) mod recording;
-mod run;
-mod sizes;
-pub(crate) mod tagged;
+use std::collections::{BTreeMap, BTreeSet};
 
-use outboard_plan::{Extents, OpId, Rank};
-
-pub(crate) use collective::{Batch, Collective, Layout};
-use exchange::Exchange;
-use sizes::Unsized;
+use outboard_plan::{Buffer, Extents, Op, OpId, Rank, Span};
 
 use crate::config::Config;
 use crate::error::CollectiveError;
+use crate::group::barrier::Barrier;
 use crate::group::members::Members;
-use crate::ids::{CallId, InstanceId, Instant, SpId};
-use crate::interface::{Call, Class, InFlight, Moves, Signature, Sizes};
-use crate::multicast::pacing::Quantum;
-use crate::outbox::Outbox;
-use crate::transfer::{Bulk, Site, Transfer};
+use crate::ids::{CallId, InstanceId, Instant};
+use crate::interface::{Call, Class, InFlight, Moves, Pairs, Region, Signature, Sizes};
+use crate::multicast::block::{Block, chunks_of};
+use crate::multicast::pacing::{Quantum, Share};
+use crate::outbox::{Completion, Outbox};
+use crate::transfer::{Name, Outbound, Owner, Posting, Site, StepOf, Transfer};
+use crate::wire::Scope;
+
+mod barrier;
+mod layout;
+mod local;
+mod pairs;
+pub(crate) mod recording;
+mod recovery;
+mod run;
+mod scratch;
+mod shares;
+mod sizes;
+mod stand_in;
+pub(crate) mod tagged;
+
+use layout::Layout;
+use local::{Local, Presence};
+pub(crate) use recovery::Batch;
+use scratch::Scratch;
+use shares::Shares;
+use sizes::Unsized;
 
 /// What an instance works with while it handles something.
 pub(crate) struct Context<'a> {
@@ -47,22 +79,66 @@ impl Context<'_> {
     }
 }
 
-/// One of a group's calls.
-#[derive(Debug)]
-pub(crate) enum Instance {
-    Collective(Box<Collective>),
-    Exchange(Box<Exchange>),
-    Unsized(Box<Unsized>),
+/// What the programs of a call may rely on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Policy {
+    /// All are ready before anything leaves for another host, and all know the sizes (MC-4).
+    Barrier,
+    /// Whoever calls tells those it exchanges with (SP-5).
+    Pairs,
 }
 
-macro_rules! either {
-    ($instance:expr, $name:ident => $what:expr) => {
-        match $instance {
-            Instance::Collective($name) => $what,
-            Instance::Exchange($name) => $what,
-            Instance::Unsized($name) => $what,
-        }
-    };
+#[derive(Debug)]
+enum Phase {
+    Unsized(Unsized),
+    Gathering,
+    Barrier,
+    Running,
+    Failed(CollectiveError),
+    /// Whether with an error.
+    Ended {
+        failed: bool,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    id: InstanceId,
+    signature: Signature,
+    /// Somebody who called it so.
+    signer: Rank,
+    /// When the first news of it came.
+    since: Instant,
+    policy: Policy,
+    phase: Phase,
+    barrier: Barrier,
+    locals: Vec<Local>,
+    scratch: Scratch,
+    /// How large the blocks are on which all agree; of a broadcast the one. None of pairs, or not yet.
+    extents: Option<Extents>,
+    /// By the rank that multicasts it. Empty when nothing is multicast between hosts.
+    blocks: BTreeMap<Rank, Block>,
+    subgroups: u16,
+    shares: Shares,
+    /// Blocks of other hosts that are not whole here.
+    leaves_missing: u32,
+    complete_sent: bool,
+    right_complete: bool,
+    /// Blocks that may have chunks to serve to the right neighbour.
+    serving: BTreeSet<u32>,
+    /// NAKs that the links have not delivered.
+    asks_unanswered: u32,
+    whole_pending: Vec<Rank>,
+    whole_at: Option<Instant>,
+    check_at: Option<Instant>,
+    stand_in_at: Option<Instant>,
+    /// Without a barrier: absent ranks are stood in for, those that call from now on, too.
+    standing: bool,
+    /// When scratch is asked for again that others of the group came first for.
+    equip_at: Option<Instant>,
+    /// Multicast batches handed to the driver and not yet done.
+    outstanding: u32,
 }
 
 impl Instance {
@@ -71,179 +147,401 @@ impl Instance {
     pub(crate) fn new(
         cx: &mut Context<'_>,
         id: InstanceId,
-        signature: Signature,
-        signer: Rank,
+        (signer, signature): (Rank, Signature),
         sizes: Option<Extents>,
     ) -> Result<Self, &'static str> {
+        let mut instance = Instance {
+            id,
+            signature,
+            signer,
+            since: cx.out.now,
+            policy: Policy::Barrier,
+            phase: Phase::Gathering,
+            barrier: Barrier::new(cx.members.me, cx.members.sps.len() as u32),
+            locals: cx.members.locals.iter().map(|rank| Local::new(*rank)).collect(),
+            scratch: Scratch::Unneeded,
+            extents: None,
+            blocks: BTreeMap::new(),
+            subgroups: 1,
+            shares: Shares::default(),
+            leaves_missing: 0,
+            complete_sent: true,
+            right_complete: true,
+            serving: BTreeSet::new(),
+            asks_unanswered: 0,
+            whole_pending: Vec::new(),
+            whole_at: None,
+            check_at: None,
+            stand_in_at: None,
+            standing: false,
+            equip_at: None,
+            outstanding: 0,
+        };
         let Class { moves, sizes: known } = signature.kind.class();
         let extents = match (moves, known) {
             (Moves::Messages(_), _) => return Err("tagged messages as an instance of a group"),
             (_, Sizes::Paired) => {
-                return Exchange::new(cx, id, signature, signer).map(Box::new).map(Instance::Exchange);
+                instance.exchange(cx)?;
+                return Ok(instance);
             }
-            (_, Sizes::Agreed(_)) if sizes.is_none() => {
-                return Ok(Instance::Unsized(Box::new(Unsized::new(cx, id, signature, signer))));
-            }
-            (_, Sizes::Agreed(_)) => sizes,
+            (_, Sizes::Agreed(_)) => match sizes {
+                Some(sizes) => Some(sizes),
+                None => {
+                    instance.phase = Phase::Unsized(Unsized::new(cx));
+                    return Ok(instance);
+                }
+            },
             (_, Sizes::Even) => Extents::even(cx.members.ranks(), signature.bytes),
             (_, Sizes::Whole) => Extents::even(1, signature.bytes),
         };
-        let extents = extents.ok_or("blocks beyond the address space")?;
-        let layout = Layout::choose(signature, cx.members, cx.config);
+        instance.plan(cx, extents.ok_or("blocks beyond the address space")?)?;
+        Ok(instance)
+    }
+
+    /// The sizes are known: chooses how the call is carried out. Fails when that cannot be done.
+    fn plan(&mut self, cx: &mut Context<'_>, extents: Extents) -> Result<(), &'static str> {
+        let layout = Layout::choose(self.signature, cx.members, cx.config);
         if layout.pulls() {
-            return Exchange::new(cx, id, signature, signer).map(Box::new).map(Instance::Exchange);
+            return self.exchange(cx);
         }
-        Collective::new(cx, id, (signer, signature), (extents, layout)).map(Box::new).map(Instance::Collective)
+        if extents.sizes().any(|bytes| chunks_of(bytes, cx.config.chunk_bytes) >= u64::from(u32::MAX)) {
+            return Err("a block of more than 2^32 chunks");
+        }
+        for local in &mut self.locals {
+            local.set_program(layout.program(self.signature, &extents, local.rank)?);
+            local.unposted = local.run.receives().map(|(op, _)| op).collect();
+        }
+        self.scratch = Scratch::new(cx.members, self.id, &self.locals)?;
+        let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
+        let block = |(r, bytes): (Rank, u64)| (r, Block::new(bytes, cx.config.chunk_bytes, here(r)));
+        let run = &self.locals[0].run;
+        let (chains, subgroups) = (run.program().chains, run.program().subgroups);
+        // Within one service process what is multicast is copied.
+        let networked = cx.members.sps.len() > 1;
+        self.blocks = run.multicast_roots().filter(|_| networked).map(block).collect();
+        self.subgroups = subgroups;
+        self.shares = Shares::new(cx.members, self.signature.kind, chains, &extents);
+        self.leaves_missing = self.blocks.values().filter(|b| !b.is_root()).count() as u32;
+        (self.complete_sent, self.right_complete) = (self.blocks.is_empty(), self.blocks.is_empty());
+        self.extents = Some(extents);
+        self.phase = Phase::Gathering;
+        Ok(())
     }
 
-    /// The machine of a collective with a barrier.
-    pub(crate) fn collective(&mut self) -> Option<&mut Collective> {
-        match self {
-            Instance::Collective(collective) => Some(collective),
-            Instance::Exchange(_) | Instance::Unsized(_) => None,
+    /// Pairs of ranks exchange blocks. Fails when their sizes cannot be.
+    fn exchange(&mut self, cx: &mut Context<'_>) -> Result<(), &'static str> {
+        if self.signature.bytes.checked_mul(cx.members.ranks().into()).is_none() {
+            return Err("an exchange beyond the address space");
         }
-    }
-
-    /// The machine of an exchange.
-    pub(crate) fn exchange(&mut self) -> Option<&mut Exchange> {
-        match self {
-            Instance::Exchange(exchange) => Some(exchange),
-            Instance::Collective(_) | Instance::Unsized(_) => None,
+        if matches!(self.signature.kind.class().moves, Moves::Blocks(Pairs::All)) {
+            cx.transfer.is_all_to_all(self.id);
         }
-    }
-
-    /// The call whose sizes are unknown.
-    pub(crate) fn unsized_call(&mut self) -> Option<&mut Unsized> {
-        match self {
-            Instance::Unsized(call) => Some(call),
-            Instance::Collective(_) | Instance::Exchange(_) => None,
-        }
+        self.policy = Policy::Pairs;
+        Ok(())
     }
 
     pub(crate) fn ended(&self) -> bool {
-        either!(self, i => i.ended())
+        matches!(self.phase, Phase::Ended { .. })
     }
 
     /// Ended with an error.
     pub(crate) fn failed(&self) -> bool {
-        match self {
-            Instance::Collective(collective) => collective.failed(),
-            Instance::Exchange(exchange) => exchange.failed(),
-            // Nobody here has called it.
-            Instance::Unsized(_) => false,
-        }
+        matches!(self.phase, Phase::Ended { failed: true })
     }
 
     /// Neither ended nor failed: takes part in the protocol.
     pub(crate) fn alive(&self) -> bool {
-        either!(self, i => i.alive())
+        match self.phase {
+            Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running => true,
+            Phase::Failed(_) | Phase::Ended { .. } => false,
+        }
+    }
+
+    fn running(&self) -> bool {
+        matches!(self.phase, Phase::Running)
+    }
+
+    /// Carried out without a barrier.
+    pub(crate) fn is_exchange(&self) -> bool {
+        self.policy == Policy::Pairs
+    }
+
+    /// What this service process may fill of the links: roots whose blocks are here have sent, and leave the links to those that
+    /// are late (SP-6).
+    pub(crate) fn share(&self, members: &Members) -> Share {
+        let sends = |local: &&Local| self.blocks.get(&local.rank).is_some_and(|block| !block.is_full());
+        let own = self.locals.iter().filter(sends).count() as u32;
+        self.shares.of(members, members.me).among(self.leaves_missing + own)
     }
 
     pub(crate) fn signature(&self) -> (Rank, Signature) {
-        either!(self, i => i.signature())
+        (self.signer, self.signature)
     }
 
     /// What is waited for, as of `now`.
     pub(crate) fn in_flight_now(&self, now: Instant, members: &Members, transfer: &Transfer) -> InFlight {
-        match self {
-            Instance::Collective(collective) => collective.in_flight_now(now, members, transfer),
-            Instance::Exchange(exchange) => exchange.in_flight_now(now, members, transfer),
-            Instance::Unsized(call) => call.in_flight_now(now, members),
+        let mut awaits: BTreeSet<Rank> = self.barrier.awaited().map(|at| members.lowest_rank(at)).into_iter().collect();
+        if self.running() {
+            let here = |scope| scope == Scope::Instance(self.id);
+            let whole = |block: &Block| block.is_root() || block.is_full();
+            awaits.extend(self.blocks.iter().filter(|(_, block)| !whole(block)).map(|(source, _)| *source));
+            let destinations = transfer.destinations(here).filter(|_| self.is_exchange());
+            awaits.extend(transfer.sources(here).chain(destinations).filter(|rank| members.local(*rank).is_none()));
+        }
+        InFlight {
+            group: members.handle,
+            instance: self.id,
+            signature: self.signature,
+            age_ns: now.0.saturating_sub(self.since.0),
+            absent: self.locals.iter().filter(|local| local.is_absent()).map(|local| local.rank).collect(),
+            awaits: awaits.into_iter().collect(),
         }
     }
 
     /// Whether a call of `rank` is in flight here.
     pub(crate) fn in_flight(&self, rank: Rank) -> bool {
-        match self {
-            Instance::Collective(collective) => collective.in_flight(rank),
-            Instance::Exchange(exchange) => exchange.in_flight(rank),
-            Instance::Unsized(_) => false,
-        }
+        self.locals.iter().any(|local| local.rank == rank && local.call().is_some())
     }
 
     pub(crate) fn has_call(&self, id: CallId) -> Option<Rank> {
-        match self {
-            Instance::Collective(collective) => collective.has_call(id),
-            Instance::Exchange(exchange) => exchange.has_call(id),
-            Instance::Unsized(_) => None,
-        }
+        self.locals.iter().find(|local| local.call().is_some_and(|call| call.id == id)).map(|local| local.rank)
     }
 
-    /// A local rank calls. The caller has compared the signatures. An error breaks the group.
+    /// A local rank calls. The caller has compared the signatures and checked the blocks. An error breaks the group.
     pub(crate) fn handle_call(&mut self, cx: &mut Context<'_>, call: Call) -> Result<(), CollectiveError> {
-        match self {
-            Instance::Collective(collective) => collective.handle_call(cx, call),
-            Instance::Exchange(exchange) => exchange.handle_call(cx, call),
-            Instance::Unsized(_) => unreachable!("a call brings its sizes along"),
+        let (rank, ranks) = (call.rank, cx.members.ranks());
+        let i = cx.members.local(rank).expect("the caller checks that the rank is local");
+        let local = &mut self.locals[i];
+        if self.policy == Policy::Pairs {
+            local.set_program(pairs::program(&call, ranks));
         }
+        let (missed, staging) = match std::mem::replace(&mut local.presence, Presence::Ended) {
+            Presence::Absent { wanted } => (wanted.filter(|_| self.standing), None),
+            Presence::StoodIn(staging) => (Some(self.since), Some(staging)),
+            Presence::Called(..) | Presence::Ended => unreachable!("the group counts the calls of a rank"),
+        };
+        let stood_in = staging.as_ref().map(|staging| staging.id);
+        local.presence = Presence::Called(call, staging);
+        let slow = self.policy == Policy::Barrier && cx.out.now.since(self.since) > cx.config.stand_in_after;
+        if let Some(began) = missed.or(slow.then_some(self.since)) {
+            cx.out.late(cx.members.handle, rank, (self.id, self.signature.kind), began);
+        }
+        if let Some(id) = stood_in {
+            self.hand_over(cx, i, Region::Staging(id));
+        }
+        self.check_scratch(cx)?;
+        self.local_is_ready(cx)
     }
 
-    /// The window of the group has moved. An error breaks the group.
+    fn local_is_ready(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
+        self.retry_blocked(cx);
+        self.try_enter(cx)?;
+        self.advance(cx);
+        Ok(())
+    }
+
+    /// The window of the group has moved, or more is at hand here: goes on where that was waited for. An error breaks the group.
     pub(crate) fn try_enter(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
-        match self {
-            Instance::Collective(collective) => collective.try_enter(cx),
-            Instance::Exchange(exchange) => exchange.try_open(cx),
-            Instance::Unsized(_) => Ok(()),
+        self.equip_at = None;
+        let open = self.id.0 <= cx.members.window_end;
+        match (&self.phase, self.policy) {
+            (Phase::Gathering, Policy::Barrier) if open => self.try_enter_barrier(cx),
+            (Phase::Gathering | Phase::Running, Policy::Pairs) if open => self.begin(cx),
+            (Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running, _)
+            | (Phase::Failed(_) | Phase::Ended { .. }, _) => Ok(()),
         }
     }
 
-    /// Whether there may be repairs for the right neighbour.
-    pub(crate) fn has_repair(&self) -> bool {
-        match self {
-            Instance::Collective(collective) => collective.has_repair(),
-            Instance::Exchange(_) | Instance::Unsized(_) => false,
+    /// Memory is at hand that was not, or the barrier has been passed.
+    fn retry_blocked(&mut self, cx: &mut Context<'_>) {
+        for i in 0..self.locals.len() {
+            let local = &mut self.locals[i];
+            let blocked = std::mem::take(&mut local.blocked);
+            local.run.retry(blocked);
+            for op in std::mem::take(&mut local.unposted) {
+                match self.receive(i, op) {
+                    Some((name, posting)) => {
+                        let (transfer, mut site) = cx.transfer();
+                        transfer.expect(&mut site, name, posting);
+                    }
+                    None => self.locals[i].unposted.push(op),
+                }
+            }
         }
     }
 
-    /// The next repair for `to`, when there is any. Asked while its link has room.
-    pub(crate) fn next_repair(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
-        match self {
-            Instance::Collective(collective) => collective.next_repair(cx, to),
-            Instance::Exchange(_) | Instance::Unsized(_) => None,
-        }
+    /// The name of a message of the plan.
+    fn name(&self, source: Rank, destination: Rank, index: u32) -> Name {
+        Name { scope: Scope::Instance(self.id), destination, source, tag: index, occurrence: 0 }
     }
 
-    /// A NAK has been acknowledged.
-    pub(crate) fn handle_asked(&mut self, cx: &mut Context<'_>) {
-        if let Some(collective) = self.collective() {
-            collective.handle_asked(cx);
+    fn step(&self, local: usize, op: OpId) -> StepOf {
+        StepOf { owner: Owner::Instance { instance: self.id, local }, op }
+    }
+
+    /// The receive that a step of a local rank is, once it has memory.
+    fn receive(&self, i: usize, op: OpId) -> Option<(Name, Posting)> {
+        let local = &self.locals[i];
+        let Op::Recv { from, index, span } = local.run.op(op) else { return None };
+        let to = local.memory(self.extents.as_ref(), span)?;
+        Some((self.name(from, local.rank, index), Posting { step: self.step(i, op), to }))
+    }
+
+    /// The message that a step of a local rank sends, once its memory is there.
+    fn outbound(&self, i: usize, op: OpId) -> Option<Outbound> {
+        let local = &self.locals[i];
+        let Op::Send { to, index, span } = local.run.op(op) else { return None };
+        let from = local.memory(self.extents.as_ref(), span)?;
+        let signal = span.is_empty() && span.buffer == Buffer::Scratch;
+        Some(Outbound { step: self.step(i, op), name: self.name(local.rank, to, index), from, signal })
+    }
+
+    /// Starts every step that can start, and ends the calls whose programs are done.
+    fn advance(&mut self, cx: &mut Context<'_>) {
+        // Without a barrier steps start when their rank has called and the window is open.
+        if self.alive() && self.policy == Policy::Barrier {
+            // What one local rank does may make a step of another ready that was looked at before.
+            while let Some(i) = self.locals.iter().position(|l| l.run.has_ready()) {
+                while let Some(op) = self.locals[i].run.next_ready() {
+                    if !self.start(cx, i, op) {
+                        self.locals[i].blocked.push(op);
+                    }
+                }
+            }
         }
+        self.try_end(cx);
+    }
+
+    /// Starts a step. False when it waits for memory, for another local rank or for the barrier.
+    fn start(&mut self, cx: &mut Context<'_>, i: usize, id: OpId) -> bool {
+        let (local, extents) = (&mut self.locals[i], self.extents.as_ref());
+        let both = |from: Span, to: Span| local.memory(extents, from).zip(local.memory(extents, to));
+        match local.run.op(id) {
+            // Receives are posted with the program: nothing to start (MC-4).
+            Op::Recv { .. } | Op::MulticastRecv { .. } => {}
+            Op::Copy { from, to } => {
+                let Some((from, to)) = both(from, to) else { return false };
+                cx.out.copy(from, to);
+                local.run.complete(id);
+            }
+            Op::Reduce { from, into, from_left } => {
+                let Some(operands) = both(from, into) else { return false };
+                let reduction = self.signature.kind.reduction().expect("plans of reductions alone combine");
+                cx.out.reduce(reduction, operands, from_left);
+                local.run.complete(id);
+            }
+            Op::Send { to, .. } => {
+                // Until all are ready nothing leaves for other hosts.
+                let may_leave = self.running() || cx.members.local(to).is_some();
+                let Some(message) = self.outbound(i, id).filter(|_| may_leave) else { return false };
+                let (transfer, mut site) = cx.transfer();
+                transfer.send_expected(&mut site, message);
+            }
+            Op::Multicast { span } => return self.start_multicast(cx, i, id, span),
+        }
+        true
     }
 
     /// A step that sends or receives is done.
     pub(crate) fn complete(&mut self, cx: &mut Context<'_>, local: usize, op: OpId) {
-        match self {
-            Instance::Collective(collective) => collective.complete(cx, local, op),
-            Instance::Exchange(exchange) => exchange.complete(cx, local, op),
-            Instance::Unsized(_) => {}
+        if self.alive() {
+            self.locals[local].run.complete(op);
+            self.advance(cx);
+        }
+    }
+
+    /// Nobody else needs what ranks have whose programs are done. Without a barrier nobody does.
+    fn may_end_well(&self) -> bool {
+        self.policy == Policy::Pairs || self.running() && self.right_complete && self.complete_sent
+    }
+
+    /// Ends the calls that can end, and the instance when none is left.
+    fn try_end(&mut self, cx: &mut Context<'_>) {
+        if self.outstanding > 0 {
+            return;
+        }
+        match &self.phase {
+            Phase::Gathering | Phase::Running if self.may_end_well() => {
+                for i in 0..self.locals.len() {
+                    if self.locals[i].call().is_some() && self.locals[i].run.finished() {
+                        self.end_local(cx, i, Ok(()));
+                    }
+                }
+                if !self.locals.iter().all(|l| matches!(l.presence, Presence::Ended)) {
+                    return;
+                }
+            }
+            Phase::Failed(error) => {
+                let error = error.clone();
+                (0..self.locals.len()).for_each(|i| self.end_local(cx, i, Err(error.clone())));
+            }
+            Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running | Phase::Ended { .. } => return,
+        }
+        self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
+        self.check_at = None;
+        self.give_scratch_back(cx);
+        cx.transfer.forget_instance(self.id);
+        cx.out.forgotten.push((cx.members.handle, self.id));
+    }
+
+    /// Nothing of this rank is named any more.
+    fn end_local(&mut self, cx: &mut Context<'_>, i: usize, result: Result<(), CollectiveError>) {
+        if let Some(block) = self.blocks.get_mut(&self.locals[i].rank) {
+            block.stop();
+        }
+        let staging = match std::mem::replace(&mut self.locals[i].presence, Presence::Ended) {
+            Presence::Absent { .. } | Presence::Ended => None,
+            Presence::StoodIn(staging) => Some(staging),
+            Presence::Called(call, staging) => {
+                let Call { id, group, instance, rank, .. } = call;
+                cx.out.complete(Completion { call: id, group, instance, rank }, result);
+                staging
+            }
+        };
+        if let Some(staging) = staging {
+            cx.out.unstage(staging);
         }
     }
 
     /// Ends with an error, as soon as the driver has given back what it was handed.
     pub(crate) fn fail(&mut self, cx: &mut Context<'_>, error: CollectiveError) {
-        either!(self, i => i.fail(cx, error));
+        if !self.alive() {
+            return;
+        }
+        self.phase = Phase::Failed(error);
+        let (transfer, mut site) = cx.transfer();
+        transfer.cancel(&mut site, self.id);
+        (self.check_at, self.whole_at, self.stand_in_at, self.equip_at) = (None, None, None, None);
+        self.try_end(cx);
     }
 
     /// When [`Self::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        either!(self, i => i.poll_timeout())
+        let ask_at = if let Phase::Unsized(call) = &self.phase { call.ask_at() } else { None };
+        [self.check_at, self.whole_at, self.stand_in_at, self.equip_at, ask_at].into_iter().flatten().min()
     }
 
     /// Time has passed. An error breaks the group.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
-        match self {
-            Instance::Collective(collective) => return collective.handle_timeout(cx),
-            Instance::Exchange(exchange) => exchange.handle_timeout(cx),
-            Instance::Unsized(call) => call.handle_timeout(cx),
+        let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
+        let (check, whole, stand_in) = (due(self.check_at), due(self.whole_at), due(self.stand_in_at));
+        if due(self.equip_at) {
+            self.try_enter(cx)?;
         }
+        if stand_in {
+            self.stand_in_at = None;
+            match self.policy {
+                Policy::Barrier => self.stand_in(cx)?,
+                Policy::Pairs => self.stand_in_pairs(cx),
+            }
+        }
+        if whole {
+            self.tell_whole(cx);
+        }
+        if check {
+            self.check(cx);
+        }
+        self.ask_sizes(cx);
         Ok(())
-    }
-
-    /// There is something to multicast.
-    pub(crate) fn has_batch(&self) -> bool {
-        match self {
-            Instance::Collective(collective) => collective.has_batch(),
-            Instance::Exchange(_) | Instance::Unsized(_) => false,
-        }
     }
 }

@@ -4,7 +4,6 @@ use outboard_plan::Rank;
 
 use super::Endpoint;
 use crate::ids::GroupHandle;
-use crate::instance::Instance;
 use crate::interface::ReceivedDatagram;
 use crate::wire::DatagramHeader;
 
@@ -52,11 +51,11 @@ impl Endpoint {
         }
         let instance = group.expand_epoch(header.epoch);
         let (mut cx, found) = group.parts((&self.node.config, &mut self.node.out), instance);
-        let Some(collective) = found.and_then(Instance::collective).filter(|c| c.alive()) else {
+        let Some(found) = found.filter(|found| found.alive()) else {
             cx.out.counters.datagrams_stale += 1;
             return Ok(None);
         };
-        let known = collective.handle_datagram(&mut cx, source, header.chunk.into(), (payload, datagram.payload_len));
+        let known = found.handle_datagram(&mut cx, source, header.chunk.into(), (payload, datagram.payload_len));
         if known { Ok(Some(header.group)) } else { Err("a datagram that cannot belong to its collective") }
     }
 }

@@ -290,13 +290,10 @@ impl Group {
                 self.handle_ready(node, instance, (from_index, step), (signature, rank))
             }
             InstanceMessage::Sizes { first, sizes } => self.handle_sizes(node, instance, (from, first), &sizes),
-            InstanceMessage::AskSizes => self.with_collective(node, instance, |collective, cx| {
-                collective.tell_sizes(cx, from);
-                true
-            }),
-            InstanceMessage::Multicast(multicast) => self.with_collective(node, instance, |collective, cx| {
-                collective.handle_multicast(cx, from, &multicast, payload_len)
-            }),
+            InstanceMessage::AskSizes => self.with_known(node, instance, |i, cx| i.tell_sizes(cx, from)),
+            InstanceMessage::Multicast(multicast) => {
+                self.with_known(node, instance, |i, cx| i.handle_multicast(cx, from, &multicast, payload_len))
+            }
         }
     }
 
@@ -413,21 +410,18 @@ impl Group {
     pub(super) fn next_batch(&mut self, node: &mut Node, instance: InstanceId) -> Option<(Pace, Batch)> {
         let contention = node.out.contention;
         let (mut cx, found) = self.parts((&node.config, &mut node.out), instance);
-        let collective = found.and_then(Instance::collective)?;
-        let pace = Pace::new(cx.config, collective.share(cx.members));
+        let found = found?;
+        let pace = Pace::new(cx.config, found.share(cx.members));
         let pace = match contention {
             Contention::None => pace,
             Contention::Large | Contention::Small => pace.contended(cx.config),
         };
-        Some((pace, collective.next_batch(&mut cx, pace.batch)?))
+        Some((pace, found.next_batch(&mut cx, pace.batch)?))
     }
 
     /// A multicast batch has left. None if nobody here can have sent it.
     pub(super) fn handle_sent(&mut self, node: &mut Node, batch: SentBatch) -> Option<()> {
-        self.with_instance(node, batch.instance, |i, cx| {
-            i.collective()?.handle_sent(cx, batch.source, batch.run);
-            Some(())
-        })?
+        self.with_instance(node, batch.instance, |i, cx| i.handle_sent(cx, batch.source, batch.run))
     }
 
     /// A local rank leaves.

@@ -1,4 +1,4 @@
-//! Calls with sizes of their own that were heard of before their sizes were known become collectives.
+//! Calls with sizes of their own that were heard of before their sizes were known.
 
 use outboard_plan::Extents;
 
@@ -6,11 +6,9 @@ use super::Node;
 use super::groups::Group;
 use crate::error::CollectiveError;
 use crate::ids::{InstanceId, SpId};
-use crate::instance::Instance;
-use crate::instance::{Collective, Layout};
 
 impl Group {
-    /// The sizes of an instance are known now. Nothing is to be done where they were before. An error broke the group.
+    /// The sizes of an instance are known now. An error broke the group.
     pub(super) fn size_instance(
         &mut self,
         node: &mut Node,
@@ -18,41 +16,22 @@ impl Group {
         sizes: Extents,
     ) -> Result<(), CollectiveError> {
         let (mut cx, Some(instance)) = self.parts((&node.config, &mut node.out), id) else { return Ok(()) };
-        let Instance::Unsized(call) = instance else { return Ok(()) };
-        if !call.alive() {
-            return Ok(());
-        }
-        let (signer, signature) = call.signature();
-        let layout = Layout::choose(signature, cx.members, cx.config);
-        let collective = Collective::new(&mut cx, id, (signer, signature), (sizes, layout));
-        let mut collective = match collective {
-            Ok(collective) => Box::new(collective),
-            Err(what) => {
-                node.out.violation(None, what);
-                let error = CollectiveError::Protocol(node.id);
-                self.break_up(node, error.clone(), true);
-                return Err(error);
+        match instance.set_sizes(&mut cx, sizes) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                node.out.violation(None, "a step of a barrier that cannot be");
+                Ok(())
             }
-        };
-        let heard = call.take_heard();
-        let mut known = true;
-        for (from, step) in heard.readies {
-            collective.heard_of(&mut cx, heard.since);
-            known &= collective.handle_ready(&mut cx, from, step);
+            Err(what) => Err(self.refuse_instance(node, what)),
         }
-        *instance = Instance::Collective(collective);
-        if !known {
-            node.out.violation(None, "a step of a barrier that cannot be");
-        }
-        Ok(())
     }
 
     /// Sizes that were asked for. False when they cannot be.
     pub(super) fn handle_sizes(&mut self, node: &mut Node, id: InstanceId, from: (SpId, u32), sizes: &[u64]) -> bool {
         let (cx, instance) = self.parts((&node.config, &mut node.out), id);
         // A local rank may have called meanwhile, and ended.
-        let Some(call) = instance.and_then(Instance::unsized_call).filter(|call| call.alive()) else { return true };
-        match call.handle_sizes(cx.members, from, sizes) {
+        let Some(instance) = instance else { return true };
+        match instance.handle_sizes(cx.members.ranks(), from, sizes) {
             Ok(None) => true,
             Ok(Some(sizes)) => {
                 let broken = self.size_instance(node, id, sizes);

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use outboard_plan::{Op, OpId, Program, Rank, Span};
 
-/// The execution of one program.
-#[derive(Debug)]
+/// The execution of one program; by default of one without steps.
+#[derive(Debug, Default)]
 pub(crate) struct Run {
     program: Arc<Program>,
     /// Steps that each step still waits for.

@@ -5,100 +5,77 @@
 //!
 //! | state | event | next |
 //! |---|---|---|
-//! | heard of | [`Unsized::handle_timeout`] | asked |
-//! | heard of, asked | a local rank calls, or the last of the sizes has come | a [`Collective`](crate::collective) takes over |
-//! | heard of, asked | [`Unsized::fail`] | ended |
+//! | heard of | [`Instance::ask_sizes`] when due | asked |
+//! | heard of, asked | a local rank calls, or the last of the sizes has come | the instance has its programs |
 //!
-//! Invariant: steps of the ready barrier are kept for the collective. Never sees payload.
+//! Invariant: steps of the ready barrier are kept until then.
 
 use std::collections::BTreeSet;
 
-use outboard_plan::{Extents, Rank};
+use outboard_plan::Extents;
 
-use crate::error::CollectiveError;
-use crate::group::members::Members;
-use crate::ids::{InstanceId, Instant, SpId};
-use crate::instance::Context;
-use crate::interface::{InFlight, Signature, sizes_digest};
+use super::{Context, Instance, Phase};
+use crate::ids::{Instant, SpId};
+use crate::interface::sizes_digest;
 use crate::wire::{InstanceMessage, Message};
 
 /// Steps of the ready barrier that can come before this service process has entered it: one for each power of two.
 const MAX_READIES: usize = 64;
 
-#[derive(Debug)]
-enum Phase {
-    HeardOf { ask_at: Instant },
-    Asked { sizes: Vec<u64> },
-    Ended,
-}
-
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Unsized {
-    instance: InstanceId,
-    signature: Signature,
-    signer: Rank,
-    since: Instant,
-    phase: Phase,
+pub(super) struct Unsized {
+    ask_at: Instant,
+    /// What has come of the sizes that were asked for.
+    asked: Option<Vec<u64>>,
     /// Who knows the sizes: it has sent a step of the barrier.
     knows: Option<SpId>,
     readies: BTreeSet<(u32, u8)>,
 }
 
-/// What a collective that takes over has to make good.
-#[derive(Debug)]
-pub(crate) struct Heard {
-    pub(crate) since: Instant,
-    pub(crate) readies: BTreeSet<(u32, u8)>,
-}
-
 impl Unsized {
-    /// A call of which `signer`'s is the first news.
-    pub(crate) fn new(cx: &Context<'_>, instance: InstanceId, signature: Signature, signer: Rank) -> Self {
-        let phase = Phase::HeardOf { ask_at: cx.out.now + cx.config.stand_in_after };
-        Unsized { instance, signature, signer, since: cx.out.now, phase, knows: None, readies: BTreeSet::new() }
+    pub(super) fn new(cx: &Context<'_>) -> Self {
+        let ask_at = cx.out.now + cx.config.stand_in_after;
+        Unsized { ask_at, asked: None, knows: None, readies: BTreeSet::new() }
     }
 
-    pub(crate) fn ended(&self) -> bool {
-        matches!(self.phase, Phase::Ended)
-    }
-
-    pub(crate) fn alive(&self) -> bool {
-        !self.ended()
-    }
-
-    pub(crate) fn signature(&self) -> (Rank, Signature) {
-        (self.signer, self.signature)
-    }
-
-    /// Nobody here has called.
-    pub(crate) fn in_flight_now(&self, now: Instant, members: &Members) -> InFlight {
-        InFlight {
-            group: members.handle,
-            instance: self.instance,
-            signature: self.signature,
-            age_ns: now.0.saturating_sub(self.since.0),
-            absent: members.locals.clone(),
-            awaits: Vec::new(),
-        }
+    /// When the sizes are to be asked for.
+    pub(super) fn ask_at(&self) -> Option<Instant> {
+        (self.knows.is_some() && self.asked.is_none()).then_some(self.ask_at)
     }
 
     /// A step of the ready barrier, kept. False when there cannot be so many.
-    pub(crate) fn handle_ready(&mut self, from: SpId, step: (u32, u8)) -> bool {
+    pub(super) fn handle_ready(&mut self, from: SpId, step: (u32, u8)) -> bool {
         self.knows.get_or_insert(from);
         self.readies.len() < MAX_READIES && self.readies.insert(step)
     }
+}
 
-    /// The next of the sizes, from rank `first` on. Gives the extents when all have come; an error when they cannot be.
+impl Instance {
+    /// Asks for sizes that nobody here has brought along, when it is time.
+    pub(super) fn ask_sizes(&mut self, cx: &mut Context<'_>) {
+        if let Phase::Unsized(call) = &mut self.phase
+            && call.ask_at().is_some_and(|at| at <= cx.out.now)
+            && let Some(knows) = call.knows
+        {
+            call.asked = Some(Vec::new());
+            let ask = Message::instance(cx.members.handle, self.id, InstanceMessage::AskSizes);
+            cx.out.messages.push_back((knows, ask));
+        }
+    }
+
+    /// The next of the sizes that were asked for, from rank `first` on. All of them once all have come, none when a rank
+    /// has brought them meanwhile; an error when they cannot be.
     pub(crate) fn handle_sizes(
         &mut self,
-        members: &Members,
+        ranks: u32,
         (from, first): (SpId, u32),
         more: &[u64],
     ) -> Result<Option<Extents>, &'static str> {
-        let Phase::Asked { sizes } = &mut self.phase else { return Err("sizes that nobody asked for") };
-        let ranks = members.ranks() as usize;
-        if self.knows != Some(from) || first as usize != sizes.len() || more.len() > ranks - sizes.len() {
+        let Phase::Unsized(call) = &mut self.phase else { return Ok(None) };
+        let Some(sizes) = &mut call.asked else { return Err("sizes that nobody asked for") };
+        let ranks = ranks as usize;
+        if call.knows != Some(from) || first as usize != sizes.len() || more.len() > ranks - sizes.len() {
             return Err("sizes that do not follow");
         }
         sizes.extend_from_slice(more);
@@ -113,35 +90,16 @@ impl Unsized {
         }
     }
 
-    /// A collective takes over.
-    pub(crate) fn take_heard(&mut self) -> Heard {
-        Heard { since: self.since, readies: std::mem::take(&mut self.readies) }
-    }
-
-    /// When [`Self::handle_timeout`] is due.
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        match self.phase {
-            Phase::HeardOf { ask_at } if self.knows.is_some() => Some(ask_at),
-            Phase::HeardOf { .. } | Phase::Asked { .. } | Phase::Ended => None,
+    /// The sizes are known now. Nothing is to be done where they were before. False when a step of the barrier that came before
+    /// cannot be; an error when no plan can be made of the sizes.
+    pub(crate) fn set_sizes(&mut self, cx: &mut Context<'_>, sizes: Extents) -> Result<bool, &'static str> {
+        let Phase::Unsized(call) = &mut self.phase else { return Ok(true) };
+        let readies = std::mem::take(&mut call.readies);
+        self.plan(cx, sizes)?;
+        let mut known = true;
+        for (from, step) in readies {
+            known &= self.handle_ready(cx, from, step);
         }
-    }
-
-    /// Time has passed.
-    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
-        if let (Some(ask_at), Some(knows)) = (self.poll_timeout(), self.knows)
-            && ask_at <= cx.out.now
-        {
-            self.phase = Phase::Asked { sizes: Vec::new() };
-            let ask = Message::instance(cx.members.handle, self.instance, InstanceMessage::AskSizes);
-            cx.out.messages.push_back((knows, ask));
-        }
-    }
-
-    /// Ends with an error, of which nobody here need be told.
-    pub(crate) fn fail(&mut self, cx: &mut Context<'_>, _error: CollectiveError) {
-        if self.alive() {
-            self.phase = Phase::Ended;
-            cx.out.forgotten.push((cx.members.handle, self.instance));
-        }
+        Ok(known)
     }
 }

@@ -10,9 +10,8 @@ use crate::endpoint::{Endpoint, Node};
 use crate::error::CollectiveError;
 use crate::group::lateness::Watch;
 use crate::ids::{CallId, InstanceId, SpId};
-use crate::instance::Instance;
 use crate::instance::tagged::TAGGED;
-use crate::instance::{Collective, Context};
+use crate::instance::{Context, Instance};
 use crate::interface::{Call, Class, Moves, Pairs, Signature, Sizes, Step};
 use crate::outbox::Completion;
 use crate::transfer::{Owner, StepOf};
@@ -154,7 +153,7 @@ impl Group {
             return Err(error);
         }
         let (mut cx, _) = self.parts((&node.config, &mut node.out), instance);
-        match Instance::new(&mut cx, instance, signature, rank, sizes) {
+        match Instance::new(&mut cx, instance, (rank, signature), sizes) {
             Ok(i) => {
                 self.instances.insert(instance, i);
                 self.watches.insert(instance, Watch::new(node.out.now, node.config.watchdog));
@@ -167,13 +166,16 @@ impl Group {
                 }
                 Ok(())
             }
-            Err(what) => {
-                node.out.violation(None, what);
-                let error = CollectiveError::Protocol(node.id);
-                self.break_up(node, error.clone(), true);
-                Err(error)
-            }
+            Err(what) => Err(self.refuse_instance(node, what)),
         }
+    }
+
+    /// What is called cannot be carried out: the group breaks.
+    pub(in crate::endpoint) fn refuse_instance(&mut self, node: &mut Node, what: &'static str) -> CollectiveError {
+        node.out.violation(None, what);
+        let error = CollectiveError::Protocol(node.id);
+        self.break_up(node, error.clone(), true);
+        error
     }
 
     pub(super) fn handle_ready(
@@ -196,17 +198,7 @@ impl Group {
         if self.know_instance(node, instance, signature, rank, None).is_err() {
             return true;
         }
-        let known = self.with_instance(node, instance, |i, cx| match i {
-            Instance::Collective(c) if c.alive() => {
-                c.heard_of(cx, cx.out.now);
-                c.handle_ready(cx, from, step)
-            }
-            Instance::Unsized(call) if call.alive() => call.handle_ready(cx.members.sps[from as usize], (from, step)),
-            // All choose alike whether there is a barrier.
-            Instance::Exchange(exchange) => !exchange.alive(),
-            Instance::Collective(_) | Instance::Unsized(_) => true,
-        });
-        known.unwrap_or(true)
+        self.with_instance(node, instance, |i, cx| i.handle_ready(cx, from, step)).unwrap_or(true)
     }
 
     /// What is said of messages from rank to rank. False when it cannot be said now.
@@ -271,12 +263,7 @@ impl Group {
         if self.know_instance(node, instance, signature, rank, None).is_err() {
             return true;
         }
-        let offered = self.with_instance(node, instance, |i, cx| match i.exchange() {
-            Some(e) if e.alive() => e.handle_offer(cx, from, offer, payload_len),
-            Some(_) => Ok(true),
-            // All choose alike whether there is anything to offer.
-            None => Ok(!i.alive()),
-        });
+        let offered = self.with_instance(node, instance, |i, cx| i.handle_offer(cx, from, offer, payload_len));
         offered.unwrap_or(Ok(true)).unwrap_or_else(|error| {
             self.break_up(node, error, true);
             true
@@ -291,24 +278,24 @@ impl Group {
         }
     }
 
-    /// Lets a collective handle what only one with a barrier is sent. False when there can be none.
-    pub(super) fn with_collective(
+    /// Lets an instance handle what is sent behind its barrier. False when there can be none.
+    pub(super) fn with_known(
         &mut self,
         node: &mut Node,
         instance: InstanceId,
-        f: impl FnOnce(&mut Collective, &mut Context<'_>) -> bool,
+        f: impl FnOnce(&mut Instance, &mut Context<'_>) -> bool,
     ) -> bool {
         if self.instance(instance).is_none_or(|i| !i.alive()) {
             // Behind the barrier all concerned know the instance: what is not known any more has ended.
             return self.has_ended(instance) || self.doom(instance).is_some();
         }
-        self.with_instance(node, instance, |i, cx| i.collective().is_some_and(|c| f(c, cx))).unwrap_or(false)
+        self.with_instance(node, instance, f).unwrap_or(false)
     }
 
     /// Whoever has left after its calls ended well is owed nothing and owes nothing: an exchange that still needs something of
     /// it disagrees with it.
     pub(super) fn compare_with_left(&mut self, node: &mut Node, instance: InstanceId) {
-        if self.instances.get_mut(&instance).and_then(Instance::exchange).is_none_or(|e| !e.alive()) {
+        if self.instance(instance).is_none_or(|i| !i.is_exchange() || !i.alive()) {
             return;
         }
         let mut left = self.lost.iter().filter(|(_, lost)| lost.well && lost.after >= instance).map(|(rank, _)| *rank);

@@ -65,7 +65,7 @@ impl Layout {
         Layout { choice, topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) } }
     }
 
-    /// Whether an [`Exchange`](crate::instance::exchange::Exchange) carries it out, without a barrier (SP-5).
+    /// Whether pairs of ranks carry it out, without a barrier (SP-5).
     pub(crate) fn pulls(&self) -> bool {
         self.choice.pulls()
     }

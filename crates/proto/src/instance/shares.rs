@@ -21,6 +21,13 @@ pub(super) enum Shares {
     Uneven { by_sp: Vec<u64>, incoming: u64 },
 }
 
+impl Default for Shares {
+    /// Where nothing is multicast.
+    fn default() -> Self {
+        Shares::Even { active: 1 }
+    }
+}
+
 impl Shares {
     /// Of roots of which `active` multicast at the same time.
     pub(super) fn new(members: &Members, kind: CallKind, active: u32, extents: &Extents) -> Self {

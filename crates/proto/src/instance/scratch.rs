@@ -12,7 +12,7 @@
 //! What all local ranks have called never waits for another group, which may wait for it on another host, nor for what is
 //! held for ranks that are late, who may wait for it.
 
-use super::{Collective, Context, Local};
+use super::{Context, Instance, Local};
 use crate::error::CollectiveError;
 use crate::group::members::Members;
 use crate::ids::InstanceId;
@@ -58,7 +58,7 @@ fn room(local: &Local) -> Option<u64> {
     local.run.program().scratch_bytes.checked_next_multiple_of(ALIGN)
 }
 
-impl Collective {
+impl Instance {
     /// Refuses what the quota can never allow.
     pub(super) fn check_scratch(&self, cx: &Context<'_>) -> Result<(), CollectiveError> {
         match self.scratch {
@@ -78,7 +78,7 @@ impl Collective {
             return Ok(true);
         }
         let Members { unequipped, equipped, .. } = &cx.members;
-        let waits = *equipped > 0 || unequipped.first() != Some(&self.instance);
+        let waits = *equipped > 0 || unequipped.first() != Some(&self.id);
         if waits { Ok(false) } else { Err(self.no_scratch(self.scratch.wanted())) }
     }
 
@@ -86,9 +86,9 @@ impl Collective {
     pub(super) fn take_scratch(&mut self, cx: &mut Context<'_>, quota: Quota) -> bool {
         let Scratch::Wanted { bytes } = self.scratch else { return true };
         let members = &cx.members;
-        let turn = members.unequipped.first() == Some(&self.instance) && self.instance.0 <= members.window_end;
+        let turn = members.unequipped.first() == Some(&self.id) && self.id.0 <= members.window_end;
         let Some(staging) = turn.then(|| cx.out.stage(quota, cx.members.owner, bytes)).flatten() else { return false };
-        cx.members.unequipped.remove(&self.instance);
+        cx.members.unequipped.remove(&self.id);
         cx.members.equipped += u32::from(quota == Quota::Calls);
         let mut start = 0;
         for local in &mut self.locals {
@@ -102,7 +102,7 @@ impl Collective {
 
     /// Nothing is named any more.
     pub(super) fn give_scratch_back(&mut self, cx: &mut Context<'_>) {
-        cx.members.unequipped.remove(&self.instance);
+        cx.members.unequipped.remove(&self.id);
         if let Scratch::Taken(staging) = std::mem::replace(&mut self.scratch, Scratch::Unneeded) {
             cx.members.equipped -= u32::from(staging.quota == Quota::Calls);
             cx.out.unstage(staging);

@@ -3,19 +3,19 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use outboard_plan::{Rank, Span, subgroup_of};
+use outboard_plan::{Op, OpId, Rank, Span, subgroup_of};
 
-use super::{Collective, Context, Phase};
+use super::{Context, Instance, Phase};
 use crate::ids::{Channel, SpId};
 use crate::interface::{MemRef, Order};
-use crate::multicast::block::Patience;
+use crate::multicast::block::{Block, Patience};
 use crate::multicast::pacing::Pace;
 use crate::transfer::Bulk;
 use crate::wire::{DatagramHeader, InstanceMessage, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage};
 
 /// Longest patience: a host that is this slow is taken as it is.
 const MAX_PATIENCE: Duration = Duration::from_millis(64);
-/// Most NAKs of one collective that the links have not delivered.
+/// Most NAKs of one instance that the links have not delivered.
 const MAX_ASKS: u32 = 32;
 
 /// A run of chunks to multicast.
@@ -28,10 +28,53 @@ pub(crate) struct Batch {
     pub(crate) memory: MemRef,
 }
 
-impl Collective {
+impl Instance {
+    /// Gives the block to the other local ranks and, between hosts, to the wire. False when it waits for memory.
+    pub(super) fn start_multicast(&mut self, cx: &mut Context<'_>, i: usize, id: OpId, span: Span) -> bool {
+        let source = self.locals[i].rank;
+        let Some(from) = self.locals[i].memory(self.extents.as_ref(), span) else { return false };
+        if let Some(block) = self.blocks.get_mut(&source) {
+            block.start();
+        }
+        let mut all = true;
+        for other in &mut self.locals {
+            let Some((op, to)) = other.run.multicast_receive(source).filter(|(op, _)| !other.run.is_done(*op)) else {
+                continue;
+            };
+            match other.memory(self.extents.as_ref(), to) {
+                Some(to) => {
+                    cx.out.copy(from, to);
+                    other.run.complete(op);
+                }
+                // The step comes back when this local rank is ready.
+                None => all = false,
+            }
+        }
+        if all && self.blocks.is_empty() {
+            self.locals[i].run.complete(id);
+        } else if all {
+            self.finish_root(source);
+        }
+        all
+    }
+
+    /// The multicast step of a local rank is done when its block is on the wire and with all local ranks.
+    fn finish_root(&mut self, source: Rank) {
+        let Some(i) = self.locals.iter().position(|l| l.rank == source) else { return };
+        if !self.blocks[&source].is_full() || !self.locals.iter().all(|l| l.has_block_of(source)) {
+            return;
+        }
+        let steps = &self.locals[i].run.program().steps;
+        let id = steps.iter().position(|s| matches!(s.op, Op::Multicast { .. })).map(|p| OpId(p as u32));
+        if let Some(id) = id.filter(|id| !self.locals[i].run.is_done(*id)) {
+            self.locals[i].run.complete(id);
+            self.locals[i].blocked.retain(|b| *b != id);
+        }
+    }
+
     /// Whether [`Self::next_batch`] has something.
     pub(crate) fn has_batch(&self) -> bool {
-        let root = |l: &super::Local| self.blocks.get(&l.rank).is_some_and(super::Block::has_batch);
+        let root = |l: &super::Local| self.blocks.get(&l.rank).is_some_and(Block::has_batch);
         self.running() && self.locals.iter().any(root)
     }
 
@@ -46,11 +89,11 @@ impl Collective {
             let span = local.run.own_multicast().expect("a root multicasts");
             let bytes = block.byte_range(run.clone());
             let piece = Span { offset: span.offset + bytes.start, len: bytes.end - bytes.start, ..span };
-            let memory = local.memory(&self.extents, piece).expect("a block starts when its memory is at hand");
+            let memory = local.memory(self.extents.as_ref(), piece).expect("a block starts when its memory is at hand");
             let subgroup = subgroup_of(run.start, block.chunks(), self.subgroups);
             let header = DatagramHeader {
                 group: cx.members.handle,
-                epoch: self.instance.0 as u16,
+                epoch: self.id.0 as u16,
                 source: local.rank.0 as u16,
                 chunk: run.start as u32,
             };
@@ -130,7 +173,7 @@ impl Collective {
         for local in &self.locals {
             let Some((_, span)) = local.run.multicast_receive(source) else { continue };
             let piece = Span { offset: span.offset + bytes.start, len: bytes.end - bytes.start, ..span };
-            let to = local.memory(&self.extents, piece).expect("behind the barrier every rank has an output");
+            let to = local.memory(self.extents.as_ref(), piece).expect("behind the barrier every rank has an output");
             cx.out.orders.push_back(Order::Deliver { payload, offset, to });
         }
     }
@@ -148,7 +191,7 @@ impl Collective {
     }
 
     fn tell(&self, cx: &mut Context<'_>, to: SpId, what: MulticastMessage) {
-        let message = Message::instance(cx.members.handle, self.instance, InstanceMessage::Multicast(what));
+        let message = Message::instance(cx.members.handle, self.id, InstanceMessage::Multicast(what));
         cx.out.messages.push_back((to, message));
     }
 
@@ -181,7 +224,7 @@ impl Collective {
     }
 
     /// The block of a source that is known to be one.
-    fn block(&mut self, source: Rank) -> &mut super::Block {
+    fn block(&mut self, source: Rank) -> &mut Block {
         self.blocks.get_mut(&source).expect("messages about other blocks are refused")
     }
 
@@ -206,7 +249,7 @@ impl Collective {
     pub(super) fn check(&mut self, cx: &mut Context<'_>) {
         let sources: Vec<Rank> = self.blocks.keys().copied().collect();
         let patience: Vec<Patience> = sources.into_iter().map(|source| self.patience(cx, source)).collect();
-        let (group, instance) = (cx.members.handle, self.instance);
+        let (group, instance) = (cx.members.handle, self.id);
         self.check_at = None;
         for ((source, block), patience) in self.blocks.iter_mut().zip(patience) {
             if self.asks_unanswered >= MAX_ASKS {
@@ -241,7 +284,7 @@ impl Collective {
 
     /// The right neighbour lacks chunks. False when it cannot ask that.
     fn handle_nak(&mut self, cx: &mut Context<'_>, from: SpId, source: Rank, ranges: &[(u32, u32)]) -> bool {
-        if !Self::is_right(cx, from) || !self.valid_ranges(source, ranges) {
+        if cx.members.right() != from || !self.valid_ranges(source, ranges) {
             return false;
         }
         if self.right_complete {
@@ -337,20 +380,26 @@ impl Collective {
 
     /// The right neighbour lacks nothing (MC-7). False when it cannot tell that.
     fn handle_complete(&mut self, cx: &mut Context<'_>, from: SpId) -> bool {
-        if !Self::is_right(cx, from) || self.blocks.is_empty() {
+        if cx.members.right() != from || self.blocks.is_empty() {
             return false;
         }
         self.right_complete = true;
         self.whole_at = None;
         self.whole_pending.clear();
         self.serving.clear();
-        self.blocks.values_mut().for_each(super::Block::stop_serving);
+        self.blocks.values_mut().for_each(Block::stop_serving);
         self.advance(cx);
         true
     }
 
+    /// Whether there may be repairs for the right neighbour.
+    pub(crate) fn has_repair(&self) -> bool {
+        self.running() && !self.serving.is_empty()
+    }
+
+    /// The next repair for `to`, when there is any. Asked while its link has room.
     pub(crate) fn next_repair(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
-        if !self.running() || self.right_complete || !Self::is_right(cx, to) {
+        if !self.running() || self.right_complete || cx.members.right() != to {
             return None;
         }
         let most = (cx.quantum().piece / u64::from(cx.config.chunk_bytes)).max(1);
@@ -366,8 +415,8 @@ impl Collective {
             let payload: Vec<MemRef> = bytes.into_iter().map(|bytes| self.whereabouts(cx, source, bytes)).collect();
             cx.out.counters.retransmitted_bytes += payload.iter().map(|piece| piece.len).sum::<u64>();
             let repair = InstanceMessage::Multicast(MulticastMessage::Repair { source, ranges });
-            let message = Message::instance(cx.members.handle, self.instance, repair);
-            return Some(Bulk { instance: self.instance, message, payload: payload[..].into(), tag: None });
+            let message = Message::instance(cx.members.handle, self.id, repair);
+            return Some(Bulk { instance: self.id, message, payload: payload[..].into(), tag: None });
         }
         None
     }
@@ -380,6 +429,6 @@ impl Collective {
             None => self.locals.first().and_then(|l| l.run.multicast_receive(source)).map(|(_, s)| (0, s)),
         };
         let (i, span) = place.expect("every rank multicasts its own block and receives the others");
-        self.locals[i].memory(&self.extents, part(span)).expect("what is served lies in memory at hand")
+        self.locals[i].memory(self.extents.as_ref(), part(span)).expect("what is served lies in memory at hand")
     }
 }

@@ -1,0 +1,82 @@
+//! The ready barrier of an instance (MC-4): behind it every local rank has called or is stood in for, everywhere.
+
+use super::{Context, Instance, Phase, Policy};
+use crate::error::CollectiveError;
+use crate::ids::SpId;
+use crate::interface::Step;
+use crate::multicast::block::Block;
+use crate::multicast::pacing::transfer_time;
+use crate::wire::{InstanceMessage, MAX_BLOCKS, Message};
+
+impl Instance {
+    /// Enters the barrier if all is ready here. An error breaks the group.
+    pub(super) fn try_enter_barrier(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
+        if self.locals.iter().any(super::Local::is_missing) {
+            return Ok(());
+        }
+        if !self.take_own_scratch(cx)? {
+            self.equip_at = Some(cx.out.now + cx.config.stand_in_after * 4);
+            return Ok(());
+        }
+        self.phase = Phase::Barrier;
+        cx.out.step(cx.members.handle, self.id, Step::Entered);
+        self.stand_in_at = None;
+        let mut out = Vec::new();
+        self.barrier.enter(&mut out);
+        self.send_ready(cx, out);
+        self.advance(cx);
+        Ok(())
+    }
+
+    /// A step of the barrier at another service process. The caller has compared the signatures. False when no such step can be.
+    pub(crate) fn handle_ready(&mut self, cx: &mut Context<'_>, from: u32, step: u8) -> bool {
+        if !self.alive() {
+            return true;
+        }
+        if let Phase::Unsized(call) = &mut self.phase {
+            return call.handle_ready(cx.members.sps[from as usize], (from, step));
+        }
+        if self.policy == Policy::Pairs {
+            // All choose alike whether there is a barrier.
+            return false;
+        }
+        self.heard_of(cx);
+        let mut out = Vec::new();
+        let known = self.barrier.handle(from, step, &mut out);
+        self.send_ready(cx, out);
+        self.advance(cx);
+        known
+    }
+
+    fn send_ready(&mut self, cx: &mut Context<'_>, steps: Vec<(u32, u8)>) {
+        for (to, step) in steps {
+            let (signature, rank) = (self.signature, self.signer);
+            let ready = InstanceMessage::Ready { step, signature, rank };
+            let message = Message::instance(cx.members.handle, self.id, ready);
+            cx.out.messages.push_back((cx.members.sps[to as usize], message));
+        }
+        if self.barrier.done() && matches!(self.phase, Phase::Barrier) {
+            self.phase = Phase::Running;
+            cx.out.step(cx.members.handle, self.id, Step::Ready);
+            self.retry_blocked(cx);
+            if !self.blocks.is_empty() {
+                // MC-5: the cutoff, N/B + alpha; gaps seen earlier bring the check forward.
+                let bytes = self.blocks.values().map(Block::bytes).sum();
+                let cutoff = cx.out.now + transfer_time(bytes, cx.config.link_rate) + cx.members.patience;
+                self.check_at = Some(self.check_at.map_or(cutoff, |c| c.min(cutoff)));
+            }
+            self.note_complete(cx);
+        }
+    }
+
+    /// `to` asks how large the blocks are, so that it can stand in for its ranks. False when they are nothing that all know.
+    pub(crate) fn tell_sizes(&self, cx: &mut Context<'_>, to: SpId) -> bool {
+        let Some(extents) = &self.extents else { return false };
+        let sizes: Vec<u64> = extents.sizes().collect();
+        for (at, sizes) in sizes.chunks(MAX_BLOCKS).enumerate() {
+            let sizes = InstanceMessage::Sizes { first: (at * MAX_BLOCKS) as u32, sizes: sizes.to_vec() };
+            cx.out.messages.push_back((to, Message::instance(cx.members.handle, self.id, sizes)));
+        }
+        true
+    }
+}

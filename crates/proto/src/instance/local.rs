@@ -1,0 +1,117 @@
+//! A local rank in an instance: whether it has called, its program, and where its memory lies.
+
+use outboard_plan::{Buffer, Extents, OpId, Program, Rank, Span};
+
+use super::run::Run;
+use crate::ids::{Instant, StagingId};
+use crate::interface::{Call, MemRef, Moves, Pairs, Region};
+use crate::outbox::Staging;
+
+#[derive(Debug)]
+pub(super) enum Presence {
+    Absent {
+        /// Since when somebody has had a block for it, which it does not keep from calling (SP-5).
+        wanted: Option<Instant>,
+    },
+    StoodIn(Staging),
+    /// The staging of the time before the call is kept, since frames may still name it.
+    Called(Call, Option<Staging>),
+    Ended,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) rank: Rank,
+    pub(super) presence: Presence,
+    pub(super) run: Run,
+    /// Steps that wait for this rank's own call, for another local rank, or for the barrier.
+    pub(super) blocked: Vec<OpId>,
+    /// Receives that wait for memory.
+    pub(super) unposted: Vec<OpId>,
+    /// Where its scratch begins, once there is some.
+    pub(super) scratch: Option<(StagingId, u64)>,
+}
+
+impl Local {
+    /// A rank that has not called, and of which is not known yet what it will do.
+    pub(super) fn new(rank: Rank) -> Self {
+        let (presence, run) = (Presence::Absent { wanted: None }, Run::default());
+        Local { rank, presence, run, blocked: Vec::new(), unposted: Vec::new(), scratch: None }
+    }
+
+    pub(super) fn set_program(&mut self, program: Program) {
+        self.run = Run::new(program);
+    }
+
+    pub(super) fn call(&self) -> Option<&Call> {
+        match &self.presence {
+            Presence::Called(call, _) => Some(call),
+            Presence::Absent { .. } | Presence::StoodIn(_) | Presence::Ended => None,
+        }
+    }
+
+    /// It has not called.
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(self.presence, Presence::Absent { .. } | Presence::StoodIn(_))
+    }
+
+    /// It has not called, and nobody stands in for it.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self.presence, Presence::Absent { .. })
+    }
+
+    /// Where a span of this rank lies, if it can be used now. A span of the output lies within one block of the extents; where
+    /// pairs agree on the sizes the program has the offsets of the call itself.
+    pub(super) fn memory(&self, extents: Option<&Extents>, span: Span) -> Option<MemRef> {
+        let Span { buffer, offset, len } = span;
+        let Some(extents) = extents else {
+            let call = self.call()?.id;
+            let region = if buffer == Buffer::Input { Region::Input(call) } else { Region::Output(call) };
+            return Some(MemRef { region, offset, len });
+        };
+        if len == 0 {
+            // Nothing is ever done with this piece; but an empty input says that the rank has called.
+            let is_there = buffer != Buffer::Input || self.call().is_some();
+            return is_there.then_some(MemRef { region: Region::Staging(StagingId(0)), offset: 0, len: 0 });
+        }
+        let (region, offset) = match (&self.presence, buffer) {
+            // The service refuses it where it cannot be.
+            (Presence::Called(call, _), Buffer::Output) if call.in_place && keeps_input(call) => {
+                (Region::Input(call.id), extents.block(self.rank).offset + offset)
+            }
+            (Presence::Called(call, _), Buffer::Input) if call.in_place && !keeps_input(call) => {
+                let start = call.signature.kind.reduction().map_or_else(|| extents.block(self.rank).offset, |_| 0);
+                (Region::Output(call.id), placed(call, extents, start + offset))
+            }
+            (Presence::Called(call, _), Buffer::Input) => (Region::Input(call.id), offset),
+            (Presence::Called(call, _), Buffer::Output) => (Region::Output(call.id), placed(call, extents, offset)),
+            (Presence::StoodIn(staging), Buffer::Output) => (Region::Staging(staging.id), offset),
+            (Presence::Called(..) | Presence::StoodIn(_), Buffer::Scratch) => {
+                let (staging, start) = self.scratch?;
+                (Region::Staging(staging), start + offset)
+            }
+            // An absent rank has nothing, one stood in for has no input.
+            (Presence::Absent { .. } | Presence::Ended, _) | (Presence::StoodIn(_), Buffer::Input) => return None,
+        };
+        Some(MemRef { region, offset, len })
+    }
+
+    pub(super) fn has_block_of(&self, source: Rank) -> bool {
+        self.run.multicast_receive(source).is_none_or(|(op, _)| self.run.is_done(op))
+    }
+}
+
+/// Whether a call in place leaves the rank's own block in its input, as the root of a scatter does, and not in its output.
+fn keeps_input(call: &Call) -> bool {
+    matches!(call.signature.kind.class().moves, Moves::Blocks(Pairs::From(_)))
+}
+
+/// Where byte `offset` of the plan's output lies in that of the call, whose blocks may lie anywhere.
+fn placed(call: &Call, extents: &Extents, offset: u64) -> u64 {
+    let Some(blocks) = call.blocks.as_ref().filter(|_| call.signature.kind.reduction().is_none()) else {
+        return offset;
+    };
+    let rank = extents.rank_at(offset);
+    blocks.receive[rank.0 as usize].offset + (offset - extents.block(rank).offset)
+}

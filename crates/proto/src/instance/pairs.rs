@@ -1,0 +1,170 @@
+//! Instances without a barrier (SP-5): all-to-alls, and gathers and scatters, which are all-to-alls in which all but the root have
+//! one block, so that nobody waits for anybody but the root.
+//!
+//! Ranks exchange as they come: whoever calls hands its sends and receives to the [transfers](crate::transfer) of the group.
+//! Blocks for a rank that has not called wait in the memory of their sources; when that has lasted too long they are staged
+//! (SP-6), so that no source is held by a rank that stays away.
+
+use std::sync::Arc;
+
+use outboard_plan::alltoall::Blocks;
+use outboard_plan::{Algorithm, Op, Program, Rank, alltoall};
+
+use super::{Context, Instance, Phase, Presence};
+use crate::error::CollectiveError;
+use crate::ids::SpId;
+use crate::interface::{Call, Class, Moves, Pairs, Signature, Sizes, Step};
+use crate::transfer::Name;
+use crate::wire::{EarlyCts, Origin, Rts, Scope, TransferMessage};
+
+/// What the caller does, whose blocks have been checked: every block is alike, or as it says.
+pub(super) fn program(call: &Call, ranks: u32) -> Program {
+    let blocks = call.blocks.clone().or_else(|| even_blocks(call, ranks).map(Arc::new));
+    let program = blocks.and_then(|blocks| alltoall(Algorithm::Pull, ranks, call.rank, &blocks).ok());
+    program.expect("the blocks of calls are checked")
+}
+
+fn even_blocks(call: &Call, ranks: u32) -> Option<Blocks> {
+    let Signature { kind, bytes } = call.signature;
+    match kind.class() {
+        Class { moves: Moves::Blocks(pairs), sizes: Sizes::Even } => match pairs {
+            Pairs::All => Blocks::even(ranks, bytes),
+            Pairs::To(root) => Blocks::gather((ranks, root), call.rank, bytes, !call.in_place),
+            Pairs::From(root) => Blocks::scatter((ranks, root), call.rank, bytes, !call.in_place),
+        },
+        Class { .. } => None,
+    }
+}
+
+impl Instance {
+    /// The window of the group is open: the messages of all that have called are handed over. An error breaks the group.
+    pub(super) fn begin(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
+        self.phase = Phase::Running;
+        for i in (0..self.locals.len()).filter(|i| self.locals[*i].call().is_some()).collect::<Vec<_>>() {
+            self.begin_local(cx, i)?;
+        }
+        self.mind_absent(cx);
+        self.advance(cx);
+        Ok(())
+    }
+
+    /// Hands over the messages of a rank that has called, if that has not been done.
+    fn begin_local(&mut self, cx: &mut Context<'_>, i: usize) -> Result<(), CollectiveError> {
+        let rank = self.locals[i].rank;
+        let (mut sends, mut receives) = (Vec::new(), Vec::new());
+        while let Some(op) = self.locals[i].run.next_ready() {
+            match self.locals[i].run.op(op) {
+                Op::Send { to, .. } => {
+                    self.want(cx, to);
+                    sends.extend(self.outbound(i, op));
+                }
+                Op::Recv { .. } => receives.extend(self.receive(i, op)),
+                Op::Copy { .. } | Op::Reduce { .. } | Op::Multicast { .. } | Op::MulticastRecv { .. } => {
+                    let started = self.start(cx, i, op);
+                    assert!(started, "a rank that has called has its memory");
+                }
+            }
+        }
+        let origin = Origin::Instance { instance: self.id, signature: self.signature };
+        let (transfer, mut site) = cx.transfer();
+        transfer.exchange(&mut site, (origin, rank), sends, receives);
+        transfer.unsent(self.id, rank).map_or(Ok(()), Err)
+    }
+
+    /// Somebody has a block for a rank.
+    fn want(&mut self, cx: &Context<'_>, rank: Rank) {
+        if let Some(i) = cx.members.local(rank)
+            && let Presence::Absent { wanted } = &mut self.locals[i].presence
+        {
+            wanted.get_or_insert(cx.out.now);
+        }
+    }
+
+    /// Moves what can move for absent ranks.
+    fn mind_absent(&mut self, cx: &mut Context<'_>) {
+        if !self.running() {
+            return;
+        }
+        let again = if self.standing {
+            let (transfer, mut site) = cx.transfer();
+            // Looked at again at the next chance: staging of another instance may have been given back.
+            transfer.stand_in(&mut site, self.id).then_some(cx.config.stand_in_after * 4)
+        } else {
+            self.wanted().next().map(|_| cx.config.stand_in_after)
+        };
+        if let (None, Some(after)) = (self.stand_in_at, again) {
+            self.stand_in_at = Some(cx.out.now + after);
+        }
+    }
+
+    /// Absent ranks for which somebody has a block.
+    fn wanted(&self) -> impl Iterator<Item = Rank> {
+        let wanted = |local: &&super::Local| matches!(local.presence, Presence::Absent { wanted: Some(_) });
+        self.locals.iter().filter(wanted).map(|local| local.rank)
+    }
+
+    /// Absent ranks have had their time: they are stood in for, now and from now on.
+    pub(super) fn stand_in_pairs(&mut self, cx: &mut Context<'_>) {
+        if !std::mem::replace(&mut self.standing, true) {
+            self.wanted().for_each(|rank| cx.out.step(cx.members.handle, self.id, Step::StoodIn(rank)));
+        }
+        self.mind_absent(cx);
+        self.advance(cx);
+    }
+
+    /// `rank` has called: its blocks for local ranks, and what may come of theirs. False when they cannot be; an error breaks
+    /// the group.
+    pub(crate) fn handle_offer(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: SpId,
+        offer: TransferMessage,
+        payload_len: u32,
+    ) -> Result<bool, CollectiveError> {
+        if !self.alive() {
+            return Ok(true);
+        }
+        let TransferMessage::Offer { rank, ready, early, .. } = &offer else { return Ok(false) };
+        if !self.is_exchange() {
+            // All choose alike whether there is anything to offer.
+            return Ok(false);
+        }
+        let (rank, asked): (Rank, Vec<Rank>) = (*rank, early.iter().map(|cts| cts.source).collect());
+        for &Rts { destination, tag, bytes, .. } in ready {
+            let Some(i) = cx.members.local(destination) else { return Ok(false) };
+            let name = Name { scope: Scope::Instance(self.id), destination, source: rank, tag, occurrence: 0 };
+            match &self.locals[i].presence {
+                Presence::Absent { .. } | Presence::StoodIn(_) => self.want(cx, destination),
+                Presence::Called(..) if !self.running() => {}
+                Presence::Called(..) if self.receives_from(i, rank) => {
+                    if !cx.transfer.waits_for(&name) {
+                        return Ok(false);
+                    }
+                }
+                Presence::Called(..) | Presence::Ended => return Err(name.mismatch(bytes, 0)),
+            }
+        }
+        for &EarlyCts { source, bytes: expected, .. } in early {
+            let Some(i) = cx.members.local(source) else { return Ok(false) };
+            if matches!(self.locals[i].presence, Presence::Ended) {
+                return Err(CollectiveError::Block { source_rank: source, sent: 0, destination: rank, expected });
+            }
+        }
+        let (transfer, mut site) = cx.transfer();
+        let sound = transfer.handle(&mut site, from, offer, payload_len)?;
+        let called = |source: &Rank| cx.members.local(*source).is_some_and(|i| self.locals[i].call().is_some());
+        let unsent = |source| cx.transfer.unsent(self.id, source);
+        if self.running()
+            && let Some(error) = asked.into_iter().filter(called).find_map(unsent)
+        {
+            return Err(error);
+        }
+        self.mind_absent(cx);
+        self.advance(cx);
+        Ok(sound)
+    }
+
+    fn receives_from(&self, i: usize, rank: Rank) -> bool {
+        self.locals[i].run.receives().any(|(_, (source, ..))| source == rank)
+    }
+}

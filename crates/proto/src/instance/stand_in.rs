@@ -1,0 +1,66 @@
+//! Standing in for local ranks that are late to an instance with a barrier (SP-6): their output is staging until they call.
+
+use outboard_plan::{Buffer, Span};
+
+use super::{Context, Instance, Phase, Presence};
+use crate::error::CollectiveError;
+use crate::interface::{CallKind, MemRef, Region, Step};
+use crate::outbox::Quota;
+
+impl Instance {
+    /// News of the call from another host: absent ranks have until the stand-in.
+    pub(super) fn heard_of(&mut self, cx: &Context<'_>) {
+        let absent = matches!(self.phase, Phase::Gathering) && self.locals.iter().any(super::Local::is_missing);
+        if absent && self.stand_in_at.is_none() && self.signature.kind != CallKind::Barrier {
+            self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after);
+        }
+    }
+
+    /// Stands in for all ranks that have not called, if the staging quota allows it beside the scratch. Else for none: the
+    /// instance cannot go on before the last of them has called, and what it held for the others would keep itself from its
+    /// scratch, or those instances from ending that the ranks still wait for.
+    pub(super) fn stand_in(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
+        let outputs = self.locals.iter().filter(|local| local.is_missing()).map(|l| l.run.program().output_bytes);
+        let bytes = outputs.fold(self.scratch.wanted(), u64::saturating_add);
+        if !cx.out.can_stage(Quota::Late, cx.members.owner, bytes) || !self.take_scratch(cx, Quota::Late) {
+            // Looked at again at the next chance: staging of another instance may have been given back.
+            self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after * 4);
+            return Ok(());
+        }
+        for local in self.locals.iter_mut().filter(|local| local.is_missing()) {
+            let staging = cx.out.stage(Quota::Late, cx.members.owner, local.run.program().output_bytes);
+            local.presence = Presence::StoodIn(staging.expect("there is room for all"));
+            cx.out.step(cx.members.handle, self.id, Step::StoodIn(local.rank));
+        }
+        self.local_is_ready(cx)
+    }
+
+    /// What came while the rank was absent, and what was made of it, goes from staging to its own buffer.
+    pub(super) fn hand_over(&mut self, cx: &mut Context<'_>, i: usize, staging: Region) {
+        let local = &self.locals[i];
+        let place = |span| local.memory(self.extents.as_ref(), span).expect("the rank has called");
+        let mut written: Vec<Span> = Vec::new();
+        for (op, (from, index, span)) in local.run.receives().filter(|(_, (.., span))| span.buffer == Buffer::Output) {
+            let name = self.name(from, local.rank, index);
+            let len = if local.run.is_done(op) { span.len } else { cx.transfer.move_expected(&name, place(span)) };
+            written.extend((len > 0).then_some(Span { len, ..span }));
+        }
+        let copy = |cx: &mut Context<'_>, span: Span| {
+            cx.out.copy(MemRef { region: staging, offset: span.offset, len: span.len }, place(span));
+        };
+        for (root, span) in local.run.multicast_receives() {
+            if local.has_block_of(root) {
+                copy(cx, span);
+            } else if let Some(block) = self.blocks.get(&root).filter(|b| !b.is_root()) {
+                for r in block.present_bytes() {
+                    copy(cx, Span { offset: span.offset + r.start, len: r.end - r.start, ..span });
+                }
+            }
+        }
+        written.extend(local.run.made().filter(|s| s.buffer == Buffer::Output));
+        // A span that several reductions have written goes over once.
+        written.sort_by_key(|span| (span.offset, span.len));
+        written.dedup();
+        written.into_iter().for_each(|span| copy(cx, span));
+    }
+}
