@@ -80,11 +80,11 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// As of the items; [`DecodeError::Value`] when there are none or too many.
-    pub fn list<T>(
+    pub fn list<T, All: FromIterator<T>>(
         &mut self,
         most: usize,
         item: impl Fn(&mut Self) -> Result<T, DecodeError>,
-    ) -> Result<Vec<T>, DecodeError> {
+    ) -> Result<All, DecodeError> {
         let n = usize::from(self.u16()?);
         if n == 0 || n > most {
             return Err(DecodeError::Value("number of entries"));

@@ -439,7 +439,7 @@ mod tests {
     use outboard_plan::Rank;
 
     use super::*;
-    use crate::wire::{InstanceMessage, MulticastMessage, Origin, Rts, TransferMessage};
+    use crate::wire::{Few, InstanceMessage, MulticastMessage, Origin, Rts, TransferMessage};
 
     fn drain(a: &mut Link, now: Instant) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| a.poll(now).map(|(f, _)| f.to_vec())).collect()
@@ -544,7 +544,14 @@ mod tests {
         let rts = |bytes, eager| Rts { destination: Rank(1), tag: 0, occurrence: 0, bytes, eager };
         let offer = |ready| {
             let (origin, rank, early) = (Origin::Single, Rank(0), Vec::new());
-            let offer = TransferMessage::Offer { origin, rank, first_ready: 5, ready, first_early: 0, early };
+            let offer = TransferMessage::Offer {
+                origin,
+                rank,
+                first_ready: 5,
+                ready: Few::from_vec(ready),
+                first_early: 0,
+                early,
+            };
             Message::transfer(GroupHandle(1), offer)
         };
         let mut a = Link::new(Instant(0), Duration::from_millis(2));

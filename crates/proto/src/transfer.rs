@@ -28,7 +28,7 @@ use crate::ids::{CallId, InstanceId, SpId};
 use crate::interface::{MemRef, Order};
 use crate::multicast::pacing::Quantum;
 use crate::outbox::{Outbox, Quota, Staging};
-use crate::wire::{EarlyCts, Fragment, Message, Number, Origin, Piece, Rts, Scope, TransferMessage};
+use crate::wire::{EarlyCts, Few, Fragment, Message, Number, Origin, Piece, Rts, Scope, TransferMessage};
 
 mod incoming;
 mod matching;
@@ -308,7 +308,7 @@ impl Transfer {
     fn offer(&mut self, site: &mut Site<'_>, (origin, rank): (Origin, Rank), to: SpId, offers: Offers) {
         let (mut all_ready, mut all_early) = (offers.ready.into_iter().peekable(), offers.early.into_iter().peekable());
         while all_ready.peek().is_some() || all_early.peek().is_some() {
-            let (mut first_ready, mut ready, mut first_early, mut early) = (0, Vec::new(), 0, Vec::new());
+            let (mut first_ready, mut ready, mut first_early, mut early) = (0, Few::new(), 0, Vec::new());
             loop {
                 let mut added = false;
                 if let Some(message) = all_ready.next_if(|_| origin.fits(ready.len() + 1, early.len())) {

@@ -15,7 +15,8 @@ pub use message::{GroupMessage, InstanceMessage, MAX_BLOCKS, MAX_RANGES, MAX_SOU
 pub use outboard_call::codec::DecodeError;
 pub use recorded_memory::{MAX_PIECES, RecordedMemory};
 pub use transfer::{
-    Cts, EarlyCts, Fragment, MAX_CTS, MAX_DONE, MAX_PIECES_OF_DATA, Number, Origin, Piece, Rts, Scope, TransferMessage,
+    Cts, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, MAX_PIECES_OF_DATA, Number, Origin, Piece, Rts, Scope,
+    TransferMessage,
 };
 
 /// Version of everything on the wire. Service processes of different versions refuse each other's groups.

@@ -126,7 +126,7 @@ fn of_transfers() -> impl Strategy<Value = TransferMessage> {
             .prop_map(TransferMessage::Cts),
         1 => prop::collection::vec(piece.prop_map(|(number, offset, bytes)| Piece { number, offset, bytes }), 1..3)
             .prop_map(TransferMessage::Data),
-        1 => prop::collection::vec(0u64..8, 1..3).prop_map(TransferMessage::Done),
+        1 => prop::collection::vec(0u64..8, 1..3).prop_map(|numbers| TransferMessage::Done(numbers.into())),
     ]
 }
 
@@ -156,7 +156,7 @@ fn offer() -> impl Strategy<Value = TransferMessage> {
             origin: Origin::Instance { instance, signature },
             rank,
             first_ready: if ready.is_empty() { 0 } else { first_ready },
-            ready,
+            ready: ready.into(),
             first_early: if early.is_empty() { 0 } else { first_early },
             early,
         },

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use outboard_plan::{ProgramBuilder, Rank, Span};
 use outboard_proto::wire::{
-    Cts, EarlyCts, FrameHeader, FrameKind, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage,
+    Cts, EarlyCts, Few, FrameHeader, FrameKind, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{
     Call, CallId, CallKind, Config, Endpoint, Event, GroupHandle, GroupSpec, HostId, InstanceId, Instant, Member,
@@ -69,14 +69,21 @@ fn heard() -> impl Strategy<Value = (TransferMessage, u32)> {
         }
         let eager: u64 = ready.iter().filter(|rts| rts.eager).map(|rts| rts.bytes).sum();
         let rank = Rank(rank);
-        let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early: 0, early: Vec::new() };
+        let offer = TransferMessage::Offer {
+            origin,
+            rank,
+            first_ready,
+            ready: ready.into(),
+            first_early: 0,
+            early: Vec::new(),
+        };
         (offer, if honest { eager as u32 } else { 100 })
     });
     let up_to = prop_oneof![Just(0u64), Just(5000), Just(BYTES), Just(BYTES + 1)];
     let cts = (number(), up_to).prop_map(|(number, up_to)| Cts { number, up_to });
     prop_oneof![
         2 => offer,
-        1 => prop::collection::vec(0u64..6, 1..3).prop_map(|numbers| (TransferMessage::Done(numbers), 0)),
+        1 => prop::collection::vec(0u64..6, 1..3).prop_map(|numbers| (TransferMessage::Done(numbers.into()), 0)),
         1 => prop::collection::vec(cts, 1..3).prop_map(|all| (TransferMessage::Cts(all), 0)),
         2 => data(),
         1 => early(),
@@ -107,7 +114,7 @@ fn early() -> impl Strategy<Value = (TransferMessage, u32)> {
     let offer = (0u32..4, 1u32..4, 2u64..4, 1u64..9, prop::collection::vec(cts, 1..4));
     offer.prop_map(|(rank, recording, call, first_early, early)| {
         let (origin, rank) = (Origin::Recorded { recording, call }, Rank(rank));
-        (TransferMessage::Offer { origin, rank, first_ready: 0, ready: Vec::new(), first_early, early }, 0)
+        (TransferMessage::Offer { origin, rank, first_ready: 0, ready: Few::new(), first_early, early }, 0)
     })
 }
 

@@ -179,7 +179,7 @@ fn of_transfers() -> impl Strategy<Value = TransferMessage> {
             let offset = offset.min(total);
             TransferMessage::Expected(Fragment { instance, source, destination, index, total, offset })
         }),
-        1 => prop::collection::vec(any::<u64>(), 1..=MAX_DONE).prop_map(TransferMessage::Done),
+        1 => prop::collection::vec(any::<u64>(), 1..=MAX_DONE).prop_map(|numbers| TransferMessage::Done(numbers.into())),
     ]
 }
 
@@ -219,7 +219,7 @@ fn offer() -> impl Strategy<Value = TransferMessage> {
             }
             let first_ready = if ready.is_empty() { 0 } else { first_ready };
             let first_early = if early.is_empty() { 0 } else { first_early };
-            TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early }
+            TransferMessage::Offer { origin, rank, first_ready, ready: ready.into(), first_early, early }
         },
     )
 }

@@ -13,6 +13,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::config::Config;
 use crate::error::CollectiveError;
 use crate::ids::{CallId, GroupHandle, InstanceId, Instant, SpId};
@@ -425,13 +427,15 @@ impl Endpoint {
     /// sent what they had.
     pub(super) fn fill_links(&mut self) {
         let quantum = Quantum::new(&self.node.config, self.node.out.contention);
-        let mut targets = BTreeSet::new();
+        let mut targets: SmallVec<[SpId; 8]> = SmallVec::new();
         for group in self.node.turns.with_transfers() {
             targets.extend(self.groups.get(&group).into_iter().flat_map(|g| g.transfer.bulk_targets()));
         }
         for (group, _) in self.node.turns.with_repairs() {
             targets.extend(self.groups.get(&group).map(|g| g.members.right()));
         }
+        targets.sort_unstable();
+        targets.dedup();
         let links = targets.len();
         for to in targets {
             let room = self.node.peers.change(to, |peer| {

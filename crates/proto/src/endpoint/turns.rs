@@ -14,6 +14,7 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use outboard_plan::Span;
+use smallvec::SmallVec;
 
 use crate::ids::{GroupHandle, InstanceId, Instant};
 use crate::interface::{Call, Moves, Pairs, Sizes};
@@ -140,6 +141,8 @@ type Turn = (GroupHandle, u64, InstanceId);
 pub(super) struct Turns {
     instances: BTreeMap<(GroupHandle, InstanceId), InFlight>,
     groups: BTreeMap<GroupHandle, Group>,
+    /// One that has nothing in flight, kept for its memory.
+    spare: Group,
     /// Groups by what they move, and by the smallest thing that is waited for.
     by_all: BTreeSet<(u64, GroupHandle)>,
     by_least: BTreeSet<(u64, GroupHandle)>,
@@ -162,6 +165,7 @@ impl Turns {
         Turns {
             instances: BTreeMap::new(),
             groups: BTreeMap::new(),
+            spare: Group::default(),
             by_all: BTreeSet::new(),
             by_least: BTreeSet::new(),
             last_turn: 0,
@@ -208,12 +212,12 @@ impl Turns {
     }
 
     fn change_group(&mut self, group: GroupHandle, change: impl FnOnce(&mut Group)) {
-        let g = self.groups.entry(group).or_default();
+        let g = self.groups.entry(group).or_insert_with(|| std::mem::take(&mut self.spare));
         self.by_all.remove(&(g.all(), group));
         g.least().into_iter().for_each(|least| _ = self.by_least.remove(&(least, group)));
         change(g);
         if g.instances == 0 {
-            self.groups.remove(&group);
+            self.spare = self.groups.remove(&group).unwrap_or_default();
         } else {
             self.by_all.insert((g.all(), group));
             self.by_least.extend(g.least().map(|least| (least, group)));
@@ -303,8 +307,8 @@ impl Turns {
     }
 
     /// Groups that have bulk or repairs in the order of their turns, when `last` had the last one.
-    pub(super) fn bulk_after(&self, last: Option<GroupHandle>) -> Vec<GroupHandle> {
-        let mut groups: Vec<GroupHandle> = self.transfers.iter().copied().collect();
+    pub(super) fn bulk_after(&self, last: Option<GroupHandle>) -> SmallVec<[GroupHandle; 4]> {
+        let mut groups: SmallVec<[GroupHandle; 4]> = self.transfers.iter().copied().collect();
         groups.extend(self.repairs.iter().map(|(group, ..)| *group));
         groups.sort_unstable_by_key(|group| (last.is_some_and(|last| *group <= last), *group));
         groups.dedup();

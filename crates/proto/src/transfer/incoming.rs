@@ -34,7 +34,7 @@ use crate::ids::{InstanceId, SpId};
 use crate::interface::{MemRef, Order, Region};
 use crate::multicast::pacing::Quantum;
 use crate::outbox::{Quota, Staging};
-use crate::wire::{Cts, EarlyCts, Fragment, MAX_CTS, MAX_DONE, Message, Number, Origin, Scope, TransferMessage};
+use crate::wire::{Cts, EarlyCts, Few, Fragment, MAX_CTS, MAX_DONE, Message, Number, Origin, Scope, TransferMessage};
 
 /// So many times what is under way at once is cleared early of recorded groups: not all of it can come at the same time, as
 /// sources have other destinations, too.
@@ -243,7 +243,7 @@ impl Incoming {
                     early.push(cts);
                 }
                 let offer =
-                    TransferMessage::Offer { origin, rank, first_ready: 0, ready: Vec::new(), first_early, early };
+                    TransferMessage::Offer { origin, rank, first_ready: 0, ready: Few::new(), first_early, early };
                 site.out.messages.push_back((from, Message::transfer(site.members.handle, offer)));
             }
         }

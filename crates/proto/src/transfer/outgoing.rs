@@ -31,7 +31,7 @@ use crate::instance::tagged::TAGGED;
 use crate::interface::{MemRef, Payload};
 use crate::link::{Tag, Tagged};
 use crate::wire::{
-    Cts, EarlyCts, Fragment, MAX_PIECES_OF_DATA, Message, Number, Origin, Piece, Rts, Scope, TransferMessage,
+    Cts, EarlyCts, Few, Fragment, MAX_PIECES_OF_DATA, Message, Number, Origin, Piece, Rts, Scope, TransferMessage,
 };
 
 /// Largest message whose bytes go along with its RTS.
@@ -309,7 +309,7 @@ impl Outgoing {
             Scope::Single | Scope::Instance(_) => Origin::Single,
         };
         let first_ready = self.last_number + 1;
-        let (mut ready, mut payload, mut room) = (Vec::new(), SmallVec::<[MemRef; 1]>::new(), most);
+        let (mut ready, mut payload, mut room) = (Few::new(), SmallVec::<[MemRef; 1]>::new(), most);
         while let Some(next) = self.offers.first(&to).copied().filter(|next| next.step.owner == head.step.owner)
             && origin.fits(ready.len() + 1, 0)
         {

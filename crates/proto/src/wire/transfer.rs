@@ -6,6 +6,7 @@
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_call::{Rank, Signature};
+use smallvec::SmallVec;
 
 use super::message::Fields;
 use crate::ids::InstanceId;
@@ -159,6 +160,9 @@ pub struct Fragment {
     pub offset: u64,
 }
 
+/// Entries of a message that mostly has one: a small message is said and heard without allocating.
+pub type Few<T> = SmallVec<[T; 1]>;
+
 /// What is said of messages from rank to rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransferMessage {
@@ -172,7 +176,7 @@ pub enum TransferMessage {
         /// Number of the first of `ready`; the others follow.
         first_ready: u64,
         /// What it has.
-        ready: Vec<Rts>,
+        ready: Few<Rts>,
         /// Number of the first of `early`; the others follow.
         first_early: u64,
         /// What it may be sent.
@@ -185,7 +189,7 @@ pub enum TransferMessage {
     /// A fragment of a message behind a ready barrier. Payload follows.
     Expected(Fragment),
     /// The RTS with these numbers are settled: their bytes have been taken, or nobody wants them. 1 to [`MAX_DONE`] entries.
-    Done(Vec<u64>),
+    Done(Few<u64>),
 }
 
 impl TransferMessage {
@@ -346,7 +350,7 @@ fn read_offer(r: &mut Reader<'_>) -> Result<TransferMessage, DecodeError> {
         let (destination, tag, occurrence) = name(r)?;
         Ok(Rts { destination, tag, occurrence, bytes: r.u64()?, eager: r.flag()? })
     };
-    let ready: Vec<Rts> = (0..n).map(|_| read_rts(r)).collect::<Result<_, _>>()?;
+    let ready = (0..n).map(|_| read_rts(r)).collect::<Result<Few<Rts>, _>>()?;
     let (first_early, m) = (r.u64()?, usize::from(r.u16()?));
     if n + m == 0 || !origin.fits(n, m) {
         return Err(DecodeError::Value("number of messages"));

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use outboard_plan::{Op, Rank};
 use outboard_proto::wire::{
-    Cts, EarlyCts, FrameHeader, FrameKind, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage,
+    Cts, EarlyCts, Few, FrameHeader, FrameKind, GroupMessage, Message, Number, Origin, Piece, Rts, TransferMessage,
 };
 use outboard_proto::{GroupHandle, GroupSpec, Recording};
 
@@ -127,7 +127,7 @@ impl Possessed {
                         answers.extend(data(tape, Number::Early(number), bytes));
                     } else {
                         let rts = Rts { destination: rank, tag, occurrence, bytes, eager: false };
-                        answers.push(self.offer((origin, source), vec![rts]));
+                        answers.push(self.offer((origin, source), [rts].into_iter().collect()));
                     }
                 }
                 answers
@@ -163,7 +163,7 @@ impl Possessed {
                 Op::Recv { from: source, index: tag, span } if !asks && theirs(source) => {
                     let eager = span.len <= 32 << 10 && tape.below(4) > 0;
                     let rts = Rts { destination: program.rank, tag, occurrence, bytes: span.len, eager };
-                    said.push(self.offer((origin, source), vec![rts]));
+                    said.push(self.offer((origin, source), [rts].into_iter().collect()));
                 }
                 Op::Send { to: destination, index: tag, span } if asks && theirs(destination) && call > 1 => {
                     let (source, bytes) = (program.rank, span.len.max(1));
@@ -179,7 +179,7 @@ impl Possessed {
         spoil(tape, to, said)
     }
 
-    fn offer(&mut self, (origin, rank): (Origin, Rank), ready: Vec<Rts>) -> (TransferMessage, u32) {
+    fn offer(&mut self, (origin, rank): (Origin, Rank), ready: Few<Rts>) -> (TransferMessage, u32) {
         let first_ready = self.last + 1;
         self.posted.extend((first_ready..).zip(ready.iter().map(|rts| rts.bytes)));
         self.last += ready.len() as u64;
@@ -190,7 +190,7 @@ impl Possessed {
 }
 
 fn clear((origin, rank): (Origin, Rank), first_early: u64, early: Vec<EarlyCts>) -> TransferMessage {
-    TransferMessage::Offer { origin, rank, first_ready: 0, ready: Vec::new(), first_early, early }
+    TransferMessage::Offer { origin, rank, first_ready: 0, ready: Few::new(), first_early, early }
 }
 
 /// So many bytes of a message in one piece or two.
@@ -269,7 +269,7 @@ fn cts(tape: &mut Tape<'_>) -> Cts {
     Cts { number: number(tape), up_to: if tape.flip() { size(tape) } else { tape.number() } }
 }
 
-fn few<T>(tape: &mut Tape<'_>, one: impl Fn(&mut Tape<'_>) -> T) -> Vec<T> {
+fn few<T, All: FromIterator<T>>(tape: &mut Tape<'_>, one: impl Fn(&mut Tape<'_>) -> T) -> All {
     (0..=tape.below(3)).map(|_| one(tape)).collect()
 }
 
@@ -280,7 +280,7 @@ fn offer(tape: &mut Tape<'_>, ranks: u8) -> (TransferMessage, u32) {
         recording => Origin::Recorded { recording, call: 1 + u64::from(tape.below(3)) },
     };
     let first_ready = tape.number().clamp(1, u64::MAX - 32);
-    let ready = few(tape, |tape| Rts {
+    let ready: Few<Rts> = few(tape, |tape| Rts {
         destination: Rank(u32::from(tape.below(ranks))),
         tag: tag(tape),
         occurrence: if origin == Origin::Single { 0 } else { u32::from(tape.below(3)) },
@@ -311,7 +311,7 @@ fn early(tape: &mut Tape<'_>, ranks: u8) -> TransferMessage {
 }
 
 fn pieces(tape: &mut Tape<'_>) -> (TransferMessage, u32) {
-    let pieces = few(tape, |tape| Piece {
+    let pieces: Vec<Piece> = few(tape, |tape| Piece {
         number: number(tape),
         offset: if tape.flip() { 0 } else { tape.number() },
         bytes: size(tape).clamp(1, MOST_PAYLOAD / 4) as u32,
