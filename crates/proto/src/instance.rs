@@ -5,6 +5,7 @@
 //! unknown ([`Unsized`]).
 //! Never does anything itself.
 
+mod by_rank;
 mod collective;
 mod exchange;
 pub(crate) mod recording;
@@ -204,9 +205,9 @@ impl Instance {
     }
 
     /// A NAK has been acknowledged.
-    pub(crate) fn handle_asked(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn handle_asked(&mut self) {
         if let Some(collective) = self.collective() {
-            collective.handle_asked(cx);
+            collective.handle_asked();
         }
     }
 

@@ -17,19 +17,21 @@
 //!
 //! Invariants: every call completes once; none of its buffers is named after that. Never sees payload.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use outboard_plan::{Buffer, Extents, Op, OpId, Rank, Span};
 
+use crate::deadlines::Deadlines;
 use crate::error::CollectiveError;
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId, StagingId};
 use crate::instance::Context;
+use crate::instance::by_rank::ByRank;
 use crate::instance::run::Run;
 use crate::interface::{Call, CallKind, InFlight, MemRef, Moves, Pairs, Region, Signature, Step};
 use crate::multicast::block::{Block, chunks_of};
-use crate::multicast::pacing::{Share, transfer_time};
+use crate::multicast::pacing::Share;
 use crate::outbox::{Completion, Quota, Staging};
 use crate::transfer::{Name, Outbound, Owner, Posting, StepOf, Transfer};
 use crate::wire::{InstanceMessage, MAX_BLOCKS, Message, Scope};
@@ -92,7 +94,7 @@ pub(crate) struct Collective {
     locals: Vec<Local>,
     scratch: Scratch,
     /// By the rank that multicasts it. Empty when nothing is multicast between hosts.
-    blocks: BTreeMap<Rank, Block>,
+    blocks: ByRank<Block>,
     subgroups: u16,
     /// How large the blocks are; of a broadcast the one.
     extents: Extents,
@@ -107,7 +109,8 @@ pub(crate) struct Collective {
     asks_unanswered: u32,
     whole_pending: Vec<Rank>,
     whole_at: Option<Instant>,
-    check_at: Option<Instant>,
+    /// When which block is to be checked.
+    checks: Deadlines<Rank>,
     /// When news of it came while a local rank was absent.
     began: Option<Instant>,
     stand_in_at: Option<Instant>,
@@ -140,7 +143,7 @@ impl Collective {
         let (chains, subgroups) = (program.chains, program.subgroups);
         // Within one service process what is multicast is copied.
         let networked = cx.members.sps.len() > 1;
-        let blocks: BTreeMap<Rank, Block> = locals[0].run.multicast_roots().filter(|_| networked).map(block).collect();
+        let blocks: ByRank<Block> = locals[0].run.multicast_roots().filter(|_| networked).map(block).collect();
         Ok(Collective {
             instance,
             signature,
@@ -150,18 +153,18 @@ impl Collective {
             barrier: Barrier::new(cx.members.me, cx.members.sps.len() as u32),
             scratch: Scratch::new(cx.members, instance, &locals)?,
             locals,
-            leaves_missing: blocks.values().filter(|b| !b.is_root()).count() as u32,
+            leaves_missing: blocks.iter().filter(|(_, block)| !block.is_root()).count() as u32,
             complete_sent: blocks.is_empty(),
             right_complete: blocks.is_empty(),
             blocks,
             subgroups,
-            shares: Shares::new(cx.members, signature.kind, chains, &extents),
+            shares: Shares::new(cx.members, cx.config, signature.kind, chains, &extents),
             extents,
             serving: BTreeSet::new(),
             asks_unanswered: 0,
             whole_pending: Vec::new(),
             whole_at: None,
-            check_at: None,
+            checks: Deadlines::default(),
             began: None,
             stand_in_at: None,
             equip_at: None,
@@ -193,9 +196,9 @@ impl Collective {
     /// What this service process may fill of the links: roots whose blocks are here have sent, and leave the links to those that
     /// are late (SP-6).
     pub(crate) fn share(&self, members: &Members) -> Share {
-        let sends = |local: &&Local| self.blocks.get(&local.rank).is_some_and(|block| !block.is_full());
+        let sends = |local: &&Local| self.blocks.get(local.rank).is_some_and(|block| !block.is_full());
         let own = self.locals.iter().filter(sends).count() as u32;
-        self.shares.of(members, members.me).among(self.leaves_missing + own)
+        self.shares.of(members.me).0.among(self.leaves_missing + own)
     }
 
     pub(crate) fn signature(&self) -> (Rank, Signature) {
@@ -208,7 +211,7 @@ impl Collective {
         let mut awaits: BTreeSet<Rank> = self.barrier.awaited().map(|at| members.lowest_rank(at)).into_iter().collect();
         if self.running() {
             let whole = |block: &Block| block.is_root() || block.is_full();
-            awaits.extend(self.blocks.iter().filter(|(_, block)| !whole(block)).map(|(source, _)| *source));
+            awaits.extend(self.blocks.iter().filter(|(_, block)| !whole(block)).map(|(source, _)| source));
             let sources = transfer.sources(|scope| scope == Scope::Instance(self.instance));
             awaits.extend(sources.filter(|source| members.local(*source).is_none()));
         }
@@ -269,7 +272,7 @@ impl Collective {
             let (op, _) = local.run.multicast_receive(root).expect("just listed");
             if local.run.is_done(op) {
                 copy(cx, span);
-            } else if let Some(block) = self.blocks.get(&root).filter(|b| !b.is_root()) {
+            } else if let Some(block) = self.blocks.get(root).filter(|b| !b.is_root()) {
                 for r in block.present_bytes() {
                     copy(cx, Span { offset: span.offset + r.start, len: r.end - r.start, ..span });
                 }
@@ -397,12 +400,6 @@ impl Collective {
             self.phase = Phase::Running;
             cx.out.step(cx.members.handle, self.instance, Step::Ready);
             self.retry_blocked(cx);
-            if !self.blocks.is_empty() {
-                // MC-5: the cutoff, N/B + alpha; gaps seen earlier bring the check forward.
-                let bytes = self.blocks.values().map(Block::bytes).sum();
-                let cutoff = cx.out.now + transfer_time(bytes, cx.config.link_rate) + cx.members.patience;
-                self.check_at = Some(self.check_at.map_or(cutoff, |c| c.min(cutoff)));
-            }
             self.note_complete(cx);
         }
     }
@@ -484,7 +481,7 @@ impl Collective {
             self.locals[i].blocked.push(id);
             return;
         };
-        if let Some(block) = self.blocks.get_mut(&source) {
+        if let Some(block) = self.blocks.get_mut(source) {
             block.start();
         }
         let mut all = true;
@@ -513,7 +510,8 @@ impl Collective {
     /// The multicast step of a local rank is done when its block is on the wire and with all local ranks.
     fn finish_root(&mut self, source: Rank) {
         let Some(i) = self.locals.iter().position(|l| l.rank == source) else { return };
-        if !self.blocks[&source].is_full() || !self.locals.iter().all(|l| l.has_block_of(source)) {
+        let full = self.blocks.get(source).is_some_and(Block::is_full);
+        if !full || !self.locals.iter().all(|l| l.has_block_of(source)) {
             return;
         }
         let steps = &self.locals[i].run.program().steps;
@@ -547,7 +545,7 @@ impl Collective {
             Phase::Gathering | Phase::Barrier | Phase::Running | Phase::Ended { .. } => return,
         }
         self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
-        self.check_at = None;
+        self.checks = Deadlines::default();
         self.give_scratch_back(cx);
         cx.transfer.forget_instance(self.instance);
         cx.out.forgotten.push((cx.members.handle, self.instance));
@@ -555,7 +553,7 @@ impl Collective {
 
     /// Nothing of this rank is named any more.
     fn end_local(&mut self, cx: &mut Context<'_>, i: usize, result: Result<(), CollectiveError>) {
-        if let Some(block) = self.blocks.get_mut(&self.locals[i].rank) {
+        if let Some(block) = self.blocks.get_mut(self.locals[i].rank) {
             block.stop();
         }
         let staging = match std::mem::replace(&mut self.locals[i].presence, Presence::Ended) {
@@ -580,19 +578,20 @@ impl Collective {
         self.phase = Phase::Failed(error);
         let (transfer, mut site) = cx.transfer();
         transfer.cancel(&mut site, self.instance);
-        (self.check_at, self.whole_at, self.stand_in_at, self.equip_at) = (None, None, None, None);
+        self.checks = Deadlines::default();
+        (self.whole_at, self.stand_in_at, self.equip_at) = (None, None, None);
         self.try_end(cx);
     }
 
     /// When [`Self::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        [self.check_at, self.whole_at, self.stand_in_at, self.equip_at].into_iter().flatten().min()
+        [self.check_at(), self.whole_at, self.stand_in_at, self.equip_at].into_iter().flatten().min()
     }
 
     /// Time has passed. An error breaks the group.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
-        let (check, have, stand_in) = (due(self.check_at), due(self.whole_at), due(self.stand_in_at));
+        let (check, have, stand_in) = (due(self.check_at()), due(self.whole_at), due(self.stand_in_at));
         if due(self.equip_at) {
             self.try_enter(cx)?;
         }
