@@ -23,7 +23,6 @@ use crate::outbox::Outbox;
 use crate::wire::{FrameHeader, Message};
 
 mod datagrams;
-mod deadlines;
 mod groups;
 mod lateness;
 mod peers;
@@ -227,7 +226,7 @@ impl Endpoint {
                     g.transfer.handle_acked(number);
                     g.run_steps(&mut self.node);
                 }
-                Tagged::Nak => _ = g.with_instance(&mut self.node, tag.instance, Instance::handle_asked),
+                Tagged::Nak => _ = g.with_instance(&mut self.node, tag.instance, |i, _| i.handle_asked()),
             }
         }
         self.acked = acked;

@@ -23,11 +23,12 @@
 //!
 //! Invariants: every call completes once; none of its buffers is named after that. Never sees payload.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use outboard_plan::{Buffer, Extents, Op, OpId, Rank, Span};
 
 use crate::config::Config;
+use crate::deadlines::Deadlines;
 use crate::error::CollectiveError;
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
@@ -40,6 +41,7 @@ use crate::transfer::{Name, Outbound, Owner, Posting, Site, StepOf, Transfer};
 use crate::wire::Scope;
 
 mod barrier;
+mod by_rank;
 mod layout;
 mod local;
 mod pairs;
@@ -52,6 +54,7 @@ mod sizes;
 mod stand_in;
 pub(crate) mod tagged;
 
+use by_rank::ByRank;
 use layout::Layout;
 use local::{Local, Presence};
 pub(crate) use recovery::Batch;
@@ -118,7 +121,7 @@ pub(crate) struct Instance {
     /// How large the blocks are on which all agree; of a broadcast the one. None of pairs, or not yet.
     extents: Option<Extents>,
     /// By the rank that multicasts it. Empty when nothing is multicast between hosts.
-    blocks: BTreeMap<Rank, Block>,
+    blocks: ByRank<Block>,
     subgroups: u16,
     shares: Shares,
     /// Blocks of other hosts that are not whole here.
@@ -131,7 +134,8 @@ pub(crate) struct Instance {
     asks_unanswered: u32,
     whole_pending: Vec<Rank>,
     whole_at: Option<Instant>,
-    check_at: Option<Instant>,
+    /// When which block is to be checked.
+    checks: Deadlines<Rank>,
     stand_in_at: Option<Instant>,
     /// Without a barrier: absent ranks are stood in for, those that call from now on, too.
     standing: bool,
@@ -161,7 +165,7 @@ impl Instance {
             locals: cx.members.locals.iter().map(|rank| Local::new(*rank)).collect(),
             scratch: Scratch::Unneeded,
             extents: None,
-            blocks: BTreeMap::new(),
+            blocks: ByRank::default(),
             subgroups: 1,
             shares: Shares::default(),
             leaves_missing: 0,
@@ -171,7 +175,7 @@ impl Instance {
             asks_unanswered: 0,
             whole_pending: Vec::new(),
             whole_at: None,
-            check_at: None,
+            checks: Deadlines::default(),
             stand_in_at: None,
             standing: false,
             equip_at: None,
@@ -220,8 +224,8 @@ impl Instance {
         let networked = cx.members.sps.len() > 1;
         self.blocks = run.multicast_roots().filter(|_| networked).map(block).collect();
         self.subgroups = subgroups;
-        self.shares = Shares::new(cx.members, self.signature.kind, chains, &extents);
-        self.leaves_missing = self.blocks.values().filter(|b| !b.is_root()).count() as u32;
+        self.shares = Shares::new(cx.members, cx.config, self.signature.kind, chains, &extents);
+        self.leaves_missing = self.blocks.iter().filter(|(_, block)| !block.is_root()).count() as u32;
         (self.complete_sent, self.right_complete) = (self.blocks.is_empty(), self.blocks.is_empty());
         self.extents = Some(extents);
         self.phase = Phase::Gathering;
@@ -267,11 +271,11 @@ impl Instance {
     }
 
     /// What this service process may fill of the links: roots whose blocks are here have sent, and leave the links to those that
-    /// are late (SP-6).
-    pub(crate) fn share(&self, members: &Members) -> Share {
-        let sends = |local: &&Local| self.blocks.get(&local.rank).is_some_and(|block| !block.is_full());
+    /// are late (SP-6). None where nothing is multicast.
+    pub(crate) fn share(&self, members: &Members) -> Option<Share> {
+        let sends = |local: &&Local| self.blocks.get(local.rank).is_some_and(|block| !block.is_full());
         let own = self.locals.iter().filter(sends).count() as u32;
-        self.shares.of(members, members.me).among(self.leaves_missing + own)
+        Some(self.shares.of(members.me)?.0.among(self.leaves_missing + own))
     }
 
     pub(crate) fn signature(&self) -> (Rank, Signature) {
@@ -284,7 +288,7 @@ impl Instance {
         if self.running() {
             let here = |scope| scope == Scope::Instance(self.id);
             let whole = |block: &Block| block.is_root() || block.is_full();
-            awaits.extend(self.blocks.iter().filter(|(_, block)| !whole(block)).map(|(source, _)| *source));
+            awaits.extend(self.blocks.iter().filter(|(_, block)| !whole(block)).map(|(source, _)| source));
             let destinations = transfer.destinations(here).filter(|_| self.is_exchange());
             awaits.extend(transfer.sources(here).chain(destinations).filter(|rank| members.local(*rank).is_none()));
         }
@@ -478,7 +482,7 @@ impl Instance {
             Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running | Phase::Ended { .. } => return,
         }
         self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
-        self.check_at = None;
+        self.checks = Deadlines::default();
         self.give_scratch_back(cx);
         cx.transfer.forget_instance(self.id);
         cx.out.forgotten.push((cx.members.handle, self.id));
@@ -486,7 +490,7 @@ impl Instance {
 
     /// Nothing of this rank is named any more.
     fn end_local(&mut self, cx: &mut Context<'_>, i: usize, result: Result<(), CollectiveError>) {
-        if let Some(block) = self.blocks.get_mut(&self.locals[i].rank) {
+        if let Some(block) = self.blocks.get_mut(self.locals[i].rank) {
             block.stop();
         }
         let staging = match std::mem::replace(&mut self.locals[i].presence, Presence::Ended) {
@@ -511,20 +515,21 @@ impl Instance {
         self.phase = Phase::Failed(error);
         let (transfer, mut site) = cx.transfer();
         transfer.cancel(&mut site, self.id);
-        (self.check_at, self.whole_at, self.stand_in_at, self.equip_at) = (None, None, None, None);
+        self.checks = Deadlines::default();
+        (self.whole_at, self.stand_in_at, self.equip_at) = (None, None, None);
         self.try_end(cx);
     }
 
     /// When [`Self::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let ask_at = if let Phase::Unsized(call) = &self.phase { call.ask_at() } else { None };
-        [self.check_at, self.whole_at, self.stand_in_at, self.equip_at, ask_at].into_iter().flatten().min()
+        [self.check_at(), self.whole_at, self.stand_in_at, self.equip_at, ask_at].into_iter().flatten().min()
     }
 
     /// Time has passed. An error breaks the group.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
-        let (check, whole, stand_in) = (due(self.check_at), due(self.whole_at), due(self.stand_in_at));
+        let (check, whole, stand_in) = (due(self.check_at()), due(self.whole_at), due(self.stand_in_at));
         if due(self.equip_at) {
             self.try_enter(cx)?;
         }

@@ -17,6 +17,7 @@ pub mod ids;
 pub mod link;
 pub mod wire;
 
+mod deadlines;
 mod endpoint;
 mod error;
 mod group;

@@ -52,23 +52,27 @@ impl<E> EventQueue<E> {
         self.due
     }
 
+    /// The place of something that happens without being an event.
+    pub(crate) fn pass(&mut self, at: Instant) -> Due {
+        self.put_in += 1;
+        (at.max(self.now()), self.put_in)
+    }
+
     /// Puts in an event; one that should have happened already happens now.
     pub(crate) fn put(&mut self, at: Instant, event: E) -> Due {
-        self.put_in += 1;
-        let due = (at.max(self.now()), self.put_in);
+        let due = self.pass(at);
         self.heap.push(Entry { due, event });
         due
     }
 
     /// The same, of an event that happens behind those of its lane as a rule.
     pub(crate) fn put_in_lane(&mut self, lane: usize, at: Instant, event: E) {
-        let waiting = &mut self.lanes[lane];
-        if waiting.back().is_some_and(|last| at < last.due.0) {
+        if self.lanes[lane].back().is_some_and(|last| at < last.due.0) {
             self.put(at, event);
             return;
         }
-        self.put_in += 1;
-        let due = (at.max(self.due.0), self.put_in);
+        let due = self.pass(at);
+        let waiting = &mut self.lanes[lane];
         if !std::mem::replace(&mut self.has_head[lane], true) {
             self.heads.push(Entry { due, event: lane });
         }

@@ -411,7 +411,7 @@ impl Group {
         let contention = node.out.contention;
         let (mut cx, found) = self.parts((&node.config, &mut node.out), instance);
         let found = found?;
-        let pace = Pace::new(cx.config, found.share(cx.members));
+        let pace = Pace::new(cx.config, found.share(cx.members)?);
         let pace = match contention {
             Contention::None => pace,
             Contention::Large | Contention::Small => pace.contended(cx.config),

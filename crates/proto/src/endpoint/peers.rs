@@ -24,8 +24,8 @@ use crate::link::{Acked, Link, Owner, Received, Tag, Tagged};
 use crate::multicast::pacing::Quantum;
 use crate::wire::{FrameHeader, GroupMessage, Message};
 
-use super::deadlines::Deadlines;
 use super::{Endpoint, Node};
+use crate::deadlines::Deadlines;
 
 /// Dead peers that are remembered.
 const MAX_LOST: usize = 4096;

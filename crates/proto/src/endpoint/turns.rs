@@ -20,7 +20,7 @@ use crate::ids::{GroupHandle, InstanceId, Instant};
 use crate::interface::{Call, Moves, Pairs, Sizes};
 use crate::multicast::pacing::{Contention, SmallCalls};
 
-use super::deadlines::Deadlines;
+use crate::deadlines::Deadlines;
 
 /// How long small calls count after they were in flight beside large ones.
 const AFTERWARDS: Duration = Duration::from_millis(100);

@@ -4,8 +4,6 @@ use super::{Context, Instance, Phase, Policy};
 use crate::error::CollectiveError;
 use crate::ids::SpId;
 use crate::interface::Step;
-use crate::multicast::block::Block;
-use crate::multicast::pacing::transfer_time;
 use crate::wire::{InstanceMessage, MAX_BLOCKS, Message};
 
 impl Instance {
@@ -59,12 +57,6 @@ impl Instance {
             self.phase = Phase::Running;
             cx.out.step(cx.members.handle, self.id, Step::Ready);
             self.retry_blocked(cx);
-            if !self.blocks.is_empty() {
-                // MC-5: the cutoff, N/B + alpha; gaps seen earlier bring the check forward.
-                let bytes = self.blocks.values().map(Block::bytes).sum();
-                let cutoff = cx.out.now + transfer_time(bytes, cx.config.link_rate) + cx.members.patience;
-                self.check_at = Some(self.check_at.map_or(cutoff, |c| c.min(cutoff)));
-            }
             self.note_complete(cx);
         }
     }

@@ -6,10 +6,9 @@ use std::time::Duration;
 use outboard_plan::{Op, OpId, Rank, Span, subgroup_of};
 
 use super::{Context, Instance, Phase};
-use crate::ids::{Channel, SpId};
+use crate::ids::{Channel, Instant, SpId};
 use crate::interface::{MemRef, Order};
 use crate::multicast::block::{Block, Patience};
-use crate::multicast::pacing::Pace;
 use crate::transfer::Bulk;
 use crate::wire::{DatagramHeader, InstanceMessage, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage};
 
@@ -33,7 +32,7 @@ impl Instance {
     pub(super) fn start_multicast(&mut self, cx: &mut Context<'_>, i: usize, id: OpId, span: Span) -> bool {
         let source = self.locals[i].rank;
         let Some(from) = self.locals[i].memory(self.extents.as_ref(), span) else { return false };
-        if let Some(block) = self.blocks.get_mut(&source) {
+        if let Some(block) = self.blocks.get_mut(source) {
             block.start();
         }
         let mut all = true;
@@ -61,7 +60,8 @@ impl Instance {
     /// The multicast step of a local rank is done when its block is on the wire and with all local ranks.
     fn finish_root(&mut self, source: Rank) {
         let Some(i) = self.locals.iter().position(|l| l.rank == source) else { return };
-        if !self.blocks[&source].is_full() || !self.locals.iter().all(|l| l.has_block_of(source)) {
+        let full = self.blocks.get(source).is_some_and(Block::is_full);
+        if !full || !self.locals.iter().all(|l| l.has_block_of(source)) {
             return;
         }
         let steps = &self.locals[i].run.program().steps;
@@ -74,7 +74,7 @@ impl Instance {
 
     /// Whether [`Self::next_batch`] has something.
     pub(crate) fn has_batch(&self) -> bool {
-        let root = |l: &super::Local| self.blocks.get(&l.rank).is_some_and(Block::has_batch);
+        let root = |l: &super::Local| self.blocks.get(l.rank).is_some_and(Block::has_batch);
         self.running() && self.locals.iter().any(root)
     }
 
@@ -84,7 +84,7 @@ impl Instance {
             return None;
         }
         for local in &self.locals {
-            let Some(block) = self.blocks.get_mut(&local.rank) else { continue };
+            let Some(block) = self.blocks.get_mut(local.rank) else { continue };
             let Some((run, again)) = block.next_batch(most, self.subgroups) else { continue };
             let span = local.run.own_multicast().expect("a root multicasts");
             let bytes = block.byte_range(run.clone());
@@ -130,7 +130,9 @@ impl Instance {
             // Nobody may send before this service process has entered the barrier.
             return false;
         }
-        let Some(block) = self.blocks.get_mut(&source).filter(|b| !b.is_root()) else { return false };
+        let Some(patience) = self.patience(cx, source) else { return false };
+        let now = cx.out.now;
+        let Some(block) = self.blocks.get_mut(source).filter(|b| !b.is_root()) else { return false };
         if chunk >= block.chunks() {
             return false;
         }
@@ -138,34 +140,36 @@ impl Instance {
         if bytes.end - bytes.start != u64::from(len) {
             return false;
         }
-        if !block.handle_chunk(cx.out.now, chunk) {
+        if !block.handle_chunk(now, chunk) {
             cx.out.counters.datagrams_stale += 1;
             return true;
         }
         cx.out.counters.datagrams_new += 1;
-        let full = block.is_full();
+        let (full, repair) = (block.is_full(), block.has_repair());
+        let (before, check) = block.mind_check(now, patience);
+        self.checks.change(source, before, check);
+        if repair {
+            self.serving.insert(source.0);
+        }
         self.deliver(cx, source, payload, 0, bytes);
-        self.note_repairs(source);
         if full {
             self.leaf_is_full(cx, source);
-        } else {
-            let next = self.blocks[&source].next_check(cx.out.now, self.patience(cx, source));
-            self.check_at = self.check_at.into_iter().chain(next).min();
         }
         true
     }
 
     /// What came may be what the right neighbour wants.
     fn note_repairs(&mut self, source: Rank) {
-        if self.blocks[&source].has_repair() {
+        if self.block(source).has_repair() {
             self.serving.insert(source.0);
         }
     }
 
-    fn patience(&self, cx: &Context<'_>, source: Rank) -> Patience {
-        let pace = Pace::new(cx.config, self.shares.of(cx.members, cx.members.of_rank[source.0 as usize]));
+    /// How long what `source` multicasts may be silent. None where nothing is multicast.
+    fn patience(&self, cx: &Context<'_>, source: Rank) -> Option<Patience> {
+        let (_, pace) = self.shares.of(cx.members.of_rank[source.0 as usize])?;
         let patience = cx.members.patience;
-        Patience { middle: patience + pace.interval * 2, end: patience / 4 + pace.interval, last: pace.batch }
+        Some(Patience { middle: patience + pace.interval * 2, end: patience / 4 + pace.interval, last: pace.batch })
     }
 
     /// Orders bytes of a payload into the output of every local rank.
@@ -217,7 +221,6 @@ impl Instance {
     /// The left neighbour is told, once, that nothing is missing here (MC-7).
     pub(super) fn note_complete(&mut self, cx: &mut Context<'_>) {
         if self.leaves_missing == 0 && !self.complete_sent {
-            self.check_at = None;
             self.complete_sent = true;
             self.tell(cx, cx.members.left(), MulticastMessage::Complete);
         }
@@ -225,7 +228,7 @@ impl Instance {
 
     /// The block of a source that is known to be one.
     fn block(&mut self, source: Rank) -> &mut Block {
-        self.blocks.get_mut(&source).expect("messages about other blocks are refused")
+        self.blocks.get_mut(source).expect("messages about other blocks are refused")
     }
 
     /// The right neighbour will be told, unless it needs nothing by then.
@@ -245,41 +248,42 @@ impl Instance {
         }
     }
 
-    /// Asks the left neighbour for what is missing by now, and sets the next check.
+    fn mind_check(&mut self, cx: &Context<'_>, source: Rank) {
+        if let Some(patience) = self.patience(cx, source) {
+            let (before, after) = self.block(source).mind_check(cx.out.now, patience);
+            self.checks.change(source, before, after);
+        }
+    }
+
+    /// When [`Self::check`] is due. While too much is asked for, the next acknowledgement brings it.
+    pub(super) fn check_at(&self) -> Option<Instant> {
+        self.checks.first().filter(|_| self.asks_unanswered < MAX_ASKS)
+    }
+
+    /// Asks the left neighbour for what is missing by now of the blocks whose check is due (MC-5).
     pub(super) fn check(&mut self, cx: &mut Context<'_>) {
-        let sources: Vec<Rank> = self.blocks.keys().copied().collect();
-        let patience: Vec<Patience> = sources.into_iter().map(|source| self.patience(cx, source)).collect();
-        let (group, instance) = (cx.members.handle, self.id);
-        self.check_at = None;
-        for ((source, block), patience) in self.blocks.iter_mut().zip(patience) {
-            if self.asks_unanswered >= MAX_ASKS {
-                // The next acknowledgement brings the next check.
-                return;
-            }
-            let asking = block.ask(cx.out.now, patience);
-            self.check_at = self.check_at.into_iter().chain(asking.next).min();
+        let (now, left) = (cx.out.now, cx.members.left());
+        while self.asks_unanswered < MAX_ASKS
+            && let Some(source) = self.checks.pop_due(now)
+            && let Some(patience) = self.patience(cx, source)
+        {
+            let asking = self.block(source).ask(now, patience);
+            self.checks.change(source, None, asking.next);
             for ranges in asking.ranges.chunks(MAX_RANGES) {
-                let (source, ranges) = (*source, ranges.to_vec());
-                let nak = InstanceMessage::Multicast(MulticastMessage::Nak { source, ranges });
-                cx.out.messages.push_back((cx.members.left(), Message::instance(group, instance, nak)));
+                self.tell(cx, left, MulticastMessage::Nak { source, ranges: ranges.to_vec() });
                 self.asks_unanswered += 1;
             }
         }
     }
 
     /// The link has delivered a NAK.
-    pub(crate) fn handle_asked(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn handle_asked(&mut self) {
         self.asks_unanswered -= 1;
-        if self.running() && self.leaves_missing > 0 && self.asks_unanswered == MAX_ASKS - 1 {
-            self.check_at = Some(cx.out.now);
-        }
     }
 
     fn valid_ranges(&self, source: Rank, ranges: &[(u32, u32)]) -> bool {
         // The decoder has checked order and overflow of the ranges.
-        self.blocks
-            .get(&source)
-            .is_some_and(|b| ranges.iter().all(|(f, n)| u64::from(*f) + u64::from(*n) <= b.chunks()))
+        self.blocks.get(source).is_some_and(|b| ranges.iter().all(|(f, n)| u64::from(*f) + u64::from(*n) <= b.chunks()))
     }
 
     /// The right neighbour lacks chunks. False when it cannot ask that.
@@ -326,7 +330,7 @@ impl Instance {
     fn handle_repair(&mut self, cx: &mut Context<'_>, source: Rank, ranges: &[(u32, u32)], payload_len: u32) -> bool {
         // As of datagrams: nobody was asked before the barrier was entered.
         let asked = !matches!(self.phase, Phase::Gathering);
-        if !asked || !self.valid_ranges(source, ranges) || self.blocks[&source].is_root() {
+        if !asked || !self.valid_ranges(source, ranges) || self.block(source).is_root() {
             return false;
         }
         let block = self.block(source);
@@ -358,6 +362,7 @@ impl Instance {
             self.deliver(cx, source, 0, offset, bytes);
         }
         if full {
+            self.mind_check(cx, source);
             self.leaf_is_full(cx, source);
         }
         true
@@ -365,15 +370,12 @@ impl Instance {
 
     /// Blocks that lie whole at the left neighbour. False when it cannot tell that.
     fn handle_whole(&mut self, cx: &mut Context<'_>, from: SpId, sources: &[Rank]) -> bool {
-        if cx.members.left() != from || sources.iter().any(|s| !self.blocks.contains_key(s)) {
+        if cx.members.left() != from || sources.iter().any(|s| self.blocks.get(*s).is_none()) {
             return false;
         }
-        let now = cx.out.now;
-        for s in sources {
-            let patience = self.patience(cx, *s);
-            let block = self.blocks.get_mut(s).expect("checked above");
-            block.handle_have(now);
-            self.check_at = self.check_at.into_iter().chain(block.next_check(now, patience)).min();
+        for source in sources {
+            self.block(*source).handle_have(cx.out.now);
+            self.mind_check(cx, *source);
         }
         true
     }

@@ -10,10 +10,12 @@
 //! Invariant: a step completes once. What a step does is the collective's affair; this machine never
 //! sees memory or messages.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use outboard_plan::{Op, OpId, Program, Rank, Span};
+
+use crate::instance::by_rank::ByRank;
 
 /// The execution of one program; by default of one without steps.
 #[derive(Debug, Default)]
@@ -25,7 +27,7 @@ pub(crate) struct Run {
     dependents: Vec<Vec<OpId>>,
     ready: VecDeque<OpId>,
     remaining: usize,
-    multicasts: BTreeMap<Rank, (OpId, Span)>,
+    multicasts: ByRank<(OpId, Span)>,
     own: Option<Span>,
 }
 
@@ -39,10 +41,11 @@ impl Run {
             dependents: vec![Vec::new(); n],
             ready: VecDeque::new(),
             remaining: n,
-            multicasts: BTreeMap::new(),
+            multicasts: std::iter::empty().collect(),
             own: None,
             program,
         };
+        let mut multicasts = Vec::new();
         for (i, step) in run.program.steps.iter().enumerate() {
             let id = OpId(i as u32);
             run.waits.push(step.after.len() as u32);
@@ -51,13 +54,12 @@ impl Run {
                 run.ready.push_back(id);
             }
             match step.op {
-                Op::MulticastRecv { root, span } => {
-                    run.multicasts.insert(root, (id, span));
-                }
+                Op::MulticastRecv { root, span } => multicasts.push((root, (id, span))),
                 Op::Multicast { span } => run.own = Some(span),
                 Op::Send { .. } | Op::Recv { .. } | Op::Copy { .. } | Op::Reduce { .. } => {}
             }
         }
+        run.multicasts = multicasts.into_iter().collect();
         run
     }
 
@@ -125,17 +127,17 @@ impl Run {
 
     /// The step that receives what `root` multicasts, and where to.
     pub(crate) fn multicast_receive(&self, root: Rank) -> Option<(OpId, Span)> {
-        self.multicasts.get(&root).copied()
+        self.multicasts.get(root).copied()
     }
 
     pub(crate) fn multicast_receives(&self) -> impl Iterator<Item = (Rank, Span)> + '_ {
-        self.multicasts.iter().map(|(r, (_, s))| (*r, *s))
+        self.multicasts.iter().map(|(r, (_, s))| (r, *s))
     }
 
     /// Everybody who multicasts, and how many bytes.
     pub(crate) fn multicast_roots(&self) -> impl Iterator<Item = (Rank, u64)> + '_ {
         let own = self.own.map(|span| (self.program.rank, span.len));
-        own.into_iter().chain(self.multicasts.iter().map(|(root, (_, span))| (*root, span.len)))
+        own.into_iter().chain(self.multicasts.iter().map(|(root, (_, span))| (root, span.len)))
     }
 
     /// What this rank multicasts.

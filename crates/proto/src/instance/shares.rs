@@ -6,52 +6,43 @@
 
 use outboard_plan::Extents;
 
+use crate::config::Config;
 use crate::group::members::Members;
 use crate::interface::CallKind;
-use crate::multicast::pacing::Share;
+use crate::multicast::pacing::{Pace, Share};
 
 /// A service process with little to send gets this part of an even share at least: its few datagrams must not hold up what it
 /// multicasts for others.
 const LEAST: u64 = 16;
 
-/// See the module.
-#[derive(Debug)]
-pub(super) enum Shares {
-    Even { active: u32 },
-    Uneven { by_sp: Vec<u64>, incoming: u64 },
-}
-
-impl Default for Shares {
-    /// Where nothing is multicast.
-    fn default() -> Self {
-        Shares::Even { active: 1 }
-    }
-}
+/// The share of each service process and how it multicasts alone with it; one of all, where they are alike; none, where nothing
+/// is multicast.
+#[derive(Debug, Default)]
+pub(super) struct Shares(Vec<(Share, Pace)>);
 
 impl Shares {
     /// Of roots of which `active` multicast at the same time.
-    pub(super) fn new(members: &Members, kind: CallKind, active: u32, extents: &Extents) -> Self {
+    pub(super) fn new(members: &Members, config: &Config, kind: CallKind, active: u32, extents: &Extents) -> Self {
+        let paced = |share| (share, Pace::new(config, share));
         let uneven = matches!(kind, CallKind::Allgatherv { .. }) && active == members.ranks();
         if !uneven {
-            return Shares::Even { active };
+            return Shares(vec![paced(Share::even(members.incoming, active))]);
         }
         let mut by_sp = vec![0; members.sps.len()];
         extents.sizes().zip(&members.of_rank).for_each(|(bytes, sp)| by_sp[*sp as usize] += bytes);
         let mut by_host = vec![0; members.host_of.last().map_or(0, |host| *host as usize + 1)];
         by_sp.iter().zip(&members.host_of).for_each(|(bytes, host): (&u64, _)| by_host[*host as usize] += bytes);
-        let least = by_host.into_iter().min().unwrap_or(0);
-        Shares::Uneven { by_sp, incoming: extents.total() - least }
+        let incoming = extents.total() - by_host.into_iter().min().unwrap_or(0);
+        let least = incoming / (LEAST * u64::from(members.incoming.max(1)));
+        let share = |bytes: u64| {
+            let part = bytes.max(least).max(1);
+            Share { part, of: part.max(incoming) }
+        };
+        Shares(by_sp.into_iter().map(share).map(paced).collect())
     }
 
-    /// What the service process `sp` may fill.
-    pub(super) fn of(&self, members: &Members, sp: u32) -> Share {
-        match self {
-            Shares::Even { active } => Share::even(members.incoming, *active),
-            Shares::Uneven { by_sp, incoming } => {
-                let least = incoming / (LEAST * u64::from(members.incoming.max(1)));
-                let part = by_sp[sp as usize].max(least).max(1);
-                Share { part, of: part.max(*incoming) }
-            }
-        }
+    /// What the service process `sp` may fill, and how it multicasts then. None where nothing is multicast.
+    pub(super) fn of(&self, sp: u32) -> Option<(Share, Pace)> {
+        self.0.get(sp as usize).or(self.0.first()).copied()
     }
 }

@@ -35,15 +35,18 @@ const MAX_RANGES_PER_CHECK: usize = 8 * MAX_RANGES;
 #[derive(Debug)]
 pub(crate) struct Block {
     bytes: u64,
-    chunk_bytes: u64,
+    chunk_bytes: u32,
     have: ChunkSet,
     role: Role,
     serving: Option<Box<Serving>>,
 }
 
+/// A service process has one block of each rank: what most of them never need lies apart.
+const _: () = assert!(size_of::<Block>() <= 120);
+
 #[derive(Debug)]
 enum Role {
-    Root(Root),
+    Root(Box<Root>),
     Leaf(Leaf),
 }
 
@@ -66,8 +69,10 @@ struct Leaf {
     /// One past the highest chunk heard by multicast.
     highest: u64,
     heard: Option<Instant>,
-    asked: ChunkSet,
+    asked: Option<Box<ChunkSet>>,
     left_has: bool,
+    /// When it is to be checked.
+    check: Option<Instant>,
 }
 
 /// What the right neighbour lacks.
@@ -103,15 +108,12 @@ impl Block {
     pub(crate) fn new(bytes: u64, chunk_bytes: u32, root: bool) -> Self {
         let chunks = chunks_of(bytes, chunk_bytes);
         let role = if root {
-            Role::Root(Root { started: false, cursor: 0, reports: BTreeMap::new(), again: ChunkSet::new(chunks) })
+            let (reports, again) = (BTreeMap::new(), ChunkSet::new(chunks));
+            Role::Root(Box::new(Root { started: false, cursor: 0, reports, again }))
         } else {
-            Role::Leaf(Leaf { highest: 0, heard: None, asked: ChunkSet::new(chunks), left_has: false })
+            Role::Leaf(Leaf { highest: 0, heard: None, asked: None, left_has: false, check: None })
         };
-        Block { bytes, chunk_bytes: chunk_bytes.into(), have: ChunkSet::new(chunks), role, serving: None }
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        Block { bytes, chunk_bytes, have: ChunkSet::new(chunks), role, serving: None }
     }
 
     pub(crate) fn chunks(&self) -> u64 {
@@ -129,7 +131,8 @@ impl Block {
 
     /// The bytes of the block that a run of chunks covers.
     pub(crate) fn byte_range(&self, run: Range<u64>) -> Range<u64> {
-        run.start * self.chunk_bytes..(run.end * self.chunk_bytes).min(self.bytes)
+        let chunk_bytes = u64::from(self.chunk_bytes);
+        run.start * chunk_bytes..(run.end * chunk_bytes).min(self.bytes)
     }
 
     /// The byte ranges of the block that lie here.
@@ -248,41 +251,53 @@ impl Block {
         }
     }
 
-    /// When something that is missing counts as lost unless more is heard; `None` when nothing is missing, or nothing is
-    /// known of the stream.
-    pub(crate) fn next_check(&self, now: Instant, patience: Patience) -> Option<Instant> {
-        match &self.role {
-            Role::Leaf(leaf) if !self.have.is_full() => leaf.lost_at(now, self.have.len(), patience).map(|(at, _)| at),
-            Role::Root(_) | Role::Leaf(_) => None,
-        }
+    /// When it is to be checked, before and from now on, after something was heard or asked: never later than it was, since
+    /// most that is heard only puts off what a check would find. Nowhere below the highest is there anything to find while
+    /// nothing is missing there; what lies here beyond the highest was asked for, when the stream had all but ended.
+    pub(crate) fn mind_check(&mut self, now: Instant, patience: Patience) -> (Option<Instant>, Option<Instant>) {
+        let (chunks, here) = (self.have.len(), self.have.count());
+        let Role::Leaf(leaf) = &mut self.role else { return (None, None) };
+        let before = leaf.check;
+        leaf.check = if here == chunks {
+            None
+        } else {
+            let lost = leaf.lost_at(now, chunks, patience).filter(|(_, horizon)| here < *horizon);
+            before.into_iter().chain(lost.map(|(at, _)| at)).min()
+        };
+        (before, leaf.check)
     }
 
-    /// What counts as lost now and was not asked for yet, at most a bounded number of ranges.
+    /// What counts as lost now and was not asked for yet, at most a bounded number of ranges. Its check is over; the next one
+    /// is as it says.
     pub(crate) fn ask(&mut self, now: Instant, patience: Patience) -> Asking {
-        let chunks = self.have.len();
+        let (chunks, here) = (self.have.len(), self.have.count());
         let mut asking = Asking { ranges: Vec::new(), next: None };
         let Role::Leaf(leaf) = &mut self.role else { return asking };
-        if self.have.is_full() {
+        leaf.check = None;
+        if here == chunks {
             return asking;
         }
         let horizon = match leaf.lost_at(now, chunks, patience) {
             Some((at, horizon)) if at <= now => horizon,
             later => {
-                asking.next = later.map(|(at, _)| at);
+                leaf.check = later.filter(|(_, horizon)| here < *horizon).map(|(at, _)| at);
+                asking.next = leaf.check;
                 return asking;
             }
         };
+        let asked = leaf.asked.get_or_insert_with(|| Box::new(ChunkSet::new(chunks)));
         let mut at = 0;
         while let Some(missing) = self.have.next_run(at..horizon, false) {
             at = missing.end;
-            let Some(run) = leaf.asked.next_run(missing.clone(), false) else { continue };
+            let Some(run) = asked.next_run(missing.clone(), false) else { continue };
             if asking.ranges.len() == MAX_RANGES_PER_CHECK {
-                asking.next = Some(now);
+                leaf.check = Some(now);
+                asking.next = leaf.check;
                 break;
             }
             at = run.end;
             run.clone().for_each(|c| {
-                leaf.asked.insert(c);
+                asked.insert(c);
             });
             asking.ranges.push((run.start as u32, (run.end - run.start) as u32));
         }
@@ -390,7 +405,7 @@ mod tests {
         assert!(!b.handle_chunk(ms(1), 3), "a duplicate brings nothing");
         assert_eq!(ask(&mut b, 2), (vec![], Some(9)));
         b.handle_chunk(ms(5), 9);
-        assert_eq!(b.next_check(ms(5), PATIENCE), Some(ms(5)));
+        assert_eq!(b.mind_check(ms(5), PATIENCE), (Some(ms(9)), Some(ms(5))));
         assert_eq!(ask(&mut b, 5), (vec![(2, 1), (4, 2), (7, 2)], None));
         assert_eq!(ask(&mut b, 50), (vec![], None), "asked once");
     }

@@ -150,9 +150,18 @@ impl<P: std::fmt::Debug> Cluster<P> {
         let at = at + self.plan.latency + fate.jitter;
         for (mask, at) in [(fate.pass, at), (fate.late, at + fate.late_by), (fate.again, at + fate.late_by)] {
             if reached & mask != 0 {
-                let input = Input::Datagrams(Rc::clone(train), mask);
-                self.queue.put_in_lane(self.down_lane(host), at, Happening::Input { host, input });
+                self.reaches(at, host, Input::Datagrams(Rc::clone(train), mask));
             }
+        }
+    }
+
+    /// What reaches a host before it wakes only joins what waits there, so it need not be an event.
+    fn reaches(&mut self, at: Instant, host: usize, input: Input) {
+        let h = &mut self.hosts[host];
+        if self.trace.is_none() && !h.inbox.is_empty() && at < h.wakes.0 {
+            h.enqueue(self.queue.pass(at), input);
+        } else {
+            self.queue.put_in_lane(self.down_lane(host), at, Happening::Input { host, input });
         }
     }
 

@@ -1,0 +1,75 @@
+//! What is kept of each rank that has some part: of nearly all, or of one.
+//!
+//! Invariants: ranks ascend. A look-up takes steps by how many ranks are missing among the others, never by how many are
+//! there.
+
+use outboard_plan::Rank;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct ByRank<T>(Vec<(Rank, T)>);
+
+impl<T> Default for ByRank<T> {
+    fn default() -> Self {
+        ByRank(Vec::new())
+    }
+}
+
+impl<T> ByRank<T> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn get(&self, rank: Rank) -> Option<&T> {
+        self.place(rank).map(|at| &self.0[at].1)
+    }
+
+    pub(super) fn get_mut(&mut self, rank: Rank) -> Option<&mut T> {
+        self.place(rank).map(|at| &mut self.0[at].1)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Rank, &T)> {
+        self.0.iter().map(|(rank, kept)| (*rank, kept))
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.iter_mut().map(|(_, kept)| kept)
+    }
+
+    fn place(&self, rank: Rank) -> Option<usize> {
+        let last = self.0.len().checked_sub(1)?.min(rank.0 as usize);
+        // Whoever is so many ranks further is at most as many places further.
+        let further = self.0[last].0.0.checked_sub(rank.0)? as usize;
+        let first = last.saturating_sub(further);
+        self.0[first..=last].binary_search_by_key(&rank, |(rank, _)| *rank).ok().map(|at| first + at)
+    }
+}
+
+impl<T> FromIterator<(Rank, T)> for ByRank<T> {
+    /// Of ranks in any order, each once.
+    fn from_iter<I: IntoIterator<Item = (Rank, T)>>(iter: I) -> Self {
+        let mut all: Vec<(Rank, T)> = iter.into_iter().collect();
+        all.sort_unstable_by_key(|(rank, _)| *rank);
+        assert!(all.is_sorted_by(|(one, _), (other, _)| one < other), "each rank once");
+        ByRank(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_is_there_and_nothing_else_however_many_are_missing() {
+        for missing in
+            [vec![], vec![0], vec![5], vec![9], vec![2, 3, 7], (0..9).collect(), (1..10).collect(), (0..10).collect()]
+        {
+            let there = |rank: &u32| !missing.contains(rank);
+            let map: ByRank<u32> = (0..10).rev().filter(there).map(|rank| (Rank(rank), rank * 2)).collect();
+            for rank in 0..12 {
+                let expected = Some(rank * 2).filter(|_| rank < 10 && there(&rank));
+                assert_eq!(map.get(Rank(rank)).copied(), expected, "{rank} without {missing:?}");
+            }
+        }
+    }
+}
