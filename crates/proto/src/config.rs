@@ -41,6 +41,9 @@ pub struct Config {
     pub subgroups: u16,
     /// Smallest block (bytes per rank) that is offloaded. Agreed.
     pub offload_from: u64,
+    /// Calls that move at most so many bytes, all ranks together, take no barrier: each of their messages carries its bytes. 0
+    /// for none. Agreed.
+    pub eager_bytes: u64,
     /// What algorithms are chosen by; `None` where no tuning file was given. Agreed.
     pub tuning: Option<Arc<Tuning>>,
     /// Bytes of staging for ranks that have not called (SP-6) and messages that came early.
@@ -85,6 +88,7 @@ impl Default for Config {
             chains: 0,
             subgroups: 1,
             offload_from: 4096,
+            eager_bytes: 0,
             tuning: None,
             staging_quota: 1 << 30,
             owner_staging_quota: 512 << 20,
@@ -124,6 +128,7 @@ impl Config {
         h.write_u32(self.chains);
         h.write_u16(self.subgroups);
         h.write_u64(self.offload_from);
+        h.write_u64(self.eager_bytes);
         h.finish()
     }
 }
@@ -145,8 +150,8 @@ impl fmt::Display for Difference {
         if a.0 != b.0 {
             write!(
                 f,
-                "their settings differ (digests {:08x}, {:08x}): give both the same version, MTU, algorithm, chains, subgroups \
-                 and offload-from",
+                "their settings differ (digests {:08x}, {:08x}): give both the same version, MTU, algorithm, chains, \
+                 subgroups, offload-from and eager-bytes",
                 a.0, b.0
             )?;
         }

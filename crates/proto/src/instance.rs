@@ -1,15 +1,16 @@
 //! One of a group's calls at one service process: the programs of the local ranks, and what their steps wait for.
 //!
 //! One machine carries out all calls. Most programs rely on a ready barrier ([`Policy::Barrier`]): behind it every receive has
-//! memory, and whole blocks may be multicast ([`recovery`]). Where pairs of ranks exchange blocks nobody waits for a third
-//! ([`Policy::Pairs`], SP-5): a rank's messages are offered when it calls ([`pairs`]).
+//! memory, and whole blocks may be multicast ([`recovery`]). Small calls do without ([`Policy::Eager`]): their bytes go along with
+//! the first word of each message ([`eager`]). Where pairs of ranks exchange blocks nobody waits for a third ([`Policy::Pairs`],
+//! SP-5): a rank's messages are offered when it calls ([`pairs`]).
 //!
 //! | phase | event | next |
 //! |---|---|---|
 //! | Unsized | a local rank calls, or the sizes come that were asked for ([`sizes`]) | Gathering |
 //! | Gathering, with a barrier | every local rank has called or is stood in for, the group's window is open and scratch is taken | Barrier |
 //! | Barrier | all service processes are ready (MC-4) | Running |
-//! | Gathering, without | the group's window is open | Running |
+//! | Gathering, without a barrier | the group's window is open | Running |
 //! | Running | the calls of all local ranks have ended | Ended |
 //! | Unsized, Gathering, Barrier, Running | [`Instance::fail`] | Failed, and Ended when nothing of ours is on its way |
 //!
@@ -32,16 +33,17 @@ use crate::deadlines::Deadlines;
 use crate::error::CollectiveError;
 use crate::group::barrier::Barrier;
 use crate::group::members::Members;
-use crate::ids::{CallId, InstanceId, Instant};
+use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{Call, Class, InFlight, Moves, Pairs, Region, Signature, Sizes};
 use crate::multicast::block::{Block, chunks_of};
 use crate::multicast::pacing::{Quantum, Share};
 use crate::outbox::{Completion, Outbox};
 use crate::transfer::{Name, Outbound, Owner, Posting, Site, StepOf, Transfer};
-use crate::wire::Scope;
+use crate::wire::{Origin, Scope, TransferMessage};
 
 mod barrier;
 mod by_rank;
+mod eager;
 mod layout;
 mod local;
 mod pairs;
@@ -87,6 +89,8 @@ impl Context<'_> {
 enum Policy {
     /// All are ready before anything leaves for another host, and all know the sizes (MC-4).
     Barrier,
+    /// All know the sizes, which are small: every message carries its bytes, and is kept where its receiver is late (MC-9).
+    Eager,
     /// Whoever calls tells those it exchanges with (SP-5).
     Pairs,
 }
@@ -229,6 +233,7 @@ impl Instance {
         (self.complete_sent, self.right_complete) = (self.blocks.is_empty(), self.blocks.is_empty());
         self.extents = Some(extents);
         self.phase = Phase::Gathering;
+        self.policy = if layout.is_small() { Policy::Eager } else { Policy::Barrier };
         Ok(())
     }
 
@@ -265,9 +270,22 @@ impl Instance {
         matches!(self.phase, Phase::Running)
     }
 
-    /// Carried out without a barrier.
-    pub(crate) fn is_exchange(&self) -> bool {
-        self.policy == Policy::Pairs
+    /// Ranks end it without having heard of all others.
+    pub(crate) fn ends_alone(&self) -> bool {
+        self.policy != Policy::Barrier
+    }
+
+    /// Why it cannot end well: a rank of another host needs nothing of it any more, has left, and still owes it something.
+    pub(crate) fn contradiction(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
+        match self.policy {
+            _ if !self.alive() => None,
+            // It has sent all its steps before it left.
+            Policy::Barrier => {
+                let owes = self.barrier.awaited() == Some(cx.members.of_rank[gone.0 as usize]);
+                owes.then_some(CollectiveError::RankLost(gone))
+            }
+            Policy::Eager | Policy::Pairs => cx.transfer.unanswered(self.id, gone),
+        }
     }
 
     /// What this service process may fill of the links: roots whose blocks are here have sent, and leave the links to those that
@@ -289,7 +307,7 @@ impl Instance {
             let here = |scope| scope == Scope::Instance(self.id);
             let whole = |block: &Block| block.is_root() || block.is_full();
             awaits.extend(self.blocks.iter().filter(|(_, block)| !whole(block)).map(|(source, _)| source));
-            let destinations = transfer.destinations(here).filter(|_| self.is_exchange());
+            let destinations = transfer.destinations(here).filter(|_| self.ends_alone());
             awaits.extend(transfer.sources(here).chain(destinations).filter(|rank| members.local(*rank).is_none()));
         }
         InFlight {
@@ -326,7 +344,7 @@ impl Instance {
         };
         let stood_in = staging.as_ref().map(|staging| staging.id);
         local.presence = Presence::Called(call, staging);
-        let slow = self.policy == Policy::Barrier && cx.out.now.since(self.since) > cx.config.stand_in_after;
+        let slow = self.policy != Policy::Pairs && cx.out.now.since(self.since) > cx.config.stand_in_after;
         if let Some(began) = missed.or(slow.then_some(self.since)) {
             cx.out.late(cx.members.handle, rank, (self.id, self.signature.kind), began);
         }
@@ -350,6 +368,7 @@ impl Instance {
         let open = self.id.0 <= cx.members.window_end;
         match (&self.phase, self.policy) {
             (Phase::Gathering, Policy::Barrier) if open => self.try_enter_barrier(cx),
+            (Phase::Gathering | Phase::Running, Policy::Eager) if open => self.go_on_small(cx),
             (Phase::Gathering | Phase::Running, Policy::Pairs) if open => self.begin(cx),
             (Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running, _)
             | (Phase::Failed(_) | Phase::Ended { .. }, _) => Ok(()),
@@ -366,7 +385,10 @@ impl Instance {
                 match self.receive(i, op) {
                     Some((name, posting)) => {
                         let (transfer, mut site) = cx.transfer();
-                        transfer.expect(&mut site, name, posting);
+                        match self.policy {
+                            Policy::Eager => transfer.receive_small(&mut site, name, posting),
+                            Policy::Barrier | Policy::Pairs => transfer.expect(&mut site, name, posting),
+                        }
                     }
                     None => self.locals[i].unposted.push(op),
                 }
@@ -403,7 +425,7 @@ impl Instance {
     /// Starts every step that can start, and ends the calls whose programs are done.
     fn advance(&mut self, cx: &mut Context<'_>) {
         // Without a barrier steps start when their rank has called and the window is open.
-        if self.alive() && self.policy == Policy::Barrier {
+        if self.alive() && self.policy != Policy::Pairs {
             // What one local rank does may make a step of another ready that was looked at before.
             while let Some(i) = self.locals.iter().position(|l| l.run.has_ready()) {
                 while let Some(op) = self.locals[i].run.next_ready() {
@@ -438,12 +460,33 @@ impl Instance {
                 // Until all are ready nothing leaves for other hosts.
                 let may_leave = self.running() || cx.members.local(to).is_some();
                 let Some(message) = self.outbound(i, id).filter(|_| may_leave) else { return false };
+                let origin = Origin::Instance { instance: self.id, signature: self.signature };
                 let (transfer, mut site) = cx.transfer();
-                transfer.send_expected(&mut site, message);
+                match self.policy {
+                    Policy::Eager => transfer.send_small(&mut site, origin, message),
+                    Policy::Barrier | Policy::Pairs => transfer.send_expected(&mut site, message),
+                }
             }
             Op::Multicast { span } => return self.start_multicast(cx, i, id, span),
         }
         true
+    }
+
+    /// `rank` has called what takes no barrier, and has messages for local ranks. False when it cannot; an error breaks the group.
+    pub(crate) fn handle_offer(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: SpId,
+        offer: TransferMessage,
+        payload_len: u32,
+    ) -> Result<bool, CollectiveError> {
+        match self.policy {
+            _ if !self.alive() => Ok(true),
+            Policy::Pairs => self.handle_offer_of_pairs(cx, from, offer, payload_len),
+            Policy::Eager => self.handle_small(cx, from, offer, payload_len),
+            // All choose alike whether there is anything to offer.
+            Policy::Barrier => Ok(false),
+        }
     }
 
     /// A step that sends or receives is done.
@@ -456,7 +499,7 @@ impl Instance {
 
     /// Nobody else needs what ranks have whose programs are done. Without a barrier nobody does.
     fn may_end_well(&self) -> bool {
-        self.policy == Policy::Pairs || self.running() && self.right_complete && self.complete_sent
+        self.ends_alone() || self.running() && self.right_complete && self.complete_sent
     }
 
     /// Ends the calls that can end, and the instance when none is left.
@@ -536,7 +579,7 @@ impl Instance {
         if stand_in {
             self.stand_in_at = None;
             match self.policy {
-                Policy::Barrier => self.stand_in(cx)?,
+                Policy::Barrier | Policy::Eager => self.stand_in(cx)?,
                 Policy::Pairs => self.stand_in_pairs(cx),
             }
         }

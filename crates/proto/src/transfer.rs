@@ -132,9 +132,9 @@ impl Transfer {
         }
     }
 
-    /// The memory of an expected message is elsewhere from now on. How much of it has come to where it was.
-    pub(crate) fn move_expected(&mut self, name: &Name, to: MemRef) -> u64 {
-        self.incoming.move_expected(name, to)
+    /// The memory of a message is elsewhere from now on. How much of it has come to where it was.
+    pub(crate) fn move_receive(&mut self, name: &Name, to: MemRef) -> u64 {
+        self.incoming.move_receive(name, to)
     }
 
     fn copy(&mut self, site: &mut Site<'_>, message: Outbound, posting: Posting) {
@@ -340,6 +340,23 @@ impl Transfer {
         self.incoming.is_all_to_all(instance);
     }
 
+    /// A local rank sends a message of a small call, whose bytes go along with its RTS (MC-9): whoever receives it has called the
+    /// same, will, or is stood in for.
+    pub(crate) fn send_small(&mut self, site: &mut Site<'_>, origin: Origin, message: Outbound) {
+        let to = message.name.destination;
+        if site.members.local(to).is_some() {
+            self.arrived(site, message.name, Unexpected::Local(message));
+        } else {
+            self.outgoing.push_offer(site.members.sp_of(to), origin, message);
+        }
+    }
+
+    /// A local rank, or who stands in for it, receives a message of a small call.
+    pub(crate) fn receive_small(&mut self, site: &mut Site<'_>, name: Name, posting: Posting) {
+        self.receive(site, name, posting);
+        self.settle_instance(site, name.scope);
+    }
+
     /// What has become possible for a collective.
     fn settle_instance(&mut self, site: &mut Site<'_>, scope: Scope) {
         if let Scope::Instance(instance) = scope {
@@ -437,7 +454,6 @@ impl Transfer {
             || site.members.sp_of(source) != from
             || !ready.iter().all(here)
             || eager != Some(payload_len.into())
-            || (!tagged && ready.iter().any(|rts| rts.eager))
             || self.incoming.matching.messages() + ready.len() > MAX_WAITING
             || !self.incoming.numbered(from, first, ready.len())
         {

@@ -98,6 +98,9 @@ pub struct Settings {
     /// Smallest block in bytes that is offloaded
     #[arg(long, env = "OUTBOARD_OFFLOAD_FROM", default_value = "4K")]
     pub offload_from: Size,
+    /// Largest call, in bytes that it moves in all, that takes no barrier: each of its messages carries its bytes; 0 for none
+    #[arg(long, env = "OUTBOARD_EAGER_BYTES", default_value = "16K")]
+    pub eager_bytes: Size,
     /// Tuning file, as written by `outboard tune`, which all daemons of a group have alike: algorithms of the collectives
     #[arg(long, env = "OUTBOARD_TUNING")]
     pub tuning: Option<PathBuf>,
@@ -275,6 +278,7 @@ impl Settings {
             chains: self.chains,
             subgroups: self.subgroups,
             offload_from: self.offload_from.0,
+            eager_bytes: self.eager_bytes.0,
             tuning: self.tuning.as_deref().map(read_tuning).transpose()?.map(Arc::new),
             staging_quota: self.staging_quota.0,
             narrate: self.trace.is_some(),

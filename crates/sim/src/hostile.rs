@@ -114,6 +114,7 @@ fn config(ring: bool) -> Config {
         staging_quota: STAGING,
         owner_scratch_quota: SCRATCH,
         fragment_bytes: 4000,
+        eager_bytes: if ring { 16 << 10 } else { 0 },
         allgather: if ring { AllgatherAlgorithm::Ring } else { AllgatherAlgorithm::Multicast },
         ..Config::default()
     }

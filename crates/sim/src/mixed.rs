@@ -310,8 +310,7 @@ impl Draw {
             timer_floor: Duration::from_micros(self.of(&[1000, 4000])),
             ..Config::default()
         };
-        // Nothing depends on this draw any more; without it, seeds that found something would mean another scenario.
-        let _ = self.of(&[0, 8, 64]);
+        config.eager_bytes = self.of(&[0, 1 << 10, 16 << 10]);
         config.batch_chunks = self.of(&[1, 4, 32]);
         config.fragment_bytes = self.of(&[256, 1000, 4096, 64 << 10]);
         config

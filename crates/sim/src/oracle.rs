@@ -147,7 +147,10 @@ impl Truth {
                 let tagged = |i: u64| plan.calls[i as usize - 1].pattern.is_tagged();
                 // Recordings and messages are called in any order.
                 let completed = |i: u64| !tagged(i) && (1..=i).all(|i| self.done.contains(&(group, m, i)));
-                self.gone.contains(&(group, m)) && !instance.is_some_and(completed)
+                // Of a call that ranks disagree about, one may have ended what it called and left.
+                let disputed = |i: u64| plan.calls[i as usize - 1].is_disputed() && self.done.contains(&(group, m, i));
+                let ended_another = instance.is_some_and(|i| (1..=i).any(disputed));
+                ended_another || self.gone.contains(&(group, m)) && !instance.is_some_and(completed)
             }),
             CollectiveError::PeerLost { sp, rank } => {
                 let lowest = plan.members.iter().position(|r| sp_id(scenario.host_of[*r]) == *sp);

@@ -162,6 +162,7 @@ impl Play {
             staging_quota: [0, 1000, 10_000, 1 << 20][usize::from(tape.below(4))],
             fragment_bytes: [512, 5000, 63 << 10][usize::from(tape.below(3))],
             pull_bytes: [1, 10_000, 512 << 10][usize::from(tape.below(3))],
+            eager_bytes: [0, 16 << 10][usize::from(tape.below(2))],
             // Whoever is silent is not dead here: the script makes nobody wait for so long.
             dead_after: Duration::from_secs(86_400),
             ..Config::default()

@@ -491,7 +491,7 @@ impl Group {
         self.failed |= i.failed();
         self.note_ended(instance);
         let (rank, signature) = i.signature();
-        if signature.kind.is_exchange() {
+        if i.ends_alone() {
             if self.exchanged.len() >= MAX_ENDED {
                 self.exchanged.pop_front();
             }

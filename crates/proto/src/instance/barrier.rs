@@ -34,7 +34,7 @@ impl Instance {
         if let Phase::Unsized(call) = &mut self.phase {
             return call.handle_ready(cx.members.sps[from as usize], (from, step));
         }
-        if self.policy == Policy::Pairs {
+        if self.policy != Policy::Barrier {
             // All choose alike whether there is a barrier.
             return false;
         }

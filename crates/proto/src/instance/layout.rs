@@ -45,16 +45,21 @@ static UNTUNED: LazyLock<[Tuning; 2]> = LazyLock::new(|| [Tuning::untuned(false)
 pub(crate) struct Layout {
     choice: Choice,
     topology: Topology,
+    /// No message is worth a barrier.
+    small: bool,
 }
 
 impl Layout {
     /// How a call is carried out of which all know the sizes: a pure function of what all members agree on.
     pub(crate) fn choose(signature: Signature, members: &Members, config: &Config) -> Layout {
         let terrain = Terrain::of(members);
-        // Ranks of one service process need no network: what they multicast is copied.
+        // Ranks of one service process need no network: what they multicast is copied, and their barrier is none.
+        let alone = terrain.service_processes == 1;
+        let allowed = |bytes: &u64| config.eager_bytes > 0 && *bytes <= config.eager_bytes;
+        let small = !alone && moved(signature, terrain).as_ref().is_some_and(allowed);
         let multicast = match config.allgather {
-            config::AllgatherAlgorithm::Ring => terrain.service_processes == 1,
-            config::AllgatherAlgorithm::Multicast => true,
+            config::AllgatherAlgorithm::Ring => alone,
+            config::AllgatherAlgorithm::Multicast => !small,
         };
         let case = case(signature, terrain, multicast);
         let tuning = config.tuning.as_deref().unwrap_or(&UNTUNED[usize::from(multicast)]);
@@ -62,12 +67,39 @@ impl Layout {
         let anywhere = matches!(signature.kind, CallKind::Allgatherv { .. });
         let choice = settled(if anywhere { chosen.block_by_block() } else { chosen }, terrain, config);
         let by_host = choice.asks_for_hosts();
-        Layout { choice, topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) } }
+        Layout { choice, topology: if by_host { terrain.topology() } else { Topology::flat(terrain.ranks) }, small }
     }
 
     /// Whether pairs of ranks carry it out, without a barrier (SP-5).
     pub(crate) fn pulls(&self) -> bool {
         self.choice.pulls()
+    }
+
+    /// Whether every message carries its bytes, and nobody waits for a barrier.
+    pub(crate) fn is_small(&self) -> bool {
+        self.small && !self.choice.pulls()
+    }
+}
+
+/// Bytes that a call moves in all; none where its messages cannot be its first news: a barrier is that itself, and of blocks of
+/// different sizes those who have not called know too little.
+fn moved(signature: Signature, terrain: Terrain<'_>) -> Option<u64> {
+    let of_all = signature.bytes.checked_mul(terrain.ranks.into());
+    match signature.kind {
+        CallKind::Broadcast { .. } | CallKind::Reduce { .. } | CallKind::Allreduce { .. } | CallKind::Scan { .. } => {
+            Some(signature.bytes)
+        }
+        CallKind::Allgather | CallKind::ReduceScatterBlock { .. } => of_all,
+        CallKind::Alltoall
+        | CallKind::Gather { .. }
+        | CallKind::Scatter { .. }
+        | CallKind::Barrier
+        | CallKind::Allgatherv { .. }
+        | CallKind::ReduceScatter { .. }
+        | CallKind::Alltoallv
+        | CallKind::Gatherv { .. }
+        | CallKind::Scatterv { .. }
+        | CallKind::Tagged(_) => None,
     }
 }
 

@@ -114,24 +114,17 @@ impl Instance {
 
     /// `rank` has called: its blocks for local ranks, and what may come of theirs. False when they cannot be; an error breaks
     /// the group.
-    pub(crate) fn handle_offer(
+    pub(super) fn handle_offer_of_pairs(
         &mut self,
         cx: &mut Context<'_>,
         from: SpId,
         offer: TransferMessage,
         payload_len: u32,
     ) -> Result<bool, CollectiveError> {
-        if !self.alive() {
-            return Ok(true);
-        }
         let TransferMessage::Offer { rank, ready, early, .. } = &offer else { return Ok(false) };
-        if !self.is_exchange() {
-            // All choose alike whether there is anything to offer.
-            return Ok(false);
-        }
         let (rank, asked): (Rank, Vec<Rank>) = (*rank, early.iter().map(|cts| cts.source).collect());
-        for &Rts { destination, tag, bytes, .. } in ready {
-            let Some(i) = cx.members.local(destination) else { return Ok(false) };
+        for &Rts { destination, tag, bytes, eager, .. } in ready {
+            let Some(i) = cx.members.local(destination).filter(|_| tag == 0 && !eager) else { return Ok(false) };
             let name = Name { scope: Scope::Instance(self.id), destination, source: rank, tag, occurrence: 0 };
             match &self.locals[i].presence {
                 Presence::Absent { .. } | Presence::StoodIn(_) => self.want(cx, destination),
@@ -144,8 +137,8 @@ impl Instance {
                 Presence::Called(..) | Presence::Ended => return Err(name.mismatch(bytes, 0)),
             }
         }
-        for &EarlyCts { source, bytes: expected, .. } in early {
-            let Some(i) = cx.members.local(source) else { return Ok(false) };
+        for &EarlyCts { source, tag, bytes: expected, .. } in early {
+            let Some(i) = cx.members.local(source).filter(|_| tag == 0) else { return Ok(false) };
             if matches!(self.locals[i].presence, Presence::Ended) {
                 return Err(CollectiveError::Block { source_rank: source, sent: 0, destination: rank, expected });
             }

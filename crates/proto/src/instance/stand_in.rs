@@ -1,8 +1,8 @@
-//! Standing in for local ranks that are late to an instance with a barrier (SP-6): their output is staging until they call.
+//! Standing in for local ranks that are late to an instance of which all know the sizes (SP-6): their output is staging until they call.
 
 use outboard_plan::{Buffer, Span};
 
-use super::{Context, Instance, Phase, Presence};
+use super::{Context, Instance, Presence};
 use crate::error::CollectiveError;
 use crate::interface::{CallKind, MemRef, Region, Step};
 use crate::outbox::Quota;
@@ -10,7 +10,7 @@ use crate::outbox::Quota;
 impl Instance {
     /// News of the call from another host: absent ranks have until the stand-in.
     pub(super) fn heard_of(&mut self, cx: &Context<'_>) {
-        let absent = matches!(self.phase, Phase::Gathering) && self.locals.iter().any(super::Local::is_missing);
+        let absent = self.locals.iter().any(super::Local::is_missing);
         if absent && self.stand_in_at.is_none() && self.signature.kind != CallKind::Barrier {
             self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after);
         }
@@ -42,7 +42,7 @@ impl Instance {
         let mut written: Vec<Span> = Vec::new();
         for (op, (from, index, span)) in local.run.receives().filter(|(_, (.., span))| span.buffer == Buffer::Output) {
             let name = self.name(from, local.rank, index);
-            let len = if local.run.is_done(op) { span.len } else { cx.transfer.move_expected(&name, place(span)) };
+            let len = if local.run.is_done(op) { span.len } else { cx.transfer.move_receive(&name, place(span)) };
             written.extend((len > 0).then_some(Span { len, ..span }));
         }
         let copy = |cx: &mut Context<'_>, span: Span| {

@@ -181,11 +181,21 @@ impl Incoming {
         self.expected.remove(name).map(|expected| expected.posting)
     }
 
-    /// What follows of an expected message goes elsewhere. The bytes that have come.
-    pub(super) fn move_expected(&mut self, name: &Name, to: MemRef) -> u64 {
-        let Some(expected) = self.expected.get_mut(name) else { return 0 };
-        expected.posting.to = to;
-        expected.got
+    /// What follows of a message goes elsewhere than its receive said. The bytes that have come to where it said.
+    pub(super) fn move_receive(&mut self, name: &Name, to: MemRef) -> u64 {
+        if let Some(expected) = self.expected.get_mut(name) {
+            expected.posting.to = to;
+            return expected.got;
+        }
+        if let Some(waiting) = self.matching.waiting_receive(name) {
+            waiting.to = to;
+            return 0;
+        }
+        let coming = self.coming.values_mut().find(|coming| coming.name == *name);
+        let Some(Coming { receive: Some(receive), staging, got, .. }) = coming else { return 0 };
+        receive.to = to;
+        // What comes to staging is copied to its receive when all of it is here.
+        if staging.is_none() { *got } else { 0 }
     }
 
     /// A fragment of an expected message. None when no such fragment can come now.

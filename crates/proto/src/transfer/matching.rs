@@ -96,6 +96,11 @@ impl<M, R> Matching<M, R> {
         }
     }
 
+    /// The receive that waits for a message of this name longest.
+    pub(crate) fn waiting_receive(&mut self, name: &Name) -> Option<&mut R> {
+        self.receives.first_mut(name)
+    }
+
     /// Whether a message of this name waits.
     pub(crate) fn has_message(&self, name: &Name) -> bool {
         self.messages.has(name)

@@ -36,9 +36,9 @@ use crate::wire::{
 
 /// Largest message whose bytes go along with its RTS.
 pub(super) const EAGER: u64 = 8 << 10;
-/// The same of a recording, which all ranks call alike, so that receives wait for most of its messages: their bytes need no
+/// The same of a recording and of a small call, which all ranks call alike, so that receives wait for most of its messages: their bytes need no
 /// staging, and asking for them first would take longer than they do.
-const EAGER_RECORDED: u64 = 32 << 10;
+const EAGER_KNOWN: u64 = 32 << 10;
 
 /// Something with payload, for a link.
 pub(crate) struct Bulk {
@@ -54,8 +54,15 @@ impl Name {
     fn eager(&self) -> u64 {
         match self.scope {
             Scope::Single => EAGER,
-            Scope::Recorded { .. } => EAGER_RECORDED,
-            Scope::Instance(_) => 0,
+            Scope::Recorded { .. } | Scope::Instance(_) => EAGER_KNOWN,
+        }
+    }
+
+    /// Under which a tagged message is offered.
+    fn origin(&self) -> Origin {
+        match self.scope {
+            Scope::Recorded { recording, call } => Origin::Recorded { recording, call },
+            Scope::Single | Scope::Instance(_) => Origin::Single,
         }
     }
 
@@ -103,7 +110,7 @@ type Sent = SmallVec<[Outbound; 1]>;
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     /// To be offered.
-    offers: Queues<SpId, Outbound>,
+    offers: Queues<SpId, (Origin, Outbound)>,
     /// Offered, queued or waiting for a CTS. The number of an RTS is that of its flow.
     flows: BTreeMap<u64, Flow>,
     /// Flows by the number of their early CTS.
@@ -129,10 +136,15 @@ impl Outgoing {
         self.grant(id, bytes);
     }
 
+    /// A message that is to be offered, in the name of what its source has called.
+    pub(super) fn push_offer(&mut self, to: SpId, origin: Origin, message: Outbound) {
+        self.offers.push(to, (origin, message));
+    }
+
     /// A tagged message (GP-1, GP-2).
     pub(super) fn push_tagged(&mut self, to: SpId, message: Outbound) -> Result<(), CollectiveError> {
         if !message.name.awaits_early_cts(message.from.len) {
-            self.offers.push(to, message);
+            self.push_offer(to, message.name.origin(), message);
         } else if let Some(cleared) = self.cleared.remove(&message.name) {
             self.send_cleared(message, cleared)?;
         } else {
@@ -197,7 +209,7 @@ impl Outgoing {
             return Err(message.name.mismatch(message.from.len, cleared.bytes));
         }
         if cleared.up_to == 0 {
-            self.offers.push(cleared.from, message);
+            self.push_offer(cleared.from, message.name.origin(), message);
         } else {
             let id = self.insert(cleared.from, message, None);
             self.clear(id, cleared);
@@ -303,14 +315,11 @@ impl Outgoing {
 
     /// As many messages of one call as one frame takes.
     fn next_offer(&mut self, group: GroupHandle, to: SpId, most: u64) -> Option<Bulk> {
-        let head = *self.offers.first(&to)?;
-        let origin = match head.name.scope {
-            Scope::Recorded { recording, call } => Origin::Recorded { recording, call },
-            Scope::Single | Scope::Instance(_) => Origin::Single,
-        };
+        let (origin, head) = *self.offers.first(&to)?;
         let first_ready = self.last_number + 1;
         let (mut ready, mut payload, mut room) = (Few::new(), SmallVec::<[MemRef; 1]>::new(), most);
-        while let Some(next) = self.offers.first(&to).copied().filter(|next| next.step.owner == head.step.owner)
+        while let Some((_, next)) =
+            self.offers.first(&to).copied().filter(|(_, next)| next.step.owner == head.step.owner)
             && origin.fits(ready.len() + 1, 0)
         {
             let (Name { destination, tag, occurrence, .. }, bytes) = (next.name, next.from.len);
@@ -330,7 +339,7 @@ impl Outgoing {
         let rank = head.name.source;
         let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early: 0, early: Vec::new() };
         Some(Bulk {
-            instance: TAGGED,
+            instance: head.name.instance(),
             message: Message::transfer(group, offer),
             payload: payload[..].into(),
             tag: None,
@@ -428,8 +437,8 @@ impl Outgoing {
     /// Takes out the messages that will not be received any more, or not be sent.
     pub(super) fn extract(&mut self, gone: impl Fn(&Name) -> bool) -> Vec<Outbound> {
         let mut extracted = self.remove_flows(|_, flow| gone(&flow.message.name));
-        let offers = self.offers.extract(|_, message| gone(&message.name));
-        extracted.extend(offers.into_iter().map(|(_, message)| message));
+        let offers = self.offers.extract(|_, (_, message)| gone(&message.name));
+        extracted.extend(offers.into_iter().map(|(_, (_, message))| message));
         let mut stays = |message: &Outbound| {
             let out = gone(&message.name);
             extracted.extend(out.then_some(*message));
@@ -445,14 +454,16 @@ impl Outgoing {
     /// Names of the messages that are not done.
     pub(super) fn names(&self) -> impl Iterator<Item = &Name> {
         let sent = self.unacknowledged.values().flatten();
-        let waiting = self.offers.iter().map(|(_, message)| message).chain(self.held.values()).chain(sent);
+        let waiting = self.offers.iter().map(|(_, (_, message))| message).chain(self.held.values()).chain(sent);
         waiting.chain(self.flows.values().map(|flow| &flow.message)).map(|message| &message.name)
     }
 
-    /// The messages of a collective that are offered, and of which nothing may leave.
+    /// The messages of a collective whose destinations have yet to answer an RTS.
     pub(super) fn offered(&self, scope: Scope) -> impl Iterator<Item = (&Name, u64)> {
-        let of_scope = self.crossing.range(Name::all_of(scope));
-        of_scope.filter_map(|(name, id)| Some((name, self.flows.get(id)?.message.from.len)))
+        let waits = |flow: &&Flow| matches!(flow.number, Some(Number::Rts(_))) && flow.granted == 0;
+        let offered = self.flows.values().filter(waits).map(|flow| &flow.message);
+        let offered = offered.chain(self.offers.iter().map(|(_, (_, message))| message));
+        offered.filter(move |message| message.name.scope == scope).map(|message| (&message.name, message.from.len))
     }
 }
 

@@ -5,7 +5,7 @@
 //! travel under that name ([`TransferMessage::Expected`]). All others travel by [`Number`], which the end gives that speaks first.
 
 use outboard_call::codec::{DecodeError, Reader, Writer};
-use outboard_call::{Rank, Signature};
+use outboard_call::{CallKind, Rank, Signature};
 use smallvec::SmallVec;
 
 use super::message::Fields;
@@ -68,11 +68,11 @@ impl Origin {
         }
     }
 
-    /// Bytes of an entry of either list: messages of collectives that are offered have neither tag nor occurrence.
+    /// Bytes of an entry of either list: messages of collectives have no occurrence.
     fn entry_bytes(self) -> (usize, usize) {
         match self {
             Origin::Single | Origin::Recorded { .. } => (21, 28),
-            Origin::Instance { .. } => (13, 20),
+            Origin::Instance { .. } => (17, 24),
         }
     }
 
@@ -224,9 +224,9 @@ impl TransferMessage {
                     Origin::Instance { instance, signature } => w.u8(2).u64(instance.0).signature(signature),
                 };
                 let name = move |w: &mut Writer<'_>, rank: Rank, tag, occurrence| {
-                    w.u32(rank.0);
+                    w.u32(rank.0).u32(tag);
                     if tagged {
-                        w.u32(tag).u32(occurrence);
+                        w.u32(occurrence);
                     }
                 };
                 w.u32(rank.0).u64(*first_ready).list(ready, ready.len(), |w, rts| {
@@ -314,7 +314,7 @@ fn read_origin(r: &mut Reader<'_>) -> Result<Origin, DecodeError> {
         },
         2 => {
             let (instance, signature) = (read_instance(r)?, Signature::decode(r)?);
-            if !signature.kind.is_exchange() {
+            if matches!(signature.kind, CallKind::Tagged(_)) {
                 return Err(DecodeError::Value("call kind"));
             }
             Ok(Origin::Instance { instance, signature })
@@ -333,9 +333,10 @@ fn read_offer(r: &mut Reader<'_>) -> Result<TransferMessage, DecodeError> {
     let (origin, rank, first_ready, n) = (read_origin(r)?, Rank(r.u32()?), r.u64()?, usize::from(r.u16()?));
     let name = |r: &mut Reader<'_>| {
         let rank = Rank(r.u32()?);
-        let (tag, occurrence) = match origin {
-            Origin::Instance { .. } => (0, 0),
-            Origin::Single | Origin::Recorded { .. } => (r.u32()?, r.u32()?),
+        let tag = r.u32()?;
+        let occurrence = match origin {
+            Origin::Instance { .. } => 0,
+            Origin::Single | Origin::Recorded { .. } => r.u32()?,
         };
         if origin == Origin::Single && occurrence != 0 {
             Err(DecodeError::Value("occurrence"))

@@ -198,7 +198,9 @@ impl Group {
         if self.know_instance(node, instance, signature, rank, None).is_err() {
             return true;
         }
-        self.with_instance(node, instance, |i, cx| i.handle_ready(cx, from, step)).unwrap_or(true)
+        let known = self.with_instance(node, instance, |i, cx| i.handle_ready(cx, from, step)).unwrap_or(true);
+        self.compare_with_left(node, instance);
+        known
     }
 
     /// What is said of messages from rank to rank. False when it cannot be said now.
@@ -292,14 +294,16 @@ impl Group {
         self.with_instance(node, instance, f).unwrap_or(false)
     }
 
-    /// Whoever has left after its calls ended well is owed nothing and owes nothing: an exchange that still needs something of
+    /// Whoever has left after its calls ended well is owed nothing and owes nothing: an instance that still needs something of
     /// it disagrees with it.
-    pub(super) fn compare_with_left(&mut self, node: &mut Node, instance: InstanceId) {
-        if self.instance(instance).is_none_or(|i| !i.is_exchange() || !i.alive()) {
+    pub(super) fn compare_with_left(&mut self, node: &mut Node, id: InstanceId) {
+        let left = self.lost.iter().filter(|(_, lost)| lost.well && lost.after >= id).map(|(rank, _)| *rank);
+        let left: Vec<Rank> = left.collect();
+        if left.is_empty() {
             return;
         }
-        let mut left = self.lost.iter().filter(|(_, lost)| lost.well && lost.after >= instance).map(|(rank, _)| *rank);
-        if let Some(error) = left.find_map(|rank| self.transfer.unanswered(instance, rank)) {
+        let (cx, Some(instance)) = self.parts((&node.config, &mut node.out), id) else { return };
+        if let Some(error) = left.into_iter().find_map(|rank| instance.contradiction(&cx, rank)) {
             self.break_up(node, error, true);
         }
     }

@@ -1,0 +1,46 @@
+//! Small calls (MC-9): no barrier before them and no handshake behind. A message carries its bytes and what was called, so it may
+//! be the first news of the call; where its receiver has not called it is staged, or stays with its source when there is no room.
+//!
+//! Scratch is taken when all local ranks have called or are stood in for: steps that need it wait, others do not.
+
+use super::{Context, Instance, Phase};
+use crate::error::CollectiveError;
+use crate::ids::SpId;
+use crate::wire::TransferMessage;
+
+impl Instance {
+    /// The window of the group is open: what can go on does. An error breaks the group.
+    pub(super) fn go_on_small(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
+        if !self.locals.iter().any(super::Local::is_missing) && !self.take_own_scratch(cx)? {
+            self.equip_at = Some(cx.out.now + cx.config.stand_in_after * 4);
+        }
+        if matches!(self.phase, Phase::Gathering) {
+            self.phase = Phase::Running;
+            self.retry_blocked(cx);
+        }
+        self.advance(cx);
+        Ok(())
+    }
+
+    /// Messages of `rank`, whose signature the caller has compared. False when no local rank receives them.
+    pub(super) fn handle_small(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: SpId,
+        offer: TransferMessage,
+        payload_len: u32,
+    ) -> Result<bool, CollectiveError> {
+        let TransferMessage::Offer { rank, ready, early, .. } = &offer else { return Ok(false) };
+        let awaited = |rts: &crate::wire::Rts| {
+            let Some(local) = cx.members.local(rts.destination).map(|i| &self.locals[i]) else { return false };
+            let mut receives = local.run.receives().filter(|(op, _)| !local.run.is_done(*op));
+            receives.any(|(_, (source, index, span))| (source, index, span.len) == (*rank, rts.tag, rts.bytes))
+        };
+        if !early.is_empty() || !ready.iter().all(awaited) {
+            return Ok(false);
+        }
+        self.heard_of(cx);
+        let (transfer, mut site) = cx.transfer();
+        transfer.handle(&mut site, from, offer, payload_len)
+    }
+}
