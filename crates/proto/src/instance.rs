@@ -246,6 +246,9 @@ impl Instance {
             cx.transfer.is_all_to_all(self.id);
         }
         self.policy = Policy::Pairs;
+        if self.id.0 <= cx.members.window_end {
+            self.phase = Phase::Running;
+        }
         Ok(())
     }
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use outboard_proto::config::AllgatherAlgorithm;
-use outboard_sim::{HostDeath, Scenario, mixed, mixed_allgathers, mixed_choices, mixed_exchanges, mixed_sizes, run};
+use outboard_sim::{
+    HostDeath, Scenario, mixed, mixed_allgathers, mixed_calls, mixed_choices, mixed_exchanges, mixed_sizes, run,
+};
 
 /// Seeds of the sweep; `outboard sim mixed` plays more.
 fn seeds() -> u64 {
@@ -86,6 +88,13 @@ fn seeds_of_uneven_allgathers_that_found_something_stay_quiet() {
 fn seeds_of_choices_that_found_something_stay_quiet() {
     let requests_by_the_hundred = [9288];
     stay_quiet(&requests_by_the_hundred, mixed_choices);
+}
+
+/// The same, of all scenarios: whoever called another size waited for ranks that had ended theirs without it, and left.
+#[test]
+fn seeds_of_small_calls_that_found_something_stay_quiet() {
+    let disagreed_with_who_had_left = [1347, 1374];
+    stay_quiet(&disagreed_with_who_had_left, mixed_calls);
 }
 
 /// The ring heals over those who have left. A host dies before it can repeat a lost step of the barrier, and all hosts

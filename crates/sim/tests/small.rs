@@ -1,0 +1,105 @@
+//! Small calls without a barrier: sooner than with one, right whoever is late and whatever is lost, and never in silence when
+//! ranks disagree.
+
+use std::time::Duration;
+
+use outboard_plan::{Element, Operator, Reduction};
+use outboard_sim::{CallPlan, Combined, Faults, Outcome, Pattern, Scenario, run};
+
+const LATE: Duration = Duration::from_secs(1);
+/// Time of a small call, of the same behind a barrier. Between two hosts it is one way there and one back, where a barrier adds
+/// one way.
+const MOST_TIME: f64 = 0.8;
+
+fn reduction(result: Combined) -> Pattern {
+    Pattern::Reduction { result, reduction: Reduction::new(Operator::Sum, Element::F64).expect("defined by MPI") }
+}
+
+fn patterns() -> [Pattern; 6] {
+    let combined = [Combined::Reduce { root: 1 }, Combined::Allreduce, Combined::ReduceScatterBlock, Combined::Scan];
+    let [reduce, allreduce, scatter, scan] = combined.map(reduction);
+    [Pattern::Allgather, Pattern::Broadcast { root: 1 }, reduce, allreduce, scatter, scan]
+}
+
+fn small(ranks: usize, calls: &[Pattern], bytes: u64) -> Scenario {
+    let mut scenario = Scenario::allgather(ranks, 0);
+    scenario.config.eager_bytes = 16 << 10;
+    scenario.groups[0].calls = calls.iter().map(|pattern| CallPlan::of(*pattern, bytes)).collect();
+    scenario
+}
+
+fn play(scenario: &Scenario, seed: u64) -> Outcome {
+    run(scenario, seed).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+/// MC-9: what fits one frame waits for nobody who has nothing to do with it.
+#[test]
+fn mc_9_a_small_call_is_over_before_a_barrier_would_let_it_begin_and_end() {
+    for ranks in [2, 4, 8, 13] {
+        for pattern in patterns() {
+            let sooner = small(ranks, &[pattern], 1024);
+            let mut later = sooner.clone();
+            later.config.eager_bytes = 0;
+            let ratio = play(&sooner, 1).in_collectives.as_secs_f64() / play(&later, 1).in_collectives.as_secs_f64();
+            assert!(ratio < MOST_TIME, "{pattern:?} among {ranks}: {ratio} of the time with a barrier");
+        }
+    }
+}
+
+/// SP-6: a rank that only receives is stood in for, and what it would have passed on goes on without it.
+#[test]
+fn sp_6_whoever_is_late_to_a_small_broadcast_delays_nobody() {
+    for late in [0, 2, 3, 7] {
+        let mut scenario = small(8, &[Pattern::Broadcast { root: 1 }], 1000);
+        scenario.groups[0].calls[0].late.push((late, LATE));
+        for ((_, member, _), end) in play(&scenario, 1).ends {
+            assert_eq!(end >= LATE, member == late, "rank {member} ends at {end:?} without rank {late}");
+        }
+    }
+}
+
+/// TH-2: the same bits whatever comes first, with and without a barrier between the calls of a run.
+#[test]
+fn th_2_small_reductions_have_the_same_bits_whoever_is_late_and_whatever_is_lost() {
+    let bits = |seed: u64, late: usize| {
+        let faults = if seed == 0 { Faults::none() } else { Faults { frame_loss: 0.2, ..Faults::none() } };
+        let calls: Vec<Pattern> = patterns().into_iter().cycle().take(18).collect();
+        let mut scenario = small(7, &calls, 800).ranks_per_host(2).with_faults(faults);
+        scenario.groups[0].window = 4;
+        scenario.groups[0].calls[late].late.push((late % 7, LATE));
+        let outcome = play(&scenario, seed);
+        assert_eq!(outcome.errors, 0);
+        outcome.bits
+    };
+    let expected = bits(0, 0);
+    (1..40).for_each(|seed| assert_eq!(bits(seed, seed as usize % 18), expected, "seed {seed}"));
+}
+
+/// A window of calls and no staging for them: messages stay with their sources until somebody wants them.
+#[test]
+fn small_calls_ahead_of_a_late_rank_take_no_more_staging_than_there_is() {
+    for quota in [0, 5000] {
+        let mut scenario = small(5, &[Pattern::Allgather; 40], 700);
+        scenario.config.staging_quota = quota;
+        scenario.groups[0].window = 40;
+        scenario.groups[0].calls[0].late.push((3, LATE));
+        let outcome = play(&scenario, 1);
+        assert_eq!(outcome.errors, 0);
+        assert!(outcome.counters.iter().all(|counters| counters.staging_peak <= quota), "{:?}", outcome.counters);
+    }
+}
+
+/// A rank that calls something else is told, also when all others have ended and left meanwhile.
+#[test]
+fn who_calls_another_size_never_waits_for_ever() {
+    for pattern in patterns() {
+        for (bytes, other) in [(0, 1664), (8, 1664), (1664, 0), (64, 128)] {
+            for odd in [0, 1, 4] {
+                let mut scenario = small(5, &[pattern], bytes);
+                let call = &mut scenario.groups[0].calls[0];
+                (call.disagrees, call.late) = (Some((odd, other)), vec![(odd, LATE)]);
+                assert!(play(&scenario, 1).errors > 0, "{pattern:?} of {bytes} bytes, {other} at rank {odd}");
+            }
+        }
+    }
+}
