@@ -12,34 +12,22 @@ use outboard_plan::{Buffer, Op, OpId, Program, Rank, Span};
 
 /// Why a plan has no task list.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum LowerError {
     /// The plan is malformed.
     #[error(transparent)]
     Plan(#[from] VerifyError),
-    /// What is sent to all ranks at once.
     #[error("{at}: the queue pairs of a task list connect two ranks; choose an algorithm without multicast")]
-    Multicast {
-        /// The step.
-        at: Box<At>,
-    },
-    /// Work of the host between two messages.
+    Multicast { at: Box<At> },
     #[error(
         "{at} stands between messages that arrive and messages that leave, where a NIC has only task lists: \
              choose an algorithm that passes on what it receives"
     )]
-    Between {
-        /// The step.
-        at: Box<At>,
-    },
-    /// A buffer that holds nothing.
+    Between { at: Box<At> },
     #[error("eager buffers of 0 bytes: give them room for a block")]
     NoBuffer,
-    /// A message that takes more buffers than are counted.
     #[error("{rank} receives more than 2^32 eager buffers: enlarge them or choose the rendezvous protocol")]
-    Buffers {
-        /// The receiver.
-        rank: Rank,
-    },
+    Buffers { rank: Rank },
 }
 
 /// A plan whose messages are in rounds and on queue pairs.

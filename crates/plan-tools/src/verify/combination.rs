@@ -58,6 +58,7 @@ impl Contributors {
 
 /// What is wrong with the contributions of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Fault {
     /// One is missing.
     Missing(Rank),
@@ -66,12 +67,7 @@ pub enum Fault {
     /// One should not be there.
     Stranger(Rank),
     /// One stands where another one should.
-    Order {
-        /// The one that is there.
-        found: Rank,
-        /// The one that should be.
-        expected: Rank,
-    },
+    Order { found: Rank, expected: Rank },
 }
 
 impl fmt::Display for Fault {

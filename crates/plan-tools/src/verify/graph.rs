@@ -48,36 +48,8 @@ impl Event {
     }
 }
 
-/// For each node a list of nodes, in two flat vectors.
-struct Lists {
-    ends: Vec<usize>,
-    items: Vec<Node>,
-}
-
-impl Lists {
-    fn new(nodes: usize, pairs: &[(Node, Node)]) -> Self {
-        let mut ends = vec![0; nodes];
-        for (node, _) in pairs {
-            ends[*node] += 1;
-        }
-        let mut total = 0;
-        for end in &mut ends {
-            // For now the start; filling the list moves it to the end.
-            total += std::mem::replace(end, total);
-        }
-        let mut items = vec![0; pairs.len()];
-        for (node, item) in pairs {
-            items[ends[*node]] = *item;
-            ends[*node] += 1;
-        }
-        Self { ends, items }
-    }
-
-    fn of(&self, node: Node) -> &[Node] {
-        let start = if node == 0 { 0 } else { self.ends[node - 1] };
-        &self.items[start..self.ends[node]]
-    }
-}
+/// For each node a list of nodes.
+type Lists = Vec<Vec<Node>>;
 
 /// Some of the first nodes of a [`Batch`].
 #[derive(Default, Clone, Copy)]
@@ -152,23 +124,21 @@ impl<'a> Graph<'a> {
             programs,
             base,
             source: vec![None; nodes],
-            receivers: Lists::new(nodes, &[]),
-            after: Lists::new(nodes, &[]),
-            followers: Lists::new(nodes, &[]),
+            receivers: vec![Vec::new(); nodes],
+            after: vec![Vec::new(); nodes],
+            followers: vec![Vec::new(); nodes],
             order: Vec::new(),
             position: Vec::new(),
         };
         graph.match_messages()?;
         graph.match_multicasts()?;
-        let received = |node: Node| graph.source[node].map(|source| (source, node));
-        graph.receivers = Lists::new(nodes, &(0..nodes).filter_map(received).collect::<Vec<_>>());
-        let mut follows = Vec::new();
         for (rank, id, node) in graph.steps() {
-            let earlier = |id: &OpId| graph.base[rank] + id.0 as usize;
-            follows.extend(programs[rank].steps[id].after.iter().map(|id| (earlier(id), node)));
+            for earlier in &programs[rank].steps[id].after {
+                let earlier = graph.base[rank] + earlier.0 as usize;
+                graph.after[node].push(earlier);
+                graph.followers[earlier].push(node);
+            }
         }
-        graph.followers = Lists::new(nodes, &follows);
-        graph.after = Lists::new(nodes, &follows.iter().map(|(earlier, node)| (*node, *earlier)).collect::<Vec<_>>());
         graph.sort()?;
         Ok(graph)
     }
@@ -203,7 +173,7 @@ impl<'a> Graph<'a> {
 
     /// The receives that take a send or multicast.
     pub(crate) fn receivers(&self, send: Node) -> &[Node] {
-        self.receivers.of(send)
+        &self.receivers[send]
     }
 
     /// All events, in an order that respects every edge.
@@ -213,12 +183,12 @@ impl<'a> Graph<'a> {
 
     /// The steps that `node` names.
     pub(crate) fn after(&self, node: Node) -> &[Node] {
-        self.after.of(node)
+        &self.after[node]
     }
 
     /// The steps that name `node`.
     pub(crate) fn followers(&self, node: Node) -> &[Node] {
-        self.followers.of(node)
+        &self.followers[node]
     }
 
     /// The index of the first pair of which neither node is complete before the other touches memory, on every
@@ -377,6 +347,7 @@ impl<'a> Graph<'a> {
             return Err(VerifyError::Lengths { at: self.at(send).boxed(), other: self.at(receive).boxed() });
         }
         self.source[receive] = Some(send);
+        self.receivers[send].push(receive);
         Ok(())
     }
 
