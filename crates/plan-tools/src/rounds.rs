@@ -67,14 +67,7 @@ impl Rounds {
         let received = (0..graph.nodes()).filter_map(|receive| graph.source(receive).map(|send| (send, receive)));
         let message = |(send, receive)| {
             let (from, to) = (graph.at(send), graph.at(receive));
-            let index = match from.op {
-                Op::Send { index, .. } => Some(index),
-                Op::Multicast { .. }
-                | Op::Recv { .. }
-                | Op::MulticastRecv { .. }
-                | Op::Copy { .. }
-                | Op::Reduce { .. } => None,
-            };
+            let index = if let Op::Send { index, .. } = from.op { Some(index) } else { None };
             Message {
                 round: start[send],
                 from: from.rank,

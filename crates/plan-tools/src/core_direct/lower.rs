@@ -8,7 +8,7 @@ use super::queues::{self, Connection, PER_CONNECTION, Purpose, QueuePair};
 use super::{Action, HostStep, Place, Protocol, Request, Template};
 use crate::rounds::{Message, Rounds};
 use crate::verify::{At, VerifyError};
-use outboard_plan::{Buffer, Op, OpId, Program, Rank, Span};
+use outboard_plan::{Op, OpId, Program, Rank, Span};
 
 /// Why a plan has no task list.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -171,24 +171,16 @@ fn host_steps(program: &Program) -> Result<HostSteps, LowerError> {
 /// Which bytes of the plan's buffers lie in eager buffers until the host copies them.
 #[derive(Debug, Default)]
 struct Arrivals {
-    /// By where a message's span starts: its end, and its first eager buffer.
+    /// By [`Buffer`] and where a message's span starts: its end, and its first eager buffer.
     spans: [BTreeMap<u64, (u64, u32)>; 3],
     /// Eager buffers so far.
     slots: u32,
 }
 
 impl Arrivals {
-    fn spans(&mut self, buffer: Buffer) -> &mut BTreeMap<u64, (u64, u32)> {
-        &mut self.spans[match buffer {
-            Buffer::Input => 0,
-            Buffer::Output => 1,
-            Buffer::Scratch => 2,
-        }]
-    }
-
     /// Where the bytes of a span lie, in order, if eager buffers hold `size` each.
-    fn pieces(&mut self, span: Span, size: u64) -> Vec<Place> {
-        let spans = self.spans(span.buffer);
+    fn pieces(&self, span: Span, size: u64) -> Vec<Place> {
+        let spans = &self.spans[span.buffer as usize];
         let mut pieces = Vec::new();
         let mut at = span.offset;
         let end = span.offset + span.len;
@@ -310,7 +302,7 @@ impl Writer<'_> {
             }
         }
         if !span.is_empty() {
-            self.arrivals.spans(span.buffer).insert(span.offset, (span.offset + span.len, first));
+            self.arrivals.spans[span.buffer as usize].insert(span.offset, (span.offset + span.len, first));
         }
         Ok((on, count))
     }
