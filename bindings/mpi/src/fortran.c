@@ -166,16 +166,13 @@ FORTRAN(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *ierr))
 CONSTRUCTORS(CONSTRUCTOR)
 CONSTRUCTORS_WITH_LOGICALS(CONSTRUCTOR_F08)
 
-FORTRAN(comm_free, COMM_FREE, (MPI_Fint * comm, MPI_Fint *ierr))
-{
-    HIDDEN(comm_free);
-    group_drain_comm(PMPI_Comm_f2c(*comm));
-    next(comm, ierr);
-}
+#define DESTRUCTOR(lower, upper)                                                                                       \
+    FORTRAN(lower, upper, (MPI_Fint * comm, MPI_Fint * ierr))                                                          \
+    {                                                                                                                  \
+        HIDDEN(lower);                                                                                                 \
+        group_drain_comm(PMPI_Comm_f2c(*comm));                                                                        \
+        next(comm, ierr);                                                                                              \
+    }
 
-FORTRAN(comm_disconnect, COMM_DISCONNECT, (MPI_Fint * comm, MPI_Fint *ierr))
-{
-    HIDDEN(comm_disconnect);
-    group_drain_comm(PMPI_Comm_f2c(*comm));
-    next(comm, ierr);
-}
+DESTRUCTOR(comm_free, COMM_FREE)
+DESTRUCTOR(comm_disconnect, COMM_DISCONNECT)

@@ -5,20 +5,21 @@
 
 /* ---- start and end ---- */
 
-int MPI_Init(int *argc, char ***argv)
+static int started(int outcome)
 {
-    int outcome = PMPI_Init(argc, argv);
     if (outcome == MPI_SUCCESS)
         shim_start();
     return outcome;
 }
 
+int MPI_Init(int *argc, char ***argv)
+{
+    return started(PMPI_Init(argc, argv));
+}
+
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
-    int outcome = PMPI_Init_thread(argc, argv, required, provided);
-    if (outcome == MPI_SUCCESS)
-        shim_start();
-    return outcome;
+    return started(PMPI_Init_thread(argc, argv, required, provided));
 }
 
 int MPI_Finalize(void)
@@ -120,14 +121,12 @@ int MPI_Request_free(MPI_Request *request)
 CONSTRUCTORS(CONSTRUCTOR)
 CONSTRUCTORS_WITH_LOGICALS(CONSTRUCTOR)
 
-int MPI_Comm_free(MPI_Comm *comm)
-{
-    group_drain_comm(*comm);
-    return PMPI_Comm_free(comm);
-}
+#define DESTRUCTOR(name)                                                                                               \
+    int MPI_Comm_##name(MPI_Comm *comm)                                                                                \
+    {                                                                                                                  \
+        group_drain_comm(*comm);                                                                                       \
+        return PMPI_Comm_##name(comm);                                                                                 \
+    }
 
-int MPI_Comm_disconnect(MPI_Comm *comm)
-{
-    group_drain_comm(*comm);
-    return PMPI_Comm_disconnect(comm);
-}
+DESTRUCTOR(free)
+DESTRUCTOR(disconnect)

@@ -32,8 +32,8 @@ int landing_finish(struct landing *landing, bool arrived)
     uint64_t at = 0;
     for (int i = 0; arrived && code == MPI_SUCCESS && i < landing->count; i++) {
         const struct piece *piece = &landing->pieces[i];
-        code = unpack_elements(moved(landing->bounce, (int64_t)at), piece->elements, landing->type, &landing->shape,
-                               moved(landing->receive, piece->offset));
+        code = convert_elements(false, moved(landing->receive, piece->offset), piece->elements, landing->type,
+                                &landing->shape, moved(landing->bounce, (int64_t)at));
         at += piece->elements * landing->shape.size;
     }
     bounce_give(landing->bounce);

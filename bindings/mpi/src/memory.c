@@ -123,9 +123,8 @@ static uint64_t piece_elements(uint64_t left, uint64_t size)
     return most == 0 || left < most ? left : most;
 }
 
-/* Packs elements, or unpacks them. */
-static int convert(bool packs, void *elements, uint64_t count, MPI_Datatype type, const struct shape *shape,
-                   void *packed)
+int convert_elements(bool packs, void *elements, uint64_t count, MPI_Datatype type, const struct shape *shape,
+                     void *packed)
 {
     MPI_Count lb, extent;
     int outcome = PMPI_Type_get_extent_x(type, &lb, &extent);
@@ -141,16 +140,6 @@ static int convert(bool packs, void *elements, uint64_t count, MPI_Datatype type
             outcome = PMPI_Unpack(there, bytes, &position, here, (int)part, type, MPI_COMM_SELF);
     }
     return outcome;
-}
-
-int pack_elements(const void *from, uint64_t count, MPI_Datatype type, const struct shape *shape, void *packed)
-{
-    return convert(true, (void *)from, count, type, shape, packed);
-}
-
-int unpack_elements(const void *packed, uint64_t count, MPI_Datatype type, const struct shape *shape, void *to)
-{
-    return convert(false, to, count, type, shape, (void *)packed);
 }
 
 /* ---- bounce buffers: a few are kept, since a program that needs one needs it at every call ---- */

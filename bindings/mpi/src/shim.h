@@ -115,9 +115,9 @@ struct shape {
 };
 
 int shape_of(MPI_Datatype type, struct shape *shape);
-/* Both return an MPI error code. `packed` holds count * shape->size bytes. */
-int pack_elements(const void *from, uint64_t count, MPI_Datatype type, const struct shape *shape, void *packed);
-int unpack_elements(const void *packed, uint64_t count, MPI_Datatype type, const struct shape *shape, void *to);
+/* Packs elements, or unpacks them: `packed` holds count * shape->size bytes. Returns an MPI error code. */
+int convert_elements(bool packs, void *elements, uint64_t count, MPI_Datatype type, const struct shape *shape,
+                     void *packed);
 /* Pointer arithmetic that may leave the object, as MPI_BOTTOM and negative lower bounds do. */
 void *moved(const void *address, int64_t by);
 int memory_start(void);

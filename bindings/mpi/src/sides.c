@@ -101,8 +101,8 @@ static int pack_side(struct side *side)
 {
     int code = MPI_SUCCESS;
     for (int block = 0; block < side->blocks && code == MPI_SUCCESS; block++)
-        code = pack_elements(moved(side->given.buffer, offset_of(side, block)), count_of(side, block),
-                             side->given.type, &side->shape, moved(side->memory, (int64_t)side->offsets[block]));
+        code = convert_elements(true, moved(side->given.buffer, offset_of(side, block)), count_of(side, block),
+                                side->given.type, &side->shape, moved(side->memory, (int64_t)side->offsets[block]));
     return code;
 }
 

@@ -336,11 +336,7 @@ static void broadcast_on(MPI_Comm comm, int count, int root, int strided, int bl
     int stride = strided && me != root ? 3 : 1, cells = count * 3 + 1;
     int *cell = fresh((size_t)cells * sizeof(int));
     int untouched = cell[cells - 1];
-    MPI_Datatype type = MPI_INT;
-    if (stride > 1) {
-        MPI_Type_create_resized(MPI_INT, 0, stride * (MPI_Aint)sizeof(int), &type);
-        MPI_Type_commit(&type);
-    }
+    MPI_Datatype type = spread(stride);
     if (me == root)
         fill_with(cell, count, root, count);
     CARRY_OUT(blocking ? BLOCKING : 0, Bcast, bcast, cell, count, type, root, comm);
@@ -349,8 +345,7 @@ static void broadcast_on(MPI_Comm comm, int count, int root, int strided, int bl
         bad += cell[at] != (received ? value(root, at / stride, count) : untouched);
     }
     CHECK(bad == 0);
-    if (stride > 1)
-        MPI_Type_free(&type);
+    spread_free(&type);
     free(cell);
 }
 

@@ -58,6 +58,11 @@ int *origin(const struct blocks *of, int negative);
 int block(struct blocks *in, int of, int from, int to, int negative, int check);
 int something_between(const struct blocks *in);
 int exchanged_value(int from, int to, int at);
+/* Ints that lie so many cells apart. */
+MPI_Datatype spread(int stride);
+void spread_free(MPI_Datatype *type);
+/* The call with elements of several counts in every form, on all ranks and on each half of them in another order. */
+void in_every_form(void (*call)(MPI_Comm comm, int count, int form));
 /* Elements that `from` sends to `to` in an uneven exchange. */
 int uneven(int from, int to, int most);
 

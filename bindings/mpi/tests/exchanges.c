@@ -9,9 +9,25 @@ int uneven(int from, int to, int most)
     return (from * 3 + to * 5) % 4 * most / 3;
 }
 
+MPI_Datatype spread(int stride)
+{
+    MPI_Datatype type = MPI_INT;
+    if (stride > 1) {
+        MPI_Type_create_resized(MPI_INT, 0, stride * (MPI_Aint)sizeof(int), &type);
+        MPI_Type_commit(&type);
+    }
+    return type;
+}
+
+void spread_free(MPI_Datatype *type)
+{
+    if (*type != MPI_INT)
+        MPI_Type_free(type);
+}
+
 struct blocks blocks_of(int members, const int *counts, int stride, int negative)
 {
-    struct blocks made = {.stride = stride, .type = MPI_INT};
+    struct blocks made = {.stride = stride, .type = spread(stride)};
     made.counts = fresh((size_t)members * sizeof(int));
     made.displacements = fresh((size_t)members * sizeof(int));
     for (int of = members - 1; of >= 0; of--) {
@@ -22,17 +38,12 @@ struct blocks blocks_of(int members, const int *counts, int stride, int negative
     for (int of = 0; negative && of < members; of++)
         made.displacements[of] -= made.total;
     made.cells = fresh((size_t)made.total * (size_t)stride * sizeof(int));
-    if (stride > 1) {
-        MPI_Type_create_resized(MPI_INT, 0, stride * (MPI_Aint)sizeof(int), &made.type);
-        MPI_Type_commit(&made.type);
-    }
     return made;
 }
 
 void blocks_free(struct blocks *made)
 {
-    if (made->stride > 1)
-        MPI_Type_free(&made->type);
+    spread_free(&made->type);
     free(made->cells);
     free(made->counts);
     free(made->displacements);
@@ -111,11 +122,7 @@ static void even_exchange_on(MPI_Comm comm, int count, int form)
     MPI_Comm_size(comm, &members);
     size_t elements = (size_t)count * (size_t)members;
     int *send = fresh(elements * sizeof(int)), *receive = fresh(elements * (size_t)stride * sizeof(int));
-    MPI_Datatype type = MPI_INT;
-    if (stride > 1) {
-        MPI_Type_create_resized(MPI_INT, 0, stride * (MPI_Aint)sizeof(int), &type);
-        MPI_Type_commit(&type);
-    }
+    MPI_Datatype type = spread(stride);
     for (int at = 0; at < count * members; at++) {
         send[at] = exchanged_value(me, at / count, at % count);
         if (form & IN_PLACE)
@@ -126,8 +133,7 @@ static void even_exchange_on(MPI_Comm comm, int count, int form)
     for (int at = 0; at < count * members; at++)
         bad += receive[at * stride] != exchanged_value(at / count, me, at % count);
     CHECK(bad == 0);
-    if (stride > 1)
-        MPI_Type_free(&type);
+    spread_free(&type);
     free(send);
     free(receive);
 }
@@ -155,8 +161,7 @@ static void gather_uneven_on(MPI_Comm comm, int most, int form)
     free(counts);
 }
 
-/* Of several sizes, on all ranks and on each half of them in another order. */
-static void in_every_form(void (*call)(MPI_Comm, int, int))
+void in_every_form(void (*call)(MPI_Comm, int, int))
 {
     static const int counts[] = {0, 3, 5000, 40000};
     MPI_Comm half;

@@ -201,37 +201,27 @@ struct typed {
     int (*get)(const void *from, int *index);
 };
 
-#define TYPED(name, c)                                                                                                 \
+#define ELEMENT(name, type, made_of, number_in, index_in)                                                              \
     static void put_##name(void *to, int number, int index)                                                            \
     {                                                                                                                  \
-        c made = (c)number;                                                                                            \
+        type made = made_of;                                                                                           \
         (void)index;                                                                                                   \
         memcpy(to, &made, sizeof made);                                                                                \
     }                                                                                                                  \
     static int get_##name(const void *from, int *index)                                                                \
     {                                                                                                                  \
-        c made;                                                                                                        \
+        type made;                                                                                                     \
         memcpy(&made, from, sizeof made);                                                                              \
-        *index = 0;                                                                                                    \
-        return (int)made;                                                                                              \
+        *index = index_in;                                                                                             \
+        return (int)number_in;                                                                                         \
     }
+#define TYPED(name, c) ELEMENT(name, c, (c)number, made, 0)
 #define PAIRED(name, c)                                                                                                \
     struct name {                                                                                                      \
         c number;                                                                                                      \
         int index;                                                                                                     \
     };                                                                                                                 \
-    static void put_##name(void *to, int number, int index)                                                            \
-    {                                                                                                                  \
-        struct name made = {(c)number, index};                                                                         \
-        memcpy(to, &made, sizeof made);                                                                                \
-    }                                                                                                                  \
-    static int get_##name(const void *from, int *index)                                                                \
-    {                                                                                                                  \
-        struct name made;                                                                                              \
-        memcpy(&made, from, sizeof made);                                                                              \
-        *index = made.index;                                                                                           \
-        return (int)made.number;                                                                                       \
-    }
+    ELEMENT(name, struct name, ((struct name){(c)number, index}), made.number, made.index)
 TYPED(i8, signed char)
 TYPED(i16, short)
 TYPED(i32, int)

@@ -26,11 +26,7 @@ static void take_off(struct flight *flight, int mixed)
             MPI_Irecv(&flight->heard[call], 1, MPI_INT, (rank + ranks - 1) % ranks, call, MPI_COMM_WORLD,
                       &flight->requests[2 * call + 1]);
     }
-}
-
-static void send_tokens(struct flight *flight)
-{
-    for (int call = 0; call < CALLS; call++) {
+    for (int call = 0; mixed && call < CALLS; call++) {
         flight->token[call] = rank * 100 + call;
         MPI_Send(&flight->token[call], 1, MPI_INT, (rank + 1) % ranks, call, MPI_COMM_WORLD);
     }
@@ -53,8 +49,6 @@ static void waitall(int mixed)
     struct flight flight;
     MPI_Status statuses[2 * CALLS];
     take_off(&flight, mixed);
-    if (mixed)
-        send_tokens(&flight);
     CHECK(MPI_Waitall(2 * CALLS, flight.requests, statuses) == MPI_SUCCESS);
     for (int call = 0; call < CALLS; call++) {
         int cancelled = 1;
@@ -70,8 +64,6 @@ static void waitany(int mixed)
     int seen[2 * CALLS] = {0}, index;
     MPI_Status status;
     take_off(&flight, mixed);
-    if (mixed)
-        send_tokens(&flight);
     for (int i = 0; i < (mixed ? 2 * CALLS : CALLS); i++) {
         CHECK(MPI_Waitany(2 * CALLS, flight.requests, &index, &status) == MPI_SUCCESS);
         CHECK(index >= 0 && index < 2 * CALLS && !seen[index]);
@@ -87,8 +79,6 @@ static void some(int mixed, int waiting)
     int indices[2 * CALLS], left = mixed ? 2 * CALLS : CALLS, outcount;
     MPI_Status statuses[2 * CALLS];
     take_off(&flight, mixed);
-    if (mixed)
-        send_tokens(&flight);
     while (left > 0) {
         int outcome = waiting ? MPI_Waitsome(2 * CALLS, flight.requests, &outcount, indices, statuses)
                               : MPI_Testsome(2 * CALLS, flight.requests, &outcount, indices, statuses);
@@ -107,8 +97,6 @@ static void testing(int mixed, int form)
     int flag, index, left = mixed ? 2 * CALLS : CALLS;
     MPI_Status statuses[2 * CALLS];
     take_off(&flight, mixed);
-    if (mixed)
-        send_tokens(&flight);
     for (flag = 0; form == 0 && !flag;)
         CHECK(MPI_Testall(2 * CALLS, flight.requests, &flag, statuses) == MPI_SUCCESS);
     while (form == 1 && left > 0) {

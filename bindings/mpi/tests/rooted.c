@@ -119,36 +119,35 @@ static void check_scatter(struct rooted *call)
     rooted_free(call);
 }
 
-static void each_at(MPI_Comm comm, int root, int count, int form, void (*post)(struct rooted *),
-                    void (*check)(struct rooted *))
+/* Every member is a root of some counts and forms. */
+static void both_on(MPI_Comm comm, int count, int form, void (*post)(struct rooted *), void (*check)(struct rooted *))
 {
-    struct rooted even = rooted_of(comm, root, count, 1, form);
+    int members;
+    MPI_Comm_size(comm, &members);
+    struct rooted even = rooted_of(comm, (count + form) % members, count, 1, form);
     post(&even);
-    struct rooted odd = rooted_of(comm, root, count, 0, form);
+    struct rooted odd = rooted_of(comm, (count + form) % members, count, 0, form);
     post(&odd);
     check(&odd);
     check(&even);
 }
 
-static void at_every_root(void (*post)(struct rooted *), void (*check)(struct rooted *))
+static void gathers_on(MPI_Comm comm, int count, int form)
 {
-    static const int counts[] = {0, 3, 5000, 40000};
-    MPI_Comm half;
-    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
-    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++)
-        for (int form = 0; form < FORMS; form++) {
-            each_at(MPI_COMM_WORLD, (int)(i + (unsigned)form) % ranks, counts[i], form, post, check);
-            each_at(half, (form & 1) % (ranks / 2), counts[i], form, post, check);
-        }
-    MPI_Comm_free(&half);
+    both_on(comm, count, form, post_gather, check_gather);
+}
+
+static void scatters_on(MPI_Comm comm, int count, int form)
+{
+    both_on(comm, count, form, post_scatter, check_scatter);
 }
 
 void gathers_at_a_root(void)
 {
-    at_every_root(post_gather, check_gather);
+    in_every_form(gathers_on);
 }
 
 void scatters_from_a_root(void)
 {
-    at_every_root(post_scatter, check_scatter);
+    in_every_form(scatters_on);
 }

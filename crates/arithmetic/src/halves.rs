@@ -7,7 +7,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use outboard_call::Operator;
 
-use crate::numbers::{Ordered, canonical};
+use crate::numbers::{Float, Ordered, lane};
 use crate::{Lane, Operands, each, undefined};
 
 /// Elements converted at once: few enough to stay in the first cache, many enough to be vectors.
@@ -19,28 +19,8 @@ pub(crate) trait Half: Lane<2> + Ordered + Default {}
 impl Half for f16 {}
 impl Half for bf16 {}
 
-macro_rules! half {
-    ($type:ident) => {
-        impl Lane<2> for $type {
-            fn get(bytes: [u8; 2]) -> Self {
-                $type::from_ne_bytes(bytes)
-            }
-
-            fn put(self) -> [u8; 2] {
-                self.to_ne_bytes()
-            }
-        }
-
-        impl Ordered for $type {
-            fn is_nan(self) -> bool {
-                $type::is_nan(self)
-            }
-        }
-    };
-}
-
-half!(f16);
-half!(bf16);
+lane!(f16, 2, f16::is_nan);
+lane!(bf16, 2, bf16::is_nan);
 
 /// Puts `combine(left, right)`, computed with 32 bits, into every element of `into`.
 fn widened<H: Half>(operands: Operands<'_>, combine: impl Fn(f32, f32) -> f32)
@@ -56,9 +36,9 @@ where
         widen(from, narrow, first);
         widen(into, narrow, second);
         if from_left {
-            first.iter_mut().zip(&*second).for_each(|(a, b)| *a = canonical::f32(combine(*a, *b)));
+            first.iter_mut().zip(&*second).for_each(|(a, b)| *a = combine(*a, *b).canonical());
         } else {
-            first.iter_mut().zip(&*second).for_each(|(a, b)| *a = canonical::f32(combine(*b, *a)));
+            first.iter_mut().zip(&*second).for_each(|(a, b)| *a = combine(*b, *a).canonical());
         }
         narrow.convert_from_f32_slice(first);
         for (into, number) in into.as_chunks_mut().0.iter_mut().zip(narrow) {
@@ -86,13 +66,6 @@ where
         Operator::Product => widened::<H>(operands, |a, b| a * b),
         Operator::Minimum => each(operands, H::minimum),
         Operator::Maximum => each(operands, H::maximum),
-        Operator::MinimumLocation
-        | Operator::MaximumLocation
-        | Operator::BitAnd
-        | Operator::BitOr
-        | Operator::BitXor
-        | Operator::LogicalAnd
-        | Operator::LogicalOr
-        | Operator::LogicalXor => undefined(operator),
+        other => undefined(other),
     }
 }

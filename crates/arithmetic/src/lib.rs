@@ -82,8 +82,7 @@ fn undefined(operator: Operator) -> ! {
 }
 
 fn integers<T: Integer<N>, const N: usize>(operator: Operator, operands: Operands<'_>) {
-    let truth = |truth: bool| if truth { T::ONE } else { T::ZERO };
-    let holds = |x: T| x != T::ZERO;
+    let holds = |x: T| x != T::default();
     match operator {
         Operator::Sum => each(operands, T::sum),
         Operator::Product => each(operands, T::product),
@@ -92,10 +91,10 @@ fn integers<T: Integer<N>, const N: usize>(operator: Operator, operands: Operand
         Operator::BitAnd => each(operands, |a: T, b: T| a & b),
         Operator::BitOr => each(operands, |a: T, b: T| a | b),
         Operator::BitXor => each(operands, |a: T, b: T| a ^ b),
-        Operator::LogicalAnd => each(operands, |a, b| truth(holds(a) & holds(b))),
-        Operator::LogicalOr => each(operands, |a, b| truth(holds(a) | holds(b))),
-        Operator::LogicalXor => each(operands, |a, b| truth(holds(a) ^ holds(b))),
-        Operator::MinimumLocation | Operator::MaximumLocation => undefined(operator),
+        Operator::LogicalAnd => each(operands, |a, b| T::from(holds(a) & holds(b))),
+        Operator::LogicalOr => each(operands, |a, b| T::from(holds(a) | holds(b))),
+        Operator::LogicalXor => each(operands, |a, b| T::from(holds(a) ^ holds(b))),
+        other => undefined(other),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Integers, floating-point numbers and complex ones.
 
-use std::ops::{BitAnd, BitOr, BitXor};
+use std::ops::{Add, BitAnd, BitOr, BitXor, Mul, Sub};
 
 use outboard_call::Operator;
 
@@ -8,10 +8,8 @@ use crate::{Lane, Operands, each, undefined};
 
 /// An integer of `N` bytes.
 pub(crate) trait Integer<const N: usize>:
-    Lane<N> + Ord + BitAnd<Output = Self> + BitOr<Output = Self> + BitXor<Output = Self>
+    Lane<N> + Ord + Default + From<bool> + BitAnd<Output = Self> + BitOr<Output = Self> + BitXor<Output = Self>
 {
-    const ZERO: Self;
-    const ONE: Self;
     fn sum(self, right: Self) -> Self;
     fn product(self, right: Self) -> Self;
 }
@@ -32,18 +30,18 @@ pub(crate) trait Ordered: Copy + PartialOrd {
 }
 
 /// A floating-point number of `N` bytes that the machine computes with.
-pub(crate) trait Float<const N: usize>: Lane<N> + Ordered {
-    fn sum(self, right: Self) -> Self;
-    fn product(self, right: Self) -> Self;
-    /// `a * b - c * d`, each step rounded.
-    fn cross_difference(a: Self, b: Self, c: Self, d: Self) -> Self;
-    /// `a * b + c * d`, each step rounded.
-    fn cross_sum(a: Self, b: Self, c: Self, d: Self) -> Self;
+pub(crate) trait Float<const N: usize>:
+    Lane<N> + Ordered + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
+{
+    /// One NaN in place of all: sign and payload of a computed NaN differ between machines, and even between the body
+    /// and the tail of one loop.
+    fn canonical(self) -> Self;
 }
 
+/// A number of so many bytes, and which of them is none.
 macro_rules! lane {
-    ($type:ty, $bytes:literal) => {
-        impl Lane<$bytes> for $type {
+    ($type:ty, $bytes:literal, $is_nan:expr) => {
+        impl crate::Lane<$bytes> for $type {
             fn get(bytes: [u8; $bytes]) -> Self {
                 <$type>::from_ne_bytes(bytes)
             }
@@ -52,23 +50,21 @@ macro_rules! lane {
                 self.to_ne_bytes()
             }
         }
+
+        impl crate::numbers::Ordered for $type {
+            fn is_nan(self) -> bool {
+                $is_nan(self)
+            }
+        }
     };
 }
+pub(crate) use lane;
 
 macro_rules! integer {
     ($type:ty, $bytes:literal) => {
-        lane!($type, $bytes);
-
-        impl Ordered for $type {
-            fn is_nan(self) -> bool {
-                false
-            }
-        }
+        lane!($type, $bytes, |_| false);
 
         impl Integer<$bytes> for $type {
-            const ZERO: Self = 0;
-            const ONE: Self = 1;
-
             fn sum(self, right: Self) -> Self {
                 self.wrapping_add(right)
             }
@@ -90,64 +86,27 @@ integer!(u32, 4);
 integer!(u64, 8);
 
 macro_rules! float {
-    ($type:ident, $bytes:literal) => {
-        lane!($type, $bytes);
-
-        impl Ordered for $type {
-            fn is_nan(self) -> bool {
-                $type::is_nan(self)
-            }
-        }
+    ($type:ident, $bytes:literal, $nan:literal) => {
+        lane!($type, $bytes, $type::is_nan);
 
         impl Float<$bytes> for $type {
-            fn sum(self, right: Self) -> Self {
-                canonical::$type(self + right)
-            }
-
-            fn product(self, right: Self) -> Self {
-                canonical::$type(self * right)
-            }
-
-            fn cross_difference(a: Self, b: Self, c: Self, d: Self) -> Self {
-                canonical::$type(a * b - c * d)
-            }
-
-            fn cross_sum(a: Self, b: Self, c: Self, d: Self) -> Self {
-                canonical::$type(a * b + c * d)
+            fn canonical(self) -> Self {
+                if self.is_nan() { $type::from_bits($nan) } else { self }
             }
         }
     };
 }
 
-/// One NaN in place of all: sign and payload of a computed NaN differ between machines, and even between the body and
-/// the tail of one loop.
-pub(crate) mod canonical {
-    pub(crate) fn f32(x: f32) -> f32 {
-        if x.is_nan() { f32::from_bits(0x7fc0_0000) } else { x }
-    }
-
-    pub(crate) fn f64(x: f64) -> f64 {
-        if x.is_nan() { f64::from_bits(0x7ff8_0000_0000_0000) } else { x }
-    }
-}
-
-float!(f32, 4);
-float!(f64, 8);
+float!(f32, 4, 0x7fc0_0000);
+float!(f64, 8, 0x7ff8_0000_0000_0000);
 
 pub(crate) fn floats<T: Float<N>, const N: usize>(operator: Operator, operands: Operands<'_>) {
     match operator {
-        Operator::Sum => each(operands, T::sum),
-        Operator::Product => each(operands, T::product),
+        Operator::Sum => each(operands, |a: T, b: T| (a + b).canonical()),
+        Operator::Product => each(operands, |a: T, b: T| (a * b).canonical()),
         Operator::Minimum => each(operands, T::minimum),
         Operator::Maximum => each(operands, T::maximum),
-        Operator::MinimumLocation
-        | Operator::MaximumLocation
-        | Operator::BitAnd
-        | Operator::BitOr
-        | Operator::BitXor
-        | Operator::LogicalAnd
-        | Operator::LogicalOr
-        | Operator::LogicalXor => undefined(operator),
+        other => undefined(other),
     }
 }
 
@@ -175,23 +134,12 @@ impl<T: Float<N>, const N: usize, const M: usize> Lane<M> for Complex<T, N> {
 
 pub(crate) fn complexes<T: Float<N>, const N: usize, const M: usize>(operator: Operator, operands: Operands<'_>) {
     const { assert!(M == 2 * N) };
-    let sum = |a: Complex<T, N>, b: Complex<T, N>| Complex { re: a.re.sum(b.re), im: a.im.sum(b.im) };
-    let product = |a: Complex<T, N>, b: Complex<T, N>| Complex {
-        re: T::cross_difference(a.re, b.re, a.im, b.im),
-        im: T::cross_sum(a.re, b.im, a.im, b.re),
-    };
+    let complex = |re: T, im: T| Complex { re: re.canonical(), im: im.canonical() };
+    let sum = |a: Complex<T, N>, b: Complex<T, N>| complex(a.re + b.re, a.im + b.im);
+    let product = |a: Complex<T, N>, b: Complex<T, N>| complex(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re);
     match operator {
         Operator::Sum => each::<_, M>(operands, sum),
         Operator::Product => each::<_, M>(operands, product),
-        Operator::Minimum
-        | Operator::Maximum
-        | Operator::MinimumLocation
-        | Operator::MaximumLocation
-        | Operator::BitAnd
-        | Operator::BitOr
-        | Operator::BitXor
-        | Operator::LogicalAnd
-        | Operator::LogicalOr
-        | Operator::LogicalXor => undefined(operator),
+        other => undefined(other),
     }
 }

@@ -47,15 +47,6 @@ pub(crate) fn reduce<T: Lane<N> + Ordered, const N: usize, const M: usize>(opera
     match operator {
         Operator::MinimumLocation => first::<T, N, M>(operands, T::lt),
         Operator::MaximumLocation => first::<T, N, M>(operands, T::gt),
-        Operator::Sum
-        | Operator::Product
-        | Operator::Minimum
-        | Operator::Maximum
-        | Operator::BitAnd
-        | Operator::BitOr
-        | Operator::BitXor
-        | Operator::LogicalAnd
-        | Operator::LogicalOr
-        | Operator::LogicalXor => undefined(operator),
+        other => undefined(other),
     }
 }

@@ -243,36 +243,22 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_never_calls_is_a_timeout_that_shows_its_output() {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = ControlSocket::listen(directory.path(), "control").unwrap();
-        let mut running = running("echo busy; exec sleep 1000", directory.path());
-        let mut watch = Watch::new("mpich", &mut running, Duration::from_millis(300));
-        let error = socket.accept(&mut watch).unwrap_err();
-        assert!(
-            matches!(&error, BenchError::TimedOut { system, output, .. }
-            if system == "mpich" && output.contains("busy")),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn a_program_that_fails_is_named_with_its_output() {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = ControlSocket::listen(directory.path(), "control").unwrap();
-        let mut running = running("echo no such fabric >&2; exit 7", directory.path());
-        let error = socket.accept(&mut Watch::new("mpich", &mut running, LONG)).unwrap_err();
-        let text = error.to_string();
-        assert!(text.contains("a shell on h1") && text.contains("no such fabric") && text.contains('7'), "{text}");
-    }
-
-    #[test]
-    fn a_program_that_says_nothing_is_an_error() {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = ControlSocket::listen(directory.path(), "control").unwrap();
-        let mut running = running("exit 0", directory.path());
-        let error = socket.accept(&mut Watch::new("mpich", &mut running, LONG)).unwrap_err();
-        assert!(error.to_string().contains("without its report"), "{error}");
+    fn a_program_that_never_calls_fails_or_says_nothing_is_named_with_its_output() {
+        let error = |script, limit| {
+            let directory = tempfile::tempdir().unwrap();
+            let socket = ControlSocket::listen(directory.path(), "control").unwrap();
+            let mut running = running(script, directory.path());
+            socket.accept(&mut Watch::new("mpich", &mut running, limit)).unwrap_err()
+        };
+        let error_text = |script| error(script, LONG).to_string();
+        let late = error("echo busy; exec sleep 1000", Duration::from_millis(300));
+        let is_told = |system: &str, output: &str| system == "mpich" && output.contains("busy");
+        assert!(matches!(&late, BenchError::TimedOut { system, output, .. } if is_told(system, output)), "{late}");
+        let failed = error_text("echo no such fabric >&2; exit 7");
+        let named = ["a shell on h1", "no such fabric", "7"].iter().all(|word| failed.contains(word));
+        assert!(named, "{failed}");
+        let silent = error_text("exit 0");
+        assert!(silent.contains("without its report"), "{silent}");
     }
 
     #[test]

@@ -156,7 +156,8 @@ pub struct Process {
     child: Child,
     pidfd: OwnedFd,
     output: PathBuf,
-    status: Option<ExitStatus>,
+    /// Whether somebody here has seen it end.
+    ended: bool,
 }
 
 impl Process {
@@ -173,7 +174,7 @@ impl Process {
             Ok((child, pidfd))
         };
         match start() {
-            Ok((child, pidfd)) => Ok(Self { name, child, pidfd, output, status: None }),
+            Ok((child, pidfd)) => Ok(Self { name, child, pidfd, output, ended: false }),
             Err(source) => Err(LaunchError::new(name, source)),
         }
     }
@@ -193,14 +194,9 @@ impl Process {
     /// # Errors
     /// If the system cannot tell.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
-        match self.status {
-            Some(status) => Ok(status),
-            None => {
-                let status = self.child.wait()?;
-                self.status = Some(status);
-                Ok(status)
-            }
-        }
+        let status = self.child.wait()?;
+        self.ended = true;
+        Ok(status)
     }
 
     /// The file that has the output.
@@ -215,15 +211,14 @@ impl Process {
 
     /// How the process ended, if it has.
     pub(crate) fn status(&mut self) -> io::Result<Option<ExitStatus>> {
-        if self.status.is_none() {
-            self.status = self.child.try_wait()?;
-        }
-        Ok(self.status)
+        let status = self.child.try_wait()?;
+        self.ended = status.is_some();
+        Ok(status)
     }
 
     /// Whether [`Self::status`] has seen the end.
     pub(crate) fn was_seen_to_end(&self) -> bool {
-        self.status.is_some()
+        self.ended
     }
 
     /// The end of what the program wrote.
@@ -247,9 +242,11 @@ impl Process {
         let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(limit))) == Ok(1)
     }
+}
 
-    fn end(&mut self) {
-        if self.status.is_some() {
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.ended {
             return;
         }
         // A process that has ended meanwhile needs no signal.
@@ -258,13 +255,7 @@ impl Process {
             tracing::warn!(process = self.name, "does not end when asked, is killed");
             let _ = self.child.kill();
         }
-        self.status = self.child.wait().ok();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.end();
+        let _ = self.child.wait();
     }
 }
 

@@ -33,6 +33,26 @@ pub(crate) fn checking_s(ranks: u32, bytes: u64) -> f64 {
     f64::from(ranks).powi(2) * bytes as f64 / CHECKED_PER_S
 }
 
+/// The samples of one launch, in the order of what is measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch<L> {
+    pub(crate) library: String,
+    pub(crate) samples: Vec<Sample<L>>,
+}
+
+/// What a program tells of one thing that it measures, as it sends it, and what was counted meanwhile.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample<L> {
+    pub(crate) line: L,
+    /// Of all repetitions together.
+    pub(crate) counted: Counted,
+}
+
+/// The figures of all repetitions of all rounds.
+pub(crate) fn figures<S>(samples: &[&S], pick: impl Fn(&S) -> &Vec<f64>) -> Vec<f64> {
+    samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect()
+}
+
 /// What is launched.
 pub(crate) struct Launching<'a> {
     pub(crate) setup: &'a Setup,

@@ -129,81 +129,32 @@ impl FromStr for Lateness {
 /// An option that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum OptionError {
-    /// No length of a compute loop.
     #[error("a compute loop takes above 0 and up to {MOST_WORTH} raw limits, not {worth}")]
-    Compute {
-        /// What was given.
-        worth: String,
-    },
-    /// None of something, or too many.
+    Compute { worth: String },
     #[error("{what}: 1 to {most} can be had, not {given}")]
-    Count {
-        /// `repetitions`, `rounds`, `ranks per host`, ...
-        what: &'static str,
-        /// As many can be had.
-        most: u64,
-        /// What was given.
-        given: u64,
-    },
-    /// A text that names nothing.
+    Count { what: &'static str, most: u64, given: u64 },
     #[error("'{text}' is not {wanted}")]
-    Text {
-        /// What was given.
-        text: String,
-        /// What it should have been.
-        wanted: &'static str,
-    },
-    /// Not a size.
+    Text { text: String, wanted: &'static str },
     #[error(
         "a size is a number of bytes up to 1G with K, M or G behind it (powers of 1024), such as 256K, not '{text}'"
     )]
-    Size {
-        /// What was given.
-        text: String,
-    },
-    /// A size that is no whole number of elements, or of elements for each rank.
+    Size { text: String },
     #[error("a {collective} is measured with a multiple of {multiple} bytes, not {bytes}")]
-    Elements {
-        /// Name of the collective.
-        collective: &'static str,
-        /// What was given.
-        bytes: u64,
-        /// What fits.
-        multiple: u64,
-    },
-    /// Sizes for a collective that has none.
+    Elements { collective: &'static str, bytes: u64, multiple: u64 },
     #[error("a {collective} moves no bytes: its one size is 0")]
-    NoBytes {
-        /// Name of the collective.
-        collective: &'static str,
-    },
-    /// A late rank that does not exist.
+    NoBytes { collective: &'static str },
     #[error("rank {rank} cannot be late: the lab's ranks are 0 to {}", ranks - 1)]
-    LateRank {
-        /// What was given.
-        rank: u32,
-        /// Ranks in the run.
-        ranks: u32,
-    },
-    /// A grid that cannot be cut into pencils for the ranks.
+    LateRank { rank: u32, ranks: u32 },
     #[error(
         "a grid has an even number of points along each axis, 8 to 4096, and lines for all of {ranks} ranks, not {grid}"
     )]
-    Grid {
-        /// What was given.
-        grid: u32,
-        /// Ranks in the run.
-        ranks: u32,
-    },
-    /// A late rank without blocks, in a collective that has no counts.
+    Grid { grid: u32, ranks: u32 },
     #[error(
         "a late rank can be silent in an alltoallv only: counts of zero are what makes it so, and {collective} has none"
     )]
-    Silent {
-        /// Name of the collective.
-        collective: &'static str,
-    },
+    Silent { collective: &'static str },
 }
 
 /// Counts in MPI calls are 32-bit; more is of no use on an emulated link either.

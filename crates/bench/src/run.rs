@@ -3,7 +3,7 @@
 use crate::calibration::Calibrator;
 use crate::compile::Workshop;
 use crate::job::{ServiceCounters, System};
-use crate::launch::Launching;
+use crate::launch::{Launching, figures};
 use crate::measurement::{self, LatenessSamples, Launch, Phase, SizeSamples};
 use crate::peers::InstalledPeer;
 use crate::report::{Cost, LateRow, Limits, Overlap, Report, Row, Spread, Subject, Sums, ThreadCpu};
@@ -52,9 +52,7 @@ pub fn run(options: &BenchOptions, ours: &[&dyn System]) -> Result<Report, Bench
     bar.finish_and_clear();
     let rows = entrants.iter().zip(&launches).flat_map(|(entrant, launches)| rows(options, entrant.system, launches));
     let report = Report { rows: rows.collect() };
-    if let Some(directory) = &options.setup.plot {
-        plot::draw(&report.figures(), directory)?;
-    }
+    plot::draw(&report.figures(), options.setup.plot.as_deref())?;
     Ok(report)
 }
 
@@ -140,13 +138,11 @@ fn bar(setup: &Setup, ours: usize, steps: u64) -> ProgressBar {
 }
 
 fn rows(options: &BenchOptions, system: &dyn System, launches: &[Launch]) -> Vec<Row> {
-    let per_size = options.sizes.iter().enumerate();
-    per_size
-        .map(|(at, bytes)| {
-            let samples: Vec<&SizeSamples> = launches.iter().map(|launch| &launch.sizes[at]).collect();
-            row(options, system, launches, *bytes, &samples)
-        })
-        .collect()
+    let rows = options.sizes.iter().enumerate().map(|(at, bytes)| {
+        let samples: Vec<&SizeSamples> = launches.iter().map(|launch| &launch.sizes[at]).collect();
+        row(options, system, launches, *bytes, &samples)
+    });
+    rows.collect()
 }
 
 fn row(
@@ -157,7 +153,7 @@ fn row(
     samples: &[&SizeSamples],
 ) -> Row {
     let call = options.call(bytes_per_rank);
-    let all = |pick: fn(&SizeSamples) -> &Vec<f64>| Spread::of(&repetitions(samples, pick));
+    let all = |pick: fn(&SizeSamples) -> &Vec<f64>| Spread::of(&figures(samples, pick));
     let barriers: Vec<f64> = launches.iter().flat_map(|launch| launch.barrier.slowest_ms.iter().copied()).collect();
     let time_ms = all(|sample| &sample.pure.slowest_ms);
     let overall_ms = all(|sample| &sample.overall.slowest_ms).median;
@@ -195,13 +191,8 @@ fn row(
     }
 }
 
-/// The figures of all repetitions of all rounds.
-fn repetitions(samples: &[&SizeSamples], pick: impl Fn(&SizeSamples) -> &Vec<f64>) -> Vec<f64> {
-    samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect()
-}
-
 fn thread_cpu(samples: &[&SizeSamples], phase: impl Fn(&SizeSamples) -> &Phase) -> ThreadCpu {
-    let all = |pick: fn(&Phase) -> &Vec<f64>| repetitions(samples, |sample| pick(phase(sample)));
+    let all = |pick: fn(&Phase) -> &Vec<f64>| figures(samples, |sample| pick(phase(sample)));
     ThreadCpu::of(&all(|phase| &phase.post_us), &all(|phase| &phase.ending_us))
 }
 
@@ -209,18 +200,15 @@ fn late_row(options: &BenchOptions, call: &Call, samples: &[&SizeSamples]) -> Op
     let late = options.late?;
     let median = |values: &[f64]| Spread::of(values).median;
     let lateness: Vec<&LatenessSamples> = samples.iter().filter_map(|sample| sample.lateness.as_ref()).collect();
-    let all = |pick: fn(&LatenessSamples) -> &[f64]| {
-        let values: Vec<f64> = lateness.iter().flat_map(|late| pick(late).iter().copied()).collect();
-        median(&values)
-    };
-    let others_ms = repetitions(samples, |sample| &sample.pure.late_others_ms);
-    let called_ms = repetitions(samples, |sample| &sample.pure.late_call_ms);
+    let all = |pick: fn(&LatenessSamples) -> &Vec<f64>| median(&figures(&lateness, pick));
+    let others_ms = figures(samples, |sample| &sample.pure.late_others_ms);
+    let called_ms = figures(samples, |sample| &sample.pure.late_call_ms);
     let others_after: Vec<f64> = others_ms.iter().zip(called_ms).map(|(others, called)| others - called).collect();
     Some(LateRow {
         rank: late.rank,
-        ms: all(|late| std::slice::from_ref(&late.by_ms)),
+        ms: median(&lateness.iter().map(|late| late.by_ms).collect::<Vec<f64>>()),
         silent: late.silent,
-        own_ms: median(&repetitions(samples, |sample| &sample.pure.late_own_ms)),
+        own_ms: median(&figures(samples, |sample| &sample.pure.late_own_ms)),
         copy_ms: all(|late| &late.copy_ms),
         others_ms: median(&others_ms),
         others_after_call_ms: median(&others_after),

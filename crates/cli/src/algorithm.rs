@@ -48,7 +48,7 @@ impl Algorithms {
             None => return Err(failed(format!("{collective} has no other than {PULL}"))),
         };
         let mut tuning = match &daemons.tuning {
-            Some(path) => read_tuning(path).map_err(|error| CliError::Failed(error.to_string()))?,
+            Some(path) => read_tuning(path).map_err(CliError::said)?,
             None => Tuning::untuned(multicast),
         };
         if let (Some(collective), Some(choice)) = (chosen_for, asked) {

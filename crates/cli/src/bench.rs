@@ -187,7 +187,7 @@ pub(crate) fn bench(command: BenchCommand) -> Result<ExitCode, CliError> {
 
 fn collectives(collective: Collective, args: BenchArgs) -> Result<ExitCode, CliError> {
     let sizes = args.sizes.unwrap_or_else(|| if collective.has_bytes() { SIZES } else { "0" }.to_owned());
-    let sizes = parse_sizes(&sizes).map_err(|e| CliError::Failed(e.to_string()))?;
+    let sizes = parse_sizes(&sizes).map_err(CliError::said)?;
     let mut options = BenchOptions::new(args.setup.setup(args.repetitions)?, collective, sizes);
     options.late = args.late.map(|late| Lateness { silent: args.late_silent, ..late });
     options.idle = args.idle.map(Duration::from_secs);
@@ -306,7 +306,7 @@ pub(crate) struct RecordedArgs {
 }
 
 fn recorded(args: RecordedArgs) -> Result<ExitCode, CliError> {
-    let sizes = parse_sizes(&args.sizes).map_err(|e| CliError::Failed(e.to_string()))?;
+    let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
     let options = RecordedOptions { setup: args.setup.setup(args.repetitions)?, sizes };
     let daemons = args.setup.daemons(args.service_processes);
     let ours = by_c_interface(Algorithms::of(Collective::Alltoall, &daemons)?, daemons)?;

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::error::CliError;
 use crate::launch::{DaemonArgs, Daemons};
-use crate::work::{self, WorkDirectory};
+use crate::work;
 use crate::{places, run};
 
 /// Which of the twin programs.
@@ -70,7 +70,7 @@ struct Measured {
 
 pub(crate) fn demo(args: &DemoArgs) -> Result<ExitCode, CliError> {
     work::end_on_signals()?;
-    let directory = WorkDirectory::make()?;
+    let directory = work::directory()?;
     let programs: Vec<(&str, Vec<String>)> = match args.program {
         Program::C => vec![("C", c_program(args, directory.path())?)],
         Program::Python => vec![("mpi4py", python_program(args)?)],
@@ -94,13 +94,11 @@ fn c_program(args: &DemoArgs, directory: &Path) -> Result<Vec<String>, CliError>
     // Contracted multiply-adds would make the bits depend on the compiler's choices.
     let mut command = Command::new(&compiler);
     command.args(["-O2", "-ffp-contract=off"]).arg(&source).arg("-o").arg(&program).arg("-lm");
-    let done = command
-        .output()
-        .map_err(CliError::system(format!("start {}; apt install openmpi-bin libopenmpi-dev", compiler.display())))?;
-    if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-        return Err(CliError::Failed(format!("{} cannot be compiled: {said}", source.display())));
+    if !compiler.exists() {
+        let why = format!("{} is missing: apt install openmpi-bin libopenmpi-dev", compiler.display());
+        return Err(CliError::Failed(why));
     }
+    places::run_tool(&mut command, &format!("{} cannot be compiled", source.display()))?;
     Ok(vec![program.display().to_string()])
 }
 
@@ -108,14 +106,6 @@ fn c_program(args: &DemoArgs, directory: &Path) -> Result<Vec<String>, CliError>
 fn python_program(args: &DemoArgs) -> Result<Vec<String>, CliError> {
     let cache = default_peers_dir().with_file_name(format!("python-{}", args.mpi.name()));
     let python = cache.join("bin/python");
-    let step = |what: &str, command: &mut Command| -> Result<(), CliError> {
-        let done = command.output().map_err(CliError::system(what.to_owned()))?;
-        if done.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-        Err(CliError::Failed(format!("{what}: {said}; --program c does without Python")))
-    };
     // Built for another MPI library it would load that one.
     let version = if args.mpi == Peer::Debian { "Open MPI v4." } else { "Open MPI v5." };
     let ready = || {
@@ -126,13 +116,14 @@ fn python_program(args: &DemoArgs) -> Result<Vec<String>, CliError> {
     };
     if !ready() {
         eprintln!("outboard: setting up mpi4py in {} (once)", cache.display());
-        step("make a Python environment", Command::new("python3").args(["-m", "venv", "--clear"]).arg(&cache))?;
+        let failure = "mpi4py cannot be set up (--program c does without Python)";
+        places::run_tool(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&cache), failure)?;
         let mut pip = Command::new(&python);
         // A wheel from pip's cache may have been built for another MPI library.
         pip.args(["-m", "pip", "install", "--quiet", "--no-cache-dir", "--force-reinstall"]);
         pip.args(["--no-binary", "mpi4py", "mpi4py", "numpy"]);
         pip.env("MPICC", open_mpi_compiler(args.mpi, &default_peers_dir()));
-        step("install mpi4py", &mut pip)?;
+        places::run_tool(&mut pip, failure)?;
     }
     let script = places::sources()?.join("examples/pagerank.py");
     Ok(vec![python.display().to_string(), script.display().to_string()])

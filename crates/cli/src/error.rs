@@ -1,5 +1,6 @@
 //! Why a subcommand failed, in a sentence for the person who typed it.
 
+use std::fmt;
 use std::io;
 
 use outboard_bench::{BenchError, LaunchError};
@@ -20,20 +21,7 @@ pub(crate) enum CliError {
     Bench(#[from] BenchError),
     /// The system refused.
     #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// How it was refused.
-        source: io::Error,
-    },
-    /// A file that belongs to Outboard is missing.
-    #[error("{what} is not at {place}; build it with `make build`")]
-    Missing {
-        /// What.
-        what: &'static str,
-        /// Where it was looked for.
-        place: String,
-    },
+    System { what: String, source: io::Error },
     /// Everything else that has just a sentence.
     #[error("{0}")]
     Failed(String),
@@ -44,5 +32,10 @@ impl CliError {
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> CliError {
         let what = what.into();
         move |source| CliError::System { what, source }
+    }
+
+    /// What another part says, for `map_err`.
+    pub(crate) fn said(error: impl fmt::Display) -> CliError {
+        CliError::Failed(error.to_string())
     }
 }

@@ -167,7 +167,7 @@ fn show_plan(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
 }
 
 fn show_goal(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
-    let schedule = goal::export(&planned.programs, Costs::default()).map_err(|e| CliError::Failed(e.to_string()))?;
+    let schedule = goal::export(&planned.programs, Costs::default()).map_err(CliError::said)?;
     if args.format == Format::Json {
         return views::view(planned, serde_json::json!({ "schedule": schedule }));
     }

@@ -57,7 +57,7 @@ pub(crate) fn choice(args: &ChoiceArgs) -> Result<ExitCode, CliError> {
     };
     let (tuning, source) = match &args.tuning {
         Some(path) => {
-            let tuning = read_tuning(path).map_err(|error| CliError::Failed(error.to_string()))?;
+            let tuning = read_tuning(path).map_err(CliError::said)?;
             let source = format!("{}, digest {:08x}", path.display(), tuning.digest());
             (tuning, source)
         }

@@ -77,14 +77,13 @@ fn loss_of() -> impl TypedValueParser<Value = LossOf> {
 
 impl LinkArgs {
     pub(crate) fn apply(&self, spec: LabSpec) -> Result<LabSpec, CliError> {
-        let wrong = |e: outboard_lab::SpecError| CliError::Failed(e.to_string());
-        let loss = self.loss.as_deref().map(|text| Loss::parse(text, self.of)).transpose().map_err(wrong)?;
+        let loss = self.loss.as_deref().map(|text| Loss::parse(text, self.of)).transpose().map_err(CliError::said)?;
         let spec = match (self.pcie, spec.pcie()) {
             (None, _) => spec,
-            (Some(rate), Some(_)) => spec.with_dpus(Some(rate.in_bits_per_second())).map_err(wrong)?,
+            (Some(rate), Some(_)) => spec.with_dpus(Some(rate.in_bits_per_second())).map_err(CliError::said)?,
             (Some(_), None) => return Err(CliError::Failed(format!("--pcie needs DPUs; ask for a lab {spec}+dpu"))),
         };
-        Ok(spec.with_mtu(self.mtu).map_err(wrong)?.with_loss(loss))
+        Ok(spec.with_mtu(self.mtu).map_err(CliError::said)?.with_loss(loss))
     }
 }
 

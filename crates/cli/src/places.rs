@@ -16,9 +16,10 @@ pub(crate) fn home() -> Result<PathBuf, CliError> {
     Ok(program.parent().unwrap_or(Path::new("/")).to_owned())
 }
 
-fn part(what: &'static str, name: &str) -> Result<PathBuf, CliError> {
+fn part(what: &str, name: &str) -> Result<PathBuf, CliError> {
     let place = home()?.join(name);
-    if place.exists() { Ok(place) } else { Err(CliError::Missing { what, place: place.display().to_string() }) }
+    let missing = || CliError::Failed(format!("{what} is not at {}; build it with `make build`", place.display()));
+    if place.exists() { Ok(place) } else { Err(missing()) }
 }
 
 /// The daemon.
@@ -49,10 +50,15 @@ pub(crate) fn shim(mpi: Peer) -> Result<PathBuf, CliError> {
     make.arg("-s").arg("-C").arg(sources()?.join("bindings/mpi"));
     make.arg(format!("OUT={}", out.display()));
     make.arg(format!("MPICC={}", open_mpi_compiler(mpi, &default_peers_dir()).display()));
-    let done = make.output().map_err(CliError::system("start make"))?;
-    if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-        return Err(CliError::Failed(format!("the MPI shim for {} cannot be built: {said}", mpi.name())));
-    }
+    run_tool(&mut make, &format!("the MPI shim for {} cannot be built", mpi.name()))?;
     Ok(out.join("liboutboard-mpi.so"))
+}
+
+/// Runs a tool; what it says of its failure stands behind `failure`.
+pub(crate) fn run_tool(tool: &mut Command, failure: &str) -> Result<(), CliError> {
+    let done = tool.output().map_err(CliError::system(format!("start {}", tool.get_program().display())))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    Err(CliError::Failed(format!("{failure}: {}", String::from_utf8_lossy(&done.stderr).trim())))
 }

@@ -12,7 +12,7 @@ use outboard_lab::{Lab, LabSpec};
 use crate::error::CliError;
 use crate::lab::LinkArgs;
 use crate::launch::{self, DaemonArgs, Daemons, Ranks};
-use crate::work::{self, WorkDirectory};
+use crate::work;
 use crate::{bench, places, reports, trace};
 
 /// What kind of program it is.
@@ -84,7 +84,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<ExitCode, CliError> {
         Kind::Plain => false,
     };
     work::end_on_signals()?;
-    let directory = WorkDirectory::make()?;
+    let directory = work::directory()?;
     let lab = match args.lab.clone() {
         Some(spec) => Some(Lab::start(&args.links.apply(spec)?)?),
         None => None,

@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use outboard_proto::config::AllgatherAlgorithm;
+use outboard_service::settings::AlgorithmChoice;
 use outboard_sim::{AllgatherSweep, Progress, Summary};
 
 use crate::error::CliError;
@@ -15,12 +16,6 @@ pub(crate) enum SimCommand {
     Allgather(AllgatherArgs),
     /// Everything drawn by the seed: sizes, hosts, plans, loss, deaths, disagreement
     Mixed(MixedArgs),
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Algorithm {
-    Ring,
-    Multicast,
 }
 
 #[derive(Debug, Args)]
@@ -39,7 +34,7 @@ pub(crate) struct AllgatherArgs {
     loss: f64,
     /// The plan
     #[arg(long, value_enum, default_value = "multicast")]
-    algorithm: Algorithm,
+    algorithm: AlgorithmChoice,
     #[command(flatten)]
     seeds: MixedArgs,
 }
@@ -84,8 +79,8 @@ pub(crate) fn sim(command: SimCommand) -> Result<ExitCode, CliError> {
                 return Err(CliError::Failed(format!("--loss {}: a chance from 0 to below 1", args.loss)));
             }
             let algorithm = match args.algorithm {
-                Algorithm::Ring => AllgatherAlgorithm::Ring,
-                Algorithm::Multicast => AllgatherAlgorithm::Multicast,
+                AlgorithmChoice::Ring => AllgatherAlgorithm::Ring,
+                AlgorithmChoice::Multicast => AllgatherAlgorithm::Multicast,
             };
             let (ranks, ranks_per_host, loss) = (args.ranks, args.ranks_per_host, args.loss);
             if ranks == 0 || ranks_per_host == 0 {

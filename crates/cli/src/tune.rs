@@ -15,7 +15,7 @@ use crate::error::CliError;
 use crate::lab::LinkArgs;
 use crate::launch::{self, DaemonArgs, Daemons, Ranks};
 use crate::tune_rank::{self, Probing};
-use crate::work::{self, WorkDirectory};
+use crate::work;
 
 /// The algorithms of allgather, broadcast and allreduce that the daemons of an emulated cluster use, one row after
 /// another, so that every parameter of the cost model shows.
@@ -59,7 +59,7 @@ pub(crate) struct TuneArgs {
 }
 
 pub(crate) fn tune(args: &TuneArgs) -> Result<ExitCode, CliError> {
-    let sizes = parse_sizes(&args.sizes).map_err(|e| CliError::Failed(e.to_string()))?;
+    let sizes = parse_sizes(&args.sizes).map_err(CliError::said)?;
     let (place, samples) = match &args.lab {
         Some(spec) => {
             let spec = args.links.apply(spec.clone())?;
@@ -69,7 +69,7 @@ pub(crate) fn tune(args: &TuneArgs) -> Result<ExitCode, CliError> {
         }
         None => {
             let tuning = args.daemons.tuning.as_deref().map(read_tuning).transpose();
-            let tuning = tuning.map_err(|error| CliError::Failed(error.to_string()))?;
+            let tuning = tuning.map_err(CliError::said)?;
             let multicast = !args.no_multicast;
             let probing = Probing {
                 sizes: &sizes,
@@ -107,7 +107,7 @@ fn previous(path: &Path) -> Result<Option<Tuning>, CliError> {
 
 fn measure_lab(args: &TuneArgs, spec: &LabSpec) -> Result<Vec<Sample>, CliError> {
     work::end_on_signals()?;
-    let directory = WorkDirectory::make()?;
+    let directory = work::directory()?;
     let lab = Lab::start(spec)?;
     let mut samples = Vec::new();
     for (number, [allgather, broadcast, allreduce]) in FORCED.iter().enumerate() {

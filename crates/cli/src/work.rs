@@ -3,10 +3,11 @@
 //! A run that was killed leaves its directory; the next run removes it, by the process id in its name.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 
 use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
 
 use crate::error::CliError;
 
@@ -16,38 +17,18 @@ const PREFIX: &str = "outboard-run-";
 static FOREGROUND: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 /// A directory of this process.
-#[derive(Debug)]
-pub(crate) struct WorkDirectory {
-    path: PathBuf,
-}
-
-impl WorkDirectory {
-    pub(crate) fn make() -> Result<Self, CliError> {
-        let parent = std::env::temp_dir();
-        sweep(&parent);
-        let path = parent.join(format!("{PREFIX}{}", std::process::id()));
-        fs::create_dir_all(&path).map_err(CliError::system(format!("make {}", path.display())))?;
-        Ok(WorkDirectory { path })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for WorkDirectory {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "cannot be removed");
-        }
-    }
+pub(crate) fn directory() -> Result<TempDir, CliError> {
+    let parent = std::env::temp_dir();
+    sweep(&parent);
+    let made = TempDir::with_prefix_in(format!("{PREFIX}{}.", std::process::id()), &parent);
+    made.map_err(CliError::system(format!("make a directory in {}", parent.display())))
 }
 
 /// Removes the directories of runs that have ended without removing them.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|n| n.strip_prefix(PREFIX)).and_then(|n| n.parse::<u32>().ok());
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('.').next()?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             // Another user's is not ours to remove.
             let _ = fs::remove_dir_all(entry.path());

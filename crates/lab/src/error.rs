@@ -9,6 +9,7 @@ use thiserror::Error;
 /// A lab operation that failed. [`LabError::remedy`] says what to do about it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum LabError {
     /// The lab asked for cannot be.
     #[error(transparent)]
@@ -16,84 +17,35 @@ pub enum LabError {
     /// A step of building the lab failed.
     #[error(transparent)]
     Setup(#[from] SetupFailure),
-    /// The program that was started as switch process did not become one.
     #[error("{} did not become a lab's switch process", program.display())]
-    NoHolder {
-        /// The program started.
-        program: PathBuf,
-    },
-    /// The lab has no host of this name.
+    NoHolder { program: PathBuf },
     #[error("the lab has no host '{host}', its hosts are h1 to h{hosts}")]
-    NoSuchHost {
-        /// What was given.
-        host: String,
-        /// Hosts in the lab.
-        hosts: u16,
-    },
-    /// No answer from a host or from the switch: its process is gone.
+    NoSuchHost { host: String, hosts: u16 },
     #[error("{place} of the lab does not answer")]
     Gone {
-        /// `h3`, or `the switch`.
         place: String,
-        /// What the socket said.
         #[source]
         source: io::Error,
     },
-    /// A program could not be started inside a host.
     #[error("{host} cannot run '{program}': {reason}")]
-    Exec {
-        /// The host.
-        host: String,
-        /// The program.
-        program: String,
-        /// What the system said there.
-        reason: String,
-    },
-    /// The switch process could not do what it was asked.
+    Exec { host: String, program: String, reason: String },
     #[error("the switch of the lab cannot {what}: {reason}")]
-    Switch {
-        /// The request.
-        what: &'static str,
-        /// What the system said there.
-        reason: String,
-    },
-    /// A detached lab of this name runs already.
+    Switch { what: &'static str, reason: String },
     #[error("lab '{name}' is up already ({spec}, process {pid})")]
-    AlreadyUp {
-        /// Name of the lab.
-        name: String,
-        /// Its shape.
-        spec: String,
-        /// Its switch process.
-        pid: i32,
-    },
-    /// No detached lab of this name runs.
+    AlreadyUp { name: String, spec: String, pid: i32 },
     #[error("no lab '{name}' is up")]
-    NotUp {
-        /// Name of the lab.
-        name: String,
-    },
-    /// A name that cannot be a file name.
+    NotUp { name: String },
     #[error("a lab's name consists of letters, digits, '-' and '_', not '{name}'")]
-    Name {
-        /// What was given.
-        name: String,
-    },
-    /// The directory or file that remembers detached labs cannot be used.
+    Name { name: String },
     #[error("lab state {} cannot be used", path.display())]
     State {
-        /// The directory or file.
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// A system call of this process failed.
     #[error("cannot {what}")]
     System {
-        /// What was tried.
         what: &'static str,
-        /// What the system said.
         #[source]
         source: io::Error,
     },

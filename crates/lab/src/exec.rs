@@ -7,7 +7,6 @@ use crate::holder::{EXEC_VERB, SHELL_VERB};
 use crate::message::{self, AgentReply, AgentRequest, ExecRequest};
 use crate::node::Node;
 use crate::{Lab, LabError, host, switch};
-use rustix::event::{PollFd, PollFlags};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Resource, Rlimit};
 use std::ffi::{OsStr, OsString};
@@ -54,9 +53,7 @@ fn memory_file(request: &ExecRequest) -> io::Result<File> {
 
 fn wait(connection: &OwnedFd, signals: &OwnedFd) -> io::Result<AgentReply> {
     loop {
-        let mut fds = [PollFd::new(connection, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
-        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
-        if !fds[0].revents().is_empty() {
+        if message::await_some([connection, signals].into_iter())?[0] {
             return message::expect(connection);
         }
         for signal in host::drain(signals) {

@@ -17,7 +17,6 @@ use crate::message::{self, AgentReply, AgentRequest, ExecRequest, HostOrder, Hos
 use crate::node::{Node, pcie_mac_address};
 use crate::spec::{LabSpec, SEGMENTED_BURST_BYTES};
 use crate::{SetupFailure, counters, session, switch, tools};
-use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 use rustix::net::SocketFlags;
@@ -241,16 +240,9 @@ impl Agent {
     /// Serves until the control socket ends.
     fn serve(mut self, control: &OwnedFd) {
         loop {
-            let mut fds: Vec<PollFd<'_>> = [control, &self.children, &self.listener]
-                .into_iter()
-                .chain(self.connections.iter().map(|c| &c.socket))
-                .map(|fd| PollFd::new(fd, PollFlags::IN))
-                .collect();
-            if rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None)).is_err() {
-                return;
-            }
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            drop(fds);
+            let always = [control, &self.children, &self.listener];
+            let fds = always.into_iter().chain(self.connections.iter().map(|connection| &connection.socket));
+            let Ok(ready) = message::await_some(fds) else { return };
             if ready[0] {
                 return;
             }

@@ -39,12 +39,10 @@ pub struct Lab {
 
 /// A detached lab in [`list`].
 #[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct LabSummary {
-    /// Its name.
     pub name: String,
-    /// Its shape.
     pub spec: LabSpec,
-    /// Its switch process.
     pub pid: i32,
 }
 

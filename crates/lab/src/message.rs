@@ -4,6 +4,7 @@
 //! Both ends are the same program, so that the format has no version. Bounded by [`MAX_PACKET`]; what may be larger
 //! (the environment of a program) travels in a memory file.
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -127,6 +128,13 @@ pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
 
 fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Waits until something has come to some of these descriptors, or they are closed; to which.
+pub(crate) fn await_some<'a>(fds: impl Iterator<Item = &'a OwnedFd>) -> io::Result<Vec<bool>> {
+    let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None))?;
+    Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
 }
 
 /// Sends one message and file descriptors beside it.

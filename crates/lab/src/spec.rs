@@ -209,37 +209,18 @@ impl fmt::Display for LossOf {
 /// A lab that cannot be asked for, and what may be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum SpecError {
-    /// The text is not `HOSTSxRATE` or `HOSTSxRATE+dpu`.
     #[error("lab '{text}' is not HOSTSxRATE with a rate in kbit, mbit or gbit, such as 4x1gbit or 4x1gbit+dpu")]
-    Shape {
-        /// What was given.
-        text: String,
-    },
-    /// Too few or too many hosts.
+    Shape { text: String },
     #[error("a lab has 1 to 250 hosts, not {hosts}")]
-    Hosts {
-        /// What was given.
-        hosts: u64,
-    },
-    /// A rate that the token buckets cannot keep.
+    Hosts { hosts: u64 },
     #[error("a link carries 8kbit to 1000gbit per second, not {bits_per_s} bit")]
-    RateRange {
-        /// What was given.
-        bits_per_s: u64,
-    },
-    /// An MTU that IPv4 or the token bucket cannot take.
+    RateRange { bits_per_s: u64 },
     #[error("the MTU of a lab is 256 to 64000 bytes, not {mtu}")]
-    Mtu {
-        /// What was given.
-        mtu: u32,
-    },
-    /// Not a percentage.
+    Mtu { mtu: u32 },
     #[error("loss is a percentage from 0% to 100%, not '{percent}'")]
-    Loss {
-        /// What was given.
-        percent: String,
-    },
+    Loss { percent: String },
 }
 
 impl FromStr for LabSpec {

@@ -17,7 +17,6 @@ use crate::message::{self, HostOrder, HostReport, LinkCounters, SwitchReply, Swi
 use crate::node::{Node, pcie_mac_address};
 use crate::spec::{BURST_BYTES, LabSpec, Loss, LossOf, QUEUE_LIMIT_BYTES};
 use crate::{LinkLimits, PortCounters, SetupFailure, host, tools};
-use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountPropagationFlags;
 use rustix::net::SocketFlags;
@@ -236,16 +235,10 @@ impl Switch {
     fn serve(mut self, lifeline: OwnedFd, listener: &OwnedFd) {
         let mut clients = vec![Client { socket: lifeline, is_owner: true }];
         while !self.over && self.up_hosts().next().is_some() {
-            let mut fds: Vec<PollFd<'_>> = (clients.iter().map(|client| &client.socket))
+            let fds = (clients.iter().map(|client| &client.socket))
                 .chain(self.up_hosts().map(|host| &host.pidfd))
-                .chain((clients.len() < MAX_CLIENTS).then_some(listener))
-                .map(|fd| PollFd::new(fd, PollFlags::IN))
-                .collect();
-            if rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, None)).is_err() {
-                break;
-            }
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            drop(fds);
+                .chain((clients.len() < MAX_CLIENTS).then_some(listener));
+            let Ok(ready) = message::await_some(fds) else { break };
             let listener_ready = clients.len() < MAX_CLIENTS && ready.last() == Some(&true);
             clients = std::mem::take(&mut clients)
                 .into_iter()

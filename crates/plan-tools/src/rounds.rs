@@ -10,22 +10,16 @@
 use crate::verify::{Event, Graph, VerifyError, well_formed};
 use outboard_plan::{Op, OpId, Program, Rank};
 
-/// A message on its way from one rank to another.
+/// A message on its way from one rank to another, in a round from 0; what is multicast has no index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Message {
-    /// When it travels, from 0.
     pub round: u32,
-    /// Who sends it.
     pub from: Rank,
-    /// The step that sends it.
     pub send: OpId,
-    /// Who receives it.
     pub to: Rank,
-    /// The step that receives it.
     pub receive: OpId,
-    /// What tells it from others between the two; `None` for what is multicast.
     pub index: Option<u32>,
-    /// Its size.
     pub bytes: u64,
 }
 
@@ -73,14 +67,7 @@ impl Rounds {
         let received = (0..graph.nodes()).filter_map(|receive| graph.source(receive).map(|send| (send, receive)));
         let message = |(send, receive)| {
             let (from, to) = (graph.at(send), graph.at(receive));
-            let index = match from.op {
-                Op::Send { index, .. } => Some(index),
-                Op::Multicast { .. }
-                | Op::Recv { .. }
-                | Op::MulticastRecv { .. }
-                | Op::Copy { .. }
-                | Op::Reduce { .. } => None,
-            };
+            let index = if let Op::Send { index, .. } = from.op { Some(index) } else { None };
             Message {
                 round: start[send],
                 from: from.rank,

@@ -27,24 +27,12 @@ impl fmt::Display for Place {
 
 /// What a text has where its grammar has something else.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum SyntaxError {
-    /// Another token than the grammar has here.
     #[error("expected {expected}, found {found}")]
-    Expected {
-        /// What could stand here.
-        expected: String,
-        /// What stands here.
-        found: String,
-    },
-    /// A number beyond what is counted with it.
+    Expected { expected: String, found: String },
     #[error("{number} is too large: at most {most}")]
-    TooLarge {
-        /// The digits.
-        number: String,
-        /// The largest number here.
-        most: u64,
-    },
-    /// A comment that does not end.
+    TooLarge { number: String, most: u64 },
     #[error("the comment that begins here has no end")]
     Comment,
 }

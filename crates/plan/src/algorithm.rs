@@ -12,6 +12,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::partition::powers;
+
 /// The segments in which pipelined algorithms cut a message unless told otherwise.
 pub const DEFAULT_SEGMENT: u64 = 64 << 10;
 
@@ -317,11 +319,7 @@ impl Algorithm {
 
 /// Whether `number` is `base` to some power, at least the 0th.
 fn is_power(number: u32, base: u64) -> bool {
-    let mut power = 1u64;
-    while base > 1 && power < u64::from(number) {
-        power *= base;
-    }
-    power == u64::from(number)
+    number == 1 || powers(base, number.into()).last().is_some_and(|last| last * base == number.into())
 }
 
 #[cfg(test)]

@@ -35,82 +35,28 @@ pub struct Arguments<'a> {
 
 /// Why there is no such program.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum PlanError {
-    /// A group of 0, or of more than [`MAX_RANKS`].
     #[error("a plan among {ranks} ranks: a group has 1 to {MAX_RANKS} ranks")]
-    Ranks {
-        /// The ranks asked for.
-        ranks: u32,
-    },
-    /// A rank or root that is not in the group.
+    Ranks { ranks: u32 },
     #[error("{rank} in a plan among {ranks} ranks: ranks count from 0")]
-    Rank {
-        /// The rank or root asked for.
-        rank: Rank,
-        /// The ranks of the group.
-        ranks: u32,
-    },
-    /// Not as many blocks as ranks.
+    Rank { rank: Rank, ranks: u32 },
     #[error("{blocks} blocks among {ranks} ranks: describe the hosts of as many ranks as there are blocks")]
-    Blocks {
-        /// The blocks.
-        blocks: u32,
-        /// The ranks of the topology.
-        ranks: u32,
-    },
-    /// A setting that nothing can be done with.
+    Blocks { blocks: u32, ranks: u32 },
     #[error("{key}={value} of {name}: choose at least {least}")]
-    Setting {
-        /// The algorithm.
-        name: &'static str,
-        /// The setting.
-        key: &'static str,
-        /// Its value.
-        value: u64,
-        /// The least that it can be.
-        least: u64,
-    },
-    /// More chains than ranks.
+    Setting { name: &'static str, key: &'static str, value: u64, least: u64 },
     #[error("{chains} chains for {ranks} ranks: choose up to {ranks} (`chains` of multicast)")]
-    Chains {
-        /// The chains asked for.
-        chains: u32,
-        /// The ranks of the group.
-        ranks: u32,
-    },
-    /// Too many segments.
+    Chains { chains: u32, ranks: u32 },
     #[error("{bytes} bytes in segments of {segment}: choose segments (`segment`) of which {MAX_SEGMENTS} are enough")]
-    Segments {
-        /// Bytes to broadcast.
-        bytes: u64,
-        /// Bytes of a segment.
-        segment: u64,
-    },
-    /// A vector or block that ends within an element.
+    Segments { bytes: u64, segment: u64 },
     #[error("{bytes} bytes of elements of {element_bytes}: a reduction combines whole elements")]
-    Elements {
-        /// Bytes of the vector or block.
-        bytes: u64,
-        /// Bytes of an element.
-        element_bytes: u64,
-    },
-    /// The blocks cannot be addressed.
+    Elements { bytes: u64, element_bytes: u64 },
     #[error("the blocks of {ranks} ranks do not fit a 64-bit address: lower the byte counts")]
-    Bytes {
-        /// The ranks of the group.
-        ranks: u32,
-    },
-    /// The messages under way cannot be addressed.
+    Bytes { ranks: u32 },
     #[error("the messages that a rank holds do not fit a 64-bit address together: lower the byte count")]
     Scratch,
-    /// Bruck's algorithm moves blocks together, which needs one size.
     #[error("blocks of {bytes} and of {other} bytes: choose another algorithm than bruck, or one size for all")]
-    Uneven {
-        /// Bytes of the first block.
-        bytes: u64,
-        /// Bytes of another.
-        other: u64,
-    },
+    Uneven { bytes: u64, other: u64 },
     /// Blocks that cannot be exchanged.
     #[error(transparent)]
     Exchange(#[from] BlocksError),
@@ -132,11 +78,7 @@ impl<'a> Arguments<'a> {
         match self.extents {
             Some(extents) if extents.ranks() != ranks => Err(PlanError::Blocks { blocks: extents.ranks(), ranks }),
             Some(extents) => Ok(extents.clone()),
-            None if collective == Collective::ReduceScatter => {
-                let vector = self.vector()?;
-                let part = |rank: u32| vector.part(ranks.into(), rank.into()).1;
-                Extents::uneven((0..ranks).map(part)).ok_or(PlanError::Bytes { ranks })
-            }
+            None if collective == Collective::ReduceScatter => Ok(self.vector()?.parts(ranks)),
             None => Extents::even(ranks, self.bytes).ok_or(PlanError::Bytes { ranks }),
         }
     }

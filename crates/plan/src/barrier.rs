@@ -7,6 +7,7 @@
 
 use crate::algorithm::Algorithm;
 use crate::builder::ProgramBuilder;
+use crate::partition::{multiples, powers};
 use crate::program::{OpId, Program, Rank, Span};
 
 /// What `rank` does in a barrier of `ranks` ranks.
@@ -21,14 +22,11 @@ pub(crate) fn program(algorithm: Algorithm, ranks: u32, rank: Rank) -> Program {
 
 fn dissemination(builder: &mut ProgramBuilder, ranks: u32, rank: Rank, ports: u32) {
     let mut heard: Vec<OpId> = Vec::new();
-    let mut weight = 1u64;
-    while weight < u64::from(ranks) {
-        let distances = || (1..=u64::from(ports)).map(|i| i * weight).take_while(|far| *far < u64::from(ranks));
-        for far in distances() {
-            builder.send(Rank((rank.0 + far as u32) % ranks), 0, Span::input(0, 0), &heard);
+    for weight in powers(u64::from(ports) + 1, ranks.into()) {
+        for far in multiples(weight, ports, ranks) {
+            builder.send(Rank((rank.0 + far) % ranks), 0, Span::input(0, 0), &heard);
         }
-        let hears = |far: u64| builder.recv(Rank((rank.0 + ranks - far as u32) % ranks), 0, Span::signal(), &[]);
-        heard.extend(distances().map(hears).collect::<Vec<_>>());
-        weight *= u64::from(ports) + 1;
+        let hears = |far| builder.recv(Rank((rank.0 + ranks - far) % ranks), 0, Span::signal(), &[]);
+        heard.extend(multiples(weight, ports, ranks).map(hears));
     }
 }

@@ -12,6 +12,7 @@ mod scatter;
 
 use crate::algorithm::Algorithm;
 use crate::arguments::PlanError;
+use crate::binomial::Place;
 use crate::builder::ProgramBuilder;
 use crate::program::{OpId, Program, Rank, Span};
 
@@ -43,37 +44,21 @@ pub(crate) fn program(
         _ => {}
     }
     if bytes > 0 && ranks > 1 {
-        let place = Place { ranks, root: root.0, rank: (rank.0 + ranks - root.0) % ranks, bytes };
+        let place = Place::new((ranks, root), rank);
         match algorithm {
-            Algorithm::Binomial => k_nomial(&mut builder, place, 2),
-            Algorithm::KNomial { radix } => k_nomial(&mut builder, place, radix),
-            Algorithm::Chain { segment } => pipelined::chain(&mut builder, place, segment),
-            Algorithm::DoubleTree { segment } => pipelined::double_tree(&mut builder, place, segment),
-            Algorithm::ScatterAllgather => scatter::scatter_allgather(&mut builder, place),
-            Algorithm::Multicast { .. } => multicast(&mut builder, place),
+            Algorithm::Binomial => k_nomial(&mut builder, place, bytes, 2),
+            Algorithm::KNomial { radix } => k_nomial(&mut builder, place, bytes, radix),
+            Algorithm::Chain { segment } => pipelined::chain(&mut builder, place, bytes, segment),
+            Algorithm::DoubleTree { segment } => pipelined::double_tree(&mut builder, place, bytes, segment),
+            Algorithm::ScatterAllgather => scatter::scatter_allgather(&mut builder, place, bytes),
+            Algorithm::Multicast { .. } => multicast(&mut builder, place, bytes),
             other => unreachable!("{other:?} is no algorithm of a broadcast"),
         }
     }
     Ok(builder.build())
 }
 
-/// Where a rank stands in a broadcast of more than one rank and 0 bytes.
-#[derive(Clone, Copy)]
-struct Place {
-    ranks: u32,
-    root: u32,
-    /// Counted from the root.
-    rank: u32,
-    bytes: u64,
-}
-
 impl Place {
-    /// The rank that stands at `rank`, counted from the root.
-    fn at(self, rank: u32) -> Rank {
-        // Both are below 2^16.
-        Rank((rank + self.root) % self.ranks)
-    }
-
     /// `len` bytes from `offset` of what is broadcast, where they lie on this rank.
     fn span(self, offset: u64, len: u64) -> Span {
         if self.rank == 0 { Span::input(offset, len) } else { Span::output(offset, len) }
@@ -81,8 +66,8 @@ impl Place {
 }
 
 /// Rank `v` receives from `v` without its lowest digit that is not 0, to the base `radix`.
-fn k_nomial(builder: &mut ProgramBuilder, place: Place, radix: u32) {
-    let Place { ranks, rank, bytes, .. } = place;
+fn k_nomial(builder: &mut ProgramBuilder, place: Place, bytes: u64, radix: u32) {
+    let Place { ranks, rank, .. } = place;
     let all = place.span(0, bytes);
     let (radix, ranks_wide) = (u64::from(radix), u64::from(ranks));
     // The weight of the lowest digit that is not 0; for the root the first power beyond all ranks.
@@ -107,12 +92,12 @@ fn k_nomial(builder: &mut ProgramBuilder, place: Place, radix: u32) {
     }
 }
 
-fn multicast(builder: &mut ProgramBuilder, place: Place) {
-    let all = place.span(0, place.bytes);
+fn multicast(builder: &mut ProgramBuilder, place: Place, bytes: u64) {
+    let all = place.span(0, bytes);
     if place.rank == 0 {
         builder.multicast(all, &[]);
     } else {
-        builder.multicast_recv(Rank(place.root), all);
+        builder.multicast_recv(place.root, all);
     }
 }
 

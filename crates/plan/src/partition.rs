@@ -24,6 +24,17 @@ fn part_of(total: u64, parts: u64, item: u64) -> u64 {
     if item < in_longer { item / (size + 1) } else { longer + (item - in_longer) / size }
 }
 
+/// The powers of `base`, at least 2, below `limit`, from 1.
+pub(crate) fn powers(base: u64, limit: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(1u64), move |power| power.checked_mul(base.max(2)))
+        .take_while(move |power| *power < limit)
+}
+
+/// The multiples of `weight` below `limit`, at most `ports` of them: the distances of a round of a rank with so many ports.
+pub(crate) fn multiples(weight: u64, ports: u32, limit: u32) -> impl Iterator<Item = u32> {
+    (1..=u64::from(ports)).map(move |i| i * weight).take_while(move |far| *far < limit.into()).map(|far| far as u32)
+}
+
 /// The chunks that travel in `subgroup` when a span of `chunks` chunks is spread over `subgroups` multicast addresses
 /// (MC-10). Empty for the last subgroups when there are more of them than chunks.
 ///

@@ -11,55 +11,22 @@ pub struct OpId(pub u32);
 
 /// One operation of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Op {
     /// Sends `span` to `to`. The message is named (source, destination, index) within the collective.
-    Send {
-        /// Destination.
-        to: Rank,
-        /// Distinguishes the messages between the same two ranks.
-        index: u32,
-        /// What is sent.
-        span: Span,
-    },
+    Send { to: Rank, index: u32, span: Span },
     /// Receives the message `(from, me, index)` into `span`, which has the length of the sent span.
-    Recv {
-        /// Source.
-        from: Rank,
-        /// As in the matching send.
-        index: u32,
-        /// Where it goes.
-        span: Span,
-    },
+    Recv { from: Rank, index: u32, span: Span },
     /// Sends `span` to all other ranks of the group at once (MC-1). A rank multicasts at most one span per collective;
     /// the engine cuts it into chunks and, by [`crate::Program::subgroups`], over multicast addresses (MC-10).
-    Multicast {
-        /// What is sent.
-        span: Span,
-    },
+    Multicast { span: Span },
     /// Receives what `root` multicasts into `span`, chunk by chunk in any order (MC-2).
-    MulticastRecv {
-        /// Who sends.
-        root: Rank,
-        /// Where it goes.
-        span: Span,
-    },
+    MulticastRecv { root: Rank, span: Span },
     /// Copies within this rank's memory; the spans have equal length and do not overlap.
-    Copy {
-        /// Source.
-        from: Span,
-        /// Destination.
-        to: Span,
-    },
-    /// Combines `from` into `into`, element by element, as the call's [`crate::Reduction`] says; the spans have equal
-    /// length, whole elements, and do not overlap.
-    Reduce {
-        /// The operand that stays.
-        from: Span,
-        /// The operand that becomes the result.
-        into: Span,
-        /// `from` is the left operand: `into = from * into`, else `into = into * from`.
-        from_left: bool,
-    },
+    Copy { from: Span, to: Span },
+    /// Combines `from` into `into`, element by element, as the call's [`crate::Reduction`] says: `into = from * into`
+    /// where `from_left`, else `into = into * from`. The spans have equal length, whole elements, and do not overlap.
+    Reduce { from: Span, into: Span, from_left: bool },
 }
 
 impl Op {

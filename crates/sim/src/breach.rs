@@ -10,249 +10,77 @@ use outboard_proto::{CallId, Channel, GroupHandle, InstanceId, MemRef, SpId, Sta
 
 /// A broken promise of the machine, found by an oracle.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum Breach {
-    /// A memory reference to a call that is unknown or completed.
     #[error("names {at:?}, but that call is unknown or completed: its buffers belong to the rank")]
-    RegionGone {
-        /// What was named.
-        at: MemRef,
-    },
-    /// A memory reference to staging that was never made or was given back.
+    RegionGone { at: MemRef },
     #[error("names {at:?}, but that staging does not exist")]
-    StagingGone {
-        /// What was named.
-        at: MemRef,
-    },
-    /// A memory reference beyond the end of its region.
+    StagingGone { at: MemRef },
     #[error("names {at:?}, but the region has {size} bytes")]
-    OutOfBounds {
-        /// What was named.
-        at: MemRef,
-        /// Bytes of the region.
-        size: u64,
-    },
-    /// An order that writes to a send buffer.
+    OutOfBounds { at: MemRef, size: u64 },
     #[error("writes to {at:?}, a send buffer")]
-    WritesInput {
-        /// What was named.
-        at: MemRef,
-    },
-    /// A read of memory that nothing was ever written to. Seen by the provenance store only.
+    WritesInput { at: MemRef },
+    /// Seen by the provenance store only.
     #[error("reads {at:?}, of which nobody has written {holes} bytes")]
-    ReadsUndefined {
-        /// What was named.
-        at: MemRef,
-        /// Bytes without a source.
-        holes: u64,
-    },
-    /// A copy between pieces of unequal length, or overlapping ones.
+    ReadsUndefined { at: MemRef, holes: u64 },
     #[error("copies {from:?} to {to:?}: unequal or overlapping")]
-    BadCopy {
-        /// Source.
-        from: MemRef,
-        /// Destination.
-        to: MemRef,
-    },
-    /// Operands of unequal length, of broken elements, or overlapping ones.
+    BadCopy { from: MemRef, to: MemRef },
     #[error("combines {from:?} into {into:?}: unequal, not whole elements or overlapping")]
-    BadReduce {
-        /// The operand that stays.
-        from: MemRef,
-        /// The operand that becomes the result.
-        into: MemRef,
-    },
-    /// A delivery from a payload that does not exist or is shorter.
+    BadReduce { from: MemRef, into: MemRef },
     #[error("delivers {len} bytes from {offset} of payload {payload}, which is not there")]
-    BadDeliver {
-        /// Index within the batch.
-        payload: u32,
-        /// Bytes from its start.
-        offset: u32,
-        /// Bytes wanted.
-        len: u64,
-    },
-    /// Staging under a name that exists.
+    BadDeliver { payload: u32, offset: u32, len: u64 },
     #[error("makes {0:?} twice")]
     StagedTwice(StagingId),
-    /// Staging given back that does not exist.
     #[error("gives back {0:?}, which does not exist")]
     UnstagedTwice(StagingId),
-    /// More staging than the quota.
     #[error("holds {held} bytes of staging, the quota is {quota}")]
-    StagingQuota {
-        /// Bytes held.
-        held: u64,
-        /// Bytes allowed.
-        quota: u64,
-    },
-    /// A region goes away while a multicast batch may still read it.
+    StagingQuota { held: u64, quota: u64 },
     #[error("lets go of memory that multicast batch {token} may still read ({memory:?})")]
-    StillRead {
-        /// The batch.
-        token: u64,
-        /// What it reads.
-        memory: MemRef,
-    },
-    /// A multicast batch that contradicts itself or the configuration.
+    StillRead { token: u64, memory: MemRef },
     #[error("multicast batch {token} is malformed: {what}")]
-    BadBatch {
-        /// The batch.
-        token: u64,
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// A frame header longer than the fabric takes.
+    BadBatch { token: u64, what: &'static str },
     #[error("a frame header of {0} bytes, the fabric takes {max}", max = outboard_proto::wire::MAX_FRAME_HEADER)]
     LongHeader(usize),
-    /// A frame to a peer without `Connect`.
     #[error("sends to {0} without having asked for a connection")]
     NotConnected(SpId),
-    /// `Connect` or `Disconnect` out of turn.
     #[error("connects or disconnects {0} out of turn")]
     ConnectTurn(SpId),
-    /// `Join` or `Leave` out of turn.
     #[error("joins or leaves {0:?} out of turn")]
     JoinTurn(Channel),
-    /// `GroupReady` that nobody asked for, or a second one.
     #[error("answers the making of {group} to {rank} without being asked")]
-    UnaskedReady {
-        /// The group.
-        group: GroupHandle,
-        /// The rank.
-        rank: Rank,
-    },
-    /// A group refused although nothing is wrong with it, or for a reason that is not so.
+    UnaskedReady { group: GroupHandle, rank: Rank },
     #[error("refuses {group} to {rank} for a wrong reason: {reason}")]
-    FalseGroupError {
-        /// The group.
-        group: GroupHandle,
-        /// The rank.
-        rank: Rank,
-        /// What the machine said.
-        reason: String,
-    },
-    /// A group made although its service processes are configured differently.
+    FalseGroupError { group: GroupHandle, rank: Rank, reason: String },
     #[error("makes {group} although its service processes are configured differently")]
-    MissedConfiguration {
-        /// The group.
-        group: GroupHandle,
-    },
-    /// `Completed` for a call that is not open.
+    MissedConfiguration { group: GroupHandle },
     #[error("completes {0:?}, which is not open")]
     CompletedTwice(CallId),
-    /// A call that ended well with wrong bytes.
     #[error("{rank} of {group} ends instance {instance} with wrong bytes: {what}", instance = instance.0)]
-    WrongBytes {
-        /// The group.
-        group: GroupHandle,
-        /// The rank.
-        rank: Rank,
-        /// The collective.
-        instance: InstanceId,
-        /// Where and what.
-        what: String,
-    },
-    /// A call that ended well although the ranks disagreed about it.
+    WrongBytes { group: GroupHandle, rank: Rank, instance: InstanceId, what: String },
     #[error("{rank} of {group} ends instance {instance} well although the ranks disagree", instance = instance.0)]
-    MissedMismatch {
-        /// The group.
-        group: GroupHandle,
-        /// The rank.
-        rank: Rank,
-        /// The collective.
-        instance: InstanceId,
-    },
-    /// A barrier that ended well before all had called.
+    MissedMismatch { group: GroupHandle, rank: Rank, instance: InstanceId },
     #[error("{rank} of {group} has passed the barrier of instance {instance} before all have called", instance = instance.0)]
-    PassedBarrier {
-        /// The group.
-        group: GroupHandle,
-        /// The rank.
-        rank: Rank,
-        /// The collective.
-        instance: InstanceId,
-    },
-    /// A call that ended with an error that is not so.
+    PassedBarrier { group: GroupHandle, rank: Rank, instance: InstanceId },
     #[error("{rank} of {group} ends instance {instance} with a false error: {reason}", instance = instance.0)]
-    FalseError {
-        /// The group.
-        group: GroupHandle,
-        /// The rank.
-        rank: Rank,
-        /// The collective.
-        instance: InstanceId,
-        /// What the machine said.
-        reason: String,
-    },
-    /// A rank reported as absent that has called, or as having called last what it has not.
+    FalseError { group: GroupHandle, rank: Rank, instance: InstanceId, reason: String },
     #[error("{rank} of {group} is said not to have called instance {instance}, or its last call is not so", instance = instance.0)]
-    FalseAbsence {
-        /// The group.
-        group: GroupHandle,
-        /// The rank.
-        rank: Rank,
-        /// The collective.
-        instance: InstanceId,
-    },
-    /// A recording taken or freed, or refused, wrongly.
+    FalseAbsence { group: GroupHandle, rank: Rank, instance: InstanceId },
     #[error("{rank} of {group}, recording {what}")]
-    Recorded {
-        /// The group.
-        group: GroupHandle,
-        /// The rank.
-        rank: Rank,
-        /// Its number, and what was said.
-        what: String,
-    },
-    /// A violation reported although nobody misbehaves.
+    Recorded { group: GroupHandle, rank: Rank, what: String },
     #[error("reports a violation although nobody misbehaves: {0}")]
     FalseViolation(&'static str),
-    /// `poll_timeout` or `next_transmit` stays due whatever is done.
     #[error("the timer stays due: handled {0} times at one instant")]
     TimerSpins(u32),
-    /// More messages queued on links than what is in flight can explain.
     #[error("{sp} has {messages} messages queued on its links, the bound is {bound}")]
-    Backlog {
-        /// Whose.
-        sp: SpId,
-        /// How many.
-        messages: usize,
-        /// The bound.
-        bound: usize,
-    },
-    /// More on the wire than the work could ever need.
+    Backlog { sp: SpId, messages: usize, bound: usize },
     #[error("{sent} bytes on the wire where {bound} bound any sensible run")]
-    Storm {
-        /// Bytes sent.
-        sent: u64,
-        /// The bound.
-        bound: u64,
-    },
-    /// Not everything ended in time.
+    Storm { sent: u64, bound: u64 },
     #[error("{open} calls or groups are still open {after:?} after faults and ranks gave the machine leave to finish")]
-    NotLive {
-        /// How many.
-        open: usize,
-        /// Virtual time granted.
-        after: Duration,
-    },
-    /// Something is left when all groups are gone.
+    NotLive { open: usize, after: Duration },
     #[error("when all groups are gone, {sp} still has {what}")]
-    LeftOver {
-        /// Whose.
-        sp: SpId,
-        /// What.
-        what: String,
-    },
-    /// The counters of a service process contradict what was seen.
+    LeftOver { sp: SpId, what: String },
     #[error("{sp} has counted {what}")]
-    WrongCounters {
-        /// Whose.
-        sp: SpId,
-        /// What.
-        what: String,
-    },
-    /// The machine or the simulator panicked.
+    WrongCounters { sp: SpId, what: String },
     #[error("panic: {0}")]
     Panic(String),
 }

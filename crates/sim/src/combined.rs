@@ -18,19 +18,14 @@ use crate::store::Origin;
 
 /// Who receives what of the combined vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Combined {
     /// One member all.
-    Reduce {
-        /// Which.
-        root: usize,
-    },
+    Reduce { root: usize },
     /// All members all.
     Allreduce,
     /// Every member a block of 0 to `bytes`, drawn by this seed.
-    ReduceScatter {
-        /// The seed.
-        seed: u64,
-    },
+    ReduceScatter { seed: u64 },
     /// Every member a block of `bytes`.
     ReduceScatterBlock,
     /// Every member those of itself and of all before it.
@@ -215,7 +210,8 @@ impl Expected {
 /// Above the magnitude of every floating-point contribution.
 const MOST: f64 = 143.0 * 4096.0;
 
-fn mix(name: u64) -> u64 {
+/// Some number of this name.
+pub(crate) fn mix(name: u64) -> u64 {
     (name ^ (name >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 8
 }
 

@@ -10,7 +10,7 @@ use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// What goes wrong. All times are virtual, since the start of the run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Faults {
     /// When random faults stop, so that everything must end soon; `None`: never.
     pub until: Option<Duration>,
@@ -44,21 +44,18 @@ pub struct Faults {
 
 /// A span of time of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct HostPause {
-    /// The host.
     pub host: usize,
-    /// Since when.
     pub at: Duration,
-    /// How long.
     pub lasting: Duration,
 }
 
 /// Something that happens to one rank (counted over all hosts).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct RankFault {
-    /// The rank.
     pub rank: usize,
-    /// When.
     pub at: Duration,
 }
 
@@ -77,22 +74,7 @@ impl Faults {
     /// Nothing goes wrong.
     #[must_use]
     pub fn none() -> Self {
-        Faults {
-            until: None,
-            datagram_loss: 0.0,
-            uplink_loss: 0.0,
-            frame_loss: 0.0,
-            duplicate: 0.0,
-            reorder: 0.0,
-            jitter: Duration::ZERO,
-            drop: Vec::new(),
-            blackouts: Vec::new(),
-            stalls: Vec::new(),
-            dead_ranks: Vec::new(),
-            bad_memory: Vec::new(),
-            dead_hosts: Vec::new(),
-            misconfigured: None,
-        }
+        Faults::default()
     }
 
     /// When the last fault with a time of its own is over.

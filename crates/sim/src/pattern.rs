@@ -9,7 +9,7 @@ use outboard_plan::{Element, Rank, Reduction, Span};
 use outboard_proto::{Call, CallId, CallKind, InstanceId, Signature, TaggedCall, sizes_digest};
 
 use crate::cluster::handle;
-use crate::combined::Combined;
+use crate::combined::{Combined, mix};
 use crate::graph::Graph;
 use crate::oracle::CallName;
 use crate::scenario::CallPlan;
@@ -17,75 +17,34 @@ use crate::store::{CallOutput, Memory};
 
 /// A kind of collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Pattern {
     /// Every member's bytes to all.
     Allgather,
     /// One member's bytes to all.
-    Broadcast {
-        /// Whose.
-        root: usize,
-    },
+    Broadcast { root: usize },
     /// Every member's bytes to all, of 0 to `bytes` each, which lie with gaps where they are received, drawn by this seed.
-    Allgatherv {
-        /// The seed.
-        seed: u64,
-    },
+    Allgatherv { seed: u64 },
     /// A block of every member for every member.
     Alltoall,
     /// The same with counts of 0 to `bytes`, and displacements with gaps, drawn by this seed.
-    Alltoallv {
-        /// The seed.
-        seed: u64,
-    },
+    Alltoallv { seed: u64 },
     /// A block of every member for one.
-    Gather {
-        /// Which.
-        root: usize,
-    },
+    Gather { root: usize },
     /// The same with counts as of an alltoallv.
-    Gatherv {
-        /// Which.
-        root: usize,
-        /// The seed.
-        seed: u64,
-    },
+    Gatherv { root: usize, seed: u64 },
     /// A block of one member for every one.
-    Scatter {
-        /// Which.
-        root: usize,
-    },
+    Scatter { root: usize },
     /// The same with counts as of an alltoallv.
-    Scatterv {
-        /// Which.
-        root: usize,
-        /// The seed.
-        seed: u64,
-    },
+    Scatterv { root: usize, seed: u64 },
     /// Nothing but that all have called.
     Barrier,
     /// The vectors of all members are combined.
-    Reduction {
-        /// Who receives what.
-        result: Combined,
-        /// How.
-        reduction: Reduction,
-    },
-    /// A recording of the group, with messages of up to `bytes`, drawn by this seed.
-    Recorded {
-        /// Which of the group's recordings, from 1.
-        number: u32,
-        /// The seed.
-        seed: u64,
-    },
+    Reduction { result: Combined, reduction: Reduction },
+    /// A recording of the group, numbered from 1, with messages of up to `bytes`, drawn by this seed.
+    Recorded { number: u32, seed: u64 },
     /// A tagged message, which nobody else calls (GP-1). The member that disagrees sends or receives another size.
-    Message {
-        /// Who sends it.
-        from: usize,
-        /// Who receives it, another member.
-        to: usize,
-        /// Its tag.
-        tag: u32,
-    },
+    Message { from: usize, to: usize, tag: u32 },
 }
 
 /// Who receives what of whom.
@@ -359,11 +318,8 @@ impl CallPlan {
                 (0..members).any(differ)
                     && (0..members).any(|from| (member == odd) != (from == odd) && self.sent(from, 0, member) > 0)
             }
-            Pattern::Broadcast { root } => {
-                self.bytes_of(member) > 0 && member != root && (odd == Some(root) || odd == Some(member))
-            }
             Pattern::Gather { root } => self.bytes_of(member) > 0 && member == root,
-            Pattern::Scatter { root } => {
+            Pattern::Broadcast { root } | Pattern::Scatter { root } => {
                 self.bytes_of(member) > 0 && member != root && (odd == Some(root) || odd == Some(member))
             }
             Pattern::Barrier => false,
@@ -397,7 +353,7 @@ impl CallPlan {
             (_, None) => self.bytes_of(seen_by),
             (_, Some(seed)) => {
                 let name = seed ^ (from as u64) << 32 ^ (to as u64) << 48;
-                let drawn = (name ^ (name >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 8;
+                let drawn = mix(name);
                 if drawn.is_multiple_of(4) { 0 } else { 1 + (drawn >> 4) % self.bytes_of(seen_by).max(1) }
             }
         }

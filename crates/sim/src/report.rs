@@ -55,14 +55,11 @@ impl Outcome {
 
 /// A run in which an oracle found something.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Failure {
-    /// The seed.
     pub seed: u64,
-    /// What was found.
     pub breach: Breach,
-    /// What was simulated.
     pub scenario: Box<Scenario>,
-    /// The state when it was found and what happened before.
     pub account: String,
 }
 

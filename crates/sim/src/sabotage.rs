@@ -6,44 +6,22 @@ use outboard_proto::{CollectiveError, Order};
 
 /// What the driver does wrong; `nth` counts from 0 on each host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Sabotage {
     /// Skips a `Deliver`.
-    SkipDeliver {
-        /// Which.
-        nth: u64,
-    },
+    SkipDeliver { nth: u64 },
     /// Delivers to a place one byte too low, or too high at the start of a buffer.
-    ShiftDeliver {
-        /// Which.
-        nth: u64,
-    },
+    ShiftDeliver { nth: u64 },
     /// Skips a `Copy`.
-    SkipCopy {
-        /// Which.
-        nth: u64,
-    },
+    SkipCopy { nth: u64 },
     /// Skips a `Reduce`.
-    SkipReduce {
-        /// Which.
-        nth: u64,
-    },
+    SkipReduce { nth: u64 },
     /// Keeps staging that was to be given back.
-    KeepStaging {
-        /// Which.
-        nth: u64,
-    },
+    KeepStaging { nth: u64 },
     /// Does not tell a rank that its call has ended.
-    LoseCompletion {
-        /// Which.
-        nth: u64,
-    },
+    LoseCompletion { nth: u64 },
     /// Tells a rank that its call has failed although it has not.
-    InventError {
-        /// Which.
-        nth: u64,
-        /// With which error.
-        rank: outboard_plan::Rank,
-    },
+    InventError { nth: u64, rank: outboard_plan::Rank },
 }
 
 /// Does the one thing wrong.

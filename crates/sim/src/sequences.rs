@@ -63,16 +63,13 @@ pub mod acts {
 
 /// What a sequence came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Tally {
-    /// Recordings made.
     pub recorded: u64,
-    /// Recordings refused.
     pub refused: u64,
-    /// Calls that ended well.
     pub completed: u64,
-    /// Calls that ended with an error, rightly.
+    /// With an error, rightly.
     pub failed: u64,
-    /// Calls of recordings among those that ended well.
     pub recorded_completed: u64,
 }
 

@@ -20,23 +20,19 @@ const KEPT: usize = 16;
 
 /// How far a sweep is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Progress {
-    /// Runs ended.
     pub done: u64,
-    /// Runs altogether.
     pub total: u64,
-    /// Runs in which an oracle found something.
     pub failed: u64,
 }
 
 /// Smallest, middle and largest of many values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct Spread<T> {
-    /// Smallest.
     pub min: T,
-    /// Middle.
     pub median: T,
-    /// Largest.
     pub max: T,
 }
 
@@ -143,20 +139,15 @@ pub fn sweep(
 
 /// One allgather, played from many seeds: `outboard sim allgather`.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct AllgatherSweep {
-    /// Ranks.
     pub ranks: usize,
-    /// Ranks on each host.
     pub ranks_per_host: usize,
-    /// Bytes that each rank contributes.
     pub bytes: u64,
-    /// Chance that a datagram is lost on the way to one receiver, throughout.
+    /// Chance that a datagram is lost on the way to one receiver.
     pub loss: f64,
-    /// The plan.
     pub algorithm: AllgatherAlgorithm,
-    /// The seeds.
     pub seeds: Range<u64>,
-    /// Threads that play them.
     pub threads: usize,
 }
 

@@ -6,7 +6,6 @@
 #include <complex.h>
 #include <stdlib.h>
 
-
 #define PAIRS(X)                                                                                                       \
     X(OUTBOARD_F32_INDEX, float)                                                                                       \
     X(OUTBOARD_F64_INDEX, double)                                                                                      \
@@ -54,68 +53,30 @@ uint64_t element_bytes(int element)
     }
 }
 
-#define ARITHMETIC(a, b)                                                                                               \
-    case OUTBOARD_SUM:                                                                                                 \
-        *(a) = *(a) + (b);                                                                                             \
-        break;                                                                                                         \
-    case OUTBOARD_PRODUCT:                                                                                             \
-        *(a) = *(a) * (b);                                                                                             \
+/* One operator of the element `*a` with `b` behind it. */
+#define CASE(name, result)                                                                                             \
+    case OUTBOARD_##name:                                                                                              \
+        *a = result;                                                                                                   \
         break;
-#define ORDER(a, b)                                                                                                    \
-    case OUTBOARD_MINIMUM:                                                                                             \
-        *(a) = (b) < *(a) ? (b) : *(a);                                                                                \
-        break;                                                                                                         \
-    case OUTBOARD_MAXIMUM:                                                                                             \
-        *(a) = (b) > *(a) ? (b) : *(a);                                                                                \
-        break;
-#define BITS(a, b)                                                                                                     \
-    case OUTBOARD_BIT_AND:                                                                                             \
-        *(a) = *(a) & (b);                                                                                             \
-        break;                                                                                                         \
-    case OUTBOARD_BIT_OR:                                                                                              \
-        *(a) = *(a) | (b);                                                                                             \
-        break;                                                                                                         \
-    case OUTBOARD_BIT_XOR:                                                                                             \
-        *(a) = *(a) ^ (b);                                                                                             \
-        break;                                                                                                         \
-    case OUTBOARD_LOGICAL_AND:                                                                                         \
-        *(a) = *(a) && (b);                                                                                            \
-        break;                                                                                                         \
-    case OUTBOARD_LOGICAL_OR:                                                                                          \
-        *(a) = *(a) || (b);                                                                                            \
-        break;                                                                                                         \
-    case OUTBOARD_LOGICAL_XOR:                                                                                         \
-        *(a) = !*(a) != !(b);                                                                                          \
-        break;
+#define ARITHMETIC CASE(SUM, *a + b) CASE(PRODUCT, *a * b)
+#define ORDER CASE(MINIMUM, b < *a ? b : *a) CASE(MAXIMUM, b > *a ? b : *a)
+#define BITS                                                                                                           \
+    CASE(BIT_AND, *a & b) CASE(BIT_OR, *a | b) CASE(BIT_XOR, *a ^ b)                                                   \
+    CASE(LOGICAL_AND, *a && b) CASE(LOGICAL_OR, *a || b) CASE(LOGICAL_XOR, !*a != !b)
 
 /* One element of each class. */
-#define INTEGER_FOLD(name, type)                                                                                       \
+#define FOLD(name, type, cases)                                                                                        \
     static void fold_##name(type *a, type b, int op)                                                                   \
     {                                                                                                                  \
         switch (op) {                                                                                                  \
-            ARITHMETIC(a, b) ORDER(a, b) BITS(a, b)                                                                    \
+            cases                                                                                                      \
         default:                                                                                                       \
             abort();                                                                                                   \
         }                                                                                                              \
     }
-#define NUMBER_FOLD(name, type)                                                                                        \
-    static void fold_##name(type *a, type b, int op)                                                                   \
-    {                                                                                                                  \
-        switch (op) {                                                                                                  \
-            ARITHMETIC(a, b) ORDER(a, b)                                                                               \
-        default:                                                                                                       \
-            abort();                                                                                                   \
-        }                                                                                                              \
-    }
-#define COMPLEX_FOLD(name, type)                                                                                       \
-    static void fold_##name(type *a, type b, int op)                                                                   \
-    {                                                                                                                  \
-        switch (op) {                                                                                                  \
-            ARITHMETIC(a, b)                                                                                           \
-        default:                                                                                                       \
-            abort();                                                                                                   \
-        }                                                                                                              \
-    }
+#define INTEGER_FOLD(name, type) FOLD(name, type, ARITHMETIC ORDER BITS)
+#define NUMBER_FOLD(name, type) FOLD(name, type, ARITHMETIC ORDER)
+#define COMPLEX_FOLD(name, type) FOLD(name, type, ARITHMETIC)
 #define PAIR_FOLD(name, type)                                                                                          \
     static void fold_##name(struct pair_##name *a, struct pair_##name b, int op)                                       \
     {                                                                                                                  \

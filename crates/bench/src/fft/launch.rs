@@ -3,25 +3,9 @@
 use super::FftOptions;
 use super::traffic::Traffic;
 use crate::BenchError;
-use crate::launch::{Counted, Launching, Said, Talk, time_limit};
+use crate::launch::{Launch, Launching, Said, Sample, Talk, time_limit};
 use serde::Deserialize;
 use std::time::Duration;
-
-/// The samples of one launch.
-#[derive(Clone, Debug)]
-pub(super) struct Launch {
-    pub(super) library: String,
-    /// In the order of the options' grids.
-    pub(super) grids: Vec<GridSamples>,
-}
-
-/// The samples of one launch for one grid.
-#[derive(Clone, Debug)]
-pub(super) struct GridSamples {
-    pub(super) line: GridLine,
-    /// Of all repetitions together.
-    pub(super) counted: Counted,
-}
 
 /// The samples of one grid as the program sends them.
 #[derive(Clone, Debug, Deserialize)]
@@ -40,14 +24,14 @@ pub(super) struct GridLine {
 }
 
 /// Launches the program and measures all grids.
-pub(super) fn measure(options: &FftOptions, launching: &Launching<'_>) -> Result<Launch, BenchError> {
+pub(super) fn measure(options: &FftOptions, launching: &Launching<'_>) -> Result<Launch<GridLine>, BenchError> {
     launching.run(arguments(options), limit(options), |talk| listen(options, talk))
 }
 
-fn listen(options: &FftOptions, talk: &mut Talk<'_, '_>) -> Result<Launch, BenchError> {
-    let mut launch = Launch { library: String::new(), grids: Vec::new() };
+fn listen(options: &FftOptions, talk: &mut Talk<'_, '_>) -> Result<Launch<GridLine>, BenchError> {
+    let mut launch = Launch { library: String::new(), samples: Vec::new() };
     let mut phase = None;
-    while let Some(grid) = options.grids.get(launch.grids.len()) {
+    while let Some(grid) = options.grids.get(launch.samples.len()) {
         match (talk.next(&format!("measuring a grid of {grid}"))?, phase.take()) {
             (Said::Library(text), None) => launch.library = text,
             (Said::Phase(counted), None) => phase = Some(counted),
@@ -56,7 +40,7 @@ fn listen(options: &FftOptions, talk: &mut Talk<'_, '_>) -> Result<Launch, Bench
                 if line.grid != *grid {
                     return Err(talk.nonsense(&text));
                 }
-                launch.grids.push(GridSamples { line, counted });
+                launch.samples.push(Sample { line, counted });
             }
             (said, _) => return Err(talk.nonsense(&format!("{said:?}"))),
         }

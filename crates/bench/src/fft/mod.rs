@@ -35,8 +35,6 @@ pub fn run_fft(options: &FftOptions, ours: &[&dyn System]) -> Result<FftReport, 
         |system, launches| report::rows(options, system, launches),
     )?;
     let report = FftReport { rows };
-    if let Some(directory) = &options.setup.plot {
-        plot::draw(&report.figures(), directory)?;
-    }
+    plot::draw(&report.figures(), options.setup.plot.as_deref())?;
     Ok(report)
 }

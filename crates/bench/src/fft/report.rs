@@ -1,9 +1,10 @@
 //! The rows of a run, as they go into the JSON file and the charts.
 
 use super::FftOptions;
-use super::launch::{GridSamples, Launch};
+use super::launch::GridLine;
 use super::traffic::Traffic;
 use crate::job::System;
+use crate::launch::{Launch, Sample, figures};
 use crate::plot::{Figure, Point, Scale};
 use crate::report::{Cost, Report, Spread, Subject, Sums};
 use crate::run::sum_services;
@@ -108,23 +109,18 @@ impl FftRow {
     }
 }
 
-pub(super) fn rows(options: &FftOptions, system: &dyn System, launches: &[Launch]) -> Vec<FftRow> {
-    let per_grid = options.grids.iter().enumerate();
-    per_grid
-        .map(|(at, grid)| {
-            let samples: Vec<&GridSamples> = launches.iter().map(|launch| &launch.grids[at]).collect();
-            let library = launches.last().map(|launch| launch.library.as_str());
-            let subject = Subject::of(&options.setup, system, library.unwrap_or_default(), &options.exchange());
-            row(options, subject, *grid, &samples)
-        })
-        .collect()
+pub(super) fn rows(options: &FftOptions, system: &dyn System, launches: &[Launch<GridLine>]) -> Vec<FftRow> {
+    let library = launches.last().map_or("", |launch| launch.library.as_str());
+    let rows = options.grids.iter().enumerate().map(|(at, grid)| {
+        let samples: Vec<&Sample<GridLine>> = launches.iter().map(|launch| &launch.samples[at]).collect();
+        row(options, Subject::of(&options.setup, system, library, &options.exchange()), *grid, &samples)
+    });
+    rows.collect()
 }
 
-fn row(options: &FftOptions, subject: Subject, grid: u32, samples: &[&GridSamples]) -> FftRow {
+fn row(options: &FftOptions, subject: Subject, grid: u32, samples: &[&Sample<GridLine>]) -> FftRow {
     let repetitions = options.setup.all_repetitions();
-    let all = |pick: fn(&GridSamples) -> &Vec<f64>| -> Spread {
-        Spread::of(&samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect::<Vec<f64>>())
-    };
+    let all = |pick: fn(&Sample<GridLine>) -> &Vec<f64>| Spread::of(&figures(samples, pick));
     let (rows, columns) = options.process_grid();
     let traffic = Traffic::of(options, grid);
     let services = sum_services(samples.iter().map(|sample| sample.counted.services));

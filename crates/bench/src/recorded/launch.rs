@@ -1,27 +1,11 @@
 //! One launch of the messages' program below one system: its samples, way by way within size by size.
 
 use super::{RecordedOptions, Way};
-use crate::launch::{self, Counted, Launching, Said, Talk};
+use crate::launch::{self, Counted, Launch, Launching, Said, Sample, Talk};
 use crate::limit::refill_time;
 use crate::{BenchError, limit};
 use serde::Deserialize;
 use std::time::Duration;
-
-/// The samples of one launch.
-#[derive(Clone, Debug)]
-pub(super) struct Launch {
-    pub(super) library: String,
-    /// By size in the order of the options, within it by way.
-    pub(super) samples: Vec<WaySamples>,
-}
-
-/// The samples of one launch for one size and way.
-#[derive(Clone, Debug)]
-pub(super) struct WaySamples {
-    pub(super) line: WayLine,
-    /// Of all calls of the counted phase, without what a phase takes by itself.
-    pub(super) counted: Counted,
-}
 
 /// The samples of one size and way as the program sends them.
 #[derive(Clone, Debug, Deserialize)]
@@ -41,11 +25,11 @@ pub(super) struct WayLine {
 }
 
 /// Launches the program and measures both ways of all sizes.
-pub(super) fn measure(options: &RecordedOptions, launching: &Launching<'_>) -> Result<Launch, BenchError> {
+pub(super) fn measure(options: &RecordedOptions, launching: &Launching<'_>) -> Result<Launch<WayLine>, BenchError> {
     launching.run(arguments(options), time_limit(options), |talk| listen(options, talk))
 }
 
-fn listen(options: &RecordedOptions, talk: &mut Talk<'_, '_>) -> Result<Launch, BenchError> {
+fn listen(options: &RecordedOptions, talk: &mut Talk<'_, '_>) -> Result<Launch<WayLine>, BenchError> {
     let mut expected = options.sizes.iter().flat_map(|bytes| Way::ALL.map(|way| (*bytes, way)));
     let mut launch = Launch { library: String::new(), samples: Vec::new() };
     let (mut empty, mut phase): (Option<Counted>, _) = (None, None);
@@ -60,7 +44,8 @@ fn listen(options: &RecordedOptions, talk: &mut Talk<'_, '_>) -> Result<Launch, 
                 if expected.next() != Some((line.bytes, line.way)) {
                     return Err(talk.nonsense(&text));
                 }
-                launch.samples.push(WaySamples { line, counted: counted.since(&empty) });
+                // Without what a phase takes by itself.
+                launch.samples.push(Sample { line, counted: counted.since(&empty) });
             }
             (said, ..) => return Err(talk.nonsense(&format!("{said:?}"))),
         }

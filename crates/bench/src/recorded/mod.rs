@@ -83,8 +83,6 @@ pub fn run_recorded(options: &RecordedOptions, ours: &[&dyn System]) -> Result<R
         |system, launches| report::rows(options, system, launches),
     )?;
     let report = RecordedReport { rows };
-    if let Some(directory) = &options.setup.plot {
-        plot::draw(&report.figures(), directory)?;
-    }
+    plot::draw(&report.figures(), options.setup.plot.as_deref())?;
     Ok(report)
 }

@@ -1,9 +1,10 @@
 //! The rows of a run, as they go into the JSON file.
 
-use super::launch::{Launch, WaySamples};
+use super::launch::WayLine;
 use super::{RecordedOptions, Way};
 use crate::format_size;
 use crate::job::System;
+use crate::launch::{Launch, Sample, figures};
 use crate::plot::{Figure, Point, Scale};
 use crate::report::{Cost, Report, Spread, Subject, Sums, ThreadCpu};
 use crate::run::sum_services;
@@ -73,11 +74,11 @@ pub struct HandedOver {
     pub control_messages: f64,
 }
 
-pub(super) fn rows(options: &RecordedOptions, system: &dyn System, launches: &[Launch]) -> Vec<RecordedRow> {
+pub(super) fn rows(options: &RecordedOptions, system: &dyn System, launches: &[Launch<WayLine>]) -> Vec<RecordedRow> {
     let library = launches.last().map_or("", |launch| launch.library.as_str());
     let places = options.sizes.iter().flat_map(|bytes| Way::ALL.map(|way| (*bytes, way)));
     let rows = places.enumerate().map(|(at, (bytes, way))| {
-        let samples: Vec<&WaySamples> = launches.iter().map(|launch| &launch.samples[at]).collect();
+        let samples: Vec<&Sample<WayLine>> = launches.iter().map(|launch| &launch.samples[at]).collect();
         let subject = Subject::of(&options.setup, system, library, &options.call(bytes));
         row(options, Subject { algorithm: ALGORITHM.to_owned(), ..subject }, (bytes, way), &samples)
     });
@@ -88,11 +89,9 @@ fn row(
     options: &RecordedOptions,
     subject: Subject,
     (block_bytes, way): (u64, Way),
-    samples: &[&WaySamples],
+    samples: &[&Sample<WayLine>],
 ) -> RecordedRow {
-    let all = |pick: fn(&WaySamples) -> &Vec<f64>| -> Vec<f64> {
-        samples.iter().flat_map(|sample| pick(sample).iter().copied()).collect()
-    };
+    let all = |pick: fn(&Sample<WayLine>) -> &Vec<f64>| figures(samples, pick);
     let services = sum_services(samples.iter().map(|sample| sample.counted.services));
     let (calls, ranks) = (f64::from(options.setup.all_repetitions()), f64::from(options.setup.ranks()));
     let each = |count: u64| count as f64 / calls;

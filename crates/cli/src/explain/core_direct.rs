@@ -18,8 +18,7 @@ use crate::error::CliError;
 const MAX_BUFFERS: u64 = 2_000_000;
 
 pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliError> {
-    let failed = |error: core_direct::LowerError| CliError::Failed(error.to_string());
-    let lowering = Lowering::new(&planned.programs).map_err(failed)?;
+    let lowering = Lowering::new(&planned.programs).map_err(CliError::said)?;
     let protocol = match args.protocol {
         Some(Protocol::Rendezvous) => core_direct::Protocol::Rendezvous,
         None if planned.bytes >= RENDEZVOUS_BYTES => core_direct::Protocol::Rendezvous,
@@ -40,7 +39,7 @@ pub(super) fn show(args: &PlanArgs, planned: &Planned) -> Result<String, CliErro
     }
     let ranks = (0..planned.programs.len() as u32).map(Rank);
     let templates =
-        ranks.map(|rank| lowering.template(rank, protocol)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        ranks.map(|rank| lowering.template(rank, protocol)).collect::<Result<Vec<_>, _>>().map_err(CliError::said)?;
     let queue_pairs: Vec<usize> = templates.iter().map(|template| lowering.queue_pairs(template.rank)).collect();
     if args.format == Format::Json {
         return views::view(planned, lists(protocol, &queue_pairs, &templates));

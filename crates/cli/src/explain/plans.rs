@@ -106,7 +106,7 @@ fn too_large(ranks: u32, bytes: u64) -> CliError {
 fn choice(args: &PlanArgs, collective: Collective) -> Result<Choice, CliError> {
     let all = collective.chosen_as().algorithms();
     let mut choice = match &args.algorithm {
-        Some(text) => Choice::read(collective.chosen_as(), text).map_err(failed)?,
+        Some(text) => Choice::read(collective.chosen_as(), text).map_err(CliError::said)?,
         None => all[0],
     };
     let Some(ports) = args.ports else { return Ok(choice) };
@@ -133,7 +133,7 @@ fn programs(choice: Choice, arguments: &Arguments<'_>) -> Result<Vec<Program>, C
     let (mut steps, ranks) = (0, arguments.topology.ranks());
     let mut programs = Vec::new();
     for rank in (0..ranks).map(Rank) {
-        let program = program(choice, arguments, rank).map_err(failed)?;
+        let program = program(choice, arguments, rank).map_err(CliError::said)?;
         steps += program.steps.len();
         if steps > MAX_STEPS {
             return Err(CliError::Failed(format!(
@@ -172,10 +172,6 @@ fn bytes(args: &PlanArgs, collective: Collective) -> Result<u64, CliError> {
         None if collective.counts() == Counts::Nothing => Ok(0),
         size => Ok(size.unwrap_or(DEFAULT_SIZE).0),
     }
-}
-
-fn failed(error: impl fmt::Display) -> CliError {
-    CliError::Failed(error.to_string())
 }
 
 /// Which ranks share a host.

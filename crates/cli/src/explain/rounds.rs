@@ -9,7 +9,7 @@ use super::{Format, svg, views};
 use crate::error::CliError;
 
 pub(super) fn show(format: Format, planned: &Planned) -> Result<String, CliError> {
-    let rounds = Rounds::of(&planned.programs).map_err(|error| CliError::Failed(error.to_string()))?;
+    let rounds = Rounds::of(&planned.programs).map_err(CliError::said)?;
     match format {
         Format::Text => Ok(text(planned, &rounds)),
         Format::Json => views::view(planned, views::rounds(&rounds, totals(&rounds))),

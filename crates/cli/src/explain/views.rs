@@ -28,7 +28,7 @@ pub(super) fn view(planned: &Planned, body: impl Serialize) -> Result<String, Cl
     let Planned { of, bytes, programs, .. } = planned;
     let (collective, algorithm) = of.as_ref().map(|(collective, algorithm)| (&**collective, &**algorithm)).unzip();
     let view = View { collective, algorithm, ranks: programs.len(), bytes: *bytes, body };
-    let mut text = serde_json::to_string_pretty(&view).map_err(|e| CliError::Failed(e.to_string()))?;
+    let mut text = serde_json::to_string_pretty(&view).map_err(CliError::said)?;
     let _ = writeln!(text);
     Ok(text)
 }

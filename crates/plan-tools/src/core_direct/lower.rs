@@ -8,38 +8,26 @@ use super::queues::{self, Connection, PER_CONNECTION, Purpose, QueuePair};
 use super::{Action, HostStep, Place, Protocol, Request, Template};
 use crate::rounds::{Message, Rounds};
 use crate::verify::{At, VerifyError};
-use outboard_plan::{Buffer, Op, OpId, Program, Rank, Span};
+use outboard_plan::{Op, OpId, Program, Rank, Span};
 
 /// Why a plan has no task list.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum LowerError {
     /// The plan is malformed.
     #[error(transparent)]
     Plan(#[from] VerifyError),
-    /// What is sent to all ranks at once.
     #[error("{at}: the queue pairs of a task list connect two ranks; choose an algorithm without multicast")]
-    Multicast {
-        /// The step.
-        at: Box<At>,
-    },
-    /// Work of the host between two messages.
+    Multicast { at: Box<At> },
     #[error(
         "{at} stands between messages that arrive and messages that leave, where a NIC has only task lists: \
              choose an algorithm that passes on what it receives"
     )]
-    Between {
-        /// The step.
-        at: Box<At>,
-    },
-    /// A buffer that holds nothing.
+    Between { at: Box<At> },
     #[error("eager buffers of 0 bytes: give them room for a block")]
     NoBuffer,
-    /// A message that takes more buffers than are counted.
     #[error("{rank} receives more than 2^32 eager buffers: enlarge them or choose the rendezvous protocol")]
-    Buffers {
-        /// The receiver.
-        rank: Rank,
-    },
+    Buffers { rank: Rank },
 }
 
 /// A plan whose messages are in rounds and on queue pairs.
@@ -183,24 +171,16 @@ fn host_steps(program: &Program) -> Result<HostSteps, LowerError> {
 /// Which bytes of the plan's buffers lie in eager buffers until the host copies them.
 #[derive(Debug, Default)]
 struct Arrivals {
-    /// By where a message's span starts: its end, and its first eager buffer.
+    /// By [`Buffer`] and where a message's span starts: its end, and its first eager buffer.
     spans: [BTreeMap<u64, (u64, u32)>; 3],
     /// Eager buffers so far.
     slots: u32,
 }
 
 impl Arrivals {
-    fn spans(&mut self, buffer: Buffer) -> &mut BTreeMap<u64, (u64, u32)> {
-        &mut self.spans[match buffer {
-            Buffer::Input => 0,
-            Buffer::Output => 1,
-            Buffer::Scratch => 2,
-        }]
-    }
-
     /// Where the bytes of a span lie, in order, if eager buffers hold `size` each.
-    fn pieces(&mut self, span: Span, size: u64) -> Vec<Place> {
-        let spans = self.spans(span.buffer);
+    fn pieces(&self, span: Span, size: u64) -> Vec<Place> {
+        let spans = &self.spans[span.buffer as usize];
         let mut pieces = Vec::new();
         let mut at = span.offset;
         let end = span.offset + span.len;
@@ -322,7 +302,7 @@ impl Writer<'_> {
             }
         }
         if !span.is_empty() {
-            self.arrivals.spans(span.buffer).insert(span.offset, (span.offset + span.len, first));
+            self.arrivals.spans[span.buffer as usize].insert(span.offset, (span.offset + span.len, first));
         }
         Ok((on, count))
     }

@@ -48,25 +48,16 @@ pub enum Protocol {
 /// Block sizes from here on are worth a rendezvous (CD-5).
 pub const RENDEZVOUS_BYTES: u64 = 16 << 10;
 
-/// Memory that a request of a template reads or writes.
+/// Memory that a request of a template reads or writes. Eager buffers count from 0, bytes are in units of the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Place {
     /// Part of a buffer of the plan.
     Memory(Span),
     /// Part of the eager buffer `slot`, in which a message of this call arrives.
-    Arrived {
-        /// The buffer, from 0.
-        slot: u32,
-        /// The first byte, in units of the plan.
-        offset: u64,
-        /// Bytes, in units of the plan.
-        len: u64,
-    },
+    Arrived { slot: u32, offset: u64, len: u64 },
     /// The whole eager buffer `slot` of the next call.
-    Next {
-        /// The buffer, from 0.
-        slot: u32,
-    },
+    Next { slot: u32 },
 }
 
 /// A work request (CD-1).
@@ -99,23 +90,12 @@ pub enum Action {
 
 /// What the host does itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum HostStep {
     /// Copies bytes.
-    Copy {
-        /// Source.
-        from: Place,
-        /// Destination, of the same length.
-        to: Place,
-    },
+    Copy { from: Place, to: Place },
     /// Combines bytes, as [`outboard_plan::Op::Reduce`].
-    Reduce {
-        /// The operand that stays.
-        from: Place,
-        /// The operand that becomes the result.
-        into: Place,
-        /// `from` is the left operand.
-        from_left: bool,
-    },
+    Reduce { from: Place, into: Place, from_left: bool },
 }
 
 /// The task list of one rank without addresses and sizes (CD-3).

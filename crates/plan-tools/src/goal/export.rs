@@ -25,19 +25,12 @@ impl Default for Costs {
 
 /// Why a plan has no schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum ExportError {
-    /// An index that tags of GOAL have another meaning for.
     #[error(
         "{rank} {step} has a message of index {index}: GOAL has tags below {MULTICAST_TAG} for messages; renumber it"
     )]
-    Index {
-        /// Whose step.
-        rank: Rank,
-        /// Which.
-        step: OpId,
-        /// The index of its message.
-        index: u32,
-    },
+    Index { rank: Rank, step: OpId, index: u32 },
 }
 
 /// The schedule of the programs of all ranks of a group, in the order of ranks.

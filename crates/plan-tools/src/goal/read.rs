@@ -23,84 +23,33 @@ pub struct GoalError {
 
 /// Why a text is not a schedule that a plan can be made of.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum GoalReason {
     /// The dialect has something else here.
     #[error(transparent)]
     Syntax(#[from] SyntaxError),
-    /// A group without ranks or with too many.
     #[error("{ranks} ranks: a plan has 1 to {MAX_RANKS}")]
-    Ranks {
-        /// Ranks of the schedule.
-        ranks: u32,
-    },
-    /// A rank that the schedule does not have.
+    Ranks { ranks: u32 },
     #[error("rank {rank}, but `num_ranks` says {ranks} and ranks count from 0")]
-    Rank {
-        /// The rank.
-        rank: u32,
-        /// Ranks of the schedule.
-        ranks: u32,
-    },
-    /// A second block of a rank.
+    Rank { rank: u32, ranks: u32 },
     #[error("rank {rank} has had its operations on line {line}: join both")]
-    RankAgain {
-        /// The rank.
-        rank: u32,
-        /// Where its first block begins.
-        line: usize,
-    },
-    /// A label that two operations have.
+    RankAgain { rank: u32, line: usize },
     #[error("the label `{label}` is that of line {line}: choose another")]
-    LabelAgain {
-        /// The label.
-        label: String,
-        /// Where it is defined.
-        line: usize,
-    },
-    /// A label that no operation of the rank has.
+    LabelAgain { label: String, line: usize },
     #[error("no operation of this rank has the label `{label}`")]
-    Label {
-        /// The label.
-        label: String,
-    },
-    /// A receive from anybody, or of anything.
+    Label { label: String },
     #[error("-1 stands for any source or tag: a plan names every message, so give the source and tag that it takes")]
     Any,
-    /// A message of a rank to itself.
     #[error("a message of rank {rank} to itself: use `calc` for work inside a rank")]
-    ToItself {
-        /// The rank.
-        rank: u32,
-    },
-    /// An operation that, directly or through others, requires itself.
+    ToItself { rank: u32 },
     #[error("this operation requires itself, directly or through others of its rank")]
     Circle,
-    /// A receive that no send is left for, or a send that nobody receives.
     #[error("no {counterpart} on rank {peer} is left for this message of tag {tag}")]
-    Unmatched {
-        /// `send` or `recv`.
-        counterpart: &'static str,
-        /// On which rank it lacks.
-        peer: u32,
-        /// The tag.
-        tag: u32,
-    },
-    /// A message that is received with another size.
+    Unmatched { counterpart: &'static str, peer: u32, tag: u32 },
     #[error("{received} bytes are received here, but {sent} are sent on line {line}: make them equal")]
-    Bytes {
-        /// Bytes as of the receive.
-        received: u64,
-        /// Bytes as of the send.
-        sent: u64,
-        /// Where it is sent.
-        line: usize,
-    },
-    /// More bytes than a rank can address.
+    Bytes { received: u64, sent: u64, line: usize },
     #[error("with this message rank {rank} has more than 2^64 bytes on one side: lower the sizes")]
-    TooLarge {
-        /// The rank.
-        rank: u32,
-    },
+    TooLarge { rank: u32 },
 }
 
 impl From<Misplaced> for GoalError {
@@ -116,11 +65,8 @@ pub(super) fn wrong(at: Place, reason: GoalReason) -> GoalError {
 /// A message as one of its ends states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Message {
-    /// The other rank.
     pub(super) peer: Rank,
-    /// Its tag.
     pub(super) tag: u32,
-    /// Its size.
     pub(super) bytes: u64,
 }
 

@@ -19,76 +19,29 @@ pub struct TextError {
 
 /// Why a text is not that of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum TextReason {
     /// The grammar has something else here.
     #[error(transparent)]
     Syntax(#[from] SyntaxError),
-    /// A text of another time.
     #[error("version {found} of the format: this program reads version {VERSION}")]
-    Version {
-        /// The version of the text.
-        found: u32,
-    },
-    /// A group without ranks or with too many.
+    Version { found: u32 },
     #[error("a group of {ranks} ranks: a group has 1 to {MAX_RANKS}")]
-    Ranks {
-        /// Ranks of the group.
-        ranks: u32,
-    },
-    /// A program of another group than that of rank 0.
+    Ranks { ranks: u32 },
     #[error("a program of a group of {found} ranks in a plan of {ranks}: make them equal")]
-    Group {
-        /// Ranks as of this program.
-        found: u32,
-        /// Ranks as of rank 0.
-        ranks: u32,
-    },
-    /// A program behind that of the last rank.
+    Group { found: u32, ranks: u32 },
     #[error("one more program, but the group has {ranks} ranks and each has its program: remove it")]
-    TooMany {
-        /// Ranks of the group.
-        ranks: u32,
-    },
-    /// A program that is not the next rank's.
+    TooMany { ranks: u32 },
     #[error("the program of rank {found} where that of rank {expected} comes: programs stand in the order of ranks")]
-    Order {
-        /// Whose program it is.
-        found: u32,
-        /// Whose comes next.
-        expected: u32,
-    },
-    /// Programs for some ranks only.
+    Order { found: u32, expected: u32 },
     #[error("the plan ends behind {found} programs, its group has {ranks} ranks: write one for each, even if empty")]
-    Missing {
-        /// Programs read.
-        found: u32,
-        /// Ranks of the group.
-        ranks: u32,
-    },
-    /// A step that is not the next.
+    Missing { found: u32, ranks: u32 },
     #[error("step {found} where step {expected} comes: steps count from 0 in each program")]
-    Step {
-        /// Its number.
-        found: u32,
-        /// The number that comes next.
-        expected: u32,
-    },
-    /// A step that follows itself or a later one.
+    Step { found: u32, expected: u32 },
     #[error("step {step} follows step {on}, which is not before it")]
-    Dependency {
-        /// The step.
-        step: u32,
-        /// What it follows.
-        on: u32,
-    },
-    /// A span whose end lies before its start, or too far behind it.
+    Dependency { step: u32, on: u32 },
     #[error("the span from {start} to {end}: the end is not before the start and at most 2^64 - 1 bytes behind it")]
-    Span {
-        /// Its first byte.
-        start: u64,
-        /// The byte behind its last.
-        end: u128,
-    },
+    Span { start: u64, end: u128 },
 }
 
 impl From<Misplaced> for TextError {

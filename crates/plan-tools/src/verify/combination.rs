@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::memory::Run;
 use super::values::Values;
 use super::{Contract, Memories, VerifyError, check};
-use outboard_plan::{Rank, Span};
+use outboard_plan::{Buffer, Rank, Span};
 
 /// Whose contributions are combined, from left to right.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +58,7 @@ impl Contributors {
 
 /// What is wrong with the contributions of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub enum Fault {
     /// One is missing.
     Missing(Rank),
@@ -66,12 +67,7 @@ pub enum Fault {
     /// One should not be there.
     Stranger(Rank),
     /// One stands where another one should.
-    Order {
-        /// The one that is there.
-        found: Rank,
-        /// The one that should be.
-        expected: Rank,
-    },
+    Order { found: Rank, expected: Rank },
 }
 
 impl fmt::Display for Fault {
@@ -119,7 +115,7 @@ pub(super) fn outcomes(
 
 /// What the promised spans of a rank's output hold, one behind the other, once nothing else does.
 fn outcome(rank: Rank, memory: &Memories, contract: &Contract) -> Result<Vec<Run>, VerifyError> {
-    let mut output = memory.output.clone();
+    let mut output = memory.buffers[Buffer::Output as usize].clone();
     let mut found = Vec::new();
     for Combination { span, from, .. } in contract.after.iter().filter(|c| !c.span.is_empty()) {
         let range = span.offset..check::end_of(*span);

@@ -9,12 +9,10 @@ use outboard_plan::{Buffer, Op, OpId, Program, Rank, Span};
 
 /// A step of a rank's program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the documentation")]
 pub struct At {
-    /// Whose program.
     pub rank: Rank,
-    /// Which step.
     pub step: OpId,
-    /// What the step does.
     pub op: Op,
 }
 
@@ -37,232 +35,65 @@ impl fmt::Display for At {
 
 /// Why a plan is not proven.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum VerifyError {
-    /// The programs are not those of ranks 0 to n - 1 of a group of n.
     #[error("program {position} of {programs} is that of {rank} of {ranks}: pass one program per rank, in order")]
-    Group {
-        /// Which of the programs.
-        position: usize,
-        /// How many there are.
-        programs: usize,
-        /// Whose program it says it is.
-        rank: Rank,
-        /// How many ranks it says there are.
-        ranks: u32,
-    },
-    /// (chains, subgroups) differ from those of rank 0 or are out of range.
+    Group { position: usize, programs: usize, rank: Rank, ranks: u32 },
     #[error(
         "{rank} has (chains, subgroups) {layout:?}, rank 0 {agreed:?}: they are equal on all ranks, \
          chains 1 to {ranks} and subgroups at least 1"
     )]
-    Layout {
-        /// Whose.
-        rank: Rank,
-        /// Its chains and subgroups.
-        layout: (u32, u16),
-        /// Those of rank 0.
-        agreed: (u32, u16),
-        /// Ranks in the group.
-        ranks: u32,
-    },
-    /// A buffer has not the bytes that the contract says.
+    Layout { rank: Rank, layout: (u32, u16), agreed: (u32, u16), ranks: u32 },
     #[error("{rank} has {bytes} B of {buffer}, its contract says {expected} B")]
-    BufferSize {
-        /// Whose.
-        rank: Rank,
-        /// Which buffer.
-        buffer: Buffer,
-        /// Its bytes as of the program.
-        bytes: u64,
-        /// Its bytes as of the contract.
-        expected: u64,
-    },
-    /// A dependency that does not point backwards.
+    BufferSize { rank: Rank, buffer: Buffer, bytes: u64, expected: u64 },
     #[error("{at} follows {on}, which is not before it")]
-    Dependency {
-        /// The step.
-        at: Box<At>,
-        /// What it follows.
-        on: OpId,
-    },
-    /// A peer that is the rank itself or no rank of the group.
+    Dependency { at: Box<At>, on: OpId },
     #[error("{at} names a peer that is not another of the {ranks} ranks")]
-    Peer {
-        /// The step.
-        at: Box<At>,
-        /// Ranks in the group.
-        ranks: u32,
-    },
-    /// A span beyond its buffer.
+    Peer { at: Box<At>, ranks: u32 },
     #[error("{at}: {span} exceeds the buffer of {bytes} B")]
-    SpanOutside {
-        /// The step.
-        at: Box<At>,
-        /// The span.
-        span: Span,
-        /// Bytes of the buffer.
-        bytes: u64,
-    },
-    /// The caller's input is written to.
+    SpanOutside { at: Box<At>, span: Span, bytes: u64 },
     #[error("{at} writes to the input, which is only read")]
-    WritesInput {
-        /// The step.
-        at: Box<At>,
-    },
-    /// A copy between spans of different lengths, or that overlap.
+    WritesInput { at: Box<At> },
     #[error("{at}: the spans of a copy have equal length and do not overlap")]
-    Copy {
-        /// The step.
-        at: Box<At>,
-    },
-    /// A reduction of spans of different lengths, or that overlap.
+    Copy { at: Box<At> },
     #[error("{at}: the spans of a reduction have equal length and do not overlap")]
-    Reduce {
-        /// The step.
-        at: Box<At>,
-    },
-    /// A reduction of different elements of the vectors.
+    Reduce { at: Box<At> },
     #[error("{at} combines byte {left} of some vectors with byte {right} of others")]
-    Elements {
-        /// The step.
-        at: Box<At>,
-        /// The byte of its left operand.
-        left: u64,
-        /// The byte of its right operand.
-        right: u64,
-    },
-    /// A reduction of a part of an element.
+    Elements { at: Box<At>, left: u64, right: u64 },
     #[error("{at} cuts an element of {bytes} B")]
-    CutsElement {
-        /// The step.
-        at: Box<At>,
-        /// Bytes of an element.
-        bytes: u64,
-    },
-    /// A reduction in a collective that only moves data.
+    CutsElement { at: Box<At>, bytes: u64 },
     #[error("{at} combines contributions, of which its contract knows nothing")]
-    Combines {
-        /// The step.
-        at: Box<At>,
-    },
+    Combines { at: Box<At> },
     /// A receive of message data that is not posted at once (MC-4).
     #[error("{at} waits for other steps: receives of data are posted at once")]
-    Waits {
-        /// The step.
-        at: Box<At>,
-    },
-    /// Two sends or two receives of one name; two multicasts of one rank count, too.
+    Waits { at: Box<At> },
     #[error("{at} has the name of {other}: give one of them another index")]
-    SameName {
-        /// The later step.
-        at: Box<At>,
-        /// The earlier step.
-        other: Box<At>,
-    },
-    /// A send without receive, or a receive without send.
+    SameName { at: Box<At>, other: Box<At> },
     #[error("{at} has no counterpart on the other rank")]
-    Unmatched {
-        /// The step.
-        at: Box<At>,
-    },
-    /// A multicast that a rank does not receive.
+    Unmatched { at: Box<At> },
     #[error("{at} is not received by {by}")]
-    MulticastMissed {
-        /// The multicast.
-        at: Box<At>,
-        /// Who lacks a receive.
-        by: Rank,
-    },
-    /// The two ends of a message differ in length.
+    MulticastMissed { at: Box<At>, by: Rank },
     #[error("{at} and {other} differ in length")]
-    Lengths {
-        /// The send.
-        at: Box<At>,
-        /// The receive.
-        other: Box<At>,
-    },
-    /// Steps that wait for each other in a circle.
+    Lengths { at: Box<At>, other: Box<At> },
     #[error("{at} never completes: it waits, directly or through others, for {other}, which waits for it")]
-    Deadlock {
-        /// A step of the circle.
-        at: Box<At>,
-        /// Another one.
-        other: Box<At>,
-    },
-    /// Two unordered steps, at least one of which writes.
+    Deadlock { at: Box<At>, other: Box<At> },
     #[error("{at} and {other} touch {shared} in no certain order: let one follow the other")]
-    Conflict {
-        /// One step.
-        at: Box<At>,
-        /// The other.
-        other: Box<At>,
-        /// What both touch.
-        shared: Span,
-    },
+    Conflict { at: Box<At>, other: Box<At>, shared: Span },
     /// More roots may multicast at once than the program says (MC-8).
     #[error("{at} may run beside {chains} other multicasts, and {chains} chains allow no more at once")]
-    Roots {
-        /// A multicast that is one too many.
-        at: Box<At>,
-        /// Roots that may multicast at once.
-        chains: u32,
-    },
-    /// A step reads what nothing was written to.
+    Roots { at: Box<At>, chains: u32 },
     #[error("{at} reads byte {offset}, to which nothing was written")]
-    ReadsNothing {
-        /// The step.
-        at: Box<At>,
-        /// Offset in the buffer that it reads.
-        offset: u64,
-    },
-    /// Output that should hold something holds nothing.
+    ReadsNothing { at: Box<At>, offset: u64 },
     #[error("{rank} ends with nothing at byte {offset} of its output")]
-    Missing {
-        /// Whose output.
-        rank: Rank,
-        /// The first such byte.
-        offset: u64,
-    },
-    /// Output that holds another element of the vectors than promised.
+    Missing { rank: Rank, offset: u64 },
     #[error(
         "{rank} ends with byte {found} of the vectors at byte {offset} of its output, where byte {expected} belongs"
     )]
-    WrongElement {
-        /// Whose output.
-        rank: Rank,
-        /// Where.
-        offset: u64,
-        /// The byte of the vectors that is there.
-        found: u64,
-        /// The one that should be.
-        expected: u64,
-    },
-    /// Output that combines other contributions than promised, or in another order.
+    WrongElement { rank: Rank, offset: u64, found: u64, expected: u64 },
     #[error("at byte {offset} of the output of {rank}, {fault}")]
-    Contribution {
-        /// Whose output.
-        rank: Rank,
-        /// The first such byte.
-        offset: u64,
-        /// What is wrong.
-        fault: Fault,
-    },
-    /// Two ranks combine the same contributions, but in different pairs, which rounding shows.
+    Contribution { rank: Rank, offset: u64, fault: Fault },
     #[error("at byte {offset} of the result, {rank} and {other} combine the same in different pairs")]
-    Differs {
-        /// One rank.
-        rank: Rank,
-        /// The other.
-        other: Rank,
-        /// The first such byte, counted over what the contracts promise.
-        offset: u64,
-    },
-    /// Output that the contract leaves alone was written to.
+    Differs { rank: Rank, other: Rank, offset: u64 },
     #[error("{rank} ends with something at byte {offset} of its output, where its contract says nothing")]
-    Stray {
-        /// Whose output.
-        rank: Rank,
-        /// The first such byte.
-        offset: u64,
-    },
+    Stray { rank: Rank, offset: u64 },
 }

@@ -48,36 +48,8 @@ impl Event {
     }
 }
 
-/// For each node a list of nodes, in two flat vectors.
-struct Lists {
-    ends: Vec<usize>,
-    items: Vec<Node>,
-}
-
-impl Lists {
-    fn new(nodes: usize, pairs: &[(Node, Node)]) -> Self {
-        let mut ends = vec![0; nodes];
-        for (node, _) in pairs {
-            ends[*node] += 1;
-        }
-        let mut total = 0;
-        for end in &mut ends {
-            // For now the start; filling the list moves it to the end.
-            total += std::mem::replace(end, total);
-        }
-        let mut items = vec![0; pairs.len()];
-        for (node, item) in pairs {
-            items[ends[*node]] = *item;
-            ends[*node] += 1;
-        }
-        Self { ends, items }
-    }
-
-    fn of(&self, node: Node) -> &[Node] {
-        let start = if node == 0 { 0 } else { self.ends[node - 1] };
-        &self.items[start..self.ends[node]]
-    }
-}
+/// For each node a list of nodes.
+type Lists = Vec<Vec<Node>>;
 
 /// Some of the first nodes of a [`Batch`].
 #[derive(Default, Clone, Copy)]
@@ -152,23 +124,20 @@ impl<'a> Graph<'a> {
             programs,
             base,
             source: vec![None; nodes],
-            receivers: Lists::new(nodes, &[]),
-            after: Lists::new(nodes, &[]),
-            followers: Lists::new(nodes, &[]),
+            receivers: vec![Vec::new(); nodes],
+            after: vec![Vec::new(); nodes],
+            followers: vec![Vec::new(); nodes],
             order: Vec::new(),
             position: Vec::new(),
         };
         graph.match_messages()?;
-        graph.match_multicasts()?;
-        let received = |node: Node| graph.source[node].map(|source| (source, node));
-        graph.receivers = Lists::new(nodes, &(0..nodes).filter_map(received).collect::<Vec<_>>());
-        let mut follows = Vec::new();
         for (rank, id, node) in graph.steps() {
-            let earlier = |id: &OpId| graph.base[rank] + id.0 as usize;
-            follows.extend(programs[rank].steps[id].after.iter().map(|id| (earlier(id), node)));
+            for earlier in &programs[rank].steps[id].after {
+                let earlier = graph.base[rank] + earlier.0 as usize;
+                graph.after[node].push(earlier);
+                graph.followers[earlier].push(node);
+            }
         }
-        graph.followers = Lists::new(nodes, &follows);
-        graph.after = Lists::new(nodes, &follows.iter().map(|(earlier, node)| (*node, *earlier)).collect::<Vec<_>>());
         graph.sort()?;
         Ok(graph)
     }
@@ -203,7 +172,7 @@ impl<'a> Graph<'a> {
 
     /// The receives that take a send or multicast.
     pub(crate) fn receivers(&self, send: Node) -> &[Node] {
-        self.receivers.of(send)
+        &self.receivers[send]
     }
 
     /// All events, in an order that respects every edge.
@@ -213,12 +182,12 @@ impl<'a> Graph<'a> {
 
     /// The steps that `node` names.
     pub(crate) fn after(&self, node: Node) -> &[Node] {
-        self.after.of(node)
+        &self.after[node]
     }
 
     /// The steps that name `node`.
     pub(crate) fn followers(&self, node: Node) -> &[Node] {
-        self.followers.of(node)
+        &self.followers[node]
     }
 
     /// The index of the first pair of which neither node is complete before the other touches memory, on every
@@ -312,16 +281,21 @@ impl<'a> Graph<'a> {
         }
     }
 
+    /// Joins the ends of each message, and each multicast, which has no index, with those that receive it.
     fn match_messages(&mut self) -> Result<(), VerifyError> {
-        let mut sends = BTreeMap::new();
-        let mut receives = BTreeMap::new();
+        let (mut sends, mut receives) = (BTreeMap::new(), BTreeMap::new());
         for (rank, id, node) in self.steps() {
             let program = &self.programs[rank];
             let me = program.rank;
             let earlier = match program.steps[id].op {
-                Op::Send { to, index, .. } => sends.insert((me, to, index), node),
-                Op::Recv { from, index, .. } => receives.insert((from, me, index), node),
-                Op::Multicast { .. } | Op::MulticastRecv { .. } | Op::Copy { .. } | Op::Reduce { .. } => None,
+                Op::Send { to, index, .. } => sends.insert((me, to, Some(index)), node),
+                Op::Recv { from, index, .. } => receives.insert((from, me, Some(index)), node),
+                Op::Multicast { .. } => {
+                    let others = (0..program.ranks).map(Rank).filter(|to| *to != me);
+                    others.filter_map(|to| sends.insert((me, to, None), node)).last()
+                }
+                Op::MulticastRecv { root, .. } => receives.insert((root, me, None), node),
+                Op::Copy { .. } | Op::Reduce { .. } => None,
             };
             if let Some(earlier) = earlier {
                 return Err(VerifyError::SameName { at: self.at(node).boxed(), other: self.at(earlier).boxed() });
@@ -333,39 +307,9 @@ impl<'a> Graph<'a> {
             };
             self.join(send, receive)?;
         }
-        match sends.values().min() {
-            Some(send) => Err(VerifyError::Unmatched { at: self.at(*send).boxed() }),
-            None => Ok(()),
-        }
-    }
-
-    fn match_multicasts(&mut self) -> Result<(), VerifyError> {
-        let mut sent: Vec<Option<Node>> = vec![None; self.programs.len()];
-        let mut receives = BTreeMap::new();
-        for (rank, id, node) in self.steps() {
-            let earlier = match self.programs[rank].steps[id].op {
-                Op::Multicast { .. } => sent[rank].replace(node),
-                Op::MulticastRecv { root, .. } => receives.insert((root.0 as usize, rank), node),
-                Op::Send { .. } | Op::Recv { .. } | Op::Copy { .. } | Op::Reduce { .. } => None,
-            };
-            if let Some(earlier) = earlier {
-                return Err(VerifyError::SameName { at: self.at(node).boxed(), other: self.at(earlier).boxed() });
-            }
-        }
-        for (root, multicast) in sent.iter().enumerate() {
-            let Some(multicast) = *multicast else {
-                continue;
-            };
-            for rank in (0..self.programs.len()).filter(|rank| *rank != root) {
-                let Some(receive) = receives.remove(&(root, rank)) else {
-                    let by = self.programs[rank].rank;
-                    return Err(VerifyError::MulticastMissed { at: self.at(multicast).boxed(), by });
-                };
-                self.join(multicast, receive)?;
-            }
-        }
-        match receives.values().min() {
-            Some(receive) => Err(VerifyError::Unmatched { at: self.at(*receive).boxed() }),
+        match sends.into_iter().min_by_key(|(name, send)| (*send, *name)) {
+            Some(((_, by, None), send)) => Err(VerifyError::MulticastMissed { at: self.at(send).boxed(), by }),
+            Some((_, send)) => Err(VerifyError::Unmatched { at: self.at(send).boxed() }),
             None => Ok(()),
         }
     }
@@ -377,6 +321,7 @@ impl<'a> Graph<'a> {
             return Err(VerifyError::Lengths { at: self.at(send).boxed(), other: self.at(receive).boxed() });
         }
         self.source[receive] = Some(send);
+        self.receivers[send].push(receive);
         Ok(())
     }
 
@@ -416,24 +361,19 @@ impl<'a> Graph<'a> {
     fn before(&self, event: Event) -> Vec<Event> {
         match event {
             Event::Start(node) => self.after(node).iter().copied().map(Event::Complete).collect(),
-            Event::Complete(node) => {
-                let mut before = vec![Event::Start(node)];
-                before.extend(self.source[node].map(Event::Start));
-                before.extend(self.receivers(node).iter().copied().map(Event::Start));
-                before
-            }
+            Event::Complete(node) => self.ends(node).map(Event::Start).collect(),
         }
+    }
+
+    /// The node, and the other ends of its messages.
+    fn ends(&self, node: Node) -> impl Iterator<Item = Node> {
+        std::iter::once(node).chain(self.source[node]).chain(self.receivers(node).iter().copied())
     }
 
     /// The events that `event` has an edge to.
     fn behind(&self, event: Event) -> Vec<Event> {
         match event {
-            Event::Start(node) => {
-                let mut behind = vec![Event::Complete(node)];
-                behind.extend(self.source[node].map(Event::Complete));
-                behind.extend(self.receivers(node).iter().copied().map(Event::Complete));
-                behind
-            }
+            Event::Start(node) => self.ends(node).map(Event::Complete).collect(),
             Event::Complete(node) => self.followers(node).iter().copied().map(Event::Start).collect(),
         }
     }

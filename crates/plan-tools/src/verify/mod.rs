@@ -213,22 +213,13 @@ fn roots_at_once(graph: &Graph<'_>, programs: &[Program]) -> Result<(), VerifyEr
 /// The contents of the buffers of one rank.
 struct Memories {
     layout: Layout,
-    input: Memory,
-    output: Memory,
-    scratch: Memory,
+    /// By [`Buffer`].
+    buffers: [Memory; 3],
 }
 
 impl Memories {
-    fn new(layout: Layout) -> Self {
-        Self { layout, input: Memory::default(), output: Memory::default(), scratch: Memory::default() }
-    }
-
     fn buffer(&mut self, span: Span) -> &mut Memory {
-        match self.layout.place(span).buffer {
-            Buffer::Input => &mut self.input,
-            Buffer::Output => &mut self.output,
-            Buffer::Scratch => &mut self.scratch,
-        }
+        &mut self.buffers[self.layout.place(span).buffer as usize]
     }
 
     fn read(&mut self, graph: &Graph<'_>, node: Node, span: Span) -> Result<Vec<Run>, VerifyError> {
@@ -277,7 +268,8 @@ fn execute(
     before: impl Fn(Rank) -> Vec<Piece>,
     mut combining: Option<Combining<'_>>,
 ) -> Result<Vec<Memories>, VerifyError> {
-    let mut memories: Vec<Memories> = programs.iter().map(|_| Memories::new(layout)).collect();
+    let mut memories: Vec<Memories> =
+        programs.iter().map(|_| Memories { layout, buffers: Default::default() }).collect();
     for (program, memory) in programs.iter().zip(&mut memories) {
         for Piece { span, source, from } in before(program.rank) {
             if !span.is_empty() {

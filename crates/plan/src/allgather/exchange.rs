@@ -6,6 +6,7 @@
 
 use super::Blocks;
 use crate::builder::ProgramBuilder;
+use crate::partition::{multiples, powers};
 use crate::program::{OpId, Rank, Span};
 
 /// In round 0 a pair of ranks shares its blocks; from then on a rank exchanges pairs of blocks with its left and its
@@ -51,8 +52,7 @@ pub(super) fn standard(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: 
     let (ranks, rank) = (blocks.ranks, blocks.rank);
     // Beyond a group of one the base is at most the ranks.
     let base = ports.saturating_add(1);
-    let rounds: Vec<u32> =
-        std::iter::successors(Some(1u32), |held| held.checked_mul(base)).take_while(|held| *held < ranks).collect();
+    let rounds: Vec<u32> = powers(base.into(), ranks.into()).map(|held| held as u32).collect();
     // The rank that differs from this one only in the digit worth `held`, by `steps` round the base.
     let partner = |held: u32, steps: u32| {
         let digit = rank / held % base;
@@ -113,17 +113,11 @@ pub(super) fn bruck(builder: &mut ProgramBuilder, blocks: Blocks<'_>, ports: u32
 
 /// The messages of each rank, round by round.
 fn shifts(ranks: u32, ports: u32) -> Vec<Shift> {
-    let mut shifts = Vec::new();
-    let (mut held, base) = (1u64, u64::from(ports) + 1);
-    while held < u64::from(ranks) {
-        let distances = (1..=u64::from(ports)).map(|i| i * held).take_while(|distance| *distance < u64::from(ranks));
-        shifts.extend(distances.map(|distance| {
-            let distance = distance as u32;
-            Shift { distance, count: (held as u32).min(ranks - distance) }
-        }));
-        held *= base;
-    }
-    shifts
+    let of_round = |held| {
+        let shift = move |distance| Shift { distance, count: (held as u32).min(ranks - distance) };
+        multiples(held, ports, ranks).map(shift)
+    };
+    powers(u64::from(ports) + 1, ranks.into()).flat_map(of_round).collect()
 }
 
 impl Blocks<'_> {

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::Place;
+use crate::binomial::Place;
 use crate::builder::ProgramBuilder;
 use crate::program::{OpId, Span};
 
@@ -34,8 +34,8 @@ impl Place {
 }
 
 /// Rank `v` receives from `v - 1` and passes on to `v + 1`.
-pub(super) fn chain(builder: &mut ProgramBuilder, place: Place, segment: u64) {
-    let all = || segments(0..place.bytes, segment, 0);
+pub(super) fn chain(builder: &mut ProgramBuilder, place: Place, bytes: u64, segment: u64) {
+    let all = || segments(0..bytes, segment, 0);
     let mut receive = |segment: Segment| {
         let from = place.rank.checked_sub(1)?;
         Some(builder.recv(place.at(from), segment.index, place.segment(segment), &[]))
@@ -50,10 +50,10 @@ pub(super) fn chain(builder: &mut ProgramBuilder, place: Place, segment: u64) {
 }
 
 /// The first half goes down one tree, the second down the other; both hang below the root.
-pub(super) fn double_tree(builder: &mut ProgramBuilder, place: Place, segment: u64) {
-    let half = place.bytes.div_ceil(2);
+pub(super) fn double_tree(builder: &mut ProgramBuilder, place: Place, bytes: u64, segment: u64) {
+    let half = bytes.div_ceil(2);
     let first: Vec<Segment> = segments(0..half, segment, 0).collect();
-    let second: Vec<Segment> = segments(half..place.bytes, segment, first.len() as u32).collect();
+    let second: Vec<Segment> = segments(half..bytes, segment, first.len() as u32).collect();
     let trees = [Tree { ranks: place.ranks, second: false }, Tree { ranks: place.ranks, second: true }];
     let mut received: [Vec<OpId>; 2] = [Vec::new(), Vec::new()];
     for ((tree, segments), received) in trees.iter().zip([&first, &second]).zip(&mut received) {

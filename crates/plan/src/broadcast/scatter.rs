@@ -6,28 +6,23 @@
 
 use std::ops::Range;
 
-use super::Place;
-use crate::binomial;
+use crate::binomial::{self, Place};
 use crate::builder::ProgramBuilder;
 use crate::partition::part_range;
-use crate::program::{OpId, Span};
-
-impl Place {
-    /// Where blocks lie on this rank.
-    fn blocks(self, blocks: Range<u32>) -> Span {
-        let part = |block: u32| part_range(self.bytes, self.ranks.into(), block.into());
-        let (start, end) = (part(blocks.start).start, part(blocks.end - 1).end);
-        self.span(start, end - start)
-    }
-}
+use crate::program::OpId;
 
 /// In round `r` of the ring rank `v` passes on block `v - r` to `v + 1`, unless that one has it.
-pub(super) fn scatter_allgather(builder: &mut ProgramBuilder, place: Place) {
+pub(super) fn scatter_allgather(builder: &mut ProgramBuilder, place: Place, bytes: u64) {
     let Place { ranks, rank, .. } = place;
     // What a rank has behind the scatter.
     let has = |rank| binomial::subtree(rank, ranks);
     let subtree = has(rank);
-    let message = |blocks: Range<u32>| Some(place.blocks(blocks)).filter(|span| !span.is_empty());
+    let part = |block: u32| part_range(bytes, ranks.into(), block.into());
+    // Where blocks lie on this rank.
+    let message = |blocks: Range<u32>| {
+        let (start, end) = (part(blocks.start).start, part(blocks.end - 1).end);
+        Some(place.span(start, end - start)).filter(|span| !span.is_empty())
+    };
     let ring = |to: u32| {
         let rounds = (0..ranks).map(move |round| (to + ranks - 1 - round) % ranks);
         rounds.filter(move |block| !has(to).contains(block))

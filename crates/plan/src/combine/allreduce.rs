@@ -22,7 +22,6 @@ use crate::topology::Topology;
 pub(crate) fn program(choice: Choice, topology: &Topology, rank: Rank, vector: Vector) -> Result<Program, PlanError> {
     let (ranks, bytes) = (topology.ranks(), vector.bytes());
     let mut draft = Draft::new(rank, ranks, bytes, bytes);
-    let blocks = Blocks::Parts { ranks, vector };
     match (choice.leaders(), choice.algorithm()) {
         (Some(_), between) => hierarchical(&mut draft, between, topology, rank, vector),
         (None, Algorithm::ReduceMulticast { subgroups }) => {
@@ -31,6 +30,8 @@ pub(crate) fn program(choice: Choice, topology: &Topology, rank: Rank, vector: V
         }
         (None, Algorithm::ReduceScatterMulticast { subgroups, segment }) => {
             draft.multicast_layout(ranks, subgroups);
+            let parts = vector.parts(ranks);
+            let blocks = Blocks { extents: &parts, unit: vector.element_bytes.max(1) };
             reduce_scatter_multicast(&mut draft, blocks, Cut::new(blocks, segment), rank);
         }
         (None, algorithm) => {
@@ -45,7 +46,8 @@ fn by_messages(draft: &mut Draft, algorithm: Algorithm, ranks: u32, rank: Rank, 
     match algorithm {
         Algorithm::RecursiveDoubling => recursive_doubling(draft, ranks, rank),
         Algorithm::Ring { segment } => {
-            let blocks = Blocks::Parts { ranks, vector };
+            let parts = vector.parts(ranks);
+            let blocks = Blocks { extents: &parts, unit: vector.element_bytes.max(1) };
             ring(draft, blocks, Cut::new(blocks, segment), rank)
         }
         Algorithm::Rabenseifner => rabenseifner(draft, ranks, rank, vector),

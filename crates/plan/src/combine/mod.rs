@@ -19,6 +19,7 @@ pub(crate) mod reduce;
 pub(crate) mod reduce_scatter;
 pub(crate) mod scan;
 
+use crate::allgather::Extents;
 use crate::partition::part_range;
 use crate::program::Span;
 
@@ -57,5 +58,11 @@ impl Vector {
     pub fn part(self, parts: u64, i: u64) -> (u64, u64) {
         let part = part_range(self.count, parts, i);
         (part.start * self.element_bytes, (part.end - part.start) * self.element_bytes)
+    }
+
+    /// A part for each rank.
+    pub(crate) fn parts(self, ranks: u32) -> Extents {
+        let part = |rank: u32| self.part(ranks.into(), rank.into()).1;
+        Extents::uneven((0..ranks).map(part)).expect("parts are no more than the whole")
     }
 }

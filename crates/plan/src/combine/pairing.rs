@@ -18,22 +18,11 @@ pub(super) const BACK: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// Takes part in the rounds, alone at its place.
-    Alone {
-        /// The place.
-        place: u32,
-    },
+    Alone { place: u32 },
     /// Takes part in the rounds, with the contribution of `other` to begin with.
-    Both {
-        /// The place.
-        place: u32,
-        /// The rank that stands aside.
-        other: Rank,
-    },
+    Both { place: u32, other: Rank },
     /// Stands aside: only exchanges with `other`.
-    Aside {
-        /// The rank that takes part.
-        other: Rank,
-    },
+    Aside { other: Rank },
 }
 
 /// The places of a group.

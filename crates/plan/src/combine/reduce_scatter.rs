@@ -3,10 +3,10 @@
 //! Every rank contributes `Input`, the blocks of all ranks one after another as [`Extents`] says: all of one size, or each
 //! of its own; `Output` is as large as the rank's own block. Blocks hold whole elements.
 
+use super::MAX_SEGMENTS;
 use super::draft::{Draft, Part};
 use super::hosts::Host;
 use super::pairing::{BACK, FORTH, Pairing, Role};
-use super::{MAX_SEGMENTS, Vector};
 use crate::algorithm::Algorithm;
 use crate::allgather::Extents;
 use crate::arguments::PlanError;
@@ -27,7 +27,7 @@ pub(crate) fn program(
     rank: Rank,
     extents: &Extents,
 ) -> Result<Program, PlanError> {
-    let blocks = Blocks::Extents(extents);
+    let blocks = Blocks { extents, unit: LARGEST_ELEMENT };
     let mut draft = Draft::new(rank, extents.ranks(), extents.total(), blocks.of(rank.0).len);
     if choice.leaders().is_some() {
         hierarchical(&mut draft, choice.algorithm(), topology, rank, extents);
@@ -50,7 +50,7 @@ fn hierarchical(draft: &mut Draft, between: Algorithm, topology: &Topology, rank
     let of_hosts: Vec<Vec<Span>> = Host::all(topology, None).map(|host| host.blocks(extents)).collect();
     let sizes = of_hosts.iter().map(|blocks| blocks.iter().map(|block| block.len).sum());
     let arranged = Extents::uneven(sizes).expect("as many bytes as before, and no more hosts than ranks");
-    let blocks = Blocks::Extents(&arranged);
+    let blocks = Blocks { extents: &arranged, unit: LARGEST_ELEMENT };
     let (given, first) = given(between, of_hosts, number as usize);
     let cut = Cut::of(between, blocks);
     let own = extents.block(rank);
@@ -151,7 +151,7 @@ impl Cut {
     pub(super) fn new(blocks: Blocks<'_>, segment: u64) -> Self {
         let longest = blocks.longest();
         let least = longest.div_ceil((MAX_SEGMENTS / u64::from(blocks.ranks())).max(1));
-        let bytes = segment.max(least).checked_next_multiple_of(blocks.unit());
+        let bytes = segment.max(least).checked_next_multiple_of(blocks.unit);
         let cut = |bytes| Cut { pieces: longest.div_ceil(bytes).max(1), bytes };
         bytes.map_or(Self::whole(blocks), cut)
     }
@@ -177,45 +177,24 @@ impl Cut {
 
 /// Where the block of each rank lies in the vector.
 #[derive(Clone, Copy)]
-pub(super) enum Blocks<'a> {
-    /// The caller says so.
-    Extents(&'a Extents),
-    /// As many parts of a vector as there are ranks, as equal as can be.
-    Parts { ranks: u32, vector: Vector },
+pub(super) struct Blocks<'a> {
+    pub(super) extents: &'a Extents,
+    /// Bytes of a whole number of elements, at least 1.
+    pub(super) unit: u64,
 }
 
 impl Blocks<'_> {
     pub(super) fn ranks(self) -> u32 {
-        match self {
-            Blocks::Extents(extents) => extents.ranks(),
-            Blocks::Parts { ranks, .. } => ranks,
-        }
-    }
-
-    /// Bytes of a whole number of elements.
-    fn unit(self) -> u64 {
-        match self {
-            Blocks::Extents(_) => LARGEST_ELEMENT,
-            Blocks::Parts { vector, .. } => vector.element_bytes.max(1),
-        }
+        self.extents.ranks()
     }
 
     fn longest(self) -> u64 {
-        (0..self.ranks()).map(|q| self.of(q).len).max().unwrap_or(0)
+        self.extents.sizes().max().unwrap_or(0)
     }
 
     /// The block of rank `q`, as a span of `Input`.
     pub(super) fn of(self, q: u32) -> Span {
-        match self {
-            Blocks::Extents(extents) => {
-                let Span { offset, len, .. } = extents.block(Rank(q));
-                Span::input(offset, len)
-            }
-            Blocks::Parts { ranks, vector } => {
-                let (offset, len) = vector.part(ranks.into(), q.into());
-                Span::input(offset, len)
-            }
-        }
+        Span { buffer: Buffer::Input, ..self.extents.block(Rank(q)) }
     }
 
     /// The blocks of the ranks of places `start .. end`, as a span of `Input`.

@@ -15,37 +15,14 @@ const HIERARCHICAL: &str = "hierarchical";
 
 /// Why a text describes no algorithm.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages are the documentation")]
 pub enum AlgorithmError {
-    /// No algorithm of that name.
     #[error("no {collective} algorithm is called `{name}`: choose one of {known}")]
-    Name {
-        /// What was to be carried out.
-        collective: Collective,
-        /// The name as it was written.
-        name: String,
-        /// The names that there are.
-        known: String,
-    },
-    /// A setting without name or value.
+    Name { collective: Collective, name: String, known: String },
     #[error("`{setting}` in `{text}`: write settings as name=value, with commas between them")]
-    Form {
-        /// The whole text.
-        text: String,
-        /// The part that is wrong.
-        setting: String,
-    },
-    /// A setting that the algorithm does not have, or a value that the setting does not take.
+    Form { text: String, setting: String },
     #[error("`{key}={value}` in `{text}`: {source}")]
-    Setting {
-        /// The whole text.
-        text: String,
-        /// The setting.
-        key: String,
-        /// Its value.
-        value: String,
-        /// What is wrong with it.
-        source: SettingError,
-    },
+    Setting { text: String, key: String, value: String, source: SettingError },
 }
 
 /// An algorithm of a collective, with its settings.

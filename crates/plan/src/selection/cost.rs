@@ -7,27 +7,38 @@
 //! copies and reductions on the one processor that all ranks of a host share.
 
 use outboard_units::{Duration, Rate};
+use serde::Deserialize;
+
+use super::tuning::{multicast, quantity};
 
 /// Picoseconds of a second.
 const SECOND: u128 = 1_000_000_000_000;
 const PER_NANOSECOND: u128 = 1_000;
 
 /// What things take on a cluster, as measured by `outboard tune` or set by people.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Cost {
     /// From one host to another, of a message without bytes: `L`.
+    #[serde(deserialize_with = "quantity")]
     pub latency: Duration,
     /// Processor time of a service process for one message, on each end: `o`.
+    #[serde(deserialize_with = "quantity")]
     pub message: Duration,
     /// One round of the barrier that precedes a collective, or of the handshake behind it (MC-4, MC-7).
+    #[serde(deserialize_with = "quantity")]
     pub control: Duration,
     /// Payload of messages that a host's link carries, in each direction: `1/G`.
+    #[serde(deserialize_with = "quantity")]
     pub bandwidth: Rate,
     /// Payload of multicasts that a host's link carries; `None` where there is no multicast.
+    #[serde(deserialize_with = "multicast")]
     pub multicast: Option<Rate>,
     /// Copying within a host.
+    #[serde(deserialize_with = "quantity")]
     pub copy: Rate,
     /// Reducing within a host.
+    #[serde(deserialize_with = "quantity")]
     pub reduce: Rate,
 }
 

@@ -49,6 +49,7 @@ use super::collective::Collective;
 use super::cost::{Cost, Terms};
 use crate::algorithm::Algorithm;
 use crate::combine::MAX_SEGMENTS;
+use crate::partition::powers;
 
 /// Ranks of a host from which on some always have something to send while others wait.
 const FULL: u64 = 16;
@@ -72,12 +73,6 @@ pub struct Case {
 #[must_use]
 pub fn rounds_of(count: u64) -> u64 {
     powers(2, count).count() as u64
-}
-
-/// The powers of `base` below `limit`, from 1.
-fn powers(base: u64, limit: u64) -> impl Iterator<Item = u64> {
-    std::iter::successors(Some(1u64), move |power| power.checked_mul(base.max(2)))
-        .take_while(move |power| *power < limit)
 }
 
 /// What `choice` spends on a call, whose collective it is of. What holds it up, link or processor, depends on `cost`.

@@ -19,4 +19,4 @@ pub use collective::{Collective, UnknownCollective};
 pub use cost::{Cost, Estimate, Terms, at_rate, each};
 pub use formula::{Case, rounds_of, terms};
 pub use outboard_units::{Duration, Rate, Size, UnitError};
-pub use tuning::{Reason, Rule, Tuning, TuningError};
+pub use tuning::{Rule, Tuning, TuningError};

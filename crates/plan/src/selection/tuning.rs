@@ -26,7 +26,8 @@ use std::fmt;
 use std::hash::Hasher;
 use std::str::FromStr;
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use siphasher::sip::SipHasher13;
 use thiserror::Error;
 use toml::Spanned;
@@ -34,7 +35,7 @@ use toml::Spanned;
 use super::choice::Choice;
 use super::collective::{Collective, UnknownCollective};
 use super::cost::Cost;
-use outboard_units::{Size, UnitError};
+use outboard_units::{Rate, Size, UnitError};
 
 /// `multicast` of a cluster without.
 const NO_MULTICAST: &str = "none";
@@ -73,124 +74,47 @@ impl Rule {
     }
 }
 
-/// Why a text is no tuning.
+/// Why a text is no tuning: its line, counted from 1, and what is wrong there.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("line {line}: {reason}")]
+#[allow(missing_docs, reason = "the message is the documentation")]
 pub struct TuningError {
-    /// Counted from 1.
     pub line: usize,
-    /// What is wrong there.
-    pub reason: Reason,
-}
-
-/// What is wrong in a line of a tuning file.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Reason {
-    /// No TOML, an unknown key, or a value of another type.
-    #[error("{0}")]
-    Syntax(String),
-    /// No quantity.
-    #[error(transparent)]
-    Unit(#[from] UnitError),
-    /// A collective that nobody chooses an algorithm for.
-    #[error(transparent)]
-    Collective(#[from] UnknownCollective),
-    /// An algorithm that the collective does not have.
-    #[error("{0}")]
-    Algorithm(String),
-    /// A choice that is never made.
-    #[error("this choice is never reached: an earlier one of {0} has bounds as wide; put the narrow ones first")]
-    Unreachable(Collective),
+    pub reason: String,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    cost: CostTable,
+    cost: Cost,
     #[serde(default)]
     choice: BTreeMap<Spanned<String>, Vec<Spanned<ChoiceTable>>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct CostTable {
-    latency: Option<Spanned<String>>,
-    message: Option<Spanned<String>>,
-    control: Option<Spanned<String>>,
-    bandwidth: Option<Spanned<String>>,
-    multicast: Option<Spanned<String>>,
-    copy: Option<Spanned<String>>,
-    reduce: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ChoiceTable {
-    up_to: Option<Spanned<String>>,
+    #[serde(default, deserialize_with = "some_quantity")]
+    up_to: Option<Size>,
     ranks: Option<u32>,
     algorithm: Spanned<String>,
 }
 
-/// The text that is read, for the lines of errors.
-#[derive(Clone, Copy)]
-struct Source<'a>(&'a str);
+/// A quantity as people write it.
+pub(super) fn quantity<'de, D: Deserializer<'de>, T: FromStr<Err = UnitError>>(from: D) -> Result<T, D::Error> {
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
 
-impl Source<'_> {
-    fn error(self, at: usize, reason: Reason) -> TuningError {
-        let before = &self.0.as_bytes()[..at.min(self.0.len())];
-        TuningError { line: 1 + before.iter().filter(|byte| **byte == b'\n').count(), reason }
-    }
+fn some_quantity<'de, D: Deserializer<'de>, T: FromStr<Err = UnitError>>(from: D) -> Result<Option<T>, D::Error> {
+    quantity(from).map(Some)
+}
 
-    /// `value` where it is given.
-    fn read<T: FromStr<Err = UnitError>>(
-        self,
-        value: Option<Spanned<String>>,
-        into: &mut T,
-    ) -> Result<(), TuningError> {
-        if let Some(text) = value {
-            *into = text.get_ref().parse().map_err(|e: UnitError| self.error(text.span().start, e.into()))?;
-        }
-        Ok(())
-    }
-
-    fn cost(self, table: CostTable) -> Result<Cost, TuningError> {
-        let mut cost = Cost::default();
-        self.read(table.latency, &mut cost.latency)?;
-        self.read(table.message, &mut cost.message)?;
-        self.read(table.control, &mut cost.control)?;
-        self.read(table.bandwidth, &mut cost.bandwidth)?;
-        self.read(table.copy, &mut cost.copy)?;
-        self.read(table.reduce, &mut cost.reduce)?;
-        match table.multicast {
-            Some(text) if text.get_ref() == NO_MULTICAST => cost.multicast = None,
-            given => {
-                let mut rate = cost.bandwidth;
-                let is_given = given.is_some();
-                self.read(given, &mut rate)?;
-                cost.multicast = if is_given { Some(rate) } else { cost.multicast };
-            }
-        }
-        Ok(cost)
-    }
-
-    fn rules(self, collective: Collective, choices: Vec<Spanned<ChoiceTable>>) -> Result<Vec<Rule>, TuningError> {
-        let mut rules: Vec<Rule> = Vec::new();
-        for choice in choices {
-            let at = choice.span().start;
-            let ChoiceTable { up_to, ranks, algorithm } = choice.into_inner();
-            let choice = collective.read(algorithm.get_ref());
-            let choice = choice.map_err(|why| self.error(algorithm.span().start, Reason::Algorithm(why)))?;
-            let bounded = up_to.is_some();
-            let mut most = Size(u64::MAX);
-            self.read(up_to, &mut most)?;
-            let rule = Rule { up_to: bounded.then_some(most), ranks, choice };
-            if rules.iter().any(|earlier| earlier.covers(&rule)) {
-                return Err(self.error(at, Reason::Unreachable(collective)));
-            }
-            rules.push(rule);
-        }
-        Ok(rules)
+/// The rate of a network that may have no multicast.
+pub(super) fn multicast<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Rate>, D::Error> {
+    match String::deserialize(from)?.as_str() {
+        NO_MULTICAST => Ok(None),
+        rate => rate.parse().map(Some).map_err(D::Error::custom),
     }
 }
 
@@ -198,20 +122,34 @@ impl FromStr for Tuning {
     type Err = TuningError;
 
     fn from_str(text: &str) -> Result<Self, TuningError> {
-        let source = Source(text);
-        let file: File = toml::from_str(text).map_err(|error| {
-            let at = error.span().map_or(text.len(), |span| span.start);
-            source.error(at, Reason::Syntax(error.message().to_owned()))
-        })?;
-        let mut rules = BTreeMap::new();
+        let wrong = |at: usize, reason: String| {
+            let before = &text.as_bytes()[..at.min(text.len())];
+            TuningError { line: 1 + before.iter().filter(|byte| **byte == b'\n').count(), reason }
+        };
+        let file: File = toml::from_str(text)
+            .map_err(|error| wrong(error.span().map_or(text.len(), |span| span.start), error.message().to_owned()))?;
+        let mut tuning = Tuning { cost: file.cost, rules: BTreeMap::new() };
         for (name, choices) in file.choice {
             let found = name.get_ref().parse();
             let collective: Collective =
-                found.map_err(|e: UnknownCollective| source.error(name.span().start, e.into()))?;
-            rules.insert(collective, source.rules(collective, choices)?);
+                found.map_err(|why: UnknownCollective| wrong(name.span().start, why.to_string()))?;
+            for choice in choices {
+                let at = choice.span().start;
+                let ChoiceTable { up_to, ranks, algorithm } = choice.into_inner();
+                let choice = collective.read(algorithm.get_ref()).map_err(|why| wrong(algorithm.span().start, why))?;
+                let rule = Rule { up_to, ranks, choice };
+                let rules = tuning.rules.entry(collective).or_default();
+                if rules.iter().any(|earlier| earlier.covers(&rule)) {
+                    let why = format!(
+                        "this choice is never reached: an earlier one of {collective} has bounds as wide; put the narrow \
+                         ones first"
+                    );
+                    return Err(wrong(at, why));
+                }
+                rules.push(rule);
+            }
         }
-        rules.retain(|_, rules| !rules.is_empty());
-        Ok(Tuning { cost: source.cost(file.cost)?, rules })
+        Ok(tuning)
     }
 }
 
@@ -252,7 +190,7 @@ impl Tuning {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outboard_units::{Duration, Rate};
+    use outboard_units::Duration;
 
     const TEXT: &str = r#"
 # Measured on a Tuesday.
