@@ -3,13 +3,12 @@
 //! Invariant: between two calls of this module no order is left undone, except by what only a rank can copy
 //! ([`crate::memory::deferred`]), and no memory fault unreported; a call's end is not told before its bytes are in place.
 
-use std::collections::HashMap;
 use std::time::Instant as WallInstant;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Call, CallId, CollectiveError, Config, Counters, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant,
-    MemRef, ReceivedDatagram, RecordError, Recording, SpId, Transmit,
+    Call, CallId, CollectiveError, Config, Counters, Endpoint, Event, GroupHandle, GroupSpec, InFlight, InstanceId,
+    Instant, MemRef, ReceivedDatagram, RecordError, Recording, SpId, Transmit,
 };
 
 use crate::memory::{Buffers, Cause, Fault, FramePayload, Memory, NoPayload, Payloads, Place};
@@ -23,21 +22,11 @@ pub(crate) struct Engine {
     machine: Endpoint,
     memory: Memory,
     origin: WallInstant,
-    /// Calls that the machine has ended and whose bytes are not in place.
-    held: Vec<CallId>,
-    /// Calls that will never have all their bytes, and why: a call whose rank was to copy them has ended before.
-    cut_off: HashMap<CallId, CollectiveError>,
 }
 
 impl Engine {
     pub(crate) fn new(id: SpId, config: Config, seed: u64) -> Self {
-        Engine {
-            machine: Endpoint::new(id, config, seed),
-            memory: Memory::default(),
-            origin: WallInstant::now(),
-            held: Vec::new(),
-            cut_off: HashMap::new(),
-        }
+        Engine { machine: Endpoint::new(id, config, seed), memory: Memory::default(), origin: WallInstant::now() }
     }
 
     /// Nanoseconds since the start.
@@ -98,6 +87,11 @@ impl Engine {
         self.tell(|machine, now| machine.handle_leave(now, group, rank));
     }
 
+    /// The number that the rank's next collective bears.
+    pub(crate) fn next_instance(&self, group: GroupHandle, rank: Rank) -> Option<InstanceId> {
+        self.machine.next_instance(group, rank)
+    }
+
     pub(crate) fn call(&mut self, call: Call, buffers: Buffers) {
         self.memory.insert(call.id, buffers);
         self.tell(|machine, now| machine.handle_call(now, call));
@@ -122,13 +116,13 @@ impl Engine {
     /// The call has ended: its buffers belong to the rank again.
     pub(crate) fn forget_call(&mut self, call: CallId) {
         self.memory.remove(call);
-        self.cut_off.remove(&call);
     }
 
     /// This rank, whose call this is, is gone: its memory is not touched any more.
     pub(crate) fn forget_memory(&mut self, call: CallId, rank: Rank) {
-        let missing = self.memory.forget_rank(call);
-        self.cut_off.extend(missing.into_iter().map(|missing| (missing, CollectiveError::RankLost(rank))));
+        for missing in self.memory.forget_rank(call) {
+            self.machine.handle_cut_off(missing, CollectiveError::RankLost(rank));
+        }
     }
 
     /// The rank has copied the buffers of a call in flight (GP-9); false when they would not fit there.
@@ -181,30 +175,15 @@ impl Engine {
         self.machine.poll_timeout().into_iter().chain(transmit).min()
     }
 
+    /// The next event. A call that fails takes bytes along that others wait for, if its rank alone could copy them.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        if let Some(at) = self.held.iter().position(|call| !self.memory.defers(*call)) {
-            let call = self.held.swap_remove(at);
-            return Some(Event::Completed { call, result: self.in_place(call) });
-        }
-        loop {
-            match self.machine.poll_event()? {
-                Event::Completed { call, result: Ok(()) } if self.memory.defers(call) => self.held.push(call),
-                Event::Completed { call, result: Ok(()) } => {
-                    return Some(Event::Completed { call, result: self.in_place(call) });
-                }
-                Event::Completed { call, result: Err(error) } => {
-                    let missing = self.memory.cut_off(call);
-                    self.cut_off.extend(missing.into_iter().map(|missing| (missing, error.clone())));
-                    return Some(Event::Completed { call, result: Err(error) });
-                }
-                other => return Some(other),
+        let event = self.machine.poll_event_beside(|call| self.memory.defers(call))?;
+        if let Event::Completed { call, result: Err(error) } = &event {
+            for missing in self.memory.cut_off(*call) {
+                self.machine.handle_cut_off(missing, error.clone());
             }
         }
-    }
-
-    /// Whether a call that has ended well for the machine has all its bytes.
-    fn in_place(&self, call: CallId) -> Result<(), CollectiveError> {
-        self.cut_off.get(&call).map_or(Ok(()), |error| Err(error.clone()))
+        Some(event)
     }
 
     /// The next thing to send; its payload is to be read before [`Self::transmitted`].
