@@ -17,7 +17,6 @@ use crate::conductor::outbox::Outbox;
 use crate::conductor::poller::Poller;
 use crate::datapath::Datapath;
 use crate::ranks::Ranks;
-use crate::ranks::admission::Admission;
 use crate::ranks::attach::{Host, random};
 use crate::ranks::docked::DockedRanks;
 use crate::ranks::offers::Sealer;
@@ -99,7 +98,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
                 port: settings.multicast_port,
                 ..MulticastSettings::new(Interface::named(interface)?)
             };
-            let started = Datapath::start(&multicast, receivers, &mailbox.poster());
+            let started = Datapath::start(&multicast, receivers, &mailbox);
             Some(started.map_err(kernel("start the multicast threads"))?)
         }
         (AllgatherAlgorithm::Multicast | AllgatherAlgorithm::Ring, _) => None,
@@ -113,7 +112,6 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         digest: config.digest(),
         address: Arc::from(fabric.local_address()),
         quotas: Quotas::new(settings),
-        admission: Admission::new(settings, rustix::process::geteuid().as_raw()),
         sealer: Sealer::new([secret_a, secret_b]),
         docked: Arc::default(),
     };

@@ -16,7 +16,8 @@ const HEAD_WORDS: usize = 3;
 pub struct Entry {
     /// The group, by the identifier that the service process gave this rank.
     pub group: u64,
-    /// Which of the rank's calls on the group this is, from 1; calls of recordings and messages are counted apart.
+    /// Which of the rank's collectives on the group this is, from 1. Of a recording or a message any number but 0, by which
+    /// the rank names it later.
     pub instance: u64,
     /// The completion word that takes the result.
     pub slot: u32,

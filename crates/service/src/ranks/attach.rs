@@ -23,7 +23,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::Pieces;
-use crate::ranks::admission::Admission;
+use crate::ranks::admission::admit;
 use crate::ranks::docked::{DockedRank, DockedRanks};
 use crate::ranks::failure;
 use crate::ranks::offers::{Offer, Sealer, group_spec};
@@ -57,7 +57,6 @@ pub(crate) struct Host {
     /// Of the unicast fabric.
     pub(crate) address: Arc<[u8]>,
     pub(crate) quotas: Quotas,
-    pub(crate) admission: Admission,
     pub(crate) sealer: Sealer,
     /// Ranks that the dock attaches.
     pub(crate) docked: Arc<DockedRanks>,
@@ -249,8 +248,7 @@ impl Desk<'_> {
             let most = self.host.settings.max_ranks;
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
-        let (channel, Host { admission, settings, .. }) = (self.ranks.connections[&id].channel(), self.host);
-        let mut process = pin(channel, hello, descriptors, admission, settings)?;
+        let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.settings)?;
         if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
             // Its process here is ours; the connection alone tells of its end.
             (process.pid, process.pidfd, process.seat) = (pid, None, Some(seat));
@@ -513,7 +511,6 @@ pub fn pin(
     channel: &Channel,
     hello: &Hello,
     descriptors: Vec<OwnedFd>,
-    admission: &Admission,
     settings: &Settings,
 ) -> Result<Process, Refused> {
     if hello.layout_version != LAYOUT_VERSION {
@@ -530,7 +527,8 @@ pub fn pin(
     };
     let peer = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
     let user = peer.uid;
-    admission.check(user).map_err(|text| Refused { status: Status::NoService, text })?;
+    admit(settings, rustix::process::geteuid().as_raw(), user)
+        .map_err(|text| Refused { status: Status::NoService, text })?;
     let Some(pid) = peer.pid else {
         tracing::info!(pid = hello.pid, "a rank of another process namespace");
         return Ok(Process { user, pid: hello.pid, pidfd: None, memory: reached(None, hello.pid), seat: None });
