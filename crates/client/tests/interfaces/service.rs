@@ -300,7 +300,8 @@ impl Service {
                 block(receiver.writes, receiver.blocks.as_ref().map(|b| &b.receive), from, target.bytes);
             if sent > 0 && expected > 0 && (from != to || send != receive) {
                 assert_eq!(sent, expected);
-                copy_between(self.memory(members[from]), send, self.memory(members[to]), receive, sent).unwrap();
+                let (source, target) = (self.memory(members[from]), self.memory(members[to]));
+                copy_between((source, send), (target, receive), sent, &mut Vec::new()).unwrap();
             }
         }
     }

@@ -14,15 +14,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use outboard_proto::{CallId, Endpoint, MemRef, Order, Region, StagingId};
-use outboard_shm::memory::{AccessError, RankMemory, TieredMemory, WritePiece, copy_between};
+use outboard_shm::memory::{AccessError, RankMemory, Side, TieredMemory, WritePiece, copy_between};
 
 use crate::memory::combine::{Bounces, Combination, Unfinished};
 use crate::memory::deferred::{Deferred, Work};
 pub(crate) use crate::memory::pieces::Pieces;
 use crate::memory::staging::{Staging, StagingPool};
-
-/// Bytes moved at a time between two ranks neither of which is mapped here: fits the second-level cache.
-const BOUNCE: usize = 256 << 10;
 
 /// Received payloads that orders deliver from.
 pub(crate) trait Payloads {
@@ -178,26 +175,12 @@ impl Place {
     fn copy_to(&self, to: &Place, bytes: u64, bounce: &mut Vec<u8>) -> Result<(), Fault> {
         let length = usize::try_from(bytes).expect("staging lies in memory");
         match (self, to) {
-            (Place::Rank { memory, address, .. }, Place::Rank { call, memory: to_memory, address: to_address })
-                if memory.resident(*address, bytes).is_some() =>
-            {
-                // Mapped here, so what fails is the write.
-                copy_between(&**memory, *address, &**to_memory, *to_address, bytes)
-                    .map_err(|error| Fault::Call { call: *call, error })
-            }
-            (
-                Place::Rank { call, memory, address },
-                Place::Rank { call: to_call, memory: to_memory, address: start },
-            ) => {
-                bounce.resize(BOUNCE, 0);
-                let mut moved = 0;
-                while moved < bytes {
-                    let piece = &mut bounce[..(length - moved as usize).min(BOUNCE)];
-                    memory.read(address + moved, piece).map_err(|error| Fault::Call { call: *call, error })?;
-                    to_memory.write(start + moved, piece).map_err(|error| Fault::Call { call: *to_call, error })?;
-                    moved += piece.len() as u64;
-                }
-                Ok(())
+            (Place::Rank { call, memory, address }, Place::Rank { call: other, memory: target, address: to }) => {
+                let copied = copy_between((&**memory, *address), (&**target, *to), bytes, bounce);
+                copied.map_err(|(side, error)| match side {
+                    Side::Source => Fault::Call { call: *call, error },
+                    Side::Target => Fault::Call { call: *other, error },
+                })
             }
             (Place::Rank { call, memory, address }, Place::Staging { buffer, offset }) => {
                 let read = |into: &mut [u8]| memory.read(*address, into);
@@ -240,7 +223,6 @@ pub(crate) struct Memory {
     gathered: Vec<Delivery>,
     faults: Vec<(CallId, Cause)>,
     deferred: Deferred,
-    /// Grows once, with the first copy between ranks that needs it.
     bounce: Vec<u8>,
     bounces: Bounces,
 }

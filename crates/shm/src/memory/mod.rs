@@ -182,33 +182,39 @@ pub trait RankMemory: Send + Sync {
 const BOUNCE: usize = 256 << 10;
 
 /// Copies `bytes` bytes from `source` at `from` to `target` at `to`: between two ranks of a host, or within one.
-/// The ranges must not overlap.
+/// The ranges must not overlap. What `bounce` holds means nothing; it grows once, with the first copy that needs it.
 ///
 /// # Errors
-/// [`AccessError`] of the side that failed.
+/// That of the side that failed.
 pub fn copy_between(
-    source: &dyn RankMemory,
-    from: u64,
-    target: &dyn RankMemory,
-    to: u64,
+    (source, from): (&dyn RankMemory, u64),
+    (target, to): (&dyn RankMemory, u64),
     bytes: u64,
-) -> Result<(), AccessError> {
-    if bytes == 0 {
-        return Ok(());
-    }
+    bounce: &mut Vec<u8>,
+) -> Result<(), (Side, AccessError)> {
+    let (of_source, of_target) = (|error| (Side::Source, error), |error| (Side::Target, error));
     if let Some(resident) = source.resident(from, bytes) {
         // SAFETY: the bytes may be changed by the rank while they are copied, and then garbage is copied, as MPI allows;
         // the slice goes straight to `copy` or to the kernel and nobody draws conclusions from what it holds.
-        return target.write(to, unsafe { resident.bytes() });
+        return target.write(to, unsafe { resident.bytes() }).map_err(of_target);
     }
-    let mut bounce = vec![0; BOUNCE.min(usize::try_from(bytes).unwrap_or(BOUNCE))];
+    bounce.resize(BOUNCE, 0);
     let mut moved = 0;
     while moved < bytes {
-        let count = (bytes - moved).min(bounce.len() as u64);
+        let count = (bytes - moved).min(BOUNCE as u64);
         let piece = &mut bounce[..count as usize];
-        source.read(from + moved, piece)?;
-        target.write(to + moved, piece)?;
+        source.read(from + moved, piece).map_err(of_source)?;
+        target.write(to + moved, piece).map_err(of_target)?;
         moved += count;
     }
     Ok(())
+}
+
+/// Which of two memories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Bytes come from there.
+    Source,
+    /// Bytes go there.
+    Target,
 }

@@ -387,7 +387,9 @@ mod tests {
         let target = vec![0u8; source.len()];
         let bytes = source.len() as u64;
         let cross = own();
-        copy_between(&cross, source.as_ptr() as u64, &cross, target.as_ptr() as u64, bytes).unwrap();
+        let bounce = &mut Vec::new();
+        let at = |bytes: &[u8]| bytes.as_ptr() as u64;
+        copy_between((&cross, at(&source)), (&cross, at(&target)), bytes, bounce).unwrap();
         let mut seen = vec![0; source.len()];
         cross.read(target.as_ptr() as u64, &mut seen).unwrap();
         assert!(seen == source);
@@ -395,9 +397,9 @@ mod tests {
         let region = Region::create("test", source.len()).unwrap();
         let ranges = MemfdRanges::default();
         ranges.register(0x7000, bytes, region.fd().try_clone_to_owned().unwrap()).unwrap();
-        copy_between(&cross, source.as_ptr() as u64, &ranges, 0x7000, bytes).unwrap();
+        copy_between((&cross, at(&source)), (&ranges, 0x7000), bytes, bounce).unwrap();
         let back = vec![0u8; source.len()];
-        copy_between(&ranges, 0x7000, &cross, back.as_ptr() as u64, bytes).unwrap();
+        copy_between((&ranges, 0x7000), (&cross, at(&back)), bytes, bounce).unwrap();
         cross.read(back.as_ptr() as u64, &mut seen).unwrap();
         assert!(seen == source);
     }
