@@ -18,7 +18,7 @@ mod requests;
 
 use std::io::{PipeReader, PipeWriter};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -90,9 +90,6 @@ impl Flights {
 
 /// Serves this host's ranks in the place of the service process at `service` until `stopped` says so, as
 /// [`outboard_service::run`] does: then no other attaches, and calls in flight may end, for as long as the settings say.
-///
-/// # Errors
-/// [`StartError`].
 pub fn serve(
     settings: &Settings,
     service: SocketAddr,
@@ -101,8 +98,8 @@ pub fn serve(
     ready: impl FnOnce(),
 ) -> Result<(), StartError> {
     raise_descriptor_limit();
-    let mut socket = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET)?;
-    socket.admit(Mode::from_raw_mode(settings.socket_mode))?;
+    let mode = Mode::from_raw_mode(settings.socket_mode);
+    let mut socket = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, mode)?;
     tracing::info!(%service, socket = %settings.socket.display(), "relaying");
     ready();
     let terms = Terms { settings: settings.clone(), service, node: topology::node(), topology: Topology::detect() };
@@ -128,9 +125,9 @@ fn accept(
             drop(held);
             return drain(socket, (&flights, &none), &terms, stop, stopped);
         }
-        match Channel::accept(socket.as_fd()) {
+        match socket.accept() {
             Ok(None) => {}
-            Ok(Some(channel)) => take_in(channel, &terms, &present, &flights),
+            Ok(Some(connection)) => take_in(connection.into(), &terms, &present, &flights),
             Err(errno) => {
                 tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
                 socket.turn_away(drop);
@@ -169,10 +166,10 @@ fn drain(
         if ended || again && stopped() {
             return Ok(());
         }
-        match rank.then(|| Channel::accept(socket.as_fd())) {
-            Some(Ok(Some(channel))) => {
+        match rank.then(|| socket.accept()) {
+            Some(Ok(Some(connection))) => {
                 let why = "the relay of this host was told to end and takes no more ranks; attach when it is back";
-                tell(&channel, Status::NoService, why.to_owned());
+                tell(&connection.into(), Status::NoService, why.to_owned());
             }
             Some(Err(_)) => socket.turn_away(drop),
             Some(Ok(None)) | None => {}

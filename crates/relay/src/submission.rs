@@ -38,7 +38,7 @@ impl Submission {
         let (entry, call, rank) = (*entry, entry.call, Rank(me));
         if let CallKind::Tagged(TaggedCall::Recorded { recording }) = call.kind {
             let (recorded, copy) = (recorded.ok_or(Refusal::Recording(recording))?, call.receive);
-            let sides = [recorded.reads(), recorded.writes()].map(|places| recorded.located(places, copy));
+            let sides = [&recorded.reads, &recorded.writes].map(|places| recorded.located(places, copy));
             return Submission::within_space(entry, sides, Vec::new(), (copy, copy), Some(recorded));
         }
         let footprint = footprint(&call, rank, ranks, memory)?;
@@ -77,7 +77,7 @@ impl Submission {
         let (from, to) = (self.bases, (send, receive));
         let sides = match &self.recorded {
             // All of it is one copy.
-            Some(recorded) => [recorded.reads(), recorded.writes()].map(|places| recorded.located(places, receive)),
+            Some(recorded) => [&recorded.reads, &recorded.writes].map(|places| recorded.located(places, receive)),
             None => [(&self.input, from.0, to.0), (&self.output, from.1, to.1)].map(|(pieces, from, to)| {
                 // An address that no memory has is refused when it is accessed.
                 pieces.iter().map(|(address, bytes)| (address.wrapping_sub(from).wrapping_add(to), bytes)).collect()

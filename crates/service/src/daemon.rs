@@ -60,9 +60,6 @@ fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Star
 /// to attach; what it returns is kept until the last rank has gone. Whenever `stop` is readable `stopped`
 /// is called: it reads the descriptor and says whether to end; the first time calls in flight may end first, the second
 /// time not. Threads of this process must not have signals pending for `stop` that they would take themselves.
-///
-/// # Errors
-/// [`StartError`].
 pub fn run<Kept>(
     settings: &Settings,
     stop: BorrowedFd<'_>,
@@ -85,10 +82,11 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     let config = settings.resolve()?;
     raise_descriptor_limit();
     let [id, seed, secret_a, secret_b] = random().map_err(kernel("draw random numbers"))?;
-    let attach = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET)?;
-    attach.admit(Mode::from_raw_mode(settings.socket_mode))?;
+    let attach =
+        NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, Mode::from_raw_mode(settings.socket_mode))?;
     let stats = settings.stats.as_deref();
-    let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM)).transpose()?;
+    let own = Mode::RUSR | Mode::WUSR;
+    let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM, own)).transpose()?;
     let fabric = fabric(settings, PeerId(id))?;
     let receivers = usize::from(settings.receivers);
     let mailbox = Datapath::mailbox(receivers).map_err(kernel("make a mailbox"))?;

@@ -36,9 +36,6 @@ impl Entry {
     }
 
     /// The entry in `words`; `slots` is the number of completion words that the rank has.
-    ///
-    /// # Errors
-    /// [`DecodeError`] names the first field that cannot be.
     pub fn decode(words: &Words, slots: u32) -> Result<Entry, DecodeError> {
         let [group, instance, slot, call @ .., _, _, _, _, _, _] = *words;
         let slot = u32::try_from(slot).ok().filter(|slot| *slot < slots).ok_or(DecodeError::Value("slot"))?;

@@ -7,11 +7,11 @@ use std::time::Instant as WallInstant;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Call, CallId, CollectiveError, Config, Counters, Endpoint, Event, GroupHandle, GroupSpec, InFlight, InstanceId,
-    Instant, MemRef, ReceivedDatagram, RecordError, Recording, SpId, Transmit,
+    Call, CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef,
+    ReceivedDatagram, RecordError, Recording, SpId, Transmit,
 };
 
-use crate::memory::{Buffers, Cause, Fault, FramePayload, Memory, NoPayload, Payloads, Place};
+use crate::memory::{Buffers, Cause, Fault, Memory, Payloads, Place};
 
 /// Faults are reported in rounds, since the report of one may order work that meets another.
 const FAULT_ROUNDS: u32 = 64;
@@ -34,12 +34,9 @@ impl Engine {
         Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    pub(crate) fn id(&self) -> SpId {
-        self.machine.id()
-    }
-
-    pub(crate) fn config(&self) -> &Config {
-        self.machine.config()
+    /// The machine, to be looked at.
+    pub(crate) fn machine(&self) -> &Endpoint {
+        &self.machine
     }
 
     /// What is in flight and what it waits for.
@@ -47,11 +44,7 @@ impl Engine {
         self.machine.in_flight(self.now())
     }
 
-    pub(crate) fn counters(&self) -> Counters {
-        self.machine.counters()
-    }
-
-    fn settle(&mut self, payloads: &dyn Payloads) {
+    fn settle(&mut self, payloads: Payloads<'_>) {
         self.memory.perform(&mut self.machine, payloads);
         for _ in 0..FAULT_ROUNDS {
             let faults = self.memory.take_faults();
@@ -64,7 +57,7 @@ impl Engine {
                     Cause::Buffer => self.machine.handle_memory_fault(now, call),
                     Cause::RankGone => self.machine.handle_rank_gone(now, call),
                 }
-                self.memory.perform(&mut self.machine, &NoPayload);
+                self.memory.perform(&mut self.machine, &[]);
             }
         }
     }
@@ -72,7 +65,7 @@ impl Engine {
     fn tell(&mut self, what: impl FnOnce(&mut Endpoint, Instant)) {
         let now = self.now();
         what(&mut self.machine, now);
-        self.settle(&NoPayload);
+        self.settle(&[]);
     }
 
     /// `owner` is whose ranks these are, for the quota of staging.
@@ -85,11 +78,6 @@ impl Engine {
 
     pub(crate) fn leave(&mut self, group: GroupHandle, rank: Rank) {
         self.tell(|machine, now| machine.handle_leave(now, group, rank));
-    }
-
-    /// The number that the rank's next collective bears.
-    pub(crate) fn next_instance(&self, group: GroupHandle, rank: Rank) -> Option<InstanceId> {
-        self.machine.next_instance(group, rank)
     }
 
     pub(crate) fn call(&mut self, call: Call, buffers: Buffers) {
@@ -129,7 +117,7 @@ impl Engine {
     #[must_use]
     pub(crate) fn restage(&mut self, call: CallId, send: u64, receive: u64) -> bool {
         let restaged = self.memory.restage(call, send, receive);
-        self.settle(&NoPayload);
+        self.settle(&[]);
         restaged
     }
 
@@ -137,10 +125,10 @@ impl Engine {
         let length = u32::try_from(payload.len()).expect("the fabric bounds payloads");
         let now = self.now();
         self.machine.handle_frame(now, from, header, length);
-        self.settle(&FramePayload(payload));
+        self.settle(&[payload]);
     }
 
-    pub(crate) fn datagrams(&mut self, batch: &[ReceivedDatagram<'_>], payloads: &dyn Payloads) {
+    pub(crate) fn datagrams(&mut self, batch: &[ReceivedDatagram<'_>], payloads: Payloads<'_>) {
         let now = self.now();
         self.machine.handle_datagrams(now, batch);
         self.settle(payloads);
@@ -194,7 +182,7 @@ impl Engine {
 
     /// What was polled has been read: work on memory that follows it may be done.
     pub(crate) fn transmitted(&mut self) {
-        self.settle(&NoPayload);
+        self.settle(&[]);
     }
 
     /// Where a piece lies, for reading.
@@ -205,6 +193,6 @@ impl Engine {
     /// A read failed: reported to the machine at once.
     pub(crate) fn fault(&mut self, fault: Fault) {
         self.memory.note(fault);
-        self.settle(&NoPayload);
+        self.settle(&[]);
     }
 }

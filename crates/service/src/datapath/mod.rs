@@ -42,28 +42,12 @@ pub(crate) struct SendJob {
 /// What datapath threads tell the conductor.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// A job is done: its memory is not read any more.
-    Sent {
-        /// Of the batch.
-        token: u64,
-        /// Whether the memory could be read.
-        read: Result<(), Fault>,
-        /// Datagrams that the kernel took, and their bytes.
-        datagrams: u64,
-        /// Bytes of these.
-        bytes: u64,
-        /// Datagrams that it did not take; recovery repairs them.
-        failures: u64,
-    },
-    /// Datagrams have come.
-    Received {
-        /// The number of the receiver, to which the batch goes back.
-        receiver: usize,
-        /// The datagrams.
-        batch: ReceiveBatch,
-        /// Bursts that the socket buffer had no room for.
-        overflowed: u64,
-    },
+    /// The job of this batch is done: its memory, which could be read or not, is not read any more. The kernel took so many
+    /// datagrams and bytes; recovery repairs the datagrams that it did not take, the failures.
+    Sent { token: u64, read: Result<(), Fault>, datagrams: u64, bytes: u64, failures: u64 },
+    /// Datagrams have come, in a batch that goes back to the receiver of this number. Its socket buffer had no room for
+    /// `overflowed` bursts.
+    Received { receiver: usize, batch: ReceiveBatch, overflowed: u64 },
 }
 
 /// The conductor's handle on all datapath threads; they end when it is dropped.

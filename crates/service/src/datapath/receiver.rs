@@ -142,7 +142,7 @@ impl Worker {
         if received.datagrams > 0 {
             let overflowed = u64::from(received.overflowed);
             let report = Report::Received { receiver: self.number, batch, overflowed };
-            return if self.poster.post(report).is_ok() { Next::GoOn } else { Next::End };
+            return if self.poster.post(report) { Next::GoOn } else { Next::End };
         }
         self.free.push(batch);
         match self.socket.wait(None) {

@@ -60,10 +60,7 @@ pub(crate) type Recordings = BTreeMap<u32, Arc<Pieces>>;
 #[derive(Debug)]
 pub(crate) enum Stage {
     /// Asked for; the request with this token waits for its reply.
-    Making {
-        /// Repeated in the reply.
-        token: u64,
-    },
+    Making { token: u64 },
     /// Usable.
     Made {
         /// What has been recorded (GP-5).

@@ -80,8 +80,11 @@ impl Attached {
             return Err(unknown());
         };
         let mut call = entry.call;
-        let counted =
-            if matches!(call.kind, CallKind::Tagged(_)) { None } else { engine.next_instance(*handle, *rank) };
+        let counted = if matches!(call.kind, CallKind::Tagged(_)) {
+            None
+        } else {
+            engine.machine().next_instance(*handle, *rank)
+        };
         if let Some(InstanceId(expected)) = counted.filter(|due| due.0 != entry.instance) {
             return Err(Refusal::Instance { found: entry.instance, expected });
         }

@@ -22,9 +22,6 @@ impl Probe {
     pub const NONCE: usize = 16;
 
     /// A buffer with a fresh nonce and no answer.
-    ///
-    /// # Errors
-    /// When the kernel gives no random bytes.
     pub fn new() -> rustix::io::Result<Probe> {
         let mut nonce = [0; Probe::NONCE];
         rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
@@ -110,11 +107,6 @@ pub struct TieredMemory {
 }
 
 impl TieredMemory {
-    /// A rank whose memory is staged.
-    pub fn staged() -> Self {
-        Self::default()
-    }
-
     /// Memory that is reached by each of the candidates that a real access proves.
     pub fn proven(cross: Option<CrossMemory>, descriptor: Option<MemoryDescriptor>, proof: Proof) -> Self {
         let reaches = |memory: &dyn RankMemory| probe(memory, proof.address, proof.nonce) == ProbeOutcome::Reached;
@@ -221,6 +213,7 @@ impl TieredMemory {
     }
 }
 
+/// Memory that is staged.
 impl Default for TieredMemory {
     fn default() -> Self {
         TieredMemory {
@@ -335,7 +328,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "maps a memfd")]
     fn a_watch_hears_of_every_write() {
         let noted = Arc::new(Noted::default());
-        let memory = TieredMemory::staged().with_watch(noted.clone());
+        let memory = TieredMemory::default().with_watch(noted.clone());
         let region = Region::create("test", 4096).unwrap();
         memory.ranges().register(0x5000, 4096, region.fd().try_clone_to_owned().unwrap()).unwrap();
         memory.write(0x5000, b"one").unwrap();
