@@ -21,7 +21,7 @@ pub use rooted::Destination;
 /// Seconds.
 const DEADLINE: &str = "OUTBOARD_DEADLINE";
 
-/// A group of ranks, as one of them holds it.
+/// A group of ranks, as one of them holds it. All that is posted fails as [`Group::iallgather`] does.
 #[derive(Debug)]
 pub struct Group {
     attachment: Arc<Attachment>,
@@ -78,17 +78,11 @@ impl Group {
     }
 
     /// This rank's number in the group.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
     pub fn rank(&self) -> Result<u32, Error> {
         self.attachment.parts().map(|_| self.rank)
     }
 
     /// Number of ranks.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
     pub fn size(&self) -> Result<u32, Error> {
         self.attachment.parts().map(|_| self.ranks)
     }
@@ -144,9 +138,6 @@ impl Group {
     /// Posts a broadcast of `bytes` bytes at `buffer` of rank `root` into `buffer` of all others. Never blocks on other
     /// ranks.
     ///
-    /// # Errors
-    /// As of [`Group::iallgather`].
-    ///
     /// # Safety
     /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
     pub unsafe fn ibroadcast(&self, root: u32, buffer: *mut u8, bytes: u64) -> Result<Request, Error> {
@@ -199,9 +190,6 @@ impl Group {
     /// Posts an alltoall: block `i` of `bytes_per_pair` bytes at `send` goes to rank `i`, whose block for this rank comes to
     /// place `i` of `receive`. Never blocks on other ranks; a rank that posts late holds up only those who wait for its
     /// blocks (SP-5).
-    ///
-    /// # Errors
-    /// As of [`Group::iallgather`].
     ///
     /// # Safety
     /// As for [`Group::iallgather`].

@@ -56,9 +56,6 @@ impl Group {
     }
 
     /// Posts a barrier: the request completes when all ranks have posted theirs. Never blocks.
-    ///
-    /// # Errors
-    /// As of [`Group::iallgather`].
     pub fn ibarrier(&self) -> Result<Request, Error> {
         let call = Call::new(CallKind::Barrier);
         // SAFETY: there are no buffers.

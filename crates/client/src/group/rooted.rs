@@ -27,9 +27,6 @@ impl Group {
     /// counts there alone. Only the root can contribute in place. Never blocks; a rank that is not the root ends when its
     /// block has been read, whether or not others have called.
     ///
-    /// # Errors
-    /// As of [`Group::iallgather`].
-    ///
     /// # Safety
     /// As for [`Group::iallgather`].
     pub unsafe fn igather(
@@ -47,9 +44,6 @@ impl Group {
     /// Posts a scatter: block `i` of `bytes_per_rank` bytes at `send` of rank `root` goes to rank `i`; `send` counts there
     /// alone, and only there the block can stay in place. Never blocks; a rank waits for nobody but the root, and the root for
     /// nobody.
-    ///
-    /// # Errors
-    /// As of [`Group::iallgather`].
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
