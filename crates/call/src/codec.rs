@@ -43,9 +43,6 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `N` bytes.
-    ///
-    /// # Errors
-    /// As of [`Self::bytes`].
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError::Truncated)?;
         self.rest = rest;
@@ -93,9 +90,6 @@ impl<'a> Reader<'a> {
     }
 
     /// Nothing is left.
-    ///
-    /// # Errors
-    /// [`DecodeError::Trailing`].
     pub fn end(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing) }
     }
@@ -111,9 +105,6 @@ macro_rules! numbers {
     ($($number:ident: $bits:literal),+) => {
         impl Reader<'_> {
             $(#[doc = concat!("A number of ", $bits, " bits.")]
-            ///
-            /// # Errors
-            /// As of [`Self::bytes`].
             pub fn $number(&mut self) -> Result<$number, DecodeError> {
                 Ok($number::from_le_bytes(self.array()?))
             })+

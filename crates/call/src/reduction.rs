@@ -222,9 +222,6 @@ impl Reduction {
     }
 
     /// The reduction of a number, the inverse of [`Self::code`].
-    ///
-    /// # Errors
-    /// When it stands for none.
     pub fn from_code(code: u16) -> Result<Self, ReductionError> {
         let operator = Operator::ALL.iter().copied().find(|o| *o as u16 == code >> 8);
         let element = Element::ALL.iter().copied().find(|e| *e as u16 == code & 0xff);

@@ -45,9 +45,6 @@ impl Signature {
     }
 
     /// Reads what [`Self::encode`] has written.
-    ///
-    /// # Errors
-    /// Whatever is wrong with the bytes.
     pub fn decode(r: &mut Reader<'_>) -> Result<Signature, DecodeError> {
         let (kind, bytes) = (r.u8()?, r.u64()?);
         let (rooted, combined, agreed) = Codes::fields(kind);

@@ -286,9 +286,6 @@ impl Context {
     }
 
     /// Digest of the service process's configuration.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
     pub fn config_digest(&self) -> Result<u64, Error> {
         self.0.parts().map(|parts| parts.config_digest)
     }

@@ -21,7 +21,7 @@ pub use rooted::Destination;
 /// Seconds.
 const DEADLINE: &str = "OUTBOARD_DEADLINE";
 
-/// A group of ranks, as one of them holds it.
+/// A group of ranks, as one of them holds it. All that is posted fails as [`Group::iallgather`] does.
 #[derive(Debug)]
 pub struct Group {
     attachment: Arc<Attachment>,
@@ -64,13 +64,11 @@ impl BlockList<'_> {
     }
 }
 
-/// Where a call has its buffers, its table, and which argument is wrong if the sizes of its blocks are.
-struct Arguments<'a> {
-    send: Contribution,
-    receive: Destination,
-    table: &'a [u64],
-    sizes: &'static str,
-}
+/// What a call sends and where it receives.
+type Sides = (Contribution, Destination);
+
+/// The table of a call, and which argument is wrong if the sizes of its blocks are.
+type Table<'a> = (&'a [u64], &'static str);
 
 impl Group {
     pub(crate) fn new(attachment: Arc<Attachment>, ready: GroupReady, ranks: u32, rank: u32) -> Group {
@@ -80,17 +78,11 @@ impl Group {
     }
 
     /// This rank's number in the group.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
     pub fn rank(&self) -> Result<u32, Error> {
         self.attachment.parts().map(|_| self.rank)
     }
 
     /// Number of ranks.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
     pub fn size(&self) -> Result<u32, Error> {
         self.attachment.parts().map(|_| self.ranks)
     }
@@ -139,16 +131,12 @@ impl Group {
         bytes_per_rank: u64,
     ) -> Result<Request, Error> {
         let call = Call { bytes: bytes_per_rank, ..Call::new(CallKind::Allgather) };
-        let (send, receive) = (contribution, Destination::At(receive));
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.post(call, Arguments { send, receive, table: &[], sizes: "bytes_per_rank" }) }
+        unsafe { self.post(call, (contribution, Destination::At(receive)), (&[], "bytes_per_rank")) }
     }
 
     /// Posts a broadcast of `bytes` bytes at `buffer` of rank `root` into `buffer` of all others. Never blocks on other
     /// ranks.
-    ///
-    /// # Errors
-    /// As of [`Group::iallgather`].
     ///
     /// # Safety
     /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
@@ -157,9 +145,8 @@ impl Group {
             return Err(Error::argument("buffer", "is NULL"));
         }
         let call = Call { bytes, ..Call::new(CallKind::Broadcast { root: Rank(root) }) };
-        let (send, receive) = (Contribution::At(buffer), Destination::At(buffer));
         // SAFETY: the caller's promise about the buffer.
-        unsafe { self.post(call, Arguments { send, receive, table: &[], sizes: "bytes" }) }
+        unsafe { self.post(call, (Contribution::At(buffer), Destination::At(buffer)), (&[], "bytes")) }
     }
 
     /// Whether the group's agreed configuration offloads an allgather of blocks of so many bytes together: equal on all ranks.
@@ -184,10 +171,9 @@ impl Group {
         received: BlockList<'_>,
     ) -> Result<Request, Error> {
         let table = &received.numbers(self.ranks, "receive")?;
-        let (send, receive) = (contribution, Destination::At(receive));
         let call = Call::new(CallKind::Allgatherv { sizes: 0 });
         // SAFETY: the caller's promise about the blocks.
-        unsafe { self.post(call, Arguments { send, receive, table, sizes: "receive" }) }
+        unsafe { self.post(call, (contribution, Destination::At(receive)), (table, "receive")) }
     }
 
     /// Whether the group's agreed configuration offloads an alltoall of blocks of this size: equal on all ranks.
@@ -205,16 +191,12 @@ impl Group {
     /// place `i` of `receive`. Never blocks on other ranks; a rank that posts late holds up only those who wait for its
     /// blocks (SP-5).
     ///
-    /// # Errors
-    /// As of [`Group::iallgather`].
-    ///
     /// # Safety
     /// As for [`Group::iallgather`].
     pub unsafe fn ialltoall(&self, send: *const u8, receive: *mut u8, bytes_per_pair: u64) -> Result<Request, Error> {
         let call = Call { bytes: bytes_per_pair, ..Call::new(CallKind::Alltoall) };
-        let (send, receive) = (Contribution::At(send), Destination::At(receive));
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.post(call, Arguments { send, receive, table: &[], sizes: "bytes_per_pair" }) }
+        unsafe { self.post(call, (Contribution::At(send), Destination::At(receive)), (&[], "bytes_per_pair")) }
     }
 
     /// Posts an alltoallv: block `i` of `sent` goes to rank `i`, block `i` of `received` comes from it; both ranks must name
@@ -231,26 +213,23 @@ impl Group {
         (receive, received): (*mut u8, BlockList<'_>),
     ) -> Result<Request, Error> {
         let table = &[sent.numbers(self.ranks, "send")?, received.numbers(self.ranks, "receive")?].concat();
-        let (send, receive) = (Contribution::At(send), Destination::At(receive));
+        let sides = (Contribution::At(send), Destination::At(receive));
         // SAFETY: the caller's promise about the blocks.
-        unsafe {
-            self.post(Call::new(CallKind::Alltoallv), Arguments { send, receive, table, sizes: "send or receive" })
-        }
+        unsafe { self.post(Call::new(CallKind::Alltoallv), sides, (table, "send or receive")) }
     }
 
     /// Posts a call with these buffers.
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
-    unsafe fn post(&self, call: Call, arguments: Arguments<'_>) -> Result<Request, Error> {
-        let (call, buffers) = self.checked(call, &arguments)?;
+    unsafe fn post(&self, call: Call, sides: Sides, table: Table<'_>) -> Result<Request, Error> {
+        let (call, buffers) = self.checked(call, sides, table)?;
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.collectives.post(&buffers, call, arguments.table) }.map(|posted| posted.request)
+        unsafe { self.collectives.post(&buffers, call, table.0) }.map(|posted| posted.request)
     }
 
     /// The call of this rank and its buffers, if both can be.
-    fn checked(&self, call: Call, arguments: &Arguments<'_>) -> Result<(Call, Buffers), Error> {
-        let &Arguments { send, receive, table, sizes } = arguments;
+    fn checked(&self, call: Call, (send, receive): Sides, (table, sizes): Table<'_>) -> Result<(Call, Buffers), Error> {
         let in_place = send == Contribution::InPlace || receive == Destination::InPlace;
         let from = if let Contribution::At(send) = send { send } else { std::ptr::null() };
         let to = if let Destination::At(receive) = receive { receive } else { std::ptr::null_mut() };

@@ -138,10 +138,7 @@ impl fmt::Debug for Fold {
 }
 
 impl Fold {
-    /// Puts the result where the program wants it.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] when the operator panics; then nothing is written.
+    /// Puts the result where the program wants it, or nothing when the operator panics.
     ///
     /// # Safety
     /// The service process has filled the room and names it no more; the program still lends the buffer.

@@ -46,10 +46,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Bytes of the log's end that go into an error.
 const EXCERPT: usize = 400;
 
-/// Whether a rank may start a service process.
-///
-/// # Errors
-/// [`Error::Environment`] for a value that is neither `auto` nor `off`.
+/// Whether a rank may start a service process: `auto` or `off`, and nothing else.
 pub(crate) fn wanted() -> Result<bool, Error> {
     match environment::process(CHOICE).as_deref() {
         None | Some("auto") => Ok(true),
@@ -62,9 +59,6 @@ pub(crate) fn wanted() -> Result<bool, Error> {
 }
 
 /// Attaches by `attach` to the job's own service process, which is started if there is none.
-///
-/// # Errors
-/// [`Error::OwnDaemon`] when it cannot be started, and those of `attach`.
 pub(crate) fn attach<T>(attach: impl Fn(&Path) -> Result<T, Error>) -> Result<T, Error> {
     let home = Home::of_job(environment::job(&environment::process)?, placement::own()?);
     let deadline = Instant::now() + LIMIT;

@@ -12,6 +12,7 @@
 //!
 //! Invariants: every wait has a deadline; what a stranger sends costs the server one connection and bounded memory.
 
+use outboard_call::codec::{DecodeError, Reader, Writer};
 use outboard_shm::status::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Read, Write};
@@ -110,19 +111,12 @@ pub(crate) struct Visitor {
 }
 
 impl Visitor {
-    /// Brings `blob` to all ranks and all ranks' blobs here, in rank order. Collective.
-    ///
-    /// # Errors
-    /// [`RendezvousError`]; every wait ends after [`LIMIT`].
+    /// Brings `blob` to all ranks and all ranks' blobs here, in rank order. Collective; every wait ends after [`LIMIT`].
     pub(crate) fn exchange(&self, blob: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
         assert!(blob.len() <= MOST_BYTES as usize, "checked by the caller");
         let mut message = Vec::with_capacity(HEADER + blob.len());
-        for word in [MAGIC, VERSION, self.rank, self.ranks] {
-            message.extend_from_slice(&word.to_le_bytes());
-        }
-        message.extend_from_slice(&self.token.to_le_bytes());
-        message.extend_from_slice(&(blob.len() as u32).to_le_bytes());
-        message.extend_from_slice(blob);
+        let mut w = Writer::new(&mut message);
+        w.u32(MAGIC).u32(VERSION).u32(self.rank).u32(self.ranks).u64(self.token).u32(blob.len() as u32).bytes(blob);
         let deadline = Instant::now() + LIMIT;
         loop {
             let mut server = self.connect(deadline)?;
@@ -267,9 +261,6 @@ pub fn serve_on(listener: &TcpListener, ranks: u32, limit: Duration) -> Rendezvo
 }
 
 /// Serves one exchange as one of its ranks, whose contribution is `blob`; all blobs in rank order.
-///
-/// # Errors
-/// As [`serve`].
 pub(crate) fn host(
     listener: &TcpListener,
     own: &Visitor,
@@ -351,13 +342,14 @@ impl Arriving {
     /// Reads what is there; what the rank says once it is whole.
     fn progress(&mut self) -> io::Result<Option<Arrival>> {
         loop {
-            let wanted = self.wanted()?;
-            if self.bytes.len() == wanted && wanted >= HEADER && self.bytes.len() == HEADER + self.word(6) as usize {
-                let token = u64::from(self.word(5)) << 32 | u64::from(self.word(4));
-                let (rank, ranks) = (self.word(2), self.word(3));
-                return Ok(Some(Arrival { rank, ranks, token, blob: self.bytes.split_off(HEADER) }));
-            }
             let have = self.bytes.len();
+            let wanted = match header(&self.bytes)? {
+                None => HEADER,
+                Some((arrival, length)) if have == HEADER + length => {
+                    return Ok(Some(Arrival { blob: self.bytes.split_off(HEADER), ..arrival }));
+                }
+                Some((_, length)) => HEADER + length,
+            };
             self.bytes.resize(wanted, 0);
             let read = self.stream.read(&mut self.bytes[have..]);
             self.bytes.truncate(have + read.as_ref().map_or(0, |count| *count));
@@ -370,28 +362,24 @@ impl Arriving {
             }
         }
     }
+}
 
-    fn word(&self, at: usize) -> u32 {
-        let bytes: [u8; 4] = std::array::from_fn(|byte| self.bytes[4 * at + byte]);
-        u32::from_le_bytes(bytes)
-    }
-
-    /// Length of the message as far as it is known; checks the header once that is there.
-    fn wanted(&self) -> io::Result<usize> {
-        if self.bytes.len() < HEADER {
-            return Ok(HEADER);
+/// What a rank says, and the length of the blob that follows, once the header is there.
+fn header(bytes: &[u8]) -> io::Result<Option<(Arrival, usize)>> {
+    let mut r = Reader::new(bytes);
+    let mut fields = || Ok::<_, DecodeError>((r.u32()?, r.u32()?, r.u32()?, r.u32()?, r.u64()?, r.u32()?));
+    match fields() {
+        Ok((MAGIC, VERSION, rank, ranks, token, length @ ..=MOST_BYTES)) => {
+            Ok(Some((Arrival { rank, ranks, token, blob: Vec::new() }, length as usize)))
         }
-        let ours = self.word(0) == MAGIC && self.word(1) == VERSION;
-        if !ours || self.word(6) > MOST_BYTES {
-            return Err(nonsense("header"));
-        }
-        Ok(HEADER + self.word(6) as usize)
+        Ok(_) => Err(nonsense("header")),
+        Err(_) => Ok(None),
     }
 }
 
 fn refusal(sentence: &str) -> Vec<u8> {
-    let mut answer: Vec<u8> = [1, sentence.len() as u32].into_iter().flat_map(u32::to_le_bytes).collect();
-    answer.extend_from_slice(sentence.as_bytes());
+    let mut answer = Vec::new();
+    Writer::new(&mut answer).u32(1).u32(sentence.len() as u32).bytes(sentence.as_bytes());
     answer
 }
 
@@ -409,12 +397,11 @@ fn dismiss(members: Vec<Option<Member>>) -> RendezvousError {
 }
 
 fn answer_all(members: &[Member]) -> Result<(), RendezvousError> {
-    let mut answer: Vec<u8> = Vec::new();
-    answer.extend_from_slice(&0u32.to_le_bytes());
-    answer.extend_from_slice(&(members.len() as u32).to_le_bytes());
+    let mut answer = Vec::new();
+    let mut w = Writer::new(&mut answer);
+    w.u32(0).u32(members.len() as u32);
     for member in members {
-        answer.extend_from_slice(&(member.blob.len() as u32).to_le_bytes());
-        answer.extend_from_slice(&member.blob);
+        w.u32(member.blob.len() as u32).bytes(&member.blob);
     }
     let told = members
         .iter()

@@ -82,9 +82,6 @@ impl Group {
     /// Posts a message of `bytes` bytes at `buffer` to rank `to`, which receives it by naming this rank and `tag`. Ends when
     /// the buffer may be used again; that may be before it is received, or not (GP-1).
     ///
-    /// # Errors
-    /// As of [`Group::iallgather`].
-    ///
     /// # Safety
     /// The buffer is valid and left alone until the request has completed, also when it is dropped before.
     pub unsafe fn isend(&self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<Request, Error> {
@@ -98,9 +95,6 @@ impl Group {
     /// Posts the receive of the next message that rank `from` sends to this rank with `tag`, of at most `bytes` bytes, into
     /// `buffer`. A longer one is an error of this request alone that names both lengths; of a shorter one the rest of the
     /// buffer stays as it was (GP-1).
-    ///
-    /// # Errors
-    /// As of [`Group::iallgather`].
     ///
     /// # Safety
     /// As for [`Group::isend`].
@@ -152,7 +146,7 @@ impl Step {
 }
 
 /// A group of operations in the making (GP-2). Those between two barriers may be done in any order and at the same time, so
-/// that none of them may touch what another writes.
+/// that none of them may touch what another writes. What cannot be recorded is an [`Error::Argument`].
 #[derive(Debug)]
 pub struct Recorder {
     tagged: Arc<Tagged>,
@@ -162,9 +156,6 @@ pub struct Recorder {
 impl Recorder {
     /// Records a message to rank `to`. The n-th of a tag that a call sends is the n-th of the tag that the same call of
     /// rank `to` receives; both must name the same bytes.
-    ///
-    /// # Errors
-    /// [`Error::Argument`].
     pub fn send(&mut self, to: u32, tag: u32, buffer: *const u8, bytes: u64) -> Result<(), Error> {
         let (to, from) = (self.tagged.peer(to, "to")?, piece(buffer, bytes, "buffer")?);
         self.steps.push(Step::Send { to, tag, from });
@@ -172,9 +163,6 @@ impl Recorder {
     }
 
     /// Records the receive of a message from rank `from`.
-    ///
-    /// # Errors
-    /// [`Error::Argument`].
     pub fn receive(&mut self, from: u32, tag: u32, buffer: *mut u8, bytes: u64) -> Result<(), Error> {
         let (from, into) = (self.tagged.peer(from, "from")?, piece(buffer, bytes, "buffer")?);
         self.steps.push(Step::Receive { from, tag, into });
@@ -182,9 +170,6 @@ impl Recorder {
     }
 
     /// Records a copy within this rank's memory, between pieces that do not overlap.
-    ///
-    /// # Errors
-    /// [`Error::Argument`].
     pub fn copy(&mut self, from: *const u8, into: *mut u8, bytes: u64) -> Result<(), Error> {
         let (from, into) = apart(from, into, bytes)?;
         self.steps.push(Step::Copy { from, into });
@@ -193,9 +178,6 @@ impl Recorder {
 
     /// Records that `count` elements at `from` are combined into those at `into`, which is the left operand and takes the
     /// result, in this rank's memory. The pieces do not overlap.
-    ///
-    /// # Errors
-    /// [`Error::Argument`].
     pub fn reduce(&mut self, reduction: Reduction, from: *const u8, into: *mut u8, count: u64) -> Result<(), Error> {
         let bytes = count.checked_mul(reduction.element().bytes());
         let bytes = bytes.ok_or_else(|| Error::argument("count", format!("is {count}, beyond the address space")))?;
@@ -323,9 +305,6 @@ impl Recorded {
     /// Does all that was recorded, once more: one entry in the ring (GP-5). The n-th call meets the n-th calls of the other
     /// ranks, at whatever time and in whatever order among other calls they come. Calls of one recording are done one after
     /// the other. Never blocks.
-    ///
-    /// # Errors
-    /// As of [`Group::iallgather`].
     ///
     /// # Safety
     /// All memory that was recorded is valid until the request has completed, also when it is dropped before; until then

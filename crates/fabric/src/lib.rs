@@ -204,9 +204,6 @@ pub enum Armed {
 /// Owned and called by one thread. The wake rule of that thread: [`progress`](Fabric::progress) until nothing is left,
 /// [`arm`](Fabric::arm), look at all other queues, then wait for [`event_fd`](Fabric::event_fd).
 pub trait Fabric {
-    /// Who we are to the peers.
-    fn local_id(&self) -> PeerId;
-
     /// Where peers reach us: at most [`MAX_ADDRESS`] bytes, opaque, constant for the life of the fabric.
     fn local_address(&self) -> &[u8];
 
@@ -226,15 +223,9 @@ pub trait Fabric {
     fn payload_buffer(&mut self, length: usize) -> Option<SendBuffer>;
 
     /// Whether a payload of `length` bytes would be accepted for `peer` now: asked before reading rank memory.
-    ///
-    /// # Errors
-    /// What [`send`](Fabric::send) would say.
     fn ready(&mut self, peer: PeerId, length: usize) -> Result<(), SendError>;
 
     /// Accepts one message for `peer`.
-    ///
-    /// # Errors
-    /// See [`SendError`].
     fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError>;
 
     /// Moves what can be moved and reports each event to `sink`; never blocks, bounded work per call. Returns how much

@@ -181,10 +181,6 @@ impl Loopback {
 }
 
 impl Fabric for Loopback {
-    fn local_id(&self) -> PeerId {
-        self.id
-    }
-
     fn local_address(&self) -> &[u8] {
         &self.address
     }

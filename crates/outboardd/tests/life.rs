@@ -2,12 +2,14 @@
 
 mod support;
 
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use outboard::{Context, Status};
+use outboard_service::NamedSocket;
 use outboard_shm::attach::{ATTACH_VERSION, Channel};
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::Mode;
+use rustix::net::SocketType;
 use support::{Daemon, Rank, SCENARIO, again, conformance};
 
 #[test]
@@ -37,12 +39,12 @@ fn a_daemon_that_is_told_to_end_lets_calls_end() {
 fn a_daemon_of_another_version_is_told_with_both() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("socket");
-    let listener = Channel::listen(&socket).expect("free");
+    let listener = NamedSocket::listen(&socket, SocketType::SEQPACKET, Mode::RUSR).expect("free");
     let theirs = ATTACH_VERSION + 1;
     let daemon = std::thread::spawn(move || {
         let mut waiting = [PollFd::new(&listener, PollFlags::IN)];
         rustix::event::poll(&mut waiting, None).expect("a rank comes");
-        let channel = Channel::accept(listener.as_fd()).expect("descriptors").expect("it waits");
+        let channel = Channel::from(listener.accept().expect("descriptors").expect("it waits"));
         assert!(channel.wait(Duration::from_secs(60)).expect("poll"), "no greeting");
         // Of what another release says, the first numbers are where ours are: magic number and version.
         let mut message = [0; 6];

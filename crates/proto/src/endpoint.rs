@@ -203,6 +203,14 @@ impl Endpoint {
         self.settle();
     }
 
+    /// The number that a local rank's next collective bears; none of a group that is not known (any more). Calls of messages and
+    /// recordings are not counted.
+    #[must_use]
+    pub fn next_instance(&self, group: GroupHandle, rank: Rank) -> Option<InstanceId> {
+        let g = self.groups.get(&group)?;
+        Some(InstanceId(g.calls[g.members.local(rank)?].0 + 1))
+    }
+
     /// A frame has arrived: `header` without payload, and how many payload bytes came with it.
     pub fn handle_frame(&mut self, now: Instant, from: SpId, header: &[u8], payload_len: u32) {
         self.node.out.now = now;
@@ -269,6 +277,11 @@ impl Endpoint {
         self.settle();
     }
 
+    /// Bytes that a call in flight was to have are lost with a rank that alone could copy them: the call ends with this error.
+    pub fn handle_cut_off(&mut self, call: CallId, error: CollectiveError) {
+        self.node.out.cut_off(call, error);
+    }
+
     /// The fabric knows that a peer is gone.
     pub fn handle_peer_lost(&mut self, now: Instant, peer: SpId) {
         self.node.out.now = now;
@@ -314,7 +327,13 @@ impl Endpoint {
 
     /// The next event. Drained after the orders, before [`Self::poll_transmit`]: a connection precedes its first frame.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.node.out.poll_event()
+        self.poll_event_beside(|_| false)
+    }
+
+    /// As [`Self::poll_event`], for a driver that puts orders off until a rank has copied what it alone reaches. A call for
+    /// which some are `put_off` is not told to have ended well.
+    pub fn poll_event_beside(&mut self, put_off: impl Fn(CallId) -> bool) -> Option<Event> {
+        self.node.out.poll_event(put_off)
     }
 
     /// When [`Self::handle_timeout`] (followed by the polls) is due. To be asked again after every other call.

@@ -25,6 +25,8 @@ pub(crate) struct Outbox {
     pub(crate) events: VecDeque<Event>,
     /// Calls that need nothing more but what has been ordered, and how they end if that succeeds.
     ending: VecDeque<(Completion, Result<(), CollectiveError>)>,
+    /// Calls in flight that will never have all their bytes, and why.
+    cut_off: BTreeMap<CallId, CollectiveError>,
     /// Messages without payload, in order, for the links.
     pub(crate) messages: VecDeque<(SpId, Message)>,
     /// Collectives that have ended: their payload must not be read any more.
@@ -51,6 +53,7 @@ impl Outbox {
             orders: VecDeque::new(),
             events: VecDeque::new(),
             ending: VecDeque::new(),
+            cut_off: BTreeMap::new(),
             messages: VecDeque::new(),
             forgotten: Vec::new(),
             forgotten_calls: Vec::new(),
@@ -169,12 +172,21 @@ impl Outbox {
         of_instance.filter(|(_, result)| result.is_ok()).for_each(|(_, result)| *result = Err(error.clone()));
     }
 
-    /// The next event. How a call ends is decided here, once: when all orders have been carried out.
-    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+    /// Bytes of a call in flight are lost in memory that the driver cannot reach: it alone ends with this error.
+    pub(crate) fn cut_off(&mut self, call: CallId, error: CollectiveError) {
+        self.cut_off.insert(call, error);
+    }
+
+    /// The next event. How a call ends is decided here, once: when all orders have been carried out, and those that the
+    /// driver has put off for this call. A call that has failed does not wait for them.
+    pub(crate) fn poll_event(&mut self, put_off: impl Fn(CallId) -> bool) -> Option<Event> {
         if !self.events.is_empty() || !self.orders.is_empty() {
             return self.events.pop_front();
         }
-        let (Completion { call, .. }, result) = self.ending.pop_front()?;
+        let done = |(completion, result): &(Completion, _)| Result::is_err(result) || !put_off(completion.call);
+        let at = self.ending.iter().position(done)?;
+        let (Completion { call, .. }, result) = self.ending.remove(at)?;
+        let result = result.and(self.cut_off.remove(&call).map_or(Ok(()), Err));
         match &result {
             Ok(()) => self.counters.completed += 1,
             Err(_) => self.counters.failed += 1,
@@ -251,5 +263,29 @@ mod tests {
         out.unstage(own);
         assert_eq!(out.stage(Quota::Late, 1, 1), None);
         assert_eq!((out.used_by.values().sum::<u64>(), out.counters.staging_peak), (150, 200));
+    }
+
+    #[test]
+    fn a_call_ends_well_when_its_bytes_are_in_place_and_badly_when_some_are_lost() {
+        let mut out = Outbox::new(&Config::default());
+        let completion = |call: u64, instance: u64| {
+            let (call, instance) = (CallId(call), InstanceId(instance));
+            Completion { call, group: GroupHandle(1), instance, rank: Rank(0) }
+        };
+        let ended = |out: &mut Outbox, put_off: &[u64]| match out.poll_event(|call| put_off.contains(&call.0)) {
+            Some(Event::Completed { call, result }) => Some((call.0, result.is_ok())),
+            _ => None,
+        };
+        out.cut_off(CallId(3), CollectiveError::RankLost(Rank(7)));
+        for call in 1..=4 {
+            out.complete(completion(call, call), Ok(()));
+        }
+        assert_eq!(ended(&mut out, &[1, 2]), Some((3, false)), "others go on while two wait for copies");
+        assert_eq!(ended(&mut out, &[1, 2]), Some((4, true)));
+        assert_eq!(ended(&mut out, &[1, 2]), None);
+        out.fail_ending(GroupHandle(1), InstanceId(2), &CollectiveError::Memory(Rank(0)));
+        assert_eq!(ended(&mut out, &[1, 2]), Some((2, false)), "the copy cannot be written where it goes");
+        assert_eq!(ended(&mut out, &[]), Some((1, true)));
+        assert_eq!((out.counters.completed, out.counters.failed), (2, 2));
     }
 }

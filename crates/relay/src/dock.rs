@@ -62,9 +62,6 @@ pub struct Dock {
 
 impl Dock {
     /// Listens for relays at `address` on behalf of the service process with these settings.
-    ///
-    /// # Errors
-    /// The kernel's reason.
     pub fn start(address: SocketAddr, settings: &Settings, docked: &Arc<DockedRanks>) -> Result<Dock, StartError> {
         let (dock, local) = Dock::listen(address, settings, docked)
             .map_err(|source| StartError::Kernel { what: "listen for relays", source })?;

@@ -24,85 +24,34 @@ const TEXT_BYTES: usize = 2048;
 const LENGTH_BYTES: usize = 4;
 const MAGIC: u32 = u32::from_le_bytes(*b"OBRL");
 
-/// One frame. Offsets and lengths are bytes; a `slot` is a completion word of the rank, which names its call in flight.
+/// One frame. Offsets and lengths are bytes; a `slot` is a completion word of the rank, which names its call in flight; a
+/// `token` is that of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
-    /// Relay, first: who the rank is, and the key that both sides were told.
-    Greeting {
-        /// The rank's process on its host.
-        pid: u32,
-        /// Its user there.
-        user: u32,
-        /// The job that it says it is of.
-        job: u64,
-        /// Where it runs (SP-1).
-        seat: Seat,
-        /// At most [`TEXT_BYTES`].
-        key: &'a [u8],
-    },
+    /// Relay, first: who the rank is on its host, where it runs (SP-1), and the key that both sides were told, at most
+    /// [`TEXT_BYTES`].
+    Greeting { pid: u32, user: u32, job: u64, seat: Seat, key: &'a [u8] },
     /// Relay: a request of the attach socket that has no descriptors.
     Request(&'a [u8]),
     /// Relay: the request to make a group; its offers are handed over next, `ranks` of them.
-    CreateGroup {
-        /// Of the request.
-        token: u64,
-        /// Ranks in the group.
-        ranks: u32,
-        /// This rank's number.
-        rank: u32,
-    },
+    CreateGroup { token: u64, ranks: u32, rank: u32 },
     /// Relay: more of what the last request hands over in shared memory, offers or a recording.
     Handed(&'a [u8]),
-    /// Relay: a submission. Its addresses mean nothing; `input` bytes and then `table` bytes of [`Frame::Data`] follow.
-    Call {
-        /// As in the ring.
-        words: Words,
-        /// Bytes that the rank contributes.
-        input: u64,
-        /// Bytes of the table of blocks.
-        table: u64,
-        /// Bytes that the rank is to receive.
-        output: u64,
-    },
+    /// Relay: a submission as it lay in the ring. Its addresses mean nothing; `input` bytes, which the rank contributes, and then
+    /// `table` bytes of [`Frame::Data`] follow. The rank is to receive `output` bytes.
+    Call { words: Words, input: u64, table: u64, output: u64 },
     /// Relay: what the last call still needs cannot be read; let the call fail on all ranks.
-    Unreadable {
-        /// Of that call.
-        slot: u32,
-    },
-    /// Both: bytes of a call, from `offset` of its input and table, or of its output.
-    Data {
-        /// Of the call.
-        slot: u32,
-        /// Where they go.
-        offset: u64,
-        /// At most [`DATA_BYTES`].
-        bytes: &'a [u8],
-    },
+    Unreadable { slot: u32 },
+    /// Both: bytes of a call, at most [`DATA_BYTES`], from `offset` of its input and table, or of its output.
+    Data { slot: u32, offset: u64, bytes: &'a [u8] },
     /// Service process: a reply of the attach socket.
     Reply(&'a [u8]),
     /// Service process: the call has ended; all of its output went before.
-    Complete {
-        /// Of the call.
-        slot: u32,
-        /// Its result.
-        status: Status,
-    },
-    /// Relay: the request to keep a recording, which is handed over next (GP-5).
-    Record {
-        /// Of the request.
-        token: u64,
-        /// As the rank knows it.
-        group: u64,
-        /// Its number.
-        recording: u32,
-        /// As it is encoded.
-        bytes: u64,
-    },
+    Complete { slot: u32, status: Status },
+    /// Relay: the request to keep a recording of so many bytes as encoded, which is handed over next (GP-5).
+    Record { token: u64, group: u64, recording: u32, bytes: u64 },
     /// Service process, last: it does not serve this rank, or not any more, and why.
-    Refused {
-        /// The sentence.
-        text: &'a str,
-    },
+    Refused { text: &'a str },
 }
 
 /// A frame that no release of ours of this version writes.
@@ -112,20 +61,14 @@ pub(crate) enum FrameError {
     #[error(
         "the other side speaks version {theirs} of the relay protocol, this side {VERSION}; install both from one release"
     )]
-    Version {
-        /// The version in its greeting.
-        theirs: u16,
-    },
+    Version { theirs: u16 },
     /// A field out of range, cut off, or bytes left over.
     #[error("malformed relay frame: {0}")]
     Field(#[from] DecodeError),
 }
 
 impl Frame<'_> {
-    /// Appends the frame to `out`.
-    ///
-    /// # Panics
-    /// If a piece of memory is longer than [`DATA_BYTES`]; texts are cut.
+    /// Appends the frame to `out`. Texts are cut; no piece of memory is longer than [`DATA_BYTES`].
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         let mut w = Writer::new(out);
@@ -221,18 +164,12 @@ impl Decoder {
     }
 
     /// So many bytes were put there.
-    ///
-    /// # Panics
-    /// If there was no room for them.
     pub(crate) fn filled(&mut self, count: usize) {
         assert!(count <= self.bytes.len() - self.end, "{count} bytes beyond the room");
         self.end += count;
     }
 
-    /// The next whole frame; `None` until more has come.
-    ///
-    /// # Errors
-    /// [`FrameError`]; the stream is of no more use then.
+    /// The next whole frame; `None` until more has come. After an error the stream is of no more use.
     pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
         let Some((length, _)) = self.bytes[self.start..self.end].split_first_chunk() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;

@@ -16,15 +16,15 @@
 mod relayed;
 mod requests;
 
+use std::io::{PipeReader, PipeWriter};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use outboard_service::daemon::raise_descriptor_limit;
 use outboard_service::topology::{self, Place, Seat, Topology};
-use outboard_service::{Admission, NamedSocket, Process, Refused, Settings, StartError, pin, tell};
+use outboard_service::{NamedSocket, Process, Refused, Settings, StartError, pin, tell};
 use outboard_shm::attach::message::Message;
 use outboard_shm::attach::{Channel, ChannelError, Hello, Received, Reply, Request, Welcome};
 use outboard_shm::control::ServiceSide;
@@ -53,32 +53,20 @@ struct Terms {
     /// This host's name.
     node: Arc<str>,
     topology: Topology,
-    admission: Admission,
 }
+
+/// What each call in flight holds: with the last of them the pipe ends.
+pub(super) type Counted = Arc<PipeWriter>;
 
 /// The calls of all ranks that have not ended.
 #[derive(Debug)]
 pub(super) struct Flights {
-    count: AtomicUsize,
+    held: Weak<PipeWriter>,
     /// Whose they are, and some who have gone.
     ranks: Mutex<Vec<Weak<Session>>>,
-    /// Somebody waits for there being none.
-    awaited: AtomicBool,
-    /// Rung then.
-    none: OwnedFd,
 }
 
-/// One of them, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Counted(Arc<Flights>);
-
 impl Flights {
-    fn new() -> Result<Arc<Flights>, Errno> {
-        let none = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (count, awaited) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Ok(Arc::new(Flights { count, ranks: Mutex::default(), awaited, none }))
-    }
-
     /// One rank more.
     fn of(&self, rank: &Arc<Session>) {
         let mut ranks = self.ranks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,37 +74,22 @@ impl Flights {
         ranks.push(Arc::downgrade(rank));
     }
 
-    /// From now on rings when there are none. Every rank counts as one until what it has posted before has been taken.
-    fn await_none(self: &Arc<Flights>) {
+    /// Every rank counts as a call until what it has posted before has been taken.
+    fn look_for_more(&self) {
         for rank in self.ranks.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
-            rank.books().looked_for = Some(self.one_more());
+            rank.books().looked_for = self.one_more();
             rank.ring();
         }
-        self.awaited.store(true, Ordering::SeqCst);
     }
 
-    fn one_more(self: &Arc<Flights>) -> Counted {
-        self.count.fetch_add(1, Ordering::SeqCst);
-        Counted(Arc::clone(self))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let Flights { count, awaited, none, .. } = &*self.0;
-        // Either this sees that somebody waits, or who waits sees the count.
-        if count.fetch_sub(1, Ordering::SeqCst) == 1 && awaited.load(Ordering::SeqCst) {
-            // A counter that is at its end wakes as well.
-            let _ = rustix::io::write(none, &1u64.to_ne_bytes());
-        }
+    /// None where nobody counts any more.
+    fn one_more(&self) -> Option<Counted> {
+        self.held.upgrade()
     }
 }
 
 /// Serves this host's ranks in the place of the service process at `service` until `stopped` says so, as
 /// [`outboard_service::run`] does: then no other attaches, and calls in flight may end, for as long as the settings say.
-///
-/// # Errors
-/// [`StartError`].
 pub fn serve(
     settings: &Settings,
     service: SocketAddr,
@@ -125,17 +98,11 @@ pub fn serve(
     ready: impl FnOnce(),
 ) -> Result<(), StartError> {
     raise_descriptor_limit();
-    let mut socket = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET)?;
-    socket.admit(Mode::from_raw_mode(settings.socket_mode))?;
+    let mode = Mode::from_raw_mode(settings.socket_mode);
+    let mut socket = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, mode)?;
     tracing::info!(%service, socket = %settings.socket.display(), "relaying");
     ready();
-    let terms = Terms {
-        settings: settings.clone(),
-        service,
-        node: topology::node(),
-        topology: Topology::detect(),
-        admission: Admission::new(settings, rustix::process::geteuid().as_raw()),
-    };
+    let terms = Terms { settings: settings.clone(), service, node: topology::node(), topology: Topology::detect() };
     accept(&mut socket, terms, stop, stopped)
         .map_err(|errno| StartError::Kernel { what: "wait for ranks", source: errno.into() })
 }
@@ -146,17 +113,21 @@ fn accept(
     stop: BorrowedFd<'_>,
     mut stopped: impl FnMut() -> bool,
 ) -> Result<(), Errno> {
-    let terms = Arc::new(terms);
-    let (present, flights) = (Arc::new(()), Flights::new()?);
+    let (present, terms) = (Arc::new(()), Arc::new(terms));
+    let (none, held) = std::io::pipe().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let held = Arc::new(held);
+    let flights = Arc::new(Flights { held: Arc::downgrade(&held), ranks: Mutex::default() });
     loop {
         let mut fds = [PollFd::new(&*socket, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
         if !fds[1].revents().is_empty() && stopped() {
-            return drain(socket, &flights, &terms, stop, stopped);
+            flights.look_for_more();
+            drop(held);
+            return drain(socket, (&flights, &none), &terms, stop, stopped);
         }
-        match Channel::accept(socket.as_fd()) {
+        match socket.accept() {
             Ok(None) => {}
-            Ok(Some(channel)) => take_in(channel, &terms, &present, &flights),
+            Ok(Some(connection)) => take_in(connection.into(), &terms, &present, &flights),
             Err(errno) => {
                 tracing::error!(%errno, "a rank is turned away; raise the limit on descriptors");
                 socket.turn_away(drop);
@@ -168,16 +139,15 @@ fn accept(
 /// Waits until no call is in flight, as long as the terms say, or until another stop; turns ranks away.
 fn drain(
     socket: &mut NamedSocket,
-    flights: &Arc<Flights>,
+    (flights, none): (&Flights, &PipeReader),
     terms: &Terms,
     stop: BorrowedFd<'_>,
     mut stopped: impl FnMut() -> bool,
 ) -> Result<(), Errno> {
     let until = Instant::now() + Duration::from_secs(terms.settings.drain.into());
-    flights.await_none();
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let in_flight = flights.count.load(Ordering::SeqCst);
+        let in_flight = flights.held.strong_count();
         if in_flight == 0 {
             return Ok(());
         }
@@ -186,24 +156,20 @@ fn drain(
             return Ok(());
         }
         let mut fds = [
-            PollFd::new(&flights.none, PollFlags::IN),
+            PollFd::new(none, PollFlags::IN),
             PollFd::from_borrowed_fd(stop, PollFlags::IN),
             PollFd::new(&*socket, PollFlags::IN),
         ];
         let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
         rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout)))?;
-        let [none, again, rank] = [0, 1, 2].map(|at| !fds[at].revents().is_empty());
-        if again && stopped() {
+        let [ended, again, rank] = [0, 1, 2].map(|at| !fds[at].revents().is_empty());
+        if ended || again && stopped() {
             return Ok(());
         }
-        if none {
-            // Another call may have begun: the bell is to ring again.
-            let _ = rustix::io::read(&flights.none, &mut [0; 8]);
-        }
-        match rank.then(|| Channel::accept(socket.as_fd())) {
-            Some(Ok(Some(channel))) => {
+        match rank.then(|| socket.accept()) {
+            Some(Ok(Some(connection))) => {
                 let why = "the relay of this host was told to end and takes no more ranks; attach when it is back";
-                tell(&channel, Status::NoService, why.to_owned());
+                tell(&connection.into(), Status::NoService, why.to_owned());
             }
             Some(Err(_)) => socket.turn_away(drop),
             Some(Ok(None)) | None => {}
@@ -265,7 +231,7 @@ type Attached = (Session, ServiceSide, Welcome, Decoder, Option<OwnedFd>);
 
 /// Finds out how the rank's memory is reached, and attaches it to the service process.
 fn attach(channel: &Channel, hello: &Hello, descriptors: Vec<OwnedFd>, terms: &Terms) -> Result<Attached, Refused> {
-    let Process { pid, pidfd, memory, user, .. } = pin(channel, hello, descriptors, &terms.admission, &terms.settings)?;
+    let Process { pid, pidfd, memory, user, .. } = pin(channel, hello, descriptors, &terms.settings)?;
     let unreachable = |why: &dyn std::fmt::Display| Refused {
         status: Status::NoService,
         text: format!("the service process at {} does not take ranks of this host: {why}", terms.service),

@@ -43,18 +43,16 @@ pub(super) enum RecordingError {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Recorded {
     /// All of the rank's memory that it names.
-    memory: Pieces,
+    pub(super) memory: Pieces,
     /// Places of the buffer that memory stands for, in order: what crosses with a start.
-    reads: Pieces,
+    pub(super) reads: Pieces,
     /// What crosses with its end.
-    writes: Pieces,
+    pub(super) writes: Pieces,
 }
 
 impl Recorded {
-    /// Of a recording as the rank has encoded it. Whose it is and what else it holds is for the service process to check.
-    ///
-    /// # Errors
-    /// [`RecordingError`], as the service process would say.
+    /// Of a recording as the rank has encoded it. Whose it is and what else it holds is for the service process to check, which
+    /// would refuse it in the same words.
     pub(super) fn decode(bytes: &[u8]) -> Result<Recorded, RecordingError> {
         let RecordedMemory { recording, pieces } = RecordedMemory::decode(bytes)?;
         recording.check(recording.program.rank, recording.program.ranks)?;
@@ -65,21 +63,6 @@ impl Recorded {
         }
         let packed = |spans: &Spans| Pieces::new(spans.iter().map(|(start, end)| (start, end - start)));
         Ok(Recorded { memory: Pieces::new(pieces), reads: packed(&read_first(program)), writes: packed(&written) })
-    }
-
-    /// Bytes of all that was recorded.
-    pub(super) fn total(&self) -> u64 {
-        self.memory.total()
-    }
-
-    /// What crosses with a start.
-    pub(super) fn reads(&self) -> &Pieces {
-        &self.reads
-    }
-
-    /// What crosses with its end.
-    pub(super) fn writes(&self) -> &Pieces {
-        &self.writes
     }
 
     /// Where in the rank these ranges of the buffer lie: in a copy of all of it at `copy`, or, where that is 0, in place.
@@ -171,12 +154,12 @@ mod tests {
             builder.barrier();
             builder.send(Rank(1), 0, Span::output(5, 10), &[]);
         });
-        assert_eq!((ranges(passed_on.reads()), ranges(passed_on.writes())), (vec![(10, 10)], vec![(0, 10)]));
+        assert_eq!((ranges(&passed_on.reads), ranges(&passed_on.writes)), (vec![(10, 10)], vec![(0, 10)]));
         let unordered = recorded(|builder| {
             builder.recv(Rank(1), 0, first, &[]);
             builder.send(Rank(1), 0, first, &[]);
         });
-        assert_eq!(ranges(unordered.reads()), [(0, 10)]);
+        assert_eq!(ranges(&unordered.reads), [(0, 10)]);
         let summed = recorded(|builder| {
             builder.recv(Rank(1), 0, first, &[]);
             builder.barrier();
@@ -184,7 +167,7 @@ mod tests {
             builder.barrier();
             builder.send(Rank(1), 0, second, &[]);
         });
-        assert_eq!((ranges(summed.reads()), ranges(summed.writes())), (vec![(10, 10)], vec![(0, 20)]));
+        assert_eq!((ranges(&summed.reads), ranges(&summed.writes)), (vec![(10, 10)], vec![(0, 20)]));
     }
 
     /// A step that is known to follow few others is behind none of the rest.
@@ -198,7 +181,7 @@ mod tests {
             builder.send(Rank(1), 1, first, &[other]);
             builder.send(Rank(1), 2, second, &[slow, other]);
         });
-        assert_eq!(ranges(one_of_two.reads()), [(0, 10)]);
+        assert_eq!(ranges(&one_of_two.reads), [(0, 10)]);
         assert_eq!(run_before(&[2, 0], &[0, 0, 2]), 3);
         assert_eq!(run_before(&[1], &[0, 0]), 0);
     }
@@ -208,9 +191,9 @@ mod tests {
         let sent = recorded(|builder| {
             builder.send(Rank(1), 0, Span::output(5, 40), &[]);
         });
-        assert_eq!(sent.total(), 60);
-        assert_eq!(sent.located(sent.reads(), 0), [(105, 5), (500, 20), (300, 15)]);
-        assert_eq!(sent.located(sent.reads(), 7000), [(7005, 40)]);
+        assert_eq!(sent.memory.total(), 60);
+        assert_eq!(sent.located(&sent.reads, 0), [(105, 5), (500, 20), (300, 15)]);
+        assert_eq!(sent.located(&sent.reads, 7000), [(7005, 40)]);
     }
 
     #[test]

@@ -28,8 +28,6 @@ pub(super) struct Membership {
     pub(super) ranks: u32,
     /// The rank's number.
     pub(super) me: u32,
-    /// Recordings started and messages sent on, which the service process counts.
-    pub(super) tagged: u64,
 }
 
 /// A call that is to be sent.
@@ -77,7 +75,7 @@ pub(super) struct InFlight {
     /// The result that waits for it.
     ended: Option<Status>,
     /// Until it is dropped.
-    _counted: Counted,
+    _counted: Option<Counted>,
 }
 
 impl InFlight {
@@ -85,7 +83,7 @@ impl InFlight {
         entry: &Entry,
         recording: Option<RecordingName>,
         submission: Submission,
-        counted: Counted,
+        counted: Option<Counted>,
     ) -> InFlight {
         let (group, instance) = (entry.group, entry.instance);
         InFlight { group, instance, recording, submission, held: Vec::new(), ended: None, _counted: counted }
@@ -116,7 +114,8 @@ pub(super) struct Books {
 }
 
 impl Books {
-    /// Output of a call in flight does not reach the rank: its fault alone, the others have theirs.
+    /// Output of a call in flight does not reach the rank: its fault alone, the others have theirs. The one verdict beside
+    /// the service process's, which ends the call when the bytes have left its machine and cannot know.
     fn cannot_write(&mut self, slot: u32, error: &AccessError) {
         let group = self.in_flight.get(&slot).and_then(|call| self.groups.get(&call.group));
         let me = group.map_or_else(String::new, |group| format!(" of rank {} of the group", group.me));
@@ -187,7 +186,7 @@ impl Session {
         let mut books = self.books();
         match (books.asked.remove(&token), reply) {
             (Some(Asked::CreateGroup(ranks, me)), Reply::GroupReady(ready)) => {
-                books.groups.insert(ready.group, Membership { ranks, me, tagged: 0 });
+                books.groups.insert(ready.group, Membership { ranks, me });
             }
             (Some(Asked::DestroyGroup(group)), Reply::Done) => {
                 books.groups.remove(&group);

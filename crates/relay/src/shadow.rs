@@ -23,17 +23,10 @@ const FIRST_ADDRESS: u64 = 1 << 40;
 /// Why there is no shadow.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ShadowError {
-    /// The quota.
     #[error(
         "a call of {bytes} bytes exceeds what is left of the {quota} bytes for a rank's calls; raise --relay-memory"
     )]
-    Quota {
-        /// Of the call.
-        bytes: u64,
-        /// Of the rank.
-        quota: u64,
-    },
-    /// The kernel.
+    Quota { bytes: u64, quota: u64 },
     #[error(transparent)]
     Region(#[from] RegionError),
 }
@@ -66,17 +59,11 @@ impl Shadow {
     }
 
     /// Copies in.
-    ///
-    /// # Panics
-    /// If the range is not within the shadow.
     pub(crate) fn write(&self, offset: u64, from: &[u8]) {
         self.region.write(self.at(offset, from.len()), from);
     }
 
     /// Copies out.
-    ///
-    /// # Panics
-    /// If the range is not within the shadow.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
         self.region.read(self.at(offset, into.len()), into);
     }
@@ -128,9 +115,6 @@ impl Shadows {
     }
 
     /// A shadow of `bytes` bytes.
-    ///
-    /// # Errors
-    /// [`ShadowError`].
     pub(crate) fn take(&mut self, bytes: u64) -> Result<Taken, ShadowError> {
         let quota = ShadowError::Quota { bytes, quota: self.quota };
         let Some(rounded) = bytes.max(1).checked_next_multiple_of(ALIGN).filter(|bytes| *bytes <= self.quota) else {

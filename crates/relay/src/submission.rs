@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use outboard_call::{Call, CallError, CallKind, MOST_BYTES, Rank, TaggedCall};
-use outboard_service::Pieces;
+use outboard_service::{Pieces, Refusal, footprint};
 use outboard_shm::entry::Entry;
-use outboard_shm::memory::{AccessError, RankMemory};
+use outboard_shm::memory::RankMemory;
 
 use crate::recording::Recorded;
 
@@ -26,51 +26,22 @@ pub(super) struct Submission {
     recorded: Option<Arc<Recorded>>,
 }
 
-/// Why a submission cannot be carried on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum SubmissionError {
-    /// The call itself.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// Not known, or not any more.
-    #[error("recording {0} of this group is not one of this rank's; start what it has recorded and not freed")]
-    Recording(u32),
-    /// The table of blocks.
-    #[error("the table of blocks at {address:#x} cannot be read: {error}")]
-    Table {
-        /// Where it should be.
-        address: u64,
-        /// What the kernel said.
-        error: AccessError,
-    },
-}
-
 impl Submission {
     /// Finds out what a submission of rank `me` among `ranks` moves, if it starts a recording, `recorded`; a table is read
     /// from its memory.
-    ///
-    /// # Errors
-    /// [`SubmissionError`].
     pub(super) fn of(
         entry: &Entry,
         (ranks, me): (u32, u32),
         recorded: Option<Arc<Recorded>>,
         memory: &dyn RankMemory,
-    ) -> Result<Submission, SubmissionError> {
+    ) -> Result<Submission, Refusal> {
         let (entry, call, rank) = (*entry, entry.call, Rank(me));
         if let CallKind::Tagged(TaggedCall::Recorded { recording }) = call.kind {
-            let (recorded, copy) = (recorded.ok_or(SubmissionError::Recording(recording))?, call.receive);
-            let sides = [recorded.reads(), recorded.writes()].map(|places| recorded.located(places, copy));
+            let (recorded, copy) = (recorded.ok_or(Refusal::Recording(recording))?, call.receive);
+            let sides = [&recorded.reads, &recorded.writes].map(|places| recorded.located(places, copy));
             return Submission::within_space(entry, sides, Vec::new(), (copy, copy), Some(recorded));
         }
-        let mut table = vec![0; 8 * call.table_numbers(rank, ranks)];
-        if !table.is_empty() {
-            memory
-                .read(call.table, &mut table)
-                .map_err(|error| SubmissionError::Table { address: call.table, error })?;
-        }
-        let numbers: Vec<u64> = table.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
-        let footprint = call.footprint(rank, ranks, &numbers)?;
+        let footprint = footprint(&call, rank, ranks, memory)?;
         let bases = (footprint.reads.address, footprint.writes.address);
         let input = footprint.read_pieces().map(|(at, bytes)| (bases.0 + at, bytes)).collect();
         let output = footprint.write_pieces().map(|(at, bytes)| (bases.1 + at, bytes)).collect();
@@ -89,7 +60,7 @@ impl Submission {
         table: Vec<u8>,
         bases: (u64, u64),
         recorded: Option<Arc<Recorded>>,
-    ) -> Result<Submission, SubmissionError> {
+    ) -> Result<Submission, Refusal> {
         let pieces = || sides.iter().flatten();
         let total = pieces().try_fold(0u64, |sum, (_, bytes)| sum.checked_add(*bytes));
         let in_space = pieces().all(|(address, bytes)| address.checked_add(*bytes).is_some());
@@ -106,7 +77,7 @@ impl Submission {
         let (from, to) = (self.bases, (send, receive));
         let sides = match &self.recorded {
             // All of it is one copy.
-            Some(recorded) => [recorded.reads(), recorded.writes()].map(|places| recorded.located(places, receive)),
+            Some(recorded) => [&recorded.reads, &recorded.writes].map(|places| recorded.located(places, receive)),
             None => [(&self.input, from.0, to.0), (&self.output, from.1, to.1)].map(|(pieces, from, to)| {
                 // An address that no memory has is refused when it is accessed.
                 pieces.iter().map(|(address, bytes)| (address.wrapping_sub(from).wrapping_add(to), bytes)).collect()
@@ -131,7 +102,7 @@ mod tests {
         ranges
     }
 
-    fn of(kind: CallKind, in_place: bool, table: u64, numbers: &[u64]) -> Result<Submission, SubmissionError> {
+    fn of(kind: CallKind, in_place: bool, table: u64, numbers: &[u64]) -> Result<Submission, Refusal> {
         let call = Call { in_place, bytes: 7, send: 0x8000, receive: 0x9000, table, ..Call::new(kind) };
         Submission::of(&Entry { group: 1, instance: 1, slot: 0, call }, (3, 2), None, &memory(numbers))
     }
@@ -177,7 +148,7 @@ mod tests {
         let found = of(CallKind::Alltoallv, false, 0x1000, &both).expect("readable");
         assert_eq!((list(&found.input), list(&found.output)), (at(0x8000), vec![(0x9000, 1), (0x9000 + 8, 7)]));
         assert_eq!(numbers(&found.table), [3, 0, 7, 0, 3, 3, 1, 0, 7, 0, 1, 1]);
-        assert!(matches!(of(gather, false, 0x9_0000, &blocks), Err(SubmissionError::Table { .. })));
+        assert!(matches!(of(gather, false, 0x9_0000, &blocks), Err(Refusal::Table { .. })));
     }
 
     #[test]
@@ -185,6 +156,6 @@ mod tests {
         let huge = u64::MAX / 3;
         let list = [huge, huge, 7, 0, 0, 0, 0, 0, 7, 0, 0, 0];
         let refused = of(CallKind::Alltoallv, false, 0x1000, &list);
-        assert!(matches!(refused, Err(SubmissionError::Call(CallError::Range { .. }))), "{refused:?}");
+        assert!(matches!(refused, Err(Refusal::Call(CallError::Range { .. }))), "{refused:?}");
     }
 }

@@ -42,9 +42,6 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// Takes a connection over: small frames go at once, a dead machine is noticed.
-    ///
-    /// # Errors
-    /// The kernel's reason.
     pub(crate) fn new(stream: TcpStream) -> io::Result<Wire> {
         stream.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&stream, true)?;
@@ -61,9 +58,6 @@ impl Wire {
     }
 
     /// Sends a frame, waiting for room. A failure ends the connection, which the reader hears.
-    ///
-    /// # Errors
-    /// The kernel's reason.
     pub(crate) fn send(&self, frame: &Frame<'_>) -> io::Result<()> {
         let mut bytes = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         bytes.clear();
@@ -72,9 +66,6 @@ impl Wire {
     }
 
     /// Takes what has come into the decoder, waiting for something.
-    ///
-    /// # Errors
-    /// [`WireError`].
     pub(crate) fn fill(&self, decoder: &mut Decoder) -> Result<(), WireError> {
         loop {
             match (&self.stream).read(decoder.room()) {

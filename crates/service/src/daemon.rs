@@ -17,7 +17,6 @@ use crate::conductor::outbox::Outbox;
 use crate::conductor::poller::Poller;
 use crate::datapath::Datapath;
 use crate::ranks::Ranks;
-use crate::ranks::admission::Admission;
 use crate::ranks::attach::{Host, random};
 use crate::ranks::docked::DockedRanks;
 use crate::ranks::offers::Sealer;
@@ -61,9 +60,6 @@ fn kernel<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Star
 /// to attach; what it returns is kept until the last rank has gone. Whenever `stop` is readable `stopped`
 /// is called: it reads the descriptor and says whether to end; the first time calls in flight may end first, the second
 /// time not. Threads of this process must not have signals pending for `stop` that they would take themselves.
-///
-/// # Errors
-/// [`StartError`].
 pub fn run<Kept>(
     settings: &Settings,
     stop: BorrowedFd<'_>,
@@ -86,10 +82,11 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     let config = settings.resolve()?;
     raise_descriptor_limit();
     let [id, seed, secret_a, secret_b] = random().map_err(kernel("draw random numbers"))?;
-    let attach = NamedSocket::listen(&settings.socket, SocketType::SEQPACKET)?;
-    attach.admit(Mode::from_raw_mode(settings.socket_mode))?;
+    let attach =
+        NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, Mode::from_raw_mode(settings.socket_mode))?;
     let stats = settings.stats.as_deref();
-    let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM)).transpose()?;
+    let own = Mode::RUSR | Mode::WUSR;
+    let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM, own)).transpose()?;
     let fabric = fabric(settings, PeerId(id))?;
     let receivers = usize::from(settings.receivers);
     let mailbox = Datapath::mailbox(receivers).map_err(kernel("make a mailbox"))?;
@@ -99,7 +96,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
                 port: settings.multicast_port,
                 ..MulticastSettings::new(Interface::named(interface)?)
             };
-            let started = Datapath::start(&multicast, receivers, &mailbox.poster());
+            let started = Datapath::start(&multicast, receivers, &mailbox);
             Some(started.map_err(kernel("start the multicast threads"))?)
         }
         (AllgatherAlgorithm::Multicast | AllgatherAlgorithm::Ring, _) => None,
@@ -113,7 +110,6 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
         digest: config.digest(),
         address: Arc::from(fabric.local_address()),
         quotas: Quotas::new(settings),
-        admission: Admission::new(settings, rustix::process::geteuid().as_raw()),
         sealer: Sealer::new([secret_a, secret_b]),
         docked: Arc::default(),
     };

@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
+use outboard_fabric::multicast::{DEFAULT_PORT, IP_UDP_HEADERS, Interface, InterfaceError};
 use outboard_plan::selection::{Tuning, TuningError};
 use outboard_proto::Config;
 use outboard_proto::config::AllgatherAlgorithm;
 use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
 use outboard_units::{Rate, Size};
 
-/// IPv4 and UDP headers.
-const IP_UDP_BYTES: u32 = 28;
+const IP_UDP_BYTES: u32 = IP_UDP_HEADERS as u32;
 /// Ethernet header.
 const ETHERNET_BYTES: u32 = 14;
 /// The smallest MTU that IPv4 hosts must take.
@@ -81,7 +81,7 @@ pub struct Settings {
     #[arg(long, env = "OUTBOARD_MTU", default_value = "auto")]
     pub mtu: Auto<u32>,
     /// UDP port of multicast datagrams
-    #[arg(long, env = "OUTBOARD_MULTICAST_PORT", default_value_t = outboard_fabric::multicast::DEFAULT_PORT)]
+    #[arg(long, env = "OUTBOARD_MULTICAST_PORT", default_value_t = DEFAULT_PORT)]
     pub multicast_port: u16,
     /// Number of the job: daemons of different jobs never share a group or a multicast address
     #[arg(long, env = "OUTBOARD_JOB", default_value_t = 0)]
@@ -188,16 +188,9 @@ pub struct Settings {
 /// Why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// The interface does not exist or hides a property.
-    #[error("interface {interface}: cannot read its {property}: {source}; give an existing one (`ip link`)")]
-    Interface {
-        /// The name given.
-        interface: String,
-        /// What was asked.
-        property: &'static str,
-        /// What the kernel said.
-        source: std::io::Error,
-    },
+    /// The interface does not exist or hides its MTU.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
     /// The MTU is out of range.
     #[error("an MTU of {0} bytes is not one of {SMALLEST_MTU} to {LARGEST_MTU}")]
     Mtu(u32),
@@ -243,9 +236,6 @@ impl Settings {
     }
 
     /// The protocol's configuration, completed from the interface.
-    ///
-    /// # Errors
-    /// See [`SettingsError`].
     pub fn resolve(&self) -> Result<Config, SettingsError> {
         if self.socket.as_os_str().as_encoded_bytes().contains(&b':') {
             return Err(SettingsError::SocketList(self.socket.clone()));
@@ -330,25 +320,17 @@ pub fn print(matches: &ArgMatches) -> String {
     lines.join("\n")
 }
 
-fn interface_file(interface: &str, property: &str) -> std::io::Result<String> {
-    if interface.contains('/') || interface.is_empty() || interface.starts_with('.') {
-        return Err(std::io::ErrorKind::NotFound.into());
-    }
-    std::fs::read_to_string(Path::new("/sys/class/net").join(interface).join(property))
-}
-
+/// That of lo is larger than any IPv4 packet.
 fn interface_mtu(interface: &str) -> Result<u32, SettingsError> {
-    let failed = |source| SettingsError::Interface { interface: interface.to_owned(), property: "mtu", source };
-    let text = interface_file(interface, "mtu").map_err(failed)?;
-    let mtu: u32 = text.trim().parse().map_err(|_| failed(std::io::ErrorKind::InvalidData.into()))?;
-    // lo says 65,536, which no IPv4 packet can fill.
-    Ok(mtu.min(LARGEST_MTU))
+    let mtu = Interface::named(interface)?.mtu().map_err(InterfaceError::from)?;
+    Ok(u32::try_from(mtu).unwrap_or(LARGEST_MTU).min(LARGEST_MTU))
 }
 
 /// The speed that the driver reports in Mbit/s; virtual interfaces report none or -1.
 fn interface_rate(interface: &str) -> Rate {
-    let mbit = interface_file(interface, "speed").ok().and_then(|text| text.trim().parse::<u64>().ok());
-    mbit.filter(|&mbit| mbit > 0).map_or(FALLBACK_RATE, |mbit| Rate::bits_per_second(mbit.saturating_mul(1_000_000)))
+    let told = std::fs::read_to_string(Path::new("/sys/class/net").join(interface).join("speed")).ok();
+    let mbit = told.and_then(|text| text.trim().parse::<u64>().ok()).filter(|&mbit| mbit > 0);
+    mbit.map_or(FALLBACK_RATE, |mbit| Rate::bits_per_second(mbit.saturating_mul(1_000_000)))
 }
 
 impl<T: FromStr> FromStr for Auto<T> {

@@ -40,11 +40,8 @@ pub struct NamedSocket {
 }
 
 impl NamedSocket {
-    /// Listens at `path`, which only this user and root may open.
-    ///
-    /// # Errors
-    /// See [`SocketError`].
-    pub fn listen(path: &Path, kind: SocketType) -> Result<NamedSocket, SocketError> {
+    /// Listens at `path`; who may connect says the mode of its file.
+    pub fn listen(path: &Path, kind: SocketType, mode: Mode) -> Result<NamedSocket, SocketError> {
         let kernel = |what| move |errno| SocketError::Kernel { what, path: path.to_owned(), errno };
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -70,18 +67,9 @@ impl NamedSocket {
         rustix::net::bind(&fd, &address).map_err(kernel("bind"))?;
         let made = rustix::fs::lstat(path).map_err(kernel("look at"))?;
         let socket = NamedSocket { fd, path: path.to_owned(), identity: (made.st_dev, made.st_ino), spare: spare() };
-        rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(kernel("set the mode of"))?;
+        rustix::fs::chmod(path, mode).map_err(kernel("set the mode of"))?;
         rustix::net::listen(&socket.fd, BACKLOG).map_err(kernel("listen at"))?;
         Ok(socket)
-    }
-
-    /// Changes who may connect.
-    ///
-    /// # Errors
-    /// See [`SocketError`].
-    pub fn admit(&self, mode: Mode) -> Result<(), SocketError> {
-        let failed = |errno| SocketError::Kernel { what: "set the mode of", path: self.path.clone(), errno };
-        rustix::fs::chmod(&self.path, mode).map_err(failed)
     }
 
     /// The next connection that waits, if any.
@@ -132,23 +120,27 @@ impl Drop for NamedSocket {
 mod tests {
     use super::*;
 
+    fn listen(path: &Path, kind: SocketType) -> Result<NamedSocket, SocketError> {
+        NamedSocket::listen(path, kind, Mode::RUSR | Mode::WUSR)
+    }
+
     #[test]
     fn a_dead_daemons_socket_is_replaced_and_a_live_ones_is_not() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("socket");
-        let first = NamedSocket::listen(&path, SocketType::SEQPACKET).expect("free");
-        assert!(matches!(NamedSocket::listen(&path, SocketType::SEQPACKET), Err(SocketError::Live(_))));
-        assert!(matches!(NamedSocket::listen(&path, SocketType::STREAM), Err(SocketError::Live(_))));
+        let first = listen(&path, SocketType::SEQPACKET).expect("free");
+        assert!(matches!(listen(&path, SocketType::SEQPACKET), Err(SocketError::Live(_))));
+        assert!(matches!(listen(&path, SocketType::STREAM), Err(SocketError::Live(_))));
         // What a killed daemon leaves: the file without a listener.
         let (fd, identity) = (first.fd.try_clone().expect("descriptor"), first.identity);
         std::mem::forget(first);
         drop(fd);
-        assert!(matches!(NamedSocket::listen(&path, SocketType::SEQPACKET), Err(SocketError::Live(_))));
+        assert!(matches!(listen(&path, SocketType::SEQPACKET), Err(SocketError::Live(_))));
         std::fs::remove_file(&path).expect("there");
         let stale = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("socket");
         rustix::net::bind(&stale, &SocketAddrUnix::new(&path).expect("short")).expect("free");
         drop(stale);
-        let second = NamedSocket::listen(&path, SocketType::SEQPACKET).expect("the stale file is replaced");
+        let second = listen(&path, SocketType::SEQPACKET).expect("the stale file is replaced");
         assert_ne!(second.identity, identity);
         drop(second);
         assert!(!path.exists());
@@ -159,8 +151,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("file");
         std::fs::write(&path, "precious").expect("written");
-        assert!(NamedSocket::listen(&path, SocketType::SEQPACKET).is_err());
+        assert!(listen(&path, SocketType::SEQPACKET).is_err());
         assert_eq!(std::fs::read_to_string(&path).expect("there"), "precious");
-        assert!(NamedSocket::listen(&directory.path().join("no/such"), SocketType::SEQPACKET).is_err());
+        assert!(listen(&directory.path().join("no/such"), SocketType::SEQPACKET).is_err());
     }
 }

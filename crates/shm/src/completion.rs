@@ -142,6 +142,7 @@ mod tests {
 mod loom_tests {
     use super::*;
     use crate::ring::{Ring, RingState, Slot, Wake};
+    use crate::sync::explore;
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 
@@ -152,9 +153,7 @@ mod loom_tests {
     }
 
     fn slept_through(sleepers: u32) {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(move || {
+        explore(move || {
             let shared = Arc::new(Shared::default());
             let threads: Vec<_> = (0..sleepers)
                 .map(|slot| {
@@ -197,9 +196,7 @@ mod loom_tests {
             /// Written by the service process alone while a request is in flight.
             memory: UnsafeCell<u64>,
         }
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| {
+        explore(|| {
             let region = Arc::new(Region::default());
             let serving = region.clone();
             let service = loom::thread::spawn(move || {

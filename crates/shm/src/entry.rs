@@ -16,7 +16,8 @@ const HEAD_WORDS: usize = 3;
 pub struct Entry {
     /// The group, by the identifier that the service process gave this rank.
     pub group: u64,
-    /// Which of the rank's calls on the group this is, from 1; calls of recordings and messages are counted apart.
+    /// Which of the rank's collectives on the group this is, from 1. Of a recording or a message any number but 0, by which
+    /// the rank names it later.
     pub instance: u64,
     /// The completion word that takes the result.
     pub slot: u32,
@@ -35,9 +36,6 @@ impl Entry {
     }
 
     /// The entry in `words`; `slots` is the number of completion words that the rank has.
-    ///
-    /// # Errors
-    /// [`DecodeError`] names the first field that cannot be.
     pub fn decode(words: &Words, slots: u32) -> Result<Entry, DecodeError> {
         let [group, instance, slot, call @ .., _, _, _, _, _, _] = *words;
         let slot = u32::try_from(slot).ok().filter(|slot| *slot < slots).ok_or(DecodeError::Value("slot"))?;

@@ -5,8 +5,11 @@
 //! hand: they are reached through raw pointers, never as references, except for atomics.
 
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -27,7 +30,7 @@ pub enum RegionError {
         /// The size asked for.
         bytes: u64,
         /// The kernel's reason.
-        errno: rustix::io::Errno,
+        errno: Errno,
     },
     /// The other side's descriptor is not a memfd with both size seals.
     #[error(
@@ -81,9 +84,6 @@ impl Region {
     }
 
     /// Whether [`attach`](Self::attach) would take what another process made; it stays so.
-    ///
-    /// # Errors
-    /// [`RegionError::Untrusted`] or [`RegionError::Size`].
     pub fn check(fd: impl AsFd, len: u64) -> Result<(), RegionError> {
         check_seals(fd.as_fd(), len, size_seals())
     }
@@ -95,7 +95,7 @@ impl Region {
             rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)
         }
         .map_err(kernel)?;
-        let start = NonNull::new(start.cast()).ok_or(kernel(rustix::io::Errno::NOMEM))?;
+        let start = NonNull::new(start.cast()).ok_or(kernel(Errno::NOMEM))?;
         Ok(Region { start, len, fd })
     }
 
@@ -132,9 +132,6 @@ impl Region {
     }
 
     /// Copies out of the region, from `offset`.
-    ///
-    /// # Panics
-    /// If the range is not within the region.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len());
         // SAFETY: the range was checked to be mapped; `into` is ours alone, so the two cannot overlap.
@@ -142,9 +139,6 @@ impl Region {
     }
 
     /// Copies into the region, at `offset`.
-    ///
-    /// # Panics
-    /// If the range is not within the region.
     pub fn write(&self, offset: usize, from: &[u8]) {
         let to = self.at(offset, from.len());
         // SAFETY: the range was checked to be mapped. `from` may lie in a mapping of the same file only if it was made
@@ -153,9 +147,6 @@ impl Region {
     }
 
     /// The address of `len` bytes at `offset`.
-    ///
-    /// # Panics
-    /// If the range is not within the region.
     pub(crate) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
         let end = offset.checked_add(len).expect("range within the address space");
         assert!(end <= self.len, "bytes {offset}..{end} of a region of {}", self.len);
@@ -190,41 +181,30 @@ fn check_seals(fd: BorrowedFd<'_>, len: u64, wanted: SealFlags) -> Result<(), Re
 }
 
 /// Puts `content` into an unmapped memfd that nobody can change any more: how large arguments cross the attach socket.
-///
-/// # Errors
-/// [`RegionError::Kernel`] when memory or descriptors are exhausted.
 pub fn seal_bytes(name: &str, content: &[u8]) -> Result<OwnedFd, RegionError> {
     let kernel = |what| move |errno| RegionError::Kernel { what, bytes: content.len() as u64, errno };
     let fd =
         rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(kernel("create"))?;
-    let mut written = 0;
-    while written < content.len() {
-        written += rustix::io::pwrite(&fd, &content[written..], written as u64).map_err(kernel("fill"))?;
-    }
-    rustix::fs::fcntl_add_seals(&fd, size_seals() | SealFlags::WRITE | SealFlags::SEAL).map_err(kernel("seal"))?;
-    Ok(fd)
+    let file = File::from(fd);
+    file.write_all_at(content, 0).map_err(|error| kernel("fill")(errno(&error)))?;
+    rustix::fs::fcntl_add_seals(&file, size_seals() | SealFlags::WRITE | SealFlags::SEAL).map_err(kernel("seal"))?;
+    Ok(file.into())
 }
 
 /// Reads what [`seal_bytes`] made in another process, `len` bytes of it.
 ///
 /// # Errors
 /// [`RegionError::Untrusted`] or [`RegionError::Size`] when the other side cheats, [`RegionError::Kernel`] otherwise.
-pub fn read_sealed(fd: BorrowedFd<'_>, len: usize) -> Result<Vec<u8>, RegionError> {
-    check_seals(fd, len as u64, size_seals() | SealFlags::WRITE)?;
+pub fn read_sealed(fd: OwnedFd, len: usize) -> Result<Vec<u8>, RegionError> {
+    check_seals(fd.as_fd(), len as u64, size_seals() | SealFlags::WRITE)?;
     let mut content = vec![0; len];
-    let mut filled = 0;
-    while filled < len {
-        match rustix::io::pread(fd, &mut content[filled..], filled as u64) {
-            Ok(0) => {
-                return Err(RegionError::Size { expected: len as u64, actual: filled as u64 });
-            }
-            Ok(count) => filled += count,
-            Err(errno) => {
-                return Err(RegionError::Kernel { what: "read", bytes: len as u64, errno });
-            }
-        }
-    }
+    let read = File::from(fd).read_exact_at(&mut content, 0);
+    read.map_err(|error| RegionError::Kernel { what: "read", bytes: len as u64, errno: errno(&error) })?;
     Ok(content)
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]
@@ -279,9 +259,9 @@ mod tests {
         let content: Vec<u8> = (0..10_000u32).map(|at| at as u8).collect();
         let fd = seal_bytes("test", &content).unwrap();
         assert!(rustix::io::pwrite(&fd, b"x", 0).is_err());
-        assert_eq!(read_sealed(fd.as_fd(), content.len()).unwrap(), content);
-        assert!(matches!(read_sealed(fd.as_fd(), 9_999), Err(RegionError::Size { .. })));
-        let writable = Region::create("test", 4096).unwrap();
-        assert!(matches!(read_sealed(writable.fd(), 4096), Err(RegionError::Untrusted(_))));
+        assert_eq!(read_sealed(fd.try_clone().unwrap(), content.len()).unwrap(), content);
+        assert!(matches!(read_sealed(fd, 9_999), Err(RegionError::Size { .. })));
+        let writable = Region::create("test", 4096).unwrap().fd().try_clone_to_owned().unwrap();
+        assert!(matches!(read_sealed(writable, 4096), Err(RegionError::Untrusted(_))));
     }
 }

@@ -82,9 +82,6 @@ impl<'a> Ring<'a> {
     }
 
     /// Producer: appends an entry. Never blocks; lock-free among producers.
-    ///
-    /// # Errors
-    /// [`Full`] when the consumer is a whole round behind.
     pub fn push(&self, words: &Words) -> Result<Wake, Full> {
         let mut position = self.state.ticket.0.load(Ordering::Relaxed);
         let (slot, free) = loop {
@@ -252,6 +249,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
+    use crate::sync::explore;
     use loom::sync::{Arc, Condvar, Mutex};
 
     #[derive(Default)]
@@ -283,9 +281,7 @@ mod loom_tests {
     }
 
     fn drained(producers: u64) {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(move || {
+        explore(move || {
             let shared = Arc::new(Shared::default());
             let threads: Vec<_> = (1..=producers)
                 .map(|value| {
@@ -321,9 +317,7 @@ mod loom_tests {
     /// eyes.
     #[test]
     fn loom_no_wake_up_is_lost_by_one_that_wakes_for_other_reasons() {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| {
+        explore(|| {
             let shared = Arc::new(Shared::default());
             let (pushing, waking) = (shared.clone(), shared.clone());
             let producer = loom::thread::spawn(move || pushing.push(1));
@@ -346,9 +340,7 @@ mod loom_tests {
     #[test]
     fn loom_slots_are_used_again() {
         const ENTRIES: u64 = 3;
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| {
+        explore(|| {
             let shared = Arc::new(Shared::default());
             let pushing = shared.clone();
             let producer = loom::thread::spawn(move || {

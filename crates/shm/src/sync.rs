@@ -84,3 +84,11 @@ impl Futex {
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct Lines<T>(pub(crate) T);
+
+/// Has loom try every order of steps with at most three preemptions.
+#[cfg(all(test, loom))]
+pub(crate) fn explore(story: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(story);
+}

@@ -153,17 +153,11 @@ impl Duration {
     }
 
     /// Reads a duration, a number without a unit in seconds.
-    ///
-    /// # Errors
-    /// [`UnitError`].
     pub fn seconds(text: &str) -> Result<std::time::Duration, UnitError> {
         Self::in_unit(text, "s")
     }
 
     /// Reads a duration, a number without a unit in milliseconds.
-    ///
-    /// # Errors
-    /// [`UnitError`].
     pub fn milliseconds(text: &str) -> Result<std::time::Duration, UnitError> {
         Self::in_unit(text, "ms")
     }

@@ -88,15 +88,6 @@ pub(super) struct Place {
     pub(super) ranks: u32,
 }
 
-/// Where ranks meet, and what keeps ranks of another job apart that come there by mistake.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Meeting {
-    /// Host and port.
-    pub(super) address: String,
-    /// Equal on all ranks of the job.
-    pub(super) token: u64,
-}
-
 /// The process's environment.
 pub(crate) fn process(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -107,9 +98,6 @@ fn wrong(variable: &str, problem: impl Into<String>) -> Error {
 }
 
 /// Rank and size.
-///
-/// # Errors
-/// [`Error::Environment`] names the variable that is missing or wrong.
 pub(super) fn place(lookup: Lookup<'_>) -> Result<Place, Error> {
     let (rank_name, ranks_name) = if lookup(RANK).is_some() || lookup(WORLD_SIZE).is_some() {
         (RANK, WORLD_SIZE)
@@ -135,9 +123,6 @@ fn nearest(lookup: Lookup<'_>) -> Option<&'static Launcher> {
 }
 
 /// This rank among those on its host, as `sharing` service processes of the host need to know to share them (GP-3).
-///
-/// # Errors
-/// [`Error::Environment`] names the variable that is missing or wrong.
 pub(crate) fn local_rank(lookup: Lookup<'_>, sharing: u32) -> Result<u32, Error> {
     let name = match nearest(lookup) {
         Some(launcher) if lookup(LOCAL_RANK).is_none() && lookup(launcher.local_rank).is_some() => launcher.local_rank,
@@ -151,9 +136,6 @@ pub(crate) fn local_rank(lookup: Lookup<'_>, sharing: u32) -> Result<u32, Error>
 }
 
 /// Ranks of the job on this host.
-///
-/// # Errors
-/// [`Error::Environment`] names the variable that is missing or wrong.
 pub(crate) fn local_ranks(lookup: Lookup<'_>) -> Result<u32, Error> {
     let of_launcher = || lookup(nearest(lookup)?.local_ranks?);
     let remedy = format!("set {LOCAL_SIZE} to the number of ranks on this host");
@@ -190,15 +172,12 @@ fn nobody() -> Error {
     wrong(RANK, format!("is not set, and neither is that of a launcher: {known}; {remedy}"))
 }
 
-/// Where the ranks meet.
-///
-/// # Errors
-/// [`Error::Environment`] names the variable that is missing or wrong.
-pub(super) fn meeting(lookup: Lookup<'_>, place: Place) -> Result<Meeting, Error> {
+/// Where the ranks meet, host and port, and what keeps ranks of another job apart that come there by mistake.
+pub(super) fn meeting(lookup: Lookup<'_>, place: Place) -> Result<(String, u64), Error> {
     if let Some(address) = lookup(RENDEZVOUS) {
         let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
         return match port {
-            Some(Ok(1..)) => Ok(Meeting { address, token: 0 }),
+            Some(Ok(1..)) => Ok((address, 0)),
             _ => Err(wrong(RENDEZVOUS, format!("is `{address}`; set it to HOST:PORT, a free port of rank 0's host"))),
         };
     }
@@ -206,7 +185,7 @@ pub(super) fn meeting(lookup: Lookup<'_>, place: Place) -> Result<Meeting, Error
         // PyTorch's own store has the port itself.
         let ours = port.parse::<u16>().ok().and_then(|port| port.checked_add(1));
         let ours = ours.ok_or_else(|| wrong("MASTER_PORT", format!("is `{port}`, no port with one above it")))?;
-        return Ok(Meeting { address: join(&host, ours), token: 0 });
+        return Ok((join(&host, ours), 0));
     }
     if let Some(meeting) = slurm_meeting(lookup, place) {
         return Ok(meeting);
@@ -222,7 +201,7 @@ fn join(host: &str, port: u16) -> String {
 }
 
 /// The first host of the Slurm step, at a port that follows from the step, if this rank is a task of the step itself.
-fn slurm_meeting(lookup: Lookup<'_>, place: Place) -> Option<Meeting> {
+fn slurm_meeting(lookup: Lookup<'_>, place: Place) -> Option<(String, u64)> {
     let is = |name, number: u32| lookup(name).and_then(|value| value.parse().ok()) == Some(number);
     if !is("SLURM_PROCID", place.rank) || !is("SLURM_NTASKS", place.ranks) {
         return None;
@@ -230,7 +209,7 @@ fn slurm_meeting(lookup: Lookup<'_>, place: Place) -> Option<Meeting> {
     let nodes = lookup("SLURM_STEP_NODELIST").or_else(|| lookup("SLURM_JOB_NODELIST"))?;
     let token = hash(&slurm_step(lookup)?);
     let port = SLURM_PORTS.start + token % (SLURM_PORTS.end - SLURM_PORTS.start);
-    Some(Meeting { address: join(&first_node(&nodes)?, u16::try_from(port).ok()?), token })
+    Some((join(&first_node(&nodes)?, u16::try_from(port).ok()?), token))
 }
 
 fn slurm_step(lookup: Lookup<'_>) -> Option<String> {
@@ -285,7 +264,7 @@ mod tests {
 
     fn met(environment: &str) -> Result<String, String> {
         let found = with(environment, |lookup| meeting(lookup, place(lookup)?));
-        found.map(|meeting| meeting.address).map_err(|error| error.to_string())
+        found.map(|(address, _)| address).map_err(|error| error.to_string())
     }
 
     #[test]

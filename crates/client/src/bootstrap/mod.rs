@@ -74,8 +74,8 @@ fn tcp(lookup: Lookup<'_>) -> Result<Box<dyn Bootstrap>, Error> {
     if place.ranks == 1 && lookup(RENDEZVOUS).is_none() {
         return Ok(Box::new(Alone));
     }
-    let meeting = environment::meeting(lookup, place)?;
-    Ok(Box::new(Tcp::new(place.rank, place.ranks, &meeting.address, meeting.token)?))
+    let (address, token) = environment::meeting(lookup, place)?;
+    Ok(Box::new(Tcp::new(place.rank, place.ranks, &address, token)?))
 }
 
 /// Refuses what one of the implementations could not carry.

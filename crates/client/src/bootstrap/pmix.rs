@@ -167,9 +167,6 @@ impl Functions {
 
 impl Pmix {
     /// Meets the launcher's server.
-    ///
-    /// # Errors
-    /// [`PmixError`].
     pub fn new() -> Result<Pmix, PmixError> {
         let functions = load().map_err(|error| PmixError::Library(error.to_string()))?;
         let mut own = Process { namespace: [0; NAMESPACE_BYTES], rank: 0 };

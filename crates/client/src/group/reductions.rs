@@ -1,6 +1,6 @@
 //! Posting barriers and reductions.
 
-use super::{Arguments, BlockList, Contribution, Destination, Group};
+use super::{BlockList, Contribution, Destination, Group};
 use crate::error::Error;
 use crate::operator::{Combination, Contributions, Fold, UserOperator};
 use crate::request::Request;
@@ -56,14 +56,12 @@ impl Group {
     }
 
     /// Posts a barrier: the request completes when all ranks have posted theirs. Never blocks.
-    ///
-    /// # Errors
-    /// As of [`Group::iallgather`].
     pub fn ibarrier(&self) -> Result<Request, Error> {
-        let (send, receive) = (Contribution::At(std::ptr::null()), Destination::At(std::ptr::null_mut()));
         let call = Call::new(CallKind::Barrier);
         // SAFETY: there are no buffers.
-        unsafe { self.post(call, Arguments { send, receive, table: &[], sizes: "group" }) }
+        unsafe {
+            self.post(call, (Contribution::At(std::ptr::null()), Destination::At(std::ptr::null_mut())), (&[], "group"))
+        }
     }
 
     /// Posts a reduction: the vectors that all ranks contribute are combined element by element, in an order that depends on
@@ -94,9 +92,7 @@ impl Group {
             Combination::User(_) => Reduction::new(Operator::Sum, Element::U8).expect("bytes have sums"),
         };
         let (call, table) = self.call(outcome, reduction, combination.element_bytes())?;
-        let arguments =
-            Arguments { send: contribution, receive: Destination::At(receive), table: &table, sizes: "count" };
-        let (call, buffers) = self.checked(call, &arguments)?;
+        let (call, buffers) = self.checked(call, (contribution, Destination::At(receive)), (&table, "count"))?;
         let Combination::User(operator) = combination else {
             // SAFETY: the caller's promise about the buffers.
             return unsafe { self.collectives.post(&buffers, call, &table) }.map(|posted| posted.request);

@@ -2,7 +2,7 @@
 //!
 //! Exchanges without a barrier (SP-5): nobody but the root waits for anybody but the root.
 
-use super::{Arguments, BlockList, Contribution, Group};
+use super::{BlockList, Contribution, Group};
 use crate::error::Error;
 use crate::request::Request;
 use outboard_call::{Call, CallKind, Rank};
@@ -27,9 +27,6 @@ impl Group {
     /// counts there alone. Only the root can contribute in place. Never blocks; a rank that is not the root ends when its
     /// block has been read, whether or not others have called.
     ///
-    /// # Errors
-    /// As of [`Group::iallgather`].
-    ///
     /// # Safety
     /// As for [`Group::iallgather`].
     pub unsafe fn igather(
@@ -40,17 +37,13 @@ impl Group {
         bytes_per_rank: u64,
     ) -> Result<Request, Error> {
         let call = Call { bytes: bytes_per_rank, ..Call::new(CallKind::Gather { root: Rank(root) }) };
-        let (send, receive) = (contribution, Destination::At(receive));
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.post(call, Arguments { send, receive, table: &[], sizes: "bytes_per_rank" }) }
+        unsafe { self.post(call, (contribution, Destination::At(receive)), (&[], "bytes_per_rank")) }
     }
 
     /// Posts a scatter: block `i` of `bytes_per_rank` bytes at `send` of rank `root` goes to rank `i`; `send` counts there
     /// alone, and only there the block can stay in place. Never blocks; a rank waits for nobody but the root, and the root for
     /// nobody.
-    ///
-    /// # Errors
-    /// As of [`Group::iallgather`].
     ///
     /// # Safety
     /// As for [`Group::iallgather`].
@@ -62,9 +55,8 @@ impl Group {
         bytes_per_rank: u64,
     ) -> Result<Request, Error> {
         let call = Call { bytes: bytes_per_rank, ..Call::new(CallKind::Scatter { root: Rank(root) }) };
-        let (send, receive) = (Contribution::At(send), destination);
         // SAFETY: the caller's promise about the buffers.
-        unsafe { self.post(call, Arguments { send, receive, table: &[], sizes: "bytes_per_rank" }) }
+        unsafe { self.post(call, (Contribution::At(send), destination), (&[], "bytes_per_rank")) }
     }
 
     /// Posts a gather of blocks of different sizes: the `bytes` of this rank come to rank `root`, where block `i` of `received`
@@ -84,10 +76,9 @@ impl Group {
         (receive, received): (*mut u8, Option<BlockList<'_>>),
     ) -> Result<Request, Error> {
         let call = Call { bytes, ..Call::new(CallKind::Gatherv { root: Rank(root) }) };
-        let (send, receive) = (contribution, Destination::At(receive));
         let table = &self.table_of_root(root, received, "receive")?;
         // SAFETY: the caller's promise about the blocks.
-        unsafe { self.post(call, Arguments { send, receive, table, sizes: "receive" }) }
+        unsafe { self.post(call, (contribution, Destination::At(receive)), (table, "receive")) }
     }
 
     /// Posts a scatter of blocks of different sizes: block `i` of `sent` of rank `root` goes to rank `i`, which expects `bytes`;
@@ -105,10 +96,9 @@ impl Group {
         (destination, bytes): (Destination, u64),
     ) -> Result<Request, Error> {
         let call = Call { bytes, ..Call::new(CallKind::Scatterv { root: Rank(root) }) };
-        let (send, receive) = (Contribution::At(send), destination);
         let table = &self.table_of_root(root, sent, "send")?;
         // SAFETY: the caller's promise about the blocks.
-        unsafe { self.post(call, Arguments { send, receive, table, sizes: "send" }) }
+        unsafe { self.post(call, (Contribution::At(send), destination), (table, "send")) }
     }
 
     /// The blocks of all ranks, which the root alone has to name.

@@ -9,9 +9,10 @@ use outboard_shm::entry::Entry;
 use outboard_shm::memory::{CrossMemory, MemoryDescriptor, Proof, RankMemory, TieredMemory, copy_between};
 use outboard_shm::region::read_sealed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -49,7 +50,10 @@ impl FakeService {
     pub(crate) fn start(behaviour: Behaviour) -> FakeService {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("socket");
-        let listener = Channel::listen(&socket).unwrap();
+        let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        let listener = rustix::net::socket_with(family, SocketType::SEQPACKET, flags, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
+        rustix::net::listen(&listener, 128).unwrap();
         let (orders, taken) = UnixStream::pair().unwrap();
         taken.set_nonblocking(true).unwrap();
         let pieces = Pieces::default();
@@ -114,7 +118,8 @@ impl Service {
         if !self.take_orders() {
             return false;
         }
-        while let Some(channel) = Channel::accept(self.listener.as_fd()).unwrap() {
+        while let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+            let channel = Channel::from(socket);
             self.ranks.push(Some(Rank { channel, attached: None, offers: 0, texts: HashMap::new() }));
         }
         for connection in 0..self.ranks.len() {
@@ -178,7 +183,7 @@ impl Service {
                         let descriptor = MemoryDescriptor::attach(descriptors.remove(0), hello.pid as i32).unwrap();
                         TieredMemory::proven(None, Some(descriptor), proof)
                     }
-                    Reach::None => TieredMemory::staged(),
+                    Reach::None => TieredMemory::default(),
                 };
                 let side = ServiceSide::create().unwrap();
                 let welcome =
@@ -195,7 +200,7 @@ impl Service {
                 Reply::Offer(offer)
             }
             Request::CreateGroup { ranks, rank } => {
-                let offers = read_sealed(descriptors.remove(0).as_fd(), ranks as usize * OFFER_BYTES).unwrap();
+                let offers = read_sealed(descriptors.remove(0), ranks as usize * OFFER_BYTES).unwrap();
                 self.join(offers, ranks, Member { connection, rank, token });
                 return;
             }
@@ -300,7 +305,8 @@ impl Service {
                 block(receiver.writes, receiver.blocks.as_ref().map(|b| &b.receive), from, target.bytes);
             if sent > 0 && expected > 0 && (from != to || send != receive) {
                 assert_eq!(sent, expected);
-                copy_between(self.memory(members[from]), send, self.memory(members[to]), receive, sent).unwrap();
+                let (source, target) = (self.memory(members[from]), self.memory(members[to]));
+                copy_between((source, send), (target, receive), sent, &mut Vec::new()).unwrap();
             }
         }
     }

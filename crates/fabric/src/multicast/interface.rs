@@ -34,9 +34,6 @@ fn any_socket() -> io::Result<OwnedFd> {
 
 impl Interface {
     /// The interface called `name`.
-    ///
-    /// # Errors
-    /// When there is none.
     pub fn named(name: &str) -> Result<Self, InterfaceError> {
         let socket = any_socket()?;
         match netdevice::name_to_index(&socket, name) {
@@ -56,9 +53,6 @@ impl Interface {
     }
 
     /// Largest IP packet that passes, in bytes.
-    ///
-    /// # Errors
-    /// When the interface is gone.
     pub fn mtu(&self) -> io::Result<usize> {
         let socket = any_socket()?;
         // SAFETY: all-zero bytes are a valid ifreq.

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub use interface::{Interface, InterfaceError};
 pub use outboard_proto::Reach;
-pub use receiver::{Datagram, MulticastReceiver, ReceiveBatch, Received, Wake, Waker};
+pub use receiver::{MulticastReceiver, ReceiveBatch, Received, Wake, Waker};
 pub use sender::{MulticastSender, Sent};
 
 /// UDP port of all multicast datagrams unless set otherwise; unassigned by IANA.
@@ -30,8 +30,6 @@ pub struct MulticastSettings {
     pub interface: Interface,
     /// UDP port, the same on all hosts.
     pub port: u16,
-    /// Routers that a datagram may pass, plus one.
-    pub ttl: u8,
     /// How far a sender's datagrams go until it is told otherwise ([`MulticastSender::set_reach`]).
     pub reach: Reach,
     /// Wanted socket buffer of each receiver and sender, in bytes; the kernel may give less.
@@ -41,7 +39,7 @@ pub struct MulticastSettings {
 impl MulticastSettings {
     /// The defaults for `interface`: port [`DEFAULT_PORT`], no routers, to the network alone, 8 MiB of buffer.
     pub fn new(interface: Interface) -> Self {
-        Self { interface, port: DEFAULT_PORT, ttl: 1, reach: Reach::Network, buffer_bytes: 8 << 20 }
+        Self { interface, port: DEFAULT_PORT, reach: Reach::Network, buffer_bytes: 8 << 20 }
     }
 }
 
@@ -57,12 +55,6 @@ pub fn channel_address(channel: u64) -> Ipv4Addr {
     mixed ^= mixed >> 31;
     let host = (mixed >> 46) as u32;
     Ipv4Addr::from_bits(Ipv4Addr::new(239, 192, 0, 0).to_bits() | host)
-}
-
-/// Largest chunk in bytes whose datagram, with a header of `header` bytes, passes links of `mtu` bytes unfragmented
-/// (MC-1); none if nothing is left.
-pub fn chunk_bytes(mtu: usize, header: usize) -> Option<usize> {
-    mtu.min(MAX_DATAGRAM + IP_UDP_HEADERS).checked_sub(IP_UDP_HEADERS + header).filter(|&chunk| chunk > 0)
 }
 
 /// Sets a socket option that rustix does not know.
@@ -85,13 +77,5 @@ mod tests {
             let [a, b, ..] = address.octets();
             assert!(a == 239 && (192..196).contains(&b), "{address} is outside 239.192.0.0/14");
         }
-    }
-
-    #[test]
-    fn chunks_fill_the_link() {
-        assert_eq!(chunk_bytes(1500, 24), Some(1448));
-        assert_eq!(chunk_bytes(9000, 24), Some(8948));
-        assert_eq!(chunk_bytes(65_536, 24), Some(MAX_DATAGRAM - 24));
-        assert_eq!(chunk_bytes(52, 24), None);
     }
 }

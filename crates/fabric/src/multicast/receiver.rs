@@ -7,7 +7,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,16 +35,6 @@ pub struct ReceiveBatch {
 struct Burst {
     length: usize,
     segment: usize,
-    source: SocketAddrV4,
-}
-
-/// One datagram of a batch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Datagram<'a> {
-    /// Header and chunk.
-    pub bytes: &'a [u8],
-    /// Who sent it.
-    pub source: SocketAddrV4,
 }
 
 /// What one [`MulticastReceiver::receive`] did.
@@ -90,12 +80,10 @@ impl ReceiveBatch {
         Self { slabs: vec![0; slabs * SLAB].into_boxed_slice(), bursts: Vec::with_capacity(slabs) }
     }
 
-    /// The datagrams of the last receive, in the order of arrival.
-    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
-        self.bursts.iter().zip(self.slabs.chunks_exact(SLAB)).flat_map(|(burst, slab)| {
-            let source = burst.source;
-            slab[..burst.length].chunks(burst.segment).map(move |bytes| Datagram { bytes, source })
-        })
+    /// The datagrams of the last receive, headers and chunks, in the order of arrival.
+    pub fn datagrams(&self) -> impl Iterator<Item = &[u8]> {
+        let slabs = self.slabs.chunks_exact(SLAB);
+        self.bursts.iter().zip(slabs).flat_map(|(burst, slab)| slab[..burst.length].chunks(burst.segment))
     }
 }
 
@@ -161,15 +149,7 @@ impl MulticastReceiver {
         self.wake.clone()
     }
 
-    /// Readable when datagrams wait.
-    pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
     /// Sleeps until datagrams wait, the waker wakes, or `limit` has passed.
-    ///
-    /// # Errors
-    /// When the kernel refuses to poll.
     pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<Wake> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut polled = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&*self.wake.0, PollFlags::IN)];
@@ -223,7 +203,6 @@ struct Control([u8; CONTROL]);
 struct Arguments {
     messages: [libc::mmsghdr; MAX_SLABS],
     pieces: [libc::iovec; MAX_SLABS],
-    sources: [libc::sockaddr_in; MAX_SLABS],
     controls: [Control; MAX_SLABS],
 }
 
@@ -239,8 +218,6 @@ impl Arguments {
         for (at, slab) in slabs.chunks_exact_mut(SLAB).enumerate() {
             self.pieces[at] = libc::iovec { iov_base: slab.as_mut_ptr().cast(), iov_len: SLAB };
             let header = &mut self.messages[at].msg_hdr;
-            header.msg_name = (&raw mut self.sources[at]).cast();
-            header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
             header.msg_iov = &raw mut self.pieces[at];
             header.msg_iovlen = 1;
             header.msg_control = (&raw mut self.controls[at]).cast();
@@ -277,10 +254,7 @@ impl Arguments {
                 control = libc::CMSG_NXTHDR(&message.msg_hdr, control);
             }
         }
-        let from = self.sources[at];
-        let address = Ipv4Addr::from(from.sin_addr.s_addr.to_ne_bytes());
-        let source = SocketAddrV4::new(address, u16::from_be(from.sin_port));
         let truncated = message.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
-        (Burst { length, segment: segment.max(1), source }, truncated)
+        (Burst { length, segment: segment.max(1) }, truncated)
     }
 }

@@ -38,15 +38,11 @@ pub struct MulticastSender {
     /// Segment size that the socket is set to; none where the kernel or the interface refuses segmentation.
     segment: Option<usize>,
     calls: u64,
-    ttl: u8,
     reach: Reach,
 }
 
 impl MulticastSender {
     /// A sender by the interface of `settings`.
-    ///
-    /// # Errors
-    /// When a socket option is refused.
     pub fn new(settings: &MulticastSettings) -> io::Result<Self> {
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         let fd = socket.as_fd();
@@ -62,16 +58,13 @@ impl MulticastSender {
             sockopt::set_socket_send_buffer_size(fd, settings.buffer_bytes)?;
         }
         let segment = set_option(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0_i32).is_ok().then_some(0);
-        let MulticastSettings { port, ttl, reach, .. } = *settings;
-        let mut sender = Self { socket, port, segment, calls: 0, ttl, reach };
+        let MulticastSettings { port, reach, .. } = *settings;
+        let mut sender = Self { socket, port, segment, calls: 0, reach };
         sender.apply(reach)?;
         Ok(sender)
     }
 
     /// Sends as far as `reach` from now on. What reaches this host comes back to receivers of this process as well.
-    ///
-    /// # Errors
-    /// When a socket option is refused.
     pub fn set_reach(&mut self, reach: Reach) -> io::Result<()> {
         if self.reach == reach { Ok(()) } else { self.apply(reach) }
     }
@@ -80,12 +73,12 @@ impl MulticastSender {
     /// left.
     fn apply(&mut self, reach: Reach) -> io::Result<()> {
         let (looped, ttl) = match reach {
-            Reach::Network => (false, self.ttl),
-            Reach::Everywhere => (true, self.ttl),
+            Reach::Network => (false, 1),
+            Reach::Everywhere => (true, 1),
             Reach::Host => (true, 0),
         };
         sockopt::set_ip_multicast_loop(&self.socket, looped)?;
-        sockopt::set_ip_multicast_ttl(&self.socket, ttl.into())?;
+        sockopt::set_ip_multicast_ttl(&self.socket, ttl)?;
         self.reach = reach;
         Ok(())
     }

@@ -64,12 +64,7 @@ struct Failure {
     peer: PeerId,
     /// The connection that failed; none when the arriving stream did.
     connection: Option<u32>,
-    evidence: Evidence,
-}
-
-enum Evidence {
-    Status(ffi::Status),
-    Protocol(String),
+    why: PeerLoss,
 }
 
 /// A message that UCX reads from until its callback; gives its room back when dropped.
@@ -181,8 +176,8 @@ unsafe fn bytes<'a>(start: *const c_void, length: usize) -> &'a [u8] {
 
 impl Shared {
     fn fail(&self, peer: PeerId, connection: u32, status: ffi::Status) {
-        let failure = Failure { peer, connection: Some(connection), evidence: Evidence::Status(status) };
-        self.lost.borrow_mut().push(failure);
+        let (connection, why) = (Some(connection), self.ucx.loss(status));
+        self.lost.borrow_mut().push(Failure { peer, connection, why });
     }
 
     /// Checks the prefix of an arriving message and hands it to the sink.
@@ -205,7 +200,7 @@ impl Shared {
     fn break_stream(&self, peer: PeerId, why: String) {
         tracing::warn!(%peer, why, "an arriving stream broke");
         self.streams.borrow_mut().forget(peer);
-        self.lost.borrow_mut().push(Failure { peer, connection: None, evidence: Evidence::Protocol(why) });
+        self.lost.borrow_mut().push(Failure { peer, connection: None, why: PeerLoss::Protocol(why) });
     }
 
     /// Calls the sink of the running `progress`, holding its panics back until the C frames are gone.
@@ -309,7 +304,7 @@ impl Ucx {
     fn report_lost(&mut self, sink: &mut Sink<'_>) -> usize {
         let failures = self.shared.lost.take();
         let mut reported = 0;
-        for Failure { peer, connection, evidence } in failures {
+        for Failure { peer, connection, why } in failures {
             let current = self.peers.get(&peer).map(|known| known.connection);
             if current.is_none() || connection.is_some_and(|failed| Some(failed) != current) {
                 continue;
@@ -318,10 +313,6 @@ impl Ucx {
                 continue;
             };
             self.close(known.ep, known.origin);
-            let why = match evidence {
-                Evidence::Status(status) => self.wiring.loss(status),
-                Evidence::Protocol(why) => PeerLoss::Protocol(why),
-            };
             sink(FabricEvent::PeerLost { peer, why });
             reported += 1;
         }
@@ -369,10 +360,6 @@ impl Ucx {
 }
 
 impl Fabric for Ucx {
-    fn local_id(&self) -> PeerId {
-        self.id
-    }
-
     fn local_address(&self) -> &[u8] {
         self.wiring.address()
     }
@@ -393,7 +380,7 @@ impl Fabric for Ucx {
         let origin = Box::new(Origin { peer, connection, shared: Rc::clone(&self.shared) });
         // SAFETY: the origin is kept until the endpoint is closed; its address does not change with the box.
         let opened = unsafe { self.wiring.open(worker_address, broke, ptr::from_ref(&*origin).cast_mut().cast()) };
-        let ep = opened.map_err(|status| ConnectError::Transport { peer, why: self.wiring.loss(status) })?;
+        let ep = opened.map_err(|status| ConnectError::Transport { peer, why: self.shared.ucx.loss(status) })?;
         let load = Rc::default();
         self.peers.insert(peer, Peer { ep, address: address.to_vec(), connection, sequence: 0, load, origin });
         Ok(())

@@ -67,9 +67,6 @@ pub(super) struct Wiring {
 }
 
 /// Version of the UCX that would be used.
-///
-/// # Errors
-/// When none can be loaded.
 pub fn ucx_version() -> Result<(u32, u32, u32), UcxError> {
     load().map(|ucx| ucx.version())
 }
@@ -113,6 +110,21 @@ impl ffi::RequestParam {
         param.cb = Some(callback);
         param.user_data = user_data;
         param
+    }
+}
+
+impl ffi::Ucx {
+    /// The loss of a peer that a status means.
+    pub(super) fn loss(&self, status: Status) -> PeerLoss {
+        match status {
+            // Its TCP transport calls a reset connection an endpoint timeout.
+            ffi::UCS_ERR_CONNECTION_RESET | ffi::UCS_ERR_NOT_CONNECTED | ffi::UCS_ERR_ENDPOINT_TIMEOUT => {
+                PeerLoss::Reset
+            }
+            ffi::UCS_ERR_UNREACHABLE | ffi::UCS_ERR_REJECTED => PeerLoss::Unreachable,
+            ffi::UCS_ERR_TIMED_OUT => PeerLoss::TimedOut,
+            other => PeerLoss::Transport(self.describe(other)),
+        }
     }
 }
 
@@ -246,19 +258,6 @@ impl Wiring {
         let fd = self.event_fd();
         // Interrupted or not, the caller looks for itself.
         let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref());
-    }
-
-    /// The loss of a peer that a status means.
-    pub(super) fn loss(&self, status: Status) -> PeerLoss {
-        match status {
-            // Its TCP transport calls a reset connection an endpoint timeout.
-            ffi::UCS_ERR_CONNECTION_RESET | ffi::UCS_ERR_NOT_CONNECTED | ffi::UCS_ERR_ENDPOINT_TIMEOUT => {
-                PeerLoss::Reset
-            }
-            ffi::UCS_ERR_UNREACHABLE | ffi::UCS_ERR_REJECTED => PeerLoss::Unreachable,
-            ffi::UCS_ERR_TIMED_OUT => PeerLoss::TimedOut,
-            other => PeerLoss::Transport(self.ucx.describe(other)),
-        }
     }
 }
 

@@ -18,17 +18,8 @@ const ALIGN: u64 = 64;
 /// What crosses of a call, and where in its shadow.
 #[derive(Debug, Clone)]
 pub(super) enum Layout {
-    /// Input, table and output, one behind the other.
-    Apart {
-        /// Input, then table.
-        input: Pieces,
-        /// Output.
-        output: Pieces,
-        /// Where table and output begin.
-        table_at: u64,
-        /// As above.
-        output_at: u64,
-    },
+    /// Input, table and output, one behind the other; table and output begin there. The table counts as input.
+    Apart { input: Pieces, output: Pieces, table_at: u64, output_at: u64 },
     /// The memory of a recording, in which it reads and writes.
     Recorded(Arc<Recorded>),
 }
@@ -47,14 +38,14 @@ impl Layout {
     fn input(&self) -> &Pieces {
         match self {
             Layout::Apart { input, .. } => input,
-            Layout::Recorded(recorded) => recorded.reads(),
+            Layout::Recorded(recorded) => &recorded.reads,
         }
     }
 
     fn output(&self) -> &Pieces {
         match self {
             Layout::Apart { output, .. } => output,
-            Layout::Recorded(recorded) => recorded.writes(),
+            Layout::Recorded(recorded) => &recorded.writes,
         }
     }
 }

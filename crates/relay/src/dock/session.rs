@@ -203,8 +203,8 @@ impl Session<'_> {
                 Some(laid_out) => Ok(laid_out),
                 None => refused("malformed relay frame: a call that exceeds the address space"),
             },
-            Some(recorded) if (recorded.reads().total(), 0, recorded.writes().total()) == (input, table, output) => {
-                Ok((Layout::Recorded(Arc::clone(recorded)), recorded.total()))
+            Some(recorded) if (recorded.reads.total(), 0, recorded.writes.total()) == (input, table, output) => {
+                Ok((Layout::Recorded(Arc::clone(recorded)), recorded.memory.total()))
             }
             Some(_) => refused("malformed relay frame: a start that is not as it was recorded"),
         }

@@ -1,15 +1,13 @@
 //! The thread that hears a rank: takes what it submits, sends it, and reads what it sends.
 //!
 //! Starts of one recording are sent one after the other, each when the one before it has ended: the next may read what the
-//! last has written, and has its bytes only then. They wait without holding up other calls. So recordings and messages are
-//! numbered anew as they are sent.
+//! last has written, and has its bytes only then. They wait without holding up other calls.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use outboard_call::CallKind;
 use outboard_shm::attach::{Channel, Reply};
 use outboard_shm::control::ServiceSide;
 use outboard_shm::entry::Entry;
@@ -22,7 +20,7 @@ use crate::frame::{DATA_BYTES, Decoder, Frame};
 use crate::recording::started;
 use crate::session::{InFlight, Outgoing, Session};
 use crate::submission::Submission;
-use outboard_service::{Poller, Token, Trigger};
+use outboard_service::{Poller, Refusal, Token, Trigger};
 
 /// Submissions taken per turn, so that requests are looked at in between.
 const SUBMISSIONS: usize = 64;
@@ -194,25 +192,16 @@ impl Relayed {
             return tracing::debug!(pid = session.pid, slot, "a completion word is used twice at once");
         }
         books.failures.remove(&slot);
-        let refused = if let (true, Some(why)) = (self.lost, &books.lost) {
-            Some((Status::ServiceLost, why.clone()))
-        } else if !books.groups.contains_key(&entry.group) {
-            let group = entry.group;
-            let text = format!(
-                "group {group} is not one of this rank's; use a group between its creation and its destruction"
-            );
-            Some((Status::Argument, text))
-        } else {
-            None
-        };
-        let place = books.groups.get(&entry.group).map(|group| (group.ranks, group.me)).unwrap_or_default();
+        if let (true, Some(why)) = (self.lost, books.lost.clone()) {
+            drop(books);
+            return session.fail(slot, Status::ServiceLost, why);
+        }
+        let place =
+            books.groups.get(&entry.group).map(|group| (group.ranks, group.me)).ok_or(Refusal::Group(entry.group));
         let name = started(entry);
         let recorded = name.and_then(|name| books.recordings.get(&name)).map(|kept| Arc::clone(&kept.recorded));
         drop(books);
-        if let Some((status, text)) = refused {
-            return session.fail(slot, status, text);
-        }
-        match Submission::of(entry, place, recorded, &session.memory) {
+        match place.and_then(|place| Submission::of(entry, place, recorded, &session.memory)) {
             Ok(submission) => {
                 let (input, output) = (submission.input.total(), submission.output.total());
                 let outgoing = Outgoing { entry: submission.entry, input, output, table: submission.table.clone() };
@@ -230,7 +219,7 @@ impl Relayed {
                 self.outgoing.push_back(outgoing);
                 self.send_outgoing();
             }
-            Err(error) => session.fail(slot, Status::Argument, error.to_string()),
+            Err(refusal) => session.fail(slot, refusal.status(), refusal.to_string()),
         }
     }
 
@@ -259,29 +248,11 @@ impl Relayed {
     /// Sends a call without its input.
     fn send(&self, Outgoing { entry, input, output, table }: &Outgoing) -> std::io::Result<()> {
         let (wire, slot, input, output) = (&self.session.wire, entry.slot, *input, *output);
-        let words = self.renumbered(entry).encode();
-        wire.send(&Frame::Call { words, input, table: table.len() as u64, output })?;
+        wire.send(&Frame::Call { words: entry.encode(), input, table: table.len() as u64, output })?;
         for (at, bytes) in table.chunks(DATA_BYTES).enumerate() {
             wire.send(&Frame::Data { slot, offset: input + (at * DATA_BYTES) as u64, bytes })?;
         }
         Ok(())
-    }
-
-    /// The entry as the service process is to count it.
-    fn renumbered(&self, entry: &Entry) -> Entry {
-        let mut books = self.session.books();
-        let mut number = |group, own| match books.groups.get_mut(&group) {
-            Some(group) => {
-                group.tagged += 1;
-                group.tagged
-            }
-            // Its group has ended: refused, whatever its number.
-            None => own,
-        };
-        match entry.call.kind {
-            CallKind::Tagged(_) => Entry { instance: number(entry.group, entry.instance), ..*entry },
-            _ => *entry,
-        }
     }
 
     /// Sends the input of a call from `offset` on, as far as it can be read.

@@ -44,10 +44,10 @@ impl Relayed {
                 books.failures.get(slot).map(|(status, text)| Reply::ErrorText { status: *status, text: text.clone() })
             }
             Request::CreateGroup { ranks, rank } if !self.lost => {
-                return self.create_group(token, (*ranks, *rank), &descriptors);
+                return self.create_group(token, (*ranks, *rank), descriptors);
             }
             Request::Record { group, recording, bytes } if !self.lost => {
-                return self.record(token, (*group, *recording), *bytes, &descriptors);
+                return self.record(token, (*group, *recording), *bytes, descriptors);
             }
             Request::FreeRecording { group, recording } if !self.lost => self.free_recording((*group, *recording)),
             Request::Offer
@@ -91,7 +91,7 @@ impl Relayed {
         self.note(self.session.wire.send(&Frame::Request(&request.encode(token))));
     }
 
-    fn create_group(&self, token: u64, (ranks, rank): (u32, u32), descriptors: &[OwnedFd]) {
+    fn create_group(&self, token: u64, (ranks, rank): (u32, u32), descriptors: Vec<OwnedFd>) {
         let most = u32::from(u16::MAX);
         if ranks > most {
             let text = format!("{ranks} ranks exceed the {most} of a group");
@@ -114,7 +114,7 @@ impl Relayed {
     }
 
     /// A recording crosses once; what its starts move follows from it on both sides (GP-5).
-    fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: &[OwnedFd]) {
+    fn record(&self, token: u64, name: RecordingName, bytes: u64, descriptors: Vec<OwnedFd>) {
         let encoded = match sealed_recording(descriptors, bytes) {
             Ok(encoded) => encoded,
             Err(refused) => return self.session.answer(&self.channel, token, &refused.reply()),

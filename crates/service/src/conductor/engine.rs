@@ -3,16 +3,15 @@
 //! Invariant: between two calls of this module no order is left undone, except by what only a rank can copy
 //! ([`crate::memory::deferred`]), and no memory fault unreported; a call's end is not told before its bytes are in place.
 
-use std::collections::HashMap;
 use std::time::Instant as WallInstant;
 
 use outboard_plan::Rank;
 use outboard_proto::{
-    Call, CallId, CollectiveError, Config, Counters, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant,
-    MemRef, ReceivedDatagram, RecordError, Recording, SpId, Transmit,
+    Call, CallId, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, InFlight, Instant, MemRef,
+    ReceivedDatagram, RecordError, Recording, SpId, Transmit,
 };
 
-use crate::memory::{Buffers, Cause, Fault, FramePayload, Memory, NoPayload, Payloads, Place};
+use crate::memory::{Buffers, Cause, Fault, Memory, Payloads, Place};
 
 /// Faults are reported in rounds, since the report of one may order work that meets another.
 const FAULT_ROUNDS: u32 = 64;
@@ -23,21 +22,11 @@ pub(crate) struct Engine {
     machine: Endpoint,
     memory: Memory,
     origin: WallInstant,
-    /// Calls that the machine has ended and whose bytes are not in place.
-    held: Vec<CallId>,
-    /// Calls that will never have all their bytes, and why: a call whose rank was to copy them has ended before.
-    cut_off: HashMap<CallId, CollectiveError>,
 }
 
 impl Engine {
     pub(crate) fn new(id: SpId, config: Config, seed: u64) -> Self {
-        Engine {
-            machine: Endpoint::new(id, config, seed),
-            memory: Memory::default(),
-            origin: WallInstant::now(),
-            held: Vec::new(),
-            cut_off: HashMap::new(),
-        }
+        Engine { machine: Endpoint::new(id, config, seed), memory: Memory::default(), origin: WallInstant::now() }
     }
 
     /// Nanoseconds since the start.
@@ -45,12 +34,9 @@ impl Engine {
         Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    pub(crate) fn id(&self) -> SpId {
-        self.machine.id()
-    }
-
-    pub(crate) fn config(&self) -> &Config {
-        self.machine.config()
+    /// The machine, to be looked at.
+    pub(crate) fn machine(&self) -> &Endpoint {
+        &self.machine
     }
 
     /// What is in flight and what it waits for.
@@ -58,11 +44,7 @@ impl Engine {
         self.machine.in_flight(self.now())
     }
 
-    pub(crate) fn counters(&self) -> Counters {
-        self.machine.counters()
-    }
-
-    fn settle(&mut self, payloads: &dyn Payloads) {
+    fn settle(&mut self, payloads: Payloads<'_>) {
         self.memory.perform(&mut self.machine, payloads);
         for _ in 0..FAULT_ROUNDS {
             let faults = self.memory.take_faults();
@@ -75,7 +57,7 @@ impl Engine {
                     Cause::Buffer => self.machine.handle_memory_fault(now, call),
                     Cause::RankGone => self.machine.handle_rank_gone(now, call),
                 }
-                self.memory.perform(&mut self.machine, &NoPayload);
+                self.memory.perform(&mut self.machine, &[]);
             }
         }
     }
@@ -83,7 +65,7 @@ impl Engine {
     fn tell(&mut self, what: impl FnOnce(&mut Endpoint, Instant)) {
         let now = self.now();
         what(&mut self.machine, now);
-        self.settle(&NoPayload);
+        self.settle(&[]);
     }
 
     /// `owner` is whose ranks these are, for the quota of staging.
@@ -122,20 +104,20 @@ impl Engine {
     /// The call has ended: its buffers belong to the rank again.
     pub(crate) fn forget_call(&mut self, call: CallId) {
         self.memory.remove(call);
-        self.cut_off.remove(&call);
     }
 
     /// This rank, whose call this is, is gone: its memory is not touched any more.
     pub(crate) fn forget_memory(&mut self, call: CallId, rank: Rank) {
-        let missing = self.memory.forget_rank(call);
-        self.cut_off.extend(missing.into_iter().map(|missing| (missing, CollectiveError::RankLost(rank))));
+        for missing in self.memory.forget_rank(call) {
+            self.machine.handle_cut_off(missing, CollectiveError::RankLost(rank));
+        }
     }
 
     /// The rank has copied the buffers of a call in flight (GP-9); false when they would not fit there.
     #[must_use]
     pub(crate) fn restage(&mut self, call: CallId, send: u64, receive: u64) -> bool {
         let restaged = self.memory.restage(call, send, receive);
-        self.settle(&NoPayload);
+        self.settle(&[]);
         restaged
     }
 
@@ -143,10 +125,10 @@ impl Engine {
         let length = u32::try_from(payload.len()).expect("the fabric bounds payloads");
         let now = self.now();
         self.machine.handle_frame(now, from, header, length);
-        self.settle(&FramePayload(payload));
+        self.settle(&[payload]);
     }
 
-    pub(crate) fn datagrams(&mut self, batch: &[ReceivedDatagram<'_>], payloads: &dyn Payloads) {
+    pub(crate) fn datagrams(&mut self, batch: &[ReceivedDatagram<'_>], payloads: Payloads<'_>) {
         let now = self.now();
         self.machine.handle_datagrams(now, batch);
         self.settle(payloads);
@@ -181,30 +163,15 @@ impl Engine {
         self.machine.poll_timeout().into_iter().chain(transmit).min()
     }
 
+    /// The next event. A call that fails takes bytes along that others wait for, if its rank alone could copy them.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        if let Some(at) = self.held.iter().position(|call| !self.memory.defers(*call)) {
-            let call = self.held.swap_remove(at);
-            return Some(Event::Completed { call, result: self.in_place(call) });
-        }
-        loop {
-            match self.machine.poll_event()? {
-                Event::Completed { call, result: Ok(()) } if self.memory.defers(call) => self.held.push(call),
-                Event::Completed { call, result: Ok(()) } => {
-                    return Some(Event::Completed { call, result: self.in_place(call) });
-                }
-                Event::Completed { call, result: Err(error) } => {
-                    let missing = self.memory.cut_off(call);
-                    self.cut_off.extend(missing.into_iter().map(|missing| (missing, error.clone())));
-                    return Some(Event::Completed { call, result: Err(error) });
-                }
-                other => return Some(other),
+        let event = self.machine.poll_event_beside(|call| self.memory.defers(call))?;
+        if let Event::Completed { call, result: Err(error) } = &event {
+            for missing in self.memory.cut_off(*call) {
+                self.machine.handle_cut_off(missing, error.clone());
             }
         }
-    }
-
-    /// Whether a call that has ended well for the machine has all its bytes.
-    fn in_place(&self, call: CallId) -> Result<(), CollectiveError> {
-        self.cut_off.get(&call).map_or(Ok(()), |error| Err(error.clone()))
+        Some(event)
     }
 
     /// The next thing to send; its payload is to be read before [`Self::transmitted`].
@@ -215,7 +182,7 @@ impl Engine {
 
     /// What was polled has been read: work on memory that follows it may be done.
     pub(crate) fn transmitted(&mut self) {
-        self.settle(&NoPayload);
+        self.settle(&[]);
     }
 
     /// Where a piece lies, for reading.
@@ -226,6 +193,6 @@ impl Engine {
     /// A read failed: reported to the machine at once.
     pub(crate) fn fault(&mut self, fault: Fault) {
         self.memory.note(fault);
-        self.settle(&NoPayload);
+        self.settle(&[]);
     }
 }

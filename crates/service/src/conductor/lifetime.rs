@@ -15,43 +15,24 @@ use rustix::fs::FlockOperation;
 /// How long the first rank may take to attach.
 const FIRST_RANK: Duration = Duration::from_secs(30);
 
-/// When a service process ends of its own accord.
+/// When a service process ends of its own accord: never, or with its last rank, the first of which must have attached by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lifetime {
-    /// Never.
-    Unbounded,
-    /// With its last rank.
-    WithItsRanks {
-        /// Until then the first must have attached.
-        first_until: Instant,
-    },
-}
+pub(crate) struct Lifetime(Option<Instant>);
 
 impl Lifetime {
     pub(crate) fn new(exit_when_idle: bool) -> Lifetime {
-        if exit_when_idle {
-            Lifetime::WithItsRanks { first_until: Instant::now() + FIRST_RANK }
-        } else {
-            Lifetime::Unbounded
-        }
+        Lifetime(exit_when_idle.then(|| Instant::now() + FIRST_RANK))
     }
 
     /// Whether it is over while nobody is connected; `attached` says whether a rank ever was.
     pub(crate) fn over(self, attached: bool) -> bool {
-        match self {
-            Lifetime::Unbounded => false,
-            Lifetime::WithItsRanks { first_until } => attached || Instant::now() >= first_until,
-        }
+        self.0.is_some_and(|first_until| attached || Instant::now() >= first_until)
     }
 
     /// Time until it may be over without anything happening.
     pub(crate) fn limit(self, attached: bool) -> Option<Duration> {
-        match self {
-            Lifetime::WithItsRanks { first_until } if !attached => {
-                Some(first_until.saturating_duration_since(Instant::now()))
-            }
-            Lifetime::WithItsRanks { .. } | Lifetime::Unbounded => None,
-        }
+        let first_until = self.0.filter(|_| !attached)?;
+        Some(first_until.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -93,7 +74,7 @@ mod tests {
         assert!(!lifetime.over(false) && lifetime.over(true));
         assert!(lifetime.limit(false).is_some_and(|left| left <= FIRST_RANK));
         assert_eq!(lifetime.limit(true), None);
-        let expired = Lifetime::WithItsRanks { first_until: Instant::now() };
+        let expired = Lifetime(Some(Instant::now()));
         assert!(expired.over(false));
         assert!(!Lifetime::new(false).over(true) && Lifetime::new(false).limit(false).is_none());
     }

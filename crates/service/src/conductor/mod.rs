@@ -19,7 +19,7 @@ pub(crate) mod lifetime;
 pub(crate) mod outbox;
 pub(crate) mod poller;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use outboard_fabric::{Armed, FabricEvent};
@@ -35,7 +35,6 @@ use crate::conductor::outbox::Outbox;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::datapath::mailbox::Mailbox;
 use crate::datapath::{Datapath, Report};
-use crate::memory::Payloads;
 use crate::ranks::Ranks;
 use crate::ranks::attach::{Desk, Host, MORE_DESCRIPTORS};
 use crate::socket::NamedSocket;
@@ -81,15 +80,6 @@ enum Phase {
     Ended,
 }
 
-/// Payloads of a received batch, behind their headers.
-struct Chunks<'a>(Vec<&'a [u8]>);
-
-impl Payloads for Chunks<'_> {
-    fn payload(&self, index: u32) -> &[u8] {
-        self.0[index as usize]
-    }
-}
-
 impl Conductor {
     /// Watches everything that exists from the start.
     pub(crate) fn watch(&mut self, stop: BorrowedFd<'_>) -> Result<(), Errno> {
@@ -103,10 +93,8 @@ impl Conductor {
         Ok(())
     }
 
-    /// Serves until `stopped` says so: it reads the stop descriptor and returns whether there was a stop.
-    ///
-    /// # Errors
-    /// When the kernel refuses to let us sleep.
+    /// Serves until `stopped` says so: it reads the stop descriptor and returns whether there was a stop. Fails when the kernel
+    /// refuses to let us sleep.
     pub(crate) fn run(&mut self, mut stopped: impl FnMut() -> bool) -> Result<(), Errno> {
         // SAFETY: changes the precision of this thread's timers and nothing else.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
@@ -214,9 +202,9 @@ impl Conductor {
                 Report::Received { receiver, batch, overflowed } => {
                     counts.overflowed += overflowed;
                     counts.batches_received += 1;
-                    let headers: Vec<_> = batch.datagrams().map(|datagram| received(datagram.bytes)).collect();
+                    let headers: Vec<_> = batch.datagrams().map(received).collect();
                     counts.datagrams_received += headers.len() as u64;
-                    let chunks = Chunks(batch.datagrams().map(|datagram| split(datagram.bytes).1).collect());
+                    let chunks: Vec<_> = batch.datagrams().map(|datagram| split(datagram).1).collect();
                     let since = self.trace.as_ref().map(|_| Trace::now());
                     self.engine.datagrams(&headers, &chunks);
                     if let (Some(trace), Some(since)) = (&mut self.trace, since) {
@@ -254,7 +242,7 @@ impl Conductor {
                     }
                 }
                 Event::GroupReady { group, rank, result } => {
-                    let least = self.engine.config().offload_from;
+                    let least = self.engine.machine().config().offload_from;
                     if let Some(id) = self.ranks.group_ready(group, rank, result, least) {
                         self.ranks.remove(id, &self.poller, &mut self.engine);
                     }
@@ -347,9 +335,10 @@ impl Conductor {
 
     fn accept(&mut self, phase: Phase) {
         for _ in 0..CONNECTIONS {
-            match Channel::accept(self.attach.as_fd()) {
+            match self.attach.accept() {
                 Ok(None) => return,
-                Ok(Some(channel)) => {
+                Ok(Some(connection)) => {
+                    let channel = Channel::from(connection);
                     let room = self.ranks.connections.len() < self.host.settings.max_ranks as usize + GREETING;
                     if room && phase == Phase::Serving {
                         self.ranks.greet(channel, &self.poller);
@@ -382,11 +371,11 @@ impl Conductor {
             }
         };
         let present = self.ranks.present(&self.host.topology);
-        self.statistics.datapath.frames_sent = self.outbox.frames_sent();
+        self.statistics.datapath.frames_sent = self.outbox.frames_sent;
         self.statistics.datapath.refused = self.ranks.refused;
         let seat = |group, rank| Some(self.ranks.seat(group, rank)?.to_string());
-        let (id, counters, in_flight) = (self.engine.id(), self.engine.counters(), self.engine.in_flight());
-        let report = self.statistics.report(id, &counters, present, in_flight, &seat);
+        let (machine, in_flight) = (self.engine.machine(), self.engine.in_flight());
+        let report = self.statistics.report(machine.id(), &machine.counters(), present, in_flight, &seat);
         answer(&connection, &report);
     }
 

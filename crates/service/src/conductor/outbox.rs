@@ -33,7 +33,8 @@ pub(crate) struct Outbox {
     frames: usize,
     /// A batch that found the sender's queue full.
     held: Option<SendJob>,
-    frames_sent: u64,
+    /// Given to the fabric since the start.
+    pub(crate) frames_sent: u64,
 }
 
 impl Outbox {
@@ -43,11 +44,6 @@ impl Outbox {
 
     pub(crate) fn fabric(&mut self) -> &mut dyn Fabric {
         &mut *self.fabric
-    }
-
-    /// Frames given to the fabric since the start.
-    pub(crate) fn frames_sent(&self) -> u64 {
-        self.frames_sent
     }
 
     /// Whether the machine may be asked for more.

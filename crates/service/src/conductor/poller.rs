@@ -72,18 +72,12 @@ pub struct Poller {
 
 impl Poller {
     /// Watches nothing yet.
-    ///
-    /// # Errors
-    /// The kernel's reason.
     pub fn new() -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Poller { epoll, woken: Vec::with_capacity(BATCH) })
     }
 
     /// From now on this descriptor wakes with this token.
-    ///
-    /// # Errors
-    /// The kernel's reason.
     pub fn watch(&self, fd: impl AsFd, token: Token, trigger: Trigger) -> Result<(), Errno> {
         let flags = match trigger {
             Trigger::Level => epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
@@ -100,9 +94,6 @@ impl Poller {
     }
 
     /// Sleeps until something is readable or `limit` has passed, for ever without one.
-    ///
-    /// # Errors
-    /// The kernel's reason.
     pub fn sleep(&mut self, limit: Option<Duration>) -> Result<Vec<Token>, Errno> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         self.woken.clear();

@@ -1,137 +1,96 @@
 //! The bounded queue from the datapath threads to the conductor, which sleeps in epoll.
 //!
-//! Invariants: never more than `capacity` items; a post to a sleeping conductor makes the descriptor readable; posts to
-//! an awake one make no system call. Flag and queue change under one lock, so no wake-up is lost. Never drops an item
-//! while the conductor lives: a full mailbox makes the poster wait, and the kernel's socket buffer absorbs meanwhile.
+//! Invariants: a post to a sleeping conductor makes the descriptor readable; posts to an awake one make no system call. The
+//! conductor raises its flag before it looks at the queue again, a poster looks at the flag behind its item, both under the
+//! flag's lock: no wake-up is lost. Never drops an item while the conductor lives: a full mailbox makes the poster wait, and
+//! the kernel's socket buffer absorbs meanwhile.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+/// How posters wake the conductor.
 #[derive(Debug)]
-struct State<T> {
-    queue: VecDeque<T>,
-    capacity: usize,
+struct Waker {
     /// The conductor sleeps or is about to.
-    asleep: bool,
-    /// The conductor is gone: items are refused.
-    closed: bool,
-}
-
-#[derive(Debug)]
-struct Shared<T> {
-    state: Mutex<State<T>>,
-    room: Condvar,
+    asleep: Mutex<bool>,
     bell: OwnedFd,
 }
 
-impl<T> Shared<T> {
-    /// A poisoned state is whole: no code panics while it holds the lock half way through a change.
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl Waker {
+    fn asleep(&self) -> MutexGuard<'_, bool> {
+        self.asleep.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The conductor's end.
 #[derive(Debug)]
-pub(crate) struct Mailbox<T>(Arc<Shared<T>>);
+pub(crate) struct Mailbox<T> {
+    queue: Receiver<T>,
+    /// Seen on the way to sleep.
+    next: Option<T>,
+    post: SyncSender<T>,
+    waker: Arc<Waker>,
+}
 
 /// A datapath thread's end.
 #[derive(Debug)]
-pub(crate) struct Poster<T>(Arc<Shared<T>>);
-
-impl<T> Clone for Poster<T> {
-    fn clone(&self) -> Self {
-        Poster(Arc::clone(&self.0))
-    }
+pub(crate) struct Poster<T> {
+    post: SyncSender<T>,
+    waker: Arc<Waker>,
 }
 
-/// The conductor is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the conductor has ended")]
-pub(crate) struct Closed;
-
 impl<T> Mailbox<T> {
-    /// An empty mailbox for at most `capacity` items.
-    ///
-    /// # Errors
-    /// When no descriptor is left for the bell.
+    /// An empty mailbox for at most `capacity` items; fails when no descriptor is left for the bell.
     pub(crate) fn new(capacity: usize) -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let state = State { queue: VecDeque::with_capacity(capacity), capacity, asleep: false, closed: false };
-        Ok(Mailbox(Arc::new(Shared { state: Mutex::new(state), room: Condvar::new(), bell })))
+        let (post, queue) = sync_channel(capacity);
+        Ok(Mailbox { queue, next: None, post, waker: Arc::new(Waker { asleep: Mutex::default(), bell }) })
     }
 
     pub(crate) fn poster(&self) -> Poster<T> {
-        Poster(Arc::clone(&self.0))
+        Poster { post: self.post.clone(), waker: Arc::clone(&self.waker) }
     }
 
     /// The oldest item.
-    pub(crate) fn take(&self) -> Option<T> {
-        let mut state = self.0.lock();
-        let item = state.queue.pop_front();
-        if item.is_some() && state.queue.len() + 1 == state.capacity {
-            drop(state);
-            self.0.room.notify_all();
-        }
-        item
+    pub(crate) fn take(&mut self) -> Option<T> {
+        self.next.take().or_else(|| self.queue.try_recv().ok())
     }
 
     /// `true`: nothing waits, the next post rings. `false`: [`take`](Self::take) again.
     #[must_use]
-    pub(crate) fn prepare_sleep(&self) -> bool {
-        let mut state = self.0.lock();
-        state.asleep = state.queue.is_empty();
-        state.asleep
+    pub(crate) fn prepare_sleep(&mut self) -> bool {
+        let mut asleep = self.waker.asleep();
+        self.next = self.next.take().or_else(|| self.queue.try_recv().ok());
+        *asleep = self.next.is_none();
+        *asleep
     }
 
     /// After every sleep, whatever ended it.
     pub(crate) fn stay_awake(&self) {
-        self.0.lock().asleep = false;
-        let mut count = [0; 8];
+        *self.waker.asleep() = false;
         // Not readable when something else ended the sleep.
-        let _ = rustix::io::read(&self.0.bell, &mut count);
+        let _ = rustix::io::read(&self.waker.bell, &mut [0; 8]);
     }
 
     /// Readable when a post found the conductor asleep.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.0.bell.as_fd()
-    }
-}
-
-impl<T> Drop for Mailbox<T> {
-    fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.closed = true;
-        state.queue.clear();
-        drop(state);
-        self.0.room.notify_all();
+        self.waker.bell.as_fd()
     }
 }
 
 impl<T> Poster<T> {
-    /// Appends an item, waiting for room.
-    ///
-    /// # Errors
-    /// [`Closed`] when nobody will take it.
-    pub(crate) fn post(&self, item: T) -> Result<(), Closed> {
-        let mut state = self.0.lock();
-        while state.queue.len() >= state.capacity && !state.closed {
-            state = self.0.room.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.closed {
-            return Err(Closed);
-        }
-        state.queue.push_back(item);
-        let ring = std::mem::take(&mut state.asleep);
-        drop(state);
-        if ring {
+    /// Appends an item, waiting for room; false when nobody will take it.
+    #[must_use]
+    pub(crate) fn post(&self, item: T) -> bool {
+        let posted = self.post.send(item).is_ok();
+        if posted && std::mem::take(&mut *self.waker.asleep()) {
             // Fails only when the counter is at its end, and then the bell is ringing.
-            let _ = rustix::io::write(&self.0.bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.waker.bell, &1u64.to_ne_bytes());
         }
-        Ok(())
+        posted
     }
 }
 
@@ -147,14 +106,14 @@ mod tests {
 
     #[test]
     fn the_bell_rings_for_a_sleeper_alone() {
-        let mailbox = Mailbox::new(4).expect("eventfd");
+        let mut mailbox = Mailbox::new(4).expect("eventfd");
         let poster = mailbox.poster();
-        poster.post(1).expect("open");
+        assert!(poster.post(1));
         assert!(!rung(&mailbox));
         assert!(!mailbox.prepare_sleep(), "an item waits");
         assert_eq!(mailbox.take(), Some(1));
         assert!(mailbox.prepare_sleep());
-        poster.post(2).expect("open");
+        assert!(poster.post(2));
         assert!(rung(&mailbox));
         mailbox.stay_awake();
         assert!(!rung(&mailbox));
@@ -163,9 +122,9 @@ mod tests {
 
     #[test]
     fn a_full_mailbox_makes_posters_wait_and_loses_nothing() {
-        let mailbox = Mailbox::new(2).expect("eventfd");
+        let mut mailbox = Mailbox::new(2).expect("eventfd");
         let poster = mailbox.poster();
-        let thread = std::thread::spawn(move || (0..1000).try_for_each(|item| poster.post(item)));
+        let thread = std::thread::spawn(move || (0..1000).all(|item| poster.post(item)));
         let mut expected = 0;
         while expected < 1000 {
             match mailbox.take() {
@@ -176,16 +135,16 @@ mod tests {
                 None => std::thread::yield_now(),
             }
         }
-        assert_eq!(thread.join().expect("no panic"), Ok(()));
+        assert!(thread.join().expect("no panic"));
     }
 
     #[test]
     fn a_poster_that_waits_learns_of_the_end() {
         let mailbox = Mailbox::new(1).expect("eventfd");
         let poster = mailbox.poster();
-        poster.post(1).expect("open");
+        assert!(poster.post(1));
         let thread = std::thread::spawn(move || poster.post(2));
         drop(mailbox);
-        assert_eq!(thread.join().expect("no panic"), Err(Closed));
+        assert!(!thread.join().expect("no panic"));
     }
 }

@@ -21,7 +21,7 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use outboard_fabric::multicast::{MulticastSettings, ReceiveBatch, channel_address};
 use outboard_proto::{Channel, MulticastBatch};
 
-use crate::datapath::mailbox::{Mailbox, Poster};
+use crate::datapath::mailbox::Mailbox;
 use crate::memory::{Fault, Place};
 use receiver::Receiver;
 
@@ -42,28 +42,12 @@ pub(crate) struct SendJob {
 /// What datapath threads tell the conductor.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// A job is done: its memory is not read any more.
-    Sent {
-        /// Of the batch.
-        token: u64,
-        /// Whether the memory could be read.
-        read: Result<(), Fault>,
-        /// Datagrams that the kernel took, and their bytes.
-        datagrams: u64,
-        /// Bytes of these.
-        bytes: u64,
-        /// Datagrams that it did not take; recovery repairs them.
-        failures: u64,
-    },
-    /// Datagrams have come.
-    Received {
-        /// The number of the receiver, to which the batch goes back.
-        receiver: usize,
-        /// The datagrams.
-        batch: ReceiveBatch,
-        /// Bursts that the socket buffer had no room for.
-        overflowed: u64,
-    },
+    /// The job of this batch is done: its memory, which could be read or not, is not read any more. The kernel took so many
+    /// datagrams and bytes; recovery repairs the datagrams that it did not take, the failures.
+    Sent { token: u64, read: Result<(), Fault>, datagrams: u64, bytes: u64, failures: u64 },
+    /// Datagrams have come, in a batch that goes back to the receiver of this number. Its socket buffer had no room for
+    /// `overflowed` bursts.
+    Received { receiver: usize, batch: ReceiveBatch, overflowed: u64 },
 }
 
 /// The conductor's handle on all datapath threads; they end when it is dropped.
@@ -78,30 +62,21 @@ pub(crate) struct Datapath {
 
 impl Datapath {
     /// A mailbox with room for everything that the threads can have on their way.
-    ///
-    /// # Errors
-    /// When descriptors are exhausted.
     pub(crate) fn mailbox(receivers: usize) -> io::Result<Mailbox<Report>> {
         // One job beyond the queue is in the sender's hands.
         Mailbox::new(SEND_JOBS + 1 + receivers * BATCHES)
     }
 
-    /// Starts the threads.
-    ///
-    /// # Errors
-    /// When a socket option is refused or threads are exhausted.
-    pub(crate) fn start(settings: &MulticastSettings, receivers: usize, poster: &Poster<Report>) -> io::Result<Self> {
-        let (jobs, sender) = sender::start(settings, SEND_JOBS, poster.clone())?;
+    /// Starts the threads; fails when a socket option is refused or threads are exhausted.
+    pub(crate) fn start(settings: &MulticastSettings, receivers: usize, mailbox: &Mailbox<Report>) -> io::Result<Self> {
+        let (jobs, sender) = sender::start(settings, SEND_JOBS, mailbox.poster())?;
         let receivers = (0..receivers)
-            .map(|number| Receiver::start(settings, number, (BATCHES, BURSTS), poster.clone()))
+            .map(|number| Receiver::start(settings, number, (BATCHES, BURSTS), mailbox.poster()))
             .collect::<io::Result<_>>()?;
         Ok(Datapath { jobs: Some(jobs), sender: Some(sender), receivers, joined: HashMap::new() })
     }
 
-    /// Hands a job to the sender, or gives it back when the queue is full.
-    ///
-    /// # Panics
-    /// When the sender has ended, which it does on a panic of its own only.
+    /// Hands a job to the sender, or gives it back when the queue is full. A sender ends by a panic of its own only.
     pub(crate) fn submit(&self, job: SendJob) -> Result<(), SendJob> {
         let jobs = self.jobs.as_ref().expect("open until dropped");
         match jobs.try_send(job) {
@@ -111,10 +86,7 @@ impl Datapath {
         }
     }
 
-    /// Receives a channel; effective on return.
-    ///
-    /// # Errors
-    /// What the kernel says, too many memberships for instance.
+    /// Receives a channel, effective on return, unless the kernel refuses, for too many memberships for instance.
     pub(crate) fn join(&mut self, channel: Channel) -> io::Result<()> {
         let address = channel_address(channel.0);
         let count = self.joined.entry(address).or_insert(0);
@@ -122,7 +94,7 @@ impl Datapath {
         if *count > 1 {
             return Ok(());
         }
-        let joined = self.receiver(address).join(address);
+        let joined = self.receiver(address).membership(address, true);
         if joined.is_err() {
             self.joined.remove(&address);
         }
@@ -130,9 +102,6 @@ impl Datapath {
     }
 
     /// Stops receiving a channel.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub(crate) fn leave(&mut self, channel: Channel) -> io::Result<()> {
         let address = channel_address(channel.0);
         let Some(count) = self.joined.get_mut(&address) else { return Ok(()) };
@@ -141,7 +110,7 @@ impl Datapath {
             return Ok(());
         }
         self.joined.remove(&address);
-        self.receiver(address).leave(address)
+        self.receiver(address).membership(address, false)
     }
 
     /// Gives a batch back to its receiver.

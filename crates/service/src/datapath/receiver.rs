@@ -60,15 +60,8 @@ impl Receiver {
         let _ = self.commands.send(Command::Return(batch));
     }
 
-    pub(super) fn join(&self, address: Ipv4Addr) -> io::Result<()> {
-        self.membership(address, true)
-    }
-
-    pub(super) fn leave(&self, address: Ipv4Addr) -> io::Result<()> {
-        self.membership(address, false)
-    }
-
-    fn membership(&self, address: Ipv4Addr, join: bool) -> io::Result<()> {
+    /// Receives an address from now on, or no more.
+    pub(super) fn membership(&self, address: Ipv4Addr, join: bool) -> io::Result<()> {
         let ended = || io::Error::other("the receiving thread has ended");
         let (answer, answered) = sync_channel(1);
         self.commands.send(Command::Membership { address, join, answer }).map_err(|_| ended())?;
@@ -149,7 +142,7 @@ impl Worker {
         if received.datagrams > 0 {
             let overflowed = u64::from(received.overflowed);
             let report = Report::Received { receiver: self.number, batch, overflowed };
-            return if self.poster.post(report).is_ok() { Next::GoOn } else { Next::End };
+            return if self.poster.post(report) { Next::GoOn } else { Next::End };
         }
         self.free.push(batch);
         match self.socket.wait(None) {

@@ -41,7 +41,7 @@ struct Worker {
 impl Worker {
     fn run(mut self, jobs: &Receiver<SendJob>, poster: &Poster<Report>) {
         while let Ok(job) = jobs.recv() {
-            if poster.post(self.carry_out(&job)).is_err() {
+            if !poster.post(self.carry_out(&job)) {
                 return;
             }
         }

@@ -140,7 +140,7 @@ mod tests {
 
     /// Memory of a rank of which so many bytes can be reached.
     fn rank(bytes: u64) -> Arc<TieredMemory> {
-        let memory = TieredMemory::staged();
+        let memory = TieredMemory::default();
         let region = Shared::create("test", bytes as usize).expect("memory");
         let descriptor = region.fd().try_clone_to_owned().expect("a descriptor");
         memory.ranges().register(AT, bytes, descriptor).expect("free");

@@ -24,26 +24,13 @@ const MOST_BYTES: usize = 256 << 20;
 #[derive(Debug)]
 pub(crate) enum Work {
     /// As the machine ordered it.
-    Copy {
-        /// Source.
-        from: MemRef,
-        /// Destination.
-        to: MemRef,
-    },
+    Copy { from: MemRef, to: MemRef },
     /// As the machine ordered it, or what is left of it.
     Reduce(Combination),
     /// Received payload, or a result.
-    Deliver {
-        /// The payload.
-        bytes: Vec<u8>,
-        /// Destination.
-        to: MemRef,
-    },
+    Deliver { bytes: Vec<u8>, to: MemRef },
     /// The memory is not needed once what comes before is done.
-    Unstage {
-        /// Its name.
-        id: StagingId,
-    },
+    Unstage { id: StagingId },
 }
 
 impl Work {

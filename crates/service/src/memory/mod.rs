@@ -14,40 +14,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use outboard_proto::{CallId, Endpoint, MemRef, Order, Region, StagingId};
-use outboard_shm::memory::{AccessError, RankMemory, TieredMemory, WritePiece, copy_between};
+use outboard_shm::memory::{AccessError, RankMemory, Side, TieredMemory, WritePiece, copy_between};
 
 use crate::memory::combine::{Bounces, Combination, Unfinished};
 use crate::memory::deferred::{Deferred, Work};
 pub(crate) use crate::memory::pieces::Pieces;
 use crate::memory::staging::{Staging, StagingPool};
 
-/// Bytes moved at a time between two ranks neither of which is mapped here: fits the second-level cache.
-const BOUNCE: usize = 256 << 10;
-
-/// Received payloads that orders deliver from.
-pub(crate) trait Payloads {
-    /// The payload with this index within what was handed to the machine.
-    fn payload(&self, index: u32) -> &[u8];
-}
-
-/// Nothing was received: the machine orders no delivery.
-pub(crate) struct NoPayload;
-
-impl Payloads for NoPayload {
-    fn payload(&self, _index: u32) -> &[u8] {
-        &[]
-    }
-}
-
-/// The payload of one frame.
-pub(crate) struct FramePayload<'a>(pub(crate) &'a [u8]);
-
-impl Payloads for FramePayload<'_> {
-    fn payload(&self, index: u32) -> &[u8] {
-        assert_eq!(index, 0, "a frame has one payload");
-        self.0
-    }
-}
+/// Received payloads that orders deliver from, by their index within what was handed to the machine.
+pub(crate) type Payloads<'a> = &'a [&'a [u8]];
 
 /// The buffers that a rank handed over with a call.
 #[derive(Debug)]
@@ -99,12 +74,7 @@ impl Buffers {
 pub(crate) enum Fault {
     /// The buffers of this call cannot be accessed.
     #[error("{error}")]
-    Call {
-        /// Whose buffers.
-        call: CallId,
-        /// What the kernel said.
-        error: AccessError,
-    },
+    Call { call: CallId, error: AccessError },
     /// The rank is gone; the machine knows.
     #[error("the rank has gone")]
     Gone,
@@ -125,22 +95,10 @@ pub(crate) enum Cause {
 /// A piece of memory, held so that any thread may read it.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
-    /// In a rank.
-    Rank {
-        /// The call whose buffer it is part of.
-        call: CallId,
-        /// The rank's memory.
-        memory: Arc<TieredMemory>,
-        /// First address.
-        address: u64,
-    },
-    /// In this process.
-    Staging {
-        /// The buffer.
-        buffer: Arc<Staging>,
-        /// First byte.
-        offset: u64,
-    },
+    /// In a rank, as part of the buffers of this call, from an address on.
+    Rank { call: CallId, memory: Arc<TieredMemory>, address: u64 },
+    /// In this process, from an offset on.
+    Staging { buffer: Arc<Staging>, offset: u64 },
 }
 
 impl Place {
@@ -178,26 +136,12 @@ impl Place {
     fn copy_to(&self, to: &Place, bytes: u64, bounce: &mut Vec<u8>) -> Result<(), Fault> {
         let length = usize::try_from(bytes).expect("staging lies in memory");
         match (self, to) {
-            (Place::Rank { memory, address, .. }, Place::Rank { call, memory: to_memory, address: to_address })
-                if memory.resident(*address, bytes).is_some() =>
-            {
-                // Mapped here, so what fails is the write.
-                copy_between(&**memory, *address, &**to_memory, *to_address, bytes)
-                    .map_err(|error| Fault::Call { call: *call, error })
-            }
-            (
-                Place::Rank { call, memory, address },
-                Place::Rank { call: to_call, memory: to_memory, address: start },
-            ) => {
-                bounce.resize(BOUNCE, 0);
-                let mut moved = 0;
-                while moved < bytes {
-                    let piece = &mut bounce[..(length - moved as usize).min(BOUNCE)];
-                    memory.read(address + moved, piece).map_err(|error| Fault::Call { call: *call, error })?;
-                    to_memory.write(start + moved, piece).map_err(|error| Fault::Call { call: *to_call, error })?;
-                    moved += piece.len() as u64;
-                }
-                Ok(())
+            (Place::Rank { call, memory, address }, Place::Rank { call: other, memory: target, address: to }) => {
+                let copied = copy_between((&**memory, *address), (&**target, *to), bytes, bounce);
+                copied.map_err(|(side, error)| match side {
+                    Side::Source => Fault::Call { call: *call, error },
+                    Side::Target => Fault::Call { call: *other, error },
+                })
             }
             (Place::Rank { call, memory, address }, Place::Staging { buffer, offset }) => {
                 let read = |into: &mut [u8]| memory.read(*address, into);
@@ -224,10 +168,10 @@ struct Delivery {
 }
 
 impl Delivery {
-    fn bytes<'a>(&self, payloads: &'a dyn Payloads) -> &'a [u8] {
+    fn bytes<'a>(&self, payloads: Payloads<'a>) -> &'a [u8] {
         let start = self.offset as usize;
         let length = usize::try_from(self.to.len).expect("payloads lie in memory");
-        &payloads.payload(self.payload)[start..start + length]
+        &payloads[self.payload as usize][start..start + length]
     }
 }
 
@@ -240,7 +184,6 @@ pub(crate) struct Memory {
     gathered: Vec<Delivery>,
     faults: Vec<(CallId, Cause)>,
     deferred: Deferred,
-    /// Grows once, with the first copy between ranks that needs it.
     bounce: Vec<u8>,
     bounces: Bounces,
 }
@@ -321,9 +264,7 @@ impl Memory {
     }
 
     /// Where a piece lies.
-    ///
-    /// # Panics
-    /// When the machine names memory that it was never given, or beyond its end.
+    /// The machine names no memory that it was never given, and nothing beyond its end.
     pub(crate) fn place(&self, piece: MemRef) -> Result<Place, Fault> {
         let within = |length: u64| {
             let end = piece.offset.checked_add(piece.len);
@@ -350,7 +291,7 @@ impl Memory {
     }
 
     /// Does all work on memory that the machine has ordered, in order.
-    pub(crate) fn perform(&mut self, machine: &mut Endpoint, payloads: &dyn Payloads) {
+    pub(crate) fn perform(&mut self, machine: &mut Endpoint, payloads: Payloads<'_>) {
         while let Some(order) = machine.poll_order() {
             if let Order::Deliver { payload, offset, to } = order {
                 self.gathered.push(Delivery { payload, offset, to });
@@ -442,7 +383,7 @@ impl Memory {
 
     /// Carries the gathered deliveries out, one batch per region: where a host has several ranks each datagram goes to all of
     /// them in turn. Within a region the order stays.
-    fn flush(&mut self, payloads: &dyn Payloads) {
+    fn flush(&mut self, payloads: Payloads<'_>) {
         let mut gathered = std::mem::take(&mut self.gathered);
         gathered.sort_by_key(|delivery| delivery.to.region);
         for run in gathered.chunk_by(|one, next| one.to.region == next.to.region) {
@@ -456,7 +397,7 @@ impl Memory {
         self.gathered.clear();
     }
 
-    fn deliver(&self, run: &[Delivery], payloads: &dyn Payloads) -> Result<(), Fault> {
+    fn deliver(&self, run: &[Delivery], payloads: Payloads<'_>) -> Result<(), Fault> {
         match self.place(run[0].to)? {
             Place::Staging { buffer, .. } => {
                 for delivery in run {

@@ -41,10 +41,7 @@ impl Staging {
         self.layout.size() as u64
     }
 
-    /// Where `len` bytes at `offset` lie.
-    ///
-    /// # Panics
-    /// When they do not lie within.
+    /// Where `len` bytes at `offset` lie, which they do within.
     fn at(&self, offset: u64, len: usize) -> *mut u8 {
         let start = usize::try_from(offset).expect("offset within memory");
         let end = start.checked_add(len);

@@ -9,53 +9,17 @@ use crate::settings::Settings;
 /// Bits of a socket's mode that let others than its owner connect.
 const OTHERS_CONNECT: u32 = 0o022;
 
-/// Which users' ranks may attach to one service process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Admission {
-    own: u32,
-    others: Others,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Others {
-    Nobody,
-    WhoeverConnects,
-    These(Vec<u32>),
-}
-
-impl Admission {
-    /// For a service process that runs as user `own`.
-    pub fn new(settings: &Settings, own: u32) -> Admission {
-        let others = if !settings.allow_uid.is_empty() {
-            Others::These(settings.allow_uid.clone())
-        } else if settings.socket_mode & OTHERS_CONNECT != 0 {
-            Others::WhoeverConnects
-        } else {
-            Others::Nobody
-        };
-        Admission { own, others }
+/// Whether a process of `user` may attach to a service process that runs as user `own`; why not.
+pub(crate) fn admit(settings: &Settings, own: u32, user: u32) -> Result<(), String> {
+    let named = &settings.allow_uid;
+    let invited = if named.is_empty() { settings.socket_mode & OTHERS_CONNECT != 0 } else { named.contains(&user) };
+    if invited || user == own || user == 0 {
+        return Ok(());
     }
-
-    /// Whether a process of this user may attach.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn check(&self, user: u32) -> Result<(), String> {
-        let admitted = match &self.others {
-            _ if user == self.own || user == 0 => true,
-            Others::Nobody => false,
-            Others::WhoeverConnects => true,
-            Others::These(users) => users.contains(&user),
-        };
-        if admitted {
-            return Ok(());
-        }
-        Err(format!(
-            "user {user} may not attach to this service process of user {}; its --allow-uid names who may, or its \
-             --socket-mode lets a group connect",
-            self.own
-        ))
-    }
+    Err(format!(
+        "user {user} may not attach to this service process of user {own}; its --allow-uid names who may, or its \
+         --socket-mode lets a group connect"
+    ))
 }
 
 #[cfg(test)]
@@ -64,9 +28,8 @@ mod tests {
     use crate::settings::tests::parse;
 
     fn admitted(words: &[&str]) -> [bool; 4] {
-        let words = [&["outboardd"], words].concat();
-        let admission = Admission::new(&parse(&words).0, 100);
-        [100, 0, 1000, 1001].map(|user| admission.check(user).is_ok())
+        let settings = parse(&[&["outboardd"], words].concat()).0;
+        [100, 0, 1000, 1001].map(|user| admit(&settings, 100, user).is_ok())
     }
 
     #[test]

@@ -23,7 +23,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use crate::conductor::engine::Engine;
 use crate::conductor::poller::{Poller, Token, Trigger};
 use crate::memory::Pieces;
-use crate::ranks::admission::Admission;
+use crate::ranks::admission::admit;
 use crate::ranks::docked::{DockedRank, DockedRanks};
 use crate::ranks::failure;
 use crate::ranks::offers::{Offer, Sealer, group_spec};
@@ -57,7 +57,6 @@ pub(crate) struct Host {
     /// Of the unicast fabric.
     pub(crate) address: Arc<[u8]>,
     pub(crate) quotas: Quotas,
-    pub(crate) admission: Admission,
     pub(crate) sealer: Sealer,
     /// Ranks that the dock attaches.
     pub(crate) docked: Arc<DockedRanks>,
@@ -159,36 +158,33 @@ impl Desk<'_> {
             self.ranks.reply(id, token, &Reply::Error { status: Status::Protocol, text })?;
             return Ok(Next::Close);
         }
-        let closes = message == Request::Detach;
+        let detaches = message == Request::Detach;
         let outcome = match message {
             Request::Hello(_) => unreachable!("answered above"),
-            Request::Offer => self.offer(id).map(Some),
+            Request::Offer => self.offer(id),
             Request::CreateGroup { ranks, rank } => {
-                self.create_group(id, token, descriptors, (ranks, rank)).map(|()| None)
+                match self.create_group(id, token, descriptors, (ranks, rank)) {
+                    // The reply comes when the group is made.
+                    Ok(()) => return Ok(Next::Stay),
+                    Err(refused) => Err(refused),
+                }
             }
-            Request::DestroyGroup { group } => self.destroy_group(id, group).map(Some),
-            Request::Record { group, recording, bytes } => {
-                self.record(id, descriptors, (group, recording), bytes).map(Some)
-            }
-            Request::FreeRecording { group, recording } => self.free_recording(id, group, recording).map(Some),
-            Request::SetDeadline { group, milliseconds } => self.set_deadline(id, group, milliseconds).map(Some),
-            Request::RegisterMemory { address, bytes } => self.register(id, descriptors, address, bytes).map(Some),
-            Request::UnregisterMemory { address } => self.unregister(id, address).map(Some),
-            Request::Restage(restaged) => self.restage(id, &restaged).map(Some),
-            Request::ErrorText { slot } => self.error_text(id, slot).map(Some),
-            Request::Detach => self.detach(id).map(Some),
+            Request::DestroyGroup { group } => self.destroy_group(id, group),
+            Request::Record { group, recording, bytes } => self.record(id, descriptors, (group, recording), bytes),
+            Request::FreeRecording { group, recording } => self.free_recording(id, group, recording),
+            Request::SetDeadline { group, milliseconds } => self.set_deadline(id, group, milliseconds),
+            Request::RegisterMemory { address, bytes } => self.register(id, descriptors, address, bytes),
+            Request::UnregisterMemory { address } => self.unregister(id, address),
+            Request::Restage(restaged) => self.restage(id, &restaged),
+            Request::ErrorText { slot } => self.error_text(id, slot),
+            Request::Detach => self.detach(id),
         };
-        let closes = closes && outcome.is_ok();
-        let reply = match outcome {
-            Ok(reply) => reply,
-            Err(refused) => {
-                tracing::debug!(connection = id, status = ?refused.status, text = refused.text, "a request is refused");
-                Some(refused.reply())
-            }
-        };
-        if let Some(reply) = reply {
-            self.ranks.reply(id, token, &reply)?;
-        }
+        let closes = detaches && outcome.is_ok();
+        let reply = outcome.unwrap_or_else(|refused| {
+            tracing::debug!(connection = id, status = ?refused.status, text = refused.text, "a request is refused");
+            refused.reply()
+        });
+        self.ranks.reply(id, token, &reply)?;
         Ok(if closes { Next::Close } else { Next::Stay })
     }
 
@@ -249,8 +245,7 @@ impl Desk<'_> {
             let most = self.host.settings.max_ranks;
             return refuse(Status::Resource, format!("{most} ranks are attached already; raise --max-ranks"));
         }
-        let (channel, Host { admission, settings, .. }) = (self.ranks.connections[&id].channel(), self.host);
-        let mut process = pin(channel, hello, descriptors, admission, settings)?;
+        let mut process = pin(self.ranks.connections[&id].channel(), hello, descriptors, &self.host.settings)?;
         if let Some(DockedRank { pid, seat, watch }) = self.host.docked.take(&hello.nonce) {
             // Its process here is ours; the connection alone tells of its end.
             (process.pid, process.pidfd, process.seat) = (pid, None, Some(seat));
@@ -313,7 +308,7 @@ impl Desk<'_> {
         if ranks > u32::from(u16::MAX) {
             return refuse(Status::Argument, format!("{ranks} ranks exceed the {} of a group", u16::MAX));
         }
-        let offers = sealed(&descriptors, ranks as usize * OFFER_BYTES)?;
+        let offers = sealed(descriptors, ranks as usize * OFFER_BYTES)?;
         let (drawn, user, owner) = (&rank.offers, rank.job.user, rank.job.owner());
         let ours = |offer: &Offer| offer.sp == own && drawn.contains(&(offer.handle, offer.key));
         let foreign = |offer: &Offer| offer.sp == own && offer.seal != sealer.seal(user, offer.handle, offer.key);
@@ -353,7 +348,7 @@ impl Desk<'_> {
         (group, number): (u64, u32),
         bytes: u64,
     ) -> Result<Reply, Refused> {
-        let encoded = sealed_recording(&descriptors, bytes)?;
+        let encoded = sealed_recording(descriptors, bytes)?;
         let recorded =
             RecordedMemory::decode(&encoded).map_err(|error| Refused::argument(format!("the recording is {error}")))?;
         let (handle, rank, recordings) = self.ranks.made(id, group).ok_or_else(|| no_group(group))?;
@@ -455,20 +450,24 @@ fn no_group(group: u64) -> Refused {
     Refused::argument(format!("group {group} is not one of this rank's"))
 }
 
-/// What a request hands over in the one descriptor that the codec gives it, at most `bytes` bytes.
+/// The one descriptor that the codec gives a request.
+fn descriptor(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refused> {
+    descriptors.into_iter().next().ok_or_else(|| Refused::argument("the request has no descriptor"))
+}
+
+/// What a request hands over, `bytes` bytes.
 ///
 /// # Errors
 /// The reply to a rank that has not sealed it, or that gives another length.
-pub fn sealed(descriptors: &[OwnedFd], bytes: usize) -> Result<Vec<u8>, Refused> {
-    let descriptor = descriptors.first().ok_or_else(|| Refused::argument("the request has no descriptor"))?;
-    read_sealed(descriptor.as_fd(), bytes).map_err(Refused::argument)
+pub fn sealed(descriptors: Vec<OwnedFd>, bytes: usize) -> Result<Vec<u8>, Refused> {
+    read_sealed(descriptor(descriptors)?, bytes).map_err(Refused::argument)
 }
 
-/// As [`sealed`], of an encoded recording.
+/// As [`sealed`], of an encoded recording, which may be too large.
 ///
 /// # Errors
-/// As of [`sealed`], and where it is too large.
-pub fn sealed_recording(descriptors: &[OwnedFd], bytes: u64) -> Result<Vec<u8>, Refused> {
+/// The reply.
+pub fn sealed_recording(descriptors: Vec<OwnedFd>, bytes: u64) -> Result<Vec<u8>, Refused> {
     if bytes > MOST_RECORDED {
         let text = format!("a recording of {bytes} bytes exceeds the limit of {MOST_RECORDED}; record less at once");
         return refuse(Status::Resource, text);
@@ -481,8 +480,7 @@ pub fn sealed_recording(descriptors: &[OwnedFd], bytes: u64) -> Result<Vec<u8>, 
 /// # Errors
 /// The reply to a rank whose range cannot be.
 pub fn register(memory: &TieredMemory, descriptors: Vec<OwnedFd>, address: u64, bytes: u64) -> Result<Reply, Refused> {
-    let memfd = descriptors.into_iter().next().ok_or_else(|| Refused::argument("the request has no descriptor"))?;
-    match memory.ranges().register(address, bytes, memfd) {
+    match memory.ranges().register(address, bytes, descriptor(descriptors)?) {
         Ok(()) => Ok(Reply::Done),
         Err(error @ RangeError::TooMany(_)) => refuse(Status::Resource, error),
         Err(error) => refuse(Status::Argument, error),
@@ -513,7 +511,6 @@ pub fn pin(
     channel: &Channel,
     hello: &Hello,
     descriptors: Vec<OwnedFd>,
-    admission: &Admission,
     settings: &Settings,
 ) -> Result<Process, Refused> {
     if hello.layout_version != LAYOUT_VERSION {
@@ -526,11 +523,12 @@ pub fn pin(
     let reached = |cross, pid| {
         let proof = Proof { address: hello.probe_address, nonce: hello.nonce };
         let ranges = MemfdRanges::bounded(settings.memory_ranges, settings.mapped_ranges);
-        TieredMemory::proven(cross, descriptor(descriptors, pid), proof).with_ranges(ranges)
+        TieredMemory::proven(cross, own_memory(descriptors, pid), proof).with_ranges(ranges)
     };
     let peer = channel.peer().map_err(|errno| kernel("ask for the peer of the socket", errno))?;
     let user = peer.uid;
-    admission.check(user).map_err(|text| Refused { status: Status::NoService, text })?;
+    admit(settings, rustix::process::geteuid().as_raw(), user)
+        .map_err(|text| Refused { status: Status::NoService, text })?;
     let Some(pid) = peer.pid else {
         tracing::info!(pid = hello.pid, "a rank of another process namespace");
         return Ok(Process { user, pid: hello.pid, pidfd: None, memory: reached(None, hello.pid), seat: None });
@@ -547,7 +545,7 @@ pub fn pin(
 }
 
 /// The memory that a rank has handed over, if it is memory.
-fn descriptor(descriptors: Vec<OwnedFd>, pid: u32) -> Option<MemoryDescriptor> {
+fn own_memory(descriptors: Vec<OwnedFd>, pid: u32) -> Option<MemoryDescriptor> {
     let attached = MemoryDescriptor::attach(descriptors.into_iter().next()?, pid.cast_signed());
     attached.inspect_err(|error| tracing::warn!(pid, %error, "a rank's memory is reached without it")).ok()
 }
@@ -558,9 +556,6 @@ fn kernel(what: &'static str, errno: Errno) -> Refused {
 }
 
 /// Random words from the kernel.
-///
-/// # Errors
-/// The kernel's reason.
 pub fn random<const N: usize>() -> Result<[u64; N], Errno> {
     let mut words = [0; N];
     for word in &mut words {

@@ -43,7 +43,7 @@ pub(crate) mod failure;
 pub mod offers;
 mod present;
 pub(crate) mod quotas;
-mod submission;
+pub(crate) mod submission;
 
 use submission::{Admitted, Refusal};
 
@@ -60,16 +60,9 @@ pub(crate) type Recordings = BTreeMap<u32, Arc<Pieces>>;
 #[derive(Debug)]
 pub(crate) enum Stage {
     /// Asked for; the request with this token waits for its reply.
-    Making {
-        /// Repeated in the reply.
-        token: u64,
-    },
+    Making { token: u64 },
     /// Usable.
     Made {
-        /// Calls taken so far; the next is one more.
-        calls: u64,
-        /// The same of calls of recordings and messages.
-        tagged: u64,
         /// What has been recorded (GP-5).
         recordings: Recordings,
         /// Calls that have not ended.
@@ -349,7 +342,7 @@ impl Ranks {
             self.refused += 1;
             return;
         }
-        match quotas.request(in_flight).map_err(Refusal::from).and_then(|()| rank.admit(entry)) {
+        match quotas.request(in_flight).map_err(Refusal::from).and_then(|()| rank.admit(entry, engine)) {
             Ok(Admitted { group, rank: me, footprint, deadline, buffers }) => {
                 let Footprint { signature, blocks, .. } = footprint;
                 let (in_place, blocks) = (entry.call.in_place, blocks.map(Arc::new));
@@ -400,17 +393,14 @@ impl Ranks {
     }
 
     /// Ends all calls in flight with an error, because the service process ends; how many they were. The memory of their
-    /// ranks is theirs again.
+    /// ranks is theirs again. The one end that the machine does not decide: it ends a call when its batches have left and
+    /// its orders are done, and the time for that is over.
     pub(crate) fn give_up(&mut self, engine: &mut Engine) -> usize {
-        let calls = std::mem::take(&mut self.calls);
-        self.requests.clear();
-        for (&call, in_flight) in &calls {
-            engine.forget_memory(call, in_flight.place.1);
-            let Some(rank) = self.rank(in_flight.connection) else { continue };
-            rank.busy.remove(&in_flight.slot);
+        let calls: Vec<_> = self.calls.iter().map(|(call, in_flight)| (*call, in_flight.place.1)).collect();
+        for &(call, rank) in &calls {
+            engine.forget_memory(call, rank);
             let text = "the service process was told to end before the call had ended; attach again when it is back";
-            rank.failures.insert(in_flight.slot, (Status::ServiceLost, text.to_owned()));
-            rank.completions.complete(in_flight.slot, Status::ServiceLost);
+            self.end(call, Err((Status::ServiceLost, text.to_owned())));
         }
         calls.len()
     }
@@ -423,6 +413,11 @@ impl Ranks {
         engine: &mut Engine,
     ) -> Option<Ended> {
         engine.forget_call(call);
+        self.end(call, result.map_err(|error| (failure::collective(&error), error.to_string())))
+    }
+
+    /// Tells the rank how its call has ended, and counts the call no more.
+    fn end(&mut self, call: CallId, result: Result<(), (Status, String)>) -> Option<Ended> {
         let InFlight { connection, group, slot, since, place, kind, bytes, job, .. } = self.calls.remove(&call)?;
         if let Some(requests) = self.requests.get_mut(&job) {
             *requests -= 1;
@@ -436,15 +431,11 @@ impl Ranks {
         if let Some(Membership { stage: Stage::Made { in_flight, .. }, .. }) = rank.groups.get_mut(&group) {
             *in_flight -= 1;
         }
-        let status = match result {
-            Ok(()) => Status::Ok,
-            Err(error) => {
-                tracing::info!(pid = rank.pid, %error, "a collective failed");
-                let status = failure::collective(&error);
-                rank.failures.insert(slot, (status, error.to_string()));
-                status
-            }
-        };
+        let status = result.as_ref().map_or_else(|(status, _)| *status, |()| Status::Ok);
+        if let Err(failure) = result {
+            tracing::info!(pid = rank.pid, error = failure.1, "a collective failed");
+            rank.failures.insert(slot, failure);
+        }
         rank.completions.complete(slot, status);
         ended
     }
@@ -460,7 +451,7 @@ impl Ranks {
         let &(id, group) = self.members.get(&(handle, me))?;
         let rank = self.rank(id)?;
         let membership = rank.groups.get_mut(&group)?;
-        let made = Stage::Made { calls: 0, tagged: 0, recordings: BTreeMap::new(), in_flight: 0 };
+        let made = Stage::Made { recordings: BTreeMap::new(), in_flight: 0 };
         let Stage::Making { token } = std::mem::replace(&mut membership.stage, made) else { return None };
         let ranks = membership.ranks;
         let reply = match result {

@@ -4,7 +4,7 @@
 
 use super::{Attached, Ranks};
 use crate::ranks::quotas::{Held, Job};
-use crate::telemetry::statistics::{Present, Seated, Tiers};
+use crate::telemetry::statistics::{Present, Seated};
 use crate::topology::Topology;
 
 impl Ranks {
@@ -29,13 +29,11 @@ impl Ranks {
             memberships: count(self.members.len()),
             calls: count(self.calls.len()),
             submissions: self.submissions,
-            memory_tiers: Tiers::default(),
             tiers_withdrawn: self.withdrawn,
             calls_restaged: self.restaged,
-            registered_ranges: 0,
-            mapped_ranges: 0,
             memory_tiers_ever: self.departed,
             seated: self.attached().map(|rank| seated(rank, topology)).collect(),
+            ..Present::default()
         };
         for rank in self.attached() {
             let (registered, mapped) = rank.memory.ranges().counts();

@@ -43,7 +43,7 @@ struct Most {
     "the job's quota of {} {} on this host is used up ({held} held); release some, or raise {} of outboardd",
     most.most, most.what, most.setting
 )]
-pub(crate) struct QuotaError {
+pub struct QuotaError {
     most: Most,
     held: u64,
 }

@@ -7,34 +7,53 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outboard_call::{Call, CallError, CallKind, Footprint, Rank, Side, TaggedCall};
-use outboard_proto::GroupHandle;
+use outboard_proto::{GroupHandle, InstanceId};
 use outboard_shm::entry::Entry;
-use outboard_shm::memory::{AccessError, RankMemory, TieredMemory};
+use outboard_shm::memory::{AccessError, RankMemory};
 use outboard_shm::status::Status;
 
 use super::{Attached, Membership, Stage};
+use crate::conductor::engine::Engine;
 use crate::memory::Buffers;
 use crate::ranks::quotas::QuotaError;
 
 /// A submission that a rank may not make.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub enum Refusal {
+    /// Not known, or not any more.
     #[error("group {0} is not one of this rank's; use a group between its creation and its destruction")]
     Group(u64),
+    /// Not the one that is due.
     #[error("call {found} of the group came where {expected} was due; a group's calls are posted in order")]
-    Instance { found: u64, expected: u64 },
+    Instance {
+        /// Its number.
+        found: u64,
+        /// What was due.
+        expected: u64,
+    },
+    /// The table of blocks.
     #[error("the table of blocks at {address:#x} cannot be read: {error}")]
-    Table { address: u64, error: AccessError },
+    Table {
+        /// Where it should be.
+        address: u64,
+        /// What the kernel said.
+        error: AccessError,
+    },
+    /// The call itself.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// One too many.
     #[error(transparent)]
     Quota(#[from] QuotaError),
+    /// Not known, or not any more.
     #[error("recording {0} of the group is not one of this rank's; call a recording between its end and its freeing")]
     Recording(u32),
 }
 
 impl Refusal {
-    pub(super) fn status(&self) -> Status {
+    /// The code that the rank sees.
+    #[must_use]
+    pub fn status(&self) -> Status {
         match self {
             Refusal::Quota(_) => Status::Resource,
             _ => Status::Argument,
@@ -52,19 +71,22 @@ pub(super) struct Admitted {
 }
 
 impl Attached {
-    /// Checks a submission against what this rank owns and counts it.
-    pub(super) fn admit(&mut self, entry: &Entry) -> Result<Admitted, Refusal> {
+    /// Checks a submission against what this rank owns, and against the machine's count of its collectives.
+    pub(super) fn admit(&mut self, entry: &Entry, engine: &Engine) -> Result<Admitted, Refusal> {
         let unknown = || Refusal::Group(entry.group);
         let Membership { handle, rank, ranks, deadline, stage } =
             self.groups.get_mut(&entry.group).ok_or_else(unknown)?;
-        let Stage::Made { calls, tagged, recordings, in_flight } = stage else {
+        let Stage::Made { recordings, in_flight } = stage else {
             return Err(unknown());
         };
         let mut call = entry.call;
-        let calls = if matches!(call.kind, CallKind::Tagged(_)) { tagged } else { calls };
-        let (found, expected) = (entry.instance, *calls + 1);
-        if found != expected {
-            return Err(Refusal::Instance { found, expected });
+        let counted = if matches!(call.kind, CallKind::Tagged(_)) {
+            None
+        } else {
+            engine.machine().next_instance(*handle, *rank)
+        };
+        if let Some(InstanceId(expected)) = counted.filter(|due| due.0 != entry.instance) {
+            return Err(Refusal::Instance { found: entry.instance, expected });
         }
         let mut recorded = None;
         if let CallKind::Tagged(TaggedCall::Recorded { recording }) = call.kind {
@@ -72,9 +94,7 @@ impl Attached {
             call.bytes = pieces.total();
             recorded = (call.receive == 0).then(|| Arc::clone(pieces));
         }
-        let table = read_table(&call, *rank, *ranks, &self.memory)?;
-        let footprint = call.footprint(*rank, *ranks, &table)?;
-        *calls = expected;
+        let footprint = footprint(&call, *rank, *ranks, &*self.memory)?;
         *in_flight += 1;
         let (memory, pair) = (Arc::clone(&self.memory), |side: Side| (side.address, side.bytes));
         let buffers = match (call.kind, recorded) {
@@ -87,11 +107,16 @@ impl Attached {
     }
 }
 
-/// The numbers of a call's table. They are copied before they are looked at, and never again: the rank may write to them.
-fn read_table(call: &Call, rank: Rank, ranks: u32, memory: &TieredMemory) -> Result<Vec<u64>, Refusal> {
+/// What a call of `rank` among `ranks` moves. The numbers of its table are copied out of the rank's memory before they are
+/// looked at, and never again: the rank may write to them.
+///
+/// # Errors
+/// Of a table that cannot be read, and of the call.
+pub fn footprint(call: &Call, rank: Rank, ranks: u32, memory: &dyn RankMemory) -> Result<Footprint, Refusal> {
     let mut table = vec![0; 8 * call.table_numbers(rank, ranks)];
     if !table.is_empty() {
         memory.read(call.table, &mut table).map_err(|error| Refusal::Table { address: call.table, error })?;
     }
-    Ok(table.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect())
+    let numbers: Vec<u64> = table.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
+    Ok(call.footprint(rank, ranks, &numbers)?)
 }

@@ -334,8 +334,9 @@ fn cpu_time() -> (Duration, Duration) {
 mod tests {
     use super::*;
 
-    fn present() -> Present {
-        Present { ranks: 2, ..Present::default() }
+    fn report(statistics: &Statistics) -> Report {
+        let present = Present { ranks: 2, ..Present::default() };
+        statistics.report(SpId(1), &Counters::default(), present, std::iter::empty(), &|_, _| None)
     }
 
     #[test]
@@ -347,7 +348,7 @@ mod tests {
         }
         statistics.late(GroupHandle(1), Rank(7), CallKind::Allgather, 100);
         assert_eq!(statistics.late.len(), MOST_LATE);
-        let report = statistics.report(SpId(1), &Counters::default(), present(), std::iter::empty(), &|_, _| None);
+        let report = report(&statistics);
         assert_eq!(report.late.len(), REPORTED_LATE);
         let late = |kind: &str, calls, total_ns, most_ns| Lateness {
             group: 1,
@@ -371,7 +372,7 @@ mod tests {
         };
         statistics.ended(&ended(3), false);
         statistics.ended(&ended(1), true);
-        let report = statistics.report(SpId(1), &Counters::default(), present(), std::iter::empty(), &|_, _| None);
+        let report = report(&statistics);
         let kind = "allgather".to_owned();
         let sum = Kind { kind, calls: 2, failed: 1, bytes: 2000, total_ns: 4_000_000, most_ns: 3_000_000 };
         assert_eq!(report.kinds, [sum]);
@@ -380,10 +381,7 @@ mod tests {
     #[test]
     fn a_report_crosses_the_socket_as_one_line_of_json() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
-        answer(
-            &ours.into(),
-            &Statistics::new().report(SpId(1), &Counters::default(), present(), std::iter::empty(), &|_, _| None),
-        );
+        answer(&ours.into(), &report(&Statistics::new()));
         let text = std::io::read_to_string(theirs).expect("text");
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(value["ranks"], 2);

@@ -44,10 +44,6 @@ struct Entry<'a> {
     args: Value,
 }
 
-/// A point in time of the trace.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct At(f64);
-
 /// A trace that is being written.
 #[derive(Debug)]
 pub(crate) struct Trace {
@@ -87,8 +83,8 @@ impl Trace {
     }
 
     /// Now, on the axis of the trace.
-    pub(crate) fn now() -> At {
-        At(clock(ClockId::Monotonic).as_nanos() as f64 / 1e3)
+    pub(crate) fn now() -> f64 {
+        clock(ClockId::Monotonic).as_nanos() as f64 / 1e3
     }
 
     fn metadata(&mut self, name: &str, pid: u64, args: Value) {
@@ -112,16 +108,14 @@ impl Trace {
 
     /// One end of a span that others may overlap: `id` joins the two, spans of one `id` nest.
     fn edge(&mut self, ph: char, (cat, name): (&str, &str), (pid, id): (u64, String), args: Value) {
-        let At(ts) = Trace::now();
-        self.write(&Entry { name, cat, ph, ts, pid, tid: 0, dur: None, id: Some(id), args });
+        self.write(&Entry { name, cat, ph, ts: Trace::now(), pid, tid: 0, dur: None, id: Some(id), args });
     }
 
     /// What the conductor did from `since` until now: such spans never overlap.
-    pub(crate) fn did(&mut self, name: &str, since: At, args: Value) {
-        let At(now) = Trace::now();
-        let dur = Some(now - since.0);
+    pub(crate) fn did(&mut self, name: &str, since: f64, args: Value) {
+        let dur = Some(Trace::now() - since);
         let (pid, tid) = (SERVICE, CONDUCTOR);
-        self.write(&Entry { name, cat: "conductor", ph: 'X', ts: since.0, pid, tid, dur, id: None, args });
+        self.write(&Entry { name, cat: "conductor", ph: 'X', ts: since, pid, tid, dur, id: None, args });
     }
 
     /// The row of a rank. Its name is the key by which the rank's own file is joined.

@@ -14,9 +14,6 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const NETWORK: &str = "/proc/self/ns/net";
 
 /// The identity of this process's host.
-///
-/// # Errors
-/// When `/proc` is not there.
 pub(crate) fn identity() -> io::Result<HostId> {
     let network = std::fs::metadata(NETWORK)?;
     Ok(mix(&std::fs::read_to_string(BOOT_ID)?, (network.dev(), network.ino())))

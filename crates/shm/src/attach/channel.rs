@@ -19,9 +19,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 128;
-
 /// Why a message was not sent or not received.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
@@ -84,48 +81,12 @@ impl Channel {
     /// # Errors
     /// The kernel's reason, such as `NOENT` or `CONNREFUSED` when nobody listens.
     pub fn connect(path: &Path) -> Result<Channel, Errno> {
-        let socket = seqpacket(SocketFlags::CLOEXEC)?;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Channel(socket))
     }
 
-    /// A socket that listens at `path`, which must not exist; nonblocking.
-    ///
-    /// # Errors
-    /// The kernel's reason.
-    pub fn listen(path: &Path) -> Result<OwnedFd, Errno> {
-        let socket = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-        rustix::net::listen(&socket, BACKLOG)?;
-        Ok(socket)
-    }
-
-    /// The next connection of a listening socket, or `None` when there is none.
-    ///
-    /// # Errors
-    /// The kernel's reason, descriptors exhausted for instance.
-    pub fn accept(listener: BorrowedFd<'_>) -> Result<Option<Channel>, Errno> {
-        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
-            Ok(socket) => Ok(Some(Channel(socket))),
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    /// Two connected ends, for tests.
-    ///
-    /// # Errors
-    /// The kernel's reason.
-    pub fn pair() -> Result<(Channel, Channel), Errno> {
-        let (one, two) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((Channel(one), Channel(two)))
-    }
-
     /// The process at the other end as the kernel knows it: who connected, or who listens.
-    ///
-    /// # Errors
-    /// The kernel's reason.
     pub fn peer(&self) -> Result<Peer, Errno> {
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -216,9 +177,6 @@ impl Channel {
     }
 
     /// Sleeps until a message or the end of the connection is there to be received, at most `limit`.
-    ///
-    /// # Errors
-    /// [`ChannelError::Kernel`].
     pub fn wait(&self, limit: Duration) -> Result<bool, ChannelError> {
         let mut watched = [PollFd::new(&self.0, PollFlags::IN)];
         let limit = Timespec::try_from(limit).map_err(|_| ChannelError::Kernel(Errno::INVAL))?;
@@ -250,10 +208,6 @@ impl AsFd for Channel {
     }
 }
 
-fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::message::{Reply, Request, Welcome};
@@ -261,10 +215,16 @@ mod tests {
     use crate::control::{RankSide, ServiceSide};
     use crate::memory::Tier;
 
+    fn pair() -> (Channel, Channel) {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (one, two) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        (Channel(one), Channel(two))
+    }
+
     #[test]
     #[cfg_attr(miri, ignore = "passes descriptors between sockets")]
     fn a_welcome_carries_the_control_region() {
-        let (service, rank) = Channel::pair().unwrap();
+        let (service, rank) = pair();
         assert!(rank.receive::<Reply>().unwrap().is_none());
         assert_eq!(service.peer().unwrap().pid, Some(rustix::process::getpid()));
         rank.send(4, &Request::Offer, &[]).unwrap();
@@ -284,7 +244,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "passes messages between sockets")]
     fn the_end_of_the_other_process_is_seen_both_ways() {
-        let (service, rank) = Channel::pair().unwrap();
+        let (service, rank) = pair();
         assert!(!rank.hung_up());
         drop(service);
         assert!(rank.hung_up());
@@ -295,7 +255,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "passes messages between sockets")]
     fn garbage_and_missing_descriptors_are_errors() {
-        let (service, rank) = Channel::pair().unwrap();
+        let (service, rank) = pair();
         rustix::net::send(&rank.0, b"garbage", SendFlags::empty()).unwrap();
         assert!(matches!(service.receive::<Request>(), Err(ChannelError::Decode(DecodeError::Malformed(_)))));
         let lonely = Request::CreateGroup { ranks: 1, rank: 0 }.encode(1);
@@ -312,7 +272,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "passes messages between sockets")]
     fn a_peer_that_does_not_read_is_an_error() {
-        let (_service, rank) = Channel::pair().unwrap();
+        let (_service, rank) = pair();
         let backlogged = (0..1_000_000).find_map(|token| rank.send(token, &Request::Offer, &[]).err());
         assert!(matches!(backlogged, Some(ChannelError::Backlogged)));
     }

@@ -239,9 +239,6 @@ pub trait Message: Sized {
     fn encode(&self, token: u64) -> Vec<u8>;
 
     /// Token and message.
-    ///
-    /// # Errors
-    /// [`DecodeError`] names the first field that cannot be.
     fn decode(bytes: &[u8]) -> Result<(u64, Self), DecodeError>;
 
     /// Number of descriptors that go with the message.

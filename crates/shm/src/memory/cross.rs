@@ -171,87 +171,20 @@ impl RankMemory for CrossMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
-
-    const PAGE: usize = 4096;
-
-    fn own() -> CrossMemory {
-        CrossMemory::open(rustix::process::getpid()).unwrap()
-    }
-
-    /// Pages of our own, the last of which cannot be accessed; left mapped until the test process ends.
-    fn pages(count: usize) -> u64 {
-        // SAFETY: a fresh mapping, of which only addresses are used.
-        unsafe {
-            let start = mmap_anonymous(
-                std::ptr::null_mut(),
-                count * PAGE,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )
-            .unwrap();
-            mprotect(start.byte_add((count - 1) * PAGE), PAGE, MprotectFlags::empty()).unwrap();
-            start as u64
-        }
-    }
-
-    /// SP-4: more pieces than one system call takes, empty ones among them.
-    #[test]
-    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
-    fn batches_beyond_the_kernels_limit_arrive_whole() {
-        let memory = own();
-        let target = vec![0u8; 5 * 3000];
-        let chunks: Vec<Vec<u8>> = (0..3000usize).map(|at| vec![at as u8; if at % 7 == 0 { 0 } else { 5 }]).collect();
-        let batch: Vec<_> = chunks
-            .iter()
-            .enumerate()
-            .map(|(at, chunk)| WritePiece { local: chunk, address: target.as_ptr() as u64 + 5 * at as u64 })
-            .collect();
-        memory.writev(&batch).unwrap();
-        let mut back = vec![vec![0u8; 5]; 3000];
-        let mut batch: Vec<_> = back
-            .iter_mut()
-            .enumerate()
-            .map(|(at, local)| ReadPiece { local, address: target.as_ptr() as u64 + 5 * at as u64 })
-            .collect();
-        memory.readv(&mut batch).unwrap();
-        for (at, bytes) in back.iter().enumerate() {
-            let expected = if at % 7 == 0 { 0 } else { at as u8 };
-            assert_eq!(bytes, &[expected; 5]);
-        }
-    }
+    use crate::memory::tests::{batches_arrive_whole, faults_are_named, the_end_is_noticed};
 
     #[test]
     #[cfg_attr(miri, ignore = "needs process_vm_readv")]
-    fn a_fault_names_the_piece_and_what_lies_before_is_moved() {
-        let memory = own();
-        let start = pages(3);
-        let guard = start + 2 * PAGE as u64;
-        let bytes = [7; 64];
-        let batch = [
-            WritePiece { local: &bytes, address: start },
-            WritePiece { local: &bytes, address: guard },
-            WritePiece { local: &bytes, address: start + 64 },
-        ];
-        assert_eq!(memory.writev(&batch), Err(AccessError::Fault { address: guard, bytes: 64 }));
-        let mut back = [0; 64];
-        memory.read(start, &mut back).unwrap();
-        assert_eq!(back, bytes);
-        // A piece that begins well and runs into the guard page is moved up to it.
-        let across = memory.write(guard - 32, &bytes);
-        assert!(matches!(across, Err(AccessError::Fault { address, .. }) if (guard - 32..=guard).contains(&address)));
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "needs process_vm_readv")]
-    fn a_process_that_ended_is_gone_and_not_its_successor() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let memory = CrossMemory::open(Pid::from_child(&child)).unwrap();
-        memory.alive().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let pid = child.id() as i32;
-        assert_eq!(memory.read(4096, &mut [0; 8]), Err(AccessError::Gone { pid }));
-        assert_eq!(memory.write(4096, &[0; 8]), Err(AccessError::Gone { pid }));
+    fn it_does_what_every_tier_does() {
+        let memory = CrossMemory::open(rustix::process::getpid()).unwrap();
+        batches_arrive_whole(&memory);
+        let (behind, fault) = faults_are_named(&memory);
+        let within = behind - 32..=behind;
+        assert!(matches!(fault, AccessError::Fault { address, .. } if within.contains(&address)), "{fault}");
+        the_end_is_noticed(|child| {
+            let memory = CrossMemory::open(Pid::from_child(child)).unwrap();
+            memory.alive().unwrap();
+            memory
+        });
     }
 }

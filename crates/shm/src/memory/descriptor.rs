@@ -43,9 +43,6 @@ impl MemoryDescriptor {
 
     /// Service process: takes what a rank handed over, after checking that it can be nothing else, such as a pipe that
     /// blocks. Whose memory it is, a probe tells. `pid` is for messages.
-    ///
-    /// # Errors
-    /// [`NotMemory`].
     pub fn attach(fd: OwnedFd, pid: i32) -> Result<MemoryDescriptor, NotMemory> {
         let file_system = rustix::fs::fstatfs(&fd).map_err(|_| NotMemory("it has no file system"))?;
         #[allow(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
@@ -129,54 +126,27 @@ impl RankMemory for MemoryDescriptor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::tests::{batches_arrive_whole, faults_are_named, the_end_is_noticed};
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
-
-    const PAGE: usize = 4096;
 
     fn own() -> MemoryDescriptor {
         MemoryDescriptor::attach(MemoryDescriptor::of_this_process().unwrap(), 1).unwrap()
     }
 
-    /// SP-4: more pieces than one call takes, neighbours and not, empty ones among them.
     #[test]
     #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
-    fn batches_arrive_whole() {
+    fn it_does_what_every_tier_does() {
         let memory = own();
-        let target = vec![0u8; 20_000];
-        let start = target.as_ptr() as u64;
-        let chunks: Vec<Vec<u8>> = (0..3000usize).map(|at| vec![at as u8; if at % 7 == 0 { 0 } else { 5 }]).collect();
-        // Gaps of one byte after every hundredth piece, and backwards from the middle on.
-        let address = |at: usize| start + if at < 2000 { 5 * at + at / 100 } else { 19_000 - 5 * (at - 2000) } as u64;
-        let piece = |(at, chunk)| WritePiece { local: Vec::as_slice(chunk), address: address(at) };
-        memory.writev(&chunks.iter().enumerate().map(piece).collect::<Vec<_>>()).unwrap();
-        let mut back = vec![vec![0u8; 5]; 3000];
-        let piece = |(at, local): (usize, _)| ReadPiece { local: Vec::as_mut_slice(local), address: address(at) };
-        memory.readv(&mut back.iter_mut().enumerate().map(piece).collect::<Vec<_>>()).unwrap();
-        for (at, bytes) in back.iter().enumerate() {
-            assert_eq!(bytes, &[if at % 7 == 0 { 0 } else { at as u8 }; 5], "piece {at}");
-        }
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
-    fn a_fault_names_the_address_and_what_lies_before_is_moved() {
-        let memory = own();
-        // SAFETY: a fresh mapping, of which only addresses are used; left mapped until the test process ends.
-        let guard = unsafe {
-            let (none, rights) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
-            let start = mmap_anonymous(none, 2 * PAGE, rights, MapFlags::PRIVATE).unwrap();
-            // Beyond the mapping, so that there is nothing that even this tier could write to.
-            rustix::mm::munmap(start.byte_add(PAGE), PAGE).unwrap();
-            start as u64 + PAGE as u64
-        };
-        let failed = memory.write(guard - 32, &[7; 64]);
-        assert!(matches!(failed, Err(AccessError::Fault { address, .. }) if address == guard), "{failed:?}");
-        let mut back = [0; 32];
-        memory.read(guard - 32, &mut back).unwrap();
-        assert_eq!(back, [7; 32]);
-        for address in [0, guard, u64::MAX - 3, 1 << 63] {
+        batches_arrive_whole(&memory);
+        let (behind, fault) = faults_are_named(&memory);
+        assert!(matches!(fault, AccessError::Fault { address, .. } if address == behind), "{fault}");
+        for address in [0, behind, u64::MAX - 3, 1 << 63] {
             assert!(matches!(memory.read(address, &mut [0; 8]), Err(AccessError::Fault { .. })), "{address:#x}");
         }
+        the_end_is_noticed(|child| {
+            let file = File::options().read(true).write(true).open(format!("/proc/{}/mem", child.id())).unwrap();
+            MemoryDescriptor::attach(file.into(), child.id() as i32).unwrap()
+        });
     }
 
     /// The one difference from the other tiers, as the module says.
@@ -184,11 +154,11 @@ mod tests {
     #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
     fn a_read_only_page_is_written() {
         let memory = own();
-        // SAFETY: as above.
+        // SAFETY: a fresh mapping, of which only addresses are used; left mapped until the test process ends.
         let start = unsafe {
             let (none, rights) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
-            let start = mmap_anonymous(none, PAGE, rights, MapFlags::PRIVATE).unwrap();
-            mprotect(start, PAGE, MprotectFlags::READ).unwrap();
+            let start = mmap_anonymous(none, 4096, rights, MapFlags::PRIVATE).unwrap();
+            mprotect(start, 4096, MprotectFlags::READ).unwrap();
             start as u64
         };
         // A kernel that is told not to (`proc_mem.force_override=never`) refuses, as the other tiers do.
@@ -210,18 +180,5 @@ mod tests {
         assert_eq!(refused(tempfile::tempfile().unwrap().into()), NotMemory("it is not in procfs"));
         assert_eq!(refused(File::open("/proc/self/maps").unwrap().into()), NotMemory("it is another file"));
         assert_eq!(refused(File::open("/proc/self/mem").unwrap().into()), NotMemory("it is open for one way only"));
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "needs /proc/self/mem")]
-    fn a_process_that_ended_is_gone() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let file = File::options().read(true).write(true).open(format!("/proc/{}/mem", child.id())).unwrap();
-        let memory = MemoryDescriptor::attach(file.into(), child.id() as i32).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let pid = child.id() as i32;
-        assert_eq!(memory.read(PAGE as u64, &mut [0; 8]), Err(AccessError::Gone { pid }));
-        assert_eq!(memory.write(PAGE as u64, &[0; 8]), Err(AccessError::Gone { pid }));
     }
 }

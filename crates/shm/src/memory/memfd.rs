@@ -66,21 +66,6 @@ unsafe impl Send for Resident {}
 unsafe impl Sync for Resident {}
 
 impl Resident {
-    /// First byte, mapped for reading and writing.
-    pub fn start(&self) -> NonNull<u8> {
-        self.start
-    }
-
-    /// Number of bytes.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there is no byte.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The bytes, to be handed to a copy or to the kernel.
     ///
     /// # Safety
@@ -88,6 +73,18 @@ impl Resident {
     pub unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: mapped while `_region` lives; the caller answers for the rest.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    pub(super) fn copy_out(&self, into: &mut [u8]) {
+        assert_eq!(into.len(), self.len);
+        // SAFETY: `self.len` bytes are mapped at `start`, and `into` is a Rust slice, which never lies in a rank's memory.
+        unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), into.as_mut_ptr(), self.len) }
+    }
+
+    pub(super) fn copy_in(&self, from: &[u8]) {
+        assert_eq!(from.len(), self.len);
+        // SAFETY: `self.len` bytes are mapped at `start`; `from` may be resident bytes itself, which `copy` allows.
+        unsafe { std::ptr::copy(from.as_ptr(), self.start.as_ptr(), self.len) }
     }
 }
 
@@ -150,9 +147,6 @@ impl MemfdRanges {
     }
 
     /// Forgets the range that starts at `address`.
-    ///
-    /// # Errors
-    /// [`RangeError::Unknown`].
     pub fn unregister(&self, address: u64) -> Result<(), RangeError> {
         self.table().remove(&address).map(drop).ok_or(RangeError::Unknown { address })
     }
@@ -217,20 +211,6 @@ impl MemfdRanges {
     fn find_or_fail(&self, address: u64, bytes: usize) -> Result<Resident, AccessError> {
         let bytes = bytes as u64;
         self.find(address, bytes).ok_or(AccessError::Unreachable { address, bytes })
-    }
-}
-
-impl Resident {
-    pub(super) fn copy_out(&self, into: &mut [u8]) {
-        assert_eq!(into.len(), self.len);
-        // SAFETY: `self.len` bytes are mapped at `start`, and `into` is a Rust slice, which never lies in a rank's memory.
-        unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), into.as_mut_ptr(), self.len) }
-    }
-
-    pub(super) fn copy_in(&self, from: &[u8]) {
-        assert_eq!(from.len(), self.len);
-        // SAFETY: `self.len` bytes are mapped at `start`; `from` may be resident bytes itself, which `copy` allows.
-        unsafe { std::ptr::copy(from.as_ptr(), self.start.as_ptr(), self.len) }
     }
 }
 

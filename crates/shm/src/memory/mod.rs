@@ -145,15 +145,9 @@ pub struct WritePiece<'a> {
 /// Memory of a rank. A batch that fails may have been carried out in part.
 pub trait RankMemory: Send + Sync {
     /// Reads a batch of pieces.
-    ///
-    /// # Errors
-    /// [`AccessError`] of the first piece that failed.
     fn readv(&self, batch: &mut [ReadPiece<'_>]) -> Result<(), AccessError>;
 
     /// Writes a batch of pieces.
-    ///
-    /// # Errors
-    /// [`AccessError`] of the first piece that failed.
     fn writev(&self, batch: &[WritePiece<'_>]) -> Result<(), AccessError>;
 
     /// The range in this process's address space, if it is mapped here: spares a copy.
@@ -162,17 +156,11 @@ pub trait RankMemory: Send + Sync {
     }
 
     /// Reads `into.len()` bytes at `address`.
-    ///
-    /// # Errors
-    /// [`AccessError`].
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), AccessError> {
         self.readv(&mut [ReadPiece { local: into, address }])
     }
 
     /// Writes `from` to `address`.
-    ///
-    /// # Errors
-    /// [`AccessError`].
     fn write(&self, address: u64, from: &[u8]) -> Result<(), AccessError> {
         self.writev(&[WritePiece { local: from, address }])
     }
@@ -182,33 +170,99 @@ pub trait RankMemory: Send + Sync {
 const BOUNCE: usize = 256 << 10;
 
 /// Copies `bytes` bytes from `source` at `from` to `target` at `to`: between two ranks of a host, or within one.
-/// The ranges must not overlap.
+/// The ranges must not overlap. What `bounce` holds means nothing; it grows once, with the first copy that needs it.
 ///
 /// # Errors
-/// [`AccessError`] of the side that failed.
+/// That of the side that failed.
 pub fn copy_between(
-    source: &dyn RankMemory,
-    from: u64,
-    target: &dyn RankMemory,
-    to: u64,
+    (source, from): (&dyn RankMemory, u64),
+    (target, to): (&dyn RankMemory, u64),
     bytes: u64,
-) -> Result<(), AccessError> {
-    if bytes == 0 {
-        return Ok(());
-    }
+    bounce: &mut Vec<u8>,
+) -> Result<(), (Side, AccessError)> {
+    let (of_source, of_target) = (|error| (Side::Source, error), |error| (Side::Target, error));
     if let Some(resident) = source.resident(from, bytes) {
         // SAFETY: the bytes may be changed by the rank while they are copied, and then garbage is copied, as MPI allows;
         // the slice goes straight to `copy` or to the kernel and nobody draws conclusions from what it holds.
-        return target.write(to, unsafe { resident.bytes() });
+        return target.write(to, unsafe { resident.bytes() }).map_err(of_target);
     }
-    let mut bounce = vec![0; BOUNCE.min(usize::try_from(bytes).unwrap_or(BOUNCE))];
+    bounce.resize(BOUNCE, 0);
     let mut moved = 0;
     while moved < bytes {
-        let count = (bytes - moved).min(bounce.len() as u64);
+        let count = (bytes - moved).min(BOUNCE as u64);
         let piece = &mut bounce[..count as usize];
-        source.read(from + moved, piece)?;
-        target.write(to + moved, piece)?;
+        source.read(from + moved, piece).map_err(of_source)?;
+        target.write(to + moved, piece).map_err(of_target)?;
         moved += count;
     }
     Ok(())
+}
+
+/// Which of two memories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Bytes come from there.
+    Source,
+    /// Bytes go there.
+    Target,
+}
+
+/// What every tier that takes any address must do.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    use std::process::{Child, Command};
+
+    /// SP-4: more pieces than one call takes, neighbours and not, empty ones among them.
+    pub(super) fn batches_arrive_whole(memory: &dyn RankMemory) {
+        let target = vec![0u8; 20_000];
+        let start = target.as_ptr() as u64;
+        let chunks: Vec<Vec<u8>> = (0..3000usize).map(|at| vec![at as u8; if at % 7 == 0 { 0 } else { 5 }]).collect();
+        // Gaps of one byte after every hundredth piece, and backwards from the middle on.
+        let address = |at: usize| start + if at < 2000 { 5 * at + at / 100 } else { 19_000 - 5 * (at - 2000) } as u64;
+        let piece = |(at, chunk)| WritePiece { local: Vec::as_slice(chunk), address: address(at) };
+        memory.writev(&chunks.iter().enumerate().map(piece).collect::<Vec<_>>()).unwrap();
+        let mut back = vec![vec![0u8; 5]; 3000];
+        let piece = |(at, local): (usize, _)| ReadPiece { local: Vec::as_mut_slice(local), address: address(at) };
+        memory.readv(&mut back.iter_mut().enumerate().map(piece).collect::<Vec<_>>()).unwrap();
+        for (at, bytes) in back.iter().enumerate() {
+            assert_eq!(bytes, &[if at % 7 == 0 { 0 } else { at as u8 }; 5], "piece {at}");
+        }
+    }
+
+    /// A fault names the piece, and what lies before it is moved. Returns the first address that is not there, and the fault of
+    /// a piece that runs into it.
+    pub(super) fn faults_are_named(memory: &dyn RankMemory) -> (u64, AccessError) {
+        const PAGE: usize = 4096;
+        // SAFETY: a fresh mapping, of which only addresses are used; left mapped until the test process ends.
+        let start = unsafe {
+            let rights = ProtFlags::READ | ProtFlags::WRITE;
+            let start = mmap_anonymous(std::ptr::null_mut(), 3 * PAGE, rights, MapFlags::PRIVATE).unwrap();
+            // Nothing that even a memory descriptor could write to.
+            munmap(start.byte_add(2 * PAGE), PAGE).unwrap();
+            start as u64
+        };
+        let (behind, bytes) = (start + 2 * PAGE as u64, [7; 64]);
+        let batch = [start, behind, start + 64].map(|address| WritePiece { local: &bytes, address });
+        assert_eq!(memory.writev(&batch), Err(AccessError::Fault { address: behind, bytes: 64 }));
+        let across = memory.write(behind - 32, &bytes).unwrap_err();
+        let mut back = [0; 64];
+        memory.read(start, &mut back).unwrap();
+        assert_eq!(back, bytes);
+        memory.read(behind - 32, &mut back[..32]).unwrap();
+        assert_eq!(back[..32], bytes[..32]);
+        (behind, across)
+    }
+
+    /// The memory of a process that has ended is gone, and not its successor's.
+    pub(super) fn the_end_is_noticed<M: RankMemory>(open: impl FnOnce(&Child) -> M) {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let memory = open(&child);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let pid = child.id() as i32;
+        assert_eq!(memory.read(4096, &mut [0; 8]), Err(AccessError::Gone { pid }));
+        assert_eq!(memory.write(4096, &[0; 8]), Err(AccessError::Gone { pid }));
+    }
 }

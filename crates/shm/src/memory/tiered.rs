@@ -22,9 +22,6 @@ impl Probe {
     pub const NONCE: usize = 16;
 
     /// A buffer with a fresh nonce and no answer.
-    ///
-    /// # Errors
-    /// When the kernel gives no random bytes.
     pub fn new() -> rustix::io::Result<Probe> {
         let mut nonce = [0; Probe::NONCE];
         rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
@@ -110,11 +107,6 @@ pub struct TieredMemory {
 }
 
 impl TieredMemory {
-    /// A rank whose memory is staged.
-    pub fn staged() -> Self {
-        Self::default()
-    }
-
     /// Memory that is reached by each of the candidates that a real access proves.
     pub fn proven(cross: Option<CrossMemory>, descriptor: Option<MemoryDescriptor>, proof: Proof) -> Self {
         let reaches = |memory: &dyn RankMemory| probe(memory, proof.address, proof.nonce) == ProbeOutcome::Reached;
@@ -221,6 +213,7 @@ impl TieredMemory {
     }
 }
 
+/// Memory that is staged.
 impl Default for TieredMemory {
     fn default() -> Self {
         TieredMemory {
@@ -335,7 +328,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "maps a memfd")]
     fn a_watch_hears_of_every_write() {
         let noted = Arc::new(Noted::default());
-        let memory = TieredMemory::staged().with_watch(noted.clone());
+        let memory = TieredMemory::default().with_watch(noted.clone());
         let region = Region::create("test", 4096).unwrap();
         memory.ranges().register(0x5000, 4096, region.fd().try_clone_to_owned().unwrap()).unwrap();
         memory.write(0x5000, b"one").unwrap();
@@ -387,7 +380,9 @@ mod tests {
         let target = vec![0u8; source.len()];
         let bytes = source.len() as u64;
         let cross = own();
-        copy_between(&cross, source.as_ptr() as u64, &cross, target.as_ptr() as u64, bytes).unwrap();
+        let bounce = &mut Vec::new();
+        let at = |bytes: &[u8]| bytes.as_ptr() as u64;
+        copy_between((&cross, at(&source)), (&cross, at(&target)), bytes, bounce).unwrap();
         let mut seen = vec![0; source.len()];
         cross.read(target.as_ptr() as u64, &mut seen).unwrap();
         assert!(seen == source);
@@ -395,9 +390,9 @@ mod tests {
         let region = Region::create("test", source.len()).unwrap();
         let ranges = MemfdRanges::default();
         ranges.register(0x7000, bytes, region.fd().try_clone_to_owned().unwrap()).unwrap();
-        copy_between(&cross, source.as_ptr() as u64, &ranges, 0x7000, bytes).unwrap();
+        copy_between((&cross, at(&source)), (&ranges, 0x7000), bytes, bounce).unwrap();
         let back = vec![0u8; source.len()];
-        copy_between(&ranges, 0x7000, &cross, back.as_ptr() as u64, bytes).unwrap();
+        copy_between((&ranges, 0x7000), (&cross, at(&back)), bytes, bounce).unwrap();
         cross.read(back.as_ptr() as u64, &mut seen).unwrap();
         assert!(seen == source);
     }
