@@ -90,9 +90,12 @@ impl<T> Mailbox<T> {
     /// After every sleep, whatever ended it.
     pub(crate) fn stay_awake(&self) {
         self.0.lock().asleep = false;
-        let mut count = [0; 8];
-        // Not readable when something else ended the sleep.
-        let _ = rustix::io::read(&self.0.bell, &mut count);
+    }
+
+    /// When the bell has ended a sleep.
+    pub(crate) fn silence(&self) {
+        // Fails only when there is nothing to read, and then the bell is silent.
+        let _ = rustix::io::read(&self.0.bell, &mut [0; 8]);
     }
 
     /// Readable when a post found the conductor asleep.
@@ -157,6 +160,7 @@ mod tests {
         poster.post(2).expect("open");
         assert!(rung(&mailbox));
         mailbox.stay_awake();
+        mailbox.silence();
         assert!(!rung(&mailbox));
         assert_eq!((mailbox.take(), mailbox.take()), (Some(2), None));
     }
