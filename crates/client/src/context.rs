@@ -338,18 +338,28 @@ impl Parts {
     }
 
     /// As [`Self::sleep_until`]; in the trace, if there is one.
-    pub(crate) fn wait_until(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> Result<bool, Error> {
-        let Some(trace) = self.trace.as_ref().filter(|_| !done()) else { return self.sleep_until(limit, done) };
+    pub(crate) fn wait_until(
+        &self,
+        slot: Option<u32>,
+        limit: Option<Duration>,
+        mut done: impl FnMut() -> bool,
+    ) -> Result<bool, Error> {
+        let Some(trace) = self.trace.as_ref().filter(|_| !done()) else { return self.sleep_until(slot, limit, done) };
         let since = Trace::now();
-        let waited = self.sleep_until(limit, done);
+        let waited = self.sleep_until(slot, limit, done);
         trace.waited(since);
         waited
     }
 
-    /// Waits until `done` holds: sleeps in slices between which it asks whether the service process lives. `Ok(false)` when
+    /// Waits until `done` holds, which with `slot` only the end of that request makes true: sleeps in slices between which it asks whether the service process lives. `Ok(false)` when
     /// `limit` has passed. It does not look for a while before it sleeps: whatever the rank waits for takes a turn of the
     /// conductor, longer than looking is worth.
-    fn sleep_until(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> Result<bool, Error> {
+    fn sleep_until(
+        &self,
+        slot: Option<u32>,
+        limit: Option<Duration>,
+        mut done: impl FnMut() -> bool,
+    ) -> Result<bool, Error> {
         if done() {
             return Ok(true);
         }
@@ -358,7 +368,7 @@ impl Parts {
         loop {
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
             let mut wake = || done() || (restages && self.must_restage());
-            if self.control.wait(Some(left.map_or(SLICE, |left| left.min(SLICE))), &mut wake) {
+            if self.control.wait(slot, Some(left.map_or(SLICE, |left| left.min(SLICE))), &mut wake) {
                 if done() {
                     return Ok(true);
                 }

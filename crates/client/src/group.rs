@@ -265,7 +265,7 @@ impl Group {
             let in_flight = lock(&parts.slots).of_group(self.ready.group);
             in_flight.iter().all(|&slot| parts.control.result(slot).is_some())
         };
-        let waited = parts.wait_until(None, ended).map(drop);
+        let waited = parts.wait_until(None, None, ended).map(drop);
         parts.tend();
         *lock(&parts.groups) -= 1;
         waited?;

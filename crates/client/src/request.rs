@@ -63,7 +63,11 @@ impl Request {
             Err(forked) => return Some(Err(forked)),
         };
         parts.tend();
-        if parts.wait_until(limit, || self.completed_in(parts)).is_err() {
+        let slot = match self.state {
+            State::Pending { slot } => Some(slot),
+            State::Ended(_) => None,
+        };
+        if parts.wait_until(slot, limit, || self.completed_in(parts)).is_err() {
             self.lose(parts);
         }
         self.end_if_completed(parts)
@@ -136,7 +140,7 @@ pub fn wait_some(requests: &[&Request], limit: Option<Duration>) -> Result<(), E
     }
     let parts = first.attachment.parts()?;
     parts.tend();
-    match parts.wait_until(limit, || requests.iter().any(|request| request.completed_in(parts))) {
+    match parts.wait_until(None, limit, || requests.iter().any(|request| request.completed_in(parts))) {
         Ok(_) | Err(Error::ServiceLost { .. }) => Ok(()),
         Err(other) => Err(other),
     }

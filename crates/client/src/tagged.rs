@@ -340,7 +340,7 @@ impl Recorded {
         }
         let parts = self.tagged.posting.attachment.parts()?;
         let calls = std::mem::take(&mut *lock(&self.calls));
-        parts.wait_until(None, || !calls.iter().any(|call| self.in_flight(parts, *call)))?;
+        parts.wait_until(None, None, || !calls.iter().any(|call| self.in_flight(parts, *call)))?;
         parts.tend();
         let (group, recording) = (self.tagged.posting.group, self.number);
         match parts.connection.order(&attach::Request::FreeRecording { group, recording }, &[]) {

@@ -82,7 +82,7 @@ fn entry(group: u64, instance: u64, slot: u32) -> Entry {
 fn result(rank: &RankSide, entry: Entry) -> Status {
     rank.arm(entry.slot);
     rank.post(&entry).expect("room");
-    assert!(rank.wait(Some(LIMIT), || rank.result(entry.slot).is_some()), "no result");
+    assert!(rank.wait(Some(entry.slot), Some(LIMIT), || rank.result(entry.slot).is_some()), "no result");
     rank.result(entry.slot).expect("just seen")
 }
 

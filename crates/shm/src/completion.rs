@@ -1,10 +1,12 @@
 //! Completion words: how a rank learns that a request has ended, without a system call while it looks.
 //!
 //! Each request in flight owns a word; the service process stores its result there (GP-7), advances the epoch all
-//! words share, and wakes the futex on the epoch only if somebody sleeps. The service process stores the word, advances
-//! the epoch, fences, loads the waiters; a rank counts itself among the waiters, fences, loads the epoch, then looks at
-//! its words. One of the two sees the other (loom: `loom_no_completion_is_slept_through`).
-//! The service process never reads a word: what a rank writes there misleads that rank alone.
+//! words share, and wakes the futex on the epoch only if somebody sleeps whom that concerns: who waits for one word says
+//! which, since a rank that is woken for another word costs both sides more than all else that a completion takes. The
+//! service process stores the word, advances the epoch, fences, loads the waiters; a rank enters itself among the waiters,
+//! fences, loads the epoch, then looks at its words. One of the two sees the other (loom:
+//! `loom_no_completion_is_slept_through`).
+//! The service process never reads a word, and what a rank writes among its waiters misleads that rank alone.
 
 use crate::status::Status;
 use crate::sync::{AtomicU32, Futex, Lines, Ordering, fence};
@@ -15,7 +17,17 @@ use std::time::{Duration, Instant};
 #[repr(C)]
 pub struct Epoch {
     value: Lines<Futex>,
-    waiters: Lines<AtomicU32>,
+    waiters: Lines<Waiters>,
+}
+
+/// Who sleeps. Each waiter is entered in one of the two.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct Waiters {
+    /// Those that any completion may concern.
+    of_any: AtomicU32,
+    /// One that waits for this slot, counted from 1; 0 for nobody.
+    of_one: AtomicU32,
 }
 
 /// One completion word: 0 while pending, else a [`Status`].
@@ -43,14 +55,19 @@ impl<'a> Board<'a> {
     /// If `slot` is out of range: submissions are checked before they get this far.
     pub fn complete(&self, slot: u32, status: Status) {
         self.words[slot as usize].0.store(status.to_word(), Ordering::Release);
-        self.announce();
+        self.wake(|of_one| of_one == slot + 1);
     }
 
     /// Service process: whatever was stored before, a rank that sleeps looks at it.
     pub fn announce(&self) {
+        self.wake(|of_one| of_one != 0);
+    }
+
+    fn wake(&self, concerns: impl Fn(u32) -> bool) {
         self.epoch.value.0.word().fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        if self.epoch.waiters.0.load(Ordering::Relaxed) != 0 {
+        let Waiters { of_any, of_one } = &self.epoch.waiters.0;
+        if of_any.load(Ordering::Relaxed) != 0 || concerns(of_one.load(Ordering::Relaxed)) {
             self.epoch.value.0.wake_all();
         }
     }
@@ -69,10 +86,15 @@ impl<'a> Board<'a> {
     }
 
     /// Rank: sleeps until `done` holds or `limit` has passed; returns what `done` said last. `done` looks at words of
-    /// this board and is asked again whenever one completes.
-    pub fn wait(&self, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
+    /// this board and is asked again whenever one completes; with `slot` only when that one does, or something is announced.
+    pub fn wait(&self, slot: Option<u32>, limit: Option<Duration>, mut done: impl FnMut() -> bool) -> bool {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-        self.epoch.waiters.0.fetch_add(1, Ordering::Relaxed);
+        let Waiters { of_any, of_one } = &self.epoch.waiters.0;
+        let enter = |slot: u32| of_one.compare_exchange(0, slot + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let alone = slot.is_some_and(enter);
+        if !alone {
+            of_any.fetch_add(1, Ordering::Relaxed);
+        }
         fence(Ordering::SeqCst);
         let outcome = loop {
             let epoch = self.epoch.value.0.word().load(Ordering::Acquire);
@@ -85,7 +107,11 @@ impl<'a> Board<'a> {
             }
             self.epoch.value.0.wait(epoch, left);
         };
-        self.epoch.waiters.0.fetch_sub(1, Ordering::Relaxed);
+        if alone {
+            of_one.store(0, Ordering::Relaxed);
+        } else {
+            of_any.fetch_sub(1, Ordering::Relaxed);
+        }
         outcome
     }
 }
@@ -120,7 +146,7 @@ mod tests {
     fn a_wait_ends_at_its_limit() {
         let (epoch, words) = (Epoch::default(), words(1));
         let board = Board::new(&epoch, &words);
-        assert!(!board.wait(Some(Duration::from_millis(1)), || board.result(0).is_some()));
+        assert!(!board.wait(None, Some(Duration::from_millis(1)), || board.result(0).is_some()));
     }
 
     #[test]
@@ -129,7 +155,7 @@ mod tests {
         let board = Board::new(&epoch, &words);
         std::thread::scope(|scope| {
             for slot in 0..3 {
-                scope.spawn(move || assert!(board.wait(None, || board.result(slot).is_some())));
+                scope.spawn(move || assert!(board.wait(Some(slot), None, || board.result(slot).is_some())));
             }
             for slot in 0..3 {
                 board.complete(slot, Status::Ok);
@@ -152,7 +178,7 @@ mod loom_tests {
         words: [Word; 2],
     }
 
-    fn slept_through(sleepers: u32) {
+    fn slept_through(sleepers: u32, of_one: bool) {
         explore(move || {
             let shared = Arc::new(Shared::default());
             let threads: Vec<_> = (0..sleepers)
@@ -160,7 +186,7 @@ mod loom_tests {
                     let shared = shared.clone();
                     loom::thread::spawn(move || {
                         let board = Board::new(&shared.epoch, &shared.words);
-                        assert!(board.wait(None, || board.result(slot).is_some()));
+                        assert!(board.wait(of_one.then_some(slot), None, || board.result(slot).is_some()));
                     })
                 })
                 .collect();
@@ -175,12 +201,14 @@ mod loom_tests {
 
     #[test]
     fn loom_no_completion_is_slept_through() {
-        slept_through(1);
+        slept_through(1, false);
+        slept_through(1, true);
     }
 
     #[test]
     fn loom_no_completion_is_slept_through_by_two_threads() {
-        slept_through(2);
+        slept_through(2, false);
+        slept_through(2, true);
     }
 
     /// A whole request, twice by the same word: the rank arms, submits and sleeps; the service process takes, writes the
@@ -218,7 +246,7 @@ mod loom_tests {
                 board.arm(0);
                 let pushed = Ring::new(&region.state, &region.slots).push(&[round]);
                 assert_eq!(pushed, Ok(Wake::Awake), "the service process of this test does not sleep");
-                assert!(board.wait(None, || board.result(0).is_some()));
+                assert!(board.wait(Some(0), None, || board.result(0).is_some()));
                 // SAFETY: the request is complete, the next not submitted.
                 region.memory.with(|memory| assert_eq!(unsafe { *memory }, round));
             }

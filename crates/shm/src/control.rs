@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Version of everything that the two sides share in memory: control region and entries.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 /// Entries of the submission ring: an entry owns a completion word until it ends, so the ring is never full of them.
 pub const RING_CAPACITY: u32 = COMPLETION_WORDS;
 /// Completion words, and with them requests in flight, per rank.
@@ -325,9 +325,10 @@ impl RankSide {
         self.control.board().announce();
     }
 
-    /// Sleeps until `done` holds or `limit` has passed; returns what `done` said last.
-    pub fn wait(&self, limit: Option<Duration>, done: impl FnMut() -> bool) -> bool {
-        self.control.board().wait(limit, done)
+    /// Sleeps until `done` holds or `limit` has passed; returns what `done` said last. With `slot` it is asked again only
+    /// when the request of that slot has ended, or something is announced.
+    pub fn wait(&self, slot: Option<u32>, limit: Option<Duration>, done: impl FnMut() -> bool) -> bool {
+        self.control.board().wait(slot, limit, done)
     }
 }
 
@@ -380,7 +381,7 @@ mod tests {
                     let slot = round % words;
                     board.arm(slot);
                     let _ = ring.push(&entry(slot).encode()).unwrap();
-                    assert!(board.wait(None, || board.result(slot) == Some(Status::Ok)));
+                    assert!(board.wait(Some(slot), None, || board.result(slot) == Some(Status::Ok)));
                 }
             });
             let mut head = 0;
@@ -412,7 +413,7 @@ mod tests {
         assert_eq!(rank.result(7), None);
         let completions = service.completions();
         std::thread::scope(|scope| {
-            scope.spawn(|| assert!(rank.wait(None, || rank.result(7) == Some(Status::Ok))));
+            scope.spawn(|| assert!(rank.wait(Some(7), None, || rank.result(7) == Some(Status::Ok))));
             completions.complete(7, Status::Ok);
         });
     }
@@ -423,7 +424,7 @@ mod tests {
         let (service, rank) = both();
         assert_eq!(rank.changed_tier(), None);
         std::thread::scope(|scope| {
-            scope.spawn(|| assert!(rank.wait(None, || rank.changed_tier() == Some(Tier::Staging))));
+            scope.spawn(|| assert!(rank.wait(Some(7), None, || rank.changed_tier() == Some(Tier::Staging))));
             service.announce_tier(Tier::MemoryDescriptor);
             service.announce_tier(Tier::Staging);
         });

@@ -51,7 +51,7 @@ impl Shared {
             let idle = |books: &mut Books| books.posted.is_empty() && !books.over;
             drop(self.changed.wait_while(self.books(), idle).unwrap_or_else(PoisonError::into_inner));
             let news = |books: &Books| books.over || books.posted.keys().any(|slot| self.side.result(*slot).is_some());
-            self.side.wait(None, || news(&self.books()) || self.output.is_worth_a_frame());
+            self.side.wait(None, None, || news(&self.books()) || self.output.is_worth_a_frame());
             let mut books = self.books();
             if books.over {
                 return;

@@ -310,7 +310,8 @@ impl Conductor {
     fn wake(&mut self, token: Token, phase: &mut Phase, stopped: &mut impl FnMut() -> bool) {
         match token {
             // The next turn looks at these.
-            Token::Fabric | Token::Mailbox | Token::Doorbell(_) => {}
+            Token::Fabric | Token::Doorbell(_) => {}
+            Token::Mailbox => self.mailbox.silence(),
             Token::Stop => {
                 if stopped() {
                     *phase = match *phase {

@@ -71,7 +71,11 @@ impl<T> Mailbox<T> {
     /// After every sleep, whatever ended it.
     pub(crate) fn stay_awake(&self) {
         *self.waker.asleep() = false;
-        // Not readable when something else ended the sleep.
+    }
+
+    /// When the bell has ended a sleep.
+    pub(crate) fn silence(&self) {
+        // Fails only when there is nothing to read, and then the bell is silent.
         let _ = rustix::io::read(&self.waker.bell, &mut [0; 8]);
     }
 
@@ -116,6 +120,7 @@ mod tests {
         assert!(poster.post(2));
         assert!(rung(&mailbox));
         mailbox.stay_awake();
+        mailbox.silence();
         assert!(!rung(&mailbox));
         assert_eq!((mailbox.take(), mailbox.take()), (Some(2), None));
     }
