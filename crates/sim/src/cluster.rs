@@ -141,6 +141,8 @@ pub(crate) struct Cluster<P> {
     steps: u64,
 }
 
+/// Of each host: what leaves it, what is on its way from it, and what is on its way to it.
+const LANES: usize = 3;
 /// Lines of trace that are kept.
 const TRACE_LINES: usize = 300;
 
@@ -159,7 +161,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
         Cluster {
             hosts,
             hijacked: None,
-            queue: EventQueue::new(2 * count),
+            queue: EventQueue::new(LANES * count),
             network: Network::new(plan.network, count),
             plan: plan.network.clone(),
             blackouts: plan.faults.blackouts.iter().map(pause).collect(),

@@ -87,6 +87,9 @@ pub(crate) struct Host {
     pub(crate) expects_violations: bool,
     frames_outstanding: usize,
     frame_limit: usize,
+    /// How many frames must leave before a full fabric has room.
+    room: usize,
+    is_full_of_frames: bool,
     batch_limit: usize,
     faulted: BTreeSet<CallId>,
     spins: (Instant, u32),
@@ -128,6 +131,8 @@ impl Host {
             expects_violations: false,
             frames_outstanding: 0,
             frame_limit: plan.outstanding_frames,
+            room: plan.room,
+            is_full_of_frames: false,
             batch_limit: plan.outstanding_batches,
             faulted: BTreeSet::new(),
             spins: (Instant(0), 0),
@@ -153,10 +158,11 @@ impl Host {
         })
     }
 
-    /// A frame has left the host. Whether the fabric was full before, so that its `Room` is due.
+    /// A frame has left the host. Whether the fabric was full until now, so that its `Room` is due.
     pub(crate) fn frame_left(&mut self) -> bool {
         self.frames_outstanding -= 1;
-        self.frames_outstanding + 1 == self.frame_limit
+        let has_room = self.frames_outstanding + self.room <= self.frame_limit;
+        has_room && std::mem::take(&mut self.is_full_of_frames)
     }
 
     /// Puts what comes in at this time to what waits. A timer does not wait: it is looked at again when all else has been
@@ -263,7 +269,7 @@ impl Host {
     }
 
     fn is_full(&self) -> bool {
-        self.frames_outstanding >= self.frame_limit || self.batches.len() >= self.batch_limit
+        self.is_full_of_frames || self.batches.len() >= self.batch_limit
     }
 
     /// When the machine wants to be called. While the fabric is full, nothing is sent: that waits for room.
@@ -343,6 +349,7 @@ impl Host {
                     }
                 };
                 self.frames_outstanding += 1;
+                self.is_full_of_frames |= self.frames_outstanding >= self.frame_limit;
                 let config = self.sp.config();
                 let len = header.len() as u64 + u64::from(payload_len);
                 let segments = len.div_ceil(u64::from(config.chunk_bytes)).max(1);
