@@ -198,7 +198,7 @@ impl Collective {
     pub(crate) fn share(&self, members: &Members) -> Share {
         let sends = |local: &&Local| self.blocks.get(local.rank).is_some_and(|block| !block.is_full());
         let own = self.locals.iter().filter(sends).count() as u32;
-        self.shares.of(members.me).0.among(self.leaves_missing + own)
+        self.shares.of(members, self.locals[0].rank).0.among(self.leaves_missing + own)
     }
 
     pub(crate) fn signature(&self) -> (Rank, Signature) {

@@ -121,7 +121,7 @@ impl Collective {
     }
 
     fn patience(&self, cx: &Context<'_>, source: Rank) -> Patience {
-        let (_, pace) = self.shares.of(cx.members.of_rank[source.0 as usize]);
+        let (_, pace) = self.shares.of(cx.members, source);
         let patience = cx.members.patience;
         Patience { middle: patience + pace.interval * 2, end: patience / 4 + pace.interval, last: pace.batch }
     }
