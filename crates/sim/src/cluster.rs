@@ -136,6 +136,8 @@ pub(crate) struct Cluster<P> {
     /// The host that has acted last, and what of it is still to be done.
     acting: Option<usize>,
     actions: VecDeque<Action>,
+    /// Datagrams that a host handles. Kept for its memory, which all hosts share.
+    batch: Vec<(Rc<Train>, u32)>,
     trace: Option<VecDeque<String>>,
     /// Events so far.
     steps: u64,
@@ -168,6 +170,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             in_order: BTreeMap::new(),
             acting: None,
             actions: VecDeque::new(),
+            batch: Vec::new(),
             trace: plan.trace.then(VecDeque::new),
             dice,
             steps: 0,
@@ -230,7 +233,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             Happening::Wake { host } => {
                 let h = &mut self.hosts[host];
                 if now >= h.stalled_until && !h.dead {
-                    h.wake(now, self.plan.receive_buffer)?;
+                    h.wake(now, self.plan.receive_buffer, &mut self.batch)?;
                     self.acts(host);
                 }
             }
@@ -264,10 +267,15 @@ impl<P: std::fmt::Debug> Cluster<P> {
             return Ok(());
         }
         let waits = now < h.stalled_until || !h.inbox.is_empty();
-        if waits || (self.plan.gather > Duration::ZERO && matches!(input, Input::Datagrams(..))) {
+        let gather = match input {
+            Input::Datagrams(..) => self.plan.gather,
+            Input::Frame(_) => self.plan.gather_frames,
+            _ => Duration::ZERO,
+        };
+        if waits || gather > Duration::ZERO {
             h.enqueue(self.queue.due(), input);
             if !waits {
-                h.wakes = self.queue.put(now + self.plan.gather, Happening::Wake { host });
+                h.wakes = self.queue.put(now + gather, Happening::Wake { host });
             }
             return Ok(());
         }

@@ -180,23 +180,27 @@ impl Host {
     }
 
     /// Handles everything that waits; neighbouring datagrams in one batch. Datagrams beyond `buffer` bytes are lost.
-    pub(crate) fn wake(&mut self, now: Instant, mut buffer: u64) -> Result<(), Breach> {
+    pub(crate) fn wake(
+        &mut self,
+        now: Instant,
+        mut buffer: u64,
+        batch: &mut Vec<(Rc<Train>, u32)>,
+    ) -> Result<(), Breach> {
         let mut inbox = std::mem::take(&mut self.inbox);
         inbox.sort_by_key(|(due, _)| *due);
-        let mut batch = Vec::new();
         for (_, input) in inbox.drain(..) {
             let Input::Datagrams(train, mask) = input else {
-                self.handle_datagrams(now, &mut batch)?;
+                self.handle_datagrams(now, batch)?;
                 self.handle(now, input)?;
                 continue;
             };
             if let Some(left) = buffer.checked_sub(train.wire_bytes(mask)) {
                 buffer = left;
-                push_datagrams(&mut batch, &train, mask);
+                push_datagrams(batch, &train, mask);
             }
         }
         self.inbox = inbox;
-        self.handle_datagrams(now, &mut batch)
+        self.handle_datagrams(now, batch)
     }
 
     /// Feeds one thing to the machine and does what it asks for.

@@ -290,6 +290,7 @@ impl Draw {
             train: self.of(&[1, 8, 32, 64]),
             receive_buffer: self.of(&[64 << 10, 4 << 20]),
             gather: Duration::from_micros(self.of(&[0, 0, 50, 500])),
+            gather_frames: Duration::ZERO,
         }
     }
 

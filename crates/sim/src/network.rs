@@ -41,6 +41,8 @@ pub struct NetworkPlan {
     pub receive_buffer: u64,
     /// How long a service process waits for more after a datagram, to handle them in one batch.
     pub gather: Duration,
+    /// The same after a frame.
+    pub gather_frames: Duration,
 }
 
 impl Default for NetworkPlan {
@@ -57,6 +59,7 @@ impl Default for NetworkPlan {
             train: 32,
             receive_buffer: 4 << 20,
             gather: Duration::ZERO,
+            gather_frames: Duration::ZERO,
         }
     }
 }
