@@ -109,6 +109,8 @@ pub(crate) struct Collective {
     asks_unanswered: u32,
     whole_pending: Vec<Rank>,
     whole_at: Option<Instant>,
+    /// When its own blocks begin to leave, if not yet.
+    begin_at: Option<Instant>,
     /// When which block is to be checked.
     checks: Deadlines<Rank>,
     /// When news of it came while a local rank was absent.
@@ -164,6 +166,7 @@ impl Collective {
             asks_unanswered: 0,
             whole_pending: Vec::new(),
             whole_at: None,
+            begin_at: None,
             checks: Deadlines::default(),
             began: None,
             stand_in_at: None,
@@ -399,6 +402,7 @@ impl Collective {
         if self.barrier.done() && matches!(self.phase, Phase::Barrier) {
             self.phase = Phase::Running;
             cx.out.step(cx.members.handle, self.instance, Step::Ready);
+            self.begin_at = self.begins(cx);
             self.retry_blocked(cx);
             self.note_complete(cx);
         }
@@ -579,19 +583,20 @@ impl Collective {
         let (transfer, mut site) = cx.transfer();
         transfer.cancel(&mut site, self.instance);
         self.checks = Deadlines::default();
-        (self.whole_at, self.stand_in_at, self.equip_at) = (None, None, None);
+        (self.whole_at, self.begin_at, self.stand_in_at, self.equip_at) = (None, None, None, None);
         self.try_end(cx);
     }
 
     /// When [`Self::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        [self.check_at(), self.whole_at, self.stand_in_at, self.equip_at].into_iter().flatten().min()
+        [self.check_at(), self.whole_at, self.begin_at, self.stand_in_at, self.equip_at].into_iter().flatten().min()
     }
 
     /// Time has passed. An error breaks the group.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
         let (check, have, stand_in) = (due(self.check_at()), due(self.whole_at), due(self.stand_in_at));
+        self.begin_at = self.begin_at.filter(|at| *at > cx.out.now);
         if due(self.equip_at) {
             self.try_enter(cx)?;
         }

@@ -31,7 +31,14 @@ impl Collective {
     /// Whether [`Self::next_batch`] has something.
     pub(crate) fn has_batch(&self) -> bool {
         let root = |l: &super::Local| self.blocks.get(l.rank).is_some_and(super::Block::has_batch);
-        self.running() && self.locals.iter().any(root)
+        self.running() && self.begin_at.is_none() && self.locals.iter().any(root)
+    }
+
+    /// When the local roots begin, if not now.
+    pub(super) fn begins(&self, cx: &Context<'_>) -> Option<Instant> {
+        let (share, pace) = self.shares.of(cx.members, self.locals[0].rank);
+        let after = pace.stagger(cx.config, share, (cx.members.me, cx.members.sps.len() as u32));
+        (after > Duration::ZERO && !self.blocks.is_empty()).then(|| cx.out.now + after)
     }
 
     /// Hands out the next run of at most `most` chunks to multicast.
