@@ -138,6 +138,8 @@ pub(crate) struct Instance {
     asks_unanswered: u32,
     whole_pending: Vec<Rank>,
     whole_at: Option<Instant>,
+    /// When its own blocks begin to leave, if not yet.
+    begin_at: Option<Instant>,
     /// When which block is to be checked.
     checks: Deadlines<Rank>,
     stand_in_at: Option<Instant>,
@@ -179,6 +181,7 @@ impl Instance {
             asks_unanswered: 0,
             whole_pending: Vec::new(),
             whole_at: None,
+            begin_at: None,
             checks: Deadlines::default(),
             stand_in_at: None,
             standing: false,
@@ -296,7 +299,7 @@ impl Instance {
     pub(crate) fn share(&self, members: &Members) -> Option<Share> {
         let sends = |local: &&Local| self.blocks.get(local.rank).is_some_and(|block| !block.is_full());
         let own = self.locals.iter().filter(sends).count() as u32;
-        Some(self.shares.of(members.me)?.0.among(self.leaves_missing + own))
+        Some(self.shares.of(members, self.locals[0].rank)?.0.among(self.leaves_missing + own))
     }
 
     pub(crate) fn signature(&self) -> (Rank, Signature) {
@@ -562,20 +565,22 @@ impl Instance {
         let (transfer, mut site) = cx.transfer();
         transfer.cancel(&mut site, self.id);
         self.checks = Deadlines::default();
-        (self.whole_at, self.stand_in_at, self.equip_at) = (None, None, None);
+        (self.whole_at, self.begin_at, self.stand_in_at, self.equip_at) = (None, None, None, None);
         self.try_end(cx);
     }
 
     /// When [`Self::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let ask_at = if let Phase::Unsized(call) = &self.phase { call.ask_at() } else { None };
-        [self.check_at(), self.whole_at, self.stand_in_at, self.equip_at, ask_at].into_iter().flatten().min()
+        let timers = [self.check_at(), self.whole_at, self.begin_at, self.stand_in_at, self.equip_at, ask_at];
+        timers.into_iter().flatten().min()
     }
 
     /// Time has passed. An error breaks the group.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
         let (check, whole, stand_in) = (due(self.check_at()), due(self.whole_at), due(self.stand_in_at));
+        self.begin_at = self.begin_at.filter(|at| *at > cx.out.now);
         if due(self.equip_at) {
             self.try_enter(cx)?;
         }

@@ -136,11 +136,15 @@ pub(crate) struct Cluster<P> {
     /// The host that has acted last, and what of it is still to be done.
     acting: Option<usize>,
     actions: VecDeque<Action>,
+    /// Datagrams that a host handles. Kept for its memory, which all hosts share.
+    batch: Vec<(Rc<Train>, u32)>,
     trace: Option<VecDeque<String>>,
     /// Events so far.
     steps: u64,
 }
 
+/// Of each host: what leaves it, what is on its way from it, and what is on its way to it.
+const LANES: usize = 3;
 /// Lines of trace that are kept.
 const TRACE_LINES: usize = 300;
 
@@ -159,13 +163,14 @@ impl<P: std::fmt::Debug> Cluster<P> {
         Cluster {
             hosts,
             hijacked: None,
-            queue: EventQueue::new(2 * count),
+            queue: EventQueue::new(LANES * count),
             network: Network::new(plan.network, count),
             plan: plan.network.clone(),
             blackouts: plan.faults.blackouts.iter().map(pause).collect(),
             in_order: BTreeMap::new(),
             acting: None,
             actions: VecDeque::new(),
+            batch: Vec::new(),
             trace: plan.trace.then(VecDeque::new),
             dice,
             steps: 0,
@@ -228,7 +233,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             Happening::Wake { host } => {
                 let h = &mut self.hosts[host];
                 if now >= h.stalled_until && !h.dead {
-                    h.wake(now, self.plan.receive_buffer)?;
+                    h.wake(now, self.plan.receive_buffer, &mut self.batch)?;
                     self.acts(host);
                 }
             }
@@ -262,10 +267,15 @@ impl<P: std::fmt::Debug> Cluster<P> {
             return Ok(());
         }
         let waits = now < h.stalled_until || !h.inbox.is_empty();
-        if waits || (self.plan.gather > Duration::ZERO && matches!(input, Input::Datagrams(..))) {
+        let gather = match input {
+            Input::Datagrams(..) => self.plan.gather,
+            Input::Frame(_) => self.plan.gather_frames,
+            _ => Duration::ZERO,
+        };
+        if waits || gather > Duration::ZERO {
             h.enqueue(self.queue.due(), input);
             if !waits {
-                h.wakes = self.queue.put(now + self.plan.gather, Happening::Wake { host });
+                h.wakes = self.queue.put(now + gather, Happening::Wake { host });
             }
             return Ok(());
         }

@@ -159,6 +159,11 @@ impl Dice {
         self.until = Some(now);
     }
 
+    /// Whether one thing may take longer on its way than another.
+    pub(crate) fn jitters(&self) -> bool {
+        self.jitter > 0
+    }
+
     /// A number for purposes that are no faults.
     pub(crate) fn draw(&mut self) -> u64 {
         self.rng.next_u64()

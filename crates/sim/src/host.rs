@@ -87,6 +87,9 @@ pub(crate) struct Host {
     pub(crate) expects_violations: bool,
     frames_outstanding: usize,
     frame_limit: usize,
+    /// How many frames must leave before a full fabric has room.
+    room: usize,
+    is_full_of_frames: bool,
     batch_limit: usize,
     faulted: BTreeSet<CallId>,
     spins: (Instant, u32),
@@ -128,6 +131,8 @@ impl Host {
             expects_violations: false,
             frames_outstanding: 0,
             frame_limit: plan.outstanding_frames,
+            room: plan.room,
+            is_full_of_frames: false,
             batch_limit: plan.outstanding_batches,
             faulted: BTreeSet::new(),
             spins: (Instant(0), 0),
@@ -153,10 +158,11 @@ impl Host {
         })
     }
 
-    /// A frame has left the host. Whether the fabric was full before, so that its `Room` is due.
+    /// A frame has left the host. Whether the fabric was full until now, so that its `Room` is due.
     pub(crate) fn frame_left(&mut self) -> bool {
         self.frames_outstanding -= 1;
-        self.frames_outstanding + 1 == self.frame_limit
+        let has_room = self.frames_outstanding + self.room <= self.frame_limit;
+        has_room && std::mem::take(&mut self.is_full_of_frames)
     }
 
     /// Puts what comes in at this time to what waits. A timer does not wait: it is looked at again when all else has been
@@ -174,23 +180,27 @@ impl Host {
     }
 
     /// Handles everything that waits; neighbouring datagrams in one batch. Datagrams beyond `buffer` bytes are lost.
-    pub(crate) fn wake(&mut self, now: Instant, mut buffer: u64) -> Result<(), Breach> {
+    pub(crate) fn wake(
+        &mut self,
+        now: Instant,
+        mut buffer: u64,
+        batch: &mut Vec<(Rc<Train>, u32)>,
+    ) -> Result<(), Breach> {
         let mut inbox = std::mem::take(&mut self.inbox);
         inbox.sort_by_key(|(due, _)| *due);
-        let mut batch = Vec::new();
         for (_, input) in inbox.drain(..) {
             let Input::Datagrams(train, mask) = input else {
-                self.handle_datagrams(now, &mut batch)?;
+                self.handle_datagrams(now, batch)?;
                 self.handle(now, input)?;
                 continue;
             };
             if let Some(left) = buffer.checked_sub(train.wire_bytes(mask)) {
                 buffer = left;
-                push_datagrams(&mut batch, &train, mask);
+                push_datagrams(batch, &train, mask);
             }
         }
         self.inbox = inbox;
-        self.handle_datagrams(now, &mut batch)
+        self.handle_datagrams(now, batch)
     }
 
     /// Feeds one thing to the machine and does what it asks for.
@@ -263,7 +273,7 @@ impl Host {
     }
 
     fn is_full(&self) -> bool {
-        self.frames_outstanding >= self.frame_limit || self.batches.len() >= self.batch_limit
+        self.is_full_of_frames || self.batches.len() >= self.batch_limit
     }
 
     /// When the machine wants to be called. While the fabric is full, nothing is sent: that waits for room.
@@ -343,6 +353,7 @@ impl Host {
                     }
                 };
                 self.frames_outstanding += 1;
+                self.is_full_of_frames |= self.frames_outstanding >= self.frame_limit;
                 let config = self.sp.config();
                 let len = header.len() as u64 + u64::from(payload_len);
                 let segments = len.div_ceil(u64::from(config.chunk_bytes)).max(1);

@@ -285,10 +285,12 @@ impl Draw {
             queue_bytes: self.of(&[256 << 10, 1 << 20]),
             join_delay: self.micros(2000),
             outstanding_frames: self.of(&[1, 4, 64]),
+            room: 1,
             outstanding_batches: self.of(&[1, 2, 8]),
             train: self.of(&[1, 8, 32, 64]),
             receive_buffer: self.of(&[64 << 10, 4 << 20]),
             gather: Duration::from_micros(self.of(&[0, 0, 50, 500])),
+            gather_frames: Duration::ZERO,
         }
     }
 

@@ -31,6 +31,8 @@ pub struct NetworkPlan {
     pub join_delay: Duration,
     /// Frames that a host may have accepted and not yet sent before its fabric counts as full.
     pub outstanding_frames: usize,
+    /// How many of them must have left a full fabric before it takes more.
+    pub room: usize,
     /// Multicast batches likewise.
     pub outstanding_batches: usize,
     /// Most datagrams that travel together, 1 ..= 64.
@@ -39,6 +41,8 @@ pub struct NetworkPlan {
     pub receive_buffer: u64,
     /// How long a service process waits for more after a datagram, to handle them in one batch.
     pub gather: Duration,
+    /// The same after a frame.
+    pub gather_frames: Duration,
 }
 
 impl Default for NetworkPlan {
@@ -50,10 +54,12 @@ impl Default for NetworkPlan {
             queue_bytes: 1 << 20,
             join_delay: Duration::from_micros(100),
             outstanding_frames: 64,
+            room: 1,
             outstanding_batches: 8,
             train: 32,
             receive_buffer: 4 << 20,
             gather: Duration::ZERO,
+            gather_frames: Duration::ZERO,
         }
     }
 }
@@ -183,6 +189,7 @@ pub(crate) struct Network {
 impl Network {
     pub(crate) fn new(plan: &NetworkPlan, hosts: usize) -> Self {
         assert!((1..=64).contains(&plan.train), "a train has 1 to 64 datagrams");
+        assert!((1..=plan.outstanding_frames).contains(&plan.room), "an empty fabric has room");
         let links = vec![Link::new(plan); hosts.div_ceil(plan.siblings)];
         Network { up: links.clone(), down: links, joined: BTreeMap::new(), siblings: plan.siblings }
     }

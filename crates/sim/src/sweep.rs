@@ -160,6 +160,8 @@ pub fn allgather(plan: &AllgatherSweep, progress: impl FnMut(Progress)) -> Summa
         .with_faults(faults);
     // Fewer, larger events.
     scenario.network.gather = Duration::from_micros(500);
+    scenario.network.gather_frames = Duration::from_micros(20);
+    scenario.network.room = scenario.network.outstanding_frames / 2;
     sweep(plan.seeds.clone(), plan.threads, |_| scenario.clone(), progress)
 }
 

@@ -91,6 +91,8 @@ pub(super) struct Group {
     pub(super) calls: Vec<(u64, Option<Signature>)>,
     /// The neighbours that are watched.
     watched: BTreeSet<SpId>,
+    /// Steps round the ring, to the right and to the left, to those next to us that still serve a rank.
+    nearest: [usize; 2],
     /// Local ranks that have asked for it, and those of them that have left.
     asked: BTreeSet<Rank>,
     left: BTreeSet<Rank>,
@@ -123,6 +125,7 @@ impl Group {
             watches: BTreeMap::new(),
             calls,
             watched: BTreeSet::new(),
+            nearest: [1; 2],
             asked: BTreeSet::new(),
             left: BTreeSet::new(),
             lost: BTreeMap::new(),
@@ -179,16 +182,28 @@ impl Group {
 
     /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group, and
     /// those that have left but may owe us something for an instance that is open here.
-    fn to_watch(&self) -> BTreeSet<SpId> {
-        let (members, n) = (&self.members, self.members.sps.len());
-        let me = members.me as usize;
-        let stays = |at: &usize| self.staying[*at] > 0;
-        let right = (1..n).map(|step| (me + step) % n).find(stays);
-        let left = (1..n).map(|step| (me + n - step) % n).find(stays);
-        let open = self.instances.keys().next().copied();
-        let owes = |at: &usize| !stays(at) && open.is_some_and(|open| open <= self.last[*at]);
-        let owing = (0..n).filter(|at| *at != me).filter(owes);
-        right.into_iter().chain(left).chain(owing).map(|at| members.sps[at]).collect()
+    fn to_watch(&mut self) -> BTreeSet<SpId> {
+        let me = self.members.me as usize;
+        let owing = (0..self.members.sps.len()).filter(|at| *at != me && self.owes(*at));
+        let owing: Vec<SpId> = owing.map(|at| self.members.sps[at]).collect();
+        self.neighbours().chain(owing).collect()
+    }
+
+    /// Whoever has left does not come back, so what was passed once is passed for good.
+    fn neighbours(&mut self) -> impl Iterator<Item = SpId> + use<> {
+        let (n, me) = (self.members.sps.len(), self.members.me as usize);
+        let places = [|me, step, n| (me + step) % n, |me, step, n| (me + n - step) % n];
+        let found = std::array::from_fn::<_, 2, _>(|side| {
+            let place: fn(usize, usize, usize) -> usize = places[side];
+            let step = (self.nearest[side]..n).find(|step| self.staying[place(me, *step, n)] > 0);
+            self.nearest[side] = step.unwrap_or(n);
+            step.map(|step| self.members.sps[place(me, step, n)])
+        });
+        found.into_iter().flatten()
+    }
+
+    fn owes(&self, at: usize) -> bool {
+        self.staying[at] == 0 && self.instances.keys().next().is_some_and(|open| *open <= self.last[at])
     }
 
     /// The instance that a datagram's 16 bits mean: the nearest to the newest known.
@@ -367,8 +382,29 @@ impl Group {
             return false;
         }
         self.lose_rank(node, rank, lost);
-        self.mind_peers(node);
+        match self.state {
+            State::Ready => self.mind_lost(node, self.members.of_rank[rank.0 as usize] as usize),
+            State::Creating { .. } | State::Broken(_) => self.mind_peers(node),
+        }
         true
+    }
+
+    /// The same as [`Self::mind_peers`] after a loss at one service process alone: others owe what they owed.
+    fn mind_lost(&mut self, node: &mut Node, at: usize) {
+        if self.staying[at] > 0 {
+            return;
+        }
+        let (sp, since) = (self.members.sps[at], (node.out.now, node.config.heartbeat));
+        let owes = self.owes(at);
+        if !owes && self.watched.remove(&sp) {
+            node.peers.watch(since, sp, false);
+        }
+        for sp in self.neighbours().chain(owes.then_some(sp)) {
+            if self.watched.insert(sp) {
+                node.peers.watch(since, sp, true);
+            }
+        }
+        debug_assert_eq!(self.to_watch(), self.watched, "what is kept is what a look at all gives");
     }
 
     /// Watches those on whom something depends once the group is made.

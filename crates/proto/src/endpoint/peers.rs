@@ -187,7 +187,9 @@ impl Peers {
 
     fn note(&mut self, id: SpId, before: Standing, after: Standing) {
         let set = |all: &mut BTreeSet<SpId>, there| if there { all.insert(id) } else { all.remove(&id) };
-        set(&mut self.messages, after.message);
+        if before.message != after.message {
+            set(&mut self.messages, after.message);
+        }
         set(&mut self.dormant, after.dormant);
         self.acks.remove(&id);
         self.acks_due.change(id, before.ack, after.ack);

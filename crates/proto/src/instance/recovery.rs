@@ -75,7 +75,14 @@ impl Instance {
     /// Whether [`Self::next_batch`] has something.
     pub(crate) fn has_batch(&self) -> bool {
         let root = |l: &super::Local| self.blocks.get(l.rank).is_some_and(Block::has_batch);
-        self.running() && self.locals.iter().any(root)
+        self.running() && self.begin_at.is_none() && self.locals.iter().any(root)
+    }
+
+    /// When the local roots begin, if not now.
+    pub(super) fn begins(&self, cx: &Context<'_>) -> Option<Instant> {
+        let (share, pace) = self.shares.of(cx.members, self.locals[0].rank)?;
+        let after = pace.stagger(cx.config, share, (cx.members.me, cx.members.sps.len() as u32));
+        (after > Duration::ZERO && !self.blocks.is_empty()).then(|| cx.out.now + after)
     }
 
     /// Hands out the next run of at most `most` chunks to multicast.
@@ -167,7 +174,7 @@ impl Instance {
 
     /// How long what `source` multicasts may be silent. None where nothing is multicast.
     fn patience(&self, cx: &Context<'_>, source: Rank) -> Option<Patience> {
-        let (_, pace) = self.shares.of(cx.members.of_rank[source.0 as usize])?;
+        let (_, pace) = self.shares.of(cx.members, source)?;
         let patience = cx.members.patience;
         Some(Patience { middle: patience + pace.interval * 2, end: patience / 4 + pace.interval, last: pace.batch })
     }

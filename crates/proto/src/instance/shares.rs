@@ -4,7 +4,7 @@
 //! links stay full to the end: a service process that multicasts `w` bytes of `T` sends at `B * w / (T - t)`, where `t` is what
 //! the host sends itself that has the least. (MC-8 for blocks of any size.)
 
-use outboard_plan::Extents;
+use outboard_plan::{Extents, Rank};
 
 use crate::config::Config;
 use crate::group::members::Members;
@@ -41,8 +41,11 @@ impl Shares {
         Shares(by_sp.into_iter().map(share).map(paced).collect())
     }
 
-    /// What the service process `sp` may fill, and how it multicasts then. None where nothing is multicast.
-    pub(super) fn of(&self, sp: u32) -> Option<(Share, Pace)> {
-        self.0.get(sp as usize).or(self.0.first()).copied()
+    /// What the service process of `rank` may fill, and how it multicasts then. None where nothing is multicast.
+    pub(super) fn of(&self, members: &Members, rank: Rank) -> Option<(Share, Pace)> {
+        match self.0[..] {
+            [alike] => Some(alike),
+            _ => self.0.get(members.of_rank[rank.0 as usize] as usize).copied(),
+        }
     }
 }

@@ -99,6 +99,14 @@ impl Pace {
         Pace { rate, batch, interval: transfer_time(batch * datagram, rate) }
     }
 
+    /// How much later than the first this one of `of` service processes begins. Where a queue of the switch does not hold a
+    /// batch of each root, as all begin together and keep their pace, they begin one after another (MC-8).
+    pub(crate) fn stagger(self, config: &Config, share: Share, (number, of): (u32, u32)) -> Duration {
+        let datagram = u64::from(config.chunk_bytes + config.datagram_overhead);
+        let at_once = (share.of / share.part).saturating_mul(self.batch * datagram);
+        if at_once <= config.switch_queue { Duration::ZERO } else { self.interval * number / of }
+    }
+
     /// The same beside other groups: batches that do not keep them waiting, and some of the link left over, so that queues
     /// which the others' messages add to become empty again (MC-13).
     pub(crate) fn contended(self, config: &Config) -> Self {
@@ -283,6 +291,18 @@ mod tests {
             assert!(pace.batch == 1 || pace.batch * others * datagram <= 150_000, "{incoming}: {pace:?}");
             assert!(pace.batch == 32 || (pace.batch + 1) * others * datagram > 150_000, "{incoming}: {pace:?}");
         }
+    }
+
+    #[test]
+    fn mc_8_roots_whose_batches_no_queue_holds_begin_one_after_another() {
+        let config = Config { switch_queue: 300_000, ..Config::default() };
+        let stagger = |roots: u32, number| {
+            let share = Share::even(roots - 1, roots);
+            Pace::new(&config, share).stagger(&config, share, (number, roots))
+        };
+        assert_eq!(stagger(100, 99), Duration::ZERO, "a queue holds them all");
+        let interval = Pace::new(&config, Share::even(999, 1000)).interval;
+        assert_eq!([stagger(1000, 0), stagger(1000, 500)], [Duration::ZERO, interval / 2]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use outboard_proto::wire::DatagramHeader;
 use outboard_proto::{Instant, MulticastBatch, Reach};
 
-use super::{Cluster, Happening, trace};
+use super::{Cluster, Happening, LANES, trace};
 use crate::breach::Breach;
 use crate::faults::Fate;
 use crate::host::Input;
@@ -31,7 +31,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             end = link.pass(now, frame.wire_bytes, now).end;
             self.queue.put_in_lane(self.up_lane(host), end + latency, Happening::FrameAtSwitch(frame));
         }
-        self.queue.put(end, Happening::FrameLeft { host });
+        self.queue.put_in_lane(LANES * host, end, Happening::FrameLeft { host });
     }
 
     /// Puts a batch on the uplink, cut into trains.
@@ -173,10 +173,13 @@ impl<P: std::fmt::Debug> Cluster<P> {
         if self.in_blackout(now, frame.to) || fate.pass | fate.late == 0 {
             return self.note_loss(frame.from, frame.to, || trace::frame(&frame.header, frame.payload_len));
         }
-        let in_order = self.in_order.entry((frame.from, frame.to)).or_default();
-        let at = (at + self.plan.latency + fate.jitter).max(*in_order);
-        if fate.pass != 0 {
-            *in_order = at;
+        let mut at = at + self.plan.latency + fate.jitter;
+        if self.dice.jitters() {
+            let in_order = self.in_order.entry((frame.from, frame.to)).or_default();
+            at = at.max(*in_order);
+            if fate.pass != 0 {
+                *in_order = at;
+            }
         }
         let later = at + fate.late_by;
         for (mask, at) in [(fate.pass, at), (fate.late, later), (fate.again, later)] {
@@ -189,12 +192,12 @@ impl<P: std::fmt::Debug> Cluster<P> {
 
     /// The lane of what a host sends on its way to the switch.
     fn up_lane(&self, host: usize) -> usize {
-        2 * host
+        LANES * host + 1
     }
 
     /// The lane of what is on its way from the switch to a host.
     pub(super) fn down_lane(&self, host: usize) -> usize {
-        2 * host + 1
+        LANES * host + 2
     }
 
     fn in_blackout(&self, now: Instant, host: usize) -> bool {
