@@ -36,7 +36,7 @@ use crate::group::members::Members;
 use crate::ids::{CallId, InstanceId, Instant, SpId};
 use crate::interface::{Call, Class, InFlight, Moves, Pairs, Region, Signature, Sizes};
 use crate::multicast::block::{Block, chunks_of};
-use crate::multicast::pacing::{Quantum, Share};
+use crate::multicast::pacing::Quantum;
 use crate::outbox::{Completion, Outbox};
 use crate::transfer::{Name, Outbound, Owner, Posting, Site, StepOf, Transfer};
 use crate::wire::{Origin, Scope, TransferMessage};
@@ -56,12 +56,11 @@ mod sizes;
 mod stand_in;
 pub(crate) mod tagged;
 
-use by_rank::ByRank;
 use layout::Layout;
 use local::{Local, Presence};
 pub(crate) use recovery::Batch;
+use recovery::Multicasts;
 use scratch::Scratch;
-use shares::Shares;
 use sizes::Unsized;
 
 /// What an instance works with while it handles something.
@@ -124,31 +123,12 @@ pub(crate) struct Instance {
     scratch: Scratch,
     /// How large the blocks are on which all agree; of a broadcast the one. None of pairs, or not yet.
     extents: Option<Extents>,
-    /// By the rank that multicasts it. Empty when nothing is multicast between hosts.
-    blocks: ByRank<Block>,
-    subgroups: u16,
-    shares: Shares,
-    /// Blocks of other hosts that are not whole here.
-    leaves_missing: u32,
-    complete_sent: bool,
-    right_complete: bool,
-    /// Blocks that may have chunks to serve to the right neighbour.
-    serving: BTreeSet<u32>,
-    /// NAKs that the links have not delivered.
-    asks_unanswered: u32,
-    whole_pending: Vec<Rank>,
-    whole_at: Option<Instant>,
-    /// When its own blocks begin to leave, if not yet.
-    begin_at: Option<Instant>,
-    /// When which block is to be checked.
-    checks: Deadlines<Rank>,
+    multicast: Multicasts,
     stand_in_at: Option<Instant>,
     /// Without a barrier: absent ranks are stood in for, those that call from now on, too.
     standing: bool,
     /// When scratch is asked for again that others of the group came first for.
     equip_at: Option<Instant>,
-    /// Multicast batches handed to the driver and not yet done.
-    outstanding: u32,
 }
 
 impl Instance {
@@ -171,22 +151,10 @@ impl Instance {
             locals: cx.members.locals.iter().map(|rank| Local::new(*rank)).collect(),
             scratch: Scratch::Unneeded,
             extents: None,
-            blocks: ByRank::default(),
-            subgroups: 1,
-            shares: Shares::default(),
-            leaves_missing: 0,
-            complete_sent: true,
-            right_complete: true,
-            serving: BTreeSet::new(),
-            asks_unanswered: 0,
-            whole_pending: Vec::new(),
-            whole_at: None,
-            begin_at: None,
-            checks: Deadlines::default(),
+            multicast: Multicasts::default(),
             stand_in_at: None,
             standing: false,
             equip_at: None,
-            outstanding: 0,
         };
         let Class { moves, sizes: known } = signature.kind.class();
         let extents = match (moves, known) {
@@ -223,17 +191,7 @@ impl Instance {
             local.unposted = local.run.receives().map(|(op, _)| op).collect();
         }
         self.scratch = Scratch::new(cx.members, self.id, &self.locals)?;
-        let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
-        let block = |(r, bytes): (Rank, u64)| (r, Block::new(bytes, cx.config.chunk_bytes, here(r)));
-        let run = &self.locals[0].run;
-        let (chains, subgroups) = (run.program().chains, run.program().subgroups);
-        // Within one service process what is multicast is copied.
-        let networked = cx.members.sps.len() > 1;
-        self.blocks = run.multicast_roots().filter(|_| networked).map(block).collect();
-        self.subgroups = subgroups;
-        self.shares = Shares::new(cx.members, cx.config, self.signature.kind, chains, &extents);
-        self.leaves_missing = self.blocks.iter().filter(|(_, block)| !block.is_root()).count() as u32;
-        (self.complete_sent, self.right_complete) = (self.blocks.is_empty(), self.blocks.is_empty());
+        self.multicast = Multicasts::new(cx, &self.locals[0].run, self.signature.kind, &extents);
         self.extents = Some(extents);
         self.phase = Phase::Gathering;
         self.policy = if layout.is_small() { Policy::Eager } else { Policy::Barrier };
@@ -294,14 +252,6 @@ impl Instance {
         }
     }
 
-    /// What this service process may fill of the links: roots whose blocks are here have sent, and leave the links to those that
-    /// are late (SP-6). None where nothing is multicast.
-    pub(crate) fn share(&self, members: &Members) -> Option<Share> {
-        let sends = |local: &&Local| self.blocks.get(local.rank).is_some_and(|block| !block.is_full());
-        let own = self.locals.iter().filter(sends).count() as u32;
-        Some(self.shares.of(members, self.locals[0].rank)?.0.among(self.leaves_missing + own))
-    }
-
     pub(crate) fn signature(&self) -> (Rank, Signature) {
         (self.signer, self.signature)
     }
@@ -312,7 +262,7 @@ impl Instance {
         if self.running() {
             let here = |scope| scope == Scope::Instance(self.id);
             let whole = |block: &Block| block.is_root() || block.is_full();
-            awaits.extend(self.blocks.iter().filter(|(_, block)| !whole(block)).map(|(source, _)| source));
+            awaits.extend(self.multicast.blocks.iter().filter(|(_, block)| !whole(block)).map(|(source, _)| source));
             let destinations = transfer.destinations(here).filter(|_| self.ends_alone());
             awaits.extend(transfer.sources(here).chain(destinations).filter(|rank| members.local(*rank).is_none()));
         }
@@ -505,12 +455,12 @@ impl Instance {
 
     /// Nobody else needs what ranks have whose programs are done. Without a barrier nobody does.
     fn may_end_well(&self) -> bool {
-        self.ends_alone() || self.running() && self.right_complete && self.complete_sent
+        self.ends_alone() || self.running() && !self.multicast.right_lacks && !self.multicast.owes_complete
     }
 
     /// Ends the calls that can end, and the instance when none is left.
     fn try_end(&mut self, cx: &mut Context<'_>) {
-        if self.outstanding > 0 {
+        if self.multicast.outstanding > 0 {
             return;
         }
         match &self.phase {
@@ -531,7 +481,7 @@ impl Instance {
             Phase::Unsized(_) | Phase::Gathering | Phase::Barrier | Phase::Running | Phase::Ended { .. } => return,
         }
         self.phase = Phase::Ended { failed: matches!(self.phase, Phase::Failed(_)) };
-        self.checks = Deadlines::default();
+        self.multicast.checks = Deadlines::default();
         self.give_scratch_back(cx);
         cx.transfer.forget_instance(self.id);
         cx.out.forgotten.push((cx.members.handle, self.id));
@@ -539,7 +489,7 @@ impl Instance {
 
     /// Nothing of this rank is named any more.
     fn end_local(&mut self, cx: &mut Context<'_>, i: usize, result: Result<(), CollectiveError>) {
-        if let Some(block) = self.blocks.get_mut(self.locals[i].rank) {
+        if let Some(block) = self.multicast.blocks.get_mut(self.locals[i].rank) {
             block.stop();
         }
         let staging = match std::mem::replace(&mut self.locals[i].presence, Presence::Ended) {
@@ -564,23 +514,30 @@ impl Instance {
         self.phase = Phase::Failed(error);
         let (transfer, mut site) = cx.transfer();
         transfer.cancel(&mut site, self.id);
-        self.checks = Deadlines::default();
-        (self.whole_at, self.begin_at, self.stand_in_at, self.equip_at) = (None, None, None, None);
+        self.multicast.checks = Deadlines::default();
+        (self.multicast.whole_at, self.multicast.begin_at, self.stand_in_at, self.equip_at) = (None, None, None, None);
         self.try_end(cx);
     }
 
     /// When [`Self::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let ask_at = if let Phase::Unsized(call) = &self.phase { call.ask_at() } else { None };
-        let timers = [self.check_at(), self.whole_at, self.begin_at, self.stand_in_at, self.equip_at, ask_at];
+        let timers = [
+            self.check_at(),
+            self.multicast.whole_at,
+            self.multicast.begin_at,
+            self.stand_in_at,
+            self.equip_at,
+            ask_at,
+        ];
         timers.into_iter().flatten().min()
     }
 
     /// Time has passed. An error breaks the group.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
         let due = |t: Option<Instant>| t.is_some_and(|t| t <= cx.out.now);
-        let (check, whole, stand_in) = (due(self.check_at()), due(self.whole_at), due(self.stand_in_at));
-        self.begin_at = self.begin_at.filter(|at| *at > cx.out.now);
+        let (check, whole, stand_in) = (due(self.check_at()), due(self.multicast.whole_at), due(self.stand_in_at));
+        self.multicast.begin_at = self.multicast.begin_at.filter(|at| *at > cx.out.now);
         if due(self.equip_at) {
             self.try_enter(cx)?;
         }

@@ -441,6 +441,10 @@ mod tests {
     use super::*;
     use crate::wire::{Few, InstanceMessage, MulticastMessage, Origin, Rts, TransferMessage};
 
+    fn link() -> Link {
+        Link::new(Instant(0), Duration::from_millis(2))
+    }
+
     fn drain(a: &mut Link, now: Instant) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| a.poll(now).map(|(f, _)| f.to_vec())).collect()
     }
@@ -456,8 +460,7 @@ mod tests {
     #[test]
     fn every_pattern_of_loss_in_ten_frames_is_repaired_in_order() {
         for lost in 0u32..1024 {
-            let (mut a, mut b) =
-                (Link::new(Instant(0), Duration::from_millis(2)), Link::new(Instant(0), Duration::from_millis(2)));
+            let (mut a, mut b) = (link(), link());
             let complete = || InstanceMessage::Multicast(MulticastMessage::Complete);
             let sent: Vec<Message> =
                 (0..4).map(|i| Message::instance(GroupHandle(i), InstanceId(u64::from(i) + 1), complete())).collect();
@@ -489,8 +492,7 @@ mod tests {
     /// MC-13.
     #[test]
     fn payload_is_bounded_by_bytes_until_it_is_acknowledged_or_void() {
-        let (mut a, mut b) =
-            (Link::new(Instant(0), Duration::from_millis(2)), Link::new(Instant(0), Duration::from_millis(2)));
+        let (mut a, mut b) = (link(), link());
         let piece = |call| MemRef { region: Region::Input(CallId(call)), offset: 0, len: 100 };
         for call in 1..=3 {
             a.set_window(300);
@@ -513,8 +515,7 @@ mod tests {
     /// MC-13: what was sent without asking is asked for when the window becomes smaller than it, and only then.
     #[test]
     fn a_window_that_shrinks_does_not_leave_bulk_waiting() {
-        let mut a = Link::new(Instant(0), Duration::from_millis(2));
-        let mut b = Link::new(Instant(0), Duration::from_millis(2));
+        let (mut a, mut b) = (link(), link());
         a.set_window(1000);
         a.push(Instant(0), &Message::Void, Payload::default(), None, None);
         let exchange = |a: &mut Link, b: &mut Link| {
@@ -554,7 +555,7 @@ mod tests {
             };
             Message::transfer(GroupHandle(1), offer)
         };
-        let mut a = Link::new(Instant(0), Duration::from_millis(2));
+        let mut a = link();
         let piece = MemRef { region: Region::Output(CallId(1)), offset: 0, len: 100 };
         a.push(Instant(0), &offer(vec![rts(100, true), rts(0, true)]), piece.into(), None, None);
         let lost = a.poll(Instant(0)).expect("it is sent");
@@ -568,8 +569,7 @@ mod tests {
 
     #[test]
     fn round_trip_is_measured_without_the_holding_time() {
-        let (mut a, mut b) =
-            (Link::new(Instant(0), Duration::from_millis(2)), Link::new(Instant(0), Duration::from_millis(2)));
+        let (mut a, mut b) = (link(), link());
         a.push(Instant(0), &Message::Void, Payload::default(), None, None);
         let ms = |n: u64| Instant(n * 1_000_000);
         let f = drain(&mut a, ms(0));
@@ -581,18 +581,13 @@ mod tests {
 
     #[test]
     fn a_watched_end_that_is_silent_owes_a_sign_of_life() {
-        let (mut a, mut b) =
-            (Link::new(Instant(0), Duration::from_millis(2)), Link::new(Instant(0), Duration::from_millis(2)));
+        let (mut a, mut b) = (link(), link());
         a.set_heartbeat(Some(Duration::from_secs(1)));
         let ms = |n: u64| Instant(n * 1_000_000);
         assert_eq!(a.beat_at(), Some(ms(1000)));
         assert_eq!(drain(&mut a, ms(999)).len(), 0);
         let beat = drain(&mut a, ms(1000));
-        assert_eq!(
-            (beat.len(), a.backlog(), a.last_owed()),
-            (1, 1, ms(1000)),
-            "an acknowledgement is owed from now on"
-        );
+        assert_eq!((beat.len(), a.backlog(), a.last_owed()), (1, 1, ms(1000)), "an acknowledgement is owed now");
         assert_eq!(drain(&mut b, ms(1001)).len(), 0, "nothing is to be answered yet");
         feed(&mut b, ms(1001), &beat[0], &mut Vec::new());
         let due = b.ack_due().expect("the acknowledgement is due");

@@ -17,7 +17,7 @@
 //! Invariants: a step ends once, and its memory is not named after that; at most [`MAX_WAITING`] messages wait for their
 //! receives. Never sees payload; knows nothing of programs.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use outboard_plan::{OpId, Rank};
 
@@ -28,14 +28,15 @@ use crate::ids::{CallId, InstanceId, SpId};
 use crate::interface::{MemRef, Order};
 use crate::multicast::pacing::Quantum;
 use crate::outbox::{Outbox, Quota, Staging};
-use crate::wire::{EarlyCts, Few, Fragment, Message, Number, Origin, Piece, Rts, Scope, TransferMessage};
+use crate::wire::{EarlyCts, Fragment, Number, Origin, Piece, Rts, Scope, TransferMessage};
 
 mod incoming;
 mod matching;
+mod offering;
 mod outgoing;
 mod queues;
 
-use incoming::{Incoming, Key, Unexpected, distance};
+use incoming::{Incoming, Key, Unexpected};
 pub(crate) use matching::Name;
 pub(crate) use outgoing::Bulk;
 use outgoing::{EAGER, Outgoing};
@@ -248,90 +249,6 @@ impl Transfer {
                 coming.and_then(|coming| coming.staging).into_iter().for_each(|staging| site.out.unstage(staging));
             }
             Unexpected::Staged(staging) => staging.into_iter().for_each(|staging| site.out.unstage(staging)),
-        }
-    }
-
-    /// A local rank calls a collective whose messages are offered as its ranks come (SP-5): all that it sends and receives. The
-    /// offers carry the signature, since they may be the first news of it, and early CTS for the first bytes of what nobody has
-    /// announced: ranks are never quite together, and the last to call finds its messages asked for.
-    pub(crate) fn exchange(
-        &mut self,
-        site: &mut Site<'_>,
-        (origin, rank): (Origin, Rank),
-        sends: Vec<Outbound>,
-        receives: Vec<(Name, Posting)>,
-    ) {
-        let mut offers: BTreeMap<SpId, Offers> = BTreeMap::new();
-        for (name, posting) in &receives {
-            self.receive(site, *name, *posting);
-        }
-        for message in sends {
-            let to = message.name.destination;
-            if site.members.local(to).is_some() {
-                self.arrived(site, message.name, Unexpected::Local(message));
-                continue;
-            }
-            match self.outgoing.cleared_bytes(&message.name) {
-                Some(bytes) if bytes != message.from.len => {
-                    self.end(message.step, Err(message.name.mismatch(message.from.len, bytes)));
-                }
-                Some(_) | None => offers.entry(site.members.sp_of(to)).or_default().ready.push(message),
-            }
-        }
-        for (source, early) in self.clear_early(site, receives) {
-            offers.entry(source).or_default().early.push(early);
-        }
-        for (to, offer) in offers {
-            self.offer(site, (origin, rank), to, offer);
-        }
-        self.settle_instance(site, origin.scope());
-    }
-
-    /// The first bytes of each of these receives that waits: as much as fits the queue of a switch when all sources send at
-    /// once.
-    fn clear_early(&self, site: &Site<'_>, receives: Vec<(Name, Posting)>) -> Vec<(SpId, (Name, u64))> {
-        let waits = |(name, _): &(Name, Posting)| {
-            site.members.local(name.source).is_none() && self.incoming.matching.has_receive(name)
-        };
-        let mut waiting: Vec<(Name, Posting)> = receives.into_iter().filter(waits).collect();
-        waiting.sort_by_key(|(name, _)| distance(site.members.ranks(), name));
-        let (mut room, each) = site.quantum().ahead(site.members.locals.len(), waiting.len());
-        let up_to = waiting.into_iter().map_while(move |(name, posting)| {
-            let up_to = posting.to.len.min(each);
-            room = room.checked_sub(up_to)?;
-            Some((name, up_to))
-        });
-        up_to.map(|(name, up_to)| (site.members.sp_of(name.source), (name, up_to))).collect()
-    }
-
-    /// Tells one service process what a call has for its ranks and takes of theirs, in as few messages as possible.
-    fn offer(&mut self, site: &mut Site<'_>, (origin, rank): (Origin, Rank), to: SpId, offers: Offers) {
-        let (mut all_ready, mut all_early) = (offers.ready.into_iter().peekable(), offers.early.into_iter().peekable());
-        while all_ready.peek().is_some() || all_early.peek().is_some() {
-            let (mut first_ready, mut ready, mut first_early, mut early) = (0, Few::new(), 0, Vec::new());
-            loop {
-                let mut added = false;
-                if let Some(message) = all_ready.next_if(|_| origin.fits(ready.len() + 1, early.len())) {
-                    let (number, rts) = self.outgoing.offer(to, message);
-                    first_ready = if ready.is_empty() { number } else { first_ready };
-                    ready.push(rts);
-                    added = true;
-                }
-                if let Some((name, up_to)) = all_early.next_if(|_| origin.fits(ready.len(), early.len() + 1))
-                    && let Some(posting) = self.incoming.matching.receive_for(&name)
-                {
-                    let number = self.incoming.clear(to, name, posting, up_to);
-                    first_early = if early.is_empty() { number } else { first_early };
-                    let Name { source, tag, occurrence, .. } = name;
-                    early.push(EarlyCts { source, tag, occurrence, bytes: posting.to.len, up_to });
-                    added = true;
-                }
-                if !added {
-                    break;
-                }
-            }
-            let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early, early };
-            site.out.messages.push_back((to, Message::transfer(site.members.handle, offer)));
         }
     }
 
@@ -670,20 +587,6 @@ impl Transfer {
     /// Destinations of the messages that are not done, of scopes that `of` names.
     pub(crate) fn destinations(&self, of: impl Fn(Scope) -> bool) -> impl Iterator<Item = Rank> {
         self.outgoing.names().filter(move |name| of(name.scope)).map(|name| name.destination)
-    }
-}
-
-/// What one call tells one service process.
-#[derive(Debug, Default)]
-struct Offers {
-    ready: Vec<Outbound>,
-    early: Vec<(Name, u64)>,
-}
-
-impl Unexpected {
-    /// It is not here, and nothing of it comes.
-    fn waits(&self) -> bool {
-        matches!(self, Unexpected::Local(_) | Unexpected::Announced { .. })
     }
 }
 

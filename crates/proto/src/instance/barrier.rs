@@ -56,7 +56,7 @@ impl Instance {
         if self.barrier.done() && matches!(self.phase, Phase::Barrier) {
             self.phase = Phase::Running;
             cx.out.step(cx.members.handle, self.id, Step::Ready);
-            self.begin_at = self.begins(cx);
+            self.multicast.begin_at = self.begins(cx);
             self.retry_blocked(cx);
             self.note_complete(cx);
         }

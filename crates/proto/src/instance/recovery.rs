@@ -1,14 +1,21 @@
 //! The multicast blocks of a collective: batches out, datagrams in, and the ring of recovery (MC-5 to MC-7).
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
-use outboard_plan::{Op, OpId, Rank, Span, subgroup_of};
+use outboard_plan::{Extents, Op, OpId, Rank, Span, subgroup_of};
 
-use super::{Context, Instance, Phase};
+use super::by_rank::ByRank;
+use super::run::Run;
+use super::shares::Shares;
+use super::{Context, Instance, Local, Phase};
+use crate::deadlines::Deadlines;
+use crate::group::members::Members;
 use crate::ids::{Channel, Instant, SpId};
-use crate::interface::{MemRef, Order};
+use crate::interface::{CallKind, MemRef, Order};
 use crate::multicast::block::{Block, Patience};
+use crate::multicast::pacing::Share;
 use crate::transfer::Bulk;
 use crate::wire::{DatagramHeader, InstanceMessage, MAX_RANGES, MAX_SOURCES, Message, MulticastMessage};
 
@@ -27,12 +34,66 @@ pub(crate) struct Batch {
     pub(crate) memory: MemRef,
 }
 
+/// What an instance multicasts, and what it receives so; by default nothing.
+#[derive(Debug, Default)]
+pub(super) struct Multicasts {
+    /// By the rank that multicasts it. Empty when nothing is multicast between hosts.
+    pub(super) blocks: ByRank<Block>,
+    subgroups: u16,
+    shares: Shares,
+    /// Blocks of other hosts that are not whole here.
+    leaves_missing: u32,
+    /// The left neighbour has yet to be told that nothing is missing here, and the right one to tell that.
+    pub(super) owes_complete: bool,
+    pub(super) right_lacks: bool,
+    /// Blocks that may have chunks to serve to the right neighbour.
+    serving: BTreeSet<u32>,
+    /// NAKs that the links have not delivered.
+    asks_unanswered: u32,
+    whole_pending: Vec<Rank>,
+    pub(super) whole_at: Option<Instant>,
+    /// When its own blocks begin to leave, if not yet.
+    pub(super) begin_at: Option<Instant>,
+    /// When which block is to be checked.
+    pub(super) checks: Deadlines<Rank>,
+    /// Batches handed to the driver and not yet done.
+    pub(super) outstanding: u32,
+}
+
+impl Multicasts {
+    /// Of a call whose roots, and what they send, the program of any rank names.
+    pub(super) fn new(cx: &Context<'_>, run: &Run, kind: CallKind, extents: &Extents) -> Self {
+        let here = |r: Rank| cx.members.sp_of(r) == cx.members.sps[cx.members.me as usize];
+        let block = |(r, bytes): (Rank, u64)| (r, Block::new(bytes, cx.config.chunk_bytes, here(r)));
+        // Within one service process what is multicast is copied.
+        let networked = cx.members.sps.len() > 1;
+        let blocks: ByRank<Block> = run.multicast_roots().filter(|_| networked).map(block).collect();
+        Multicasts {
+            subgroups: run.program().subgroups,
+            shares: Shares::new(cx.members, cx.config, kind, run.program().chains, extents),
+            leaves_missing: blocks.iter().filter(|(_, block)| !block.is_root()).count() as u32,
+            owes_complete: !blocks.is_empty(),
+            right_lacks: !blocks.is_empty(),
+            blocks,
+            ..Multicasts::default()
+        }
+    }
+}
+
 impl Instance {
+    /// What this service process may fill of the links: roots whose blocks are here have sent, and leave the links to those that
+    /// are late (SP-6). None where nothing is multicast.
+    pub(crate) fn share(&self, members: &Members) -> Option<Share> {
+        let sends = |local: &&Local| self.multicast.blocks.get(local.rank).is_some_and(|block| !block.is_full());
+        let own = self.locals.iter().filter(sends).count() as u32;
+        Some(self.multicast.shares.of(members, self.locals[0].rank)?.0.among(self.multicast.leaves_missing + own))
+    }
+
     /// Gives the block to the other local ranks and, between hosts, to the wire. False when it waits for memory.
     pub(super) fn start_multicast(&mut self, cx: &mut Context<'_>, i: usize, id: OpId, span: Span) -> bool {
         let source = self.locals[i].rank;
         let Some(from) = self.locals[i].memory(self.extents.as_ref(), span) else { return false };
-        if let Some(block) = self.blocks.get_mut(source) {
+        if let Some(block) = self.multicast.blocks.get_mut(source) {
             block.start();
         }
         let mut all = true;
@@ -49,7 +110,7 @@ impl Instance {
                 None => all = false,
             }
         }
-        if all && self.blocks.is_empty() {
+        if all && self.multicast.blocks.is_empty() {
             self.locals[i].run.complete(id);
         } else if all {
             self.finish_root(source);
@@ -60,7 +121,7 @@ impl Instance {
     /// The multicast step of a local rank is done when its block is on the wire and with all local ranks.
     fn finish_root(&mut self, source: Rank) {
         let Some(i) = self.locals.iter().position(|l| l.rank == source) else { return };
-        let full = self.blocks.get(source).is_some_and(Block::is_full);
+        let full = self.multicast.blocks.get(source).is_some_and(Block::is_full);
         if !full || !self.locals.iter().all(|l| l.has_block_of(source)) {
             return;
         }
@@ -74,15 +135,15 @@ impl Instance {
 
     /// Whether [`Self::next_batch`] has something.
     pub(crate) fn has_batch(&self) -> bool {
-        let root = |l: &super::Local| self.blocks.get(l.rank).is_some_and(Block::has_batch);
-        self.running() && self.begin_at.is_none() && self.locals.iter().any(root)
+        let root = |l: &Local| self.multicast.blocks.get(l.rank).is_some_and(Block::has_batch);
+        self.running() && self.multicast.begin_at.is_none() && self.locals.iter().any(root)
     }
 
     /// When the local roots begin, if not now.
     pub(super) fn begins(&self, cx: &Context<'_>) -> Option<Instant> {
-        let (share, pace) = self.shares.of(cx.members, self.locals[0].rank)?;
+        let (share, pace) = self.multicast.shares.of(cx.members, self.locals[0].rank)?;
         let after = pace.stagger(cx.config, share, (cx.members.me, cx.members.sps.len() as u32));
-        (after > Duration::ZERO && !self.blocks.is_empty()).then(|| cx.out.now + after)
+        (after > Duration::ZERO && !self.multicast.blocks.is_empty()).then(|| cx.out.now + after)
     }
 
     /// Hands out the next run of at most `most` chunks to multicast.
@@ -91,20 +152,20 @@ impl Instance {
             return None;
         }
         for local in &self.locals {
-            let Some(block) = self.blocks.get_mut(local.rank) else { continue };
-            let Some((run, again)) = block.next_batch(most, self.subgroups) else { continue };
+            let Some(block) = self.multicast.blocks.get_mut(local.rank) else { continue };
+            let Some((run, again)) = block.next_batch(most, self.multicast.subgroups) else { continue };
             let span = local.run.own_multicast().expect("a root multicasts");
             let bytes = block.byte_range(run.clone());
             let piece = Span { offset: span.offset + bytes.start, len: bytes.end - bytes.start, ..span };
             let memory = local.memory(self.extents.as_ref(), piece).expect("a block starts when its memory is at hand");
-            let subgroup = subgroup_of(run.start, block.chunks(), self.subgroups);
+            let subgroup = subgroup_of(run.start, block.chunks(), self.multicast.subgroups);
             let header = DatagramHeader {
                 group: cx.members.handle,
                 epoch: self.id.0 as u16,
                 source: local.rank.0 as u16,
                 chunk: run.start as u32,
             };
-            self.outstanding += 1;
+            self.multicast.outstanding += 1;
             let channel = cx.members.channels[usize::from(subgroup)];
             return Some(Batch { source: local.rank, run, again, channel, header, memory });
         }
@@ -113,7 +174,7 @@ impl Instance {
 
     /// A batch is on the wire.
     pub(crate) fn handle_sent(&mut self, cx: &mut Context<'_>, source: Rank, run: Range<u64>) {
-        self.outstanding -= 1;
+        self.multicast.outstanding -= 1;
         if self.running() {
             let full = self.block(source).handle_sent(run);
             self.note_repairs(source);
@@ -139,7 +200,7 @@ impl Instance {
         }
         let Some(patience) = self.patience(cx, source) else { return false };
         let now = cx.out.now;
-        let Some(block) = self.blocks.get_mut(source).filter(|b| !b.is_root()) else { return false };
+        let Some(block) = self.multicast.blocks.get_mut(source).filter(|b| !b.is_root()) else { return false };
         if chunk >= block.chunks() {
             return false;
         }
@@ -154,9 +215,9 @@ impl Instance {
         cx.out.counters.datagrams_new += 1;
         let (full, repair) = (block.is_full(), block.has_repair());
         let (before, check) = block.mind_check(now, patience);
-        self.checks.change(source, before, check);
+        self.multicast.checks.change(source, before, check);
         if repair {
-            self.serving.insert(source.0);
+            self.multicast.serving.insert(source.0);
         }
         self.deliver(cx, source, payload, 0, bytes);
         if full {
@@ -168,13 +229,13 @@ impl Instance {
     /// What came may be what the right neighbour wants.
     fn note_repairs(&mut self, source: Rank) {
         if self.block(source).has_repair() {
-            self.serving.insert(source.0);
+            self.multicast.serving.insert(source.0);
         }
     }
 
     /// How long what `source` multicasts may be silent. None where nothing is multicast.
     fn patience(&self, cx: &Context<'_>, source: Rank) -> Option<Patience> {
-        let (_, pace) = self.shares.of(cx.members, source)?;
+        let (_, pace) = self.multicast.shares.of(cx.members, source)?;
         let patience = cx.members.patience;
         Some(Patience { middle: patience + pace.interval * 2, end: patience / 4 + pace.interval, last: pace.batch })
     }
@@ -195,7 +256,7 @@ impl Instance {
                 local.run.complete(op);
             }
         }
-        self.leaves_missing -= 1;
+        self.multicast.leaves_missing -= 1;
         self.block_is_full(cx, source);
         self.note_complete(cx);
         self.advance(cx);
@@ -227,29 +288,29 @@ impl Instance {
 
     /// The left neighbour is told, once, that nothing is missing here (MC-7).
     pub(super) fn note_complete(&mut self, cx: &mut Context<'_>) {
-        if self.leaves_missing == 0 && !self.complete_sent {
-            self.complete_sent = true;
+        if self.multicast.leaves_missing == 0 && self.multicast.owes_complete {
+            self.multicast.owes_complete = false;
             self.tell(cx, cx.members.left(), MulticastMessage::Complete);
         }
     }
 
     /// The block of a source that is known to be one.
     fn block(&mut self, source: Rank) -> &mut Block {
-        self.blocks.get_mut(source).expect("messages about other blocks are refused")
+        self.multicast.blocks.get_mut(source).expect("messages about other blocks are refused")
     }
 
     /// The right neighbour will be told, unless it needs nothing by then.
     fn block_is_full(&mut self, cx: &mut Context<'_>, source: Rank) {
-        if !self.right_complete {
-            self.whole_pending.push(source);
+        if self.multicast.right_lacks {
+            self.multicast.whole_pending.push(source);
             let at = cx.out.now + cx.members.patience / 2;
-            self.whole_at = Some(self.whole_at.map_or(at, |t| t.min(at)));
+            self.multicast.whole_at = Some(self.multicast.whole_at.map_or(at, |t| t.min(at)));
         }
     }
 
     pub(super) fn tell_whole(&mut self, cx: &mut Context<'_>) {
-        self.whole_at = None;
-        let pending = std::mem::take(&mut self.whole_pending);
+        self.multicast.whole_at = None;
+        let pending = std::mem::take(&mut self.multicast.whole_pending);
         for sources in pending.chunks(MAX_SOURCES) {
             self.tell(cx, cx.members.right(), MulticastMessage::Whole { sources: sources.to_vec() });
         }
@@ -258,39 +319,42 @@ impl Instance {
     fn mind_check(&mut self, cx: &Context<'_>, source: Rank) {
         if let Some(patience) = self.patience(cx, source) {
             let (before, after) = self.block(source).mind_check(cx.out.now, patience);
-            self.checks.change(source, before, after);
+            self.multicast.checks.change(source, before, after);
         }
     }
 
     /// When [`Self::check`] is due. While too much is asked for, the next acknowledgement brings it.
     pub(super) fn check_at(&self) -> Option<Instant> {
-        self.checks.first().filter(|_| self.asks_unanswered < MAX_ASKS)
+        self.multicast.checks.first().filter(|_| self.multicast.asks_unanswered < MAX_ASKS)
     }
 
     /// Asks the left neighbour for what is missing by now of the blocks whose check is due (MC-5).
     pub(super) fn check(&mut self, cx: &mut Context<'_>) {
         let (now, left) = (cx.out.now, cx.members.left());
-        while self.asks_unanswered < MAX_ASKS
-            && let Some(source) = self.checks.pop_due(now)
+        while self.multicast.asks_unanswered < MAX_ASKS
+            && let Some(source) = self.multicast.checks.pop_due(now)
             && let Some(patience) = self.patience(cx, source)
         {
             let asking = self.block(source).ask(now, patience);
-            self.checks.change(source, None, asking.next);
+            self.multicast.checks.change(source, None, asking.next);
             for ranges in asking.ranges.chunks(MAX_RANGES) {
                 self.tell(cx, left, MulticastMessage::Nak { source, ranges: ranges.to_vec() });
-                self.asks_unanswered += 1;
+                self.multicast.asks_unanswered += 1;
             }
         }
     }
 
     /// The link has delivered a NAK.
     pub(crate) fn handle_asked(&mut self) {
-        self.asks_unanswered -= 1;
+        self.multicast.asks_unanswered -= 1;
     }
 
     fn valid_ranges(&self, source: Rank, ranges: &[(u32, u32)]) -> bool {
         // The decoder has checked order and overflow of the ranges.
-        self.blocks.get(source).is_some_and(|b| ranges.iter().all(|(f, n)| u64::from(*f) + u64::from(*n) <= b.chunks()))
+        self.multicast
+            .blocks
+            .get(source)
+            .is_some_and(|b| ranges.iter().all(|(f, n)| u64::from(*f) + u64::from(*n) <= b.chunks()))
     }
 
     /// The right neighbour lacks chunks. False when it cannot ask that.
@@ -298,7 +362,7 @@ impl Instance {
         if cx.members.right() != from || !self.valid_ranges(source, ranges) {
             return false;
         }
-        if self.right_complete {
+        if !self.multicast.right_lacks {
             return true;
         }
         let mut lacking = Vec::new();
@@ -310,11 +374,11 @@ impl Instance {
         self.note_repairs(source);
         let root = cx.members.sp_of(source);
         for ranges in lacking.chunks(MAX_RANGES) {
-            if self.asks_unanswered >= MAX_ASKS {
+            if self.multicast.asks_unanswered >= MAX_ASKS {
                 // A report is a hint: what it would spare comes by repair all the same.
                 break;
             }
-            self.asks_unanswered += 1;
+            self.multicast.asks_unanswered += 1;
             self.tell(cx, root, MulticastMessage::NakRoot { source, ranges: ranges.to_vec() });
         }
         true
@@ -377,7 +441,7 @@ impl Instance {
 
     /// Blocks that lie whole at the left neighbour. False when it cannot tell that.
     fn handle_whole(&mut self, cx: &mut Context<'_>, from: SpId, sources: &[Rank]) -> bool {
-        if cx.members.left() != from || sources.iter().any(|s| self.blocks.get(*s).is_none()) {
+        if cx.members.left() != from || sources.iter().any(|s| self.multicast.blocks.get(*s).is_none()) {
             return false;
         }
         for source in sources {
@@ -389,34 +453,34 @@ impl Instance {
 
     /// The right neighbour lacks nothing (MC-7). False when it cannot tell that.
     fn handle_complete(&mut self, cx: &mut Context<'_>, from: SpId) -> bool {
-        if cx.members.right() != from || self.blocks.is_empty() {
+        if cx.members.right() != from || self.multicast.blocks.is_empty() {
             return false;
         }
-        self.right_complete = true;
-        self.whole_at = None;
-        self.whole_pending.clear();
-        self.serving.clear();
-        self.blocks.values_mut().for_each(Block::stop_serving);
+        self.multicast.right_lacks = false;
+        self.multicast.whole_at = None;
+        self.multicast.whole_pending.clear();
+        self.multicast.serving.clear();
+        self.multicast.blocks.values_mut().for_each(Block::stop_serving);
         self.advance(cx);
         true
     }
 
     /// Whether there may be repairs for the right neighbour.
     pub(crate) fn has_repair(&self) -> bool {
-        self.running() && !self.serving.is_empty()
+        self.running() && !self.multicast.serving.is_empty()
     }
 
     /// The next repair for `to`, when there is any. Asked while its link has room.
     pub(crate) fn next_repair(&mut self, cx: &mut Context<'_>, to: SpId) -> Option<Bulk> {
-        if !self.running() || self.right_complete || cx.members.right() != to {
+        if !self.running() || !self.multicast.right_lacks || cx.members.right() != to {
             return None;
         }
         let most = (cx.quantum().piece / u64::from(cx.config.chunk_bytes)).max(1);
-        while let Some(source) = self.serving.first().copied().map(Rank) {
+        while let Some(source) = self.multicast.serving.first().copied().map(Rank) {
             let block = self.block(source);
             let runs = block.next_repair(most);
             if runs.is_empty() {
-                self.serving.remove(&source.0);
+                self.multicast.serving.remove(&source.0);
                 continue;
             }
             let ranges = runs.iter().map(|run| (run.start as u32, (run.end - run.start) as u32)).collect();

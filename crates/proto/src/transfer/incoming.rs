@@ -68,6 +68,11 @@ impl Unexpected {
             Unexpected::Staged(staging) => staging.as_ref().map_or(0, |staging| staging.bytes),
         }
     }
+
+    /// It is not here, and nothing of it comes.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self, Unexpected::Local(_) | Unexpected::Announced { .. })
+    }
 }
 
 /// A message that is cleared early, wanted or coming.
