@@ -182,7 +182,7 @@ impl Group {
 
     /// Who must be alive: the nearest service processes on both sides of the ring that still serve a rank of the group, and
     /// those that have left but may owe us something for an instance that is open here.
-    fn neighbours_to_watch(&mut self) -> BTreeSet<SpId> {
+    fn depended_on(&mut self) -> BTreeSet<SpId> {
         let me = self.members.me as usize;
         let owing = (0..self.members.sps.len()).filter(|at| *at != me && self.owes(*at));
         let owing: Vec<SpId> = owing.map(|at| self.members.sps[at]).collect();
@@ -404,15 +404,15 @@ impl Group {
                 node.peers.watch(since, sp, true);
             }
         }
-        debug_assert_eq!(self.neighbours_to_watch(), self.watched, "what is kept is what a look at all gives");
+        debug_assert_eq!(self.depended_on(), self.watched, "what is kept is what a look at all gives");
     }
 
     /// Watches those on whom something depends once the group is made.
     fn mind_peers(&mut self, node: &mut Node) {
-        let to_watch = self.neighbours_to_watch();
+        let depended_on = self.depended_on();
         let watched = match self.state {
-            State::Ready => to_watch,
-            State::Creating { .. } | State::Broken(_) => self.watched.intersection(&to_watch).copied().collect(),
+            State::Ready => depended_on,
+            State::Creating { .. } | State::Broken(_) => self.watched.intersection(&depended_on).copied().collect(),
         };
         let watched_before = std::mem::replace(&mut self.watched, watched.clone());
         let since = (node.out.now, node.config.heartbeat);

@@ -163,9 +163,8 @@ impl IntervalMap {
 
     fn insert(&mut self, start: u64, piece: Piece) {
         let end = start + piece.len;
-        // As a rule a block grows at its end.
-        if self.merged.range(start..).next().is_none_or(|(next, _)| *next > end)
-            && let Some((s, before)) = self.merged.range_mut(..start).next_back()
+        // As a rule a block grows at its end, and what begins last up to there is what it grows from.
+        if let Some((s, before)) = self.merged.range_mut(..=end).next_back()
             && s + before.len == start
             && piece.continues(before)
         {
