@@ -55,21 +55,27 @@ impl<'a> Board<'a> {
     /// If `slot` is out of range: submissions are checked before they get this far.
     pub fn complete(&self, slot: u32, status: Status) {
         self.words[slot as usize].0.store(status.to_word(), Ordering::Release);
-        self.wake(|of_one| of_one == slot + 1);
+        self.wake(Some(slot));
     }
 
     /// Service process: whatever was stored before, a rank that sleeps looks at it.
     pub fn announce(&self) {
-        self.wake(|of_one| of_one != 0);
+        self.wake(None);
     }
 
-    fn wake(&self, concerns: impl Fn(u32) -> bool) {
+    fn wake(&self, slot: Option<u32>) {
         self.epoch.value.0.word().fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
-        let Waiters { of_any, of_one } = &self.epoch.waiters.0;
-        if of_any.load(Ordering::Relaxed) != 0 || concerns(of_one.load(Ordering::Relaxed)) {
+        if self.concerns(slot) {
             self.epoch.value.0.wake_all();
         }
+    }
+
+    /// Whether somebody waits whom the completion of `slot` concerns, or without one what is announced to all.
+    fn concerns(&self, slot: Option<u32>) -> bool {
+        let Waiters { of_any, of_one } = &self.epoch.waiters.0;
+        let alone = of_one.load(Ordering::Relaxed);
+        of_any.load(Ordering::Relaxed) != 0 || (alone != 0 && slot.is_none_or(|slot| alone == slot + 1))
     }
 
     /// Rank: makes the word of `slot` pending, before the request is submitted.
@@ -147,6 +153,30 @@ mod tests {
         let (epoch, words) = (Epoch::default(), words(1));
         let board = Board::new(&epoch, &words);
         assert!(!board.wait(None, Some(Duration::from_millis(1)), || board.result(0).is_some()));
+    }
+
+    #[test]
+    fn a_completion_concerns_those_who_wait_for_its_word_or_for_any() {
+        let (epoch, words) = (Epoch::default(), words(3));
+        let board = Board::new(&epoch, &words);
+        let concerned = || [board.concerns(Some(0)), board.concerns(Some(1)), board.concerns(None)];
+        let now = Some(Duration::ZERO);
+        assert_eq!(concerned(), [false; 3]);
+        board.wait(Some(0), now, || {
+            assert_eq!(concerned(), [true, false, true]);
+            // There is one place for those who wait for one word: who comes second waits for any.
+            board.wait(Some(1), now, || {
+                assert_eq!(concerned(), [true; 3]);
+                false
+            });
+            assert_eq!(concerned(), [true, false, true]);
+            false
+        });
+        board.wait(None, now, || {
+            assert_eq!(concerned(), [true; 3]);
+            false
+        });
+        assert_eq!(concerned(), [false; 3]);
     }
 
     #[test]
