@@ -1,16 +1,16 @@
 /*
  * choice.c: whether a call is offloaded or left to the MPI library, chosen by communicator and class of calls.
  *
- * A class is a collective, a form and the number of bits of the bytes that all ranks know. Its calls begin as an earlier run has
- * found them faster (remembered.c), else by a built-in rule. In the adaptive mode some turns then go both ways (trials.c), the
- * members agree on how long these took, and go on with the faster way.
+ * A class is a collective, a form and the number of bits of the bytes that all ranks know. Its calls begin as an
+ * earlier run has found them faster (remembered.c), else by a built-in rule. In the adaptive mode some turns then go
+ * both ways (trials.c), the members agree on how long these took, and go on with the faster way.
  *
  * Invariants: what decides is equal on all members: OUTBOARD_CHOICE of rank 0, what rank 0 remembered, the place of the
- * communicator, the number of calls, and vectors that the members have agreed on. Members agree, and make groups, in blocking
- * calls and in those that make persistent requests only.
+ * communicator, the number of calls, and vectors that the members have agreed on. Members agree, and make groups, in
+ * blocking calls and in those that make persistent requests only.
  *
- * Reductions are never tried, since their results may differ in the last bits. Persistent requests go the way of their whole life
- * when they are made: that of the nonblocking calls of their size.
+ * Reductions are never tried, since their results may differ in the last bits. Persistent requests go the way of their
+ * whole life when they are made: that of the nonblocking calls of their size.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -47,16 +47,17 @@ static enum mode mode_of(const char *word)
     for (enum mode known = 0; known < MODES; known++)
         if (strcmp(word, modes[known]) == 0)
             return known;
-    fprintf(stderr, "outboard: OUTBOARD_CHOICE is \"%s\", not adaptive, fixed, offload or native; adaptive is taken\n", word);
+    fprintf(stderr, "outboard: OUTBOARD_CHOICE is \"%s\", not adaptive, fixed, offload or native; adaptive is taken\n",
+            word);
     return ADAPTIVE;
 }
 
-bool choice_agree(void)
+bool choice_agree(bool heeded)
 {
     const char *word = getenv("OUTBOARD_CHOICE"), *report = getenv("OUTBOARD_MPI_REPORT");
     int rank, agreed[2] = {ADAPTIVE, report != NULL && report[0] != '\0'};
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (rank == 0 && word != NULL && word[0] != '\0')
+    if (rank == 0 && heeded && word != NULL && word[0] != '\0')
         agreed[0] = (int)mode_of(word);
     PMPI_Bcast(agreed, 2, MPI_INT, 0, MPI_COMM_WORLD);
     mode = (enum mode)agreed[0];
@@ -287,8 +288,10 @@ static void choose(const struct call *call, enum form form, struct group *group,
     if (turn->way == OFFLOADED && group->standing == GROUPLESS) {
         turn->began = PMPI_Wtime();
         group_make(group);
-        if (group->standing != GROUPED || !method->allows(group->members, turn->bytes))
+        if (group->standing != GROUPED || !method->allows(group->members, turn->bytes)) {
             turn->way = NATIVE;
+            turn->of.turn = -1; /* its time says nothing of offloading */
+        }
     }
     ledger_counted(class->row, turn->way);
 }

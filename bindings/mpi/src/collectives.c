@@ -18,7 +18,7 @@
     }
 
 #define PERSISTENT_FORM(function, hidden, ...)                                                                         \
-    FORM(function, hidden, PERSISTENT, offload_persistent(&call, &turn, request), MPI_REQUEST_NULL, __VA_ARGS__,                      \
+    FORM(function, hidden, PERSISTENT, offload_persistent(&call, &turn, request), MPI_REQUEST_NULL, __VA_ARGS__,       \
          (, MPI_Info info, MPI_Request *request), (, info, request))
 
 /* Open MPI 5 has the names of MPI 4; 4.1 has them as an extension, where it was built with that. */

@@ -8,9 +8,9 @@
  *   live    communicators_enter                   communicators_leave
  *   gone    communicators_leave                   an entry; a leaver that finds an empty slot behind it
  *
- * Invariants: from the home of a live handle to its slot no slot is empty, at any time. A slot's group is written before its handle
- * and read after it. A table is full to three quarters at most; one that has become too small stays until MPI_Finalize, since a
- * reader may still be in it.
+ * Invariants: from the home of a live handle to its slot no slot is empty, at any time. A slot's group is written
+ * before its handle and read after it. A table is full to three quarters at most; one that has become too small stays
+ * until MPI_Finalize, since a reader may still be in it.
  */
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,10 +1,10 @@
 /*
  * groups.c: the attachment of the process, and the groups of communicators.
  *
- * A constructor of communicators only enters the handle in the table, which costs nothing but memory. What the members have to do
- * together happens where they may synchronise anyway: MPI_Init, MPI_Finalize, and the blocking or persistent collective that is
- * the first to be offloaded. Each decision is agreed by all members before it takes effect, so that no member ever
- * offloads a call that another runs natively.
+ * A constructor of communicators only enters the handle in the table, which costs nothing but memory. What the members
+ * have to do together happens where they may synchronise anyway: MPI_Init, MPI_Finalize, and the blocking or persistent
+ * collective that is the first to be offloaded. Each decision is agreed by all members before it takes effect, so that
+ * no member ever offloads a call that another runs natively.
  */
 #define _GNU_SOURCE
 #include <limits.h>
@@ -242,13 +242,13 @@ void shim_start(void)
     int ranks;
     char why[SHIM_SENTENCE] = "";
     PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    bool native = choice_agree();
+    bool off = switched_off(), native = choice_agree(!off);
     if (ranks < 2 || native) {
         report_start(native ? "OUTBOARD_CHOICE=native" : "one rank");
         return;
     }
     /* Switched off: no warning, but all ranks hear of it, wherever the variable is set. */
-    bool ready = !switched_off() && get_ready(why, sizeof why);
+    bool ready = !off && get_ready(why, sizeof why);
     if (!agree(ready, why, sizeof why)) {
         detach();
         report_start(why[0] != '\0' ? why : "OUTBOARD_MPI=off");

@@ -1,8 +1,8 @@
 /*
  * hosts.c: on which host each rank is.
  *
- * Asked once, in MPI_Init. From then on every rank can tell alone how the ranks of any communicator lie, and all its members
- * find the same. A host is known by the lowest rank of MPI_COMM_WORLD on it.
+ * Asked once, in MPI_Init. From then on every rank can tell alone how the ranks of any communicator lie, and all its
+ * members find the same. A host is known by the lowest rank of MPI_COMM_WORLD on it.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,9 @@
 /*
- * ledger.c: what was done, natively and offloaded, and how long it took: a row for each class of calls and place of their
- * communicators.
+ * ledger.c: what was done, natively and offloaded, and how long it took: a row for each class of calls and place of
+ * their communicators.
  *
- * This rank's own. Rows are added to and never go before MPI_Finalize; the report and the file of remembered.c are made of them.
+ * This rank's own. Rows are added to and never go before MPI_Finalize; the report and the file of remembered.c are made
+ * of them.
  */
 #include <pthread.h>
 #include <stdlib.h>

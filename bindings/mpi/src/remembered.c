@@ -1,12 +1,12 @@
 /*
  * remembered.c: what earlier runs on this cluster found out about classes of calls, in a file of the user's.
  *
- * Rank 0 reads the file in MPI_Init for all ranks and writes it in MPI_Finalize, if something was tried. The README says how it
- * looks. A file that is of another version or cluster, damaged, or not the user's alone is left as it is: rank 0 says so in one
- * sentence, and the run goes on as if there were none.
+ * Rank 0 reads the file in MPI_Init for all ranks and writes it in MPI_Finalize, if something was tried. The README
+ * says how it looks. A file that is of another version or cluster, damaged, or not the user's alone is left as it is:
+ * rank 0 says so in one sentence, and the run goes on as if there were none.
  *
- * Invariants: all ranks remember the same. No link is followed in the last two parts of the path; the file is replaced at once and
- * whole, or not at all.
+ * Invariants: all ranks remember the same. No link is followed in the last two parts of the path; the file is replaced
+ * at once and whole, or not at all.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -84,7 +84,8 @@ static void name_cluster(char (*of_ranks)[NAME_BYTES], int ranks)
         hash = hashed(hash, of_ranks[host]);
         size_t more = strlen(of_ranks[host]) + 1;
         if (length + more < sizeof names)
-            length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", host == 0 ? "" : ",", of_ranks[host]);
+            length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", length == 0 ? "" : ",",
+                                       of_ranks[host]);
     }
     snprintf(version, sizeof version, "%d.%d.%d", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION);
     snprintf(cluster, sizeof cluster, "%016" PRIx64, hashed(hash, version));
@@ -114,7 +115,7 @@ static bool find_cluster(int rank)
 
 /* ---- where the file is ---- */
 
-/* False leaves `refused`. With `make` the folders of the usual place are made. */
+/* False leaves `refused`. With `make` its folders are made. */
 static bool usual_folder(bool make)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *house = getenv("HOME");
@@ -132,7 +133,7 @@ static bool usual_folder(bool make)
             refuse("the path is too long; set OUTBOARD_CHOICE_FILE");
             return false;
         }
-        if (make && mkdir(folder, 0700) != 0 && errno != EEXIST) {
+        if (make && (given || part > 0) && mkdir(folder, 0700) != 0 && errno != EEXIST) {
             refuse("cannot make %s: %s", folder, strerror(errno));
             return false;
         }
@@ -250,7 +251,7 @@ static bool parse_number(const char *word, double least, double most, double *nu
     return word[0] >= '0' && word[0] <= '9' && *end == '\0' && *number >= least && *number <= most;
 }
 
-/* The fields: collective, form, bits of the bytes, hosts, ranks per host, microseconds natively and offloaded, calls. */
+/* Collective, form, bits of the bytes, hosts, ranks per host, microseconds natively and offloaded, calls. */
 static bool parse_line(char *text, struct remembered *line)
 {
     char *field[8], *rest = text;
@@ -348,7 +349,8 @@ static struct remembered *find(const struct lines *lines, unsigned key, const st
 {
     for (int at = 0; at < lines->count; at++) {
         struct remembered *line = &lines->line[at];
-        if (line->key == key && line->place.hosts == place->hosts && line->place.ranks_per_host == place->ranks_per_host)
+        if (line->key == key && line->place.hosts == place->hosts &&
+            line->place.ranks_per_host == place->ranks_per_host)
             return line;
     }
     return NULL;

@@ -5,8 +5,9 @@
  * communicators whose members all agreed to it, and hands them to the service process through liboutboard. Everything below it is called
  * by the PMPI_ names alone, so other profiling tools may stand above it.
  *
- * Invariants: whether a call is offloaded depends on what was agreed when the communicator was made and on arguments
- * that MPI makes equal on all members, never on local state. Nothing collective happens inside a nonblocking call.
+ * Invariants: whether a call is offloaded depends on what the members of the communicator have agreed on, on the number of
+ * their calls and on arguments that MPI makes equal on all members, never on local state. Nothing collective happens inside
+ * a nonblocking call.
  */
 #ifndef OUTBOARD_MPI_SHIM_H
 #define OUTBOARD_MPI_SHIM_H
@@ -196,8 +197,9 @@ struct turn {
     double began;
 };
 
-/* Reads the environment of rank 0. Collective over MPI_COMM_WORLD. True when every rank is to run natively. */
-bool choice_agree(void);
+/* Reads the environment of rank 0, OUTBOARD_CHOICE if it is `heeded`. Collective over MPI_COMM_WORLD. True when every
+ * rank is to run natively. */
+bool choice_agree(bool heeded);
 /* Once all ranks are attached; collective over MPI_COMM_WORLD. Then before communicators go; the same. */
 void choice_start(void);
 void choice_stop(void);
@@ -456,8 +458,8 @@ static inline bool posting_is_root(const struct posting *posting)
 
 /* How one collective is handed over. */
 struct method {
-    /* The bytes that all ranks know, by what MPI makes equal on all ranks, or BYTES_UNKNOWN. False for what liboutboard does not
-     * carry out and for arguments that MPI would refuse: left to MPI. */
+    /* The bytes that all ranks know, by what MPI makes equal on all ranks, or BYTES_UNKNOWN. False for what liboutboard
+     * does not carry out and for arguments that MPI would refuse: left to MPI. */
     bool (*measure)(const struct call *call, const struct group *group, uint64_t *bytes);
     /* Whether the group's configuration offloads so many. */
     bool (*allows)(const outboard_group *members, uint64_t bytes);
@@ -525,7 +527,7 @@ struct completion {
     int few_codes[COMPLETION_INLINE];
 };
 
-/* False when none of the requests is offloaded or timed: the call is MPI's alone. Sleeps where all of them are offloaded. */
+/* False when none of the requests is offloaded or timed: the call is MPI's alone. Sleeps where all are offloaded. */
 bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum patience patience);
 /* Turns the outcome of the PMPI_ call into that of the MPI_ call. */
 int completion_end_one(struct completion *completion, int outcome, MPI_Status *status);

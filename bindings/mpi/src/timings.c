@@ -1,9 +1,9 @@
 /*
  * timings.c: nonblocking calls whose time counts, natively posted ones and offloaded ones alike, until they complete.
  *
- * What counts of such a call is the time to post it and the time of the MPI_Wait or MPI_Test in which it completed; what tests
- * before took is not counted. A small table: a call that finds it full is not timed, nor is one that completes where the shim does
- * not look. Nothing is paid while the table is empty.
+ * What counts of such a call is the time to post it and the time of the MPI_Wait or MPI_Test in which it completed;
+ * what tests before took is not counted. A small table: a call that finds it full is not timed, nor is one that
+ * completes where the shim does not look. Nothing is paid while the table is empty.
  */
 #include <pthread.h>
 

@@ -1,8 +1,8 @@
 /*
  * trials.c: the trial of one class of calls on one communicator, as a state machine without MPI and without clock.
  *
- * All members count the calls of a class alike, so the way of a call is a function of its number and of what was agreed.
- * Times are this rank's own and decide nothing before the members have agreed on the greatest of each turn.
+ * All members count the calls of a class alike, so the way of a call is a function of its number and of what was
+ * agreed. Times are this rank's own and decide nothing before the members have agreed on the greatest of each turn.
  *
  *   state     calls go          left by                                   to
  *   RESTING   the chosen way    the call number `next`                    ASKING

@@ -1,16 +1,17 @@
 /*
- * choices.c: programs whose calls the shim may offload or leave to the MPI library; which of the two it does is in its report.
+ * choices.c: programs whose calls the shim may offload or leave to the MPI library; which of the two it does is in its
+ * report.
  *
  *   choices blocking N      N allgathers of 4 KiB on MPI_COMM_WORLD
- *   choices nonblocking N   the same, nonblocking, each followed by a barrier
- *   choices large N         the same of 512 KiB, first on a duplicate of MPI_COMM_WORLD, nonblocking ones alone until the tenth
- *   choices mixed N         blocking and nonblocking calls of many sizes on three communicators, ranks delayed at random
+ *   choices nonblocking N   N nonblocking ones, each followed by a barrier
+ *   choices large N         N nonblocking ones of 512 KiB on a duplicate of it, behind ten others and a barrier
+ *   choices mixed N         blocking and nonblocking ones of many sizes on three communicators, ranks delayed at random
  *   choices duplicates N    N communicators made and freed, then N at once
  *   choices reductions N    N allreduces of 4 KiB
  *
- * CHOICES_PAUSE_US=N is what the program computes between two calls. CHOICES_RANKS_PER_HOST=N makes the MPI library say that so many
- * ranks are on each host, CHOICES_NATIVE_US=N makes its allgathers slow: both stand in for functions of the MPI library by their PMPI_
- * names. Every result is checked; exits 1 when one was wrong.
+ * CHOICES_PAUSE_US=N is what the program computes between two calls. CHOICES_RANKS_PER_HOST=N makes the MPI library say
+ * that so many ranks are on each host, CHOICES_NATIVE_US=N makes its allgathers slow: both stand in for functions of
+ * the MPI library by their PMPI_ names. Every result is checked; exits 1 when one was wrong.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -50,7 +51,8 @@ int PMPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Co
     return PMPI_Comm_split(comm, (int)(me / each), key, made);
 }
 
-int PMPI_Allgather(const void *from, int count, MPI_Datatype type, void *to, int counts, MPI_Datatype types, MPI_Comm comm)
+int PMPI_Allgather(const void *from, int count, MPI_Datatype type, void *to, int counts, MPI_Datatype types,
+                   MPI_Comm comm)
 {
     static int (*next)(const void *, int, MPI_Datatype, void *, int, MPI_Datatype, MPI_Comm);
     *(void **)&next = dlsym(RTLD_NEXT, "PMPI_Allgather");

@@ -1,9 +1,10 @@
 /*
  * trials.c: all members of a communicator choose alike, whatever their clocks say.
  *
- * Drives src/trials.c alone, without MPI: in each run some members call a class again and again, natively and offloaded calls
- * take random times, members are delayed at random, some times are known late or never. Every rank must go the same way at
- * each call, trials must cost little, and in the end the faster way must be taken. Prints TAP; the argument is the number of runs.
+ * Drives src/trials.c alone, without MPI: in each run some members call a class again and again, natively and offloaded
+ * calls take random times, members are delayed at random, some times are known late or never. Every rank must go the
+ * same way at each call, trials must cost little, and in the end the faster way must be taken. Prints TAP; the argument
+ * is the number of runs.
  */
 #include <math.h>
 #include <stdio.h>
@@ -114,7 +115,7 @@ static void carry_out(struct run *run, int calls)
     }
 }
 
-/* Of runs whose times all become known and that last long enough; ways as good as alike are not told apart by a few turns. */
+/* Of runs whose times all become known and that last long enough; ways nearly as good as each other look alike. */
 static int wrong_in_the_end(const struct run *run)
 {
     enum way way = run->trial[0].way;
