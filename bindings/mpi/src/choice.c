@@ -22,6 +22,9 @@
 /* The built-in rule: bits of the bytes from which calls between hosts are offloaded, from 256 KiB and from 16 KiB. */
 #define BLOCKING_FROM 19
 #define OTHERS_FROM 15
+/* Calls of a class before it asks for a trial. To ask costs about as much as a small call. */
+#define ASKS_AT 3
+#define ASKS_AT_SMALL 50
 /* Calls of its communicator after which a trial that has not ended does not keep others from theirs. */
 #define TRIAL_PATIENCE 1000
 /* Nonblocking calls that go natively for lack of a group before one is made. */
@@ -128,6 +131,14 @@ static struct class *class_find(const struct choices *choices, unsigned key)
     return class;
 }
 
+/* At which call a class asks for its first trial; 0: never. */
+static uint64_t asks_at(unsigned key)
+{
+    if (mode != ADAPTIVE || form_of(key) == PERSISTENT || method_of(collective_of(key))->reduces)
+        return 0;
+    return size_of(key) < OTHERS_FROM || size_of(key) == SIZE_UNKNOWN ? ASKS_AT_SMALL : ASKS_AT;
+}
+
 /* The way in which calls of a new class begin. */
 static void class_start(struct class *class, const struct group *group)
 {
@@ -135,17 +146,17 @@ static void class_start(struct class *class, const struct group *group)
     enum collective collective = collective_of(class->key);
     enum form form = form_of(class->key);
     if (mode == OFFLOAD) {
-        trial_start(&class->trial, OFFLOADED, SET, unknown, false);
+        trial_start(&class->trial, OFFLOADED, SET, unknown, 0);
         return;
     }
-    bool may_try = mode == ADAPTIVE && !method_of(collective)->reduces && form != PERSISTENT;
+    uint64_t first = asks_at(class->key);
     form = form == BLOCKING ? BLOCKING : NONBLOCKING;
     const struct remembered *found = remembered_find(class_key(collective, form, size_of(class->key)), &group->place);
     if (found != NULL)
         trial_start(&class->trial, found->median[OFFLOADED] < found->median[NATIVE] ? OFFLOADED : NATIVE, REMEMBERED,
-                    found->median, may_try);
+                    found->median, first);
     else
-        trial_start(&class->trial, built_in(form, size_of(class->key), &group->place), BUILT_IN, unknown, may_try);
+        trial_start(&class->trial, built_in(form, size_of(class->key), &group->place), BUILT_IN, unknown, first);
 }
 
 static struct class *class_make(struct group *group, unsigned key)
@@ -313,7 +324,7 @@ void choice_timed(struct class *class, enum way way, const struct turn_of *of, d
     if (of->turn < 0)
         return;
     pthread_mutex_lock(&lock);
-    trial_note(&class->trial, of, seconds);
+    excess += trial_note(&class->trial, of, seconds);
     pthread_mutex_unlock(&lock);
 }
 

@@ -25,8 +25,6 @@
 
 #include "trials.h"
 
-/* A class of fewer calls is not worth a trial. */
-#define FIRST_QUESTION 3
 #define FIRST_GAP 1000
 #define MISSES_MOST 6
 /* The part of the time since MPI_Init that trials may cost. */
@@ -42,12 +40,12 @@ static bool hopeless(const double *median)
            (median[NATIVE] >= HOPELESS * median[OFFLOADED] || median[OFFLOADED] >= HOPELESS * median[NATIVE]);
 }
 
-void trial_start(struct trial *trial, enum way way, enum why why, const double *median, bool may_try)
+void trial_start(struct trial *trial, enum way way, enum why why, const double *median, uint64_t first)
 {
     bool known = median[NATIVE] > 0 && median[OFFLOADED] > 0;
     *trial = (struct trial){.way = way, .why = why, .gap = FIRST_GAP, .median = {median[NATIVE], median[OFFLOADED]}};
-    trial->state = may_try && !hopeless(median) ? RESTING : DECIDED;
-    trial->next = known ? FIRST_GAP : FIRST_QUESTION;
+    trial->state = first > 0 && !hopeless(median) ? RESTING : DECIDED;
+    trial->next = known ? FIRST_GAP : first;
 }
 
 /* Pairs of turns go to both ways, in the order of Thue and Morse: what drifts or alternates favours neither. */
@@ -71,10 +69,14 @@ enum way trial_turn(struct trial *trial, struct turn_of *turn)
     return way_of(trial, turn->turn);
 }
 
-void trial_note(struct trial *trial, const struct turn_of *turn, double seconds)
+double trial_note(struct trial *trial, const struct turn_of *turn, double seconds)
 {
-    if (turn->turn >= 0 && turn->serial == trial->serial)
-        trial->seconds[turn->turn] = seconds;
+    if (turn->turn < 0 || turn->serial != trial->serial)
+        return 0;
+    double charge = way_of(trial, turn->turn) == trial->way ? 0 : seconds;
+    trial->seconds[turn->turn] = seconds;
+    trial->charged += charge;
+    return charge;
 }
 
 bool trial_waits(const struct trial *trial)
@@ -111,6 +113,7 @@ static void begin(struct trial *trial)
     trial->state = TRYING;
     trial->serial++;
     trial->until = TRIAL_TURNS_SHORT;
+    trial->charged = 0; /* a trial that is given up, or never ends, has cost what was charged */
     for (int turn = 0; turn < TRIAL_TURNS; turn++)
         trial->seconds[turn] = INFINITY;
 }
@@ -169,7 +172,7 @@ static double judge(struct trial *trial, const double *seconds)
     rest(trial);
     if (hopeless(trial->median))
         trial->state = DECIDED;
-    return excess;
+    return excess - trial->charged;
 }
 
 double trial_agree(struct trial *trial, const double *vector)

@@ -47,6 +47,7 @@ struct trial {
     int misses;                /* judgements put off, since a rank did not know a time yet */
     int skip;                  /* blocking calls to let pass before the next judgement */
     unsigned serial;           /* number of the trial */
+    double charged;            /* seconds that trial_note() has returned for this trial */
     double seconds[TRIAL_TURNS];
     double median[WAYS];       /* seconds, as agreed; 0 where unknown */
 };
@@ -57,12 +58,13 @@ struct turn_of {
     unsigned serial;
 };
 
-/* `median` holds what an earlier run left, or zeros. A trial that never `may_try` stays with its way. */
-void trial_start(struct trial *trial, enum way way, enum why why, const double *median, bool may_try);
+/* `median` holds what an earlier run left, or zeros. The first trial is asked for at call number `first`; 0: never. */
+void trial_start(struct trial *trial, enum way way, enum why why, const double *median, uint64_t first);
 /* Counts one call and says its way. A function of the count and of what was agreed alone. */
 enum way trial_turn(struct trial *trial, struct turn_of *turn);
-/* The time of a turn is known. Late ones, of a trial that has ended, count no more. */
-void trial_note(struct trial *trial, const struct turn_of *turn, double seconds);
+/* The time of a turn is known; late ones, of a trial that has ended, count no more. Returns the seconds that this costs as far
+ * as this rank can tell: all of a turn that the chosen way would not have taken. */
+double trial_note(struct trial *trial, const struct turn_of *turn, double seconds);
 /* Whether an agreement is waited for. */
 bool trial_waits(const struct trial *trial);
 /* Whether a trial has begun and is not over. */
@@ -71,7 +73,8 @@ bool trial_open(const struct trial *trial);
 bool trial_due(struct trial *trial);
 /* This rank's times and the mark; the other entries are the caller's. */
 void trial_fill(const struct trial *trial, unsigned class_key, double *vector);
-/* Takes the agreed vector. Returns the seconds that the slower way has cost, once a trial has ended, else 0. */
+/* Takes the agreed vector. Returns, once a trial has ended, the seconds that the slower way has cost, less those that
+ * trial_note() has returned, else 0. */
 double trial_agree(struct trial *trial, const double *vector);
 
 #endif
