@@ -11,25 +11,32 @@ static bool send_unsound(const struct call *call)
     return call->send.buffer != MPI_IN_PLACE && given_unsound(&call->send, 0);
 }
 
-static bool decide_even(struct posting *posting)
+static bool measure_even(const struct call *call, const struct group *group, uint64_t *bytes)
 {
-    const struct call *call = posting->call;
-    return !given_unsound(&call->receive, 0) && !send_unsound(call) && given_bytes(&call->receive, &posting->bytes) &&
-           outboard.group_offloads_allgather(posting->group->members, posting->bytes) == 1;
+    (void)group;
+    return !given_unsound(&call->receive, 0) && !send_unsound(call) && given_bytes(&call->receive, bytes);
 }
 
-static bool decide_uneven(struct posting *posting)
+static bool allows_even(const outboard_group *members, uint64_t bytes)
 {
-    const struct call *call = posting->call;
-    int ranks = posting->group->ranks;
+    return outboard.group_offloads_allgather(members, bytes) == 1;
+}
+
+static bool measure_uneven(const struct call *call, const struct group *group, uint64_t *bytes)
+{
     MPI_Count size;
-    if (given_unsound(&call->receive, ranks) || send_unsound(call) ||
+    if (given_unsound(&call->receive, group->ranks) || send_unsound(call) ||
         PMPI_Type_size_x(call->receive.type, &size) != MPI_SUCCESS)
         return false;
-    posting->bytes = 0;
-    for (int rank = 0; rank < ranks; rank++)
-        posting->bytes += (uint64_t)call->receive.counts[rank] * (uint64_t)size;
-    return outboard.group_offloads_allgatherv(posting->group->members, posting->bytes) == 1;
+    *bytes = 0;
+    for (int rank = 0; rank < group->ranks; rank++)
+        *bytes += (uint64_t)call->receive.counts[rank] * (uint64_t)size;
+    return true;
+}
+
+static bool allows_uneven(const outboard_group *members, uint64_t bytes)
+{
+    return outboard.group_offloads_allgatherv(members, bytes) == 1;
 }
 
 static int arrange(struct posting *posting)
@@ -68,5 +75,5 @@ static int hand_over_uneven(struct posting *posting)
                                              receive->bytes, receive->offsets, &posting->posted));
 }
 
-const struct method allgather_method = {decide_even, arrange, hand_over_even};
-const struct method allgatherv_method = {decide_uneven, arrange, hand_over_uneven};
+const struct method allgather_method = {measure_even, allows_even, false, arrange, hand_over_even};
+const struct method allgatherv_method = {measure_uneven, allows_uneven, false, arrange, hand_over_uneven};

@@ -14,16 +14,27 @@ static bool unsound(const struct call *call, int ranks)
            (call->send.buffer != MPI_IN_PLACE && given_unsound(&call->send, ranks));
 }
 
-static bool decide_even(struct posting *posting)
+static bool measure_even(const struct call *call, const struct group *group, uint64_t *bytes)
 {
-    return !unsound(posting->call, 0) && given_bytes(&posting->call->receive, &posting->bytes) &&
-           outboard.group_offloads_alltoall(posting->group->members, posting->bytes) == 1;
+    (void)group;
+    return !unsound(call, 0) && given_bytes(&call->receive, bytes);
 }
 
-static bool decide_uneven(struct posting *posting)
+static bool allows_even(const outboard_group *members, uint64_t bytes)
 {
-    return !unsound(posting->call, posting->group->ranks) &&
-           outboard.group_offloads_alltoallv(posting->group->members) == 1;
+    return outboard.group_offloads_alltoall(members, bytes) == 1;
+}
+
+static bool measure_uneven(const struct call *call, const struct group *group, uint64_t *bytes)
+{
+    *bytes = BYTES_UNKNOWN;
+    return !unsound(call, group->ranks);
+}
+
+static bool allows_uneven(const outboard_group *members, uint64_t bytes)
+{
+    (void)bytes;
+    return outboard.group_offloads_alltoallv(members) == 1;
 }
 
 static int arrange(struct posting *posting)
@@ -56,5 +67,5 @@ static int hand_over_uneven(struct posting *posting)
                                             &posting->posted));
 }
 
-const struct method alltoall_method = {decide_even, arrange, hand_over_even};
-const struct method alltoallv_method = {decide_uneven, arrange, hand_over_uneven};
+const struct method alltoall_method = {measure_even, allows_even, false, arrange, hand_over_even};
+const struct method alltoallv_method = {measure_uneven, allows_uneven, false, arrange, hand_over_uneven};

@@ -6,12 +6,15 @@
  */
 #include "shim.h"
 
-static bool decide(struct posting *posting)
+static bool measure(const struct call *call, const struct group *group, uint64_t *bytes)
 {
-    const struct call *call = posting->call;
-    return !given_unsound(&call->receive, 0) && call->root >= 0 && call->root < posting->group->ranks &&
-           given_bytes(&call->receive, &posting->bytes) &&
-           outboard.group_offloads_broadcast(posting->group->members, posting->bytes) == 1;
+    return !given_unsound(&call->receive, 0) && call->root >= 0 && call->root < group->ranks &&
+           given_bytes(&call->receive, bytes);
+}
+
+static bool allows(const outboard_group *members, uint64_t bytes)
+{
+    return outboard.group_offloads_broadcast(members, bytes) == 1;
 }
 
 static int arrange(struct posting *posting)
@@ -28,4 +31,4 @@ static int hand_over(struct posting *posting)
                                             (uint32_t)posting->call->root, &posting->posted));
 }
 
-const struct method broadcast_method = {decide, arrange, hand_over};
+const struct method broadcast_method = {measure, allows, false, arrange, hand_over};

@@ -4,22 +4,21 @@
  */
 #include "interposed.h"
 
-/* `offloads` takes the call, or the hidden function does. */
-#define FORM(function, hidden, form, offloads, lower, send, receive, with, more_parameters, more_arguments)            \
+/* `offloaded` carries the call out, or the hidden function does; `made` is the request of a nonblocking one. */
+#define FORM(function, hidden, form, offloaded, made, lower, send, receive, with, more_parameters, more_arguments)     \
     int function(PARAMETERS(send, receive, with) UNPACK more_parameters)                                               \
     {                                                                                                                  \
         const struct call call = CALL(lower, send, receive, with);                                                     \
-        int outcome;                                                                                                   \
-        if (offloads)                                                                                                  \
-            return outcome;                                                                                            \
-        double began = PMPI_Wtime();                                                                                   \
-        outcome = hidden(ARGUMENTS(send, receive, with) UNPACK more_arguments);                                        \
-        report_passed(COLLECTIVE_##lower, form, PMPI_Wtime() - began);                                                 \
+        struct turn turn;                                                                                              \
+        if (choice_offloads(&call, form, &turn))                                                                       \
+            return offloaded;                                                                                          \
+        int outcome = hidden(ARGUMENTS(send, receive, with) UNPACK more_arguments);                                    \
+        choice_passed(&turn, COLLECTIVE_##lower, form, made);                                                          \
         return outcome;                                                                                                \
     }
 
 #define PERSISTENT_FORM(function, hidden, ...)                                                                         \
-    FORM(function, hidden, PERSISTENT, offload_persistent(&call, request, &outcome), __VA_ARGS__,                      \
+    FORM(function, hidden, PERSISTENT, offload_persistent(&call, &turn, request), MPI_REQUEST_NULL, __VA_ARGS__,       \
          (, MPI_Info info, MPI_Request *request), (, info, request))
 
 /* Open MPI 5 has the names of MPI 4; 4.1 has them as an extension, where it was built with that. */
@@ -35,8 +34,9 @@
 #endif
 
 #define COLLECTIVE(Name, lower, upper, method, send, receive, with)                                                    \
-    FORM(MPI_##Name, PMPI_##Name, BLOCKING, offload(&call, &outcome), lower, send, receive, with, (), ())              \
-    FORM(MPI_I##lower, PMPI_I##lower, NONBLOCKING, offload_nonblocking(&call, request, &outcome), lower, send,         \
+    FORM(MPI_##Name, PMPI_##Name, BLOCKING, offload(&call, &turn), MPI_REQUEST_NULL, lower, send, receive, with, (),   \
+         ())                                                                                                           \
+    FORM(MPI_I##lower, PMPI_I##lower, NONBLOCKING, offload_nonblocking(&call, &turn, request), *request, lower, send,  \
          receive, with, (, MPI_Request *request), (, request))                                                         \
     PERSISTENT_OF(Name, lower, send, receive, with)
 

@@ -88,14 +88,16 @@ FORTRAN(free_mem, FREE_MEM, (char *base, MPI_Fint *ierr))
         next(base, ierr);
 }
 
-/* ---- completion: the test functions need nothing of the shim ---- */
+/* ---- completion: of the test functions the shim needs nothing, and times nothing in them ---- */
 
 #define WAIT(lower, upper, count, patience, parameters, arguments)                                                     \
     FORTRAN(lower, upper, parameters)                                                                                  \
     {                                                                                                                  \
         HIDDEN(lower);                                                                                                 \
-        completion_sleep(count, requests, patience);                                                                   \
+        struct completion call;                                                                                        \
+        completion_begin_fortran(&call, count, requests, patience);                                                    \
         next arguments;                                                                                                \
+        completion_end_fortran(&call, requests);                                                                       \
     }
 
 WAIT(wait, WAIT, 1, WAIT_ALL, (MPI_Fint * requests, MPI_Fint *status, MPI_Fint *ierr), (requests, status, ierr))
@@ -141,27 +143,27 @@ FORTRAN(request_free, REQUEST_FREE, (MPI_Fint * request, MPI_Fint *ierr))
 
 /* ---- communicators ---- */
 
-/* The function hidden behind `name` makes the communicator, the shim gives it a group. `ierr` is optional in mpi_f08. */
-#define MAKE_AND_ATTACH(name, lower)                                                                                   \
+/* The function hidden behind `name` makes the communicator, the shim enters it. `ierr` is optional in mpi_f08. */
+#define MAKE_AND_ENTER(name, lower)                                                                                   \
     {                                                                                                                  \
         HIDDEN_NAME(name);                                                                                             \
         MPI_Fint unasked;                                                                                              \
         ierr = ierr == NULL ? &unasked : ierr;                                                                         \
         next(comm, BETWEEN_##lower(ARGUMENT) made, ierr);                                                              \
         if (*ierr == MPI_SUCCESS)                                                                                      \
-            group_attach(PMPI_Comm_f2c(*made));                                                                        \
+            group_enter(PMPI_Comm_f2c(*made));                                                                        \
     }
 
 #define CONSTRUCTOR(Name, lower, upper)                                                                                \
     FORTRAN(lower, upper, (MPI_Fint * comm, BETWEEN_##lower(PARAMETER) MPI_Fint * made, MPI_Fint * ierr))              \
-    MAKE_AND_ATTACH(ompi_##lower##_f, lower)
+    MAKE_AND_ENTER(ompi_##lower##_f, lower)
 
 /* A function with logical arguments, which `use mpi_f08` calls by a name of its own. */
 #define CONSTRUCTOR_F08(Name, lower, upper)                                                                            \
     CONSTRUCTOR(Name, lower, upper)                                                                                    \
     void mpi_##lower##_f08_(MPI_Fint *comm, BETWEEN_##lower(PARAMETER) MPI_Fint *made, MPI_Fint *ierr);                \
     void mpi_##lower##_f08_(MPI_Fint *comm, BETWEEN_##lower(PARAMETER) MPI_Fint *made, MPI_Fint *ierr)                 \
-    MAKE_AND_ATTACH(mpi_##lower##_f08_, lower)
+    MAKE_AND_ENTER(mpi_##lower##_f08_, lower)
 
 CONSTRUCTORS(CONSTRUCTOR)
 CONSTRUCTORS_WITH_LOGICALS(CONSTRUCTOR_F08)

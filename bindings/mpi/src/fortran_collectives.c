@@ -21,28 +21,29 @@ static void answer_request(int outcome, MPI_Request made, MPI_Fint *request, MPI
     answer(outcome, ierr);
 }
 
-/* `offloads` takes the call and `answers` tells the outcome, or the hidden function does both. */
-#define FORM(function, name, NAME, form, offloads, answers, lower, send, receive, with, more_parameters,               \
+/* `offloaded` carries the call out and `answers` tells the outcome, or the hidden function does both; then `passed` is the
+ * request of a nonblocking one. */
+#define FORM(function, name, NAME, form, offloaded, answers, passed, lower, send, receive, with, more_parameters,      \
              more_arguments)                                                                                           \
     FORTRAN_AS(function, name, NAME, (PARAMETERS(send, receive, with) UNPACK more_parameters, MPI_Fint * ierr))        \
     {                                                                                                                  \
         HIDDEN_NAME(function);                                                                                         \
         const struct call call = CALL(lower, send, receive, with);                                                     \
         MPI_Request made __attribute__((unused));                                                                      \
-        int outcome;                                                                                                   \
-        if (offloads) {                                                                                                \
+        struct turn turn;                                                                                              \
+        if (choice_offloads(&call, form, &turn)) {                                                                     \
+            int outcome = offloaded;                                                                                   \
             answers;                                                                                                   \
             return;                                                                                                    \
         }                                                                                                              \
-        double began = PMPI_Wtime();                                                                                   \
         next(ARGUMENTS(send, receive, with) UNPACK more_arguments, ierr);                                              \
-        report_passed(COLLECTIVE_##lower, form, PMPI_Wtime() - began);                                                 \
+        choice_passed(&turn, COLLECTIVE_##lower, form, passed);                                                        \
     }
 
 #define PERSISTENT_FORM(function, name, NAME, ...)                                                                     \
-    FORM(function, name, NAME, PERSISTENT, offload_persistent(&call, &made, &outcome),                                 \
-         answer_request(outcome, made, request, ierr), __VA_ARGS__, (, MPI_Fint * info, MPI_Fint * request),           \
-         (, info, request))
+    FORM(function, name, NAME, PERSISTENT, offload_persistent(&call, &turn, &made),                                    \
+         answer_request(outcome, made, request, ierr), MPI_REQUEST_NULL, __VA_ARGS__,                                  \
+         (, MPI_Fint * info, MPI_Fint * request), (, info, request))
 
 /* Open MPI 4.1 has the persistent forms as an extension. */
 #if OMPI_MAJOR_VERSION >= 5
@@ -54,11 +55,11 @@ static void answer_request(int outcome, MPI_Request made, MPI_Fint *request, MPI
 #endif
 
 #define COLLECTIVE(Name, lower, upper, method, send, receive, with)                                                    \
-    FORM(ompi_##lower##_f, mpi_##lower, MPI_##upper, BLOCKING, offload(&call, &outcome), answer(outcome, ierr), lower, \
-         send, receive, with, (), ())                                                                                  \
-    FORM(ompi_i##lower##_f, mpi_i##lower, MPI_I##upper, NONBLOCKING, offload_nonblocking(&call, &made, &outcome),      \
-         answer_request(outcome, made, request, ierr), lower, send, receive, with, (, MPI_Fint * request),             \
-         (, request))                                                                                                  \
+    FORM(ompi_##lower##_f, mpi_##lower, MPI_##upper, BLOCKING, offload(&call, &turn), answer(outcome, ierr),           \
+         MPI_REQUEST_NULL, lower, send, receive, with, (), ())                                                         \
+    FORM(ompi_i##lower##_f, mpi_i##lower, MPI_I##upper, NONBLOCKING, offload_nonblocking(&call, &turn, &made),         \
+         answer_request(outcome, made, request, ierr), turn.timed ? PMPI_Request_f2c(*request) : MPI_REQUEST_NULL,     \
+         lower, send, receive, with, (, MPI_Fint * request), (, request))                                              \
     PERSISTENT_OF(lower, upper, send, receive, with)
 
 COLLECTIVES(COLLECTIVE)

@@ -1,13 +1,13 @@
 /*
  * groups.c: the attachment of the process, and the groups of communicators.
  *
- * Everything here happens where the members synchronise anyway: MPI_Init, MPI_Finalize, and the blocking communicator
- * constructors. Each decision is agreed by all members before it takes effect, so that no member ever offloads a call
- * that another runs natively.
+ * A constructor of communicators only enters the handle in the table, which costs nothing but memory. What the members
+ * have to do together happens where they may synchronise anyway: MPI_Init, MPI_Finalize, and the blocking or persistent
+ * collective that is the first to be offloaded. Each decision is agreed by all members before it takes effect, so that
+ * no member ever offloads a call that another runs natively.
  */
 #define _GNU_SOURCE
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,31 +17,20 @@
 
 static outboard_context *context;
 static int group_keyval = MPI_KEYVAL_INVALID;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct group *groups;
 
 outboard_context *shim_context(void)
 {
     return context;
 }
 
-struct group *group_of(MPI_Comm comm)
-{
-    struct group *group = NULL;
-    int found = 0;
-    if (context == NULL || comm == MPI_COMM_NULL ||
-        PMPI_Comm_get_attr(comm, group_keyval, &group, &found) != MPI_SUCCESS || !found)
-        return NULL;
-    return group->members == NULL ? NULL : group;
-}
-
 static void group_dissolve(struct group *group)
 {
-    if (group->members == NULL)
+    if (group->standing != GROUPED)
         return;
     requests_drain(group);
     outboard.group_destroy(group->members);
     group->members = NULL;
+    group->standing = REFUSED;
 }
 
 /* Called by MPI when the communicator goes. */
@@ -52,12 +41,8 @@ static int forget_group(MPI_Comm comm, int keyval, void *attribute, void *extra)
     (void)extra;
     struct group *group = attribute;
     group_dissolve(group);
-    pthread_mutex_lock(&lock);
-    struct group **at = &groups;
-    while (*at != group)
-        at = &(*at)->next;
-    *at = group->next;
-    pthread_mutex_unlock(&lock);
+    choices_forget(group);
+    communicators_leave(group->comm);
     free(group);
     return MPI_SUCCESS;
 }
@@ -65,8 +50,50 @@ static int forget_group(MPI_Comm comm, int keyval, void *attribute, void *extra)
 void group_drain_comm(MPI_Comm comm)
 {
     struct group *group = group_of(comm);
-    if (group != NULL)
+    if (group != NULL && group->standing == GROUPED)
         requests_drain(group);
+}
+
+static void out_of_memory(int ranks)
+{
+    /* A rank that does not know the communicator would choose otherwise than the rest. */
+    fprintf(stderr, "outboard: out of memory while a communicator of %d ranks was made\n", ranks);
+    PMPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static struct group *enter(MPI_Comm comm)
+{
+    int inter = 1, ranks = 0;
+    if (context == NULL || comm == MPI_COMM_NULL || PMPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter)
+        return NULL;
+    PMPI_Comm_size(comm, &ranks);
+    if (ranks < 2)
+        return NULL;
+    struct group *group = calloc(1, sizeof *group);
+    if (group == NULL)
+        out_of_memory(ranks);
+    group->comm = comm;
+    group->standing = NEW;
+    group->ranks = ranks;
+    PMPI_Comm_rank(comm, &group->rank);
+    if (!communicators_enter(group) || PMPI_Comm_set_attr(comm, group_keyval, group) != MPI_SUCCESS)
+        out_of_memory(ranks);
+    return group;
+}
+
+void group_enter(MPI_Comm comm)
+{
+    struct group *group = enter(comm);
+    if (group != NULL && choice_offloads_all() && group_may_have(group))
+        group_make(group);
+}
+
+/* A rank of another world (spawned, connected) may run without the shim: its communicators pass through untouched. */
+bool group_may_have(struct group *group)
+{
+    if (group->standing == NEW)
+        group->standing = place_of(group->comm, group->ranks, &group->place) ? GROUPLESS : REFUSED;
+    return group->standing != REFUSED;
 }
 
 /* ---- making a group ---- */
@@ -75,26 +102,6 @@ struct offer {
     unsigned char bytes[OUTBOARD_OFFER_BYTES];
     unsigned char ready;
 };
-
-/* A rank of another world (spawned, connected) may run without the shim: its communicators pass through untouched. */
-static bool all_of_this_world(MPI_Comm comm, int ranks)
-{
-    MPI_Group here, world;
-    int *from = malloc(2 * (size_t)ranks * sizeof *from), *to = from + ranks;
-    bool all = from != NULL;
-    PMPI_Comm_group(comm, &here);
-    PMPI_Comm_group(MPI_COMM_WORLD, &world);
-    for (int rank = 0; all && rank < ranks; rank++)
-        from[rank] = rank;
-    if (all && PMPI_Group_translate_ranks(here, ranks, from, world, to) != MPI_SUCCESS)
-        all = false;
-    for (int rank = 0; all && rank < ranks; rank++)
-        all = to[rank] != MPI_UNDEFINED;
-    PMPI_Group_free(&here);
-    PMPI_Group_free(&world);
-    free(from);
-    return all;
-}
 
 /* Brings all members' offers together; false on every member if any member has no offer. */
 static bool exchange_offers(MPI_Comm comm, int ranks, bool ready, struct offer *mine, unsigned char *offers)
@@ -138,44 +145,22 @@ static bool create_together(MPI_Comm comm, struct group *group, const unsigned c
     return all;
 }
 
-void group_attach(MPI_Comm comm)
+void group_make(struct group *group)
 {
-    int inter = 1, ranks = 0, rank = 0;
-    if (context == NULL || comm == MPI_COMM_NULL || PMPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter)
-        return;
-    PMPI_Comm_size(comm, &ranks);
-    PMPI_Comm_rank(comm, &rank);
-    if (ranks < 2 || !all_of_this_world(comm, ranks))
-        return;
     char why[SHIM_SENTENCE] = "another of its ranks could not take part";
     struct offer mine = {.ready = 0};
-    struct group *group = calloc(1, sizeof *group);
-    unsigned char *offers = malloc((size_t)ranks * sizeof mine);
-    if (offers == NULL) {
-        /* Too little memory to take part in the exchange: the program could not go on either. */
-        fprintf(stderr, "outboard: out of memory while a communicator of %d ranks was made\n", ranks);
-        PMPI_Abort(MPI_COMM_WORLD, 1);
-    }
+    unsigned char *offers = malloc((size_t)group->ranks * sizeof mine);
+    if (offers == NULL)
+        out_of_memory(group->ranks);
     int offered = outboard.group_offer(context, mine.bytes);
     if (offered != OUTBOARD_OK)
         library_sentence(offered, why, sizeof why);
-    bool made = false;
-    if (exchange_offers(comm, ranks, offered == OUTBOARD_OK && group != NULL, &mine, offers)) {
-        group->ranks = ranks;
-        group->rank = rank;
-        made = create_together(comm, group, offers, why, sizeof why);
-    }
+    bool made = exchange_offers(group->comm, group->ranks, offered == OUTBOARD_OK, &mine, offers) &&
+                create_together(group->comm, group, offers, why, sizeof why);
     free(offers);
-    if (!made) {
-        free(group);
-        warn_native(comm, rank, why);
-        return;
-    }
-    pthread_mutex_lock(&lock);
-    group->next = groups;
-    groups = group;
-    pthread_mutex_unlock(&lock);
-    PMPI_Comm_set_attr(comm, group_keyval, group);
+    group->standing = made ? GROUPED : REFUSED;
+    if (!made)
+        warn_native(group->comm, group->rank, why);
 }
 
 /* ---- the process ---- */
@@ -228,36 +213,57 @@ static bool switched_off(void)
     return wish != NULL && strcmp(wish, "off") == 0;
 }
 
+/* Ready on this rank for what only this rank can find out, and for all ranks together. */
+static bool get_ready(char *why, size_t bytes)
+{
+    if (!attach_alone(why, bytes))
+        return false;
+    if (memory_start() == MPI_SUCCESS && requests_start() == MPI_SUCCESS &&
+        PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, forget_group, &group_keyval, NULL) == MPI_SUCCESS)
+        return true;
+    snprintf(why, bytes, "Open MPI refused a keyval or a progress hook; run natively with OUTBOARD_MPI=off");
+    return false;
+}
+
+static void detach(void)
+{
+    if (group_keyval != MPI_KEYVAL_INVALID) {
+        requests_stop();
+        memory_stop();
+        PMPI_Comm_free_keyval(&group_keyval);
+    }
+    if (context != NULL)
+        outboard.detach(context);
+    context = NULL;
+}
+
 void shim_start(void)
 {
     int ranks;
     char why[SHIM_SENTENCE] = "";
     PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (ranks < 2) {
-        report_start("one rank");
+    bool off = switched_off(), native = choice_agree(!off);
+    if (ranks < 2 || native) {
+        report_start(native ? "OUTBOARD_CHOICE=native" : "one rank");
         return;
     }
     /* Switched off: no warning, but all ranks hear of it, wherever the variable is set. */
-    bool ready = !switched_off() && attach_alone(why, sizeof why);
-    if (ready && (memory_start() != MPI_SUCCESS || requests_start() != MPI_SUCCESS ||
-                  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, forget_group, &group_keyval, NULL) != MPI_SUCCESS)) {
-        snprintf(why, sizeof why, "Open MPI refused a keyval or a progress hook; run natively with OUTBOARD_MPI=off");
-        ready = false;
-    }
+    bool ready = !off && get_ready(why, sizeof why);
     if (!agree(ready, why, sizeof why)) {
-        if (group_keyval != MPI_KEYVAL_INVALID) {
-            requests_stop();
-            memory_stop();
-            PMPI_Comm_free_keyval(&group_keyval);
-        }
-        if (context != NULL)
-            outboard.detach(context);
-        context = NULL;
+        detach();
         report_start(why[0] != '\0' ? why : "OUTBOARD_MPI=off");
         return;
     }
+    if (!hosts_find()) {
+        detach();
+        report_start("out of memory");
+        return;
+    }
     report_start(NULL);
-    group_attach(MPI_COMM_WORLD);
+    choice_start();
+    struct group *world = enter(MPI_COMM_WORLD);
+    if (group_may_have(world))
+        group_make(world);
 }
 
 void shim_stop(void)
@@ -266,14 +272,13 @@ void shim_stop(void)
         requests_drain(NULL);
         /* No rank detaches while another still waits for a collective. */
         PMPI_Barrier(MPI_COMM_WORLD);
-        for (struct group *group = groups; group != NULL; group = group->next)
-            group_dissolve(group);
-        requests_stop();
-        memory_stop();
-        PMPI_Comm_delete_attr(MPI_COMM_WORLD, group_keyval);
-        PMPI_Comm_free_keyval(&group_keyval);
-        outboard.detach(context);
-        context = NULL;
+        choice_stop();
+        for (struct group *group = communicators_any(); group != NULL; group = communicators_any())
+            PMPI_Comm_delete_attr(group->comm, group_keyval);
+        communicators_stop();
+        detach();
+        hosts_forget();
     }
     report_write();
+    ledger_stop();
 }

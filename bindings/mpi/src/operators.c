@@ -119,7 +119,7 @@ static uint64_t element_bytes(enum outboard_element element)
     return bytes[element];
 }
 
-bool reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction)
+static bool find_reduction(MPI_Op op, MPI_Datatype type, struct reduction *reduction)
 {
     struct known_operator operator;
     struct known_type known;
@@ -130,4 +130,24 @@ bool reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction)
         return false;
     *reduction = (struct reduction){operator.operator, known.element, element_bytes(known.element)};
     return lb == 0 && (uint64_t)extent == reduction->element_bytes;
+}
+
+/* The latest is kept: predefined handles do not go. */
+bool reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction)
+{
+    static _Thread_local struct {
+        MPI_Op op;
+        MPI_Datatype type;
+        struct reduction reduction;
+    } latest;
+    if (latest.op == op && latest.type == type && type != NULL) {
+        *reduction = latest.reduction;
+        return true;
+    }
+    if (!find_reduction(op, type, reduction))
+        return false;
+    latest.op = op;
+    latest.type = type;
+    latest.reduction = *reduction;
+    return true;
 }

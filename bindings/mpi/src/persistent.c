@@ -153,6 +153,17 @@ void persistent_ended(struct op *op)
     complete(tag);
 }
 
+/* The way was chosen when the request was made; the communicator may have gone meanwhile. */
+static int post_again(const struct call *call, struct posting *posting)
+{
+    struct group *group = group_of(call->comm);
+    uint64_t bytes;
+    if (group == NULL || group->standing != GROUPED || !method_of(call->collective)->measure(call, group, &bytes))
+        return MPI_ERR_COMM;
+    posting_fill(posting, call, group, bytes);
+    return posting_post(posting, PERSISTENT);
+}
+
 bool request_start(MPI_Request *request, int *outcome)
 {
     struct posting posting;
@@ -162,8 +173,7 @@ bool request_start(MPI_Request *request, int *outcome)
     MPI_Comm comm = op->comm;
     int code = PMPI_Start(request);
     if (code == MPI_SUCCESS) {
-        /* Decided when it was made, by the same arguments, unless the communicator has gone meanwhile. */
-        code = posting_decide(&op->again->call, &posting) ? posting_post(&posting, PERSISTENT) : MPI_ERR_COMM;
+        code = post_again(&op->again->call, &posting);
         if (code == MPI_SUCCESS) {
             atomic_fetch_add(&op->again->holders, 1);
             op_fly(op, &posting);
@@ -177,6 +187,7 @@ bool request_start(MPI_Request *request, int *outcome)
 
 void request_forget(MPI_Request request)
 {
+    timings_forget(request);
     struct op *op = op_of(request);
     if (op == NULL || op->again == NULL)
         return;

@@ -1,7 +1,7 @@
 /*
  * posting.c: what every offloaded collective goes through, whichever it is and however MPI was asked for it.
  *
- *   decide      by the group and what MPI makes equal on all ranks: offloaded, or passed through
+ *   choose      offloaded, or passed through (choice.c)
  *   arrange     what this rank sends and receives
  *   begin       where that lies in memory, packed where it has to be (sides.c)
  *   hand over   to liboutboard
@@ -17,12 +17,17 @@
 static const struct method *const methods[COLLECTIVES_KNOWN] = {COLLECTIVES(METHOD)};
 #undef METHOD
 
-bool posting_decide(const struct call *call, struct posting *posting)
+const struct method *method_of(enum collective collective)
+{
+    return methods[collective];
+}
+
+void posting_fill(struct posting *posting, const struct call *call, struct group *group, uint64_t bytes)
 {
     memset(posting, 0, sizeof *posting);
     posting->call = call;
-    posting->group = group_of(call->comm);
-    return posting->group != NULL && methods[call->collective]->decide(posting);
+    posting->group = group;
+    posting->bytes = bytes;
 }
 
 static int hand_over(struct posting *posting)
@@ -55,11 +60,16 @@ static int raised(const struct call *call, int code)
     return code == MPI_SUCCESS ? code : error_raise(call->comm, code);
 }
 
-bool offload(const struct call *call, int *outcome)
+static void timed(const struct turn *turn)
+{
+    if (turn->timed)
+        choice_timed(turn->class, OFFLOADED, &turn->of, PMPI_Wtime() - turn->began);
+}
+
+int offload(const struct call *call, const struct turn *turn)
 {
     struct posting posting;
-    if (!posting_decide(call, &posting))
-        return false;
+    posting_fill(&posting, call, turn->group, turn->bytes);
     int code = posting_post(&posting, BLOCKING);
     if (code == MPI_SUCCESS) {
         double began = PMPI_Wtime();
@@ -68,28 +78,29 @@ bool offload(const struct call *call, int *outcome)
         if (code != MPI_SUCCESS)
             report_failed();
     }
-    *outcome = raised(call, code);
-    return true;
+    timed(turn);
+    return raised(call, code);
 }
 
-bool offload_nonblocking(const struct call *call, MPI_Request *request, int *outcome)
+int offload_nonblocking(const struct call *call, const struct turn *turn, MPI_Request *request)
 {
     struct posting posting;
-    if (!posting_decide(call, &posting))
-        return false;
+    posting_fill(&posting, call, turn->group, turn->bytes);
     int code = posting_post(&posting, NONBLOCKING);
     if (code == MPI_SUCCESS)
         code = request_make(&posting, request);
-    *outcome = raised(call, code);
-    return true;
+    if (code == MPI_SUCCESS && turn->timed)
+        timings_enter(*request, turn, PMPI_Wtime() - turn->began);
+    return raised(call, code);
 }
 
-bool offload_persistent(const struct call *call, MPI_Request *request, int *outcome)
+int offload_persistent(const struct call *call, const struct turn *turn, MPI_Request *request)
 {
     struct posting posting;
-    if (!posting_decide(call, &posting))
-        return false;
+    posting_fill(&posting, call, turn->group, turn->bytes);
     int code = methods[call->collective]->arrange(&posting);
-    *outcome = raised(call, code == MPI_SUCCESS ? request_make_persistent(&posting, request) : code);
-    return true;
+    if (code == MPI_SUCCESS)
+        code = request_make_persistent(&posting, request);
+    timed(turn);
+    return raised(call, code);
 }

@@ -7,9 +7,18 @@
  */
 #include "shim.h"
 
-static bool decide_barrier(struct posting *posting)
+static bool measure_barrier(const struct call *call, const struct group *group, uint64_t *bytes)
 {
-    return outboard.group_offloads_barrier(posting->group->members) == 1;
+    (void)call;
+    (void)group;
+    *bytes = 0;
+    return true;
+}
+
+static bool allows_barrier(const outboard_group *members, uint64_t bytes)
+{
+    (void)bytes;
+    return outboard.group_offloads_barrier(members) == 1;
 }
 
 static int arrange_nothing(struct posting *posting)
@@ -24,11 +33,10 @@ static int hand_over_barrier(struct posting *posting)
 }
 
 /* Elements that each rank contributes; false for counts that MPI would refuse. */
-static bool contributed(const struct posting *posting, uint64_t *elements)
+static bool contributed(const struct call *call, int ranks, uint64_t *elements)
 {
-    const struct given *receive = &posting->call->receive;
-    bool by_rank = posting->call->collective == COLLECTIVE_reduce_scatter;
-    int ranks = posting->group->ranks;
+    const struct given *receive = &call->receive;
+    bool by_rank = call->collective == COLLECTIVE_reduce_scatter;
     *elements = 0;
     if (by_rank && receive->counts == NULL)
         return false;
@@ -38,24 +46,27 @@ static bool contributed(const struct posting *posting, uint64_t *elements)
             return false;
         *elements += (uint64_t)count;
     }
-    if (posting->call->collective == COLLECTIVE_reduce_scatter_block)
+    if (call->collective == COLLECTIVE_reduce_scatter_block)
         *elements *= (uint64_t)ranks;
     return true;
 }
 
-static bool decide(struct posting *posting)
+static bool measure(const struct call *call, const struct group *group, uint64_t *bytes)
 {
-    const struct call *call = posting->call;
     bool has_root = call->collective == COLLECTIVE_reduce;
-    if (has_root && (call->root < 0 || call->root >= posting->group->ranks))
+    if (has_root && (call->root < 0 || call->root >= group->ranks))
         return false;
-    if (has_root && !posting_is_root(posting) && call->send.buffer == MPI_IN_PLACE)
+    if (has_root && call->root != group->rank && call->send.buffer == MPI_IN_PLACE)
         return false;
+    struct reduction reduction;
     uint64_t elements;
-    if (!reduction_of(call->op, call->receive.type, &posting->reduction) || !contributed(posting, &elements) ||
-        __builtin_mul_overflow(elements, posting->reduction.element_bytes, &posting->bytes))
-        return false;
-    return outboard.group_offloads_reduction(posting->group->members, posting->bytes) == 1;
+    return reduction_of(call->op, call->receive.type, &reduction) && contributed(call, group->ranks, &elements) &&
+           !__builtin_mul_overflow(elements, reduction.element_bytes, bytes);
+}
+
+static bool allows(const outboard_group *members, uint64_t bytes)
+{
+    return outboard.group_offloads_reduction(members, bytes) == 1;
 }
 
 /* The buffer as liboutboard takes it: never NULL, even where there are no bytes. */
@@ -65,22 +76,25 @@ static void *memory(void *buffer)
     return buffer == NULL ? nothing : buffer;
 }
 
-static int scatter(struct posting *posting, const void *from, void *into)
+static int scatter(struct posting *posting, const struct reduction *reduction, const void *from, void *into)
 {
     const struct given *receive = &posting->call->receive;
     size_t ranks = (size_t)posting->group->ranks;
     uint64_t *counts = posting->sides.lists; /* as many as there are for other collectives */
     for (size_t rank = 0; rank < ranks; rank++)
         counts[rank] = (uint64_t)receive->counts[rank];
-    return outboard.ireduce_scatter(posting->group->members, from, into, counts, (int)posting->reduction.operator,
-                                    (int)posting->reduction.element, &posting->posted);
+    return outboard.ireduce_scatter(posting->group->members, from, into, counts, (int)reduction->operator,
+                                    (int)reduction->element, &posting->posted);
 }
 
 static int hand_over(struct posting *posting)
 {
     const struct call *call = posting->call;
     outboard_group *members = posting->group->members;
-    int op = (int)posting->reduction.operator, element = (int)posting->reduction.element;
+    struct reduction reduction;
+    if (!reduction_of(call->op, call->receive.type, &reduction))
+        return MPI_ERR_OP; /* it was one when it was measured */
+    int op = (int)reduction.operator, element = (int)reduction.element;
     uint64_t count = (uint64_t)call->receive.count;
     const void *from = call->send.buffer == MPI_IN_PLACE ? OUTBOARD_IN_PLACE : memory(call->send.buffer);
     void *into = memory(call->receive.buffer);
@@ -93,7 +107,7 @@ static int hand_over(struct posting *posting)
     case COLLECTIVE_allreduce:
         return outcome_code(outboard.iallreduce(members, from, into, count, op, element, posted));
     case COLLECTIVE_reduce_scatter:
-        return outcome_code(scatter(posting, from, into));
+        return outcome_code(scatter(posting, &reduction, from, into));
     case COLLECTIVE_reduce_scatter_block:
         return outcome_code(outboard.ireduce_scatter_block(members, from, into, count, op, element, posted));
     case COLLECTIVE_scan:
@@ -103,5 +117,5 @@ static int hand_over(struct posting *posting)
     }
 }
 
-const struct method barrier_method = {decide_barrier, arrange_nothing, hand_over_barrier};
-const struct method reduction_method = {decide, arrange_nothing, hand_over};
+const struct method barrier_method = {measure_barrier, allows_barrier, false, arrange_nothing, hand_over_barrier};
+const struct method reduction_method = {measure, allows, true, arrange_nothing, hand_over};

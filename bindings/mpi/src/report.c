@@ -16,12 +16,16 @@ enum {
     PACKED,
     FAILED,
     ALLOCATED,
-    OFFLOADED,
-    PASSED = OFFLOADED + COLLECTIVES_KNOWN * FORMS,
-    FIELDS = PASSED + COLLECTIVES_KNOWN * FORMS
+    DIGEST,
+    COMMUNICATORS,
+    SAVED, /* nanoseconds, perhaps below zero */
+    OFFLOADED_CALLS,
+    PASSED_CALLS = OFFLOADED_CALLS + COLLECTIVES_KNOWN * FORMS,
+    FIELDS = PASSED_CALLS + COLLECTIVES_KNOWN * FORMS
 };
 
 static atomic_ullong fields[FIELDS];
+bool report_wanted;
 static char native_because[SHIM_SENTENCE];
 
 static void add_seconds(int field, double seconds)
@@ -39,15 +43,25 @@ void report_start(const char *why_native)
     snprintf(native_because, sizeof native_because, "%s", why_native == NULL ? "" : why_native);
 }
 
-void report_passed(enum collective collective, enum form form, double seconds)
+void report_passed(enum collective collective, enum form form)
 {
-    add(PASSED + (int)collective * FORMS + (int)form, 1);
+    add(PASSED_CALLS + (int)collective * FORMS + (int)form, 1);
+}
+
+void report_passing_took(double seconds)
+{
     add_seconds(NANOSECONDS_POSTING, seconds);
+}
+
+void report_choices(uint64_t digest, int communicators)
+{
+    add(DIGEST, digest);
+    add(COMMUNICATORS, (uint64_t)communicators);
 }
 
 void report_posted(enum collective collective, enum form form, uint64_t bytes, bool packed, double seconds)
 {
-    add(OFFLOADED + (int)collective * FORMS + (int)form, 1);
+    add(OFFLOADED_CALLS + (int)collective * FORMS + (int)form, 1);
     add(BYTES, bytes);
     add(PACKED, packed);
     add_seconds(NANOSECONDS_POSTING, seconds);
@@ -86,24 +100,55 @@ static void write_string(FILE *to, const char *text)
 
 static void write_rank(FILE *to, const unsigned long long *rank)
 {
-#define TEXT(Name, lower, ...) #lower,
-    static const char *const names[COLLECTIVES_KNOWN] = {COLLECTIVES(TEXT)};
-#undef TEXT
     static const char *const before[FORMS] = {"", "i", ""}, *const behind[FORMS] = {"", "", "_start"};
     fputc('{', to);
     for (int field = 0; field < COLLECTIVES_KNOWN * FORMS; field++) {
-        const char *name = names[field / FORMS], *first = before[field % FORMS], *last = behind[field % FORMS];
-        fprintf(to, "\"%s%s%s_offloaded\":%llu,\"%s%s%s_native\":%llu,", first, name, last, rank[OFFLOADED + field], first,
-                name, last, rank[PASSED + field]);
+        const char *name = collective_names[field / FORMS], *first = before[field % FORMS], *last = behind[field % FORMS];
+        fprintf(to, "\"%s%s%s_offloaded\":%llu,\"%s%s%s_native\":%llu,", first, name, last, rank[OFFLOADED_CALLS + field],
+                first, name, last, rank[PASSED_CALLS + field]);
     }
     fprintf(to, "\"bytes_contributed\":%llu,\"packed\":%llu,\"failed\":%llu,", rank[BYTES], rank[PACKED], rank[FAILED]);
-    fprintf(to, "\"shared_allocations\":%llu,", rank[ALLOCATED]);
+    fprintf(to, "\"shared_allocations\":%llu,\"communicators\":%llu,", rank[ALLOCATED], rank[COMMUNICATORS]);
+    fprintf(to, "\"choices_digest\":\"%016llx\",", rank[DIGEST]);
     fprintf(to, "\"posting_s\":%.6f,\"waiting_s\":%.6f}", (double)rank[NANOSECONDS_POSTING] * 1e-9,
             (double)rank[NANOSECONDS_WAITING] * 1e-9);
 }
 
+/* Rows of rank 0, without the ones that stayed empty. */
+static void write_choices(FILE *to)
+{
+    static const char *const ways[WAYS] = {"native", "offloaded"};
+    static const char *const reasons[WHYS] = {"start", "built-in", "remembered", "tried"};
+    const char *between = "";
+    for (const struct row *row = ledger_first(); row != NULL; row = row->next, between = ",") {
+        fprintf(to, "%s{\"collective\":\"%s\",\"form\":\"%s\",", between, collective_names[collective_of(row->key)],
+                form_names[form_of(row->key)]);
+        if (size_of(row->key) == SIZE_UNKNOWN)
+            fputs("\"size_class\":null,", to);
+        else
+            fprintf(to, "\"size_class\":%u,", size_of(row->key));
+        fprintf(to, "\"hosts\":%d,\"ranks_per_host\":%d,", row->place.hosts, row->place.ranks_per_host);
+        for (enum way way = 0; way < WAYS; way++)
+            fprintf(to, "\"calls_%s\":%llu,\"seconds_%s\":%.6f,\"median_%s_us\":%.3f,", ways[way],
+                    atomic_load(&row->calls[way]), ways[way], (double)atomic_load(&row->nanoseconds[way]) * 1e-9,
+                    ways[way], row->median[way] * 1e6);
+        fprintf(to, "\"way\":\"%s\",\"why\":\"%s\"}", ways[row->way], reasons[row->why]);
+    }
+}
+
+/* The mean over ranks of nanoseconds in these fields, in seconds. */
+static double mean_seconds(const unsigned long long *all, int ranks, int field)
+{
+    double sum = 0;
+    for (int rank = 0; rank < ranks; rank++)
+        sum += (double)(long long)all[(size_t)rank * FIELDS + (size_t)field];
+    return sum / ranks * 1e-9;
+}
+
 static void write_all(const char *path, const unsigned long long *all, int ranks)
 {
+    double saved = mean_seconds(all, ranks, SAVED);
+    double inside = mean_seconds(all, ranks, NANOSECONDS_POSTING) + mean_seconds(all, ranks, NANOSECONDS_WAITING);
     FILE *to = strcmp(path, "stderr") == 0 ? stderr : fopen(path, "w");
     if (to == NULL) {
         fprintf(stderr, "outboard: cannot write OUTBOARD_MPI_REPORT %s: %s\n", path, strerror(errno));
@@ -112,7 +157,10 @@ static void write_all(const char *path, const unsigned long long *all, int ranks
     fprintf(to, "{\"ranks\":%d,\"offloading\":%s,\"native_because\":", ranks,
             native_because[0] == '\0' ? "true" : "false");
     write_string(to, native_because);
-    fputs(",\"per_rank\":[", to);
+    fprintf(to, ",\"choice\":\"%s\",\"saved_s\":%.6f,\"in_collectives_s\":%.6f,\"choices\":[", choice_name(), saved,
+            inside);
+    write_choices(to);
+    fputs("],\"per_rank\":[", to);
     for (int rank = 0; rank < ranks; rank++) {
         fputs(rank == 0 ? "" : ",", to);
         write_rank(to, all + (size_t)rank * FIELDS);
@@ -120,18 +168,20 @@ static void write_all(const char *path, const unsigned long long *all, int ranks
     fputs("]}\n", to);
     if (to != stderr)
         fclose(to);
+    if (native_because[0] == '\0')
+        fprintf(stderr, "outboard: %.3f s of %.3f s in MPI saved\n", saved, inside);
 }
 
 void report_write(void)
 {
     const char *path = getenv("OUTBOARD_MPI_REPORT");
-    int rank, ranks, wanted = path != NULL && path[0] != '\0';
+    int rank, ranks;
     unsigned long long mine[FIELDS], *all = NULL;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    PMPI_Bcast(&wanted, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    if (!wanted)
+    if (!report_wanted)
         return;
+    add(SAVED, (uint64_t)(int64_t)(ledger_saved() * 1e9));
     for (int field = 0; field < FIELDS; field++)
         mine[field] = atomic_load(&fields[field]);
     if (rank == 0)
@@ -142,6 +192,6 @@ void report_write(void)
         return;
     PMPI_Gather(mine, FIELDS, MPI_UNSIGNED_LONG_LONG, all, FIELDS, MPI_UNSIGNED_LONG_LONG, 0, MPI_COMM_WORLD);
     if (rank == 0)
-        write_all(path, all, ranks);
+        write_all(path == NULL ? "stderr" : path, all, ranks);
     free(all);
 }

@@ -392,14 +392,9 @@ static void sleep_until(int count, const MPI_Request *requests, enum patience pa
 
 /* ---- MPI_Wait and MPI_Test ---- */
 
-bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum patience patience)
+/* Nothing has failed yet. */
+static bool make_room(struct completion *completion, int count)
 {
-    if (atomic_load_explicit(&live, memory_order_relaxed) == 0 || count <= 0 || requests == NULL)
-        return false;
-    int ours, others;
-    sort_requests(count, requests, &ours, &others);
-    if (ours == 0)
-        return false;
     completion->before = completion->few_before;
     completion->codes = completion->few_codes;
     if (count > COMPLETION_INLINE) {
@@ -408,15 +403,30 @@ bool completion_begin(struct completion *completion, int count, const MPI_Reques
             return false;
         completion->codes = (int *)(completion->before + count);
     }
-    memcpy(completion->before, requests, (size_t)count * sizeof *requests);
     for (int i = 0; i < count; i++)
         completion->codes[i] = MPI_SUCCESS;
     completion->count = count;
     completion->failures = 0;
     completion->first = MPI_SUCCESS;
     completion->comm = MPI_COMM_NULL;
+    return true;
+}
+
+bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum patience patience)
+{
+    int ours = 0, others = 0;
+    if (count <= 0 || requests == NULL)
+        return false;
+    if (atomic_load_explicit(&live, memory_order_relaxed) > 0)
+        sort_requests(count, requests, &ours, &others);
+    bool timed = timings_know(count, requests);
+    if ((ours == 0 && !timed) || !make_room(completion, count))
+        return false;
+    memcpy(completion->before, requests, (size_t)count * sizeof *requests);
+    completion->now = requests;
+    completion->timed = timed;
     completion->began = PMPI_Wtime();
-    if (patience != TEST && others == 0)
+    if (patience != TEST && ours > 0 && others == 0)
         sleep_until(count, requests, patience);
     completion->outer = current;
     current = completion;
@@ -446,7 +456,11 @@ static void completion_close(struct completion *completion)
 {
     current = completion->outer;
     collect_failures(completion);
-    report_waited(PMPI_Wtime() - completion->began);
+    double seconds = PMPI_Wtime() - completion->began;
+    report_waited(seconds);
+    for (int i = 0; completion->timed && i < completion->count; i++)
+        if (completion->before[i] != MPI_REQUEST_NULL && completion->now[i] == MPI_REQUEST_NULL)
+            timings_completed(completion->before[i], seconds);
 }
 
 static void completion_release(struct completion *completion)
@@ -484,24 +498,35 @@ int completion_end_some(struct completion *completion, int outcome, int count, c
     return MPI_ERR_IN_STATUS;
 }
 
-void completion_sleep(int count, const MPI_Fint *requests, enum patience patience)
+void completion_begin_fortran(struct completion *completion, int count, const MPI_Fint *requests,
+                              enum patience patience)
 {
-    if (atomic_load_explicit(&live, memory_order_relaxed) == 0 || count <= 0)
-        return;
-    MPI_Request few[COMPLETION_INLINE], *handles = few;
-    if (count > COMPLETION_INLINE && (handles = malloc((size_t)count * sizeof *handles)) == NULL)
+    int ours = 0, others = 0;
+    completion->count = 0;
+    if (count <= 0 || (atomic_load_explicit(&live, memory_order_relaxed) == 0 && !timings_any()) ||
+        !make_room(completion, count))
         return;
     for (int i = 0; i < count; i++)
-        handles[i] = PMPI_Request_f2c(requests[i]);
-    int ours, others;
-    sort_requests(count, handles, &ours, &others);
-    double began = PMPI_Wtime();
+        completion->before[i] = PMPI_Request_f2c(requests[i]);
+    sort_requests(count, completion->before, &ours, &others);
+    completion->timed = ours > 0 || timings_know(count, completion->before);
+    completion->began = PMPI_Wtime();
     if (ours > 0 && others == 0)
-        sleep_until(count, handles, patience);
-    if (ours > 0)
-        report_waited(PMPI_Wtime() - began);
-    if (handles != few)
-        free(handles);
+        sleep_until(count, completion->before, patience);
+}
+
+void completion_end_fortran(struct completion *completion, const MPI_Fint *requests)
+{
+    if (completion->count == 0)
+        return;
+    double seconds = PMPI_Wtime() - completion->began;
+    MPI_Fint none = PMPI_Request_c2f(MPI_REQUEST_NULL);
+    if (completion->timed)
+        report_waited(seconds);
+    for (int i = 0; completion->timed && i < completion->count; i++)
+        if (completion->before[i] != MPI_REQUEST_NULL && requests[i] == none)
+            timings_completed(completion->before[i], seconds);
+    completion_release(completion);
 }
 
 int requests_start(void)

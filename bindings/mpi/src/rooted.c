@@ -30,26 +30,33 @@ static bool in_place(const struct posting *posting)
 }
 
 /* `ranks` is 0 for even blocks. */
-static bool unsound(const struct posting *posting, int ranks)
+static bool unsound(const struct call *call, const struct group *group, int ranks)
 {
-    const struct call *call = posting->call;
-    return call->root < 0 || call->root >= posting->group->ranks ||
-           (!posting_is_root(posting) && one(call)->buffer == MPI_IN_PLACE) ||
-           (posting_is_root(posting) && given_unsound(many(call), ranks)) ||
-           (!in_place(posting) && given_unsound(one(call), 0));
+    bool is_root = call->root == group->rank, in_its_place = one(call)->buffer == MPI_IN_PLACE;
+    return call->root < 0 || call->root >= group->ranks || (!is_root && in_its_place) ||
+           (is_root && given_unsound(many(call), ranks)) || (!in_its_place && given_unsound(one(call), 0));
 }
 
-static bool decide_even(struct posting *posting)
+static bool measure_even(const struct call *call, const struct group *group, uint64_t *bytes)
 {
-    const struct call *call = posting->call;
-    return !unsound(posting, 0) && given_bytes(posting_is_root(posting) ? many(call) : one(call), &posting->bytes) &&
-           outboard.group_offloads_gather(posting->group->members, posting->bytes) == 1;
+    return !unsound(call, group, 0) && given_bytes(call->root == group->rank ? many(call) : one(call), bytes);
 }
 
-static bool decide_uneven(struct posting *posting)
+static bool allows_even(const outboard_group *members, uint64_t bytes)
 {
-    return !unsound(posting, posting->group->ranks) &&
-           outboard.group_offloads_alltoallv(posting->group->members) == 1;
+    return outboard.group_offloads_gather(members, bytes) == 1;
+}
+
+static bool measure_uneven(const struct call *call, const struct group *group, uint64_t *bytes)
+{
+    *bytes = BYTES_UNKNOWN;
+    return !unsound(call, group, group->ranks);
+}
+
+static bool allows_uneven(const outboard_group *members, uint64_t bytes)
+{
+    (void)bytes;
+    return outboard.group_offloads_alltoallv(members) == 1;
 }
 
 static struct side *side_of_one(struct posting *posting)
@@ -116,5 +123,5 @@ static int hand_over_uneven(struct posting *posting)
                                            bytes, root, &posting->posted));
 }
 
-const struct method rooted_method = {decide_even, arrange, hand_over_even};
-const struct method rooted_uneven_method = {decide_uneven, arrange, hand_over_uneven};
+const struct method rooted_method = {measure_even, allows_even, false, arrange, hand_over_even};
+const struct method rooted_uneven_method = {measure_uneven, allows_uneven, false, arrange, hand_over_uneven};

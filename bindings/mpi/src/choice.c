@@ -1,0 +1,341 @@
+/*
+ * choice.c: whether a call is offloaded or left to the MPI library, chosen by communicator and class of calls.
+ *
+ * A class is a collective, a form and the number of bits of the bytes that all ranks know. Its calls begin as an
+ * earlier run has found them faster (remembered.c), else by a built-in rule. In the adaptive mode some turns then go
+ * both ways (trials.c), the members agree on how long these took, and go on with the faster way.
+ *
+ * Invariants: what decides is equal on all members: OUTBOARD_CHOICE of rank 0, what rank 0 remembered, the place of the
+ * communicator, the number of calls, and vectors that the members have agreed on. Members agree, and make groups, in
+ * blocking calls and in those that make persistent requests only.
+ *
+ * Reductions are never tried, since their results may differ in the last bits. Persistent requests go the way of their
+ * whole life when they are made: that of the nonblocking calls of their size.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shim.h"
+
+/* The built-in rule: bits of the bytes from which calls between hosts are offloaded, from 256 KiB and from 16 KiB. */
+#define BLOCKING_FROM 19
+#define OTHERS_FROM 15
+/* Calls of a class before it asks for a trial. To ask costs about as much as a small call. */
+#define ASKS_AT 3
+#define ASKS_AT_SMALL 50
+/* Calls of its communicator after which a trial that has not ended does not keep others from theirs. */
+#define TRIAL_PATIENCE 1000
+/* Nonblocking calls that go natively for lack of a group before one is made. */
+#define GROUPLESS_MOST 8
+
+enum mode { ADAPTIVE, FIXED, OFFLOAD, LEAVE_NATIVE, MODES };
+static const char *const modes[MODES] = {"adaptive", "fixed", "offload", "native"};
+
+#define TEXT(Name, lower, ...) #lower,
+const char *const collective_names[COLLECTIVES_KNOWN] = {COLLECTIVES(TEXT)};
+#undef TEXT
+const char *const form_names[FORMS] = {"blocking", "nonblocking", "persistent"};
+
+static enum mode mode = ADAPTIVE;
+static double started;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the times in trials, and of: */
+static double excess;                                    /* seconds that trials have cost this rank */
+
+/* ---- start and end ---- */
+
+static enum mode mode_of(const char *word)
+{
+    for (enum mode known = 0; known < MODES; known++)
+        if (strcmp(word, modes[known]) == 0)
+            return known;
+    fprintf(stderr, "outboard: OUTBOARD_CHOICE is \"%s\", not adaptive, fixed, offload or native; adaptive is taken\n",
+            word);
+    return ADAPTIVE;
+}
+
+bool choice_agree(bool heeded)
+{
+    const char *word = getenv("OUTBOARD_CHOICE"), *report = getenv("OUTBOARD_MPI_REPORT");
+    int rank, agreed[2] = {ADAPTIVE, report != NULL && report[0] != '\0'};
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == 0 && heeded && word != NULL && word[0] != '\0')
+        agreed[0] = (int)mode_of(word);
+    PMPI_Bcast(agreed, 2, MPI_INT, 0, MPI_COMM_WORLD);
+    mode = (enum mode)agreed[0];
+    report_wanted = agreed[1] != 0;
+    return mode == LEAVE_NATIVE;
+}
+
+void choice_start(void)
+{
+    if (mode == ADAPTIVE || mode == FIXED)
+        remembered_read();
+    started = PMPI_Wtime();
+}
+
+void choice_stop(void)
+{
+    const struct group *world = group_of(MPI_COMM_WORLD);
+    report_choices(world == NULL ? 0 : world->choices.digest, communicators_count());
+    if (mode == ADAPTIVE)
+        remembered_write();
+    remembered_stop();
+}
+
+const char *choice_name(void)
+{
+    return modes[mode];
+}
+
+bool choice_offloads_all(void)
+{
+    return mode == OFFLOAD;
+}
+
+void choices_forget(struct group *group)
+{
+    timings_forget_group(group);
+    while (group->choices.classes != NULL) {
+        struct class *class = group->choices.classes;
+        group->choices.classes = class->next;
+        free(class);
+    }
+}
+
+/* ---- classes ---- */
+
+static unsigned size_class(uint64_t bytes)
+{
+    if (bytes == BYTES_UNKNOWN)
+        return SIZE_UNKNOWN;
+    return bytes == 0 ? 0 : 64 - (unsigned)__builtin_clzll(bytes);
+}
+
+/* Offloading pays between hosts, where there is much to move or something else to do meanwhile. */
+static enum way built_in(enum form form, unsigned size, const struct place *place)
+{
+    if (place->hosts == 1 || (form == BLOCKING && size == SIZE_UNKNOWN))
+        return NATIVE;
+    return size < (form == BLOCKING ? BLOCKING_FROM : OTHERS_FROM) ? NATIVE : OFFLOADED;
+}
+
+static struct class *class_find(const struct choices *choices, unsigned key)
+{
+    struct class *class = choices->latest;
+    if (class != NULL && class->key == key)
+        return class;
+    for (class = choices->classes; class != NULL && class->key != key; class = class->next)
+        continue;
+    return class;
+}
+
+/* At which call a class asks for its first trial; 0: never. */
+static uint64_t asks_at(unsigned key)
+{
+    if (mode != ADAPTIVE || form_of(key) == PERSISTENT || method_of(collective_of(key))->reduces)
+        return 0;
+    return size_of(key) < OTHERS_FROM || size_of(key) == SIZE_UNKNOWN ? ASKS_AT_SMALL : ASKS_AT;
+}
+
+/* The way in which calls of a new class begin. */
+static void class_start(struct class *class, const struct group *group)
+{
+    static const double unknown[WAYS];
+    enum collective collective = collective_of(class->key);
+    enum form form = form_of(class->key);
+    if (mode == OFFLOAD) {
+        trial_start(&class->trial, OFFLOADED, SET, unknown, 0);
+        return;
+    }
+    uint64_t first = asks_at(class->key);
+    form = form == BLOCKING ? BLOCKING : NONBLOCKING;
+    const struct remembered *found = remembered_find(class_key(collective, form, size_of(class->key)), &group->place);
+    if (found != NULL)
+        trial_start(&class->trial, found->median[OFFLOADED] < found->median[NATIVE] ? OFFLOADED : NATIVE, REMEMBERED,
+                    found->median, first);
+    else
+        trial_start(&class->trial, built_in(form, size_of(class->key), &group->place), BUILT_IN, unknown, first);
+}
+
+static struct class *class_make(struct group *group, unsigned key)
+{
+    struct choices *choices = &group->choices;
+    struct class *class = calloc(1, sizeof *class), **end = &choices->classes;
+    if (class != NULL) {
+        class->key = key;
+        class_start(class, group);
+        class->row = ledger_row(key, &group->place);
+    }
+    if (class == NULL || class->row == NULL) {
+        /* A rank that cannot count its calls would choose otherwise than the rest. */
+        fprintf(stderr, "outboard: out of memory for the classes of calls\n");
+        PMPI_Abort(MPI_COMM_WORLD, 1);
+        abort();
+    }
+    while (*end != NULL)
+        end = &(*end)->next;
+    *end = class;
+    ledger_chosen(class->row, &class->trial);
+    return class;
+}
+
+static struct class *class_of(struct group *group, unsigned key)
+{
+    struct class *class = class_find(&group->choices, key);
+    if (class == NULL)
+        class = class_make(group, key);
+    group->choices.latest = class;
+    return class;
+}
+
+/* ---- agreement ---- */
+
+/* All members are at the same question, or something has gone wrong that no later call could repair. */
+static void check_mark(const double *mine, const double *agreed)
+{
+    if (mine[VECTOR_MARK] == agreed[VECTOR_MARK] && mine[VECTOR_UNMARK] == agreed[VECTOR_UNMARK])
+        return;
+    fprintf(stderr, "outboard: the ranks of a communicator have counted its collectives differently; run with "
+                    "OUTBOARD_CHOICE=fixed and report it\n");
+    PMPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+/* Collective over the communicator. */
+static void agree(struct group *group, struct class *class)
+{
+    double mine[VECTOR_LENGTH], agreed[VECTOR_LENGTH];
+    pthread_mutex_lock(&lock);
+    trial_fill(&class->trial, class->key, mine);
+    mine[VECTOR_EXCESS] = excess;
+    pthread_mutex_unlock(&lock);
+    mine[VECTOR_ELAPSED] = -(PMPI_Wtime() - started);
+    if (PMPI_Allreduce(mine, agreed, VECTOR_LENGTH, MPI_DOUBLE, MPI_MAX, group->comm) != MPI_SUCCESS)
+        return; /* the communicator is broken: the program's next call on it will say so */
+    check_mark(mine, agreed);
+    pthread_mutex_lock(&lock);
+    excess += trial_agree(&class->trial, agreed);
+    pthread_mutex_unlock(&lock);
+    group->choices.waiting -= !trial_waits(&class->trial);
+    if (trial_open(&class->trial) && group->choices.trying != class) {
+        group->choices.trying = class;
+        group->choices.since = group->choices.calls;
+    }
+    ledger_chosen(class->row, &class->trial);
+}
+
+/* One trial at a time, so that its cost is known before the next is asked for. */
+static bool may_agree(const struct choices *choices, struct trial *trial)
+{
+    if (!trial_waits(trial))
+        return false;
+    bool other = choices->trying != NULL && trial_open(&choices->trying->trial) &&
+                 choices->calls - choices->since < TRIAL_PATIENCE;
+    return !(trial->state == ASKING && other) && trial_due(trial);
+}
+
+/* What members do together where they may wait for one another: agree on one class, make a group that was wanted. */
+static void meet(struct group *group)
+{
+    struct choices *choices = &group->choices;
+    struct class *due = NULL;
+    for (struct class *class = choices->classes; choices->waiting > 0 && class != NULL; class = class->next)
+        if (due == NULL && may_agree(choices, &class->trial))
+            due = class;
+    if (due != NULL)
+        agree(group, due);
+    if (choices->groupless >= GROUPLESS_MOST && group->standing == GROUPLESS)
+        group_make(group);
+}
+
+/* ---- the call ---- */
+
+static enum way count(struct group *group, struct class *class, struct turn *turn)
+{
+    group->choices.calls++;
+    bool waited = trial_waits(&class->trial);
+    enum way way = trial_turn(&class->trial, &turn->of);
+    group->choices.waiting += trial_waits(&class->trial) - waited;
+    return way;
+}
+
+/* Persistent requests follow what the nonblocking calls of their size have come to by now. */
+static void follow(const struct group *group, struct class *class)
+{
+    unsigned key = class_key(collective_of(class->key), NONBLOCKING, size_of(class->key));
+    const struct class *like = class_find(&group->choices, key);
+    if (like == NULL)
+        return;
+    class->trial.way = like->trial.way;
+    class->trial.why = like->trial.why;
+    ledger_chosen(class->row, &class->trial);
+}
+
+/* A nonblocking call cannot make the group that it lacks: it goes natively and does not count for trials. */
+static enum way without_group(struct group *group, const struct class *class)
+{
+    group->choices.groupless += class->trial.way == OFFLOADED;
+    return NATIVE;
+}
+
+static void choose(const struct call *call, enum form form, struct group *group, struct turn *turn)
+{
+    const struct method *method = method_of(call->collective);
+    if (form == BLOCKING && group->choices.classes != NULL && group->standing != REFUSED)
+        meet(group);
+    if (!group_may_have(group) || !method->measure(call, group, &turn->bytes) ||
+        (group->standing == GROUPED && !method->allows(group->members, turn->bytes)))
+        return;
+    struct class *class = class_of(group, class_key(call->collective, form, size_class(turn->bytes)));
+    turn->class = class;
+    turn->group = group;
+    if (form == PERSISTENT)
+        follow(group, class);
+    turn->way = form == NONBLOCKING && group->standing == GROUPLESS ? without_group(group, class)
+                                                                    : count(group, class, turn);
+    turn->timed = turn->timed || turn->of.turn >= 0;
+    group->choices.digest = (group->choices.digest ^ (class->key * WAYS + turn->way)) * 0x100000001b3u;
+    if (turn->way == OFFLOADED && group->standing == GROUPLESS) {
+        turn->began = PMPI_Wtime();
+        group_make(group);
+        if (group->standing != GROUPED || !method->allows(group->members, turn->bytes)) {
+            turn->way = NATIVE;
+            turn->of.turn = -1; /* its time says nothing of offloading */
+        }
+    }
+    ledger_counted(class->row, turn->way);
+}
+
+bool choice_offloads(const struct call *call, enum form form, struct turn *turn)
+{
+    struct group *group = group_of(call->comm);
+    *turn = (struct turn){.way = NATIVE, .of = {.turn = -1}, .timed = report_wanted};
+    if (group != NULL)
+        choose(call, form, group, turn);
+    if (turn->timed && turn->began == 0)
+        turn->began = PMPI_Wtime();
+    return turn->way == OFFLOADED;
+}
+
+void choice_timed(struct class *class, enum way way, const struct turn_of *of, double seconds)
+{
+    ledger_timed(class->row, way, seconds);
+    if (of->turn < 0)
+        return;
+    pthread_mutex_lock(&lock);
+    excess += trial_note(&class->trial, of, seconds);
+    pthread_mutex_unlock(&lock);
+}
+
+void choice_passed_timed(const struct turn *turn, enum form form, MPI_Request made)
+{
+    double seconds = PMPI_Wtime() - turn->began;
+    report_passing_took(seconds);
+    if (turn->class == NULL)
+        return;
+    if (form == NONBLOCKING)
+        timings_enter(made, turn, seconds);
+    else
+        choice_timed(turn->class, NATIVE, &turn->of, seconds);
+}

@@ -1,0 +1,74 @@
+/*
+ * ledger.c: what was done, natively and offloaded, and how long it took: a row for each class of calls and place of
+ * their communicators.
+ *
+ * This rank's own. Rows are added to and never go before MPI_Finalize; the report and the file of remembered.c are made
+ * of them.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "shim.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct row *rows;
+
+struct row *ledger_row(unsigned key, const struct place *place)
+{
+    pthread_mutex_lock(&lock);
+    struct row **at = &rows;
+    while (*at != NULL && ((*at)->key != key || (*at)->place.hosts != place->hosts ||
+                           (*at)->place.ranks_per_host != place->ranks_per_host))
+        at = &(*at)->next;
+    if (*at == NULL && (*at = calloc(1, sizeof **at)) != NULL) {
+        (*at)->key = key;
+        (*at)->place = *place;
+    }
+    struct row *row = *at;
+    pthread_mutex_unlock(&lock);
+    return row;
+}
+
+void ledger_counted(struct row *row, enum way way)
+{
+    atomic_fetch_add_explicit(&row->calls[way], 1, memory_order_relaxed);
+}
+
+void ledger_timed(struct row *row, enum way way, double seconds)
+{
+    atomic_fetch_add_explicit(&row->nanoseconds[way], (unsigned long long)(seconds * 1e9), memory_order_relaxed);
+}
+
+void ledger_chosen(struct row *row, const struct trial *trial)
+{
+    pthread_mutex_lock(&lock);
+    row->way = trial->way;
+    row->why = trial->why;
+    row->tried = row->tried || trial->why == TRIED;
+    for (enum way way = 0; way < WAYS; way++)
+        row->median[way] = trial->median[way];
+    pthread_mutex_unlock(&lock);
+}
+
+const struct row *ledger_first(void)
+{
+    return rows;
+}
+
+double ledger_saved(void)
+{
+    double saved = 0;
+    for (const struct row *row = rows; row != NULL; row = row->next)
+        if (row->median[NATIVE] > 0 && row->median[OFFLOADED] > 0)
+            saved += (double)atomic_load(&row->calls[OFFLOADED]) * (row->median[NATIVE] - row->median[OFFLOADED]);
+    return saved;
+}
+
+void ledger_stop(void)
+{
+    while (rows != NULL) {
+        struct row *row = rows;
+        rows = row->next;
+        free(row);
+    }
+}

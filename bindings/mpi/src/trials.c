@@ -1,0 +1,200 @@
+/*
+ * trials.c: the trial of one class of calls on one communicator, as a state machine without MPI and without clock.
+ *
+ * All members count the calls of a class alike, so the way of a call is a function of its number and of what was
+ * agreed. Times are this rank's own and decide nothing before the members have agreed on the greatest of each turn.
+ *
+ *   state     calls go          left by                                   to
+ *   RESTING   the chosen way    the call number `next`                    ASKING
+ *   ASKING    the chosen way    agreed: trials may cost more              TRYING, short
+ *                               agreed: they have cost enough             RESTING until twice as many calls
+ *   TRYING    by turn           the last turn                             JUDGING
+ *   JUDGING   the chosen way    agreed: a rank lacks a time               JUDGING, 1, 2, 4, ... blocking calls later;
+ *                                                                         RESTING, as it was, after MISSES_MOST
+ *                               agreed: one way is twice as slow          DECIDED for the other
+ *                               agreed: neither, after a short trial      TRYING, longer
+ *                               agreed: neither, after a long one         RESTING with the faster way
+ *   DECIDED   the chosen way    nothing
+ *
+ * Invariants: everything but `seconds` is equal on all members between two calls. A trial has an even number of turns,
+ * and each two that follow one another go different ways.
+ */
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "trials.h"
+
+#define FIRST_GAP 1000
+#define MISSES_MOST 6
+/* The part of the time since MPI_Init that trials may cost. */
+#define BUDGET 0.01
+/* Seconds that a trial is expected to cost before anybody knows: programs that end within half a second try nothing. */
+#define EXPECTED 0.005
+/* How much slower a way must be to be given up for good. */
+#define HOPELESS 2.0
+
+static bool hopeless(const double *median)
+{
+    return median[NATIVE] > 0 && median[OFFLOADED] > 0 &&
+           (median[NATIVE] >= HOPELESS * median[OFFLOADED] || median[OFFLOADED] >= HOPELESS * median[NATIVE]);
+}
+
+void trial_start(struct trial *trial, enum way way, enum why why, const double *median, uint64_t first)
+{
+    bool known = median[NATIVE] > 0 && median[OFFLOADED] > 0;
+    *trial = (struct trial){.way = way, .why = why, .gap = FIRST_GAP, .median = {median[NATIVE], median[OFFLOADED]}};
+    trial->state = first > 0 && !hopeless(median) ? RESTING : DECIDED;
+    trial->next = known ? FIRST_GAP : first;
+}
+
+/* Pairs of turns go to both ways, in the order of Thue and Morse: what drifts or alternates favours neither. */
+static enum way way_of(const struct trial *trial, int turn)
+{
+    bool odd = __builtin_parity((unsigned)turn);
+    return odd ? WAYS - 1 - trial->way : trial->way;
+}
+
+enum way trial_turn(struct trial *trial, struct turn_of *turn)
+{
+    turn->turn = -1;
+    trial->calls++;
+    if (trial->state == RESTING && trial->calls >= trial->next)
+        trial->state = ASKING;
+    if (trial->state != TRYING)
+        return trial->way;
+    *turn = (struct turn_of){trial->turns++, trial->serial};
+    if (trial->turns == trial->until)
+        trial->state = JUDGING;
+    return way_of(trial, turn->turn);
+}
+
+double trial_note(struct trial *trial, const struct turn_of *turn, double seconds)
+{
+    if (turn->turn < 0 || turn->serial != trial->serial)
+        return 0;
+    double charge = way_of(trial, turn->turn) == trial->way ? 0 : seconds;
+    trial->seconds[turn->turn] = seconds;
+    trial->charged += charge;
+    return charge;
+}
+
+bool trial_waits(const struct trial *trial)
+{
+    return trial->state == ASKING || trial->state == JUDGING;
+}
+
+bool trial_open(const struct trial *trial)
+{
+    return trial->state == TRYING || trial->state == JUDGING;
+}
+
+bool trial_due(struct trial *trial)
+{
+    assert(trial_waits(trial));
+    if (trial->skip == 0)
+        return true;
+    trial->skip--;
+    return false;
+}
+
+void trial_fill(const struct trial *trial, unsigned class_key, double *vector)
+{
+    for (int turn = 0; turn < TRIAL_TURNS; turn++)
+        vector[VECTOR_SECONDS + turn] = turn < trial->turns ? trial->seconds[turn] : 0;
+    /* Exact in a double. */
+    uint64_t mark = ((uint64_t)class_key << 32) + ((trial->calls & 0x3ffffff) << 6) + (uint64_t)trial->turns;
+    vector[VECTOR_MARK] = (double)mark;
+    vector[VECTOR_UNMARK] = -(double)mark;
+}
+
+static void begin(struct trial *trial)
+{
+    trial->state = TRYING;
+    trial->serial++;
+    trial->until = TRIAL_TURNS_SHORT;
+    trial->charged = 0; /* a trial that is given up, or never ends, has cost what was charged */
+    for (int turn = 0; turn < TRIAL_TURNS; turn++)
+        trial->seconds[turn] = INFINITY;
+}
+
+static void rest(struct trial *trial)
+{
+    trial->state = RESTING;
+    trial->turns = trial->misses = trial->skip = 0;
+    trial->serial++; /* times that are still to come count no more */
+    trial->next = trial->calls + trial->gap;
+    trial->gap *= 2;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+/* Of the timed turns of one way. */
+static double median_of(const struct trial *trial, const double *seconds, enum way way)
+{
+    double timed[TRIAL_TURNS];
+    size_t count = 0;
+    for (int turn = 2; turn < trial->turns; turn++)
+        if (way_of(trial, turn) == way)
+            timed[count++] = seconds[turn];
+    qsort(timed, count, sizeof *timed, ascending);
+    return (timed[(count - 1) / 2] + timed[count / 2]) / 2;
+}
+
+/* What the turns of the slower way have taken beyond what the faster one takes. */
+static double excess_of(const struct trial *trial, const double *seconds, enum way slower)
+{
+    double excess = 0;
+    for (int turn = 0; turn < trial->turns; turn++)
+        if (way_of(trial, turn) == slower && seconds[turn] > trial->median[WAYS - 1 - slower])
+            excess += seconds[turn] - trial->median[WAYS - 1 - slower];
+    return excess;
+}
+
+static double judge(struct trial *trial, const double *seconds)
+{
+    for (enum way way = 0; way < WAYS; way++)
+        trial->median[way] = median_of(trial, seconds, way);
+    if (!hopeless(trial->median) && trial->until < TRIAL_TURNS) {
+        trial->until = TRIAL_TURNS;
+        trial->state = TRYING;
+        return 0;
+    }
+    enum way other = WAYS - 1 - trial->way;
+    enum way faster = trial->median[other] < trial->median[trial->way] ? other : trial->way;
+    double excess = excess_of(trial, seconds, WAYS - 1 - faster);
+    trial->way = faster;
+    trial->why = TRIED;
+    rest(trial);
+    if (hopeless(trial->median))
+        trial->state = DECIDED;
+    return excess - trial->charged;
+}
+
+double trial_agree(struct trial *trial, const double *vector)
+{
+    const double *seconds = vector + VECTOR_SECONDS;
+    assert(trial_waits(trial));
+    if (trial->state == ASKING) {
+        if (vector[VECTOR_EXCESS] + EXPECTED <= BUDGET * -vector[VECTOR_ELAPSED]) {
+            begin(trial);
+        } else {
+            trial->state = RESTING;
+            trial->next = 2 * trial->calls;
+        }
+        return 0;
+    }
+    for (int turn = 0; turn < trial->turns; turn++) {
+        if (isfinite(seconds[turn]))
+            continue;
+        trial->skip = 1 << trial->misses++;
+        if (trial->misses == MISSES_MOST)
+            rest(trial);
+        return 0;
+    }
+    return judge(trial, seconds);
+}

@@ -1,0 +1,181 @@
+/*
+ * choices.c: programs whose calls the shim may offload or leave to the MPI library; which of the two it does is in its
+ * report.
+ *
+ *   choices blocking N      N allgathers of 4 KiB on MPI_COMM_WORLD
+ *   choices nonblocking N   N nonblocking ones, each followed by a barrier
+ *   choices large N         N nonblocking ones of 512 KiB on a duplicate of it, behind ten others and a barrier
+ *   choices mixed N         blocking and nonblocking ones of many sizes on three communicators, ranks delayed at random
+ *   choices duplicates N    N communicators made and freed, then N at once
+ *   choices reductions N    N allreduces of 4 KiB
+ *
+ * CHOICES_PAUSE_US=N is what the program computes between two calls. CHOICES_RANKS_PER_HOST=N makes the MPI library say
+ * that so many ranks are on each host, CHOICES_NATIVE_US=N makes its allgathers slow: both stand in for functions of
+ * the MPI library by their PMPI_ names. Every result is checked; exits 1 when one was wrong.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MOST 131072
+
+static int rank, ranks, bad;
+static int sent[MOST], *received;
+
+static long setting(const char *name)
+{
+    const char *value = getenv(name);
+    return value == NULL ? 0 : atol(value);
+}
+
+static void pass(long microseconds)
+{
+    struct timespec time = {microseconds / 1000000, microseconds % 1000000 * 1000};
+    if (microseconds > 0)
+        nanosleep(&time, NULL);
+}
+
+int PMPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *made)
+{
+    static int (*next)(MPI_Comm, int, int, MPI_Info, MPI_Comm *);
+    int me;
+    long each = setting("CHOICES_RANKS_PER_HOST");
+    *(void **)&next = dlsym(RTLD_NEXT, "PMPI_Comm_split_type");
+    if (each == 0)
+        return next(comm, type, key, info, made);
+    PMPI_Comm_rank(comm, &me);
+    return PMPI_Comm_split(comm, (int)(me / each), key, made);
+}
+
+int PMPI_Allgather(const void *from, int count, MPI_Datatype type, void *to, int counts, MPI_Datatype types,
+                   MPI_Comm comm)
+{
+    static int (*next)(const void *, int, MPI_Datatype, void *, int, MPI_Datatype, MPI_Comm);
+    *(void **)&next = dlsym(RTLD_NEXT, "PMPI_Allgather");
+    pass(setting("CHOICES_NATIVE_US"));
+    return next(from, count, type, to, counts, types, comm);
+}
+
+static void gather(MPI_Comm comm, int count, int blocking, int call)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    int me, members;
+    MPI_Comm_rank(comm, &me);
+    MPI_Comm_size(comm, &members);
+    for (int at = 0; at < count; at++)
+        sent[at] = me * 1000003 + at + call;
+    memset(received, 0xee, (size_t)count * (size_t)members * sizeof *received);
+    if (blocking)
+        MPI_Allgather(sent, count, MPI_INT, received, count, MPI_INT, comm);
+    else
+        MPI_Iallgather(sent, count, MPI_INT, received, count, MPI_INT, comm, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    for (int of = 0; of < members; of++)
+        for (int at = 0; at < count; at++)
+            bad += received[of * count + at] != of * 1000003 + at + call;
+}
+
+static void blocking(int calls)
+{
+    for (int call = 0; call < calls; call++) {
+        gather(MPI_COMM_WORLD, 1024, 1, call);
+        pass(setting("CHOICES_PAUSE_US"));
+    }
+}
+
+static void nonblocking(int calls)
+{
+    for (int call = 0; call < calls; call++) {
+        gather(MPI_COMM_WORLD, 1024, 0, call);
+        MPI_Barrier(MPI_COMM_WORLD);
+        pass(setting("CHOICES_PAUSE_US"));
+    }
+}
+
+static void large(int calls)
+{
+    MPI_Comm dup;
+    MPI_Comm_dup(MPI_COMM_WORLD, &dup);
+    for (int call = 0; call < 10; call++)
+        gather(dup, MOST, 0, call);
+    MPI_Barrier(dup);
+    for (int call = 0; call < calls; call++)
+        gather(dup, MOST, 0, call);
+    MPI_Comm_free(&dup);
+}
+
+static void mixed(int calls)
+{
+    struct timespec now;
+    MPI_Comm comms[3] = {MPI_COMM_WORLD, MPI_COMM_NULL, MPI_COMM_NULL};
+    MPI_Comm_dup(MPI_COMM_WORLD, &comms[1]);
+    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &comms[2]);
+    clock_gettime(CLOCK_REALTIME, &now);
+    unsigned seed = (unsigned)now.tv_nsec + (unsigned)rank, common = 1;
+    for (int call = 0; call < calls; call++) {
+        common = common * 1103515245u + 12345u; /* the same on all ranks */
+        if (rand_r(&seed) % 4 == 0)
+            pass(rand_r(&seed) % 1500);
+        gather(comms[common >> 16 & 3 ? 0 : 1 + (common >> 18 & 1)], 1 << (common >> 20 & 7), common >> 24 & 1, call);
+        if (common >> 25 & 1)
+            MPI_Barrier(MPI_COMM_WORLD);
+    }
+    MPI_Comm_free(&comms[1]);
+    MPI_Comm_free(&comms[2]);
+}
+
+static void duplicates(int calls)
+{
+    MPI_Comm *made = malloc((size_t)calls * sizeof *made);
+    for (int call = 0; call < calls; call++) {
+        MPI_Comm_dup(MPI_COMM_WORLD, &made[0]);
+        MPI_Comm_free(&made[0]);
+    }
+    /* And many at once, freed in another order than they were made. */
+    for (int call = 0; call < calls; call++)
+        MPI_Comm_dup(MPI_COMM_WORLD, &made[call]);
+    for (int call = 0; call < calls; call++)
+        MPI_Comm_free(&made[call * 7 % calls]);
+    free(made);
+}
+
+static void reductions(int calls)
+{
+    for (int call = 0; call < calls; call++) {
+        sent[0] = rank + call;
+        MPI_Allreduce(sent, received, 1024, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+        pass(setting("CHOICES_PAUSE_US"));
+        bad += received[0] != ranks * (ranks - 1) / 2 + ranks * call;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    received = malloc(MOST * (size_t)ranks * sizeof *received);
+    const char *what = argc > 2 ? argv[1] : "";
+    int calls = argc > 2 ? atoi(argv[2]) : 0;
+    if (strcmp(what, "blocking") == 0)
+        blocking(calls);
+    if (strcmp(what, "nonblocking") == 0)
+        nonblocking(calls);
+    if (strcmp(what, "large") == 0)
+        large(calls);
+    if (strcmp(what, "mixed") == 0)
+        mixed(calls);
+    if (strcmp(what, "duplicates") == 0)
+        duplicates(calls);
+    if (strcmp(what, "reductions") == 0)
+        reductions(calls);
+    if (bad != 0)
+        fprintf(stderr, "# rank %d: %d elements are wrong\n", rank, bad);
+    free(received);
+    MPI_Finalize();
+    return bad != 0;
+}

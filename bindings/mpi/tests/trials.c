@@ -1,0 +1,164 @@
+/*
+ * trials.c: all members of a communicator choose alike, whatever their clocks say.
+ *
+ * Drives src/trials.c alone, without MPI: in each run some members call a class again and again, natively and offloaded
+ * calls take random times, members are delayed at random, some times are known late or never. Every rank must go the
+ * same way at each call, trials must cost little, and in the end the faster way must be taken. Prints TAP; the argument
+ * is the number of runs.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../src/trials.h"
+
+#define RANKS_MOST 6
+
+struct run {
+    int ranks, blocking;    /* all calls are blocking, or every eighth one is, of another class */
+    int classes;            /* one after another; the last has the most calls */
+    enum way start;
+    double takes[WAYS], noise;
+    double forget;          /* how often a time is never known */
+    struct trial trial[RANKS_MOST];
+    struct turn_of late[RANKS_MOST]; /* known at the next call */
+    double late_seconds[RANKS_MOST];
+    double now, excess[RANKS_MOST], trial_excess;
+    int bad;
+};
+
+static uint64_t state;
+
+static double drawn(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (double)(state >> 11) * 0x1p-53;
+}
+
+static struct run begin(uint64_t seed)
+{
+    struct run run = {.ranks = 2 + (int)(seed % (RANKS_MOST - 1)), .blocking = seed % 3 != 0};
+    state = seed * 0x9e3779b97f4a7c15u + 1;
+    for (int i = 0; i < 8; i++)
+        drawn();
+    run.takes[NATIVE] = exp(-12 + 9 * drawn());
+    run.takes[OFFLOADED] = run.takes[NATIVE] * exp(4 * drawn() - 2);
+    run.noise = drawn() * 0.2;
+    run.forget = seed % 5 == 0 ? 0.3 * drawn() : 0;
+    run.start = drawn() < 0.5 ? NATIVE : OFFLOADED;
+    run.classes = seed % 4 == 1 ? 40 : 1;
+    return run;
+}
+
+static void begin_class(struct run *run)
+{
+    static const double none[WAYS];
+    for (int rank = 0; rank < run->ranks; rank++) {
+        trial_start(&run->trial[rank], run->start, BUILT_IN, none, 3);
+        run->late[rank].turn = -1;
+    }
+}
+
+static void agree(struct run *run)
+{
+    double all[VECTOR_LENGTH], vector[VECTOR_LENGTH];
+    int due = 0;
+    for (int rank = 0; rank < run->ranks; rank++)
+        due += trial_waits(&run->trial[rank]) && trial_due(&run->trial[rank]);
+    run->bad += due != 0 && due != run->ranks;
+    if (due != run->ranks)
+        return;
+    for (int entry = 0; entry < VECTOR_LENGTH; entry++)
+        all[entry] = -INFINITY;
+    for (int rank = 0; rank < run->ranks; rank++) {
+        trial_fill(&run->trial[rank], 7, vector);
+        vector[VECTOR_ELAPSED] = -run->now * (1 + 0.1 * drawn());
+        vector[VECTOR_EXCESS] = run->excess[rank];
+        for (int entry = 0; entry < VECTOR_LENGTH; entry++)
+            all[entry] = fmax(all[entry], vector[entry]);
+        run->bad += vector[VECTOR_MARK] != -vector[VECTOR_UNMARK];
+    }
+    run->bad += all[VECTOR_MARK] != -all[VECTOR_UNMARK];
+    for (int rank = 0; rank < run->ranks; rank++)
+        run->excess[rank] += trial_agree(&run->trial[rank], all);
+}
+
+/* The call of one rank; another one's lateness is in its time. */
+static enum way call(struct run *run, int rank, double lateness)
+{
+    struct turn_of turn;
+    run->excess[rank] += trial_note(&run->trial[rank], &run->late[rank], run->late_seconds[rank]);
+    run->late[rank].turn = -1;
+    enum way way = trial_turn(&run->trial[rank], &turn);
+    double seconds = run->takes[way] * (1 + run->noise * drawn()) + lateness;
+    if (drawn() < run->forget)
+        return way;
+    if (drawn() < 0.5) {
+        run->late[rank] = turn;
+        run->late_seconds[rank] = seconds;
+    } else {
+        run->excess[rank] += trial_note(&run->trial[rank], &turn, seconds);
+    }
+    return way;
+}
+
+static void carry_out(struct run *run, int calls)
+{
+    begin_class(run);
+    for (int turn = 0; turn < calls; turn++) {
+        double lateness = drawn() < 0.05 ? run->takes[NATIVE] * drawn() : 0;
+        if (run->blocking || turn % 8 == 0)
+            agree(run);
+        enum way usual = run->trial[0].way;
+        bool tries = run->trial[0].state == TRYING;
+        enum way first = call(run, 0, lateness);
+        for (int rank = 1; rank < run->ranks; rank++)
+            run->bad += call(run, rank, lateness) != first;
+        double best = fmin(run->takes[NATIVE], run->takes[OFFLOADED]);
+        run->trial_excess += tries && first != usual ? run->takes[first] - run->takes[usual] : 0;
+        run->now += run->takes[first] + 5 * best;
+    }
+}
+
+/* Of runs whose times all become known and that last long enough; ways nearly as good as each other look alike. */
+static int wrong_in_the_end(const struct run *run)
+{
+    enum way way = run->trial[0].way;
+    double turn = run->takes[NATIVE] + run->takes[OFFLOADED];
+    if (run->forget > 0 || (run->trial[0].why != TRIED && (run->classes > 1 || run->now < 5 + 400 * turn)))
+        return 0;
+    return run->takes[way] > 1.3 * run->takes[WAYS - 1 - way];
+}
+
+/* No trial begins beyond one in a hundred, but the last one begun may exceed it. */
+static int costly(const struct run *run)
+{
+    double worst = fabs(run->takes[NATIVE] - run->takes[OFFLOADED]) * TRIAL_TURNS * 2;
+    return run->trial_excess > 0.01 * run->now + worst;
+}
+
+static int report(int number, const char *what, int bad)
+{
+    printf("%s %d - %s (%d)\n", bad == 0 ? "ok" : "not ok", number, what, bad);
+    return bad != 0;
+}
+
+int main(int argc, char **argv)
+{
+    int runs = argc > 1 ? atoi(argv[1]) : 10000, unalike = 0, wrong = 0, dear = 0, tried = 0;
+    for (int seed = 0; seed < runs; seed++) {
+        struct run run = begin((uint64_t)seed);
+        for (int class = 1; class < run.classes; class++)
+            carry_out(&run, 40);
+        carry_out(&run, 400 + seed % 100 * 30);
+        unalike += run.bad != 0;
+        wrong += wrong_in_the_end(&run);
+        dear += costly(&run);
+        tried += run.trial[0].why == TRIED;
+    }
+    printf("1..4\n# %d runs, %d of them tried\n", runs, tried);
+    return report(1, "all ranks choose alike", unalike) + report(2, "the faster way is taken in the end", wrong) +
+           report(3, "trials cost little", dear) + report(4, "many runs try", tried < runs / 4);
+}
