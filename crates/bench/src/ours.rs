@@ -7,6 +7,9 @@ use crate::{BenchError, Call, Peer, Toolchain, install};
 use std::fmt;
 use std::path::Path;
 
+/// How the MPI shim chooses between the MPI library and the service process.
+const CHOICE: &str = "OUTBOARD_CHOICE";
+
 type Launch = dyn Fn(&Job<'_>) -> Result<Running, LaunchError>;
 
 /// One of Outboard's ways in.
@@ -70,11 +73,13 @@ impl Outboard {
         install::ensure(mpi, peers_dir)?;
         let installed = InstalledPeer::new(mpi, peers_dir);
         let toolchain = installed.toolchain();
-        let preload = ("LD_PRELOAD".to_owned(), shim.display().to_string());
+        // What is measured is offloading, unless whoever measures wants to know what the shim chooses.
+        let choice = std::env::var(CHOICE).unwrap_or_else(|_| "offload".to_owned());
+        let below = [("LD_PRELOAD".to_owned(), shim.display().to_string()), (CHOICE.to_owned(), choice)];
         let launcher = format!("{name}'s launcher on h1");
         let launch = move |job: &Job<'_>| {
             let mut services = start_services(job)?;
-            services.environment.push(preload.clone());
+            services.environment.extend(below.clone());
             let command = installed.open_mpi_command(job, ProgressThread::No, &services.environment)?;
             let launcher = Process::start(launcher.clone(), command, job.directory)?;
             Ok(Running { ranks: vec![launcher], services: services.processes, stats: services.stats })

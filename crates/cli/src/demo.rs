@@ -137,6 +137,7 @@ fn measure(args: &DemoArgs, command: &[String], directory: &Path, offloaded: boo
     let mut environment = Vec::new();
     if let Some(daemons) = &daemons {
         environment = run::mpi_environment(daemons, args.mpi)?;
+        environment.push(("OUTBOARD_CHOICE".to_owned(), "offload".to_owned()));
     }
     let mut arguments = command[1..].to_vec();
     match &args.matrix {

@@ -19,10 +19,14 @@ const UNTUNED: &str = "none: what daemons do without a tuning file";
 #[derive(Debug, Args)]
 pub(crate) struct ChoiceArgs {
     /// allgather, broadcast, alltoall, gather, scatter, barrier, reduce, allreduce, reduce-scatter or scan
-    collective: Collective,
+    #[arg(required_unless_present = "report")]
+    collective: Option<Collective>,
+    /// What the MPI shim chose in a run, and why: the file that OUTBOARD_MPI_REPORT named there
+    #[arg(long, exclusive = true)]
+    report: Option<PathBuf>,
     /// Ranks of the group
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(outboard_plan::MAX_RANKS)))]
-    ranks: u32,
+    #[arg(long, required_unless_present = "report", value_parser = clap::value_parser!(u32).range(1..=i64::from(outboard_plan::MAX_RANKS)))]
+    ranks: Option<u32>,
     /// Hosts that they are on; as many as ranks by default
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     hosts: Option<u32>,
@@ -41,16 +45,22 @@ pub(crate) struct ChoiceArgs {
 }
 
 pub(crate) fn choice(args: &ChoiceArgs) -> Result<ExitCode, CliError> {
-    let hosts = args.hosts.unwrap_or(args.ranks);
-    if hosts > args.ranks {
-        return Err(CliError::Failed(format!("{} ranks are not on {hosts} hosts: name at most as many", args.ranks)));
+    if let Some(report) = &args.report {
+        return crate::choice::explain(report);
     }
-    if args.play && args.ranks > MOST_PLAYED {
-        return Err(CliError::Failed(format!("{} ranks are too many to play: name at most {MOST_PLAYED}", args.ranks)));
+    let (Some(collective), Some(ranks)) = (args.collective, args.ranks) else {
+        return Err(CliError::Failed("name a collective and --ranks, or a --report".to_owned()));
+    };
+    let hosts = args.hosts.unwrap_or(ranks);
+    if hosts > ranks {
+        return Err(CliError::Failed(format!("{ranks} ranks are not on {hosts} hosts: name at most as many")));
+    }
+    if args.play && ranks > MOST_PLAYED {
+        return Err(CliError::Failed(format!("{ranks} ranks are too many to play: name at most {MOST_PLAYED}")));
     }
     let case = Case {
-        collective: args.collective,
-        ranks: args.ranks,
+        collective,
+        ranks,
         hosts,
         bytes: args.size.0,
         multicast: !args.no_multicast || hosts == 1,

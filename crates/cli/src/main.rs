@@ -2,6 +2,7 @@
 
 mod algorithm;
 mod bench;
+mod choice;
 mod demo;
 mod doctor;
 mod error;
@@ -47,6 +48,9 @@ enum Command {
     Top(top::TopArgs),
     /// Join the trace files of service processes and ranks to one for Perfetto
     Trace(trace::TraceArgs),
+    /// What the MPI shim has found faster on which cluster, natively or offloaded
+    #[command(subcommand)]
+    Choice(choice::ChoiceCommand),
     /// Emulated clusters
     #[command(subcommand)]
     Lab(lab::LabCommand),
@@ -78,6 +82,7 @@ fn main() -> ExitCode {
         Command::Tune(args) => tune::tune(&args),
         Command::Top(args) => top::top(&args),
         Command::Trace(args) => trace::trace(&args),
+        Command::Choice(command) => choice::choice(&command),
         Command::Lab(command) => lab::lab(command),
         Command::Sim(command) => sim::sim(command),
         Command::Doctor(args) => doctor::doctor(&args),
