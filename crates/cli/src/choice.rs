@@ -63,7 +63,8 @@ pub(crate) fn choice(command: &ChoiceCommand) -> Result<ExitCode, CliError> {
 fn folder() -> Result<PathBuf, CliError> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
-    let missing = || CliError::Failed("neither XDG_CACHE_HOME nor HOME is set: what is remembered has no place".to_owned());
+    let missing =
+        || CliError::Failed("neither XDG_CACHE_HOME nor HOME is set: what is remembered has no place".to_owned());
     cache.map(|cache| cache.join("outboard/choice")).ok_or_else(missing)
 }
 

@@ -58,13 +58,7 @@ pub(crate) fn choice(args: &ChoiceArgs) -> Result<ExitCode, CliError> {
     if args.play && ranks > MOST_PLAYED {
         return Err(CliError::Failed(format!("{ranks} ranks are too many to play: name at most {MOST_PLAYED}")));
     }
-    let case = Case {
-        collective,
-        ranks,
-        hosts,
-        bytes: args.size.0,
-        multicast: !args.no_multicast || hosts == 1,
-    };
+    let case = Case { collective, ranks, hosts, bytes: args.size.0, multicast: !args.no_multicast || hosts == 1 };
     let (tuning, source) = match &args.tuning {
         Some(path) => {
             let tuning = read_tuning(path).map_err(CliError::said)?;
