@@ -120,7 +120,10 @@ impl Honest {
     }
 
     fn result(&self, slot: u32) -> Status {
-        assert!(self.side.wait(Some(LIMIT), || self.side.result(slot).is_some()), "an honest call never ends");
+        assert!(
+            self.side.wait(Some(slot), Some(LIMIT), || self.side.result(slot).is_some()),
+            "an honest call never ends"
+        );
         self.side.result(slot).expect("just seen")
     }
 
