@@ -8,7 +8,7 @@ use std::path::Path;
 
 use outboard_bench::{Call, Collective, LaunchError};
 use outboard_plan::selection::{self, Case, Choice, Rule, Tuning};
-use outboard_service::settings::read_tuning;
+use outboard_service::settings::{EAGER_BYTES, read_tuning};
 
 use crate::error::CliError;
 use crate::launch::DaemonArgs;
@@ -28,6 +28,8 @@ pub(crate) struct Algorithms {
     tuning: Tuning,
     /// Asked for by name.
     asked: Option<Choice>,
+    /// The tuning is somebody's.
+    tuned: bool,
     multicast: bool,
 }
 
@@ -54,7 +56,8 @@ impl Algorithms {
         if let (Some(collective), Some(choice)) = (chosen_for, asked) {
             tuning.rules.insert(collective, vec![Rule { up_to: None, ranks: None, choice }]);
         }
-        Ok(Self { collective: chosen_for, tuning, asked, multicast })
+        let tuned = asked.is_some() || daemons.tuning.is_some();
+        Ok(Self { collective: chosen_for, tuning, asked, tuned, multicast })
     }
 
     /// Refuses `call` if the algorithm asked for cannot carry it out.
@@ -77,7 +80,10 @@ impl Algorithms {
         let (ranks, hosts) = (call.ranks(), call.hosts);
         // Ranks of one host need no network.
         let multicast = self.multicast || hosts == 1;
-        let choice = self.tuning.choose(&Case { collective, ranks, hosts, bytes: call.bytes, multicast }).choice;
+        let case = Case { collective, ranks, hosts, bytes: call.bytes, multicast };
+        let sized = matches!(call.collective, Collective::Allgatherv);
+        let eager_bytes = if sized || hosts == 1 { 0 } else { EAGER_BYTES.0 };
+        let (choice, _) = selection::chosen(self.tuned.then_some(&self.tuning), &case, eager_bytes);
         Some(if call.collective == Collective::Allgatherv { choice.block_by_block() } else { choice })
     }
 

@@ -69,24 +69,6 @@ impl Victim {
         self.seq += 1;
     }
 
-    /// The hostile service process acknowledges all that it was ever sent.
-    fn acknowledge(&mut self) {
-        let sent = std::iter::from_fn(|| self.sp.poll_transmit(NOW)).count() as u32;
-        let header = FrameHeader {
-            kind: FrameKind::Bare,
-            ack_now: false,
-            seq: self.seq,
-            ack: sent,
-            payload_len: 0,
-            clock: 0,
-            echo: 0,
-            echo_age: u32::MAX,
-        };
-        let mut bytes = Vec::new();
-        header.encode(&mut bytes);
-        self.sp.handle_frame(NOW, HOSTILE, &bytes, 0);
-    }
-
     fn create(&self) -> Message {
         self.create_by(HOSTILE)
     }

@@ -25,6 +25,8 @@ const ETHERNET_BYTES: u32 = 14;
 const SMALLEST_MTU: u32 = 576;
 /// The largest datagram that UDP over IPv4 can name.
 const LARGEST_MTU: u32 = 65_535;
+/// Largest small call where nothing else is said.
+pub const EAGER_BYTES: Size = Size(16 << 10);
 /// Link rate assumed where the interface does not say.
 const FALLBACK_RATE: Rate = Rate::bits_per_second(1_000_000_000);
 
@@ -99,7 +101,7 @@ pub struct Settings {
     #[arg(long, env = "OUTBOARD_OFFLOAD_FROM", default_value = "4K")]
     pub offload_from: Size,
     /// Largest call, in bytes that it moves in all, that takes no barrier: each of its messages carries its bytes; 0 for none
-    #[arg(long, env = "OUTBOARD_EAGER_BYTES", default_value = "16K")]
+    #[arg(long, env = "OUTBOARD_EAGER_BYTES", default_value_t = EAGER_BYTES)]
     pub eager_bytes: Size,
     /// Tuning file, as written by `outboard tune`, which all daemons of a group have alike: algorithms of the collectives
     #[arg(long, env = "OUTBOARD_TUNING")]

@@ -11,6 +11,7 @@ mod choose;
 mod collective;
 mod cost;
 pub mod formula;
+mod small;
 mod tuning;
 
 pub use choice::{AlgorithmError, Choice};
@@ -19,4 +20,5 @@ pub use collective::{Collective, UnknownCollective};
 pub use cost::{Cost, Estimate, Terms, at_rate, each};
 pub use formula::{Case, rounds_of, terms};
 pub use outboard_units::{Duration, Rate, Size, UnitError};
+pub use small::chosen;
 pub use tuning::{Rule, Tuning, TuningError};

@@ -1,8 +1,6 @@
 //! Which plan carries out a call, and what that plan is for one rank.
 
-use std::sync::LazyLock;
-
-use outboard_plan::selection::{Case, Choice, Collective, Tuning};
+use outboard_plan::selection::{Case, Choice, Collective, chosen};
 use outboard_plan::{Algorithm, Arguments, Extents, PlanError, Program, ProgramBuilder, Rank, Topology, program};
 
 use crate::config::{self, Config};
@@ -37,9 +35,6 @@ impl<'a> Terrain<'a> {
     }
 }
 
-/// What members choose by that have no tuning, with multicast and without.
-static UNTUNED: LazyLock<[Tuning; 2]> = LazyLock::new(|| [Tuning::untuned(false), Tuning::untuned(true)]);
-
 /// How a call is carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
@@ -55,15 +50,11 @@ impl Layout {
         let terrain = Terrain::of(members);
         // Ranks of one service process need no network: what they multicast is copied, and their barrier is none.
         let alone = terrain.service_processes == 1;
-        let allowed = |bytes: &u64| config.eager_bytes > 0 && *bytes <= config.eager_bytes;
-        let small = !alone && moved(signature, terrain).as_ref().is_some_and(allowed);
-        let multicast = match config.allgather {
-            config::AllgatherAlgorithm::Ring => alone,
-            config::AllgatherAlgorithm::Multicast => !small,
-        };
-        let case = case(signature, terrain, multicast);
-        let tuning = config.tuning.as_deref().unwrap_or(&UNTUNED[usize::from(multicast)]);
-        let chosen = tuning.choose(&case).choice;
+        let multicast = alone || config.allgather == config::AllgatherAlgorithm::Multicast;
+        // Of blocks of different sizes those who have not called know too little for messages that are the first news.
+        let sized = matches!(signature.kind, CallKind::Allgatherv { .. } | CallKind::ReduceScatter { .. });
+        let eager_bytes = if alone || sized { 0 } else { config.eager_bytes };
+        let (chosen, small) = chosen(config.tuning.as_deref(), &case(signature, terrain, multicast), eager_bytes);
         let anywhere = matches!(signature.kind, CallKind::Allgatherv { .. });
         let choice = settled(if anywhere { chosen.block_by_block() } else { chosen }, terrain, config);
         let by_host = choice.asks_for_hosts();
@@ -77,29 +68,7 @@ impl Layout {
 
     /// Whether every message carries its bytes, and nobody waits for a barrier.
     pub(crate) fn is_small(&self) -> bool {
-        self.small && !self.choice.pulls()
-    }
-}
-
-/// Bytes that a call moves in all; none where its messages cannot be its first news: a barrier is that itself, and of blocks of
-/// different sizes those who have not called know too little.
-fn moved(signature: Signature, terrain: Terrain<'_>) -> Option<u64> {
-    let of_all = signature.bytes.checked_mul(terrain.ranks.into());
-    match signature.kind {
-        CallKind::Broadcast { .. } | CallKind::Reduce { .. } | CallKind::Allreduce { .. } | CallKind::Scan { .. } => {
-            Some(signature.bytes)
-        }
-        CallKind::Allgather | CallKind::ReduceScatterBlock { .. } => of_all,
-        CallKind::Alltoall
-        | CallKind::Gather { .. }
-        | CallKind::Scatter { .. }
-        | CallKind::Barrier
-        | CallKind::Allgatherv { .. }
-        | CallKind::ReduceScatter { .. }
-        | CallKind::Alltoallv
-        | CallKind::Gatherv { .. }
-        | CallKind::Scatterv { .. }
-        | CallKind::Tagged(_) => None,
+        self.small
     }
 }
 
