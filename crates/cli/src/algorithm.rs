@@ -144,7 +144,7 @@ mod tests {
     fn rows_name_what_is_asked_for_or_chosen() {
         assert_eq!(named(Collective::Allgatherv, "multicast", 4096), "multicast");
         assert_eq!(named(Collective::Allgatherv, "bruck", 4096), "ring");
-        assert_eq!(named(Collective::Broadcast, "ring", 4096), "binomial");
+        assert_eq!(named(Collective::Broadcast, "ring", 40_960), "binomial");
         assert_eq!(named(Collective::Allreduce, "ring:segment=100", 64), "ring:segment=100");
         assert_eq!(named(Collective::Gather, "multicast", 64), "linear");
         assert_eq!(named(Collective::Alltoall, "bruck", 64), "bruck");

@@ -6,6 +6,7 @@
 use super::{Context, Instance, Phase};
 use crate::error::CollectiveError;
 use crate::ids::SpId;
+use crate::interface::Step;
 use crate::wire::TransferMessage;
 
 impl Instance {
@@ -16,6 +17,7 @@ impl Instance {
         }
         if matches!(self.phase, Phase::Gathering) {
             self.phase = Phase::Running;
+            cx.out.step(cx.members.handle, self.id, Step::Ready);
             self.retry_blocked(cx);
         }
         self.advance(cx);
