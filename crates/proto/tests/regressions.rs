@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use outboard_plan::{Element, Operator, Rank, Reduction};
-use outboard_proto::wire::{FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message, MulticastMessage};
+use outboard_proto::wire::{
+    FrameHeader, FrameKind, GroupMessage, InstanceMessage, Message, MulticastMessage, Origin, Rts, TransferMessage,
+};
 use outboard_proto::{
     Call, CallId, CallKind, CollectiveError, Config, Endpoint, Event, GroupError, GroupHandle, GroupSpec, HostId,
     InstanceId, Instant, Member, Signature, SpId, Transmit,
@@ -46,7 +48,13 @@ impl Victim {
     }
 
     fn send(&mut self, from: SpId, seq: u32, message: &Message) {
-        let payload_len = if *message == repair() { self.sp.config().chunk_bytes } else { 0 };
+        let payload_len = match message {
+            Message::Group { body: GroupMessage::Transfer(TransferMessage::Offer { ready, .. }), .. } => {
+                ready.iter().map(|rts| rts.bytes as u32).sum()
+            }
+            message if *message == repair() => self.sp.config().chunk_bytes,
+            _ => 0,
+        };
         let header = FrameHeader {
             kind: FrameKind::Message,
             ack_now: false,
@@ -274,6 +282,38 @@ fn a_collective_that_stood_in_for_its_ranks_does_not_wait_for_itself() {
         }
     }
     assert!(entered, "both ranks have called");
+}
+
+/// A message of a small call comes once. One that is said twice takes no memory of the service process for good.
+#[test]
+fn a_message_of_a_small_call_that_is_said_twice_is_refused() {
+    let config = Config { eager_bytes: 16 << 10, ..Config::default() };
+    let mut victim = Victim { sp: Endpoint::new(SpId(10), config, 1), seq: 0 };
+    victim.group();
+    let signature = Signature { kind: CallKind::Broadcast { root: Rank(1) }, bytes: 8 };
+    let instance = InstanceId(1);
+    let rts = Rts { destination: Rank(0), tag: 0, occurrence: 0, bytes: 8, eager: true };
+    let offer = |first_ready, ready: &[Rts]| {
+        let origin = Origin::Instance { instance, signature };
+        let (rank, ready) = (Rank(1), ready.iter().copied().collect());
+        let offer = TransferMessage::Offer { origin, rank, first_ready, ready, first_early: 0, early: Vec::new() };
+        of_group(GroupMessage::Transfer(offer))
+    };
+    victim.hostile(&offer(1, &[rts, rts]));
+    assert_eq!((victim.sp.counters().violations, victim.sp.counters().staging_peak), (1, 0));
+    victim.hostile(&offer(3, &[rts]));
+    victim.hostile(&offer(4, &[rts]));
+    assert_eq!(
+        (victim.sp.counters().violations, victim.sp.counters().staging_peak),
+        (2, 8),
+        "it waits for its receive"
+    );
+    let (id, group, rank) = (CallId(1), GROUP, Rank(0));
+    let call = Call { id, group, rank, instance, signature, in_place: false, blocks: None, deadline: None };
+    victim.sp.handle_call(NOW, call);
+    while victim.sp.poll_order().is_some() {}
+    let ended = std::iter::from_fn(|| victim.sp.poll_event()).find(|event| matches!(event, Event::Completed { .. }));
+    assert_eq!(ended, Some(Event::Completed { call: id, result: Ok(()) }));
 }
 
 /// Whoever has left before a call that it took part in is opened here may owe us something for it, and is watched.

@@ -7,7 +7,7 @@ use super::{Context, Instance, Phase};
 use crate::error::CollectiveError;
 use crate::ids::SpId;
 use crate::interface::Step;
-use crate::wire::TransferMessage;
+use crate::wire::{Rts, TransferMessage};
 
 impl Instance {
     /// The window of the group is open: what can go on does. An error breaks the group.
@@ -33,10 +33,13 @@ impl Instance {
         payload_len: u32,
     ) -> Result<bool, CollectiveError> {
         let TransferMessage::Offer { rank, ready, early, .. } = &offer else { return Ok(false) };
-        let awaited = |rts: &crate::wire::Rts| {
+        let awaited = |rts: &Rts| {
             let Some(local) = cx.members.local(rts.destination).map(|i| &self.locals[i]) else { return false };
-            let mut receives = local.run.receives().filter(|(op, _)| !local.run.is_done(*op));
-            receives.any(|(_, (source, index, span))| (source, index, span.len) == (*rank, rts.tag, rts.bytes))
+            let open =
+                |op| local.unposted.contains(&op) || cx.transfer.waits_for(&self.name(*rank, local.rank, rts.tag));
+            let mut receives = local.run.receives();
+            let sent = receives.find(|(_, (source, index, _))| (source, index) == (rank, &rts.tag));
+            sent.is_some_and(|(op, (.., span))| span.len == rts.bytes && open(op))
         };
         if !early.is_empty() || !ready.iter().all(awaited) {
             return Ok(false);

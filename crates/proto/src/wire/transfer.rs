@@ -99,6 +99,13 @@ pub struct Rts {
     pub eager: bool,
 }
 
+impl Rts {
+    /// What tells it from the others of its offer.
+    pub(crate) fn name(&self) -> (Rank, u32, u32) {
+        (self.destination, self.tag, self.occurrence)
+    }
+}
+
 /// Clear to send, ahead of the RTS: one message that the rank of an offer receives, whose bytes it knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EarlyCts {
