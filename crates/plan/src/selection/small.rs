@@ -8,7 +8,7 @@ use super::{Case, Choice, Collective, Tuning};
 static UNTUNED: LazyLock<[Tuning; 3]> =
     LazyLock::new(|| [Tuning::untuned(false), Tuning::untuned(true), Tuning::default()]);
 
-/// The algorithm of a call, and whether the call is small (MC-9): it moves at most `eager_bytes` in all, and neither is it
+/// The algorithm of a call, and whether the call is small (MC-9): it moves something, but at most `eager_bytes` in all, and neither is it
 /// multicast nor are its blocks pulled, so that its messages can carry their bytes and nobody waits for a barrier. A tuning that
 /// multicasts small calls is followed.
 #[must_use]
@@ -24,7 +24,8 @@ pub fn chosen(tuning: Option<&Tuning>, case: &Case, eager_bytes: u64) -> (Choice
         // Blocks are pulled without a barrier, too, and a barrier is one.
         Collective::Alltoall | Collective::Gather | Collective::Scatter | Collective::Barrier => None,
     };
-    let few = moved.is_some_and(|bytes| bytes <= eager_bytes) && eager_bytes > 0;
+    // A call that moves nothing would end in silence, whatever others have called.
+    let few = moved.is_some_and(|bytes| bytes > 0 && bytes <= eager_bytes);
     match tuning {
         Some(tuning) => {
             let choice = tuning.choose(case).choice;
@@ -51,6 +52,7 @@ mod tests {
         assert_ne!(name(&case(Collective::Allgather, 2 << 10)).0, "ring", "a ring has most latencies");
         assert!(!name(&case(Collective::Allgather, (2 << 10) + 1)).1, "all blocks count");
         assert!(!name(&case(Collective::Barrier, 0)).1 && !name(&case(Collective::Alltoall, 1)).1);
+        assert!(!name(&case(Collective::Broadcast, 0)).1, "whoever calls something else is told");
         assert!(!chosen(None, &case(Collective::Broadcast, 0), 0).1, "none is small");
         let multicasts = Tuning::untuned(true);
         let (choice, small) = chosen(Some(&multicasts), &case(Collective::Broadcast, 8), 16 << 10);
