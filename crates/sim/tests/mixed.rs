@@ -90,11 +90,15 @@ fn seeds_of_choices_that_found_something_stay_quiet() {
     stay_quiet(&requests_by_the_hundred, mixed_choices);
 }
 
-/// The same, of all scenarios: whoever called another size waited for ranks that had ended theirs without it, and left.
+/// The same, of all scenarios: whoever called another size waited for ranks that had ended theirs without it, and left; an
+/// acknowledgement for a peer that was forgotten stayed due.
 #[test]
 fn seeds_of_small_calls_that_found_something_stay_quiet() {
     let disagreed_with_who_had_left = [1347, 1374];
-    stay_quiet(&disagreed_with_who_had_left, mixed_calls);
+    let ended_in_silence = [4208];
+    let owed_an_acknowledgement_to_who_was_forgotten = [5604];
+    let all = [&disagreed_with_who_had_left[..], &ended_in_silence, &owed_an_acknowledgement_to_who_was_forgotten];
+    stay_quiet(&all.concat(), mixed_calls);
 }
 
 /// The ring heals over those who have left. A host dies before it can repeat a lost step of the barrier, and all hosts

@@ -352,11 +352,11 @@ impl Peers {
             let acks = next(&self.acks).filter(|_| bare);
             let to = next(&self.messages).into_iter().chain(acks).min_by_key(|id| (Some(*id) <= last, *id))?;
             let poll = if bare { Link::poll } else { Link::poll_message };
-            if let Some((header, payload)) = self.change(to, |peer| poll(&mut peer.link, now))? {
+            if let Some((header, payload)) = self.change(to, |peer| poll(&mut peer.link, now)).flatten() {
                 self.sent_to = Some(to);
                 return Some(Transmit::Frame { to, header, payload });
             }
-            // What was due when the peer was last looked at has gone with another frame, or is not needed any more.
+            // What was due when the peer was last looked at has gone with another frame, or the peer has been forgotten.
             self.messages.remove(&to);
             if bare {
                 self.acks.remove(&to);
