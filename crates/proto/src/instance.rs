@@ -243,10 +243,10 @@ impl Instance {
     pub(crate) fn contradiction(&self, cx: &Context<'_>, gone: Rank) -> Option<CollectiveError> {
         match self.policy {
             _ if !self.alive() => None,
-            // It has sent all its steps before it left.
+            // Nobody passes a barrier that has not been entered here, and it has sent all its steps before it left.
             Policy::Barrier => {
                 let owes = self.barrier.awaited() == Some(cx.members.of_rank[gone.0 as usize]);
-                owes.then_some(CollectiveError::RankLost(gone))
+                (owes || matches!(self.phase, Phase::Gathering)).then_some(CollectiveError::RankLost(gone))
             }
             Policy::Eager | Policy::Pairs => cx.transfer.unanswered(self.id, gone),
         }

@@ -316,9 +316,9 @@ fn a_message_of_a_small_call_that_is_said_twice_is_refused() {
     assert_eq!(ended, Some(Event::Completed { call: id, result: Ok(()) }));
 }
 
-/// Whoever has left before a call that it took part in is opened here may owe us something for it, and is watched.
+/// Whoever has left after a call that it took part in may owe us something for it, and is watched.
 #[test]
-fn a_service_process_that_dies_after_its_rank_has_left_is_missed_by_those_who_call_later() {
+fn a_service_process_that_dies_after_its_rank_has_left_is_missed_by_those_who_still_call() {
     let mut victim = Victim::new();
     let spec = spec(&[HOSTILE, HONEST]);
     let (fingerprint, digest) = (spec.fingerprint(), victim.sp.config().digest());
@@ -326,8 +326,8 @@ fn a_service_process_that_dies_after_its_rank_has_left_is_missed_by_those_who_ca
     victim.send(HONEST, 0, &of_group(GroupMessage::Create { step: 0, sp: HONEST, digest, fingerprint }));
     victim.hostile(&of_group(GroupMessage::Create { step: 1, sp: HOSTILE, digest, fingerprint }));
     assert_eq!(victim.ready(), [Ok(())]);
-    victim.hostile(&of_group(GroupMessage::Lost { rank: Rank(1), after: InstanceId(1), well: true }));
     victim.call();
+    victim.hostile(&of_group(GroupMessage::Lost { rank: Rank(1), after: InstanceId(1), well: true }));
     let mut now = NOW;
     let error = (0..1000).find_map(|_| {
         now = victim.sp.poll_timeout().into_iter().chain(victim.sp.next_transmit()).min()?;

@@ -79,6 +79,11 @@ impl Group {
         if let (Some(watch), Some(after)) = (self.watches.get_mut(&instance), call.deadline) {
             watch.set_deadline(node.out.now, after);
         }
+        // Before the call, since it may enter the barrier, and after it, since it may need something.
+        self.compare_with_left(node, instance);
+        if let Some(doom) = self.doom(instance) {
+            return Err(doom);
+        }
         self.with_instance_or_break(node, instance, |i, cx| i.handle_call(cx, call));
         self.compare_with_left(node, instance);
         Ok(())
