@@ -234,6 +234,11 @@ impl Instance {
         matches!(self.phase, Phase::Running)
     }
 
+    /// A local rank has not called, and nobody stands in for it.
+    fn is_anyone_missing(&self) -> bool {
+        self.locals.iter().any(Local::is_missing)
+    }
+
     /// Ranks end it without having heard of all others.
     pub(crate) fn ends_alone(&self) -> bool {
         self.policy != Policy::Barrier

@@ -9,11 +9,7 @@ use crate::wire::{InstanceMessage, MAX_BLOCKS, Message};
 impl Instance {
     /// Enters the barrier if all is ready here. An error breaks the group.
     pub(super) fn try_enter_barrier(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
-        if self.locals.iter().any(super::Local::is_missing) {
-            return Ok(());
-        }
-        if !self.take_own_scratch(cx)? {
-            self.equip_at = Some(cx.out.now + cx.config.stand_in_after * 4);
+        if self.is_anyone_missing() || !self.take_own_scratch(cx)? {
             return Ok(());
         }
         self.phase = Phase::Barrier;

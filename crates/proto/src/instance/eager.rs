@@ -12,8 +12,9 @@ use crate::wire::{Rts, TransferMessage};
 impl Instance {
     /// The window of the group is open: what can go on does. An error breaks the group.
     pub(super) fn go_on_small(&mut self, cx: &mut Context<'_>) -> Result<(), CollectiveError> {
-        if !self.locals.iter().any(super::Local::is_missing) && !self.take_own_scratch(cx)? {
-            self.equip_at = Some(cx.out.now + cx.config.stand_in_after * 4);
+        if !self.is_anyone_missing() {
+            // What there is none of yet is asked for again.
+            let _ = self.take_own_scratch(cx)?;
         }
         if matches!(self.phase, Phase::Gathering) {
             self.phase = Phase::Running;

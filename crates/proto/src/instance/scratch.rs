@@ -79,7 +79,11 @@ impl Instance {
         }
         let Members { unequipped, equipped, .. } = &cx.members;
         let waits = *equipped > 0 || unequipped.first() != Some(&self.id);
-        if waits { Ok(false) } else { Err(self.no_scratch(self.scratch.wanted())) }
+        if !waits {
+            return Err(self.no_scratch(self.scratch.wanted()));
+        }
+        self.equip_at = Some(cx.out.now + cx.config.stand_in_after * 4);
+        Ok(false)
     }
 
     /// Takes the scratch of all local ranks, if it is its turn in the group and `quota` has it.

@@ -10,8 +10,7 @@ use crate::outbox::Quota;
 impl Instance {
     /// News of the call from another host: absent ranks have until the stand-in.
     pub(super) fn heard_of(&mut self, cx: &Context<'_>) {
-        let absent = self.locals.iter().any(super::Local::is_missing);
-        if absent && self.stand_in_at.is_none() && self.signature.kind != CallKind::Barrier {
+        if self.is_anyone_missing() && self.stand_in_at.is_none() && self.signature.kind != CallKind::Barrier {
             self.stand_in_at = Some(cx.out.now + cx.config.stand_in_after);
         }
     }
