@@ -207,7 +207,8 @@ impl Peers {
         }
         while let Some(id) = self.beats_due.pop_due(now) {
             self.messages.insert(id);
-            self.all.get_mut(&id).into_iter().for_each(|peer| peer.standing.beat = None);
+            let standing = self.all.get_mut(&id).map(|peer| &mut peer.standing);
+            standing.into_iter().for_each(|standing| (standing.beat, standing.message) = (None, true));
         }
     }
 
@@ -352,11 +353,11 @@ impl Peers {
             let acks = next(&self.acks).filter(|_| bare);
             let to = next(&self.messages).into_iter().chain(acks).min_by_key(|id| (Some(*id) <= last, *id))?;
             let poll = if bare { Link::poll } else { Link::poll_message };
-            if let Some((header, payload)) = self.change(to, |peer| poll(&mut peer.link, now)).flatten() {
+            if let Some((header, payload)) = self.change(to, |peer| poll(&mut peer.link, now))? {
                 self.sent_to = Some(to);
                 return Some(Transmit::Frame { to, header, payload });
             }
-            // What was due when the peer was last looked at has gone with another frame, or the peer has been forgotten.
+            // What was due when the peer was last looked at has gone with another frame, or is not needed any more.
             self.messages.remove(&to);
             if bare {
                 self.acks.remove(&to);
