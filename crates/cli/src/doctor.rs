@@ -5,7 +5,6 @@ use std::process::{Command, ExitCode};
 
 use outboard_bench::{Peer, default_peers_dir, open_mpi_compiler};
 use outboard_fabric::multicast::{Interface, MulticastSettings};
-use outboard_fabric::{Limits, UcxSettings};
 use outboard_service::topology::Topology;
 use outboard_shm::memory::{MemoryDescriptor, Probe, ProbeOutcome};
 use serde::Serialize;
@@ -57,8 +56,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     findings.extend(withdrawn(&args.stats));
     let interface = Interface::named(&args.interface)
         .map_err(|e| CliError::Failed(format!("interface {}: {e}; name one of `ip link`", args.interface)))?;
-    let ucx = UcxSettings { devices: Some(args.interface.clone()), limits: Limits::default() };
-    for c in outboard_fabric::probe(&ucx, &MulticastSettings::new(interface)) {
+    for c in outboard_fabric::probe(&MulticastSettings::new(interface)) {
         let (what, detail, remedy) = (c.what.to_owned(), c.detail, c.remedy);
         findings.push(Finding { what, ok: c.ok, essential: false, detail, remedy });
     }

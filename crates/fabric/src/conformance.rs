@@ -12,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::{Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_ADDRESS, MAX_HEADER, MAX_PAYLOAD};
 use crate::{Payload, PeerId, PeerLoss, SendError};
 
-/// Makes an endpoint with the given id and limits that can reach those made before.
-pub type Factory<'a> = dyn FnMut(PeerId, Limits) -> Box<dyn Fabric> + 'a;
+/// Makes an endpoint with these limits that can reach those made before. The same number means the same id.
+pub type Factory<'a> = dyn FnMut(u64, Limits) -> Box<dyn Fabric> + 'a;
 
 /// How long nothing may happen before a wake-up counts as lost: generous, as it passes only where a check fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,15 +46,17 @@ enum Seen {
 /// Endpoints and what they reported.
 struct World {
     ends: Vec<Box<dyn Fabric>>,
+    ids: Vec<PeerId>,
     seen: Vec<VecDeque<Seen>>,
 }
 
 impl World {
-    /// `count` endpoints with ids from 1, each connected to all others.
+    /// `count` endpoints, each connected to all others.
     fn new(make: &mut Factory<'_>, count: u64, limits: Limits) -> Self {
-        let ends: Vec<_> = (1..=count).map(|id| make(PeerId(id), limits)).collect();
+        let ends: Vec<_> = (0..count).map(|number| make(number, limits)).collect();
+        let ids = ends.iter().map(|end| end.id()).collect();
         let seen = ends.iter().map(|_| VecDeque::new()).collect();
-        let mut world = Self { ends, seen };
+        let mut world = Self { ends, ids, seen };
         for from in 0..world.ends.len() {
             for to in (0..world.ends.len()).filter(|&to| to != from) {
                 world.connect(from, to).expect("a fresh endpoint connects");
@@ -63,17 +65,17 @@ impl World {
         world
     }
 
-    fn id(end: usize) -> PeerId {
-        PeerId(end as u64 + 1)
+    fn message(&self, from: usize, header: &[u8], payload: &[u8]) -> Seen {
+        Seen::Message { from: self.ids[from], header: header.to_vec(), payload: payload.to_vec() }
     }
 
     fn connect(&mut self, from: usize, to: usize) -> Result<(), ConnectError> {
-        let (peer, address) = (Self::id(to), self.ends[to].local_address().to_vec());
+        let (peer, address) = (self.ids[to], self.ends[to].local_address().to_vec());
         self.ends[from].connect(peer, &address)
     }
 
     fn send(&mut self, from: usize, to: usize, header: &[u8], payload: &[u8]) -> Result<(), SendError> {
-        let peer = Self::id(to);
+        let peer = self.ids[to];
         self.ends[from].send(peer, header, Payload::Bytes(payload))
     }
 
@@ -139,47 +141,45 @@ fn pattern(index: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at.wrapping_mul(31) ^ index.wrapping_mul(131) ^ (at >> 8)) as u8).collect()
 }
 
-fn message(from: u64, header: &[u8], payload: &[u8]) -> Seen {
-    Seen::Message { from: PeerId(from), header: header.to_vec(), payload: payload.to_vec() }
-}
-
 fn addresses_and_refusals(make: &mut Factory<'_>) {
     let mut world = World::new(make, 2, Limits { peers: 1, ..Limits::default() });
     let address = world.ends[1].local_address().to_vec();
     assert!(!address.is_empty() && address.len() <= MAX_ADDRESS);
+    let other = world.ids[1];
     let end = &mut world.ends[0];
-    assert_eq!(end.connect(PeerId(2), &address), Ok(()), "connecting twice does nothing");
-    assert_eq!(end.connect(PeerId(2), b"elsewhere"), Err(ConnectError::AddressChanged(PeerId(2))));
+    assert_eq!(end.connect(other, &address), Ok(()), "connecting twice does nothing");
+    assert_eq!(end.connect(other, b"elsewhere"), Err(ConnectError::AddressChanged(other)));
     let crowded = ConnectError::TooManyPeers { peer: PeerId(3), limit: 1 };
     assert_eq!(end.connect(PeerId(3), &address), Err(crowded));
     let unknown = PeerId(99);
     assert_eq!(end.send(unknown, b"h", Payload::Empty), Err(SendError::Unknown(unknown)));
     assert_eq!(end.ready(unknown, 0), Err(SendError::Unknown(unknown)));
-    let long = end.send(PeerId(2), &[0; MAX_HEADER + 1], Payload::Empty);
+    let long = end.send(other, &[0; MAX_HEADER + 1], Payload::Empty);
     assert_eq!(long, Err(SendError::TooLong { header: MAX_HEADER + 1, payload: 0 }));
     assert!(end.payload_buffer(MAX_PAYLOAD + 1).is_none());
     end.disconnect(unknown);
-    end.disconnect(PeerId(2));
-    assert_eq!(end.send(PeerId(2), b"h", Payload::Empty), Err(SendError::Unknown(PeerId(2))));
+    end.disconnect(other);
+    assert_eq!(end.send(other, b"h", Payload::Empty), Err(SendError::Unknown(other)));
     for wrong in [&b""[..], b"x", &[0; 64], &address[..address.len() - 1], &[&address[..], &[0]].concat()] {
-        let refused = ConnectError::Address { peer: PeerId(2), length: wrong.len() };
-        assert_eq!(end.connect(PeerId(2), wrong), Err(refused));
+        let refused = ConnectError::Address { peer: other, length: wrong.len() };
+        assert_eq!(end.connect(other, wrong), Err(refused));
     }
 }
 
 fn sizes_in_order(make: &mut Factory<'_>) {
     let mut world = World::new(make, 2, Limits::default());
+    let other = world.ids[1];
     let sizes = [0, 1, 7, 4095, 4096, 4097, 8191, 65_535, 65_536, 65_537, 131_071, 262_143, MAX_PAYLOAD, 3, 0];
     for (index, &size) in sizes.iter().enumerate() {
         let header = pattern(index, [0, 1, 24, 511, MAX_HEADER][index % 5]);
         let mut buffer = world.ends[0].payload_buffer(size).expect("the pool holds one of each");
         buffer.copy_from_slice(&pattern(index, size));
-        world.ends[0].send(PeerId(2), &header, Payload::Buffer(buffer)).expect("few messages fit");
+        world.ends[0].send(other, &header, Payload::Buffer(buffer)).expect("few messages fit");
     }
     for (index, &size) in sizes.iter().enumerate() {
         let header = pattern(index, [0, 1, 24, 511, MAX_HEADER][index % 5]);
         let seen = world.next(1, "a message of each size");
-        assert!(seen == message(1, &header, &pattern(index, size)), "message {index} of {size} bytes differs");
+        assert!(seen == world.message(0, &header, &pattern(index, size)), "message {index} of {size} bytes differs");
     }
 }
 
@@ -200,7 +200,7 @@ fn flood_both_ways(make: &mut Factory<'_>) {
                     Seen::Room => blocked[end] = false,
                     other => {
                         let index = received[end];
-                        let due = message(2 - end as u64, &index.to_le_bytes(), &pattern(index, size(index)));
+                        let due = world.message(1 - end, &index.to_le_bytes(), &pattern(index, size(index)));
                         assert!(other == due, "message {index} of the flood differs");
                         received[end] += 1;
                     }
@@ -211,7 +211,7 @@ fn flood_both_ways(make: &mut Factory<'_>) {
                 match world.send(end, 1 - end, &index.to_le_bytes(), &pattern(index, size(index))) {
                     Ok(()) => sent[end] += 1,
                     Err(SendError::Full(peer)) => {
-                        assert_eq!(peer, PeerId(2 - end as u64));
+                        assert_eq!(peer, world.ids[1 - end]);
                         (blocked[end], refused) = (true, refused + 1);
                     }
                     Err(other) => panic!("the flood broke: {other}"),
@@ -240,7 +240,8 @@ fn everyone_to_everyone(make: &mut Factory<'_>) {
             let Seen::Message { from, header, payload } = world.next(end, "messages of all peers") else {
                 panic!("a peer was lost without cause");
             };
-            let index = &mut next[from.0 as usize - 1];
+            let from = world.ids.iter().position(|&id| id == from).expect("one of them");
+            let index = &mut next[from];
             assert_eq!((header, payload), (vec![*index as u8], pattern(*index, 3000)));
             *index += 1;
         }
@@ -251,7 +252,8 @@ fn everyone_to_everyone(make: &mut Factory<'_>) {
 fn wake_up(make: &mut Factory<'_>) {
     let mut world = World::new(make, 2, Limits::default());
     world.send(0, 1, b"first", b"").expect("an idle path has room");
-    assert_eq!(world.next(1, "a first message"), message(1, b"first", b""));
+    let seen = world.next(1, "a first message");
+    assert_eq!(seen, world.message(0, b"first", b""));
     for round in 0..100_u8 {
         // Whether the receiver arms before the send or after it has left.
         let early = round % 2 == 0;
@@ -268,17 +270,19 @@ fn wake_up(make: &mut Factory<'_>) {
             let polled = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&patience));
             assert_eq!(polled, Ok(1), "a sleeper missed message {round}");
         }
-        assert_eq!(world.next(1, "a message that woke"), message(1, &[round], b"x"));
+        let seen = world.next(1, "a message that woke");
+        assert_eq!(seen, world.message(0, &[round], b"x"));
     }
 }
 
 fn pool_is_bounded(make: &mut Factory<'_>) {
     let mut world = World::new(make, 2, Limits { pool_bytes: 2 * MAX_PAYLOAD, ..Limits::default() });
+    let other = world.ids[1];
     let first = world.ends[0].payload_buffer(MAX_PAYLOAD).expect("two fit");
     let second = world.ends[0].payload_buffer(MAX_PAYLOAD).expect("two fit");
     assert!(world.ends[0].payload_buffer(1).is_none(), "the pool exceeds its bound");
     for buffer in [first, second] {
-        world.ends[0].send(PeerId(2), b"", Payload::Buffer(buffer)).expect("the path has room");
+        world.ends[0].send(other, b"", Payload::Buffer(buffer)).expect("the path has room");
     }
     world.until("a buffer to come back", |world| {
         let room = std::iter::from_fn(|| world.seen[0].pop_front()).any(|seen| seen == Seen::Room);
@@ -293,22 +297,28 @@ fn loss_is_reported_once(make: &mut Factory<'_>) {
     let mut world = World::new(make, 3, Limits::default());
     world.send(0, 2, b"hello", b"").expect("an idle path has room");
     world.send(2, 0, b"hello", b"").expect("an idle path has room");
-    assert_eq!(world.next(2, "a message"), message(1, b"hello", b""));
-    assert_eq!(world.next(0, "a message"), message(3, b"hello", b""));
+    let seen = world.next(2, "a message");
+    assert_eq!(seen, world.message(0, b"hello", b""));
+    let seen = world.next(0, "a message");
+    assert_eq!(seen, world.message(2, b"hello", b""));
+    let third = world.ids[2];
     drop(world.ends.pop());
-    assert!(matches!(world.next(0, "the loss"), Seen::Lost(PeerId(3), _)));
-    let gone = world.ends[0].send(PeerId(3), b"", Payload::Empty);
-    assert_eq!(gone, Err(SendError::Unknown(PeerId(3))));
+    assert!(matches!(world.next(0, "the loss"), Seen::Lost(peer, _) if peer == third));
+    let gone = world.ends[0].send(third, b"", Payload::Empty);
+    assert_eq!(gone, Err(SendError::Unknown(third)));
     world.send(1, 0, b"alive", b"").expect("the others are not concerned");
-    assert_eq!(world.next(0, "a message after a loss"), message(2, b"alive", b""));
-    world.ends.push(make(PeerId(3), Limits::default()));
+    let seen = world.next(0, "a message after a loss");
+    assert_eq!(seen, world.message(1, b"alive", b""));
+    world.ends.push(make(2, Limits::default()));
     for (from, to) in [(0, 2), (2, 0)] {
         world.connect(from, to).expect("its successor connects");
     }
     world.send(0, 2, b"again", b"").expect("its successor has room");
     world.send(2, 0, b"again", b"").expect("its successor has room");
-    assert_eq!(world.next(2, "a message to the successor"), message(1, b"again", b""));
-    assert_eq!(world.next(0, "a message of the successor"), message(3, b"again", b""));
+    let seen = world.next(2, "a message to the successor");
+    assert_eq!(seen, world.message(0, b"again", b""));
+    let seen = world.next(0, "a message of the successor");
+    assert_eq!(seen, world.message(2, b"again", b""));
 }
 
 /// What was accepted before a disconnect still arrives; a new connection starts a new stream.
@@ -318,12 +328,13 @@ fn disconnected_peer_comes_back(make: &mut Factory<'_>) {
         world.send(0, 1, &[round], &pattern(round.into(), 70_000)).expect("an idle path has room");
         if round > 0 {
             let seen = world.next(1, "a message before the disconnect");
-            assert_eq!(seen, message(1, &[round], &pattern(round.into(), 70_000)));
+            assert_eq!(seen, world.message(0, &[round], &pattern(round.into(), 70_000)));
         }
-        world.ends[0].disconnect(PeerId(2));
+        let other = world.ids[1];
+        world.ends[0].disconnect(other);
         if round == 0 {
             let seen = world.next(1, "a message accepted before the disconnect");
-            assert_eq!(seen, message(1, &[0], &pattern(0, 70_000)));
+            assert_eq!(seen, world.message(0, &[0], &pattern(0, 70_000)));
         }
         world.connect(0, 1).expect("a disconnected peer connects again");
         world.seen[1].clear();

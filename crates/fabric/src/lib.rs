@@ -2,7 +2,8 @@
 //!
 //! Two roles, two shapes:
 //! - **Unicast**, the trait [`Fabric`]: reliable messages in order per peer, owned by the one conductor thread of a
-//!   service process. Kinds: [`Loopback`] within a process, UCX between hosts.
+//!   service process. Kinds: [`Loopback`] within a process, [`Tcp`] between hosts of an Ethernet, [`Ucx`] where there is
+//!   RDMA.
 //! - **Multicast**, UDP datagrams that may be lost, sent and received by datapath threads of their own
 //!   (MC-9).
 //!
@@ -17,12 +18,14 @@ mod loopback;
 pub mod multicast;
 mod outstanding;
 mod probe;
+mod tcp;
 mod ucx;
 
 pub use buffer::SendBuffer;
 pub use loopback::{Loopback, LoopbackHub};
 pub use probe::{Check, probe};
-pub use ucx::{Ucx, UcxError, UcxSettings, ucx_version};
+pub use tcp::{ClusterKey, Identity, Tcp, TcpSettings};
+pub use ucx::{Ucx, UcxError, UcxSettings, rdma_device, ucx_version};
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -75,13 +78,18 @@ pub enum Payload<'a> {
 }
 
 impl Payload<'_> {
+    /// The bytes, wherever they lie.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Empty => &[],
+            Self::Bytes(bytes) => bytes,
+            Self::Buffer(buffer) => buffer,
+        }
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        match self {
-            Self::Empty => 0,
-            Self::Bytes(bytes) => bytes.len(),
-            Self::Buffer(buffer) => buffer.len(),
-        }
+        self.bytes().len()
     }
 
     /// Whether there are no bytes.
@@ -204,6 +212,9 @@ pub enum Armed {
 /// Owned and called by one thread. The wake rule of that thread: [`progress`](Fabric::progress) until nothing is left,
 /// [`arm`](Fabric::arm), look at all other queues, then wait for [`event_fd`](Fabric::event_fd).
 pub trait Fabric {
+    /// What peers know us by.
+    fn id(&self) -> PeerId;
+
     /// Where peers reach us: at most [`MAX_ADDRESS`] bytes, opaque, constant for the life of the fabric.
     fn local_address(&self) -> &[u8];
 

@@ -181,6 +181,10 @@ impl Loopback {
 }
 
 impl Fabric for Loopback {
+    fn id(&self) -> PeerId {
+        self.id
+    }
+
     fn local_address(&self) -> &[u8] {
         &self.address
     }

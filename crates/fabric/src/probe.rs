@@ -7,7 +7,7 @@ use crate::multicast::{
     IP_UDP_HEADERS, Interface, MulticastReceiver, MulticastSender, MulticastSettings, Reach, ReceiveBatch, Wake,
     channel_address,
 };
-use crate::{Fabric, PeerId, Ucx, UcxSettings, ucx_version};
+use crate::{ClusterKey, Identity, Limits, PeerId, Tcp, TcpSettings, Ucx, UcxSettings, rdma_device, ucx_version};
 
 /// One finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,12 +32,12 @@ impl Check {
     }
 }
 
-/// Looks at UCX with `ucx` and at multicast with `multicast`. Takes under a second; its test datagram (time to live 0)
-/// stays on this host.
-pub fn probe(ucx: &UcxSettings, multicast: &MulticastSettings) -> Vec<Check> {
+/// Looks at what carries unicast and multicast over the interface of `multicast`. Takes under a second; its test datagram
+/// (time to live 0) stays on this host.
+pub fn probe(multicast: &MulticastSettings) -> Vec<Check> {
     vec![
+        unicast(&multicast.interface),
         library(),
-        worker(ucx),
         exported_handles(),
         packet_size(&multicast.interface),
         segmentation(multicast),
@@ -88,11 +88,22 @@ fn mlx5_devices() -> Vec<String> {
     names.filter(|name| name.starts_with("mlx5")).collect()
 }
 
-fn worker(settings: &UcxSettings) -> Check {
-    let what = "UCX over TCP";
-    let devices = settings.devices.as_deref().unwrap_or("all devices");
-    match Ucx::new(PeerId(0), settings) {
-        Ok(ucx) => Check::good(what, format!("{devices}, address of {} bytes", ucx.local_address().len())),
+/// The fabric that a service process on this interface would use, and why.
+fn unicast(interface: &Interface) -> Check {
+    let what = "unicast";
+    let limits = Limits::default();
+    if let Some(device) = rdma_device(interface.name()) {
+        let settings = UcxSettings { devices: Some(device.clone()), limits };
+        return match Ucx::new(PeerId(0), &settings) {
+            Ok(_) => Check::good(what, format!("ucx: {} has the RDMA device {device}", interface.name())),
+            Err(error) => Check::bad(what, format!("{device}: {error}"), "mend UCX, or give outboardd --fabric tcp"),
+        };
+    }
+    let listening = interface.address().and_then(|at| {
+        Tcp::new(TcpSettings { at, identity: Identity::generate(), cluster: ClusterKey::default(), limits }).map(|_| at)
+    });
+    match listening {
+        Ok(at) => Check::good(what, format!("tcp at {at}: {} has no RDMA device", interface.name())),
         Err(error) => Check::bad(what, error.to_string(), "name a network device that is up and has an IPv4 address"),
     }
 }
@@ -184,21 +195,12 @@ mod tests {
     fn findings_fit_the_host() {
         let lo = Interface::named("lo").expect("every host has lo");
         let multicast = MulticastSettings::new(lo);
-        let here = UcxSettings { devices: Some("lo".to_owned()), ..UcxSettings::default() };
-        let checks = probe(&here, &multicast);
+        let checks = probe(&multicast);
         for check in &checks {
             assert_eq!(check.ok, check.remedy.is_none(), "{check:?}");
         }
         let ok = |what| checks.iter().any(|check| check.what == what && check.ok);
         assert!(ok("multicast on this host") && ok("packet size") && ok("UDP segmentation offload"), "{checks:?}");
-        assert_eq!(ok("UCX over TCP"), ucx_version().is_ok(), "{checks:?}");
-    }
-
-    #[test]
-    fn a_missing_device_is_named() {
-        let nowhere = UcxSettings { devices: Some("nosuch0".to_owned()), ..UcxSettings::default() };
-        let check = worker(&nowhere);
-        assert!(!check.ok);
-        assert!(ucx_version().is_err() || check.detail.contains("nosuch0"), "{}", check.detail);
+        assert!(ok("unicast"), "{checks:?}");
     }
 }

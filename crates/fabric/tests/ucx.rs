@@ -36,8 +36,8 @@ fn settings() -> Option<UcxSettings> {
 #[test]
 fn ucx_conforms() {
     let Some(settings) = settings() else { return };
-    conformance::all(&mut |id, limits| {
-        Box::new(Ucx::new(id, &UcxSettings { limits, ..settings.clone() }).expect("UCX starts on lo"))
+    conformance::all(&mut |number, limits| {
+        Box::new(Ucx::new(PeerId(number + 1), &UcxSettings { limits, ..settings.clone() }).expect("UCX starts on lo"))
     });
 }
 
@@ -273,4 +273,12 @@ fn an_idle_peer_sleeps() {
         quiet
     });
     assert!(slept, "an idle process keeps running");
+}
+
+#[test]
+fn a_missing_device_is_named() {
+    let Some(settings) = settings() else { return };
+    let nowhere = UcxSettings { devices: Some("nosuch0".to_owned()), ..settings };
+    let refused = Ucx::new(HERE, &nowhere).err().expect("there is no such device").to_string();
+    assert!(refused.contains("nosuch0"), "{refused}");
 }

@@ -1,4 +1,4 @@
-//! Daemons on the hosts of an emulated cluster, one or several each: UCX between them, multicast through the switch.
+//! Daemons on the hosts of an emulated cluster, one or several each: TCP between them, multicast through the switch.
 //!
 //! This program is also the lab's processes and the ranks, so it has a `main` of its own.
 

@@ -4,7 +4,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use outboard_fabric::multicast::{Interface, InterfaceError, MulticastSettings};
-use outboard_fabric::{Fabric, Limits, LoopbackHub, PeerId, Ucx, UcxError, UcxSettings};
+use outboard_fabric::{
+    Fabric, Identity, Limits, LoopbackHub, Tcp, TcpSettings, Ucx, UcxError, UcxSettings, rdma_device,
+};
 use outboard_proto::SpId;
 use outboard_proto::config::AllgatherAlgorithm;
 use rustix::fs::Mode;
@@ -42,6 +44,12 @@ pub enum StartError {
     /// The network interface.
     #[error(transparent)]
     Interface(#[from] InterfaceError),
+    /// Nothing leads to other hosts.
+    #[error("--fabric {0:?} needs a network interface; give --interface, or leave --fabric away")]
+    NoInterface(FabricChoice),
+    /// UCX is there for RDMA alone.
+    #[error("interface {0} has no RDMA device for UCX; leave --fabric ucx away, and TCP is used")]
+    NoRdma(String),
     /// Anything else that the kernel refuses.
     #[error("cannot {what}: {source}")]
     Kernel {
@@ -81,13 +89,15 @@ pub fn run<Kept>(
 fn build(settings: &Settings) -> Result<Conductor, StartError> {
     let config = settings.resolve()?;
     raise_descriptor_limit();
-    let [id, seed, secret_a, secret_b] = random().map_err(kernel("draw random numbers"))?;
+    let [seed, secret_a, secret_b] = random().map_err(kernel("draw random numbers"))?;
+    let identity = Identity::generate();
+    let id = identity.id().0;
     let attach =
         NamedSocket::listen(&settings.socket, SocketType::SEQPACKET, Mode::from_raw_mode(settings.socket_mode))?;
     let stats = settings.stats.as_deref();
     let own = Mode::RUSR | Mode::WUSR;
     let statistics_socket = stats.map(|path| NamedSocket::listen(path, SocketType::STREAM, own)).transpose()?;
-    let fabric = fabric(settings, PeerId(id))?;
+    let fabric = fabric(settings, identity)?;
     let receivers = usize::from(settings.receivers);
     let mailbox = Datapath::mailbox(receivers).map_err(kernel("make a mailbox"))?;
     let datapath = match (config.allgather, &settings.interface) {
@@ -125,6 +135,7 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     Ok(Conductor {
         engine: Engine::new(host.id, config, seed),
         outbox: Outbox::new(fabric),
+        fabric_calls: true,
         ranks: Ranks::default(),
         host,
         poller: Poller::new().map_err(kernel("make an epoll descriptor"))?,
@@ -138,15 +149,24 @@ fn build(settings: &Settings) -> Result<Conductor, StartError> {
     })
 }
 
-fn fabric(settings: &Settings, id: PeerId) -> Result<Box<dyn Fabric>, StartError> {
+fn fabric(settings: &Settings, identity: Identity) -> Result<Box<dyn Fabric>, StartError> {
+    let limits = Limits::default();
+    let interface = || settings.interface.as_deref().ok_or(StartError::NoInterface(settings.fabric()));
     Ok(match settings.fabric() {
         FabricChoice::Loopback => {
-            let endpoint = LoopbackHub::new().endpoint(id, Limits::default());
+            let endpoint = LoopbackHub::new().endpoint(identity.id(), limits);
             Box::new(endpoint.map_err(kernel("make the loopback fabric"))?)
         }
+        FabricChoice::Tcp => {
+            let at = Interface::named(interface()?)?.address().map_err(kernel("find the interface's IPv4 address"))?;
+            let cluster = settings.read_cluster_key()?;
+            let tcp = Tcp::new(TcpSettings { at, identity, cluster, limits });
+            Box::new(tcp.map_err(kernel("listen for other service processes"))?)
+        }
         FabricChoice::Ucx => {
-            let ucx = UcxSettings { devices: settings.interface.clone(), ..UcxSettings::default() };
-            Box::new(Ucx::new(id, &ucx)?)
+            let interface = interface()?;
+            let device = rdma_device(interface).ok_or_else(|| StartError::NoRdma(interface.to_owned()))?;
+            Box::new(Ucx::new(identity.id(), &UcxSettings { devices: Some(device), limits })?)
         }
     })
 }

@@ -3,7 +3,9 @@
 //! [`Settings`] is what the user says, [`Settings::resolve`] completes it from the machine it runs on (MTU and link rate
 //! of the interface). [`print()`] shows every value with where it came from. Never changed after the start.
 
+use std::io::Read;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use std::time::Duration;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
 use outboard_fabric::multicast::{DEFAULT_PORT, IP_UDP_HEADERS, Interface, InterfaceError};
+use outboard_fabric::{ClusterKey, rdma_device};
 use outboard_plan::selection::{Tuning, TuningError};
 use outboard_proto::Config;
 use outboard_proto::config::AllgatherAlgorithm;
@@ -35,7 +38,9 @@ const FALLBACK_RATE: Rate = Rate::bits_per_second(1_000_000_000);
 pub enum FabricChoice {
     /// Messages stay within the process: one host only.
     Loopback,
-    /// UCX over whatever the host has (TCP, RDMA).
+    /// TCP between service processes that prove who they are.
+    Tcp,
+    /// UCX over the RDMA device of the interface; never over its TCP transport, which obeys whoever connects.
     Ucx,
 }
 
@@ -73,9 +78,12 @@ pub struct Settings {
     /// Network interface towards the other hosts; none means a single host
     #[arg(long, env = "OUTBOARD_INTERFACE")]
     pub interface: Option<String>,
-    /// What carries unicast; by default ucx with an interface, loopback without
+    /// What carries unicast; by default ucx where the interface has an RDMA device, tcp on another one, loopback without any
     #[arg(long, env = "OUTBOARD_FABRIC", value_enum)]
     pub fabric: Option<FabricChoice>,
+    /// File that all daemons of the cluster have alike and its owner alone can read: of those without it, none takes part
+    #[arg(long, env = "OUTBOARD_CLUSTER_KEY")]
+    pub cluster_key: Option<PathBuf>,
     /// Rate of the link in bit/s (`1gbit`), or `auto`
     #[arg(long, env = "OUTBOARD_LINK_RATE", default_value = "auto")]
     pub link_rate: Auto<Rate>,
@@ -212,6 +220,25 @@ pub enum SettingsError {
         /// What is wrong, and where.
         source: TuningError,
     },
+    /// The cluster key cannot be read.
+    #[error("cluster key {}: {source}; give a file that the daemon may read", path.display())]
+    ClusterKeyFile {
+        /// The name given.
+        path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The cluster key is no secret.
+    #[error("cluster key {} has {length} bytes and mode {mode:o}; give at least one byte that only its owner may read \
+             (head -c 32 /dev/urandom > FILE; chmod 600 FILE)", path.display())]
+    ClusterKey {
+        /// The name given.
+        path: PathBuf,
+        /// Who may read it.
+        mode: u32,
+        /// Its bytes.
+        length: usize,
+    },
     /// What ranks are told where there are several daemons.
     #[error("`{}` names several sockets; give this daemon one of them by --socket", .0.display())]
     SocketList(PathBuf),
@@ -224,7 +251,28 @@ impl Settings {
     /// What carries unicast.
     #[must_use]
     pub fn fabric(&self) -> FabricChoice {
-        self.fabric.unwrap_or(if self.interface.is_some() { FabricChoice::Ucx } else { FabricChoice::Loopback })
+        self.fabric.unwrap_or_else(|| match &self.interface {
+            None => FabricChoice::Loopback,
+            Some(interface) if rdma_device(interface).is_some() => FabricChoice::Ucx,
+            Some(_) => FabricChoice::Tcp,
+        })
+    }
+
+    /// What all daemons of the cluster have to know.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is empty, or can be read by others than its owner.
+    pub fn read_cluster_key(&self) -> Result<ClusterKey, SettingsError> {
+        let Some(path) = &self.cluster_key else { return Ok(ClusterKey::default()) };
+        let unread = |source| SettingsError::ClusterKeyFile { path: path.clone(), source };
+        let mut file = std::fs::File::open(path).map_err(unread)?;
+        let mode = file.metadata().map_err(unread)?.mode();
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).map_err(unread)?;
+        if mode & 0o077 != 0 || content.is_empty() {
+            return Err(SettingsError::ClusterKey { path: path.clone(), mode: mode & 0o777, length: content.len() });
+        }
+        Ok(ClusterKey::of(&content))
     }
 
     /// The plan of allgathers.
@@ -416,9 +464,26 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_interface_brings_ucx_and_multicast() {
+    fn a_cluster_key_is_a_secret_or_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("key");
+        let read = || parse(&["outboardd", "--cluster-key", path.to_str().expect("ASCII")]).0.read_cluster_key();
+        assert!(matches!(read(), Err(SettingsError::ClusterKeyFile { .. })));
+        std::fs::write(&path, b"secret").expect("written");
+        for (mode, taken) in [(0o600, true), (0o640, false), (0o604, false), (0o400, true)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("ours");
+            assert_eq!(read().is_ok(), taken, "{mode:o}");
+        }
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("ours");
+        std::fs::write(&path, b"").expect("written");
+        assert!(matches!(read(), Err(SettingsError::ClusterKey { length: 0, .. })));
+    }
+
+    #[test]
+    fn an_interface_brings_tcp_and_multicast() {
         let (settings, _) = parse(&["outboardd", "--interface", "lo"]);
-        assert_eq!(settings.fabric(), FabricChoice::Ucx);
+        assert_eq!(settings.fabric(), FabricChoice::Tcp);
         let config = settings.resolve().expect("lo exists everywhere");
         assert_eq!(config.allgather, AllgatherAlgorithm::Multicast);
     }

@@ -1,6 +1,7 @@
 //! Network interfaces: by name, and the MTU. Never changes one.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
@@ -54,19 +55,33 @@ impl Interface {
 
     /// Largest IP packet that passes, in bytes.
     pub fn mtu(&self) -> io::Result<usize> {
+        let answer = self.ask(libc::SIOCGIFMTU)?;
+        // SAFETY: the kernel has written this member.
+        let mtu = unsafe { answer.ifr_ifru.ifru_mtu };
+        usize::try_from(mtu).map_err(io::Error::other)
+    }
+
+    /// Its first IPv4 address; an error where it has none.
+    pub fn address(&self) -> io::Result<Ipv4Addr> {
+        let answer = self.ask(libc::SIOCGIFADDR)?;
+        // SAFETY: the kernel has written this member, as an address of IPv4, for which the socket asks.
+        let address = unsafe { *(&raw const answer.ifr_ifru.ifru_addr).cast::<libc::sockaddr_in>() };
+        Ok(Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes()))
+    }
+
+    /// What the kernel answers about the interface of this name.
+    fn ask(&self, what: libc::Ioctl) -> io::Result<libc::ifreq> {
         let socket = any_socket()?;
         // SAFETY: all-zero bytes are a valid ifreq.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         for (to, &from) in request.ifr_name.iter_mut().zip(self.name.as_bytes()).take(libc::IFNAMSIZ - 1) {
             *to = from as libc::c_char;
         }
-        // SAFETY: SIOCGIFMTU reads the name, which ends with a NUL byte, and writes `ifru_mtu`.
-        if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) } != 0 {
-            return Err(io::Error::last_os_error());
+        // SAFETY: requests of this kind read the name, which ends with a NUL byte, and write a member of the union.
+        match unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut request) } {
+            0 => Ok(request),
+            _ => Err(io::Error::last_os_error()),
         }
-        // SAFETY: the kernel has written this member.
-        let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-        usize::try_from(mtu).map_err(io::Error::other)
     }
 }
 
@@ -78,6 +93,7 @@ mod tests {
     fn the_loopback_device_is_found_by_name() {
         let named = Interface::named("lo").expect("every host has lo");
         assert!(named.mtu().expect("lo has an MTU") >= 1500);
+        assert_eq!(named.address().expect("lo has an address"), Ipv4Addr::LOCALHOST);
         assert!(matches!(Interface::named("nosuch0"), Err(InterfaceError::Unknown { .. })));
     }
 }

@@ -1,4 +1,5 @@
-//! The fabric between hosts: UCP active messages over TCP, by a UCX that is loaded at run time.
+//! The fabric between hosts with RDMA: UCP active messages by a UCX that is loaded at run time. Tests run it over UCX's TCP
+//! transport; service processes do not, since that obeys whoever connects.
 //!
 //! - Messages go eagerly, in fragments, so that order needs no matching and a receiver needs no buffers: a receiver that
 //!   does not progress holds its senders up by TCP's own flow control.
@@ -33,7 +34,7 @@ use crate::{
 };
 use stream::{PREFIX, Place, Prefix, Streams};
 use wiring::Wiring;
-pub use wiring::{UcxError, UcxSettings, ucx_version};
+pub use wiring::{UcxError, UcxSettings, rdma_device, ucx_version};
 
 /// Active message id of all our messages.
 const MESSAGE_ID: u32 = 0;
@@ -360,6 +361,10 @@ impl Ucx {
 }
 
 impl Fabric for Ucx {
+    fn id(&self) -> PeerId {
+        self.id
+    }
+
     fn local_address(&self) -> &[u8] {
         self.wiring.address()
     }

@@ -5,6 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
 use std::time::Duration;
@@ -64,6 +65,25 @@ pub(super) struct Wiring {
     worker: *mut ffi::Worker,
     address: Vec<u8>,
     event_fd: c_int,
+}
+
+/// The RDMA device behind a network interface, as UCX names it (`mlx5_0:1`).
+#[must_use]
+pub fn rdma_device(interface: &str) -> Option<String> {
+    let names = |path: &Path| -> Vec<_> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let devices = Path::new("/sys/class/infiniband");
+    names(devices).into_iter().find_map(|device| {
+        let ports = devices.join(&device).join("ports");
+        let port = names(&ports).into_iter().find(|port| {
+            let owners = ports.join(port).join("gid_attrs/ndevs");
+            let owner = |gid: &String| std::fs::read_to_string(owners.join(gid)).unwrap_or_default();
+            names(&owners).iter().any(|gid| owner(gid).trim() == interface)
+        })?;
+        Some(format!("{device}:{port}"))
+    })
 }
 
 /// Version of the UCX that would be used.

@@ -43,7 +43,7 @@ pub struct Cost {
 }
 
 impl Default for Cost {
-    /// Gigabit Ethernet through UCX over TCP, as the lab emulates it.
+    /// Gigabit Ethernet through TCP, as the lab emulates it.
     fn default() -> Self {
         Cost {
             latency: Duration::nanoseconds(60_000),

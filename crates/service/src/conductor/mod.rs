@@ -1,8 +1,9 @@
 //! The conductor: the one thread that owns the machine, the fabric and the ranks, and sleeps when there is nothing to do.
 //!
-//! One turn looks at everything once: fabric, mailbox, submissions, timers, then what the machine wants in return. The
-//! wake rule: a turn that found nothing arms the fabric, raises the sleeping flags, which look at their queues again, and
-//! only then sleeps, until the machine's next timer. Idle is asleep: no processor time.
+//! One turn looks at everything once: the fabric if it has something, mailbox, submissions, timers, then what the machine
+//! wants in return. Each turn ends with one look at all descriptors. The wake rule: before that look the fabric is armed and
+//! the sleeping flags are raised, which look at their queues again; it lasts until the machine's next timer, or no time at
+//! all when anything is left to do. So descriptors wait one turn at most, and idle is asleep: no processor time.
 //!
 //! | state | on | goes to |
 //! |---|---|---|
@@ -44,6 +45,8 @@ use crate::telemetry::trace::Trace;
 
 /// Reports taken from the mailbox per turn.
 const REPORTS: usize = 64;
+/// Rounds of events and transmissions per turn.
+const ANSWERS: usize = 3;
 /// Connections taken in per wake-up.
 const CONNECTIONS: usize = 64;
 /// Connections beyond the attached ranks: greeting, or being refused.
@@ -59,6 +62,8 @@ const TIMER_SLACK: libc::c_ulong = 10_000;
 pub(crate) struct Conductor {
     pub(crate) engine: Engine,
     pub(crate) outbox: Outbox,
+    /// The fabric has something to do.
+    pub(crate) fabric_calls: bool,
     pub(crate) ranks: Ranks,
     pub(crate) host: Host,
     pub(crate) poller: Poller,
@@ -100,17 +105,13 @@ impl Conductor {
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
         let mut phase = Phase::Serving;
         while phase != Phase::Ended {
-            let worked = self.turn();
+            let unfinished = self.turn();
             // Behind a turn, so that a call that was posted before the order to end is in flight by now.
-            let before = phase;
-            phase = self.drained(before);
-            if worked || phase != before {
-                continue;
-            }
-            if phase == Phase::Serving && self.unused() {
+            phase = self.drained(phase);
+            if phase == Phase::Ended || (phase == Phase::Serving && !unfinished && self.unused()) {
                 break;
             }
-            for token in self.sleep(phase)? {
+            for token in self.sleep(phase, unfinished)? {
                 self.wake(token, &mut phase, &mut stopped);
             }
         }
@@ -145,21 +146,24 @@ impl Conductor {
         self.ranks.connections.is_empty()
     }
 
-    /// Looks at everything once; returns whether there was anything to do.
+    /// Looks at everything once; returns whether the machine may want more.
     fn turn(&mut self) -> bool {
-        let mut worked = self.progress_fabric();
-        worked |= self.take_reports();
-        worked |= self.ranks.take_submissions(&mut self.engine, &self.host.quotas, self.trace.as_mut());
-        worked |= self.engine.timeout();
-        worked |= self.take_events();
-        worked |= self.outbox.pump(&mut self.engine, self.datapath.as_ref(), self.trace.as_mut());
-        worked
+        if std::mem::take(&mut self.fabric_calls) {
+            self.progress_fabric();
+        }
+        self.take_reports();
+        self.ranks.take_submissions(&mut self.engine, &self.host.quotas, self.trace.as_mut());
+        self.engine.timeout();
+        // What was sent may end calls, and what has ended may send.
+        (0..ANSWERS).all(|_| {
+            self.take_events() | self.outbox.pump(&mut self.engine, self.datapath.as_ref(), self.trace.as_mut())
+        })
     }
 
-    fn progress_fabric(&mut self) -> bool {
+    fn progress_fabric(&mut self) {
         let Conductor { engine, outbox, statistics, trace, .. } = self;
         let mut lost = Vec::new();
-        let worked = outbox.fabric().progress(&mut |event| match event {
+        outbox.fabric().progress(&mut |event| match event {
             FabricEvent::Message { from, header, payload } => {
                 statistics.datapath.frames_received += 1;
                 let since = trace.as_ref().filter(|_| !payload.is_empty()).map(|_| Trace::now());
@@ -180,14 +184,11 @@ impl Conductor {
             outbox.forget(peer);
             engine.peer_lost(peer);
         }
-        worked > 0
     }
 
-    fn take_reports(&mut self) -> bool {
-        let mut worked = false;
+    fn take_reports(&mut self) {
         for _ in 0..REPORTS {
-            let Some(report) = self.mailbox.take() else { break };
-            worked = true;
+            let Some(report) = self.mailbox.take() else { return };
             let counts = &mut self.statistics.datapath;
             match report {
                 Report::Sent { token, read, datagrams, bytes, failures } => {
@@ -216,7 +217,6 @@ impl Conductor {
                 }
             }
         }
-        worked
     }
 
     fn take_events(&mut self) -> bool {
@@ -272,23 +272,20 @@ impl Conductor {
         worked
     }
 
-    /// The wake rule; returns what woke us, nothing when something came in between.
-    fn sleep(&mut self, phase: Phase) -> Result<Vec<Token>, Errno> {
-        if self.outbox.fabric().arm() == Armed::Busy {
-            return Ok(Vec::new());
-        }
-        let asleep = self.mailbox.prepare_sleep() && self.ranks.prepare_sleep();
-        let woken = if asleep {
-            self.statistics.datapath.sleeps += 1;
-            let since = self.trace.as_ref().map(|_| Trace::now());
-            let woken = self.poller.sleep(self.limit(phase));
-            if let (Some(trace), Some(since)) = (&mut self.trace, since) {
-                trace.did("wait", since, Value::Null);
-            }
-            woken
-        } else {
-            Ok(Vec::new())
+    /// The wake rule; returns what woke us. With `unfinished` work it looks and does not sleep.
+    fn sleep(&mut self, phase: Phase, unfinished: bool) -> Result<Vec<Token>, Errno> {
+        self.fabric_calls = self.outbox.fabric().arm() == Armed::Busy;
+        let busy = unfinished || self.fabric_calls;
+        let limit = match !busy && self.mailbox.prepare_sleep() && self.ranks.prepare_sleep() {
+            true => self.limit(phase),
+            false => Some(Duration::ZERO),
         };
+        self.statistics.datapath.sleeps += u64::from(limit != Some(Duration::ZERO));
+        let since = self.trace.as_ref().filter(|_| limit != Some(Duration::ZERO)).map(|_| Trace::now());
+        let woken = self.poller.sleep(limit);
+        if let (Some(trace), Some(since)) = (&mut self.trace, since) {
+            trace.did("wait", since, Value::Null);
+        }
         self.mailbox.stay_awake();
         self.ranks.stay_awake();
         woken
@@ -309,8 +306,9 @@ impl Conductor {
 
     fn wake(&mut self, token: Token, phase: &mut Phase, stopped: &mut impl FnMut() -> bool) {
         match token {
+            Token::Fabric => self.fabric_calls = true,
             // The next turn looks at these.
-            Token::Fabric | Token::Doorbell(_) => {}
+            Token::Doorbell(_) => {}
             Token::Mailbox => self.mailbox.silence(),
             Token::Stop => {
                 if stopped() {
@@ -387,7 +385,9 @@ impl Conductor {
             self.ranks.remove(id, &self.poller, &mut self.engine);
         }
         let until = Instant::now() + FAREWELL;
+        self.fabric_calls = true;
         while self.turn() || !self.outbox.is_empty() {
+            self.fabric_calls = true;
             if Instant::now() >= until {
                 tracing::info!("other service processes did not take the farewell in time");
                 return;

@@ -1,0 +1,338 @@
+//! One TCP connection: who is at its other end, as far as that is proven, and the bytes in both directions.
+//!
+//! | stage | on | goes to |
+//! |---|---|---|
+//! | dialing | the kernel has connected | greeting, hello said |
+//! | greeting (dialer or listener) | messages of the handshake | greeting, then open |
+//! | greeting (listener) | the dialer is proven while ours to it is on its way and goes before | giving way |
+//! | giving way | end of stream | ended |
+//! | any but open | `until` over, end of stream, a bad message | ended |
+//! | open | end of stream, reset, a bad frame | ended |
+//!
+//! Invariants: no byte behind the handshake is read before the handshake has ended; sockets never block. Never dials again
+//! and never decides which of two connections stays: the fabric does.
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, Read};
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, sockopt};
+
+use crate::tcp::frames::{self, Assembly, PREFIX, Sink};
+use crate::tcp::handshake::{Handshake, HandshakeError, LONGEST, Step};
+use crate::tcp::identity::PublicKey;
+use crate::{PeerId, PeerLoss, SendBuffer};
+
+/// Reads of one turn, so that other connections have theirs.
+const READS: usize = 8;
+/// Messages handed to the kernel at once.
+const TOGETHER: usize = 16;
+
+/// How far a connection has come.
+pub(super) enum Stage {
+    /// The kernel connects.
+    Dialing { peer: PeerId, until: Instant },
+    /// The handshake is on its way; a listener does not know with whom.
+    Greeting { peer: Option<PeerId>, handshake: Handshake, heard: [u8; LONGEST], have: usize, until: Instant },
+    /// Frames from and to this peer.
+    Open { peer: PeerId, assembly: Assembly, fruitful: bool },
+    /// Proven, but ours to the same peer is on its way and goes before; the peer closes this one when it has that.
+    GivingWay { until: Instant },
+    /// To be dropped.
+    Ended,
+}
+
+/// A message that waits for room in the kernel.
+pub(super) struct Outgoing {
+    /// Prefix, header, and a payload that has no buffer of its own.
+    head: Vec<u8>,
+    payload: Option<SendBuffer>,
+    written: usize,
+}
+
+impl Outgoing {
+    pub(super) fn new(head: Vec<u8>, payload: Option<SendBuffer>, written: usize) -> Self {
+        Outgoing { head, payload, written }
+    }
+
+    /// Bytes of header and payload together, as the peer's load counts them.
+    pub(super) fn length(&self) -> usize {
+        self.head.len() + self.payload.as_deref().map_or(0, <[u8]>::len)
+    }
+
+    /// On a new connection a message starts over.
+    pub(super) fn rewind(&mut self) {
+        self.written = 0;
+    }
+
+    fn pieces(&self) -> [&[u8]; 2] {
+        let payload = self.payload.as_deref().unwrap_or_default();
+        let head = &self.head[self.written.min(self.head.len())..];
+        [head, &payload[self.written.saturating_sub(self.head.len())..]]
+    }
+}
+
+/// What reading led to.
+pub(super) enum Heard {
+    /// Frames that were taken.
+    Frames(usize),
+    /// The handshake goes on.
+    Nothing,
+    /// Listener: the dialer has proven its key; the bytes welcome it.
+    Proven { key: PublicKey, welcome: Vec<u8> },
+    /// Dialer: the way to the peer is open.
+    Welcome(PeerId),
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("it was closed")]
+    Closed,
+    #[error(transparent)]
+    Kernel(#[from] Errno),
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    #[error(transparent)]
+    Frame(#[from] frames::Oversized),
+    #[error("the handshake took too long")]
+    Slow,
+}
+
+impl From<Broken> for PeerLoss {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Closed | Broken::Kernel(Errno::CONNRESET | Errno::PIPE) => PeerLoss::Reset,
+            Broken::Kernel(Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::NETUNREACH) => PeerLoss::Unreachable,
+            Broken::Slow | Broken::Kernel(Errno::TIMEDOUT) => PeerLoss::TimedOut,
+            Broken::Kernel(errno) => PeerLoss::Transport(errno.to_string()),
+            Broken::Handshake(error) => PeerLoss::Protocol(error.to_string()),
+            Broken::Frame(error) => PeerLoss::Protocol(error.to_string()),
+        }
+    }
+}
+
+/// A socket and its stage.
+pub(super) struct Connection {
+    socket: TcpStream,
+    pub(super) stage: Stage,
+    /// Whether the poller tells when there is room to write.
+    pub(super) awaits_room: bool,
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn would_block(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
+}
+
+fn errno(error: &std::io::Error) -> Broken {
+    Errno::from_io_error(error).unwrap_or(Errno::IO).into()
+}
+
+impl Connection {
+    /// Begins to connect.
+    pub(super) fn dial(peer: PeerId, to: SocketAddrV4, until: Instant) -> Result<Self, Broken> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        match rustix::net::connect(&socket, &to) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(Connection { socket: socket.into(), stage: Stage::Dialing { peer, until }, awaits_room: true })
+    }
+
+    /// Whoever has connected to us.
+    pub(super) fn accepted(socket: TcpStream, handshake: Handshake, until: Instant) -> Result<Self, Broken> {
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        let stage = Stage::Greeting { peer: None, handshake, heard: [0; LONGEST], have: 0, until };
+        Ok(Connection { socket, stage, awaits_room: false })
+    }
+
+    /// The other end, for the log.
+    pub(super) fn from(&self) -> String {
+        self.socket.peer_addr().map_or_else(|error| error.to_string(), |address: SocketAddr| address.to_string())
+    }
+
+    /// Whether the other end has said a hello that only somebody who knows our key can say.
+    pub(super) fn was_greeted(&self) -> bool {
+        matches!(self.stage, Stage::Greeting { handshake: Handshake::Answered(_), .. })
+    }
+
+    /// When the connection must be open.
+    pub(super) fn until(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Dialing { until, .. } | Stage::Greeting { until, .. } | Stage::GivingWay { until } => Some(until),
+            Stage::Open { .. } | Stage::Ended => None,
+        }
+    }
+
+    /// The kernel has connected, or could not: says hello.
+    pub(super) fn greet(
+        &mut self,
+        peer: PeerId,
+        handshake: Handshake,
+        hello: &[u8],
+        until: Instant,
+    ) -> Result<(), Broken> {
+        sockopt::socket_error(&self.socket)??;
+        self.stage = Stage::Greeting { peer: Some(peer), handshake, heard: [0; LONGEST], have: 0, until };
+        self.say(hello)
+    }
+
+    /// From now on frames of `peer` come and go.
+    pub(super) fn open(&mut self, peer: PeerId) {
+        self.stage = Stage::Open { peer, assembly: Assembly::default(), fruitful: false };
+    }
+
+    /// Waits for the peer to close.
+    pub(super) fn give_way(&mut self, until: Instant) {
+        self.stage = Stage::GivingWay { until };
+    }
+
+    /// A message of the handshake, which an empty socket buffer always takes.
+    pub(super) fn say(&self, message: &[u8]) -> Result<(), Broken> {
+        match self.write(&[IoSlice::new(message)])? {
+            written if written == message.len() => Ok(()),
+            _ => Err(Broken::Closed),
+        }
+    }
+
+    /// Reads what there is, within bounds; whole frames go to `sink`.
+    pub(super) fn read(&mut self, buffer: &mut [u8], sink: &mut Sink<'_>) -> Result<Heard, Broken> {
+        match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Greeting { peer, handshake, heard, have, until } => {
+                self.read_greeting(peer, handshake, heard, have, until)
+            }
+            Stage::Open { peer, mut assembly, fruitful } => {
+                let taken = read_frames(&self.socket, &mut assembly, buffer, sink);
+                let fruitful = fruitful || matches!(taken, Ok(1..));
+                self.stage = Stage::Open { peer, assembly, fruitful };
+                taken.map(Heard::Frames)
+            }
+            stage @ (Stage::Dialing { .. } | Stage::GivingWay { .. } | Stage::Ended) => {
+                self.stage = stage;
+                Ok(Heard::Nothing)
+            }
+        }
+    }
+
+    /// One message of the handshake at most, and not a byte behind it.
+    fn read_greeting(
+        &mut self,
+        peer: Option<PeerId>,
+        handshake: Handshake,
+        mut heard: [u8; LONGEST],
+        mut have: usize,
+        until: Instant,
+    ) -> Result<Heard, Broken> {
+        let whole = handshake.awaits();
+        let read = match (&self.socket).read(&mut heard[have..whole]) {
+            Ok(0) => Err(Broken::Closed),
+            Ok(taken) => Ok(taken),
+            Err(error) if would_block(&error) => Ok(0),
+            Err(error) => Err(errno(&error)),
+        };
+        have += *read.as_ref().unwrap_or(&0);
+        if read.is_err() || have < whole {
+            self.stage = Stage::Greeting { peer, handshake, heard, have, until };
+            return read.map(|_| Heard::Nothing);
+        }
+        match (handshake.handle(&heard[..whole])?, peer) {
+            (Step::Say(handshake, message), peer) => {
+                self.stage = Stage::Greeting { peer, handshake, heard, have: 0, until };
+                self.say(&message)?;
+                Ok(Heard::Nothing)
+            }
+            (Step::Proven { key, welcome }, _) => Ok(Heard::Proven { key, welcome }),
+            (Step::Welcome, Some(peer)) => Ok(Heard::Welcome(peer)),
+            (Step::Welcome, None) => unreachable!("dialers alone are welcomed, and know whom they dial"),
+        }
+    }
+
+    /// Hands over what the kernel takes; returns how many messages have left. Room is awaited while any waits.
+    pub(super) fn flush(
+        &mut self,
+        queue: &mut VecDeque<Outgoing>,
+        mut left: impl FnMut(Outgoing),
+    ) -> Result<usize, Broken> {
+        let mut messages = 0;
+        while !queue.is_empty() {
+            let pieces: Vec<_> = queue.iter().take(TOGETHER).flat_map(Outgoing::pieces).map(IoSlice::new).collect();
+            let offered: usize = pieces.iter().map(|piece| piece.len()).sum();
+            let written = self.write(&pieces)?;
+            let mut rest = written;
+            while let Some(first) = queue.front_mut() {
+                let missing = first.length() - first.written;
+                if missing > rest {
+                    first.written += rest;
+                    break;
+                }
+                rest -= missing;
+                left(queue.pop_front().expect("it is the first"));
+                messages += 1;
+                if rest == 0 {
+                    break;
+                }
+            }
+            if written < offered {
+                break;
+            }
+        }
+        Ok(messages)
+    }
+
+    /// Prefix, header and payload as far as the kernel takes them now.
+    pub(super) fn write_message(&self, header: &[u8], payload: &[u8]) -> Result<usize, Broken> {
+        let prefix: [u8; PREFIX] = frames::prefix(header.len(), payload.len());
+        self.write(&[IoSlice::new(&prefix), IoSlice::new(header), IoSlice::new(payload)])
+    }
+
+    fn write(&self, pieces: &[IoSlice<'_>]) -> Result<usize, Broken> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::sendmsg(&self.socket, pieces, &mut SendAncillaryBuffer::default(), flags) {
+            Ok(written) => Ok(written),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// Reads until the socket is empty or this turn's share is taken; returns how many frames came. The rest of a long frame is
+/// read into place.
+fn read_frames(
+    mut socket: &TcpStream,
+    assembly: &mut Assembly,
+    buffer: &mut [u8],
+    sink: &mut Sink<'_>,
+) -> Result<usize, Broken> {
+    let mut frames = 0;
+    for _ in 0..READS {
+        let direct = assembly.rest();
+        let in_place = direct.is_some();
+        let room = direct.unwrap_or(buffer);
+        let asked = room.len();
+        let taken = match socket.read(room) {
+            Ok(0) => return Err(Broken::Closed),
+            Ok(taken) => taken,
+            Err(error) if would_block(&error) => break,
+            Err(error) => return Err(errno(&error)),
+        };
+        frames += match in_place {
+            true => assembly.advance(taken, sink)?,
+            false => assembly.handle(&buffer[..taken], sink)?,
+        };
+        if taken < asked {
+            break;
+        }
+    }
+    Ok(frames)
+}

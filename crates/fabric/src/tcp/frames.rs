@@ -1,0 +1,158 @@
+//! Messages in a byte stream: a prefix with two lengths, header, payload. Pure.
+//!
+//! Invariant: what is kept of a frame never exceeds [`FRAME`], whatever its prefix says. Never looks into a header.
+
+use crate::{MAX_HEADER, MAX_PAYLOAD};
+
+/// Length of the header and of the payload, 32 bits each, little-endian.
+pub(super) const PREFIX: usize = 8;
+/// Longest frame.
+const FRAME: usize = PREFIX + MAX_HEADER + MAX_PAYLOAD;
+/// What is missing of a frame is read into place from this length on, so that it is not copied once more.
+const DIRECT: usize = 4096;
+
+/// The stream is not one of frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a frame of {header} + {payload} bytes exceeds {MAX_HEADER} + {MAX_PAYLOAD}")]
+pub(super) struct Oversized {
+    header: usize,
+    payload: usize,
+}
+
+/// What comes before header and payload.
+pub(super) fn prefix(header: usize, payload: usize) -> [u8; PREFIX] {
+    let lengths = [header, payload].map(|length| u32::try_from(length).expect("lengths are bounded").to_le_bytes());
+    std::array::from_fn(|at| lengths[at / 4][at % 4])
+}
+
+/// The lengths of header and payload that a stream's first bytes tell, as soon as they do.
+fn lengths(bytes: &[u8]) -> Result<Option<(usize, usize)>, Oversized> {
+    let Some((prefix, _)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| prefix[at + byte])) as usize;
+    let (header, payload) = (word(0), word(4));
+    if header > MAX_HEADER || payload > MAX_PAYLOAD {
+        return Err(Oversized { header, payload });
+    }
+    Ok(Some((header, payload)))
+}
+
+/// Whoever takes header and payload of a frame.
+pub(super) type Sink<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
+
+/// The frame that has arrived in part.
+#[derive(Debug, Default)]
+pub(super) struct Assembly {
+    /// As long as the longest frame that came in pieces.
+    partial: Vec<u8>,
+    have: usize,
+}
+
+impl Assembly {
+    /// Takes the stream's next bytes; each whole frame goes to `sink`. Returns how many did.
+    pub(super) fn handle(&mut self, mut bytes: &[u8], sink: &mut Sink<'_>) -> Result<usize, Oversized> {
+        let mut frames = 0;
+        while !bytes.is_empty() {
+            if self.have == 0
+                && let Some((header, payload)) = lengths(bytes)?
+                && let Some((frame, rest)) = bytes.split_at_checked(PREFIX + header + payload)
+            {
+                let (header, payload) = frame[PREFIX..].split_at(header);
+                sink(header, payload);
+                frames += 1;
+                bytes = rest;
+                continue;
+            }
+            let taken = self.missing()?.min(bytes.len());
+            self.grow(self.have + taken);
+            self.partial[self.have..self.have + taken].copy_from_slice(&bytes[..taken]);
+            bytes = &bytes[taken..];
+            frames += self.advance(taken, sink)?;
+        }
+        Ok(frames)
+    }
+
+    /// Where the rest of a long frame may be read to; [`Self::advance`] follows.
+    pub(super) fn rest(&mut self) -> Option<&mut [u8]> {
+        let missing = self.missing().ok().filter(|&missing| self.have >= PREFIX && missing >= DIRECT)?;
+        self.grow(self.have + missing);
+        Some(&mut self.partial[self.have..self.have + missing])
+    }
+
+    /// `taken` bytes of the frame are in place. Returns how many frames went to `sink`.
+    pub(super) fn advance(&mut self, taken: usize, sink: &mut Sink<'_>) -> Result<usize, Oversized> {
+        self.have += taken;
+        let Some((header, payload)) = lengths(&self.partial[..self.have])? else { return Ok(0) };
+        if self.have < PREFIX + header + payload {
+            return Ok(0);
+        }
+        let (header, payload) = self.partial[PREFIX..self.have].split_at(header);
+        sink(header, payload);
+        self.have = 0;
+        Ok(1)
+    }
+
+    /// Bytes until the prefix is whole, then until the frame is.
+    fn missing(&self) -> Result<usize, Oversized> {
+        Ok(match lengths(&self.partial[..self.have])? {
+            None => PREFIX - self.have,
+            Some((header, payload)) => PREFIX + header + payload - self.have,
+        })
+    }
+
+    fn grow(&mut self, length: usize) {
+        assert!(length <= FRAME, "lengths are checked when they are read");
+        if self.partial.len() < length {
+            self.partial.resize(length, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(header: &[u8], payload: &[u8]) -> Vec<u8> {
+        [&prefix(header.len(), payload.len()), header, payload].concat()
+    }
+
+    /// However a stream is cut, by copies or read in place, the same frames come out.
+    #[test]
+    fn frames_come_out_however_they_are_cut() {
+        let sent = [(0, 0), (24, 9000), (MAX_HEADER, MAX_PAYLOAD), (1, 0), (0, 1), (40, 70_000)]
+            .map(|(header, payload)| (vec![7; header], (0..payload).map(|at| at as u8).collect::<Vec<_>>()));
+        let stream: Vec<u8> = sent.iter().flat_map(|(header, payload)| frame(header, payload)).collect();
+        for cut in [1, 7, 8, 9, 1000, 65_536, stream.len()] {
+            let mut assembly = Assembly::default();
+            let mut seen = Vec::new();
+            let mut bytes = &stream[..];
+            while !bytes.is_empty() {
+                let sink = &mut |header: &[u8], payload: &[u8]| seen.push((header.to_vec(), payload.to_vec()));
+                let taken = match assembly.rest() {
+                    Some(rest) => {
+                        let taken = rest.len().min(cut).min(bytes.len());
+                        rest[..taken].copy_from_slice(&bytes[..taken]);
+                        assembly.advance(taken, sink).expect("good frames");
+                        taken
+                    }
+                    None => {
+                        let taken = cut.min(bytes.len());
+                        assembly.handle(&bytes[..taken], sink).expect("good frames");
+                        taken
+                    }
+                };
+                bytes = &bytes[taken..];
+            }
+            assert_eq!(seen, sent, "cut every {cut} bytes");
+        }
+    }
+
+    #[test]
+    fn lengths_that_exceed_the_bounds_are_refused_before_anything_is_kept() {
+        for (header, payload) in [(MAX_HEADER + 1, 0), (0, MAX_PAYLOAD + 1)] {
+            let mut assembly = Assembly::default();
+            let refused = assembly.handle(&prefix(header, payload), &mut |_, _| panic!("no frame"));
+            assert_eq!(refused, Err(Oversized { header, payload }));
+            assert!(assembly.partial.is_empty());
+        }
+    }
+}

@@ -1,0 +1,631 @@
+//! Unicast of our own between hosts of an Ethernet: frames over TCP between service processes that have proven who they
+//! are.
+//!
+//! - One connection per pair, whoever dials first. When both dial at once, that of the smaller id stays.
+//! - A connection begins with a handshake ([`handshake`]); frames are taken from the id alone that it has proven. Who fails
+//!   it or says nothing for [`GREETING`] is closed, counted, and named in the log once a second at most.
+//! - Messages go to the kernel at once, gathered from where they lie; what finds no room waits within [`Limits`].
+//! - A connection that breaks is dialled once more before the peer counts as lost. Messages that the kernel had taken are
+//!   gone then: the links of the service processes send them again.
+//! - Disconnecting a peer keeps the connection, for what it may still say; the oldest such connection makes way for
+//!   another.
+//!
+//! Invariants: at most [`STRANGERS`] connections are unproven, the oldest makes way; what a peer that reads nothing has
+//! waiting is bounded. Never blocks except, for a bounded time, on drop.
+
+mod connection;
+mod frames;
+mod handshake;
+mod identity;
+
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+
+use crate::buffer::BufferPool;
+use crate::outstanding::Load;
+use crate::tcp::connection::{Broken, Connection, Heard, Outgoing, Stage};
+use crate::tcp::handshake::Handshake;
+use crate::tcp::identity::{Address, PublicKey, id_of};
+use crate::{
+    Armed, ConnectError, Fabric, FabricEvent, Limits, MAX_HEADER, MAX_PAYLOAD, Payload, PeerId, PeerLoss, SendBuffer,
+    SendError,
+};
+pub use identity::{ClusterKey, Identity};
+
+/// How long whoever connects may take to prove who it is.
+const GREETING: Duration = Duration::from_secs(2);
+/// How long a dialled peer may take to answer: a few losses of TCP's first packet.
+const DIALING: Duration = Duration::from_secs(10);
+/// How often unfinished connections are looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// Connections that have not proven who they are.
+const STRANGERS: usize = 128;
+/// Connections taken in, and sockets looked at, per turn.
+const TURN: usize = 64;
+/// Connections that the kernel keeps for us.
+const BACKLOG: i32 = 1024;
+/// How long what was accepted may take to leave on drop.
+const FLUSH: Duration = Duration::from_millis(500);
+/// How long a connection must have lived, or a frame have come, for its end to be worth another dial.
+const SETTLED: Duration = Duration::from_secs(1);
+/// How often refusals are told.
+const TOLD: Duration = Duration::from_secs(1);
+/// Bytes read at once: a few frames of full size leave the kernel in one call.
+const READ: usize = 256 << 10;
+
+/// What the poller tells besides connections, which count from [`FIRST`].
+const LISTENER: u64 = 0;
+const TIMER: u64 = 1;
+const FIRST: u64 = 2;
+
+/// Where the fabric listens, and who it is.
+#[derive(Clone, Debug)]
+pub struct TcpSettings {
+    /// The IPv4 address that peers reach us at.
+    pub at: Ipv4Addr,
+    /// Who we are.
+    pub identity: Identity,
+    /// What all peers must know.
+    pub cluster: ClusterKey,
+    /// Bounds of the fabric.
+    pub limits: Limits,
+}
+
+/// Where messages to a peer go.
+#[derive(Clone, Copy)]
+enum Path {
+    Dialing(u64),
+    Open { token: u64, since: Instant, dialled: bool },
+}
+
+impl Path {
+    fn token(self) -> u64 {
+        match self {
+            Path::Dialing(token) | Path::Open { token, .. } => token,
+        }
+    }
+}
+
+struct Peer {
+    /// Where to dial it, as far as known.
+    address: Option<Address>,
+    /// Somebody here has connected it; others only speak.
+    claimed: bool,
+    path: Path,
+    queue: VecDeque<Outgoing>,
+    load: Load,
+    /// Why the last connection broke, while it is dialled once more.
+    broke: Option<PeerLoss>,
+}
+
+/// Whoever was not let in.
+#[derive(Default)]
+struct Refusals {
+    count: u64,
+    told: Option<Instant>,
+}
+
+impl Refusals {
+    fn note(&mut self, from: &str, why: &Broken) {
+        self.count += 1;
+        if self.told.is_none_or(|told| told.elapsed() >= TOLD) {
+            self.told = Some(Instant::now());
+            tracing::warn!(from, %why, refused = self.count, "a connection is refused");
+        }
+    }
+}
+
+/// Messages between hosts over TCP.
+pub struct Tcp {
+    settings: TcpSettings,
+    address: Vec<u8>,
+    listener: TcpListener,
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    /// Unfinished connections are looked at.
+    ticking: bool,
+    /// The listener waits for a descriptor.
+    deaf: bool,
+    connections: HashMap<u64, Connection>,
+    next: u64,
+    /// Unproven connections to us, the oldest first; some have gone since.
+    strangers: VecDeque<u64>,
+    peers: HashMap<PeerId, Peer>,
+    lost: Vec<(PeerId, PeerLoss)>,
+    /// Found broken while writing.
+    broken: Vec<(u64, Broken)>,
+    starved: bool,
+    room: bool,
+    pool: BufferPool,
+    buffer: Box<[u8]>,
+    woken: Vec<epoll::Event>,
+    refusals: Refusals,
+}
+
+impl Tcp {
+    /// Listens at a port that the kernel chooses.
+    ///
+    /// # Errors
+    /// What the kernel says: the address is not one of this host, or no descriptor is left.
+    pub fn new(settings: TcpSettings) -> std::io::Result<Self> {
+        let listener = TcpListener::bind((settings.at, 0))?;
+        listener.set_nonblocking(true)?;
+        rustix::net::listen(&listener, BACKLOG)?;
+        let SocketAddr::V4(socket) = listener.local_addr()? else { unreachable!("bound to an IPv4 address") };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN)?;
+        Ok(Tcp {
+            address: Address { socket, key: settings.identity.public }.encode().to_vec(),
+            listener,
+            epoll,
+            timer,
+            ticking: false,
+            deaf: false,
+            connections: HashMap::new(),
+            next: FIRST,
+            strangers: VecDeque::new(),
+            peers: HashMap::new(),
+            lost: Vec::new(),
+            broken: Vec::new(),
+            starved: false,
+            room: false,
+            pool: BufferPool::new(settings.limits.pool_bytes),
+            buffer: vec![0; READ].into_boxed_slice(),
+            woken: Vec::with_capacity(TURN),
+            refusals: Refusals::default(),
+            settings,
+        })
+    }
+
+    /// Keeps a connection and watches it.
+    fn watch(&mut self, connection: Connection) -> Result<u64, Broken> {
+        let token = self.next;
+        self.next += 1;
+        let flags = interest(connection.awaits_room);
+        epoll::add(&self.epoll, &connection, epoll::EventData::new_u64(token), flags)?;
+        self.connections.insert(token, connection);
+        if !self.ticking {
+            self.ticking = true;
+            self.tick(LOOK);
+        }
+        Ok(token)
+    }
+
+    /// Looks at unfinished connections every so often, or with zero no more.
+    fn tick(&mut self, every: Duration) {
+        let every = Timespec::try_from(every).expect("a short time");
+        let spec = Itimerspec { it_interval: every, it_value: every };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec).expect("a timer of ours and a valid time");
+    }
+
+    fn dial(&mut self, peer: PeerId, to: SocketAddrV4) -> Result<u64, Broken> {
+        self.watch(Connection::dial(peer, to, Instant::now() + DIALING)?)
+    }
+
+    /// Takes in whoever connects.
+    fn accept(&mut self) -> usize {
+        for taken in 0..TURN {
+            match self.listener.accept() {
+                Ok((socket, _)) => {
+                    if let Err(error) = self.admit(socket) {
+                        tracing::warn!(%error, "a connection cannot be taken in");
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return taken,
+                Err(error) if [Errno::MFILE, Errno::NFILE].map(Some).contains(&Errno::from_io_error(&error)) => {
+                    tracing::error!(%error, "service processes cannot connect; raise the limit on descriptors");
+                    // The timer listens again.
+                    self.deaf = epoll::delete(&self.epoll, &self.listener).is_ok();
+                    self.ticking = true;
+                    self.tick(LOOK);
+                    return taken + 1;
+                }
+                Err(error) => tracing::debug!(%error, "a connection ended before it was taken in"),
+            }
+        }
+        TURN
+    }
+
+    fn admit(&mut self, socket: std::net::TcpStream) -> Result<(), Broken> {
+        socket.set_nonblocking(true).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let handshake = Handshake::listen(&self.settings.identity, &self.settings.cluster)?;
+        let token = self.watch(Connection::accepted(socket, handshake, Instant::now() + GREETING)?)?;
+        self.strangers.push_back(token);
+        while self.strangers.len() > STRANGERS {
+            let oldest = self.strangers.pop_front().expect("there are many");
+            if self.connections.get(&oldest).is_some_and(|connection| connection.until().is_some()) {
+                self.end(oldest, Broken::Slow);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends connections that are not open in time.
+    fn expire(&mut self) -> usize {
+        // Fails only when the timer has not fired, and then there is nothing to read.
+        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+        if std::mem::take(&mut self.deaf) {
+            let flags = epoll::EventFlags::IN;
+            self.deaf = epoll::add(&self.epoll, &self.listener, epoll::EventData::new_u64(LISTENER), flags).is_err();
+        }
+        let now = Instant::now();
+        let unfinished: Vec<_> =
+            self.connections.iter().filter_map(|(&token, connection)| Some((token, connection.until()?))).collect();
+        let late: Vec<_> = unfinished.iter().filter(|(_, until)| *until <= now).map(|(token, _)| *token).collect();
+        self.ticking = self.deaf || late.len() < unfinished.len();
+        if !self.ticking {
+            self.tick(Duration::ZERO);
+        }
+        for token in &late {
+            self.end(*token, Broken::Slow);
+        }
+        late.len()
+    }
+
+    /// A connection can be read or written.
+    fn serve(&mut self, token: u64, flags: epoll::EventFlags, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize {
+        let Some(connection) = self.connections.get(&token) else { return 0 };
+        let served = match connection.stage {
+            Stage::Dialing { peer, until } => self.greet(token, peer, until).map(|()| 1),
+            Stage::Greeting { .. } => self.read(token, sink),
+            Stage::Open { peer, .. } => {
+                let flushed = if flags.contains(epoll::EventFlags::OUT) { self.flush(peer) } else { 0 };
+                let only_room = flags == epoll::EventFlags::OUT;
+                if only_room { Ok(flushed) } else { self.read(token, sink).map(|read| read + flushed) }
+            }
+            Stage::GivingWay { .. } => Err(Broken::Closed),
+            Stage::Ended => Ok(0),
+        };
+        served.unwrap_or_else(|broken| {
+            self.end(token, broken);
+            1
+        })
+    }
+
+    /// A dialled connection is up.
+    fn greet(&mut self, token: u64, peer: PeerId, until: Instant) -> Result<(), Broken> {
+        let address = self.peers.get(&peer).and_then(|known| known.address).ok_or(Broken::Closed)?;
+        let (handshake, hello) = Handshake::dial(&self.settings.identity, &self.settings.cluster, &address.key)?;
+        let connection = self.connections.get_mut(&token).expect("it is being served");
+        connection.greet(peer, handshake, &hello, until)?;
+        self.await_room(token, false);
+        Ok(())
+    }
+
+    fn read(&mut self, token: u64, sink: &mut dyn FnMut(FabricEvent<'_>)) -> Result<usize, Broken> {
+        let Some(connection) = self.connections.get_mut(&token) else { return Ok(0) };
+        let from = match connection.stage {
+            Stage::Open { peer, .. } => peer,
+            _ => PeerId(0),
+        };
+        let heard = connection.read(&mut self.buffer, &mut |header, payload| {
+            sink(FabricEvent::Message { from, header, payload });
+        })?;
+        match heard {
+            Heard::Frames(frames) => return Ok(frames),
+            Heard::Nothing => {}
+            Heard::Proven { key, welcome } => self.proven(token, key, &welcome, sink)?,
+            Heard::Welcome(peer) => self.opened(token, peer, true),
+        }
+        Ok(1)
+    }
+
+    /// Whoever has connected to us is the owner of `key`. Its connection stays, unless we are the smaller id and have dialled,
+    /// too: then it gives way, also when ours is open already, since the peer may have dialled before it heard of that. A peer
+    /// that has lost ours ends it, and then we dial.
+    fn proven(
+        &mut self,
+        token: u64,
+        key: PublicKey,
+        welcome: &[u8],
+        sink: &mut dyn FnMut(FabricEvent<'_>),
+    ) -> Result<(), Broken> {
+        let (peer, own) = (id_of(&key), self.settings.identity.id());
+        let before = self.peers.get(&peer).map(|known| (known.path, known.address));
+        match before {
+            Some((_, Some(address))) if address.key != key => return Err(handshake::HandshakeError.into()),
+            Some((Path::Dialing(_) | Path::Open { dialled: true, .. }, _)) if own < peer => {
+                self.connections.get_mut(&token).ok_or(Broken::Closed)?.give_way(Instant::now() + DIALING);
+                return Ok(());
+            }
+            // What it said on the connection that it has given up comes first.
+            Some((Path::Open { token, .. }, _)) => {
+                for _ in 0..TURN {
+                    if !matches!(self.read(token, sink), Ok(1..)) {
+                        break;
+                    }
+                }
+            }
+            Some((Path::Dialing(_), _)) => {}
+            None => self.make_way(),
+        }
+        if let Some((path, _)) = before {
+            self.connections.remove(&path.token());
+        }
+        self.connections.get_mut(&token).ok_or(Broken::Closed)?.say(welcome)?;
+        self.opened(token, peer, false);
+        Ok(())
+    }
+
+    /// The connection carries messages of `peer` from now on.
+    fn opened(&mut self, token: u64, peer: PeerId, dialled: bool) {
+        tracing::debug!(%peer, token, dialled, "a connection is open");
+        let path = Path::Open { token, since: Instant::now(), dialled };
+        match self.peers.entry(peer) {
+            Entry::Occupied(known) => {
+                let known = known.into_mut();
+                (known.path, known.broke) = (path, None);
+                known.queue.iter_mut().for_each(Outgoing::rewind);
+            }
+            Entry::Vacant(place) => {
+                let (queue, load) = (VecDeque::new(), Load::default());
+                place.insert(Peer { address: None, claimed: false, path, queue, load, broke: None });
+            }
+        }
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.open(peer);
+        }
+        self.flush(peer);
+    }
+
+    /// Of the peers that nobody here has connected, the oldest makes way when there are too many.
+    fn make_way(&mut self) {
+        let unclaimed = || self.peers.iter().filter(|(_, known)| !known.claimed);
+        if unclaimed().count() < self.settings.limits.peers {
+            return;
+        }
+        if let Some((&oldest, known)) = unclaimed().min_by_key(|(_, known)| known.path.token()) {
+            let token = known.path.token();
+            self.connections.remove(&token);
+            self.peers.remove(&oldest);
+        }
+    }
+
+    /// Writes what waits for `peer`.
+    fn flush(&mut self, peer: PeerId) -> usize {
+        let Tcp { peers, connections, starved, room, broken, .. } = self;
+        let Some(known) = peers.get_mut(&peer) else { return 0 };
+        let Path::Open { token, .. } = known.path else { return 0 };
+        let Some(connection) = connections.get_mut(&token) else { return 0 };
+        let load = &mut known.load;
+        let left = connection.flush(&mut known.queue, |message| {
+            *load = load.without(message.length());
+            *room |= std::mem::take(starved);
+        });
+        let waits = !known.queue.is_empty();
+        match left {
+            Ok(left) => {
+                self.await_room(token, waits);
+                left
+            }
+            Err(why) => {
+                broken.push((token, why));
+                0
+            }
+        }
+    }
+
+    fn await_room(&mut self, token: u64, waits: bool) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        if std::mem::replace(&mut connection.awaits_room, waits) == waits {
+            return;
+        }
+        let modified = epoll::modify(&self.epoll, &*connection, epoll::EventData::new_u64(token), interest(waits));
+        if let Err(errno) = modified {
+            self.broken.push((token, errno.into()));
+        }
+    }
+
+    /// A connection has ended: its peer is dialled once more, or lost.
+    fn end(&mut self, token: u64, why: Broken) {
+        let Some(connection) = self.connections.remove(&token) else { return };
+        let (peer, fruitful) = match connection.stage {
+            Stage::Dialing { peer, .. } => (Some(peer), false),
+            Stage::Greeting { peer, .. } => (peer, false),
+            Stage::Open { peer, fruitful, .. } => (Some(peer), fruitful),
+            Stage::GivingWay { .. } => return,
+            Stage::Ended => {
+                (self.peers.iter().find(|(_, known)| known.path.token() == token).map(|(id, _)| *id), false)
+            }
+        };
+        let Some(peer) = peer else {
+            // One that knew our key and gave way to ours is no stranger.
+            if !connection.was_greeted() {
+                self.refusals.note(&connection.from(), &why);
+            }
+            return;
+        };
+        let Some(known) = self.peers.get_mut(&peer).filter(|known| known.path.token() == token) else { return };
+        let again = match known.path {
+            Path::Open { since, .. } => fruitful || since.elapsed() >= SETTLED,
+            Path::Dialing(_) => false,
+        };
+        tracing::debug!(%peer, %why, again, claimed = known.claimed, "a connection ended");
+        let why = known.broke.take().unwrap_or_else(|| why.into());
+        let address = known.address.filter(|_| known.claimed);
+        match address.filter(|_| again).map(|address| self.dial(peer, address.socket)) {
+            Some(Ok(token)) => {
+                let known = self.peers.get_mut(&peer).expect("it is being served");
+                (known.path, known.broke) = (Path::Dialing(token), Some(why));
+            }
+            Some(Err(_)) | None => {
+                self.peers.remove(&peer);
+                self.room |= std::mem::take(&mut self.starved);
+                self.lost.extend(address.map(|_| (peer, why)));
+            }
+        }
+    }
+
+    /// Whether anything waits to leave.
+    fn waits(&self) -> bool {
+        self.peers.values().any(|known| !known.queue.is_empty())
+    }
+}
+
+/// What the poller is asked for.
+fn interest(room: bool) -> epoll::EventFlags {
+    if room { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
+}
+
+impl Fabric for Tcp {
+    fn id(&self) -> PeerId {
+        self.settings.identity.id()
+    }
+
+    fn local_address(&self) -> &[u8] {
+        &self.address
+    }
+
+    fn connect(&mut self, peer: PeerId, address: &[u8]) -> Result<(), ConnectError> {
+        let named = Address::decode(peer, address);
+        if let Some(known) = self.peers.get(&peer).filter(|known| known.claimed) {
+            return if known.address == named { Ok(()) } else { Err(ConnectError::AddressChanged(peer)) };
+        }
+        let limit = self.settings.limits.peers;
+        if self.peers.values().filter(|known| known.claimed).count() >= limit {
+            return Err(ConnectError::TooManyPeers { peer, limit });
+        }
+        let address = named.ok_or(ConnectError::Address { peer, length: address.len() })?;
+        if let Some(known) = self.peers.get_mut(&peer) {
+            (known.address, known.claimed) = (Some(address), true);
+            return Ok(());
+        }
+        let dialled = self.dial(peer, address.socket);
+        let path = dialled.map_err(|broken| ConnectError::Transport { peer, why: broken.into() }).map(Path::Dialing)?;
+        let (queue, load) = (VecDeque::new(), Load::default());
+        self.peers.insert(peer, Peer { address: Some(address), claimed: true, path, queue, load, broke: None });
+        Ok(())
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        let Entry::Occupied(mut known) = self.peers.entry(peer) else { return };
+        match known.get().path {
+            Path::Dialing(token) if known.get().queue.is_empty() => {
+                known.remove();
+                self.connections.remove(&token);
+            }
+            Path::Dialing(_) | Path::Open { .. } => known.get_mut().claimed = false,
+        }
+    }
+
+    fn payload_buffer(&mut self, length: usize) -> Option<SendBuffer> {
+        let buffer = self.pool.buffer(length);
+        self.starved |= buffer.is_none() && length <= MAX_PAYLOAD;
+        buffer
+    }
+
+    fn ready(&mut self, peer: PeerId, length: usize) -> Result<(), SendError> {
+        let known = self.peers.get(&peer).filter(|known| known.claimed).ok_or(SendError::Unknown(peer))?;
+        if known.load.is_full(length, &self.settings.limits) {
+            self.starved = true;
+            return Err(SendError::Full(peer));
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, peer: PeerId, header: &[u8], payload: Payload<'_>) -> Result<(), SendError> {
+        if header.len() > MAX_HEADER || payload.len() > MAX_PAYLOAD {
+            return Err(SendError::TooLong { header: header.len(), payload: payload.len() });
+        }
+        self.ready(peer, payload.len())?;
+        let bytes = payload.bytes();
+        let known = self.peers.get(&peer).ok_or(SendError::Unknown(peer))?;
+        let mut written = 0;
+        if let (Path::Open { token, .. }, true) = (known.path, known.queue.is_empty()) {
+            match self.connections[&token].write_message(header, bytes) {
+                Ok(all) if all == frames::PREFIX + header.len() + bytes.len() => {
+                    self.room |= std::mem::take(&mut self.starved);
+                    return Ok(());
+                }
+                Ok(some) => written = some,
+                Err(why) => self.broken.push((token, why)),
+            }
+        }
+        let mut head = [&frames::prefix(header.len(), bytes.len()), header].concat();
+        let payload = match payload {
+            Payload::Empty => None,
+            Payload::Bytes(bytes) => {
+                head.extend_from_slice(bytes);
+                None
+            }
+            Payload::Buffer(buffer) => Some(buffer),
+        };
+        let message = Outgoing::new(head, payload, written);
+        let known = self.peers.get_mut(&peer).expect("it was there");
+        known.load = known.load.with(message.length());
+        known.queue.push_back(message);
+        if let Path::Open { token, .. } = known.path {
+            self.await_room(token, true);
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self, sink: &mut dyn FnMut(FabricEvent<'_>)) -> usize {
+        let mut woken = std::mem::take(&mut self.woken);
+        woken.clear();
+        // Fails only when interrupted: the next turn looks again.
+        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut woken), Some(&Timespec::default()));
+        let mut done = 0;
+        for event in &woken {
+            done += match event.data.u64() {
+                LISTENER => self.accept(),
+                TIMER => self.expire(),
+                token => self.serve(token, event.flags, sink),
+            };
+        }
+        self.woken = woken;
+        for (token, why) in std::mem::take(&mut self.broken) {
+            self.end(token, why);
+            done += 1;
+        }
+        for (peer, why) in std::mem::take(&mut self.lost) {
+            sink(FabricEvent::PeerLost { peer, why });
+            done += 1;
+        }
+        if std::mem::take(&mut self.room) {
+            sink(FabricEvent::Room);
+            done += 1;
+        }
+        done
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn arm(&mut self) -> Armed {
+        // The poller itself stays readable as long as a socket is.
+        if self.room || !self.lost.is_empty() || !self.broken.is_empty() { Armed::Busy } else { Armed::Armed }
+    }
+}
+
+impl Drop for Tcp {
+    /// Lets what was accepted leave, for a bounded time.
+    fn drop(&mut self) {
+        let until = Instant::now() + FLUSH;
+        while self.waits() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            if self.progress(&mut |_| ()) == 0 {
+                let left = Timespec::try_from(left).expect("a short time");
+                // Whatever ends it, the loop looks again.
+                let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&left));
+            }
+        }
+        // A socket with unread bytes would be reset, and take along what the peer has not read.
+        for token in self.connections.keys().copied().collect::<Vec<_>>() {
+            let _ = self.read(token, &mut |_| ());
+        }
+    }
+}
