@@ -232,6 +232,8 @@ impl Link {
     pub fn push(&mut self, now: Instant, message: &Message, payload: Payload, owner: Option<Owner>, tag: Option<Tag>) {
         if self.entries.is_empty() {
             self.owed_since = now;
+            // Most links never hold more than one message at once, and there is one for each peer.
+            self.entries.reserve_exact(1);
         }
         let mut body = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(64));
         message.encode(&mut body);

@@ -17,7 +17,7 @@ use outboard_proto::{Channel, Config, GroupHandle, GroupSpec, HostId, Instant, M
 use crate::breach::Breach;
 use crate::clock::EventQueue;
 use crate::faults::{Dice, Faults};
-use crate::host::{Action, Host, Input};
+use crate::host::{Action, Host, Inbox, Input};
 use crate::network::{Frame, LinkBytes, Network, NetworkPlan, Train};
 use crate::sabotage::Sabotage;
 use crate::store::StoreKind;
@@ -124,6 +124,8 @@ pub(crate) struct ClusterPlan<'a> {
 #[derive(Debug)]
 pub(crate) struct Cluster<P> {
     pub(crate) hosts: Vec<Host>,
+    /// By host.
+    pub(crate) inboxes: Vec<Inbox>,
     pub(crate) dice: Dice,
     /// A host of which no frame reaches anybody, nor any frame it: they are shown to the player.
     pub(crate) hijacked: Option<usize>,
@@ -156,11 +158,12 @@ impl<P: std::fmt::Debug> Cluster<P> {
             plan.configs.into_iter().enumerate().map(|(host, config)| {
                 Host::new(sp_id(host), config, dice.draw(), plan.store, plan.network, plan.sabotage)
             });
-        let hosts = hosts.collect();
+        let hosts: Vec<Host> = hosts.collect();
         let pause = |pause: &crate::faults::HostPause| {
             (pause.host, Instant(0) + pause.at, Instant(0) + pause.at + pause.lasting)
         };
         Cluster {
+            inboxes: hosts.iter().map(|_| Inbox::new()).collect(),
             hosts,
             hijacked: None,
             queue: EventQueue::new(LANES * count),
@@ -233,7 +236,7 @@ impl<P: std::fmt::Debug> Cluster<P> {
             Happening::Wake { host } => {
                 let h = &mut self.hosts[host];
                 if now >= h.stalled_until && !h.dead {
-                    h.wake(now, self.plan.receive_buffer, &mut self.batch)?;
+                    h.wake(now, &mut self.inboxes[host], self.plan.receive_buffer, &mut self.batch)?;
                     self.acts(host);
                 }
             }
@@ -266,16 +269,17 @@ impl<P: std::fmt::Debug> Cluster<P> {
         if h.dead {
             return Ok(());
         }
-        let waits = now < h.stalled_until || !h.inbox.is_empty();
+        let inbox = &mut self.inboxes[host];
+        let waits = now < h.stalled_until || !inbox.is_empty();
         let gather = match input {
             Input::Datagrams(..) => self.plan.gather,
             Input::Frame(_) => self.plan.gather_frames,
             _ => Duration::ZERO,
         };
         if waits || gather > Duration::ZERO {
-            h.enqueue(self.queue.due(), input);
+            inbox.enqueue(self.queue.due(), input);
             if !waits {
-                h.wakes = self.queue.put(now + gather, Happening::Wake { host });
+                inbox.wakes = self.queue.put(now + gather, Happening::Wake { host });
             }
             return Ok(());
         }
@@ -286,13 +290,13 @@ impl<P: std::fmt::Debug> Cluster<P> {
 
     /// What arrives before a host wakes only joins what waits there, so it need not be an event for each datagram.
     fn gather(&mut self, host: usize) {
-        let (lane, h) = (self.down_lane(host), &mut self.hosts[host]);
-        if self.trace.is_some() || h.inbox.is_empty() {
+        let (lane, inbox) = (self.down_lane(host), &mut self.inboxes[host]);
+        if self.trace.is_some() || inbox.is_empty() {
             return;
         }
-        while let Some((due, happening)) = self.queue.take_ahead(lane, h.wakes) {
+        while let Some((due, happening)) = self.queue.take_ahead(lane, inbox.wakes) {
             if let Happening::Input { input, .. } = happening {
-                h.enqueue(due, input);
+                inbox.enqueue(due, input);
             }
         }
     }

@@ -13,6 +13,7 @@ use outboard_proto::{
     Call, CallId, Channel, CollectiveError, Config, Endpoint, Event, GroupHandle, GroupSpec, Instant, MulticastBatch,
     Order, Overdue, ReceivedDatagram, Region, SpId, Transmit, wire,
 };
+use smallvec::SmallVec;
 
 use crate::breach::Breach;
 use crate::clock::Due;
@@ -58,6 +59,37 @@ pub(crate) enum Action {
     Overdue(Box<Overdue>),
 }
 
+/// What has come to a host and is not handled yet. All are looked at together, for every datagram: they lie apart from the
+/// hosts.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    waiting: Vec<(Due, Input)>,
+    /// When what waits is handled, if nothing keeps it from that.
+    pub(crate) wakes: Due,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Inbox { waiting: Vec::new(), wakes: (Instant(0), 0) }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Puts what comes in at this time to what waits. A timer does not wait: it is looked at again when all else has been
+    /// handled, as a daemon does.
+    pub(crate) fn enqueue(&mut self, due: Due, input: Input) {
+        if !matches!(input, Input::Timeout) {
+            self.waiting.push((due, input));
+        }
+    }
+}
+
 /// Times that one instant may see the timer due.
 const TIMER_SPINS: u32 = 1000;
 
@@ -70,10 +102,6 @@ pub(crate) struct Host {
     pub(crate) dead: bool,
     /// The service process handles nothing before.
     pub(crate) stalled_until: Instant,
-    /// What came in the meantime.
-    pub(crate) inbox: Vec<(Due, Input)>,
-    /// When what waits is handled, if nothing keeps it from that.
-    pub(crate) wakes: Due,
     /// The earliest timer event that is under way.
     pub(crate) timer: Option<Instant>,
     pub(crate) outbox: VecDeque<Action>,
@@ -119,8 +147,6 @@ impl Host {
             memory,
             dead: false,
             stalled_until: Instant(0),
-            inbox: Vec::new(),
-            wakes: (Instant(0), 0),
             timer: None,
             outbox: VecDeque::new(),
             connected: BTreeSet::new(),
@@ -165,14 +191,6 @@ impl Host {
         has_room && std::mem::take(&mut self.is_full_of_frames)
     }
 
-    /// Puts what comes in at this time to what waits. A timer does not wait: it is looked at again when all else has been
-    /// handled, as a daemon does.
-    pub(crate) fn enqueue(&mut self, due: Due, input: Input) {
-        if !matches!(input, Input::Timeout) {
-            self.inbox.push((due, input));
-        }
-    }
-
     /// A multicast batch could not be read because of its rank.
     pub(crate) fn memory_fault(&mut self, now: Instant, call: CallId) -> Result<(), Breach> {
         self.sp.handle_memory_fault(now, call);
@@ -183,12 +201,12 @@ impl Host {
     pub(crate) fn wake(
         &mut self,
         now: Instant,
+        inbox: &mut Inbox,
         mut buffer: u64,
         batch: &mut Vec<(Rc<Train>, u32)>,
     ) -> Result<(), Breach> {
-        let mut inbox = std::mem::take(&mut self.inbox);
-        inbox.sort_by_key(|(due, _)| *due);
-        for (_, input) in inbox.drain(..) {
+        inbox.waiting.sort_by_key(|(due, _)| *due);
+        for (_, input) in inbox.waiting.drain(..) {
             let Input::Datagrams(train, mask) = input else {
                 self.handle_datagrams(now, batch)?;
                 self.handle(now, input)?;
@@ -199,7 +217,6 @@ impl Host {
                 push_datagrams(batch, &train, mask);
             }
         }
-        self.inbox = inbox;
         self.handle_datagrams(now, batch)
     }
 
@@ -239,11 +256,13 @@ impl Host {
         if batch.is_empty() {
             return Ok(());
         }
-        let headers: Vec<ReceivedDatagram<'_>> = batch
-            .iter()
-            .map(|(train, n)| ReceivedDatagram { header: &train.headers[*n as usize], payload_len: train.len_of(*n) })
-            .collect();
-        self.sp.handle_datagrams(now, &headers);
+        {
+            let received = batch.iter().map(|(train, n)| ReceivedDatagram {
+                header: &train.headers[*n as usize],
+                payload_len: train.len_of(*n),
+            });
+            self.sp.handle_datagrams(now, &received.collect::<SmallVec<[_; 64]>>());
+        }
         self.drain(now, &Payloads::Datagrams(batch))?;
         batch.clear();
         Ok(())
@@ -359,7 +378,6 @@ impl Host {
                 let segments = len.div_ceil(u64::from(config.chunk_bytes)).max(1);
                 let wire_bytes = len + segments * u64::from(config.datagram_overhead);
                 let (from, to) = (host_of(self.sp.id()), host_of(to));
-                let header = header.into_vec();
                 let frame = Frame { from, to, header, payload, payload_len, wire_bytes };
                 self.outbox.push_back(Action::Frame(Rc::new(frame)));
             }

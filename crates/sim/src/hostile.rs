@@ -349,7 +349,7 @@ impl Play {
     fn frame(&mut self, from: bool, to: usize, header: Vec<u8>, payload_len: u32) -> Result<(), Breach> {
         let payload = Payload::Bytes(vec![0x5a; payload_len as usize]);
         let from = if from { POSSESSED } else { STRANGER };
-        let frame = Frame { from, to, header, payload, payload_len, wire_bytes: 0 };
+        let frame = Frame { from, to, header: header.into(), payload, payload_len, wire_bytes: 0 };
         self.handle(to, Input::Frame(Rc::new(frame)))
     }
 
@@ -376,7 +376,7 @@ impl Play {
 
     /// What the possessed sends arrives as the script wants it.
     fn tampered(&mut self, frame: &Rc<Frame>) -> Result<(), Breach> {
-        let (to, mut header) = (frame.to, frame.header.clone());
+        let (to, mut header) = (frame.to, frame.header.to_vec());
         let decoded = FrameHeader::decode(&header, frame.payload_len).ok();
         let carries = decoded.as_ref().filter(|(frame, _)| frame.kind == FrameKind::Message);
         if self.silenced || to >= POSSESSED {
@@ -402,7 +402,7 @@ impl Play {
         }
         let (from, payload_len, wire_bytes) = (POSSESSED, frame.payload_len, 0);
         let payload = frame.payload.clone();
-        let frame = Rc::new(Frame { from, to, header, payload, payload_len, wire_bytes });
+        let frame = Rc::new(Frame { from, to, header: header.into(), payload, payload_len, wire_bytes });
         (0..times).try_for_each(|_| self.handle(to, Input::Frame(Rc::clone(&frame))))
     }
 

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use outboard_proto::wire::DATAGRAM_HEADER_BYTES;
-use outboard_proto::{Channel, Instant};
+use outboard_proto::{Channel, FrameBytes, Instant};
 
 use crate::store::Payload;
 
@@ -171,7 +171,7 @@ impl Train {
 pub(crate) struct Frame {
     pub(crate) from: usize,
     pub(crate) to: usize,
-    pub(crate) header: Vec<u8>,
+    pub(crate) header: FrameBytes,
     pub(crate) payload: Payload,
     pub(crate) payload_len: u32,
     pub(crate) wire_bytes: u64,

@@ -126,7 +126,8 @@ impl Peer {
 /// All other service processes that are known of.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    all: BTreeMap<SpId, Peer>,
+    /// Apart from the tree, which is searched for every frame.
+    all: BTreeMap<SpId, Box<Peer>>,
     lost: VecDeque<SpId>,
     dormant: BTreeSet<SpId>,
     /// Whom the last frame went to.
@@ -220,7 +221,7 @@ impl Peers {
         (frame, body): (&FrameHeader, &'a [u8]),
         acked: &mut Vec<Acked>,
     ) -> Received<'a> {
-        self.all.entry(from).or_insert_with(|| Peer::unknown(now, config));
+        self.all.entry(from).or_insert_with(|| Box::new(Peer::unknown(now, config)));
         let received = self.change(from, |peer| {
             peer.dormant = false;
             peer.link.handle(now, frame, body, acked)
@@ -370,7 +371,7 @@ impl Node {
     /// A group with `peer` is asked for.
     pub(super) fn meet_peer(&mut self, peer: SpId, address: &Arc<[u8]>) {
         let now = self.out.now;
-        self.peers.all.entry(peer).or_insert_with(|| Peer::unknown(now, &self.config));
+        self.peers.all.entry(peer).or_insert_with(|| Box::new(Peer::unknown(now, &self.config)));
         let met = self.peers.change(peer, |peer| {
             let met = peer.address.is_none();
             peer.address.get_or_insert_with(|| Arc::clone(address));

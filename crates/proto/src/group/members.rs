@@ -24,6 +24,8 @@ pub(crate) struct Members {
     /// Whose local ranks they are, for quotas.
     pub(crate) owner: u64,
     pub(crate) sps: Vec<SpId>,
+    /// The place of each in `sps`, by name.
+    places: Vec<(SpId, u32)>,
     /// Which of `sps` serves each rank.
     pub(crate) of_rank: Vec<u32>,
     /// The lowest rank that each of `sps` serves.
@@ -96,6 +98,7 @@ impl Members {
             },
             incoming: (sps.len() - fewest) as u32,
             host_of: hosts.iter().zip(0..).flat_map(|(siblings, host)| vec![host; siblings.len()]).collect(),
+            places: number.into_iter().collect(),
             sps,
             channels,
             patience: config.timer_floor,
@@ -122,7 +125,7 @@ impl Members {
     }
 
     pub(crate) fn index_of(&self, sp: SpId) -> Option<u32> {
-        self.sps.iter().position(|s| *s == sp).map(|i| i as u32)
+        self.places.binary_search_by_key(&sp, |(name, _)| *name).ok().map(|at| self.places[at].1)
     }
 
     /// The lowest rank that `sp` serves.

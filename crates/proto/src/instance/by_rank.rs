@@ -7,41 +7,44 @@ use outboard_plan::Rank;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct ByRank<T>(Vec<(Rank, T)>);
+pub(super) struct ByRank<T> {
+    ranks: Vec<Rank>,
+    kept: Vec<T>,
+}
 
 impl<T> Default for ByRank<T> {
     fn default() -> Self {
-        ByRank(Vec::new())
+        ByRank { ranks: Vec::new(), kept: Vec::new() }
     }
 }
 
 impl<T> ByRank<T> {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.ranks.is_empty()
     }
 
     pub(super) fn get(&self, rank: Rank) -> Option<&T> {
-        self.place(rank).map(|at| &self.0[at].1)
+        self.place(rank).map(|at| &self.kept[at])
     }
 
     pub(super) fn get_mut(&mut self, rank: Rank) -> Option<&mut T> {
-        self.place(rank).map(|at| &mut self.0[at].1)
+        self.place(rank).map(|at| &mut self.kept[at])
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (Rank, &T)> {
-        self.0.iter().map(|(rank, kept)| (*rank, kept))
+        self.ranks.iter().copied().zip(&self.kept)
     }
 
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.0.iter_mut().map(|(_, kept)| kept)
+        self.kept.iter_mut()
     }
 
     fn place(&self, rank: Rank) -> Option<usize> {
-        let last = self.0.len().checked_sub(1)?.min(rank.0 as usize);
+        let last = self.ranks.len().checked_sub(1)?.min(rank.0 as usize);
         // Whoever is so many ranks further is at most as many places further.
-        let further = self.0[last].0.0.checked_sub(rank.0)? as usize;
+        let further = self.ranks[last].0.checked_sub(rank.0)? as usize;
         let first = last.saturating_sub(further);
-        self.0[first..=last].binary_search_by_key(&rank, |(rank, _)| *rank).ok().map(|at| first + at)
+        self.ranks[first..=last].binary_search(&rank).ok().map(|at| first + at)
     }
 }
 
@@ -51,7 +54,8 @@ impl<T> FromIterator<(Rank, T)> for ByRank<T> {
         let mut all: Vec<(Rank, T)> = iter.into_iter().collect();
         all.sort_unstable_by_key(|(rank, _)| *rank);
         assert!(all.is_sorted_by(|(one, _), (other, _)| one < other), "each rank once");
-        ByRank(all)
+        let (ranks, kept) = all.into_iter().unzip();
+        ByRank { ranks, kept }
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct Block {
 }
 
 /// A service process has one block of each rank: what most of them never need lies apart.
-const _: () = assert!(size_of::<Block>() <= 120);
+const _: () = assert!(size_of::<Block>() <= 96);
 
 #[derive(Debug)]
 enum Role {
@@ -67,7 +67,7 @@ struct Root {
 #[derive(Debug)]
 struct Leaf {
     /// One past the highest chunk heard by multicast.
-    highest: u64,
+    highest: u32,
     heard: Option<Instant>,
     asked: Option<Box<ChunkSet>>,
     left_has: bool,
@@ -216,7 +216,7 @@ impl Block {
     /// A datagram. False when it brought nothing new.
     pub(crate) fn handle_chunk(&mut self, now: Instant, chunk: u64) -> bool {
         let Role::Leaf(leaf) = &mut self.role else { return false };
-        leaf.highest = leaf.highest.max(chunk + 1);
+        leaf.highest = leaf.highest.max(chunk as u32 + 1);
         leaf.heard = Some(now);
         self.take_in(chunk)
     }
@@ -327,7 +327,7 @@ impl Block {
             }
         }
         if let Role::Leaf(leaf) = &self.role {
-            let heard = run.start..run.end.min(leaf.highest);
+            let heard = run.start..run.end.min(leaf.highest.into());
             lacking.extend(self.have.runs(heard, false).map(|r| (r.start as u32, (r.end - r.start) as u32)));
         }
     }
@@ -366,12 +366,13 @@ impl Block {
 impl Leaf {
     /// When what is missing counts as lost, and below which chunk.
     fn lost_at(&self, now: Instant, chunks: u64, patience: Patience) -> Option<(Instant, u64)> {
-        if self.highest == chunks {
+        let highest = u64::from(self.highest);
+        if highest == chunks {
             return Some((now, chunks));
         }
         let heard = self.heard?;
-        let ending = self.left_has || self.highest + patience.last >= chunks;
-        Some(if ending { (heard + patience.end, chunks) } else { (heard + patience.middle, self.highest) })
+        let ending = self.left_has || highest + patience.last >= chunks;
+        Some(if ending { (heard + patience.end, chunks) } else { (heard + patience.middle, highest) })
     }
 }
 

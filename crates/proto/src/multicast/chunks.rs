@@ -8,8 +8,8 @@ use std::ops::Range;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChunkSet {
     words: Words,
-    len: u64,
-    count: u64,
+    len: u32,
+    count: u32,
 }
 
 /// Small blocks are many: what there is of one lies with the rest of its state.
@@ -23,8 +23,9 @@ impl ChunkSet {
     /// The empty set over `len` chunks.
     #[must_use]
     pub(crate) fn new(len: u64) -> Self {
+        let few = u32::try_from(len).expect("a block has fewer than 2^32 chunks");
         let words = if len <= 64 { Words::One(0) } else { Words::Many(vec![0; len.div_ceil(64) as usize].into()) };
-        ChunkSet { words, len, count: 0 }
+        ChunkSet { words, len: few, count: 0 }
     }
 
     fn word(&self, chunk: u64) -> u64 {
@@ -44,13 +45,13 @@ impl ChunkSet {
     /// How many chunks are in the set.
     #[must_use]
     pub(crate) fn count(&self) -> u64 {
-        self.count
+        self.count.into()
     }
 
     /// Chunks the set ranges over.
     #[must_use]
     pub(crate) fn len(&self) -> u64 {
-        self.len
+        self.len.into()
     }
 
     /// Whether no chunk is in the set.
@@ -68,16 +69,16 @@ impl ChunkSet {
     /// Whether `chunk` is in the set.
     #[must_use]
     pub(crate) fn contains(&self, chunk: u64) -> bool {
-        chunk < self.len && self.word(chunk) >> (chunk % 64) & 1 == 1
+        chunk < self.len() && self.word(chunk) >> (chunk % 64) & 1 == 1
     }
 
     /// Adds `chunk`; false when it was in the set.
     pub(crate) fn insert(&mut self, chunk: u64) -> bool {
-        assert!(chunk < self.len, "the caller checks the range");
+        assert!(chunk < self.len(), "the caller checks the range");
         let (word, bit) = (self.word_mut(chunk), 1u64 << (chunk % 64));
         let new = *word & bit == 0;
         *word |= bit;
-        self.count += u64::from(new);
+        self.count += u32::from(new);
         new
     }
 
@@ -94,7 +95,7 @@ impl ChunkSet {
     /// The first run of chunks within `range` whose membership is `present`.
     #[must_use]
     pub(crate) fn next_run(&self, range: Range<u64>, present: bool) -> Option<Range<u64>> {
-        let end = range.end.min(self.len);
+        let end = range.end.min(self.len());
         let first = self.find(range.start, end, present)?;
         let last = self.find(first, end, !present).unwrap_or(end);
         Some(first..last)

@@ -157,9 +157,9 @@ impl<P: std::fmt::Debug> Cluster<P> {
 
     /// What reaches a host before it wakes only joins what waits there, so it need not be an event.
     fn reaches(&mut self, at: Instant, host: usize, input: Input) {
-        let h = &mut self.hosts[host];
-        if self.trace.is_none() && !h.inbox.is_empty() && at < h.wakes.0 {
-            h.enqueue(self.queue.pass(at), input);
+        let inbox = &mut self.inboxes[host];
+        if self.trace.is_none() && !inbox.is_empty() && at < inbox.wakes.0 {
+            inbox.enqueue(self.queue.pass(at), input);
         } else {
             self.queue.put_in_lane(self.down_lane(host), at, Happening::Input { host, input });
         }

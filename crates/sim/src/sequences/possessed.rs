@@ -99,7 +99,7 @@ impl Possessed {
         frame.encode(&mut header);
         message.encode(&mut header);
         let payload = Payload::Bytes(vec![0x5a; payload_len as usize]);
-        Frame { from: self.at, to, header, payload, payload_len, wire_bytes: 0 }
+        Frame { from: self.at, to, header: header.into(), payload, payload_len, wire_bytes: 0 }
     }
 
     /// Something that nobody asked for.

@@ -1,10 +1,9 @@
 //! Where bytes come from, without the bytes: intervals of a buffer, each with its source.
 //!
 //! Invariants: the intervals of a map are disjoint and no two neighbours could be one; what nobody wrote has no
-//! interval. Writes are gathered and merged only when somebody reads, because a receive buffer is written a thousand
-//! times for each read.
+//! interval. A write that an interval goes on with is put there at once; others are gathered, and merged when they are many
+//! or somebody reads, because a receive buffer is written a thousand times for each read.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 /// A contribution: the send buffer of one rank in one collective.
@@ -95,14 +94,17 @@ pub(super) fn difference(pieces: &[Piece], len: u64, origin: Origin, from: u64) 
     None
 }
 
-/// Writes gathered before they are merged.
+/// Writes that are gathered at least before they are merged.
 const GATHERED: usize = 512;
 
 /// What lies where in one buffer.
 #[derive(Debug, Default)]
 pub(super) struct IntervalMap {
-    merged: BTreeMap<u64, Piece>,
+    /// By where they start.
+    merged: Vec<(u64, Piece)>,
     gathered: Vec<(u64, Piece)>,
+    /// The interval that grew last: as a rule blocks grow in turn.
+    grown: usize,
 }
 
 impl IntervalMap {
@@ -117,10 +119,36 @@ impl IntervalMap {
             last.len += piece.len;
             return;
         }
-        if self.gathered.len() == GATHERED {
+        // What was gathered before would be written over this.
+        if self.gathered.is_empty() && self.grow(start, piece) {
+            return;
+        }
+        // A merge moves all intervals: so many writes pay for it.
+        if self.gathered.len() >= GATHERED.max(self.merged.len() / 2) {
             self.merge();
         }
         self.gathered.push((start, piece));
+    }
+
+    /// Lets the interval that ends at `start` grow by a piece, if it can and reaches no other that it would be one with.
+    fn grow(&mut self, start: u64, piece: Piece) -> bool {
+        let ends_there = |(s, before): &(u64, Piece)| s + before.len == start;
+        let next = [self.grown + 1, self.grown].into_iter().find(|at| self.merged.get(*at).is_some_and(ends_there));
+        let at = next.or_else(|| self.starting_before(start).checked_sub(1)).unwrap_or(0);
+        let end = start + piece.len;
+        let is_free =
+            self.merged.get(at + 1).is_none_or(|(s, after)| end < *s || end == *s && !after.continues(&piece));
+        match self.merged.get_mut(at).filter(|before| ends_there(before)) {
+            Some((_, before)) if is_free && piece.continues(before) => before.len += piece.len,
+            _ => return false,
+        }
+        self.grown = at;
+        true
+    }
+
+    /// How many intervals start before `at`.
+    fn starting_before(&self, at: u64) -> usize {
+        self.merged.partition_point(|(s, _)| *s < at)
     }
 
     /// What lies in `len` bytes from `start`, holes included.
@@ -132,9 +160,9 @@ impl IntervalMap {
             Some(last) if piece.continues(last) => last.len += piece.len,
             _ => out.push(piece),
         };
-        let first = self.merged.range(..=start).next_back().map_or(start, |(s, _)| *s);
+        let first = self.starting_before(start).saturating_sub(1);
         let mut at = start;
-        for (s, piece) in self.merged.range(first..end) {
+        for (s, piece) in self.merged[first..].iter().take_while(|(s, _)| *s < end) {
             let piece_end = s + piece.len;
             if piece_end <= at {
                 continue;
@@ -155,55 +183,52 @@ impl IntervalMap {
 
     fn merge(&mut self) {
         let mut gathered = std::mem::take(&mut self.gathered);
-        for (start, piece) in gathered.drain(..) {
-            self.insert(start, piece);
+        let disjoint = (gathered.len() >= GATHERED).then(|| self.with_disjoint(&gathered)).flatten();
+        match disjoint {
+            Some(merged) => self.merged = merged,
+            None => gathered.iter().for_each(|(start, piece)| self.insert(*start, *piece)),
         }
+        gathered.clear();
         self.gathered = gathered;
+    }
+
+    /// All intervals and what was gathered, if none of it lies over another.
+    fn with_disjoint(&self, gathered: &[(u64, Piece)]) -> Option<Vec<(u64, Piece)>> {
+        let mut sorted = gathered.to_vec();
+        sorted.sort_by_key(|(start, _)| *start);
+        let mut all: Vec<(u64, Piece)> = Vec::with_capacity(self.merged.len() + sorted.len());
+        let (mut old, mut new) = (self.merged.iter().peekable(), sorted.iter().peekable());
+        while let Some((start, piece)) =
+            old.next_if(|(s, _)| new.peek().is_none_or(|(n, _)| s < n)).or_else(|| new.next())
+        {
+            match all.last_mut() {
+                Some((s, last)) if *s + last.len > *start => return None,
+                Some((s, last)) if *s + last.len == *start && piece.continues(last) => last.len += piece.len,
+                _ => all.push((*start, *piece)),
+            }
+        }
+        Some(all)
     }
 
     fn insert(&mut self, start: u64, piece: Piece) {
         let end = start + piece.len;
-        // As a rule a block grows at its end, and what begins last up to there is what it grows from.
-        if let Some((s, before)) = self.merged.range_mut(..=end).next_back()
-            && s + before.len == start
-            && piece.continues(before)
-        {
-            before.len += piece.len;
-            return;
+        let touched = self.merged.partition_point(|(s, p)| s + p.len < start)..self.starting_before(end + 1);
+        let mut new: Vec<(u64, Piece)> = Vec::with_capacity(3);
+        let mut push = |start, piece: Piece| match new.last_mut() {
+            Some((_, last)) if piece.continues(last) => last.len += piece.len,
+            _ => new.push((start, piece)),
+        };
+        let around = &self.merged[touched.clone()];
+        around
+            .first()
+            .filter(|(s, _)| *s < start)
+            .into_iter()
+            .for_each(|(s, before)| push(*s, before.part(0, start - s)));
+        push(start, piece);
+        if let Some((s, after)) = around.last().filter(|(s, after)| s + after.len > end) {
+            push(end, after.part(end - s, s + after.len - end));
         }
-        self.cut_at(start);
-        self.cut_at(end);
-        while let Some((s, _)) = self.merged.range(start..end).next() {
-            let s = *s;
-            self.merged.remove(&s);
-        }
-        let (mut start, mut piece) = (start, piece);
-        if let Some(next) = self.merged.get(&end)
-            && next.continues(&piece)
-        {
-            piece.len += next.len;
-            self.merged.remove(&end);
-        }
-        if let Some((s, before)) = self.merged.range(..start).next_back()
-            && s + before.len == start
-            && piece.continues(before)
-        {
-            start = *s;
-            piece = Piece { len: before.len + piece.len, ..*before };
-        }
-        self.merged.insert(start, piece);
-    }
-
-    /// Makes `at` a boundary between intervals.
-    fn cut_at(&mut self, at: u64) {
-        if let Some((s, piece)) = self.merged.range_mut(..at).next_back()
-            && s + piece.len > at
-        {
-            let head = at - s;
-            let tail = piece.part(head, piece.len - head);
-            piece.len = head;
-            self.merged.insert(at, tail);
-        }
+        self.merged.splice(touched, new);
     }
 }
 

@@ -42,7 +42,7 @@ impl Endpoint {
             return Err(self.refuse(spec, &members, error));
         }
         self.retired.retain(|h| *h != handle);
-        self.introduce(spec, &members);
+        self.introduce(spec);
         for channel in &members.channels {
             if self.users(*channel).next().is_none() {
                 self.node.out.events.push_back(Event::Join(*channel));
@@ -55,9 +55,9 @@ impl Endpoint {
         Ok(())
     }
 
-    fn introduce(&mut self, spec: &GroupSpec, members: &Members) {
+    fn introduce(&mut self, spec: &GroupSpec) {
         let mut seen = BTreeSet::from([self.node.id]);
-        for m in spec.members.iter().filter(|m| members.index_of(m.sp).is_some()) {
+        for m in &spec.members {
             if seen.insert(m.sp) && !self.node.peers.is_lost(m.sp) {
                 self.node.meet_peer(m.sp, &m.address);
             }
@@ -66,7 +66,7 @@ impl Endpoint {
 
     /// The group cannot be made: all its service processes are told, so that nobody waits.
     fn refuse(&mut self, spec: &GroupSpec, members: &Members, error: CollectiveError) -> GroupError {
-        self.introduce(spec, members);
+        self.introduce(spec);
         let (group, fingerprint) = (members.handle, members.fingerprint);
         let message = Message::Group { group, body: GroupMessage::Abort { fingerprint, error: error.clone() } };
         self.node.out.messages.extend(members.others().map(|sp| (sp, message.clone())));
