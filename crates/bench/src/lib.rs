@@ -19,6 +19,7 @@
 //! Never does: judging a system by its defaults (see [`Peer`] for the settings), changing anything of the machine
 //! outside the cluster and the peers' directory, knowing how Outboard's own daemons are started (see [`System`]).
 
+mod blocking;
 mod calibration;
 mod collective;
 mod compile;
@@ -42,6 +43,7 @@ mod run;
 mod setup;
 mod table;
 
+pub use blocking::{BlockingReport, BlockingRow, render_blocking_table, run_blocking};
 pub use collective::Collective;
 pub use compile::Toolchain;
 pub use error::BenchError;

@@ -28,6 +28,8 @@ pub struct Setup {
     pub rounds: u32,
     /// Ranks share core 0, service processes and progress threads have core 1.
     pub comm_core: bool,
+    /// Calls are blocking, so that progress threads of MPI libraries have nothing to do: there are none.
+    pub blocking: bool,
     /// Where the peers are installed.
     pub peers_dir: PathBuf,
     /// Where to write the charts; `None` for no charts.
@@ -49,6 +51,7 @@ impl Setup {
             repetitions,
             rounds: 1,
             comm_core: false,
+            blocking: false,
             peers_dir: default_peers_dir(),
             plot: None,
             launch_timeout: None,

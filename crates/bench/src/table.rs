@@ -121,6 +121,11 @@ pub(crate) fn ranks_cell(subject: &Subject) -> String {
     }
 }
 
+/// Calls that service processes carried out, per call.
+pub(crate) fn offloaded_cell(calls: Option<f64>) -> String {
+    calls.map_or_else(|| "-".to_owned(), |calls| format!("{calls:.2}"))
+}
+
 pub(crate) fn cpu_cell(cost: &Cost) -> String {
     match cost.service_cpu_s {
         Some(service_s) => format!("{:.2} + {:.2} service", cost.host_cpu_s * 1e3, service_s * 1e3),

@@ -230,6 +230,7 @@ fn daemons_of_a_launcher_keep_to_their_hosts() -> Result<(), Failed> {
         program: Path::new("/bin/sh"),
         arguments: &["-c", line].map(String::from),
         comm_core: false,
+        blocking: false,
         directory: directory.path(),
     };
     let mut launcher = open_mpi_launcher(Peer::Debian, &default_peers_dir(), &job, false, &[])?;

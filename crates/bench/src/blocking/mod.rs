@@ -1,0 +1,56 @@
+//! The blocking form of a collective (programs/blocking.c), in which small calls and calls among ranks of one host show
+//! what they cost: `MPI_Bcast`, `MPI_Allreduce` and so on of an MPI library, natively and below the preloaded shim, and
+//! post and wait of Outboard's C interface.
+//!
+//! A batch is so many calls in a row, with roots at rank 0. All ranks begin it behind a barrier on links whose token
+//! buckets are full; a rank's time of a call is its time of the batch divided by the calls, and the slowest rank's is
+//! what counts. The first launch of a run finds for each size how many calls last about 2 ms, 1,000 at most, and every
+//! later launch, of whichever system, makes batches of as many. So a large call is timed alone.
+//!
+//! Other benchmarks: as in IMB two barriers stand before the calls and the root stays (its `-root_shift` is off unless
+//! asked for), but IMB also has a barrier between calls unless `-sync` is off, and OSU's always has one, outside what is
+//! timed; both report the mean over the calls, IMB's `t_max` and OSU's `Max Latency` that of the slowest rank. Where
+//! every rank waits for every other one (barrier, allreduce, allgather, alltoall, reduce-scatter) that changes little.
+//! In a batch of broadcasts or reductions to a root some ranks run ahead, so the time is how fast calls follow one
+//! another, which is below the latency of a single one.
+//!
+//! Invariants: the same calls in the same batches for every system; the last result of every batch is checked byte by
+//! byte, and each batch has bytes of its own; counters are those of the calls, without what starting a batch takes.
+//!
+//! Never does: overlapping anything, so no MPI library has a progress thread here, which would only be in the way.
+
+mod launch;
+mod report;
+mod table;
+
+pub use report::{BlockingReport, BlockingRow};
+pub use table::render as render_blocking_table;
+
+use crate::job::System;
+use crate::{BenchError, BenchOptions, Setup, plot, run};
+use std::cell::RefCell;
+
+/// Measures blocking calls of `ours` and of the peers of `options`, beside one another. Nobody is late, nothing idle and
+/// nothing computed, whatever `options` say.
+///
+/// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`].
+///
+/// # Errors
+/// If anything fails: a comparison with a system missing is none. Wrong bytes are no error here; their row says so.
+pub fn run_blocking(options: &BenchOptions, ours: &[&dyn System]) -> Result<BlockingReport, BenchError> {
+    let setup = Setup { blocking: true, ..options.setup.clone() };
+    let options = &BenchOptions::new(setup, options.collective, options.sizes.clone());
+    options.check()?;
+    // Zero leaves it to the first launch to find out how many calls make a batch.
+    let calls = RefCell::new(vec![0; options.sizes.len()]);
+    let rows = run::side_by_side(
+        &options.setup,
+        ours,
+        |workshop, system| workshop.blocking_program(&system.name(), &system.toolchain()),
+        |launching| launch::measure(options, launching, &mut calls.borrow_mut()),
+        |system, launches| report::rows(options, system, launches),
+    )?;
+    let report = BlockingReport { rows };
+    plot::draw(&report.figures(), options.setup.plot.as_deref())?;
+    Ok(report)
+}
