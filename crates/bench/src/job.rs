@@ -29,6 +29,10 @@ pub trait System {
     fn algorithm(&self, call: &Call) -> String;
     /// How the measuring program is built for it.
     fn toolchain(&self) -> Toolchain;
+    /// Whether a launch leaves behind what makes the next one another.
+    fn learns(&self) -> bool {
+        false
+    }
     /// Starts the program's ranks on the hosts that [`Job::host_of`] says, and returns at once.
     fn launch(&self, job: &Job<'_>) -> Result<Running, LaunchError>;
 }

@@ -28,6 +28,8 @@ pub struct Setup {
     pub rounds: u32,
     /// Ranks share core 0, service processes and progress threads have core 1.
     pub comm_core: bool,
+    /// How often the systems that learn ([`System::learns`](crate::System::learns)) are launched before anything counts.
+    pub learn: u32,
     /// Calls are blocking, so that progress threads of MPI libraries have nothing to do: there are none.
     pub blocking: bool,
     /// Where the peers are installed.
@@ -51,6 +53,7 @@ impl Setup {
             repetitions,
             rounds: 1,
             comm_core: false,
+            learn: 0,
             blocking: false,
             peers_dir: default_peers_dir(),
             plot: None,

@@ -67,6 +67,7 @@ fn debian_on_two_hosts() -> Result<(), Failed> {
                 && row.cost.time_ms.median >= row.cost.time_ms.min
                 && row.cost.time_ms.max >= row.cost.time_ms.median
         );
+        assert!(row.overlap.paired_alone_ms > 0.0 && row.overlap.paired_ratio > 0.0, "{row:?}");
         assert!(row.overlap.compute_ms > 0.0 && row.cost.host_cpu_s > 0.0);
         assert!(row.overlap.overall_ms >= row.overlap.compute_ms, "loops on one core run one after another: {row:?}");
         let (waiting, computing) = (row.thread_cpu_waiting, row.thread_cpu_computing);

@@ -2,7 +2,7 @@
 
 use crate::launch::{self, Counted, Launch, Launching, Said, Sample, Talk};
 use crate::limit::refill_time;
-use crate::{BenchError, BenchOptions, limit};
+use crate::{BenchError, BenchOptions, Setup, limit};
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -23,15 +23,22 @@ pub(super) struct SizeLine {
     pub(super) wrong: u64,
 }
 
-/// Launches the program and measures all sizes, in batches of so many `calls` each; what is 0 there is found out.
+/// Launches the program to find out how many calls of each size the system makes in the time of a batch.
+pub(super) fn calls_of_batches(options: &BenchOptions, launching: &Launching<'_>) -> Result<Vec<u32>, BenchError> {
+    // The program finds out what it is told to be 0.
+    let unknown = vec![0; options.sizes.len()];
+    let setup = &Setup { repetitions: 1, ..launching.setup.clone() };
+    let launch = measure(options, &Launching { setup, ..*launching }, &unknown)?;
+    Ok(launch.samples.iter().map(|sample| sample.line.calls).collect())
+}
+
+/// Launches the program and measures all sizes, in batches of so many `calls` each.
 pub(super) fn measure(
     options: &BenchOptions,
     launching: &Launching<'_>,
-    calls: &mut [u32],
+    calls: &[u32],
 ) -> Result<Launch<SizeLine>, BenchError> {
-    let launch = launching.run(arguments(options, calls), limit(options), |talk| listen(options, talk))?;
-    calls.iter_mut().zip(&launch.samples).for_each(|(calls, sample)| *calls = sample.line.calls);
-    Ok(launch)
+    launching.run(arguments(options, calls), limit(options), |talk| listen(options, talk))
 }
 
 fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>) -> Result<Launch<SizeLine>, BenchError> {

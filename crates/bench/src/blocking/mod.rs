@@ -4,8 +4,8 @@
 //!
 //! A batch is so many calls in a row, with roots at rank 0. All ranks begin it behind a barrier on links whose token
 //! buckets are full; a rank's time of a call is its time of the batch divided by the calls, and the slowest rank's is
-//! what counts. The first launch of a run finds for each size how many calls last about 2 ms, 1,000 at most, and every
-//! later launch, of whichever system, makes batches of as many. So a large call is timed alone.
+//! what counts. Before anything is measured each system finds out how many calls of each size it makes in about 2 ms,
+//! 1,000 at most; what the fastest makes is a batch for all. So a large call is timed alone.
 //!
 //! Other benchmarks: as in IMB two barriers stand before the calls and the root stays (its `-root_shift` is off unless
 //! asked for), but IMB also has a barrier between calls unless `-sync` is off, and OSU's always has one, outside what is
@@ -26,6 +26,9 @@ mod table;
 pub use report::{BlockingReport, BlockingRow};
 pub use table::render as render_blocking_table;
 
+#[cfg(test)]
+pub(crate) use report::tests;
+
 use crate::job::System;
 use crate::{BenchError, BenchOptions, Setup, plot, run};
 use std::cell::RefCell;
@@ -41,13 +44,17 @@ pub fn run_blocking(options: &BenchOptions, ours: &[&dyn System]) -> Result<Bloc
     let setup = Setup { blocking: true, ..options.setup.clone() };
     let options = &BenchOptions::new(setup, options.collective, options.sizes.clone());
     options.check()?;
-    // Zero leaves it to the first launch to find out how many calls make a batch.
     let calls = RefCell::new(vec![0; options.sizes.len()]);
     let rows = run::side_by_side(
         &options.setup,
         ours,
         |workshop, system| workshop.blocking_program(&system.name(), &system.toolchain()),
-        |launching| launch::measure(options, launching, &mut calls.borrow_mut()),
+        |launching| {
+            let found = launch::calls_of_batches(options, launching)?;
+            calls.borrow_mut().iter_mut().zip(found).for_each(|(calls, found)| *calls = found.max(*calls));
+            Ok(())
+        },
+        |launching| launch::measure(options, launching, &calls.borrow()),
         |system, launches| report::rows(options, system, launches),
     )?;
     let report = BlockingReport { rows };
