@@ -12,6 +12,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outboard_lab::Lab;
 use std::path::{Path, PathBuf};
 
+/// A launch that is for learning has so many times the repetitions: the shim tries nothing in the first half second of a
+/// program, and trials may cost one percent of it.
+const LEARNING_TIMES: u32 = 10;
+
 /// Phases of a launch: barriers, and two for each size, three where a rank is late.
 fn phases_per_launch(options: &BenchOptions) -> u64 {
     1 + (2 + u64::from(options.late.is_some())) * options.sizes.len() as u64
@@ -121,19 +125,20 @@ fn go_through<T>(
     mut before: impl FnMut(&Launching<'_>) -> Result<(), BenchError>,
     mut measure: impl FnMut(&Launching<'_>) -> Result<T, BenchError>,
 ) -> Result<Vec<Vec<T>>, BenchError> {
-    let course = Course { setup, lab: Lab::start(&setup.lab)?, workshop, bar };
+    let course = Course { lab: Lab::start(&setup.lab)?, workshop, bar };
     for entrant in entrants {
-        course.turn("getting ready", entrant, &mut before)?;
+        course.turn("getting ready", setup, entrant, &mut before)?;
     }
+    let learning = Setup { repetitions: setup.repetitions * LEARNING_TIMES, ..setup.clone() };
     for _ in 0..setup.learn {
         for entrant in entrants.iter().filter(|entrant| entrant.system.learns()) {
-            course.turn("learning", entrant, &mut measure)?;
+            course.turn("learning", &learning, entrant, &mut measure)?;
         }
     }
     let mut found: Vec<Vec<T>> = entrants.iter().map(|_| Vec::new()).collect();
     for round in 1..=setup.rounds {
         for (found, entrant) in found.iter_mut().zip(entrants) {
-            found.push(course.turn(&format!("round {round} of {}", setup.rounds), entrant, &mut measure)?);
+            found.push(course.turn(&format!("round {round} of {}", setup.rounds), setup, entrant, &mut measure)?);
         }
     }
     Ok(found)
@@ -141,7 +146,6 @@ fn go_through<T>(
 
 /// What the entrants go through.
 struct Course<'a> {
-    setup: &'a Setup,
     lab: Lab,
     workshop: &'a Path,
     bar: &'a ProgressBar,
@@ -152,13 +156,13 @@ impl Course<'_> {
     fn turn<T>(
         &self,
         what: &str,
+        setup: &Setup,
         Entrant { system, program }: &Entrant<'_>,
         go: impl FnOnce(&Launching<'_>) -> Result<T, BenchError>,
     ) -> Result<T, BenchError> {
         self.bar.set_message(format!("{} ({what})", system.name()));
         let directory = tempfile::tempdir_in(self.workshop).map_err(BenchError::system("make a directory"))?;
-        let Self { setup, lab, .. } = self;
-        go(&Launching { setup, lab, system: *system, program, directory: directory.path() })
+        go(&Launching { setup, lab: &self.lab, system: *system, program, directory: directory.path() })
     }
 }
 

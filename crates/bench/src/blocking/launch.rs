@@ -38,7 +38,7 @@ pub(super) fn measure(
     launching: &Launching<'_>,
     calls: &[u32],
 ) -> Result<Launch<SizeLine>, BenchError> {
-    launching.run(arguments(options, calls), limit(options), |talk| listen(options, talk))
+    launching.run(arguments(options, calls), limit(options, launching.setup.repetitions), |talk| listen(options, talk))
 }
 
 fn listen(options: &BenchOptions, talk: &mut Talk<'_, '_>) -> Result<Launch<SizeLine>, BenchError> {
@@ -74,13 +74,13 @@ fn arguments(options: &BenchOptions, calls: &[u32]) -> Vec<String> {
     ]
 }
 
-fn limit(options: &BenchOptions) -> Duration {
+fn limit(options: &BenchOptions, repetitions: u32) -> Duration {
     /// For the phase without calls, warming up and finding out how many calls make a batch.
     const MORE_BATCHES: u32 = 30;
     const EVERY_BATCH_S: f64 = 0.2;
     let link = options.setup.lab.link();
     let links_s: f64 = options.calls().map(|call| (limit::raw_limit_ms(&call, &link) / 1e3).max(BATCH_S)).sum();
     let own_s: f64 = options.calls().map(|call| EVERY_BATCH_S + launch::checking_s(call.ranks(), call.bytes)).sum();
-    let batches = f64::from(2 * options.setup.repetitions + MORE_BATCHES);
+    let batches = f64::from(2 * repetitions + MORE_BATCHES);
     launch::time_limit(batches * links_s, batches * own_s)
 }

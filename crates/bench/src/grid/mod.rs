@@ -109,7 +109,7 @@ pub struct Cell {
 }
 
 /// Whether a program loses or wins by the shim, beyond 3 % and 3 us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It is slower.
