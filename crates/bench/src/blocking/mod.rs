@@ -7,12 +7,12 @@
 //! what counts. Before anything is measured each system finds out how many calls of each size it makes in about 2 ms,
 //! 1,000 at most; what the fastest makes is a batch for all. So a large call is timed alone.
 //!
-//! Other benchmarks: as in IMB two barriers stand before the calls and the root stays (its `-root_shift` is off unless
-//! asked for), but IMB also has a barrier between calls unless `-sync` is off, and OSU's always has one, outside what is
-//! timed; both report the mean over the calls, IMB's `t_max` and OSU's `Max Latency` that of the slowest rank. Where
-//! every rank waits for every other one (barrier, allreduce, allgather, alltoall, reduce-scatter) that changes little.
-//! In a batch of broadcasts or reductions to a root some ranks run ahead, so the time is how fast calls follow one
-//! another, which is below the latency of a single one.
+//! Other benchmarks: the root stays as in OSU's, and the spread of batches stands in the place of means over all calls;
+//! of the slowest rank are IMB's `t_max` and OSU's `Max Latency`. IMB has two barriers before the calls as well, and one
+//! between them with `-sync`; OSU's programs have one behind each call and leave it out of the time. Where every rank
+//! waits for every other one (barrier, allreduce, allgather, alltoall, reduce-scatter) that changes little. Of
+//! broadcasts and of reductions to a root some ranks run ahead within a batch, so that its time is how fast small calls
+//! follow one another, which is less than what a single one takes.
 //!
 //! Invariants: the same calls in the same batches for every system; the last result of every batch is checked byte by
 //! byte, and each batch has bytes of its own; counters are those of the calls, without what starting a batch takes.
