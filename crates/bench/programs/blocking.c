@@ -1,14 +1,14 @@
 /*
- * blocking.c: measures the blocking form of a collective (see calls.h): of Outboard, post and wait. The last result of every
- * batch is checked byte by byte.
+ * blocking.c: measures the blocking form of a collective (see calls.h): of Outboard, post and wait. The last result of
+ * every batch is checked byte by byte.
  *
- * A batch is so many calls in a row, the same buffers each time, roots at rank 0. All ranks begin it behind a barrier, when
- * the token buckets of the links are full again; a rank's time of a call is its time of the batch divided by the calls. How
- * many calls make a batch the harness says, or leaves it to this program, which then takes as many as last BATCH_NS, but
- * CALLS_MAX at most.
+ * A batch is so many calls in a row, the same buffers each time, roots at rank 0. All ranks begin it behind a barrier,
+ * when the token buckets of the links are full again; a rank's time of a call is its time of the batch divided by the
+ * calls. How many calls make a batch the harness says, or leaves it to this program, which then takes as many as last
+ * BATCH_NS, but CALLS_MAX at most.
  *
- * First batches without calls: what a phase takes by itself. Then a phase for each size. Rank 0 talks to the harness: "begin"
- * and "end" around each phase, then the samples as JSON.
+ * First batches without calls: what a phase takes by itself. Then a phase for each size. Rank 0 talks to the harness:
+ * "begin" and "end" around each phase, then the samples as JSON.
  */
 #include "calls.h"
 #include "control.h"

@@ -1,13 +1,14 @@
 /*
  * collective.c: measures a nonblocking collective (see calls.h), with every byte of every result checked.
  *
- * Phases, in the manner of the OSU overlap benchmarks: barriers; if asked for, nothing for a while; then for each size pure
- * communication (post and wait) and overall (post, compute loop, wait), in pairs with the compute loop alone; where a rank is
- * late, before these pure communication with that rank on time. A repetition begins at an instant that all ranks agree on, far enough
- * ahead for the token buckets of the links to be full again. Samples are exchanged after a phase, never within one.
+ * Phases, in the manner of the OSU overlap benchmarks: barriers; if asked for, nothing for a while; then for each size
+ * pure communication (post and wait) and overall (post, compute loop, wait), in pairs with the compute loop alone;
+ * where a rank is late, before these pure communication with that rank on time. A repetition begins at an instant that
+ * all ranks agree on, far enough ahead for the token buckets of the links to be full again. Samples are exchanged after
+ * a phase, never within one.
  *
- * Rank 0 talks to the harness: "begin" and "end" around each phase, each answered when the counters have been read; then
- * the samples, as JSON on one line.
+ * Rank 0 talks to the harness: "begin" and "end" around each phase, each answered when the counters have been read;
+ * then the samples, as JSON on one line.
  */
 #include "calls.h"
 #include "compute.h"
@@ -196,8 +197,9 @@ static struct sample *gathered(const struct options *options, const struct sampl
     return all;
 }
 
-/* The samples of a phase; `buffers` NULL stands for the barrier phase. Where `alone` has a place for them, each repetition is
- * followed by one of the compute loop alone, so that a machine whose speed changes is as fast in the one as in the other. */
+/* The samples of a phase; `buffers` NULL stands for the barrier phase. Where `alone` has a place for them, each
+ * repetition is followed by one of the compute loop alone, so that a machine whose speed changes is as fast in the one
+ * as in the other. */
 static struct sample *run_phase(const struct options *options, const struct buffers *buffers, size_t bytes,
                                 uint64_t units, struct sample **alone)
 {
@@ -205,8 +207,10 @@ static struct sample *run_phase(const struct options *options, const struct buff
     struct sample *mine = allocate(sizeof *mine * (size_t)repetitions);
     struct sample *mine_alone = allocate(sizeof *mine_alone * (size_t)repetitions);
     double wrong_warm_up = 0;
-    for (int at = 0; at < WARM_UP; at++)
-        wrong_warm_up += (buffers == NULL ? repeat_barrier(options) : repeat(options, buffers, bytes, units, true)).wrong;
+    for (int at = 0; at < WARM_UP; at++) {
+        const struct sample warm = buffers == NULL ? repeat_barrier(options) : repeat(options, buffers, bytes, units, true);
+        wrong_warm_up += warm.wrong;
+    }
     harness_mark("begin");
     for (int at = 0; at < repetitions; at++) {
         mine[at] = buffers == NULL ? repeat_barrier(options) : repeat(options, buffers, bytes, units, true);

@@ -17,8 +17,8 @@ pub(crate) fn choice() -> String {
     std::env::var(CHOICE).unwrap_or_else(|_| "offload".to_owned())
 }
 
-/// Where the shim keeps what it learns on a cluster, in place of where it would. Emulated clusters of other links have the
-/// same hosts, so that each needs a file of its own.
+/// Where the shim keeps what it learns on a cluster, in place of where it would. Emulated clusters of other links have
+/// the same hosts, so that each needs a file of its own.
 pub fn choice_file(place: &impl fmt::Display, otherwise: &Path) -> PathBuf {
     match std::env::var_os(CHOICE_FILE) {
         Some(mut file) => {

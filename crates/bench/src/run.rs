@@ -12,8 +12,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outboard_lab::Lab;
 use std::path::{Path, PathBuf};
 
-/// A launch that is for learning has so many times the repetitions: the shim tries nothing in the first half second of a
-/// program, and trials may cost one percent of it.
+/// A launch that is for learning has so many times the repetitions: the shim tries nothing in the first half second of
+/// a program, and trials may cost one percent of it.
 const LEARNING_TIMES: u32 = 10;
 
 /// Phases of a launch: barriers, and two for each size, three where a rank is late.
@@ -115,8 +115,8 @@ fn entrants<'a>(
 }
 
 /// Starts the cluster and has each entrant do what is to be done `before`, launches those that learn as often as they
-/// shall, then every entrant in each round, so that systems alternate. For each entrant the results of `measure`, one per
-/// round.
+/// shall, then every entrant in each round, so that systems alternate. For each entrant the results of `measure`, one
+/// per round.
 fn go_through<T>(
     setup: &Setup,
     entrants: &[Entrant<'_>],

@@ -28,8 +28,8 @@ pub struct Setup {
     pub rounds: u32,
     /// Ranks share core 0, service processes and progress threads have core 1.
     pub comm_core: bool,
-    /// How often the systems that learn ([`System::learns`](crate::System::learns)) are launched before anything counts,
-    /// each time for longer than when it does.
+    /// How often the systems that learn ([`System::learns`](crate::System::learns)) are launched before anything
+    /// counts, each time for longer than when it does.
     pub learn: u32,
     /// Calls are blocking, so that progress threads of MPI libraries have nothing to do: there are none.
     pub blocking: bool,

@@ -258,7 +258,8 @@ fn by_c_interface(algorithms: Algorithms, daemons: DaemonArgs) -> Result<Outboar
     Ok(Outboard::by_c_interface(algorithm, &include, &library, launch))
 }
 
-/// Our way in below an unmodified MPI program. The shim keeps what it learns in `choice_file`, or where it usually does.
+/// Our way in below an unmodified MPI program. The shim keeps what it learns in `choice_file`, or where it usually
+/// does.
 fn below_mpi(
     mpi: Peer,
     algorithms: Algorithms,

@@ -8,9 +8,9 @@
 //! 1,000 at most; what the fastest makes is a batch for all. So a large call is timed alone.
 //!
 //! Other benchmarks: the root stays as in OSU's, and the spread of batches stands in the place of means over all calls;
-//! of the slowest rank are IMB's `t_max` and OSU's `Max Latency`. IMB has two barriers before the calls as well, and one
-//! between them with `-sync`; OSU's programs have one behind each call and leave it out of the time. Where every rank
-//! waits for every other one (barrier, allreduce, allgather, alltoall, reduce-scatter) that changes little. Of
+//! of the slowest rank are IMB's `t_max` and OSU's `Max Latency`. IMB has two barriers before the calls as well, and
+//! one between them with `-sync`; OSU's programs have one behind each call and leave it out of the time. Where every
+//! rank waits for every other one (barrier, allreduce, allgather, alltoall, reduce-scatter) that changes little. Of
 //! broadcasts and of reductions to a root some ranks run ahead within a batch, so that its time is how fast small calls
 //! follow one another, which is less than what a single one takes.
 //!
@@ -33,8 +33,8 @@ use crate::job::System;
 use crate::{BenchError, BenchOptions, Setup, plot, run};
 use std::cell::RefCell;
 
-/// Measures blocking calls of `ours` and of the peers of `options`, beside one another. Nobody is late, nothing idle and
-/// nothing computed, whatever `options` say.
+/// Measures blocking calls of `ours` and of the peers of `options`, beside one another. Nobody is late, nothing idle
+/// and nothing computed, whatever `options` say.
 ///
 /// The calling program's `main` must begin with [`outboard_lab::holder_main_if_requested`].
 ///

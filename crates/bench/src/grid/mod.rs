@@ -5,8 +5,8 @@
 //! for the progress thread of nonblocking calls, which only the native one has (see [`Setup::blocking`]); sizes that a
 //! collective cannot have are left out of it.
 //!
-//! Never does: measuring by itself ([`run`](crate::run()) and [`run_blocking`](crate::run_blocking) do), judging what is
-//! within the noise.
+//! Never does: measuring by itself ([`run`](crate::run()) and [`run_blocking`](crate::run_blocking) do), judging what
+//! is within the noise.
 
 mod table;
 
@@ -39,7 +39,7 @@ impl FromStr for Place {
     fn from_str(text: &str) -> Result<Self, OptionError> {
         let wrong = || OptionError::Text {
             text: text.to_owned(),
-            wanted: "a cluster, with the ranks on each host where there are several: HOSTSxRATE:RANKS, such as 1x1gbit:4",
+            wanted: "a cluster, HOSTSxRATE, or HOSTSxRATE:RANKS with several ranks on each host, such as 1x1gbit:4",
         };
         let (lab, ranks) = text.split_once(':').unwrap_or((text, "1"));
         let ranks_per_host = ranks.parse().map_err(|_| wrong())?;

@@ -1,5 +1,5 @@
-//! `outboard bench grid`: an MPI library natively beside the same library below the shim, for many collectives, sizes and
-//! clusters. Losses are told, never an error.
+//! `outboard bench grid`: an MPI library natively beside the same library below the shim, for many collectives, sizes
+//! and clusters. Losses are told, never an error. What was found so far is in the files after every run.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,8 +34,8 @@ pub(crate) struct GridArgs {
     /// The blocking forms; otherwise the nonblocking ones, which are waited for at once
     #[arg(long)]
     blocking: bool,
-    /// Runs below the shim that are not measured come first, to leave what they learn; with OUTBOARD_CHOICE=adaptive. It
-    /// is kept in OUTBOARD_CHOICE_FILE, with the name of the cluster behind it, or until the grid ends
+    /// Runs below the shim that are not measured come first, to leave what they learn; with OUTBOARD_CHOICE=adaptive.
+    /// It is kept in OUTBOARD_CHOICE_FILE, with the name of the cluster behind it, or until the grid ends
     #[arg(long, default_value_t = 0)]
     learn: u32,
     /// How ranks lie on the hosts: contiguous keeps neighbours together, strided deals them in turn
@@ -81,17 +81,22 @@ pub(super) fn grid(args: &GridArgs) -> Result<ExitCode, CliError> {
             } else {
                 Cell::of_run(place, &outboard_bench::run(&options, &[&below])?.rows)
             });
+            write(args, &report)?;
         }
     }
     print!("{}", render_grid(&report));
+    Ok(if report.verified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn write(args: &GridArgs, report: &GridReport) -> Result<(), CliError> {
     if let Some(path) = &args.json {
         report.write_json(path)?;
     }
     if let Some(path) = &args.markdown {
-        std::fs::write(path, render_grid_markdown(&report))
+        std::fs::write(path, render_grid_markdown(report))
             .map_err(CliError::system(format!("write {}", path.display())))?;
     }
-    Ok(if report.verified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(())
 }
 
 fn setup(args: &GridArgs, place: &Place) -> Result<Setup, CliError> {
